@@ -87,7 +87,7 @@ def tell(rows: Sequence[dict[str, Any]]) -> None:
 
 def planned(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     import torch
-    from overlap_update import visit_seconds
+    from overlap_update import pass_seconds
     from shapes import config_of
 
     from spillway._engine import Engine
@@ -100,7 +100,7 @@ def planned(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     device = {"memory": 1 << 40, "weight": 0, "activation": 0, "state": arguments.lives,
               "streamed_state": arguments.passes, "streamed_grad": arguments.keeps, "to_device": 25e9,
               "from_device": 25e9, "update": 1e11}  # fmt: skip
-    seconds = visit_seconds(described, arguments.tokens, arguments.rate)
+    seconds = pass_seconds(described, arguments.tokens, arguments.rate)
     settings: dict[str, Any] = {"dram_budget": 1 << 40, "device": device, "clipping": False, "seconds": seconds}
     if arguments.early:
         settings["update_schedule"] = "early"

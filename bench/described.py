@@ -101,7 +101,7 @@ def compared(number: int, measured: dict[str, Any], derived: dict[str, Any]) -> 
     seconds = [plan["predicted_step_seconds"] for plan in (measured, derived)]
     lies = [outside(plan) for plan in (measured, derived)]
     apart = max(abs(lies[0][name] - lies[1][name]) for name in lies[0])
-    visits = [plan["settings"]["seconds"] for plan in (measured, derived)]
+    passes = [plan["settings"]["seconds"] for plan in (measured, derived)]
     return {
         "number": number,
         "setting": SETTINGS[number],
@@ -111,7 +111,7 @@ def compared(number: int, measured: dict[str, Any], derived: dict[str, Any]) -> 
         "bottleneck": [plan["bottleneck"] for plan in (measured, derived)],
         "work_bytes": [plan["settings"]["work_bytes"] for plan in (measured, derived)],
         "compute_seconds": [plan["seconds"]["compute"] for plan in (measured, derived)],
-        "visits": visits,
+        "passes": passes,
     }
 
 

@@ -36,7 +36,7 @@ SCHEDULES = ("deferred", "early", "auto")
 
 
 def spoiling(spoiled: list[bool]) -> Any:
-    """The engine; while `spoiled` ends with true, every gradient of a step's first visit is not a number."""
+    """The engine; while `spoiled` ends with true, every gradient of a step's first pass is not a number."""
     from spillway._engine import Engine
 
     class Spoiling(Engine):
@@ -120,7 +120,7 @@ def description(shape: str, sequence: int) -> dict[str, Any]:
     return describe(build(config_of(shape), torch.bfloat16), WorkSize(1, sequence), "bf16")
 
 
-def visit_seconds(described: dict[str, Any], sequence: int, rate: float) -> dict[str, float]:
+def pass_seconds(described: dict[str, Any], sequence: int, rate: float) -> dict[str, float]:
     """By floating-point operations: two for every weight and token, twice that for gradients, recomputed layers."""
     layers = [b for b in described["blocks"] if b["role"] == "layer"][:-1]  # the last is the final norm
     one = sum(rows * columns for rows, columns in matrices(layers[0])) * sequence * 2 / rate
@@ -146,7 +146,7 @@ def simulate(arguments: argparse.Namespace) -> list[dict[str, Any]]:
                 row: dict[str, Any] = {"shape": shape, "faster": faster, "update_cores": cores}
                 for schedule in SCHEDULES:
                     settings = settings_of(arguments, cores, schedule)
-                    settings["seconds"] = visit_seconds(described, arguments.sequence, arguments.rate * faster)
+                    settings["seconds"] = pass_seconds(described, arguments.sequence, arguments.rate * faster)
                     plan = json.loads(Engine(json.dumps(described), json.dumps(settings)).plan())
                     row[schedule] = added(plan, cores)
                 found.append(row)

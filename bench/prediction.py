@@ -256,7 +256,7 @@ def one_step(session: Any, setting: dict[str, Any], step: int) -> tuple[float, f
 
 def pieces_of(session: Any, file: Path) -> dict[str, Any]:
     """What the last step's tasks took by kind, measured and predicted: their number, the sum of their seconds, and of
-    visits the seconds by which the last one ended after the first began."""
+    passes the seconds by which the last one ended after the first began."""
     session.write_timeline(file)
     events = json.loads(gzip.decompress(file.read_bytes()))["traceEvents"]
     out: dict[str, Any] = {}
@@ -267,9 +267,9 @@ def pieces_of(session: Any, file: Path) -> dict[str, Any]:
             kind = re.split(r" (?:model|lm_head|[\w.]*\d)", event["name"])[0]
             sums[kind][0] += 1
             sums[kind][1] += event["dur"] / 1e6
-        visits = [event for event in tasks if event["tid"] == 1]
-        first = min((event["ts"] for event in visits), default=0)
-        last = max((event["ts"] + event["dur"] for event in visits), default=0)
+        passes = [event for event in tasks if event["tid"] == 1]
+        first = min((event["ts"] for event in passes), default=0)
+        last = max((event["ts"] + event["dur"] for event in passes), default=0)
         out[name] = dict(sums) | {"span": (last - first) / 1e6}
     return out
 

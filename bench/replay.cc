@@ -3,7 +3,7 @@
 //
 //   replay DIRECTORY [SHAPE] [DRAM_GIB] [STEPS]      SHAPE: 0.5b (default), 1.5b, tiny
 //
-// Everything lives on the path (30 bytes per parameter and step, 32 of a tied table). Visits return at once, so the
+// Everything lives on the path (30 bytes per parameter and step, 32 of a tied table). Passes return at once, so the
 // step takes as long as path and update need. Run it beside a PyTorch loop (bench/overlap.py does) to see what each
 // costs the other.
 #include <spillway/engine.h>
@@ -50,8 +50,8 @@ spillway::StepResult step(spillway::Engine& engine, const std::vector<std::int64
   engine.begin_step({.ids = ids, .counts = {ids.size()}});
   engine.embedding_forward();
   while (const auto pass = engine.next_pass()) {
-    if (pass->kind == spillway::plan::VisitKind::head_gradient) engine.head_gradient(zeros.data(), 0);
-    if (pass->kind == spillway::plan::VisitKind::embedding_backward) engine.embedding_backward(zeros.data());
+    if (pass->kind == spillway::plan::PassKind::head_gradient) engine.head_gradient(zeros.data(), 0);
+    if (pass->kind == spillway::plan::PassKind::embedding_backward) engine.embedding_backward(zeros.data());
     engine.end_pass();
   }
   return engine.end_step({.learning_rate = 1e-5, .max_grad_norm = 1});

@@ -73,7 +73,7 @@ class Updates {
   double step() {
     engine_->begin_step({.ids = {}, .counts = {1}});
     while (const auto pass = engine_->next_pass()) {
-      if (pass->kind == plan::VisitKind::backward) {
+      if (pass->kind == plan::PassKind::backward) {
         engine_->gradient(engine_->layout().blocks()[pass->block].first_tensor, gradient_.data(), 0);
       }
       engine_->end_pass();

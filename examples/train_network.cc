@@ -92,7 +92,7 @@ class Training {
     bool first = true;
     float loss = 0;
     while (const auto pass = engine_.next_pass()) {
-      if (pass->kind == spillway::plan::VisitKind::forward) {
+      if (pass->kind == spillway::plan::PassKind::forward) {
         if (first) std::copy(in_.begin(), in_.end(), floats(pass->input));
         forward(floats(pass->weights), floats(pass->input), floats(pass->output));
         first = false;

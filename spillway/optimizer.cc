@@ -70,7 +70,7 @@ class Optimizer::Impl {
     }
     for (std::size_t bank : {1, 0}) {
       if (groups[bank].empty()) continue;
-      banks_[bank]->visit(groups[bank], true, [&](std::size_t group, std::byte* memory) {
+      banks_[bank]->pass(groups[bank], true, [&](std::size_t group, std::byte* memory) {
         const auto& [chunk, update] = of_group[bank][group];
         this->update(*chunk, *update, memory);
       });
@@ -80,7 +80,7 @@ class Optimizer::Impl {
   void set_master(std::size_t tensor, const std::byte* weight) {
     const auto type = rule_of(tensor).type;
     if (type == state::ComputeType::fp32) return;
-    visit(tensor, true, [&](const state::Located& at) {
+    pass(tensor, true, [&](const state::Located& at) {
       if (type == state::ComputeType::bf16) {
         std::memset(at.span.rest, 0, at.span.n * state::rest_bytes(type));
         return;
@@ -113,7 +113,7 @@ class Optimizer::Impl {
   void transfer(std::size_t tensor, bool store, const Copy& copy) {
     const auto& rule = rule_of(tensor);
     std::array<Bytes, 5> done{};
-    visit(tensor, store, [&](const state::Located& at) {
+    pass(tensor, store, [&](const state::Located& at) {
       std::size_t array = 0;
       const auto one = [&](std::byte* memory, Bytes bytes) {
         copy(array, done[array], memory, bytes);
@@ -228,10 +228,10 @@ class Optimizer::Impl {
 
   /// Calls work(located state) for every chunk of a tensor, in order.
   template <class Work>
-  void visit(std::size_t tensor, bool keep, const Work& work) {
+  void pass(std::size_t tensor, bool keep, const Work& work) {
     for (const Chunk& chunk : chunks_of(tensor)) {
       const std::array group{chunk.group};
-      banks_[chunk.bank]->visit(group, keep, [&](std::size_t, std::byte* memory) {
+      banks_[chunk.bank]->pass(group, keep, [&](std::size_t, std::byte* memory) {
         const auto& span = span_of(chunk);
         work(locate(parts_[chunk.part].rule, layout_chunk(chunk), span,
                     {.weight = nullptr, .state = memory, .grad = nullptr}, span.chunk_first, span.elements));

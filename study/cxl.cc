@@ -109,8 +109,8 @@ class CxlStep {
     const auto weights = 2 * work_.parameters / static_cast<double>(layers);
     const auto border = tokens * static_cast<double>(work_.hidden) * 2;
     std::vector<std::uint32_t> last;
-    for (std::uint64_t visit = 0; visit < 2 * layers; ++visit) {
-      const bool back = visit >= layers;
+    for (std::uint64_t pass = 0; pass < 2 * layers; ++pass) {
+      const bool back = pass >= layers;
       auto needs = last;
       needs.push_back(transfer(up_, machine_.to_device(0, places_[weight]), weights));
       if (back) needs.push_back(transfer(up_, machine_.to_device(0, places_[activation]), border));

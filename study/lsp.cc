@@ -83,7 +83,7 @@ class LspPlay {
   }
 
   /// On the device, after all that it was given before.
-  Id visit(double operations, double bytes, Ids needs) {
+  Id pass(double operations, double bytes, Ids needs) {
     out_.operations += operations;
     needs.push_back(last_);
     last_ = add(operations, machine_.compute(0), compute_, order_++, std::move(needs));
@@ -106,7 +106,7 @@ class LspPlay {
     out_.up += bytes;
     return add(bytes, machine_.to_device(0, node_), up_, order_++, {after});
   }
-  void apply(std::size_t matrix, Id arrived) { visit(costs(matrix).apply, costs(matrix).apply_bytes, {arrived}); }
+  void apply(std::size_t matrix, Id arrived) { pass(costs(matrix).apply, costs(matrix).apply_bytes, {arrived}); }
 
   void forward() {
     if (method_ == LspMethod::zero && step_ > 0) update_all();
@@ -114,7 +114,7 @@ class LspPlay {
       if (method_ == LspMethod::published && step_ > 0 && i < delays_.late && costs(i).numbers > 0) {
         apply(i, up(i, processed(i, down(i, last_))));
       }
-      visit(costs(i).product, 0, {});
+      pass(costs(i).product, 0, {});
     }
   }
 
@@ -132,16 +132,16 @@ class LspPlay {
   }
 
   void backward() {
-    visit(head_operations(model_, work_, method_), 0, {});
-    Ids processed_after;  // by visit, in the order of the pass
+    pass(head_operations(model_, work_, method_), 0, {});
+    Ids processed_after;  // by pass, in the order of the pass
     std::vector<std::pair<std::size_t, Id>> to_apply;
     for (std::size_t i = ready_.size(); i-- > 0;) {
       if ((i + 1) % layer_.size() == 0) {
-        for (const auto& it : layer_) visit(it.product, 0, {});  // once more, from the layer's input
+        for (const auto& it : layer_) pass(it.product, 0, {});  // once more, from the layer's input
       }
       const auto place = processed_after.size();
       const auto waits = blocks() && place > delays_.process ? processed_after[place - delays_.process - 1] : kNoLane;
-      visit(costs(i).product + costs(i).compress, costs(i).compress_bytes, {waits});
+      pass(costs(i).product + costs(i).compress, costs(i).compress_bytes, {waits});
       processed_after.push_back(kNoLane);
       if (costs(i).numbers > 0) leave(i, processed_after, to_apply);
       if (to_apply.size() > delays_.apply) {

@@ -37,8 +37,8 @@ enum class LspMethod : std::uint8_t {
 
 /// The published schedule's settings, in matrices.
 struct LspDelays {
-  unsigned process = 0;  ///< the host waits for an update, and begins no other visit, so many visits after its gradient
-  unsigned apply = 0;    ///< the device waits for the result so many visits after
+  unsigned process = 0;  ///< the host waits for an update, and begins no other pass, so many passes after its gradient
+  unsigned apply = 0;    ///< the device waits for the result so many passes after
   unsigned late = 0;     ///< so many of the first matrices do everything right before their next forward pass
 };
 

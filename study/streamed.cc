@@ -27,7 +27,7 @@ class StreamedStep {
   }
 
   /// One layer, one pass: `times` the operations of a forward pass, over so many micro-batches.
-  std::uint32_t visit(std::uint32_t weights, double times, double micro_batches) {
+  std::uint32_t pass(std::uint32_t weights, double times, double micro_batches) {
     FlowTask task{.work = 2 * per_layer_ * work_.tokens * micro_batches * times,
                   .uses = machine_.compute(0),
                   .lane = compute_,
@@ -47,13 +47,13 @@ class StreamedStep {
   }
 
   /// Border activations of a layer, all micro-batches, between device and host.
-  void borders(std::uint32_t visit, bool back, double micro_batches) {
+  void borders(std::uint32_t pass, bool back, double micro_batches) {
     if (work_.border == 0) return;
     const auto bytes = work_.border * micro_batches;
     if (back) {
       add(bytes, machine_.to_device(0, node()), up_, kNoLane);
     } else {
-      add(bytes, machine_.from_device(0, node()), down_, visit);
+      add(bytes, machine_.from_device(0, node()), down_, pass);
     }
   }
 
@@ -91,7 +91,7 @@ double zero_infinity_seconds(const Hardware& hardware, const StreamedWork& work)
   for (std::uint64_t m = 0; m < work.micro_batches; ++m) {
     for (const double times : {1.0, 3.0}) {
       for (std::uint64_t l = 0; l < work.layers; ++l) {
-        last = step.visit(step.weights(last), times, 1);
+        last = step.pass(step.weights(last), times, 1);
         step.borders(last, times > 1, 1);
         if (times > 1) gradients = step.gradient_down(last, kGradients);
       }
@@ -109,13 +109,13 @@ double greedy_snake_seconds(const Hardware& hardware, const StreamedWork& work, 
   const auto late = static_cast<std::uint64_t>(overlapped * step.layers());
   for (std::uint64_t l = 0; l < work.layers; ++l) {
     const auto updated = l < late ? step.update(kNoLane) : kNoLane;
-    const auto visit = step.visit(step.weights(updated), 1, micro_batches);
-    step.borders(visit, false, micro_batches);
+    const auto pass = step.pass(step.weights(updated), 1, micro_batches);
+    step.borders(pass, false, micro_batches);
   }
   for (std::uint64_t l = work.layers; l-- > 0;) {
-    const auto visit = step.visit(step.weights(), 3, micro_batches);
-    step.borders(visit, true, micro_batches);
-    const auto down = step.gradient_down(visit, kGradients);
+    const auto pass = step.pass(step.weights(), 3, micro_batches);
+    step.borders(pass, true, micro_batches);
+    const auto down = step.gradient_down(pass, kGradients);
     if (l >= late) step.update(down);
   }
   return step.seconds();

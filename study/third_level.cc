@@ -54,7 +54,7 @@ class Iteration {
     backward();
     update();
     const auto played = flow_.play();
-    const auto end = played.tasks[last_visit_].end;
+    const auto end = played.tasks[last_pass_].end;
     return {.forward = forward + layers() * work_.layer_second,
             .backward = end,
             .update = played.seconds - end,
@@ -85,11 +85,11 @@ class Iteration {
     double filled = 0;
     std::size_t buffer = 0;
     for (auto it = tensors.rbegin(); it != tensors.rend(); ++it) {
-      visit(*it, work_.layer_second * layers() / static_cast<double>(tensors.size()));
+      pass(*it, work_.layer_second * layers() / static_cast<double>(tensors.size()));
       if (!method_.gradients_written || kSingle * *it < kLeastWritten) continue;
       if (filled == buffers[buffer]) {
         write_gradients(filled);
-        if (++buffer % work_.buffers == 0) visit_needs_ = paths_.front().written;
+        if (++buffer % work_.buffers == 0) pass_needs_ = paths_.front().written;
         filled = 0;
       }
       filled += *it;
@@ -97,15 +97,15 @@ class Iteration {
     if (filled > 0) write_gradients(filled);
   }
 
-  void visit(double elements, double seconds) {
-    flow_visit({.work = seconds, .lane = compute_});
-    flow_visit({.work = 6 * elements * work_.tokens, .uses = machine_.compute(0), .lane = compute_});
-    flow_visit({.work = kHalf * elements, .uses = machine_.from_device(0, node()), .lane = compute_});
+  void pass(double elements, double seconds) {
+    flow_pass({.work = seconds, .lane = compute_});
+    flow_pass({.work = 6 * elements * work_.tokens, .uses = machine_.compute(0), .lane = compute_});
+    flow_pass({.work = kHalf * elements, .uses = machine_.from_device(0, node()), .lane = compute_});
   }
-  void flow_visit(FlowTask task) {
+  void flow_pass(FlowTask task) {
     task.deadline = order_++;
-    if (visit_needs_ != kNoLane) task.needs = {visit_needs_};
-    last_visit_ = flow_.add(task);
+    if (pass_needs_ != kNoLane) task.needs = {pass_needs_};
+    last_pass_ = flow_.add(task);
   }
   void write_gradients(double elements) {
     auto& path = paths_.front();
@@ -113,12 +113,12 @@ class Iteration {
                               .uses = machine_.write(drive(0)),
                               .lane = path.write,
                               .deadline = order_++,
-                              .needs = {last_visit_}});
+                              .needs = {last_pass_}});
   }
 
   void update() {
     const auto groups = subgroups_of(work_, devices());
-    std::vector<std::uint32_t> first = {last_visit_};  // and what is left of the gradients
+    std::vector<std::uint32_t> first = {last_pass_};  // and what is left of the gradients
     if (paths_.front().written != kNoLane) first.push_back(paths_.front().written);
     const auto begin = flow_.add({.work = 0, .needs = first});
     for (std::size_t g = 0; g < groups.size(); ++g) ++paths_[place_of(g)].groups;
@@ -158,7 +158,7 @@ class Iteration {
   Flow flow_;
   FlowMachine machine_;
   std::vector<Path> paths_;
-  std::uint32_t compute_ = 0, cores_ = 0, last_visit_ = kNoLane, visit_needs_ = kNoLane, first_read_ = kNoLane;
+  std::uint32_t compute_ = 0, cores_ = 0, last_pass_ = kNoLane, pass_needs_ = kNoLane, first_read_ = kNoLane;
   std::uint64_t order_ = 0;
 };
 

@@ -43,7 +43,7 @@ T* there(const Engine& engine, const Anywhere& array, std::size_t count, const c
   return there<T>(engine, array, what);
 }
 
-const char* kind_name(spillway::plan::VisitKind kind) {
+const char* kind_name(spillway::plan::PassKind kind) {
   static constexpr const char* kNames[] = {"embedding",     "forward",  "head_loss",
                                            "head_gradient", "backward", "embedding_backward"};
   return kNames[static_cast<std::size_t>(kind)];
@@ -51,15 +51,15 @@ const char* kind_name(spillway::plan::VisitKind kind) {
 
 /// A block pass with offsets into Engine.device_memory() instead of pointers, or into Engine.memory() where it is on
 /// the host.
-struct PyVisit {
+struct PyPass {
   std::string kind = "end";
   std::size_t block = 0, slice = 0;
   std::uint64_t first_row = 0, rows = 0;
   std::uint64_t weights = 0, input = 0, output = 0, hidden_gradient = 0, accumulator = 0;
 };
 
-PyVisit convert(const Engine& engine, const spillway::BlockPass& pass) {
-  const bool on_host = pass.kind == spillway::plan::VisitKind::embedding_backward;
+PyPass convert(const Engine& engine, const spillway::BlockPass& pass) {
+  const bool on_host = pass.kind == spillway::plan::PassKind::embedding_backward;
   const auto base = (on_host ? engine.memory() : engine.device_memory()).data();
   const auto offset = [&](const void* at) {
     return at == nullptr ? 0 : static_cast<std::uint64_t>(static_cast<const std::byte*>(at) - base);
@@ -104,13 +104,13 @@ void bind_passes(PyEngine& engine) {
             self.embedding_forward(output ? bytes_of(*output) : nullptr);
           },
           "output"_a.none() = nb::none())
-      .def("next_visit",
+      .def("next_pass",
            [](Engine& self) {
              const nb::gil_scoped_release release;
              const auto pass = self.next_pass();
-             return pass ? convert(self, *pass) : PyVisit{};
+             return pass ? convert(self, *pass) : PyPass{};
            })
-      .def("end_visit", &Engine::end_pass, WithoutGil())
+      .def("end_pass", &Engine::end_pass, WithoutGil())
       .def("memory",
            [](Engine& self) {
              const auto memory = self.memory();
@@ -229,18 +229,18 @@ void bind_end(PyEngine& engine) {
 }  // namespace
 
 void bind_engine_step(nb::module_& module, PyEngine& engine) {
-  nb::class_<PyVisit>(module, "Visit",
-                      "A block's forward or backward pass; offsets are bytes from the start of Engine.memory().")
-      .def_ro("kind", &PyVisit::kind)
-      .def_ro("block", &PyVisit::block)
-      .def_ro("slice", &PyVisit::slice)
-      .def_ro("first_row", &PyVisit::first_row)
-      .def_ro("rows", &PyVisit::rows)
-      .def_ro("weights", &PyVisit::weights)
-      .def_ro("input", &PyVisit::input)
-      .def_ro("output", &PyVisit::output)
-      .def_ro("hidden_gradient", &PyVisit::hidden_gradient)
-      .def_ro("accumulator", &PyVisit::accumulator);
+  nb::class_<PyPass>(module, "BlockPass",
+                     "A block's forward or backward pass; offsets are bytes from the start of Engine.memory().")
+      .def_ro("kind", &PyPass::kind)
+      .def_ro("block", &PyPass::block)
+      .def_ro("slice", &PyPass::slice)
+      .def_ro("first_row", &PyPass::first_row)
+      .def_ro("rows", &PyPass::rows)
+      .def_ro("weights", &PyPass::weights)
+      .def_ro("input", &PyPass::input)
+      .def_ro("output", &PyPass::output)
+      .def_ro("hidden_gradient", &PyPass::hidden_gradient)
+      .def_ro("accumulator", &PyPass::accumulator);
   bind_passes(engine);
   bind_gradients(engine);
   bind_subspaces(engine);

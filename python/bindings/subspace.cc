@@ -80,7 +80,7 @@ void step(Matrix& matrix, std::uintptr_t weight, std::uintptr_t rest, const std:
                .n = matrix.pair().p.rows() * matrix.pair().q.rows()});
 }
 
-/// What spillway::Engine does of subspaces for visits, alone: for an engine of Python's own.
+/// What spillway::Engine does of subspaces for passes, alone: for an engine of Python's own.
 struct Projections {
   explicit Projections(const std::string& text)
       : description(spillway::plan::parse_description(text)),

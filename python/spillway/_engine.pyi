@@ -3,17 +3,17 @@
 from collections.abc import Callable
 from typing import Any, Literal
 
-class Visit:
+class BlockPass:
     """One block's turn on the compute device. Offsets are bytes from the start of `Engine.device_memory()`; those of
     embedding_backward, which is on the host, from that of `Engine.memory()`."""
 
     kind: Literal["forward", "head_loss", "head_gradient", "backward", "embedding_backward", "end"]
     block: int  # index into the description's blocks
-    slice: int  # head visits: index of the slice; else 0
-    first_row: int  # head visits: first vocabulary row of the slice; else 0
-    rows: int  # head visits: rows of the slice; else 0
-    weights: int  # compute type: the block's weights (forward, backward) or the slice's rows (head visits)
-    input: int  # [tokens, hidden] compute type: input of the block; head visits: the output of the last layer block
+    slice: int  # head passes: index of the slice; else 0
+    first_row: int  # head passes: first vocabulary row of the slice; else 0
+    rows: int  # head passes: rows of the slice; else 0
+    weights: int  # compute type: the block's weights (forward, backward) or the slice's rows (head passes)
+    input: int  # [tokens, hidden] compute type: input of the block; head passes: the output of the last layer block
     output: int  # forward: [tokens, hidden], written by the caller; else 0
     hidden_gradient: int  # backward: [tokens, hidden] compute type: d loss / d output on entry, d input on exit;
     # embedding_backward: d loss / d output
@@ -22,13 +22,13 @@ class Visit:
 class Engine:
     """One run's state on its tiers and the schedule that moves it.
 
-    `description` (JSON): {"compute_dtype": "bf16"|"fp16"|"fp32" (what visits multiply in: the compute type),
+    `description` (JSON): {"compute_dtype": "bf16"|"fp16"|"fp32" (what passes multiply in: the compute type),
     "weight_dtype": the same or narrower (what weights and gradients are kept in; absent: compute_dtype),
     "optimizer": the name of one of optimizers() (adamw), "state_format": "exact"|"bf16"|"int8" (exact), "seed":
     of the run (0), "hidden_size": H, "micro_batches": most per step, "tokens": most per step, "tied_head": bool,
     "blocks": [{"name", "role": "embedding", "layer" or "head", "tensors": [{"name", "shape": [..], "decay": bool,
     "frozen": bool (false), "wide": bool (false: of weight_dtype; else of fp32, gradients too, where that is narrower),
-    "form": "nf4" or "int8" (absent: of weight_dtype; of what is frozen inside layers: packed, visits find its values),
+    "form": "nf4" or "int8" (absent: of weight_dtype; of what is frozen inside layers: packed, passes find its values),
     "table": bool (false: one of two dimensions in a layer is a matrix of a product), "subspace": {"rank", "nonzeros"}
     (absent: learns in full)}]}], "subspaces": {"check_every", "threshold"}}. Blocks in order of
     execution: at most one embedding first, layers (final norm and the like are a last block of role layer), at most one
@@ -45,7 +45,7 @@ class Engine:
     of equals the others come first), "node": that NUMA node}], "near": the NUMA node of the device, "nodes":
     [{"kind": "numa", "pretended" (it lies anywhere), "dram" (all that is no file; without "id" and "capacity") or
     "file" (with "directory"), "id", "capacity": bytes, "update", "update_thread", "read": rates}] (the first is the
-    compute device's, files are last), "profile": {...}, "seconds": {visit kind: seconds, as profiled}, "durability":
+    compute device's, files are last), "profile": {...}, "seconds": {pass kind: seconds, as profiled}, "durability":
     "none", "checkpoint" or "step" (absent: step when anything is on storage), "checkpoints": most manifests that are
     held at once while the run goes on, "update_schedule": "auto", "deferred" or "early", "speculative_updates": bool,
     "clipping": bool (steps clip), "update_cores": cores that only updates use, "run": identity, "overwrite": bool,
@@ -56,7 +56,7 @@ class Engine:
     elements per second that it updates (0: not known, and none are unless asked), "bounded": bool (copies and updates
     take at least as long as these say), and, where the planner is not to decide, shares: "weight" and "activation" that
     stay there, "state" of the blocks that live there, "streamed_state" of the others whose states come for their
-    updates, "streamed_grad" of these whose gradients stay} ({}: visits compute in host memory)}.
+    updates, "streamed_grad" of these whose gradients stay} ({}: passes compute in host memory)}.
 
     Construction plans and allocates nothing; MemoryError with a message when it does not fit.
     """
@@ -102,9 +102,9 @@ class Engine:
     def memory(self) -> Any:
         """The arena as one uint8 array (shared, not copied); after start()."""
     def device_memory(self) -> Any:
-        """Where visits compute: the arena of a device with memory of its own (of a GPU a tensor), else `memory()`."""
+        """Where passes compute: the arena of a device with memory of its own (of a GPU a tensor), else `memory()`."""
     def tensor_offset(self, tensor: int) -> int:
-        """Where tensor number `tensor` (counted over all blocks, in description order) begins in its visits' weights,
+        """Where tensor number `tensor` (counted over all blocks, in description order) begins in its passes' weights,
         in elements of the compute type; of a wide one, too."""
 
     # State in and out. All of these first wait for pending updates.
@@ -133,20 +133,20 @@ class Engine:
     def take_back(self) -> None:
         """It was saved after all: volumes of a run that is not durable go at the end."""
 
-    # One step: begin, visits in order, end.
+    # One step: begin, passes in order, end.
     def begin_step(self, ids: Any, counts: list[int], training: bool, update: dict[str, float] | None = None) -> None:
         """ids: int64, token ids of all micro-batches, one after the other, with padding; counts: tokens of each.
         update: what end_step will be given, for updates during backward; where it was another, they are put back."""
     def embedding_forward(self, output: Any | None = None) -> None:
         """Gathers the rows of all ids into output [tokens, hidden] (compute type); None: into the first layer's input.
         First call after begin_step, when the description has an embedding."""
-    def next_visit(self) -> Visit:
-        """Blocks until the next visit's bytes are in memory. Kind "end" when the step has no more."""
-    def end_visit(self) -> None: ...
+    def next_pass(self) -> BlockPass:
+        """Blocks until the next pass's bytes are in memory. Kind "end" when the step has no more."""
+    def end_pass(self) -> None: ...
     def gradient(self, tensor: int, values: Any, micro_batch: int) -> None:
-        """In a backward visit: one micro-batch's gradient of a tensor of the block (compute type, tensor's shape,
+        """In a backward pass: one micro-batch's gradient of a tensor of the block (compute type, tensor's shape,
         contiguous). Micro-batches in rising order; a tensor that got none has gradient zero."""
-    # In a backward visit, of a tensor with "subspace" (d = its rank); gradient() then takes S [d, d].
+    # In a backward pass, of a tensor with "subspace" (d = its rank); gradient() then takes S [d, d].
     def learns_projectors(self, tensor: int) -> bool:
         """Whether projectors are to be learned from this micro-batch's whole gradient before S is made."""
     def learn_projectors(self, tensor: int, gradient: Any) -> None:
@@ -161,9 +161,9 @@ class Engine:
         """JSON [{"tensor": name, "fits": times learned, "error": running estimate of |G - P P' G Q Q'| / |G|}], after a
         step; 0 before the first sample after a fit."""
     def head_gradient(self, values: Any, micro_batch: int) -> None:
-        """In a head_gradient visit: one micro-batch's gradient [rows, hidden] of the slice (compute type)."""
+        """In a head_gradient pass: one micro-batch's gradient [rows, hidden] of the slice (compute type)."""
     def embedding_backward(self, values: Any) -> None:
-        """In the embedding_backward visit: d loss / d embedding output, [tokens, hidden] (compute type)."""
+        """In the embedding_backward pass: d loss / d embedding output, [tokens, hidden] (compute type)."""
     def end_step(self, update: dict[str, float]) -> dict[str, float]:
         """training: {"learning_rate", "beta1", "beta2", "epsilon", "weight_decay", "max_grad_norm" (0 = off)} ->
         {"grad_norm", "clip", "loss_scale", "skipped", "step", "seconds", "stall_seconds", "early": chunks that were
@@ -440,7 +440,7 @@ def subspace_rank(rows: int, columns: int, rank: int, nonzeros: int) -> int:
     """What is meant: 0 is half of the smaller side, a multiple of `nonzeros`. ValueError for what cannot be."""
 
 class Projections:
-    """What `Engine` does of subspaces in visits, alone; see there. Every end_step() begins the next step."""
+    """What `Engine` does of subspaces in passes, alone; see there. Every end_step() begins the next step."""
 
     def __init__(self, description: str) -> None: ...
     def learns_projectors(self, tensor: int) -> bool: ...

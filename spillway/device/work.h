@@ -1,4 +1,4 @@
-// Arithmetic that a device does on its memory, in the order of a stream: what a visit leaves to do besides PyTorch's
+// Arithmetic that a device does on its memory, in the order of a stream: what a pass leaves to do besides PyTorch's
 // own.
 //
 // Every twin gives the same bits: the order of every addition follows from the index of an element, and a GPU's kernels

@@ -10,7 +10,7 @@ namespace spillway::execute {
 
 /// Over all micro-batches. Pointers are into the engine's memory and valid until end_pass(); null where there is none.
 struct BlockPass {
-  plan::VisitKind kind = plan::VisitKind::forward;
+  plan::PassKind kind = plan::PassKind::forward;
   std::size_t block = 0;                  ///< index into the description's blocks
   std::size_t slice = 0;                  ///< embedding and head: slice of the table
   std::uint64_t first_row = 0, rows = 0;  ///< embedding and head: rows of the slice

@@ -9,17 +9,17 @@ Conversion::Conversion(const plan::Description& description, const state::Layout
                        const plan::Schedule& schedule, Arenas arenas, const Arithmetic& where)
     : description_(description), layout_(layout), schedule_(schedule), arenas_(arenas), where_(where) {}
 
-std::byte* Conversion::weights(const plan::Visit& visit) const {
-  auto* const kept = arenas_.at(schedule_, visit.weights);
-  if (kept == nullptr || !plan::converts(description_, layout_, visit)) return kept;
+std::byte* Conversion::weights(const plan::Pass& pass) const {
+  auto* const kept = arenas_.at(schedule_, pass.weights);
+  if (kept == nullptr || !plan::converts(description_, layout_, pass)) return kept;
   auto* const copy = arenas_.at(schedule_, schedule_.converted);
-  convert(visit, kept, copy);
+  convert(pass, kept, copy);
   return copy;
 }
 
-void Conversion::convert(const plan::Visit& visit, const std::byte* from, std::byte* to) const {
+void Conversion::convert(const plan::Pass& pass, const std::byte* from, std::byte* to) const {
   const auto rule = description_.rule();
-  const auto chunks = plan::chunks_of(layout_, visit);
+  const auto chunks = plan::chunks_of(layout_, pass);
   for (auto c = chunks.first; c < chunks.end(); ++c) {
     const auto& chunk = layout_.chunks()[c];
     where_.device.run(where_.stream, device::Convert{.from = state::encoding_of(chunk.form, rule.type),

@@ -19,10 +19,10 @@ class Conversion {
 
   /// Where the pass finds its weights: the ones in memory, or, in the order of the stream, their copy in what layers
   /// multiply in (plan/conversion.h), which is good until the next pass's. Null where it has none.
-  [[nodiscard]] std::byte* weights(const plan::Visit& visit) const;
+  [[nodiscard]] std::byte* weights(const plan::Pass& pass) const;
 
  private:
-  void convert(const plan::Visit& visit, const std::byte* from, std::byte* to) const;
+  void convert(const plan::Pass& pass, const std::byte* from, std::byte* to) const;
 
   const plan::Description& description_;
   const state::Layout& layout_;

@@ -104,7 +104,7 @@ Copies::Copies(const plan::Schedule& schedule, std::byte* host, device::Device& 
       down_(device, Direction::from_device),
       updates_(device, updates) {
   for (auto& marks : marks_) {
-    marks.resize(schedule.visits.size());
+    marks.resize(schedule.passes.size());
     for (auto& mark : marks) mark.event = device.make_event();
   }
   needs_.resize(schedule.tasks.size());
@@ -116,7 +116,7 @@ Copies::Copies(const plan::Schedule& schedule, std::byte* host, device::Device& 
   }
 }
 
-/// A copy that an instance skips has waited for nothing: who follows it waits for its visits.
+/// A copy that an instance skips has waited for nothing: who follows it waits for its passes.
 void Copies::collect(Index task, bool previous, std::vector<std::uint8_t>& seen, std::vector<Need>& out) const {
   for (const auto& need : schedule_.tasks[task].needs) {
     const bool before = previous || need.previous;
@@ -126,7 +126,7 @@ void Copies::collect(Index task, bool previous, std::vector<std::uint8_t>& seen,
     mark = 1;
     const auto& it = schedule_.tasks[need.task];
     if (it.op == plan::Op::compute) {
-      if (!schedule_.visits[it.what.index].on_host) out.push_back({it.what.index, before});
+      if (!schedule_.passes[it.what.index].on_host) out.push_back({it.what.index, before});
     } else if (plan::is_of_device(it.lane)) {
       collect(need.task, before, seen, out);
     }
@@ -138,25 +138,25 @@ void Copies::begin(std::uint64_t instance) {
   before_[instance % 2] = last_;
 }
 
-void Copies::issued(std::uint64_t instance, Index visit) {
-  if (schedule_.visits[visit].on_host) return;
+void Copies::issued(std::uint64_t instance, Index pass) {
+  if (schedule_.passes[pass].on_host) return;
   const std::lock_guard lock(mutex_);
-  auto& mark = marks_[instance % 2][visit];
+  auto& mark = marks_[instance % 2][pass];
   mark.instance = instance;
   last_ = mark.event;
   device_.record(mark.event, compute_);
 }
 
-/// An instance that skips a visit has come past it with the visits before.
-std::optional<Index> Copies::issued_up_to(Index visit, std::uint64_t instance) const {
+/// An instance that skips a pass has come past it with the passes before.
+std::optional<Index> Copies::issued_up_to(Index pass, std::uint64_t instance) const {
   const auto& marks = marks_[instance % 2];
-  for (auto v = visit + 1; v-- > 0;) {
+  for (auto v = pass + 1; v-- > 0;) {
     if (marks[v].instance == instance) return v;
   }
   return std::nullopt;
 }
 
-/// Of these visits the one that was issued last: the stream of visits has come to it after all others.
+/// Of these passes the one that was issued last: the stream of passes has come to it after all others.
 std::optional<device::Event> Copies::last_of(const std::vector<Need>& needs, std::uint64_t instance) {
   std::optional<device::Event> out;
   std::uint64_t latest = 0;
@@ -164,11 +164,11 @@ std::optional<device::Event> Copies::last_of(const std::vector<Need>& needs, std
   for (const auto& need : needs) {
     if (need.previous && instance == 0) continue;
     const auto wanted = instance - (need.previous ? 1 : 0);
-    const auto visit = issued_up_to(need.visit, wanted);
-    const auto order = wanted * (schedule_.visits.size() + 1) + (visit ? *visit + 1 : 0) + 1;
+    const auto pass = issued_up_to(need.pass, wanted);
+    const auto order = wanted * (schedule_.passes.size() + 1) + (pass ? *pass + 1 : 0) + 1;
     if (order <= latest) continue;
     latest = order;
-    out = visit ? marks_[wanted % 2][*visit].event : before_[wanted % 2];
+    out = pass ? marks_[wanted % 2][*pass].event : before_[wanted % 2];
   }
   return out;
 }

@@ -74,24 +74,24 @@ class CopyLane {
   std::thread thread_;
 };
 
-/// Both directions and the updates, and the visits that these wait for on the device.
+/// Both directions and the updates, and the passes that these wait for on the device.
 class Copies {
  public:
-  /// `compute`: the stream that visits are issued to. All references must outlive it.
+  /// `compute`: the stream that passes are issued to. All references must outlive it.
   Copies(const plan::Schedule& schedule, std::byte* host, device::Device& device, device::Stream compute,
          DeviceUpdates& updates);
 
   void begin(std::uint64_t instance);
-  /// The visit's work has been given to the stream.
-  void issued(std::uint64_t instance, plan::Index visit);
+  /// The pass's work has been given to the stream.
+  void issued(std::uint64_t instance, plan::Index pass);
   /// A copy or an update, when all that it needs has ended or been issued.
   void start(std::uint64_t instance, plan::Index task, std::uint64_t deadline, storage::Done done, void* context,
              std::uint64_t token);
 
  private:
-  /// A visit of the device; of the instance before when `previous`.
+  /// A pass of the device; of the instance before when `previous`.
   struct Need {
-    plan::Index visit = plan::kNone;
+    plan::Index pass = plan::kNone;
     bool previous = false;
   };
   struct Mark {
@@ -101,7 +101,7 @@ class Copies {
 
   void collect(plan::Index task, bool previous, std::vector<std::uint8_t>& seen, std::vector<Need>& out) const;
   [[nodiscard]] std::optional<device::Event> last_of(const std::vector<Need>& needs, std::uint64_t instance);
-  [[nodiscard]] std::optional<plan::Index> issued_up_to(plan::Index visit, std::uint64_t instance) const;  // locked
+  [[nodiscard]] std::optional<plan::Index> issued_up_to(plan::Index pass, std::uint64_t instance) const;  // locked
 
   const plan::Schedule& schedule_;
   std::byte* const host_;
@@ -109,9 +109,9 @@ class Copies {
   const device::Stream compute_;
   std::vector<std::vector<Need>> needs_;                ///< by task; of copies and updates
   std::mutex mutex_;                                    ///< guards what follows up to the lanes
-  std::optional<device::Event> last_;                   ///< of the visit that was issued last
+  std::optional<device::Event> last_;                   ///< of the pass that was issued last
   std::array<std::optional<device::Event>, 2> before_;  ///< by instance modulo 2: `last_` when it began
-  std::array<std::vector<Mark>, 2> marks_;              ///< by instance modulo 2, by visit
+  std::array<std::vector<Mark>, 2> marks_;              ///< by instance modulo 2, by pass
   CopyLane up_, down_, updates_;
 };
 

@@ -29,7 +29,7 @@ OpenDevice open_device(const DeviceOptions& options) {
   if (const auto index = gpu_of(options.name)) return open_gpu(*index, options);
   if (options.name != "simulated") {
     throw Error(ErrorCode::bad_input, text("device: ", options.name,
-                                           " is none that visits can compute on; there are cpu, simulated and cuda:N"));
+                                           " is none that passes can compute on; there are cpu, simulated and cuda:N"));
   }
   auto device = device::make_simulated(options.simulated);
   auto* const simulated = device.get();

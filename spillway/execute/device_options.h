@@ -14,15 +14,15 @@ namespace spillway::execute {
 
 struct DeviceOptions {
   std::string name = "simulated";  ///< matters when the plan has a device; "simulated" or "cuda:N"
-  void* stream = nullptr;          ///< cuda: the caller's CUstream, which visits are issued to; null: the default one
+  void* stream = nullptr;          ///< cuda: the caller's CUstream, which passes are issued to; null: the default one
   device::SimulatedOptions simulated = {};
   device::CudaOptions cuda = {};  ///< without the index, which `name` says: driver and kernels, for tests
-  /// For tests of the order of events: visits are issued to a stream of the simulated device's own, which this is told
+  /// For tests of the order of events: passes are issued to a stream of the simulated device's own, which this is told
   /// and which the caller then gives its work to (Simulated::call). Empty: the caller computes itself.
   std::function<void(device::Simulated&, device::Stream)> queue = {};
 };
 
-/// A device that was opened, and the stream that visits are issued to.
+/// A device that was opened, and the stream that passes are issued to.
 struct OpenDevice {
   std::unique_ptr<device::Device> device;
   device::Stream stream = 0;

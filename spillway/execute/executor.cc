@@ -50,10 +50,10 @@ Executor::Executor(const plan::Schedule& schedule, std::byte* arena, Store* stor
     bank.times.assign(n, {});
   }
   last_times_.assign(n, {});
-  visit_ready_.assign(schedule.visits.size(), 0);
+  pass_ready_.assign(schedule.passes.size(), 0);
   early_.reserve(schedule.update_task.size());
   for (auto* list : {&skipped_, &caller_transfers_}) list->reserve(n);
-  visit_ = schedule.visits.size();
+  pass_ = schedule.passes.size();
   updates_ = std::make_unique<UpdateLanes>(schedule, work, std::move(cores), clock_, mutex_,
                                            static_cast<UpdateLanes::Owner&>(*this));
   lane_transfers_.resize(updates_->count());
@@ -70,7 +70,7 @@ Executor::~Executor() {
 bool Executor::runs(const Bank& its_bank, const Task& task) const {
   if (!runs(its_bank.mode, task)) return false;
   if (task.op == plan::Op::refit || follows_refit(task)) return refits(task);
-  if (task.stays && its_bank.mode.visits) {
+  if (task.stays && its_bank.mode.passes) {
     return schedule_.runs_once(task) ? its_bank.sends.stored : its_bank.sends.updated;
   }
   return !(schedule_.settled_by_early(task) && its_bank.kept[task.what.index]);
@@ -94,10 +94,10 @@ bool Executor::runs(const Mode& mode, const Task& task) const {
     case Phase::update:
       return mode.update && mode.updates % task.every == task.turn;
     case Phase::forward:  // the weights are needed by the update, too, where there is one
-      if (mode.visits) return true;
+      if (mode.passes) return true;
       return mode.update && is_for_update(task);
     case Phase::head_loss:
-      return mode.visits;
+      return mode.passes;
     case Phase::backward:
     case Phase::ahead:
       return mode.backward;
@@ -123,7 +123,7 @@ void Executor::begin(Mode mode) {
   now_bank.instance = instance;
   if (copies_) copies_->begin(instance);
   open_bank(now_bank, mode);
-  std::fill(visit_ready_.begin(), visit_ready_.end(), 0);
+  std::fill(pass_ready_.begin(), pass_ready_.end(), 0);
   for (Index t = 0; t < n; ++t) {
     std::uint32_t count = 1;  // kept back until all are counted
     for (const auto& need : schedule_.tasks[t].needs) count += !need.previous || (!first && !before.ended[need.task]);
@@ -132,7 +132,7 @@ void Executor::begin(Mode mode) {
     now_bank.times[t] = {};
   }
   ++instances_;
-  visit_ = 0;
+  pass_ = 0;
   caller_transfers_.clear();
   for (Index t = 0; t < n; ++t) {
     if (--now_bank.waiting[t] == 0) {
@@ -156,7 +156,7 @@ void Executor::open_bank(Bank& its_bank, Mode mode) {
   if (mode.update || mode.stored) changed_.updated = true;
   if (mode.stored) changed_.stored = true;
   its_bank.sends = changed_;
-  if (mode.visits) changed_ = {.updated = false, .stored = false};
+  if (mode.passes) changed_ = {.updated = false, .stored = false};
   std::fill(its_bank.kept.begin(), its_bank.kept.end(), std::uint8_t{0});
   for (const auto chunk : early_) its_bank.kept[chunk] = mode.kept ? 1 : 0;
   early_.clear();
@@ -180,7 +180,7 @@ void Executor::make_ready(Start start, std::vector<Start>& transfers, std::vecto
       updates_->push(start);
       break;
     case plan::Server::caller:
-      visit_ready_[task.what.index] = 1;
+      pass_ready_[task.what.index] = 1;
       updates_->caller_waits(false);  // from now on, not when it wakes up: no update of idle priority begins beside it
       compute_wake_.notify_all();
       break;
@@ -208,7 +208,7 @@ void Executor::end_task(Start start, std::vector<Start>& transfers) {
     }
     if (--its_bank.left == 0) {
       its_bank.open = false;
-      if (its_bank.mode.visits && its_bank.mode.backward) {
+      if (its_bank.mode.passes && its_bank.mode.backward) {
         std::copy(its_bank.times.begin(), its_bank.times.end(), last_times_.begin());
       }
       idle_.notify_all();
@@ -219,20 +219,20 @@ void Executor::end_task(Start start, std::vector<Start>& transfers) {
 
 // ---- the caller ----
 
-const plan::Visit* Executor::next() {
+const plan::Pass* Executor::next() {
   std::unique_lock lock(mutex_);
   const auto& mode = bank(instances_ - 1).mode;
-  while (visit_ < schedule_.visits.size() && !runs(mode, schedule_.tasks[schedule_.visits[visit_].task])) ++visit_;
-  if (visit_ == schedule_.visits.size()) return nullptr;
-  const auto& visit = schedule_.visits[visit_];
-  if (!visit_ready_[visit_] && !failure_) {
+  while (pass_ < schedule_.passes.size() && !runs(mode, schedule_.tasks[schedule_.passes[pass_].task])) ++pass_;
+  if (pass_ == schedule_.passes.size()) return nullptr;
+  const auto& pass = schedule_.passes[pass_];
+  if (!pass_ready_[pass_] && !failure_) {
     const auto begin = now();
-    help_until(lock, compute_wake_, [&] { return visit_ready_[visit_] != 0; });
-    if (!failure_) note_wait(visit.task, begin);
+    help_until(lock, compute_wake_, [&] { return pass_ready_[pass_] != 0; });
+    if (!failure_) note_wait(pass.task, begin);
   }
   throw_failure();
-  bank(instances_ - 1).times[visit.task].start = now();
-  return &visit;
+  bank(instances_ - 1).times[pass.task].start = now();
+  return &pass;
 }
 
 void Executor::note_wait(Index task, double begin) {
@@ -244,12 +244,12 @@ void Executor::note_wait(Index task, double begin) {
 }
 
 void Executor::done() {
-  if (copies_) copies_->issued(instances_ - 1, static_cast<Index>(visit_));
+  if (copies_) copies_->issued(instances_ - 1, static_cast<Index>(pass_));
   std::unique_lock lock(mutex_);
   const auto instance = instances_ - 1;
-  const auto task = schedule_.visits[visit_].task;
+  const auto task = schedule_.passes[pass_].task;
   bank(instance).times[task].end = now();
-  ++visit_;
+  ++pass_;
   caller_transfers_.clear();
   skipped_.clear();
   end_task({instance, task}, caller_transfers_);

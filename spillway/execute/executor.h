@@ -1,6 +1,6 @@
 // The schedule on the machine: lanes that run its tasks, and the caller who computes.
 //
-// The caller is the compute lane: begin() starts an instance, next() waits for a visit's bytes, done() lets its
+// The caller is the compute lane: begin() starts an instance, next() waits for a pass's bytes, done() lets its
 // followers go. Reads and writes go to the paths' own threads, updates to the lane of the NUMA node that they work
 // on, whose threads the caller helps while it waits. No lock is held while anything runs. The first error of any lane
 // is kept and thrown by the next wait.
@@ -26,7 +26,7 @@ namespace spillway::execute {
 /// Which phases an instance runs, and of what its transfers are.
 struct Mode {
   bool update = false;  ///< updates are pending
-  bool visits = true;   ///< forward and head_loss
+  bool passes = true;   ///< forward and head_loss
   bool backward = true;
   bool early = false;         ///< chunks with room for their old version are updated during backward
   bool kept = false;          ///< of the pending updates, those that were done early are not done again
@@ -36,7 +36,7 @@ struct Mode {
   std::uint64_t step = 0;     ///< this step: version of gradients
 };
 
-/// Where visits compute, when that is not in host memory.
+/// Where passes compute, when that is not in host memory.
 struct ComputeDevice {
   device::Device* device = nullptr;  ///< with its arena; null: the host
   device::Stream stream = 0;         ///< of the caller's work
@@ -52,14 +52,14 @@ class Executor final : private UpdateLanes::Owner {
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
-  /// Starts an instance; the one before must have had all its visits. Waits until the one before that has ended.
+  /// Starts an instance; the one before must have had all its passes. Waits until the one before that has ended.
   void begin(Mode mode);
-  /// The next visit that this instance runs, when its bytes are there; null when it has no more. Throws a lane's error.
-  const plan::Visit* next();
-  /// Ends the visit that next() returned; on a device with memory of its own: all its work has been given to the
+  /// The next pass that this instance runs, when its bytes are there; null when it has no more. Throws a lane's error.
+  const plan::Pass* next();
+  /// Ends the pass that next() returned; on a device with memory of its own: all its work has been given to the
   /// stream.
   void done();
-  /// After the last visit: waits for the early update under way; those that have not begun are left to the next
+  /// After the last pass: waits for the early update under way; those that have not begun are left to the next
   /// instance. Returns the chunks that were updated early, until the next begin(). Throws a lane's error.
   const std::vector<plan::Index>& end_early();
   /// Waits until every task of every instance has ended. Throws a lane's error.
@@ -93,7 +93,7 @@ class Executor final : private UpdateLanes::Owner {
     std::vector<Times> times;
   };
 
-  /// Of tasks that bring a visit's weights: an update needs them, too.
+  /// Of tasks that bring a pass's weights: an update needs them, too.
   [[nodiscard]] bool is_for_update(const plan::Task& task) const;
   [[nodiscard]] bool refits(const plan::Task& task) const;
   [[nodiscard]] bool runs(const Mode& mode, const plan::Task& task) const;
@@ -128,8 +128,8 @@ class Executor final : private UpdateLanes::Owner {
   Changed changed_;                 ///< when the newest instance has ended
   std::array<Bank, 2> banks_;
   std::uint64_t instances_ = 0;  ///< begun so far
-  std::size_t visit_ = 0;        ///< next index into schedule_.visits of the newest instance
-  std::vector<std::uint8_t> visit_ready_;
+  std::size_t pass_ = 0;         ///< next index into schedule_.passes of the newest instance
+  std::vector<std::uint8_t> pass_ready_;
   std::vector<Index> early_;  ///< chunks updated early in the newest instance
   std::vector<Start> skipped_;
   std::vector<Start> caller_transfers_;             ///< each calling thread has its own

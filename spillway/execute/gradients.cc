@@ -71,19 +71,19 @@ void Gradients::begin(std::uint64_t micro_batches) {
   estimates_.begin();
 }
 
-void Gradients::open(const plan::Visit& visit) {
-  visit_ = &visit;
+void Gradients::open(const plan::Pass& pass) {
+  pass_ = &pass;
   std::fill(seen_.begin(), seen_.end(), std::uint8_t{0});
-  if (visit.kind == plan::VisitKind::backward) estimates_.open(layout_.blocks()[visit.block]);
+  if (pass.kind == plan::PassKind::backward) estimates_.open(layout_.blocks()[pass.block]);
 }
 
 Gradients::Target Gradients::target(Bytes at, std::uint64_t sum_at, std::uint64_t elements,
                                     state::ComputeType type) const {
   // What is kept in fp32 is computed in fp32 in any case.
   Target out{.type = type, .given = type == state::ComputeType::fp32 ? type : given_, .elements = elements};
-  out.grad = arenas_.at(schedule_.buffers[visit_->grad]) + at;
-  if (visit_->grad_sum != plan::kNone && micro_batches_ > 1) {
-    out.sum = as_fp32(arenas_.at(schedule_.buffers[visit_->grad_sum])) + sum_at;
+  out.grad = arenas_.at(schedule_.buffers[pass_->grad]) + at;
+  if (pass_->grad_sum != plan::kNone && micro_batches_ > 1) {
+    out.sum = as_fp32(arenas_.at(schedule_.buffers[pass_->grad_sum])) + sum_at;
   }
   return out;
 }
@@ -131,7 +131,7 @@ const float* Gradients::unrounded(const Target& to, const std::byte* values) {
 
 void Gradients::take(std::size_t tensor, const std::byte* values, std::uint64_t micro_batch) {
   const auto& it = layout_.tensors().at(tensor);
-  if (visit_ == nullptr || visit_->kind != plan::VisitKind::backward || it.block != visit_->block) {
+  if (pass_ == nullptr || pass_->kind != plan::PassKind::backward || it.block != pass_->block) {
     throw Error(ErrorCode::internal, text("a gradient of ", it.spec.name, " outside its block's backward pass"));
   }
   if (!has_gradient(it.spec.learning)) {
@@ -148,20 +148,20 @@ void Gradients::take(std::size_t tensor, const std::byte* values, std::uint64_t 
 }
 
 void Gradients::take_slice(const std::byte* values, std::uint64_t micro_batch) {
-  const auto& block = layout_.blocks()[visit_->block];
-  const auto chunk = block.first_chunk + visit_->slice;
+  const auto& block = layout_.blocks()[pass_->block];
+  const auto chunk = block.first_chunk + pass_->slice;
   const auto& it = layout_.chunks()[chunk];
   const auto to = target(0, 0, it.used, type_);
   const bool first = seen_[0] == 0 || micro_batch == 0, last = micro_batch + 1 == micro_batches_;
   const bool summed = micro_batches_ > 1;
   if (summed) add(to, values, first);
   if (last) finish(to, summed ? nullptr : values, tied() ? nullptr : squares_ + slots_.slice(chunk));
-  if (last && tied()) end_tied(to, unrounded(to, summed ? nullptr : values), it, visit_->slice);
+  if (last && tied()) end_tied(to, unrounded(to, summed ? nullptr : values), it, pass_->slice);
   seen_[0] = last ? 2 : 1;
 }
 
 bool Gradients::tied() const noexcept {
-  return rows_ != nullptr && rows_->block() == visit_->block;
+  return rows_ != nullptr && rows_->block() == pass_->block;
 }
 
 /// A tied table: the step's own rows wait for the embedding's part and are not rounded yet.
@@ -182,7 +182,7 @@ void Gradients::end_tied(const Target& to, const float* sums, const state::Chunk
 void Gradients::keep_rows(const Target& to, const float* sums, const state::Chunk& it) {
   const auto kept = rows_->in_chunk(it);
   if (kept.rows.empty()) return;
-  const auto columns = layout_.blocks()[visit_->block].columns;
+  const auto columns = layout_.blocks()[pass_->block].columns;
   const auto* ids = rows_->rows().data();
   auto* out = rows_->sum_of(kept.first);
   if (apart()) {
@@ -204,7 +204,7 @@ void Gradients::keep_rows(const Target& to, const float* sums, const state::Chun
 
 /// Once a step, when the first slice of a tied table ends.
 void Gradients::list_others() {
-  const auto& block = layout_.blocks()[visit_->block];
+  const auto& block = layout_.blocks()[pass_->block];
   parts_.clear();
   for (std::size_t slice = 0; slice < others_.size(); ++slice) {
     list_other_rows(*rows_, layout_.chunks()[block.first_chunk + slice], block.columns, others_[slice], parts_);
@@ -226,8 +226,8 @@ void Gradients::take_rows(const std::byte* values) {
 }
 
 void Gradients::close() {
-  if (visit_ != nullptr && visit_->kind == plan::VisitKind::backward) {
-    const auto& block = layout_.blocks()[visit_->block];
+  if (pass_ != nullptr && pass_->kind == plan::PassKind::backward) {
+    const auto& block = layout_.blocks()[pass_->block];
     for (std::size_t i = 0; i < block.tensors; ++i) {
       const auto number = block.first_tensor + i;
       if (!has_gradient(layout_.tensors()[number].spec.learning)) continue;
@@ -239,10 +239,10 @@ void Gradients::close() {
       if (layout_.tensors()[number].subspace.rank > 0) finish_inside(number, to, seen_[i] != 0);
     }
   }
-  if (visit_ != nullptr && visit_->kind == plan::VisitKind::head_gradient && seen_[0] != 2) {
-    throw Error(ErrorCode::internal, text("head slice ", visit_->slice, " ended without its gradient"));
+  if (pass_ != nullptr && pass_->kind == plan::PassKind::head_gradient && seen_[0] != 2) {
+    throw Error(ErrorCode::internal, text("head slice ", pass_->slice, " ended without its gradient"));
   }
-  visit_ = nullptr;
+  pass_ = nullptr;
 }
 
 kernels::Norm Gradients::total() {

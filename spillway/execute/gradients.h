@@ -30,7 +30,7 @@ class Gradients {
             Arenas arenas, EmbeddingRows* rows, Subspaces& subspaces, Team& team, const Arithmetic& where);
 
   void begin(std::uint64_t micro_batches);
-  void open(const plan::Visit& visit);
+  void open(const plan::Pass& pass);
   /// One micro-batch's gradient of tensor number `tensor` of the open block, or of the open slice.
   void take(std::size_t tensor, const std::byte* values, std::uint64_t micro_batch);
   /// Beside S, what the estimate of a subspace's errors needs of the micro-batch: see Estimates.
@@ -90,7 +90,7 @@ class Gradients {
   const Arithmetic where_;
   const device::Event summed_;
   std::uint64_t micro_batches_ = 1;
-  const plan::Visit* visit_ = nullptr;
+  const plan::Pass* pass_ = nullptr;
   std::vector<std::uint8_t> seen_;  ///< by tensor of the open block: 0 none, 1 some, 2 final
   SquareSlots slots_;
   std::vector<double> host_squares_;

@@ -24,7 +24,7 @@ class MemoryBank final : public GroupBank {
     arena_ = memory::Arena(end);
   }
 
-  void visit(std::span<const std::size_t> groups, bool /*keep*/, const Work& work) override {
+  void pass(std::span<const std::size_t> groups, bool /*keep*/, const Work& work) override {
     for (const std::size_t group : groups) work(group, arena_.data() + offsets_[group]);
   }
 
@@ -66,7 +66,7 @@ class PathBank final : public GroupBank {
     }
   }
 
-  void visit(std::span<const std::size_t> groups, bool keep, const Work& work) override {
+  void pass(std::span<const std::size_t> groups, bool keep, const Work& work) override {
     failure_ = nullptr;
     order_ = groups;
     next_ = 0;
@@ -210,7 +210,7 @@ class PathBank final : public GroupBank {
   std::vector<std::vector<storage::Place>> groups_;  ///< where each lies; empty: never written
   std::vector<Slot> slots_;
   std::uint64_t started_ = 0;
-  std::span<const std::size_t> order_;  ///< of the visit under way
+  std::span<const std::size_t> order_;  ///< of the pass under way
   std::size_t at_ = 0;                  ///< whose turn it is in it
   std::size_t next_ = 0;                ///< the next to be read
   std::uint64_t seen_ = 0;              ///< of changes_
@@ -218,7 +218,7 @@ class PathBank final : public GroupBank {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::uint64_t changes_ = 0;   ///< of stages and failure; guarded by mutex_
-  std::exception_ptr failure_;  ///< the first of this visit; guarded by mutex_
+  std::exception_ptr failure_;  ///< the first of this pass; guarded by mutex_
 };
 
 }  // namespace

@@ -22,8 +22,8 @@ class GroupBank {
   virtual ~GroupBank() = default;
   /// Calls `work` for each of `groups`, on this thread and in that order; no group twice. A group nobody has written is
   /// zeros. With `keep` its bytes after `work` are what it holds from then on, else they must be as they were. Throws
-  /// what a drive or `work` threw; then some groups are visited and the others as they were.
-  virtual void visit(std::span<const std::size_t> groups, bool keep, const Work& work) = 0;
+  /// what a drive or `work` threw; then some groups are done and the others as they were.
+  virtual void pass(std::span<const std::size_t> groups, bool keep, const Work& work) = 0;
 };
 
 /// `sizes`: bytes of each group, > 0, multiples of 4096.

@@ -4,7 +4,7 @@
 
 namespace spillway::execute {
 
-using plan::VisitKind;
+using plan::PassKind;
 
 PassGradients::PassGradients(const RunPlan& plan, Resources& resources, const Passes& passes, Gradients& gradients)
     : layout_(plan.layout),
@@ -13,31 +13,31 @@ PassGradients::PassGradients(const RunPlan& plan, Resources& resources, const Pa
       gradients_(gradients),
       compress_(plan.layout, plan.description.computes(), resources.subspaces(), resources.arithmetic()) {}
 
-void PassGradients::require_trainable(const plan::Visit& visit, const char* call) const {
-  if (visit.grad != plan::kNone) return;
-  throw Error(ErrorCode::bad_input, text(call, " of ", layout_.blocks()[visit.block].name, ", which is frozen"));
+void PassGradients::require_trainable(const plan::Pass& pass, const char* call) const {
+  if (pass.grad != plan::kNone) return;
+  throw Error(ErrorCode::bad_input, text(call, " of ", layout_.blocks()[pass.block].name, ", which is frozen"));
 }
 
 void PassGradients::layer(std::size_t tensor, const std::byte* values, std::uint64_t micro_batch) {
-  require_trainable(passes_.open(VisitKind::backward, "gradient()"), "gradient()");
+  require_trainable(passes_.open(PassKind::backward, "gradient()"), "gradient()");
   gradients_.take(tensor, values, micro_batch);
 }
 
 void PassGradients::head(const std::byte* values, std::uint64_t micro_batch) {
-  require_trainable(passes_.open(VisitKind::head_gradient, "head_gradient()"), "head_gradient()");
+  require_trainable(passes_.open(PassKind::head_gradient, "head_gradient()"), "head_gradient()");
   gradients_.take_slice(values, micro_batch);
 }
 
 void PassGradients::embedding(const std::byte* values) {
-  static_cast<void>(passes_.open(VisitKind::embedding_backward, "embedding_backward()"));
+  static_cast<void>(passes_.open(PassKind::embedding_backward, "embedding_backward()"));
   gradients_.take_rows(values);
 }
 
 // ---- subspaces
 
 Subspaces& PassGradients::subspaces(std::size_t tensor, const char* call) const {
-  const auto& visit = passes_.open(VisitKind::backward, call);
-  if (tensor >= layout_.tensors().size() || layout_.tensors()[tensor].block != visit.block) {
+  const auto& pass = passes_.open(PassKind::backward, call);
+  if (tensor >= layout_.tensors().size() || layout_.tensors()[tensor].block != pass.block) {
     throw Error(ErrorCode::bad_input, text(call, " of tensor number ", tensor, " outside its block's pass"));
   }
   return resources_.subspaces();

@@ -39,7 +39,7 @@ class PassGradients {
 
  private:
   [[nodiscard]] Subspaces& subspaces(std::size_t tensor, const char* call) const;
-  void require_trainable(const plan::Visit& visit, const char* call) const;
+  void require_trainable(const plan::Pass& pass, const char* call) const;
 
   const state::Layout& layout_;
   Resources& resources_;

@@ -5,7 +5,7 @@
 namespace spillway::execute {
 
 using plan::kNone;
-using plan::VisitKind;
+using plan::PassKind;
 
 Passes::Passes(const RunPlan& plan, Resources& resources, EmbeddingRows* rows, Gradients& gradients, Executor& executor)
     : schedule_(plan.plan.schedule),
@@ -35,16 +35,16 @@ void Passes::embedding_forward(std::byte* output) {
   if (output == nullptr) output = first_input();
   const auto& block = layout_.blocks()[rows_->block()];
   for (std::size_t i = 0; i < block.chunks; ++i) {
-    const auto* visit = executor_.next();
-    rows_->gather(layout_.chunks()[block.first_chunk + visit->slice], at(visit->weights), output, team_);
+    const auto* pass = executor_.next();
+    rows_->gather(layout_.chunks()[block.first_chunk + pass->slice], at(pass->weights), output, team_);
     executor_.done();
   }
 }
 
 std::byte* Passes::first_input() const {
   if (schedule_.embedding_output != kNone) return at(schedule_.embedding_output);
-  for (const auto& visit : schedule_.visits) {
-    if (visit.kind == VisitKind::forward && visit.input != kNone) return at(visit.input);
+  for (const auto& pass : schedule_.passes) {
+    if (pass.kind == PassKind::forward && pass.input != kNone) return at(pass.input);
   }
   throw Error(ErrorCode::bad_input, "no layer takes the embedding's rows; pass an output");
 }
@@ -64,42 +64,42 @@ void Passes::end() {
   executor_.done();
 }
 
-const plan::Visit& Passes::open(VisitKind kind, const char* call) const {
+const plan::Pass& Passes::open(PassKind kind, const char* call) const {
   if (open_ == nullptr || open_->kind != kind) throw Error(ErrorCode::bad_input, text(call, " outside its pass"));
   return *open_;
 }
 
-BlockPass Passes::describe(const plan::Visit& visit) const {
-  BlockPass out{.kind = visit.kind, .block = visit.block, .slice = visit.slice};
-  out.weights = conversion_.weights(visit);
-  out.input = at(visit.input);
-  out.output = at(visit.output);
-  out.hidden_gradient = hidden_gradient(visit);
-  out.accumulator = accumulator(visit);
-  const auto& block = layout_.blocks()[visit.block];
+BlockPass Passes::describe(const plan::Pass& pass) const {
+  BlockPass out{.kind = pass.kind, .block = pass.block, .slice = pass.slice};
+  out.weights = conversion_.weights(pass);
+  out.input = at(pass.input);
+  out.output = at(pass.output);
+  out.hidden_gradient = hidden_gradient(pass);
+  out.accumulator = accumulator(pass);
+  const auto& block = layout_.blocks()[pass.block];
   if (block.role == state::BlockRole::layer) return out;
-  const auto& chunk = layout_.chunks()[block.first_chunk + visit.slice];
+  const auto& chunk = layout_.chunks()[block.first_chunk + pass.slice];
   out.first_row = chunk.first / block.columns;
   out.rows = chunk.used / block.columns;
   return out;
 }
 
-std::byte* Passes::hidden_gradient(const plan::Visit& visit) const {
-  switch (visit.kind) {
-    case VisitKind::backward:
-    case VisitKind::head_gradient:
+std::byte* Passes::hidden_gradient(const plan::Pass& pass) const {
+  switch (pass.kind) {
+    case PassKind::backward:
+    case PassKind::head_gradient:
       return at(schedule_.hidden_gradient);
-    case VisitKind::embedding_backward:
+    case PassKind::embedding_backward:
       return at(schedule_.embedding_gradient != kNone ? schedule_.embedding_gradient : schedule_.hidden_gradient);
     default:
       return nullptr;
   }
 }
 
-float* Passes::accumulator(const plan::Visit& visit) const {
+float* Passes::accumulator(const plan::Pass& pass) const {
   if (schedule_.accumulator == kNone) return nullptr;
   const auto& buffer = schedule_.buffers[schedule_.accumulator];
-  const bool lives = visit.position >= buffer.first && visit.position <= buffer.last;
+  const bool lives = pass.position >= buffer.first && pass.position <= buffer.last;
   return lives ? reinterpret_cast<float*>(at(schedule_.accumulator)) : nullptr;
 }
 

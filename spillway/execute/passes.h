@@ -34,14 +34,14 @@ class Passes {
   /// Throws Error(bad_input) where none is open.
   void end();
   /// The one that is open. Throws Error(bad_input), naming `call`, where it is not of that kind.
-  [[nodiscard]] const plan::Visit& open(plan::VisitKind kind, const char* call) const;
+  [[nodiscard]] const plan::Pass& open(plan::PassKind kind, const char* call) const;
 
  private:
   [[nodiscard]] std::byte* at(plan::Index buffer) const { return arenas_.at(schedule_, buffer); }
   [[nodiscard]] std::byte* first_input() const;
-  [[nodiscard]] BlockPass describe(const plan::Visit& visit) const;
-  [[nodiscard]] std::byte* hidden_gradient(const plan::Visit& visit) const;
-  [[nodiscard]] float* accumulator(const plan::Visit& visit) const;
+  [[nodiscard]] BlockPass describe(const plan::Pass& pass) const;
+  [[nodiscard]] std::byte* hidden_gradient(const plan::Pass& pass) const;
+  [[nodiscard]] float* accumulator(const plan::Pass& pass) const;
 
   const plan::Schedule& schedule_;
   const state::Layout& layout_;
@@ -51,7 +51,7 @@ class Passes {
   Gradients& gradients_;
   Executor& executor_;
   const Conversion conversion_;
-  const plan::Visit* open_ = nullptr;
+  const plan::Pass* open_ = nullptr;
   bool left_ = false;
 };
 

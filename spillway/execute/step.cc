@@ -135,10 +135,10 @@ Publication Step::publish() {
   return out;
 }
 
-Mode Step::mode(const Publication& publication, bool visits, bool backward, bool early) {
+Mode Step::mode(const Publication& publication, bool passes, bool backward, bool early) {
   const auto& at = protocol_.position();
   return {.update = publication.pending,
-          .visits = visits,
+          .passes = passes,
           .backward = backward,
           .early = early,
           .kept = publication.kept,

@@ -75,7 +75,7 @@ class Step {
   void begin_subspaces();
   void restore_subspaces();
   [[nodiscard]] Publication publish();
-  [[nodiscard]] Mode mode(const Publication& publication, bool visits, bool backward, bool early);
+  [[nodiscard]] Mode mode(const Publication& publication, bool passes, bool backward, bool early);
   void settle_early(const Decision& decision, StepResult& out);
   void measure(StepResult& out) const;
 

@@ -48,7 +48,7 @@ Subspaces::Subspaces(const plan::Description& description, const state::Layout& 
     : description_(description),
       layout_(layout),
       matrices_(layout.tensors().size()),
-      visit_(half_elements(layout)),
+      pass_(half_elements(layout)),
       lane_(half_elements(layout)) {
   std::uint64_t number = 0;
   for (std::size_t t = 0; t < matrices_.size(); ++t) {
@@ -132,14 +132,14 @@ void Subspaces::learn(std::size_t tensor, std::span<const float> gradient, const
   begin_later(it);
   ++counts_.inside;
   it.next = it.pair;
-  visit_.begin(it.next, gradient);
-  run_all(visit_, parallel_for);
+  pass_.begin(it.next, gradient);
+  run_all(pass_, parallel_for);
 }
 
 void Subspaces::learn_first(Matrix& it, std::span<const float> gradient, const device::ParallelFor& parallel_for) {
   if (!subspace::finite(gradient)) return;
-  visit_.begin(it.pair, gradient);
-  run_all(visit_, parallel_for);
+  pass_.begin(it.pair, gradient);
+  run_all(pass_, parallel_for);
   it.record = {.fits = 1, .begun = it.kept.begun};
   it.learned = it.first = true;
   ++it.version;

@@ -1,10 +1,10 @@
-// The projectors of a run, in DRAM, for visits: what compresses a layer's gradient, learns projectors from it, and
+// The projectors of a run, in DRAM, for passes: what compresses a layer's gradient, learns projectors from it, and
 // keeps an eye on what they miss (docs/decisions/0004-subspaces.md).
 //
 // The state of a chunk has the projectors that its next gradient is made with. The first pair is learned inside its
-// visit, before any of S is made. A later one is learned beside the visits, from a copy of the gradient that the visit
+// pass, before any of S is made. A later one is learned beside the passes, from a copy of the gradient that the pass
 // leaves, goes into that step's gradient record, and is that of the next step: the update applies S by the pair before
-// and then takes over the new one. This room's copy follows when the next step's visit opens; what a step has learned
+// and then takes over the new one. This room's copy follows when the next step's pass opens; what a step has learned
 // is forgotten when the step is skipped.
 #pragma once
 
@@ -36,7 +36,7 @@ class Subspaces {
 
   /// A training step begins, after so many updates; gradients come multiplied by `scale`.
   void begin(std::int64_t updates, double scale);
-  /// Its backward visit begins: what the step before has learned is there.
+  /// Its backward pass begins: what the step before has learned is there.
   void open(std::size_t tensor);
   /// Whether projectors are to be learned from this step's gradient before any of S is made.
   [[nodiscard]] bool learns(std::size_t tensor) const;
@@ -45,7 +45,7 @@ class Subspaces {
   /// From a gradient [rows, columns], fp32, which stands for the step's: that of the first micro-batch. Learned here
   /// and now, for this step's S when it is the first pair, which is not learned from what is not finite.
   void learn(std::size_t tensor, std::span<const float> gradient, const device::ParallelFor& parallel_for);
-  /// Where such a gradient is to be left instead, so that it is learned from behind the visit; empty: there is no room
+  /// Where such a gradient is to be left instead, so that it is learned from behind the pass; empty: there is no room
   /// now, or it is the first pair, and learn() is to be called.
   [[nodiscard]] std::span<float> leave(std::size_t tensor);
   /// All memory that leave() may name.
@@ -76,7 +76,7 @@ class Subspaces {
   /// Until the next end(); of any thread, while that update has not ended.
   [[nodiscard]] Change change(std::size_t tensor) const { return {at(tensor).before, at(tensor).kept}; }
 
-  // Behind a visit, by one thread but for fit(): calls of a tensor that a step has learned, until the next open().
+  // Behind a pass, by one thread but for fit(): calls of a tensor that a step has learned, until the next open().
 
   /// Whether the step's gradient record is to get projectors.
   [[nodiscard]] bool learned(std::size_t tensor) const { return at(tensor).learned; }
@@ -92,7 +92,7 @@ class Subspaces {
   [[nodiscard]] std::uint64_t fits(std::size_t tensor) const {
     return static_cast<std::uint64_t>(at(tensor).kept.fits);
   }
-  /// How many pairs were learned beside visits, and inside them because there was no room.
+  /// How many pairs were learned beside passes, and inside them because there was no room.
   struct Counts {
     std::uint64_t beside = 0, inside = 0;
   };
@@ -124,7 +124,7 @@ class Subspaces {
   std::vector<std::optional<Matrix>> matrices_;  ///< by tensor
   std::vector<std::vector<float>> rooms_;        ///< for gradients
   std::array<std::atomic<bool>, plan::kGradientsLeft> taken_ = {};
-  subspace::Fit visit_, lane_;
+  subspace::Fit pass_, lane_;
   bool any_ = false;
   std::int64_t updates_ = 0;
   double scale_ = 1;

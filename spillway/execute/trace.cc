@@ -18,7 +18,7 @@ using plan::Lane;
 std::string task_name(const plan::Plan& plan, const state::Layout& layout, const plan::Task& task) {
   const auto& what = task.what;
   if (task.op == plan::Op::compute) {
-    const auto& pass = plan.schedule.visits[what.index];
+    const auto& pass = plan.schedule.passes[what.index];
     return text(traits(pass.kind).name, " ", layout.blocks()[pass.block].name, " ", pass.slice);
   }
   const auto name = plan::label_of(task.op, task.lane, what.kind).name;
@@ -97,11 +97,11 @@ void add_names(json& events, int process, const char* name, std::size_t nodes, b
   }
 }
 
-/// Seconds at which every position of the step begins: that of its visit, or of the next visit that there is.
+/// Seconds at which every position of the step begins: that of its pass, or of the next pass that there is.
 template <class Start>
 std::vector<double> position_times(const plan::Schedule& schedule, Start&& start, double end) {
   std::vector<double> out(schedule.positions, -1);
-  for (const auto& visit : schedule.visits) out[visit.position] = start(visit.task);
+  for (const auto& pass : schedule.passes) out[pass.position] = start(pass.task);
   for (auto p = out.size(); p-- > 0;) {
     if (out[p] < 0) out[p] = p + 1 < out.size() ? out[p + 1] : end;
   }
@@ -153,15 +153,15 @@ std::string trace(const plan::Plan& plan, const state::Layout& layout, const std
       add_task(events, 2, tasks[t], t, name, it.start - predicted_zero, it.end - predicted_zero);
     }
   }
-  const auto& last_visit = plan.schedule.visits.back();
-  if (last_visit.task < times.size() && times[last_visit.task].end > 0) {
+  const auto& last_pass = plan.schedule.passes.back();
+  if (last_pass.task < times.size() && times[last_pass.task].end > 0) {
     const auto start = [&](plan::Index task) { return std::max(0.0, times[task].start - zero); };
-    add_memory(events, 1, plan.schedule, start, times[last_visit.task].end - zero);
+    add_memory(events, 1, plan.schedule, start, times[last_pass.task].end - zero);
   }
-  if (last_visit.task < plan.prediction.tasks.size()) {
+  if (last_pass.task < plan.prediction.tasks.size()) {
     const auto& predicted = plan.prediction.tasks;
     const auto start = [&](plan::Index task) { return predicted[task].start - predicted_zero; };
-    add_memory(events, 2, plan.schedule, start, predicted[last_visit.task].end - predicted_zero);
+    add_memory(events, 2, plan.schedule, start, predicted[last_pass.task].end - predicted_zero);
   }
   return json{{"traceEvents", std::move(events)}, {"displayTimeUnit", "ms"}}.dump();
 }

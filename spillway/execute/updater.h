@@ -23,7 +23,7 @@ class Updater : public UpdateWork {
 
   /// What the pending updates apply; set while no update runs.
   void set(const optim::Step& step) noexcept { step_ = step; }
-  /// What early updates apply; set before the step's first backward visit.
+  /// What early updates apply; set before the step's first backward pass.
   void set_early(const optim::Step& step) noexcept { early_step_ = step; }
   [[nodiscard]] const UndoLog& undo() const noexcept { return undo_; }
 

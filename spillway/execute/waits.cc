@@ -44,13 +44,13 @@ Cause cause_of(const plan::Task& task, const Times& times) {
 
 }  // namespace
 
-void Waits::add(const plan::Schedule& schedule, Index visit, double begin, double end, const Look& look) {
-  Reached at{visit, false, {}};
+void Waits::add(const plan::Schedule& schedule, Index pass, double begin, double end, const Look& look) {
+  Reached at{pass, false, {}};
   Cause cause;  // of what `at` itself waits for once its needs are there: its lane
   auto until = end;
   while (until > begin) {
     const auto need = last_need(schedule, at, look);
-    const bool waits_here = at.task != visit;
+    const bool waits_here = at.task != pass;
     if (need.task == plan::kNone || schedule.tasks[need.task].lane == Lane::compute || need.times.end <= begin) {
       seconds_[cause] += until - begin;
       return;

@@ -31,9 +31,9 @@ class Waits {
   /// The times of a task of this instance, or, `previous`, of the one before; null: there was none.
   using Look = std::function<const Times*(plan::Index task, bool previous)>;
 
-  /// The caller waited for `visit` from `begin` to `end`. The wait is divided among what held it up: back from its end,
+  /// The caller waited for `pass` from `begin` to `end`. The wait is divided among what held it up: back from its end,
   /// whatever ended last of what a task needed has the time since it could begin, and then what that needed in turn.
-  void add(const plan::Schedule& schedule, plan::Index visit, double begin, double end, const Look& look);
+  void add(const plan::Schedule& schedule, plan::Index pass, double begin, double end, const Look& look);
 
   [[nodiscard]] const std::map<Cause, double>& seconds() const noexcept { return seconds_; }
   /// By the lane's name; "read", "update" and "write" are always there.

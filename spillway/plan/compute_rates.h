@@ -1,4 +1,4 @@
-// What a compute device reaches, by class of operation: what the time of a visit is derived from.
+// What a compute device reaches, by class of operation: what the time of a pass is derived from.
 #pragma once
 
 #include <vector>

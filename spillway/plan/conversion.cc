@@ -9,9 +9,9 @@ bool converts(const Description& description, const state::Block& block) {
 
 }  // namespace
 
-bool converts(const Description& description, const state::Layout& layout, const Visit& visit) {
-  if (visit.kind == VisitKind::embedding || visit.kind == VisitKind::embedding_backward) return false;
-  return converts(description, layout.blocks()[visit.block]);
+bool converts(const Description& description, const state::Layout& layout, const Pass& pass) {
+  if (pass.kind == PassKind::embedding || pass.kind == PassKind::embedding_backward) return false;
+  return converts(description, layout.blocks()[pass.block]);
 }
 
 state::ComputeType converted_type(const Description& description, const state::Chunk& chunk) noexcept {
@@ -22,9 +22,9 @@ Bytes converted_bytes(const Description& description, const state::Chunk& chunk)
   return chunk.values() * state::field_bytes(converted_type(description, chunk)).weight;
 }
 
-Bytes converted_bytes(const Description& description, const state::Layout& layout, const Visit& visit) {
-  if (!converts(description, layout, visit)) return 0;
-  const auto chunks = chunks_of(layout, visit);
+Bytes converted_bytes(const Description& description, const state::Layout& layout, const Pass& pass) {
+  if (!converts(description, layout, pass)) return 0;
+  const auto chunks = chunks_of(layout, pass);
   Bytes out = 0;
   for (auto c = chunks.first; c < chunks.end(); ++c) out += converted_bytes(description, layout.chunks()[c]);
   return out;

@@ -12,14 +12,14 @@ namespace spillway::plan {
 
 /// Whether a pass multiplies by a copy of its weights: where layers multiply in another type than the run's, or where
 /// the block has weights in a form that they cannot multiply by. A pass that gathers rows reads them as they are kept.
-[[nodiscard]] bool converts(const Description& description, const state::Layout& layout, const Visit& visit);
+[[nodiscard]] bool converts(const Description& description, const state::Layout& layout, const Pass& pass);
 
 /// What the values of a chunk are in that copy: of what is kept in fp32 the same, else what layers multiply in.
 [[nodiscard]] state::ComputeType converted_type(const Description& description, const state::Chunk& chunk) noexcept;
 /// Bytes of such a chunk: its values without gaps.
 [[nodiscard]] Bytes converted_bytes(const Description& description, const state::Chunk& chunk) noexcept;
 /// Bytes of the copy that a pass multiplies by: of its chunks, one after the other. 0: it has none.
-[[nodiscard]] Bytes converted_bytes(const Description& description, const state::Layout& layout, const Visit& visit);
+[[nodiscard]] Bytes converted_bytes(const Description& description, const state::Layout& layout, const Pass& pass);
 
 /// Where passes of its block find a tensor, from the start of the block's weights or of their copy, in elements of what
 /// layers multiply in. Throws std::out_of_range where there is no such tensor.

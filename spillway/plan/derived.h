@@ -16,7 +16,7 @@ struct StepShape {
   [[nodiscard]] double tokens() const noexcept { return static_cast<double>(sequence * batch); }  ///< of a micro-batch
 };
 
-/// Sets the seconds of every kind of visit in `rates`: products of each matrix, of which those of the weight's gradient
+/// Sets the seconds of every kind of pass in `rates`: products of each matrix, of which those of the weight's gradient
 /// are left out where it is frozen and few in a subspace; attention; and what is bound by memory, by the bytes that
 /// operations on each element read and write in a layer of the Llama family.
 void derive_seconds(const Description& description, const state::Layout& layout, const StepShape& shape,

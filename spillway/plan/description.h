@@ -25,7 +25,7 @@ struct SubspaceChecks {
 /// The model and the largest step it will be asked for.
 struct Description {
   state::ComputeType type = state::ComputeType::bf16;  ///< of weights and of gradients, as they are kept and moved
-  /// What visits multiply in: weights are widened to it when a visit begins, activations and what is handed over of
+  /// What passes multiply in: weights are widened to it when a pass begins, activations and what is handed over of
   /// gradients are of it. Empty: `type`; else `type` or fp32.
   std::optional<state::ComputeType> compute = {};
   const optim::Descriptor* optimizer = &optim::adamw;
@@ -168,8 +168,8 @@ struct Budget {
   /// The tiers that host memory is made of: NUMA nodes, or DRAM; files after them. The first is the compute device's:
   /// the process and all that comes and goes in a step lie there. None: a single tier, `dram`.
   std::vector<NodeBudget> nodes;
-  std::optional<DeviceTier> device;  ///< none: visits compute in host memory
-  bool streams_weights = false;      ///< the device reads a weight once a visit, over a link; else it reads it in place
+  std::optional<DeviceTier> device;  ///< none: passes compute in host memory
+  bool streams_weights = false;      ///< the device reads a weight once a pass, over a link; else it reads it in place
   Placement placement;
   std::uint64_t window = 0;              ///< blocks in flight in backward; 0 = the planner decides
   std::optional<Durability> durability;  ///< empty: `step` when anything is on a path, else `none`
@@ -208,7 +208,7 @@ struct NodeRates {
   }
 };
 
-/// Rates of the machine: bytes and elements per second, seconds per visit at the largest step. 0 = unknown.
+/// Rates of the machine: bytes and elements per second, seconds per pass at the largest step. 0 = unknown.
 struct Rates {
   unsigned cores = 1;
   std::vector<PathRates> paths;                ///< as in Budget::paths; fewer: the rest is unknown

@@ -10,7 +10,7 @@ namespace {
 
 static_assert(sizeof(state::FitRecord) == kRecordFields * sizeof(double));
 
-/// Sums are of one backward visit at a time; records stay until the step ends.
+/// Sums are of one backward pass at a time; records stay until the step ends.
 void add_estimates(const state::Layout& layout, DeviceWorkspace& out) {
   for (const auto& block : layout.blocks()) {
     std::uint64_t seen = 0, squares = 0;

@@ -16,11 +16,11 @@ Residency with_early(const Residency& residency, const std::vector<Index>& order
 
 std::vector<Index> early_order(const state::Layout& layout, const LaidOut& laid_out) {
   std::vector<Index> out;
-  for (const auto& visit : laid_out.schedule.visits) {
-    if (visit.grad == kNone) continue;
-    const auto& block = layout.blocks()[visit.block];
-    const bool layer = visit.kind == VisitKind::backward;
-    const auto first = static_cast<Index>(block.first_chunk + (layer ? 0 : visit.slice));
+  for (const auto& pass : laid_out.schedule.passes) {
+    if (pass.grad == kNone) continue;
+    const auto& block = layout.blocks()[pass.block];
+    const bool layer = pass.kind == PassKind::backward;
+    const auto first = static_cast<Index>(block.first_chunk + (layer ? 0 : pass.slice));
     for (Index c = first; c < first + (layer ? block.chunks : 1); ++c) {
       if (can_be_early(layout, laid_out.residency, c)) out.push_back(c);
     }

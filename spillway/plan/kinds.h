@@ -70,7 +70,7 @@ inline constexpr std::array<LaneTraits, 8> kLanes = {{
 
 /// What a task is about.
 enum class ObjectKind : std::uint8_t {
-  pass,             ///< of a block: an index into Schedule::visits
+  pass,             ///< of a block: an index into Schedule::passes
   chunk,            ///< all that an update changes of it
   weight,           ///< of a chunk, as are the next two
   state,            ///< remainder and moments
@@ -117,7 +117,7 @@ inline constexpr std::array<ObjectTraits, 10> kObjects = {{
 }
 
 /// A pass of a block over all micro-batches.
-enum class VisitKind : std::uint8_t {
+enum class PassKind : std::uint8_t {
   embedding,           ///< gather the rows of one slice
   forward,             ///< one layer block
   head_loss,           ///< pass 1 over one slice of the head
@@ -141,7 +141,7 @@ inline constexpr std::array<PassTraits, 6> kPasses = {{
     {"embedding backward", "c3", 0},
 }};
 
-[[nodiscard]] constexpr const PassTraits& traits(VisitKind kind) noexcept {
+[[nodiscard]] constexpr const PassTraits& traits(PassKind kind) noexcept {
   return kPasses[static_cast<std::size_t>(kind)];
 }
 

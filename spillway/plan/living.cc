@@ -75,7 +75,7 @@ class Tried {
   std::optional<Error> refused_;
 };
 
-/// Whether visits alone take less than the step: else no other place for an update makes it faster.
+/// Whether passes alone take less than the step: else no other place for an update makes it faster.
 bool may_gain(const Plan& plan) {
   return plan.prediction.step_seconds > kAsFast * plan.prediction.compute_seconds;
 }

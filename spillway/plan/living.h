@@ -14,7 +14,7 @@ namespace spillway::plan {
 using PlanThere = std::function<Plan(UpdatedThere)>;
 
 /// Of the plans in which none, `most`, half of these, and so on live there the fastest; of those within a percent of it
-/// the one that moves least. Where its visits leave time, that one, and the one in which none lives there, are compared
+/// the one that moves least. Where its passes leave time, that one, and the one in which none lives there, are compared
 /// with plans in which of the others, up to `blocks` in all (none: that is given), every one passes, half of them, and
 /// so on while that is faster; with none living only if the first of these is the fastest so far. Throws what the plan
 /// with none throws when none fits.
@@ -28,7 +28,7 @@ struct DeviceBlocks {
   std::size_t living = 0;    ///< weight and state are there, and so is the update
   std::size_t passing = 0;   ///< the update is there, weight and state come for it from the host and go back
   std::size_t weights = 0;   ///< a copy of the weights stays there, the update is the host's
-  std::size_t streamed = 0;  ///< weights come for every visit, the update is the host's
+  std::size_t streamed = 0;  ///< weights come for every pass, the update is the host's
   Bytes durable = 0;         ///< that a step has leave so that it is durable, of what else would stay: gradients, of
                              ///< the first kind snapshots in turn
 };

@@ -133,7 +133,7 @@ Plan plan_with(const Problem& problem) {
 }  // namespace
 
 Plan plan_alone(const Description& description, const state::Layout& layout, const Budget& budget, const Rates& alone) {
-  // Of visits as they were measured: none of these learned projectors.
+  // Of passes as they were measured: none of these learned projectors.
   const auto rates = with_longer_products(alone, products_with_fits(description, layout));
   const auto with = [&](Durability durability) { return plan_with({description, layout, budget, rates, durability}); };
   if (!budget.durability && spills({description, layout, budget, rates})) {

@@ -104,10 +104,10 @@ struct Residency {
 
 /// True when the chunk may be updated before its step is decided: weight and state stay in DRAM. What lies on a path is
 /// updated where it passes through memory, and its writes belong after the commit; an embedding's gradient is complete
-/// with the last visit only.
+/// with the last pass only.
 [[nodiscard]] bool can_be_early(const state::Layout& layout, const Residency& residency, Index chunk);
 
-/// The lowest layer that has a backward visit, counted over the layer blocks: the first in which something learns; all
+/// The lowest layer that has a backward pass, counted over the layer blocks: the first in which something learns; all
 /// have one when an embedding learns, and their number is returned when none has.
 [[nodiscard]] Index first_backward(const state::Layout& layout);
 

@@ -42,9 +42,9 @@ Budget with_saved(const Description& description, const Budget& budget, std::siz
 }
 
 void set_saved(Schedule& schedule, std::span<const Index> blocks) {
-  for (auto& visit : schedule.visits) {
-    const bool layer = visit.kind == VisitKind::forward || visit.kind == VisitKind::backward;
-    if (layer && std::ranges::find(blocks, visit.block) != blocks.end()) visit.saved = Saved::keep;
+  for (auto& pass : schedule.passes) {
+    const bool layer = pass.kind == PassKind::forward || pass.kind == PassKind::backward;
+    if (layer && std::ranges::find(blocks, pass.block) != blocks.end()) pass.saved = Saved::keep;
   }
 }
 

@@ -6,11 +6,11 @@ namespace spillway::plan {
 
 using state::BlockRole;
 
-Range chunks_of(const state::Layout& layout, const Visit& visit) {
-  const auto& block = layout.blocks()[visit.block];
+Range chunks_of(const state::Layout& layout, const Pass& pass) {
+  const auto& block = layout.blocks()[pass.block];
   const auto first = static_cast<Index>(block.first_chunk);
   if (block.role == BlockRole::layer) return {first, static_cast<Index>(block.chunks)};
-  return {first + visit.slice, 1};
+  return {first + pass.slice, 1};
 }
 
 void set_nodes(Schedule& schedule, const Residency& residency) {

@@ -7,11 +7,11 @@
 // put back and it runs. Steps are instances of it: tasks that do not apply (no update pending, evaluation) are skipped
 // in place and keep their dependencies. `simulate` and the executor read the same template.
 //
-// What is frozen takes no part in any of that: its weights are read for the forward visit and again for the backward
-// visit, and never written. Layers below the lowest one that learns have no backward visit.
+// What is frozen takes no part in any of that: its weights are read for the forward pass and again for the backward
+// pass, and never written. Layers below the lowest one that learns have no backward pass.
 //
 // Positions: the template is a sequence of events, one per chunk, where its update belongs (its slot), and one per
-// visit. A buffer lives from one position to another; one that is filled near the end of a step for the start of the
+// pass. A buffer lives from one position to another; one that is filled near the end of a step for the start of the
 // next wraps around.
 #pragma once
 
@@ -28,7 +28,7 @@ namespace spillway::plan {
 /// What a task is for; an instance runs the phases that apply to it and skips the others.
 enum class Phase : std::uint8_t {
   update,     ///< needs an update pending
-  forward,    ///< weights for the forward visit (and the update before it), forward visits
+  forward,    ///< weights for the forward pass (and the update before it), forward passes
   head_loss,  ///< pass 1 over the head
   backward,   ///< pass 2, backward, gradients, boundary activations
   ahead,      ///< first reads for the next step's updates
@@ -68,7 +68,7 @@ struct Task {
       0;  ///< position that needs it, counted from the start of the instance; may exceed `positions`
   Phase phase = Phase::forward;
   std::uint32_t every = 1, turn = 0;  ///< phase update: runs when the count of updates modulo `every` is `turn`
-  bool stays = false;  ///< what it brings stays on the device: with visits, it runs when that has changed on the host
+  bool stays = false;  ///< what it brings stays on the device: with passes, it runs when that has changed on the host
   std::vector<Dependency> needs;
 
   [[nodiscard]] bool moves(ObjectKind kind) const noexcept { return op == Op::transfer && what.kind == kind; }
@@ -80,7 +80,7 @@ struct Task {
   [[nodiscard]] const Place& on_device() const noexcept { return traits(lane).fetches ? to : from; }
 };
 
-/// Copies that only move something where a visit has left projectors to be refitted: next to nothing for the link, and
+/// Copies that only move something where a pass has left projectors to be refitted: next to nothing for the link, and
 /// in plans nothing.
 [[nodiscard]] constexpr bool follows_refit(const Task& task) noexcept {
   return task.op == Op::transfer &&
@@ -110,10 +110,10 @@ struct Buffer {
   std::vector<Index> earlier_tasks;            ///< who lets go of one that wraps around in the instance that filled it
 };
 
-struct Visit {
-  VisitKind kind = VisitKind::forward;
-  Index block = kNone;  ///< into Layout::blocks(); head visits with a tied head: the embedding
-  Index slice = 0;      ///< chunk of the block, embedding and head visits
+struct Pass {
+  PassKind kind = PassKind::forward;
+  Index block = kNone;  ///< into Layout::blocks(); head passes with a tied head: the embedding
+  Index slice = 0;      ///< chunk of the block, embedding and head passes
   Index task = kNone;
   std::uint32_t position = 0;
   bool on_host = false;            ///< although there is a device with memory of its own
@@ -122,15 +122,15 @@ struct Visit {
   Index weights = kNone, input = kNone, output = kNone, grad = kNone, grad_sum = kNone;
 };
 
-/// How far ahead transfers run, in chunks (updates) and visits.
+/// How far ahead transfers run, in chunks (updates) and passes.
 struct Lookahead {
   std::uint32_t state_read = 1;   ///< states read this many chunks before their update
   std::uint32_t write = 1;        ///< buffers kept this many chunks after it
   std::uint32_t weight_read = 1;  ///< weights and gradients read this many chunks before
-  std::uint32_t backward = 1;     ///< weights and activations read this many visits before backward
-  std::uint32_t grad_write = 1;   ///< gradient buffers kept this many visits
-  std::uint32_t head = 1;         ///< slices of the head read this many visits before
-  std::uint32_t device = 1;       ///< copies to and from a device run this many visits before and after
+  std::uint32_t backward = 1;     ///< weights and activations read this many passes before backward
+  std::uint32_t grad_write = 1;   ///< gradient buffers kept this many passes
+  std::uint32_t head = 1;         ///< slices of the head read this many passes before
+  std::uint32_t device = 1;       ///< copies to and from a device run this many passes before and after
   Bytes join = kGoodCopy;         ///< neighbours of a block are copied together until a copy has this many bytes
 };
 
@@ -154,7 +154,7 @@ struct Early {
 
 struct Schedule {
   std::vector<Task> tasks;
-  std::vector<Visit> visits;  ///< in order of execution
+  std::vector<Pass> passes;  ///< in order of execution
   std::vector<Buffer> buffers;
   std::uint32_t positions = 0;
   std::vector<Index> update_task;  ///< by chunk; kNone: it does not learn
@@ -167,10 +167,10 @@ struct Schedule {
   /// Of what a device updates and has its master on the host: the places on the host.
   std::vector<GroupPlaces> groups;
   /// By chunk: places on a device where such a chunk is updated; empty: there is none, or no weight: it is not one.
-  std::vector<GroupPlaces> visiting = {};
+  std::vector<GroupPlaces> device_groups = {};
   Index hidden_gradient = kNone, accumulator = kNone;  ///< buffers
   Index embedding_output = kNone,
-        embedding_gradient = kNone;  ///< with a device: where the embedding's visits, on the host, find both
+        embedding_gradient = kNone;  ///< with a device: where the embedding's passes, on the host, find both
   Index converted = kNone;  ///< buffer for the copy that each pass multiplies by (conversion.h); kNone: none has one
   Index row_sums = kNone,
         rows = kNone;  ///< buffers of an embedding that learns: fp32 gradient of the step's rows; rounded, pending
@@ -186,7 +186,7 @@ struct Schedule {
 
   /// Where the update of a chunk finds its groups.
   [[nodiscard]] const GroupPlaces& updated_at(Index chunk) const {
-    return !visiting.empty() && visiting[chunk].weight.any() ? visiting[chunk] : groups[chunk];
+    return !device_groups.empty() && device_groups[chunk].weight.any() ? device_groups[chunk] : groups[chunk];
   }
   /// Whether a device updates the chunk.
   [[nodiscard]] bool updated_there(Index chunk) const {
@@ -221,8 +221,8 @@ struct Schedule {
 /// It is written in parts of at most this, each a gradient of its own.
 inline constexpr Bytes kRowsPart = 64 * MiB;
 
-/// The chunks that a visit reads.
-[[nodiscard]] Range chunks_of(const state::Layout& layout, const Visit& visit);
+/// The chunks that a pass reads.
+[[nodiscard]] Range chunks_of(const state::Layout& layout, const Pass& pass);
 
 /// Says on which node what stays of each chunk lies, and so which lane updates it. make_schedule()
 /// has done so already.

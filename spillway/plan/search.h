@@ -10,7 +10,7 @@
 
 namespace spillway::plan {
 
-/// Lookahead of a level, with copies to and from a device so many visits ahead. Level 0 is the least that works: a
+/// Lookahead of a level, with copies to and from a device so many passes ahead. Level 0 is the least that works: a
 /// block's gradient has left before the next is made. Each level keeps more chunks in flight.
 [[nodiscard]] Lookahead lookahead_at(const Problem& problem, std::uint32_t level, std::uint32_t device_ahead);
 

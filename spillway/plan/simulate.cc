@@ -37,13 +37,13 @@ std::size_t update_lanes(const Schedule& schedule, const Rates& rates) {
   return out;
 }
 
-/// Seconds that a visit takes at least because weights that it reads in place lie on other nodes than the first.
+/// Seconds that a pass takes at least because weights that it reads in place lie on other nodes than the first.
 double weight_seconds(const Schedule& schedule, const Description& description, const state::Layout& layout,
-                      const Rates& rates, Index visit) {
-  const auto& it = schedule.visits[visit];
+                      const Rates& rates, Index pass) {
+  const auto& it = schedule.passes[pass];
   if (it.weights != kNone && schedule.buffers[it.weights].tier == TierKind::device) return 0;
   const auto& block = layout.blocks()[it.block];
-  const bool layer = it.kind == VisitKind::forward || it.kind == VisitKind::backward;
+  const bool layer = it.kind == PassKind::forward || it.kind == PassKind::backward;
   const auto first = static_cast<Index>(block.first_chunk + (layer ? 0 : it.slice));
   const auto element = state::field_bytes(description.type).weight;
   std::vector<double> seconds(rates.nodes.size(), 0);
@@ -110,7 +110,7 @@ class Machine {
     for (Index t = 0; t < tasks_; ++t) {
       const auto& task = schedule.tasks[t];
       work_[t] =
-          task.op == Op::compute ? std::max(visit_seconds(schedule, layout, rates, task.what.index),
+          task.op == Op::compute ? std::max(pass_seconds(schedule, layout, rates, task.what.index),
                                             weight_seconds(schedule, description, layout, rates, task.what.index))
           : schedule.settled_by_early(task) || schedule.runs_once(task) || follows_refit(task) ? 0
           : is_link(task.lane)               ? copy_seconds(task, schedule, layout, description.rule(), rates)
@@ -260,7 +260,7 @@ class Machine {
     return rates_.update_beside > 0 ? rates_.update_beside : rates_.update_with(cores / (cores + 1));
   }
 
-  /// Updates on a device take of what visits there have.
+  /// Updates on a device take of what passes there have.
   void share_device() {
     auto& update = timed(Lane::device_update);
     if (!update.busy || !lanes_[kCompute].busy) return;
@@ -332,7 +332,7 @@ class Machine {
     for (const auto t : same_.of(task)) release(step * tasks_ + t);
     if (step + 1 == steps_) return;
     for (const auto t : next_.of(task)) release((step + 1) * tasks_ + t);
-    if (task != schedule_.visits.back().task) return;
+    if (task != schedule_.passes.back().task) return;
     for (Index t = 0; t < tasks_; ++t) release((step + 1) * tasks_ + t);
   }
 
@@ -383,8 +383,8 @@ double update_seconds(const Schedule& schedule, const Rates& rates) {
 
 }  // namespace
 
-double visit_seconds(const Schedule& schedule, const state::Layout& layout, const Rates& rates, Index visit) {
-  const auto& it = schedule.visits[visit];
+double pass_seconds(const Schedule& schedule, const state::Layout& layout, const Rates& rates, Index pass) {
+  const auto& it = schedule.passes[pass];
   double average = 0;
   Index layers = 0, last = kNone;
   for (Index b = 0; b < layout.blocks().size(); ++b) {
@@ -402,19 +402,19 @@ double visit_seconds(const Schedule& schedule, const state::Layout& layout, cons
   const auto size = static_cast<double>(layout.blocks()[it.block].elements);
   const bool keeps = it.saved == Saved::keep;
   switch (it.kind) {
-    case VisitKind::forward:
+    case PassKind::forward:
       return tail ? rates.tail_forward : (keeps ? rates.kept_forward : rates.forward) * size / average;
-    case VisitKind::backward:
+    case PassKind::backward:
       return tail ? rates.tail_backward : (keeps ? rates.kept_backward : rates.backward) * size / average;
-    case VisitKind::head_loss:
+    case PassKind::head_loss:
       return rates.head_loss;
-    case VisitKind::head_gradient:
+    case PassKind::head_gradient:
       return rates.head_gradient;
-    case VisitKind::embedding:
-    case VisitKind::embedding_backward:
+    case PassKind::embedding:
+    case PassKind::embedding_backward:
       break;
   }
-  return it.kind == VisitKind::embedding_backward ? rates.between : 0;
+  return it.kind == PassKind::embedding_backward ? rates.between : 0;
 }
 
 Simulation simulate(const Schedule& schedule, const Description& description, const state::Layout& layout,
@@ -425,7 +425,7 @@ Simulation simulate(const Schedule& schedule, const Description& description, co
   machine.run();
   Simulation out;
   const auto end_of = [&](unsigned step) {
-    return machine.times()[machine.node(step, schedule.visits.back().task)].end;
+    return machine.times()[machine.node(step, schedule.passes.back().task)].end;
   };
   const auto begin = end_of(steps - 2);
   out.step_seconds = (end_of(steps - 1) - end_of(steps - 1 - turns)) / turns;
@@ -443,12 +443,12 @@ Simulation simulate(const Schedule& schedule, const Description& description, co
       out.transfer_seconds += static_cast<double>(task.bytes) / task.every;
     }
   }
-  for (Index v = 0; v < schedule.visits.size(); ++v) out.compute_seconds += visit_seconds(schedule, layout, rates, v);
+  for (Index v = 0; v < schedule.passes.size(); ++v) out.compute_seconds += pass_seconds(schedule, layout, rates, v);
   out.update_seconds = update_seconds(schedule, rates);
   const auto mixed = rates.storage().mixed;
   out.transfer_seconds = mixed > 0 ? out.transfer_seconds / mixed : 0;
   double busy = 0;
-  for (const auto& visit : schedule.visits) busy += out.tasks[visit.task].end - out.tasks[visit.task].start;
+  for (const auto& pass : schedule.passes) busy += out.tasks[pass.task].end - out.tasks[pass.task].start;
   out.stall_seconds = std::max(0.0, out.step_seconds - busy);
   const std::pair<double, std::string> parts[] = {{out.compute_seconds, "compute"},
                                                   {out.transfer_seconds, storage_name},

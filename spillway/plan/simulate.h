@@ -14,7 +14,7 @@ struct TaskTimes {
 
 struct Simulation {
   double step_seconds = 0;           ///< from one steady step's end to the next; with snapshots in turn, their mean
-  double compute_seconds = 0;        ///< visits alone, on free cores
+  double compute_seconds = 0;        ///< passes alone, on free cores
   double transfer_seconds = 0;       ///< all bytes of the paths at their mixed rate
   double update_seconds = 0;         ///< all updates on one core; with several NUMA nodes, by the one that ends last
   double to_device_seconds = 0;      ///< all copies to the device, and
@@ -29,13 +29,13 @@ struct Simulation {
 /// paths (`read` or `write` alone, `mixed` in halves together; the sum of them all), and an urgent one waits for what
 /// the paths were handed before (path_queue.h); compute, updates and the path's thread share the cores. Each memory
 /// node has an update lane, all of which run at once; weights that are read in place from another node than the first
-/// bound the visits that read them. Updates on a device and visits there share it in halves. Simulates `steps` >= 2
+/// bound the passes that read them. Updates on a device and passes there share it in halves. Simulates `steps` >= 2
 /// steady steps from a cold start. Pure and deterministic.
 [[nodiscard]] Simulation simulate(const Schedule& schedule, const Description& description, const state::Layout& layout,
                                   const Rates& rates, unsigned steps = 8, const std::string& storage_name = "path:0");
 
-/// Seconds of visit number `visit` at the largest step.
-[[nodiscard]] double visit_seconds(const Schedule& schedule, const state::Layout& layout, const Rates& rates,
-                                   Index visit);
+/// Seconds of pass number `pass` at the largest step.
+[[nodiscard]] double pass_seconds(const Schedule& schedule, const state::Layout& layout, const Rates& rates,
+                                  Index pass);
 
 }  // namespace spillway::plan

@@ -48,7 +48,7 @@ class Count {
     }
     if (!keeps_state) add("state", state);
     durable_ += (keeps_weight ? weight : 0) + (keeps_state ? state : 0);
-    // Its snapshot is written now and then; the weight that visits read is another copy.
+    // Its snapshot is written now and then; the weight that passes read is another copy.
     if (!keeps_weight && keeps_state && durability_ == Durability::step) durable_ += weight;
     snapshots_ += weight + state;
     snapshots_per_step_ += (weight + state) / (keeps_state ? kSnapshotPeriod : 1);

@@ -19,7 +19,7 @@ struct SubspaceShare {
 /// one thread 0.2 to 0.9 ns were measured (docs/decisions/0004-subspaces.md) beside 1 ns.
 inline constexpr double kFitWork = 0.6;
 
-/// What learning a chunk's projectors beside visits takes of an average step, in elements of an update: nothing where
+/// What learning a chunk's projectors beside passes takes of an average step, in elements of an update: nothing where
 /// they are learned again only when they miss too much.
 [[nodiscard]] std::uint64_t fit_elements(const SubspaceChecks& checks, const state::Chunk& chunk) noexcept;
 

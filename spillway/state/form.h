@@ -13,7 +13,7 @@
 
 namespace spillway::state {
 
-/// Element type of weights, of gradients and of what visits compute in. Of weights:
+/// Element type of weights, of gradients and of what passes compute in. Of weights:
 enum class ComputeType : std::uint8_t {
   bf16,  ///< weight bf16 + 16-bit remainder, gradient bf16
   fp32,  ///< weight fp32, no remainder, gradient fp32

@@ -49,9 +49,9 @@ struct TensorSpec {
 
 /// How a block takes part in a step.
 enum class BlockRole : std::uint8_t {
-  embedding,  ///< one table [rows, columns], cut into slices of whole rows; visited by gathering rows
-  layer,      ///< any tensors, contiguous in memory while it is visited; visited forward and backward
-  head,       ///< one matrix [rows, columns], cut like an embedding; visited twice, slice by slice
+  embedding,  ///< one table [rows, columns], cut into slices of whole rows; read by gathering rows
+  layer,      ///< any tensors, contiguous in memory during its passes, forward and backward
+  head,       ///< one matrix [rows, columns], cut like an embedding; it has two passes, slice by slice
 };
 
 struct BlockSpec {

@@ -24,10 +24,10 @@ std::uint64_t slot_bit(unsigned slot) noexcept {
   return std::uint64_t{1} << slot;
 }
 
-/// Calls `visit(slot)` for each bit that is set.
-template <class Visit>
-void for_each(std::uint64_t slots, Visit&& visit) {
-  for (; slots != 0; slots &= slots - 1) visit(static_cast<unsigned>(std::countr_zero(slots)));
+/// Calls `pass(slot)` for each bit that is set.
+template <class Pass>
+void for_each(std::uint64_t slots, Pass&& pass) {
+  for (; slots != 0; slots &= slots - 1) pass(static_cast<unsigned>(std::countr_zero(slots)));
 }
 
 std::filesystem::path file_of(sys::DeviceId device, const std::filesystem::path& directory) {

@@ -130,13 +130,13 @@ TEST(FrozenTensors, HaveNoGradientAndVolumesOfAnotherChoiceAreRefused) {
     engine.begin_step({.ids = std::vector<std::int64_t>(32, 1), .counts = {16, 16}});
     engine.embedding_forward();
     while (const auto pass = engine.next_pass()) {
-      if (pass->kind == plan::VisitKind::backward && pass->block == 1) {
+      if (pass->kind == plan::PassKind::backward && pass->block == 1) {
         const std::vector<std::byte> zeros(64 * 96 * 2);
         EXPECT_NO_THROW(engine.gradient(2, zeros.data(), 0));
         EXPECT_THROW(engine.gradient(1, zeros.data(), 0), Error) << "layers.0.up";
         break;
       }
-      if (pass->kind == plan::VisitKind::head_gradient) {
+      if (pass->kind == plan::PassKind::head_gradient) {
         const std::vector<std::byte> zeros(pass->rows * 64 * 2);
         for (const std::uint64_t m : {0, 1}) engine.head_gradient(zeros.data(), m);
       }

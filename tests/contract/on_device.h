@@ -1,4 +1,4 @@
-// Runs whose visits compute on the simulated device, with random delays.
+// Runs whose passes compute on the simulated device, with random delays.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -53,7 +53,7 @@ class Reference {
     for (auto& it : y) it = test::to_bf16(normal(random));
     engine_.begin_step({.counts = {description_.tokens}});
     while (const auto pass = engine_.next_pass()) {
-      if (pass->kind == plan::VisitKind::backward && pass->block == 0) {
+      if (pass->kind == plan::PassKind::backward && pass->block == 0) {
         learned_ = engine_.learns_projectors(tensor_);
         s = toy_.inside(tensor_, x, y, 0);
       }

@@ -22,7 +22,7 @@ inline std::uint16_t to_bf16(float value) {
   return static_cast<std::uint16_t>((std::bit_cast<std::uint32_t>(value) + 0x8000U) >> 16);
 }
 
-/// A number of either type that visits compute in.
+/// A number of either type that passes compute in.
 inline float number(std::uint16_t bits) {
   return to_float(bits);
 }
@@ -169,23 +169,23 @@ class Toy {
     const auto n = description_.tokens * description_.hidden;
     const auto& block = engine_.layout().blocks()[pass.block];
     switch (pass.kind) {
-      case plan::VisitKind::forward:
+      case plan::PassKind::forward:
         compute([=, this, &block, first = first_forward_] { forward(pass, block, n, first); });
         first_forward_ = false;
         break;
-      case plan::VisitKind::head_loss:
+      case plan::PassKind::head_loss:
         compute([=, this, &block] { carry_ += sum_of(pass.weights, pass.rows * block.columns); });
         break;
-      case plan::VisitKind::head_gradient:
+      case plan::PassKind::head_gradient:
         head_gradient(pass, block, n);
         break;
-      case plan::VisitKind::backward:
+      case plan::PassKind::backward:
         backward(pass, block, n);
         break;
-      case plan::VisitKind::embedding_backward:
+      case plan::PassKind::embedding_backward:
         engine_.embedding_backward(pass.hidden_gradient);
         break;
-      case plan::VisitKind::embedding:
+      case plan::PassKind::embedding:
         break;
     }
   }

@@ -70,7 +70,7 @@ const std::byte* bytes(const auto& values) {
 StepResult step(Engine& engine, std::uint64_t number, std::uint64_t micro_batches, const StepUpdate& update) {
   engine.begin_step({.counts = std::vector<std::uint64_t>(micro_batches, 8 / micro_batches)});
   while (const auto pass = engine.next_pass()) {
-    for (std::size_t t = 0; pass->kind == plan::VisitKind::backward && t < 4; ++t) {
+    for (std::size_t t = 0; pass->kind == plan::PassKind::backward && t < 4; ++t) {
       const auto& it = engine.layout().tensors()[t];
       for (std::uint64_t m = 0; m < micro_batches && learns(it.spec.learning); ++m) {
         const auto values = normal(it.elements, 1000 * number + 10 * t + m, 0.1F);
@@ -151,7 +151,7 @@ TEST(WideTensors, CountForTheNormAndAreSkippedWithTheRest) {
   EXPECT_LT(result.clip, 0.2);
 }
 
-/// Their visits find fp32 values, and those alone.
+/// Their passes find fp32 values, and those alone.
 TEST(WideTensors, AreHandedOutAsTheyWereStored) {
   const auto description = one_layer(state::ComputeType::bf16, 1);
   for (const double share : {0.0, 1.0}) {

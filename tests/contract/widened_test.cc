@@ -1,4 +1,4 @@
-// Weights of 16 bits that visits multiply in fp32: they find them widened, their gradients are rounded once, and no bit
+// Weights of 16 bits that passes multiply in fp32: they find them widened, their gradients are rounded once, and no bit
 // depends on where anything lies.
 #include <gtest/gtest.h>
 
@@ -49,7 +49,7 @@ Outcome train(const plan::Description& description, Settings settings, bool queu
   return out;
 }
 
-TEST(WidenedVisits, ADeviceChangesNoBit) {
+TEST(WidenedPasses, ADeviceChangesNoBit) {
   std::mt19937 random(53);
   std::uniform_real_distribution<> share(0, 1);
   for (int round = 0; round < 6; ++round) {
@@ -102,7 +102,7 @@ struct Layer {
   plan::Description description;
 };
 
-TEST(WidenedVisits, FindTheWeightsAsFp32) {
+TEST(WidenedPasses, FindTheWeightsAsFp32) {
   const Layer layer(1);
   Engine engine(layer.description, everything_in_dram());
   engine.start();
@@ -126,7 +126,7 @@ TEST(WidenedVisits, FindTheWeightsAsFp32) {
 }
 
 /// So that the norm, which is of gradients as they are kept, is that of sums rounded once.
-TEST(WidenedVisits, GradientsAreSummedInFp32AndRoundedOnce) {
+TEST(WidenedPasses, GradientsAreSummedInFp32AndRoundedOnce) {
   for (const std::uint64_t micro_batches : {1U, 3U}) {
     const Layer layer(micro_batches);
     Engine engine(layer.description, everything_in_dram());
@@ -135,7 +135,7 @@ TEST(WidenedVisits, GradientsAreSummedInFp32AndRoundedOnce) {
     engine.begin_step({.counts = std::vector<std::uint64_t>(micro_batches, 2)});
     double expected = 0;
     while (const auto pass = engine.next_pass()) {
-      for (std::size_t t = 0; pass->kind == plan::VisitKind::backward && t < tensors.size(); ++t) {
+      for (std::size_t t = 0; pass->kind == plan::PassKind::backward && t < tensors.size(); ++t) {
         if (!state::learns(tensors[t].spec.learning)) continue;
         std::vector<float> sum(tensors[t].elements, 0);
         for (std::uint64_t m = 0; m < micro_batches; ++m) {
@@ -156,7 +156,7 @@ TEST(WidenedVisits, GradientsAreSummedInFp32AndRoundedOnce) {
   }
 }
 
-TEST(WidenedVisits, MoveNoOtherBytesThanActivations) {
+TEST(WidenedPasses, MoveNoOtherBytesThanActivations) {
   Shape shape{.layers = 4, .tokens = 32};
   const Directory directory;
   const auto settings = DurableRun::settings(directory.path(), 1, {0, 0, 0, 0}, Durability::none);
@@ -170,7 +170,7 @@ TEST(WidenedVisits, MoveNoOtherBytesThanActivations) {
   EXPECT_EQ(wide.written_per_step, narrow.written_per_step + more);
 }
 
-TEST(WidenedVisits, NothingIsComputedInLessThanItIsKeptIn) {
+TEST(WidenedPasses, NothingIsComputedInLessThanItIsKeptIn) {
   try {
     const Engine engine(describe({.type = ComputeType::fp32, .compute = ComputeType::bf16}), everything_in_dram());
     FAIL() << "planned";

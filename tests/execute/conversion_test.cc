@@ -38,21 +38,21 @@ struct ConvertedPasses {
 TEST(Conversion, LeavesWeightsWhereTheyAreKeptAsTheyAreComputedWith) {
   ConvertedPasses it(std::nullopt);
   const Conversion conversion(it.description, it.layout, it.schedule, it.arena.data(), {*it.cpu});
-  for (const auto& visit : it.schedule.visits) {
-    auto* const expected = it.arena.data() + it.schedule.buffers[visit.weights].offset;
-    EXPECT_EQ(conversion.weights(visit), expected);
+  for (const auto& pass : it.schedule.passes) {
+    auto* const expected = it.arena.data() + it.schedule.buffers[pass.weights].offset;
+    EXPECT_EQ(conversion.weights(pass), expected);
   }
 }
 
 TEST(Conversion, CopiesAPassesWeightsToFp32) {
   ConvertedPasses it(state::ComputeType::fp32);
   const Conversion conversion(it.description, it.layout, it.schedule, it.arena.data(), {*it.cpu});
-  for (const auto& visit : it.schedule.visits) {
+  for (const auto& pass : it.schedule.passes) {
     const auto* kept =
-        reinterpret_cast<const std::uint16_t*>(it.arena.data() + it.schedule.buffers[visit.weights].offset);
-    const auto values = plan::converted_bytes(it.description, it.layout, visit) / sizeof(float);
+        reinterpret_cast<const std::uint16_t*>(it.arena.data() + it.schedule.buffers[pass.weights].offset);
+    const auto values = plan::converted_bytes(it.description, it.layout, pass) / sizeof(float);
     const std::vector<std::uint16_t> before(kept, kept + values);
-    const auto* found = reinterpret_cast<const float*>(conversion.weights(visit));
+    const auto* found = reinterpret_cast<const float*>(conversion.weights(pass));
     for (std::uint64_t i = 0; i < values; ++i) {
       ASSERT_EQ(found[i], std::bit_cast<float>(std::uint32_t{before[i]} << 16)) << i;
     }

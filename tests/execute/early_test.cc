@@ -127,10 +127,10 @@ TEST_F(EarlyExecutor, WhatHasNotBegunByTheEndIsLeftToTheNextInstance) {
   Notes notes(first);
   Executor executor(schedule_, nullptr, nullptr, notes);
   executor.begin({.early = true});
-  while (const auto* visit = executor.next()) {
-    const bool made = visit->grad != plan::kNone;
+  while (const auto* pass = executor.next()) {
+    const bool made = pass->grad != plan::kNone;
     executor.done();
-    if (made && visit->position == schedule_.tasks[schedule_.early[first].task].deadline) notes.wait_until_stopped();
+    if (made && pass->position == schedule_.tasks[schedule_.early[first].task].deadline) notes.wait_until_stopped();
   }
   std::vector<plan::Index> done;
   std::thread end([&] { done = executor.end_early(); });
@@ -151,13 +151,13 @@ TEST_F(EarlyExecutor, OnSharedCoresUpdatesRunOnlyWhileTheCallerWaits) {
     Notes notes;
     Executor executor(schedule_, nullptr, nullptr, notes, {.shared = cores});
     executor.begin({.update = true});
-    std::set<plan::Index> due;  // what the visits so far have waited for
-    while (const auto* visit = executor.next()) {
+    std::set<plan::Index> due;  // what the passes so far have waited for
+    while (const auto* pass = executor.next()) {
       for (const auto c : all()) {
-        if (schedule_.tasks[schedule_.update_task[c]].deadline <= visit->position) due.insert(c);
+        if (schedule_.tasks[schedule_.update_task[c]].deadline <= pass->position) due.insert(c);
       }
       const auto before = notes.deferred();
-      EXPECT_TRUE(std::ranges::includes(before, due)) << "a visit waits for its chunks";
+      EXPECT_TRUE(std::ranges::includes(before, due)) << "a pass waits for its chunks";
       std::this_thread::sleep_for(std::chrono::milliseconds(1));  // compute
       EXPECT_LE(notes.deferred().size(), before.size() + 1) << "one may be under way when the wait ends, no more";
       executor.done();

@@ -51,13 +51,13 @@ class GradientPass : public ::testing::TestWithParam<std::uint64_t> {
     values_.assign(most, 0x3f80);  // 1.0 in bf16
   }
 
-  /// All backward visits of a step; returns the norm.
+  /// All backward passes of a step; returns the norm.
   kernels::Norm pass(Gradients& gradients) {
     gradients.begin(GetParam());
-    for (const auto& visit : schedule_.visits) {
-      if (visit.kind != plan::VisitKind::backward) continue;
-      gradients.open(visit);
-      const auto& block = layout_.blocks()[visit.block];
+    for (const auto& pass : schedule_.passes) {
+      if (pass.kind != plan::PassKind::backward) continue;
+      gradients.open(pass);
+      const auto& block = layout_.blocks()[pass.block];
       for (std::uint64_t m = 0; m < GetParam(); ++m) {
         for (std::size_t t = block.first_tensor; t < block.first_tensor + block.tensors; ++t) {
           gradients.take(t, reinterpret_cast<const std::byte*>(values_.data()), m);
@@ -71,8 +71,8 @@ class GradientPass : public ::testing::TestWithParam<std::uint64_t> {
   /// Whether every byte outside gradients and their fp32 sums is as it was.
   [[nodiscard]] bool untouched() const {
     std::vector<bool> theirs(arena_.size(), false);
-    for (const auto& visit : schedule_.visits) {
-      for (const auto buffer : {visit.grad, visit.grad_sum}) {
+    for (const auto& pass : schedule_.passes) {
+      for (const auto buffer : {pass.grad, pass.grad_sum}) {
         if (buffer == plan::kNone) continue;
         const auto& it = schedule_.buffers[buffer];
         std::fill_n(theirs.begin() + static_cast<std::ptrdiff_t>(it.offset), it.bytes, true);

@@ -53,9 +53,9 @@ std::span<std::byte> bytes_of(std::size_t group, std::byte* memory) {
 /// What a bank must hold: by group the seed of its filling, 0: zeros.
 class Model {
  public:
-  void visit(GroupBank& bank, const std::vector<std::size_t>& groups, bool keep) {
+  void pass(GroupBank& bank, const std::vector<std::size_t>& groups, bool keep) {
     std::vector<std::size_t> seen;
-    bank.visit(groups, keep, [&](std::size_t group, std::byte* memory) {
+    bank.pass(groups, keep, [&](std::size_t group, std::byte* memory) {
       seen.push_back(group);
       EXPECT_TRUE(holds(group, memory)) << "group " << group;
       if (!keep) return;
@@ -76,51 +76,51 @@ class Model {
   std::uint64_t last_ = 0;
 };
 
-void visit_at_random(GroupBank& bank) {
+void pass_at_random(GroupBank& bank) {
   std::mt19937 random(7);
   Model model;
-  for (int visit = 0; visit < 40; ++visit) {
+  for (int pass = 0; pass < 40; ++pass) {
     auto groups = all_groups();
     std::ranges::shuffle(groups, random);
     groups.resize(random() % (groups.size() + 1));
-    model.visit(bank, groups, random() % 3 != 0);
+    model.pass(bank, groups, random() % 3 != 0);
   }
-  model.visit(bank, all_groups(), false);
+  model.pass(bank, all_groups(), false);
 }
 
 TEST(GroupBank, InMemoryHoldsWhatWasKept) {
-  visit_at_random(*make_memory_bank(kSizes));
+  pass_at_random(*make_memory_bank(kSizes));
 }
 
 TEST(GroupBank, OnPathsHoldsWhatWasKept) {
   Drives drives;
-  visit_at_random(*drives.bank());
+  pass_at_random(*drives.bank());
 }
 
 TEST(GroupBank, AWindowLargerThanAllOfItWorks) {
   Drives drives;
-  visit_at_random(*drives.bank(400 * MiB));
+  pass_at_random(*drives.bank(400 * MiB));
 }
 
 TEST(GroupBank, AWorkThatThrowsLeavesTheOthersAsTheyWere) {
   Drives drives;
   const auto bank = drives.bank();
   Model model;
-  model.visit(*bank, all_groups(), true);
+  model.pass(*bank, all_groups(), true);
   const auto groups = all_groups();
-  EXPECT_THROW(bank->visit(groups, false,
-                           [](std::size_t group, std::byte*) {
-                             if (group == 2) throw std::runtime_error("no");
-                           }),
+  EXPECT_THROW(bank->pass(groups, false,
+                          [](std::size_t group, std::byte*) {
+                            if (group == 2) throw std::runtime_error("no");
+                          }),
                std::runtime_error);
-  model.visit(*bank, all_groups(), false);
+  model.pass(*bank, all_groups(), false);
 }
 
-TEST(GroupBank, AReadThatFailsIsThrownAndTheNextVisitWorks) {
+TEST(GroupBank, AReadThatFailsIsThrownAndTheNextPassWorks) {
   Drives drives;
   const auto bank = drives.bank();
   Model model;
-  model.visit(*bank, all_groups(), true);
+  model.pass(*bank, all_groups(), true);
   for (const auto& faults : drives.faults) {
     for (Bytes at = 0; at < 64 * MiB; at += MiB) {
       faults->fail(sys::Operation::read, storage::testing::kFirstExtent + at, EIO);
@@ -128,7 +128,7 @@ TEST(GroupBank, AReadThatFailsIsThrownAndTheNextVisitWorks) {
   }
   const auto groups = all_groups();
   try {
-    bank->visit(groups, false, [](std::size_t, std::byte*) {});
+    bank->pass(groups, false, [](std::size_t, std::byte*) {});
     FAIL() << "nothing was thrown";
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("optimizer state"), std::string::npos) << error.what();
@@ -136,12 +136,12 @@ TEST(GroupBank, AReadThatFailsIsThrownAndTheNextVisitWorks) {
   // Each place fails once; then they are well again.
   for (int attempt = 0; attempt < 64; ++attempt) {
     try {
-      bank->visit(groups, false, [](std::size_t, std::byte*) {});
+      bank->pass(groups, false, [](std::size_t, std::byte*) {});
       break;
     } catch (const Error&) {
     }
   }
-  model.visit(*bank, all_groups(), false);
+  model.pass(*bank, all_groups(), false);
 }
 
 TEST(GroupBank, TheVolumesGoWithIt) {

@@ -11,7 +11,7 @@
 namespace spillway::execute {
 namespace {
 
-using plan::VisitKind;
+using plan::PassKind;
 using test::Planned;
 using test::whole_step;
 
@@ -30,7 +30,7 @@ TEST(PassGradients, AreRefusedOutsideTheirPass) {
   while (const auto pass = run.step().next_pass()) {
     EXPECT_ERROR(gradients.head(zeros(), 0), ErrorCode::bad_input, "head_gradient() outside its pass");
     EXPECT_ERROR(gradients.embedding(zeros()), ErrorCode::bad_input, "embedding_backward() outside its pass");
-    if (pass->kind == VisitKind::forward) {
+    if (pass->kind == PassKind::forward) {
       EXPECT_ERROR(gradients.layer(0, zeros(), 0), ErrorCode::bad_input, "gradient() outside its pass");
     }
     run.step().end_pass();
@@ -46,7 +46,7 @@ TEST(PassGradients, AreRefusedOfWhatIsFrozen) {
   test::fill(run, planned);
   run.step().begin(whole_step(planned));
   while (const auto pass = run.step().next_pass()) {
-    if (pass->kind == VisitKind::backward && pass->block == 1) {
+    if (pass->kind == PassKind::backward && pass->block == 1) {
       const auto first = planned.layout.blocks()[1].first_tensor;
       for (auto t = first; t < first + planned.layout.blocks()[1].tensors; ++t) {
         if (learns(planned.layout.tensors()[t].spec.learning)) {
@@ -69,7 +69,7 @@ TEST(PassGradients, OfSubspacesBelongToTheirBlock) {
   run.step().begin(whole_step(planned));
   auto& gradients = run.step().gradients();
   while (const auto pass = run.step().next_pass()) {
-    if (pass->kind == VisitKind::backward && planned.layout.blocks()[pass->block].tensors == 3) {
+    if (pass->kind == PassKind::backward && planned.layout.blocks()[pass->block].tensors == 3) {
       const auto& block = planned.layout.blocks()[pass->block];
       for (auto t = block.first_tensor; t < block.first_tensor + block.tensors; ++t) {
         const auto& subspace = planned.layout.tensors()[t].subspace;

@@ -11,7 +11,7 @@
 namespace spillway::execute {
 namespace {
 
-using plan::VisitKind;
+using plan::PassKind;
 using test::Planned;
 using test::whole_step;
 
@@ -22,19 +22,19 @@ TEST(Passes, GoForwardAndBackThroughTheBlocks) {
   const auto memory = run.resources().host();
   const auto inside = [&](const void* at) { return at >= memory.data() && at < memory.data() + memory.size(); };
   run.step().begin(whole_step(planned));
-  std::vector<std::pair<VisitKind, std::size_t>> found, expected;
+  std::vector<std::pair<PassKind, std::size_t>> found, expected;
   while (const auto pass = run.step().next_pass()) {
     found.emplace_back(pass->kind, pass->block);
     EXPECT_TRUE(inside(pass->weights) && inside(pass->input));
-    const bool backward = pass->kind == VisitKind::backward;
+    const bool backward = pass->kind == PassKind::backward;
     EXPECT_EQ(pass->hidden_gradient != nullptr, backward);
     EXPECT_EQ(pass->output != nullptr, !backward || found.size() == planned.layout.blocks().size() + 1);
     if (backward) test::give_gradients(run.step(), planned, *pass);
     run.step().end_pass();
   }
   const auto blocks = planned.layout.blocks().size();
-  for (std::size_t b = 0; b < blocks; ++b) expected.emplace_back(VisitKind::forward, b);
-  for (std::size_t b = blocks; b-- > 0;) expected.emplace_back(VisitKind::backward, b);
+  for (std::size_t b = 0; b < blocks; ++b) expected.emplace_back(PassKind::forward, b);
+  for (std::size_t b = blocks; b-- > 0;) expected.emplace_back(PassKind::backward, b);
   EXPECT_EQ(found, expected);
 }
 
@@ -66,12 +66,12 @@ TEST(Passes, OfATableAreSlices) {
   run.step().embedding_forward(nullptr);
   std::uint64_t rows = 0;
   while (const auto pass = run.step().next_pass()) {
-    if (pass->kind == VisitKind::forward && pass->block == 1) {
+    if (pass->kind == PassKind::forward && pass->block == 1) {
       const auto hidden = planned.description.hidden;
       const auto* input = reinterpret_cast<const std::uint16_t*>(pass->input);
       EXPECT_TRUE(std::equal(input, input + hidden, input + hidden)) << "the same token has the same row";
     }
-    if (pass->kind == VisitKind::head_loss) {
+    if (pass->kind == PassKind::head_loss) {
       EXPECT_EQ(pass->first_row, rows);
       rows += pass->rows;
     }

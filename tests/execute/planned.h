@@ -122,7 +122,7 @@ inline StepBegin whole_step(const Planned& planned, bool training = true) {
 
 inline void run_passes(Step& step, const Planned& planned, bool finite = true) {
   while (const auto pass = step.next_pass()) {
-    if (pass->kind == plan::VisitKind::backward) give_gradients(step, planned, *pass, finite);
+    if (pass->kind == plan::PassKind::backward) give_gradients(step, planned, *pass, finite);
     step.end_pass();
   }
 }

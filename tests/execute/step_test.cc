@@ -93,7 +93,7 @@ TEST_F(StepTest, EvaluatesWithoutChangingAnything) {
   step.begin(whole_step(planned, false));
   std::size_t passes = 0;
   while (const auto pass = step.next_pass()) {
-    EXPECT_EQ(pass->kind, plan::VisitKind::forward);
+    EXPECT_EQ(pass->kind, plan::PassKind::forward);
     ++passes;
     step.end_pass();
   }

@@ -73,14 +73,14 @@ TEST_F(Trace, NothingIsMeasuredBeforeAStepHasEnded) {
 TEST_F(Trace, WhatWasMeasuredStandsBesideThePrediction) {
   std::vector<Times> times(plan_.schedule.tasks.size());
   double at = 1000;
-  for (const auto& visit : plan_.schedule.visits) {
-    times[visit.task] = {at, at + 0.5};
+  for (const auto& pass : plan_.schedule.passes) {
+    times[pass.task] = {at, at + 0.5};
     at += 1;
   }
-  const auto visits = events(times, 1, "X");
-  ASSERT_EQ(visits.size(), plan_.schedule.visits.size());
-  EXPECT_EQ(visits.front()["ts"], 0.0);
-  EXPECT_EQ(visits.front()["dur"], 0.5e6);
+  const auto passes = events(times, 1, "X");
+  ASSERT_EQ(passes.size(), plan_.schedule.passes.size());
+  EXPECT_EQ(passes.front()["ts"], 0.0);
+  EXPECT_EQ(passes.front()["dur"], 0.5e6);
   const auto counters = events(times, 1, "C");
   ASSERT_FALSE(counters.empty());
   EXPECT_LE(counters.back()["ts"].get<double>(), (at - 1000) * 1e6);

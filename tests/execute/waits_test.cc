@@ -11,7 +11,7 @@ namespace {
 using plan::Index;
 using plan::Lane;
 
-/// Tasks with the times they had; the last one is the visit that was waited for.
+/// Tasks with the times they had; the last one is the pass that was waited for.
 class Tasks {
  public:
   Index add(Lane lane, Times times, std::vector<plan::Dependency> needs = {}, std::uint16_t unit = 0) {

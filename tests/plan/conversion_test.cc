@@ -30,7 +30,7 @@ struct Converted {
 
 TEST(Conversion, ThereIsNoneWhereLayersMultiplyByWhatIsKept) {
   const Converted it({});
-  for (const auto& visit : it.schedule.visits) EXPECT_FALSE(converts(it.description, it.layout, visit));
+  for (const auto& pass : it.schedule.passes) EXPECT_FALSE(converts(it.description, it.layout, pass));
   EXPECT_EQ(it.schedule.converted, kNone);
   for (std::size_t t = 0; t < it.layout.tensors().size(); ++t) {
     EXPECT_EQ(weight_first(it.description, it.layout, t), it.layout.tensors()[t].first);
@@ -40,10 +40,10 @@ TEST(Conversion, ThereIsNoneWhereLayersMultiplyByWhatIsKept) {
 TEST(Conversion, IsOfAllPassesWithWeightsWhereTheyMultiplyInAnotherType) {
   const Converted it({.compute = state::ComputeType::fp32});
   Bytes most = 0;
-  for (const auto& visit : it.schedule.visits) {
-    const bool rows = visit.kind == VisitKind::embedding || visit.kind == VisitKind::embedding_backward;
-    EXPECT_EQ(converts(it.description, it.layout, visit), !rows);
-    most = std::max(most, converted_bytes(it.description, it.layout, visit));
+  for (const auto& pass : it.schedule.passes) {
+    const bool rows = pass.kind == PassKind::embedding || pass.kind == PassKind::embedding_backward;
+    EXPECT_EQ(converts(it.description, it.layout, pass), !rows);
+    most = std::max(most, converted_bytes(it.description, it.layout, pass));
   }
   EXPECT_EQ(it.copy(), round_up(most, 4096));
 }
@@ -51,10 +51,10 @@ TEST(Conversion, IsOfAllPassesWithWeightsWhereTheyMultiplyInAnotherType) {
 TEST(Conversion, IsOfBlocksWithPackedWeightsAloneAndKeepsWhatIsWide) {
   const Converted it({.layers = 3, .frozen = "layers\\.[02]\\.(up|down)", .wide = "norm", .packed = "up"});
   std::size_t converted = 0;
-  for (const auto& visit : it.schedule.visits) {
-    const auto& block = it.layout.blocks()[visit.block];
+  for (const auto& pass : it.schedule.passes) {
+    const auto& block = it.layout.blocks()[pass.block];
     const bool packed = block.role == state::BlockRole::layer && block.packed;
-    EXPECT_EQ(converts(it.description, it.layout, visit), packed);
+    EXPECT_EQ(converts(it.description, it.layout, pass), packed);
     if (!packed) continue;
     ++converted;
     Bytes bytes = 0;
@@ -62,7 +62,7 @@ TEST(Conversion, IsOfBlocksWithPackedWeightsAloneAndKeepsWhatIsWide) {
       const auto& chunk = it.layout.chunks()[c];
       bytes += chunk.values() * (chunk.form == state::Form::fp32 ? 4 : 2);
     }
-    EXPECT_EQ(converted_bytes(it.description, it.layout, visit), bytes);
+    EXPECT_EQ(converted_bytes(it.description, it.layout, pass), bytes);
     EXPECT_GE(it.copy(), bytes);
   }
   EXPECT_GE(converted, 3U);

@@ -51,8 +51,8 @@ bool completes(const Schedule& schedule, std::size_t steps, std::mt19937& random
       }
     }
     if (s > 0) {  // the caller begins a step when the one before has ended
-      after[(s - 1) * n + schedule.visits.back().task].push_back(s * n + schedule.visits.front().task);
-      ++waiting[s * n + schedule.visits.front().task];
+      after[(s - 1) * n + schedule.passes.back().task].push_back(s * n + schedule.passes.front().task);
+      ++waiting[s * n + schedule.passes.front().task];
     }
   }
   std::vector<std::size_t> ready;
@@ -118,7 +118,7 @@ TEST(Schedule, OnlyChunksWhoseWeightAndStateStayInMemoryAreEarlyAndTheirOldVersi
       ASSERT_TRUE(residency[c].weight.in_memory() && residency[c].state.in_memory());
       ASSERT_EQ(undo.bytes, layout.chunks()[c].elements * 12);
       ASSERT_EQ(undo.last, schedule.positions - 1);
-      const auto made = std::ranges::find_if(schedule.visits, [&](const auto& v) { return v.grad == it.grad.buffer; });
+      const auto made = std::ranges::find_if(schedule.passes, [&](const auto& v) { return v.grad == it.grad.buffer; });
       ASSERT_EQ(undo.first, made->position);
       const auto& needs = schedule.tasks[it.task].needs;
       ASSERT_TRUE(std::ranges::any_of(needs, [&](const auto& n) { return n.task == made->task && !n.previous; }));
@@ -220,37 +220,37 @@ TEST(Schedule, WhatIsFrozenIsReadTwiceAndNeverWrittenOrUpdated) {
     frozen += learns ? 0 : 1;
   }
   EXPECT_EQ(frozen, 4 * 2U);
-  for (const auto& visit : schedule.visits) {
-    if (visit.kind != VisitKind::backward) continue;
-    ASSERT_NE(visit.grad, kNone);
-    EXPECT_EQ(schedule.buffers[visit.grad].bytes, layout.blocks()[visit.block].learning_elements * 2);
-    EXPECT_EQ(schedule.buffers[visit.grad_sum].bytes, layout.blocks()[visit.block].learning_elements * 4);
+  for (const auto& pass : schedule.passes) {
+    if (pass.kind != PassKind::backward) continue;
+    ASSERT_NE(pass.grad, kNone);
+    EXPECT_EQ(schedule.buffers[pass.grad].bytes, layout.blocks()[pass.block].learning_elements * 2);
+    EXPECT_EQ(schedule.buffers[pass.grad_sum].bytes, layout.blocks()[pass.block].learning_elements * 4);
   }
 }
 
-std::vector<VisitKind> kinds(const Schedule& schedule) {
-  std::vector<VisitKind> out;
-  for (const auto& visit : schedule.visits) out.push_back(visit.kind);
+std::vector<PassKind> kinds(const Schedule& schedule) {
+  std::vector<PassKind> out;
+  for (const auto& pass : schedule.passes) out.push_back(pass.kind);
   return out;
 }
 
 TEST(Schedule, BackwardEndsAtTheLowestLayerThatLearns) {
-  const auto visits = [](const Shape& shape) {
+  const auto passes = [](const Shape& shape) {
     const auto description = describe(shape);
     const auto layout = description.layout();
     return kinds(make_schedule(description, layout, test::residency_of(layout), {}));
   };
-  const auto count = [](const std::vector<VisitKind>& in, VisitKind kind) { return std::ranges::count(in, kind); };
-  const auto upper = visits({.layers = 4, .tied = false, .chunk_elements = 1 << 20, .frozen = "embed|layers.[01]"});
-  EXPECT_EQ(count(upper, VisitKind::backward), 3) << "layers 2 and 3, and the norm";
-  EXPECT_EQ(count(upper, VisitKind::embedding_backward), 0);
-  EXPECT_EQ(count(upper, VisitKind::head_gradient), 1);
-  const auto table = visits({.layers = 4, .chunk_elements = 1 << 20, .frozen = "layers|norm"});
-  EXPECT_EQ(count(table, VisitKind::backward), 5) << "the embedding below them learns";
-  EXPECT_EQ(count(table, VisitKind::embedding_backward), 1);
-  const auto head = visits({.layers = 4, .tied = false, .chunk_elements = 1 << 20, .frozen = "embed|layers|norm"});
-  EXPECT_EQ(count(head, VisitKind::backward), 0);
-  EXPECT_EQ(head.back(), VisitKind::head_gradient);
+  const auto count = [](const std::vector<PassKind>& in, PassKind kind) { return std::ranges::count(in, kind); };
+  const auto upper = passes({.layers = 4, .tied = false, .chunk_elements = 1 << 20, .frozen = "embed|layers.[01]"});
+  EXPECT_EQ(count(upper, PassKind::backward), 3) << "layers 2 and 3, and the norm";
+  EXPECT_EQ(count(upper, PassKind::embedding_backward), 0);
+  EXPECT_EQ(count(upper, PassKind::head_gradient), 1);
+  const auto table = passes({.layers = 4, .chunk_elements = 1 << 20, .frozen = "layers|norm"});
+  EXPECT_EQ(count(table, PassKind::backward), 5) << "the embedding below them learns";
+  EXPECT_EQ(count(table, PassKind::embedding_backward), 1);
+  const auto head = passes({.layers = 4, .tied = false, .chunk_elements = 1 << 20, .frozen = "embed|layers|norm"});
+  EXPECT_EQ(count(head, PassKind::backward), 0);
+  EXPECT_EQ(head.back(), PassKind::head_gradient);
 }
 
 TEST(Schedule, EverythingInDramMovesNothing) {
@@ -318,7 +318,7 @@ TEST(Schedule, WhatTakesAGradientWaitsForItsProjectors) {
   EXPECT_GT(early, 0U);
 }
 
-TEST(Schedule, FitsWaitForAVisitThatWaitsUnlessAPathTakesTheirGradient) {
+TEST(Schedule, FitsWaitForAPassThatWaitsUnlessAPathTakesTheirGradient) {
   const auto description = describe({.layers = 3, .subspace = "up|down"});
   const auto layout = description.layout();
   for (const bool written : {false, true}) {

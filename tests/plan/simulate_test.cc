@@ -41,18 +41,18 @@ class Simulate : public ::testing::Test {
   Rates rates_;
 };
 
-TEST_F(Simulate, InMemoryAStepTakesAsLongAsItsVisits) {
+TEST_F(Simulate, InMemoryAStepTakesAsLongAsItsPasses) {
   const auto found = plan(1).prediction;
-  double visits = 0;
+  double passes = 0;
   const auto laid_out = plan(1);
-  for (Index v = 0; v < laid_out.schedule.visits.size(); ++v) {
-    visits += visit_seconds(laid_out.schedule, layout_, rates_, v);
+  for (Index v = 0; v < laid_out.schedule.passes.size(); ++v) {
+    passes += pass_seconds(laid_out.schedule, layout_, rates_, v);
   }
-  EXPECT_NEAR(found.compute_seconds, visits, 1e-9);
+  EXPECT_NEAR(found.compute_seconds, passes, 1e-9);
   EXPECT_EQ(found.transfer_seconds, 0);
   EXPECT_EQ(found.bottleneck, "compute");
-  EXPECT_GE(found.step_seconds, visits - 1e-9);
-  EXPECT_LE(found.step_seconds, visits + found.update_seconds + 1e-9);
+  EXPECT_GE(found.step_seconds, passes - 1e-9);
+  EXPECT_LE(found.step_seconds, passes + found.update_seconds + 1e-9);
 }
 
 TEST_F(Simulate, UpdatesTakeOfTheCoresThatTheyShare) {
@@ -97,7 +97,7 @@ TEST_F(Simulate, ComputeLosesToPathsWhatTheyMoveOfTheirMost) {
 }
 
 TEST_F(Simulate, OnCoresOfTheirOwnOnlyTheFirstUpdatesAreWaitedFor) {
-  rates_.update = 4e7;  // a layer in less time than its forward visit
+  rates_.update = 4e7;  // a layer in less time than its forward pass
   rates_.update_cores = 2;
   const auto found = plan(1).prediction;
   const auto all = found.update_seconds / rates_.update_cores;

@@ -4,7 +4,7 @@ of tests/device/fake_cuda.cc, and PyTorch plays its own part on the host.
 Of Spillway nothing is replaced but what takes time and moves no bit: loss.png is not drawn, a layer is measured a few
 times only, and what was proved of a model is not proved again. Of PyTorch these are: what it says about GPUs
 (torch.cuda), devices that tensors are asked for on, and DLPack's word for where a tensor lies. Memory of this GPU is
-host memory, so PyTorch computes as it does on a processor and gives the processor's bits; where tensors of a visit lie
+host memory, so PyTorch computes as it does on a processor and gives the processor's bits; where tensors of a pass lie
 is shown on torch's `meta` device (test_place.py). As on a GPU, backward passes run on another thread, and what the
 engine gives to its streams runs behind, with random delays.
 
@@ -186,10 +186,10 @@ def engine_class(real: type, driver: Driver) -> Callable[[str, str], Any]:
                 return Given(self._real, name, driver)
             return getattr(self._real, name)
 
-        def next_visit(self) -> Any:
-            visit = self._real.next_visit()
+        def next_pass(self) -> Any:
+            block_pass = self._real.next_pass()
             driver.settle()
-            return visit
+            return block_pass
 
     return Engine
 

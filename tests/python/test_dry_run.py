@@ -111,7 +111,7 @@ def measured() -> dict[str, Any]:
     return dict(json.loads(child.stdout))
 
 
-def test_every_kind_of_visit_has_its_seconds(measured: dict[str, Any]) -> None:
+def test_every_kind_of_pass_has_its_seconds(measured: dict[str, Any]) -> None:
     for name in ("one", "many", "packed", "small", "large", "evaluation"):
         assert measured[name]["seconds"].keys() == KINDS
         assert all(value > 0 for value in measured[name]["seconds"].values())

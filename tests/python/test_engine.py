@@ -399,7 +399,7 @@ def test_an_engine_is_used_after_close_with_an_error_not_a_crash(tmp_path: Path)
         "blocks": [{"name": "layer", "role": "layer", "tensors": [{"name": "w", "shape": [8, 8], "decay": True}]}],
     }  # fmt: skip
     engine = Engine(json.dumps(described), json.dumps({"dram_budget": 1 << 30}))
-    for call in (engine.memory, engine.next_visit, engine.flush, lambda: engine.save_weights(str(tmp_path), 1 << 30)):
+    for call in (engine.memory, engine.next_pass, engine.flush, lambda: engine.save_weights(str(tmp_path), 1 << 30)):
         with pytest.raises(ValueError, match="not started"):
             call()
     engine.start()

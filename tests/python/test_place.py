@@ -1,4 +1,4 @@
-"""Visits on a device that the host does not read: every tensor that an operation takes lies there, and nothing asks for
+"""Passes on a device that the host does not read: every tensor that an operation takes lies there, and nothing asks for
 a value before the step ends. The device is torch's `meta`, which has shapes and no values, so this holds for a GPU
 where there is none; what the values are is shown by the simulated device and on real GPUs (scripts/gpu_check.py)."""
 
@@ -54,7 +54,7 @@ class OneDevice(TorchDispatchMode):
 
 
 class Loss:
-    """Stands for the loss's kernels: what they are given lies where visits compute."""
+    """Stands for the loss's kernels: what they are given lies where passes compute."""
 
     def __call__(self, logits: torch.Tensor, _first: int, *others: Any) -> None:
         for tensor in (logits, *(other for other in others if isinstance(other, torch.Tensor))):
@@ -62,7 +62,7 @@ class Loss:
 
 
 class There(PlainEngine):
-    """Gradients are given where visits compute."""
+    """Gradients are given where passes compute."""
 
     def __init__(self, description: dict[str, Any]) -> None:
         super().__init__(description, keep=False, device=ELSEWHERE.device)
@@ -70,7 +70,7 @@ class There(PlainEngine):
         self.loss_stats = self.loss_gradient = Loss()  # type: ignore[method-assign]
 
     def memory(self) -> torch.Tensor:
-        """The host's, where the embedding's visits are."""
+        """The host's, where the embedding's passes are."""
         return torch.zeros(self._arena.numel(), dtype=torch.uint8)
 
     def embedding_forward(self, output: torch.Tensor | None = None) -> None:

@@ -198,7 +198,7 @@ def test_models_that_go_by_the_name_of_their_attention_keep_it() -> None:
 
 
 def test_a_plan_knows_where_memory_grows_by_the_square() -> None:
-    """By the kernels' name: eager attention keeps scores, and types that keep the name make masks when they are packed."""
+    """By the kernels' name: eager attention keeps scores, and types that keep the name make masks when packed."""
     kinds = ("llama", "falcon", "gpt_oss")
     models = {kind: build(small_config(kind), torch.float32).model for kind in kinds}
     assert [grows_linearly(models[kind], packing=True) for kind in kinds] == [True, False, False]

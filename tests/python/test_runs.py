@@ -197,7 +197,7 @@ SHORT = ["--max_steps", "5", "--logging_steps", "2", "--eval_steps", "2", "--sav
 
 
 class Signals:
-    """Sends signals to this process at a visit of the real engine: `boundary` or `inside` step `step`."""
+    """Sends signals to this process at a pass of the real engine: `boundary` or `inside` step `step`."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, step: int, inside: bool, number: int) -> None:
         self.steps = 0

@@ -61,7 +61,7 @@ def parsed(text: str) -> Trace:
 
 
 def offences(trace: Trace, window: str, storage: Path) -> list[str]:
-    """Calls that no step may make: of storage in any thread; of anything but memory in the engine's. Between visits the
+    """Calls that no step may make: of storage in any thread; of anything but memory in the engine's. Between passes the
     session looks at how large this process is."""
     return [str(call) for call in trace.window(window) if not allowed(trace, call, storage)]
 

@@ -29,7 +29,7 @@ package("accelerate", "transformers' Trainer needs accelerate")
 EXAMPLES = Path(__file__).parents[2] / "examples"
 CLOSE = {"rtol": 1e-5, "atol": 1e-7}
 SAME_WEIGHTS = {"rtol": 1e-4, "atol": 2e-6}  # Adam divides by the root of what may be near zero
-VISITS = ("forward", "backward", "tail_forward", "tail_backward", "head_loss", "head_gradient", "prologue")
+PASSES = ("forward", "backward", "tail_forward", "tail_backward", "head_loss", "head_gradient", "prologue")
 LOGGED = ("loss", "grad_norm", "learning_rate", "eval_loss")
 
 
@@ -164,7 +164,7 @@ def test_metrics_of_ones_own(given: Path, tmp_path: Path, reduced: bool) -> None
 
 
 def test_logits_that_metrics_look_at_are_planned(given: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    known = DryRun(1 << 29, 1 << 25, dict.fromkeys(VISITS, 1e-3))
+    known = DryRun(1 << 29, 1 << 25, dict.fromkeys(PASSES, 1e-3))
     monkeypatch.setattr("spillway.run.profiled.profile_dry_run", lambda *_: known)
     peaks = []
     for hooks in ({}, {"compute_metrics": accuracy}):

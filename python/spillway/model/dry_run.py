@@ -213,7 +213,7 @@ class Measurement:
         self._engine.seconds = quick_dry_run.by_kind()
         found = saved_profile.measure(self._stream, self._engine, work, several, rounds, self._budget)
         if found.token_bytes:
-            seconds |= {kind: visit_seconds(self._engine, kind, self._shape) for kind in saved_profile.KINDS}
+            seconds |= {kind: pass_seconds(self._engine, kind, self._shape) for kind in saved_profile.KINDS}
         return found
 
     def _linear(self) -> bool:
@@ -420,11 +420,11 @@ def sample(meta_model: MetaModel, rows: int, length: int, packed: bool) -> Work:
 
 def run(stream: Stream, engine: TimedEngine, work: Work, between: list[float]) -> float:
     """Seconds of one step; what lies outside its passes goes to `between`."""
-    visits, aside = engine.in_visits(), engine.aside
+    passes, aside = engine.in_passes(), engine.aside
     began = time.perf_counter()
     stream.step(work, {}, 0)
     seconds = time.perf_counter() - began - (engine.aside - aside)
-    between.append(seconds - (engine.in_visits() - visits))
+    between.append(seconds - (engine.in_passes() - passes))
     return seconds
 
 
@@ -449,27 +449,27 @@ def argument_bytes(calls: list[Arguments]) -> int:
     """Bytes of the tensors that the layers are given besides the hidden state, each counted once."""
     storages: dict[int, int] = {}
 
-    def visit(value: Any) -> None:
+    def block_pass(value: Any) -> None:
         if isinstance(value, torch.Tensor):
             storages[value.untyped_storage().data_ptr()] = value.untyped_storage().nbytes()
         elif isinstance(value, dict):
-            visit(list(value.values()))
+            block_pass(list(value.values()))
         elif isinstance(value, list | tuple):
             for item in value:
-                visit(item)
+                block_pass(item)
 
     for call in calls:
-        visit([call.positional, call.keywords])
+        block_pass([call.positional, call.keywords])
     return sum(storages.values())
 
 
 def seconds_of(engine: TimedEngine, between: list[float], shape: WorkShape) -> dict[str, float]:
-    found = {kind: visit_seconds(engine, kind, shape) for kind in KINDS}
+    found = {kind: pass_seconds(engine, kind, shape) for kind in KINDS}
     found["prologue"] = statistics.median(between[len(between) // 2 :]) * shape.micro_batches
     return found
 
 
-def visit_seconds(engine: TimedEngine, kind: str, shape: WorkShape) -> float:
+def pass_seconds(engine: TimedEngine, kind: str, shape: WorkShape) -> float:
     """Of a step's passes of that kind: medians over the later half of the runs, since PyTorch's heap and caches take a
     few to settle."""
 

@@ -24,8 +24,8 @@ INSIDE = ("learns_projectors", "signs")
 
 
 @dataclass
-class PlainVisit:
-    """See Visit in _engine.pyi."""
+class PlainPass:
+    """See BlockPass in _engine.pyi."""
 
     kind: str
     block: int = 0
@@ -68,8 +68,8 @@ class PlainEngine:
         if any("subspace" in tensor for tensor in self.tensors):
             self._projections = _engine.Projections(json.dumps(description))
         self._ids = torch.empty(0, dtype=torch.int64)
-        self._visits: Iterator[PlainVisit] = iter(())
-        self._visit = PlainVisit("end")
+        self._passes: Iterator[PlainPass] = iter(())
+        self._pass = PlainPass("end")
 
     @property
     def arena_bytes(self) -> int:
@@ -98,7 +98,7 @@ class PlainEngine:
             raise ValueError(f"{sum(counts)} tokens, {ids.numel()} ids, room for {self.description['tokens']}")
         self._ids = ids.to(self._device)
         self.gradients = {}
-        self._visits = self._schedule(training)
+        self._passes = self._schedule(training)
 
     def embedding_forward(self, output: torch.Tensor | None = None) -> None:
         first = self._boundary_at_element[0]
@@ -106,21 +106,21 @@ class PlainEngine:
         boundary = self._typed[first : first + self._ids.numel() * columns].view(-1, columns)
         torch.index_select(self.weight(0), 0, self._ids, out=boundary if output is None else output)
 
-    def next_visit(self) -> PlainVisit:
-        self._visit = next(self._visits)
-        return self._visit
+    def next_pass(self) -> PlainPass:
+        self._pass = next(self._passes)
+        return self._pass
 
-    def end_visit(self) -> None:
-        self._visit = PlainVisit("end")
+    def end_pass(self) -> None:
+        self._pass = PlainPass("end")
 
     def gradient(self, tensor: int, values: torch.Tensor, micro_batch: int) -> None:
-        if self._block_of[tensor] != self._visit.block or list(values.shape) != self._shape(tensor):
-            raise ValueError(f"gradient of {self.tensors[tensor]['name']} in a visit of block {self._visit.block}")
+        if self._block_of[tensor] != self._pass.block or list(values.shape) != self._shape(tensor):
+            raise ValueError(f"gradient of {self.tensors[tensor]['name']} in a pass of block {self._pass.block}")
         self._add(tensor, slice(None), values)
 
     def head_gradient(self, values: torch.Tensor, micro_batch: int) -> None:
-        first = self._visit.first_row
-        self._add(self._head_tensor(), slice(first, first + self._visit.rows), values)
+        first = self._pass.first_row
+        self._add(self._head_tensor(), slice(first, first + self._pass.rows), values)
 
     def embedding_backward(self, values: torch.Tensor) -> None:
         if self._keep:
@@ -166,27 +166,27 @@ class PlainEngine:
     def loss_gradient(self, *arguments: Any) -> None:
         loss_gradient(*arguments)
 
-    def _schedule(self, training: bool) -> Iterator[PlainVisit]:
+    def _schedule(self, training: bool) -> Iterator[PlainPass]:
         last = len(self._layers)
         for place, block in enumerate(self._layers):
-            yield PlainVisit("forward", block, weights=self._weights_at(block), input=self._boundary_at(place),
+            yield PlainPass("forward", block, weights=self._weights_at(block), input=self._boundary_at(place),
                             output=self._boundary_at(place + 1))  # fmt: skip
         for kind in ("head_loss", "head_gradient") if training else ("head_loss",):
             for number, (first, rows) in enumerate(self._slices()):
                 columns = self.tensors[self._head_tensor()]["shape"][1]
                 weights = self._weights_at(self._head) + self._bytes(first * columns)
                 sums = self._sums_at if kind == "head_gradient" else 0
-                yield PlainVisit(
+                yield PlainPass(
                     kind, self._head, number, first, rows, weights, self._boundary_at(last), accumulator=sums
                 )
         if training:
             for place in reversed(range(last)):
                 block = self._layers[place]
-                yield PlainVisit("backward", block, weights=self._weights_at(block), input=self._boundary_at(place),
+                yield PlainPass("backward", block, weights=self._weights_at(block), input=self._boundary_at(place),
                                 hidden_gradient=self._gradient_at,
                                 accumulator=self._sums_at if place == last - 1 else 0)  # fmt: skip
-            yield PlainVisit("embedding_backward", hidden_gradient=self._gradient_at)
-        yield PlainVisit("end")
+            yield PlainPass("embedding_backward", hidden_gradient=self._gradient_at)
+        yield PlainPass("end")
 
     def _slices(self) -> Iterator[tuple[int, int]]:
         rows, columns = self.tensors[self._head_tensor()]["shape"]

@@ -26,9 +26,9 @@ class MovedEngine(PlainEngine):
     """One step, between whose forward and backward passes all that lies in the engine's memory moves elsewhere, and
     what is left behind is spoilt: whoever still looks there finds no number."""
 
-    def end_visit(self) -> None:
-        last = self._visit.kind == "forward" and self._visit.block == self._layers[-1]
-        super().end_visit()
+    def end_pass(self) -> None:
+        last = self._pass.kind == "forward" and self._pass.block == self._layers[-1]
+        super().end_pass()
         if last:
             self._move()
 

@@ -27,8 +27,8 @@ from spillway.model.shared import Kept
 from spillway.model.subspaces import project
 
 if TYPE_CHECKING:
-    from spillway._engine import Engine, Visit
-    from spillway.model.plain_engine import PlainEngine, PlainVisit
+    from spillway._engine import BlockPass, Engine
+    from spillway.model.plain_engine import PlainEngine, PlainPass
 
 
 @dataclass(frozen=True)
@@ -50,14 +50,14 @@ class Stream:
         engine: Engine | PlainEngine,
         seed: int,
         unneeded: Collection[str] = (),
-        after_visit: Callable[[], None] = lambda: None,
+        after_pass: Callable[[], None] = lambda: None,
         place: Place = HOST,
         objective: Choice = CrossEntropy,
         kept_logits: int = 0,
         saved: SavedChoice = RECOMPUTE_ALL,
     ) -> None:
         """`seed`: of dropout, drawn anew for every (step, micro-batch, layer). `unneeded`: linear layers that need
-        not be computed again in backward, as `verify_equivalence` found them. `after_visit` is called between passes,
+        not be computed again in backward, as `verify_equivalence` found them. `after_pass` is called between passes,
         when PyTorch holds no temporaries. `place`: where the engine's device memory is. `kept_logits`: slices of the
         head whose logits stay from the loss to its gradient, as plan.json has it. `saved`: what becomes of what
         autograd saves of layers, the same.
@@ -86,7 +86,7 @@ class Stream:
         transform = None if meta_model.simple_head else self._transformed
         self._head = HeadCode(self._head_bias(), transform, meta_model.head.weight.requires_grad)
         self._dropout = Dropout(seed, place)
-        self._after_visit = after_visit
+        self._after_pass = after_pass
 
     def step(self, work: Work, update: dict[str, float], step: int) -> Outcome:
         """One optimizer step, number `step` (for dropout alone); `update` goes to Engine.end_step."""
@@ -133,10 +133,10 @@ class Stream:
         self._last = len(work.micro_batches) - 1
         try:
             with self._place.current(), self._dropout.step(step, training):
-                while (visit := self._engine.next_visit()).kind != "end":
-                    self._visit(visit, turn)
-                    self._engine.end_visit()
-                    self._after_visit()
+                while (block_pass := self._engine.next_pass()).kind != "end":
+                    self._pass(block_pass, turn)
+                    self._engine.end_pass()
+                    self._after_pass()
         finally:
             turn.saved.release()
             self.last_saved = turn.saved if training else self.last_saved
@@ -157,58 +157,60 @@ class Stream:
             recordings = list(self._layer_arguments.record(batches))
         return [Passage(*each) for each in zip(recordings, balances, strict=True)]
 
-    def _visit(self, visit: Visit | PlainVisit, turn: Turn) -> None:
-        if visit.kind == "forward":
-            self._forward(visit, turn)
-        elif visit.kind == "head_loss":
-            turn.head.add_loss(self._head_input(visit.input, turn), self._table(visit), visit.first_row)
-        elif visit.kind == "head_gradient":
-            sums = self._sums(visit.accumulator, turn)
-            turn.head.add_gradient(self._head_input(visit.input, turn), self._table(visit), visit.first_row, sums)
-        elif visit.kind == "backward":
-            self._backward(visit, turn)
+    def _pass(self, block_pass: BlockPass | PlainPass, turn: Turn) -> None:
+        if block_pass.kind == "forward":
+            self._forward(block_pass, turn)
+        elif block_pass.kind == "head_loss":
+            turn.head.add_loss(self._head_input(block_pass.input, turn), self._table(block_pass), block_pass.first_row)
+        elif block_pass.kind == "head_gradient":
+            sums = self._sums(block_pass.accumulator, turn)
+            last, table = self._head_input(block_pass.input, turn), self._table(block_pass)
+            turn.head.add_gradient(last, table, block_pass.first_row, sums)
+        elif block_pass.kind == "backward":
+            self._backward(block_pass, turn)
         else:
-            self._embedding_backward(visit, turn)
+            self._embedding_backward(block_pass, turn)
 
-    def _forward(self, visit: Visit | PlainVisit, turn: Turn) -> None:
-        place = visit.block - 1
-        stage = self._bound(visit)
+    def _forward(self, block_pass: BlockPass | PlainPass, turn: Turn) -> None:
+        place = block_pass.block - 1
+        stage = self._bound(block_pass)
         for kept in self._owned[place]:
             kept.refresh(stage.bound(kept.number))
         for batch in turn.work.micro_batches:
             passage = turn.passages[batch.index]
             self._dropout.seed(batch.index, place)
-            source = self._source(visit.input, place, batch, passage)
+            source = self._source(block_pass.input, place, batch, passage)
             if turn.keeps(place, stage, passage):
                 output, saved = stage.forward_kept(source, passage)
                 turn.saved.add(place, batch.index, saved)
             else:
                 output = stage.forward(source, batch, turn.work.ids_of(batch), passage)
             passage.shapes[place] = output.shape
-            self._output(visit.output, place, batch, passage).copy_(output)
+            self._output(block_pass.output, place, batch, passage).copy_(output)
 
-    def _backward(self, visit: Visit | PlainVisit, turn: Turn) -> None:
-        place = visit.block - 1
-        stage = self._bound(visit)
+    def _backward(self, block_pass: BlockPass | PlainPass, turn: Turn) -> None:
+        place = block_pass.block - 1
+        stage = self._bound(block_pass)
         if place == len(self._stack) - 1:
-            turn.head.spread(self._sums(visit.accumulator, turn), self._head_input(visit.hidden_gradient, turn))
+            sums = self._sums(block_pass.accumulator, turn)
+            turn.head.spread(sums, self._head_input(block_pass.hidden_gradient, turn))
         for batch in turn.work.micro_batches:
             self._micro_batch = batch.index
             self._dropout.seed(batch.index, place)
             passage = turn.passages[batch.index]
-            source = self._source(visit.input, place, batch, passage)
-            gradient = self._output(visit.hidden_gradient, place, batch, passage)
+            source = self._source(block_pass.input, place, batch, passage)
+            gradient = self._output(block_pass.hidden_gradient, place, batch, passage)
             if (saved := turn.saved.take(place, batch.index)) is not None:
                 result = stage.backward_kept(saved, source, gradient)
             else:
                 result = stage.backward(source, gradient, batch, turn.work.ids_of(batch), passage)
-            self._input(visit.hidden_gradient, place, batch, passage).copy_(result)
+            self._input(block_pass.hidden_gradient, place, batch, passage).copy_(result)
         for kept in self._owned[place]:  # what this block's own pass found no gradient for
             kept.hand_over(self._give)
 
-    def _embedding_backward(self, visit: Visit | PlainVisit, turn: Turn) -> None:
+    def _embedding_backward(self, block_pass: BlockPass | PlainPass, turn: Turn) -> None:
         columns, width = self.meta_model.columns, self.meta_model.width
-        first = visit.hidden_gradient // self._host.element_size()
+        first = block_pass.hidden_gradient // self._host.element_size()
         flat = self._host[first : first + turn.work.tokens * width]
         if columns == width:
             gradient = flat.view(-1, columns)
@@ -268,9 +270,9 @@ class Stream:
     def _give(self, tensor: int, gradient: torch.Tensor) -> None:
         self._engine.gradient(tensor, gradient, self._micro_batch)
 
-    def _bound(self, visit: Visit | PlainVisit) -> Stage:
-        stage = self._stack[visit.block - 1]
-        stage.bind(self._typed, visit.weights // self._typed.element_size())
+    def _bound(self, block_pass: BlockPass | PlainPass) -> Stage:
+        stage = self._stack[block_pass.block - 1]
+        stage.bind(self._typed, block_pass.weights // self._typed.element_size())
         return stage
 
     def _at(self, offset: int, elements: int) -> torch.Tensor:
@@ -319,9 +321,9 @@ class Stream:
         flat = self._arena.view(torch.float32)[offset // 4 :][: turn.work.tokens * width]
         return flat.view(-1, width)[:, :columns]
 
-    def _table(self, visit: Visit | PlainVisit) -> torch.Tensor:
+    def _table(self, block_pass: BlockPass | PlainPass) -> torch.Tensor:
         columns = self.meta_model.head_columns
-        return self._at(visit.weights, visit.rows * columns).view(visit.rows, columns)
+        return self._at(block_pass.weights, block_pass.rows * columns).view(block_pass.rows, columns)
 
 
 @dataclass

@@ -11,7 +11,7 @@ import torch
 
 from spillway import _engine
 from spillway.machine.place import HOST, Place
-from spillway.model.plain_engine import PlainEngine, PlainVisit, count, mapped, on_device
+from spillway.model.plain_engine import PlainEngine, PlainPass, count, mapped, on_device
 from spillway.model.source import DTYPES
 
 STREAMED = ("forward", "head_loss", "head_gradient", "backward")  # passes with weights
@@ -90,21 +90,21 @@ class TimedEngine(PlainEngine):
     def head_gradient(self, values: torch.Tensor, micro_batch: int) -> None:
         self._taken[: values.numel()].copy_(values.view(-1))
 
-    def next_visit(self) -> PlainVisit:
-        visit = super().next_visit()
-        if self.cold and visit.kind in STREAMED and self._place.device.type == "cpu":
-            self._forget(visit)
+    def next_pass(self) -> PlainPass:
+        block_pass = super().next_pass()
+        if self.cold and block_pass.kind in STREAMED and self._place.device.type == "cpu":
+            self._forget(block_pass)
         self._place.settle()
         self._began = time.perf_counter()
-        if self.cold and self._converts(visit):
-            self._weights_in(self._typed, visit).copy_(self._weights_in(self._kept, visit))
-        return visit
+        if self.cold and self._converts(block_pass):
+            self._weights_in(self._typed, block_pass).copy_(self._weights_in(self._kept, block_pass))
+        return block_pass
 
-    def _converts(self, visit: PlainVisit) -> bool:
+    def _converts(self, block_pass: PlainPass) -> bool:
         """Whether layers multiply by a copy of the pass's weights."""
-        if self._kept is None or visit.kind not in STREAMED:
+        if self._kept is None or block_pass.kind not in STREAMED:
             return False
-        return self._kept.dtype != self.dtype or any("form" in it for it in self.blocks[visit.block]["tensors"])
+        return self._kept.dtype != self.dtype or any("form" in it for it in self.blocks[block_pass.block]["tensors"])
 
     def keep_weights(self) -> None:
         """As they are now in the type that they are kept in, where that is another than layers compute in. Codes are
@@ -116,32 +116,33 @@ class TimedEngine(PlainEngine):
             there = mapped(size) if self._place.device.type == "cpu" else on_device(size, self._place.device)
             self._kept = there.view(kept).copy_(weights)
 
-    def _weights_in(self, memory: torch.Tensor, visit: PlainVisit) -> torch.Tensor:
+    def _weights_in(self, memory: torch.Tensor, block_pass: PlainPass) -> torch.Tensor:
         """Those of a pass, in the arena or as they are kept."""
-        elements = visit.rows * self.tensors[self._head_tensor()]["shape"][1] or self._block_elements(visit.block)
-        first = visit.weights // self.dtype.itemsize
+        of_head = block_pass.rows * self.tensors[self._head_tensor()]["shape"][1]
+        elements = of_head or self._block_elements(block_pass.block)
+        first = block_pass.weights // self.dtype.itemsize
         return memory[first : first + elements]
 
-    def _forget(self, visit: PlainVisit) -> None:
+    def _forget(self, block_pass: PlainPass) -> None:
         """In a run all other blocks have been computed since, so weights come from memory and gradients go there."""
         began = time.perf_counter()
-        weights = self._weights_in(self._typed if self._kept is None else self._kept, visit)
+        weights = self._weights_in(self._typed if self._kept is None else self._kept, block_pass)
         _engine.drop_from_caches(weights.data_ptr(), weights.nbytes)
         _engine.drop_from_caches(self._taken.data_ptr(), self._taken.nbytes)
         self.aside += time.perf_counter() - began
 
-    def end_visit(self) -> None:
+    def end_pass(self) -> None:
         self._place.settle()
         seconds = time.perf_counter() - self._began
-        self.seconds[self.cold][self._kind() + self._visit.kind].append(seconds)
-        super().end_visit()
+        self.seconds[self.cold][self._kind() + self._pass.kind].append(seconds)
+        super().end_pass()
 
     def _kind(self) -> str:
         """What a layer's passes are called besides."""
-        if self._visit.kind not in ("forward", "backward"):
+        if self._pass.kind not in ("forward", "backward"):
             return ""
-        return "tail_" if self._visit.block == self._tail else "kept_" if self._visit.block in self.kept_blocks else ""
+        return "tail_" if self._pass.block == self._tail else "kept_" if self._pass.block in self.kept_blocks else ""
 
-    def in_visits(self) -> float:
+    def in_passes(self) -> float:
         """Seconds of all passes so far."""
         return sum(sum(map(sum, kinds.values())) for kinds in self.seconds.values())

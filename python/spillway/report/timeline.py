@@ -52,8 +52,8 @@ class Step:
     @property
     def seconds(self) -> float:
         """From the first pass to the last; what updates do before and after belongs to the neighbours."""
-        visits = self.lanes["compute"]
-        return max((span.end for span in visits), default=0.0) - self.first
+        passes = self.lanes["compute"]
+        return max((span.end for span in passes), default=0.0) - self.first
 
     @property
     def first(self) -> float:

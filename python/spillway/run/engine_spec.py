@@ -121,8 +121,8 @@ def first_pass(shape: WorkShape, plan: dict[str, Any], seconds: dict[str, float]
     """`reference` of plan.json. A forward pass takes at most what forward is of a step's passes, whose others move more
     bytes than it does. `seconds`: of passes, as profiled."""
     found: dict[str, Any] = {"pairs": shape.pairs, "passes": shape.passes}
-    step, visits = plan.get("predicted_step_seconds"), seconds.get("forward", 0) + seconds.get("backward", 0)
-    return found | ({"predicted_seconds": shape.passes * step * seconds["forward"] / visits} if step and visits else {})
+    step, passes = plan.get("predicted_step_seconds"), seconds.get("forward", 0) + seconds.get("backward", 0)
+    return found | ({"predicted_seconds": shape.passes * step * seconds["forward"] / passes} if step and passes else {})
 
 
 def rounded_tables(meta_model: MetaModel) -> list[str]:

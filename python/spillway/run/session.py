@@ -125,7 +125,7 @@ class EngineSession:
             self._engine,
             config.seed,
             self._verified.unneeded,
-            after_visit=self._heap.look,
+            after_pass=self._heap.look,
             place=self._place,
             objective=self._objective,
             kept_logits=self.plan.get("kept_logits", 0),

@@ -6,16 +6,16 @@
 namespace spillway::plan::step {
 namespace {
 
-Phase phase_of(VisitKind kind) {
-  if (kind == VisitKind::embedding || kind == VisitKind::forward) return Phase::forward;
-  return kind == VisitKind::head_loss ? Phase::head_loss : Phase::backward;
+Phase phase_of(PassKind kind) {
+  if (kind == PassKind::embedding || kind == PassKind::forward) return Phase::forward;
+  return kind == PassKind::head_loss ? Phase::head_loss : Phase::backward;
 }
 
 }  // namespace
 
 void add_block_passes(StepGraph& graph) {
-  for (Index p = 0; p < graph.out.visits.size(); ++p) {
-    auto& pass = graph.out.visits[p];
+  for (Index p = 0; p < graph.out.passes.size(); ++p) {
+    auto& pass = graph.out.passes[p];
     pass.task = graph.add(Task{.op = Op::compute,
                                .lane = Lane::compute,
                                .what = {ObjectKind::pass, p},
@@ -28,8 +28,8 @@ void add_block_passes(StepGraph& graph) {
 void add_converted(StepGraph& graph) {
   Bytes most = 0;
   Index first = kNone, last = kNone;
-  for (Index p = 0; p < graph.out.visits.size(); ++p) {
-    const auto bytes = converted_bytes(graph.description, graph.layout, graph.out.visits[p]);
+  for (Index p = 0; p < graph.out.passes.size(); ++p) {
+    const auto bytes = converted_bytes(graph.description, graph.layout, graph.out.passes[p]);
     if (bytes == 0) continue;
     most = std::max(most, bytes);
     if (first == kNone) first = p;

@@ -16,7 +16,7 @@ class Boundaries {
     const auto last = add_last();
     graph_.boundary_out[layers] = graph_.boundary_in[layers] = last;
     for (Index i = 0; i < layers; ++i) join(i);
-    if (order_.head == kNone && order_.any_backward()) graph_.out.visits[order_.backward.back()].output = last;
+    if (order_.head == kNone && order_.any_backward()) graph_.out.passes[order_.backward.back()].output = last;
   }
 
  private:
@@ -91,7 +91,7 @@ class Boundaries {
   }
 
   void join(Index i) {
-    auto& passes = graph_.out.visits;
+    auto& passes = graph_.out.passes;
     const auto back = order_.backward[i];
     if (in_place(i)) {
       passes[order_.forward[i]].input = graph_.boundary_out[i];

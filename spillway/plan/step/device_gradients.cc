@@ -6,7 +6,7 @@ namespace spillway::plan::step {
 namespace {
 
 /// Gradients of neighbours that a pass makes, by copies of so many bytes.
-std::vector<Coalesced> copies(const StepGraph& graph, const Visit& pass) {
+std::vector<Coalesced> copies(const StepGraph& graph, const Pass& pass) {
   auto chunks = chunks_of(graph.layout, pass);
   const auto& block = graph.block(pass.block);
   if (block.role == state::BlockRole::layer) chunks.count = static_cast<Index>(block.learning_chunks);
@@ -15,7 +15,7 @@ std::vector<Coalesced> copies(const StepGraph& graph, const Visit& pass) {
 
 /// A gradient that stays until the update; what a durable step keeps of it is a copy.
 void log_gradient(StepGraph& graph, Index p) {
-  const auto pass = graph.out.visits[p];
+  const auto pass = graph.out.passes[p];
   if (graph.write_grad[chunks_of(graph.layout, pass).first] == kNone) return;
   const auto until = graph.order.device_after(p);
   const auto staging = graph.add_buffer(BufferClass::grad, graph.out.buffers[pass.grad].bytes, pass.position, until);
@@ -46,9 +46,9 @@ void take_gradient(StepGraph& graph, Index p) {
   const auto host = graph.grads[p];
   const auto there = graph.add_buffer(BufferClass::grad, graph.out.buffers[host].bytes, graph.order.position(p),
                                       graph.order.device_after(p), TierKind::device);
-  graph.out.visits[p].grad = there;
+  graph.out.passes[p].grad = there;
   graph.fills(graph.task_of(p), there);
-  for (const auto& it : copies(graph, graph.out.visits[p])) {
+  for (const auto& it : copies(graph, graph.out.passes[p])) {
     const auto copy = add_download(graph, {ObjectKind::gradient, it.chunks.first, it.chunks.count}, {there, it.at},
                                    {host, it.at}, it.bytes, p);
     for (auto c = it.chunks.first; c < it.chunks.end(); ++c) {
@@ -75,9 +75,9 @@ void hand_over_hidden(StepGraph& graph) {
 }  // namespace
 
 void add_device_gradients(StepGraph& graph) {
-  for (Index p = 0; p < graph.out.visits.size(); ++p) {
+  for (Index p = 0; p < graph.out.passes.size(); ++p) {
     if (graph.grads[p] == kNone) continue;
-    const bool stays = graph.residency[chunks_of(graph.layout, graph.out.visits[p]).first].gradient_there();
+    const bool stays = graph.residency[chunks_of(graph.layout, graph.out.passes[p]).first].gradient_there();
     stays ? log_gradient(graph, p) : take_gradient(graph, p);
   }
   hand_over_hidden(graph);

@@ -15,7 +15,7 @@ class DeviceRefits {
     for (const auto pass : graph_.order.backward) {
       if (pass != kNone) passes_.push_back(pass);
     }
-    for (auto it = passes_.rbegin(); it != passes_.rend(); ++it) add(out_.visits[*it]);
+    for (auto it = passes_.rbegin(); it != passes_.rend(); ++it) add(out_.passes[*it]);
   }
 
  private:
@@ -30,7 +30,7 @@ class DeviceRefits {
     return most > 0;
   }
 
-  void add(const Visit& pass) {
+  void add(const Pass& pass) {
     const auto all = chunks_of(graph_.layout, pass);
     std::vector<Index> chunks;
     for (auto c = all.first; c < all.end(); ++c) {
@@ -58,7 +58,7 @@ class DeviceRefits {
   [[nodiscard]] Place logged(Index c) const { return behind(out_.tasks[graph_.write_grad[c]].from, c); }
 
   /// For projectors alone, one behind the other.
-  Index stage(const Visit& pass, const std::vector<Index>& chunks) {
+  Index stage(const Pass& pass, const std::vector<Index>& chunks) {
     Bytes bytes = 0;
     for (const auto c : chunks) bytes += fields(c).bytes;
     const auto here = graph_.add_buffer(BufferClass::grad, bytes, pass.position, graph_.order.positions() - 1);

@@ -13,15 +13,15 @@ class DeviceUpdates {
   explicit DeviceUpdates(StepGraph& graph) : graph_(graph), order_(graph.order), out_(graph.out) {}
 
   void run() {
-    out_.visiting.assign(graph_.chunks(), {});
+    out_.device_groups.assign(graph_.chunks(), {});
     for (const auto upload : graph_.master_uploads) return_weights(upload);
     for (Index c = 0; c < graph_.chunks(); ++c) {
       if (!graph_.residency[c].device_updated()) continue;
       add_state(c);
-      if (graph_.residency[c].gradient_there()) out_.visiting[c].grad = out_.groups[c].grad;
+      if (graph_.residency[c].gradient_there()) out_.device_groups[c].grad = out_.groups[c].grad;
     }
     for (const auto& it : gradients_that_come()) bring_gradients(it);
-    for (Index p = 0; p < out_.visits.size(); ++p) wait_for_readers(p);
+    for (Index p = 0; p < out_.passes.size(); ++p) wait_for_readers(p);
   }
 
  private:
@@ -52,7 +52,7 @@ class DeviceUpdates {
       graph_.need(update(c), up);
       graph_.need(update(c), down, true);
       follows_update(down, c, ChunkEvent::weight_updated);
-      out_.visiting[c].weight = {brought.to.buffer, out_.groups[c].weight.offset};
+      out_.device_groups[c].weight = {brought.to.buffer, out_.groups[c].weight.offset};
     }
   }
 
@@ -71,7 +71,7 @@ class DeviceUpdates {
     graph_.need(up, of(c, ChunkEvent::state_read));
     graph_.need(update(c), up);
     follows_update(down, c, ChunkEvent::state_updated);
-    out_.visiting[c].state = there;
+    out_.device_groups[c].state = there;
   }
 
   /// Those that lie behind one another on the host are one copy.
@@ -104,19 +104,19 @@ class DeviceUpdates {
       graph_.need(update(c), up);
       graph_.lets_go(update(c), there);
       graph_.brings(up, of(c, ChunkEvent::gradient_used));
-      out_.visiting[c].grad = {there, out_.groups[c].grad.offset - here.offset};
+      out_.device_groups[c].grad = {there, out_.groups[c].grad.offset - here.offset};
     }
   }
 
   /// An update changes what passes of the step before have read, and takes what they have made.
   void wait_for_readers(Index p) {
-    const auto& pass = out_.visits[p];
+    const auto& pass = out_.passes[p];
     if (graph_.computes_on_host(p)) return;
     const auto chunks = chunks_of(graph_.layout, pass);
     for (auto c = chunks.first; c < chunks.end(); ++c) {
       if (!graph_.residency[c].device_updated()) continue;
       const bool makes = pass.grad != kNone && graph_.residency[c].gradient_there();
-      const bool keeps = out_.buffers[out_.visiting[c].weight.buffer].whole;
+      const bool keeps = out_.buffers[out_.device_groups[c].weight.buffer].whole;
       if (makes || keeps) graph_.need(update(c), pass.task, true);
     }
   }

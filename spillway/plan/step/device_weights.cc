@@ -12,7 +12,7 @@ class DeviceWeights {
   explicit DeviceWeights(StepGraph& graph) : graph_(graph), order_(graph.order) {}
 
   void run() {
-    for (Index p = 0; p < graph_.out.visits.size(); ++p) {
+    for (Index p = 0; p < graph_.out.passes.size(); ++p) {
       if (!graph_.computes_on_host(p) && graph_.host_weights[p].buffer != kNone) add(p);
     }
     for (const auto& [chunk, copy] : kept_) replace_between(copy);
@@ -25,7 +25,7 @@ class DeviceWeights {
     std::vector<Index> uploads, readers;
   };
 
-  [[nodiscard]] Visit& pass(Index p) { return graph_.out.visits[p]; }
+  [[nodiscard]] Pass& pass(Index p) { return graph_.out.passes[p]; }
   [[nodiscard]] Range chunks_of(Index p) { return plan::chunks_of(graph_.layout, pass(p)); }
 
   void add(Index p) {
@@ -93,7 +93,7 @@ class DeviceWeights {
   /// The first pass that reads such chunks does so after their update, which takes the weights from the same copy.
   [[nodiscard]] bool brings_master(Index c, Index p) {
     const auto kind = pass(p).kind;
-    return graph_.residency[c].device_updated() && (kind == VisitKind::forward || kind == VisitKind::head_loss);
+    return graph_.residency[c].device_updated() && (kind == PassKind::forward || kind == PassKind::head_loss);
   }
 
   Index upload(const Coalesced& it, Index there, Index p) {

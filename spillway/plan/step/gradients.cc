@@ -62,7 +62,7 @@ void write_gradient(StepGraph& graph, Index c, Index pass, Place grad, std::uint
   } else {
     write = add_gradient_log(graph, what, grad, bytes, graph.order.positions());
     // The update of a tied table puts rows into it.
-    const bool table = graph.block(graph.out.visits[pass].block).role == state::BlockRole::embedding;
+    const bool table = graph.block(graph.out.passes[pass].block).role == state::BlockRole::embedding;
     if (table) graph.need(graph.out.update_task[c], write, true);
   }
   graph.need(write, graph.of(c, ChunkEvent::gradient_complete));
@@ -74,7 +74,7 @@ void add_sums(StepGraph& graph, Index pass, std::uint64_t values) {
   const auto sum = graph.add_buffer(BufferClass::scratch, values * sizeof(float), at, at, graph.compute_tier());
   graph.fills(graph.task_of(pass), sum);
   graph.lets_go(graph.task_of(pass), sum);
-  graph.out.visits[pass].grad_sum = sum;
+  graph.out.passes[pass].grad_sum = sum;
 }
 
 void add_chunk_gradient(StepGraph& graph, Index c, Index pass, Place grad, std::uint32_t leave) {
@@ -110,7 +110,7 @@ void add_gradient(StepGraph& graph, Index pass, Index first, std::size_t chunks)
   graph.grads[pass] = grad;
   if (there || graph.computes_on_host(pass)) {
     graph.fills(graph.task_of(pass), grad);
-    graph.out.visits[pass].grad = grad;
+    graph.out.passes[pass].grad = grad;
   }
   add_sums(graph, pass, values);
   Bytes offset = 0;

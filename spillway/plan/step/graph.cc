@@ -28,7 +28,7 @@ StepGraph::StepGraph(const Description& of, const state::Layout& its_layout, con
   const auto n = layout.chunks().size(), passes = order.passes().size(), boundaries = order.layers.size() + 1;
   out.tasks.reserve(kReserved * n);
   out.buffers.reserve(kReserved / 2 * n);
-  out.visits = order.passes();
+  out.passes = order.passes();
   out.positions = order.positions();
   out.node = residency.nodes();
   for (auto* list : {&out.update_task, &out.refit_task, &out.resident_slice, &out.resident_state, &write_weight,
@@ -102,7 +102,7 @@ void StepGraph::place(Index task, Place where) {
 }
 
 void StepGraph::set_weights(Index pass, HostWeights weights) {
-  if (computes_on_host(pass)) out.visits[pass].weights = weights.buffer;
+  if (computes_on_host(pass)) out.passes[pass].weights = weights.buffer;
   host_weights[pass] = std::move(weights);
 }
 

@@ -68,7 +68,7 @@ class StepGraph {
   // Where things live:
   /// The memory that passes compute in, but those of the embedding.
   [[nodiscard]] TierKind compute_tier() const noexcept { return residency.device ? TierKind::device : TierKind::host; }
-  [[nodiscard]] bool computes_on_host(Index pass) const { return !residency.device || out.visits[pass].on_host; }
+  [[nodiscard]] bool computes_on_host(Index pass) const { return !residency.device || out.passes[pass].on_host; }
   /// A boundary activation crosses between the host and the device: the first, which the embedding's passes leave on
   /// the host, and those that do not stay.
   [[nodiscard]] bool boundary_is_copied(Index i) const;
@@ -83,7 +83,7 @@ class StepGraph {
                    TierKind tier = TierKind::host);
   /// In use at every position.
   Index add_whole(BufferClass kind, Bytes bytes, TierKind tier = TierKind::host);
-  [[nodiscard]] Index task_of(Index pass) const { return out.visits[pass].task; }
+  [[nodiscard]] Index task_of(Index pass) const { return out.passes[pass].task; }
 
   /// Of kNone nothing is waited for, and nobody waits.
   void need(Index task, Index on, bool previous = false);

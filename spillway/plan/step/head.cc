@@ -62,7 +62,7 @@ void add_head(StepGraph& graph) {
     add_slice_weights(graph, s, loss, gradient, s + 1 == slices);
     if (graph.block(order.head).learning_chunks > 0) add_gradient(graph, gradient, graph.chunk_of(order.head, s), 1);
     if (graph.description.hidden != 0) {
-      graph.out.visits[loss].input = graph.out.visits[gradient].input = graph.boundary_in.back();
+      graph.out.passes[loss].input = graph.out.passes[gradient].input = graph.boundary_in.back();
     }
   }
   add_accumulator(graph);

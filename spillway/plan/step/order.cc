@@ -24,8 +24,8 @@ void StepOrder::find_blocks(const Description& description) {
   lowest = first_backward(layout_);
 }
 
-Index StepOrder::add(VisitKind kind, Index block, Index slice) {
-  const bool of_table = kind == VisitKind::embedding || kind == VisitKind::embedding_backward;
+Index StepOrder::add(PassKind kind, Index block, Index slice) {
+  const bool of_table = kind == PassKind::embedding || kind == PassKind::embedding_backward;
   passes_.push_back(
       {.kind = kind, .block = block, .slice = slice, .position = positions_++, .on_host = device_ && of_table});
   return static_cast<Index>(passes_.size() - 1);
@@ -36,20 +36,20 @@ void StepOrder::place(bool tied_head) {
     const auto& block = layout_.blocks()[b];
     for (Index i = 0; i < block.chunks; ++i) {
       updates_[block.first_chunk + i] = positions_++;
-      if (block.role == BlockRole::embedding) embedding.push_back(add(VisitKind::embedding, b, i));
-      if (block.role == BlockRole::head) head_loss.push_back(add(VisitKind::head_loss, b, i));
+      if (block.role == BlockRole::embedding) embedding.push_back(add(PassKind::embedding, b, i));
+      if (block.role == BlockRole::head) head_loss.push_back(add(PassKind::head_loss, b, i));
     }
-    if (block.role == BlockRole::layer) forward.push_back(add(VisitKind::forward, b));
+    if (block.role == BlockRole::layer) forward.push_back(add(PassKind::forward, b));
   }
   last_update_ = updates_.back();
   const auto slices = head == kNone ? Index{0} : static_cast<Index>(layout_.blocks()[head].chunks);
-  for (Index s = 0; tied_head && s < slices; ++s) head_loss.push_back(add(VisitKind::head_loss, head, s));
-  for (auto s = slices; s-- > 0;) head_gradient.push_back(add(VisitKind::head_gradient, head, s));
+  for (Index s = 0; tied_head && s < slices; ++s) head_loss.push_back(add(PassKind::head_loss, head, s));
+  for (auto s = slices; s-- > 0;) head_gradient.push_back(add(PassKind::head_gradient, head, s));
   backward_start_ = positions_;
   backward.assign(layers.size(), kNone);
-  for (auto i = layers.size(); i-- > lowest;) backward[i] = add(VisitKind::backward, layers[i]);
+  for (auto i = layers.size(); i-- > lowest;) backward[i] = add(PassKind::backward, layers[i]);
   if (embedding_block != kNone && layout_.blocks()[embedding_block].learning_chunks > 0) {
-    embedding_backward = add(VisitKind::embedding_backward, embedding_block);
+    embedding_backward = add(PassKind::embedding_backward, embedding_block);
   }
 }
 

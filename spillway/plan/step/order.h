@@ -24,7 +24,7 @@ class StepOrder {
   Index lowest = 0;                             ///< layer with a backward pass
   Index embedding_block = kNone, head = kNone;  ///< blocks; a tied head is the embedding
 
-  [[nodiscard]] const std::vector<Visit>& passes() const noexcept { return passes_; }
+  [[nodiscard]] const std::vector<Pass>& passes() const noexcept { return passes_; }
   [[nodiscard]] std::uint32_t positions() const noexcept { return positions_; }
   [[nodiscard]] std::uint32_t backward_start() const noexcept { return backward_start_; }
   [[nodiscard]] std::uint32_t position(Index pass) const { return passes_[pass].position; }
@@ -57,13 +57,13 @@ class StepOrder {
  private:
   void find_blocks(const Description& description);
   void place(bool tied_head);
-  Index add(VisitKind kind, Index block, Index slice = 0);
+  Index add(PassKind kind, Index block, Index slice = 0);
   [[nodiscard]] bool learns(Index c) const { return state::learns(layout_.chunks()[c].learning); }
 
   const state::Layout& layout_;
   const Lookahead& lookahead_;
   const bool device_;
-  std::vector<Visit> passes_;
+  std::vector<Pass> passes_;
   std::vector<std::uint32_t> updates_;  ///< by chunk
   std::uint32_t positions_ = 0, last_update_ = 0, backward_start_ = 0;
 };

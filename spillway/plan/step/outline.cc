@@ -80,7 +80,7 @@ class Outliner {
   }
 
   [[nodiscard]] Index block_of(const Task& task) const {
-    if (task.op == Op::compute) return schedule_.visits[task.what.index].block;
+    if (task.op == Op::compute) return schedule_.passes[task.what.index].block;
     if (task.what.kind == ObjectKind::boundary)
       return layers_[std::min<std::size_t>(task.what.index, layers_.size() - 1)];
     if (traits(task.what.kind).numbered == Numbered::by_chunk) {
@@ -91,7 +91,7 @@ class Outliner {
 
   [[nodiscard]] KindLabel kind_of(const Task& task) const {
     if (task.op != Op::compute) return label_of(task.op, task.lane, task.what.kind);
-    const auto& pass = traits(schedule_.visits[task.what.index].kind);
+    const auto& pass = traits(schedule_.passes[task.what.index].kind);
     return {pass.name, pass.colour};
   }
 

@@ -44,7 +44,7 @@ bool waits(const Schedule& schedule, Index task, Index on) {
 TEST(Gradients, ThatStayAreTakenWhereTheyWereMade) {
   const auto made = make(true, {});
   EXPECT_EQ(made.write, kNone);
-  const auto& pass = made.schedule.visits[made.pass];
+  const auto& pass = made.schedule.passes[made.pass];
   EXPECT_EQ(made.schedule.groups[made.first].grad.buffer, pass.grad);
   const auto& last = made.schedule.buffers[pass.grad].last_tasks;
   EXPECT_NE(std::ranges::find(last, made.schedule.update_task[made.first]), last.end());
@@ -53,15 +53,15 @@ TEST(Gradients, ThatStayAreTakenWhereTheyWereMade) {
 TEST(Gradients, ThatStayAreLoggedWhenAStepIsDurable) {
   const auto made = make(true, {.gradients = true});
   ASSERT_NE(made.write, kNone);
-  EXPECT_TRUE(waits(made.schedule, made.write, made.schedule.visits[made.pass].task));
-  const auto& earlier = made.schedule.buffers[made.schedule.visits[made.pass].grad].earlier_tasks;
+  EXPECT_TRUE(waits(made.schedule, made.write, made.schedule.passes[made.pass].task));
+  const auto& earlier = made.schedule.buffers[made.schedule.passes[made.pass].grad].earlier_tasks;
   EXPECT_NE(std::ranges::find(earlier, made.write), earlier.end());
 }
 
 TEST(Gradients, ThatLeaveAreReadBackForTheUpdate) {
   const auto made = make(false, {});
   ASSERT_NE(made.write, kNone);
-  EXPECT_NE(made.schedule.groups[made.first].grad.buffer, made.schedule.visits[made.pass].grad);
+  EXPECT_NE(made.schedule.groups[made.first].grad.buffer, made.schedule.passes[made.pass].grad);
   const auto& tasks = made.schedule.tasks;
   const auto read = std::ranges::find_if(
       tasks, [&](const Task& it) { return it.moves(Lane::read, ObjectKind::gradient) && it.what.index == made.first; });

@@ -38,7 +38,7 @@ TEST(StepOrder, GradientsAreMadeByTheirOwnPass) {
       if (!has_dense_grad(description, layout, c)) continue;
       const auto& pass = order.passes()[order.pass_of_gradient(c)];
       const auto chunks = chunks_of(layout, pass);
-      EXPECT_TRUE(pass.kind == VisitKind::backward || pass.kind == VisitKind::head_gradient);
+      EXPECT_TRUE(pass.kind == PassKind::backward || pass.kind == PassKind::head_gradient);
       EXPECT_TRUE(chunks.first <= c && c < chunks.end());
     }
   }
@@ -73,7 +73,7 @@ TEST(StepOrder, TransfersBeginAndEndWithinTheStep) {
     EXPECT_EQ(order.device_before(p), order.position(0));
     EXPECT_EQ(order.device_after(p), order.position(static_cast<Index>(order.passes().size() - 1)));
     const bool table =
-        order.passes()[p].kind == VisitKind::embedding || order.passes()[p].kind == VisitKind::embedding_backward;
+        order.passes()[p].kind == PassKind::embedding || order.passes()[p].kind == PassKind::embedding_backward;
     EXPECT_EQ(order.passes()[p].on_host, table);
   }
 }

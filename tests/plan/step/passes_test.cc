@@ -52,28 +52,28 @@ class DeviceSchedules : public ::testing::Test {
   }
 };
 
-TEST_F(DeviceSchedules, NoHostTaskWaitsForAVisitOfTheDevice) {
+TEST_F(DeviceSchedules, NoHostTaskWaitsForAPassOfTheDevice) {
   each([](const Schedule& schedule, const auto&, const auto&, int round) {
     for (const auto& task : schedule.tasks) {
-      const bool visit = task.op == Op::compute && !schedule.visits[task.what.index].on_host;
-      if (visit || is_copy(task) || task.lane == Lane::device_update) continue;
+      const bool pass = task.op == Op::compute && !schedule.passes[task.what.index].on_host;
+      if (pass || is_copy(task) || task.lane == Lane::device_update) continue;
       for (const auto& need : task.needs) {
         const auto& other = schedule.tasks[need.task];
         const bool chained = task.op == Op::compute;  // the caller's own order
-        EXPECT_FALSE(other.op == Op::compute && !schedule.visits[other.what.index].on_host && !chained)
+        EXPECT_FALSE(other.op == Op::compute && !schedule.passes[other.what.index].on_host && !chained)
             << "round " << round << ", a task of lane " << name_of(task.lane);
       }
     }
   });
 }
 
-TEST_F(DeviceSchedules, VisitsOfTheDeviceFindAllTheirBytesThere) {
+TEST_F(DeviceSchedules, PassesOfTheDeviceFindAllTheirBytesThere) {
   each([](const Schedule& schedule, const auto&, const auto&, int round) {
-    for (const auto& visit : schedule.visits) {
-      for (const auto buffer : {visit.weights, visit.input, visit.output, visit.grad, visit.grad_sum}) {
+    for (const auto& pass : schedule.passes) {
+      for (const auto buffer : {pass.weights, pass.input, pass.output, pass.grad, pass.grad_sum}) {
         if (buffer == kNone) continue;
-        EXPECT_EQ(schedule.buffers[buffer].tier == TierKind::device, !visit.on_host)
-            << "round " << round << ", visit kind " << static_cast<int>(visit.kind);
+        EXPECT_EQ(schedule.buffers[buffer].tier == TierKind::device, !pass.on_host)
+            << "round " << round << ", pass kind " << static_cast<int>(pass.kind);
       }
     }
   });
@@ -298,8 +298,8 @@ std::size_t expect_gradients_come(const Schedule& schedule, const Description& d
                                   const Task& up, int round) {
   Bytes at = 0;
   for (auto c = up.what.index; c < up.what.end(); ++c) {
-    EXPECT_EQ(schedule.visiting[c].grad.buffer, up.to.buffer) << round;
-    EXPECT_EQ(schedule.visiting[c].grad.offset, at) << round;
+    EXPECT_EQ(schedule.device_groups[c].grad.buffer, up.to.buffer) << round;
+    EXPECT_EQ(schedule.device_groups[c].grad.offset, at) << round;
     EXPECT_EQ(schedule.groups[c].grad.buffer, up.from.buffer) << round;
     EXPECT_EQ(schedule.groups[c].grad.offset, up.from.offset + at) << round;
     at += grad_bytes(description.rule(), layout.chunks()[c]);
@@ -312,7 +312,7 @@ std::size_t expect_gradients_come(const Schedule& schedule, const Description& d
 TEST_F(DeviceSchedules, WhatPassesIsUpdatedBetweenItsCopies) {
   std::size_t passing = 0, gradients = 0, together = 0, snapshots = 0;
   each([&](const Schedule& schedule, const Description& description, const state::Layout& layout, int round) {
-    if (schedule.visiting.empty()) return;
+    if (schedule.device_groups.empty()) return;
     std::vector<Crossing> states(layout.chunks().size());
     for (const auto& task : schedule.tasks) {
       if (task.moves(Lane::to_device, ObjectKind::state)) states[task.what.index].up += task.bytes;
@@ -330,11 +330,11 @@ TEST_F(DeviceSchedules, WhatPassesIsUpdatedBetweenItsCopies) {
       for (const auto& need : task.needs) {
         const auto& other = schedule.tasks[need.task];
         if (other.op != Op::update) continue;
-        EXPECT_EQ(schedule.visiting[other.what.index].weight.buffer, kNone) << round;
+        EXPECT_EQ(schedule.device_groups[other.what.index].weight.buffer, kNone) << round;
       }
     }
     for (Index c = 0; c < layout.chunks().size(); ++c) {
-      const auto& it = schedule.visiting[c];
+      const auto& it = schedule.device_groups[c];
       if (!it.weight.any()) continue;
       ++passing;
       EXPECT_TRUE(schedule.updated_there(c)) << round;

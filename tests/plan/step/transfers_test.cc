@@ -63,8 +63,8 @@ TEST_F(Transfers, AnUploadIsLetGoByThePassThatNeedsItAndADownloadFollowsIt) {
   const auto waits = [&](Index task, Index on) {
     return std::ranges::any_of(out.tasks[task].needs, [&](const Dependency& it) { return it.task == on; });
   };
-  EXPECT_TRUE(waits(out.visits[pass].task, up));
-  EXPECT_TRUE(waits(down, out.visits[pass].task));
+  EXPECT_TRUE(waits(out.passes[pass].task, up));
+  EXPECT_TRUE(waits(down, out.passes[pass].task));
   EXPECT_EQ(out.tasks[up].on_device().buffer, there);
   EXPECT_EQ(out.tasks[down].on_host().buffer, here);
   EXPECT_EQ(out.buffers[there].first_tasks, std::vector<Index>{up});

@@ -38,7 +38,7 @@ TEST_F(Weights, ASliceIsReadForItsUpdateAndWrittenAfterIt) {
   const auto read = graph.host_weights[pass].reads.front(), write = graph.write_weight[c];
   const auto update = graph.out.update_task[c];
   const auto out = std::move(graph).freeze();
-  EXPECT_EQ(out.visits[pass].weights, window);
+  EXPECT_EQ(out.passes[pass].weights, window);
   EXPECT_EQ(out.buffers[window].last, last);
   EXPECT_EQ(out.groups[c].weight.buffer, window);
   const auto waits = [&](Index task, Index on) {
@@ -46,7 +46,7 @@ TEST_F(Weights, ASliceIsReadForItsUpdateAndWrittenAfterIt) {
   };
   EXPECT_TRUE(waits(update, read));
   EXPECT_TRUE(waits(write, update));
-  EXPECT_TRUE(waits(out.visits[pass].task, update));
+  EXPECT_TRUE(waits(out.passes[pass].task, update));
 }
 
 TEST_F(Weights, WhatStaysIsNotReadAgain) {
