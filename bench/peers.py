@@ -155,8 +155,10 @@ def deepspeed_settings(arguments: argparse.Namespace, adam: bool) -> dict[str, A
         "stage3_param_persistence_threshold": 100_000,
     }  # fmt: skip
     if arguments.params_on_storage:
+        config = config_of(arguments.shape, arguments.layers)
+        largest = max(150_000_000, config.vocab_size * config.hidden_size)  # a buffer holds any parameter
         zero["offload_param"] = {
-            "device": "nvme", "nvme_path": str(arguments.storage), "buffer_count": 26, "buffer_size": 150_000_000,
+            "device": "nvme", "nvme_path": str(arguments.storage), "buffer_count": 26, "buffer_size": largest,
             "max_in_cpu": 0,
         }  # fmt: skip
     if arguments.storage:

@@ -14,9 +14,9 @@ namespace nb = nanobind;
 
 namespace {
 
-using Values = nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Unrounded = nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
-void round_packed(const std::string& form, const Values& values) {
+void round_packed(const std::string& form, const Unrounded& values) {
   const auto encoding = spillway::state::encoding_of(spillway::state::parse_packed_form(form), {});
   const auto n = values.shape(0), whole = spillway::round_up(n, spillway::kernels::kPackedBlock);
   std::vector<std::byte> packed(spillway::kernels::encoded_bytes(encoding, whole));
