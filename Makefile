@@ -28,7 +28,7 @@ CXX_FILES := find spillway study python tests bench examples -name '*.cc' -o -na
 
 .PHONY: help quickstart test nightly install packages sweep sweep-check trl-versions gpu-bundle gpu-check gpu-bench wheel \
 	wheel-check wheel-check-packages image image-check tag-check build-tests test-both test-cpp test-python kills \
-	power-cuts stress mutations fuzz numa check-includes check-format check-lint check-types check-thread-safety check-tidy asan tsan format clean
+	power-cuts stress mutations fuzz numa nfs check-includes check-format check-lint check-types check-thread-safety check-tidy asan tsan format clean
 .NOTPARALLEL:
 
 help:
@@ -43,6 +43,7 @@ help:
 	@echo "make stress       runs trained, killed, cut off and gone back with in random order, MINUTES=60 of them, SEED=...;"
 	@echo "                  make mutations: rules, flushes and checks taken out one at a time, and the test that notices"
 	@echo "make numa         placed memory and tensors in a virtual machine with three nodes, and one with CXL cards"
+	@echo "make nfs          a run whose storage is partly on a server of NFS that goes away, in a virtual machine"
 	@echo "make trl-versions TRL's scripts by each version of TRL and transformers between those that are supported, which are fetched"
 	@echo "make sweep        every model type of transformers, through the engine and in plain PyTorch, multimodal ones killed and"
 	@echo "                  resumed by the installed command, too: docs/reference/models.md"
@@ -66,7 +67,7 @@ nightly: CTEST_FLAGS = --timeout 7200
 nightly: PYTEST_FLAGS = -m ""
 nightly: UNLESS_SKIPPED = || test $$? -eq 77
 nightly: MUTATION = protocol
-nightly: test check-tidy wheel-check numa mutations asan tsan sweep-check
+nightly: test check-tidy wheel-check numa nfs mutations asan tsan sweep-check
 
 ## The environment
 
@@ -191,7 +192,11 @@ mutations: install
 
 # Placed memory and tensors in virtual machines: three memory nodes, and two emulated CXL cards.
 numa: test-cpp
-	$(BIN)/python tests/numa/check.py --build $(TREE) $(UNLESS_SKIPPED)
+	$(BIN)/python tests/virtual/check.py --build $(TREE) --machine numa --machine cxl $(UNLESS_SKIPPED)
+
+# A storage path on an export of NFS.
+nfs: test-cpp
+	$(BIN)/python tests/virtual/check.py --build $(TREE) --machine nfs $(UNLESS_SKIPPED)
 
 # Each version in a folder of its own under build/versions, which the scripts' interpreters look into first.
 trl-versions: install

@@ -58,7 +58,8 @@ void add_memory(nlohmann::json& out, const Plan& plan, const state::UpdateRule& 
   }
   for (std::size_t n = 0; n < plan.node_peaks.size(); ++n) {
     const auto& node = budget.nodes[n];
-    out["tiers"].push_back({{"name", node.name()}, {"capacity", node.capacity}, {"planned_peak", plan.node_peaks[n]}});
+    const auto capacity = node.kind == NodeKind::dram ? budget.dram : node.capacity;
+    out["tiers"].push_back({{"name", node.name()}, {"capacity", capacity}, {"planned_peak", plan.node_peaks[n]}});
   }
 }
 

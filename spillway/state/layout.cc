@@ -28,7 +28,7 @@ Subspace checked_subspace(const TensorSpec& spec, BlockRole role) {
     throw Error(ErrorCode::bad_input, text("tensor ", spec.name, " cannot learn in a subspace: ", why));
   };
   if (role != BlockRole::layer || spec.shape.size() != 2) refuse("only matrices inside layers can");
-  if (spec.form != Form::as_run) refuse(text("it is kept as ", word_of(spec.form)));
+  if (spec.form != Form::as_run) refuse(text("it is kept in ", spec.form == Form::fp32 ? "fp32" : word_of(spec.form)));
   const Subspace out{static_cast<std::uint64_t>(spec.shape[0]), static_cast<std::uint64_t>(spec.shape[1]), spec.rank,
                      spec.nonzeros};
   if (out.nonzeros == 0 || out.rank == 0 || out.rank % out.nonzeros != 0 ||

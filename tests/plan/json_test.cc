@@ -79,8 +79,9 @@ TEST(Json, NodesThatMakeNoSenseAreRefusedByKey) {
 TEST(Json, TheFormOfATensorIsSaidByName) {
   const auto described = [](const std::string& form) {
     return parse_description(
-               text(R"({"compute_dtype": "bf16", "hidden_size": 8, "tokens": 4, "blocks": [{"name": "l",)",
-                    R"( "role": "layer", "tensors": [{"name": "w", "shape": [8, 8], "frozen": true)", form, "}]}]}"))
+               text(
+                   R"({"compute_dtype": "bf16", "hidden_size": 8, "tokens": 4, "micro_batches": 1, "blocks": [{"name": "l",)",
+                   R"( "role": "layer", "tensors": [{"name": "w", "shape": [8, 8], "frozen": true)", form, "}]}]}"))
         .blocks[0]
         .tensors[0]
         .form;

@@ -38,7 +38,7 @@ TEST(NodesTest, OfThisMachineHaveProcessorsAndMemory) {
   }
 }
 
-/// tests/numa/machine.py makes it.
+/// tests/virtual/machine.py makes it.
 TEST(NodesTest, OfTheVirtualMachineAreAsItWasMade) {
   const char* machine = std::getenv("SPILLWAY_MACHINE");
   SPILLWAY_NEEDS(numa_machine, machine != nullptr && machine == std::string("numa"),

@@ -1,6 +1,7 @@
-"""Placed memory and tensors in virtual machines with several NUMA nodes, every page asked of their kernel.
+"""Placed memory and tensors in virtual machines with several NUMA nodes, every page asked of their kernel; and a run on
+an export of NFS, in one whose kernel has client and server.
 
-    python tests/numa/check.py --build BUILD [--nightly] [--machine numa] [--machine cxl] [--part engine] ...
+    python tests/virtual/check.py --build BUILD [--nightly] [--machine numa] [--machine cxl] [--machine nfs] [--part engine] ...
 
 BUILD holds the C++ tests. A test that is skipped in there is a failure, but for those that would fill an emulated card.
 Status 77: this system cannot start the machines, and why.
@@ -18,7 +19,7 @@ from pathlib import Path
 import machine
 from machine_errors import CannotStart
 
-TIMEOUT = {"engine": 300, "python": 600, "training": 2400}  # seconds; on an idle processor a tenth
+TIMEOUT = {"engine": 300, "python": 600, "training": 2400, "remote": 2400}  # seconds; on an idle processor a tenth
 ABOUT_NODES = "not ordinary and not no_sense and not module and not safetensors"  # the others ask no node anything
 MAY_SKIP = "filling an emulated card takes minutes"
 GTEST = "--gtest_color=no --gtest_print_time=1"
@@ -50,10 +51,14 @@ def python_command(_build: Path, _kind: str) -> str:
 
 
 def training_command(_build: Path, _kind: str) -> str:
-    return f"{environment()} {shlex.quote(sys.executable)} tests/numa/train_nodes.py"
+    return f"{environment()} {shlex.quote(sys.executable)} tests/virtual/train_nodes.py"
 
 
-PARTS = {"engine": engine_command, "python": python_command, "training": training_command}
+def remote_command(_build: Path, _kind: str) -> str:
+    return f"{environment()} {shlex.quote(sys.executable)} tests/virtual/train_nfs.py"
+
+
+PARTS = {"engine": engine_command, "python": python_command, "training": training_command, "remote": remote_command}
 
 
 def faults(result: machine.Result) -> list[str]:
@@ -90,7 +95,7 @@ def main() -> int:
         print("SKIPPED: nightly: a virtual machine takes half a minute")
         return machine.CANNOT_START
     # Importing PyTorch from an emulated card's machine adds nothing to what the engine's tests see there.
-    every = [("numa", "engine"), ("numa", "python"), ("numa", "training"), ("cxl", "engine")]
+    every = [("numa", "engine"), ("numa", "python"), ("numa", "training"), ("cxl", "engine"), ("nfs", "remote")]
     chosen = [
         (kind, part)
         for kind, part in every
@@ -99,7 +104,7 @@ def main() -> int:
     try:
         passed = [check(kind, part, arguments.build.resolve()) for kind, part in chosen]
     except CannotStart as error:
-        print(f"SKIPPED: qemu: a virtual machine with several NUMA nodes cannot be started here: {error}")
+        print(f"SKIPPED: qemu: a virtual machine cannot be started here: {error}")
         return 1 if "qemu" in os.environ.get("SPILLWAY_REQUIRE", "").split(",") else machine.CANNOT_START
     return 0 if all(passed) else 1
 

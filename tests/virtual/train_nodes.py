@@ -1,7 +1,7 @@
 """Trains over every NUMA node of the machine, through the command line, and beside it on the first node alone: the
 bits are the same, and each chunk lies where the plan says, asked of the kernel page by page.
 
-Runs inside the virtual machine of machine.py: `python tests/numa/machine.py -- PYTHON tests/numa/train_nodes.py`.
+Runs inside the virtual machine of machine.py: `python tests/virtual/machine.py -- PYTHON tests/virtual/train_nodes.py`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""Runs a command in a throw-away virtual machine with several NUMA nodes, and ends with the command's status.
+"""Runs a command in a throw-away virtual machine of another kind than this one, and ends with the command's status.
 
-    python tests/numa/machine.py [--machine numa|cxl] [--timeout SECONDS] -- COMMAND [ARGUMENT ...]
+    python tests/virtual/machine.py [--machine numa|cxl|nfs] [--timeout SECONDS] -- COMMAND [ARGUMENT ...]
 
 numa: node 0 with two processors (768 MiB), nodes 1 and 2 with memory alone (384 MiB each), at distances 20 and 31, with
       a table of memory attributes (HMAT) of 200, 50 and 25 GB/s.
 cxl:  node 0 and two emulated CXL cards of 512 MiB, brought up through the kernel's own CXL drivers as nodes 1 and 2.
       Each access to them is emulated: 6 MB/s. Small tensors only.
+nfs:  one node, and a kernel with a client and a server of NFS.
 
 The command sees this machine's files read-only, the same working directory, and TMPDIR=/dev/shm to write to. QEMU
 translates every instruction (no KVM is needed): about 10 times slower, and all nodes as fast as each other, so nothing
@@ -39,6 +40,11 @@ HOST_MODULES = (
     "fs/netfs/netfs fs/fscache/fscache net/9p/9pnet net/9p/9pnet_virtio fs/9p/9p drivers/virtio/virtio_ring "
     "drivers/virtio/virtio drivers/virtio/virtio_pci drivers/virtio/virtio_pci_modern_dev "
     "drivers/virtio/virtio_pci_legacy_dev"
+)
+
+NFS_MODULES = (
+    "net/sunrpc/sunrpc net/sunrpc/auth_gss/auth_rpcgss net/dns_resolver/dns_resolver fs/lockd/lockd fs/nfs_common/grace "
+    "fs/nfs_common/nfs_acl fs/nfs_common/nfs_ssc fs/nfs_common/nfs_localio fs/nfs/nfs fs/nfs/nfsv4 fs/nfsd/nfsd"
 )
 
 
@@ -79,7 +85,11 @@ def cxl_options() -> list[str]:
     return [*out, "-machine", machine]
 
 
-OPTIONS = {"numa": numa_options, "cxl": cxl_options}
+def nfs_options() -> list[str]:
+    return ["-machine", "q35", "-cpu", CPU, "-m", "2048M"]
+
+
+OPTIONS = {"numa": numa_options, "cxl": cxl_options, "nfs": nfs_options}
 
 
 def take_module(kernel: Path, name: str, to: Path) -> None:
@@ -101,7 +111,7 @@ def initial_files(kernel: Path, machine: str, command: list[str], work: Path) ->
     version = next((kernel / "lib/modules").iterdir()).name
     modules = root / "lib/modules" / version
     modules.mkdir(parents=True)
-    for name in HOST_MODULES.split():
+    for name in [*HOST_MODULES.split(), *(NFS_MODULES.split() if machine == "nfs" else ())]:
         take_module(kernel, name, modules)
     if machine == "cxl":
         (root / "modules").mkdir()
