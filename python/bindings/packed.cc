@@ -1,4 +1,6 @@
 // What packed weights stand for, for Python: converts. No logic.
+#include "spillway/kernels/packed.h"
+
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 
@@ -7,7 +9,6 @@
 
 #include "module.h"
 #include "spillway/base/bytes.h"
-#include "spillway/kernels/packed.h"
 #include "spillway/state/rule.h"
 
 namespace nb = nanobind;

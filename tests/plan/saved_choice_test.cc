@@ -132,10 +132,10 @@ TEST_F(SavedChoice, ADeviceHoldsWhatItsLayersKeep) {
 }
 
 TEST_F(SavedChoice, ThePlanSaysWhatIsKeptAndWhy) {
-  const auto text_of = [&](const Plan& found) {
+  const auto in_json = [&](const Plan& found) {
     return nlohmann::json::parse(to_json(found, it_.description, it_.layout, it_.budget));
   };
-  const auto told = text_of(plan());
+  const auto told = in_json(plan());
   EXPECT_EQ(told["saved_activations"]["keep"], kLayers);
   EXPECT_EQ(told["saved_activations"]["blocks"].size(), kLayers);
   EXPECT_EQ(told["saved_activations"]["bytes"], kLayers * each());
@@ -143,9 +143,9 @@ TEST_F(SavedChoice, ThePlanSaysWhatIsKeptAndWhy) {
   for (const auto& part : told["bytes"]) held += part["bytes"].get<Bytes>();
   EXPECT_EQ(held, told["tiers"][0]["planned_peak"]) << "what is kept is a class of its own";
   it_.budget.saved = {.layers = kLayers, .why = "this type shares keys"};
-  EXPECT_EQ(text_of(plan())["saved_activations"]["why"], "this type shares keys");
+  EXPECT_EQ(in_json(plan())["saved_activations"]["why"], "this type shares keys");
   it_.budget.saved = {};
-  EXPECT_FALSE(text_of(plan()).contains("saved_activations"));
+  EXPECT_FALSE(in_json(plan()).contains("saved_activations"));
 }
 
 }  // namespace

@@ -51,7 +51,6 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "gemma4": {"text_config": {"num_kv_shared_layers": 10},
                "vision_config": {"num_hidden_layers": 2}},  # none by default
     "gemma4_text": {"num_kv_shared_layers": 10},
-    "gemma4_unified_text": {"num_kv_shared_layers": 10},
     **dict.fromkeys(("glm4v", "glm46v", "glmga"), {"text_config": {"rope_parameters": PARTIAL}}),
     "glm4v_moe": {"text_config": {"head_dim": 128, "rope_parameters": PARTIAL}},
     "granite4_vision": {"downsample_rate": "1/4", "deepstack_layer_map": [[0, 0]], "spatial_target_layers": [0, 1]},
@@ -70,7 +69,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "qwen4_exp": {"text_config": INDEXER},
     "qwen4_exp_text": INDEXER,
     "reformer": {"is_decoder": True},
-    "step3p7": {"text_config": {"sliding_window": 512}},
+    "step3p7": {"text_config": {"sliding_window": 512}, "vision_config": {"mlp_ratio": 1.5}},
     "vibevoice_asr": {"acoustic_tokenizer_encoder_config": {"num_filters": 4},
                       "semantic_tokenizer_encoder_config": {"num_filters": 4}},
     "xmod": {"default_language": "en_XX"},
@@ -83,14 +82,24 @@ def dots3_note(config: PreTrainedConfig) -> None:
     config.audio_config.num_key_value_heads = config.audio_config.num_attention_heads
 
 
+def granite4_vision(config: PreTrainedConfig) -> None:
+    """Its heads are 64 wide."""
+    config.vision_config.hidden_size = config.qformer_config.hidden_size = 64
+    config.qformer_config.encoder_hidden_size, config.qformer_config.num_attention_heads = 64, 1
+
+
 def nemo_speechlm(config: PreTrainedConfig) -> None:
     config.word_timestamp_config.blank_token_id = config.word_timestamp_config.vocab_size - 1
+    speakers = config.audio_config.diarization_config
+    speakers.head_config.audio_hidden_size = speakers.audio_config.hidden_size
 
 
 # What a type's own rule asks of sizes that are made small apart.
 TOGETHER: dict[str, Callable[[PreTrainedConfig], None]] = {
     "dots3_note": dots3_note,
     "fun_asr_nano": lambda config: setattr(config.adaptor_config, "intermediate_size", WIDTH // 4),
+    "granite4_vision": granite4_vision,
+    "minimax_m3_vl": lambda config: setattr(config, "merged_hidden_size", 4 * WIDTH),
     "nemo_speechlm": nemo_speechlm,
 }
 

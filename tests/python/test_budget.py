@@ -66,8 +66,8 @@ def words(given: Path, *more: str) -> list[str]:
 
 
 def test_rows_too_long_to_be_measured_are_refused_within_the_budget(tmp_path: Path) -> None:
-    """Attention over two packed rows keeps a mask of length x length: more than a gigabyte, where 300 MiB are free."""
-    given = inputs(tmp_path, rows=300)
+    """An MLP over so many tokens keeps arrays of 128 MiB, ten of them, where 300 MiB are free."""
+    given = inputs(tmp_path, rows=300, hidden_size=64, intermediate_size=4096)
     budget = 700 * MEBIBYTE
     with limited(budget * 102 // 100) as group:
         refused = run(*words(given, "--max_length", str(LONG), "--dram_budget", f"{budget}"), group=group)

@@ -62,7 +62,7 @@ class Sandbox:
 
     def __init__(self, place: Path) -> None:
         self.place = place
-        for name in ("nvme/spillway", "second/spillway", "a", "b", "runs"):
+        for name in ("nvme/spillway", "second/spillway", "pmem", "a", "b", "runs"):
             (place / name).mkdir(parents=True)
         real_runs.inputs(place)
         (place / "model").rename(place / "Qwen2.5-1.5B")
@@ -80,7 +80,8 @@ class Sandbox:
 
     def moved(self, text: str) -> str:
         """The documents' places as the sandbox's."""
-        for name in ("nvme", "second"):
+        text = text.replace("/mnt/pmem=400GiB", "/mnt/pmem=64MiB")
+        for name in ("nvme", "second", "pmem"):
             text = text.replace(f"/mnt/{name}", str(self.place / name))
         text = text.replace("path:/a", f"path:{self.place / 'a'}").replace("path:/b", f"path:{self.place / 'b'}")
         return re.sub(r"\bOUTPUT_DIR\b|\bruns/first\b", "runs/first", text)

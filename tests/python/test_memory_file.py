@@ -162,6 +162,6 @@ def test_a_person_is_told_of_a_page_cache(
 ) -> None:
     memory = file_in(tmp_path / "memory")
     ((in_dram, notice),) = _engine.check_memory_files([(str(tmp_path / "memory"), MIB)])
-    assert here(inputs, tmp_path / "out", *memory, verb="plan") == 0
+    assert here(inputs, tmp_path / "out", "--max_steps", "1", *memory) == 0
     shown = "".join(capfd.readouterr())
     assert in_dram or not notice or "page cache" in " ".join(shown.split())

@@ -185,7 +185,8 @@ def test_its_linear_layers_take_that_share_of_what_bf16_takes(form: str, share: 
     both_ways.save(config, tmp_path / "model", 7)
     layers = both_ways.load(tmp_path / "model").model.layers
     linear = 2 * sum(m.weight.numel() for m in layers.modules() if isinstance(m, nn.Linear))
-    read, planned = {}, {}
+    read: dict[str | None, int] = {}
+    planned: dict[str | None, int] = {}
     for base_form in (None, form):
         place = tmp_path / str(base_form)
         place.mkdir()
@@ -232,7 +233,7 @@ def test_under_the_trainer_equal_to_peft_on_the_rounded_base(given: Path, tmp_pa
 
 
 def tensors_of(kind: str, form: str) -> list[dict[str, Any]]:
-    meta_model = build(tiny_config(kind, False), torch.float32)
+    meta_model = build(tiny_config(kind, kind == "gpt2"), torch.float32)
     Adapters({"r": 2, "target_modules": "all-linear"}, 1).adapt(meta_model)
     key = ASKED[form].removeprefix("--")
     quantised.choose(meta_model, resolve({}, {"method": "lora", key: True}))
@@ -261,11 +262,13 @@ def test_refused_on_the_command_line(given: Path, tmp_path: Path, capsys: Any) -
     assert not (tmp_path / "out").exists()
 
 
-def test_a_plan_of_another_machine_counts_it(given: Path, capsys: Any) -> None:
-    """Of a described machine, where no weight is read: less memory, and the time that converting takes."""
+def test_a_plan_of_another_machine_counts_it(tmp_path: Path, capsys: Any) -> None:
+    """Of a described machine, where no weight is read."""
+    config = tiny_config("llama", False, num_hidden_layers=4, hidden_size=64, intermediate_size=256)
+    config.save_pretrained(tmp_path)
 
     def weights(*more: str) -> int:
-        words = ["plan", "--model", str(given / "model"), "--profile", "workstation", "--max_length", "64", *WORDS]
+        words = ["plan", "--model", str(tmp_path), "--profile", "workstation", "--max_length", "64", *WORDS]
         assert main([*words, "--json", *more]) == 0
         plan = json.loads(capsys.readouterr().out)
         return sum(int(row["bytes"]) for row in plan["bytes"] if row["class"] == "weight")

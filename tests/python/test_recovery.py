@@ -17,7 +17,7 @@ from spillway.cli import main
 from warm import NIGHTLY
 
 KEYS = ["--max_steps", "6", "--save_steps", "2", "--logging_steps", "2", "--packing"]
-LONG = ["--max_steps", "40", "--save_steps", "7", "--save_total_limit", "2", "--logging_steps", "3"]
+LONG = ["--max_steps", "40", "--save_steps", "7", "--save_total_limit", "2", "--logging_steps", "3", "--packing"]
 LIMIT = 300  # seconds that a process of its own may take at most
 PIECE = 1 << 20
 KILLS = 3 if NIGHTLY else 2

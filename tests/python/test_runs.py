@@ -176,10 +176,10 @@ def test_train_from_python_and_a_plan_that_starts_nothing(
     assert here(inputs, out, *on_path(tmp_path / "storage"), verb="plan") == 0
     assert not out.exists() and names(tmp_path / "storage") == []
     assert "fit at this batch" in capsys.readouterr().out
-    assert here(inputs, out, "--dram_budget", "900MiB", "--json", verb="plan") == 0
+    assert here(inputs, out, "--dram_budget", "1900MiB", "--json", verb="plan") == 0
     plan = json.loads(capsys.readouterr().out)
     table = plan["fit_table"]
-    here_now = table["sequences"][1], table["batches"].index(2), table["dram_budgets"].index(900 << 20)
+    here_now = table["sequences"][1], table["batches"].index(2), table["dram_budgets"].index(1900 << 20)
     assert here_now[0] <= 64 <= plan["longest_sequence"] <= table["sequences"][-1]
     cell = table["tokens_per_second"][(here_now[2] * len(table["sequences"]) + 1) * len(table["batches"]) + here_now[1]]
     assert cell == pytest.approx(2 * 2 * here_now[0] / plan["predicted_step_seconds"], rel=0.02)

@@ -165,7 +165,8 @@ def test_what_hooks_do_not_see_is_found(monkeypatch: pytest.MonkeyPatch) -> None
     from transformers.models.llama import modeling_llama
 
     def forward(self: Any, hidden: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.linear(Holds.apply(hidden, self.down_proj.weight[0, :1]), self.gate_proj.weight[:32])
+        held = Holds.apply(hidden, self.down_proj.weight.detach()[0, :1])
+        return torch.nn.functional.linear(held, self.gate_proj.weight[:32])
 
     monkeypatch.setattr(modeling_llama.LlamaMLP, "forward", forward)
     config = tiny_config("llama", num_hidden_layers=2)

@@ -1,7 +1,7 @@
 """Placed memory and tensors in virtual machines with several NUMA nodes, every page asked of their kernel; and a run on
 an export of NFS, in one whose kernel has client and server.
 
-    python tests/virtual/check.py --build BUILD [--nightly] [--machine numa] [--machine cxl] [--machine nfs] [--part engine] ...
+    python tests/virtual/check.py --build BUILD [--nightly] [--machine numa|cxl|nfs] ... [--part engine] ...
 
 BUILD holds the C++ tests. A test that is skipped in there is a failure, but for those that would fill an emulated card.
 Status 77: this system cannot start the machines, and why.

@@ -43,8 +43,9 @@ HOST_MODULES = (
 )
 
 NFS_MODULES = (
-    "net/sunrpc/sunrpc net/sunrpc/auth_gss/auth_rpcgss net/dns_resolver/dns_resolver fs/lockd/lockd fs/nfs_common/grace "
-    "fs/nfs_common/nfs_acl fs/nfs_common/nfs_ssc fs/nfs_common/nfs_localio fs/nfs/nfs fs/nfs/nfsv4 fs/nfsd/nfsd"
+    "net/sunrpc/sunrpc net/sunrpc/auth_gss/auth_rpcgss net/dns_resolver/dns_resolver fs/lockd/lockd "
+    "fs/nfs_common/grace fs/nfs_common/nfs_acl fs/nfs_common/nfs_ssc fs/nfs_common/nfs_localio "
+    "fs/nfs/nfs fs/nfs/nfsv4 fs/nfsd/nfsd"
 )
 
 

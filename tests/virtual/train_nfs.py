@@ -47,7 +47,7 @@ def mount(what: str, at: Path, kind: str, options: str = "") -> None:
 
 
 def tell(cache: str, words: str) -> None:
-    """The server's kernel, what exportfs and rpc.mountd would answer it (fs/nfsd/export.c, net/sunrpc/svcauth_unix.c)."""
+    """The kernel of the server, what exportfs and rpc.mountd would (fs/nfsd/export.c, net/sunrpc/svcauth_unix.c)."""
     with open(f"/proc/net/rpc/{cache}/channel", "w") as channel:
         channel.write(f"{words}\n")
 

@@ -32,9 +32,10 @@ def tiers(
     with translated():
         checked = _engine.check_memory_files([(share.directory, share.capacity) for share in asked])
         for number, share in enumerate(asked):
-            size = (share.directory, share.capacity, most_memory)
-            rates = json.loads(_engine.measure_memory_file(*size, MEASURE_SECONDS, **rule))
             place = {"id": number, "directory": share.directory, "capacity": share.capacity}
+            rates = json.loads(
+                _engine.measure_memory_file(share.directory, share.capacity, most_memory, MEASURE_SECONDS, **rule)
+            )
             found.append({"kind": "file", **place, **rates})
     return found, [notice for _, notice in checked if notice]
 

@@ -131,12 +131,20 @@ def hidden_of(positional: tuple[Any, ...], keywords: dict[str, Any], kind: str) 
 
 
 def without_hidden(positional: tuple[Any, ...], keywords: dict[str, Any], hidden: torch.Tensor, kind: str) -> Arguments:
-    if positional and positional[0] is hidden:
+    if positional and is_view(positional[0], hidden):
         return Arguments(None, positional[1:], keywords)
     for name, value in keywords.items():
-        if value is hidden and not positional:
+        if is_view(value, hidden) and not positional:
             return Arguments(name, (), {key: item for key, item in keywords.items() if key != name})
     raise refusal(kind, "its backbone changes the hidden state between its layers")
+
+
+def is_view(value: Any, hidden: torch.Tensor) -> bool:
+    """Whether it is the hidden state, or all of it as a slice: some models keep the last 0 positions, which are all."""
+    if value is hidden or not isinstance(value, torch.Tensor) or value.is_meta:
+        return value is hidden
+    alike = value.shape == hidden.shape and value.stride() == hidden.stride() and value.dtype == hidden.dtype
+    return alike and value.data_ptr() == hidden.data_ptr()
 
 
 class LayerArguments:

@@ -142,7 +142,7 @@ def known_mask(said: dict[str, Any]) -> RowMask | None:
     if not square or said.get("attention_mask") is not None or said.get("use_vmap"):
         return None
     reach = library.reach(said.get("mask_function"))
-    if reach is None:
+    if reach is None or (reach.rows is not None and reach.rows.is_meta):  # where rows end follows from values
         return None
     return RowMask.of(rows_of(reach, said["batch_size"], tokens), reach.window, said.get("device", "cpu"))
 

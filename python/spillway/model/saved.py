@@ -83,13 +83,15 @@ class Packing:
         return torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
 
     def _pack(self, tensor: torch.Tensor) -> torch.Tensor | Reference:
+        """What is kept has no history: an operation that saves its own output would hold itself, as long as no backward
+        pass lets go of it."""
         self._tensors += 1
         storage = address(tensor)
         if storage == self._memory:
             return self._reference(tensor)
         if storage not in self._beside:
             self._kept[storage] = tensor.untyped_storage().nbytes()
-        return tensor
+        return tensor.detach()
 
     def _reference(self, tensor: torch.Tensor) -> torch.Tensor | Reference:
         at = tensor.data_ptr()
@@ -98,7 +100,7 @@ class Packing:
             if 0 <= first < whole.nbytes and whole.dtype == tensor.dtype:
                 return Reference(number, first // tensor.element_size(), tensor.shape, tensor.stride())
         self.complete = False
-        return tensor
+        return tensor.detach()
 
     def _unpack(self, held: torch.Tensor | Reference) -> torch.Tensor:
         if isinstance(held, torch.Tensor):
