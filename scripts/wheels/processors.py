@@ -27,8 +27,9 @@ def updated(form: str) -> str:
     optimizer = _engine.Optimizer([("weight", ELEMENTS, "fp32")], "adamw", form, 1, 1, [], 0, False)
     places = weight.buffer_info()[0], gradient.buffer_info()[0]
     optimizer.set_master(0, places[0])
+    rates = {"learning_rate": 1e-3, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "weight_decay": 0.01}
     for step in (1, 2, 3):
-        optimizer.step([(0, *places, 1e-3, 0.9, 0.999, 1e-8, 0.01, 1.0, step)])
+        optimizer.step([(0, *places, rates, 1.0, step)])
     return hashlib.sha256(weight.tobytes()).hexdigest()[:16]
 
 

@@ -140,6 +140,14 @@ def test_an_engine_for_one_kind_of_processor_is_refused(
 ## The release
 
 
+def test_what_is_run_as_older_processors_runs_here() -> None:
+    """`make wheel-check` runs it by QEMU, on a bare machine."""
+    program = ROOT / "scripts" / "wheels" / "processors.py"
+    done = subprocess.run([sys.executable, program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert len(set(done.stdout.split())) == 3, "three formats, three digests"
+
+
 def test_the_version_is_the_same_everywhere() -> None:
     version = re.search(r"project\(spillway VERSION ([\d.]+)", (ROOT / "CMakeLists.txt").read_text())
     assert version

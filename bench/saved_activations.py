@@ -1,0 +1,73 @@
+"""A step with layers that keep what autograd saves of them, beside one in which every layer computes it again.
+
+    python bench/saved_activations.py [--shape 0.5b] [--sequence 1024] [--micro-batches 1] [--rounds 2] [--steps 3]
+                                      [--peer plain]
+
+Everything in DRAM; in every round each side runs in a process of its own, in turn, and the first step of each is not
+counted. All rounds are kept; the losses of both of Spillway's sides have to be the same bits. With `--peer plain`
+PyTorch's own loop in fp32 with gradient checkpointing is a third side: run so, with ONEDNN_MAX_CPU_ISA=AVX2 and
+ATEN_CPU_CAPABILITY=avx2, this is a processor without instructions for bf16. Results go to
+bench/results/saved-activations.json, where those of other settings stay.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from figures import RESULTS, machine, processor, save
+
+HERE = Path(__file__).parent
+NAME = "saved-activations"
+SIDES = {
+    "recompute": ("engine_run.py", "--set", "activation_recompute=all"),
+    "keep": ("engine_run.py", "--set", "activation_recompute=auto"),
+    "plain": ("peers.py", "plain", "--dtype", "fp32"),
+}
+
+
+def measured(side: str, words: list[str]) -> dict[str, Any]:
+    program, *more = SIDES[side]
+    command = [sys.executable, str(HERE / program), *more, *words]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    said = json.loads(done.stdout.strip().splitlines()[-1])
+    found = {"counted": said["seconds"][1:], "peak_bytes": said["peak_bytes"], "loss": said["loss"]}
+    if "plan" in said:
+        kept = said["plan"].get("saved_activations", {})
+        found |= {"layers": kept.get("keep", 0), "bytes": kept.get("bytes", 0), "losses": said["losses"],
+                  "predicted_seconds": said["plan"]["predicted_step_seconds"]}  # fmt: skip
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", default="0.5b")
+    for name, default in (("sequence", 1024), ("micro-batches", 1), ("rounds", 2), ("steps", 3)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--peer", choices=("plain",))
+    arguments = parser.parse_args()
+    words = ["--shape", arguments.shape]
+    for name in ("sequence", "micro_batches", "steps"):
+        words += [f"--{name.replace('_', '-')}", str(getattr(arguments, name))]
+    sides = ["recompute", "keep", *([arguments.peer] if arguments.peer else [])]
+    isa = os.environ.get("ONEDNN_MAX_CPU_ISA", "")
+    setting = f"{arguments.shape}, {arguments.sequence} tokens, {arguments.micro_batches} micro-batches"
+    setting += f", held to {isa}" if isa else ""
+    rounds = []
+    for number in range(arguments.rounds):
+        rounds.append({side: measured(side, words) for side in sides})
+        print(number, {side: each["counted"] for side, each in rounds[-1].items()}, flush=True)
+        assert rounds[-1]["recompute"]["losses"] == rounds[-1]["keep"]["losses"], "the bits are others"
+    file = RESULTS / f"{NAME}.json"
+    before = json.loads(file.read_text()) if file.is_file() else {}
+    found = {"processor": processor(), "machine": machine(), "held_to": isa or None, "rounds": rounds}
+    save(NAME, before | {setting: found})
+
+
+if __name__ == "__main__":
+    main()
