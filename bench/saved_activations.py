@@ -4,9 +4,9 @@
                                       [--peer plain]
 
 Everything in DRAM; in every round each side runs in a process of its own, in turn, and the first step of each is not
-counted. All rounds are kept; the losses of both of Spillway's sides have to be the same bits. With `--peer plain`
-PyTorch's own loop in fp32 with gradient checkpointing is a third side: run so, with ONEDNN_MAX_CPU_ISA=AVX2 and
-ATEN_CPU_CAPABILITY=avx2, this is a processor without instructions for bf16. Results go to
+counted. All rounds are kept, those of earlier calls too; the losses of both of Spillway's sides have to be the same
+bits. With `--peer plain` PyTorch's own loop in fp32 with gradient checkpointing is a third side: run so, with
+ONEDNN_MAX_CPU_ISA=AVX2 and ATEN_CPU_CAPABILITY=avx2, this is a processor without instructions for bf16. Results go to
 bench/results/saved-activations.json, where those of other settings stay.
 """
 
@@ -56,8 +56,8 @@ def main() -> None:
         words += [f"--{name.replace('_', '-')}", str(getattr(arguments, name))]
     sides = ["recompute", "keep", *([arguments.peer] if arguments.peer else [])]
     isa = os.environ.get("ONEDNN_MAX_CPU_ISA", "")
-    setting = f"{arguments.shape}, {arguments.sequence} tokens, {arguments.micro_batches} micro-batches"
-    setting += f", held to {isa}" if isa else ""
+    parts = [arguments.shape.replace(".", "_"), arguments.sequence, arguments.micro_batches, *([isa] if isa else [])]
+    setting = "-".join(map(str, parts))
     rounds = []
     for number in range(arguments.rounds):
         rounds.append({side: measured(side, words) for side in sides})
@@ -65,7 +65,8 @@ def main() -> None:
         assert rounds[-1]["recompute"]["losses"] == rounds[-1]["keep"]["losses"], "the bits are others"
     file = RESULTS / f"{NAME}.json"
     before = json.loads(file.read_text()) if file.is_file() else {}
-    found = {"processor": processor(), "machine": machine(), "held_to": isa or None, "rounds": rounds}
+    earlier = before.get(setting, {}).get("rounds", [])
+    found = {"processor": processor(), "machine": machine(), "held_to": isa or None, "rounds": earlier + rounds}
     save(NAME, before | {setting: found})
 
 
