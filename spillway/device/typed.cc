@@ -42,16 +42,10 @@ void round_to(Element type, const std::byte* in, std::uint64_t n, Element to, st
   }
 }
 
-void unpack(kernels::Encoding from, const std::byte* in, std::uint64_t all, std::uint64_t first, std::uint64_t n,
-            Element to, std::byte* out) {
-  switch (to) {
-    case Element::bf16:
-      return kernels::unpack(from, in, all, first, n, halves(out));
-    case Element::fp16:
-      return kernels::unpack(from, in, all, first, n, reinterpret_cast<kernels::Fp16*>(out));
-    case Element::fp32:
-      return kernels::unpack(from, in, all, first, n, floats(out));
-  }
+kernels::Encoding encoding_of(Element type) {
+  return type == Element::bf16   ? kernels::Encoding::bf16
+         : type == Element::fp16 ? kernels::Encoding::fp16
+                                 : kernels::Encoding::fp32;
 }
 
 }  // namespace
@@ -127,7 +121,7 @@ void softmax_gradient(Element type, std::byte* logits, std::size_t n, kernels::L
 
 void convert(kernels::Encoding from, const std::byte* in, std::uint64_t all, std::uint64_t first, std::uint64_t n,
              Element to, std::byte* out) {
-  if (kernels::is_packed(from)) return unpack(from, in, all, first, n, to, out);
+  if (kernels::is_packed(from)) return kernels::unpack(from, in, all, first, n, encoding_of(to), out);
   const auto* const values = in + kernels::encoded_bytes(from, first);
   const auto type = element_of(from);
   if (type == to) {

@@ -15,7 +15,7 @@ namespace spillway::kernels::scalar {
   return value;
 }
 [[nodiscard]] inline float load(Fp16 value) noexcept {
-  return widen_fp16(value.bits);
+  return kernels::widen_fp16(value.bits);
 }
 inline void store(float value, std::uint16_t& out) noexcept {
   out = round_bf16(value);

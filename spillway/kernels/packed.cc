@@ -4,8 +4,6 @@
 #include <array>
 #include <cmath>
 
-#include "spillway/kernels/elements_scalar.h"
-
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "spillway/kernels/packed.cc"
 #include <hwy/foreach_target.h>
@@ -190,41 +188,6 @@ void unpack_int8(const std::int8_t* codes, const float* scales, Fp16* out, std::
 void unpack_int8(const std::int8_t* codes, const float* scales, float* out, std::size_t n) {
   HWY_DYNAMIC_DISPATCH(int8_to_fp32)(codes, scales, out, n);
 }
-
-namespace scalar {
-namespace {
-
-template <class T>
-void each_nf4(const std::uint8_t* codes, const float* scales, T* out, std::size_t n) {
-  for (std::size_t i = 0; i < n; ++i) store(nf4_value(codes, scales, i), out[i]);
-}
-template <class T>
-void each_int8(const std::int8_t* codes, const float* scales, T* out, std::size_t n) {
-  for (std::size_t i = 0; i < n; ++i) store(int8_value(codes, scales, i), out[i]);
-}
-
-}  // namespace
-
-void unpack_nf4(const std::uint8_t* codes, const float* scales, std::uint16_t* bf16, std::size_t n) {
-  each_nf4(codes, scales, bf16, n);
-}
-void unpack_nf4(const std::uint8_t* codes, const float* scales, Fp16* out, std::size_t n) {
-  each_nf4(codes, scales, out, n);
-}
-void unpack_nf4(const std::uint8_t* codes, const float* scales, float* out, std::size_t n) {
-  each_nf4(codes, scales, out, n);
-}
-void unpack_int8(const std::int8_t* codes, const float* scales, std::uint16_t* bf16, std::size_t n) {
-  each_int8(codes, scales, bf16, n);
-}
-void unpack_int8(const std::int8_t* codes, const float* scales, Fp16* out, std::size_t n) {
-  each_int8(codes, scales, out, n);
-}
-void unpack_int8(const std::int8_t* codes, const float* scales, float* out, std::size_t n) {
-  each_int8(codes, scales, out, n);
-}
-
-}  // namespace scalar
 
 }  // namespace spillway::kernels
 #endif  // HWY_ONCE

@@ -15,6 +15,7 @@
 
 #include "spillway/base/on_device.h"
 #include "spillway/kernels/bf16.h"
+#include "spillway/kernels/elements_scalar.h"
 #include "spillway/kernels/encoding.h"
 #include "spillway/kernels/fp16.h"
 
@@ -51,6 +52,18 @@ void unpack(Encoding encoding, const std::byte* array, std::uint64_t all, std::u
     unpack_int8(reinterpret_cast<const std::int8_t*>(codes), scales, out, n);
   }
 }
+/// The same, as elements of `to`, which is not packed.
+inline void unpack(Encoding encoding, const std::byte* array, std::uint64_t all, std::uint64_t first, std::size_t n,
+                   Encoding to, std::byte* out) {
+  switch (to) {
+    case Encoding::bf16:
+      return unpack(encoding, array, all, first, n, reinterpret_cast<std::uint16_t*>(out));
+    case Encoding::fp16:
+      return unpack(encoding, array, all, first, n, reinterpret_cast<Fp16*>(out));
+    default:
+      return unpack(encoding, array, all, first, n, reinterpret_cast<float*>(out));
+  }
+}
 /// The reverse, from the masters of these values.
 inline void pack(Encoding encoding, const float* in, std::byte* array, std::uint64_t all, std::uint64_t first,
                  std::size_t n) {
@@ -85,12 +98,14 @@ namespace scalar {
   return int8_value(reinterpret_cast<const std::int8_t*>(array), scales, i);
 }
 
-void unpack_nf4(const std::uint8_t* codes, const float* scales, std::uint16_t* bf16, std::size_t n);
-void unpack_nf4(const std::uint8_t* codes, const float* scales, Fp16* out, std::size_t n);
-void unpack_nf4(const std::uint8_t* codes, const float* scales, float* out, std::size_t n);
-void unpack_int8(const std::int8_t* codes, const float* scales, std::uint16_t* bf16, std::size_t n);
-void unpack_int8(const std::int8_t* codes, const float* scales, Fp16* out, std::size_t n);
-void unpack_int8(const std::int8_t* codes, const float* scales, float* out, std::size_t n);
+template <class T>
+void unpack_nf4(const std::uint8_t* codes, const float* scales, T* out, std::size_t n) {
+  for (std::size_t i = 0; i < n; ++i) store(nf4_value(codes, scales, i), out[i]);
+}
+template <class T>
+void unpack_int8(const std::int8_t* codes, const float* scales, T* out, std::size_t n) {
+  for (std::size_t i = 0; i < n; ++i) store(int8_value(codes, scales, i), out[i]);
+}
 
 }  // namespace scalar
 

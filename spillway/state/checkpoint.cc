@@ -25,19 +25,6 @@ void load_masters(const Source& source, const Span& span, const ChunkFields& fie
   }
 }
 
-/// Values of an array of packed ones, in the type of compute weights.
-void unpack(kernels::Encoding encoding, const std::byte* array, std::uint64_t all, std::uint64_t first, std::size_t n,
-            ComputeType type, std::byte* out) {
-  switch (type) {
-    case ComputeType::bf16:
-      return kernels::unpack(encoding, array, all, first, n, reinterpret_cast<std::uint16_t*>(out));
-    case ComputeType::fp16:
-      return kernels::unpack(encoding, array, all, first, n, reinterpret_cast<kernels::Fp16*>(out));
-    case ComputeType::fp32:
-      return kernels::unpack(encoding, array, all, first, n, reinterpret_cast<float*>(out));
-  }
-}
-
 /// A span of packed weights as layers multiply by them.
 void save_packed(SafetensorsWriter& writer, std::size_t number, const ChunkStream& stream, const Chunk& chunk,
                  const Span& span) {
@@ -46,7 +33,8 @@ void save_packed(SafetensorsWriter& writer, std::size_t number, const ChunkStrea
   std::vector<std::byte> piece(std::min(kCopyPiece, span.elements) * unit);
   for (std::uint64_t at = 0; at < span.elements; at += kCopyPiece) {
     const auto n = std::min(kCopyPiece, span.elements - at);
-    unpack(encoding, stream.scratch.data(), chunk.values(), span.chunk_first + at, n, stream.rule.type, piece.data());
+    kernels::unpack(encoding, stream.scratch.data(), chunk.values(), span.chunk_first + at, n,
+                    encoding_of(Form::as_run, stream.rule.type), piece.data());
     writer.write(number, span.tensor_first + at, std::span(piece).first(n * unit));
   }
 }

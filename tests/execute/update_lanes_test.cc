@@ -4,12 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <chrono>
 #include <condition_variable>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <thread>
 #include <vector>
 
 #include "spillway/plan/arena_layout.h"
@@ -168,16 +166,23 @@ TEST_F(UpdateLanesTest, EveryTileRunsOnceWhoeverTakesIt) {
 TEST_F(UpdateLanesTest, WhatIsOfIdlePriorityBeginsWhenTheCallerWaits) {
   const auto idle = plan::idle_priority(schedule_);
   const auto tasks = latest_first();
-  const auto task = *std::ranges::find_if(tasks, [&](auto it) { return idle[it]; });
+  const auto task = tasks.back();  // of the earliest deadline: a wrong lane would begin with it
+  ASSERT_TRUE(idle[task]);
+  const auto other = std::ranges::find_if(schedule_.early, [&](const auto& it) {
+    return it.task != plan::kNone && !idle[it.task] &&
+           schedule_.tasks[it.task].what.index != schedule_.tasks[task].what.index;
+  });
+  ASSERT_NE(other, schedule_.early.end());
   const auto under_test = lanes({.shared = 1});
   push(*under_test, task);
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // a wrong one would begin
-  EXPECT_TRUE(gate_.counts().empty());
+  push(*under_test, other->task);
+  EXPECT_EQ(wait_for_ended(1), std::vector{other->task});
+  EXPECT_EQ(gate_.counts().count(schedule_.tasks[task].what.index), 0U);
   {
     const std::lock_guard lock(mutex_);
     under_test->caller_waits(true);
   }
-  EXPECT_EQ(wait_for_ended(1), std::vector{task});
+  EXPECT_EQ(wait_for_ended(2), (std::vector{other->task, task}));
 }
 
 TEST_F(UpdateLanesTest, EarlyUpdatesThatHaveNotBegunAreTakenBack) {
