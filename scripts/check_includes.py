@@ -24,9 +24,12 @@ ROOMS: dict[str, set[str]] = {
     "optim": {"base", "kernels"},
     "state": {"base", "kernels", "optim", "storage", "memory"},
     "machine": {"base", "sys", "memory", "storage", "kernels", "device"},
-    "plan": {"base", "optim/optimizers.h", "state/layout.h", "state/rule.h", "machine/profile.h"},
-    "execute": {"base", "optim", "plan", "state", "memory", "storage", "journal", "device", "kernels", "subspace"},
-    "subspace": {"base", "kernels"},
+    "plan": {"base", "optim/optimizers.h", "optim/reduction.h", "state/layout.h", "state/rule.h", "machine/profile.h"},
+    "sink": {"device", "kernels", "plan/device_workspace.h", "state"},
+    "subspace": {"base", "device", "kernels", "optim", "plan", "sink", "state"},
+    "execute": {
+        *{"base", "optim", "plan", "state", "memory", "storage", "journal", "device", "kernels", "sink", "subspace"}
+    },
 }
 
 FOLDERS = ("spillway", "study", "python/bindings", "tests", "bench", "examples")

@@ -12,13 +12,13 @@
 //   }
 //   auto result = engine.end_step({.learning_rate = 1e-3});
 //
-// A matrix whose TensorSpec says that it is trained in a subspace has a gradient S [rank, rank]: for each micro-batch
-// in its backward pass, with the layer's input x [tokens, columns] and output gradient y [tokens, rows],
+// A matrix whose TensorSpec says that it is reduced (optim/reduction.h) has a gradient S [rank, rank]: for each
+// micro-batch in its backward pass, with the layer's input x [tokens, columns] and output gradient y [tokens, rows],
 //
-//   if (engine.learns_projectors(t)) engine.learn_projectors(t, y' x);     // in fp32
+//   if (engine.wants_whole_gradient(t)) engine.whole_gradient(t, y' x);    // in fp32
 //   engine.compress(t, 0, y, ...); engine.compress(t, 1, x, ...);          // y P and x Q
 //   engine.gradient(t, (y P)' (x Q), m);                                   // of the compute type
-//   engine.sample(t, y' (x z));                                            // z from signs(); for projectors()
+//   engine.sample(t, y' (x z));                                            // z from signs(); for refits()
 //
 // A tensor whose TensorSpec says that it is frozen has a weight alone: no gradient is to be given for it, no moments
 // and no master are kept, and no step writes it. Layers below the lowest one that is trainable have no backward pass,
@@ -85,10 +85,10 @@ struct Settings {
   std::shared_ptr<const TestHooks> hooks = nullptr;  ///< engine_testing.h; null: none
 };
 
-/// By tensor that is trained in a subspace, after a step.
-struct ProjectorState {
+/// By tensor that is reduced, after a step.
+struct RefitState {
   std::size_t tensor = 0;
-  std::uint64_t fits = 0;  ///< times that its projectors were refitted
+  std::uint64_t fits = 0;  ///< times that its auxiliary fields were made
   double error = 0;        ///< running estimate of |G - P P' G Q Q'| / |G|, of the steps since; 0: of none
 };
 
@@ -122,13 +122,13 @@ class EngineStep {
   /// embedding_backward pass: d loss / d embedding output [tokens, columns].
   void embedding_backward(const std::byte* values);
 
-  // Backward pass, of a tensor that is trained in a subspace; see above. Error(bad_input) of any other. Gradients,
+  // Backward pass, of a tensor that is reduced; see above. Error(bad_input) of any other. Gradients,
   // tokens and samples lie in the memory that passes compute in.
 
-  [[nodiscard]] bool learns_projectors(std::size_t tensor) const;
+  [[nodiscard]] bool wants_whole_gradient(std::size_t tensor) const;
   /// The first are fitted at once; later ones are those of the next step, and are fitted beside the passes where there
   /// is room for the gradient.
-  void learn_projectors(std::size_t tensor, std::span<const float> gradient);
+  void whole_gradient(std::size_t tensor, std::span<const float> gradient);
   /// `tokens` rows of `in`, which are `in_stride` elements apart, times P (side 0) or Q (side 1): out [rank, tokens],
   /// both of the compute type, in the order of the passes' stream.
   void compress(std::size_t tensor, unsigned side, const std::byte* in, std::size_t in_stride, std::size_t tokens,
@@ -257,7 +257,7 @@ class EngineTelemetry {
   /// The order of a planned step as a picture (plan/step/picture.h). `format`: "svg" or "dot"; Error(bad_input) of any
   /// other.
   [[nodiscard]] std::string graph(std::string_view format) const;
-  [[nodiscard]] std::vector<ProjectorState> projectors() const;
+  [[nodiscard]] std::vector<RefitState> refits() const;
 
  protected:
   explicit EngineTelemetry(const sys::OfProcess<EngineParts>& parts) : parts_(parts) {}

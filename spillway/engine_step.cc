@@ -1,6 +1,6 @@
 // EngineStep: what is asked of a step, handed to the run.
 #include "spillway/engine_parts.h"
-#include "spillway/execute/element.h"
+#include "spillway/execute/arithmetic.h"
 #include "spillway/plan/conversion.h"
 
 namespace spillway {
@@ -49,11 +49,11 @@ void EngineStep::embedding_backward(const std::byte* values) {
   parts_->run().step().gradients().embedding(values);
 }
 
-bool EngineStep::learns_projectors(std::size_t tensor) const {
-  return parts_->run().step().gradients().learns_projectors(tensor);
+bool EngineStep::wants_whole_gradient(std::size_t tensor) const {
+  return parts_->run().step().gradients().wants_whole_gradient(tensor);
 }
-void EngineStep::learn_projectors(std::size_t tensor, std::span<const float> gradient) {
-  parts_->run().step().gradients().learn_projectors(tensor, gradient);
+void EngineStep::whole_gradient(std::size_t tensor, std::span<const float> gradient) {
+  parts_->run().step().gradients().whole_gradient(tensor, gradient);
 }
 void EngineStep::compress(std::size_t tensor, unsigned side, const std::byte* in, std::size_t in_stride,
                           std::size_t tokens, std::byte* out) {

@@ -42,12 +42,12 @@ std::string EngineTelemetry::graph(std::string_view format) const {
   return format == "svg" ? to_svg(outline) : to_dot(outline);
 }
 
-std::vector<ProjectorState> EngineTelemetry::projectors() const {
-  auto& subspaces = parts_->run().resources().subspaces();
-  std::vector<ProjectorState> out;
+std::vector<RefitState> EngineTelemetry::refits() const {
+  const auto& sink = parts_->run().resources().gradient_sink();
+  std::vector<RefitState> out;
   for (std::size_t t = 0; t < parts_->layout().tensors().size(); ++t) {
-    if (parts_->layout().tensors()[t].subspace.rank == 0) continue;
-    out.push_back({t, subspaces.fits(t), subspaces.error(t)});
+    if (!parts_->layout().tensors()[t].reduced.any()) continue;
+    out.push_back({t, sink.fits(t), sink.error(t)});
   }
   return out;
 }

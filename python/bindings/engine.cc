@@ -74,9 +74,9 @@ void bind_telemetry(PyEngine& engine) {
       .def("where", &Engine::where)
       .def("timeline", &Engine::timeline)
       .def("graph", &Engine::graph, "format"_a)
-      .def("projectors", [](const Engine& self) {
+      .def("refits", [](const Engine& self) {
         nlohmann::json out = nlohmann::json::array();
-        for (const auto& it : self.projectors()) {
+        for (const auto& it : self.refits()) {
           out.push_back(
               {{"tensor", self.layout().tensors()[it.tensor].spec.name}, {"fits", it.fits}, {"error", it.error}});
         }

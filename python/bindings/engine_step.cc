@@ -150,13 +150,13 @@ void bind_gradients(PyEngine& engine) {
       });
 }
 
-void bind_subspaces(PyEngine& engine) {
-  engine.def("learns_projectors", &Engine::learns_projectors)
-      .def("learn_projectors",
+void bind_reduced(PyEngine& engine) {
+  engine.def("wants_whole_gradient", &Engine::wants_whole_gradient)
+      .def("whole_gradient",
            [](Engine& self, std::size_t tensor, const Anywhere& gradient) {
              const nb::gil_scoped_release release;
              const auto n = gradient.size();
-             self.learn_projectors(tensor, {there<float>(self, gradient, n, "a gradient to learn from"), n});
+             self.whole_gradient(tensor, {there<float>(self, gradient, n, "a gradient to learn from"), n});
            })
       .def("compress",
            [](Engine& self, std::size_t tensor, unsigned side, const PassTokens& in, const PassTokens& out) {
@@ -243,7 +243,7 @@ void bind_engine_step(nb::module_& module, PyEngine& engine) {
       .def_ro("accumulator", &PyPass::accumulator);
   bind_passes(engine);
   bind_gradients(engine);
-  bind_subspaces(engine);
+  bind_reduced(engine);
   bind_losses(engine);
   bind_end(engine);
 }

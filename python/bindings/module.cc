@@ -53,6 +53,6 @@ NB_MODULE(_engine, module) {
   bind_optim(module);
   bind_optimizer(module);
   bind_packed(module);
-  bind_subspace(module);
+  bind_reduction(module);
   bind_timeline(module);
 }

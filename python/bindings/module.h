@@ -11,5 +11,5 @@ void bind_memory(nanobind::module_& module);
 void bind_optim(nanobind::module_& module);
 void bind_optimizer(nanobind::module_& module);
 void bind_packed(nanobind::module_& module);
-void bind_subspace(nanobind::module_& module);
+void bind_reduction(nanobind::module_& module);
 void bind_timeline(nanobind::module_& module);

@@ -10,12 +10,12 @@
 #include "module.h"
 #include "spillway/base/error.h"
 #include "spillway/device/work.h"
-#include "spillway/execute/element.h"
-#include "spillway/execute/subspaces.h"
 #include "spillway/optim/step.h"
 #include "spillway/plan/json.h"
+#include "spillway/sink/arithmetic.h"
 #include "spillway/state/rule.h"
 #include "spillway/subspace/matrix.h"
+#include "spillway/subspace/subspaces.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -88,12 +88,12 @@ struct Projections {
         subspaces(description, layout) {}
   const spillway::plan::Description description;
   const spillway::state::Layout layout;
-  spillway::execute::Subspaces subspaces;
+  spillway::subspace::Subspaces subspaces;
 };
 
 }  // namespace
 
-void bind_subspace(nb::module_& module) {
+void bind_reduction(nb::module_& module) {
   nb::class_<Matrix>(module, "SubspaceMatrix", "A weight [rows, columns] that trains in a subspace of its own.")
       .def(
           "__init__",
@@ -152,8 +152,8 @@ void bind_subspace(nb::module_& module) {
           "What the estimate is made of.");
   nb::class_<Projections>(module, "Projections", "Projectors of a description's matrices, as Engine has them.")
       .def(nb::init<const std::string&>(), "description"_a)
-      .def("learns_projectors", [](const Projections& self, std::size_t t) { return self.subspaces.learns(t); })
-      .def("learn_projectors",
+      .def("wants_whole_gradient", [](const Projections& self, std::size_t t) { return self.subspaces.learns(t); })
+      .def("whole_gradient",
            [](Projections& self, std::size_t tensor, const Given& gradient) {
              const nb::gil_scoped_release release;
              self.subspaces.learn(tensor, {gradient.data(), gradient.size()}, {});
@@ -162,8 +162,8 @@ void bind_subspace(nb::module_& module) {
            [](Projections& self, std::size_t tensor, unsigned side, const Tokens& in, const Tokens& out) {
              const nb::gil_scoped_release release;
              spillway::device::compute(
-                 spillway::device::Compress{.type = spillway::execute::element_of(self.description.computes()),
-                                            .projector = self.subspaces.side(tensor, side),
+                 spillway::device::Compress{.type = spillway::sink::element_of(self.description.computes()),
+                                            .by = self.subspaces.side(tensor, side),
                                             .in = bytes(in),
                                             .in_stride = in.shape(1),
                                             .tokens = in.shape(0),
@@ -180,7 +180,7 @@ void bind_subspace(nb::module_& module) {
         self.subspaces.end(true);
         self.subspaces.begin(0, 1);
         for (std::size_t t = 0; t < self.layout.tensors().size(); ++t) {
-          if (self.layout.tensors()[t].subspace.rank > 0) self.subspaces.open(t);
+          if (self.layout.tensors()[t].reduced.any()) self.subspaces.open(t);
         }
       });
   module.def(

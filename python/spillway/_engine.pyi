@@ -147,9 +147,9 @@ class Engine:
         """In a backward pass: one micro-batch's gradient of a tensor of the block (compute type, tensor's shape,
         contiguous). Micro-batches in rising order; a tensor that got none has gradient zero."""
     # In a backward pass, of a tensor with "subspace" (d = its rank); gradient() then takes S [d, d].
-    def learns_projectors(self, tensor: int) -> bool:
+    def wants_whole_gradient(self, tensor: int) -> bool:
         """Whether projectors are to be learned from this micro-batch's whole gradient before S is made."""
-    def learn_projectors(self, tensor: int, gradient: Any) -> None:
+    def whole_gradient(self, tensor: int, gradient: Any) -> None:
         """From a gradient [rows * columns], fp32; of what is not finite nothing is learned, and the step is skipped."""
     def compress(self, tensor: int, side: int, tokens: Any, out: Any) -> None:
         """tokens [n, rows] by P (side 0), or [n, columns] by Q (1), to out [d, n]; both of the compute type."""
@@ -157,7 +157,7 @@ class Engine:
         """This step's signs z [columns], fp32."""
     def sample(self, tensor: int, values: Any) -> None:
         """A micro-batch's G z [rows], fp32: for the estimate of what the projectors miss."""
-    def projectors(self) -> str:
+    def refits(self) -> str:
         """JSON [{"tensor": name, "fits": times learned, "error": running estimate of |G - P P' G Q Q'| / |G|}], after a
         step; 0 before the first sample after a fit."""
     def head_gradient(self, values: Any, micro_batch: int) -> None:
@@ -443,8 +443,8 @@ class Projections:
     """What `Engine` does of subspaces in passes, alone; see there. Every end_step() begins the next step."""
 
     def __init__(self, description: str) -> None: ...
-    def learns_projectors(self, tensor: int) -> bool: ...
-    def learn_projectors(self, tensor: int, gradient: Any) -> None: ...
+    def wants_whole_gradient(self, tensor: int) -> bool: ...
+    def whole_gradient(self, tensor: int, gradient: Any) -> None: ...
     def compress(self, tensor: int, side: int, tokens: Any, out: Any) -> None: ...
     def signs(self, tensor: int, out: Any) -> None: ...
     def sample(self, tensor: int, values: Any) -> None: ...

@@ -68,7 +68,7 @@ Launch of(const LossGradient& it) {
   return launch(name("loss_gradient", it.logits.type), it.logits.tokens, it);
 }
 Launch of(const Compress& it) {
-  return launch(name("compress", it.type), blocks_of(it.projector.columns * it.tokens), it);
+  return launch(name("compress", it.type), blocks_of(it.by.columns * it.tokens), it);
 }
 Launch of(const Apply& it) {
   return launch("spillway_apply", blocks_of(it.n), it);

@@ -261,7 +261,7 @@ SPILLWAY_ON_DEVICE inline void adamw_delta(const AdamWDeltaArguments& a, Grid gr
 /// Neighbouring threads take neighbouring tokens of one column, whose places are neighbours.
 template <class T>
 SPILLWAY_ON_DEVICE void compress(const Compress& a, Grid grid) {
-  const auto& r = a.projector;
+  const auto& r = a.by;
   for (auto i = grid.thread; i < r.columns * a.tokens; i += grid.threads) {
     const auto column = i / a.tokens, token = i - column * a.tokens;
     const auto group = column / r.nonzeros, end = r.first(group + 1);

@@ -129,10 +129,9 @@ void on_host(const Compress& it, const ParallelFor& parallel_for) {
   const auto with = [&]<class T>(const T* in, T* out) {
     parallel_for.run((it.tokens + kTokens - 1) / kTokens, [&](std::size_t tile) {
       thread_local std::vector<float> work;  // grows to its size and stays
-      work.resize(std::max(work.size(), kernels::compress_work(it.projector)));
+      work.resize(std::max(work.size(), kernels::compress_work(it.by)));
       const auto first = tile * kTokens, n = std::min(kTokens, it.tokens - first);
-      kernels::compress(it.projector, in + first * it.in_stride, it.in_stride, n, out + first, it.out_stride,
-                        work.data());
+      kernels::compress(it.by, in + first * it.in_stride, it.in_stride, n, out + first, it.out_stride, work.data());
     });
   };
   switch (it.type) {

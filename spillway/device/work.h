@@ -118,7 +118,7 @@ struct AdamWUpdate {
   kernels::UpdateStep step;  ///< of AdamW
 };
 
-/// AdamW on S of a subspace, fp32 moments, bf16 gradient: `delta` is what a weight of 0 becomes, in fp32.
+/// AdamW on a reduced gradient, fp32 moments, bf16 gradient: `delta` is what a weight of 0 becomes, in fp32.
 struct AdamWDelta {
   float* delta = nullptr;
   float *exp_avg = nullptr, *exp_avg_sq = nullptr;
@@ -130,7 +130,7 @@ struct AdamWDelta {
 /// out[c * out_stride + t] = sum over i of in[t * in_stride + i] * R[i, c]: kernels::compress().
 struct Compress {
   Element type = Element::bf16;  ///< of `in` and `out`
-  kernels::Projector projector;  ///< its values in the device's memory, too
+  kernels::Projector by;         ///< its values in the device's memory, too
   const std::byte* in = nullptr;
   std::uint64_t in_stride = 0, tokens = 0;  ///< elements from one token to the next
   std::byte* out = nullptr;                 ///< [columns][out_stride]
@@ -194,7 +194,7 @@ SPILLWAY_ON_DEVICE inline void take_sample(const Sample& it) noexcept {
   }
 }
 
-/// Does it here and now, on memory that the host reads. Allocates nothing, but what a thread works on for projectors
+/// Does it here and now, on memory that the host reads. Allocates nothing, but what a thread works on for Compress
 /// once for the largest.
 void compute(const Work& work, const ParallelFor& parallel_for);
 

@@ -1,19 +1,11 @@
-// Where the arithmetic of passes is done besides PyTorch's.
+// What room `sink` says of the arithmetic of passes, under the names of this room.
 #pragma once
 
-#include <cstddef>
-
-#include "spillway/device/device.h"
-#include "spillway/plan/device_workspace.h"
+#include "spillway/sink/arithmetic.h"
 
 namespace spillway::execute {
 
-/// A device, and the stream that passes are issued to.
-struct Arithmetic {
-  device::Device& device;
-  device::Stream stream = 0;
-  std::byte* workspace = nullptr;    ///< in its memory, of plan::device_workspace(); null: host memory of our own
-  plan::DeviceWorkspace sizes = {};  ///< of that
-};
+using sink::Arithmetic;
+using sink::element_of;
 
 }  // namespace spillway::execute

@@ -2,6 +2,8 @@
 
 #include <new>
 
+#include "spillway/execute/reductions.h"
+
 namespace spillway::execute {
 namespace {
 
@@ -18,26 +20,26 @@ void ChunkUpdate::Free::operator()(std::byte* memory) const noexcept {
 }
 
 ChunkUpdate::ChunkUpdate(const state::Layout& layout, const state::UpdateRule& rule)
-    : layout_(layout), rule_(rule), subspace_(layout, rule) {
+    : layout_(layout), rule_(rule), reduced_(make_reduced_update(layout, rule)) {
   const auto bytes = state::update_workspace(rule, layout);
   if (bytes > 0) workspace_.reset(static_cast<std::byte*>(::operator new(bytes, kAlignment)));
 }
 
 void ChunkUpdate::prepare(std::size_t chunk, const state::GroupPointers& groups) {
   const auto& it = layout_.chunks()[chunk];
-  if (it.subspace.rank > 0) subspace_.prepare(it, groups);
+  if (it.reduced.any()) reduced_->prepare(it, groups);
 }
 
 std::size_t ChunkUpdate::parts(std::size_t chunk) const noexcept {
   const auto& it = layout_.chunks()[chunk];
   if (it.whole) return rule_.optimizer->matrix->parts;
-  return it.subspace.rank > 0 ? 2 : 1;
+  return it.reduced.any() ? reduced_->parts() : 1;
 }
 
 std::size_t ChunkUpdate::tiles(std::size_t chunk, std::size_t part) const noexcept {
   const auto& it = layout_.chunks()[chunk];
   if (it.whole) return rule_.optimizer->matrix->tiles(it.rows, it.columns, part);
-  if (it.subspace.rank > 0) return part == 0 ? SubspaceUpdate::first_tiles(it) : SubspaceUpdate::tiles(it);
+  if (it.reduced.any()) return reduced_->tiles(it, part);
   return ceil_div(it.used, kUpdateTile);
 }
 
@@ -51,9 +53,7 @@ void ChunkUpdate::run(std::size_t chunk, const state::GroupPointers& groups, con
     return rule_.optimizer->matrix->run(matrix, step, part, tile);
   }
   const auto own = element_step(rule_, step);
-  if (it.subspace.rank > 0) {
-    return part == 0 ? subspace_.run_first(it, groups, own, tile) : subspace_.run(it, groups, own, tile);
-  }
+  if (it.reduced.any()) return reduced_->run(it, groups, own, part, tile);
   const auto begin = tile * kUpdateTile, end = std::min(begin + kUpdateTile, it.used);
   update_spans(layout_, rule_, chunk, groups, own, begin, end, [](const auto& located, const auto& its_step) {
     kernels::update(located.form, located.span, its_step);
@@ -62,7 +62,7 @@ void ChunkUpdate::run(std::size_t chunk, const state::GroupPointers& groups, con
 
 void ChunkUpdate::finish(std::size_t chunk, const state::GroupPointers& groups) {
   const auto& it = layout_.chunks()[chunk];
-  if (it.subspace.rank > 0) subspace_.finish(it, groups);
+  if (it.reduced.any()) reduced_->finish(it, groups);
 }
 
 }  // namespace spillway::execute

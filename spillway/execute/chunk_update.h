@@ -7,9 +7,9 @@
 #include <cstdint>
 #include <memory>
 
-#include "spillway/execute/subspace_update.h"
 #include "spillway/kernels/update.h"
 #include "spillway/optim/step.h"
+#include "spillway/sink/gradient_sink.h"
 #include "spillway/state/layout.h"
 #include "spillway/state/rule.h"
 
@@ -58,7 +58,7 @@ class ChunkUpdate {
 
   const state::Layout& layout_;
   const state::UpdateRule rule_;
-  SubspaceUpdate subspace_;
+  std::unique_ptr<sink::HostUpdate> reduced_;
   std::unique_ptr<std::byte, Free> workspace_;  ///< of matrix scope
 };
 

@@ -1,6 +1,6 @@
 #include "spillway/execute/conversion.h"
 
-#include "spillway/execute/element.h"
+#include "spillway/execute/arithmetic.h"
 #include "spillway/plan/conversion.h"
 
 namespace spillway::execute {

@@ -18,20 +18,20 @@ device::AdamWUpdate work_of(const kernels::UpdateSpan& span, const kernels::Upda
 }  // namespace
 
 DeviceUpdates::DeviceUpdates(const plan::Schedule& schedule, const state::Layout& layout, const state::UpdateRule& rule,
-                             Arenas arenas, const Subspaces& subspaces)
+                             Arenas arenas, const sink::GradientSink& sink)
     : schedule_(schedule),
       layout_(layout),
       rule_(rule),
       arenas_(arenas),
-      inside_(layout, rule, subspaces, reinterpret_cast<float*>(arenas.at(schedule, schedule.delta))) {}
+      reduced_(sink.make_device_update(rule, reinterpret_cast<float*>(arenas.at(schedule, schedule.delta)))) {}
 
 void DeviceUpdates::run(device::Device& device, device::Stream stream, plan::Index chunk) {
   const auto& it = schedule_.updated_at(chunk);
   const state::GroupPointers groups{.weight = arenas_.at(schedule_, it.weight),
                                     .state = arenas_.at(schedule_, it.state),
                                     .grad = arenas_.at(schedule_, it.grad)};
-  if (layout_.chunks()[chunk].subspace.rank > 0) {
-    return inside_.run(device, stream, layout_.chunks()[chunk], groups, step_);
+  if (layout_.chunks()[chunk].reduced.any()) {
+    return reduced_->run(device, stream, layout_.chunks()[chunk], groups, step_);
   }
   update_spans(layout_, rule_, chunk, groups, step_, 0, layout_.chunks()[chunk].used,
                [&](const auto& located, const auto& step) { device.run(stream, work_of(located.span, step)); });

@@ -1,15 +1,14 @@
 // Updates of chunks that live on a device or pass through it: work of the device, on a stream of their own.
 #pragma once
 
-#include <vector>
+#include <memory>
 
 #include "spillway/device/device.h"
 #include "spillway/execute/arenas.h"
 #include "spillway/execute/chunk_update.h"
-#include "spillway/execute/device_subspace_update.h"
-#include "spillway/execute/subspaces.h"
 #include "spillway/kernels/update.h"
 #include "spillway/plan/schedule.h"
+#include "spillway/sink/gradient_sink.h"
 #include "spillway/state/layout.h"
 #include "spillway/state/rule.h"
 
@@ -19,7 +18,7 @@ class DeviceUpdates {
  public:
   /// Of a rule that plan::no_device_update() has nothing against. All references must outlive it.
   DeviceUpdates(const plan::Schedule& schedule, const state::Layout& layout, const state::UpdateRule& rule,
-                Arenas arenas, const Subspaces& subspaces);
+                Arenas arenas, const sink::GradientSink& sink);
 
   /// What the pending updates apply; set while no update runs.
   void set(const optim::Step& step) noexcept { step_ = element_step(rule_, step); }
@@ -31,7 +30,7 @@ class DeviceUpdates {
   const state::Layout& layout_;
   const state::UpdateRule rule_;
   const Arenas arenas_;
-  DeviceSubspaceUpdate inside_;
+  const std::unique_ptr<sink::DeviceUpdate> reduced_;
   kernels::UpdateStep step_;
 };
 

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "spillway/base/error.h"
-#include "spillway/execute/element.h"
+#include "spillway/execute/arithmetic.h"
 
 namespace spillway::execute {
 namespace {
@@ -21,15 +21,14 @@ float* as_fp32(std::byte* at) {
 }  // namespace
 
 Gradients::Gradients(const plan::Schedule& schedule, const state::Layout& layout, const plan::Description& description,
-                     Arenas arenas, EmbeddingRows* rows, Subspaces& subspaces, Team& team, const Arithmetic& where)
+                     Arenas arenas, EmbeddingRows* rows, sink::GradientSink& sink, Team& team, const Arithmetic& where)
     : schedule_(schedule),
       layout_(layout),
       type_(description.type),
       given_(description.computes()),
       arenas_(arenas),
       rows_(rows),
-      subspaces_(subspaces),
-      estimates_(layout, subspaces, where),
+      sink_(sink),
       team_(team),
       where_(where),
       summed_(where.device.make_event()),
@@ -50,12 +49,12 @@ void Gradients::place_tensors(const state::UpdateRule& rule) {
     Place at;
     for (auto c = block.first_chunk; c < block.first_chunk + block.learning_chunks; ++c) {
       const auto& chunk = layout_.chunks()[c];
-      at.pair = at.grad + core_bytes(rule, chunk);
+      at.auxiliary = at.grad + core_bytes(rule, chunk);
       for (const auto& span : layout_.spans(c)) {
         if (span.tensor_first > 0) continue;
-        const auto inner = span.chunk_first;  // of a subspace 0
+        const auto inner = span.chunk_first;  // of what is reduced 0
         const auto bytes = state::field_bytes(rule_of(rule, chunk).type).grad;
-        places_[span.tensor] = {at.grad + inner * bytes, at.sum + inner, at.pair};
+        places_[span.tensor] = {at.grad + inner * bytes, at.sum + inner, at.auxiliary};
       }
       at.grad += grad_bytes(rule, chunk);
       at.sum += chunk.core;
@@ -68,13 +67,12 @@ void Gradients::begin(std::uint64_t micro_batches) {
   slots_.begin();
   rows_norm_ = 0;
   listed_ = false;
-  estimates_.begin();
 }
 
 void Gradients::open(const plan::Pass& pass) {
   pass_ = &pass;
   std::fill(seen_.begin(), seen_.end(), std::uint8_t{0});
-  if (pass.kind == plan::PassKind::backward) estimates_.open(layout_.blocks()[pass.block]);
+  if (pass.kind == plan::PassKind::backward) sink_.open(layout_.blocks()[pass.block]);
 }
 
 Gradients::Target Gradients::target(Bytes at, std::uint64_t sum_at, std::uint64_t elements,
@@ -94,14 +92,14 @@ Gradients::Target Gradients::target_of(std::size_t tensor) const {
   return target(places_[tensor].grad, places_[tensor].sum, it.core(), type);
 }
 
-/// S is complete: what an update needs beside it. A step whose gradients were not finite before any projectors could be
-/// learned is one to be skipped.
-void Gradients::finish_inside(std::size_t tensor, const Target& to, bool seen) {
+/// S is complete: what an update needs beside it. A step whose gradients were not finite before there was anything
+/// to reduce them by is one to be skipped.
+void Gradients::finish_reduced(std::size_t tensor, const Target& to, bool seen) {
   const auto first = slots_.tensor(tensor), count = device::square_tiles(to.elements);
   auto* const there = reinterpret_cast<std::byte*>(squares_ + first);
   if (!seen) where_.device.fill(where_.stream, there, 0, count * sizeof(double));
-  if (seen && !subspaces_.fitted(tensor)) where_.device.fill(where_.stream, there, kNotANumber, sizeof(double));
-  estimates_.close(tensor, {squares_ + first, count}, to.grad + (places_[tensor].pair - places_[tensor].grad));
+  if (seen && !sink_.ready(tensor)) where_.device.fill(where_.stream, there, kNotANumber, sizeof(double));
+  sink_.close(tensor, {squares_ + first, count}, to.grad + (places_[tensor].auxiliary - places_[tensor].grad));
 }
 
 void Gradients::wait() {
@@ -236,7 +234,7 @@ void Gradients::close() {
       if (seen_[i] == 0) {
         where_.device.fill(where_.stream, to.grad, 0, to.elements * state::field_bytes(to.type).grad);
       }
-      if (layout_.tensors()[number].subspace.rank > 0) finish_inside(number, to, seen_[i] != 0);
+      if (layout_.tensors()[number].reduced.any()) finish_reduced(number, to, seen_[i] != 0);
     }
   }
   if (pass_ != nullptr && pass_->kind == plan::PassKind::head_gradient && seen_[0] != 2) {
@@ -251,9 +249,9 @@ kernels::Norm Gradients::total() {
                        reinterpret_cast<std::byte*>(host_squares_.data()), reinterpret_cast<const std::byte*>(squares_),
                        host_squares_.size() * sizeof(double));
   }
-  estimates_.fetch();
+  sink_.fetch();
   wait();
-  estimates_.tell();
+  sink_.tell();
   return {slots_.total(host_squares_) + rows_norm_};
 }
 

@@ -10,31 +10,28 @@
 #include "spillway/device/device.h"
 #include "spillway/execute/arenas.h"
 #include "spillway/execute/arithmetic.h"
-#include "spillway/execute/estimates.h"
 #include "spillway/execute/rows.h"
 #include "spillway/execute/squares.h"
-#include "spillway/execute/subspaces.h"
 #include "spillway/execute/team.h"
 #include "spillway/kernels/gradient.h"
 #include "spillway/plan/description.h"
 #include "spillway/plan/schedule.h"
+#include "spillway/sink/gradient_sink.h"
 #include "spillway/state/layout.h"
 
 namespace spillway::execute {
 
 class Gradients {
  public:
-  /// `rows` may be null. The gradient of a tensor that is trained in a subspace is S. What is handed over is of the
+  /// `rows` may be null. The gradient of a tensor that is reduced is S. What is handed over is of the
   /// type that passes compute in, and stays until the stream has come to it. All references must outlive it.
   Gradients(const plan::Schedule& schedule, const state::Layout& layout, const plan::Description& description,
-            Arenas arenas, EmbeddingRows* rows, Subspaces& subspaces, Team& team, const Arithmetic& where);
+            Arenas arenas, EmbeddingRows* rows, sink::GradientSink& sink, Team& team, const Arithmetic& where);
 
   void begin(std::uint64_t micro_batches);
   void open(const plan::Pass& pass);
   /// One micro-batch's gradient of tensor number `tensor` of the open block, or of the open slice.
   void take(std::size_t tensor, const std::byte* values, std::uint64_t micro_batch);
-  /// Beside S, what the estimate of a subspace's errors needs of the micro-batch: see Estimates.
-  void take_seen(std::size_t tensor, std::span<const float> seen) { estimates_.take(tensor, seen); }
   void take_slice(const std::byte* values, std::uint64_t micro_batch);
   /// d loss / d output of the embedding, [tokens, columns], in host memory: the open pass is embedding_backward.
   void take_rows(const std::byte* values);
@@ -55,7 +52,7 @@ class Gradients {
   void place_tensors(const state::UpdateRule& rule);
   [[nodiscard]] Target target(Bytes at, std::uint64_t sum_at, std::uint64_t elements, state::ComputeType type) const;
   [[nodiscard]] Target target_of(std::size_t tensor) const;
-  void finish_inside(std::size_t tensor, const Target& to, bool seen);
+  void finish_reduced(std::size_t tensor, const Target& to, bool seen);
   void wait();
   void run(const device::Work& work) { where_.device.run(where_.stream, work); }
   void add(const Target& target, const std::byte* values, bool first);
@@ -77,14 +74,13 @@ class Gradients {
   const state::ComputeType type_, given_;  ///< of gradients as they are kept, and as they are handed over
   const Arenas arenas_;
   EmbeddingRows* const rows_;
-  Subspaces& subspaces_;
-  Estimates estimates_;
+  sink::GradientSink& sink_;
   Team& team_;
-  /// Where a layer's tensor lies in the gradients of its block, and S before its projectors.
+  /// Where a layer's tensor lies in the gradients of its block, and S before its auxiliary fields.
   struct Place {
     Bytes grad = 0;         ///< bytes from the start of the gradients
     std::uint64_t sum = 0;  ///< elements from the start of the sums
-    Bytes pair = 0;         ///< as `grad`: the projectors; of a subspace alone
+    Bytes auxiliary = 0;    ///< as `grad`: the auxiliary fields of what is reduced
   };
   std::vector<Place> places_;  ///< by tensor
   const Arithmetic where_;

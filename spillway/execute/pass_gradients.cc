@@ -7,11 +7,7 @@ namespace spillway::execute {
 using plan::PassKind;
 
 PassGradients::PassGradients(const RunPlan& plan, Resources& resources, const Passes& passes, Gradients& gradients)
-    : layout_(plan.layout),
-      resources_(resources),
-      passes_(passes),
-      gradients_(gradients),
-      compress_(plan.layout, plan.description.computes(), resources.subspaces(), resources.arithmetic()) {}
+    : layout_(plan.layout), resources_(resources), passes_(passes), gradients_(gradients) {}
 
 void PassGradients::require_trainable(const plan::Pass& pass, const char* call) const {
   if (pass.grad != plan::kNone) return;
@@ -33,40 +29,35 @@ void PassGradients::embedding(const std::byte* values) {
   gradients_.take_rows(values);
 }
 
-// ---- subspaces
+// ---- reduced
 
-Subspaces& PassGradients::subspaces(std::size_t tensor, const char* call) const {
+sink::GradientSink& PassGradients::sink_of(std::size_t tensor, const char* call) const {
   const auto& pass = passes_.open(PassKind::backward, call);
   if (tensor >= layout_.tensors().size() || layout_.tensors()[tensor].block != pass.block) {
     throw Error(ErrorCode::bad_input, text(call, " of tensor number ", tensor, " outside its block's pass"));
   }
-  return resources_.subspaces();
+  return resources_.gradient_sink();
 }
 
-bool PassGradients::learns_projectors(std::size_t tensor) const {
-  return subspaces(tensor, "learns_projectors()").learns(tensor);
+bool PassGradients::wants_whole_gradient(std::size_t tensor) const {
+  return sink_of(tensor, "wants_whole_gradient()").wants_whole(tensor);
 }
 
-void PassGradients::learn_projectors(std::size_t tensor, std::span<const float> gradient) {
-  auto& to = subspaces(tensor, "learn_projectors()");
-  to.check(tensor, gradient.size());
-  if (const auto room = to.leave(tensor); !room.empty()) return compress_.fetch(gradient, room);
-  to.learn(tensor, compress_.here(gradient), resources_.parallel_for());
+void PassGradients::whole_gradient(std::size_t tensor, std::span<const float> gradient) {
+  sink_of(tensor, "whole_gradient()").take_whole(tensor, gradient);
 }
 
 void PassGradients::compress(std::size_t tensor, unsigned side, const std::byte* in, std::size_t in_stride,
                              std::size_t tokens, std::byte* out) {
-  static_cast<void>(subspaces(tensor, "compress()"));
-  compress_.run(tensor, side, in, in_stride, tokens, out);
+  sink_of(tensor, "compress()").compress(tensor, side, in, in_stride, tokens, out);
 }
 
 void PassGradients::signs(std::size_t tensor, std::span<float> out) const {
-  subspaces(tensor, "signs()").signs(tensor, out);
+  sink_of(tensor, "signs()").signs(tensor, out);
 }
 
 void PassGradients::sample(std::size_t tensor, std::span<const float> seen) {
-  static_cast<void>(subspaces(tensor, "sample()"));
-  gradients_.take_seen(tensor, seen);
+  sink_of(tensor, "sample()").sample(tensor, seen);
 }
 
 }  // namespace spillway::execute

@@ -1,12 +1,10 @@
-// What the caller hands over in a block's backward pass: gradients, or what those of a matrix in a subspace are made
-// of.
+// What the caller hands over in a block's backward pass: gradients, or what those of a reduced matrix are made of.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <span>
 
-#include "spillway/execute/compress.h"
 #include "spillway/execute/gradients.h"
 #include "spillway/execute/passes.h"
 #include "spillway/execute/resources.h"
@@ -27,25 +25,23 @@ class PassGradients {
   /// d loss / d embedding output, [tokens, columns].
   void embedding(const std::byte* values);
 
-  // Of a tensor that is trained in a subspace:
+  // Of a tensor that is reduced, as sink::GradientSink has them:
 
-  [[nodiscard]] bool learns_projectors(std::size_t tensor) const;
-  void learn_projectors(std::size_t tensor, std::span<const float> gradient);
-  /// As Compress::run().
+  [[nodiscard]] bool wants_whole_gradient(std::size_t tensor) const;
+  void whole_gradient(std::size_t tensor, std::span<const float> gradient);
   void compress(std::size_t tensor, unsigned side, const std::byte* in, std::size_t in_stride, std::size_t tokens,
                 std::byte* out);
   void signs(std::size_t tensor, std::span<float> out) const;
   void sample(std::size_t tensor, std::span<const float> seen);
 
  private:
-  [[nodiscard]] Subspaces& subspaces(std::size_t tensor, const char* call) const;
+  [[nodiscard]] sink::GradientSink& sink_of(std::size_t tensor, const char* call) const;
   void require_trainable(const plan::Pass& pass, const char* call) const;
 
   const state::Layout& layout_;
   Resources& resources_;
   const Passes& passes_;
   Gradients& gradients_;
-  Compress compress_;
 };
 
 }  // namespace spillway::execute

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "spillway/execute/nodes.h"
+#include "spillway/execute/reductions.h"
 
 namespace spillway::execute {
 namespace {
@@ -18,13 +19,13 @@ memory::Arena map_arena(const RunPlan& plan, std::span<storage::Path* const> pat
 Resources::Resources(const RunPlan& plan, unsigned threads, std::span<storage::Path* const> paths)
     : resident_(plan.plan.resident),
       arena_(map_arena(plan, paths)),
-      subspaces_(plan.description, plan.layout),
+      sink_(make_sink(plan.description, plan.layout)),
       team_(std::max(1U, threads)),
       open_(open(plan)),
       cpu_(open_.device ? nullptr : device::make_cpu()),
       arithmetic_(make_arithmetic(plan)) {
   arithmetic_.device.use(parallel_for());
-  for (auto& room : subspaces_.rooms()) arithmetic_.device.register_host(std::as_writable_bytes(std::span(room)));
+  sink_->use(arithmetic_, parallel_for());
 }
 
 OpenDevice Resources::open(const RunPlan& plan) const {

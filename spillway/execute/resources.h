@@ -11,9 +11,9 @@
 #include "spillway/execute/arithmetic.h"
 #include "spillway/execute/device_options.h"
 #include "spillway/execute/run_plan.h"
-#include "spillway/execute/subspaces.h"
 #include "spillway/execute/team.h"
 #include "spillway/memory/arena.h"
+#include "spillway/sink/gradient_sink.h"
 #include "spillway/storage/path.h"
 
 namespace spillway::execute {
@@ -43,7 +43,7 @@ class Resources {
 
   [[nodiscard]] Team& team() noexcept { return team_; }
   [[nodiscard]] device::ParallelFor parallel_for();  ///< the same threads, for a device
-  [[nodiscard]] Subspaces& subspaces() noexcept { return subspaces_; }
+  [[nodiscard]] sink::GradientSink& gradient_sink() noexcept { return *sink_; }
 
  private:
   [[nodiscard]] OpenDevice open(const RunPlan& plan) const;
@@ -51,7 +51,7 @@ class Resources {
 
   const Bytes resident_;
   memory::Arena arena_;
-  Subspaces subspaces_;  ///< with memory that the device knows
+  const std::unique_ptr<sink::GradientSink> sink_;  ///< with memory that the device knows
   Team team_;
   OpenDevice open_;
   std::unique_ptr<device::Device> cpu_;  ///< where arithmetic is done when there is no other device

@@ -6,7 +6,7 @@
 
 #include "spillway/base/error.h"
 #include "spillway/device/typed.h"
-#include "spillway/execute/element.h"
+#include "spillway/execute/arithmetic.h"
 
 namespace spillway::execute {
 namespace {

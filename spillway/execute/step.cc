@@ -40,11 +40,11 @@ Step::Step(const Parts& parts, const StepPosition& at, bool recovered)
       protocol_(options_of(parts.plan), at, recovered),
       rows_(make_rows(parts.plan, parts.resources.host().data())),
       updater_(parts.plan.plan.schedule, layout_, parts.plan.description.rule(), parts.resources.host().data(),
-               rows_.get(), parts.resources.subspaces()),
+               rows_.get(), parts.resources.gradient_sink()),
       device_updates_(parts.plan.plan.schedule, layout_, parts.plan.description.rule(), parts.resources.arenas(),
-                      parts.resources.subspaces()),
+                      parts.resources.gradient_sink()),
       gradients_(parts.plan.plan.schedule, layout_, parts.plan.description, parts.resources.arenas(), rows_.get(),
-                 parts.resources.subspaces(), parts.resources.team(), parts.resources.arithmetic()),
+                 parts.resources.gradient_sink(), parts.resources.team(), parts.resources.arithmetic()),
       executor_(parts.plan.plan.schedule, parts.resources.host().data(), parts.store, updater_, cores_of(parts.plan),
                 {parts.resources.device(), parts.resources.stream(), &device_updates_}),
       passes_(parts.plan, parts.resources, rows_.get(), gradients_, executor_),
@@ -58,7 +58,7 @@ void Step::begin(const StepBegin& begin) {
   if (!begin.training) settle_updates();
   parts_.tensors.settle();
   if (begin.training) {
-    begin_subspaces();
+    begin_reduced();
     commit_unless_done();
   }
   if (rows_) rows_->begin(begin.ids);
@@ -92,36 +92,35 @@ void Step::check(const StepBegin& begin) const {
 
 void Step::check(const StepUpdate& update) const {
   protocol_.check(update);
-  if (update.weight_decay == 0 || !parts_.resources.subspaces().any()) return;
+  if (update.weight_decay == 0 || layout_.reduction() == nullptr) return;
   const auto& optimizer = *parts_.plan.description.optimizer;
   if (optimizer.decoupled_decay) return;
   throw Error(ErrorCode::bad_input,
-              text("weight_decay ", update.weight_decay, " with method lsp: ", optimizer.name,
-                   " adds it to the gradient, which is not there for a matrix that learns in a subspace; use adamw or "
-                   "lion, or weight_decay 0"));
+              text("weight_decay ", update.weight_decay, " with method ", layout_.reduction()->name, ": ",
+                   optimizer.name, " adds it to the gradient, which is not there for a matrix that learns in a ",
+                   layout_.reduction()->word, "; use adamw or lion, or weight_decay 0"));
 }
 
-/// The projectors that passes go by: those that the last update had.
-void Step::begin_subspaces() {
-  auto& subspaces = parts_.resources.subspaces();
-  if (!subspaces.any()) return;
-  if (!subspaces_read_) restore_subspaces();  // no update is pending after a start or a load
-  subspaces_read_ = true;
-  subspaces.begin(protocol_.position().updates, protocol_.scaler().scale());
+/// The auxiliary fields that passes go by: those that the last update had.
+void Step::begin_reduced() {
+  if (layout_.reduction() == nullptr) return;
+  if (!reduced_read_) restore_reduced();  // no update is pending after a start or a load
+  reduced_read_ = true;
+  parts_.resources.gradient_sink().begin(protocol_.position().updates, protocol_.scaler().scale());
 }
 
-void Step::restore_subspaces() {
+void Step::restore_reduced() {
   const auto rule = parts_.plan.description.rule();
   for (const auto& chunk : layout_.chunks()) {
-    if (chunk.subspace.rank == 0) continue;
+    if (!chunk.reduced.any()) continue;
     const auto* state = parts_.tiers.resident_state(chunk.id);
     if (state == nullptr) {
       auto* const scratch = parts_.resources.scratch().data();
       parts_.tiers.load(chunk.id, nullptr, scratch);
       state = scratch;
     }
-    parts_.resources.subspaces().restore(layout_.spans(chunk.id).front().tensor,
-                                         state + state_fields(rule, chunk).pair);
+    parts_.resources.gradient_sink().restore(layout_.spans(chunk.id).front().tensor,
+                                             state + state_fields(rule, chunk).auxiliary);
   }
 }
 
@@ -175,8 +174,7 @@ StepResult Step::decide(const kernels::Norm& norm, const StepUpdate& update) {
                  .clip = decision.clip,
                  .loss_scale = decision.loss_scale,
                  .skipped = decision.skipped};
-  auto& subspaces = parts_.resources.subspaces();
-  if (subspaces.any()) subspaces.end(!decision.skipped);
+  if (layout_.reduction() != nullptr) parts_.resources.gradient_sink().end(!decision.skipped);
   settle_early(decision, out);
   measure(out);
   return out;
@@ -249,7 +247,7 @@ void Step::load() {
   }
   settle_updates();
   protocol_.load();
-  subspaces_read_ = false;
+  reduced_read_ = false;
 }
 
 }  // namespace spillway::execute

@@ -72,8 +72,8 @@ class Step {
  private:
   void check(const StepBegin& begin) const;
   void check(const StepUpdate& update) const;
-  void begin_subspaces();
-  void restore_subspaces();
+  void begin_reduced();
+  void restore_reduced();
   [[nodiscard]] Publication publish();
   [[nodiscard]] Mode mode(const Publication& publication, bool passes, bool backward, bool early);
   void settle_early(const Decision& decision, StepResult& out);
@@ -89,7 +89,7 @@ class Step {
   Executor executor_;
   Passes passes_;
   PassGradients pass_gradients_;
-  bool subspaces_read_ = false;  ///< projectors in memory are those of the states
+  bool reduced_read_ = false;  ///< auxiliary fields in memory are those of the states
   double began_ = 0, stalled_before_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// The lanes of updates and of projector refits: for each NUMA node a thread that runs what is ready, the earliest
+// The lanes of updates and of background refits: for each NUMA node a thread that runs what is ready, the earliest
 // deadline first, and helpers that share an update's tiles with it; beside them the caller, while it waits.
 #pragma once
 

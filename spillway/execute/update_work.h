@@ -1,4 +1,4 @@
-// What the lanes of updates run: the arithmetic of an update and of a projector refit, in tiles that threads share.
+// What the lanes of updates run: the arithmetic of an update and of a background refit, in tiles that threads share.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,7 @@ class UpdateWork {
   virtual void run(plan::Index chunk, std::size_t part, std::size_t tile, bool early) = 0;
   virtual void finish(plan::Index /*chunk*/, bool /*early*/) {}  ///< once, after them
 
-  // The projector refit that a pass has left to do of a chunk that is trained in a subspace; by default none.
+  // The background refit that a pass has left to do of a reduced chunk; by default none.
   static constexpr unsigned kRefitParts = 3;
   virtual bool refits(plan::Index /*chunk*/) const { return false; }
   virtual void begin_refit(plan::Index /*chunk*/) {}  ///< once, before the tiles of the first part

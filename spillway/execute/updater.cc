@@ -6,13 +6,13 @@
 namespace spillway::execute {
 
 Updater::Updater(const plan::Schedule& schedule, const state::Layout& layout, const state::UpdateRule& rule,
-                 std::byte* arena, const EmbeddingRows* rows, Subspaces& subspaces)
+                 std::byte* arena, const EmbeddingRows* rows, sink::GradientSink& sink)
     : schedule_(schedule),
       layout_(layout),
       rule_(rule),
       arena_(arena),
       rows_(rows),
-      learned_(subspaces),
+      sink_(sink),
       undo_(schedule, arena) {
   std::size_t lanes = 1;
   for (plan::Index c = 0; c < layout.chunks().size(); ++c) lanes = std::max(lanes, unit_of(c) + 1);
@@ -55,12 +55,12 @@ void Updater::finish(plan::Index chunk, bool early) {
 }
 
 bool Updater::refits(plan::Index chunk) const {
-  return layout_.chunks()[chunk].subspace.rank > 0 && learned_.learned(tensor(chunk));
+  return layout_.chunks()[chunk].reduced.any() && sink_.refits(tensor(chunk));
 }
 
-/// On the host, where the gradient's record is or its projectors leave for where that is.
+/// On the host, where the gradient's record is or the new fields leave for where that is.
 void Updater::end_refit(plan::Index chunk) {
-  learned_.end_refit(tensor(chunk), at(schedule_.tasks[schedule_.refit_task[chunk]].to));
+  sink_.end_refit(tensor(chunk), at(schedule_.tasks[schedule_.refit_task[chunk]].to));
 }
 
 }  // namespace spillway::execute

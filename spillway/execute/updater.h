@@ -6,10 +6,10 @@
 #include "spillway/execute/chunk_update.h"
 #include "spillway/execute/executor.h"
 #include "spillway/execute/rows.h"
-#include "spillway/execute/subspaces.h"
 #include "spillway/execute/undo_log.h"
 #include "spillway/optim/step.h"
 #include "spillway/plan/schedule.h"
+#include "spillway/sink/gradient_sink.h"
 #include "spillway/state/layout.h"
 #include "spillway/state/rule.h"
 
@@ -19,7 +19,7 @@ class Updater : public UpdateWork {
  public:
   /// `rows` may be null (no embedding). All references must outlive it.
   Updater(const plan::Schedule& schedule, const state::Layout& layout, const state::UpdateRule& rule, std::byte* arena,
-          const EmbeddingRows* rows, Subspaces& subspaces);
+          const EmbeddingRows* rows, sink::GradientSink& sink);
 
   /// What the pending updates apply; set while no update runs.
   void set(const optim::Step& step) noexcept { step_ = step; }
@@ -38,11 +38,11 @@ class Updater : public UpdateWork {
   void finish(plan::Index chunk, bool early) override;
 
   [[nodiscard]] bool refits(plan::Index chunk) const override;
-  void begin_refit(plan::Index chunk) override { learned_.begin_refit(tensor(chunk)); }
+  void begin_refit(plan::Index chunk) override { sink_.begin_refit(tensor(chunk)); }
   [[nodiscard]] std::size_t refit_tiles(plan::Index chunk, unsigned part) const override {
-    return learned_.refit_tiles(tensor(chunk), part);
+    return sink_.refit_tiles(tensor(chunk), part);
   }
-  void run_refit(plan::Index /*chunk*/, unsigned part, std::size_t tile) override { learned_.fit(part, tile); }
+  void run_refit(plan::Index /*chunk*/, unsigned part, std::size_t tile) override { sink_.refit(part, tile); }
   void end_refit(plan::Index chunk) override;
 
  private:
@@ -59,7 +59,7 @@ class Updater : public UpdateWork {
   const state::UpdateRule rule_;
   std::byte* const arena_;
   const EmbeddingRows* const rows_;
-  Subspaces& learned_;
+  sink::GradientSink& sink_;
   const UndoLog undo_;
   std::vector<ChunkUpdate> updates_;  ///< by update lane
   optim::Step step_, early_step_;

@@ -139,7 +139,9 @@ std::uint64_t fingerprint(const plan::Description& description, const state::Lay
     if (!learns(tensor.spec.learning)) words += " frozen";
     if (tensor.spec.form != state::Form::as_run) words += text(' ', word_of(tensor.spec.form));
     if (tensor.whole) words += " whole";
-    if (tensor.subspace.rank > 0) words += text(" subspace ", tensor.subspace.rank, ' ', tensor.subspace.nonzeros);
+    if (tensor.reduced.any()) {
+      words += text(' ', tensor.reduced.by->word, ' ', tensor.reduced.rank, ' ', tensor.reduced.nonzeros);
+    }
     words += '\n';
   }
   return storage::checksum(std::as_bytes(std::span(words)), 0);

@@ -46,7 +46,7 @@ Rates rates_of(const Problem& problem, const Plan& plan) {
 }
 
 void count_peaks(const Problem& problem, const Room& room, Plan& plan) {
-  plan.subspaces = room.subspaces;
+  plan.auxiliary = room.auxiliary;
   plan.update_workspace = room.update_workspace;
   plan.dram_peak = room.fixed + plan.arena;
   if (problem.budget.device) plan.device_peak = problem.budget.device->work + plan.device_arena;

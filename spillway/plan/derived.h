@@ -17,8 +17,8 @@ struct StepShape {
 };
 
 /// Sets the seconds of every kind of pass in `rates`: products of each matrix, of which those of the weight's gradient
-/// are left out where it is frozen and few in a subspace; attention; and what is bound by memory, by the bytes that
-/// operations on each element read and write in a layer of the Llama family.
+/// are left out where it is frozen and few where it is reduced; attention; and what is bound by memory, by the bytes
+/// that operations on each element read and write in a layer of the Llama family.
 void derive_seconds(const Description& description, const state::Layout& layout, const StepShape& shape,
                     const ComputeRates& compute, Rates& rates);
 

@@ -15,13 +15,6 @@
 
 namespace spillway::plan {
 
-/// When projectors are learned again.
-struct SubspaceChecks {
-  std::uint64_t every = 100;  ///< updates between two looks at what a matrix's projectors miss; > 0
-  double threshold = 0.9;     ///< of that error, relative to the gradient: beyond it they are learned again; > 0
-  std::uint64_t rotate = 0;   ///< updates after which each matrix's are learned again whatever they miss; 0: never
-};
-
 /// The model and the largest step it will be asked for.
 struct Description {
   state::ComputeType type = state::ComputeType::bf16;  ///< of weights and of gradients, as they are kept and moved
@@ -37,7 +30,7 @@ struct Description {
   std::uint64_t tokens = 0;              ///< most tokens of a step, padding included
   std::uint64_t micro_batches = 1;       ///< most micro-batches of a step
   std::uint64_t chunk_elements = state::kDefaultChunkElements;
-  SubspaceChecks subspaces = {};  ///< of tensors that learn in subspaces
+  optim::RefitRule refits = {};  ///< of tensors that are reduced
 
   [[nodiscard]] constexpr state::ComputeType computes() const noexcept { return compute.value_or(type); }
   /// Whether layers multiply in a wider type than weights are kept in.

@@ -8,18 +8,16 @@ namespace spillway::plan {
 
 namespace {
 
-static_assert(sizeof(state::FitRecord) == kRecordFields * sizeof(double));
-
 /// Sums are of one backward pass at a time; records stay until the step ends.
 void add_estimates(const state::Layout& layout, DeviceWorkspace& out) {
   for (const auto& block : layout.blocks()) {
     std::uint64_t seen = 0, squares = 0;
     for (auto t = block.first_tensor; t < block.first_tensor + block.tensors; ++t) {
-      const auto& it = layout.tensors()[t].subspace;
-      if (it.rank == 0) continue;
+      const auto& it = layout.tensors()[t].reduced;
+      if (!it.any()) continue;
       seen += it.rows;
       squares += ceil_div(it.rows, kSquaresTile);
-      out.records += kRecordFields;
+      out.records += it.by->record / sizeof(double);
     }
     out.seen = std::max(out.seen, seen);
     out.seen_squares = std::max(out.seen_squares, squares);
@@ -28,17 +26,11 @@ void add_estimates(const state::Layout& layout, DeviceWorkspace& out) {
 
 }  // namespace
 
-std::uint64_t projector_floats(const state::Subspace& subspace) noexcept {
-  if (subspace.rank == 0) return 0;
-  const auto fields = state::pair_fields(subspace);
-  return fields.p_values + fields.q_values;
-}
-
 DeviceWorkspace device_workspace(const state::Layout& layout, bool tied_head, std::uint64_t tokens) {
   DeviceWorkspace out;
   for (const auto& tensor : layout.tensors()) {
     out.squares += ceil_div(tensor.core(), kSquaresTile);
-    out.projectors += projector_floats(tensor.subspace);
+    out.auxiliary += tensor.reduced.refitted_bytes() / sizeof(float);
   }
   add_estimates(layout, out);
   for (const auto& block : layout.blocks()) {

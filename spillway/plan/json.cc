@@ -53,6 +53,15 @@ state::Form parse_form(const json& tensor) {
   return name.empty() ? state::Form::as_run : state::parse_packed_form(name);
 }
 
+void parse_reduced(const json& tensor, const optim::Reduction& reduction, state::TensorSpec& out) {
+  const auto reduced = tensor.find(reduction.word);
+  if (reduced == tensor.end() || reduced->is_null()) return;
+  out.learning = state::Learning::reduced;
+  out.rank = count(*reduced, "rank");
+  out.nonzeros = count(*reduced, "nonzeros");
+  out.by = &reduction;
+}
+
 state::BlockSpec parse_block(const json& object) {
   state::BlockSpec out{get<std::string>(object, "name"), parse_role(get<std::string>(object, "role")), {}};
   for (const auto& tensor : get<json>(object, "tensors")) {
@@ -61,23 +70,19 @@ state::BlockSpec parse_block(const json& object) {
                            get<bool>(tensor, "frozen", false) ? state::Learning::frozen : state::Learning::full});
     out.tensors.back().form = parse_form(tensor);
     out.tensors.back().table = get<bool>(tensor, "table", false);
-    const auto subspace = tensor.find("subspace");
-    if (subspace == tensor.end() || subspace->is_null()) continue;
-    out.tensors.back().learning = state::Learning::subspace;
-    out.tensors.back().rank = count(*subspace, "rank");
-    out.tensors.back().nonzeros = count(*subspace, "nonzeros");
+    for (const auto* reduction : optim::reductions()) parse_reduced(tensor, *reduction, out.tensors.back());
   }
   return out;
 }
 
-SubspaceChecks parse_checks(const json& object) {
-  SubspaceChecks out;
+optim::RefitRule parse_refits(const json& object, const optim::Reduction& reduction) {
+  optim::RefitRule out;
   out.every = count(object, "check_every", static_cast<double>(out.every));
   out.threshold = get<double>(object, "threshold", out.threshold);
   out.rotate = count(object, "rotate", 0);
   if (out.every > 0 && out.threshold > 0) return out;
-  throw Error(ErrorCode::bad_input,
-              text("lsp_check_every is ", out.every, " and lsp_threshold ", out.threshold, "; both must be above 0"));
+  throw Error(ErrorCode::bad_input, text(reduction.name, "_check_every is ", out.every, " and ", reduction.name,
+                                         "_threshold ", out.threshold, "; both must be above 0"));
 }
 
 std::optional<double> parse_share(const json& placement, const char* key) {
@@ -127,7 +132,10 @@ Description parse_description(const std::string& input) {
   out.tokens = count(object, "tokens");
   out.micro_batches = std::max<std::uint64_t>(1, count(object, "micro_batches"));
   out.chunk_elements = count(object, "chunk_elements", static_cast<double>(state::kDefaultChunkElements));
-  out.subspaces = parse_checks(get<json>(object, "subspaces", json::object()));
+  for (const auto* reduction : optim::reductions()) {
+    const auto own = get<json>(object, text(reduction->word, "s").c_str(), json::object());
+    if (!own.empty()) out.refits = parse_refits(own, *reduction);
+  }
   return out;
 }
 

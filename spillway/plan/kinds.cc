@@ -18,7 +18,7 @@ std::vector<KindLabel> kind_labels() {
       out.push_back(label_of(Op::transfer, static_cast<Lane>(lane), static_cast<ObjectKind>(kind)));
     }
   }
-  out.push_back(label_of(Op::refit, Lane::refit, ObjectKind::projectors));
+  out.push_back(label_of(Op::refit, Lane::refit, ObjectKind::auxiliary));
   return out;
 }
 

@@ -14,7 +14,7 @@ namespace spillway::plan {
 enum class Op : std::uint8_t {
   compute,   ///< a pass of a block, by the caller
   update,    ///< of a chunk
-  refit,     ///< projectors of a chunk, in the background, from a gradient that a pass has left
+  refit,     ///< auxiliary fields of a chunk, in the background, from a gradient that a pass has left
   transfer,  ///< of bytes between a storage path or a device and the host's memory
 };
 
@@ -74,12 +74,12 @@ enum class ObjectKind : std::uint8_t {
   chunk,            ///< all that an update changes of it
   weight,           ///< of a chunk, as are the next two
   state,            ///< remainder and moments
-  gradient,         ///< of a matrix in a subspace: with what goes beside it
+  gradient,         ///< of what is reduced: with its auxiliary fields
   boundary,         ///< activation between two layers, by boundary
   sparse_gradient,  ///< of an embedding: its rows, by part
   hidden_gradient,  ///< of the hidden states that the embedding has made; there is one
   refit_record,     ///< of a chunk, for its refit
-  projectors,       ///< of a chunk
+  auxiliary,        ///< fields of a chunk, but the record
 };
 
 /// How timelines tell one object of a kind from another.
@@ -89,7 +89,8 @@ struct ObjectTraits {
   const char* name;    ///< in timelines, behind what the lane does
   const char* colour;  ///< a variable of the report's page
   Numbered numbered;
-  std::uint8_t lanes;  ///< that move it: bit n for lane n
+  std::uint8_t lanes;     ///< that move it: bit n for lane n
+  bool of_refit = false;  ///< it moves something only where a pass has left a background refit
 };
 
 [[nodiscard]] constexpr std::uint8_t lane_bits(std::initializer_list<Lane> lanes) noexcept {
@@ -108,8 +109,8 @@ inline constexpr std::array<ObjectTraits, 10> kObjects = {{
     {"activation", "c8", Numbered::by_number, kEveryTransfer},
     {"rows", "c7", Numbered::by_number, lane_bits({Lane::write})},
     {"hidden", "c6", Numbered::alone, lane_bits({Lane::from_device})},
-    {"record", "c7", Numbered::by_chunk, lane_bits({Lane::from_device})},
-    {"projectors", "c2", Numbered::by_chunk, lane_bits({Lane::to_device})},
+    {"record", "c7", Numbered::by_chunk, lane_bits({Lane::from_device}), true},
+    {"projectors", "c2", Numbered::by_chunk, lane_bits({Lane::to_device}), true},
 }};
 
 [[nodiscard]] constexpr const ObjectTraits& traits(ObjectKind kind) noexcept {

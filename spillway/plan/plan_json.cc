@@ -7,8 +7,8 @@
 #include "spillway/plan/far.h"
 #include "spillway/plan/living.h"
 #include "spillway/plan/planner.h"
+#include "spillway/plan/reduced_json.h"
 #include "spillway/plan/saved_choice.h"
-#include "spillway/plan/subspaces_json.h"
 
 namespace spillway::plan {
 namespace {
@@ -38,7 +38,7 @@ void add_memory(nlohmann::json& out, const Plan& plan, const state::UpdateRule& 
   add("engine", first, kEngineBytes);
   add("logits", first, plan.kept_logits);
   if (!budget.saved.on_device) add("saved activations", first, plan.saved);
-  add("projectors", first, plan.subspaces);
+  if (layout.reduction() != nullptr) add(layout.reduction()->auxiliary, first, plan.auxiliary);
   add("update workspace", first, plan.update_workspace);
   if (budget.device && budget.device->in_dram) add("simulated device", first, plan.device_arena);
   auto here = plan.dram_classes;
@@ -192,7 +192,8 @@ std::string to_json(const Plan& plan, const Description& description, const stat
   add_far_drives(out, plan, budget);
   add_saving(out, plan, budget);
   if (plan.in_full) {
-    out["subspaces"] = subspaces_json(subspace_share(description, layout), *plan.in_full, !no_help(plan));
+    out[text(layout.reduction()->word, "s")] =
+        reduced_json(reduced_share(description, layout), *plan.in_full, !no_help(plan));
   }
   const auto& prediction = plan.prediction;
   out["durability"] = name_of(plan.durability);

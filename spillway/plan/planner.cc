@@ -7,11 +7,11 @@
 #include "spillway/base/error.h"
 #include "spillway/plan/account.h"
 #include "spillway/plan/living.h"
+#include "spillway/plan/reduced_share.h"
 #include "spillway/plan/refusals.h"
 #include "spillway/plan/requests.h"
 #include "spillway/plan/saved_choice.h"
 #include "spillway/plan/search.h"
-#include "spillway/plan/subspace_share.h"
 
 namespace spillway::plan {
 namespace {
@@ -75,11 +75,10 @@ Plan plan_one(const Problem& problem, std::optional<UpdatedThere> there = {}) {
   return out;
 }
 
-/// Empty when nothing learns in a subspace.
+/// Empty when nothing is reduced.
 std::optional<InFull> plan_in_full(const Description& asked, const state::Layout& layout, const Budget& budget,
                                    const Rates& rates) {
-  const auto inside = [](const state::Tensor& it) { return it.subspace.rank > 0; };
-  if (std::ranges::none_of(layout.tensors(), inside)) return std::nullopt;
+  if (layout.reduction() == nullptr) return std::nullopt;
   const auto description = in_full(asked);
   const auto whole = description.layout();
   const auto slower = with_longer_products(rates, products_in_full(layout));
@@ -133,7 +132,7 @@ Plan plan_with(const Problem& problem) {
 }  // namespace
 
 Plan plan_alone(const Description& description, const state::Layout& layout, const Budget& budget, const Rates& alone) {
-  // Of passes as they were measured: none of these learned projectors.
+  // Of passes as they were measured: none of these had a refit.
   const auto rates = with_longer_products(alone, products_with_fits(description, layout));
   const auto with = [&](Durability durability) { return plan_with({description, layout, budget, rates, durability}); };
   if (!budget.durability && spills({description, layout, budget, rates})) {

@@ -28,7 +28,7 @@ struct KeepingTried {
   double step_seconds = 0;  ///< predicted
 };
 
-/// A plan of the same budgets, were every tensor that learns in a subspace to learn in full.
+/// A plan of the same budgets, were every tensor that is reduced to learn in full.
 struct InFull {
   bool fits = false;                ///< else what follows is 0
   double step_seconds = 0;          ///< predicted, with the products of whole gradients
@@ -44,7 +44,7 @@ struct Plan : LaidOut {
   Durability durability = Durability::none;
   bool ample = false;   ///< all that was tried had room: more DRAM would not change the plan. False says nothing
   Bytes resident = 0;   ///< bytes at its bottom that stay; above them, between steps, is scratch for one chunk at least
-  Bytes subspaces = 0;  ///< bytes of projectors and of work on subspaces, beside the arena
+  Bytes auxiliary = 0;  ///< bytes of auxiliary fields and of refits, beside the arena
   Bytes update_workspace = 0;  ///< bytes that updates of whole matrices work on, beside the arena
   Bytes dram_peak = 0;         ///< process + work + arena + kEngineBytes + both + kept_logits + saved, and the device's
                                ///< arena where that is in DRAM
@@ -66,7 +66,7 @@ struct Plan : LaidOut {
   std::vector<LivingTried> living_tried;  ///< what was compared; empty: the number was given, or there was no choice
   std::string living_why_not = {};        ///< why there was none, in words; empty: there was
   Simulation prediction;
-  std::optional<InFull> in_full;  ///< none: nothing learns in a subspace
+  std::optional<InFull> in_full;  ///< none: nothing is reduced
   std::size_t early_chunks = 0;   ///< updated during backward (Budget::updates), and
   Bytes undo = 0;                 ///< what their old versions take, which shares memory with what backward has let go
   double early_saves = 0;         ///< seconds of the predicted step; negative: early updates were asked for and cost

@@ -59,7 +59,7 @@ Bytes least_first_node(const Problem& problem, const Room& room, const Residency
   auto message = text(
       "does not fit in DRAM: the smallest plan for this placement needs ", human(room.fixed + arena),
       " (interpreter and libraries ", human(budget.process), ", PyTorch's working set ", human(budget.work), ", arena ",
-      human(arena), ", engine ", human(kEngineBytes + room.subspaces + room.update_workspace), "), and dram_budget is ",
+      human(arena), ", engine ", human(kEngineBytes + room.auxiliary + room.update_workspace), "), and dram_budget is ",
       human(budget.dram), ". It would fit with --dram_budget ", ceil_div(room.fixed + arena, MiB), "MiB");
   auto other = budget;
   if (!other.has_path()) other.paths.emplace_back();

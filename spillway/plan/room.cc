@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "spillway/plan/subspace_memory.h"
+#include "spillway/plan/auxiliary_memory.h"
 
 namespace spillway::plan {
 namespace {
@@ -28,10 +28,10 @@ Room room_of(const Problem& problem, Bytes device_arena) {
   const bool in_dram = budget.device && budget.device->in_dram;
   Room out;
   const auto nodes = std::max<std::size_t>(1, budget.nodes.size());
-  out.subspaces = subspace_bytes(problem.layout, nodes + (budget.device ? 1 : 0));
+  out.auxiliary = auxiliary_bytes(problem.layout, nodes + (budget.device ? 1 : 0));
   out.update_workspace = nodes * update_workspace(problem.description.rule(), problem.layout);
   out.fixed =
-      budget.process + budget.work + kEngineBytes + out.subspaces + out.update_workspace + (in_dram ? device_arena : 0);
+      budget.process + budget.work + kEngineBytes + out.auxiliary + out.update_workspace + (in_dram ? device_arena : 0);
   out.arena = budget.dram - std::min(budget.dram, out.fixed);
   out.nodes = capacities(budget);
   for (const auto& node : budget.nodes) out.arena += node.kind == NodeKind::file ? node.capacity : 0;

@@ -12,7 +12,7 @@ inline constexpr Bytes kEngineBytes = 24 * MiB;
 
 /// Bytes.
 struct Room {
-  Bytes subspaces = 0;         ///< of projectors and of work on subspaces
+  Bytes auxiliary = 0;         ///< of auxiliary fields and refits: auxiliary_bytes()
   Bytes update_workspace = 0;  ///< that updates of whole matrices work on
   Bytes fixed = 0;             ///< what the process holds beside the arena, both included
   Bytes arena = 0;             ///< what it may have

@@ -62,7 +62,7 @@ struct Task {
   Lane lane = Lane::compute;
   std::uint16_t unit = 0;  ///< which of the lanes of that kind; update: the node, an index into Budget::nodes
   Object what;
-  Place from, to;   ///< transfers; no buffer: a storage path. Refits: `to`, where projectors are learned
+  Place from, to;   ///< transfers; no buffer: a storage path. Refits: `to`, the auxiliary fields that they make
   Bytes bytes = 0;  ///< transfers: bytes moved; updates: elements; refits: as much of an update, of an average step
   std::uint32_t deadline =
       0;  ///< position that needs it, counted from the start of the instance; may exceed `positions`
@@ -80,11 +80,10 @@ struct Task {
   [[nodiscard]] const Place& on_device() const noexcept { return traits(lane).fetches ? to : from; }
 };
 
-/// Copies that only move something where a pass has left projectors to be refitted: next to nothing for the link, and
-/// in plans nothing.
+/// Copies that only move something where a pass has left a background refit: next to nothing for the link, and in
+/// plans nothing.
 [[nodiscard]] constexpr bool follows_refit(const Task& task) noexcept {
-  return task.op == Op::transfer &&
-         (task.what.kind == ObjectKind::refit_record || task.what.kind == ObjectKind::projectors);
+  return task.op == Op::transfer && traits(task.what.kind).of_refit;
 }
 
 enum class BufferClass : std::uint8_t {
@@ -158,7 +157,7 @@ struct Schedule {
   std::vector<Buffer> buffers;
   std::uint32_t positions = 0;
   std::vector<Index> update_task;  ///< by chunk; kNone: it does not learn
-  std::vector<Index> refit_task;   ///< by chunk; kNone: it does not learn in a subspace
+  std::vector<Index> refit_task;   ///< by chunk; kNone: it has no background refit
   Index delta = kNone;             ///< buffer on a device: the change of one S that is updated there; kNone: none is
   std::vector<Index> resident_weight;  ///< by block (layers) : buffer; kNone otherwise
   std::vector<Index> resident_slice;   ///< by chunk (tables): buffer; kNone otherwise

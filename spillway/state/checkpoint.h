@@ -65,8 +65,8 @@ struct SaveOptions {
 void save_weights(const ChunkStream& stream, const std::filesystem::path& directory, const SaveOptions& options = {});
 
 /// Writes residual.safetensors (bf16) or master.safetensors (fp16) and a file for each moment, with int8 one more for
-/// its scales, to `directory`, which is made when it is missing (its parent exists); with subspaces their projectors,
-/// too (saved_state.h).
+/// its scales, to `directory`, which is made when it is missing (its parent exists); the auxiliary fields of what is
+/// reduced, too (optim/reduction.h).
 void save_state(const ChunkStream& stream, const std::filesystem::path& directory);
 
 /// Inverts save_weights and save_state bit for bit; moments of another format are converted (moments.h). Returns the

@@ -22,20 +22,16 @@ std::uint64_t checked_elements(const TensorSpec& spec) {
   return elements;
 }
 
-Subspace checked_subspace(const TensorSpec& spec, BlockRole role) {
-  if (spec.learning != Learning::subspace) return {};
+optim::Reduced checked_reduction(const TensorSpec& spec, BlockRole role) {
+  if (spec.learning != Learning::reduced) return {};
   const auto refuse = [&](const std::string& why) {
-    throw Error(ErrorCode::bad_input, text("tensor ", spec.name, " cannot learn in a subspace: ", why));
+    throw Error(ErrorCode::bad_input, text("tensor ", spec.name, " cannot learn in a ", spec.by->word, ": ", why));
   };
   if (role != BlockRole::layer || spec.shape.size() != 2) refuse("only matrices inside layers can");
   if (spec.form != Form::as_run) refuse(text("it is kept in ", spec.form == Form::fp32 ? "fp32" : word_of(spec.form)));
-  const Subspace out{static_cast<std::uint64_t>(spec.shape[0]), static_cast<std::uint64_t>(spec.shape[1]), spec.rank,
-                     spec.nonzeros};
-  if (out.nonzeros == 0 || out.rank == 0 || out.rank % out.nonzeros != 0 ||
-      out.rank > std::min(out.rows, out.columns)) {
-    refuse(text("it is ", out.rows, " x ", out.columns, ", lsp_rank ", out.rank, " and lsp_nonzeros ", out.nonzeros,
-                "; the rank must be a multiple of lsp_nonzeros and at most the smaller side"));
-  }
+  const optim::Reduced out{static_cast<std::uint64_t>(spec.shape[0]), static_cast<std::uint64_t>(spec.shape[1]),
+                           spec.rank, spec.nonzeros, spec.by};
+  if (const auto why = out.by->refusal(out); !why.empty()) refuse(why);
   return out;
 }
 
@@ -48,7 +44,7 @@ void check_form(const TensorSpec& spec, BlockRole role) {
 }  // namespace
 
 std::vector<std::int64_t> Tensor::core_shape() const {
-  const auto rank = static_cast<std::int64_t>(subspace.rank);
+  const auto rank = static_cast<std::int64_t>(reduced.rank);
   return rank > 0 ? std::vector{rank, rank} : spec.shape;
 }
 
@@ -85,11 +81,13 @@ Block& Layout::add_block(const BlockSpec& spec) {
     tensors_.push_back({.spec = tensor, .block = blocks_.size() - 1, .elements = checked_elements(tensor)});
     tensors_.back().spec.form = form_in(tensor.form, type_);
     check_form(tensors_.back().spec, spec.role);
-    tensors_.back().subspace = checked_subspace(tensors_.back().spec, spec.role);
-    if (scope_ == optim::Scope::matrix && tensors_.back().subspace.rank > 0) {
+    tensors_.back().reduced = checked_reduction(tensors_.back().spec, spec.role);
+    if (scope_ == optim::Scope::matrix && tensors_.back().reduced.any()) {
       throw Error(ErrorCode::bad_input,
-                  text("tensor ", tensor.name, " cannot learn in a subspace: its optimizer updates whole matrices"));
+                  text("tensor ", tensor.name, " cannot learn in a ", tensors_.back().reduced.by->word,
+                       ": its optimizer updates whole matrices"));
     }
+    if (tensors_.back().reduced.any()) reduction_ = tensors_.back().reduced.by;
     tensors_.back().whole = is_whole(tensors_.back().spec, spec.role);
     parameters_ += tensors_.back().elements;
     if (learns(tensor.learning)) learning_parameters_ += tensors_.back().elements;
@@ -130,13 +128,13 @@ void Layout::add_chunk(std::uint64_t first, std::uint64_t used, Learning learnin
       chunk.rows = static_cast<std::uint64_t>(tensor.spec.shape[0]);
       chunk.columns = static_cast<std::uint64_t>(tensor.spec.shape[1]);
     }
-    if (learning == Learning::subspace) {
-      chunk.subspace = tensor.subspace;
+    if (learning == Learning::reduced) {
+      chunk.reduced = tensor.reduced;
       chunk.core = round_up(tensor.core(), kChunkGranule);
     }
     if (tensor.core() >= kSmallTensor) continue;
     spans.back().small = chunk.small;
-    chunk.small += round_up(learning == Learning::subspace ? tensor.core() : values, kSmallGranule);
+    chunk.small += round_up(learning == Learning::reduced ? tensor.core() : values, kSmallGranule);
   }
   largest_chunk_ = std::max(largest_chunk_, chunk.elements);
   block.chunks += 1;
@@ -154,7 +152,7 @@ void Layout::add_layer(const BlockSpec& spec) {
   add_block(spec);
   std::uint64_t begin = 0;
   for (const auto learning : kLearnings) {
-    if (learning != Learning::subspace) {
+    if (learning != Learning::reduced) {
       for (const auto form : kForms) begin = add_range(begin, learning, form);
     }
     begin = add_matrices(begin, learning);
@@ -187,7 +185,7 @@ std::uint64_t Layout::add_range(std::uint64_t begin, Learning learning, Form for
 std::uint64_t Layout::add_matrices(std::uint64_t begin, Learning learning) {
   const auto first = blocks_.back().first_tensor, last = first + blocks_.back().tensors;
   const auto alone = [&](std::size_t i) {
-    return tensors_[i].spec.learning == learning && (tensors_[i].whole || tensors_[i].subspace.rank > 0);
+    return tensors_[i].spec.learning == learning && (tensors_[i].whole || tensors_[i].reduced.any());
   };
   for (auto i = first; i < last; ++i) {
     if (!alone(i)) continue;

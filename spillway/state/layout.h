@@ -12,39 +12,32 @@
 
 #include "spillway/base/bytes.h"
 #include "spillway/optim/descriptor.h"
+#include "spillway/optim/reduction.h"
 #include "spillway/state/form.h"
 
 namespace spillway::state {
 
 /// How a tensor takes part in learning. In a layer those of one way lie together, in this order: what learns first.
 enum class Learning : std::uint8_t {
-  full,      ///< has a gradient, and a state of its own
-  subspace,  ///< a matrix that has both in a small space alone (docs/decisions/0004-subspaces.md)
-  frozen,    ///< has neither: its weight is read and never written
+  full,     ///< has a gradient, and a state of its own
+  reduced,  ///< a matrix that has both in a smaller shape alone (optim/reduction.h)
+  frozen,   ///< has neither: its weight is read and never written
 };
-inline constexpr std::array kLearnings{Learning::full, Learning::subspace, Learning::frozen};
+inline constexpr std::array kLearnings{Learning::full, Learning::reduced, Learning::frozen};
 
 [[nodiscard]] constexpr bool learns(Learning learning) noexcept {
   return learning != Learning::frozen;
 }
-
-/// Where a matrix [rows, columns] learns: S = P' G Q [rank, rank], with `nonzeros` values in each row of P and Q.
-struct Subspace {
-  std::uint64_t rows = 0, columns = 0;
-  std::uint64_t rank = 0, nonzeros = 0;  ///< 0: there is none
-
-  [[nodiscard]] constexpr std::uint64_t elements() const noexcept { return rank * rank; }
-  friend bool operator==(const Subspace&, const Subspace&) = default;
-};
 
 struct TensorSpec {
   std::string name;                 ///< as in the checkpoint, e.g. "model.layers.0.mlp.up_proj.weight"
   std::vector<std::int64_t> shape;  ///< all dimensions > 0
   bool decay = false;               ///< weight decay applies
   Learning learning = Learning::full;
-  std::uint64_t rank = 0, nonzeros = 0;  ///< of Subspace, for Learning::subspace; else 0
+  std::uint64_t rank = 0, nonzeros = 0;  ///< of optim::Reduced, for Learning::reduced; else 0
   Form form = Form::as_run;
   bool table = false;  ///< of two dimensions, and no matrix of a product: an embedding beside the first, a score
+  const optim::Reduction* by = optim::Reduced{}.by;  ///< for Learning::reduced; those of a layout are the same
 };
 
 /// How a block takes part in a step.
@@ -63,19 +56,19 @@ struct BlockSpec {
 /// Where one tensor lies in its block.
 struct Tensor {
   TensorSpec spec;
-  std::size_t block = 0;       ///< index into Layout::blocks()
-  std::uint64_t first = 0;     ///< where it begins, in elements of the compute type from the start of the block
-  std::uint64_t elements = 0;  ///< product of the shape
-  Subspace subspace = {};      ///< Learning::subspace alone
-  bool whole = false;          ///< a matrix that is a chunk of its own, since its optimizer needs all of it
+  std::size_t block = 0;        ///< index into Layout::blocks()
+  std::uint64_t first = 0;      ///< where it begins, in elements of the compute type from the start of the block
+  std::uint64_t elements = 0;   ///< product of the shape
+  optim::Reduced reduced = {};  ///< Learning::reduced alone
+  bool whole = false;           ///< a matrix that is a chunk of its own, since its optimizer needs all of it
 
   /// Elements of its gradient and its moments, and their shape; of what is frozen they mean nothing.
-  [[nodiscard]] std::uint64_t core() const noexcept { return subspace.rank > 0 ? subspace.elements() : elements; }
+  [[nodiscard]] std::uint64_t core() const noexcept { return reduced.any() ? reduced.elements() : elements; }
   [[nodiscard]] std::vector<std::int64_t> core_shape() const;
 };
 
 /// What moves together: a contiguous range of a block, all of whose tensors learn in the same way. A matrix that an
-/// optimizer of matrix scope updates, or that learns in a subspace, is a chunk of its own: an update needs all of it.
+/// optimizer of matrix scope updates, or whose gradient is reduced, is a chunk of its own: an update needs all of it.
 /// Tensors of another form than the run's have chunks of their own, too, whose values take the place of elements
 /// (Packing), so that whatever moves or places bytes need not know of them.
 struct Chunk {
@@ -86,11 +79,11 @@ struct Chunk {
   std::uint64_t used = 0;      ///< elements from `first` on that belong to the block (gaps between tensors included)
   std::uint64_t small = 0;     ///< room for the elements of small tensors, each span padded to kSmallGranule
   Learning learning = Learning::full;
-  std::uint64_t core = 0;    ///< values of its gradient and its moments: values(); of a subspace its own, padded; or 0
-  Subspace subspace = {};    ///< Learning::subspace alone
-  Form form = Form::as_run;  ///< of all its tensors
-  Packing packing = {};      ///< of that form
-  bool whole = false;        ///< it is one matrix [rows, columns], which an optimizer of matrix scope updates
+  std::uint64_t core = 0;  ///< values of its gradient and its moments: values(); of a reduced one its own, padded; or 0
+  optim::Reduced reduced = {};  ///< Learning::reduced alone
+  Form form = Form::as_run;     ///< of all its tensors
+  Packing packing = {};         ///< of that form
+  bool whole = false;           ///< it is one matrix [rows, columns], which an optimizer of matrix scope updates
   std::uint64_t rows = 0, columns = 0;  ///< of such a matrix; else 0
   std::uint64_t index = 0;  ///< number of its first value in the block, wherever chunks end: what random numbers go by
 
@@ -121,7 +114,7 @@ struct Block {
   std::size_t first_chunk = 0, chunks = 0;    ///< range in Layout::chunks()
   std::uint64_t elements = 0;                 ///< sum of its chunks' `elements`
   std::size_t learning_chunks = 0;            ///< of its chunks the first so many learn, and
-  std::uint64_t learning_elements = 0;        ///< of its elements, subspaces by their matrices
+  std::uint64_t learning_elements = 0;        ///< of its elements, reduced ones by their matrices
   std::uint64_t rows = 0, columns = 0;        ///< embedding and head: shape of the table; else 0
   std::uint64_t slice_rows = 0;               ///< embedding and head: rows of every slice but the last
   bool packed = false;                        ///< it has chunks whose form is_packed()
@@ -142,9 +135,9 @@ class Layout {
   /// What learns in another way than the tensors before it, or has another form, begins a chunk. `scope`: of the
   /// optimizer; of matrix scope each matrix of a layer that learns in full and is stored as the run's type is a whole
   /// chunk. `type`: of the run's weights. Throws Error(bad_input) naming the tensor for an empty block, an empty or
-  /// repeated name, a dimension <= 0, a table that is not of two dimensions, learns in a subspace or has a form of its
-  /// own, a packed form of what learns or lies outside layers, a subspace of what is no matrix or has a form of its
-  /// own, or one whose rank is no multiple of its nonzeros or larger than a side.
+  /// repeated name, a dimension <= 0, a table that is not of two dimensions, is reduced or has a form of its own,
+  /// a packed form of what learns or lies outside layers, and what is reduced and is no matrix, has a form of its own,
+  /// or has a shape that its reduction refuses.
   explicit Layout(const std::vector<BlockSpec>& blocks, std::uint64_t chunk_elements = kDefaultChunkElements,
                   std::uint64_t alignment = kTensorAlignment, ComputeType type = ComputeType::bf16,
                   optim::Scope scope = optim::Scope::element);
@@ -159,6 +152,8 @@ class Layout {
   /// Of these, elements of tensors that learn.
   [[nodiscard]] std::uint64_t learning_parameters() const noexcept { return learning_parameters_; }
   [[nodiscard]] std::uint64_t largest_chunk() const noexcept { return largest_chunk_; }
+  /// How matrices are reduced; null: none is.
+  [[nodiscard]] const optim::Reduction* reduction() const noexcept { return reduction_; }
 
  private:
   void add_layer(const BlockSpec& spec);
@@ -175,6 +170,7 @@ class Layout {
   optim::Scope scope_;
   std::uint64_t parameters_ = 0, learning_parameters_ = 0;
   std::uint64_t largest_chunk_ = 0;
+  const optim::Reduction* reduction_ = nullptr;
   std::vector<Block> blocks_;
   std::vector<Tensor> tensors_;
   std::vector<Chunk> chunks_;

@@ -33,7 +33,7 @@ Located locate(const UpdateRule& of_all, const Chunk& chunk, const Span& span, c
   const auto bytes = field_bytes(rule.type);
   const auto fields = state_fields(rule, chunk);
   auto* const state = has_state(chunk.learning) ? groups.state : nullptr;
-  const bool inside = chunk.learning == Learning::subspace;
+  const bool inside = chunk.learning == Learning::reduced;
   const auto kept = moments_of(rule.format, span.is_small());
   const bool apart = rule.format == StateFormat::int8 && kept == kernels::Moments::fp32;
   Located out{.form = {.weights = form_of(rule).weights, .moments = kept},
@@ -118,7 +118,7 @@ std::vector<NamedArray> state_arrays(const UpdateRule& of_all, const Chunk& chun
   for (std::size_t m = 0; m < rule.moments() && rule.format == StateFormat::int8; ++m) {
     add(rule.optimizer->fields[m], fields.small[m], chunk.small, sizeof(float), 0);
   }
-  add("projectors", fields.pair, pair_fields(chunk.subspace).bytes / sizeof(float), sizeof(float), 1);
+  add(chunk.reduced.by->auxiliary, fields.auxiliary, chunk.reduced.auxiliary_bytes() / sizeof(float), sizeof(float), 1);
   return out;
 }
 

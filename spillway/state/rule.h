@@ -13,7 +13,6 @@
 
 #include "spillway/base/bytes.h"
 #include "spillway/kernels/form_bytes.h"
-#include "spillway/kernels/project.h"
 #include "spillway/kernels/update.h"
 #include "spillway/optim/optimizers.h"
 #include "spillway/state/layout.h"
@@ -78,40 +77,14 @@ using kernels::moment_bytes;
   return moment_bytes(moments_of(format, false));
 }
 
-/// What is known of the projectors of a subspace beside their values; plain data, part of what is saved.
-struct FitRecord {
-  double fits = 0;                 ///< times that they were learned; 0: never, their values are 0
-  double captured = 0, whole = 0;  ///< subspace::Bias, of the steps since
-  double samples = 0;              ///< the same
-  double begun = 0;                ///< updates of the run after which the moments were begun anew; 0: with the run
-  std::array<double, 3> spare = {};
-  friend bool operator==(const FitRecord&, const FitRecord&) = default;
-};
-static_assert(sizeof(FitRecord) == 64);
-
-/// The projectors of a subspace as they lie in a state group and behind S in a gradient, in bytes from their start: the
-/// record, then the values of P and of Q as kernels::Projector reads them.
-struct PairFields {
-  std::uint64_t p_values = 0, q_values = 0;
-  Bytes p = 0, q = 0, bytes = 0;  ///< `bytes` of all; 0 where there is no subspace
-};
-
-[[nodiscard]] constexpr PairFields pair_fields(const Subspace& subspace) noexcept {
-  if (subspace.rank == 0) return {};
-  const auto values = [&](std::uint64_t rows) { return subspace.nonzeros * (rows + kernels::kProjectorPad); };
-  PairFields out{.p_values = values(subspace.rows), .q_values = values(subspace.columns), .p = sizeof(FitRecord)};
-  out.q = out.p + out.p_values * sizeof(float);
-  out.bytes = out.q + out.q_values * sizeof(float);
-  return out;
-}
-
 /// The arrays of a state group, in bytes from its start: first the rest, then the moments, then, int8 only, scales and
-/// the moments of small tensors, as Span::small numbers them, at last the projectors of a subspace. Optimizers of one
-/// moment leave the second of each empty. What is frozen has none of them; in a subspace the moments are those of S.
+/// the moments of small tensors, as Span::small numbers them, at last the auxiliary fields of what is reduced.
+/// Optimizers of one moment leave the second of each empty. What is frozen has none of them; reduced, the moments are
+/// those of S.
 struct StateFields {
   std::array<Bytes, 2> moments = {}, scales = {}, small = {};
-  Bytes pair = 0;   ///< PairFields
-  Bytes bytes = 0;  ///< of the whole group; a multiple of 4096
+  Bytes auxiliary = 0;  ///< optim::Reduced::auxiliary_bytes()
+  Bytes bytes = 0;      ///< of the whole group; a multiple of 4096
 };
 
 [[nodiscard]] constexpr StateFields state_fields(const UpdateRule& of_all, const Chunk& chunk) noexcept {
@@ -131,8 +104,8 @@ struct StateFields {
     place(out.small, chunk.small * sizeof(float));
   }
   out.bytes = round_up(out.bytes, Bytes{8});
-  out.pair = out.bytes;
-  out.bytes += pair_fields(chunk.subspace).bytes;
+  out.auxiliary = out.bytes;
+  out.bytes += chunk.reduced.auxiliary_bytes();
   out.bytes = round_up(out.bytes, Bytes{4096});
   return out;
 }
@@ -144,20 +117,20 @@ struct StateFields {
 [[nodiscard]] constexpr Bytes state_bytes(const UpdateRule& rule, const Chunk& chunk) noexcept {
   return state_fields(rule, chunk).bytes;
 }
-/// Of a gradient, before the projectors that S was made with.
+/// Of a gradient, before the auxiliary fields that a reduced one was made with.
 [[nodiscard]] constexpr Bytes core_bytes(const UpdateRule& rule, const Chunk& chunk) noexcept {
   return chunk.core * field_bytes(rule_of(rule, chunk).type).grad;
 }
 [[nodiscard]] constexpr Bytes grad_bytes(const UpdateRule& rule, const Chunk& chunk) noexcept {
-  return core_bytes(rule, chunk) + round_up(pair_fields(chunk.subspace).bytes, Bytes{4096});
+  return core_bytes(rule, chunk) + round_up(chunk.reduced.auxiliary_bytes(), Bytes{4096});
 }
 
-/// What an update costs, counted in elements that learn in full, by the bytes that it moves: of a subspace the update
-/// of S, and a weight that is read and written with its rest; of a whole matrix what its optimizer says.
+/// What an update costs, counted in elements that learn in full, by the bytes that it moves: of a reduced one the
+/// update of S, and a weight that is read and written with its rest; of a whole matrix what its optimizer says.
 [[nodiscard]] constexpr std::uint64_t update_elements(const UpdateRule& of_all, const Chunk& chunk) noexcept {
   const auto rule = rule_of(of_all, chunk);
   if (chunk.whole) return rule.optimizer->matrix->cost(chunk.rows, chunk.columns);
-  if (chunk.subspace.rank == 0) return chunk.values();
+  if (!chunk.reduced.any()) return chunk.values();
   const auto bytes = field_bytes(rule.type);
   const auto rewritten = 2 * (bytes.weight + rest_bytes(rule.type));
   const auto all = rewritten + 2 * rule.moments() * moment_bytes(rule.format) + bytes.grad;
@@ -216,8 +189,8 @@ struct Located {
 };
 [[nodiscard]] Located locate(const UpdateRule& rule, const Chunk& chunk, const Span& span, const GroupPointers& groups,
                              std::uint64_t first, std::uint64_t n);
-/// Of a subspace locate() has weight and rest alone. This has gradient and moments of elements [first, first + n) of S,
-/// whose weight is the caller's own, in fp32.
+/// Of what is reduced locate() has weight and rest alone. This has gradient and moments of elements [first, first + n)
+/// of S, whose weight is the caller's own, in fp32.
 [[nodiscard]] Located locate_core(const UpdateRule& rule, const Chunk& chunk, const GroupPointers& groups,
                                   std::uint64_t first, std::uint64_t n);
 

@@ -68,36 +68,17 @@ struct ScaleSpan {
   std::uint64_t first, count;
 };
 
-/// The arrays of a span: its weight and rest, and its moments, which are those of S where it learns in a subspace.
+/// The arrays of a span: its weight and rest, and its moments, which are those of S where it is reduced.
 struct Places {
   Places(const UpdateRule& rule, const Chunk& chunk, const Span& of, const GroupPointers& groups)
       : span(of), inner(of), at(locate(rule, chunk, of, groups, of.chunk_first, of.elements)), moments(at) {
-    if (chunk.subspace.rank == 0) return;
-    inner.elements = chunk.subspace.elements();
+    if (!chunk.reduced.any()) return;
+    inner.elements = chunk.reduced.elements();
     moments = locate_core(rule, chunk, groups, 0, inner.elements);
   }
   Span span, inner;
   Located at, moments;
 };
-
-/// The parts of the projectors' file that a matrix has.
-struct PairPart {
-  const char* suffix;
-  const char* dtype;
-  Shape shape;
-  Bytes first, bytes;  ///< in PairFields
-};
-
-std::vector<PairPart> pair_parts(const Subspace& subspace) {
-  const auto fields = pair_fields(subspace);
-  const auto values = [&](std::uint64_t rows) {
-    return Shape{static_cast<std::int64_t>(subspace.nonzeros),
-                 static_cast<std::int64_t>(rows + kernels::kProjectorPad)};
-  };
-  return {{".fit", "F64", {sizeof(FitRecord) / sizeof(double)}, 0, sizeof(FitRecord)},
-          {".p", "F32", values(subspace.rows), fields.p, fields.p_values * sizeof(float)},
-          {".q", "F32", values(subspace.columns), fields.q, fields.q_values * sizeof(float)}};
-}
 
 // ---- out
 
@@ -160,25 +141,27 @@ class FileOut {
   std::optional<SafetensorsWriter> writer_;
 };
 
-/// The projectors of all matrices that learn in subspaces.
-class PairsOut {
+/// The auxiliary fields of all matrices that are reduced.
+class AuxiliaryOut {
  public:
-  PairsOut(const Layout& layout, const fs::path& directory) {
+  AuxiliaryOut(const Layout& layout, const fs::path& directory) {
     std::vector<TensorOut> list;
     for (const auto& tensor : layout.tensors()) {
       first_.push_back(list.size());
-      if (tensor.subspace.rank == 0) continue;
-      for (auto& part : pair_parts(tensor.subspace)) {
+      if (!tensor.reduced.any()) continue;
+      for (auto& part : tensor.reduced.by->parts(tensor.reduced)) {
         list.push_back({tensor.spec.name + part.suffix, part.dtype, std::move(part.shape)});
       }
     }
-    if (!list.empty()) writer_.emplace(directory, kProjectorFile, std::move(list), ~Bytes{0}, kPrivate);
+    if (list.empty()) return;
+    writer_.emplace(directory, layout.reduction()->auxiliary, std::move(list), ~Bytes{0}, kPrivate);
   }
 
-  void write(const Chunk& chunk, std::size_t tensor, const std::byte* pair) {
-    if (chunk.subspace.rank == 0) return;
+  void write(const Chunk& chunk, std::size_t tensor, const std::byte* fields) {
+    if (!chunk.reduced.any()) return;
     auto number = first_[tensor];
-    for (const auto& part : pair_parts(chunk.subspace)) writer_->write(number++, 0, {pair + part.first, part.bytes});
+    for (const auto& part : chunk.reduced.by->parts(chunk.reduced))
+      writer_->write(number++, 0, {fields + part.first, part.bytes});
   }
 
   void finish() {
@@ -330,38 +313,39 @@ class MomentIn {
   std::vector<std::uint8_t> codes_;
 };
 
-/// The projectors as they were saved. Throws Error(bad_input) naming the first that is missing or of another shape.
-class PairsIn {
+/// The auxiliary fields as they were saved. Throws Error(bad_input) naming the first that is missing or of another
+/// shape.
+class AuxiliaryIn {
  public:
-  PairsIn(const Layout& layout, const fs::path& directory)
-      : file_(path_of(directory, kProjectorFile)), layout_(layout) {
-    if (std::ranges::none_of(layout.tensors(), [](const Tensor& it) { return it.subspace.rank > 0; })) return;
+  AuxiliaryIn(const Layout& layout, const fs::path& directory) : layout_(layout) {
+    if (layout.reduction() == nullptr) return;
+    file_ = path_of(directory, layout.reduction()->auxiliary);
     reader_.emplace(file_);
     for (const auto& tensor : layout.tensors()) {
-      if (tensor.subspace.rank == 0) continue;
-      for (const auto& part : pair_parts(tensor.subspace)) check(tensor.spec.name + part.suffix, part);
+      if (!tensor.reduced.any()) continue;
+      for (const auto& part : tensor.reduced.by->parts(tensor.reduced)) check(tensor.spec.name + part.suffix, part);
     }
   }
 
-  void read(const Chunk& chunk, std::size_t tensor, std::byte* pair) const {
-    if (chunk.subspace.rank == 0) return;
-    for (const auto& part : pair_parts(chunk.subspace)) {
+  void read(const Chunk& chunk, std::size_t tensor, std::byte* fields) const {
+    if (!chunk.reduced.any()) return;
+    for (const auto& part : chunk.reduced.by->parts(chunk.reduced)) {
       const auto& stored = *reader_->find(layout_.tensors()[tensor].spec.name + part.suffix);
-      reader_->read(stored, 0, stored.elements, pair + part.first);
+      reader_->read(stored, 0, stored.elements, fields + part.first);
     }
   }
 
  private:
-  void check(const std::string& name, const PairPart& part) const {
+  void check(const std::string& name, const optim::AuxiliaryPart& part) const {
     const auto* stored = reader_->find(name);
     if (stored != nullptr && stored->shape == part.shape && stored->dtype == part.dtype) return;
     throw Error(ErrorCode::bad_input,
                 text(file_.string(), stored == nullptr ? " has no " : " has another shape or type of ", name,
-                     ": its run had other matrices in subspaces, or another lsp_rank or lsp_nonzeros"),
+                     ": its run had ", layout_.reduction()->others),
                 0, file_.string());
   }
 
-  const fs::path file_;
+  fs::path file_;
   const Layout& layout_;
   std::optional<SafetensorsReader> reader_;
 };
@@ -414,7 +398,7 @@ void save_state(const ChunkStream& stream, const fs::path& directory) {
   for (const auto& file : state_files(stream.rule)) {
     files.push_back(std::make_unique<FileOut>(stream, file, directory));
   }
-  PairsOut pairs(stream.layout, directory);
+  AuxiliaryOut auxiliary(stream.layout, directory);
   for (const auto& chunk : stream.layout.chunks()) {
     if (!has_state(chunk.learning)) continue;
     throw_if_interrupted();
@@ -423,11 +407,11 @@ void save_state(const ChunkStream& stream, const fs::path& directory) {
     for (const auto& span : stream.layout.spans(chunk.id)) {
       const Places places(stream.rule, chunk, span, {.state = state});
       for (auto& file : files) file->write(stream.rule, places);
-      pairs.write(chunk, span.tensor, state + state_fields(stream.rule, chunk).pair);
+      auxiliary.write(chunk, span.tensor, state + state_fields(stream.rule, chunk).auxiliary);
     }
   }
   for (auto& file : files) file->finish();
-  pairs.finish();
+  auxiliary.finish();
 }
 
 StateFormat load_state(const ChunkStream& stream, const fs::path& directory, const fs::path& weights,
@@ -448,7 +432,7 @@ StateFormat load_state(const ChunkStream& stream, const fs::path& directory, con
   for (const auto& file : files) {
     if (file.holds == StateFile::Holds::moment) moments.emplace_back(stream, directory, file.field);
   }
-  const PairsIn pairs(stream.layout, directory);
+  const AuxiliaryIn auxiliary(stream.layout, directory);
 
   const auto absent = [&](const Span& span) { return weight_source.find(span.tensor) == nullptr; };
   for (const auto& tensor : stream.layout.tensors()) {
@@ -480,7 +464,7 @@ StateFormat load_state(const ChunkStream& stream, const fs::path& directory, con
       if (rest && chunk.form == Form::as_run)
         rest->source.read(span.tensor, span.tensor_first, span.elements, places.at.span.rest);
       for (auto& moment : moments) moment.read(places.inner, places.moments);
-      pairs.read(chunk, span.tensor, state + state_fields(rule, chunk).pair);
+      auxiliary.read(chunk, span.tensor, state + state_fields(rule, chunk).auxiliary);
     }
     stream.store.store(chunk.id, weight, state);
   }

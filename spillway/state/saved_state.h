@@ -22,10 +22,6 @@ struct StateFile {
 /// tensors, those of all. A tensor is in the files of its own optimizer's fields.
 [[nodiscard]] std::vector<StateFile> state_files(const UpdateRule& rule);
 
-/// The file of the projectors of subspaces, without ".safetensors": of a matrix NAME the tensors NAME.p and NAME.q, as
-/// kernels::Projector reads their values (fp32 [nonzeros, rows + kProjectorPad]), and NAME.fit, a FitRecord (F64 [8]).
-inline constexpr const char* kProjectorFile = "projectors";
-
 /// Type in the file's header of elements of a tensor kept so: F32, BF16, U8.
 [[nodiscard]] const char* moment_dtype(kernels::Moments moments) noexcept;
 /// The reverse; empty for a type that holds no moments.

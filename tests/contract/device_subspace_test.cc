@@ -55,7 +55,7 @@ Trained train_in_subspaces(const plan::Description& description, Settings settin
     if (s % 4 == 2) engine.flush();
   }
   out.outcome.masters = toy.masters();
-  for (const auto& it : engine.projectors()) {
+  for (const auto& it : engine.refits()) {
     out.fits.push_back(static_cast<double>(it.fits));
     out.errors.push_back(it.error);
   }
@@ -72,7 +72,7 @@ std::size_t updated_there(const Engine& engine) {
   std::size_t out = 0;
   for (const auto& chunk : engine.layout().chunks()) {
     const bool there = engine.plan().schedule.updated_there(static_cast<plan::Index>(chunk.id));
-    out += chunk.subspace.rank > 0 && there ? 1 : 0;
+    out += chunk.reduced.any() && there ? 1 : 0;
   }
   return out;
 }
@@ -88,7 +88,7 @@ TEST(DeviceSubspace, ChangesNoBit) {
     const auto description = describe(random_device_shape(random, round));
     const bool queued = random() % 3 != 0;
     const auto expected = train_in_subspaces(description, everything_in_dram(), false);
-    again[description.subspaces.rotate > 0] += expected.fits.back() > 1 ? 1 : 0;
+    again[description.refits.rotate > 0] += expected.fits.back() > 1 ? 1 : 0;
     const auto third = [&] { return static_cast<double>(random() % 3) / 2; };
     auto settings = with_device(tier(random() % 3 == 0 ? 0.5 : 1), random() % 4 == 0 ? 0 : random());
     if (round % 2 == 1) settings.budget.device = tier(third() / 2, 1 - third() / 2, third());

@@ -34,7 +34,7 @@ class Reference {
     toy_.fill();
     tensor_ = 0;  // layers.0.up
     const auto& it = engine_.layout().tensors()[tensor_];
-    space_ = it.subspace;
+    space_ = it.reduced;
     weight_ = Dense(space_.rows, space_.columns, std::span<const float>(fetch()));
   }
 
@@ -54,7 +54,7 @@ class Reference {
     engine_.begin_step({.counts = {description_.tokens}});
     while (const auto pass = engine_.next_pass()) {
       if (pass->kind == plan::PassKind::backward && pass->block == 0) {
-        learned_ = engine_.learns_projectors(tensor_);
+        learned_ = engine_.wants_whole_gradient(tensor_);
         s = toy_.inside(tensor_, x, y, 0);
       }
       engine_.end_pass();
@@ -117,7 +117,7 @@ class Reference {
 
   /// What is learned from a step's gradient is for the next step.
   void take_over(const subspace::Pair& next) {
-    if (description_.subspaces.rotate > 0) {
+    if (description_.refits.rotate > 0) {
       first_ = second_ = Dense(space_.rank, space_.rank), begun_ = steps_;
     } else {
       carry(next);
@@ -139,7 +139,7 @@ class Reference {
   Engine engine_;
   Toy toy_;
   std::size_t tensor_ = 0;
-  state::Subspace space_;
+  optim::Reduced space_;
   Dense weight_{0, 0}, first_{0, 0}, second_{0, 0};
   subspace::Pair pair_;
   int steps_ = 0, begun_ = 0;
@@ -200,7 +200,7 @@ TEST(Subspace, AStepThatIsNotFiniteIsSkippedAndWhatItLearnedIsForgotten) {
       EXPECT_FALSE(toy.step(s).skipped);
     }
     auto out = toy.masters();
-    for (const auto& it : engine.projectors()) {
+    for (const auto& it : engine.refits()) {
       EXPECT_GE(it.fits, 2U);  // at the start, and after 3 or 6 where the estimate of what is missed was not 0
       EXPECT_LT(it.error, 1.0);
       out.push_back(static_cast<float>(it.fits));
@@ -231,7 +231,7 @@ TEST(Subspace, WhatCannotBeIsRefusedByName) {
     EXPECT_NE(found.find("lsp_rank"), std::string::npos) << found;
   }
   auto table = describe({});
-  table.blocks.front().tensors.front().learning = state::Learning::subspace;
+  table.blocks.front().tensors.front().learning = state::Learning::reduced;
   EXPECT_NE(message([&] { static_cast<void>(table.layout()); }).find("embed"), std::string::npos);
 
   auto shape = one_matrix();
@@ -239,7 +239,7 @@ TEST(Subspace, WhatCannotBeIsRefusedByName) {
   Reference reference(shape);
   EXPECT_NE(message([&] { reference.step(1, {.learning_rate = 1e-2, .weight_decay = 0.1}); }).find("weight_decay"),
             std::string::npos);
-  EXPECT_NE(message([&] { static_cast<void>(reference.engine().learns_projectors(0)); }).find("pass"),
+  EXPECT_NE(message([&] { static_cast<void>(reference.engine().wants_whole_gradient(0)); }).find("pass"),
             std::string::npos);
 }
 

@@ -230,7 +230,7 @@ class Toy {
     });
     for (std::size_t t = block.first_tensor; t < block.first_tensor + block.tensors; ++t) {
       const auto& it = engine_.layout().tensors()[t];
-      if (it.subspace.rank > 0) {
+      if (it.reduced.any()) {
         for (std::size_t m = 0; m < micro_batches_; ++m) {
           fp32() ? inside<float>(pass, t, factor, m) : inside<std::uint16_t>(pass, t, factor, m);
         }
@@ -257,7 +257,7 @@ class Toy {
   void inside(const BlockPass& pass, std::size_t tensor, const std::shared_ptr<float>& factor, std::size_t m) {
     constexpr std::size_t kTokens = 5;
     const auto& it = engine_.layout().tensors()[tensor];
-    const auto x = shared<T>(kTokens * it.subspace.columns), y = shared<T>(kTokens * it.subspace.rows);
+    const auto x = shared<T>(kTokens * it.reduced.columns), y = shared<T>(kTokens * it.reduced.rows);
     compute([=, this, &it, poisoned = poisoned_] {
       const auto pull = see(pass.hidden_gradient)[m] + see(pass.input)[tensor % 7];
       const auto weight = weights_of(pass.weights, it);
@@ -282,12 +282,12 @@ class Toy {
   /// A micro-batch's tokens x [tokens, columns] and y [tokens, rows], as a layer hands them over. Returns their S.
   template <class T>
   Shared<T> hand_over(std::size_t tensor, const Shared<T>& x, const Shared<T>& y, std::size_t m) {
-    const auto it = engine_.layout().tensors()[tensor].subspace;
+    const auto it = engine_.layout().tensors()[tensor].reduced;
     const auto tokens = x->size() / it.columns;
-    if (engine_.learns_projectors(tensor)) {
+    if (engine_.wants_whole_gradient(tensor)) {
       const auto whole = shared<float>(it.rows * it.columns);
       compute([=] { std::ranges::copy(product(*y, it.rows, *x, it.columns, tokens), whole->begin()); });
-      engine_.learn_projectors(tensor, *whole);
+      engine_.whole_gradient(tensor, *whole);
       compute([whole] {});  // which stays until here, and so do the others
     }
     const auto inner = shared<T>(it.rank * tokens), outer = shared<T>(it.rank * tokens);

@@ -54,7 +54,7 @@ Ranges ranges(const LossGradient& a) {
 }
 
 Ranges ranges(const Compress& a) {
-  const auto& r = a.projector;
+  const auto& r = a.by;
   return {range(r.values, r.nonzeros * r.stride(), 4), range(a.in, a.tokens * a.in_stride, bytes_of(a.type)),
           range(a.out, r.columns * a.out_stride, bytes_of(a.type))};
 }

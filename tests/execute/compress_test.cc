@@ -1,11 +1,11 @@
 // Factors of a gradient by the projectors that hold now, wherever passes compute.
-#include "spillway/execute/compress.h"
+#include "spillway/subspace/compress.h"
 
 #include <gtest/gtest.h>
 
 #include "spillway/execute/resources.h"
 #include "tests/execute/planned.h"
-#include "tests/execute/subspace_case.h"
+#include "tests/subspace/subspace_case.h"
 
 namespace spillway::execute {
 namespace {
@@ -21,24 +21,26 @@ class CompressTest : public ::testing::TestWithParam<bool> {
                  .paths = 0,
                  .device = GetParam()}),
         resources(planned.run_plan(), 1, {}),
-        compress(planned.layout, planned.description.computes(), resources.subspaces(), resources.arithmetic()) {}
+        subspaces(planned.description, planned.layout),
+        compress(planned.layout, planned.description.computes(), subspaces, resources.arithmetic()) {}
 
   void wait() {
     if (resources.device() != nullptr) resources.device()->synchronise();
   }
   /// What the kernel makes of the rows in `in`.
   [[nodiscard]] std::vector<std::uint16_t> expected(unsigned side, const std::uint16_t* in) {
-    const auto projector = resources.subspaces().side(it.tensor, side);
+    const auto projector = subspaces.side(it.tensor, side);
     std::vector<std::uint16_t> out(projector.columns * kTokens);
     std::vector<float> work(kernels::compress_work(projector));
     kernels::compress(projector, in, projector.rows, kTokens, out.data(), kTokens, work.data());
     return out;
   }
 
-  const test::SubspaceCase it;
+  const subspace::test::SubspaceCase it;
   const test::Planned planned;
   Resources resources;
-  Compress compress;
+  subspace::Subspaces subspaces;
+  subspace::Compress compress;
 };
 
 TEST_P(CompressTest, FollowsTheProjectors) {
@@ -48,9 +50,9 @@ TEST_P(CompressTest, FollowsTheProjectors) {
   for (std::size_t i = 0; i < kTokens * 96; ++i) in[i] = static_cast<std::uint16_t>(0x3f00 + i % 128);
   std::vector<std::uint16_t> last;
   for (const std::uint64_t seed : {1, 2}) {
-    resources.subspaces().restore(it.tensor, it.pair(seed, {.fits = 1}).data());
+    subspaces.restore(it.tensor, it.pair(seed, {.fits = 1}).data());
     for (unsigned side = 0; side < 2; ++side) {
-      const auto from = resources.subspaces().side(it.tensor, side);
+      const auto from = subspaces.side(it.tensor, side);
       compress.run(it.tensor, side, memory.data(), from.rows, kTokens, out);
       wait();
       std::vector<std::uint16_t> found(from.columns * kTokens);

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <random>
 
+#include "spillway/execute/reductions.h"
 #include "spillway/plan/arena_layout.h"
 #include "tests/plan/models.h"
 #include "tests/plan/residencies.h"
@@ -49,8 +50,8 @@ TEST(DeviceUpdates, AreTheKernelsInTheArenaOfTheDevice) {
   const auto expected = memory;
   std::ranges::copy(start, memory.begin());
 
-  const Subspaces subspaces(description, layout);
-  DeviceUpdates updates(schedule, layout, rule, arenas, subspaces);
+  const auto sink = make_sink(description, layout);
+  DeviceUpdates updates(schedule, layout, rule, arenas, *sink);
   updates.set(step);
   const auto device = device::make_cpu();
   const auto stream = device->make_stream();

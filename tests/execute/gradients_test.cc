@@ -12,6 +12,7 @@
 #include <new>
 #include <vector>
 
+#include "spillway/execute/reductions.h"
 #include "spillway/plan/arena_layout.h"
 #include "tests/plan/models.h"
 #include "tests/plan/residencies.h"
@@ -95,9 +96,10 @@ TEST_P(GradientPass, NormAndFiniteCheckTakeNoBytesBesideTheGradient) {
   Team team(2);
   const auto device = device::make_cpu();
   const auto sizes = plan::device_workspace(layout_, false, description_.tokens);
-  Subspaces subspaces(description_, layout_);
-  Gradients gradients(schedule_, layout_, description_, arena_.data(), nullptr, subspaces, team,
-                      {*device, 0, nullptr, sizes});
+  const Arithmetic where{*device, 0, nullptr, sizes};
+  const auto sink = make_sink(description_, layout_);
+  sink->use(where, {});
+  Gradients gradients(schedule_, layout_, description_, arena_.data(), nullptr, *sink, team, where);
   static_cast<void>(pass(gradients));  // the first call of a kernel chooses its instruction set
   const auto before = allocations.load();
   const auto norm = pass(gradients);

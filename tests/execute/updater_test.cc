@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <memory>
 #include <random>
 #include <vector>
 
+#include "spillway/execute/reductions.h"
 #include "spillway/plan/arena_layout.h"
 #include "tests/plan/models.h"
 #include "tests/plan/residencies.h"
@@ -27,7 +29,7 @@ class UpdaterTest : public ::testing::Test {
                                           .tied = false,
                                           .chunk_elements = 300'000})),
         layout(description.layout()),
-        subspaces(description, layout) {
+        reducer(make_sink(description, layout)) {
     schedule =
         plan::make_schedule(description, layout, plan::test::residency_of(layout, {.when = plan::When::early}), {});
     arena.resize(lay_out(schedule));
@@ -76,13 +78,13 @@ class UpdaterTest : public ::testing::Test {
 
   const plan::Description description;
   const state::Layout layout;
-  Subspaces subspaces;
+  const std::unique_ptr<sink::GradientSink> reducer;
   plan::Schedule schedule;
   std::vector<std::byte> arena;
 };
 
 TEST_F(UpdaterTest, TilesMakeUpTheChunk) {
-  Updater updater(schedule, layout, description.rule(), arena.data(), nullptr, subspaces);
+  Updater updater(schedule, layout, description.rule(), arena.data(), nullptr, *reducer);
   updater.set(step(0.01));
   for (plan::Index c = 0; c < layout.chunks().size(); ++c) {
     ASSERT_EQ(updater.parts(c), 1U);
@@ -96,7 +98,7 @@ TEST_F(UpdaterTest, TilesMakeUpTheChunk) {
 }
 
 TEST_F(UpdaterTest, EarlyUpdatesApplyWhatWasPredictedAndCanBeUndone) {
-  Updater updater(schedule, layout, description.rule(), arena.data(), nullptr, subspaces);
+  Updater updater(schedule, layout, description.rule(), arena.data(), nullptr, *reducer);
   updater.set(step(0.01));
   updater.set_early(step(0.5));
   for (plan::Index c = 0; c < layout.chunks().size(); ++c) {

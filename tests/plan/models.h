@@ -23,7 +23,7 @@ struct Shape {
   state::Form packed_as = state::Form::nf4;
   std::string subspace = {};  ///< of matrices in layers, which learn in subspaces of `rank` and `nonzeros`
   std::uint64_t rank = 32, nonzeros = 4;
-  SubspaceChecks checks = {.every = 3, .threshold = 0.01};  ///< so that projectors are learned again and again
+  optim::RefitRule checks = {.every = 3, .threshold = 0.01};  ///< so that projectors are learned again and again
   state::ComputeType type = state::ComputeType::bf16;
   std::optional<state::ComputeType> compute = {};  ///< Description's
 };
@@ -80,12 +80,12 @@ inline Description describe(const Shape& shape) {
         tensor.form = shape.packed_as;
       }
       if (is || !matrix || is_wide || shape.subspace.empty() || !std::regex_search(tensor.name, subspace)) continue;
-      tensor.learning = state::Learning::subspace;
+      tensor.learning = state::Learning::reduced;
       tensor.rank = shape.rank;
       tensor.nonzeros = shape.nonzeros;
     }
   }
-  out.subspaces = shape.checks;
+  out.refits = shape.checks;
   out.type = shape.type;
   out.compute = shape.compute;
   out.optimizer = shape.optimizer;

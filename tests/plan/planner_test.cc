@@ -311,8 +311,8 @@ TEST(Planner, SubspacesHelpOverASlowPathAndNotWhereAllIsHidden) {
 
 TEST(Planner, SubspacesCountTheirProjectorsAndFitWhereTheModelInFullDoesNot) {
   const auto plan = subspace_plan(false, "up|down");
-  EXPECT_GT(plan.subspaces, 12 * 2 * 4 * (256 + 1024) * sizeof(float));
-  EXPECT_EQ(plan.dram_peak, plan.arena + kEngineBytes + plan.subspaces);
+  EXPECT_GT(plan.auxiliary, 12 * 2 * 4 * (256 + 1024) * sizeof(float));
+  EXPECT_EQ(plan.dram_peak, plan.arena + kEngineBytes + plan.auxiliary);
   const auto tight = subspace_plan(false, "up|down", plan.dram_peak);
   ASSERT_TRUE(tight.in_full);
   EXPECT_FALSE(tight.in_full->fits);

@@ -298,7 +298,7 @@ TEST(Schedule, WhatTakesAGradientWaitsForItsProjectors) {
     const auto schedule = make_schedule(description, layout, residency, {}, {.gradients = random() % 2 == 0});
     for (Index c = 0; c < layout.chunks().size(); ++c) {
       const auto fit = schedule.refit_task[c];
-      ASSERT_EQ(fit != kNone, layout.chunks()[c].subspace.rank > 0);
+      ASSERT_EQ(fit != kNone, layout.chunks()[c].reduced.any());
       if (fit == kNone) continue;
       ++fits;
       EXPECT_TRUE(needs(schedule, schedule.update_task[c], fit, true));

@@ -37,7 +37,7 @@ DRIVER = TREE / "tests" / "pretended_driver" / "libcuda.so.1"
 GPUS = 2  # that the driver has unless FAKE_CUDA_GPUS says otherwise
 CPU, CUDA = 1, 2  # DLPack's device types
 HANGS = 600  # seconds after which a command is ended, with the stack of every thread
-STREAMED = ("gradient", "head_gradient", "loss_stats", "loss_gradient", "compress", "learn_projectors", "sample")
+STREAMED = ("gradient", "head_gradient", "loss_stats", "loss_gradient", "compress", "whole_gradient", "sample")
 
 
 def build_driver() -> str:

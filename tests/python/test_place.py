@@ -21,11 +21,11 @@ from spillway.machine import device
 from spillway.machine.place import HOST, Place
 from spillway.model.building import build
 from spillway.model.describe import WorkSize, describe
+from spillway.model.factors import choose
 from spillway.model.head import Stats
 from spillway.model.microbatch import arrange, consecutive
 from spillway.model.plain_engine import PlainEngine
 from spillway.model.stream import Stream
-from spillway.model.subspaces import choose
 
 ELSEWHERE = Place(torch.device("meta"))
 CROSSING = {"aten::_to_copy", "aten::copy_"}  # the two that bring bytes from one memory to the other
@@ -84,7 +84,7 @@ class There(PlainEngine):
         assert values.device == ELSEWHERE.device and values.is_contiguous()
         self.given += 1
 
-    def learn_projectors(self, tensor: int, gradient: torch.Tensor) -> None:
+    def whole_gradient(self, tensor: int, gradient: torch.Tensor) -> None:
         assert gradient.device == ELSEWHERE.device and gradient.dtype == torch.float32
 
     def sample(self, tensor: int, values: torch.Tensor) -> None:

@@ -248,8 +248,8 @@ TEST(Layout, WithoutFrozenTensorsItIsWhatItWas) {
 }
 
 TEST(Layout, AMatrixThatLearnsInASubspaceIsAChunkOfItsOwnBetweenTheOthers) {
-  TensorSpec wide{.name = "wide", .shape = {300, 50}, .learning = Learning::subspace, .rank = 24, .nonzeros = 4};
-  TensorSpec tall{.name = "tall", .shape = {90, 200}, .learning = Learning::subspace, .rank = 80, .nonzeros = 2};
+  TensorSpec wide{.name = "wide", .shape = {300, 50}, .learning = Learning::reduced, .rank = 24, .nonzeros = 4};
+  TensorSpec tall{.name = "tall", .shape = {90, 200}, .learning = Learning::reduced, .rank = 80, .nonzeros = 2};
   const TensorSpec fixed{.name = "fixed", .shape = {70}, .learning = Learning::frozen};
   const Layout layout({{"layer", BlockRole::layer, {fixed, wide, {"bias", {300}}, tall}}}, 4096);
   const auto& chunks = layout.chunks();
@@ -266,7 +266,7 @@ TEST(Layout, AMatrixThatLearnsInASubspaceIsAChunkOfItsOwnBetweenTheOthers) {
     ASSERT_EQ(layout.spans(it.id).size(), 1U);
     EXPECT_EQ(layout.spans(it.id).front().tensor, static_cast<std::size_t>(tensor));
     EXPECT_EQ(layout.spans(it.id).front().elements, of.elements) << "larger than a chunk may else be, and whole";
-    EXPECT_EQ(it.subspace, of.subspace);
+    EXPECT_EQ(it.reduced, of.reduced);
     EXPECT_EQ(it.core, round_up(of.spec.rank * of.spec.rank, kChunkGranule));
     EXPECT_EQ(of.core_shape(), (std::vector<std::int64_t>(2, static_cast<std::int64_t>(of.spec.rank))));
   }
@@ -361,7 +361,7 @@ TEST(Layout, WhatCannotBeWideIsRefusedByName) {
   expect_error(ErrorCode::bad_input, {"table", "fp32"}, [&] {
     const Layout layout({{"embed", BlockRole::embedding, {table}}});
   });
-  TensorSpec inside{.name = "w", .shape = {64, 64}, .learning = Learning::subspace, .rank = 8, .nonzeros = 2};
+  TensorSpec inside{.name = "w", .shape = {64, 64}, .learning = Learning::reduced, .rank = 8, .nonzeros = 2};
   inside.form = Form::fp32;
   expect_error(ErrorCode::bad_input, {"tensor w", "subspace", "fp32"}, [&] {
     const Layout layout({{"layer", BlockRole::layer, {inside}}});

@@ -5,6 +5,7 @@
 #include <random>
 #include <set>
 
+#include "spillway/optim/lsp.h"
 #include "tests/state/files.h"
 
 namespace spillway::state {
@@ -214,12 +215,12 @@ TEST(Rule, WhatIsPackedHasCodesAndScales) {
 }
 
 TEST(Rule, ASubspaceHasTheRestOfTheMatrixTheMomentsOfSAndItsProjectors) {
-  const Subspace space{.rows = 256, .columns = 512, .rank = 128, .nonzeros = 4};
+  const optim::Reduced space{.rows = 256, .columns = 512, .rank = 128, .nonzeros = 4};
   const Chunk chunk{
-      .elements = 256 * 512, .used = 256 * 512, .learning = Learning::subspace, .core = 128 * 128, .subspace = space};
+      .elements = 256 * 512, .used = 256 * 512, .learning = Learning::reduced, .core = 128 * 128, .reduced = space};
   const UpdateRule rule{.type = ComputeType::bf16};
-  const auto pair = sizeof(FitRecord) + 4 * (256 + 512 + 2 * kernels::kProjectorPad) * sizeof(float);
-  EXPECT_EQ(pair_fields(space).bytes, pair);
+  const auto pair = sizeof(optim::FitRecord) + 4 * (256 + 512 + 2 * kernels::kProjectorPad) * sizeof(float);
+  EXPECT_EQ(optim::pair_fields(space).bytes, pair);
   EXPECT_EQ(weight_bytes(rule, chunk), 256U * 512 * 2);
   EXPECT_EQ(state_bytes(rule, chunk), round_up(Bytes{256 * 512 * 2 + 2 * 128 * 128 * 4 + pair}, Bytes{4096}));
   EXPECT_EQ(grad_bytes(rule, chunk), 128U * 128 * 2 + round_up(pair, Bytes{4096}));
@@ -238,7 +239,7 @@ TEST(Rule, ASubspaceHasTheRestOfTheMatrixTheMomentsOfSAndItsProjectors) {
   EXPECT_EQ(inner.span.grad, grad.data() + 512);
   EXPECT_EQ(inner.span.moments[0], state.data() + 256 * 512 * 2 + 1024);
   EXPECT_EQ(inner.span.moments[1], inner.span.moments[0] + 128 * 128 * 4);
-  EXPECT_EQ(state_fields(rule, chunk).pair + pair, 256U * 512 * 2 + 2 * 128 * 128 * 4 + pair);
+  EXPECT_EQ(state_fields(rule, chunk).auxiliary + pair, 256U * 512 * 2 + 2 * 128 * 128 * 4 + pair);
 }
 
 }  // namespace

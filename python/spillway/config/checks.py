@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from spillway.base import installed, silence
+from spillway.config import methods
 from spillway.config.keys import KEYS
 from spillway.config.optimizers import OPTIMIZERS, own_keys
 from spillway.config.resolve import DPO, Config
@@ -61,10 +62,7 @@ def check_objective(config: Config) -> None:
 
 
 def check_method(config: Config) -> None:
-    for name in KEYS:
-        method, _, rest = name.partition("_")
-        if rest and method in ("lora", "lsp") and config.method != method and getattr(config, name) not in (None, []):
-            raise InputError(f"{name}: it is for method {method}, and the method is {config.method}")
+    methods.check(config)
     for name in ("trainable", "frozen"):
         if config.method == "lora" and getattr(config, name):
             raise InputError(
@@ -73,8 +71,7 @@ def check_method(config: Config) -> None:
     if config.method == "lora" and find_spec("peft") is None:
         raise InputError("method: lora needs the package peft; install it with `pip install peft`")
     check_base_form(config)
-    if config.method == "lsp":
-        check_subspaces(config)
+    methods.check_reduced(config)
 
 
 def check_base_form(config: Config) -> None:
@@ -98,30 +95,6 @@ def check_optimizer(config: Config) -> None:
     for name, owner in own_keys().items():
         if owner != config.optim and getattr(config, name) != KEYS[name].default:
             raise InputError(f"{name}: it is for optim {owner}, and optim is {config.optim}")
-
-
-def check_subspaces(config: Config) -> None:
-    optimizer = OPTIMIZERS[config.optim]
-    if optimizer.scope == "matrix":
-        raise InputError(
-            f"optim: {config.optim} updates whole matrices, which have no gradient of their own with method lsp; use "
-            f"optim {optimizer.others}, or another method"
-        )
-    if config.weight_decay > 0 and not optimizer.decoupled_decay:
-        decoupled = " or ".join(it.name for it in OPTIMIZERS.values() if it.decoupled_decay and it.scope == "element")
-        raise InputError(
-            f"weight_decay: with method lsp and optim {config.optim}, which adds the decay to the gradient, it has no "
-            f"place: there is no gradient of the whole matrix; use optim {decoupled}, or weight_decay 0"
-        )
-    if config.lsp_rotate_every is not None and config.lsp_residual != "rotating":
-        raise InputError(
-            f"lsp_rotate_every: it is for lsp_residual rotating, and that is {config.lsp_residual or 'none'}"
-        )
-    if config.lsp_rank is not None and config.lsp_rank % config.lsp_nonzeros:
-        raise InputError(
-            f"lsp_rank: {config.lsp_rank} is no multiple of lsp_nonzeros {config.lsp_nonzeros}; use "
-            f"{max(1, config.lsp_rank // config.lsp_nonzeros) * config.lsp_nonzeros}"
-        )
 
 
 def check_required(config: Config, names: tuple[str, ...]) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from spillway.base import installed
+from spillway.config import methods
 from spillway.config.aliases import ALIASES, translate
 from spillway.config.foreign import FOREIGN
 from spillway.config.keys import GROUPS, KEYS, Key
@@ -166,12 +167,9 @@ def parsed(key: Key, value: Any, origin: str) -> Any:
         raise InputError(f"{origin}{key.name}: got {value!r}, expects {key.kind.expected}") from None
 
 
-LORA = {"lora_r": 16, "lora_alpha": 32, "lora_dropout": 0.05}  # TRL's defaults
 RATE = 2e-5  # of learning
-DPO = {"beta": 0.1, "loss_type": "sigmoid", "label_smoothing": 0.0, "disable_dropout": True}  # TRL's, too
+DPO = {"beta": 0.1, "loss_type": "sigmoid", "label_smoothing": 0.0, "disable_dropout": True}  # TRL's defaults
 DPO_RATE = 1e-6
-LSP: dict[str, Any] = {"lsp_nonzeros": 4, "lsp_check_every": 100, "lsp_threshold": 0.9, "lsp_residual": "rotating"}
-ROTATION = 20  # updates
 
 
 def with_defaults(values: dict[str, Any]) -> dict[str, Any]:
@@ -200,13 +198,10 @@ def with_defaults(values: dict[str, Any]) -> dict[str, Any]:
     if values["device"] == "auto":
         values["device"] = "cpu"
     values["weight_dtype"] = weight_dtype(values)
-    of_method: dict[str, Any] = {"lora": LORA, "lsp": LSP}.get(values["method"], {})
     of_objective = DPO | {"learning_rate": DPO_RATE} if values["objective"] == "dpo" else {"learning_rate": RATE}
-    for name, default in {**of_method, **of_objective}.items():
+    for name, default in of_objective.items():
         values[name] = default if values[name] is None else values[name]
-    if values["lsp_residual"] == "rotating" and values["lsp_rotate_every"] is None:
-        values["lsp_rotate_every"] = ROTATION
-    return with_strategies(values)
+    return with_strategies(methods.with_defaults(values))
 
 
 def weight_dtype(values: Mapping[str, Any]) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import nn
 
+from spillway.model.factors import REDUCED
 from spillway.model.meta_model import MetaModel
 from spillway.model.source import DTYPES
 
@@ -51,7 +52,7 @@ def describe(meta_model: MetaModel, size: WorkSize, compute_dtype: str) -> dict[
             | ({"wide": True} if meta_model.wide(p) else {})
             | ({"form": meta_model.packed[id(p)]} if id(p) in meta_model.packed else {})
             | ({"table": True} if role == "layer" and p.ndim == 2 and id(p) not in matrices else {})
-            | ({"subspace": asdict(meta_model.spaces[id(p)])} if id(p) in meta_model.spaces else {})
+            | ({REDUCED: asdict(meta_model.spaces[id(p)])} if id(p) in meta_model.spaces else {})
             for p in parameters
         ]
         return {"name": name, "role": role, "tensors": tensors}

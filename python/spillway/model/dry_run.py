@@ -26,6 +26,7 @@ from spillway.model import growth, quantised, quick_dry_run, saved_profile
 from spillway.model.batch import Batch
 from spillway.model.building import build
 from spillway.model.describe import WorkSize, describe, slice_rows
+from spillway.model.factors import choose_kinds
 from spillway.model.freeze import freeze_kinds
 from spillway.model.layer_arguments import Arguments, LayerArguments
 from spillway.model.meta_model import MetaModel
@@ -36,7 +37,6 @@ from spillway.model.row_attention import DenseMasks, grows_linearly
 from spillway.model.saved_profile import SavedProfile
 from spillway.model.source import text_config
 from spillway.model.stream import Stream
-from spillway.model.subspaces import choose_kinds
 from spillway.model.timed_engine import LossKernels, TimedEngine
 from spillway.model.tiny_copy import fewer_layers
 

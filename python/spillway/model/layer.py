@@ -14,12 +14,12 @@ import torch
 from torch import nn
 
 from spillway.model.after_layers import head_input
+from spillway.model.factors import Inner, redirected
 from spillway.model.layer_arguments import record
 from spillway.model.meta_model import MetaModel, Places, StagePlan
 from spillway.model.microbatch import MicroBatch
 from spillway.model.passage import Crossing, Passage
 from spillway.model.saved import Packing, SavedPass
-from spillway.model.subspaces import Inner, redirected
 from spillway.model.unneeded import uncomputed
 
 
@@ -56,8 +56,8 @@ class Stage:
         device: torch.device,
     ) -> None:
         """`borrowed`: parameters that belong to an earlier stage, see `shared`. `sink`, a bound method, is given every
-        gradient as soon as autograd has it, and must not keep it; `project`, another, makes S for what is trained in a
-        subspace. `unneeded`: linear layers of a layer, by name, that backward does not compute again.
+        gradient as soon as autograd has it, and must not keep it; `project`, another, makes S for what is reduced.
+        `unneeded`: linear layers of a layer, by name, that backward does not compute again.
         `device`: where layers compute.
         """
         self._meta_model = meta_model

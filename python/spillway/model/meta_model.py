@@ -26,7 +26,7 @@ Places = list[tuple[nn.Module, str]]  # where a parameter is attached
 
 @dataclass(frozen=True)
 class Space:
-    """Of one matrix: d, and the values in each row of its projectors."""
+    """Of one matrix that is reduced: d, and the values in each row of what reduces it."""
 
     rank: int
     nonzeros: int
@@ -84,7 +84,7 @@ class MetaModel:
 
     def __post_init__(self) -> None:
         self.adapters: Adapted | None = None
-        self.spaces: dict[int, Space] = {}  # by identity of a parameter that is trained in a subspace
+        self.spaces: dict[int, Space] = {}  # by identity of a parameter that is reduced
         self.packed: dict[int, str] = {}  # by identity of a frozen parameter: the form that it is kept in (`quantised`)
         self._original: PreTrainedModel | None = None
         self._tower = tower_name(self.model) if is_multimodal(self.config) else None

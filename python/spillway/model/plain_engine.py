@@ -16,11 +16,12 @@ import torch
 
 from spillway import _engine
 from spillway.model.describe import CHUNK_ELEMENTS, slice_rows
+from spillway.model.factors import REDUCED
 from spillway.model.logits import loss_gradient, loss_stats
 from spillway.model.source import DTYPES
 
 TENSOR_ALIGNMENT = 64  # elements, state::kTensorAlignment
-INSIDE = ("learns_projectors", "signs")
+INSIDE = ("wants_whole_gradient", "signs")
 
 
 @dataclass
@@ -65,7 +66,7 @@ class PlainEngine:
         self._head = 0 if description["tied_head"] else len(self.blocks) - 1
         self._lay_out()
         self._projections: _engine.Projections | None = None
-        if any("subspace" in tensor for tensor in self.tensors):
+        if any(REDUCED in tensor for tensor in self.tensors):
             self._projections = _engine.Projections(json.dumps(description))
         self._ids = torch.empty(0, dtype=torch.int64)
         self._passes: Iterator[PlainPass] = iter(())
@@ -132,14 +133,14 @@ class PlainEngine:
         return {}
 
     def __getattr__(self, name: str) -> Any:
-        """What passes ask of subspaces."""
+        """What passes ask of reduced gradients."""
         if name in INSIDE and self._projections is not None:
             return getattr(self._projections, name)
         raise AttributeError(name)
 
-    def learn_projectors(self, tensor: int, gradient: torch.Tensor) -> None:
+    def whole_gradient(self, tensor: int, gradient: torch.Tensor) -> None:
         assert self._projections is not None
-        self._projections.learn_projectors(tensor, gradient.cpu())
+        self._projections.whole_gradient(tensor, gradient.cpu())
 
     def sample(self, tensor: int, values: torch.Tensor) -> None:
         assert self._projections is not None
@@ -154,7 +155,7 @@ class PlainEngine:
 
     def _shape(self, tensor: int) -> list[int]:
         """Of a gradient."""
-        rank = self.tensors[tensor].get("subspace", {}).get("rank")
+        rank = self.tensors[tensor].get(REDUCED, {}).get("rank")
         return [rank, rank] if rank else self.tensors[tensor]["shape"]
 
     def loss_scale(self) -> tuple[float, int]:

@@ -15,7 +15,7 @@ import torch
 from spillway.base import stages
 from spillway.errors import InputError
 from spillway.machine import products
-from spillway.model import freeze, hub, quantised, subspaces
+from spillway.model import factors, freeze, hub, quantised
 from spillway.model.building import build
 from spillway.model.equivalence import verify_equivalence, verify_mixed_types
 from spillway.model.lora import Adapters, adapters_of
@@ -92,7 +92,7 @@ def model_spec(
         freeze.freeze_like(meta_model, frozen)
     if config.disable_dropout:
         without_dropout(meta_model.model)
-    subspaces.choose(meta_model, config)
+    factors.choose(meta_model, config)
     quantised.choose(meta_model, config)
     return ModelSpec(config, source, model_config, meta_model, adapters)
 

@@ -14,6 +14,7 @@ import torch
 
 from spillway.machine.place import HOST, Place
 from spillway.model.after_layers import transformed_logits
+from spillway.model.factors import project
 from spillway.model.head import HeadCode, HeadPass, Scratch, Watch
 from spillway.model.layer import Stage, slots_of
 from spillway.model.layer_arguments import LayerArguments, Recording
@@ -24,7 +25,6 @@ from spillway.model.passage import Passage
 from spillway.model.router import Balance
 from spillway.model.saved import RECOMPUTE_ALL, SavedChoice, SavedStep
 from spillway.model.shared import Kept
-from spillway.model.subspaces import project
 
 if TYPE_CHECKING:
     from spillway._engine import BlockPass, Engine
@@ -81,7 +81,7 @@ class Stream:
         self._last = 0  # the last micro-batch of the step
         self._auxiliary = 0.0  # of the loss of what ran last
         self._kept: dict[int, Kept] = {}  # by the engine's number: what other blocks than its own use, too
-        self._spaces: dict[int, Space] = {}  # by the engine's number: what is trained in a subspace
+        self._spaces: dict[int, Space] = {}  # by the engine's number: what is reduced
         self._stack = self._stages(unneeded)
         transform = None if meta_model.simple_head else self._transformed
         self._head = HeadCode(self._head_bias(), transform, meta_model.head.weight.requires_grad)

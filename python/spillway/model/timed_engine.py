@@ -11,6 +11,7 @@ import torch
 
 from spillway import _engine
 from spillway.machine.place import HOST, Place
+from spillway.model.factors import REDUCED
 from spillway.model.plain_engine import PlainEngine, PlainPass, count, mapped, on_device
 from spillway.model.source import DTYPES
 
@@ -75,7 +76,7 @@ class TimedEngine(PlainEngine):
     def gradient(self, tensor: int, values: torch.Tensor, micro_batch: int) -> None:
         super().gradient(tensor, values, micro_batch)
         self._taken[: values.numel()].copy_(values.view(-1))
-        if "subspace" not in self.tensors[tensor]:  # whose projectors are others in every step
+        if REDUCED not in self.tensors[tensor]:  # which is reduced otherwise in every step
             self._digest((tensor, micro_batch), values)
 
     def embedding_backward(self, values: torch.Tensor) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from spillway.base.files import PRIVATE, write_json
 from spillway.base.sums import Mean
-from spillway.config import Config
+from spillway.config import Config, methods
 from spillway.config.keys import KEYS
 from spillway.data.dataset import Dataset
 from spillway.data.preferences import Preferences
@@ -34,28 +34,16 @@ FIXED = (  # keys that a resumed run cannot change and still be the same run
     "method",
     "trainable",
     "frozen",
-    "lora_r",
-    "lora_alpha",
-    "lora_dropout",
-    "lora_target_modules",
+    *methods.OWN,
     "load_in_4bit",
     "load_in_8bit",
     "bnb_4bit_quant_type",
-    "lsp_rank",
-    "lsp_nonzeros",
-    "lsp_modules",
-    "lsp_check_every",
-    "lsp_threshold",
-    "lsp_residual",
-    "lsp_rotate_every",
     "objective",
     "beta",
     "loss_type",
     "label_smoothing",
     "disable_dropout",
 )
-
-MEANT = {"lsp_residual": "none"}  # by runs that left it out before its default was another
 
 
 def earlier(saved: dict[str, Any], name: str) -> Any:
@@ -175,7 +163,7 @@ def check_keys(saved: dict[str, Any], config: Config) -> None:
     for name in FIXED:
         before = earlier(saved, name)
         if before is None and now[name] is not None:
-            before = MEANT.get(name)
+            before = methods.MEANT.get(name)
         if before != now[name]:
             raise InputError(
                 f"{name}: the run was started with {told(before)}, a resume cannot change it to {told(now[name])}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from dataclasses import dataclass
 
+from spillway.report import reductions
 from spillway.report.facts import Facts
 
 COMPUTE = "compute"
@@ -15,7 +16,7 @@ WORDS = {
     "to_device": "waiting for copies to the device",
     "from_device": "waiting for copies from the device",
     "device_update": "waiting for the optimizer's update on the device",
-    "fit": "waiting for projectors that are being learned",
+    "fit": reductions.WAITING,
     "commit": "waiting for {tier} to be flushed",
 }
 BY_TIER = ("read", "write")  # of which each tier is a cause of its own

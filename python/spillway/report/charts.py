@@ -83,7 +83,7 @@ def loss_curve(train: Sequence[tuple[int, float]], held_out: Sequence[tuple[int,
 
 
 def missed(layers: Mapping[str, Sequence[tuple[int, float]]]) -> str:
-    """What the projectors of each layer miss of its gradients, over the steps; the least and the most of all layers
+    """What is missed of the gradients of each layer, over the steps; the least and the most of all layers
     stand out."""
     steps = [step for points in layers.values() for step, _ in points]
     frame = Frame(240, (min(steps), max(steps)), (0.0, 1.0))

@@ -8,7 +8,7 @@ from typing import Any
 
 from spillway import __version__
 from spillway.base.sizes import duration, pace, size, used_up
-from spillway.report import charts
+from spillway.report import charts, reductions
 from spillway.report.causes import Cause, causes
 from spillway.report.facts import Facts
 from spillway.report.tables import device_blocks
@@ -24,7 +24,7 @@ def text(facts: Facts, words: str) -> str:
         head(facts),
         f'<p class="advice" id="advice">{escape(words)}</p>',
         section("Loss", loss(facts)),
-        section("What projectors miss", subspaces(facts)),
+        section(reductions.MISSED, missed(facts)),
         section("Where the time of a step went", times(facts)),
         section("Prediction beside measurement", beside(facts)),
         section("Blocks on the device", blocks(facts)),
@@ -96,40 +96,13 @@ def loss(facts: Facts) -> str:
     return charts.loss_curve(train, held_out) + legend
 
 
-def subspaces(facts: Facts) -> str:
-    """With method lsp: relative gradient error by layer, refits, and bytes beside those in full."""
-    told = [row for row in facts.steps if row.get("gradient_error")]
-    if not told:
+def missed(facts: Facts) -> str:
+    """Of reduced gradients."""
+    if (found := reductions.missed(facts)) is None:
         return ""
-    layers: dict[str, list[tuple[int, float]]] = {}
-    for row in told:
-        for name, error in row["gradient_error"].items():
-            layers.setdefault(name, []).append((row["step"], error))
-    learned = told[-1]["projectors_learned"]
-    words = f"Projectors were learned {learned} times, all matrices together."
-    if found := facts.plan.get("subspaces"):
-        matrices, again = found["matrices"], max(0, learned - found["matrices"])
-        words = (
-            f"Projectors of {matrices} matrices were learned {learned} times, {again} of them again. "
-            f"Gradients are {size(found['gradient_bytes'])} a step instead of {size(found['gradient_bytes_in_full'])}. "
-            + moved_beside_full(told[-1], found.get("in_full", {}))
-        )
+    layers, words = found
     legend = keys([("train", "the layer that misses least"), ("held", "most")])
-    return charts.missed(layers) + legend + f'<p id="subspaces">{escape(words)}</p>'
-
-
-def moved_beside_full(row: dict[str, Any], full: dict[str, Any]) -> str:
-    """Bytes that a step moved over the link and the paths, beside what the plan says of one in full."""
-    ways = (
-        ("link", "device_bytes_per_step", row.get("link_bytes", {}).values()),
-        ("paths", "path_bytes_per_step", [way for path in row["path_bytes"].values() for way in path.values()]),
-    )
-    parts = [
-        f"{size(sum(moved))} over the {name} (in full, by the plan: {size(full[key])})"
-        for name, key, moved in ways
-        if full.get(key)
-    ]
-    return f"Step {row['step']} moved {' and '.join(parts)}." if parts else ""
+    return charts.missed(layers) + legend + f'<p id="{reductions.ID}">{escape(words)}</p>'
 
 
 def times(facts: Facts) -> str:

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from spillway.base.sizes import decimal, duration, pace, size, used_up
 from spillway.machine import products
+from spillway.report import reductions
 from spillway.report.machine_tables import show_answers, show_fits
 
 Plan = dict[str, Any]  # the content of plan.json
@@ -26,7 +27,7 @@ def show_plan(console: Console, plan: Plan) -> None:
         device_blocks(plan),
         saved_activations(plan),
         remote_drives(plan),
-        subspaces(plan),
+        reductions.of_plan(plan),
         updates(plan),
         durability(plan),
         saving(plan),
@@ -85,29 +86,6 @@ def remote_drives(plan: Plan) -> str:
     """Which storage paths are remote from the device, and what that costs; empty where none is."""
     found = plan.get("far_drives")
     return f"Remote drives: {found['why']}." if found else ""
-
-
-def subspaces(plan: Plan) -> str:
-    """What is trained in subspaces and what that saves, beside the same plan in full; empty where nothing does."""
-    found = plan.get("subspaces")
-    if not found:
-        return ""
-    words = (
-        f"Subspaces: {found['matrices']} matrices, {found['elements']:,} parameters; their gradients are "
-        f"{size(found['gradient_bytes'])} a step instead of {size(found['gradient_bytes_in_full'])}."
-    )
-    full = found.get("in_full")
-    if full is None:
-        return f"{words} In full (method full) it would not fit."
-    moved = [size(full[key]) for key in ("path_bytes_per_step", "device_bytes_per_step") if full[key]]
-    seconds = duration(full["predicted_step_seconds"])
-    words += f" In full a step would take {seconds}" + (f" and move {' and '.join(moved)}." if moved else ".")
-    if not found["helps"]:
-        words += (
-            " Fewer bytes do not help here: all that method full would move and update is hidden behind compute, so "
-            "that what is left to save are its products."
-        )
-    return words
 
 
 def updates(plan: Plan) -> str:

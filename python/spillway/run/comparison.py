@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import math
-import re
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,14 +23,13 @@ from spillway.errors import DoesNotFit, InputError
 from spillway.machine import products
 from spillway.model import hub
 from spillway.model.batch import Batch
-from spillway.run import plain_losses
+from spillway.run import plain_losses, plain_reduced
 from spillway.run.protocol import Keeping, StartPoint
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedConfig, PreTrainedModel
 
-    from spillway import subspace
     from spillway.run.loop import Work
 
 STEPS = 5
@@ -346,7 +344,7 @@ def train_plainly(
     computing = model if config.weight_dtype == "fp32" else narrowed(model, config)
     weights = named(computing)
     kept = kept_types(model, config)
-    inside, names = in_subspaces(computing, config)
+    inside, names = plain_reduced.optimizer_of(computing, config)
     masters = {name: master for name, master in learning.items() if name not in names}
     if inside is not None:
         inside.adopt({name: learning[name].detach() for name in names})
@@ -381,37 +379,6 @@ def train_plainly(
     compared = config.weight_dtype == "fp32"  # else what is frozen is rounded, and no more is kept of it
     found = {name: m.detach() for name, m in masters.items() if m.requires_grad or compared}
     return trained, found if inside is None else found | inside.masters()
-
-
-def in_subspaces(model: PreTrainedModel, config: Config) -> tuple[subspace.AdamW | None, set[str]]:
-    """With method lsp the optimizer of the matrices that learn in subspaces, and their names."""
-    from spillway import subspace
-    from spillway.model.building import build
-    from spillway.model.freeze import freeze_like, frozen_names
-    from spillway.model.source import DTYPES
-    from spillway.model.subspaces import choose
-
-    if config.method != "lsp":
-        return None, set()
-    meta_model = build(copy.deepcopy(model.config), DTYPES[config.compute_dtype], DTYPES[config.weight_dtype])
-    freeze_like(meta_model, frozen_names(model))
-    choose(meta_model, config)
-    names = {meta_model.names[key] for key in meta_model.spaces}
-    modules = "|".join(f"^{re.escape(name.removesuffix('.weight'))}$" for name in names)
-    optimizer = subspace.AdamW(
-        model,
-        betas=(config.adam_beta1, config.adam_beta2),
-        eps=config.adam_epsilon,
-        weight_decay=config.weight_decay,
-        modules=modules,
-        rank=config.lsp_rank or 0,
-        nonzeros=config.lsp_nonzeros,
-        check_every=config.lsp_check_every,
-        threshold=config.lsp_threshold,
-        rotate_every=config.lsp_rotate_every if config.lsp_residual == "rotating" else 0,
-        seed=config.seed,
-    )
-    return optimizer, names
 
 
 def batches_of(

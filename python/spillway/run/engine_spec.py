@@ -12,6 +12,7 @@ from typing import Any
 
 from spillway.base import stages
 from spillway.base.calls import EngineType, translated
+from spillway.config.methods import refits
 from spillway.errors import DoesNotFit
 from spillway.machine import device, memory_files, nodes
 from spillway.model import files
@@ -23,7 +24,7 @@ from spillway.run import room
 from spillway.run.profiled import Profiled
 from spillway.run.protocol import Keeping
 from spillway.run.saved_settings import saved_notice, saved_settings
-from spillway.run.settings import engine_settings, measured_in, subspace_checks, update_rule
+from spillway.run.settings import engine_settings, measured_in, update_rule
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ def engine_spec(profiled: Profiled, keeping: Keeping) -> EngineSpec:
     spec, dry_run, compute = profiled.spec, profiled.dry_run, profiled.compute
     config, meta_model = spec.config, spec.meta_model
     model = describe(meta_model, work_size(profiled.shape), config.compute_dtype)
-    description = model | update_rule(config) | subspace_checks(config) | {"seed": config.seed}
+    description = model | update_rule(config) | refits(config) | {"seed": config.seed}
     settings = engine_settings(config, dry_run, keeping, spec.trainable(), compute.update_cores, compute.place)
     memory, notices = nodes.node_settings(
         config.node,

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from spillway.config import Config
+from spillway.config.methods import refits
 from spillway.errors import DoesNotFit, InputError
 
 GIB = 2**30
@@ -259,13 +260,13 @@ def describe_model(config: Config) -> tuple[dict[str, Any], dict[str, int]]:
     from spillway.model.describe import WorkSize, describe
     from spillway.model.source import text_config
     from spillway.model.spec import model_spec
-    from spillway.run.settings import subspace_checks, update_rule
+    from spillway.run.settings import update_rule
 
     spec = model_spec(config, only_plan=True)
     rows = config.per_device_train_batch_size * config.rows_each
     tokens = config.max_length * rows * config.gradient_accumulation_steps
     size = WorkSize(config.gradient_accumulation_steps, tokens)
-    rule = update_rule(config) | subspace_checks(config)
+    rule = update_rule(config) | refits(config)
     description = describe(spec.meta_model, size, config.compute_dtype) | rule | {"seed": config.seed}
     return description, widths(text_config(spec.model_config))
 

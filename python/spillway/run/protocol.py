@@ -81,7 +81,7 @@ class StepResult:
     # by NUMA node, where there are several: {"elements", "seconds"} of updates that ended while the step ran
     node_updates: dict[str, dict[str, float]] = field(default_factory=dict)
     written: dict[str, int] = field(default_factory=dict)  # bytes per path over the run's life, earlier processes too
-    subspaces: dict[str, Any] = field(default_factory=dict)  # with method lsp, for rows of metrics.jsonl
+    refits: dict[str, Any] = field(default_factory=dict)  # of reduced gradients, for rows of metrics.jsonl
     # of each micro-batch, what the objective tells besides its loss: with dpo TRL's rewards/margins and the like
     told: list[dict[str, float]] = field(default_factory=list)
 
@@ -110,7 +110,7 @@ class StepResult:
             row["link_bytes"] = self.link_bytes
         if self.node_updates:
             row["node_updates"] = self.node_updates
-        row |= self.subspaces
+        row |= self.refits
         if self.loss_scale != 1:
             row["loss_scale"] = self.loss_scale
         if self.skipped:

@@ -25,7 +25,7 @@ from spillway.base.files import flush, new_file
 from spillway.config import optimizers
 from spillway.machine import device, process_memory
 from spillway.machine.compute import compute
-from spillway.model import hub, subspaces
+from spillway.model import factors, hub
 from spillway.model.generation import callable_model
 from spillway.model.microbatch import Work, arrange
 from spillway.model.objective import Choice, Objective, RowSums
@@ -183,7 +183,7 @@ class EngineSession:
             seconds=time.perf_counter() - self._began,
             skipped=bool(update["skipped"]),
             loss_scale=update.get("loss_scale", 1.0),
-            subspaces=subspaces.told(self._engine) if self._spec.meta_model.spaces else {},
+            refits=factors.told(self._engine) if self._spec.meta_model.spaces else {},
             told=self.told() if self.config.objective == "dpo" else [],
             **self._telemetry.of_step(),
         )
@@ -272,7 +272,7 @@ class EngineSession:
         dry_run = self._profiled.dry_run
         return {
             **self._telemetry.measured(),
-            **({"subspaces": subspaces.summed(self._engine)} if self._spec.meta_model.spaces else {}),
+            **(factors.summed(self._engine) if self._spec.meta_model.spaces else {}),
             "rehearsed": {"work_bytes": dry_run.work_bytes, "seconds": dry_run.seconds},
             "saved_activations": {"most": 0 if self._stream is None else self._stream.most_saved},
         }

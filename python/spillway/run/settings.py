@@ -168,11 +168,3 @@ def device_bytes(device: str) -> int:
 def update_rule(config: Config) -> dict[str, str]:
     """What an update is of, as the engine names it."""
     return {"weight_dtype": config.weight_dtype, "optimizer": config.optim, "state_format": config.state_format}
-
-
-def subspace_checks(config: Config) -> dict[str, Any]:
-    """When projectors are learned again, as the engine names it."""
-    if config.method != "lsp":
-        return {}
-    rotate = config.lsp_rotate_every if config.lsp_residual == "rotating" else 0
-    return {"subspaces": {"check_every": config.lsp_check_every, "threshold": config.lsp_threshold, "rotate": rotate}}

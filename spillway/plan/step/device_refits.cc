@@ -24,7 +24,7 @@ class DeviceRefits {
     Bytes most = 0;
     for (Index c = 0; c < graph_.chunks(); ++c) {
       if (!graph_.residency[c].updated_there()) continue;
-      most = std::max(most, graph_.chunk(c).subspace.elements() * sizeof(float));
+      most = std::max(most, graph_.chunk(c).reduced.elements() * sizeof(float));
     }
     if (most > 0) out_.delta = graph_.add_whole(BufferClass::scratch, most, TierKind::device);
     return most > 0;
@@ -44,12 +44,12 @@ class DeviceRefits {
     Place place{stage(pass, chunks)};
     for (const auto c : chunks) {
       bring(c, place);
-      place.offset += fields(c).bytes;
+      place.offset += reduced(c).auxiliary_bytes();
     }
   }
 
-  [[nodiscard]] state::PairFields fields(Index c) const { return state::pair_fields(graph_.chunk(c).subspace); }
-  /// Projectors in a gradient.
+  [[nodiscard]] const optim::Reduced& reduced(Index c) const { return graph_.chunk(c).reduced; }
+  /// Auxiliary fields in a gradient.
   [[nodiscard]] Place behind(Place gradient, Index c) const {
     return {gradient.buffer, gradient.offset + core_bytes(graph_.rule, graph_.chunk(c))};
   }
@@ -57,14 +57,14 @@ class DeviceRefits {
   /// In the copy of its gradient that goes to a path, behind the refit.
   [[nodiscard]] Place logged(Index c) const { return behind(out_.tasks[graph_.write_grad[c]].from, c); }
 
-  /// For projectors alone, one behind the other.
+  /// For auxiliary fields alone, one behind the other.
   Index stage(const Pass& pass, const std::vector<Index>& chunks) {
     Bytes bytes = 0;
-    for (const auto c : chunks) bytes += fields(c).bytes;
+    for (const auto c : chunks) bytes += reduced(c).auxiliary_bytes();
     const auto here = graph_.add_buffer(BufferClass::grad, bytes, pass.position, graph_.order.positions() - 1);
     const auto first = chunks.front();
     const auto arrival = add_copy(Lane::from_device, {ObjectKind::refit_record, first, chunks.back() - first + 1},
-                                  on_device(first), {here}, sizeof(state::FitRecord), first);
+                                  on_device(first), {here}, reduced(first).by->record, first);
     graph_.need(arrival, pass.task);
     graph_.fills(arrival, here);
     for (const auto c : chunks) graph_.brings(arrival, graph_.of(c, ChunkEvent::gradient_complete));
@@ -83,13 +83,13 @@ class DeviceRefits {
   void bring(Index c, Place place) {
     const auto refit = out_.refit_task[c];
     graph_.place(refit, place);
-    const auto its = fields(c);
+    const auto record = reduced(c).by->record;
     const auto there = on_device(c);
-    const auto up = add_copy(Lane::to_device, {ObjectKind::projectors, c}, {place.buffer, place.offset + its.p},
-                             {there.buffer, there.offset + its.p}, its.bytes - its.p, c);
+    const auto up = add_copy(Lane::to_device, {ObjectKind::auxiliary, c}, {place.buffer, place.offset + record},
+                             {there.buffer, there.offset + record}, reduced(c).refitted_bytes(), c);
     graph_.need(up, refit);
     graph_.lets_go(up, place.buffer);
-    graph_.brings(up, graph_.of(c, ChunkEvent::projectors_there), true);
+    graph_.brings(up, graph_.of(c, ChunkEvent::auxiliary_there), true);
   }
 
   StepGraph& graph_;

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "spillway/plan/reduced_share.h"
 #include "spillway/plan/step/transfers.h"
-#include "spillway/plan/subspace_share.h"
 
 namespace spillway::plan::step {
 namespace {
@@ -31,14 +31,14 @@ void add_early(StepGraph& graph, Index c, Index pass, Place grad) {
   graph.out.early[c] = {.task = task, .undo = undo, .grad = grad};
 }
 
-/// What the pass has left to learn of chunk c is part of its gradient before anything takes that.
+/// What the pass has left for a background refit of chunk c is part of its gradient before anything takes that.
 void add_refit(StepGraph& graph, Index c, Place grad) {
   const Place there{grad.buffer, grad.offset + core_bytes(graph.rule, graph.chunk(c))};
   const auto refit = graph.add(Task{.op = Op::refit,
                                     .lane = Lane::refit,
-                                    .what = {ObjectKind::projectors, c},
+                                    .what = {ObjectKind::auxiliary, c},
                                     .to = graph.residency[c].gradient_there() ? Place{} : there,
-                                    .bytes = fit_elements(graph.description.subspaces, graph.chunk(c)),
+                                    .bytes = refit_elements(graph.description.refits, graph.chunk(c)),
                                     .deadline = graph.order.update(c) + graph.order.positions(),
                                     .phase = Phase::backward});
   graph.out.refit_task[c] = refit;
@@ -87,7 +87,7 @@ void add_chunk_gradient(StepGraph& graph, Index c, Index pass, Place grad, std::
     stage_gradient(graph, c);
   }
   add_early(graph, c, pass, grad);
-  if (graph.chunk(c).subspace.rank > 0) add_refit(graph, c, grad);
+  if (graph.chunk(c).reduced.any()) add_refit(graph, c, grad);
 }
 
 }  // namespace

@@ -21,7 +21,7 @@ enum class ChunkEvent : std::uint8_t {
   gradient_complete,  ///< its gradient is in host memory, as far as anything there waits for it
   gradient_ready,     ///< the gradient is where the update finds it, or is brought from to a device
   gradient_used,      ///< nothing needs the buffer any more that the update found it in
-  projectors_there,   ///< those that were refitted on the host have come to the gradient on the device
+  auxiliary_there,    ///< auxiliary fields that were refitted on the host have come to the gradient on the device
   weight_updated,     ///< the new weight is at its place on the host
   state_updated,      ///< so is the new state
   snapshot_taken,     ///< of what an update has left, all that a durable step writes has left the place of the update

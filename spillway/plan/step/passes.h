@@ -40,9 +40,9 @@ void add_device_gradients(StepGraph& graph);
 /// pass that follows the update reads it anyway, the state to staging of its own; both go back after the update. The
 /// gradient has stayed there, or comes, too.
 void add_device_updates(StepGraph& graph);
-/// Matrices in subspaces whose gradients stay there: projectors are refitted on the host, from a gradient that the pass
-/// has left there. The refit follows a copy that tells that the pass has come to its end, of the gradients that a
-/// durable step logs or of one record, and another copy brings the new projectors behind it.
+/// Reduced matrices whose gradients stay there: auxiliary fields are refitted on the host, from a gradient that the
+/// pass has left there. The refit follows a copy that tells that the pass has come to its end, of the gradients that a
+/// durable step logs or of one record, and another copy brings the new fields behind it.
 void add_device_refits(StepGraph& graph);
 
 }  // namespace spillway::plan::step

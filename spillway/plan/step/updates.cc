@@ -48,7 +48,7 @@ void add_state(StepGraph& graph, Index c) {
 /// host, copies stand between (add_device_updates).
 void link(StepGraph& graph, Index c, Index update) {
   const auto brings = [&](ChunkEvent event) { graph.brings(update, graph.of(c, event)); };
-  graph.need(update, graph.of(c, ChunkEvent::projectors_there));
+  graph.need(update, graph.of(c, ChunkEvent::auxiliary_there));
   if (!graph.residency[c].gradient_comes()) brings(ChunkEvent::gradient_used);
   if (graph.residency[c].device_updated()) return;
   for (const auto event : {ChunkEvent::weight_read, ChunkEvent::state_read, ChunkEvent::gradient_ready}) {

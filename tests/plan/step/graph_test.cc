@@ -51,7 +51,7 @@ TEST_F(Graph, AnEventMayBeWaitedForBeforeAnybodyBringsItAbout) {
 
 TEST_F(Graph, WhatNobodyBringsAboutHoldsUpNobody) {
   const auto waits = task();
-  graph_.need(waits, graph_.of(0, ChunkEvent::projectors_there));
+  graph_.need(waits, graph_.of(0, ChunkEvent::auxiliary_there));
   graph_.need(waits, kNone);
   EXPECT_TRUE(std::move(graph_).freeze().tasks[waits].needs.empty());
 }

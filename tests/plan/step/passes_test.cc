@@ -245,7 +245,7 @@ TEST_F(DeviceSchedules, ProjectorsThatWereLearnedComeBackBeforeTheUpdateThatTake
       EXPECT_FALSE(copies.empty()) << round;
       EXPECT_NE(schedule.delta, kNone) << round;
       const auto update = schedule.update_task[c];
-      const auto pair = task_of(schedule, Lane::to_device, ObjectKind::projectors, c);
+      const auto pair = task_of(schedule, Lane::to_device, ObjectKind::auxiliary, c);
       if (pair == kNone) {  // in the gradient, which comes
         ++come;
         EXPECT_TRUE(waits(schedule, task_of(schedule, Lane::to_device, ObjectKind::gradient, c), fit, true)) << round;
@@ -255,12 +255,12 @@ TEST_F(DeviceSchedules, ProjectorsThatWereLearnedComeBackBeforeTheUpdateThatTake
       EXPECT_TRUE(waits(schedule, pair, fit, false)) << round;
       EXPECT_TRUE(waits(schedule, update, pair, true)) << round;
       const auto& it = schedule.tasks[pair];
-      const auto fields = state::pair_fields(layout.chunks()[c].subspace);
-      EXPECT_EQ(it.bytes, fields.bytes - fields.p) << round;
+      const auto record = layout.chunks()[c].reduced.by->record;
+      EXPECT_EQ(it.bytes, layout.chunks()[c].reduced.refitted_bytes()) << round;
       const auto& grad = schedule.groups[c].grad;
       EXPECT_EQ(it.to.buffer, grad.buffer) << round;
-      EXPECT_EQ(it.to.offset, grad.offset + core_bytes(description.rule(), layout.chunks()[c]) + fields.p);
-      EXPECT_EQ(it.from.offset, schedule.tasks[fit].to.offset + fields.p) << round;
+      EXPECT_EQ(it.to.offset, grad.offset + core_bytes(description.rule(), layout.chunks()[c]) + record);
+      EXPECT_EQ(it.from.offset, schedule.tasks[fit].to.offset + record) << round;
       EXPECT_EQ(it.from.buffer, schedule.tasks[fit].to.buffer) << round;
       logged += task_of(schedule, Lane::write, ObjectKind::gradient, c) != kNone ? 1 : 0;
     }

@@ -8,34 +8,36 @@
 
 #include "spillway/kernels/project.h"
 #include "spillway/kernels/update.h"
+#include "spillway/optim/lsp.h"
+#include "spillway/sink/gradient_sink.h"
 #include "spillway/state/layout.h"
 #include "spillway/state/rule.h"
 
-namespace spillway::execute {
+namespace spillway::subspace {
 
 /// What the optimizer does inside: elements of an update of the matrix are around rank / sqrt(rows * columns) times
 /// those of S, so the learning rate is multiplied by the reverse (subspace/matrix.h). Decay is the matrix's own. Steps
 /// are counted from where the moments began, as `record` says.
-[[nodiscard]] kernels::UpdateStep step_inside(const kernels::UpdateStep& step, const state::Subspace& subspace,
-                                              const state::FitRecord& record);
+[[nodiscard]] kernels::UpdateStep step_inside(const kernels::UpdateStep& step, const optim::Reduced& subspace,
+                                              const optim::FitRecord& record);
 /// What an update leaves of the matrix before the change is added: 1, or less where it decays.
 [[nodiscard]] float kept_by(const kernels::UpdateStep& step, bool decays) noexcept;
-/// P and Q as they lie in `pair` (state::pair_fields()), and a delta [rank, rank].
-[[nodiscard]] kernels::Expansion expansion_of(const state::Subspace& subspace, const std::byte* pair,
+/// P and Q as they lie in `pair` (optim::pair_fields()), and a delta [rank, rank].
+[[nodiscard]] kernels::Expansion expansion_of(const optim::Reduced& subspace, const std::byte* pair,
                                               const float* delta) noexcept;
 /// Carries the values [rank, rank] of a moment from the pair `before` to the pair `after`, which lie so, too.
 /// Allocates.
-void carry_over(const state::Subspace& subspace, const std::byte* before, const std::byte* after, std::size_t moment,
+void carry_over(const optim::Reduced& subspace, const std::byte* before, const std::byte* after, std::size_t moment,
                 std::span<float> values);
 
-/// Works on one chunk at a time, part after part; what is not run by tiles is run once. Calls do not throw.
-class SubspaceUpdate {
+/// In two parts: S, and then the matrix.
+class SubspaceUpdate : public sink::HostUpdate {
  public:
   /// Allocates for the largest subspace of the layout. References must outlive it.
   SubspaceUpdate(const state::Layout& layout, const state::UpdateRule& rule);
 
   /// The first projectors, which S was made with, become those of the state.
-  void prepare(const state::Chunk& chunk, const state::GroupPointers& groups);
+  void prepare(const state::Chunk& chunk, const state::GroupPointers& groups) override;
   /// The optimizer on a tile of S: moments, and the change of a weight that was 0.
   [[nodiscard]] static std::size_t first_tiles(const state::Chunk& chunk) noexcept;
   void run_first(const state::Chunk& chunk, const state::GroupPointers& groups, const kernels::UpdateStep& step,
@@ -44,10 +46,18 @@ class SubspaceUpdate {
   [[nodiscard]] static std::size_t tiles(const state::Chunk& chunk) noexcept;
   void run(const state::Chunk& chunk, const state::GroupPointers& groups, const kernels::UpdateStep& step,
            std::size_t tile) const;
+  [[nodiscard]] std::size_t parts() const noexcept override { return 2; }
+  [[nodiscard]] std::size_t tiles(const state::Chunk& chunk, std::size_t part) const noexcept override {
+    return part == 0 ? first_tiles(chunk) : tiles(chunk);
+  }
+  void run(const state::Chunk& chunk, const state::GroupPointers& groups, const kernels::UpdateStep& step,
+           std::size_t part, std::size_t tile) override {
+    part == 0 ? run_first(chunk, groups, step, tile) : run(chunk, groups, step, tile);
+  }
   /// The gradient's projectors become those of the state, for the next S. Where they are others than those of this
   /// one, the moments are carried over, or begun anew with their own count of steps, as the record says. Allocates when
   /// they are carried.
-  void finish(const state::Chunk& chunk, const state::GroupPointers& groups);
+  void finish(const state::Chunk& chunk, const state::GroupPointers& groups) override;
 
  private:
   void begin(const state::Chunk& chunk, const state::GroupPointers& groups);
@@ -58,4 +68,4 @@ class SubspaceUpdate {
   std::vector<float> delta_;  ///< [rank, rank]
 };
 
-}  // namespace spillway::execute
+}  // namespace spillway::subspace

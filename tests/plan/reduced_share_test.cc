@@ -1,5 +1,5 @@
 // What learning projectors again adds to a step, by plain counting.
-#include "spillway/plan/subspace_share.h"
+#include "spillway/plan/reduced_share.h"
 
 #include <gtest/gtest.h>
 
@@ -28,19 +28,19 @@ Elements elements_of(const state::Layout& layout) {
     if (tensor.spec.shape.size() < 2) continue;
     out.matrices += elements;
     out.gradients += static_cast<double>(tensor.core());
-    if (tensor.subspace.rank > 0) out.inside += elements;
+    if (tensor.reduced.any()) out.inside += elements;
   }
   return out;
 }
 
-TEST(SubspaceShare, FitsAreForgottenWhereNothingIsLearnedOnASchedule) {
+TEST(ReducedShare, FitsAreForgottenWhereNothingIsLearnedOnASchedule) {
   for (const auto& description : {model(0), in_full(model(20))}) {
     const auto layout = description.layout();
     EXPECT_EQ(1, products_with_fits(description, layout));
   }
 }
 
-TEST(SubspaceShare, BackwardIsLongerByTheirProducts) {
+TEST(ReducedShare, BackwardIsLongerByTheirProducts) {
   for (const std::uint64_t micro_batches : {1U, 4U}) {
     const auto description = model(5, micro_batches);
     const auto layout = description.layout();

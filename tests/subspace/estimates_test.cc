@@ -1,5 +1,5 @@
 // What projectors miss, as a running mean in the record of a matrix.
-#include "spillway/execute/estimates.h"
+#include "spillway/subspace/estimates.h"
 
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@
 #include "spillway/subspace/bias.h"
 #include "tests/plan/models.h"
 
-namespace spillway::execute {
+namespace spillway::subspace {
 namespace {
 
 class EstimatesTest : public ::testing::Test {
@@ -23,17 +23,17 @@ class EstimatesTest : public ::testing::Test {
         subspaces(description, layout),
         cpu(device::make_cpu()),
         estimates(layout, subspaces, {*cpu, 0, nullptr, plan::device_workspace(layout, false, description.tokens)}) {
-    while (layout.tensors()[matrix].subspace.rank == 0) ++matrix;
+    while (!layout.tensors()[matrix].reduced.any()) ++matrix;
   }
 
   /// A step with these values of G z by micro-batch, each in every row, and tiles' sums of |S|².
-  state::FitRecord step(const std::vector<float>& seen, const std::vector<double>& squares) {
+  optim::FitRecord step(const std::vector<float>& seen, const std::vector<double>& squares) {
     subspaces.begin(steps++, scale);
     estimates.begin();
     estimates.open(layout.blocks().front());
-    const auto rows = layout.tensors()[matrix].subspace.rows;
+    const auto rows = layout.tensors()[matrix].reduced.rows;
     for (const auto value : seen) estimates.take(matrix, std::vector<float>(rows, value));
-    state::FitRecord out;
+    optim::FitRecord out;
     estimates.close(matrix, squares, reinterpret_cast<std::byte*>(&out));
     estimates.fetch();
     estimates.tell();
@@ -53,7 +53,7 @@ class EstimatesTest : public ::testing::Test {
 };
 
 TEST_F(EstimatesTest, AreMeansOverSteps) {
-  const auto rows = static_cast<double>(layout.tensors()[matrix].subspace.rows);
+  const auto rows = static_cast<double>(layout.tensors()[matrix].reduced.rows);
   scale = 2;  // gradients come doubled, and their squares four times as large
   const auto first = step({1, 3}, {40, 60});
   EXPECT_EQ(first.samples, 1);
@@ -75,4 +75,4 @@ TEST_F(EstimatesTest, AreLeftAloneByWhatGivesNoSample) {
 }
 
 }  // namespace
-}  // namespace spillway::execute
+}  // namespace spillway::subspace

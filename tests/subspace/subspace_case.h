@@ -10,7 +10,7 @@
 #include "spillway/subspace/projector.h"
 #include "tests/plan/models.h"
 
-namespace spillway::execute::test {
+namespace spillway::subspace::test {
 
 /// The first layer's `up`, [96, 64] by [32, 32].
 struct SubspaceCase {
@@ -22,17 +22,17 @@ struct SubspaceCase {
   };
 
   SubspaceCase() {
-    while (layout.tensors()[tensor].subspace.rank == 0) ++tensor;
-    while (layout.chunks()[chunk].subspace.rank == 0) ++chunk;
+    while (!layout.tensors()[tensor].reduced.any()) ++tensor;
+    while (!layout.chunks()[chunk].reduced.any()) ++chunk;
   }
 
-  [[nodiscard]] const state::Subspace& space() const { return layout.tensors()[tensor].subspace; }
+  [[nodiscard]] const optim::Reduced& space() const { return layout.tensors()[tensor].reduced; }
   [[nodiscard]] const state::Chunk& its_chunk() const { return layout.chunks()[chunk]; }
   [[nodiscard]] state::UpdateRule rule() const { return description.rule(); }
 
   /// As it lies in a state group, of random values.
-  [[nodiscard]] std::vector<std::byte> pair(std::uint64_t seed, const state::FitRecord& record) const {
-    const auto fields = state::pair_fields(space());
+  [[nodiscard]] std::vector<std::byte> pair(std::uint64_t seed, const optim::FitRecord& record) const {
+    const auto fields = optim::pair_fields(space());
     std::vector<std::byte> out(fields.bytes);
     std::memcpy(out.data(), &record, sizeof(record));
     for (unsigned side = 0; side < 2; ++side) {
@@ -55,15 +55,15 @@ struct SubspaceCase {
         std::memcpy(group->data() + i, &value, 2);
       }
     }
-    std::memcpy(out.state.data() + state_fields(rule(), its_chunk()).pair, ours.data(), ours.size());
+    std::memcpy(out.state.data() + state_fields(rule(), its_chunk()).auxiliary, ours.data(), ours.size());
     std::memcpy(out.grad.data() + core_bytes(rule(), its_chunk()), given.data(), given.size());
     return out;
   }
 
   /// The pair that lies in the state.
   [[nodiscard]] std::vector<std::byte> adopted(const Groups& groups) const {
-    const auto* at = groups.state.data() + state_fields(rule(), its_chunk()).pair;
-    return {at, at + state::pair_fields(space()).bytes};
+    const auto* at = groups.state.data() + state_fields(rule(), its_chunk()).auxiliary;
+    return {at, at + optim::pair_fields(space()).bytes};
   }
   /// A moment of S.
   [[nodiscard]] std::vector<float> moment(Groups& groups, std::size_t which) const {
@@ -79,4 +79,4 @@ struct SubspaceCase {
   std::size_t tensor = 0, chunk = 0;
 };
 
-}  // namespace spillway::execute::test
+}  // namespace spillway::subspace::test

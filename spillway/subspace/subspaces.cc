@@ -1,4 +1,4 @@
-#include "spillway/execute/subspaces.h"
+#include "spillway/subspace/subspaces.h"
 
 #include <algorithm>
 #include <cstring>
@@ -7,14 +7,14 @@
 #include "spillway/base/error.h"
 #include "spillway/subspace/bias.h"
 
-namespace spillway::execute {
+namespace spillway::subspace {
 namespace {
 
-subspace::Pair unlearned(const state::Subspace& it) {
+subspace::Pair unlearned(const optim::Reduced& it) {
   return {subspace::Projector(it.rows, it.rank, it.nonzeros), subspace::Projector(it.columns, it.rank, it.nonzeros)};
 }
 
-subspace::Bias bias_of(const state::FitRecord& record) {
+subspace::Bias bias_of(const optim::FitRecord& record) {
   return {.captured = record.captured, .whole = record.whole, .samples = static_cast<std::uint64_t>(record.samples)};
 }
 
@@ -23,13 +23,13 @@ template <class Of>
 std::size_t most(const state::Layout& layout, const Of& of) {
   std::size_t out = 0;
   for (const auto& tensor : layout.tensors()) {
-    if (tensor.subspace.rank > 0) out = std::max<std::size_t>(out, of(tensor.subspace));
+    if (tensor.reduced.any()) out = std::max<std::size_t>(out, of(tensor.reduced));
   }
   return out;
 }
 
 std::size_t half_elements(const state::Layout& layout) {
-  return most(layout, [](const state::Subspace& it) { return it.rows * it.rank; });
+  return most(layout, [](const optim::Reduced& it) { return it.rows * it.rank; });
 }
 
 void run_all(subspace::Fit& fit, const device::ParallelFor& parallel_for) {
@@ -52,14 +52,14 @@ Subspaces::Subspaces(const plan::Description& description, const state::Layout& 
       lane_(half_elements(layout)) {
   std::uint64_t number = 0;
   for (std::size_t t = 0; t < matrices_.size(); ++t) {
-    const auto& it = layout.tensors()[t].subspace;
+    const auto& it = layout.tensors()[t].reduced;
     if (it.rank == 0) continue;
     matrices_[t].emplace(Matrix{
         .number = number++, .pair = unlearned(it), .next = unlearned(it), .kept = {}, .record = {}, .before = {}});
     any_ = true;
   }
   if (!any_) return;
-  const auto room = most(layout, [](const state::Subspace& it) { return it.rows * it.columns; });
+  const auto room = most(layout, [](const optim::Reduced& it) { return it.rows * it.columns; });
   for (std::size_t i = 0; i < plan::kGradientsLeft; ++i) rooms_.emplace_back(room);
 }
 
@@ -74,7 +74,7 @@ Subspaces::Matrix& Subspaces::at(std::size_t tensor) {
 
 void Subspaces::restore(std::size_t tensor, const std::byte* pair) {
   auto& it = at(tensor);
-  const auto fields = state::pair_fields(layout_.tensors()[tensor].subspace);
+  const auto fields = optim::pair_fields(layout_.tensors()[tensor].reduced);
   std::memcpy(&it.kept, pair, sizeof(it.kept));
   std::memcpy(it.pair.p.values().data(), pair + fields.p, fields.p_values * sizeof(float));
   std::memcpy(it.pair.q.values().data(), pair + fields.q, fields.q_values * sizeof(float));
@@ -107,20 +107,20 @@ bool Subspaces::learns(std::size_t tensor) const {
   if (it.made || it.learned) return false;
   if (it.record.fits == 0) return true;
   if (updates_ <= 0) return false;
-  const auto& checks = description_.subspaces;
+  const auto& checks = description_.refits;
   const auto updates = static_cast<std::uint64_t>(updates_);
   if (subspace::rotates(checks.rotate, updates, it.number)) return true;
   return updates % checks.every == 0 && bias_of(it.kept).error() > checks.threshold;
 }
 
 std::size_t Subspaces::elements(std::size_t tensor) const {
-  const auto& shape = layout_.tensors()[tensor].subspace;
+  const auto& shape = layout_.tensors()[tensor].reduced;
   return shape.rows * shape.columns;
 }
 
 void Subspaces::check(std::size_t tensor, std::size_t given) const {
   if (given == elements(tensor)) return;
-  const auto& shape = layout_.tensors()[tensor].subspace;
+  const auto& shape = layout_.tensors()[tensor].reduced;
   throw Error(ErrorCode::bad_input, text("a gradient of ", given, " elements for ", layout_.tensors()[tensor].spec.name,
                                          ", which is ", shape.rows, " x ", shape.columns));
 }
@@ -147,7 +147,7 @@ void Subspaces::learn_first(Matrix& it, std::span<const float> gradient, const d
 
 /// From the next step on; the moments begin with that.
 void Subspaces::begin_later(Matrix& it) {
-  const bool anew = description_.subspaces.rotate > 0;
+  const bool anew = description_.refits.rotate > 0;
   it.record = {.fits = it.kept.fits + 1, .begun = anew ? static_cast<double>(updates_ + 1) : it.kept.begun};
   it.learned = true;
   it.first = it.samples = false;
@@ -182,7 +182,7 @@ std::size_t Subspaces::refit_tiles(std::size_t tensor, unsigned part) const {
 
 void Subspaces::end_refit(std::size_t tensor, std::byte* pair) {
   auto& it = at(tensor);
-  const auto fields = state::pair_fields(layout_.tensors()[tensor].subspace);
+  const auto fields = optim::pair_fields(layout_.tensors()[tensor].reduced);
   const auto& learned = it.first ? it.pair : it.next;
   copy_values(learned.p, pair + fields.p);
   copy_values(learned.q, pair + fields.q);
@@ -212,4 +212,4 @@ double Subspaces::error(std::size_t tensor) const {
   return bias_of(at(tensor).kept).error();
 }
 
-}  // namespace spillway::execute
+}  // namespace spillway::subspace

@@ -1,10 +1,9 @@
-#include "spillway/execute/compress.h"
+#include "spillway/subspace/compress.h"
 
 #include <algorithm>
+#include <utility>
 
-#include "spillway/execute/element.h"
-
-namespace spillway::execute {
+namespace spillway::subspace {
 namespace {
 
 std::uint64_t floats(const kernels::Projector& it) noexcept {
@@ -14,7 +13,7 @@ std::uint64_t floats(const kernels::Projector& it) noexcept {
 }  // namespace
 
 Compress::Compress(const state::Layout& layout, state::ComputeType type, const Subspaces& subspaces,
-                   const Arithmetic& where)
+                   const sink::Arithmetic& where)
     : type_(type),
       subspaces_(subspaces),
       where_(where),
@@ -23,7 +22,7 @@ Compress::Compress(const state::Layout& layout, state::ComputeType type, const S
   std::uint64_t at = 0;
   for (std::size_t t = 0; t < copies_.size(); ++t) {
     copies_[t].at = at;
-    at += plan::projector_floats(layout.tensors()[t].subspace);
+    at += layout.tensors()[t].reduced.refitted_bytes() / sizeof(float);
   }
 }
 
@@ -32,7 +31,7 @@ kernels::Projector Compress::projector(std::size_t tensor, unsigned side) {
   if (where_.workspace == nullptr) return out;
   const auto p = subspaces_.side(tensor, 0), q = subspaces_.side(tensor, 1);
   auto& copy = copies_[tensor];
-  auto* const there = reinterpret_cast<float*>(where_.workspace + where_.sizes.projectors_at()) + copy.at;
+  auto* const there = reinterpret_cast<float*>(where_.workspace + where_.sizes.auxiliary_at()) + copy.at;
   if (const auto version = subspaces_.version(tensor); copy.version != version) {
     for (const auto& [from, to] : {std::pair(p, there), std::pair(q, there + floats(p))}) {
       where_.device.copy(where_.stream, device::Direction::to_device, reinterpret_cast<std::byte*>(to),
@@ -61,8 +60,8 @@ std::span<const float> Compress::here(std::span<const float> values) {
 
 void Compress::run(std::size_t tensor, unsigned side, const std::byte* in, std::size_t in_stride, std::size_t tokens,
                    std::byte* out) {
-  where_.device.run(where_.stream, device::Compress{.type = element_of(type_),
-                                                    .projector = projector(tensor, side),
+  where_.device.run(where_.stream, device::Compress{.type = sink::element_of(type_),
+                                                    .by = projector(tensor, side),
                                                     .in = in,
                                                     .in_stride = in_stride,
                                                     .tokens = tokens,
@@ -70,4 +69,4 @@ void Compress::run(std::size_t tensor, unsigned side, const std::byte* in, std::
                                                     .out_stride = tokens});
 }
 
-}  // namespace spillway::execute
+}  // namespace spillway::subspace

@@ -7,16 +7,17 @@
 #include <vector>
 
 #include "spillway/device/device.h"
-#include "spillway/execute/subspaces.h"
 #include "spillway/kernels/update.h"
+#include "spillway/sink/gradient_sink.h"
 #include "spillway/state/layout.h"
 #include "spillway/state/rule.h"
+#include "spillway/subspace/subspaces.h"
 
-namespace spillway::execute {
+namespace spillway::subspace {
 
 /// The host gives work to the stream, knowing from Subspaces whether the pair is another after the update; only where
 /// moments are carried over does it wait for them, for that is its own work.
-class DeviceSubspaceUpdate {
+class DeviceSubspaceUpdate : public sink::DeviceUpdate {
  public:
   /// `delta`: on the device, fp32, for the largest S that is updated there. Of a rule that plan::no_device_update() has
   /// nothing against. References must outlive it.
@@ -24,10 +25,8 @@ class DeviceSubspaceUpdate {
                        float* delta)
       : layout_(layout), rule_(rule), subspaces_(subspaces), delta_(delta) {}
 
-  /// The update of the last step applied, before the next one ends. One thread at a time, one stream for all. Throws as
-  /// the device does.
   void run(device::Device& device, device::Stream stream, const state::Chunk& chunk, const state::GroupPointers& groups,
-           const kernels::UpdateStep& step);
+           const kernels::UpdateStep& step) override;
 
  private:
   /// A chunk where it lies on a device, and the stream of its update.
@@ -39,8 +38,8 @@ class DeviceSubspaceUpdate {
     std::byte* ours = nullptr;         ///< the pair of the state
     const std::byte* given = nullptr;  ///< of the gradient
   };
-  void change(const There& it, const kernels::UpdateStep& step, const state::FitRecord& record);
-  void adopt(const There& it, const state::FitRecord& before, const state::FitRecord& after);
+  void change(const There& it, const kernels::UpdateStep& step, const optim::FitRecord& record);
+  void adopt(const There& it, const optim::FitRecord& before, const optim::FitRecord& after);
   void begin(const There& it) const;
   void carry(const There& it);
   void wait(const There& it);
@@ -54,4 +53,4 @@ class DeviceSubspaceUpdate {
   std::vector<float> values_;              ///< of a moment
 };
 
-}  // namespace spillway::execute
+}  // namespace spillway::subspace

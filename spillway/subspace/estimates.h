@@ -8,16 +8,16 @@
 #include <vector>
 
 #include "spillway/device/device.h"
-#include "spillway/execute/arithmetic.h"
-#include "spillway/execute/subspaces.h"
+#include "spillway/sink/arithmetic.h"
 #include "spillway/state/layout.h"
+#include "spillway/subspace/subspaces.h"
 
-namespace spillway::execute {
+namespace spillway::subspace {
 
 class Estimates {
  public:
   /// References must outlive it.
-  Estimates(const state::Layout& layout, Subspaces& subspaces, const Arithmetic& where);
+  Estimates(const state::Layout& layout, Subspaces& subspaces, const sink::Arithmetic& where);
 
   /// A training step begins: no record is written.
   void begin();
@@ -41,7 +41,7 @@ class Estimates {
 
   const state::Layout& layout_;
   Subspaces& subspaces_;
-  const Arithmetic where_;
+  const sink::Arithmetic where_;
   std::vector<Place> places_;  ///< by tensor
   std::vector<float> host_seen_;
   std::vector<double> host_squares_;
@@ -50,4 +50,4 @@ class Estimates {
   double *const squares_, *const made_;
 };
 
-}  // namespace spillway::execute
+}  // namespace spillway::subspace

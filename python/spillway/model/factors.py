@@ -26,6 +26,7 @@ from spillway.model.meta_model import MetaModel, Space, pattern
 if TYPE_CHECKING:
     from spillway.config import Config
 
+REDUCED = "subspace"  # of a tensor in a description: it has a Space
 SHOWN = 4  # names in a message
 
 
@@ -146,8 +147,8 @@ def redirected(inners: Sequence[Inner], computed: bool = False) -> Iterator[None
 def project(engine: Any, tensor: int, space: Space, x: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
     """S [d, d] of one micro-batch, of the compute type: x [tokens, columns], dy [tokens, rows]."""
     x, dy = x.detach().contiguous(), dy.contiguous()  # one that may need a gradient is not exported by DLPack
-    if engine.learns_projectors(tensor):
-        engine.learn_projectors(tensor, (dy.T.float() @ x.float()).view(-1))
+    if engine.wants_whole_gradient(tensor):
+        engine.whole_gradient(tensor, (dy.T.float() @ x.float()).view(-1))
     inner, outer = (tokens.new_empty(space.rank, len(tokens)) for tokens in (x, dy))
     engine.compress(tensor, 0, dy, outer)
     engine.compress(tensor, 1, x, inner)
@@ -162,7 +163,7 @@ def told(engine: Any) -> dict[str, Any]:
     """Of a step, for metrics.jsonl: the running estimate of the gradients' relative error, by layer the mean of its
     matrices, and how often projectors were learned so far, all matrices together."""
     layers: dict[str, list[float]] = {}
-    found = json.loads(engine.projectors())
+    found = json.loads(engine.refits())
     for it in found:
         layers.setdefault(layer_of(it["tensor"]), []).append(it["error"])
     errors = {name: round(statistics.fmean(values), 4) for name, values in layers.items()}
@@ -171,12 +172,14 @@ def told(engine: Any) -> dict[str, Any]:
 
 def summed(engine: Any) -> dict[str, Any]:
     """Over all matrices, for summary.json."""
-    found = json.loads(engine.projectors())
+    found = json.loads(engine.refits())
     errors = [it["error"] for it in found]
     return {
-        "matrices": len(found),
-        "projectors_learned": sum(it["fits"] for it in found),
-        "gradient_error": {"mean": statistics.fmean(errors), "least": min(errors), "most": max(errors)},
+        "subspaces": {
+            "matrices": len(found),
+            "projectors_learned": sum(it["fits"] for it in found),
+            "gradient_error": {"mean": statistics.fmean(errors), "least": min(errors), "most": max(errors)},
+        }
     }
 
 

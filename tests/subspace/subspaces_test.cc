@@ -1,14 +1,14 @@
 // When projectors are fitted, from when on they hold, and what a skipped step leaves of them.
-#include "spillway/execute/subspaces.h"
+#include "spillway/subspace/subspaces.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
-#include "tests/execute/subspace_case.h"
+#include "tests/subspace/subspace_case.h"
 #include "tests/sys/failing.h"
 
-namespace spillway::execute {
+namespace spillway::subspace {
 namespace {
 
 class SubspacesTest : public ::testing::Test {
@@ -58,7 +58,7 @@ TEST_F(SubspacesTest, WhatIsNotFiniteTeachesNothing) {
 
 TEST_F(SubspacesTest, LaterOnesAreFittedWhereTheOldOnesMissTooMuchAndAnUpdateIsCheckedAfter) {
   restore(1, 1);  // nothing of it was captured
-  EXPECT_GT(subspaces.error(it.tensor), it.description.subspaces.threshold);
+  EXPECT_GT(subspaces.error(it.tensor), it.description.refits.threshold);
   for (std::int64_t updates = 1; updates < 10; ++updates) {
     subspaces.begin(updates, 1);
     EXPECT_EQ(subspaces.learns(it.tensor), updates % 3 == 0) << updates;
@@ -80,14 +80,14 @@ TEST_F(SubspacesTest, LaterOnesHoldFromTheNextStepOn) {
   for (unsigned part = 0; part < subspace::Fit::kParts; ++part) {
     for (std::size_t tile = 0; tile < subspaces.refit_tiles(it.tensor, part); ++tile) subspaces.fit(part, tile);
   }
-  std::vector<std::byte> pair(state::pair_fields(it.space()).bytes);
+  std::vector<std::byte> pair(optim::pair_fields(it.space()).bytes);
   subspaces.end_refit(it.tensor, pair.data());
   EXPECT_EQ(values(0), old);
   subspaces.begin(4, 1);
   subspaces.open(it.tensor);
   const auto now = values(0);
   EXPECT_NE(now, old);
-  EXPECT_EQ(std::memcmp(now.data(), pair.data() + state::pair_fields(it.space()).p, now.size() * sizeof(float)), 0);
+  EXPECT_EQ(std::memcmp(now.data(), pair.data() + optim::pair_fields(it.space()).p, now.size() * sizeof(float)), 0);
   EXPECT_EQ(subspaces.fits(it.tensor), 2U);
   EXPECT_EQ(subspaces.change(it.tensor).before.fits, 1);
 }
@@ -117,4 +117,4 @@ TEST_F(SubspacesTest, OtherTensorsAndShapesAreRefused) {
 }
 
 }  // namespace
-}  // namespace spillway::execute
+}  // namespace spillway::subspace

@@ -1,4 +1,4 @@
-#include "spillway/execute/subspace_update.h"
+#include "spillway/subspace/update.h"
 
 #include <algorithm>
 #include <array>
@@ -6,15 +6,15 @@
 #include <cstring>
 
 #include "spillway/device/typed.h"
-#include "spillway/execute/element.h"
 #include "spillway/kernels/moments.h"
+#include "spillway/sink/arithmetic.h"
 #include "spillway/subspace/transfer.h"
 
-namespace spillway::execute {
+namespace spillway::subspace {
 namespace {
 
 using kernels::Moments;
-using state::Subspace;
+using optim::Reduced;
 
 /// Elements of a tile of S and, about, of the matrix: what one thread does at a time.
 constexpr std::uint64_t kTile = 64 * 1024;
@@ -23,27 +23,27 @@ constexpr std::uint64_t kPiece = 4096;
 static_assert(kPiece % kernels::kQuantBlock == 0 && kTile % kPiece == 0);
 
 /// A tile of the matrix is whole groups of P's rows: so many.
-std::uint64_t tile_groups(const Subspace& it) noexcept {
+std::uint64_t tile_groups(const Reduced& it) noexcept {
   const auto groups = it.rank / it.nonzeros;
   return std::max<std::uint64_t>(1, kTile * groups / (it.rows * it.columns));
 }
 
-const state::FitRecord& record(const std::byte* pair) noexcept {
-  return *reinterpret_cast<const state::FitRecord*>(pair);
+const optim::FitRecord& record(const std::byte* pair) noexcept {
+  return *reinterpret_cast<const optim::FitRecord*>(pair);
 }
 
-kernels::Projector view(const std::byte* values, std::uint64_t rows, const Subspace& it) noexcept {
+kernels::Projector view(const std::byte* values, std::uint64_t rows, const Reduced& it) noexcept {
   return {reinterpret_cast<const float*>(values), rows, it.rank, it.nonzeros};
 }
 
-subspace::Projector copied(const std::byte* values, std::uint64_t rows, const Subspace& it) {
+subspace::Projector copied(const std::byte* values, std::uint64_t rows, const Reduced& it) {
   subspace::Projector out(rows, it.rank, it.nonzeros);
   std::memcpy(out.values().data(), values, out.values().size() * sizeof(float));
   return out;
 }
 
-subspace::Pair copied(const std::byte* pair, const Subspace& it) {
-  const auto at = state::pair_fields(it);
+subspace::Pair copied(const std::byte* pair, const Reduced& it) {
+  const auto at = optim::pair_fields(it);
   return {copied(pair + at.p, it.rows, it), copied(pair + at.q, it.columns, it)};
 }
 
@@ -76,7 +76,7 @@ void encode(const float* values, std::size_t moment, const state::Located& to) {
 
 }  // namespace
 
-kernels::UpdateStep step_inside(const kernels::UpdateStep& step, const Subspace& it, const state::FitRecord& record) {
+kernels::UpdateStep step_inside(const kernels::UpdateStep& step, const Reduced& it, const optim::FitRecord& record) {
   auto out = step;
   out.weight_decay = 0;
   out.learning_rate *=
@@ -89,12 +89,12 @@ float kept_by(const kernels::UpdateStep& step, bool decays) noexcept {
   return decays ? static_cast<float>(1 - step.learning_rate * step.weight_decay) : 1.0F;
 }
 
-kernels::Expansion expansion_of(const Subspace& it, const std::byte* pair, const float* delta) noexcept {
-  const auto fields = state::pair_fields(it);
+kernels::Expansion expansion_of(const Reduced& it, const std::byte* pair, const float* delta) noexcept {
+  const auto fields = optim::pair_fields(it);
   return {view(pair + fields.p, it.rows, it), view(pair + fields.q, it.columns, it), delta};
 }
 
-void carry_over(const Subspace& it, const std::byte* before, const std::byte* after, std::size_t moment,
+void carry_over(const Reduced& it, const std::byte* before, const std::byte* after, std::size_t moment,
                 std::span<float> values) {
   const auto from = copied(before, it), to = copied(after, it);
   moment == 0 ? subspace::carry_first(from, to, values) : subspace::carry_second(from, to, values);
@@ -103,18 +103,18 @@ void carry_over(const Subspace& it, const std::byte* before, const std::byte* af
 SubspaceUpdate::SubspaceUpdate(const state::Layout& layout, const state::UpdateRule& rule)
     : layout_(layout), rule_(rule) {
   std::uint64_t most = 0;
-  for (const auto& tensor : layout.tensors()) most = std::max(most, tensor.subspace.elements());
+  for (const auto& tensor : layout.tensors()) most = std::max(most, tensor.reduced.elements());
   delta_.resize(most);
 }
 
 void SubspaceUpdate::prepare(const state::Chunk& chunk, const state::GroupPointers& groups) {
-  auto* const ours = groups.state + state_fields(rule_, chunk).pair;
+  auto* const ours = groups.state + state_fields(rule_, chunk).auxiliary;
   const auto* const given = groups.grad + core_bytes(rule_, chunk);
-  if (record(ours).fits == 0) std::memcpy(ours, given, state::pair_fields(chunk.subspace).bytes);
+  if (record(ours).fits == 0) std::memcpy(ours, given, optim::pair_fields(chunk.reduced).bytes);
 }
 
 void SubspaceUpdate::finish(const state::Chunk& chunk, const state::GroupPointers& groups) {
-  auto* const ours = groups.state + state_fields(rule_, chunk).pair;
+  auto* const ours = groups.state + state_fields(rule_, chunk).auxiliary;
   const auto* const given = groups.grad + core_bytes(rule_, chunk);
   const auto before = record(ours), now = record(given);
   if (before.begun != now.begun) {
@@ -122,12 +122,12 @@ void SubspaceUpdate::finish(const state::Chunk& chunk, const state::GroupPointer
   } else if (before.fits != now.fits) {
     carry(chunk, groups);
   }
-  std::memcpy(ours, given, before.fits != now.fits ? state::pair_fields(chunk.subspace).bytes : sizeof(now));
+  std::memcpy(ours, given, before.fits != now.fits ? optim::pair_fields(chunk.reduced).bytes : sizeof(now));
 }
 
 /// Moments as those of the first step.
 void SubspaceUpdate::begin(const state::Chunk& chunk, const state::GroupPointers& groups) {
-  const auto n = chunk.subspace.elements();
+  const auto n = chunk.reduced.elements();
   const auto at = locate_core(rule_, chunk, groups, 0, n);
   const auto values = std::span(delta_).first(n);
   std::ranges::fill(values, 0.0F);
@@ -135,8 +135,8 @@ void SubspaceUpdate::begin(const state::Chunk& chunk, const state::GroupPointers
 }
 
 void SubspaceUpdate::carry(const state::Chunk& chunk, const state::GroupPointers& groups) {
-  const auto& it = chunk.subspace;
-  const auto* const before = groups.state + state_fields(rule_, chunk).pair;
+  const auto& it = chunk.reduced;
+  const auto* const before = groups.state + state_fields(rule_, chunk).auxiliary;
   const auto* const after = groups.grad + core_bytes(rule_, chunk);
   const auto at = locate_core(rule_, chunk, groups, 0, it.elements());
   const auto values = std::span(delta_).first(it.elements());
@@ -148,18 +148,18 @@ void SubspaceUpdate::carry(const state::Chunk& chunk, const state::GroupPointers
 }
 
 std::size_t SubspaceUpdate::first_tiles(const state::Chunk& chunk) noexcept {
-  return ceil_div(chunk.subspace.elements(), kTile);
+  return ceil_div(chunk.reduced.elements(), kTile);
 }
 
 void SubspaceUpdate::run_first(const state::Chunk& chunk, const state::GroupPointers& groups,
                                const kernels::UpdateStep& step, std::size_t tile) {
-  const auto begin = tile * kTile, end = std::min(begin + kTile, chunk.subspace.elements());
-  const auto own = step_inside(step, chunk.subspace, record(groups.state + state_fields(rule_, chunk).pair));
+  const auto begin = tile * kTile, end = std::min(begin + kTile, chunk.reduced.elements());
+  const auto own = step_inside(step, chunk.reduced, record(groups.state + state_fields(rule_, chunk).auxiliary));
   std::array<float, kPiece> gradient;  // NOLINT: filled below
   for (auto first = begin; first < end; first += kPiece) {
     const auto n = std::min(kPiece, end - first);
     auto at = locate_core(rule_, chunk, groups, first, n);
-    device::widen(element_of(rule_.type), at.span.grad, gradient.data(), n);
+    device::widen(sink::element_of(rule_.type), at.span.grad, gradient.data(), n);
     std::fill_n(delta_.data() + first, n, 0.0F);
     at.span.weight = reinterpret_cast<std::byte*>(delta_.data() + first);
     at.span.grad = reinterpret_cast<const std::byte*>(gradient.data());
@@ -168,15 +168,15 @@ void SubspaceUpdate::run_first(const state::Chunk& chunk, const state::GroupPoin
 }
 
 std::size_t SubspaceUpdate::tiles(const state::Chunk& chunk) noexcept {
-  return ceil_div(chunk.subspace.rank / chunk.subspace.nonzeros, tile_groups(chunk.subspace));
+  return ceil_div(chunk.reduced.rank / chunk.reduced.nonzeros, tile_groups(chunk.reduced));
 }
 
 void SubspaceUpdate::run(const state::Chunk& chunk, const state::GroupPointers& groups, const kernels::UpdateStep& step,
                          std::size_t tile) const {
-  const auto& it = chunk.subspace;
+  const auto& it = chunk.reduced;
   const auto& span = layout_.spans(chunk.id).front();
   const auto keep = kept_by(step, layout_.tensors()[span.tensor].spec.decay);
-  const auto expansion = expansion_of(it, groups.state + state_fields(rule_, chunk).pair, delta_.data());
+  const auto expansion = expansion_of(it, groups.state + state_fields(rule_, chunk).auxiliary, delta_.data());
   const auto first = tile * tile_groups(it), last = std::min(first + tile_groups(it), expansion.p.groups());
   const auto row = expansion.p.first(first), rows = expansion.p.first(last) - row;
   const auto at = locate(rule_, chunk, span, groups, row * it.columns, rows * it.columns);
@@ -185,4 +185,4 @@ void SubspaceUpdate::run(const state::Chunk& chunk, const state::GroupPointers& 
   kernels::apply(form_of(rule_).weights, expansion, keep, at.span, row * it.columns, work.data());
 }
 
-}  // namespace spillway::execute
+}  // namespace spillway::subspace

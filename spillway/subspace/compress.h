@@ -7,18 +7,21 @@
 #include <span>
 #include <vector>
 
-#include "spillway/execute/gradients.h"
-#include "spillway/execute/subspaces.h"
+#include "spillway/device/device.h"
+#include "spillway/sink/arithmetic.h"
+#include "spillway/state/layout.h"
+#include "spillway/subspace/subspaces.h"
 
-namespace spillway::execute {
+namespace spillway::subspace {
 
 /// A device with memory of its own has a copy of every projector, made anew where it has changed: 4 r (m + n) bytes of
 /// a matrix, which is next to nothing for the link.
 class Compress {
  public:
-  /// `type`: of what passes compute in. `where`: as Gradients; its workspace has room for the copies. References must
+  /// `type`: of what passes compute in. The workspace of `where` has room for the copies. References must
   /// outlive it.
-  Compress(const state::Layout& layout, state::ComputeType type, const Subspaces& subspaces, const Arithmetic& where);
+  Compress(const state::Layout& layout, state::ComputeType type, const Subspaces& subspaces,
+           const sink::Arithmetic& where);
 
   /// kernels::compress() by side 0 (P) or 1 (Q) of a tensor's pair, in the order of the stream: in [tokens][rows of the
   /// side, or more], out [columns][tokens], both where passes compute.
@@ -40,10 +43,10 @@ class Compress {
 
   const state::ComputeType type_;
   const Subspaces& subspaces_;
-  const Arithmetic where_;
+  const sink::Arithmetic where_;
   std::vector<Copy> copies_;  ///< by tensor
   const device::Event arrived_;
   std::vector<float> fetched_;
 };
 
-}  // namespace spillway::execute
+}  // namespace spillway::subspace

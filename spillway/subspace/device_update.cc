@@ -1,11 +1,11 @@
-#include "spillway/execute/device_subspace_update.h"
+#include "spillway/subspace/device_update.h"
 
 #include <algorithm>
 #include <span>
 
-#include "spillway/execute/subspace_update.h"
+#include "spillway/subspace/update.h"
 
-namespace spillway::execute {
+namespace spillway::subspace {
 namespace {
 
 template <class T>
@@ -27,11 +27,11 @@ void DeviceSubspaceUpdate::run(device::Device& device, device::Stream stream, co
                  .stream = stream,
                  .chunk = chunk,
                  .groups = groups,
-                 .ours = groups.state + state_fields(rule_, chunk).pair,
+                 .ours = groups.state + state_fields(rule_, chunk).auxiliary,
                  .given = groups.grad + core_bytes(rule_, chunk)};
   auto [before, after] = subspaces_.change(layout_.spans(chunk.id).front().tensor);
   if (before.fits == 0) {  // the first pair, which S was made with
-    device.run(stream, copy_there(it.given, it.ours, state::pair_fields(chunk.subspace).bytes));
+    device.run(stream, copy_there(it.given, it.ours, optim::pair_fields(chunk.reduced).bytes));
     before = after;
   }
   change(it, step, before);
@@ -39,8 +39,8 @@ void DeviceSubspaceUpdate::run(device::Device& device, device::Stream stream, co
 }
 
 /// S by the optimizer, and what becomes of a weight that was 0 onto the matrix.
-void DeviceSubspaceUpdate::change(const There& it, const kernels::UpdateStep& step, const state::FitRecord& record) {
-  const auto& space = it.chunk.subspace;
+void DeviceSubspaceUpdate::change(const There& it, const kernels::UpdateStep& step, const optim::FitRecord& record) {
+  const auto& space = it.chunk.reduced;
   const auto core = locate_core(rule_, it.chunk, it.groups, 0, space.elements()).span;
   it.device.run(it.stream, device::AdamWDelta{.delta = delta_,
                                               .exp_avg = as<float>(core.moments[0]),
@@ -58,19 +58,19 @@ void DeviceSubspaceUpdate::change(const There& it, const kernels::UpdateStep& st
 }
 
 /// The gradient's record, and its pair where that is another, become the state's.
-void DeviceSubspaceUpdate::adopt(const There& it, const state::FitRecord& before, const state::FitRecord& after) {
+void DeviceSubspaceUpdate::adopt(const There& it, const optim::FitRecord& before, const optim::FitRecord& after) {
   const bool other = before.fits != after.fits;
   if (before.begun != after.begun) {
     begin(it);
   } else if (other) {
     carry(it);
   }
-  const auto bytes = other ? state::pair_fields(it.chunk.subspace).bytes : sizeof(after);
+  const auto bytes = other ? optim::pair_fields(it.chunk.reduced).bytes : sizeof(after);
   it.device.run(it.stream, copy_there(it.given, it.ours, bytes));
 }
 
 void DeviceSubspaceUpdate::begin(const There& it) const {
-  const auto core = locate_core(rule_, it.chunk, it.groups, 0, it.chunk.subspace.elements()).span;
+  const auto core = locate_core(rule_, it.chunk, it.groups, 0, it.chunk.reduced.elements()).span;
   for (std::size_t m = 0; m < rule_.moments(); ++m) {
     it.device.fill(it.stream, core.moments[m], 0, core.n * sizeof(float));
   }
@@ -79,8 +79,8 @@ void DeviceSubspaceUpdate::begin(const There& it) const {
 /// On the host, and back.
 void DeviceSubspaceUpdate::carry(const There& it) {
   using device::Direction;
-  const auto bytes = state::pair_fields(it.chunk.subspace).bytes;
-  const auto core = locate_core(rule_, it.chunk, it.groups, 0, it.chunk.subspace.elements()).span;
+  const auto bytes = optim::pair_fields(it.chunk.reduced).bytes;
+  const auto core = locate_core(rule_, it.chunk, it.groups, 0, it.chunk.reduced.elements()).span;
   before_.resize(bytes);
   after_.resize(bytes);
   values_.resize(core.n);
@@ -90,7 +90,7 @@ void DeviceSubspaceUpdate::carry(const There& it) {
   for (std::size_t m = 0; m < rule_.moments(); ++m) {
     it.device.copy(it.stream, Direction::from_device, values, core.moments[m], core.n * sizeof(float));
     wait(it);
-    carry_over(it.chunk.subspace, before_.data(), after_.data(), m, values_);
+    carry_over(it.chunk.reduced, before_.data(), after_.data(), m, values_);
     it.device.copy(it.stream, Direction::to_device, core.moments[m], values, core.n * sizeof(float));
     wait(it);
   }
@@ -102,4 +102,4 @@ void DeviceSubspaceUpdate::wait(const There& it) {
   it.device.synchronise(*arrived_);
 }
 
-}  // namespace spillway::execute
+}  // namespace spillway::subspace

@@ -1,4 +1,4 @@
-#include "spillway/plan/subspace_share.h"
+#include "spillway/plan/reduced_share.h"
 
 #include <algorithm>
 
@@ -7,13 +7,13 @@
 namespace spillway::plan {
 namespace {
 
-/// Elements of layers' matrices: all, those that learn, those of their gradients, and those that learn in subspaces.
+/// Elements of layers' matrices: all, those that learn, those of their gradients, and those that are reduced.
 struct Products {
   double all = 0, learning = 0, gradients = 0, inside = 0;
 };
 
-/// Of an average step: a matrix learns again in one of so many. 0: only when its projectors miss too much.
-double turn(const SubspaceChecks& checks) noexcept {
+/// Of an average step: a matrix has a refit in one of so many. 0: only when too much is missed.
+double turn(const optim::RefitRule& checks) noexcept {
   return checks.rotate > 0 ? 1 / static_cast<double>(checks.rotate) : 0;
 }
 
@@ -25,18 +25,18 @@ Products products_of(const state::Layout& layout) {
     if (!learns(tensor.spec.learning)) continue;
     out.learning += static_cast<double>(tensor.elements);
     out.gradients += static_cast<double>(tensor.core());
-    out.inside += tensor.subspace.rank > 0 ? static_cast<double>(tensor.elements) : 0;
+    out.inside += tensor.reduced.any() ? static_cast<double>(tensor.elements) : 0;
   }
   return out;
 }
 
 }  // namespace
 
-SubspaceShare subspace_share(const Description& description, const state::Layout& layout) {
-  SubspaceShare out;
+ReducedShare reduced_share(const Description& description, const state::Layout& layout) {
+  ReducedShare out;
   const auto rule = description.rule();
   for (const auto& chunk : layout.chunks()) {
-    if (chunk.subspace.rank == 0) continue;
+    if (!chunk.reduced.any()) continue;
     ++out.matrices;
     out.elements += chunk.used;
     out.gradients += grad_bytes(rule, chunk);
@@ -45,15 +45,15 @@ SubspaceShare subspace_share(const Description& description, const state::Layout
   return out;
 }
 
-std::uint64_t fit_elements(const SubspaceChecks& checks, const state::Chunk& chunk) noexcept {
-  const auto whole = static_cast<double>(chunk.elements * chunk.subspace.nonzeros) * kFitWork;
+std::uint64_t refit_elements(const optim::RefitRule& checks, const state::Chunk& chunk) noexcept {
+  const auto whole = chunk.reduced.by->refit_cost(chunk.reduced, chunk.elements);
   return static_cast<std::uint64_t>(whole * turn(checks));
 }
 
 Description in_full(Description description) {
   for (auto& block : description.blocks) {
     for (auto& tensor : block.tensors) {
-      if (tensor.learning == state::Learning::subspace) tensor.learning = state::Learning::full;
+      if (tensor.learning == state::Learning::reduced) tensor.learning = state::Learning::full;
     }
   }
   return description;
@@ -62,7 +62,7 @@ Description in_full(Description description) {
 double products_with_fits(const Description& description, const state::Layout& layout) {
   const auto found = products_of(layout);
   const auto here = 2 * found.all + found.gradients;
-  const auto learned = turn(description.subspaces) * found.inside / static_cast<double>(description.micro_batches);
+  const auto learned = turn(description.refits) * found.inside / static_cast<double>(description.micro_batches);
   return here > 0 ? 1 + learned / here : 1;
 }
 

@@ -1,8 +1,8 @@
-#include "spillway/plan/subspaces_json.h"
+#include "spillway/plan/reduced_json.h"
 
 namespace spillway::plan {
 
-nlohmann::json subspaces_json(const SubspaceShare& share, const InFull& in_full, bool helps) {
+nlohmann::json reduced_json(const ReducedShare& share, const InFull& in_full, bool helps) {
   nlohmann::json out = {{"matrices", share.matrices},
                         {"elements", share.elements},
                         {"gradient_bytes", share.gradients},

@@ -1,17 +1,17 @@
 // The same update as work of a device leaves the same bits as the host's.
-#include "spillway/execute/device_subspace_update.h"
+#include "spillway/subspace/device_update.h"
 
 #include <gtest/gtest.h>
 
-#include "spillway/execute/subspace_update.h"
-#include "tests/execute/subspace_case.h"
+#include "spillway/subspace/update.h"
+#include "tests/subspace/subspace_case.h"
 
-namespace spillway::execute {
+namespace spillway::subspace {
 namespace {
 
 constexpr kernels::UpdateStep kStep{.learning_rate = 0.01, .weight_decay = 0.1, .step = 12};
 
-class DeviceSubspaceUpdateTest : public ::testing::TestWithParam<std::pair<state::FitRecord, state::FitRecord>> {
+class DeviceSubspaceUpdateTest : public ::testing::TestWithParam<std::pair<optim::FitRecord, optim::FitRecord>> {
  protected:
   const test::SubspaceCase it;
 };
@@ -46,10 +46,10 @@ TEST_P(DeviceSubspaceUpdateTest, LeavesTheBitsOfTheHost) {
 
 INSTANTIATE_TEST_SUITE_P(
     Projectors, DeviceSubspaceUpdateTest,
-    ::testing::Values(std::pair(state::FitRecord{}, state::FitRecord{.fits = 1}),
-                      std::pair(state::FitRecord{.fits = 1}, state::FitRecord{.fits = 1, .samples = 2}),
-                      std::pair(state::FitRecord{.fits = 1}, state::FitRecord{.fits = 2}),
-                      std::pair(state::FitRecord{.fits = 1}, state::FitRecord{.fits = 2, .begun = 12})));
+    ::testing::Values(std::pair(optim::FitRecord{}, optim::FitRecord{.fits = 1}),
+                      std::pair(optim::FitRecord{.fits = 1}, optim::FitRecord{.fits = 1, .samples = 2}),
+                      std::pair(optim::FitRecord{.fits = 1}, optim::FitRecord{.fits = 2}),
+                      std::pair(optim::FitRecord{.fits = 1}, optim::FitRecord{.fits = 2, .begun = 12})));
 
 }  // namespace
-}  // namespace spillway::execute
+}  // namespace spillway::subspace

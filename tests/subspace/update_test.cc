@@ -1,14 +1,14 @@
 // The update of a matrix in its subspace beside a textbook's, and what becomes of moments when its projectors change.
-#include "spillway/execute/subspace_update.h"
+#include "spillway/subspace/update.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 
 #include "spillway/kernels/split.h"
-#include "tests/execute/subspace_case.h"
+#include "tests/subspace/subspace_case.h"
 
-namespace spillway::execute {
+namespace spillway::subspace {
 namespace {
 
 constexpr kernels::UpdateStep kStep{.learning_rate = 0.01, .weight_decay = 0.1, .step = 7};
@@ -73,7 +73,7 @@ TEST_F(SubspaceUpdateTest, StepsInsideAreLargerAndDecayOutside) {
 }
 
 TEST_F(SubspaceUpdateTest, IsThatOfATextbookThroughTheProjectors) {
-  const state::FitRecord record{.fits = 1};
+  const optim::FitRecord record{.fits = 1};
   const auto pair = it.pair(1, record);
   auto groups = it.groups(pair, pair);
   const auto before = masters(groups);
@@ -130,4 +130,4 @@ TEST_F(SubspaceUpdateTest, MomentsAreCarriedToOtherProjectorsOrBegunAnew) {
 }
 
 }  // namespace
-}  // namespace spillway::execute
+}  // namespace spillway::subspace

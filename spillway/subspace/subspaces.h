@@ -4,7 +4,7 @@
 // The state of a chunk has the projectors that its next gradient is made with. The first pair is learned inside its
 // pass, before any of S is made. A later one is learned beside the passes, from a copy of the gradient that the pass
 // leaves, goes into that step's gradient record, and is that of the next step: the update applies S by the pair before
-// and then takes over the new one. This room's copy follows when the next step's pass opens; what a step has learned
+// and then takes over the new one. The copy here follows when the next step's pass opens; what a step has learned
 // is forgotten when the step is skipped.
 #pragma once
 
@@ -17,13 +17,13 @@
 #include <vector>
 
 #include "spillway/device/work.h"
+#include "spillway/optim/lsp.h"
+#include "spillway/plan/auxiliary_memory.h"
 #include "spillway/plan/description.h"
-#include "spillway/plan/subspace_memory.h"
 #include "spillway/state/layout.h"
-#include "spillway/state/rule.h"
 #include "spillway/subspace/fit.h"
 
-namespace spillway::execute {
+namespace spillway::subspace {
 
 class Subspaces {
  public:
@@ -61,17 +61,17 @@ class Subspaces {
   void made(std::size_t tensor) { at(tensor).made = true; }
   /// What goes into the gradient's record, but for the step's sample of the estimate: |S|² and |G z|², which come
   /// multiplied by square_scale(). Of a pair that is learned from this step on there is none.
-  [[nodiscard]] const state::FitRecord& record(std::size_t tensor) const { return at(tensor).record; }
+  [[nodiscard]] const optim::FitRecord& record(std::size_t tensor) const { return at(tensor).record; }
   [[nodiscard]] bool samples(std::size_t tensor) const { return at(tensor).samples; }
   [[nodiscard]] double square_scale() const noexcept { return scale_ * scale_; }
   /// The same with it; before end().
-  void note(std::size_t tensor, const state::FitRecord& record) { at(tensor).record = record; }
+  void note(std::size_t tensor, const optim::FitRecord& record) { at(tensor).record = record; }
   /// The step has ended: applied, or skipped, and then what it learned is forgotten.
   void end(bool applied);
 
   /// The records that the update of the last step applied finds in the state, and leaves there.
   struct Change {
-    state::FitRecord before, after;
+    optim::FitRecord before, after;
   };
   /// Until the next end(); of any thread, while that update has not ended.
   [[nodiscard]] Change change(std::size_t tensor) const { return {at(tensor).before, at(tensor).kept}; }
@@ -84,7 +84,7 @@ class Subspaces {
   void begin_refit(std::size_t tensor);
   [[nodiscard]] std::size_t refit_tiles(std::size_t tensor, unsigned part) const;
   void fit(unsigned part, std::size_t tile) { lane_.run(part, tile); }
-  /// The pair behind the record in `pair` (state::pair_fields()); the gradient's memory is free again.
+  /// The pair behind the record in `pair` (optim::pair_fields()); the gradient's memory is free again.
   void end_refit(std::size_t tensor, std::byte* pair);
 
   /// Of the last step: the running estimate of |G - P P' G Q Q'| / |G|, and how often projectors were learned so far.
@@ -103,8 +103,8 @@ class Subspaces {
   struct Matrix {
     std::uint64_t number = 0;  ///< among the matrices that learn in subspaces, in the order of the tensors
     subspace::Pair pair, next;
-    state::FitRecord kept, record;  ///< of the steps applied; with this step's
-    state::FitRecord before;        ///< of the steps applied but the last
+    optim::FitRecord kept, record;  ///< of the steps applied; with this step's
+    optim::FitRecord before;        ///< of the steps applied but the last
     bool made = false;              ///< a part of this step's S
     bool samples = true;            ///< this step's S counts for the estimate
     bool learned = false;           ///< in the newest training step
@@ -131,4 +131,4 @@ class Subspaces {
   Counts counts_;
 };
 
-}  // namespace spillway::execute
+}  // namespace spillway::subspace

@@ -1,18 +1,17 @@
-#include "spillway/execute/estimates.h"
+#include "spillway/subspace/estimates.h"
 
 #include <cstring>
 
-namespace spillway::execute {
+namespace spillway::subspace {
 namespace {
 
 using device::Sample;
-using state::FitRecord;
+using optim::FitRecord;
 
 static_assert(sizeof(FitRecord) == Sample::kFields * sizeof(double));
 static_assert(offsetof(FitRecord, captured) == Sample::kFirst * sizeof(double));
 static_assert(offsetof(FitRecord, whole) == Sample::kSecond * sizeof(double));
 static_assert(offsetof(FitRecord, samples) == Sample::kSamples * sizeof(double));
-static_assert(Sample::kFields == plan::kRecordFields);
 
 template <class T>
 T* at(std::byte* base, Bytes offset) {
@@ -21,7 +20,7 @@ T* at(std::byte* base, Bytes offset) {
 
 }  // namespace
 
-Estimates::Estimates(const state::Layout& layout, Subspaces& subspaces, const Arithmetic& where)
+Estimates::Estimates(const state::Layout& layout, Subspaces& subspaces, const sink::Arithmetic& where)
     : layout_(layout),
       subspaces_(subspaces),
       where_(where),
@@ -36,8 +35,8 @@ Estimates::Estimates(const state::Layout& layout, Subspaces& subspaces, const Ar
   for (const auto& block : layout.blocks()) {
     Place next;
     for (auto t = block.first_tensor; t < block.first_tensor + block.tensors; ++t) {
-      const auto rows = layout.tensors()[t].subspace.rows;
-      if (layout.tensors()[t].subspace.rank == 0) continue;
+      const auto rows = layout.tensors()[t].reduced.rows;
+      if (!layout.tensors()[t].reduced.any()) continue;
       places_[t] = {.seen = next.seen, .square = next.square, .record = record};
       next.seen += rows;
       next.square += device::square_tiles(rows);
@@ -53,7 +52,7 @@ void Estimates::begin() {
 void Estimates::open(const state::Block& block) {
   for (auto t = block.first_tensor; t < block.first_tensor + block.tensors; ++t) {
     places_[t].taken = false;
-    if (layout_.tensors()[t].subspace.rank > 0) subspaces_.open(t);
+    if (layout_.tensors()[t].reduced.any()) subspaces_.open(t);
   }
 }
 
@@ -70,7 +69,7 @@ void Estimates::take(std::size_t tensor, std::span<const float> seen) {
 
 void Estimates::close(std::size_t tensor, std::span<const double> squares, std::byte* out) {
   auto& place = places_[tensor];
-  const auto rows = layout_.tensors()[tensor].subspace.rows;
+  const auto rows = layout_.tensors()[tensor].reduced.rows;
   const bool samples = place.taken && subspaces_.samples(tensor);
   if (samples) {
     auto* const seen = reinterpret_cast<std::byte*>(seen_ + place.seen);
@@ -106,4 +105,4 @@ void Estimates::tell() {
   }
 }
 
-}  // namespace spillway::execute
+}  // namespace spillway::subspace

@@ -1,0 +1,42 @@
+#include "spillway/subspace/sink.h"
+
+#include "spillway/subspace/device_update.h"
+
+namespace spillway::subspace {
+
+void Sink::use(const sink::Arithmetic& where, const device::ParallelFor& parallel_for) {
+  parallel_for_ = parallel_for;
+  estimates_.emplace(layout_, subspaces_, where);
+  compress_.emplace(layout_, description_.computes(), subspaces_, where);
+  for (auto& room : subspaces_.rooms()) where.device.register_host(std::as_writable_bytes(std::span(room)));
+}
+
+std::unique_ptr<sink::DeviceUpdate> Sink::make_device_update(const state::UpdateRule& rule, float* delta) const {
+  return std::make_unique<DeviceSubspaceUpdate>(layout_, rule, subspaces_, delta);
+}
+
+void Sink::begin(std::int64_t updates, double scale) {
+  subspaces_.begin(updates, scale);
+  estimates_->begin();
+}
+
+void Sink::take_whole(std::size_t tensor, std::span<const float> gradient) {
+  subspaces_.check(tensor, gradient.size());
+  if (const auto room = subspaces_.leave(tensor); !room.empty()) return compress_->fetch(gradient, room);
+  subspaces_.learn(tensor, compress_->here(gradient), parallel_for_);
+}
+
+void Sink::compress(std::size_t tensor, unsigned side, const std::byte* in, std::size_t in_stride, std::size_t tokens,
+                    std::byte* out) {
+  compress_->run(tensor, side, in, in_stride, tokens, out);
+}
+
+void Sink::close(std::size_t tensor, std::span<const double> squares, std::byte* out) {
+  estimates_->close(tensor, squares, out);
+}
+
+std::size_t Sink::refit_tiles(std::size_t tensor, unsigned part) const {
+  return subspaces_.refit_tiles(tensor, part);
+}
+
+}  // namespace spillway::subspace

@@ -1,0 +1,57 @@
+// The gradient sink of subspaces: gradients through the projectors of their matrices, on a machine.
+#pragma once
+
+#include <optional>
+
+#include "spillway/sink/gradient_sink.h"
+#include "spillway/subspace/compress.h"
+#include "spillway/subspace/estimates.h"
+#include "spillway/subspace/subspaces.h"
+
+namespace spillway::subspace {
+
+class Sink : public sink::GradientSink {
+ public:
+  /// References must outlive it.
+  Sink(const plan::Description& description, const state::Layout& layout)
+      : description_(description), layout_(layout), subspaces_(description, layout) {}
+
+  void use(const sink::Arithmetic& where, const device::ParallelFor& parallel_for) override;
+  [[nodiscard]] std::unique_ptr<sink::DeviceUpdate> make_device_update(const state::UpdateRule& rule,
+                                                                       float* delta) const override;
+
+  void restore(std::size_t tensor, const std::byte* fields) override { subspaces_.restore(tensor, fields); }
+  void begin(std::int64_t updates, double scale) override;
+  void end(bool applied) override { subspaces_.end(applied); }
+
+  void open(const state::Block& block) override { estimates_->open(block); }
+  [[nodiscard]] bool wants_whole(std::size_t tensor) const override { return subspaces_.learns(tensor); }
+  void take_whole(std::size_t tensor, std::span<const float> gradient) override;
+  void compress(std::size_t tensor, unsigned side, const std::byte* in, std::size_t in_stride, std::size_t tokens,
+                std::byte* out) override;
+  void signs(std::size_t tensor, std::span<float> out) const override { subspaces_.signs(tensor, out); }
+  void sample(std::size_t tensor, std::span<const float> seen) override { estimates_->take(tensor, seen); }
+  [[nodiscard]] bool ready(std::size_t tensor) const override { return subspaces_.fitted(tensor); }
+  void close(std::size_t tensor, std::span<const double> squares, std::byte* out) override;
+  void fetch() override { estimates_->fetch(); }
+  void tell() override { estimates_->tell(); }
+
+  [[nodiscard]] bool refits(std::size_t tensor) const override { return subspaces_.learned(tensor); }
+  void begin_refit(std::size_t tensor) override { subspaces_.begin_refit(tensor); }
+  [[nodiscard]] std::size_t refit_tiles(std::size_t tensor, unsigned part) const override;
+  void refit(unsigned part, std::size_t tile) override { subspaces_.fit(part, tile); }
+  void end_refit(std::size_t tensor, std::byte* fields) override { subspaces_.end_refit(tensor, fields); }
+
+  [[nodiscard]] double error(std::size_t tensor) const override { return subspaces_.error(tensor); }
+  [[nodiscard]] std::uint64_t fits(std::size_t tensor) const override { return subspaces_.fits(tensor); }
+
+ private:
+  const plan::Description& description_;
+  const state::Layout& layout_;
+  Subspaces subspaces_;
+  device::ParallelFor parallel_for_;
+  std::optional<Estimates> estimates_;  ///< from use() on, as is
+  std::optional<Compress> compress_;
+};
+
+}  // namespace spillway::subspace
