@@ -36,6 +36,7 @@ EngineParts::EngineParts(plan::Description description, Settings settings)
     : description_(std::move(description)),
       settings_(std::move(settings)),
       layout_(description_.layout()),
+      ownership_(layout_),
       budget_(checked(description_, layout_, settings_)),
       plan_(plan::make_plan(description_, layout_, budget_, settings_.rates)) {}
 
@@ -81,7 +82,7 @@ execute::Run& EngineParts::run() const {
 }
 
 execute::RunPlan EngineParts::run_plan() const {
-  return {description_, layout_, budget_, settings_.rates, plan_, settings_.nodes, settings_.device};
+  return {description_, layout_, ownership_, budget_, settings_.rates, plan_, settings_.nodes, settings_.device};
 }
 
 execute::VolumeSettings EngineParts::volumes() const {

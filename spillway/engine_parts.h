@@ -45,6 +45,7 @@ class EngineParts {
   const plan::Description description_;
   const Settings settings_;
   const state::Layout layout_;
+  const state::Ownership ownership_;
   const plan::Budget budget_;
   const plan::Plan plan_;
   std::unique_ptr<execute::Run> run_;

@@ -25,7 +25,8 @@ class Engine:
     `description` (JSON): {"compute_dtype": "bf16"|"fp16"|"fp32" (what passes multiply in: the compute type),
     "weight_dtype": the same or narrower (what weights and gradients are kept in; absent: compute_dtype),
     "optimizer": the name of one of optimizers() (adamw), "state_format": "exact"|"bf16"|"int8" (exact), "seed":
-    of the run (0), "hidden_size": H, "micro_batches": most per step, "tokens": most per step, "tied_head": bool,
+    of the run (0), "hidden_size": H, "micro_batches": most per step, "virtual_ranks": groups of them that are summed by
+    themselves (1; gradients come group by group), "tokens": most per step, "tied_head": bool,
     "blocks": [{"name", "role": "embedding", "layer" or "head", "tensors": [{"name", "shape": [..], "decay": bool,
     "frozen": bool (false), "wide": bool (false: of weight_dtype; else of fp32, gradients too, where that is narrower),
     "form": "nf4" or "int8" (absent: of weight_dtype; of what is frozen inside layers: packed, passes find its values),

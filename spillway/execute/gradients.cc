@@ -32,6 +32,9 @@ Gradients::Gradients(const plan::Schedule& schedule, const state::Layout& layout
       team_(team),
       where_(where),
       summed_(where.device.make_event()),
+      sums_(where.device, where.stream),
+      virtual_ranks_(description.virtual_ranks),
+      planned_sums_(description.gradient_sums()),
       slots_(layout),
       host_squares_(where.sizes.squares),
       squares_(apart() ? reinterpret_cast<double*>(where.workspace) : host_squares_.data()),
@@ -64,6 +67,7 @@ void Gradients::place_tensors(const state::UpdateRule& rule) {
 
 void Gradients::begin(std::uint64_t micro_batches) {
   micro_batches_ = micro_batches;
+  sums_.begin({virtual_ranks_, std::max<std::uint64_t>(1, micro_batches)});
   slots_.begin();
   rows_norm_ = 0;
   listed_ = false;
@@ -71,7 +75,7 @@ void Gradients::begin(std::uint64_t micro_batches) {
 
 void Gradients::open(const plan::Pass& pass) {
   pass_ = &pass;
-  std::fill(seen_.begin(), seen_.end(), std::uint8_t{0});
+  std::ranges::fill(seen_, Seen{});
   if (pass.kind == plan::PassKind::backward) sink_.open(layout_.blocks()[pass.block]);
 }
 
@@ -80,9 +84,14 @@ Gradients::Target Gradients::target(Bytes at, std::uint64_t sum_at, std::uint64_
   // What is kept in fp32 is computed in fp32 in any case.
   Target out{.type = type, .given = type == state::ComputeType::fp32 ? type : given_, .elements = elements};
   out.grad = arenas_.at(schedule_.buffers[pass_->grad]) + at;
-  if (pass_->grad_sum != plan::kNone && micro_batches_ > 1) {
-    out.sum = as_fp32(arenas_.at(schedule_.buffers[pass_->grad_sum])) + sum_at;
-  }
+  const bool in_place = type == state::ComputeType::fp32;
+  out.place = {.lowest = in_place ? as_fp32(out.grad) : nullptr, .elements = elements};
+  if (pass_->grad_sum == plan::kNone || !summed()) return out;
+  const auto& buffer = schedule_.buffers[pass_->grad_sum];
+  auto* const sums = as_fp32(arenas_.at(buffer)) + sum_at;
+  out.place.stride = buffer.bytes / sizeof(float) / planned_sums_;
+  out.place.others = type_ == state::ComputeType::fp32 ? sums : sums + out.place.stride;
+  if (!in_place) out.sum = out.place.lowest = sums;
   return out;
 }
 
@@ -107,9 +116,12 @@ void Gradients::wait() {
   where_.device.synchronise(summed_);
 }
 
-void Gradients::add(const Target& to, const std::byte* values, bool first) {
-  auto* const sum = to.type == state::ComputeType::fp32 ? as_fp32(to.grad) : to.sum;
-  run(device::Sum{.type = element_of(to.given), .values = values, .sum = sum, .n = to.elements, .first = first});
+bool Gradients::take(const Target& to, Seen& seen, const std::byte* values, std::uint64_t micro_batch) {
+  const bool last = micro_batch + 1 == micro_batches_;
+  if (summed()) sums_.add(to.place, seen.sums, element_of(to.given), values, micro_batch);
+  if (summed() && last) sums_.finish(to.place, seen.sums);
+  seen.state = last ? 2 : 1;
+  return last;
 }
 
 void Gradients::finish(const Target& to, const std::byte* values, double* squares) {
@@ -137,12 +149,8 @@ void Gradients::take(std::size_t tensor, const std::byte* values, std::uint64_t 
   }
   auto& seen = seen_[tensor - layout_.blocks()[it.block].first_tensor];
   const auto to = target_of(tensor);
-  // A tensor that is first seen in a later micro-batch starts its sum there.
-  const bool first = seen == 0 || micro_batch == 0, last = micro_batch + 1 == micro_batches_;
-  const bool summed = micro_batches_ > 1;
-  if (summed) add(to, values, first);
-  if (last) finish(to, summed ? nullptr : values, squares_ + slots_.tensor(tensor));
-  seen = last ? 2 : 1;
+  const bool last = take(to, seen, values, micro_batch);
+  if (last) finish(to, summed() ? nullptr : values, squares_ + slots_.tensor(tensor));
 }
 
 void Gradients::take_slice(const std::byte* values, std::uint64_t micro_batch) {
@@ -150,12 +158,9 @@ void Gradients::take_slice(const std::byte* values, std::uint64_t micro_batch) {
   const auto chunk = block.first_chunk + pass_->slice;
   const auto& it = layout_.chunks()[chunk];
   const auto to = target(0, 0, it.used, type_);
-  const bool first = seen_[0] == 0 || micro_batch == 0, last = micro_batch + 1 == micro_batches_;
-  const bool summed = micro_batches_ > 1;
-  if (summed) add(to, values, first);
-  if (last) finish(to, summed ? nullptr : values, tied() ? nullptr : squares_ + slots_.slice(chunk));
-  if (last && tied()) end_tied(to, unrounded(to, summed ? nullptr : values), it, pass_->slice);
-  seen_[0] = last ? 2 : 1;
+  if (!take(to, seen_[0], values, micro_batch)) return;
+  finish(to, summed() ? nullptr : values, tied() ? nullptr : squares_ + slots_.slice(chunk));
+  if (tied()) end_tied(to, unrounded(to, summed() ? nullptr : values), it, pass_->slice);
 }
 
 bool Gradients::tied() const noexcept {
@@ -230,14 +235,18 @@ void Gradients::close() {
       const auto number = block.first_tensor + i;
       if (!has_gradient(layout_.tensors()[number].spec.learning)) continue;
       const auto to = target_of(number);
-      if (seen_[i] == 1) finish(to, nullptr, squares_ + slots_.tensor(number));
-      if (seen_[i] == 0) {
+      auto& seen = seen_[i];
+      if (seen.state == 1) {
+        sums_.finish(to.place, seen.sums);
+        finish(to, nullptr, squares_ + slots_.tensor(number));
+      }
+      if (seen.state == 0) {
         where_.device.fill(where_.stream, to.grad, 0, to.elements * state::field_bytes(to.type).grad);
       }
-      if (layout_.tensors()[number].reduced.any()) finish_reduced(number, to, seen_[i] != 0);
+      if (layout_.tensors()[number].reduced.any()) finish_reduced(number, to, seen.state != 0);
     }
   }
-  if (pass_ != nullptr && pass_->kind == plan::PassKind::head_gradient && seen_[0] != 2) {
+  if (pass_ != nullptr && pass_->kind == plan::PassKind::head_gradient && seen_[0].state != 2) {
     throw Error(ErrorCode::internal, text("head slice ", pass_->slice, " ended without its gradient"));
   }
   pass_ = nullptr;

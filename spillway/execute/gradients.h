@@ -1,6 +1,6 @@
-// Gradients on their way from autograd to their chunks: summed over micro-batches in fp32, rounded once, with the
-// global norm and the finite check folded into the pass that rounds. All of it is work of the device that passes
-// compute on, in the order of its stream; the host waits for the norm alone, at the end of the step.
+// Gradients on their way from autograd to their chunks: summed over micro-batches in fp32 (RankSums), rounded once,
+// with the global norm and the finite check folded into the pass that rounds. All of it is work of the device that
+// passes compute on, in the order of its stream; the host waits for the norm alone, at the end of the step.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +10,7 @@
 #include "spillway/device/device.h"
 #include "spillway/execute/arenas.h"
 #include "spillway/execute/arithmetic.h"
+#include "spillway/execute/rank_sums.h"
 #include "spillway/execute/rows.h"
 #include "spillway/execute/squares.h"
 #include "spillway/execute/team.h"
@@ -45,6 +46,7 @@ class Gradients {
   struct Target {
     std::byte* grad = nullptr;
     float* sum = nullptr;                                 ///< null when there is one micro-batch, and for fp32
+    RankSums::Place place = {};                           ///< the sums over micro-batches
     state::ComputeType type = state::ComputeType::bf16;   ///< of `grad`
     state::ComputeType given = state::ComputeType::bf16;  ///< of what is handed over
     std::uint64_t elements = 0;
@@ -55,7 +57,14 @@ class Gradients {
   void finish_reduced(std::size_t tensor, const Target& to, bool seen);
   void wait();
   void run(const device::Work& work) { where_.device.run(where_.stream, work); }
-  void add(const Target& target, const std::byte* values, bool first);
+  /// A gradient of the open pass.
+  struct Seen {
+    std::uint8_t state = 0;  ///< 0: there was none; 1: some micro-batches'; 2: all, and it is rounded
+    RankSums::Progress sums = {};
+  };
+  /// One micro-batch's; whether it was the last.
+  bool take(const Target& target, Seen& seen, const std::byte* values, std::uint64_t micro_batch);
+  [[nodiscard]] bool summed() const noexcept { return micro_batches_ > 1; }
   /// `values`: not yet in grad, or null. `squares`: null when they are not wanted.
   void finish(const Target& target, const std::byte* values, double* squares);
   /// What finish() rounds into grad; null: it is copied, or is there.
@@ -85,9 +94,11 @@ class Gradients {
   std::vector<Place> places_;  ///< by tensor
   const Arithmetic where_;
   const device::Event summed_;
+  RankSums sums_;
+  const std::uint64_t virtual_ranks_, planned_sums_;  ///< those of a step, and those that the plan has places for
   std::uint64_t micro_batches_ = 1;
   const plan::Pass* pass_ = nullptr;
-  std::vector<std::uint8_t> seen_;  ///< by tensor of the open block: 0 none, 1 some, 2 final
+  std::vector<Seen> seen_;  ///< by tensor of the open block
   SquareSlots slots_;
   std::vector<double> host_squares_;
   double* const squares_;            ///< where the device's work writes them

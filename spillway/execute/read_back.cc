@@ -56,8 +56,9 @@ void ReadBack::claim(const journal::Manifest& manifest) {
 
 void ReadBack::describe() {
   recovery_.take(replay_->commit(), *plan_.description.optimizer);
-  recovery_.chunks = plan_.layout.chunks().size();
-  for (std::size_t c = 0; c < recovery_.chunks; ++c) {
+  const auto& mine = plan_.ownership.mine();
+  recovery_.chunks = mine.size();
+  for (const auto c : mine) {
     recovery_.replayed += replay_->missing(c) > 0 ? 1 : 0;
     recovery_.replayed_steps = std::max(recovery_.replayed_steps, replay_->missing(c));
   }

@@ -26,8 +26,9 @@ Restore::Restore(const RunPlan& plan, Resources& resources, RunStorage& storage,
       scratch_(larger_.size() > 0 ? larger_.span() : resources.scratch()) {}
 
 void Restore::run(Recovery& recovery) {
-  recovery.chunks = plan_.layout.chunks().size();
-  for (std::size_t c = 0; c < recovery.chunks; ++c) {
+  const auto& mine = plan_.ownership.mine();
+  recovery.chunks = mine.size();
+  for (const auto c : mine) {
     throw_if_interrupted();
     restore(c, recovery);
   }

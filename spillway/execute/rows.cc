@@ -1,8 +1,10 @@
 #include "spillway/execute/rows.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <numeric>
+#include <optional>
 
 #include "spillway/base/error.h"
 #include "spillway/device/typed.h"
@@ -12,6 +14,51 @@ namespace spillway::execute {
 namespace {
 
 constexpr std::size_t kRowsPerTile = 64;
+
+/// Adds up one row's tokens as a tree of virtual ranks.
+class RankTree {
+ public:
+  /// `ends`: as EmbeddingRows has them.
+  RankTree(device::Element type, const std::byte* gradient, std::uint64_t columns, std::span<const std::uint64_t> ends)
+      : type_(type),
+        gradient_(gradient),
+        columns_(columns),
+        ends_(ends),
+        sums_((static_cast<std::size_t>(std::bit_width(ends.size())) + 1) * columns) {}
+
+  /// Of rising tokens, at least one.
+  const float* sum(std::span<const std::uint32_t> tokens) {
+    sum(tokens, 0, ends_.size(), sums_.data());
+    return sums_.data();
+  }
+
+ private:
+  /// Of ranks [first, first + count), to `out`; what lies behind it is overwritten.
+  void sum(std::span<const std::uint32_t> tokens, std::size_t first, std::size_t count, float* out) {
+    if (count == 1) return sum_rank(tokens, out);
+    const auto half = std::bit_ceil(count) / 2;
+    const auto cut = std::ranges::lower_bound(tokens, ends_[first + half - 1]) - tokens.begin();
+    const auto left = tokens.first(static_cast<std::size_t>(cut)), right = tokens.subspan(left.size());
+    if (left.empty()) return sum(right, first + half, count - half, out);
+    sum(left, first, half, out);
+    if (right.empty()) return;
+    sum(right, first + half, count - half, out + columns_);
+    device::add(device::Element::fp32, reinterpret_cast<const std::byte*>(out + columns_), out, columns_);
+  }
+
+  void sum_rank(std::span<const std::uint32_t> tokens, float* out) const {
+    std::memset(out, 0, columns_ * sizeof(float));
+    for (const auto token : tokens) {
+      device::add(type_, gradient_ + token * columns_ * device::bytes_of(type_), out, columns_);
+    }
+  }
+
+  const device::Element type_;
+  const std::byte* const gradient_;
+  const std::uint64_t columns_;
+  const std::span<const std::uint64_t> ends_;
+  std::vector<float> sums_;
+};
 
 }  // namespace
 
@@ -23,6 +70,7 @@ EmbeddingRows::EmbeddingRows(const plan::Description& description, const state::
       type_(description.type),
       computes_(description.computes()),
       dense_(description.tied_head),
+      virtual_ranks_(description.virtual_ranks),
       tokens_(description.tokens) {
   const auto most = std::min(table_rows_, tokens_);
   order_.reserve(tokens_);
@@ -30,6 +78,7 @@ EmbeddingRows::EmbeddingRows(const plan::Description& description, const state::
   rows_.reserve(most);
   first_.reserve(most + 1);
   norms_.resize(most);
+  rank_ends_.reserve(std::min(virtual_ranks_, description.micro_batches));
 }
 
 void EmbeddingRows::place(float* sums, std::byte* rounded) noexcept {
@@ -37,7 +86,7 @@ void EmbeddingRows::place(float* sums, std::byte* rounded) noexcept {
   rounded_ = rounded;
 }
 
-void EmbeddingRows::begin(std::span<const std::int64_t> ids) {
+void EmbeddingRows::begin(std::span<const std::int64_t> ids, std::span<const std::uint64_t> counts) {
   if (ids.size() > tokens_) {
     throw Error(ErrorCode::bad_input, text("a step of ", ids.size(), " tokens, but the plan holds ", tokens_));
   }
@@ -46,6 +95,14 @@ void EmbeddingRows::begin(std::span<const std::int64_t> ids) {
       throw Error(ErrorCode::bad_input, text("token ", i, " has id ", ids[i], ", and the embedding has ", table_rows_,
                                              " rows; the tokenizer does not belong to this model"));
     }
+  }
+  rank_ends_.clear();
+  const plan::VirtualRanks ranks(virtual_ranks_, std::max<std::uint64_t>(1, counts.size()));
+  std::uint64_t end = 0;
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    if (ranks.begins(i)) rank_ends_.push_back(end);
+    end += counts[i];
+    rank_ends_.back() = end;
   }
   ids_.assign(ids.begin(), ids.end());
   order_.resize(ids.size());
@@ -88,16 +145,29 @@ void EmbeddingRows::gather(const state::Chunk& chunk, const std::byte* weights, 
   });
 }
 
+/// On top of what is there.
+void EmbeddingRows::sum_tokens(std::size_t row, const std::byte* gradient, float* sum) const {
+  const auto given = state::field_bytes(computes_).grad;
+  for (const auto token : tokens_of(row)) {
+    device::add(element_of(computes_), gradient + token * columns_ * given, sum, columns_);
+  }
+}
+
 kernels::Norm EmbeddingRows::round(const std::byte* gradient, Team& team) {
-  const auto bytes = state::field_bytes(type_).grad, given = state::field_bytes(computes_).grad;
+  const auto bytes = state::field_bytes(type_).grad;
+  const bool ranked = virtual_ranks_ > 1 && !rank_ends_.empty();
   team.run(ceil_div(rows_.size(), kRowsPerTile), [&](std::size_t tile) {
+    std::optional<RankTree> tree;
+    if (ranked) tree.emplace(element_of(computes_), gradient, columns_, rank_ends_);
     const auto end = std::min((tile + 1) * kRowsPerTile, rows_.size());
     for (auto row = tile * kRowsPerTile; row < end; ++row) {
       auto* sum = sums_ + row * columns_;
       if (!dense_) std::memset(sum, 0, columns_ * sizeof(float));
-      for (auto i = first_[row]; i < first_[row + 1]; ++i) {
-        const auto* source = gradient + order_[i] * columns_ * given;
-        device::add(element_of(computes_), source, sum, columns_);
+      if (tree) {
+        const auto* of_ranks = reinterpret_cast<const std::byte*>(tree->sum(tokens_of(row)));
+        device::add(device::Element::fp32, of_ranks, sum, columns_);
+      } else {
+        sum_tokens(row, gradient, sum);
       }
       auto* out = rounded_ + plan::rows_header(rows_.size()) + row * columns_ * bytes;
       norms_[row] = device::round_norm(element_of(type_), sum, out, columns_);

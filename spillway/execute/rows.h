@@ -2,7 +2,8 @@
 //
 // A step touches few rows of the table. Their gradient is summed in fp32, in token order, on top of what a tied head
 // left for them (execute/gradients brings it), rounded once, and put in place when the slice is updated; every other
-// row's gradient is the head's (tied) or zero.
+// row's gradient is the head's (tied) or zero. With several virtual ranks each rank's tokens are summed for themselves,
+// the ranks as plan::VirtualRanks says, and what a tied head left is added to that.
 #pragma once
 
 #include <cstdint>
@@ -31,9 +32,9 @@ class EmbeddingRows {
   /// rows (plan::rows_bytes).
   void place(float* sums, std::byte* rounded) noexcept;
 
-  /// Takes the ids of a step. Error(bad_input) names the first id outside the table. The rounded rows of the step
-  /// before stay until round().
-  void begin(std::span<const std::int64_t> ids);
+  /// Takes the ids of a step, and the tokens of each of its micro-batches, which with one virtual rank nobody asks for.
+  /// Error(bad_input) names the first id outside the table. The rounded rows of the step before stay until round().
+  void begin(std::span<const std::int64_t> ids, std::span<const std::uint64_t> counts = {});
 
   /// Copies the rows of all tokens whose id lies in `chunk` from `weights` to output [tokens, columns], of the type
   /// that passes compute in.
@@ -61,17 +62,24 @@ class EmbeddingRows {
   [[nodiscard]] bool dense() const noexcept { return dense_; }
 
  private:
+  void sum_tokens(std::size_t row, const std::byte* gradient, float* sum) const;
+  [[nodiscard]] std::span<const std::uint32_t> tokens_of(std::size_t row) const {
+    return std::span(order_).subspan(first_[row], first_[row + 1] - first_[row]);
+  }
+
   const std::size_t block_;
   const state::Block& table_;
   const std::uint64_t table_rows_, columns_;
   const state::ComputeType type_, computes_;
   const bool dense_;
+  const std::uint64_t virtual_ranks_;
   std::uint64_t tokens_ = 0;
-  std::vector<std::uint32_t> order_;  ///< tokens by rising id, then by place
-  std::vector<std::int64_t> ids_;     ///< of this step, by token
-  std::vector<std::int64_t> rows_;    ///< distinct ids of this step, rising
-  std::vector<std::uint32_t> first_;  ///< by row: its first token in order_; one more at the end
-  std::vector<kernels::Norm> norms_;  ///< by row
+  std::vector<std::uint64_t> rank_ends_;  ///< by virtual rank of the step: one past its last token
+  std::vector<std::uint32_t> order_;      ///< tokens by rising id, then by place
+  std::vector<std::int64_t> ids_;         ///< of this step, by token
+  std::vector<std::int64_t> rows_;        ///< distinct ids of this step, rising
+  std::vector<std::uint32_t> first_;      ///< by row: its first token in order_; one more at the end
+  std::vector<kernels::Norm> norms_;      ///< by row
   float* sums_ = nullptr;
   std::byte* rounded_ = nullptr;
 };

@@ -6,6 +6,7 @@
 #include "spillway/execute/device_options.h"
 #include "spillway/execute/node_options.h"
 #include "spillway/plan/planner.h"
+#include "spillway/state/ownership.h"
 
 namespace spillway::execute {
 
@@ -13,6 +14,7 @@ namespace spillway::execute {
 struct RunPlan {
   const plan::Description& description;
   const state::Layout& layout;
+  const state::Ownership& ownership;  ///< which chunks of it this process has, keeps durable and recovers
   const plan::Budget& budget;
   const plan::Rates& rates;
   const plan::Plan& plan;

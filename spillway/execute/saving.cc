@@ -22,7 +22,7 @@ Saving::Saving(const RunPlan& plan, RunStorage& storage, Tiers& tiers, std::span
 
 void Saving::publish_snapshots(std::uint64_t version) {
   auto& store = *storage_.store();
-  for (std::size_t c = 0; c < plan_.layout.chunks().size(); ++c) {
+  for (const auto c : plan_.ownership.mine()) {
     if (store.published(c, version)) continue;
     write(c, version);
     store.publish(c, version);
@@ -111,7 +111,7 @@ std::vector<std::byte> Saving::leave(const Commitment& of, std::string_view payl
   commit.payload.assign(bytes.begin(), bytes.end());
   journal::Manifest out{
       .identity = journal::MetadataLayout(spec).identity(), .commit = std::move(commit), .snapshots = {}};
-  for (std::size_t c = 0; c < plan_.layout.chunks().size(); ++c) {
+  for (const auto c : plan_.ownership.mine()) {
     write(c, of.at.applied);
     out.snapshots.push_back(store->stored(c, of.at.applied, storage_.paths()));
   }
@@ -127,7 +127,7 @@ void Saving::take_back() noexcept {
 void Saving::check_room() const {
   const auto& store = *storage_.store();
   Bytes needed = 0;
-  for (std::size_t c = 0; c < plan_.layout.chunks().size(); ++c) {
+  for (const auto c : plan_.ownership.mine()) {
     for (const auto field : {Field::weight, Field::state}) {
       if (!store.written(field, c)) needed += store.place_bytes(field, c);
     }

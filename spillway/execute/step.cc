@@ -61,7 +61,7 @@ void Step::begin(const StepBegin& begin) {
     begin_reduced();
     commit_unless_done();
   }
-  if (rows_) rows_->begin(begin.ids);
+  if (rows_) rows_->begin(begin.ids, begin.counts);
   began_ = executor_.now();
   stalled_before_ = executor_.waits().sum();
   gradients_.begin(begin.counts.size());
@@ -111,7 +111,8 @@ void Step::begin_reduced() {
 
 void Step::restore_reduced() {
   const auto rule = parts_.plan.description.rule();
-  for (const auto& chunk : layout_.chunks()) {
+  for (const auto c : parts_.plan.ownership.mine()) {
+    const auto& chunk = layout_.chunks()[c];
     if (!chunk.reduced.any()) continue;
     const auto* state = parts_.tiers.resident_state(chunk.id);
     if (state == nullptr) {

@@ -20,8 +20,9 @@ struct StepUpdate {
 
 struct StepBegin {
   std::span<const std::int64_t> ids;  ///< token ids of all micro-batches; empty without an embedding
-  std::vector<std::uint64_t> counts;  ///< tokens of each micro-batch
-  bool training = true;               ///< false: forward and head_loss passes only
+  /// Tokens of each micro-batch, virtual rank by virtual rank (plan/virtual_ranks.h), and so are `ids`.
+  std::vector<std::uint64_t> counts;
+  bool training = true;  ///< false: forward and head_loss passes only
   /// What end_step() will be given, as far as that is known: chunks that the plan updates early are updated by it. When
   /// end_step() is given another one, or nothing was expected, they are put back and the result is the same.
   std::optional<StepUpdate> update = std::nullopt;

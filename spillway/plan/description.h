@@ -10,6 +10,7 @@
 #include "spillway/base/bytes.h"
 #include "spillway/base/error.h"
 #include "spillway/optim/optimizers.h"
+#include "spillway/plan/virtual_ranks.h"
 #include "spillway/state/layout.h"
 #include "spillway/state/rule.h"
 
@@ -29,19 +30,26 @@ struct Description {
   std::uint64_t hidden = 0;              ///< elements of a boundary activation per token; 0 = no boundary activations
   std::uint64_t tokens = 0;              ///< most tokens of a step, padding included
   std::uint64_t micro_batches = 1;       ///< most micro-batches of a step
+  std::uint64_t virtual_ranks = 1;       ///< > 0; into so many shards the state is cut, too
   std::uint64_t chunk_elements = state::kDefaultChunkElements;
   optim::RefitRule refits = {};  ///< of tensors that are reduced
 
   [[nodiscard]] constexpr state::ComputeType computes() const noexcept { return compute.value_or(type); }
   /// Whether layers multiply in a wider type than weights are kept in.
   [[nodiscard]] constexpr bool widens() const noexcept { return computes() != type; }
+  /// fp32 values beside each element of a gradient while it is summed over micro-batches: the sums of virtual ranks,
+  /// the lowest of which lies where the gradient itself does when that is fp32.
+  [[nodiscard]] constexpr unsigned gradient_sums() const noexcept {
+    if (micro_batches < 2) return 0;
+    return VirtualRanks(virtual_ranks, micro_batches).sums() - (type == state::ComputeType::fp32 ? 1U : 0U);
+  }
   /// Bytes of the activation between two layers, of all tokens of the largest step.
   [[nodiscard]] constexpr Bytes boundary_bytes() const noexcept {
     return tokens * hidden * state::field_bytes(computes()).weight;
   }
   [[nodiscard]] constexpr state::UpdateRule rule() const noexcept { return {type, optimizer, format}; }
   [[nodiscard]] state::Layout layout() const {
-    return state::Layout(blocks, chunk_elements, rule().alignment(), type, optimizer->scope);
+    return state::Layout(blocks, chunk_elements, rule().alignment(), type, optimizer->scope, virtual_ranks);
   }
 };
 

@@ -131,6 +131,7 @@ Description parse_description(const std::string& input) {
   out.hidden = count(object, "hidden_size");
   out.tokens = count(object, "tokens");
   out.micro_batches = std::max<std::uint64_t>(1, count(object, "micro_batches"));
+  out.virtual_ranks = std::max<std::uint64_t>(1, count(object, "virtual_ranks", 1));
   out.chunk_elements = count(object, "chunk_elements", static_cast<double>(state::kDefaultChunkElements));
   for (const auto* reduction : optim::reductions()) {
     const auto own = get<json>(object, text(reduction->word, "s").c_str(), json::object());

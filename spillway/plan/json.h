@@ -9,8 +9,8 @@
 namespace spillway::plan {
 
 /// {"compute_dtype", "hidden_size", "micro_batches", "tokens", "tied_head", "blocks": [{"name", "role", "tensors":
-/// [{"name", "shape", "decay"}]}], optional "chunk_elements", "optimizer", "state_format", "seed"}. Error(bad_input)
-/// names the key.
+/// [{"name", "shape", "decay"}]}], optional "chunk_elements", "optimizer", "state_format", "seed", "virtual_ranks"}.
+/// Error(bad_input) names the key.
 [[nodiscard]] Description parse_description(const std::string& text);
 
 /// {"dram_budget", "process_bytes", "work_bytes", "keeps_logits", "saved_activations": {"blocks", "token_bytes",

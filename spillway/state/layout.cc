@@ -49,11 +49,12 @@ std::vector<std::int64_t> Tensor::core_shape() const {
 }
 
 Layout::Layout(const std::vector<BlockSpec>& blocks, std::uint64_t chunk_elements, std::uint64_t alignment,
-               ComputeType type, optim::Scope scope)
+               ComputeType type, optim::Scope scope, std::size_t shards)
     : chunk_elements_(round_up(std::max<std::uint64_t>(chunk_elements, 1), kChunkGranule)),
       alignment_(alignment),
       type_(type),
-      scope_(scope) {
+      scope_(scope),
+      shard_elements_(std::max<std::size_t>(shards, 1)) {
   std::set<std::string> names;
   for (const auto& spec : blocks) {
     if (spec.tensors.empty()) throw Error(ErrorCode::bad_input, text("block ", spec.name, " has no tensors"));
@@ -172,13 +173,35 @@ std::uint64_t Layout::add_range(std::uint64_t begin, Learning learning, Form for
   }
   if (values == 0) return begin;
   const auto total = round_up(packing.elements_of(values), kChunkGranule);
-  const auto granule = packing.granule(kChunkGranule), most = std::max(granule, round_down(chunk_elements_, granule));
-  const auto size = round_up(ceil_div(total, ceil_div(total, most)), granule);
-  for (std::uint64_t first = 0; first < total; first += size) {
-    add_chunk(begin + first, std::min(size, total - first), learning, form);
-    chunks_.back().index = begin + packing.values_in(first);
+  const auto granule = packing.granule(kChunkGranule), granules = ceil_div(total, granule);
+  for (std::size_t shard = 0; shard < shards(); ++shard) {
+    const auto first = granules * shard / shards() * granule, end = granules * (shard + 1) / shards() * granule;
+    if (first < end) add_run(begin, first, std::min(end, total), learning, form, shard);
   }
   return begin + total;
+}
+
+/// Elements [first, end) of what begins at `begin`, cut into chunks of equal size.
+void Layout::add_run(std::uint64_t begin, std::uint64_t first, std::uint64_t end, Learning learning, Form form,
+                     std::size_t shard) {
+  const auto packing = packing_of(form, type_);
+  const auto granule = packing.granule(kChunkGranule), most = std::max(granule, round_down(chunk_elements_, granule));
+  const auto size = round_up(ceil_div(end - first, ceil_div(end - first, most)), granule);
+  for (auto at = first; at < end; at += size) {
+    add_chunk(begin + at, std::min(size, end - at), learning, form);
+    chunks_.back().index = begin + packing.values_in(at);
+    assign(shard);
+  }
+}
+
+/// The last chunk, to a shard.
+void Layout::assign(std::size_t shard) {
+  chunks_.back().shard = shard;
+  shard_elements_[shard] += chunks_.back().elements;
+}
+
+std::size_t Layout::smallest_shard() const {
+  return static_cast<std::size_t>(std::ranges::min_element(shard_elements_) - shard_elements_.begin());
 }
 
 /// The last block's tensors that learn so and are chunks of their own.
@@ -193,7 +216,9 @@ std::uint64_t Layout::add_matrices(std::uint64_t begin, Learning learning) {
     begin = round_up(begin + tensors_[i].elements, kChunkGranule);
   }
   for (auto i = first; i < last; ++i) {
-    if (alone(i)) add_chunk(tensors_[i].first, tensors_[i].elements, learning, Form::as_run, tensors_[i].whole);
+    if (!alone(i)) continue;
+    add_chunk(tensors_[i].first, tensors_[i].elements, learning, Form::as_run, tensors_[i].whole);
+    assign(smallest_shard());
   }
   return begin;
 }
@@ -213,10 +238,12 @@ void Layout::add_table(const BlockSpec& spec) {
   // Slices of equal height, so that the last is not a splinter.
   const auto most = std::max<std::uint64_t>(1, chunk_elements_ / block.columns);
   const auto whole = alignment_ > kTensorAlignment ? alignment_ / std::gcd(alignment_, block.columns) : 1;
-  block.slice_rows = round_up(ceil_div(block.rows, ceil_div(block.rows, most)), whole);
+  const auto slices = ceil_div(ceil_div(block.rows, shards()), most);  // of a shard
+  block.slice_rows = round_up(ceil_div(block.rows, slices * shards()), whole);
   for (std::uint64_t row = 0; row < block.rows; row += block.slice_rows) {
     add_chunk(row * block.columns, std::min(block.slice_rows, block.rows - row) * block.columns,
               spec.tensors.front().learning);
+    assign(static_cast<std::size_t>(row / block.slice_rows / slices));
   }
 }
 

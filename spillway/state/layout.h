@@ -86,6 +86,7 @@ struct Chunk {
   bool whole = false;           ///< it is one matrix [rows, columns], which an optimizer of matrix scope updates
   std::uint64_t rows = 0, columns = 0;  ///< of such a matrix; else 0
   std::uint64_t index = 0;  ///< number of its first value in the block, wherever chunks end: what random numbers go by
+  std::size_t shard = 0;    ///< the shard of the state that it belongs to (state/ownership.h)
 
   /// What it holds; Span counts these.
   [[nodiscard]] constexpr std::uint64_t values() const noexcept { return packing.values_in(elements); }
@@ -134,13 +135,16 @@ class Layout {
   /// multiples of it, and with more than kTensorAlignment slices of a table, too, counted from the start of the table.
   /// What learns in another way than the tensors before it, or has another form, begins a chunk. `scope`: of the
   /// optimizer; of matrix scope each matrix of a layer that learns in full and is stored as the run's type is a whole
-  /// chunk. `type`: of the run's weights. Throws Error(bad_input) naming the tensor for an empty block, an empty or
-  /// repeated name, a dimension <= 0, a table that is not of two dimensions, is reduced or has a form of its own,
-  /// a packed form of what learns or lies outside layers, and what is reduced and is no matrix, has a form of its own,
-  /// or has a shape that its reduction refuses.
+  /// chunk. `type`: of the run's weights. `shards`, > 0: what of a block is trained and stored alike is cut into so
+  /// many runs of whole chunks, the first for shard 0 and so on, as even as chunks allow (of a small one there are
+  /// fewer), and a table into so many runs of slices; a matrix that is a chunk of its own goes whole to the shard with
+  /// the fewest elements so far. Throws Error(bad_input) naming the tensor for an empty block, an empty or repeated
+  /// name, a dimension <= 0, a table that is not of two dimensions, is reduced or has a form of its own, a packed form
+  /// of what learns or lies outside layers, and what is reduced and is no matrix, has a form of its own, or has a shape
+  /// that its reduction refuses.
   explicit Layout(const std::vector<BlockSpec>& blocks, std::uint64_t chunk_elements = kDefaultChunkElements,
                   std::uint64_t alignment = kTensorAlignment, ComputeType type = ComputeType::bf16,
-                  optim::Scope scope = optim::Scope::element);
+                  optim::Scope scope = optim::Scope::element, std::size_t shards = 1);
 
   [[nodiscard]] const std::vector<Block>& blocks() const noexcept { return blocks_; }
   [[nodiscard]] const std::vector<Tensor>& tensors() const noexcept { return tensors_; }
@@ -154,6 +158,8 @@ class Layout {
   [[nodiscard]] std::uint64_t largest_chunk() const noexcept { return largest_chunk_; }
   /// How matrices are reduced; null: none is.
   [[nodiscard]] const optim::Reduction* reduction() const noexcept { return reduction_; }
+  /// Shards that the chunks are divided among; some may have none.
+  [[nodiscard]] std::size_t shards() const noexcept { return shard_elements_.size(); }
 
  private:
   void add_layer(const BlockSpec& spec);
@@ -164,6 +170,10 @@ class Layout {
   [[nodiscard]] bool is_whole(const TensorSpec& spec, BlockRole role) const;
   void add_chunk(std::uint64_t first, std::uint64_t used, Learning learning, Form form = Form::as_run,
                  bool whole = false);
+  void add_run(std::uint64_t begin, std::uint64_t first, std::uint64_t end, Learning learning, Form form,
+               std::size_t shard);
+  void assign(std::size_t shard);
+  [[nodiscard]] std::size_t smallest_shard() const;
 
   std::uint64_t chunk_elements_, alignment_;
   ComputeType type_;
@@ -175,6 +185,7 @@ class Layout {
   std::vector<Tensor> tensors_;
   std::vector<Chunk> chunks_;
   std::vector<std::vector<Span>> spans_;
+  std::vector<std::uint64_t> shard_elements_;  ///< by shard: those of its chunks so far
 };
 
 }  // namespace spillway::state

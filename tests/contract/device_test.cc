@@ -83,6 +83,20 @@ TEST(Device, ChangesNoBit) {
   }
 }
 
+TEST(Device, WithVirtualRanksChangesNoBit) {
+  for (const auto type : {state::ComputeType::bf16, state::ComputeType::fp32}) {
+    for (const bool tied : {true, false}) {
+      const auto description =
+          describe({.layers = 2, .tied = tied, .tokens = 35, .micro_batches = 7, .type = type, .virtual_ranks = 3});
+      const auto expected = train_on_device(description, everything_in_dram(), 4, false);
+      for (const bool queued : {false, true}) {
+        expect_same(expected, train_on_device(description, with_device(5), 4, true, queued),
+                    text(name_of(type), tied ? " tied" : "", queued ? " queued" : ""));
+      }
+    }
+  }
+}
+
 /// SPILLWAY_DEVICE_SEEDS says how many.
 TEST(Device, RandomDelaysChangeNoBit) {
   const auto description =

@@ -64,6 +64,30 @@ TEST(Placement, ChangesNoBit) {
   }
 }
 
+TEST(Placement, WithVirtualRanksChangesNoBit) {
+  std::mt19937 random(17);
+  int others = 0;  // runs that one rank gives other bits
+  for (int round = 0; round < spillway::testing::few_or(4, 16); ++round) {
+    auto shape = plan::test::random_shape(random, round);
+    shape.virtual_ranks = 2 + random() % 4;
+    shape.micro_batches = 2 * shape.virtual_ranks + random() % 3;
+    shape.wide = round % 2 == 1 ? "norm" : "";
+    const auto description = describe(shape);
+    const auto expected = train_placed(description, everything_in_dram(), 4, false);
+    const std::array<Directory, 2> directories;
+    Settings settings;
+    add_paths(settings, directories, 2);
+    settings.threads = 1 + random() % 3;
+    settings.budget.dram = 2 * GiB;
+    settings.budget.placement = {0.5, 0, 0.5, 0};
+    const auto what = text("round ", round, ", ", shape.virtual_ranks, " ranks, ", shape.micro_batches);
+    expect_same(expected, train_placed(description, settings, 4, round % 2 == 0), what);
+    shape.virtual_ranks = 1;
+    others += train_placed(describe(shape), everything_in_dram(), 4, false).masters == expected.masters ? 0 : 1;
+  }
+  EXPECT_GT(others, 0);
+}
+
 TEST(Placement, ATightBudgetChangesNoBit) {
   const auto description = describe({.layers = 4, .tokens = 32});
   const auto expected = train_placed(description, everything_in_dram(), 5, false);

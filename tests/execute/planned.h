@@ -59,7 +59,9 @@ class Planned {
     plan = plan::make_plan(description, layout, budget, rates);
   }
 
-  [[nodiscard]] RunPlan run_plan() const { return {description, layout, budget, rates, plan, nodes, device}; }
+  [[nodiscard]] RunPlan run_plan() const {
+    return {description, layout, ownership, budget, rates, plan, nodes, device};
+  }
   [[nodiscard]] VolumeSettings volumes(bool keep = true) const {
     auto out = settings_;
     out.keep = keep;
@@ -70,6 +72,7 @@ class Planned {
 
   plan::Description description;
   state::Layout layout;
+  state::Ownership ownership{layout};
   plan::Budget budget;
   plan::Rates rates;
   plan::Plan plan;

@@ -7,6 +7,8 @@
 #include <bit>
 #include <cstring>
 #include <map>
+#include <numeric>
+#include <optional>
 #include <vector>
 
 #include "tests/plan/models.h"
@@ -92,6 +94,48 @@ TEST_P(Rows, HaveTheSumOfTheirTokensGradients) {
         ASSERT_EQ(to_float(out[i]), it->second);
       }
     }
+  }
+}
+
+/// Of ranks [first, first + count) of a row, one micro-batch each; empty: no token of theirs names it.
+std::optional<float> ranks_sum(const std::vector<std::vector<float>>& ranks, std::size_t first, std::size_t count) {
+  if (count == 1) {
+    if (ranks[first].empty()) return std::nullopt;
+    return std::accumulate(ranks[first].begin(), ranks[first].end(), 0.0F);
+  }
+  const auto half = std::bit_ceil(count) / 2;
+  const auto left = ranks_sum(ranks, first, half), right = ranks_sum(ranks, first + half, count - half);
+  return left && right ? std::optional(*left + *right) : left ? left : right;
+}
+
+TEST_P(Rows, OfVirtualRanksAreSummedByRankAndThenAsATree) {
+  const std::vector<std::uint64_t> counts{50, 30, 40, 60, 20};
+  auto ranked = description;
+  ranked.virtual_ranks = 5;
+  ranked.micro_batches = counts.size();
+  ranked.type = state::ComputeType::fp32;
+  EmbeddingRows of_ranks(ranked, layout, 0);
+  std::vector<std::byte> out(plan::rows_bytes(200, 8, 4));
+  of_ranks.place(sums.data(), out.data());
+  for (auto& id : ids) id %= 40;
+  of_ranks.begin(ids, counts);
+  std::fill(sums.begin(), sums.end(), 0.3F);
+  std::vector<float> gradient(200 * 8);
+  std::map<std::int64_t, std::vector<std::vector<float>>> by_rank;
+  std::size_t token = 0;
+  for (std::size_t rank = 0; rank < counts.size(); ++rank) {
+    for (std::uint64_t i = 0; i < counts[rank]; ++i, ++token) {
+      const auto value = 1.0F / static_cast<float>(token * token + 3);
+      std::fill_n(gradient.begin() + static_cast<std::ptrdiff_t>(token * 8), 8, value);
+      by_rank.try_emplace(ids[token], counts.size()).first->second[rank].push_back(value);
+    }
+  }
+  static_cast<void>(of_ranks.round(reinterpret_cast<const std::byte*>(gradient.data()), team));
+  const auto* rows_of = reinterpret_cast<const float*>(out.data() + plan::rows_header(of_ranks.rows().size()));
+  for (std::size_t row = 0; row < of_ranks.rows().size(); ++row) {
+    const auto of_tokens = ranks_sum(by_rank.at(of_ranks.rows()[row]), 0, counts.size());
+    ASSERT_TRUE(of_tokens.has_value());
+    EXPECT_EQ(rows_of[row * 8], GetParam() ? 0.3F + *of_tokens : *of_tokens) << "row " << row;
   }
 }
 

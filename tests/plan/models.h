@@ -26,6 +26,7 @@ struct Shape {
   optim::RefitRule checks = {.every = 3, .threshold = 0.01};  ///< so that projectors are learned again and again
   state::ComputeType type = state::ComputeType::bf16;
   std::optional<state::ComputeType> compute = {};  ///< Description's
+  std::uint64_t virtual_ranks = 1;                 ///< the same
 };
 
 /// Frozen parts of such a model, all but a few tensors or none of some layers: what adapters and partial training
@@ -88,6 +89,7 @@ inline Description describe(const Shape& shape) {
   out.refits = shape.checks;
   out.type = shape.type;
   out.compute = shape.compute;
+  out.virtual_ranks = shape.virtual_ranks;
   out.optimizer = shape.optimizer;
   out.format = shape.format;
   out.seed = 42;

@@ -160,6 +160,39 @@ TEST(Layout, WithBlocksOfCodesNoneHoldsTwoTensorsOrTwoSlices) {
   }
 }
 
+TEST(Layout, OfSeveralShardsCoversTheSameWithRunsOfEach) {
+  std::mt19937_64 random(7);
+  for (int round = 0; round < 200; ++round) {
+    const auto blocks = random_model(random);
+    const std::uint64_t chunk = std::uniform_int_distribution<std::uint64_t>(1, 40'000)(random);
+    const auto shards = std::uniform_int_distribution<std::size_t>(1, 9)(random);
+    const Layout layout(blocks, chunk, kTensorAlignment, ComputeType::bf16, optim::Scope::element, shards);
+    SCOPED_TRACE(text("round ", round, ", chunks of ", chunk, ", ", shards, " shards"));
+    EXPECT_EQ(layout.shards(), shards);
+    check_spans(layout);
+    check_chunks(layout, chunk);
+    check_blocks(layout);
+    for (const auto& block : layout.blocks()) {
+      std::size_t shard = 0;
+      for (auto c = block.first_chunk; c < block.first_chunk + block.chunks; ++c) {
+        EXPECT_LE(shard, layout.chunks()[c].shard) << "a block's shards come in order";
+        shard = layout.chunks()[c].shard;
+      }
+      EXPECT_LT(shard, shards);
+    }
+    if (::testing::Test::HasFailure()) return;
+  }
+}
+
+TEST(Layout, WholeMatricesGoToTheShardWithTheLeast) {
+  const std::vector<BlockSpec> model = {
+      {"layer", BlockRole::layer, {{"a", {96, 64}}, {"b", {32, 64}}, {"c", {32, 64}}, {"d", {64, 64}}}}};
+  const Layout layout(model, 4096, kTensorAlignment, ComputeType::bf16, optim::Scope::matrix, 2);
+  std::vector<std::size_t> shards;
+  for (const auto& chunk : layout.chunks()) shards.push_back(chunk.shard);
+  EXPECT_EQ(shards, (std::vector<std::size_t>{0, 1, 1, 1})) << "of 3, 1, 1 and 2 granules";
+}
+
 TEST(Layout, SmallTensorsAreNumberedApartInEachChunk) {
   const Layout layout({{"layer", BlockRole::layer, {{"norm", {100}}, {"w", {64, 64}}, {"bias", {20}}}}});
   const auto& spans = layout.spans(0);

@@ -235,6 +235,16 @@ GROUPS: dict[str, list[Key]] = {
     "Steps": [
         Key("per_device_train_batch_size", whole(1), 8, "rows in a micro-batch"),
         Key("gradient_accumulation_steps", whole(1), 1, "micro-batches in a step"),
+        Key(
+            "virtual_ranks",
+            whole(1),
+            None,
+            "groups of a step's micro-batches whose gradients are summed by themselves, and then as a tree, as if each "
+            "group had a process of its own: micro-batch i belongs to group i modulo `virtual_ranks`. It says in which "
+            "order numbers are added, and nothing else: the batch stays that of `gradient_accumulation_steps`, and a "
+            "resume keeps it",
+            "1, the number of processes",
+        ),
         Key("per_device_eval_batch_size", whole(1), 8, "rows in an evaluation micro-batch"),
         Key(
             "max_steps",

@@ -193,6 +193,8 @@ def with_defaults(values: dict[str, Any]) -> dict[str, Any]:
         values["eval_packing"] = values["packing"]
     if values["data_seed"] is None:
         values["data_seed"] = values["seed"]
+    if values["virtual_ranks"] is None:
+        values["virtual_ranks"] = 1
     if values["resume_from_checkpoint"] is False:
         values["resume_from_checkpoint"] = None
     if values["device"] == "auto":

@@ -35,3 +35,4 @@ class WorkShape:
     logits: int = 0  # most positions whose logits, of the compute type, are held at once outside the stream
     pairs: int = 0  # of rows, whose log-probabilities a first pass computes
     passes: int = 0  # forward passes that this takes before the first step
+    virtual_ranks: int = 1

@@ -30,6 +30,7 @@ class WorkSize:
 
     micro_batches: int
     tokens: int
+    virtual_ranks: int = 1
 
 
 def describe(meta_model: MetaModel, size: WorkSize, compute_dtype: str) -> dict[str, Any]:
@@ -69,7 +70,7 @@ def describe(meta_model: MetaModel, size: WorkSize, compute_dtype: str) -> dict[
         "tokens": size.tokens,
         "tied_head": meta_model.tied,
         "blocks": blocks,
-    }
+    } | ({} if size.virtual_ranks == 1 else {"virtual_ranks": size.virtual_ranks})
 
 
 def own_matrices(module: nn.Module) -> list[nn.Parameter]:
@@ -91,11 +92,13 @@ def undecayed(name: str) -> bool:
     return UNDECAYED_NAMES.search(name.lower()) is not None
 
 
-def slice_rows(rows: int, columns: int, chunk_elements: int = CHUNK_ELEMENTS) -> int:
+def slice_rows(rows: int, columns: int, chunk_elements: int = CHUNK_ELEMENTS, shards: int = 1) -> int:
     """Rows of every vocabulary slice but the last: the engine's own rule (state::Layout)."""
     chunk = -(-chunk_elements // 2048) * 2048
     most = max(1, chunk // columns)
-    return -(-rows // -(-rows // most))
+    each = -(-rows // shards)
+    slices = -(-each // most)  # of a shard
+    return -(-rows // (slices * shards))
 
 
 def stored_names(description: dict[str, Any], checkpoint: Path, prefix: str) -> dict[str, str]:

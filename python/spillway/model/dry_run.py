@@ -129,7 +129,7 @@ class Measurement:
         self._held = 0  # bytes of the process, without what lies in the arena by token, before the first step
         self._budget = None if place.on_gpu else budget
         # Where the first layer runs with what comes before it, the second is the one that may keep.
-        small = self._small = narrow_copy(meta_model, saved and not meta_model.simple_entry)
+        small = self._small = narrow_copy(meta_model, saved and not meta_model.simple_entry, shape.virtual_ranks)
         if meta_model.adapters is not None:
             meta_model.adapters.like(small)
         freeze_kinds(small, meta_model)
@@ -372,20 +372,23 @@ class Measurement:
         return self._tokens * BYTES_PER_TOKEN + (masks(self._small, train, self._place) if self._packing else 0)
 
 
-def narrow_copy(meta_model: MetaModel, two: bool = False) -> MetaModel:
-    """With as few layers as its class can be built with. `two`: with that many at least."""
+def narrow_copy(meta_model: MetaModel, two: bool = False, shards: int = 1) -> MetaModel:
+    """With as few layers as its class can be built with. `two`: with that many at least. `shards`: that the engine cuts
+    the vocabulary into."""
     least = 1 if meta_model.own_tail and not two else 2
     for layers in (least, 2, 4):
         try:
-            return build(narrow(meta_model.config, meta_model, layers), meta_model.dtype, meta_model.kept)
+            return build(narrow(meta_model.config, meta_model, layers, shards), meta_model.dtype, meta_model.kept)
         except Exception as error:  # of whatever kind a class's own checks are
             refused = error
     raise refused
 
 
-def narrow(config: PreTrainedConfig | OwnConfig, meta_model: MetaModel, layers: int) -> PreTrainedConfig | OwnConfig:
+def narrow(
+    config: PreTrainedConfig | OwnConfig, meta_model: MetaModel, layers: int, shards: int = 1
+) -> PreTrainedConfig | OwnConfig:
     """The same widths, one layer of each kind, one slice of the vocabulary."""
-    vocabulary = slice_rows(meta_model.vocabulary, meta_model.columns)
+    vocabulary = slice_rows(meta_model.vocabulary, meta_model.columns, shards=shards)
     if isinstance(config, OwnConfig):
         return config.cut(layers, vocabulary)
     small = fewer_layers(config, layers, vocab_size=vocabulary)

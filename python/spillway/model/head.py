@@ -171,6 +171,7 @@ class HeadPass:
             self._loss_gradient(gradient, batch, first_row)
             (logits,) = torch.autograd.grad(final, leaf, gradient)
         if self._code.bias is not None:
+            self._code.bias.rank = batch.rank
             self._code.bias.add(logits.float().sum(0), slice(first_row, first_row + logits.shape[1]))
         return logits
 

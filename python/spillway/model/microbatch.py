@@ -18,7 +18,7 @@ IGNORED = -100
 class MicroBatch:
     """One micro-batch of a step. Tokens are counted row by row, padding included."""
 
-    index: int
+    index: int  # its position in the step's order
     first: int  # its first token, counted over the step
     rows: int
     length: int
@@ -30,6 +30,9 @@ class MicroBatch:
     real_tokens: float = 0.0  # sum of `real`
     bounds: tuple[int, ...] = ()  # [rows + 1]: where in `labelled` each row's label tokens begin and end
     reference: torch.Tensor | None = None  # Batch.reference, on the host
+    number: int = 0  # its position in the data's order
+    rank: int = 0  # its virtual rank
+    ends_rank: bool = True  # no further one of the step has that rank
 
     @property
     def tokens(self) -> int:
@@ -84,6 +87,11 @@ class Work:
         return self.ids.numel()
 
     @property
+    def ranks(self) -> int:
+        """Virtual ranks that have a micro-batch."""
+        return 1 + self.micro_batches[-1].rank
+
+    @property
     def counts(self) -> list[int]:
         return [batch.tokens for batch in self.micro_batches]
 
@@ -101,10 +109,22 @@ class Work:
         return 1.0 if self.micro_batches[0].reference is None else 1 / len(self.micro_batches)
 
 
-def arrange(batches: Sequence[Batch], over: int | None = None, routers: float | None = None) -> Work:
-    """Shifts the labels (a token predicts the next one of its row) and lays the micro-batches one after the other."""
+def by_virtual_rank(micro_batches: int, ranks: int) -> list[list[int]]:
+    """By virtual rank, its micro-batches, numbered in the data's order; a step takes the ranks one after the other, and
+    those without any not at all (plan/virtual_ranks.h)."""
+    return [list(range(rank, micro_batches, ranks)) for rank in range(min(ranks, micro_batches))]
+
+
+def arrange(
+    batches: Sequence[Batch], over: int | None = None, routers: float | None = None, virtual_ranks: int = 1
+) -> Work:
+    """Shifts the labels (a token predicts the next one of its row) and lays the micro-batches one after the other, in
+    the order of virtual ranks."""
     found, first = [], 0
-    for index, batch in enumerate(batches):
+    ranks = by_virtual_rank(len(batches), virtual_ranks)
+    order = [(rank, number) for rank, numbers in enumerate(ranks) for number in numbers]
+    for index, (rank, number) in enumerate(order):
+        batch = batches[number]
         rows, length = batch.input_ids.shape
         following = torch.full_like(batch.labels, IGNORED)
         following[:, :-1] = batch.labels[:, 1:]
@@ -114,9 +134,10 @@ def arrange(batches: Sequence[Batch], over: int | None = None, routers: float | 
         labels, ones = following[labelled], 0.0 if real is None else float(real.sum())
         bounds = tuple(torch.searchsorted(labelled, torch.arange(rows + 1) * length).tolist())
         found.append(MicroBatch(index, first, rows, length, batch.position_ids, labelled, labels, real,
-                                consecutive(labelled), ones, bounds, batch.reference))  # fmt: skip
+                                consecutive(labelled), ones, bounds, batch.reference,
+                                number, rank, number == ranks[rank][-1]))  # fmt: skip
         first += rows * length
-    ids = torch.cat([batch.input_ids.reshape(-1) for batch in batches])
+    ids = torch.cat([batches[number].input_ids.reshape(-1) for _, number in order])
     return Work(ids, found, over=over, routers=routers)
 
 

@@ -191,7 +191,7 @@ class PlainEngine:
 
     def _slices(self) -> Iterator[tuple[int, int]]:
         rows, columns = self.tensors[self._head_tensor()]["shape"]
-        height = slice_rows(rows, columns, self._chunk_elements)
+        height = slice_rows(rows, columns, self._chunk_elements, self.description.get("virtual_ranks", 1))
         for first in range(0, rows, height):
             yield first, min(height, rows - first)
 

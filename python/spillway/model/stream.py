@@ -78,7 +78,7 @@ class Stream:
         self._layer_arguments = LayerArguments(meta_model, place.device)
         self._scratch = Scratch(place.device)
         self._micro_batch = 0  # whose gradients are being handed over
-        self._last = 0  # the last micro-batch of the step
+        self._ends_rank = True  # it is the last one of its virtual rank
         self._auxiliary = 0.0  # of the loss of what ran last
         self._kept: dict[int, Kept] = {}  # by the engine's number: what other blocks than its own use, too
         self._spaces: dict[int, Space] = {}  # by the engine's number: what is reduced
@@ -130,7 +130,6 @@ class Stream:
         keep = self._kept_logits if training else 0
         head = HeadPass(self._engine, work.micro_batches, judge, self._scratch, self._head, watch, keep)
         turn = Turn(work, self._passages(work), head, SavedStep(self.saved if training else RECOMPUTE_ALL))
-        self._last = len(work.micro_batches) - 1
         try:
             with self._place.current(), self._dropout.step(step, training):
                 while (block_pass := self._engine.next_pass()).kind != "end":
@@ -143,7 +142,8 @@ class Stream:
             self.most_saved = max(self.most_saved, turn.saved.most)
         self._auxiliary = turn.auxiliary(training)
         loss = head.loss()
-        self.tell = functools.partial(told, head, [passage.balance for passage in turn.passages])
+        numbers = [batch.number for batch in work.micro_batches]
+        self.tell = functools.partial(told, head, [passage.balance for passage in turn.passages], numbers)
         return loss + self._auxiliary
 
     def _passages(self, work: Work) -> list[Passage]:
@@ -175,10 +175,10 @@ class Stream:
         place = block_pass.block - 1
         stage = self._bound(block_pass)
         for kept in self._owned[place]:
-            kept.refresh(stage.bound(kept.number))
+            kept.refresh(stage.bound(kept.number), turn.work.ranks)
         for batch in turn.work.micro_batches:
             passage = turn.passages[batch.index]
-            self._dropout.seed(batch.index, place)
+            self._dropout.seed(batch.number, place)
             source = self._source(block_pass.input, place, batch, passage)
             if turn.keeps(place, stage, passage):
                 output, saved = stage.forward_kept(source, passage)
@@ -195,8 +195,10 @@ class Stream:
             sums = self._sums(block_pass.accumulator, turn)
             turn.head.spread(sums, self._head_input(block_pass.hidden_gradient, turn))
         for batch in turn.work.micro_batches:
-            self._micro_batch = batch.index
-            self._dropout.seed(batch.index, place)
+            self._micro_batch, self._ends_rank = batch.index, batch.ends_rank
+            for kept in self._kept.values():
+                kept.rank = batch.rank
+            self._dropout.seed(batch.number, place)
             passage = turn.passages[batch.index]
             source = self._source(block_pass.input, place, batch, passage)
             gradient = self._output(block_pass.hidden_gradient, place, batch, passage)
@@ -205,8 +207,8 @@ class Stream:
             else:
                 result = stage.backward(source, gradient, batch, turn.work.ids_of(batch), passage)
             self._input(block_pass.hidden_gradient, place, batch, passage).copy_(result)
-        for kept in self._owned[place]:  # what this block's own pass found no gradient for
-            kept.hand_over(self._give)
+            for kept in self._owned[place] if batch.ends_rank else ():  # what this block's own pass found none for
+                kept.hand_over(self._give)
 
     def _embedding_backward(self, block_pass: BlockPass | PlainPass, turn: Turn) -> None:
         columns, width = self.meta_model.columns, self.meta_model.width
@@ -259,7 +261,7 @@ class Stream:
 
     def _hand_over(self, tensor: int, gradient: torch.Tensor) -> None:
         kept = self._kept.get(tensor)
-        if kept is not None and self._micro_batch == self._last:
+        if kept is not None and self._ends_rank:
             kept.hand_over(self._give, gradient)
         else:
             self._give(tensor, gradient)
@@ -351,10 +353,12 @@ class Turn:
         )
 
 
-def told(head: HeadPass, balances: list[Balance | None]) -> list[Told]:
-    """By micro-batch, what the objective tells, and the routers' loss where there is one."""
+def told(head: HeadPass, balances: list[Balance | None], numbers: list[int]) -> list[Told]:
+    """By micro-batch, in the data's order: what the objective tells, and the routers' loss where there is one.
+    `numbers`: that order, of micro-batches in the step's."""
     routers = [{} if balance is None else {"aux_loss": balance.mean()} for balance in balances]
-    return [found | more for found, more in zip(head.told(), routers, strict=True)]
+    every = [found | more for found, more in zip(head.told(), routers, strict=True)]
+    return [found for _, found in sorted(zip(numbers, every, strict=True), key=lambda each: each[0])]
 
 
 class Dropout:

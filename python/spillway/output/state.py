@@ -27,6 +27,7 @@ FIXED = (  # keys that a resumed run cannot change and still be the same run
     "packing",
     "per_device_train_batch_size",
     "gradient_accumulation_steps",
+    "virtual_ranks",
     "compute_dtype",
     "weight_dtype",
     "state_format",
@@ -44,6 +45,8 @@ FIXED = (  # keys that a resumed run cannot change and still be the same run
     "label_smoothing",
     "disable_dropout",
 )
+
+MEANT = {**methods.MEANT, "virtual_ranks": 1}  # by runs that left it out, when there was no other
 
 
 def earlier(saved: dict[str, Any], name: str) -> Any:
@@ -163,7 +166,7 @@ def check_keys(saved: dict[str, Any], config: Config) -> None:
     for name in FIXED:
         before = earlier(saved, name)
         if before is None and now[name] is not None:
-            before = methods.MEANT.get(name)
+            before = MEANT.get(name)
         if before != now[name]:
             raise InputError(
                 f"{name}: the run was started with {told(before)}, a resume cannot change it to {told(now[name])}"

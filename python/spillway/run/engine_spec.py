@@ -115,7 +115,7 @@ def told_what_was_measured(profiled: Profiled) -> Iterator[None]:
 
 def work_size(shape: WorkShape) -> WorkSize:
     tokens = max(shape.batch * shape.length, shape.eval_batch * shape.eval_length)
-    return WorkSize(shape.micro_batches, shape.micro_batches * tokens)
+    return WorkSize(shape.micro_batches, shape.micro_batches * tokens, shape.virtual_ranks)
 
 
 def first_pass(shape: WorkShape, plan: dict[str, Any], seconds: dict[str, float]) -> dict[str, Any]:

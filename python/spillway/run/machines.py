@@ -265,7 +265,7 @@ def describe_model(config: Config) -> tuple[dict[str, Any], dict[str, int]]:
     spec = model_spec(config, only_plan=True)
     rows = config.per_device_train_batch_size * config.rows_each
     tokens = config.max_length * rows * config.gradient_accumulation_steps
-    size = WorkSize(config.gradient_accumulation_steps, tokens)
+    size = WorkSize(config.gradient_accumulation_steps, tokens, config.virtual_ranks)
     rule = update_rule(config) | refits(config)
     description = describe(spec.meta_model, size, config.compute_dtype) | rule | {"seed": config.seed}
     return description, widths(text_config(spec.model_config))

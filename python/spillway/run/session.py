@@ -14,6 +14,7 @@ import os
 import time
 import weakref
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,6 +75,7 @@ class EngineSession:
         self._verified = verified(model_spec(config, model_config, frozen, only_plan))
         self._spec = self._verified.spec
         engine_type = engine_type or calls.native_engine()
+        shape = replace(shape, virtual_ranks=config.virtual_ranks)
         self._profiled = profiled(self._verified, computing, shape, engine_type, only_plan)
         self._keeping = keeping or Keeping(str(Path(config.output_dir).absolute()))
         told = engine_spec(self._profiled, self._keeping)
@@ -165,7 +167,7 @@ class EngineSession:
         otherwise; `routers`: how much of each micro-batch's routers' loss is added, where it is another part than
         Work.routers_weight."""
         self._began = time.perf_counter()
-        work = arrange(batches, over, routers)
+        work = arrange(batches, over, routers, self.config.virtual_ranks)
         with translated():
             loss_sum = self._running().gradients(work, self.rates(learning_rate), self._state.calls)
         self._half = (loss_sum, work.units)

@@ -69,9 +69,10 @@ void write_gradient(StepGraph& graph, Index c, Index pass, Place grad, std::uint
 }
 
 void add_sums(StepGraph& graph, Index pass, std::uint64_t values) {
-  if (graph.description.micro_batches < 2 || graph.description.type == state::ComputeType::fp32) return;
+  const auto sums = graph.description.gradient_sums();
+  if (sums == 0) return;
   const auto at = graph.order.position(pass);
-  const auto sum = graph.add_buffer(BufferClass::scratch, values * sizeof(float), at, at, graph.compute_tier());
+  const auto sum = graph.add_buffer(BufferClass::scratch, sums * values * sizeof(float), at, at, graph.compute_tier());
   graph.fills(graph.task_of(pass), sum);
   graph.lets_go(graph.task_of(pass), sum);
   graph.out.passes[pass].grad_sum = sum;

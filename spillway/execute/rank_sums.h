@@ -1,0 +1,51 @@
+// One gradient, summed over micro-batches in the order that plan::VirtualRanks says, as work of a device. What a rank
+// has no gradient for counts as zero there.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "spillway/device/device.h"
+#include "spillway/device/work.h"
+#include "spillway/plan/virtual_ranks.h"
+
+namespace spillway::execute {
+
+class RankSums {
+ public:
+  /// Where the sums of one gradient lie, in the device's memory.
+  struct Place {
+    float* lowest = nullptr;     ///< where the whole sum is at the end
+    float* others = nullptr;     ///< the sum above it; null where the step has one rank
+    std::uint64_t stride = 0;    ///< elements from one of these to the next
+    std::uint64_t elements = 0;  ///< of the gradient
+    [[nodiscard]] float* sum(unsigned number) const noexcept {
+      return number == 0 ? lowest : others + (number - 1) * stride;
+    }
+  };
+  /// How far one gradient has come; a new one for each step.
+  struct Progress {
+    std::uint64_t rank = 0;  ///< whose micro-batches are being added
+    bool begun = false;      ///< there was one
+  };
+
+  RankSums(device::Device& device, device::Stream stream) noexcept : device_(device), stream_(stream) {}
+
+  /// Of a step.
+  void begin(const plan::VirtualRanks& ranks) noexcept { ranks_ = ranks; }
+  /// One micro-batch's, by its position in the step's order; positions rise.
+  void add(const Place& place, Progress& progress, device::Element type, const std::byte* values,
+           std::uint64_t position);
+  /// After the last one: all of it is in the lowest sum.
+  void finish(const Place& place, Progress& progress);
+
+ private:
+  void advance(const Place& place, Progress& progress, std::uint64_t rank);
+  void merge(const Place& place, unsigned number);
+
+  device::Device& device_;
+  const device::Stream stream_;
+  plan::VirtualRanks ranks_{1, 1};
+};
+
+}  // namespace spillway::execute

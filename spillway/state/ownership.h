@@ -1,0 +1,52 @@
+// Which process has a chunk. A Layout says what exists, the same for every world; an Ownership says what of it this
+// process keeps, updates and writes.
+//
+// Chunks belong to shards by the layout alone, and shards to the processes of a world in contiguous runs, so another
+// world moves whole chunks. A loop over Layout::chunks() is about all that exist; one over Ownership::mine() about what
+// this process has.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <vector>
+
+#include "spillway/state/layout.h"
+
+namespace spillway::state {
+
+/// The processes of a run, as torch.distributed counts them.
+struct World {
+  std::size_t size = 1, rank = 0;  ///< rank < size
+  friend bool operator==(const World&, const World&) = default;
+};
+
+class Ownership {
+ public:
+  /// Of a world of one, which has every chunk.
+  explicit Ownership(const Layout& layout) : Ownership(layout, World{}) {}
+  /// `replicated`: by chunk, whether each process has it instead of its owner alone; empty: none is. Throws
+  /// Error(bad_input) for a rank outside the world, for more processes than shards, and for a chunk that is trained and
+  /// replicated: it would be updated several times.
+  Ownership(const Layout& layout, World world, const std::vector<bool>& replicated = {});
+
+  [[nodiscard]] World world() const noexcept { return world_; }
+  /// The rank that has a shard's chunks; shards [first_shard(r), first_shard(r + 1)) are those of rank r.
+  [[nodiscard]] std::size_t rank_of(std::size_t shard) const noexcept {
+    return ((shard + 1) * world_.size - 1) / shards_;
+  }
+  [[nodiscard]] std::size_t first_shard(std::size_t rank) const noexcept { return rank * shards_ / world_.size; }
+  /// The only rank that has a chunk; empty: each one has it.
+  [[nodiscard]] std::optional<std::size_t> owner(std::size_t chunk) const { return owners_.at(chunk); }
+  /// Whether this process has it.
+  [[nodiscard]] bool has(std::size_t chunk) const { return owner(chunk).value_or(world_.rank) == world_.rank; }
+  /// Numbers of the chunks that this process has, rising.
+  [[nodiscard]] const std::vector<std::size_t>& mine() const noexcept { return mine_; }
+
+ private:
+  World world_;
+  std::size_t shards_;
+  std::vector<std::optional<std::size_t>> owners_;
+  std::vector<std::size_t> mine_;
+};
+
+}  // namespace spillway::state

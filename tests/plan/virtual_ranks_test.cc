@@ -1,0 +1,74 @@
+#include "spillway/plan/virtual_ranks.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "tests/plan/models.h"
+
+namespace spillway::plan {
+namespace {
+
+TEST(VirtualRanks, HaveMicroBatchIOfTheDataAtIModuloTheirNumber) {
+  for (std::uint64_t ranks = 1; ranks < 12; ++ranks) {
+    for (std::uint64_t micro_batches = 1; micro_batches < 30; ++micro_batches) {
+      const VirtualRanks found(ranks, micro_batches);
+      EXPECT_EQ(found.count(), std::min(ranks, micro_batches));
+      std::uint64_t position = 0;
+      for (std::uint64_t rank = 0; rank < found.count(); ++rank) {
+        for (auto number = rank; number < micro_batches; number += ranks, ++position) {
+          EXPECT_EQ(found.rank_of(position), rank) << ranks << " ranks, " << micro_batches << " micro-batches";
+          EXPECT_EQ(found.begins(position), number == rank);
+        }
+      }
+      EXPECT_EQ(position, micro_batches);
+    }
+  }
+}
+
+/// What is added to what, in words.
+std::string words_of_tree(std::uint64_t first, std::uint64_t count) {
+  if (count == 1) return std::to_string(first);
+  const auto half = std::bit_ceil(count) / 2;
+  return "(" + words_of_tree(first, half) + "+" + words_of_tree(first + half, count - half) + ")";
+}
+
+TEST(VirtualRanks, AreMergedToAnAlignedTreeWithinTheirSums) {
+  for (std::uint64_t count = 1; count < 70; ++count) {
+    const VirtualRanks ranks(count, 3 * count);
+    std::vector<std::string> sums;
+    const auto merge = [&] {
+      const auto top = sums.back();
+      sums.pop_back();
+      sums.back() = "(" + sums.back() + "+" + top + ")";
+    };
+    for (std::uint64_t rank = 0; rank < count; ++rank) {
+      ASSERT_EQ(VirtualRanks::sum_of(rank), sums.size());
+      sums.push_back(std::to_string(rank));
+      EXPECT_LE(sums.size(), ranks.sums());
+      for (auto merges = VirtualRanks::merges(rank); merges > 0; --merges) merge();
+    }
+    while (sums.size() > 1) merge();
+    EXPECT_EQ(sums.front(), words_of_tree(0, count));
+  }
+}
+
+TEST(VirtualRanks, TakeASumForEachLevelOfTheTreeBesideAGradient) {
+  auto description = test::describe({.micro_batches = 8});
+  EXPECT_EQ(description.gradient_sums(), 1U);
+  description.virtual_ranks = 4;
+  EXPECT_EQ(description.gradient_sums(), 3U);
+  EXPECT_EQ(description.layout().shards(), 4U);
+  description.type = state::ComputeType::fp32;
+  EXPECT_EQ(description.gradient_sums(), 2U) << "the lowest lies in the gradient";
+  description.virtual_ranks = 1;
+  EXPECT_EQ(description.gradient_sums(), 0U);
+  description = test::describe({.micro_batches = 1});
+  description.virtual_ranks = 4;
+  EXPECT_EQ(description.gradient_sums(), 0U) << "of a single micro-batch";
+}
+
+}  // namespace
+}  // namespace spillway::plan
