@@ -136,7 +136,8 @@ class Engine:
 
     # One step: begin, passes in order, end.
     def begin_step(self, ids: Any, counts: list[int], training: bool, update: dict[str, float] | None = None) -> None:
-        """ids: int64, token ids of all micro-batches, one after the other, with padding; counts: tokens of each.
+        """ids: int64, token ids of all micro-batches, one after the other, with padding; counts: tokens of each, or of
+        each part of them by which gradients are handed over, of which the description's micro_batches are the most.
         update: what end_step will be given, for updates during backward; where it was another, they are put back."""
     def embedding_forward(self, output: Any | None = None) -> None:
         """Gathers the rows of all ids into output [tokens, hidden] (compute type); None: into the first layer's input.
@@ -146,7 +147,8 @@ class Engine:
     def end_pass(self) -> None: ...
     def gradient(self, tensor: int, values: Any, micro_batch: int) -> None:
         """In a backward pass: one micro-batch's gradient of a tensor of the block (compute type, tensor's shape,
-        contiguous). Micro-batches in rising order; a tensor that got none has gradient zero."""
+        contiguous), or that of a part, as begin_step counted them. In rising order, each number once at most; a tensor
+        that got none has gradient zero."""
     # In a backward pass, of a tensor with "subspace" (d = its rank); gradient() then takes S [d, d].
     def wants_whole_gradient(self, tensor: int) -> bool:
         """Whether projectors are to be learned from this micro-batch's whole gradient before S is made."""

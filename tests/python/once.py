@@ -76,9 +76,9 @@ class DryRuns:
 
     def __call__(
         self, meta_model: MetaModel, dtype: str, shape: Any, packing: bool, unneeded: Any, kernels: Any, place: Any,
-        half: bool, budget: int, saved: bool,
+        half: bool, budget: int, saved: bool, tiles: Any,
     ) -> DryRun:  # fmt: skip
-        given = meta_model, dtype, shape, packing, unneeded, kernels, place, half, budget, saved
+        given = meta_model, dtype, shape, packing, unneeded, kernels, place, half, budget, saved, tiles
         tokens = max(shape.batch * shape.length, shape.eval_batch * shape.eval_length)
         small = tokens <= dry_run.FEW_TOKENS and budget - process_memory.resident() > AMPLE
         if place.on_gpu or isinstance(meta_model.config, OwnConfig) or not small:
@@ -88,7 +88,7 @@ class DryRuns:
             told(meta_model.config),
             frozenset(name for name, parameter in parameters.items() if parameter.requires_grad),
             frozenset((name, meta_model.spaces.get(id(parameter))) for name, parameter in parameters.items()),
-            (dtype, shape, packing, frozenset(unneeded), kernels is None, half, saved),
+            (dtype, shape, packing, frozenset(unneeded), kernels is None, half, saved, tiles),
         )
         if key not in self._known:
             self._known[key] = dry_run.profile_dry_run(*given)

@@ -29,6 +29,7 @@ from spillway.config.values import (
     STORAGE,
     TEXT,
     TEXTS,
+    TILE,
     Kind,
     choice,
     number,
@@ -347,6 +348,16 @@ GROUPS: dict[str, list[Key]] = {
             "it in the memory that layers compute in; a number of layers, the others keep it; `auto`: as many as the "
             "plan says is fastest in the memory there is. The results are bit-identical. Layers that cannot keep it so "
             "recompute, and the plan says why (`gradient_checkpointing` true means `all`, false `none`)",
+        ),
+        Key(
+            "token_tile",
+            TILE,
+            "auto",
+            "tokens that MLPs, experts, norms and the head's logits are computed for at once, forward and backward: "
+            "fewer of them take less memory. `auto`: twice the hidden size, at least 1024; `all`: a whole micro-batch. "
+            "One of no more tokens is computed as with `all`, bit for bit; the gradients of several tiles are summed "
+            "as those of micro-batches are. A run keeps the value it began with. With several `virtual_ranks` and with "
+            "`method: lsp` layers run whole",
         ),
         Key(
             "storage",

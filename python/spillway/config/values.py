@@ -212,6 +212,20 @@ def parse_recompute(value: Any) -> str | int:
     return number
 
 
+def parse_tile(value: Any) -> str | int:
+    """auto, all, or a number of tokens."""
+    try:
+        number = parse_whole(value)
+    except ValueError:
+        word = parse_text(value).strip()
+        if word not in ("auto", "all"):
+            raise
+        return word
+    if number < 1:
+        raise ValueError
+    return number
+
+
 # names that transformers has callbacks for
 TRACKERS = (
     "azure_ml", "clearml", "codecarbon", "comet_ml", "dagshub", "dvclive", "flyte", "kubeflow", "mlflow", "neptune",
@@ -287,6 +301,7 @@ STORAGE = Kind("DIR, and where wanted ,capacity=SIZE or ,endurance=SIZE", parse_
 DEVICE = Kind("DEVICE, and where wanted ,capacity=SIZE or ,endurance=SIZE", parse_storage, many=True)
 REPORTERS = Kind("none, all, or one of " + ", ".join(TRACKERS), parse_tracker, many=True)
 RECOMPUTE = Kind("auto, all, none, or a whole number of layers, 0 or more", parse_recompute)
+TILE = Kind("auto, all, or a whole number of tokens, 1 or more", parse_tile)
 NODE = Kind("N=SIZE, such as 0=100GiB", parse_node, many=True)
 MEMORY_FILE = Kind("DIR=SIZE, such as /mnt/pmem=100GiB", parse_memory_file, many=True)
 PATTERN = Kind("a regular expression", parse_pattern, many=True)

@@ -31,6 +31,7 @@ class WorkSize:
     micro_batches: int
     tokens: int
     virtual_ranks: int = 1
+    parts: int = 0  # by which gradients are summed, where they are more than the micro-batches (`token_tiles`)
 
 
 def describe(meta_model: MetaModel, size: WorkSize, compute_dtype: str) -> dict[str, Any]:
@@ -66,7 +67,8 @@ def describe(meta_model: MetaModel, size: WorkSize, compute_dtype: str) -> dict[
         "compute_dtype": compute_dtype,
         "weight_dtype": NAMES[meta_model.kept],
         "hidden_size": meta_model.hidden_size,
-        "micro_batches": size.micro_batches,
+        "micro_batches": max(size.micro_batches, size.parts),
+        "accumulation": size.micro_batches,
         "tokens": size.tokens,
         "tied_head": meta_model.tied,
         "blocks": blocks,

@@ -39,6 +39,7 @@ from spillway.model.source import text_config
 from spillway.model.stream import Stream
 from spillway.model.timed_engine import LossKernels, TimedEngine
 from spillway.model.tiny_copy import fewer_layers
+from spillway.model.token_tiles import ALL_AT_ONCE, TokenTiles
 
 if TYPE_CHECKING:
     from spillway.model.batch import WorkShape
@@ -80,16 +81,17 @@ def profile_dry_run(
     half: bool = False,
     budget: int | None = None,
     saved: bool = False,
+    tiles: TokenTiles = ALL_AT_ONCE,
 ) -> DryRun:
     """Runs the largest micro-batch of `shape` a few times. `half`: for a plan alone: before, one with rows of half the
     length, to know how memory grows with them; where all of that would take long, fewer tokens tell what more of them
     take. `budget`: bytes that the process may hold meanwhile; where the largest micro-batch would
     pass it, or takes more than a few seconds to find that out, shorter rows tell what it takes. `saved`: before it
-    ends, steps in which layers keep what autograd saves of them, too. Raises DoesNotFit when not even shorter rows have
-    room. `meta_model` itself is not touched."""
+    ends, steps in which layers keep what autograd saves of them, too. `tiles`: what runs in tiles of tokens. Raises
+    DoesNotFit when not even shorter rows have room. `meta_model` itself is not touched."""
     stages.say("measuring one layer")
     before = process_memory.resident()
-    measurement = Measurement(meta_model, compute_dtype, shape, packing, unneeded, kernels, place, budget, saved)
+    measurement = Measurement(meta_model, compute_dtype, shape, packing, unneeded, kernels, place, budget, saved, tiles)
     try:
         found = measurement.run(before, half)
     finally:
@@ -124,7 +126,9 @@ class Measurement:
         place: Place,
         budget: int | None,
         saved: bool,
+        tiles: TokenTiles,
     ) -> None:
+        self._tiles = tiles
         self._shape, self._packing, self._place, self._asks_saved = shape, packing, place, saved
         self._held = 0  # bytes of the process, without what lies in the arena by token, before the first step
         self._budget = None if place.on_gpu else budget
@@ -137,10 +141,11 @@ class Measurement:
         quantised.choose_kinds(small, meta_model)
         self._tokens = max(shape.batch * shape.length, shape.eval_batch * shape.eval_length)
         description = describe(small, WorkSize(1, self._tokens), compute_dtype)
-        self._engine = TimedEngine(description, shape.micro_batches > 1, kernels, place)
+        several = shape.micro_batches * tiles.of(shape.batch * shape.length) > 1
+        self._engine = TimedEngine(description, several, kernels, place)
         fill(self._engine)
         self._engine.keep_weights()
-        self._stream = Stream(small, self._engine, 0, unneeded, place=place)
+        self._stream = Stream(small, self._engine, 0, unneeded, place=place, tiles=tiles)
         self._dense_masks = DenseMasks.made  # until now
 
     def run(self, before: int, half: bool) -> DryRun:
@@ -176,7 +181,7 @@ class Measurement:
         warm = self._taken(rows, length, cold=False) or first
         found = quick_dry_run.measured(first, rest, self._taken)
         linear = self._linear()
-        work_bytes = quick_dry_run.bytes_of(found, largest, linear)
+        work_bytes = quick_dry_run.bytes_of(found, largest, linear, self._tiles.tokens or 0)
         if shape.eval_batch * shape.eval_length > largest:
             work_bytes = max(work_bytes, self._evaluated_briefly())
         kept = self._kept(self._sample(rows, length))
@@ -324,13 +329,14 @@ class Measurement:
         Few tokens are not worth it."""
         if self._budget is None or rows * length <= FEW_TOKENS:
             return Seen(0, 0, 0, True)
-        long = growth.climb(lambda at: self._measured(1, at, call), lambda at: self._room(at), FEW_TOKENS // 4, length)
+        first, bend = FEW_TOKENS // 4, self._tiles.tokens or 0
+        long = growth.climb(lambda at: self._measured(1, at, call), lambda at: self._room(at), first, length, bend)
         if not long.there:
             seen = growth.predicted(long.points, length) * rows if long.points else 0
             return Seen(seen, 1, long.points[-1].length if long.points else 0, False)
-        first = max(1, FEW_TOKENS // 4 // length)
+        first, bend = max(1, first // length), bend // length
         many = growth.climb(
-            lambda at: self._measured(at, length, call), lambda at: self._room(at * length), first, rows
+            lambda at: self._measured(at, length, call), lambda at: self._room(at * length), first, rows, bend
         )
         if many.points:
             return Seen(growth.predicted(many.points, rows), many.points[-1].length, length, many.there)

@@ -10,17 +10,18 @@ from __future__ import annotations
 import copy
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from spillway.errors import InputError
 from spillway.model.batch import Batch
 from spillway.model.building import build, find_layers
 from spillway.model.describe import WorkSize, describe
-from spillway.model.layer_arguments import LayerArguments
+from spillway.model.layer_arguments import Arguments, LayerArguments
 from spillway.model.library import kept_in_fp32
 from spillway.model.meta_model import MetaModel, pattern
 from spillway.model.microbatch import IGNORED, Work, arrange
@@ -31,11 +32,18 @@ from spillway.model.plain_engine import PlainEngine
 from spillway.model.saved_equivalence import why_not_kept
 from spillway.model.source import first_line
 from spillway.model.stream import Stream
+from spillway.model.tile_search import UNLIKE, find_idle, find_modules
 from spillway.model.tiny_copy import LENGTH, VOCABULARY, tiny_copy
+from spillway.model.token_tiles import ALL_AT_ONCE, TokenTiles
 from spillway.model.unneeded import find_unneeded
 
 TOLERANCE = 1e-4  # relative to the largest element of a gradient; what is right differs by 1e-6
 NOISE = 1e-7  # of the model's largest gradient: some are zero but for rounding (the bias of keys)
+TILE = 5  # tokens, of the tiles that are tried: they end where no row does
+
+# Why nothing runs in tiles of tokens, as the end of a sentence.
+ROUTERS = "the loss of its routers is made of all tokens together"
+NONE_FOUND = "no part of its layers was found to treat each token by itself"
 
 
 @dataclass(frozen=True)
@@ -43,6 +51,7 @@ class Equivalence:
     unneeded: frozenset[str]  # linear layers, by name within a layer, that backward need not compute again
     unused: frozenset[str] = frozenset()  # parameters that get no gradient, see meta_model.pattern
     not_kept: str = ""  # why no layer may keep what autograd saves, as the end of a sentence; empty: layers may
+    tiles: TokenTiles = ALL_AT_ONCE  # what may run in tiles of tokens, of whatever size
 
 
 def verify_equivalence(config: PreTrainedConfig | OwnConfig, packing: bool = False) -> Equivalence:
@@ -72,14 +81,17 @@ def verify_equivalence(config: PreTrainedConfig | OwnConfig, packing: bool = Fal
         plain, packed = (sample(several, meta_model.vocabulary) for several in (False, True))
         unneeded = unneeded_in(meta_model, model, plain)
         compare(meta_model, model, plain, kind, unneeded)
-        not_kept = why_not_kept(meta_model, dict(model.named_parameters(remove_duplicate=False)), plain, unneeded)
+        tiles = tiles_in(meta_model, model, plain, kind, unneeded)
+        parameters = dict(model.named_parameters(remove_duplicate=False))
+        not_kept = why_not_kept(meta_model, parameters, plain, unneeded)
+        if not not_kept and tiles.modules:
+            not_kept = why_not_kept(meta_model, parameters, plain, unneeded, tiles)
         if packing:
             without_routers(meta_model, model)  # they look at all rows together
             compare(meta_model, model, packed, kind, unneeded)
-        parameters = dict(model.named_parameters(remove_duplicate=False))
         used = {pattern(name) for name, parameter in parameters.items() if parameter.grad is not None}
         unused = {pattern(name) for name in parameters} - used
-    return Equivalence(unneeded, frozenset(unused), not_kept)
+    return Equivalence(unneeded, frozenset(unused), not_kept, tiles)
 
 
 def verify_mixed_types(config: PreTrainedConfig | OwnConfig, dtype: torch.dtype) -> None:
@@ -155,20 +167,59 @@ def sample(packed: bool, vocabulary: int = VOCABULARY) -> Work:
 
 
 def unneeded_in(meta_model: MetaModel, model: PreTrainedModel, work: Work) -> frozenset[str]:
-    if not meta_model.simple_entry:  # what a layer is given is made of weights: its gradients are not looked at here
-        return frozenset()
+    alone = layers_alone(meta_model, model, work)
+    return frozenset() if alone is None else find_unneeded(*alone)
+
+
+def layers_alone(
+    meta_model: MetaModel, model: PreTrainedModel, work: Work
+) -> tuple[list[nn.Module], list[Arguments], torch.Tensor] | None:
+    """The layers of the library's own model, what they are given, and a hidden state. None: what a layer is given is
+    made of weights or by other layers."""
+    if not meta_model.simple_entry:
+        return None
     batch = work.micro_batches[0]
-    names = {id(module): name for name, module in meta_model.model.named_modules()}
-    layers = [model.get_submodule(names[id(layer)]) for layer in meta_model.layers]
     hidden = torch.linspace(-1, 1, batch.tokens * meta_model.hidden_size).sin()
     hidden = hidden.view(batch.rows, batch.length, meta_model.hidden_size)
     (recording,) = LayerArguments(meta_model).record([batch])
-    if recording.passed:
-        return frozenset()
-    return find_unneeded(layers, recording.calls, hidden)
+    return None if recording.passed else (own_layers(meta_model, model), recording.calls, hidden)
 
 
-def compare(meta_model: MetaModel, model: PreTrainedModel, work: Work, kind: str, unneeded: Collection[str]) -> None:
+def own_layers(meta_model: MetaModel, model: PreTrainedModel) -> list[nn.Module]:
+    """The layers of the library's own model that the meta model's stand for."""
+    names = {id(module): name for name, module in meta_model.model.named_modules()}
+    return [model.get_submodule(names[id(layer)]) for layer in meta_model.layers]
+
+
+def tiles_in(
+    meta_model: MetaModel, model: PreTrainedModel, work: Work, kind: str, unneeded: Collection[str]
+) -> TokenTiles:
+    """What of the layers runs in tiles of tokens and gives the same gradients; the head does in any case."""
+    if meta_model.routers is not None:
+        return TokenTiles(TILE, why=ROUTERS)
+    batch, other = work.micro_batches[0], copy.deepcopy(model)  # whose gradients nobody looks at
+    ids = work.ids_of(batch).view(batch.rows, batch.length)
+    found = find_modules(own_layers(meta_model, other), batch.tokens, lambda: call_model(other, ids))
+    tiles = TokenTiles(TILE, found)
+    if found and (alone := layers_alone(meta_model, other, work)) is not None:
+        tiles = find_idle(tiles, *alone)
+    if not tiles.modules:
+        return replace(tiles, why=NONE_FOUND)
+    try:
+        compare(meta_model, model, work, kind, unneeded, tiles)
+    except (InputError, *UNLIKE) as error:
+        return TokenTiles(TILE, why=f"in tiles its gradients are other ones ({first_line(error)})")
+    return tiles
+
+
+def compare(
+    meta_model: MetaModel,
+    model: PreTrainedModel,
+    work: Work,
+    kind: str,
+    unneeded: Collection[str],
+    tiles: TokenTiles = ALL_AT_ONCE,
+) -> None:
     size = WorkSize(len(work.micro_batches), work.tokens)
     description = describe(meta_model, size, "fp32")
     engine = PlainEngine(description, chunk_elements=64 * description["hidden_size"])
@@ -176,9 +227,11 @@ def compare(meta_model: MetaModel, model: PreTrainedModel, work: Work, kind: str
     copy_buffers(model, meta_model.model)
     for number, tensor in enumerate(engine.tensors):
         engine.weight(number).copy_(parameters[tensor["name"]].detach())
-    stream = Stream(meta_model, engine, 0, unneeded)
-    outcome = stream.step(work, {}, 0)
-    stream.close()
+    stream = Stream(meta_model, engine, 0, unneeded, tiles=tiles)
+    try:
+        outcome = stream.step(work, {}, 0)
+    finally:
+        stream.close()
     expected = plain_loss(model, work)
     what = "the rows of a packed sequence" if work.micro_batches[0].position_ids is not None else "the loss"
     if not close(torch.tensor(outcome.loss_sum), torch.tensor(expected)):

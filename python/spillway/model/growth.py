@@ -69,21 +69,36 @@ class Climb:
     there: bool
 
 
-def climb(measure: Callable[[int], int | None], room: Callable[[int], int], first: int, length: int) -> Climb:
+def climb(
+    measure: Callable[[int], int | None], room: Callable[[int], int], first: int, length: int, bend: int = 0
+) -> Climb:
     """Measures at twice the length each time, from `first` on, as long as what is predicted has room, and until all of
     `length` surely has, or surely has not: nobody waits for long rows to be told that longer ones do not fit.
     `measure`: bytes of rows of a length, or None when there was not enough memory; `room`: bytes there are for rows of
-    a length."""
+    a length. `bend`: a length up to which memory grows faster than beyond it, so that shorter rows say nothing of what
+    longer ones have no room for."""
     points: list[Point] = []
     at = first
     while at < length:
+        known = beyond(points, bend)
         if len(points) > 1 and bound(points, length) <= room(length):
-            return Climb(tuple(points), True)
-        if len(points) > 2 and (predicted(points, at) > room(at) or least(points, length) > room(length)):
-            return Climb(tuple(points), False)
+            return Climb(tuple(known), True)
+        settled = len(known) > 2 and known[0].length > bend
+        if settled and least(known, length) > room(length):
+            return Climb(tuple(known), False)
+        if (settled or (len(known) > 2 and at <= bend)) and predicted(known, at) > room(at):
+            return Climb(tuple(known), False)
         found = measure(at)
         if found is None:
-            return Climb(tuple(points), False)
+            return Climb(tuple(known), False)
         points.append(Point(at, found))
         at *= 2
-    return Climb(tuple(points), len(points) < 3 or predicted(points, length) <= room(length))
+    known = beyond(points, bend)
+    settled = len(known) > 2 and known[0].length > bend
+    return Climb(tuple(known), not settled or predicted(known, length) <= room(length))
+
+
+def beyond(points: Sequence[Point], bend: int) -> list[Point]:
+    """Those that say how memory grows: beyond the bend, where there are several, else all."""
+    found = [point for point in points if point.length > bend]
+    return found if len(found) > 1 else list(points)

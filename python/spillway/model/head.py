@@ -7,6 +7,9 @@ state (into the slice's gradient). Products are of the compute type; the sum ove
 A head with a bias, scales or caps makes its logits by the model's own code, slice by slice: such code treats every
 entry of the vocabulary alike, which a tiny copy shows.
 
+Both go over the label tokens of a micro-batch tile by tile, so that no more logits are held than one tile has. A tile's
+gradient of the slice is handed over like a micro-batch's.
+
 With fp32, which is for checks against a plain loop, PyTorch's own log-softmax gives each slice's statistics: its sums
 of exponentials are off by some 5e-7, the same for a whole row, and so is the gradient a plain loop sees.
 """
@@ -14,7 +17,7 @@ of exponentials are off by some 5e-7, the same for a whole row, and so is the gr
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -23,6 +26,7 @@ import torch
 from spillway.model.logits import labels_inside, loss_gradient, token_parts
 from spillway.model.microbatch import MicroBatch
 from spillway.model.objective import Told
+from spillway.model.token_tiles import Parts, bounds
 
 if TYPE_CHECKING:
     from spillway._engine import Engine
@@ -72,9 +76,11 @@ class HeadPass:
         code: HeadCode | None = None,
         watch: Watch | None = None,
         keep: int = 0,
+        parts: Parts | None = None,
     ) -> None:
-        """`watch` sees the logits of pass 1, and must not keep them. `keep`: slices, the first of pass 1, whose logits
-        stay for pass 2, if no code follows their product, which might change them."""
+        """`watch` sees the logits of pass 1, all of a micro-batch at once, and must not keep them. `keep`: slices, the
+        first of pass 1, whose logits stay for pass 2, if no code follows their product, which might change them.
+        `parts`: of the step, which has begun; None: its micro-batches."""
         self._watch = watch
         self._engine = engine
         self._code = code or HeadCode()
@@ -83,63 +89,71 @@ class HeadPass:
         self._objective = objective
         self._scale = engine.loss_scale()[0]
         self._scratch = scratch
-        self._stats = {b.index: Stats(b.labelled.numel(), scratch.device) for b in self._labelled}
+        self._parts = parts or whole_batches(batches)
+        self._tiles = {batch.index: self._tiles_of(batch) for batch in self._labelled}
+        self._stats = {i: [Stats(size(tile), scratch.device) for tile in found] for i, found in self._tiles.items()}
+        self._joined: dict[int, Stats] | None = None
         self._summed = False  # the accumulator holds a slice already
         self._keep = keep if self._code.transform is None else 0
-        self._kept: dict[tuple[int, int], torch.Tensor] = {}  # logits by micro-batch and first row
+        self._kept: dict[tuple[int, int, int], torch.Tensor] = {}  # logits by micro-batch, first row, first token
 
     def add_loss(self, hidden: torch.Tensor, table: torch.Tensor, first_row: int) -> None:
         """Pass 1 of one slice. hidden: [tokens, hidden] of the whole step; table: [rows, hidden]."""
         keeps, self._keep = self._keep > 0, self._keep - 1
         for batch in self._labelled:
-            stats = self._stats[batch.index]
-            where = f"logits {batch.index} {first_row}" if keeps else "logits"
-            logits = self._transformed(self._logits(self._select(batch, hidden), table, first_row, where))
-            if keeps:
-                self._kept[batch.index, first_row] = logits
-            if self._watch is not None:
-                self._watch(batch, logits, first_row)
-            if logits.dtype == torch.float32:
-                stats.fold(logits, first_row, batch.labels)
-            else:
-                self._engine.loss_stats(logits, first_row, batch.labels, stats.maximum, stats.sum, stats.gold)
-            if "mean" in self._objective.watches:
-                stats.add_mean(logits)
-            if "entropy" in self._objective.watches:
-                stats.add_spread(logits)
+            for tile, stats in zip(self._tiles[batch.index], self._stats[batch.index], strict=True):
+                where = f"logits {batch.index} {first_row} {tile.start}" if keeps else "logits"
+                logits = self._transformed(self._logits(self._select(batch, hidden, tile), table, first_row, where))
+                if keeps:
+                    self._kept[batch.index, first_row, tile.start] = logits
+                if self._watch is not None:
+                    self._watch(batch, logits, first_row)
+                self._add(stats, logits, first_row, batch.labels[tile])
+
+    def _add(self, stats: Stats, logits: torch.Tensor, first_row: int, labels: torch.Tensor) -> None:
+        if logits.dtype == torch.float32:
+            stats.fold(logits, first_row, labels)
+        else:
+            self._engine.loss_stats(logits, first_row, labels, stats.maximum, stats.sum, stats.gold)
+        if "mean" in self._objective.watches:
+            stats.add_mean(logits)
+        if "entropy" in self._objective.watches:
+            stats.add_spread(logits)
 
     def loss(self) -> float:
         """Summed over all label tokens, or pairs, once every slice has been seen."""
-        return self._objective.loss(self._stats)
+        return self._objective.loss(self._whole())
 
     def told(self) -> list[Told]:
         """What the objective tells besides, then."""
-        return self._objective.told(self._stats)
+        return self._objective.told(self._whole())
 
     def add_gradient(
         self, hidden: torch.Tensor, table: torch.Tensor, first_row: int, accumulator: torch.Tensor
     ) -> None:
         """Pass 2 of one slice. accumulator: fp32 [tokens, hidden]; see `spread`."""
         for batch in self._batches:
-            logits = None
-            if batch.labelled.numel():
-                selected = self._select(batch, hidden)
-                kept = self._kept.pop((batch.index, first_row), None)
+            tiles = self._tiles.get(batch.index, [])
+            for number, tile in enumerate(tiles):
+                selected = self._select(batch, hidden, tile)
+                kept = self._kept.pop((batch.index, first_row, tile.start), None)
                 found = self._logits(selected, table, first_row) if kept is None else kept
-                logits = self._gradient(found, batch, first_row)
-                self._add_hidden_gradient(self._compact(batch, accumulator), logits, table)
-            if self._code.trainable:
-                self._give(batch, table, None if logits is None else (logits, selected))
+                logits = self._gradient(found, batch, first_row, tile)
+                self._add_hidden_gradient(self._compact(batch, accumulator)[tile], logits, table)
+                if self._code.trainable:
+                    self._give(self._parts.number(batch, number, len(tiles)), table, (logits, selected))
+            if not tiles and self._code.trainable:
+                self._give(self._parts.number(batch, 0, 1), table, None)
         self._summed = True
 
-    def _give(self, batch: MicroBatch, table: torch.Tensor, found: tuple[torch.Tensor, torch.Tensor] | None) -> None:
+    def _give(self, part: int, table: torch.Tensor, found: tuple[torch.Tensor, torch.Tensor] | None) -> None:
         """The slice's own gradient. `found`: gradient of the logits, hidden states; None: no token has a label."""
         slice_gradient = self._scratch.matrix("slice", table.shape[0], table.shape[1], table.dtype)
         if found is None:
-            slice_gradient.zero_()  # the engine counts micro-batches
+            slice_gradient.zero_()  # the engine counts parts
         else:
             torch.mm(found[0].t(), found[1], out=slice_gradient)
-        self._engine.head_gradient(slice_gradient, batch.index)
+        self._engine.head_gradient(slice_gradient, part)
 
     def spread(self, accumulator: torch.Tensor, hidden_gradient: torch.Tensor) -> None:
         """The accumulator's sums, to their tokens; zero for tokens without a label."""
@@ -159,29 +173,43 @@ class HeadPass:
         with torch.no_grad():
             return self._code.transform(logits[None])[0]
 
-    def _gradient(self, logits: torch.Tensor, batch: MicroBatch, first_row: int) -> torch.Tensor:
+    def _whole(self) -> dict[int, Stats]:
+        """Of each micro-batch with label tokens, by its index, when pass 1 has ended."""
+        if self._joined is None:
+            self._joined = {index: Stats.joined(found) for index, found in self._stats.items()}
+        return self._joined
+
+    def _tiles_of(self, batch: MicroBatch) -> list[slice]:
+        """Of a micro-batch's label tokens."""
+        tokens = batch.labelled.numel()
+        count = 1 if self._watch is not None else self._parts.tiles.of(tokens)
+        return [slice(first, after) for first, after in bounds(tokens, count)]
+
+    def _gradient(self, logits: torch.Tensor, batch: MicroBatch, first_row: int, tile: slice) -> torch.Tensor:
         """d loss / d the product's output, from that output; in place where no code follows the product."""
         if self._code.transform is None:
-            self._loss_gradient(logits, batch, first_row)
+            self._loss_gradient(logits, batch, first_row, tile)
         else:
             leaf = logits.detach().requires_grad_()
             with torch.enable_grad():
                 final = self._code.transform(leaf[None])[0]
             gradient = final.detach().clone()
-            self._loss_gradient(gradient, batch, first_row)
+            self._loss_gradient(gradient, batch, first_row, tile)
             (logits,) = torch.autograd.grad(final, leaf, gradient)
         if self._code.bias is not None:
             self._code.bias.rank = batch.rank
             self._code.bias.add(logits.float().sum(0), slice(first_row, first_row + logits.shape[1]))
         return logits
 
-    def _loss_gradient(self, logits: torch.Tensor, batch: MicroBatch, first_row: int) -> None:
-        stats = self._stats[batch.index]
-        maximum, log_sum = stats.maximum, stats.log_sum
+    def _loss_gradient(self, logits: torch.Tensor, batch: MicroBatch, first_row: int, tile: slice) -> None:
+        stats, labels = self._whole(), batch.labels[tile]
+        maximum, log_sum = stats[batch.index].maximum[tile], stats[batch.index].log_sum[tile]
         # where the model's code makes the logits, of the type that it makes
         compute = self._engine.loss_gradient if self._code.transform is None else loss_gradient
-        for run, weight in self._objective.weights(self._stats, batch, self._scale):
-            compute(logits[run], first_row, batch.labels[run], maximum[run], log_sum[run], weight)
+        for whole, weight in self._objective.weights(stats, batch, self._scale):
+            run = within(whole, tile)
+            if run.stop > run.start:
+                compute(logits[run], first_row, labels[run], maximum[run], log_sum[run], weight)
 
     def _add_hidden_gradient(self, sums: torch.Tensor, logits: torch.Tensor, table: torch.Tensor) -> None:
         if sums.dtype == table.dtype:
@@ -198,13 +226,13 @@ class HeadPass:
         """The accumulator's rows for the labelled tokens of a micro-batch, packed to its front."""
         return batch.part(accumulator)[: batch.labelled.numel()]
 
-    def _select(self, batch: MicroBatch, hidden: torch.Tensor) -> torch.Tensor:
-        """Hidden states of the labelled tokens; a view where they are consecutive."""
+    def _select(self, batch: MicroBatch, hidden: torch.Tensor, tile: slice) -> torch.Tensor:
+        """Hidden states of some labelled tokens; a view where they are consecutive."""
         own = batch.part(hidden)
         if batch.run is not None:
-            return own[batch.run]
-        selected = self._scratch.matrix("selected", batch.labelled.numel(), hidden.shape[1], hidden.dtype)
-        return torch.index_select(own, 0, batch.labelled, out=selected)
+            return own[batch.run][tile]
+        selected = self._scratch.matrix("selected", size(tile), hidden.shape[1], hidden.dtype)
+        return torch.index_select(own, 0, batch.labelled[tile], out=selected)
 
     def _logits(
         self, selected: torch.Tensor, table: torch.Tensor, first_row: int, where: str = "logits"
@@ -214,6 +242,22 @@ class HeadPass:
         if bias is None:
             return torch.mm(selected, table.t(), out=logits)
         return torch.addmm(bias.leaf.detach()[first_row : first_row + table.shape[0]], selected, table.t(), out=logits)
+
+
+def whole_batches(batches: list[MicroBatch]) -> Parts:
+    found = Parts()
+    found.begin(batches)
+    return found
+
+
+def size(tile: slice) -> int:
+    return int(tile.stop - tile.start)
+
+
+def within(run: slice, tile: slice) -> slice:
+    """The part of a run that lies in a tile, counted from the tile's start."""
+    first, after, _ = run.indices(tile.stop)
+    return slice(max(0, first - tile.start), max(0, after - tile.start))
 
 
 class Spread(NamedTuple):
@@ -257,6 +301,20 @@ class Stats:
         self._log_sum: torch.Tensor | None = None  # what `fold` has made
         self._rows = 0  # of the slices in `mean`
         self._spread: Spread | None = None
+
+    @staticmethod
+    def joined(parts: Sequence[Stats]) -> Stats:
+        """Of the tokens of all of them, which have seen the same slices."""
+        if len(parts) == 1:
+            return parts[0]
+        found = Stats(0, parts[0].maximum.device)
+        for name in ("maximum", "sum", "gold", "mean", "_log_sum"):
+            if getattr(parts[0], name) is not None:
+                setattr(found, name, torch.cat([getattr(part, name) for part in parts]))
+        spreads = [part._spread for part in parts if part._spread is not None]
+        found._spread = Spread(*map(torch.cat, zip(*spreads, strict=True))) if spreads else None
+        found._rows = parts[0]._rows
+        return found
 
     @property
     def log_sum(self) -> torch.Tensor:

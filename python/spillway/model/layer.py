@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import torch
@@ -18,8 +19,10 @@ from spillway.model.factors import Inner, redirected
 from spillway.model.layer_arguments import record
 from spillway.model.meta_model import MetaModel, Places, StagePlan
 from spillway.model.microbatch import MicroBatch
+from spillway.model.model_code import replaced_forwards
 from spillway.model.passage import Crossing, Passage
 from spillway.model.saved import Packing, SavedPass
+from spillway.model.token_tiles import Parts, tiles_in
 from spillway.model.unneeded import uncomputed
 
 
@@ -53,12 +56,13 @@ class Stage:
         sink: GradientSink,
         project: Projection,
         unneeded: Collection[str],
+        parts: Parts,
         device: torch.device,
     ) -> None:
         """`borrowed`: parameters that belong to an earlier stage, see `shared`. `sink`, a bound method, is given every
         gradient as soon as autograd has it, and must not keep it; `project`, another, makes S for what is reduced.
-        `unneeded`: linear layers of a layer, by name, that backward does not compute again.
-        `device`: where layers compute.
+        `unneeded`: linear layers of a layer, by name, that backward does not compute again. `parts`: what of a layer
+        runs in tiles, and which part of a step gradients are of. `device`: where layers compute.
         """
         self._meta_model = meta_model
         self.plan = plan
@@ -75,6 +79,9 @@ class Stage:
         ]
         inside = {id(it.linear) for it in self._inners}
         self._unneeded = [linear for linear in left_out if id(linear) not in inside]
+        self._parts = parts
+        layer = self._module
+        self._tiles = [] if layer is None else tiles_in(meta_model, layer, parts, self._unneeded, alone)
         self._leaves: dict[int, list[torch.Tensor]] = {}  # by the block's first element in the arena
         self._now: list[torch.Tensor] = []  # those that it is bound to
 
@@ -109,7 +116,7 @@ class Stage:
         with torch.no_grad():
             if self._module is not None and self.plan.layer is not None:
                 call = passage.forward_call(self.plan.layer)
-                with passage.watched():
+                with passage.watched(), self._in_tiles():
                     results = call.results(self._module, hidden)
                 passage.has_run(self.plan.layer, results)
                 hidden = results[0]
@@ -128,7 +135,8 @@ class Stage:
         beside = [*passage.given(self.plan.layer), *self._module.buffers(), *(leaf for _, leaf, _ in self._borrowed)]
         packing = Packing(hidden, [*self._now, leaf], beside)
         call = passage.forward_call(self.plan.layer)
-        with torch.enable_grad(), uncomputed(self._unneeded, None), redirected(self._inners, True), packing.hooks():
+        computed = uncomputed(self._unneeded, None), redirected(self._inners, True)
+        with torch.enable_grad(), computed[0], computed[1], self._in_tiles(), packing.hooks():
             results = call.results(self._module, leaf)
         passage.has_run(self.plan.layer, results)
         output = results[0]
@@ -169,11 +177,17 @@ class Stage:
             hidden = recording.first
         if self._module is not None and self.plan.layer is not None:
             call = crossing.call(self.plan.layer)
-            with crossing.watched():
+            with crossing.watched(), self._in_tiles(again=True):
                 results = call.results(self._module, hidden)
             crossing.has_run(self.plan.layer, results)
             hidden = results[0]
         return self._after(hidden, batch)
+
+    def _in_tiles(self, again: bool = False) -> AbstractContextManager[None]:
+        """Inside, what treats each token by itself runs in tiles, where the open micro-batch has several. `again`: what
+        backward does not need is not computed."""
+        tiles = self._tiles if self._parts.count > 1 else []
+        return replaced_forwards({tile.module: tile.forward(0.0 if again else None) for tile in tiles})
 
     def _after(self, hidden: torch.Tensor, batch: MicroBatch) -> torch.Tensor:
         """What follows the layers, where this stage is the last."""

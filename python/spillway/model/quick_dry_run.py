@@ -73,16 +73,17 @@ def ascend(first: Taken, rest: Sequence[tuple[int, int]], measure: Callable[[int
     return found
 
 
-def bytes_of(found: Sequence[Taken], tokens: int, linear: bool) -> int:
+def bytes_of(found: Sequence[Taken], tokens: int, linear: bool, bend: int = 0) -> int:
     """Temporaries of so many tokens, at most. `linear`: attention keeps no scores, so that nothing grows by the square,
-    and what differs from a line is the heap's noise."""
-    first, last = found[0], found[-1]
+    and what differs from a line is the heap's noise. `bend`: tokens up to which memory grows faster than beyond."""
+    last = found[-1]
     if last.tokens >= tokens:
         return last.bytes
-    if linear and len(found) > 1:
-        slope = max(0.0, (last.bytes - first.bytes) / (last.tokens - first.tokens))
+    points = growth.beyond([Point(taken.tokens, taken.bytes) for taken in found], bend)
+    if linear and len(points) > 1:
+        slope = max(0.0, growth.slope(points[0], points[-1]))
         return int((last.bytes + slope * (tokens - last.tokens)) * (1 + growth.MARGIN))
-    return growth.predicted([Point(taken.tokens, taken.bytes) for taken in found], tokens)
+    return growth.predicted(points, tokens)
 
 
 def bytes_per_token(found: Sequence[Taken]) -> float:

@@ -16,6 +16,7 @@ from spillway.model.saved import RECOMPUTE_ALL, SavedChoice
 from spillway.model.saved_profile import NOT_ALONE, SHARING, keep_all
 from spillway.model.source import first_line
 from spillway.model.stream import Stream
+from spillway.model.token_tiles import ALL_AT_ONCE, TokenTiles
 
 SPOILT = 0xFF  # every number of such bytes is NaN
 OTHER_BITS = "the gradients of a small copy of it are other bits where its layers keep what autograd saves"
@@ -53,7 +54,11 @@ class MovedEngine(PlainEngine):
 
 
 def why_not_kept(
-    meta_model: MetaModel, parameters: Mapping[str, torch.Tensor], work: Work, unneeded: Collection[str]
+    meta_model: MetaModel,
+    parameters: Mapping[str, torch.Tensor],
+    work: Work,
+    unneeded: Collection[str],
+    tiles: TokenTiles = ALL_AT_ONCE,
 ) -> str:
     """Why no layer may keep what autograd saves, as the end of a sentence; empty: layers may. `parameters`: of the tiny
     copy that `meta_model` is of."""
@@ -63,8 +68,8 @@ def why_not_kept(
     if not choice.stages:
         return NOT_ALONE
     try:
-        expected, _ = outcome(meta_model, parameters, work, unneeded, RECOMPUTE_ALL)
-        found, kept = outcome(meta_model, parameters, work, unneeded, choice)
+        expected, _ = outcome(meta_model, parameters, work, unneeded, RECOMPUTE_ALL, tiles)
+        found, kept = outcome(meta_model, parameters, work, unneeded, choice, tiles)
     except RuntimeError as error:  # of what a layer's own code does with history
         return f"{OTHER_BITS}: {first_line(error)}"
     if not kept:
@@ -78,13 +83,14 @@ def outcome(
     work: Work,
     unneeded: Collection[str],
     choice: SavedChoice,
+    tiles: TokenTiles = ALL_AT_ONCE,
 ) -> tuple[dict[Any, torch.Tensor], bool]:
     """Loss and gradients of a step, and whether anything was kept in it."""
     description = describe(meta_model, WorkSize(len(work.micro_batches), work.tokens), "fp32")
     engine = MovedEngine(description, chunk_elements=64 * description["hidden_size"])
     for number, tensor in enumerate(engine.tensors):
         engine.weight(number).copy_(parameters[tensor["name"]].detach())
-    stream = Stream(meta_model, engine, 0, unneeded, saved=choice)
+    stream = Stream(meta_model, engine, 0, unneeded, saved=choice, tiles=tiles)
     try:
         loss = stream.step(work, {}, 0).loss_sum
         return {"loss": torch.tensor(loss), **engine.gradients}, bool(stream.last_saved.kept)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +22,7 @@ from spillway.model.lora import Adapters, adapters_of
 from spillway.model.meta_model import MetaModel
 from spillway.model.own import OwnConfig
 from spillway.model.source import DTYPES, load_config
+from spillway.model.token_tiles import ALL_AT_ONCE, TokenTiles, tokens_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -60,6 +61,7 @@ class Verified:
     spec: ModelSpec
     unneeded: frozenset[str]  # linear layers, by name within a layer, that backward need not compute again
     not_kept: str = ""  # why no layer may keep what autograd saves, as the end of a sentence; empty: layers may
+    tiles: TokenTiles = ALL_AT_ONCE  # what runs in tiles of tokens
 
 
 def model_spec(
@@ -108,7 +110,17 @@ def verified(spec: ModelSpec) -> Verified:
     computes = DTYPES[spec.config.compute_dtype]
     if any(map(meta_model.wide, meta_model.streamed)) and computes != torch.float32:
         verify_mixed_types(copy.deepcopy(config), computes)
-    return Verified(spec, found.unneeded, found.not_kept)
+    return Verified(spec, found.unneeded, found.not_kept, tiles_of(spec, found.tiles))
+
+
+def tiles_of(spec: ModelSpec, found: TokenTiles) -> TokenTiles:
+    """What a run's layers and head run in tiles. In subspaces S, and the estimates beside it, are of whole
+    micro-batches, and so are the sums of virtual ranks."""
+    if spec.meta_model.spaces:
+        return replace(ALL_AT_ONCE, why="method: lsp projects the gradient of a whole micro-batch")
+    if spec.config.virtual_ranks > 1:
+        return replace(ALL_AT_ONCE, why="virtual_ranks: a rank's gradients are summed by whole micro-batches")
+    return replace(found, tokens=tokens_of(spec.config.token_tile, spec.meta_model.hidden_size))
 
 
 def without_dropout(model: torch.nn.Module) -> None:

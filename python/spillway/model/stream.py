@@ -25,6 +25,7 @@ from spillway.model.passage import Passage
 from spillway.model.router import Balance
 from spillway.model.saved import RECOMPUTE_ALL, SavedChoice, SavedStep
 from spillway.model.shared import Kept
+from spillway.model.token_tiles import ALL_AT_ONCE, Parts, TokenTiles
 
 if TYPE_CHECKING:
     from spillway._engine import BlockPass, Engine
@@ -55,12 +56,13 @@ class Stream:
         objective: Choice = CrossEntropy,
         kept_logits: int = 0,
         saved: SavedChoice = RECOMPUTE_ALL,
+        tiles: TokenTiles = ALL_AT_ONCE,
     ) -> None:
         """`seed`: of dropout, drawn anew for every (step, micro-batch, layer). `unneeded`: linear layers that need
         not be computed again in backward, as `verify_equivalence` found them. `after_pass` is called between passes,
         when PyTorch holds no temporaries. `place`: where the engine's device memory is. `kept_logits`: slices of the
         head whose logits stay from the loss to its gradient, as plan.json has it. `saved`: what becomes of what
-        autograd saves of layers, the same.
+        autograd saves of layers, the same. `tiles`: what runs in tiles of tokens.
         """
         self.saved = saved
         self.last_saved = SavedStep()  # of the last step
@@ -77,8 +79,7 @@ class Stream:
         self._host = as_tensor(engine.memory()).view(meta_model.dtype)
         self._layer_arguments = LayerArguments(meta_model, place.device)
         self._scratch = Scratch(place.device)
-        self._micro_batch = 0  # whose gradients are being handed over
-        self._ends_rank = True  # it is the last one of its virtual rank
+        self._parts = Parts(tiles)  # and whose gradients are being handed over
         self._auxiliary = 0.0  # of the loss of what ran last
         self._kept: dict[int, Kept] = {}  # by the engine's number: what other blocks than its own use, too
         self._spaces: dict[int, Space] = {}  # by the engine's number: what is reduced
@@ -123,12 +124,14 @@ class Stream:
         objective: Choice | None = None,
     ) -> float:
         self.meta_model.train(training)
-        self._engine.begin_step(work.ids, work.counts, training, update if training else None)
+        self._parts.begin(work.micro_batches)
+        counts = self._parts.sizes if training else work.counts
+        self._engine.begin_step(work.ids, counts, training, update if training else None)
         self._engine.embedding_forward(None)
         work = work.to(self._place.device)
         judge = (objective or self._objective)(work, training)
         keep = self._kept_logits if training else 0
-        head = HeadPass(self._engine, work.micro_batches, judge, self._scratch, self._head, watch, keep)
+        head = HeadPass(self._engine, work.micro_batches, judge, self._scratch, self._head, watch, keep, self._parts)
         turn = Turn(work, self._passages(work), head, SavedStep(self.saved if training else RECOMPUTE_ALL))
         try:
             with self._place.current(), self._dropout.step(step, training):
@@ -178,6 +181,7 @@ class Stream:
             kept.refresh(stage.bound(kept.number), turn.work.ranks)
         for batch in turn.work.micro_batches:
             passage = turn.passages[batch.index]
+            self._parts.open(batch)
             self._dropout.seed(batch.number, place)
             source = self._source(block_pass.input, place, batch, passage)
             if turn.keeps(place, stage, passage):
@@ -195,7 +199,7 @@ class Stream:
             sums = self._sums(block_pass.accumulator, turn)
             turn.head.spread(sums, self._head_input(block_pass.hidden_gradient, turn))
         for batch in turn.work.micro_batches:
-            self._micro_batch, self._ends_rank = batch.index, batch.ends_rank
+            self._parts.open(batch)
             for kept in self._kept.values():
                 kept.rank = batch.rank
             self._dropout.seed(batch.number, place)
@@ -241,7 +245,7 @@ class Stream:
             by_parameter |= {id(s.meta): self._kept[s.tensor] for s in slots if s.tensor in self._kept}
             borrowed = [(meta_model.places[id(p)], by_parameter[id(p)].leaf, p) for p in plan.shared]
             sinks = (self._hand_over, self._project)
-            stages.append(Stage(meta_model, plan, slots, borrowed, *sinks, unneeded, self._place.device))
+            stages.append(Stage(meta_model, plan, slots, borrowed, *sinks, unneeded, self._parts, self._place.device))
             first += len(slots)
         return stages
 
@@ -261,7 +265,7 @@ class Stream:
 
     def _hand_over(self, tensor: int, gradient: torch.Tensor) -> None:
         kept = self._kept.get(tensor)
-        if kept is not None and self._ends_rank:
+        if kept is not None and self._parts.last:
             kept.hand_over(self._give, gradient)
         else:
             self._give(tensor, gradient)
@@ -270,7 +274,7 @@ class Stream:
         return project(self._engine, tensor, self._spaces[tensor], x, dy)
 
     def _give(self, tensor: int, gradient: torch.Tensor) -> None:
-        self._engine.gradient(tensor, gradient, self._micro_batch)
+        self._engine.gradient(tensor, gradient, self._parts.now)
 
     def _bound(self, block_pass: BlockPass | PlainPass) -> Stage:
         stage = self._stack[block_pass.block - 1]

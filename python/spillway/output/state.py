@@ -28,6 +28,7 @@ FIXED = (  # keys that a resumed run cannot change and still be the same run
     "per_device_train_batch_size",
     "gradient_accumulation_steps",
     "virtual_ranks",
+    "token_tile",
     "compute_dtype",
     "weight_dtype",
     "state_format",

@@ -86,7 +86,7 @@ def changes(facts: Facts) -> Iterator[tuple[str, str, Change]]:
     if "micro_batches" not in description:
         return
     yield (
-        f"gradient_accumulation_steps: {2 * description['micro_batches']}",
+        f"gradient_accumulation_steps: {2 * description.get('accumulation', description['micro_batches'])}",
         "twice the micro-batches a step (other results), for each half of it",
         twice_the_work,
     )

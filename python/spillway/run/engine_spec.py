@@ -20,6 +20,7 @@ from spillway.model.batch import WorkShape
 from spillway.model.describe import WorkSize, describe
 from spillway.model.library import kept_in_fp32
 from spillway.model.meta_model import MetaModel
+from spillway.model.token_tiles import ALL_AT_ONCE, TokenTiles
 from spillway.run import room
 from spillway.run.profiled import Profiled
 from spillway.run.protocol import Keeping
@@ -51,7 +52,7 @@ class PlannedEngine:
 def engine_spec(profiled: Profiled, keeping: Keeping) -> EngineSpec:
     spec, dry_run, compute = profiled.spec, profiled.dry_run, profiled.compute
     config, meta_model = spec.config, spec.meta_model
-    model = describe(meta_model, work_size(profiled.shape), config.compute_dtype)
+    model = describe(meta_model, work_size(profiled.shape, profiled.verified.tiles), config.compute_dtype)
     description = model | update_rule(config) | refits(config) | {"seed": config.seed}
     settings = engine_settings(config, dry_run, keeping, spec.trainable(), compute.update_cores, compute.place)
     memory, notices = nodes.node_settings(
@@ -76,7 +77,9 @@ def engine_spec(profiled: Profiled, keeping: Keeping) -> EngineSpec:
     settings["keeps_logits"] = meta_model.simple_head and not compute.place.on_gpu
     settings["saved_activations"] = saved_settings(profiled)
     return EngineSpec(
-        description, settings, (*notices, *of_files, *rounded_tables(meta_model), *saved_notice(profiled))
+        description,
+        settings,
+        (*notices, *of_files, *rounded_tables(meta_model), *saved_notice(profiled), *tiles_notice(profiled)),
     )
 
 
@@ -94,6 +97,8 @@ def planned_engine(spec: EngineSpec, profiled: Profiled, engine_type: EngineType
     if shape.pairs:
         plan["reference"] = first_pass(shape, plan, spec.settings.get("seconds", {}))
     plan["threads"] = {"compute": threads.compute, "words": threads.words}
+    if (tiles := profiled.verified.tiles).of(shape.batch * shape.length) > 1:
+        plan["token_tile"] = {"tokens": tiles.tokens, "modules": sorted(tiles.modules), "why": tiles.why}
     return PlannedEngine(spec, engine, plan)
 
 
@@ -113,9 +118,17 @@ def told_what_was_measured(profiled: Profiled) -> Iterator[None]:
         ) from error
 
 
-def work_size(shape: WorkShape) -> WorkSize:
-    tokens = max(shape.batch * shape.length, shape.eval_batch * shape.eval_length)
-    return WorkSize(shape.micro_batches, shape.micro_batches * tokens, shape.virtual_ranks)
+def tiles_notice(profiled: Profiled) -> list[str]:
+    """What a person who asked for tiles should know."""
+    config, tiles = profiled.spec.config, profiled.verified.tiles
+    return [f"token_tile: {config.token_tile}: {tiles.why}"] if tiles.why and isinstance(config.token_tile, int) else []
+
+
+def work_size(shape: WorkShape, tiles: TokenTiles = ALL_AT_ONCE) -> WorkSize:
+    train = shape.batch * shape.length
+    tokens = max(train, shape.eval_batch * shape.eval_length)
+    parts = shape.micro_batches * tiles.of(train)
+    return WorkSize(shape.micro_batches, shape.micro_batches * tokens, shape.virtual_ranks, parts)
 
 
 def first_pass(shape: WorkShape, plan: dict[str, Any], seconds: dict[str, float]) -> dict[str, Any]:

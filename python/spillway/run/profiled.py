@@ -45,7 +45,8 @@ def profiled(
     with loss_kernels(engine_type, dtype, device.small(config, compute.place)) as kernels:
         budget = memory_budget(config)
         arguments = (meta_model, dtype, shape, spec.packing, verified.unneeded, kernels, compute.place)
-        found = profile_dry_run(*arguments, only_plan, budget, config.activation_recompute != "all")
+        saved = config.activation_recompute != "all"
+        found = profile_dry_run(*arguments, only_plan, budget, saved, verified.tiles)
     logits = shape.logits * meta_model.vocabulary * meta_model.dtype.itemsize
     drawn = initialise.work_bytes(meta_model) if config.init == "random" else 0  # before the first step
     work = max(found.work_bytes + logits, found.left_bytes + drawn)

@@ -132,6 +132,7 @@ class EngineSession:
             objective=self._objective,
             kept_logits=self.plan.get("kept_logits", 0),
             saved=choice_of(self.plan, SLACK),
+            tiles=self._verified.tiles,
         )
         if config.paths:
             self._silence = silence.SilenceWatch(weakref.WeakMethod(self._silences))

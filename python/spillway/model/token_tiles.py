@@ -1,0 +1,262 @@
+"""Parts of a layer that treat each token by itself (MLPs, experts with their router, norms), run in tiles of tokens.
+
+Such a module holds one tile's temporaries at a time, forward and backward, and keeps nothing from one to the other but
+its input: backward runs each tile again and differentiates it at once, as TiledMLP of ALST does
+(https://arxiv.org/abs/2506.13996). A tile's gradients of weights are handed over like those of a micro-batch, and are
+summed with them: in fp32, rounded once. Which modules these are is found by trying on a tiny copy (`tile_search`); how
+many tokens a tile has follows from the configuration and the model alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.autograd.function import once_differentiable
+
+from spillway.model.nested import tensors_in
+from spillway.model.unneeded import uncomputed
+
+if TYPE_CHECKING:
+    from spillway.model.meta_model import MetaModel
+    from spillway.model.microbatch import MicroBatch
+
+LEAST = 1024  # tokens of a tile of `auto`: products stay large
+DRAWS = ("drop", "jitter")  # in names of settings by which a module draws random numbers
+
+
+@dataclass(frozen=True)
+class TokenTiles:
+    """What runs in tiles, and of how many tokens."""
+
+    tokens: int | None = None  # of one tile at most; None: all of a micro-batch at once
+    modules: frozenset[str] = frozenset()  # by name within a layer: each treats every token by itself
+    idle: frozenset[str] = frozenset()  # those of them on whose output no gradient depends
+    why: str = ""  # why nothing runs in tiles, as the end of a sentence; empty: something does, or nobody asked
+
+    def of(self, tokens: int) -> int:
+        """How many tiles so many tokens are, all of about one size."""
+        return 1 if self.tokens is None else max(1, math.ceil(tokens / self.tokens))
+
+
+ALL_AT_ONCE = TokenTiles()
+
+
+def tokens_of(asked: str | int, hidden: int) -> int | None:
+    """Of a tile, as the key `token_tile` says. `auto`: twice the hidden size, since more than one tile needs a sum in
+    fp32 of a layer's gradients, which is about as large as the inner states of so many tokens."""
+    if isinstance(asked, int):
+        return asked
+    return None if asked == "all" else max(LEAST, 2 * hidden)
+
+
+def bounds(tokens: int, count: int) -> list[tuple[int, int]]:
+    """Where each of `count` tiles begins and ends."""
+    return [(tokens * number // count, tokens * (number + 1) // count) for number in range(count)]
+
+
+class Parts:
+    """The parts by which a step's gradients are summed. Each micro-batch has as many as its tokens are tiles; with one
+    tile they are the micro-batches. What does not run in tiles has its gradient in the micro-batch's last part."""
+
+    def __init__(self, tiles: TokenTiles = ALL_AT_ONCE) -> None:
+        self.tiles = tiles
+        self.now = 0  # the part of which gradients are that are handed over
+        self.count = 1  # of the open micro-batch
+        self.tokens = 0  # of the open micro-batch
+        self.sizes: list[int] = [0]  # tokens of each part of the step
+        self._first = [0, 1]  # each micro-batch's first part, and the number of parts
+        self._end = 1  # one past the last part of the open micro-batch
+        self._ends_rank = True  # the open micro-batch is the last one of its virtual rank
+
+    def begin(self, batches: Sequence[MicroBatch]) -> None:
+        counts = [self.tiles.of(batch.tokens) for batch in batches]
+        self._first = [sum(counts[:place]) for place in range(len(counts) + 1)]
+        self.sizes = [
+            after - first
+            for batch, count in zip(batches, counts, strict=True)
+            for first, after in bounds(batch.tokens, count)
+        ]
+        self.open(batches[0])
+
+    def open(self, batch: MicroBatch) -> None:
+        """The passes and gradients that follow are this micro-batch's."""
+        first, after = self._first[batch.index : batch.index + 2]
+        self.count, self.tokens, self.now = after - first, batch.tokens, after - 1
+        self._end, self._ends_rank = after, batch.ends_rank
+
+    def number(self, batch: MicroBatch, tile: int, of: int) -> int:
+        """The part that one of `of` tiles of a micro-batch is: the last tile is its last part."""
+        return self._first[batch.index + 1] - of + tile
+
+    @property
+    def last(self) -> bool:
+        """Whether gradients are of the last part of a virtual rank: with one rank, of the step."""
+        return self._ends_rank and self.now == self._end - 1
+
+    @contextmanager
+    def tile(self, number: int, of: int) -> Iterator[None]:
+        """Inside, gradients are of one of `of` tiles of the open micro-batch, which come in order; the last of them is
+        its last part."""
+        before = self.now
+        self.now = before - (of - 1 - number)
+        try:
+            yield
+        finally:
+            self.now = before
+
+
+@dataclass(frozen=True)
+class Call:
+    """What a module is given besides the hidden state, which comes first."""
+
+    name: str | None  # of the hidden state, where it is given by a keyword
+    others: tuple[Any, ...]
+    named: dict[str, Any]
+
+    @staticmethod
+    def of(positional: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[torch.Tensor, Call] | None:
+        """The hidden state, and the rest. None: there is none, or the rest holds tensors, too."""
+        name = None if positional else next(iter(keywords), None)
+        hidden = positional[0] if positional else keywords.get(name or "")
+        named = {key: value for key, value in keywords.items() if key != name}
+        beside = tensors_in([positional[1:], list(named.values())])
+        if not isinstance(hidden, torch.Tensor) or hidden.dim() < 2 or any(True for _ in beside):
+            return None
+        return hidden, Call(name, positional[1:], named)
+
+    def to(self, forward: Callable[..., Any], hidden: torch.Tensor) -> Any:
+        if self.name is None:
+            return forward(hidden, *self.others, **self.named)
+        return forward(*self.others, **{self.name: hidden}, **self.named)
+
+
+class Tile:
+    """One module of a layer that runs in tiles."""
+
+    def __init__(self, module: nn.Module, parts: Parts, idle: bool = False, left_out: Sequence[nn.Module] = ()) -> None:
+        """`idle`: no gradient depends on its output, which is as large as its input. `left_out`: linear layers in it
+        whose product backward does not make again."""
+        self.module = module
+        self._parts, self._idle, self._left_out = parts, idle, left_out
+        self._forward: Callable[..., Any] = module.forward
+        self._beside: int | None = None  # how much it returns after the hidden state; None: it has not run
+
+    def forward(self, filler: float | None = None) -> Callable[..., Any]:
+        """What runs in place of the module's own, and returns nothing but the hidden state (None for the rest).
+        `filler`: an idle module that has run before gives this everywhere, and computes nothing."""
+
+        def forward(*positional: Any, **keywords: Any) -> Any:
+            found = Call.of(positional, keywords)
+            if found is None or not self._fits(found[0]):
+                return self._forward(*positional, **keywords)
+            knows = self._idle and self._beside is not None
+            out = Tiled.apply(found[0], self, found[1], filler if knows else None)
+            return (out, *[None] * self._beside) if self._beside else out
+
+        return forward
+
+    def run(self, hidden: torch.Tensor, call: Call) -> torch.Tensor:
+        tokens, leading = joined(hidden)
+        out: torch.Tensor | None = None
+        for first, after in bounds(len(tokens), self._parts.count):
+            found = self._called(call, tokens[first:after], leading)
+            if out is None:
+                out = found.new_empty((len(tokens), *found.shape[1:]))
+            out[first:after] = found
+        assert out is not None
+        return out.view(*hidden.shape[:leading], *out.shape[1:])
+
+    def differentiate(self, hidden: torch.Tensor, call: Call, gradient: torch.Tensor) -> torch.Tensor:
+        """d loss / d output in, d loss / d input out. Gradients of weights go where their hooks send them."""
+        tokens, leading = joined(hidden)
+        dy = gradient.flatten(0, leading - 1)
+        dx = torch.empty(tokens.shape, dtype=tokens.dtype, device=tokens.device)
+        for number, (first, after) in enumerate(bounds(len(tokens), self._parts.count)):
+            leaf = tokens[first:after].detach().requires_grad_()
+            with torch.enable_grad(), uncomputed(self._left_out):
+                found = self._called(call, leaf, leading)
+            with self._parts.tile(number, self._parts.count):
+                torch.autograd.backward(found, dy[first:after])
+            dx[first:after] = 0 if leaf.grad is None else leaf.grad
+        return dx.view(hidden.shape)
+
+    def _called(self, call: Call, tokens: torch.Tensor, leading: int) -> torch.Tensor:
+        """Of one tile, [tokens, ...], its output in the same form."""
+        found = call.to(self._forward, tokens if leading == 1 else tokens[None])
+        self._beside = len(found) - 1 if isinstance(found, tuple) else 0
+        hidden: torch.Tensor = found[0] if isinstance(found, tuple) else found
+        return hidden if leading == 1 else hidden[0]
+
+    def _fits(self, hidden: torch.Tensor) -> bool:
+        """Whether it is all tokens of the micro-batch, lying one after the other, with a history where one is made."""
+        leading = leading_of(hidden)
+        if hidden.shape[:leading].numel() != self._parts.tokens:
+            return False
+        one_after_the_other = hidden.shape[0] == 1 or hidden.stride(0) == hidden.shape[1] * hidden.stride(1)
+        return (leading == 1 or one_after_the_other) and (hidden.requires_grad or not torch.is_grad_enabled())
+
+
+class Tiled(torch.autograd.Function):
+    """A module's pass, of which the input alone is kept."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: torch.Tensor, tile: Tile, call: Call, filler: float | None) -> torch.Tensor:
+        ctx.save_for_backward(hidden)
+        ctx.tile, ctx.call = tile, call
+        if filler is not None:
+            return hidden.new_full((), filler).expand(hidden.shape)
+        return tile.run(hidden, call)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        (hidden,) = ctx.saved_tensors
+        return ctx.tile.differentiate(hidden, ctx.call, gradient), None, None, None
+
+
+def leading_of(hidden: torch.Tensor) -> int:
+    """How many of the first dimensions count tokens: rows and their tokens, or tokens alone."""
+    return min(2, hidden.dim() - 1)
+
+
+def joined(hidden: torch.Tensor) -> tuple[torch.Tensor, int]:
+    """[tokens, ...], and how many dimensions of the hidden state count tokens."""
+    leading = leading_of(hidden)
+    return hidden.flatten(0, leading - 1), leading
+
+
+def tiles_in(
+    meta_model: MetaModel, layer: nn.Module, parts: Parts, left_out: Sequence[nn.Module], alone: bool
+) -> list[Tile]:
+    """Of a layer. `left_out` as `Tile` has it, of the whole layer; `alone`: nothing looks at its output but the next
+    layer. Modules that draw random numbers run whole, and those with weights that others use, too, or that are trained
+    in subspaces."""
+    tiles, found = parts.tiles, []
+    modules = dict(layer.named_modules())
+    for name in sorted(tiles.modules & modules.keys() if tiles.tokens is not None else ()):
+        module = modules[name]
+        weights = list(module.parameters())
+        shared = any(len(meta_model.places[id(p)]) > 1 or id(p) in meta_model.spaces for p in weights)
+        if shared or draws(module):
+            continue
+        inside = {id(inner) for inner in module.modules()}
+        mine = [linear for linear in left_out if id(linear) in inside]
+        found.append(Tile(module, parts, alone and name in tiles.idle, mine))
+    return found
+
+
+def draws(module: nn.Module) -> bool:
+    """Whether it draws random numbers in training, by its dropouts and the names of its settings."""
+    for inner in module.modules():
+        if isinstance(inner, nn.modules.dropout._DropoutNd) and inner.p > 0:
+            return True
+        settings = (value for name, value in vars(inner).items() if any(word in name for word in DRAWS))
+        if any(isinstance(value, float) and value > 0 for value in settings):
+            return True
+    return False

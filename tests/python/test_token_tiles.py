@@ -1,0 +1,322 @@
+"""What treats each token by itself runs in tiles: the gradients of plain PyTorch, the same bits wherever bytes lie and
+whatever is kept, nothing of all tokens but what a layer is given and gives, and no other bits where one tile is all."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import real_runs
+from hf_models import batch, random_ids, tiny_config, tiny_model
+from needs import package
+from real_runs import here, metrics
+from small_configs import small_config
+from spillway.model import equivalence, growth, quick_dry_run, token_tiles
+from spillway.model.building import build
+from spillway.model.describe import WorkSize, describe
+from spillway.model.equivalence import verify_equivalence
+from spillway.model.microbatch import IGNORED, Work, arrange
+from spillway.model.plain_engine import PlainEngine
+from spillway.model.quick_dry_run import Taken
+from spillway.model.saved import RECOMPUTE_ALL
+from spillway.model.saved_equivalence import MovedEngine
+from spillway.model.saved_profile import keep_all
+from spillway.model.stream import Stream
+from spillway.model.token_tiles import ALL_AT_ONCE, Parts, TokenTiles, bounds, tokens_of
+
+TILE = 5  # tokens: divides neither rows nor micro-batches
+LLAMA = frozenset({"mlp", "input_layernorm", "post_attention_layernorm"})
+IN_TILES = TokenTiles(TILE, LLAMA, frozenset({"mlp"}))
+UNNEEDED = ("mlp.down_proj",)
+
+
+class Numbered(MovedEngine):
+    """Notes of which part each gradient was."""
+
+    def __init__(self, *given: Any, **more: Any) -> None:
+        self.parts: dict[int, list[int]] = defaultdict(list)
+        super().__init__(*given, **more)
+
+    def gradient(self, tensor: int, values: torch.Tensor, micro_batch: int) -> None:
+        super().gradient(tensor, values, micro_batch)
+        self.parts[tensor].append(micro_batch)
+
+
+def work_of(rows: int = 2, length: int = 12) -> Work:
+    """Two micro-batches, some tokens without a label."""
+    labels = random_ids(rows, length, 1)
+    labels[0, 4] = IGNORED
+    return arrange([batch(random_ids(rows, length, 1), labels), batch(random_ids(1, 9, 2))])
+
+
+def stepped(
+    kind: str, dtype: str, tiles: TokenTiles, choice: Any = lambda _: RECOMPUTE_ALL, **more: Any
+) -> tuple[Numbered, float]:
+    """One step of a tiny model: its gradients, and its loss."""
+    config = tiny_config(kind, **more)
+    weights = dict(tiny_model(copy.deepcopy(config)).named_parameters())
+    meta_model = build(copy.deepcopy(config), torch.float32 if dtype == "fp32" else torch.bfloat16)
+    work = work_of()
+    engine = Numbered(describe(meta_model, WorkSize(2, work.tokens), dtype), chunk_elements=1024)
+    for number, tensor in enumerate(engine.tensors):
+        engine.weight(number).copy_(weights[tensor["name"]].detach())
+    stream = Stream(meta_model, engine, 3, UNNEEDED, saved=choice(meta_model), tiles=tiles)
+    return engine, stream.step(work, {}, 0).loss_sum
+
+
+def plain_gradients(kind: str, **more: Any) -> dict[str, torch.Tensor]:
+    """Of the mean loss over the same work, by the library's own model in fp32."""
+    model = tiny_model(tiny_config(kind, **more))
+    work = work_of()
+    for each in work.micro_batches:
+        ids = work.ids_of(each).view(each.rows, each.length)
+        logits = model(input_ids=ids, use_cache=False).logits.flatten(0, 1)[each.labelled]
+        (torch.nn.functional.cross_entropy(logits, each.labels, reduction="sum") / work.units).backward()
+    return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+
+def tiles_of(kind: str, **more: Any) -> TokenTiles:
+    found = verify_equivalence(tiny_config(kind, **more)).tiles
+    assert found.modules and not found.why
+    return TokenTiles(TILE, found.modules, found.idle)
+
+
+def assert_same_bits(one: PlainEngine, other: PlainEngine) -> None:
+    assert one.gradients.keys() == other.gradients.keys() and len(one.gradients) > 3
+    for number, value in one.gradients.items():
+        assert bool(value.isfinite().all()) and torch.equal(value, other.gradients[number]), number
+
+
+# ---- a step, in plain PyTorch
+
+MOE = {"num_local_experts": 4, "num_experts_per_tok": 2}
+KINDS = [("llama", {}), ("qwen3", {}), ("gemma2", {}), ("mixtral", MOE), ("gpt2", {"resid_pdrop": 0.0, "n_inner": 48})]
+
+
+@pytest.mark.parametrize(("kind", "more"), KINDS, ids=[kind for kind, _ in KINDS])
+def test_tiles_give_the_gradients_of_plain_pytorch(kind: str, more: dict[str, Any]) -> None:
+    more |= {"attn_pdrop": 0.0, "embd_pdrop": 0.0} if kind == "gpt2" else {}
+    engine, _ = stepped(kind, "fp32", tiles_of(kind, **more), **more)
+    expected = plain_gradients(kind, **more)
+    largest = max(float(gradient.abs().max()) for gradient in expected.values())
+    for number, tensor in enumerate(engine.tensors):
+        error = float((engine.gradients[number] - expected[tensor["name"]]).abs().max())
+        assert error <= 1e-6 * largest, tensor["name"]
+    mlp = [number for number, tensor in enumerate(engine.tensors) if ".mlp." in tensor["name"]]
+    assert mlp and all(engine.parts[number] == [0, 1, 2, 3, 4, 5, 6] for number in mlp)
+
+
+def test_each_part_comes_once_and_the_last_comes_last() -> None:
+    engine, _ = stepped("llama", "fp32", IN_TILES)
+    for number, tensor in enumerate(engine.tensors):
+        apart = [4, 6] if "self_attn" in tensor["name"] else list(range(7))
+        if number and "layers" in tensor["name"]:
+            assert engine.parts[number] == apart, tensor["name"]
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize(("kind", "more"), [*KINDS[:3], ("llama", {"attention_dropout": 0.3})])
+def test_what_is_kept_moves_no_bit(kind: str, more: dict[str, Any], dtype: str) -> None:
+    tiles = tiles_of(kind, **more)
+    recomputed, kept = (stepped(kind, dtype, tiles, choice, **more) for choice in (lambda _: RECOMPUTE_ALL, keep_all))
+    assert_same_bits(recomputed[0], kept[0])
+    assert recomputed[1] == kept[1]
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_one_tile_is_no_tile(dtype: str) -> None:
+    whole, one = (stepped("llama", dtype, tiles) for tiles in (ALL_AT_ONCE, TokenTiles(24, LLAMA, frozenset({"mlp"}))))
+    assert_same_bits(whole[0], one[0])
+    assert whole[1] == one[1] and one[0].parts == whole[0].parts
+    several, _ = stepped("llama", dtype, IN_TILES)
+    assert several.parts != whole[0].parts
+
+
+def test_a_module_that_draws_random_numbers_runs_whole() -> None:
+    keys = {"n_inner": 48, "resid_pdrop": 0.2}
+    engine, _ = stepped("gpt2", "fp32", TokenTiles(TILE, frozenset({"mlp"})), **keys)
+    mlp = [number for number, tensor in enumerate(engine.tensors) if ".mlp." in tensor["name"]]
+    assert mlp and all(engine.parts[number] == [4, 6] for number in mlp)
+
+
+class Largest(TorchDispatchMode):
+    """The most bytes that one tensor had which an operation gave."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = function(*args, **(kwargs or {}))
+        for tensor in found if isinstance(found, list | tuple) else [found]:
+            if isinstance(tensor, torch.Tensor) and not tensor.is_meta:
+                self.bytes = max(self.bytes, tensor.untyped_storage().nbytes())
+        return found
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_nothing_is_made_of_all_tokens_but_hidden_states(kept: bool) -> None:
+    """No inner state of an MLP, and no logits."""
+    tokens, inner = 2048, 512
+    config = tiny_config("llama", num_hidden_layers=2, max_position_embeddings=tokens, intermediate_size=inner)
+    found = []
+    for tiles in (ALL_AT_ONCE, TokenTiles(128, LLAMA, frozenset({"mlp"}))):
+        meta_model = build(copy.deepcopy(config), torch.float32)
+        engine = PlainEngine(describe(meta_model, WorkSize(1, tokens), "fp32"), chunk_elements=1 << 20)
+        for number in range(len(engine.tensors)):
+            engine.weight(number).fill_(0.01)
+        saved = keep_all(meta_model) if kept else RECOMPUTE_ALL
+        stream = Stream(meta_model, engine, 0, UNNEEDED, saved=saved, tiles=tiles)
+        with Largest() as largest:
+            stream.step(arrange([batch(random_ids(1, tokens, 5))]), {}, 0)
+        stream.close()
+        found.append(largest.bytes)
+    hidden = tokens * 32 * 4
+    assert found[0] >= tokens * inner * 4 and found[1] <= 2 * hidden
+
+
+# ---- which modules these are
+
+
+def test_modules_that_treat_tokens_by_themselves_are_found() -> None:
+    llama = verify_equivalence(small_config("llama")).tiles
+    assert (llama.modules, llama.idle) == (LLAMA, {"mlp"})
+    qwen = verify_equivalence(small_config("qwen3")).tiles
+    assert {"self_attn.q_norm", "self_attn.k_norm", *LLAMA} == qwen.modules
+    gemma = verify_equivalence(small_config("gemma2")).tiles
+    assert "mlp" in gemma.modules - gemma.idle  # a norm follows it
+    for kind in ("mixtral", "gpt_oss"):  # the second gives its router's scores, too
+        assert "mlp" in verify_equivalence(small_config(kind)).tiles.idle
+    assert verify_equivalence(small_config("gpt2")).tiles.modules == {"mlp"}
+    mamba = verify_equivalence(small_config("mamba")).tiles
+    assert not any("mixer" == name or "conv" in name for name in mamba.modules)
+
+
+def test_what_looks_at_other_tokens_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers.models.llama import modeling_llama
+
+    own = modeling_llama.LlamaMLP.forward
+
+    def forward(self: Any, hidden: torch.Tensor) -> torch.Tensor:
+        before = torch.nn.functional.pad(hidden[:, :-1], (0, 0, 1, 0))
+        return own(self, hidden + before)  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(modeling_llama.LlamaMLP, "forward", forward)
+    assert verify_equivalence(small_config("llama")).tiles.modules == LLAMA - {"mlp"}
+
+
+def test_a_loss_of_routers_is_of_all_tokens() -> None:
+    routed = small_config("mixtral", output_router_logits=True, router_jitter_noise=0.0)
+    assert verify_equivalence(routed).tiles.why == equivalence.ROUTERS
+
+
+def test_gradients_that_are_others_in_tiles_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = token_tiles.Tile.differentiate
+    monkeypatch.setattr(token_tiles.Tile, "differentiate", lambda *given: own(*given) * 1.01)
+    found = verify_equivalence(small_config("gpt2", num_hidden_layers=3)).tiles
+    assert not found.modules and found.why
+
+
+# ---- sizes
+
+
+def test_how_many_tokens_a_tile_has() -> None:
+    assert tokens_of("all", 4096) is None and tokens_of(7, 4096) == 7
+    assert tokens_of("auto", 64) == token_tiles.LEAST and tokens_of("auto", 4096) == 8192
+    assert [after - first for first, after in bounds(11, 3)] == [3, 4, 4]
+    parts = Parts(TokenTiles(4))
+    parts.begin(work_of().micro_batches)
+    assert parts.sizes == [4] * 6 + [3] * 3 and (parts.now, parts.count) == (5, 6)
+    parts.open(work_of().micro_batches[1])
+    assert parts.last and parts.number(work_of().micro_batches[0], 0, 2) == 4
+    with parts.tile(0, 3):
+        assert parts.now == 6 and not parts.last
+
+
+def bent(tokens: int) -> int:
+    """Bytes of what runs in tiles of 4096 tokens."""
+    return 1000 * min(tokens, 4096) + 100 * tokens
+
+
+def test_what_shorter_rows_say_of_longer_ones_ends_at_a_tile() -> None:
+    taken: list[int] = []
+
+    def measure(at: int) -> int:
+        taken.append(at)
+        return bent(at)
+
+    assert growth.climb(measure, lambda _: 8_500_000, 512, 32768, 4096).there and max(taken) == 16384
+    assert not growth.climb(measure, lambda _: 8_500_000, 512, 32768).there, "as if it went on as it began"
+    short = growth.climb(measure, lambda _: 6_000_000, 512, 131072, 4096)
+    assert not short.there and growth.predicted(short.points, 131072) > 6_000_000
+    briefly = [Taken(tokens, bent(tokens), {}) for tokens in (64, 128, 8192, 16384)]
+    assert quick_dry_run.bytes_of(briefly, 32768, True, 4096) == int(bent(32768) * (1 + growth.MARGIN))
+
+
+# ---- runs
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return real_runs.inputs(tmp_path_factory.mktemp("tiles"))
+
+
+def run(given: Path, out: Path, *more: str) -> Any:
+    assert here(given, out, "--max_steps", "3", *more) == 0
+    weights = {path.name: path.read_bytes() for path in out.glob("*.safetensors")}
+    assert weights
+    return metrics(out), weights
+
+
+def plan_of(out: Path) -> dict[str, Any]:
+    return dict(json.loads((out / "plan.json").read_text()))
+
+
+LORA = ["--method", "lora", "--lora_r", "4"]
+WAYS = {"fp32": ["--compute_dtype", "fp32"], "bf16": ["--compute_dtype", "bf16"], "lora": LORA,
+        "packed": ["--packing", "--per_device_train_batch_size", "1", "--gradient_accumulation_steps", "1"],
+        "dropout": [*LORA, "--lora_dropout", "0.2"], "4bit": [*LORA, "--load_in_4bit"]}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_runs_in_tiles_have_the_same_bits_wherever_bytes_lie(given: Path, tmp_path: Path, way: str) -> None:
+    if "lora" in WAYS[way]:
+        package("peft", "LoRA is PEFT's")
+    tiled, again = ["--token_tile", "24"], ["--activation_recompute", "all"]
+    expected = run(given, tmp_path / "dram", *WAYS[way], *tiled, *again)
+    (tmp_path / "storage").mkdir()
+    path = ["--storage", str(tmp_path / "storage"), "--placement", "path"]
+    assert run(given, tmp_path / "path", *WAYS[way], *tiled, *again, *path) == expected
+    assert run(given, tmp_path / "kept", *WAYS[way], *tiled, "--activation_recompute", "none") == expected
+    assert plan_of(tmp_path / "path")["token_tile"]["modules"] == sorted(LLAMA)
+    rows, weights = run(given, tmp_path / "whole", *WAYS[way], *again, "--token_tile", "all")
+    assert "token_tile" not in plan_of(tmp_path / "whole")
+    assert way != "fp32" or weights != expected[1]
+    for one, other in zip(rows, expected[0], strict=True):
+        assert one["loss"] == pytest.approx(other["loss"], rel=1e-6 if way == "fp32" else 1e-2)
+
+
+def test_subspaces_are_of_whole_micro_batches(given: Path, tmp_path: Path) -> None:
+    lsp = ["--method", "lsp", "--lsp_rank", "8"]
+    whole, tiled = (run(given, tmp_path / tile, *lsp, "--token_tile", tile) for tile in ("all", "24"))
+    assert whole == tiled and "token_tile" not in plan_of(tmp_path / "24")
+
+
+def test_a_resume_keeps_the_tile(given: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    run(given, out, "--token_tile", "24", "--save_steps", "1")
+    keys = ["--max_steps", "4", "--resume_from_checkpoint", str(out / "checkpoint-1")]
+    assert here(given, out, *keys, "--token_tile", "32") == 2
+    assert "token_tile: the run was started with 24" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("value", ["0", "some", "1.5"])
+def test_what_is_no_tile_is_refused(given: Path, tmp_path: Path, value: str) -> None:
+    assert here(given, tmp_path / "out", "--token_tile", value) == 2
