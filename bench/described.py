@@ -1,12 +1,16 @@
 """Does a plan for a profile that describes this machine say what a plan here says? In 20 settings, both side by side.
 
-    described.py [--profile FILE] [--settings N[,N...]] [--out bench/results/described.json]
+    described.py [--profile FILE] [--settings N[,N...]] [--repeats N] [--out bench/results/described.json]
 
 FILE: this machine's, by `spillway probe --storage DIR`; without it the machine is probed first. Here a layer is run and
-measured; for the described machine its times and PyTorch's working set are derived from the profile's rates. Everything
+measured, as often as `--repeats` says, since a machine that others use, too, differs from minute to minute; for the
+described machine its times and PyTorch's working set follow from the profile's rates and the model's shapes. Everything
 else, rates of updates and paths among it, is the same profile's in both. A setting is a model's shape, a step, budgets,
-and what computes; of each both plans' step times are compared, and of each field group the share of bytes that lies
-outside of DRAM. GOAL: within 5 %.
+and what computes. Compared are the step's time, here the median; of each field group the share of bytes that lies
+outside of DRAM, and the share of layers that keep what autograd saves. GOAL: within 5 %.
+
+It may be made in pieces: what a file of results with the same profile has of other settings stays, and of the same ones
+the measurements here are added to.
 """
 
 from __future__ import annotations
@@ -81,55 +85,92 @@ def here(config: Any) -> dict[str, Any]:
 
 
 def there(config: Any, text: str) -> dict[str, Any]:
-    from spillway.run.machines import Asked, describe_model, settings_of
+    from spillway.run.machines import asked_of
 
-    description, widths = describe_model(config)
-    asked = Asked(description, settings_of(config, widths, False), json.loads(text), "profile")
-    engine, settings = asked.engine()
+    engine, settings = asked_of(config, json.loads(text), "profile", False, print).engine()
     return {**json.loads(engine.plan()), "settings": settings}
 
 
 def outside(plan: dict[str, Any]) -> dict[str, float]:
-    """Of each field group the share of its bytes that is on the device, and on the path."""
+    """Of each field group the share of its bytes that is on the device, and on the path; of the layers those that keep
+    what autograd saves."""
     from spillway.run.machines import shares
 
     found = shares(plan)
-    return {f"{group} on {tier}": found[tier][group] for tier in ("device", "path") for group in found[tier]}
+    lies = {f"{group} on {tier}": found[tier][group] for tier in ("device", "path") for group in found[tier]}
+    keeping = len(plan.get("saved_activations", {}).get("blocks", []))
+    return lies | {"layers that keep": keeping / max(1, plan["settings"]["saved_activations"]["layers"])}
 
 
-def compared(number: int, measured: dict[str, Any], derived: dict[str, Any]) -> dict[str, Any]:
-    seconds = [plan["predicted_step_seconds"] for plan in (measured, derived)]
-    lies = [outside(plan) for plan in (measured, derived)]
-    apart = max(abs(lies[0][name] - lies[1][name]) for name in lies[0])
-    passes = [plan["settings"]["seconds"] for plan in (measured, derived)]
+def outcome(plan: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "step_seconds": plan["predicted_step_seconds"],
+        "outside": outside(plan),
+        "bottleneck": plan["bottleneck"],
+        "work_bytes": plan["settings"]["work_bytes"],
+        "token_bytes": plan["settings"]["saved_activations"].get("token_bytes", 0),
+        "compute_seconds": plan["seconds"]["compute"],
+        "passes": plan["settings"]["seconds"],
+    }
+
+
+def compared(number: int, measured: list[dict[str, Any]], derived: dict[str, Any]) -> dict[str, Any]:
+    """Beside the median of what was measured, and the placement of the plan that it is of."""
+    middle = sorted(measured, key=lambda plan: plan["step_seconds"])[(len(measured) - 1) // 2]
+    seconds = statistics.median(plan["step_seconds"] for plan in measured)
+    spread = max(plan["step_seconds"] for plan in measured) - min(plan["step_seconds"] for plan in measured)
+    apart = {name: derived["outside"][name] - share for name, share in middle["outside"].items()}
     return {
         "number": number,
         "setting": SETTINGS[number],
-        "step_seconds": seconds,
-        "error": seconds[1] / seconds[0] - 1,
-        "placement_apart": apart,
-        "bottleneck": [plan["bottleneck"] for plan in (measured, derived)],
-        "work_bytes": [plan["settings"]["work_bytes"] for plan in (measured, derived)],
-        "compute_seconds": [plan["seconds"]["compute"] for plan in (measured, derived)],
-        "passes": passes,
+        "here_seconds": seconds,
+        "here_spread": spread / seconds,
+        "described_seconds": derived["step_seconds"],
+        "error": derived["step_seconds"] / seconds - 1,
+        "placement_apart": max(map(abs, apart.values())),
+        "apart": {name: value for name, value in apart.items() if value},
+        "here": measured,
+        "described": derived,
     }
 
 
 def told(row: dict[str, Any]) -> str:
-    ours, theirs = row["step_seconds"]
     setting = " ".join(map(str, row["setting"]))
-    apart = f"{100 * row['error']:+6.1f} %, placement {100 * row['placement_apart']:4.1f} % apart"
-    return f"{row['number']:2} {setting[:70]:70} here {ours:7.3f} s, described {theirs:7.3f} s, {apart}"
+    times = (
+        f"here {row['here_seconds']:7.3f} s, described {row['described_seconds']:7.3f} s, {100 * row['error']:+6.1f} %"
+    )
+    spread = f"{len(row['here'])} here {100 * row['here_spread']:.1f} % apart"
+    return (
+        f"{row['number']:2} {setting[:60]:60} {times}, placement {100 * row['placement_apart']:4.1f} % apart; {spread}"
+    )
+
+
+def known(out: Path, profile: dict[str, Any]) -> dict[int, dict[str, Any]]:
+    """Rows of an earlier call with the same profile, by number."""
+    found = json.loads(out.read_text()) if out.exists() else {}
+    return {row["number"]: row for row in found["rows"]} if found.get("profile") == profile else {}
+
+
+def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    errors = [abs(row["error"]) for row in rows]
+    return {
+        "settings": len(rows),
+        "within": sum(error <= GOAL for error in errors),
+        "median_error": statistics.median(errors),
+        "worst_error": max(errors),
+        "placements_alike": sum(row["placement_apart"] <= GOAL for row in rows),
+        "median_spread": statistics.median(row["here_spread"] for row in rows),
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--profile", type=Path)
     parser.add_argument("--settings", default=",".join(map(str, range(len(SETTINGS)))))
+    parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--storage", type=Path, default=Path(tempfile.gettempdir()))
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
-    rows = []
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         profile = arguments.profile or directory / "profile.json"
@@ -137,22 +178,18 @@ def main() -> None:
             from spillway.machine.probe import probe
 
             probe(profile, [str(arguments.storage)], print)
-        text = json.dumps(json.loads(profile.read_text()) | {"machine": "this one, described"})
+        machine = json.loads(profile.read_text()) | {"machine": "this one, described"}
+        rows = known(arguments.out, machine)
         for number in map(int, arguments.settings.split(",")):
             config = configuration(number, directory, arguments.storage, profile)
-            rows.append(compared(number, here(config), there(config, text)))
-            print(told(rows[-1]), flush=True)
-    errors = [abs(row["error"]) for row in rows]
-    alike = sum(row["placement_apart"] <= GOAL for row in rows)
-    found = {
-        "settings": len(rows),
-        "within": sum(error <= GOAL for error in errors),
-        "median_error": statistics.median(errors),
-        "worst_error": max(errors),
-        "placements_alike": alike,
-    }
-    print(json.dumps(found))
-    arguments.out.write_text(json.dumps(found | {"profile": json.loads(text), "rows": rows}, indent=1) + "\n")
+            measured = rows[number]["here"] if number in rows else []
+            measured += [outcome(here(config)) for _ in range(arguments.repeats)]
+            rows[number] = compared(number, measured, outcome(there(config, json.dumps(machine))))
+            print(told(rows[number]), flush=True)
+            ordered = [rows[each] for each in sorted(rows)]
+            found = summary(ordered) | {"profile": machine, "rows": ordered}
+            arguments.out.write_text(json.dumps(found, indent=1) + "\n")
+    print(json.dumps(summary(ordered)))
 
 
 if __name__ == "__main__":

@@ -339,9 +339,10 @@ class OutOfMemoryExit:
 
 def describe_machine(description: str, settings: str, profile: str, source: str = ...) -> str:
     """Settings of an Engine for the machine of a profile, as JSON. `settings`: work {sequence, batch, query, key,
-    feed_forward}, dram_budget and gpu_memory (0: what the profile has), gpu (whether it computes), simulated (the share
-    of dram_budget that a simulated device has; 0: there is none), and what an Engine is told of this machine beside
-    that. MemoryError: more of a node is asked for than there is."""
+    feed_forward; optional, of a trace: passes, bytes, per_token, slack, brief_slack, few}, dram_budget and gpu_memory
+    (0: what the profile has), gpu (whether it computes), simulated (the share of dram_budget that a simulated device
+    has; 0: there is none), and what an Engine is told of this machine beside that. MemoryError: more of a node is asked
+    for than there is."""
 
 def place(
     bytes: int,

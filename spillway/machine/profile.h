@@ -95,8 +95,20 @@ struct AttentionRate {
   std::uint64_t tokens = 0;
   double forward_flops_per_second = 0;
   double backward_flops_per_second = 0;  ///< of twice the operations of forward
+  std::uint64_t head_size = 0;           ///< channels of a head; 0 = unknown
 
   bool operator==(const AttentionRate&) const = default;
+};
+
+/// An operation of PyTorch that is bound by memory, named as in ATen: `mul`, `silu_backward`, `copy`. Bytes are those
+/// of all tensors that it reads or writes.
+struct OperationRate {
+  std::string operation;
+  bool strided = false;     ///< a tensor of it has gaps, or another order than its elements in memory
+  std::uint64_t bytes = 0;  ///< of the call that was measured
+  double bytes_per_second = 0;
+
+  bool operator==(const OperationRate&) const = default;
 };
 
 /// What PyTorch reaches on the processors in one type, by class of operation.
@@ -105,6 +117,9 @@ struct ComputeProfile {
   std::vector<ProductRate> products;        ///< at least one
   std::vector<AttentionRate> attention;     ///< none: as products
   double elementwise_bytes_per_second = 0;  ///< read and written by operations on each element; 0 = they take nothing
+  std::vector<OperationRate> operations;    ///< the same by operation and size; none: at the one rate
+  double call_seconds = 0;                  ///< of an operation on next to nothing; 0 = unknown
+  Bytes libraries_bytes = 0;  ///< in memory once layers have computed, beside tensors: code, caches of products
 
   bool operator==(const ComputeProfile&) const = default;
 };

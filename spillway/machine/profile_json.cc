@@ -1,8 +1,5 @@
 #include "spillway/machine/profile_json.h"
 
-#include <cmath>
-#include <initializer_list>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <system_error>
 #include <type_traits>
@@ -10,12 +7,11 @@
 #include <vector>
 
 #include "spillway/base/error.h"
+#include "spillway/machine/compute_json.h"
 #include "spillway/sys/file.h"
 
 namespace spillway::machine {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 constexpr const char* kFormatKey = "spillway_profile";
 constexpr const char* kUpdateAll = "update_elements_per_second_all_cores";
@@ -23,80 +19,8 @@ constexpr const char* kUpdateBeside = "update_elements_per_second_beside";
 constexpr const char* kShareBeside = "compute_share_beside_update";
 constexpr int kFormat = 2;
 constexpr int kOldest = 1;  ///< read, too: no nodes, no GPUs
-constexpr double kMostCores = 1 << 20;
-constexpr double kMostBytes = 1e18;
-constexpr double kMostRate = 1e20;      ///< of bytes, elements or operations a second
-constexpr double kMostTransfer = 1e14;  ///< bytes a second of one link or node
 constexpr double kMostDistance = 255;
 constexpr double kMostProfileBytes = 1 << 20;
-
-/// One object of the file, with what its errors are called by.
-class Object {
- public:
-  Object(const Json& json, std::string source, std::string prefix)
-      : json_(json), source_(std::move(source)), prefix_(std::move(prefix)) {
-    if (!json_.is_object()) refuse("", "is not an object");
-  }
-
-  /// A number from 0 to `most`.
-  [[nodiscard]] double number(const char* key, double most) const {
-    const Json& value = at(key);
-    if (!value.is_number()) refuse(key, "is not a number");
-    const double number = value.get<double>();
-    if (!(number >= 0) || number > most) refuse(key, text("is ", value.dump(), "; it must be 0 to ", most));
-    return number;
-  }
-  [[nodiscard]] std::uint64_t whole(const char* key, double most) const {
-    const double value = number(key, most);
-    if (!at(key).is_number_integer() && value != std::floor(value)) refuse(key, "is not a whole number");
-    return at(key).is_number_integer() ? at(key).get<std::uint64_t>() : static_cast<std::uint64_t>(value);
-  }
-  [[nodiscard]] std::string word(const char* key) const {
-    if (!at(key).is_string() || at(key).get<std::string>().empty()) refuse(key, "is not a name");
-    return at(key).get<std::string>();
-  }
-  [[nodiscard]] bool has(const char* key) const { return json_.contains(key); }
-  /// As number(), and above 0.
-  [[nodiscard]] double positive(const char* key, double most) const {
-    const double value = number(key, most);
-    if (value == 0) refuse(key, "is 0");
-    return value;
-  }
-  /// A number that may be left out.
-  [[nodiscard]] double optional(const char* key, double most) const { return has(key) ? number(key, most) : 0; }
-  /// An object in it.
-  [[nodiscard]] Object part(const char* key) const {
-    return {at(key), source_, text(prefix_, prefix_.empty() ? "" : ".", key)};
-  }
-  /// An object in a list of it.
-  [[nodiscard]] Object entry(const Json& json, const char* key, std::size_t index) const {
-    return {json, source_, text(prefix_, prefix_.empty() ? "" : ".", key, "[", index, "]")};
-  }
-  [[nodiscard]] const Json& list(const char* key) const {
-    if (!at(key).is_array()) refuse(key, "is not a list");
-    return at(key);
-  }
-  void refuse_others(std::initializer_list<std::string_view> known) const {
-    for (const auto& [key, value] : json_.items()) {
-      if (std::find(known.begin(), known.end(), key) == known.end()) refuse(key, "is not a key of a profile");
-    }
-  }
-  [[noreturn]] void refuse(const std::string& key, const std::string& why) const {
-    const std::string name = prefix_ + (prefix_.empty() || key.empty() ? "" : ".") + key;
-    throw Error(ErrorCode::bad_input, text(source_, ": ", name.empty() ? "the profile" : name, " ", why), 0, source_);
-  }
-
- private:
-  [[nodiscard]] const Json& at(const char* key) const {
-    const auto found = json_.find(key);
-    if (found == json_.end()) refuse(key, "is missing");
-    return *found;
-  }
-
-  const Json& json_;
-  std::string source_;
-  std::string prefix_;
-};
 
 Json json_of(const PathProfile& path) {
   Json out = {{"name", path.name},
@@ -106,12 +30,6 @@ Json json_of(const PathProfile& path) {
               {"cores_at_full_speed", path.cores_at_full_speed}};
   if (path.capacity > 0) out["capacity"] = path.capacity;
   return out;
-}
-
-/// What was not measured is left out.
-template <class Number>
-void put(Json& out, const char* key, Number value) {
-  if (value > 0) out[key] = value;
 }
 
 Json json_of(const NodeProfile& node) {
@@ -157,21 +75,6 @@ Json json_of(const LayerProfile& layer) {
           {"fp32_flops_per_second", layer.fp32_flops_per_second}};
 }
 
-Json json_of(const ProductRate& rate) {
-  return {{"tokens", rate.tokens},
-          {"inner", rate.inner},
-          {"outer", rate.outer},
-          {"forward_flops_per_second", rate.forward_flops_per_second},
-          {"input_flops_per_second", rate.input_flops_per_second},
-          {"weight_flops_per_second", rate.weight_flops_per_second}};
-}
-
-Json json_of(const AttentionRate& rate) {
-  return {{"tokens", rate.tokens},
-          {"forward_flops_per_second", rate.forward_flops_per_second},
-          {"backward_flops_per_second", rate.backward_flops_per_second}};
-}
-
 Json json_of(const LinkProfile& link) {
   return {{"node", link.node},
           {"to_gpu_bytes_per_second", link.to_gpu_bytes_per_second},
@@ -194,8 +97,6 @@ Json json_of(const GpuProfile& gpu) {
   return out;
 }
 
-Json json_of(const ComputeProfile& compute);
-
 template <class Entry>
 Json list_of(const std::vector<Entry>& entries) {
   Json out = Json::array();
@@ -203,14 +104,7 @@ Json list_of(const std::vector<Entry>& entries) {
   return out;
 }
 
-Json json_of(const ComputeProfile& compute) {
-  return {{"dtype", compute.dtype},
-          {"products", list_of(compute.products)},
-          {"attention", list_of(compute.attention)},
-          {"elementwise_bytes_per_second", compute.elementwise_bytes_per_second}};
-}
-
-PathProfile path_from(const Object& object) {
+PathProfile path_from(const JsonObject& object) {
   object.refuse_others({"name", "read_bytes_per_second", "write_bytes_per_second", "mixed_bytes_per_second",
                         "cores_at_full_speed", "capacity"});
   return {object.word("name"),
@@ -222,7 +116,7 @@ PathProfile path_from(const Object& object) {
 }
 
 /// What only a node has that was measured.
-void take_measured(NodeProfile& out, const Object& object) {
+void take_measured(NodeProfile& out, const JsonObject& object) {
   if (object.has("available")) out.available = object.whole("available", kMostBytes);
   if (out.available > out.capacity) object.refuse("available", "is more than capacity");
   if (object.has("cpus")) out.cpus = object.word("cpus");
@@ -238,7 +132,7 @@ void take_measured(NodeProfile& out, const Object& object) {
   out.promised_latency_seconds = object.optional("promised_latency_seconds", 1);
 }
 
-NodeProfile node_from(const Object& object) {
+NodeProfile node_from(const JsonObject& object) {
   object.refuse_others({"id", "kind", "capacity", "update_elements_per_second", "to_gpus_bytes_per_second",
                         "from_gpus_bytes_per_second", "available", "cpus", "read_bytes_per_second",
                         "write_bytes_per_second", "copy_bytes_per_second", "update_elements_per_second_thread",
@@ -258,7 +152,7 @@ NodeProfile node_from(const Object& object) {
   return out;
 }
 
-Saturation saturation_from(const Object& object) {
+Saturation saturation_from(const JsonObject& object) {
   object.refuse_others({"thread", "most", "threads"});
   const Saturation out{object.number("thread", kMostRate), object.number("most", kMostRate),
                        static_cast<unsigned>(object.whole("threads", kMostCores))};
@@ -266,7 +160,7 @@ Saturation saturation_from(const Object& object) {
   return out;
 }
 
-NodeAccess access_from(const Object& object) {
+NodeAccess access_from(const JsonObject& object) {
   object.refuse_others({"cpus", "memory", "distance", "read", "write", "copy", "update"});
   const auto rate = [&](const char* key) { return saturation_from(object.part(key)); };
   return {static_cast<unsigned>(object.whole("cpus", kMostCores)),
@@ -278,58 +172,16 @@ NodeAccess access_from(const Object& object) {
           rate("update")};
 }
 
-LayerProfile layer_from(const Object& object) {
+LayerProfile layer_from(const JsonObject& object) {
   object.refuse_others({"hidden", "intermediate", "tokens", "flops_per_second", "fp32_flops_per_second"});
   return {object.whole("hidden", kMostCores), object.whole("intermediate", kMostCores),
           object.whole("tokens", kMostBytes), object.number("flops_per_second", kMostRate),
           object.number("fp32_flops_per_second", kMostRate)};
 }
 
-ProductRate product_from(const Object& object) {
-  object.refuse_others(
-      {"tokens", "inner", "outer", "forward_flops_per_second", "input_flops_per_second", "weight_flops_per_second"});
-  const auto size = [&](const char* key) { return static_cast<std::uint64_t>(object.positive(key, kMostBytes)); };
-  return {size("tokens"),
-          size("inner"),
-          size("outer"),
-          object.positive("forward_flops_per_second", kMostRate),
-          object.positive("input_flops_per_second", kMostRate),
-          object.positive("weight_flops_per_second", kMostRate)};
-}
-
-AttentionRate attention_from(const Object& object) {
-  object.refuse_others({"tokens", "forward_flops_per_second", "backward_flops_per_second"});
-  return {static_cast<std::uint64_t>(object.positive("tokens", kMostBytes)),
-          object.positive("forward_flops_per_second", kMostRate),
-          object.positive("backward_flops_per_second", kMostRate)};
-}
-
-/// The entries of a list that may be missing.
-template <class From>
-auto list_from(const Object& object, const char* key, const From& from) {
-  std::vector<std::invoke_result_t<From, const Object&>> out;
-  if (!object.has(key)) return out;
-  for (const Json& entry : object.list(key)) out.push_back(from(object.entry(entry, key, out.size())));
-  return out;
-}
-
-ComputeProfile compute_from(const Object& object) {
-  object.refuse_others({"dtype", "products", "attention", "elementwise_bytes_per_second"});
-  ComputeProfile out;
-  out.dtype = object.word("dtype");
-  if (out.dtype != "bf16" && out.dtype != "fp16" && out.dtype != "fp32") {
-    object.refuse("dtype", text("is ", out.dtype, "; known: bf16, fp16, fp32"));
-  }
-  out.products = list_from(object, "products", product_from);
-  if (out.products.empty()) object.refuse("products", "is empty");
-  out.attention = list_from(object, "attention", attention_from);
-  out.elementwise_bytes_per_second = object.optional("elementwise_bytes_per_second", kMostTransfer);
-  return out;
-}
-
 /// Refuses the second of two entries that share what `of` says of them.
 template <class Entry, class Of>
-void refuse_twins(const Object& object, const char* key, const std::vector<Entry>& entries, const char* field,
+void refuse_twins(const JsonObject& object, const char* key, const std::vector<Entry>& entries, const char* field,
                   const Of& of, const char* why) {
   std::set<std::decay_t<std::invoke_result_t<Of, const Entry&>>> seen;
   for (std::size_t i = 0; i < entries.size(); ++i) {
@@ -337,7 +189,7 @@ void refuse_twins(const Object& object, const char* key, const std::vector<Entry
   }
 }
 
-LinkProfile link_from(const Object& object) {
+LinkProfile link_from(const JsonObject& object) {
   object.refuse_others({"node", "to_gpu_bytes_per_second", "from_gpu_bytes_per_second",
                         "to_gpu_bytes_per_second_together", "from_gpu_bytes_per_second_together"});
   const auto rate = [&](const char* key) { return object.number(key, kMostTransfer); };
@@ -346,7 +198,7 @@ LinkProfile link_from(const Object& object) {
           rate("from_gpu_bytes_per_second_together")};
 }
 
-GpuProfile gpu_from(const Object& object) {
+GpuProfile gpu_from(const JsonObject& object) {
   object.refuse_others({"name", "memory", "reserved", "flops_per_second", "elementwise_bytes_per_second",
                         "update_elements_per_second", "to_gpu_bytes_per_second", "from_gpu_bytes_per_second",
                         "peer_bytes_per_second", "links"});
@@ -368,7 +220,7 @@ GpuProfile gpu_from(const Object& object) {
 }
 
 /// Lines of text, or one.
-std::vector<std::string> comment_from(const Json& json, const Object& object) {
+std::vector<std::string> comment_from(const Json& json, const JsonObject& object) {
   const auto found = json.find("comment");
   if (found == json.end()) return {};
   if (found->is_string()) return {found->get<std::string>()};
@@ -381,14 +233,14 @@ std::vector<std::string> comment_from(const Json& json, const Object& object) {
 }
 
 /// What entries say of each other.
-void check_together(const Profile& profile, const Object& object) {
+void check_together(const Profile& profile, const JsonObject& object) {
   Bytes dram = 0;
   for (const auto& node : profile.nodes) dram += node.cxl ? 0 : node.capacity;
   if (!profile.nodes.empty() && dram == 0) object.refuse("nodes", "has no DRAM");
   if (dram > profile.dram_total) object.refuse("nodes", "has more DRAM than dram_total");
 }
 
-void refuse_all_twins(const Object& object, const Profile& profile) {
+void refuse_all_twins(const JsonObject& object, const Profile& profile) {
   const auto name = [](const auto& of) { return of.name; };
   refuse_twins(
       object, "nodes", profile.nodes, ".id", [](const auto& node) { return node.id; }, "is the id of an earlier node");
@@ -434,7 +286,7 @@ std::string to_json(const Profile& profile) {
 
 Profile from_json(std::string_view words, const std::string& source) {
   const Json json = parsed(words, source);
-  const Object object(json, source, "");
+  const JsonObject object(json, source, "");
   if (const auto format = object.whole(kFormatKey, kMostRate); format < kOldest || format > kFormat) {
     object.refuse(kFormatKey, text("is ", format, "; this build reads formats ", kOldest, " to ", kFormat));
   }

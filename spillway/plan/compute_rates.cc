@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <iterator>
 
 #include "spillway/base/error.h"
 
@@ -41,6 +42,11 @@ ComputeRates ComputeRates::of_processors(const machine::Profile& profile, state:
     out.products_ = found->products;
     out.attention_ = found->attention;
     out.elementwise_ = found->elementwise_bytes_per_second;
+    for (const auto& it : found->operations) {
+      out.operations_[{it.operation, it.strided}][static_cast<double>(it.bytes)] = it.bytes_per_second;
+    }
+    out.call_ = found->call_seconds;
+    out.libraries_ = found->libraries_bytes;
     return out;
   }
   const bool whole = type == state::ComputeType::fp32;
@@ -77,14 +83,28 @@ double ComputeRates::product(Product product, double tokens, double inner, doubl
   return between(std::move(points));
 }
 
-double ComputeRates::attention(double tokens, bool backward) const {
+double ComputeRates::attention(double tokens, bool backward, double head) const {
   if (attention_.empty()) return product(Product::forward, tokens, tokens, tokens);
   std::vector<std::pair<double, double>> points;
   for (const auto& it : attention_) {
-    points.emplace_back(std::abs(std::log(static_cast<double>(it.tokens) / tokens)),
+    const auto size = head > 0 && it.head_size > 0 ? std::log(static_cast<double>(it.head_size) / head) : 0;
+    points.emplace_back(std::hypot(std::log(static_cast<double>(it.tokens) / tokens), size),
                         backward ? it.backward_flops_per_second : it.forward_flops_per_second);
   }
   return between(std::move(points));
+}
+
+double ComputeRates::operation_seconds(const std::string& operation, bool strided, double bytes) const {
+  auto found = operations_.find({operation, strided});
+  if (found == operations_.end()) found = operations_.find({operation, !strided});
+  if (found == operations_.end()) return elementwise_seconds(bytes);
+  const auto& rates = found->second;
+  const auto above = rates.lower_bound(bytes);
+  if (above == rates.begin()) return bytes / above->second;
+  const auto below = std::prev(above);
+  if (above == rates.end()) return bytes / below->second;
+  const auto share = std::log(bytes / below->first) / std::log(above->first / below->first);
+  return bytes / std::exp((1 - share) * std::log(below->second) + share * std::log(above->second));
 }
 
 }  // namespace spillway::plan

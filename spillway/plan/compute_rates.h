@@ -1,6 +1,9 @@
 // What a compute device reaches, by class of operation: what the time of a pass is derived from.
 #pragma once
 
+#include <map>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "spillway/machine/profile.h"
@@ -21,17 +24,31 @@ class ComputeRates {
 
   /// Operations per second: the rates of the nearest shapes that were measured, weighted by how near they are.
   [[nodiscard]] double product(Product product, double tokens, double inner, double outer) const;
-  /// Operations per second over rows of so many tokens, of those that a causal mask leaves.
-  [[nodiscard]] double attention(double tokens, bool backward) const;
+  /// Operations per second over rows of so many tokens, of those that a causal mask leaves. `head`: channels of one; 0:
+  /// unknown.
+  [[nodiscard]] double attention(double tokens, bool backward, double head = 0) const;
   /// Seconds of operations on each element that read and write so many bytes.
   [[nodiscard]] double elementwise_seconds(double bytes) const noexcept {
     return elementwise_ > 0 ? bytes / elementwise_ : 0;
   }
+  /// Whether operations were measured one by one.
+  [[nodiscard]] bool knows_operations() const noexcept { return !operations_.empty(); }
+  /// Seconds of a call of this operation (machine::OperationRate): between the rates of the sizes that were measured,
+  /// at that of the nearest beyond them; of an operation that was not measured, as operations on each element.
+  [[nodiscard]] double operation_seconds(const std::string& operation, bool strided, double bytes) const;
+  /// Seconds that a call takes besides.
+  [[nodiscard]] double call_seconds() const noexcept { return call_; }
+  /// Bytes in memory once layers have computed, beside tensors.
+  [[nodiscard]] Bytes libraries_bytes() const noexcept { return libraries_; }
 
  private:
+  using OperationKey = std::pair<std::string, bool>;
   std::vector<machine::ProductRate> products_;  ///< at least one
   std::vector<machine::AttentionRate> attention_;
   double elementwise_ = 0;
+  std::map<OperationKey, std::map<double, double>> operations_;  ///< rates by bytes
+  double call_ = 0;
+  Bytes libraries_ = 0;
 };
 
 }  // namespace spillway::plan

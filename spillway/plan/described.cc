@@ -6,6 +6,7 @@
 #include "spillway/base/error.h"
 #include "spillway/plan/derived.h"
 #include "spillway/plan/json.h"
+#include "spillway/plan/operations.h"
 
 namespace spillway::plan {
 namespace {
@@ -18,7 +19,7 @@ constexpr double kTaken = 0.9;
 /// libraries. An estimate; on this machine it is measured.
 constexpr Bytes kProcessOfGpu = 3 * GiB / 2;
 /// Working sets are planned with this much more than is derived: what holes of the heap take on this machine
-/// (model/dry_run), and by how much two dry runs differ.
+/// (model/dry_run), and by how much two dry runs differ. Of a trace, that says what of it counts here.
 constexpr double kSlack = 1.5, kGpuSlack = 1.2;
 /// A path of which the profile knows no capacity.
 constexpr Bytes kAnyCapacity = Bytes{1} << 50;
@@ -168,23 +169,73 @@ class Describer {
   void set_compute() {
     const auto compute = gpu_ ? ComputeRates::of_gpu(profile_.gpus.front())
                               : ComputeRates::of_processors(profile_, description_.computes());
+    const auto& work = out_.at("work");
+    const auto traced = work.contains("passes") && compute.knows_operations();
+    out_["seconds"] = traced ? traced_seconds(compute) : derived_seconds(compute);
+    set_work(work.contains("bytes") ? traced_work(compute, traced) : derived_work());
+    if (auto& out = out_["work"]; out.contains("passes")) {  // which nobody reads any more
+      out.erase("passes");
+      out.erase("few");
+    }
+  }
+
+  [[nodiscard]] json derived_seconds(const ComputeRates& compute) const {
     Rates rates;
     derive_seconds(description_, layout_, shape_, compute, rates);
-    out_["seconds"] = {{"forward", rates.forward},
-                       {"backward", rates.backward},
-                       {"tail_forward", rates.tail_forward},
-                       {"tail_backward", rates.tail_backward},
-                       {"head_loss", rates.head_loss},
-                       {"head_gradient", rates.head_gradient},
-                       {"between", rates.between}};
-    const auto work = static_cast<double>(derive_work(description_, layout_, shape_));
+    return {{"forward", rates.forward},
+            {"backward", rates.backward},
+            {"tail_forward", rates.tail_forward},
+            {"tail_backward", rates.tail_backward},
+            {"head_loss", rates.head_loss},
+            {"head_gradient", rates.head_gradient},
+            {"between", rates.between}};
+  }
+
+  [[nodiscard]] json traced_seconds(const ComputeRates& compute) const {
+    const auto passes = parse_operations(out_.at("work").at("passes"));
+    const auto times = static_cast<double>(description_.micro_batches);
+    auto out = json::object();
+    for (const auto& [kind, pass] : passes) out[kind] = seconds_of(passes, kind, times, compute);
+    return out;
+  }
+
+  /// A working set, and by how much it grows with every token.
+  struct Work {
+    double bytes = 0, per_token = 0;
+  };
+
+  [[nodiscard]] Work derived_work() const {
+    const auto bytes = (gpu_ ? kGpuSlack : kSlack) * static_cast<double>(derive_work(description_, layout_, shape_));
+    return {bytes, bytes / shape_.tokens()};
+  }
+
+  /// `timed`: by the rates of operations.
+  [[nodiscard]] Work traced_work(const ComputeRates& compute, bool timed) const {
+    const auto& work = out_.at("work");
+    auto slack = gpu_ ? kGpuSlack : work.at("slack").get<double>();
+    if (!gpu_ && timed && measured_briefly(compute)) slack = work.at("brief_slack").get<double>();
+    const auto libraries = static_cast<double>(gpu_ ? 0 : compute.libraries_bytes());
+    return {slack * (work.at("bytes").get<double>() + libraries), slack * work.at("per_token").get<double>()};
+  }
+
+  /// Whether a plan on the machine itself would measure this briefly, and so count more (model/quick_dry_run): by what
+  /// a few tokens take there.
+  [[nodiscard]] bool measured_briefly(const ComputeRates& compute) const {
+    const auto& few = out_.at("work").at("few");
+    const auto passes = parse_operations(few.at("passes"));
+    double seconds = 0;
+    for (const auto& [kind, pass] : passes) seconds += seconds_of(passes, kind, 1, compute);
+    return seconds * shape_.tokens() / few.at("tokens").get<double>() > few.at("most_seconds").get<double>();
+  }
+
+  void set_work(const Work& work) {
     if (gpu_) {
-      out_["device"]["work"] = profile_.gpus.front().reserved + static_cast<Bytes>(kGpuSlack * work);
+      out_["device"]["work"] = profile_.gpus.front().reserved + static_cast<Bytes>(work.bytes);
       out_["work_bytes"] = 0;
     } else {
-      out_["work_bytes"] = static_cast<Bytes>(kSlack * work);
+      out_["work_bytes"] = static_cast<Bytes>(work.bytes);
     }
-    out_["work_per_token"] = (gpu_ ? kGpuSlack : kSlack) * work / shape_.tokens();
+    out_["work_per_token"] = work.per_token;
   }
 
   const Description description_;

@@ -17,11 +17,15 @@ struct DescribedMachine {
 /// `settings` says, and beside it what is measured of this machine and derived for another. "dram_budget": where it is
 /// 0, what may be taken there less a tenth; "storage", "nodes" and, of the first GPU, "device": the profile's;
 /// "seconds" and "work_bytes": by rates and shapes (derived.h), with "work_per_token", by which the working set grows.
+/// Where "work" has a trace of the model's own code, the working set is that of its tensors; and where the profile says
+/// how fast operations are one by one, seconds are theirs (operations.h), of passes that keep what autograd saves, too.
 ///
-/// `settings` has {"work": {"sequence", "batch", "query", "key", "feed_forward"}} beside those of parse_budget(), and
-/// optional "nodes": [{"id", "capacity"}], which are used and no others; "gpu": false where the processors compute
-/// although there is a GPU; "gpu_memory"; and "simulated": that share of "dram_budget" is the memory of a simulated
-/// device, unless "gpu_memory" says it.
+/// `settings` has {"work": {"sequence", "batch", "query", "key", "feed_forward", and of a trace "passes"
+/// (parse_operations()), "bytes" of tensors at their peak, "per_token" of them, "slack" and "brief_slack" by which they
+/// are multiplied, and "few": {"tokens", "passes", "most_seconds"}: a trace of fewer tokens, by whose seconds for all
+/// tokens it is the latter}} beside those of parse_budget(), and optional "nodes": [{"id", "capacity"}], which are used
+/// and no others; "gpu": false where the processors compute although there is a GPU; "gpu_memory"; and "simulated":
+/// that share of "dram_budget" is the memory of a simulated device, unless "gpu_memory" says it.
 ///
 /// Throws Error(bad_input) for a machine without a rate that a step needs, or a node that it does not have, and
 /// Error(does_not_fit) for more of a node than there is.

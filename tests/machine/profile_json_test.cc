@@ -34,7 +34,10 @@ Profile described() {
   out.gpus = {{"0", 80 * GiB, 1 * GiB, 4e14, 5e10, 5.25e10, 5.125e10, 2e11}};
   out.paths[1].capacity = 5'000'000'000;
   out.gpus[0].elementwise_bytes_per_second = 1e12;
-  out.compute = {{"bf16", {{256, 896, 4864, 5e10, 4e10, 3e10}}, {{1024, 2e10, 1e10}}, 9e9}};
+  out.compute = {{"bf16", {{256, 896, 4864, 5e10, 4e10, 3e10}}, {{1024, 2e10, 1e10}, {1024, 4e10, 3e10, 128}}, 9e9}};
+  out.compute[0].operations = {{"mul", false, 3 << 20, 2e10}, {"silu_backward", true, 1 << 20, 1e10}};
+  out.compute[0].call_seconds = 3e-6;
+  out.compute[0].libraries_bytes = 5 * MiB;
   return out;
 }
 

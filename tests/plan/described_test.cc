@@ -133,6 +133,69 @@ TEST(Described, ASimulatedDeviceComputesOnTheProcessorsAndCountsAsDram) {
   EXPECT_LE(plan.dram_peak, 40 * GiB);
 }
 
+json traced_pass(double tokens) {
+  const json none{{"products", json::array()}, {"attention", json::array()}, {"elements", json::array()}, {"calls", 0}};
+  auto each = none;
+  each["products"] = {{{"product", "forward"}, {"tokens", tokens}, {"inner", 2048}, {"outer", 2048}, {"calls", 1}}};
+  return {{"each", each}, {"once", none}};
+}
+
+/// Settings with a trace, whose few tokens take `few` of what would be too long.
+json traced(double few) {
+  auto out = settings();
+  auto& work = out["work"];
+  work["passes"] = {{"forward", traced_pass(1024)}, {"kept_forward", traced_pass(512)}};
+  work["bytes"] = 100 * MiB;
+  work["per_token"] = 1000;
+  work["slack"] = 1.5;
+  work["brief_slack"] = 2;
+  const double seconds = 2.0 * 64 * 2048 * 2048 / 1e12;
+  work["few"] = {
+      {"tokens", 64}, {"passes", {{"forward", traced_pass(64)}}}, {"most_seconds", 1024 / 64 * seconds / few}};
+  return out;
+}
+
+machine::Profile with_operations() {
+  auto out = workstation();
+  out.gpus.clear();
+  out.compute = {{.dtype = "bf16"}};
+  out.compute[0].products = {{1024, 2048, 2048, 1e12, 1e12, 1e12}};
+  out.compute[0].operations = {{"mul", false, 1000, 1e9}};
+  out.compute[0].libraries_bytes = 10 * MiB;
+  return out;
+}
+
+TEST(Described, SecondsAreThoseOfATraceWhereTheProfileKnowsOperations) {
+  const auto found = described(traced(0.5), with_operations());
+  const double forward = 4 * 2.0 * 1024 * 2048 * 2048 / 1e12;
+  EXPECT_NEAR(found.at("seconds").at("forward").get<double>(), forward, 1e-9) << "four micro-batches";
+  EXPECT_NEAR(found.at("seconds").at("kept_forward").get<double>(), forward / 2, 1e-9);
+  EXPECT_FALSE(found.at("work").contains("passes"));
+  auto without = with_operations();
+  without.compute[0].operations.clear();
+  const auto shapes = described(traced(0.5), without), plain = described(settings(), without);
+  EXPECT_EQ(shapes.at("seconds"), plain.at("seconds")) << "by shapes";
+  EXPECT_NE(shapes.at("work_bytes"), plain.at("work_bytes")) << "but what lies in memory is known";
+}
+
+TEST(Described, TheWorkingSetIsATracesWithTheSlackOfAPlanThere) {
+  const auto slow = described(traced(2), with_operations()), quick = described(traced(0.5), with_operations());
+  EXPECT_EQ(quick.at("work_bytes"), static_cast<Bytes>(1.5 * static_cast<double>(110 * MiB)));
+  EXPECT_EQ(slow.at("work_bytes"), 220 * MiB);
+  EXPECT_EQ(quick.at("work_per_token"), 1500);
+  const auto gpu = described(traced(2));
+  EXPECT_EQ(gpu.at("device").at("work"), GiB + static_cast<Bytes>(1.2 * static_cast<double>(100 * MiB)));
+}
+
+TEST(Described, LayersKeepWhatAutogradSavesWhereThatIsKnown) {
+  auto asked = traced(0.5);
+  asked["work"]["passes"]["backward"] = traced_pass(4096);
+  asked["work"]["passes"]["kept_backward"] = traced_pass(3000);
+  EXPECT_TRUE(planned(asked, with_operations()).keeping.empty());
+  asked["saved_activations"] = {{"blocks", {1, 2, 3}}, {"token_bytes", 4096}, {"layers", 24}};
+  EXPECT_EQ(planned(asked, with_operations()).keeping.size(), 3U);
+}
+
 TEST(Described, NodesAreThoseOfTheProfileOrThoseThatAreNamed) {
   auto profile = workstation();
   profile.nodes.insert(profile.nodes.begin(),

@@ -9,6 +9,10 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from spillway import _engine
+from spillway.base.calls import loss_kernels, native_engine
+from spillway.machine import operation_rates, process_memory
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -17,24 +21,49 @@ TYPES = {"fp32": "float32", "bf16": "bfloat16"}
 SHAPES = ((256, 256), (896, 128), (896, 896), (896, 4864), (4864, 896), (1536, 1536), (1536, 8960), (8960, 1536))
 TOKENS = (256, 1024, 4096)
 ROWS = (256, 1024, 2048)  # tokens of a row of attention
-HEADS, SIZE = 14, 64
+HEADS, SIZES = 14, (64, 128)
 HIDDEN, INNER = 896, 4864  # of the operations on each element
 NORM_PASSES, GATE_PASSES, BACKWARD = 7, 5, 3  # as plan/derived.cc counts what they read and write
+OF_A_LAYER = ((256, 896, 896), (256, 896, 128), (256, 896, 4864), (256, 4864, 896))  # tokens, inner and outer size
 SECONDS = 0.12  # of each
 PATIENCE = 1.0  # seconds that one call may take; larger ones are left out
 LEAST = 3  # calls
 
 
 def compute_rates() -> list[dict[str, Any]]:
-    return [{"dtype": name, **rates(dtype)} for name, dtype in TYPES.items()]
+    """In memory as a run has it: a heap that keeps what it was given, on huge pages."""
+    process_memory.settle()
+    found = [{"dtype": name, **rates(name, dtype)} for name, dtype in TYPES.items()]
+    process_memory.give_back()
+    return found
 
 
-def rates(dtype: str) -> dict[str, Any]:
-    return {
-        "products": products(dtype),
-        "attention": [attention(rows, dtype) for rows in ROWS],
+def rates(name: str, dtype: str) -> dict[str, Any]:
+    libraries = libraries_bytes(dtype)
+    found = {"products": products(dtype)}
+    process_memory.use_huge_pages()
+    with loss_kernels(native_engine(), name) as kernels:
+        operations = operation_rates.operations(dtype, kernels)
+    return found | {
+        "attention": [attention(rows, size, dtype) for rows in ROWS for size in SIZES],
         "elementwise_bytes_per_second": elementwise(dtype),
+        "operations": operations,
+        "call_seconds": operation_rates.call_seconds(dtype),
+        "libraries_bytes": libraries,
     }
+
+
+def libraries_bytes(dtype: str) -> int:
+    """What the process holds more once products of a layer's shapes and attention have run, beside their tensors: what
+    libraries keep for each shape."""
+    product(*OF_A_LAYER[0], dtype, once=True)
+    process_memory.give_back()
+    before = process_memory.resident()
+    for shape in OF_A_LAYER:
+        product(*shape, dtype, once=True)
+    attention(ROWS[0], SIZES[0], dtype)
+    process_memory.give_back()
+    return max(0, process_memory.resident() - before)
 
 
 def products(dtype: str) -> list[dict[str, Any]]:
@@ -49,33 +78,41 @@ def products(dtype: str) -> list[dict[str, Any]]:
     return found
 
 
-def product(tokens: int, inner: int, outer: int, dtype: str) -> dict[str, Any]:
+def product(tokens: int, inner: int, outer: int, dtype: str, once: bool = False) -> dict[str, Any]:
+    """Weights come from memory, as the first micro-batch of a pass finds them. `once`: nothing is measured."""
     given, weight, gradient = made(tokens, inner, dtype), made(outer, inner, dtype), made(tokens, outer, dtype)
     operations = 2.0 * tokens * inner * outer
+
+    def forget() -> None:
+        _engine.drop_from_caches(weight.data_ptr(), weight.nbytes)
+
+    if once:
+        return {"made": [given @ weight.t(), gradient @ weight, gradient.t() @ given]}
     return {
         "tokens": tokens,
         "inner": inner,
         "outer": outer,
-        "forward_flops_per_second": operations / seconds(lambda: given @ weight.t()),
-        "input_flops_per_second": operations / seconds(lambda: gradient @ weight),
+        "forward_flops_per_second": operations / seconds(lambda: given @ weight.t(), before=forget),
+        "input_flops_per_second": operations / seconds(lambda: gradient @ weight, before=forget),
         "weight_flops_per_second": operations / seconds(lambda: gradient.t() @ given),
     }
 
 
-def attention(rows: int, dtype: str) -> dict[str, Any]:
+def attention(rows: int, size: int, dtype: str) -> dict[str, Any]:
     """Operations of the pairs that the mask leaves: half of all."""
     import torch
 
     parts = [
-        made(HEADS * rows, SIZE, dtype).view(1, HEADS, rows, SIZE).requires_grad_() for _ in ("query", "key", "value")
+        made(HEADS * rows, size, dtype).view(1, HEADS, rows, size).requires_grad_() for _ in ("query", "key", "value")
     ]
     call = torch.nn.functional.scaled_dot_product_attention
     gradient = torch.ones_like(parts[0])
     forward = seconds(lambda: call(*parts, is_causal=True))
     both = seconds(lambda: torch.autograd.grad(call(*parts, is_causal=True), parts, gradient), grad=True)
-    operations = 2.0 * HEADS * SIZE * rows * rows
+    operations = 2.0 * HEADS * size * rows * rows
     return {
         "tokens": rows,
+        "head_size": size,
         "forward_flops_per_second": operations / forward,
         "backward_flops_per_second": 2 * operations / max(both - forward, forward / 2),
     }
@@ -108,8 +145,8 @@ def made(rows: int, columns: int, dtype: str, device: str = "cpu") -> Tensor:
     return torch.randn(rows, columns, device=device).to(getattr(torch, dtype))
 
 
-def seconds(call: Callable[[], object], grad: bool = False) -> float:
-    """Median of a call's, once it is warm."""
+def seconds(call: Callable[[], object], grad: bool = False, before: Callable[[], object] = lambda: None) -> float:
+    """Median of a call's, once it is warm. `before`: what comes before each, and is not counted."""
     import torch
 
     taken: list[float] = []
@@ -117,7 +154,8 @@ def seconds(call: Callable[[], object], grad: bool = False) -> float:
         call()
         began = time.perf_counter()
         while len(taken) < LEAST or time.perf_counter() - began < SECONDS:
-            before = time.perf_counter()
+            before()
+            start = time.perf_counter()
             call()
-            taken.append(time.perf_counter() - before)
+            taken.append(time.perf_counter() - start)
     return statistics.median(taken)

@@ -132,13 +132,7 @@ class Measurement:
         self._shape, self._packing, self._place, self._asks_saved = shape, packing, place, saved
         self._held = 0  # bytes of the process, without what lies in the arena by token, before the first step
         self._budget = None if place.on_gpu else budget
-        # Where the first layer runs with what comes before it, the second is the one that may keep.
-        small = self._small = narrow_copy(meta_model, saved and not meta_model.simple_entry, shape.virtual_ranks)
-        if meta_model.adapters is not None:
-            meta_model.adapters.like(small)
-        freeze_kinds(small, meta_model)
-        choose_kinds(small, meta_model)
-        quantised.choose_kinds(small, meta_model)
+        small = self._small = narrow_of_its_kind(meta_model, saved, shape.virtual_ranks)
         self._tokens = max(shape.batch * shape.length, shape.eval_batch * shape.eval_length)
         description = describe(small, WorkSize(1, self._tokens), compute_dtype)
         several = shape.micro_batches * tiles.of(shape.batch * shape.length) > 1
@@ -376,6 +370,19 @@ class Measurement:
 
     def _kept(self, train: Work) -> int:
         return self._tokens * BYTES_PER_TOKEN + (masks(self._small, train, self._place) if self._packing else 0)
+
+
+def narrow_of_its_kind(meta_model: MetaModel, saved: bool, shards: int = 1) -> MetaModel:
+    """A narrow copy with adapters, with what is frozen, trained in subspaces and packed. `saved`: a layer of it can
+    keep what autograd saves: where the first one runs with what comes before it, that is the second. `shards`: that the
+    engine cuts the vocabulary into."""
+    small = narrow_copy(meta_model, saved and not meta_model.simple_entry, shards)
+    if meta_model.adapters is not None:
+        meta_model.adapters.like(small)
+    freeze_kinds(small, meta_model)
+    choose_kinds(small, meta_model)
+    quantised.choose_kinds(small, meta_model)
+    return small
 
 
 def narrow_copy(meta_model: MetaModel, two: bool = False, shards: int = 1) -> MetaModel:

@@ -213,10 +213,12 @@ class PlainEngine:
         end += boundary * (len(self._layers) + 1)
         self._gradient_at = self._bytes(end)
         self._sums_at = self._bytes(end + boundary)
-        size = self._bytes(end + boundary) + 4 * boundary
-        on_host = self._device.type == "cpu"
-        self._arena = mapped(size, self._touch) if on_host else on_device(size, self._device)
+        self._arena = self._map(self._bytes(end + boundary) + 4 * boundary, self._touch)
         self._typed = self._arena.view(self.dtype)
+
+    def _map(self, size: int, touch: bool = True) -> torch.Tensor:
+        """So many bytes where layers compute."""
+        return mapped(size, touch) if self._device.type == "cpu" else on_device(size, self._device)
 
     def _wide(self, tensor: dict[str, Any]) -> bool:
         return bool(tensor.get("wide")) and self.dtype != torch.float32

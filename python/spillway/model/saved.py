@@ -94,9 +94,9 @@ class Packing:
         return tensor.detach()
 
     def _reference(self, tensor: torch.Tensor) -> torch.Tensor | Reference:
-        at = tensor.data_ptr()
+        at = byte_of(tensor)
         for number, whole in enumerate(self.there):
-            first = at - whole.data_ptr()
+            first = at - byte_of(whole)
             if 0 <= first < whole.nbytes and whole.dtype == tensor.dtype:
                 return Reference(number, first // tensor.element_size(), tensor.shape, tensor.stride())
         self.complete = False
@@ -175,5 +175,11 @@ class SavedStep:
 
 
 def address(tensor: torch.Tensor) -> int:
-    """Of its storage."""
-    return tensor.untyped_storage().data_ptr()
+    """Of its storage; of one without bytes, in which nothing is computed (`trace`), what tells it from others."""
+    storage = tensor.untyped_storage()
+    return storage._cdata if storage.device.type == "meta" else storage.data_ptr()
+
+
+def byte_of(tensor: torch.Tensor) -> int:
+    """Where in its storage it begins."""
+    return tensor.storage_offset() * tensor.element_size()

@@ -12,7 +12,7 @@ import torch
 from spillway import _engine
 from spillway.machine.place import HOST, Place
 from spillway.model.factors import REDUCED
-from spillway.model.plain_engine import PlainEngine, PlainPass, count, mapped, on_device
+from spillway.model.plain_engine import PlainEngine, PlainPass, count
 from spillway.model.source import DTYPES
 
 STREAMED = ("forward", "head_loss", "head_gradient", "backward")  # passes with weights
@@ -37,8 +37,7 @@ class TimedEngine(PlainEngine):
         super().__init__(description, keep=False, device=place.device, touch=False)
         self._place = place
         largest = max(count(tensor["shape"]) for tensor in self.tensors)
-        taken = mapped(4 * largest) if place.device.type == "cpu" else on_device(4 * largest, place.device)
-        self._taken = taken.view(torch.float32 if several else self.dtype)
+        self._taken = self._map(4 * largest).view(torch.float32 if several else self.dtype)
         if kernels is not None:
             self.loss_stats = kernels.loss_stats  # type: ignore[method-assign]
             self.loss_gradient = kernels.loss_gradient  # type: ignore[method-assign]
@@ -113,9 +112,7 @@ class TimedEngine(PlainEngine):
         kept = DTYPES[self.description["weight_dtype"]]
         if kept != self.dtype or any("form" in tensor for tensor in self.tensors):
             weights = self._typed[: self._boundary_at_element[0]]
-            size = weights.numel() * kept.itemsize
-            there = mapped(size) if self._place.device.type == "cpu" else on_device(size, self._place.device)
-            self._kept = there.view(kept).copy_(weights)
+            self._kept = self._map(weights.numel() * kept.itemsize).view(kept).copy_(weights)
 
     def _weights_in(self, memory: torch.Tensor, block_pass: PlainPass) -> torch.Tensor:
         """Those of a pass, in the arena or as they are kept."""

@@ -1,6 +1,6 @@
 """Plans for a machine that a profile describes and that is not this one: the engine's own planner, told of the
-profile's memory, paths and GPU, and with times that follow from rates and shapes. Nothing is run, and read is nothing
-but the model's configuration."""
+profile's memory, paths and GPU, and with times that follow from rates and shapes. No layer is run but those of a tiny
+copy, by which a model is known to stream; read is nothing but the model's configuration."""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spillway.config import Config
 from spillway.config.methods import refits
 from spillway.errors import DoesNotFit, InputError
+
+if TYPE_CHECKING:
+    from spillway.model.spec import Verified
+    from spillway.model.trace import StepTrace
 
 GIB = 2**30
 GROUPS = ("weight", "state", "grad", "activation")
@@ -29,6 +33,7 @@ class Asked:
     settings: dict[str, Any]
     profile: dict[str, Any]
     source: str  # what errors call the profile by
+    longer: dict[str, Any]  # `work` of `settings` for rows of twice the length
 
     def engine(self) -> tuple[Any, dict[str, Any]]:
         """An engine that has planned, and the settings that it has planned with. Raises InputError, DoesNotFit."""
@@ -90,9 +95,7 @@ def plan_elsewhere(config: Config, text: str, tell: Tell, graph: Path | None = N
     config = settled(config, profile, on_gpu)
     # Neither weights nor a tokenizer:
     config = hub.settled(config.replaced(init="random", tokenizer=config.model), tell, only=("model",))
-    description, widths = describe_model(config)
-    settings = settings_of(config, widths, on_gpu) | {"saved_activations": saved_settings(config, description)}
-    asked = Asked(description, settings, profile, str(config.profile))
+    asked = asked_of(config, profile, str(config.profile), on_gpu, tell)
     engine, settings = asked.engine()
     if graph is not None:
         graph.write_text(engine.graph(graph.suffix[1:]), encoding="utf-8")
@@ -142,18 +145,64 @@ def product_rate(profile: dict[str, Any], dtype: str) -> float:
     return float(max(layers, key=lambda it: it["hidden"])[key]) if key and layers else 0.0
 
 
-def settings_of(config: Config, widths: dict[str, int], on_gpu: bool) -> dict[str, Any]:
+def asked_of(config: Config, profile: dict[str, Any], source: str, on_gpu: bool, tell: Tell) -> Asked:
+    """For a machine with these numbers; `config` is settled for it."""
+    from spillway.model.saved_profile import SavedProfile
+    from spillway.model.source import text_config
+    from spillway.model.spec import model_spec, verified
+    from spillway.run import saved_settings
+
+    found = verified(model_spec(config, only_plan=True))
+    description, sizes = describe_model(config, found), widths(text_config(found.spec.model_config))
+    here, longer = traced(config, found, tell), traced(twice_as_long(config), found)
+    saved = here.saved if here else SavedProfile(why="what a layer keeps is not known of this type of model")
+    settings = settings_of(config, on_gpu) | {
+        "work": work_of(config, sizes, here),
+        "saved_activations": saved_settings.settings_of(found.spec, saved, found.not_kept, on_gpu),
+    }
+    return Asked(description, settings, profile, source, work_of(twice_as_long(config), sizes, longer))
+
+
+def twice_as_long(config: Config) -> Config:
+    return config.replaced(max_length=2 * config.max_length)
+
+
+def traced(config: Config, found: Verified, tell: Tell = lambda _: None) -> StepTrace | None:
+    """None: the model's code asks for values, which a trace has not."""
+    from spillway.model.batch import WorkShape
+    from spillway.model.trace import trace_step
+
+    rows = config.per_device_train_batch_size * config.rows_each
+    shape = WorkShape(config.gradient_accumulation_steps, rows, config.max_length, 0, 0)
+    not_kept = "activation_recompute all" if config.activation_recompute == "all" else found.not_kept
+    try:
+        return trace_step(found.spec.meta_model, config.compute_dtype, shape, found.unneeded, not_kept, found.tiles)
+    except Exception as error:  # of whatever kind a model's code has for it
+        kind, why = found.spec.model_config.model_type, str(error).partition("\n")[0]
+        tell(f"profile: what a layer of {kind} does is taken to be what one of Llama does, since its code asks for "
+             f"values ({type(error).__name__}: {why})")  # fmt: skip
+        return None
+
+
+def work_of(config: Config, sizes: dict[str, int], found: StepTrace | None) -> dict[str, Any]:
+    """Of one micro-batch; see plan/described.h."""
+    from spillway.run.profiled import MARGIN
+
+    rows = config.per_device_train_batch_size * config.rows_each
+    work: dict[str, Any] = {"sequence": config.max_length, "batch": rows, **sizes}
+    if found is not None:
+        work |= found.work()
+        work |= {key: work[key] * (1 + MARGIN) for key in ("slack", "brief_slack")}
+    return work
+
+
+def settings_of(config: Config, on_gpu: bool) -> dict[str, Any]:
     """What is asked of the machine; see _engine.pyi."""
     from spillway.machine import device, process_memory
     from spillway.run.settings import placement_shares
 
     asked = {} if config.durability is None else {"durability": config.durability}
     return asked | {
-        "work": {
-            "sequence": config.max_length,
-            "batch": config.per_device_train_batch_size * config.rows_each,
-            **widths,
-        },
         "dram_budget": config.dram_budget or 0,
         "gpu_memory": config.gpu_memory or 0,
         "gpu": on_gpu,
@@ -167,16 +216,6 @@ def settings_of(config: Config, widths: dict[str, int], on_gpu: bool) -> dict[st
         "keeps_logits": not on_gpu,
         "nodes": [{"id": share.node, "capacity": share.capacity} for share in config.node],
     }
-
-
-def saved_settings(config: Config, description: dict[str, Any]) -> dict[str, Any]:
-    """What layers keep of what autograd saves is measured where they run, so that here all of them recompute."""
-    layers = sum(
-        block["role"] == "layer" and any(len(tensor["shape"]) > 1 for tensor in block["tensors"])
-        for block in description["blocks"]
-    )
-    why = "what a layer keeps is measured on the machine itself, and for another one every layer recomputes"
-    return {"layers": layers, "keep": 0} if config.activation_recompute == "all" else {"layers": layers, "why": why}
 
 
 def bounds(plan: Plan) -> Plan:
@@ -241,7 +280,7 @@ def changes(asked: Asked, dram: int) -> Iterator[tuple[str, Asked]]:
         yield f"one more drive as path:{path['name']}", more
     more = altered()
     more.description["tokens"] *= 2
-    more.settings["work"]["sequence"] *= 2
+    more.settings["work"] = more.longer
     yield f"sequences of {more.settings['work']['sequence']}", more
 
 
@@ -255,20 +294,17 @@ def outcome(what: str, asked: Asked) -> dict[str, Any]:
     return {"what": what, "fits": True, **rates}
 
 
-def describe_model(config: Config) -> tuple[dict[str, Any], dict[str, int]]:
-    """The engine's description, from config.json alone; and sizes that its tensors do not say."""
+def describe_model(config: Config, found: Verified) -> dict[str, Any]:
+    """The engine's description, from config.json alone."""
     from spillway.model.describe import WorkSize, describe
-    from spillway.model.source import text_config
-    from spillway.model.spec import model_spec
     from spillway.run.settings import update_rule
 
-    spec = model_spec(config, only_plan=True)
     rows = config.per_device_train_batch_size * config.rows_each
     tokens = config.max_length * rows * config.gradient_accumulation_steps
-    size = WorkSize(config.gradient_accumulation_steps, tokens, config.virtual_ranks)
+    parts = config.gradient_accumulation_steps * found.tiles.of(rows * config.max_length)
+    size = WorkSize(config.gradient_accumulation_steps, tokens, config.virtual_ranks, parts)
     rule = update_rule(config) | refits(config)
-    description = describe(spec.meta_model, size, config.compute_dtype) | rule | {"seed": config.seed}
-    return description, widths(text_config(spec.model_config))
+    return describe(found.spec.meta_model, size, config.compute_dtype) | rule | {"seed": config.seed}
 
 
 def widths(model: Any) -> dict[str, int]:

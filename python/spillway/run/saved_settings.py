@@ -4,28 +4,35 @@ from __future__ import annotations
 
 from typing import Any
 
-from spillway.model.saved_profile import able
+from spillway.model.saved_profile import SavedProfile, able
+from spillway.model.spec import ModelSpec
 from spillway.run.profiled import Profiled
 
 
 def saved_settings(profiled: Profiled) -> dict[str, Any]:
     """Which layers can keep, what that takes, and how many are to."""
-    config, meta_model = profiled.spec.config, profiled.spec.meta_model
+    found = settings_of(
+        profiled.spec, profiled.dry_run.saved, profiled.verified.not_kept, profiled.compute.place.on_gpu
+    )
+    return found | ({"token_bytes": found["token_bytes"] * share_of_tokens(profiled)} if "blocks" in found else {})
+
+
+def settings_of(spec: ModelSpec, saved: SavedProfile, not_kept: str, on_device: bool) -> dict[str, Any]:
+    """The same for as many tokens as a step has. `saved`: measured or traced; `not_kept`: as of `Verified`."""
+    config, meta_model = spec.config, spec.meta_model
     layers = len(meta_model.layers)
     keep = asked(config.activation_recompute, layers)
-    found: dict[str, Any] = {"layers": layers, "on_device": profiled.compute.place.on_gpu, "keep": keep}
-    measured = profiled.dry_run.saved
-    why = profiled.verified.not_kept or measured.why
+    found: dict[str, Any] = {"layers": layers, "on_device": on_device, "keep": keep}
     if config.activation_recompute == "all":
         return found
-    if why:
+    if why := not_kept or saved.why:
         return found | {"why": f"every layer recomputes: {why}"}
     blocks = [place + 1 for place in able(meta_model)]
     if len(blocks) < layers:
         found["why"] = (
             f"{layers - len(blocks)} of {layers} layers run with what comes before or after them and recompute"
         )
-    return found | {"blocks": blocks, "token_bytes": measured.token_bytes * share_of_tokens(profiled)}
+    return found | {"blocks": blocks, "token_bytes": saved.token_bytes}
 
 
 def asked(recompute: str | int, layers: int) -> int | None:

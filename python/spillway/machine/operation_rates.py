@@ -1,0 +1,134 @@
+"""How fast PyTorch's operations that are bound by memory are on the processors, one by one and by size, for the
+`compute` of a profile. They are named as ATen's, those of one speed by one of them (`spillway.model.recorder`)."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+COLUMNS, HEAD = 1024, 64
+SIZES = (1 << 20, 1 << 23, 1 << 26)  # bytes of a tensor
+SPREAD = 1 << 25  # bytes of results that are held, so that the next ones lie elsewhere, as a layer's do
+SECONDS = 0.03  # of each
+LEAST = 3  # calls
+
+
+class Call(NamedTuple):
+    operation: str
+    strided: bool
+    call: Callable[[], Any]
+    given: tuple[Tensor, ...]
+    changed: tuple[Tensor, ...] = ()  # of these, what it writes to
+
+
+def operations(dtype: str, kernels: Any = None) -> list[dict[str, Any]]:
+    """`dtype`: as PyTorch names it. `kernels`: the engine's for the loss."""
+    import torch
+
+    found = []
+    with torch.no_grad():
+        for size in SIZES:
+            for it in calls(size, getattr(torch, dtype), kernels):
+                made = [tensor for tensor in listed(it.call()) if isinstance(tensor, torch.Tensor)]
+                bytes = sum(tensor.nbytes for tensor in (*it.given, *it.changed, *made))
+                rate = bytes / seconds(it.call, sum(tensor.nbytes for tensor in made))
+                found.append(
+                    {"operation": it.operation, "strided": it.strided, "bytes": bytes, "bytes_per_second": rate}
+                )
+    return found
+
+
+def calls(size: int, dtype: Any, kernels: Any) -> Iterator[Call]:
+    """Every operation on tensors of so many bytes."""
+    import torch
+
+    aten = torch.ops.aten
+    rows = max(1, size // (COLUMNS * dtype.itemsize))
+    x, y = (torch.randn(rows, COLUMNS).to(dtype) for _ in range(2))
+    scale, shift = torch.ones(COLUMNS, dtype=dtype), torch.zeros(COLUMNS, dtype=dtype)
+    heads, others = (each.view(1, rows, COLUMNS // HEAD, HEAD).transpose(1, 2) for each in (x, y))
+    halves = (heads[..., : HEAD // 2], others[..., HEAD // 2 :])
+    wide = torch.empty(rows, COLUMNS)
+    narrow = x.bfloat16()
+    numbers = torch.randperm(rows)
+    mean, deviation = aten.native_layer_norm(x, [COLUMNS], scale, shift, 1e-5)[1:]
+    yield Call("add", False, lambda: x + y, (x, y))
+    yield Call("mul", False, lambda: x * y, (x, y))
+    yield Call("pow", False, lambda: x.pow(2), (x,))
+    yield Call("fill", False, lambda: torch.zeros_like(x), (x,))
+    yield Call("copy", False, lambda: x.clone(), (x,))
+    yield Call("convert", False, lambda: wide.copy_(narrow), (narrow,), (wide,))
+    yield Call("sum", False, lambda: x.sum(-1), (x,))
+    yield Call("cat", False, lambda: torch.cat([x, y]), (x, y))
+    yield Call("index_select", False, lambda: x.index_select(0, numbers), (x,))
+    yield Call("index_add", False, lambda: y.index_add_(0, numbers, x), (x, y), (y,))
+    yield Call("add", True, lambda: heads + others, (heads, others))
+    yield Call("mul", True, lambda: heads * others, (heads, others))
+    yield Call("copy", True, lambda: heads.contiguous(), (heads,))
+    yield Call("cat", True, lambda: torch.cat(halves, -1), halves)
+    yield Call("silu", False, lambda: torch.nn.functional.silu(x), (x,))
+    yield Call("silu_backward", False, lambda: aten.silu_backward(y, x), (y, x))
+    yield Call("gelu", False, lambda: torch.nn.functional.gelu(x), (x,))
+    yield Call("gelu_backward", False, lambda: aten.gelu_backward(y, x), (y, x))
+    yield Call("tanh", False, lambda: x.tanh(), (x,))
+    yield Call("exp", False, lambda: x.exp(), (x,))
+    yield Call("_softmax", False, lambda: x.softmax(-1), (x,))
+    yield Call("native_layer_norm", False, lambda: aten.native_layer_norm(x, [COLUMNS], scale, shift, 1e-5), (x,))
+    yield Call(
+        "native_layer_norm_backward",
+        False,
+        lambda: aten.native_layer_norm_backward(y, x, [COLUMNS], mean, deviation, scale, shift, [True] * 3),
+        (y, x),
+    )
+    if kernels is not None:
+        yield from loss_calls(kernels, x)
+
+
+def loss_calls(kernels: Any, logits: Tensor) -> Iterator[Call]:
+    """`logits` stay as they are in size, though not in value."""
+    import torch
+
+    rows = len(logits)
+    labels = torch.zeros(rows, dtype=torch.int64)
+    maximum, log_sum = torch.full((rows,), 8.0), torch.full((rows,), 8.0)
+    sums, gold = torch.zeros(rows), torch.zeros(rows)
+    made = logits.clone()
+    yield Call("loss_stats", False, lambda: kernels.loss_stats(logits, 0, labels, maximum, sums, gold), (logits,))
+    yield Call(
+        "loss_gradient",
+        False,
+        lambda: kernels.loss_gradient(made, 0, labels, maximum, log_sum, 1.0),
+        (made,),
+        (made,),
+    )
+
+
+def call_seconds(dtype: str) -> float:
+    """Of an operation on next to nothing, as a module of a layer calls it."""
+    import torch
+
+    x, module = torch.ones(1, 8, dtype=getattr(torch, dtype)).requires_grad_(), torch.nn.SiLU()
+    return seconds(lambda: module(x), 0)
+
+
+def seconds(call: Callable[[], Any], made: int) -> float:
+    """The median of a call's. `made`: bytes of its results."""
+    held: deque[Any] = deque(maxlen=max(1, SPREAD // made) if made else 1)
+    for _ in range(min(held.maxlen or 1, 1 << 10)):
+        held.append(call())
+    taken: list[float] = []
+    began = time.perf_counter()
+    while len(taken) < LEAST or time.perf_counter() - began < SECONDS:
+        before = time.perf_counter()
+        held.append(call())
+        taken.append(time.perf_counter() - before)
+    return sorted(taken)[len(taken) // 2]
+
+
+def listed(value: Any) -> tuple[Any, ...]:
+    return tuple(value) if isinstance(value, tuple | list) else (value,)

@@ -1,0 +1,255 @@
+"""What PyTorch's part of a step does, operation by operation: a dry run over shapes alone, that computes nothing.
+
+The stream's own code runs on a narrow copy of the model as in a dry run (`dry_run`), on tensors that have shapes and no
+bytes (PyTorch's FakeTensorMode, which runs every operation's rule of shapes). Written down are the products, attention
+and the bytes that everything else touches, by kind of pass; how far the heap would grow (`heap`); and what autograd
+saves of a layer, by the hooks that keep it in a run (`saved`). With the rates of a machine's profile this says of that
+machine what a dry run measures here (the engine's plan/operations.h).
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import _disable_current_modes
+
+from spillway.model import quick_dry_run, saved_profile
+from spillway.model.describe import WorkSize, describe
+from spillway.model.dry_run import BRIEF_SLACK, BYTES_PER_TOKEN, KINDS, SLACK, narrow_of_its_kind, sample
+from spillway.model.heap import Heap
+from spillway.model.recorder import Operations, Recorder, largest
+from spillway.model.saved import RECOMPUTE_ALL
+from spillway.model.saved_profile import SavedProfile
+from spillway.model.source import text_config
+from spillway.model.stream import Stream
+from spillway.model.timed_engine import TimedEngine
+from spillway.model.token_tiles import ALL_AT_ONCE, TokenTiles
+
+if TYPE_CHECKING:
+    from spillway.model.batch import WorkShape
+    from spillway.model.meta_model import MetaModel
+    from spillway.model.microbatch import Work
+    from spillway.model.passage import Passage
+    from spillway.model.plain_engine import PlainPass
+
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_experts_per_layer")
+OUTSIDE = "between"  # of passes
+ONCE = "once"  # for all micro-batches of a step
+KEPT = saved_profile.KINDS
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Trace:
+    passes: Json  # as plan/operations.h reads them
+    bytes: int  # of temporaries at their peak, holes of the heap among them
+    tokens: int
+
+
+@dataclass(frozen=True)
+class StepTrace:
+    """What a described machine's plan is told of PyTorch's part of a step."""
+
+    whole: Trace  # of the largest micro-batch
+    half: Trace  # of one with rows of half the length
+    few: Trace  # of one that is measured first of all
+    kept_bytes: int  # that a step has for every micro-batch beyond the first
+    saved: SavedProfile
+
+    def work(self) -> Json:
+        """See plan/described.h; `slack` as a plan on the machine itself has it, from `run.profiled` on."""
+        more = max(1, self.whole.tokens - self.half.tokens)
+        return {
+            "passes": self.whole.passes,
+            "bytes": self.whole.bytes + self.kept_bytes,
+            "per_token": max(0, self.whole.bytes - self.half.bytes) / more,
+            "slack": 1 + SLACK,
+            "brief_slack": 1 + SLACK + BRIEF_SLACK,
+            "few": {
+                "tokens": self.few.tokens,
+                "passes": self.few.passes,
+                "most_seconds": quick_dry_run.AS_A_RUN / quick_dry_run.REPEATS,
+            },
+        }
+
+
+def trace_step(
+    meta_model: MetaModel,
+    compute_dtype: str,
+    shape: WorkShape,
+    unneeded: Collection[str],
+    not_kept: str = "",
+    tiles: TokenTiles = ALL_AT_ONCE,
+) -> StepTrace:
+    """Of the largest micro-batch of `shape`, rows one by one. `not_kept`: why no layer may keep what autograd saves.
+    `tiles`: what runs in tiles of tokens.
+    Raises whatever a model's code raises that asks for values."""
+    small = narrow_of_its_kind(meta_model, not not_kept, shape.virtual_ranks)
+    tracer = Tracer(small, compute_dtype, shape, unneeded, tiles)
+    rows, length = quick_dry_run.shapes(shape.batch, shape.length)[0]
+    few = tracer.trace(rows, length)
+    half = tracer.trace(shape.batch, max(1, shape.length // 2))
+    whole = tracer.trace(shape.batch, shape.length, again=True)
+    saved = SavedProfile(why=not_kept)
+    if not not_kept:
+        passes, saved = tracer.saved(shape.batch, shape.length)
+        whole.passes.update(passes)
+    kept = (shape.micro_batches - 1) * whole.tokens * BYTES_PER_TOKEN
+    return StepTrace(whole, half, few, kept, saved)
+
+
+class Tracer:
+    """A stream over a narrow copy of the model, and the heap that its steps share."""
+
+    def __init__(
+        self, small: MetaModel, compute_dtype: str, shape: WorkShape, unneeded: Collection[str], tiles: TokenTiles
+    ) -> None:
+        self._small, self._shape, self._unneeded, self._tiles = small, shape, unneeded, tiles
+        tokens = shape.batch * shape.length
+        self._description = describe(small, WorkSize(1, tokens), compute_dtype)
+        self._heap = Heap()
+        config = text_config(small.config)
+        self._experts = largest(vars(config).items(), EXPERTS)
+
+    def trace(self, rows: int, length: int, again: bool = False) -> Trace:
+        """`again`: the heap is that of a second step."""
+        work = sample(self._small, rows, length, False)
+        with self._opened() as (stream, engine):
+            stream.step(work, {}, 0)
+            passes = {kind: engine.told(kind) for kind in (*KINDS, OUTSIDE)}
+            if again:
+                stream.step(work, {}, 0)
+        return Trace(passes, self._heap.most, rows * length)
+
+    def saved(self, rows: int, length: int) -> tuple[Json, SavedProfile]:
+        """Of a step in which layers keep what autograd saves of them: their passes, and the bytes."""
+        choice = saved_profile.keep_all(self._small)
+        if not choice.stages:
+            return {}, SavedProfile(why=saved_profile.NOT_ALONE)
+        work = sample(self._small, rows, length, False)
+        with self._opened() as (stream, engine):
+            stream.saved, engine.kept_blocks = choice, frozenset(place + 1 for place in choice.stages)
+            stream.step(work, {}, 0)
+            kept = stream.last_saved.kept
+            passes = {kind: engine.told(kind) for kind in KEPT}
+            stream.saved = RECOMPUTE_ALL
+        if not kept:
+            return {}, SavedProfile(why=saved_profile.SHARING)
+        return passes, SavedProfile(max(kept.values()) / work.tokens * (1 + saved_profile.SLACK))
+
+    @contextmanager
+    def _opened(self) -> Iterator[tuple[TracedStream, TracedEngine]]:
+        """Inside nothing is computed."""
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            several = self._shape.micro_batches * self._tiles.of(self._shape.batch * self._shape.length) > 1
+            engine = TracedEngine(self._description, several)
+            engine.keep_weights()
+            stream = TracedStream(self._small, engine, 0, self._unneeded, tiles=self._tiles)
+            recorder = Recorder(self._heap, engine.operations, self._experts)
+            engine.recorder = recorder
+            try:
+                with recorder:
+                    yield stream, engine
+            finally:
+                stream.close()
+
+
+class TracedStream(Stream):
+    """What layers are given besides the hidden state is made of positions, and is made."""
+
+    def _passages(self, work: Work) -> list[Passage]:
+        with _disable_current_modes():
+            return super()._passages(work)
+
+
+class TracedEngine(TimedEngine):
+    """Keeps what passes ask of PyTorch, by kind of pass. What a run's engine computes itself it only counts."""
+
+    def __init__(self, description: Json, several: bool) -> None:
+        super().__init__(description, several, None)
+        self.recorder: Recorder | None = None
+        self._converting = False
+        self._done: dict[str, Operations] = defaultdict(Operations)
+        self._counted: Counter[str] = Counter()
+
+    def operations(self) -> Operations:
+        """Where what is asked for now belongs."""
+        kind = self._kind() + self._pass.kind if self._pass.kind != "end" else OUTSIDE
+        return self._done[kind + ONCE if self._converting else kind]
+
+    def told(self, kind: str) -> Json:
+        """Of one pass of that kind on average."""
+        count = max(1, self._counted[kind])
+        return {"each": json_of(self._done[kind], count), "once": json_of(self._done[kind + ONCE], count)}
+
+    def begin_step(self, *arguments: Any, **keywords: Any) -> None:
+        self._done.clear()
+        self._counted.clear()
+        super().begin_step(*arguments, **keywords)
+
+    def next_pass(self) -> PlainPass:
+        self._converting = True
+        try:
+            return super().next_pass()
+        finally:
+            self._converting = False
+
+    def end_pass(self) -> None:
+        self._counted[self._kind() + self._pass.kind] += 1
+        super().end_pass()
+
+    def loss_stats(self, logits: Any, *_: Any) -> None:
+        self._count("loss_stats", [logits], [])
+
+    def loss_gradient(self, logits: Any, *_: Any) -> None:
+        self._count("loss_gradient", [logits], [logits])
+
+    def learns_projectors(self, tensor: int) -> bool:
+        return False
+
+    def compress(self, tensor: int, side: int, tokens: torch.Tensor, out: torch.Tensor) -> None:
+        self._count("compress", [tokens], [out])
+
+    def signs(self, tensor: int, out: torch.Tensor) -> None:
+        return
+
+    def sample(self, tensor: int, values: torch.Tensor) -> None:
+        return
+
+    def end_step(self, update: dict[str, float]) -> dict[str, float]:
+        return {}
+
+    def _count(self, name: str, given: list[Any], made: list[Any]) -> None:
+        assert self.recorder is not None
+        self.recorder.note(name, True, given, made)
+
+    def _map(self, size: int, touch: bool = True) -> torch.Tensor:
+        return torch.empty(size, dtype=torch.uint8)
+
+    def _forget(self, block_pass: PlainPass) -> None:
+        return
+
+
+def json_of(found: Operations, count: int) -> Json:
+    return {
+        "products": [
+            {"product": which, "tokens": tokens, "inner": inner, "outer": outer, "calls": calls / count}
+            for (which, tokens, inner, outer), calls in found.products.items()
+        ],
+        "attention": [
+            {"tokens": tokens, "head_size": size, "operations": operations, "backward": backward, "calls": n / count}
+            for (tokens, size, operations, backward), n in found.attention.items()
+        ],
+        "elements": [
+            {"operation": name, "strided": strided, "bytes": bytes, "calls": calls / count}
+            for (name, strided, bytes), calls in found.elements.items()
+        ],
+        "calls": found.calls / count,
+    }

@@ -1,0 +1,82 @@
+#include "spillway/plan/operations.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+namespace spillway::plan {
+namespace {
+
+using nlohmann::json;
+
+machine::ComputeProfile measured() {
+  machine::ComputeProfile out{.dtype = "fp32"};
+  out.products = {{64, 64, 64, 1e9, 5e8, 2.5e8}};
+  out.attention = {
+      {.tokens = 128, .forward_flops_per_second = 1e9, .backward_flops_per_second = 5e8, .head_size = 64},
+      {.tokens = 128, .forward_flops_per_second = 4e9, .backward_flops_per_second = 2e9, .head_size = 128}};
+  out.elementwise_bytes_per_second = 1e6;
+  out.operations = {{"mul", false, 1000, 1e6}, {"mul", false, 100000, 1e8}, {"mul", true, 1000, 5e5}};
+  out.call_seconds = 1e-3;
+  out.libraries_bytes = 7 * MiB;
+  return out;
+}
+
+ComputeRates rates() {
+  machine::Profile profile;
+  profile.machine = "a test";
+  profile.compute = {measured()};
+  return ComputeRates::of_processors(profile, state::ComputeType::fp32);
+}
+
+json pass(double calls = 0) {
+  return {{"products", json::array()}, {"attention", json::array()}, {"elements", json::array()}, {"calls", calls}};
+}
+
+TEST(OperationRates, LieBetweenTheSizesThatWereMeasured) {
+  const auto found = rates();
+  EXPECT_TRUE(found.knows_operations());
+  EXPECT_EQ(found.libraries_bytes(), 7 * MiB);
+  EXPECT_DOUBLE_EQ(found.operation_seconds("mul", false, 1000), 1e-3);
+  EXPECT_DOUBLE_EQ(found.operation_seconds("mul", false, 10), 1e-5) << "smaller ones have the rate of the smallest";
+  EXPECT_DOUBLE_EQ(found.operation_seconds("mul", false, 1e6), 1e-2) << "larger ones that of the largest";
+  EXPECT_NEAR(found.operation_seconds("mul", false, 1e4), 1e4 / 1e7, 1e-9);
+  EXPECT_DOUBLE_EQ(found.operation_seconds("mul", true, 1000), 2e-3);
+  EXPECT_DOUBLE_EQ(found.operation_seconds("unheard_of", false, 2e6), 2) << "as operations on each element";
+  machine::Profile plain;
+  plain.compute_flops_per_second = 1e9;
+  EXPECT_FALSE(ComputeRates::of_processors(plain, state::ComputeType::fp32).knows_operations());
+}
+
+TEST(OperationRates, AttentionIsThatOfTheNearestRowsAndHeads) {
+  EXPECT_DOUBLE_EQ(rates().attention(128, false, 64), 1e9);
+  EXPECT_DOUBLE_EQ(rates().attention(128, true, 128), 2e9);
+  const auto between = rates().attention(128, false, 96);
+  EXPECT_TRUE(between > 1e9 && between < 4e9) << between;
+}
+
+TEST(Operations, APassIsItsOperationsOneAfterTheOther) {
+  auto forward = pass(3);
+  forward["products"] = {{{"product", "forward"}, {"tokens", 64}, {"inner", 64}, {"outer", 64}, {"calls", 2}},
+                         {{"product", "weight"}, {"tokens", 64}, {"inner", 64}, {"outer", 64}, {"calls", 1}}};
+  forward["attention"] = {
+      {{"tokens", 128}, {"head_size", 64}, {"operations", 1e6}, {"backward", true}, {"calls", 0.5}}};
+  forward["elements"] = {{{"operation", "mul"}, {"strided", false}, {"bytes", 1000}, {"calls", 4}}};
+  auto once = pass();
+  once["elements"] = {{{"operation", "convert"}, {"strided", false}, {"bytes", 1e6}, {"calls", 1}}};
+  const auto passes = parse_operations({{"forward", {{"each", forward}, {"once", once}}}});
+  const double product = 2.0 * 64 * 64 * 64;
+  const double each = 2 * product / 1e9 + product / 2.5e8 + 0.5 * 1e6 / 5e8 + 4 * 1e-3 + 3 * 1e-3;
+  EXPECT_NEAR(seconds_of(passes, "forward", 1, rates()), each + 1, 1e-9);
+  EXPECT_NEAR(seconds_of(passes, "forward", 3, rates()), 3 * each + 1, 1e-9) << "weights are converted once";
+  EXPECT_EQ(seconds_of(passes, "tail_forward", 3, rates()), 0);
+}
+
+TEST(Operations, WhatIsNoTraceIsRefused) {
+  EXPECT_ANY_THROW(static_cast<void>(parse_operations({{"forward", {{"each", pass()}}}})));
+  EXPECT_ANY_THROW(static_cast<void>(parse_operations({{"forward", 3}})));
+}
+
+}  // namespace
+}  // namespace spillway::plan

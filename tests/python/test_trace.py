@@ -1,0 +1,139 @@
+"""A step's trace over shapes alone, beside the same step that computes: what autograd saves, what lies in the heap, and
+which operations there are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+
+from hf_models import tiny_config
+from spillway.model import saved_profile
+from spillway.model.batch import WorkShape
+from spillway.model.building import build
+from spillway.model.describe import WorkSize, describe
+from spillway.model.dry_run import fill, narrow_of_its_kind, sample
+from spillway.model.heap import Heap
+from spillway.model.meta_model import MetaModel
+from spillway.model.recorder import Operations, Recorder
+from spillway.model.stream import Stream
+from spillway.model.timed_engine import TimedEngine
+from spillway.model.trace import trace_step
+
+ROWS, LENGTH = 2, 48
+TOKENS = ROWS * LENGTH
+SHAPE = WorkShape(1, ROWS, LENGTH, 0, 0)
+EXPERTS = {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+KINDS: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "qwen2": {"tied": False},
+    "qwen3": {},
+    "gemma2": {"sliding_window": 16},
+    "gemma3_text": {"sliding_window": 16},
+    "gpt2": {"n_embd": 32, "n_layer": 3, "n_head": 4, "n_inner": 48, "n_positions": 64},
+    "mistral": {"sliding_window": 16},
+    "mixtral": EXPERTS,
+    "qwen3_moe": EXPERTS,
+}
+DENSE = [kind for kind in KINDS if KINDS[kind] is not EXPERTS]
+
+
+def meta_model(kind: str, dtype: torch.dtype = torch.float32) -> MetaModel:
+    return build(tiny_config(kind, **KINDS[kind]), dtype)
+
+
+@contextmanager
+def computing(small: MetaModel, dtype: str) -> Iterator[tuple[Stream, TimedEngine]]:
+    """The stream of a dry run, over weights."""
+    engine = TimedEngine(describe(small, WorkSize(1, TOKENS), dtype), False, None)
+    fill(engine)
+    stream = Stream(small, engine, 0)
+    yield stream, engine
+    stream.close()
+
+
+def really(model: MetaModel, dtype: str = "fp32") -> tuple[Heap, Operations, float]:
+    """Of a step that computes: its heap, its operations, and the bytes that a layer keeps of each token."""
+    small = narrow_of_its_kind(model, True)
+    heap, found = Heap(), Operations()
+    work = sample(small, ROWS, LENGTH, False)
+    with computing(small, dtype) as (stream, engine):
+        with Recorder(heap, lambda: found, None):
+            stream.step(work, {}, 0)
+        choice = saved_profile.keep_all(small)
+        stream.saved, engine.kept_blocks = choice, frozenset(place + 1 for place in choice.stages)
+        stream.step(work, {}, 0)
+        kept = max(stream.last_saved.kept.values()) / TOKENS * (1 + saved_profile.SLACK)
+    return heap, found, kept
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_autograd_saves_of_a_layer_is_known_without_computing(kind: str) -> None:
+    expected = really(meta_model(kind))[2]
+    found = trace_step(meta_model(kind), "fp32", SHAPE, ()).saved
+    assert found.why == ""
+    # Experts are asked by as many tokens each, and are not in a step that computes.
+    assert found.token_bytes == pytest.approx(expected, rel=1e-9 if kind in DENSE else 0.15)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_working_set_is_that_of_a_step_that_computes(kind: str) -> None:
+    heap, _, _ = really(meta_model(kind))
+    found = trace_step(meta_model(kind), "fp32", SHAPE, ())
+    assert found.whole.bytes == pytest.approx(heap.most, rel=0.1 if kind in DENSE else 0.25)
+    assert 0 < found.half.bytes < found.whole.bytes
+    assert found.few.tokens <= 64
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_products_are_those_of_a_step_that_computes(kind: str) -> None:
+    _, real, _ = really(meta_model(kind))
+    passes = trace_step(meta_model(kind), "fp32", SHAPE, (), "nobody asks").whole.passes
+    traced = [product for traced in passes.values() for product in traced["each"]["products"]]
+    shapes = {(it["product"], it["tokens"], it["inner"], it["outer"]) for it in traced}
+    assert shapes == set(real.products)
+    forward = passes["forward"]["each"]
+    assert sum(it["calls"] for it in forward["products"]) == (7 if kind == "llama" else 4)
+    assert [it["backward"] for it in forward["attention"]] == [False]
+    backward = passes["backward"]["each"]
+    assert {it["backward"] for it in backward["attention"]} == {False, True}
+    assert sum(it["calls"] for it in backward["products"]) == 3 * sum(it["calls"] for it in forward["products"])
+
+
+def test_linear_layers_that_backward_need_not_compute_are_not_there() -> None:
+    whole, less = (
+        trace_step(meta_model("llama"), "fp32", SHAPE, unneeded).whole.passes["backward"]["each"]["products"]
+        for unneeded in ((), ("mlp.down_proj",))
+    )
+    assert sum(it["calls"] for it in whole) - sum(it["calls"] for it in less) == 1
+
+
+def test_narrow_weights_are_converted_once_for_all_micro_batches() -> None:
+    wide = build(tiny_config("llama"), torch.float32, torch.bfloat16)
+    passes = trace_step(wide, "fp32", SHAPE, ()).whole.passes
+    for kind in ("forward", "backward", "kept_forward", "kept_backward", "head_loss", "head_gradient"):
+        (found,) = passes[kind]["once"]["elements"]
+        assert found["operation"] == "convert" and found["bytes"] > 0, kind
+
+
+def test_a_layer_that_keeps_does_not_compute_again() -> None:
+    passes = trace_step(meta_model("llama"), "fp32", SHAPE, ()).whole.passes
+    counts = {kind: sum(it["calls"] for it in traced["each"]["products"]) for kind, traced in passes.items()}
+    assert counts["kept_forward"] == counts["forward"] == 7
+    assert counts["backward"] - counts["kept_backward"] == 7
+
+
+def test_no_bytes_are_taken_for_a_model_that_nobody_could_hold() -> None:
+    """A layer of 405 billion parameters' width, 32 thousand tokens."""
+    from spillway.machine import process_memory
+
+    sizes = {"hidden_size": 16384, "intermediate_size": 53248, "num_attention_heads": 128, "head_dim": 128}
+    large = build(tiny_config("llama", **sizes, max_position_embeddings=32768), torch.float32, torch.bfloat16)
+    with process_memory.PeakWatch() as watch:
+        before = process_memory.resident()
+        found = trace_step(large, "fp32", WorkShape(1, 1, 32768, 0, 0), ())
+    assert watch.bytes - before < 1 << 28
+    assert found.whole.bytes > 10 << 30 and found.saved.token_bytes > 1e6
