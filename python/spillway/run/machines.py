@@ -173,7 +173,9 @@ def traced(config: Config, found: Verified, tell: Tell = lambda _: None) -> Step
     from spillway.model.trace import trace_step
 
     rows = config.per_device_train_batch_size * config.rows_each
-    shape = WorkShape(config.gradient_accumulation_steps, rows, config.max_length, 0, 0)
+    shape = WorkShape(
+        config.gradient_accumulation_steps, rows, config.max_length, 0, 0, virtual_ranks=config.virtual_ranks
+    )
     not_kept = "activation_recompute all" if config.activation_recompute == "all" else found.not_kept
     try:
         return trace_step(found.spec.meta_model, config.compute_dtype, shape, found.unneeded, not_kept, found.tiles)
