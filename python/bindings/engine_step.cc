@@ -55,7 +55,8 @@ struct PyPass {
   std::string kind = "end";
   std::size_t block = 0, slice = 0;
   std::uint64_t first_row = 0, rows = 0;
-  std::uint64_t weights = 0, input = 0, output = 0, hidden_gradient = 0, accumulator = 0;
+  std::uint64_t weights = 0, input = 0, output = 0, hidden_gradient = 0, accumulator = 0, spilled = 0;
+  std::uint64_t spilled_bytes = 0;
 };
 
 PyPass convert(const Engine& engine, const spillway::BlockPass& pass) {
@@ -64,10 +65,18 @@ PyPass convert(const Engine& engine, const spillway::BlockPass& pass) {
   const auto offset = [&](const void* at) {
     return at == nullptr ? 0 : static_cast<std::uint64_t>(static_cast<const std::byte*>(at) - base);
   };
-  return {kind_name(pass.kind),    pass.block,          pass.slice,
-          pass.first_row,          pass.rows,           offset(pass.weights),
-          offset(pass.input),      offset(pass.output), offset(pass.hidden_gradient),
-          offset(pass.accumulator)};
+  return {kind_name(pass.kind),
+          pass.block,
+          pass.slice,
+          pass.first_row,
+          pass.rows,
+          offset(pass.weights),
+          offset(pass.input),
+          offset(pass.output),
+          offset(pass.hidden_gradient),
+          offset(pass.accumulator),
+          offset(pass.spilled),
+          pass.spilled_bytes};
 }
 
 /// Hyperparameters by name, and "max_grad_norm".
@@ -240,7 +249,9 @@ void bind_engine_step(nb::module_& module, PyEngine& engine) {
       .def_ro("input", &PyPass::input)
       .def_ro("output", &PyPass::output)
       .def_ro("hidden_gradient", &PyPass::hidden_gradient)
-      .def_ro("accumulator", &PyPass::accumulator);
+      .def_ro("accumulator", &PyPass::accumulator)
+      .def_ro("spilled", &PyPass::spilled)
+      .def_ro("spilled_bytes", &PyPass::spilled_bytes);
   bind_passes(engine);
   bind_gradients(engine);
   bind_reduced(engine);

@@ -18,6 +18,8 @@ class BlockPass:
     hidden_gradient: int  # backward: [tokens, hidden] compute type: d loss / d output on entry, d input on exit;
     # embedding_backward: d loss / d output
     accumulator: int  # head_gradient and the first backward: [tokens, hidden] fp32 scratch; else 0
+    spilled: int  # of a layer that spills: forward: where what autograd saves is put; backward: where it lies again
+    spilled_bytes: int  # there are so many; 0: the layer does not spill
 
 class Engine:
     """One run's state on its tiers and the schedule that moves it.
@@ -39,8 +41,10 @@ class Engine:
     true: the caller keeps the logits of as many slices of the head as "kept_logits" of the plan), "saved_activations":
     {"blocks": [numbers of blocks whose layers can keep what autograd saves of them from forward to backward],
     "token_bytes": that one of them keeps of each token of a step, "on_device": bool (there; else in DRAM), "layers": of
-    the model, "keep": layers that are to keep (null: as many as is fastest), "why": not all can, in words} (the caller
-    keeps those of "saved_activations" of the plan), "placement": {...},
+    the model, "keep": layers that are not to recompute (null: as many as is fastest), "why": not all can, in words,
+    "spill": "never", "auto" or "all" (never; of layers that do not recompute), "spilled_token_bytes",
+    "graph_token_bytes": what one that spills moves of each token, and what it keeps all the same} (the caller keeps
+    and spills as "saved_activations" of the plan says), "placement": {...},
     "storage": [{"directory" or "device", "capacity": bytes, "endurance": bytes that may be written to it in its life
     (absent: as a usual drive), "far": bool (false; true: its drive is by another NUMA node than the device, so that
     of equals the others come first), "node": that NUMA node}], "near": the NUMA node of the device, "nodes":

@@ -29,6 +29,11 @@ Field field_of(plan::ObjectKind kind) {
   }
 }
 
+/// The number by which the store knows it.
+std::size_t subject_of(const plan::Schedule& schedule, const Task& task) {
+  return field_of(task.what.kind) == Field::activation ? schedule.activation(task.what) : task.what.index;
+}
+
 }  // namespace
 
 Executor::Executor(const plan::Schedule& schedule, std::byte* arena, Store* store, UpdateWork& work, UpdateCores cores,
@@ -336,7 +341,7 @@ void Executor::launch_transfer(const Start& start, const Task& task) {
   const auto& memory = task.memory();
   store_->start({.direction = traits(task.lane).fetches ? storage::Direction::read : storage::Direction::write,
                  .field = field_of(task.what.kind),
-                 .subject = task.what.index,
+                 .subject = subject_of(schedule_, task),
                  .memory = arena_ + schedule_.buffers[memory.buffer].offset + memory.offset,
                  .bytes = task.bytes,
                  .version = updates ? mode.updated : mode.step,

@@ -76,6 +76,8 @@ BlockPass Passes::describe(const plan::Pass& pass) const {
   out.output = at(pass.output);
   out.hidden_gradient = hidden_gradient(pass);
   out.accumulator = accumulator(pass);
+  out.spilled = at(pass.spilled);
+  if (pass.spilled != kNone) out.spilled_bytes = schedule_.buffers[pass.spilled].bytes;
   const auto& block = layout_.blocks()[pass.block];
   if (block.role == state::BlockRole::layer) return out;
   const auto& chunk = layout_.chunks()[block.first_chunk + pass.slice];

@@ -57,11 +57,10 @@ Store::Store(const plan::Plan& plan, const plan::Description& description, const
   for (const auto field : {Field::grad, Field::rows}) {
     for (const auto& it : objects_[static_cast<std::size_t>(field)]) gradient_places_ += it.places.size();
   }
-  const auto& boundaries = plan.residency.boundaries;
-  objects_[static_cast<std::size_t>(Field::activation)].resize(boundaries.size());
-  const auto bytes = round_up(description.boundary_bytes(), storage::kTransferAlignment);
-  for (std::size_t i = 0; i < boundaries.size(); ++i) {
-    if (!boundaries[i].home.in_memory() && bytes > 0) add(Field::activation, i, bytes, text("input of layer ", i));
+  const auto& activations = plan.schedule.activations;
+  for (std::size_t i = 0; i < activations.size(); ++i) {
+    const auto& [what, bytes] = activations[i];
+    add(Field::activation, i, bytes, text(traits(what.kind).on_path, " ", what.index));
   }
 }
 

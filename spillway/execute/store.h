@@ -1,4 +1,4 @@
-// Field groups and boundary activations on the paths, by number, wherever the pool has put them last.
+// Field groups and activations on the paths, by number, wherever the pool has put them last.
 //
 // A write takes new places. What it replaces is given back first when nothing here has to survive the run; what the
 // journal of a durable run was told of is its own until it releases it.
@@ -31,7 +31,7 @@ class Store {
   struct Transfer {
     storage::Direction direction = storage::Direction::read;
     Field field = Field::weight;
-    std::size_t subject = 0;  ///< chunk; boundary of activations; part of the sparse embedding gradient
+    std::size_t subject = 0;  ///< chunk; number in Schedule::activations; part of the sparse gradient
     std::byte* memory = nullptr;
     Bytes bytes = 0;
     std::uint64_t version = 0;  ///< of a write: the step that it is of

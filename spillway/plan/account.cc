@@ -73,8 +73,8 @@ void count_classes(const Problem& problem, Plan& plan) {
 
 /// What the same plan would write and take if its steps were not durable.
 void count_durability(const Problem& problem, Plan& plan) {
-  auto without = make_schedule(problem.description, problem.layout, plan.residency, plan.lookahead);
-  set_saved(without, plan.keeping);
+  auto without =
+      make_schedule(problem.description, problem.layout, plan.residency, plan.lookahead, {}, problem.saved());
   static_cast<void>(lay_out(without));
   if (problem.budget.device) static_cast<void>(lay_out(without, TierKind::device));
   plan.durable_per_step = plan.written_per_step - std::min(plan.written_per_step, traffic_of(without).written);
@@ -102,7 +102,8 @@ void count_early(Plan& plan) {
 
 void account_for_paths(const Problem& problem, Plan& plan) {
   const auto& [description, layout, budget, rates, durability, keeping] = problem;
-  auto need = budget.has_path() ? storage_need(description, layout, plan.residency, durability, budget.checkpoints)
+  auto need = budget.has_path() ? storage_need(description, layout, plan.residency, plan.schedule.activations,
+                                               durability, budget.checkpoints)
                                 : StorageNeed{};
   if (need.bytes() > 0) plan.path_overhead = budget.superblock;
   if (durability != Durability::none) plan.path_overhead += budget.records;

@@ -145,6 +145,14 @@ struct FileSystem {
 enum class Saved : std::uint8_t {
   recompute,  ///< they are let go, and backward computes them again from the boundary activation
   keep,       ///< they stay in the memory that the layer computes in
+  spill,      ///< they go to a path behind forward, and come back ahead of backward; or lie on a later tier meanwhile
+};
+
+/// What of the layers that do not recompute may spill.
+enum class Spill : std::uint8_t {
+  never,
+  automatic,  ///< as many as is fastest by simulation, or as it takes to have room
+  all,
 };
 
 /// The layers that can keep what autograd saves of them, and what that takes: the caller's memory, beside the arena.
@@ -155,6 +163,9 @@ struct SavedActivations {
   std::uint64_t layers = 0;                ///< of the model, those that cannot keep included
   std::optional<std::uint64_t> keep = {};  ///< layers that are to keep; empty: as many as is fastest by simulation
   std::string why = {};                    ///< why there are none that can, or not all, in words; empty: nobody said
+  Spill spill = Spill::never;
+  double spilled_token_bytes = 0;  ///< that move of each token where one of them spills; 0: none can
+  double graph_token_bytes = 0;    ///< that one which spills keeps in memory of each token all the same
 };
 
 /// Budgets in bytes.
@@ -228,6 +239,7 @@ struct Rates {
   double between = 0;                          ///< once a step: prologue, embedding, hand-over
   double to_device = 0, from_device = 0;       ///< bytes per second of the device's link, both at once
   double copy_latency = 0;                     ///< seconds that a copy takes beside its bytes
+  double copy = 0;                             ///< bytes per second within DRAM, one thread
   double device_update = 0;                    ///< elements per second of the update on the device
 
   /// Elements per second of this many threads, where memory is one node.

@@ -153,6 +153,7 @@ nlohmann::json with_a_gib_more(const FitRequest& request) {
   const auto plan = plan_alone(request.description, request.description.layout(), budget, request.rates);
   return {{"tier", there ? "device" : "dram"},
           {"keep", plan.keeping.size()},
+          {"spill", plan.spilling.size()},
           {"predicted_step_seconds", plan.prediction.step_seconds}};
 }
 

@@ -153,13 +153,23 @@ std::optional<Bytes> endurance_of(const json& path) {
   return found > 0 ? std::optional<Bytes>(found) : std::nullopt;
 }
 
+Spill parse_spill(const std::string& name) {
+  if (name == "never") return Spill::never;
+  if (name == "auto") return Spill::automatic;
+  if (name == "all") return Spill::all;
+  throw Error(ErrorCode::bad_input, text("saved_activations: spill is ", name, "; known: never, auto, all"));
+}
+
 /// Empty: nobody said.
 SavedActivations parse_saved(const json& object) {
   SavedActivations out{.blocks = get<std::vector<std::uint32_t>>(object, "blocks", std::vector<std::uint32_t>{}),
                        .token_bytes = rate(object, "token_bytes", 0),
                        .on_device = get<bool>(object, "on_device", false),
                        .layers = count(object, "layers", 0),
-                       .why = get<std::string>(object, "why", "")};
+                       .why = get<std::string>(object, "why", ""),
+                       .spill = parse_spill(get<std::string>(object, "spill", "never")),
+                       .spilled_token_bytes = rate(object, "spilled_token_bytes", 0),
+                       .graph_token_bytes = rate(object, "graph_token_bytes", 0)};
   if (const auto keep = object.find("keep"); keep != object.end() && !keep->is_null()) out.keep = count(object, "keep");
   return out;
 }
@@ -322,6 +332,7 @@ Rates parse_rates(const std::string& input, const machine::Profile& profile) {
   out.update_cores = static_cast<unsigned>(std::min<std::uint64_t>(count(object, "update_cores", 0), profile.cores));
   out.cores = std::max(1U, profile.cores - out.update_cores);
   out.update = profile.update_elements_per_second;
+  out.copy = profile.copy_bytes_per_second;
   out.update_all = profile.update_elements_per_second_all_cores;
   out.update_beside = profile.update_elements_per_second_beside;
   out.compute_beside = profile.compute_share_beside_update;

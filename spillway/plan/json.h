@@ -14,9 +14,9 @@ namespace spillway::plan {
 [[nodiscard]] Description parse_description(const std::string& text);
 
 /// {"dram_budget", "process_bytes", "work_bytes", "keeps_logits", "saved_activations": {"blocks", "token_bytes",
-/// "on_device", "layers", "keep", "why"} (SavedActivations), "window", "placement": {"weight", "state", "grad",
-/// "activation"}, "storage": [{"directory", "capacity"}], "nodes": [{"id", "capacity"}]}; missing = 0 or the planner's
-/// choice.
+/// "on_device", "layers", "keep", "why", "spill", "spilled_token_bytes", "graph_token_bytes"} (SavedActivations),
+/// "window", "placement": {"weight", "state", "grad", "activation"}, "storage": [{"directory", "capacity"}], "nodes":
+/// [{"id", "capacity"}]}; missing = 0 or the planner's choice.
 [[nodiscard]] Budget parse_budget(const std::string& text);
 
 /// {"seconds": {"forward", "backward", "kept_forward", "kept_backward", "head_loss", "head_gradient", "tail_forward",

@@ -80,6 +80,7 @@ enum class ObjectKind : std::uint8_t {
   hidden_gradient,  ///< of the hidden states that the embedding has made; there is one
   refit_record,     ///< of a chunk, for its refit
   auxiliary,        ///< fields of a chunk, but the record
+  saved,            ///< by autograd of a layer, by layer
 };
 
 /// How timelines tell one object of a kind from another.
@@ -89,8 +90,9 @@ struct ObjectTraits {
   const char* name;    ///< in timelines, behind what the lane does
   const char* colour;  ///< a variable of the report's page
   Numbered numbered;
-  std::uint8_t lanes;     ///< that move it: bit n for lane n
-  bool of_refit = false;  ///< it moves something only where a pass has left a background refit
+  std::uint8_t lanes;             ///< that move it: bit n for lane n
+  bool of_refit = false;          ///< it moves something only where a pass has left a background refit
+  const char* on_path = nullptr;  ///< of an activation: what messages call one, before its number
 };
 
 [[nodiscard]] constexpr std::uint8_t lane_bits(std::initializer_list<Lane> lanes) noexcept {
@@ -100,17 +102,19 @@ struct ObjectTraits {
 }
 inline constexpr std::uint8_t kEveryTransfer = lane_bits({Lane::read, Lane::write, Lane::to_device, Lane::from_device});
 
-inline constexpr std::array<ObjectTraits, 10> kObjects = {{
+inline constexpr std::array<ObjectTraits, 11> kObjects = {{
     {"pass", "c1", Numbered::by_number, 0},
     {"chunk", "c4", Numbered::by_chunk, 0},
     {"weight", "c5", Numbered::by_chunk, kEveryTransfer},
     {"state", "c6", Numbered::by_chunk, kEveryTransfer},
     {"grad", "c7", Numbered::by_chunk, kEveryTransfer},
-    {"activation", "c8", Numbered::by_number, kEveryTransfer},
+    {"activation", "c8", Numbered::by_number, kEveryTransfer, false, "input of layer"},
     {"rows", "c7", Numbered::by_number, lane_bits({Lane::write})},
     {"hidden", "c6", Numbered::alone, lane_bits({Lane::from_device})},
     {"record", "c7", Numbered::by_chunk, lane_bits({Lane::from_device}), true},
     {"projectors", "c2", Numbered::by_chunk, lane_bits({Lane::to_device}), true},
+    {"saved activations", "c8", Numbered::by_number, lane_bits({Lane::read, Lane::write}), false,
+     "saved activations of layer"},
 }};
 
 [[nodiscard]] constexpr const ObjectTraits& traits(ObjectKind kind) noexcept {

@@ -9,6 +9,7 @@
 #include "spillway/plan/planner.h"
 #include "spillway/plan/reduced_json.h"
 #include "spillway/plan/saved_choice.h"
+#include "spillway/plan/spill_choice.h"
 
 namespace spillway::plan {
 namespace {
@@ -23,6 +24,7 @@ std::map<std::string, Bytes> classes_on(const Plan& plan, const state::UpdateRul
     if (plan.residency[c].weight == here) out["weight"] += weight_bytes(rule, chunk);
     if (plan.residency[c].state == here) out["state"] += state_bytes(rule, chunk);
   }
+  if (plan.schedule.spilled_node == node) out["spilled activations"] += spilled_in_memory(plan.schedule);
   return out;
 }
 
@@ -77,6 +79,20 @@ void add_device_memory(nlohmann::json& out, const Plan& plan, const Budget& budg
   out["device_bytes_per_step"] = {{"to_device", plan.to_device_per_step}, {"from_device", plan.from_device_per_step}};
 }
 
+/// What spilling moves and takes.
+void add_spilling(nlohmann::json& out, const Plan& plan, const Budget& budget) {
+  const auto& cost = plan.spill_cost;
+  Bytes bytes = 0;
+  for (const auto& it : plan.schedule.activations) bytes += it.what.kind == ObjectKind::saved ? it.bytes : 0;
+  const auto node = plan.schedule.spilled_node;
+  out["spilled_bytes"] = node > 0 ? spilled_in_memory(plan.schedule) : bytes;
+  if (!plan.spilling.empty()) out["spill_tier"] = node > 0 ? budget.nodes[node].name() : "paths";
+  if (auto why = spill_words(plan, budget); !why.empty()) out["spill_why"] = std::move(why);
+  if (cost.path_seconds <= 0) return;
+  out["seconds_of_a_layer"] = {
+      {"paths", cost.path_seconds}, {"copy", cost.copy_seconds}, {"recompute", cost.recompute_seconds}};
+}
+
 /// What becomes of what autograd saves of layers. Nothing where the caller did not say what that is.
 void add_saved_activations(nlohmann::json& out, const Plan& plan, const Budget& budget) {
   const auto& saved = budget.saved;
@@ -88,10 +104,13 @@ void add_saved_activations(nlohmann::json& out, const Plan& plan, const Budget& 
                                             {"bytes", plan.saved},
                                             {"tier", saved.on_device ? "device" : host},
                                             {"asked", nullptr},
-                                            {"why", saved_words(plan, saved)}};
+                                            {"why", saved_words(plan, saved)},
+                                            {"spill", plan.spilling.size()},
+                                            {"spilled_blocks", plan.spilling}};
   if (saved.keep) found["asked"] = *saved.keep;
+  add_spilling(found, plan, budget);
   for (const auto& it : plan.keeping_tried) {
-    nlohmann::json entry{{"layers", it.layers}, {"fits", it.fits}};
+    nlohmann::json entry{{"layers", it.layers}, {"spilled", it.spilled}, {"fits", it.fits}};
     if (it.fits) entry["predicted_step_seconds"] = it.step_seconds;
     found["tried"].push_back(std::move(entry));
   }

@@ -12,6 +12,7 @@
 #include "spillway/plan/requests.h"
 #include "spillway/plan/saved_choice.h"
 #include "spillway/plan/search.h"
+#include "spillway/plan/spill_choice.h"
 
 namespace spillway::plan {
 namespace {
@@ -114,18 +115,21 @@ Plan fastest_plan(const Problem& problem) {
 
 Plan plan_with(const Problem& problem) {
   const auto& saved = problem.budget.saved;
-  const auto keeping = [&](std::size_t layers, const auto& use) {
+  const auto with_layers = [&](SavedLayers layers, const auto& use) {
     const auto budget = with_saved(problem.description, problem.budget, layers);
     return use(Problem{problem.description, problem.layout, budget, problem.rates, problem.durability, layers});
   };
-  const auto plan = [&](std::size_t layers) {
-    auto out = keeping(layers, fastest_plan);
-    out.keeping = keeping_blocks(problem.layout, saved, layers);
-    out.saved = saved_bytes(problem.description, saved, layers);
+  const auto plan = [&](SavedLayers layers) {
+    auto out = with_layers(layers, fastest_plan);
+    out.keeping = keeping_blocks(problem.layout, saved, layers.keep);
+    out.spilling = spilling_blocks(problem.layout, saved, layers);
+    out.saved = held_bytes(problem.description, saved, layers);
     return out;
   };
-  auto out = choose_keeping(problem, plan);
-  keeping(out.keeping.size(), [&](const Problem& chosen) { account_for_parts(chosen, out); });
+  auto out = choose_saving(problem, plan);
+  out.spill_cost = spill_cost(problem);
+  with_layers({out.keeping.size(), out.spilling.size(), out.schedule.spilled_node},
+              [&](const Problem& chosen) { account_for_parts(chosen, out); });
   return out;
 }
 

@@ -21,11 +21,20 @@ struct LivingTried {
   Bytes moved = 0;          ///< by a step, over paths and the link, both ways
 };
 
-/// A number of layers that may keep what autograd saves of them, and what a plan with it comes to.
+/// Numbers of layers that may keep or spill what autograd saves of them, and what a plan with them comes to.
 struct KeepingTried {
-  std::size_t layers = 0;
+  std::size_t layers = 0;   ///< that keep
+  std::size_t spilled = 0;  ///< that spill
+  std::uint16_t node = 0;   ///< what spills lies there; 0: on paths
   bool fits = false;        ///< else what follows is 0
   double step_seconds = 0;  ///< predicted
+};
+
+/// What it takes of a step that one layer of average size spills, and what that saves.
+struct SpillCost {
+  double path_seconds = 0;       ///< of all paths at their mixed rate, both ways; 0: unknown, or none can
+  double copy_seconds = 0;       ///< of compute, to bring what is saved together
+  double recompute_seconds = 0;  ///< of compute, where the layer recomputes instead
 };
 
 /// A plan of the same budgets, were every tensor that is reduced to learn in full.
@@ -51,7 +60,9 @@ struct Plan : LaidOut {
   std::uint64_t kept_slices = 0;  ///< of the head: their logits are kept from the loss to its gradient, not made again
   Bytes kept_logits = 0;          ///< that they take at most, outside of the arena
   std::vector<Index> keeping;     ///< blocks of layers that keep what autograd saves of them from forward to backward
-  Bytes saved = 0;                ///< that they hold at most, outside of the arena: in `dram_peak`, or `device_peak`
+  std::vector<Index> spilling;    ///< blocks of layers that send it to a path in forward, and have it back in backward
+  Bytes saved = 0;       ///< that all of these hold at most, outside of the arena: in `dram_peak`, or `device_peak`
+  SpillCost spill_cost;  ///< where layers may spill
   std::vector<KeepingTried> keeping_tried;  ///< what was compared; empty: the number was given, or there was no choice
   Bytes device_peak = 0;                    ///< with PyTorch's working set there
   std::vector<Bytes> node_peaks;            ///< by node, as Budget::nodes: sums to `dram_peak`; empty: there is one

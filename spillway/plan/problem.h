@@ -15,22 +15,22 @@ struct Problem {
   const Budget& budget;
   const Rates& rates;
   Durability durability = Durability::none;
-  std::size_t keeping = 0;  ///< layers that keep what autograd saves; `budget` has what that takes
+  SavedLayers layers = {};  ///< that do not recompute what autograd saves; `budget` has what they hold
 
   /// What makes its steps durable.
   [[nodiscard]] Redo redo() const noexcept {
     return {.gradients = durability == Durability::step, .period = kSnapshotPeriod};
   }
   [[nodiscard]] Bytes weight_element() const noexcept { return state::field_bytes(description.type).weight; }
+  /// What becomes of what autograd saves of each layer.
+  [[nodiscard]] SavedPlacement saved() const { return saved_placement(description, layout, budget.saved, layers); }
   /// A new schedule of a step.
   [[nodiscard]] Schedule schedule(const Residency& residency, const Lookahead& lookahead) const {
-    auto out = make_schedule(description, layout, residency, lookahead, redo());
-    if (keeping > 0) set_saved(out, keeping_blocks(layout, budget.saved, keeping));
-    return out;
+    return make_schedule(description, layout, residency, lookahead, redo(), saved());
   }
   /// The same with other rates.
   [[nodiscard]] Problem with(const Rates& other) const noexcept {
-    return {description, layout, budget, other, durability, keeping};
+    return {description, layout, budget, other, durability, layers};
   }
 };
 

@@ -19,7 +19,7 @@ class RegionPlacer {
   std::vector<Region> run(Bytes bytes) {
     const auto floor = resident_bytes(schedule_);
     find_nodes();
-    const auto nodes = *std::ranges::max_element(schedule_.node);
+    const auto nodes = std::max(*std::ranges::max_element(schedule_.node), schedule_.spilled_node);
     for (std::uint16_t node = 1; node <= nodes; ++node) {
       stack(node);
       if (at_ > 0) at_ = round_up(at_, kHugePage);
@@ -43,6 +43,9 @@ class RegionPlacer {
       for (const auto buffer : {schedule_.resident_state[c], schedule_.resident_slice[c]}) {
         if (buffer != kNone) node_[buffer] = schedule_.node[c];
       }
+    }
+    for (const auto& pass : schedule_.passes) {
+      if (pass.spilled != kNone) node_[pass.spilled] = schedule_.spilled_node;
     }
     for (Index b = 0; b < layout_.blocks().size(); ++b) {
       if (schedule_.resident_weight[b] == kNone) continue;

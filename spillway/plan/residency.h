@@ -73,6 +73,15 @@ struct BoundaryPlacement {
   bool operator==(const BoundaryPlacement&) const = default;
 };
 
+/// What becomes of what autograd saves of the layers of a plan.
+struct SavedPlacement {
+  std::vector<Saved> blocks = {};  ///< by block; empty: every layer recomputes
+  Bytes spilled = 0;               ///< of each layer that spills
+  std::uint16_t node = 0;          ///< later tier of host memory that they lie on, which passes use in place; 0: paths
+
+  [[nodiscard]] Saved of(Index block) const { return blocks.empty() ? Saved::recompute : blocks[block]; }
+};
+
 /// Where everything lives. Weights and gradients of a layer lie together: their tiers are equal for all its chunks that
 /// have them, but for the node.
 struct Residency {

@@ -26,6 +26,16 @@ std::vector<Index> keeping_blocks(const state::Layout& layout, const SavedActiva
   return out;
 }
 
+std::vector<Index> spilling_blocks(const state::Layout& layout, const SavedActivations& saved,
+                                   const SavedLayers& layers) {
+  auto rest = able_blocks(layout, saved);
+  rest.resize(rest.size() - std::min(rest.size(), layers.keep));
+  const auto count = std::min(rest.size(), layers.spill);
+  std::vector<Index> out;
+  for (std::size_t i = 0; i < count; ++i) out.push_back(rest[i * rest.size() / count]);
+  return out;
+}
+
 std::size_t most_keeping(const state::Layout& layout, const SavedActivations& saved) {
   return able_blocks(layout, saved).size();
 }
@@ -34,18 +44,39 @@ Bytes saved_bytes(const Description& description, const SavedActivations& saved,
   return layers * static_cast<Bytes>(std::ceil(saved.token_bytes * static_cast<double>(description.tokens)));
 }
 
-Budget with_saved(const Description& description, const Budget& budget, std::size_t layers) {
+Bytes held_bytes(const Description& description, const SavedActivations& saved, const SavedLayers& layers) {
+  const auto graph = static_cast<Bytes>(std::ceil(saved.graph_token_bytes * static_cast<double>(description.tokens)));
+  return saved_bytes(description, saved, layers.keep) + layers.spill * graph;
+}
+
+Bytes spilled_bytes(const Description& description, const SavedActivations& saved) {
+  const auto bytes = std::ceil(saved.spilled_token_bytes * static_cast<double>(description.tokens));
+  return round_up(static_cast<Bytes>(bytes), 4096);
+}
+
+Bytes spilled_in_memory(const Schedule& schedule) {
+  Bytes out = 0;
+  for (const auto& it : schedule.buffers) out += it.kind == BufferClass::spilled && it.whole ? it.bytes : 0;
+  return out;
+}
+
+Budget with_saved(const Description& description, const Budget& budget, const SavedLayers& layers) {
   auto out = budget;
-  const auto bytes = saved_bytes(description, budget.saved, layers);
+  const auto bytes = held_bytes(description, budget.saved, layers);
   (budget.saved.on_device && out.device ? out.device->work : out.work) += bytes;
   return out;
 }
 
-void set_saved(Schedule& schedule, std::span<const Index> blocks) {
-  for (auto& pass : schedule.passes) {
-    const bool layer = pass.kind == PassKind::forward || pass.kind == PassKind::backward;
-    if (layer && std::ranges::find(blocks, pass.block) != blocks.end()) pass.saved = Saved::keep;
-  }
+SavedPlacement saved_placement(const Description& description, const state::Layout& layout,
+                               const SavedActivations& saved, const SavedLayers& layers) {
+  SavedPlacement out;
+  if (layers.keep + layers.spill == 0) return out;
+  out.blocks.assign(layout.blocks().size(), Saved::recompute);
+  for (const auto block : keeping_blocks(layout, saved, layers.keep)) out.blocks[block] = Saved::keep;
+  for (const auto block : spilling_blocks(layout, saved, layers)) out.blocks[block] = Saved::spill;
+  out.spilled = layers.spill > 0 ? spilled_bytes(description, saved) : 0;
+  out.node = layers.node;
+  return out;
 }
 
 }  // namespace spillway::plan

@@ -1,26 +1,45 @@
-// Which layers keep what autograd saves of them, and what that takes of the caller's memory.
+// Which layers keep or spill what autograd saves of them, and what that takes of memory and paths.
 #pragma once
 
-#include <span>
 #include <vector>
 
 #include "spillway/plan/schedule.h"
 
 namespace spillway::plan {
 
+/// How many layers do not recompute.
+struct SavedLayers {
+  std::size_t keep = 0, spill = 0;
+  std::uint16_t node = 0;  ///< what spills lies on this later tier of host memory; 0: it goes to paths
+
+  bool operator==(const SavedLayers&) const = default;
+};
+
 /// Blocks of `saved` that keep when `layers` do, ascending: the last of those that have a backward pass, since the last
 /// layers hold theirs for the shortest time. More layers than these: all of them.
 [[nodiscard]] std::vector<Index> keeping_blocks(const state::Layout& layout, const SavedActivations& saved,
                                                 std::size_t layers);
-/// How many layers can keep, at most.
+/// Blocks that spill beside those that keep, ascending: from the first layer on evenly among the ones before these, so
+/// that the paths are busy all along, and have the longest time where they can. More layers than these: all of them.
+[[nodiscard]] std::vector<Index> spilling_blocks(const state::Layout& layout, const SavedActivations& saved,
+                                                 const SavedLayers& layers);
+/// How many layers can keep or spill, at most.
 [[nodiscard]] std::size_t most_keeping(const state::Layout& layout, const SavedActivations& saved);
 
 /// Bytes that so many layers keep of the largest step.
 [[nodiscard]] Bytes saved_bytes(const Description& description, const SavedActivations& saved, std::size_t layers);
-/// `budget` with a working set of PyTorch, on the host or on the device, that has these bytes, too.
-[[nodiscard]] Budget with_saved(const Description& description, const Budget& budget, std::size_t layers);
+/// Bytes that such layers hold in the caller's memory: those that keep all of it, those that spill their graph alone.
+[[nodiscard]] Bytes held_bytes(const Description& description, const SavedActivations& saved,
+                               const SavedLayers& layers);
+/// Bytes that each layer which spills moves in the largest step, once each way.
+[[nodiscard]] Bytes spilled_bytes(const Description& description, const SavedActivations& saved);
+/// Bytes of what spills and stays in memory, as a schedule has it.
+[[nodiscard]] Bytes spilled_in_memory(const Schedule& schedule);
+/// `budget` with a working set of PyTorch, on the host or on the device, that has what these layers hold, too.
+[[nodiscard]] Budget with_saved(const Description& description, const Budget& budget, const SavedLayers& layers);
 
-/// Says of the passes of these blocks that they keep.
-void set_saved(Schedule& schedule, std::span<const Index> blocks);
+/// What becomes of each layer's.
+[[nodiscard]] SavedPlacement saved_placement(const Description& description, const state::Layout& layout,
+                                             const SavedActivations& saved, const SavedLayers& layers);
 
 }  // namespace spillway::plan

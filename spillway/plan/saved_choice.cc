@@ -9,6 +9,7 @@
 #include "spillway/base/error.h"
 #include "spillway/plan/bisect.h"
 #include "spillway/plan/search.h"
+#include "spillway/plan/spill_choice.h"
 
 namespace spillway::plan {
 namespace {
@@ -22,23 +23,29 @@ double step_seconds(const Plan& plan) {
   return plan.prediction.step_seconds;
 }
 
+/// Bytes on paths of all that does not spill.
+Bytes placed_on_paths(const Plan& plan) {
+  const auto spilled = plan.path_classes.find(traits(ObjectKind::saved).name);
+  return plan.path_bytes - (spilled == plan.path_classes.end() ? 0 : spilled->second);
+}
+
 /// Plans that were made, of which the fastest is kept.
-class TriedKeeping {
+class TriedLayers {
  public:
-  TriedKeeping(const PlanKeeping& plan, Plan none) : plan_(plan), none_(std::move(none)) { note(none_, true); }
+  TriedLayers(const PlanSaving& plan, Plan none) : plan_(plan), none_(std::move(none)) { note(none_, true); }
 
   /// Whether it is the fastest so far. What has room in memory without is not to be sent to a path.
-  bool add(std::size_t layers) {
+  bool add(SavedLayers layers) {
     try {
       auto now = plan_(layers);
-      const bool fits = now.path_bytes == 0 || none_.path_bytes > 0;
+      const bool fits = placed_on_paths(now) == 0 || none_.path_bytes > 0;
       note(now, fits);
       if (!fits || step_seconds(now) >= step_seconds(fastest())) return false;
       best_ = std::move(now);
       return true;
     } catch (const Error& error) {
       if (error.code() != ErrorCode::does_not_fit) throw;
-      tried_.push_back({.layers = layers});
+      tried_.push_back({.layers = layers.keep, .spilled = layers.spill, .node = layers.node});
       return false;
     }
   }
@@ -68,10 +75,14 @@ class TriedKeeping {
 
  private:
   void note(const Plan& plan, bool fits) {
-    tried_.push_back({.layers = plan.keeping.size(), .fits = fits, .step_seconds = fits ? step_seconds(plan) : 0});
+    tried_.push_back({.layers = plan.keeping.size(),
+                      .spilled = plan.spilling.size(),
+                      .node = plan.schedule.spilled_node,
+                      .fits = fits,
+                      .step_seconds = fits ? step_seconds(plan) : 0});
   }
 
-  const PlanKeeping& plan_;
+  const PlanSaving& plan_;
   Plan none_;
   std::optional<Plan> best_;
   std::vector<KeepingTried> tried_;
@@ -89,21 +100,21 @@ std::size_t with_room(const Problem& problem, const Plan& none) {
   return std::min<std::size_t>(most, left / each);
 }
 
-void try_fewer(TriedKeeping& tried, std::size_t most) {
-  bool before = tried.add(most);
+void try_fewer(TriedLayers& tried, std::size_t most) {
+  bool before = tried.add({most});
   if (before && tried.costs_nothing()) return;
   for (auto layers = most / 2; layers > 0; layers /= 2) {
-    const bool now = tried.add(layers);
+    const bool now = tried.add({layers});
     if (before && !now) return;
     before = now;
   }
 }
 
-void try_between(TriedKeeping& tried) {
+void try_between(TriedLayers& tried) {
   auto low = tried.fastest().keeping.size(), high = tried.next();
   for (int i = 0; i < kBetween && high > low + 1; ++i) {
     const auto middle = low + (high - low) / 2;
-    (tried.add(middle) ? low : high) = middle;
+    (tried.add({middle}) ? low : high) = middle;
   }
 }
 
@@ -117,24 +128,59 @@ bool may_save(const Rates& rates, const Plan& none) {
          moving < kBound * found.step_seconds;
 }
 
-Plan fastest_keeping(const Problem& problem, const PlanKeeping& plan) {
-  auto none = plan(0);
-  const auto most = most_keeping(problem.layout, problem.budget.saved);
+/// Beside so many that keep: as many as are worth it by `first`, and more or fewer while that is faster.
+void try_spilling(TriedLayers& tried, std::size_t keep, std::size_t first, std::size_t most) {
+  if (first == 0) return;
+  if (!tried.add({keep, first})) {
+    for (auto layers = first / 2; layers > 0 && !tried.add({keep, layers});) layers /= 2;
+    return;
+  }
+  for (auto layers = first; layers < most - keep;) {
+    layers = std::min(2 * layers, most - keep);
+    if (!tried.add({keep, layers})) return;
+  }
+}
+
+/// Beside so many that keep: all that are left, on each later tier of host memory, or fewer while these have no room
+/// there or are no faster.
+void try_tiers(const Problem& problem, TriedLayers& tried, std::size_t keep, std::size_t most) {
+  for (std::size_t node = 1; node < problem.budget.nodes.size(); ++node) {
+    const auto there = static_cast<std::uint16_t>(node);
+    for (auto layers = most - keep; layers > 0 && !tried.add({keep, layers, there});) layers /= 2;
+  }
+}
+
+Plan fastest_saving(const Problem& problem, const PlanSaving& plan) {
+  const auto& saved = problem.budget.saved;
+  auto none = plan({});
+  const auto most = most_keeping(problem.layout, saved);
   if (most == 0 || !may_save(problem.rates, none)) return none;
-  const auto room = with_room(problem, none);
-  TriedKeeping tried(plan, std::move(none));
+  const bool spills = can_spill(problem.budget) && (none.path_bytes > 0 || problem.budget.durability);
+  const auto cost = spill_cost(problem);
+  const auto alone = spills ? worth_spilling(cost, none.prediction, most) : 0;
+  const auto room = saved.spill == Spill::all ? 0 : with_room(problem, none);
+  TriedLayers tried(plan, std::move(none));
   if (room > 0) try_fewer(tried, room);
   if (room > 0) try_between(tried);
+  const auto kept = tried.fastest().keeping.size();
+  if (spills && kept > 0) {
+    try_spilling(tried, kept, worth_spilling(cost, tried.fastest().prediction, most - kept), most);
+  }
+  try_spilling(tried, 0, alone, most);
+  if (can_lie_aside(problem.budget) && cost.recompute_seconds > 2 * cost.copy_seconds) {  // to there, and back
+    if (kept > 0) try_tiers(problem, tried, kept, most);
+    try_tiers(problem, tried, 0, most);
+  }
   return tried.take(most);
 }
 
-[[noreturn]] void refuse_keeping(const Problem& problem, const PlanKeeping& plan, std::size_t layers) {
-  static_cast<void>(plan(0));  // where nothing has room, that is what is said
+[[noreturn]] void refuse_keeping(const Problem& problem, const PlanSaving& plan, std::size_t layers) {
+  static_cast<void>(plan({}));  // where nothing has room, that is what is said
   const auto& [description, layout, budget, rates, durability, keeping] = problem;
   const auto& saved = budget.saved;
   const auto fits = [&](std::size_t fewer) {
     try {
-      static_cast<void>(plan(fewer));
+      static_cast<void>(plan({fewer}));
       return true;
     } catch (const Error& error) {
       if (error.code() != ErrorCode::does_not_fit) throw;
@@ -153,33 +199,64 @@ Plan fastest_keeping(const Problem& problem, const PlanKeeping& plan) {
   if (there) {
     message += ", with a larger --gpu_memory";
   } else if (!budget.device && !budget.has_nodes()) {
-    const auto larger = with_saved(description, budget, layers);
-    const Problem other{description, layout, larger, rates, durability, layers};
+    const auto larger = with_saved(description, budget, {layers});
+    const Problem other{description, layout, larger, rates, durability, {layers}};
     const auto enough = room_of(other, 0).fixed + smallest_arena(other);
     message += text(", with --dram_budget ", ceil_div(enough, MiB), "MiB");
   }
   throw Error(ErrorCode::does_not_fit, message + ", or with a smaller max_length or per_device_train_batch_size");
 }
 
-}  // namespace
-
-Plan choose_keeping(const Problem& problem, const PlanKeeping& plan) {
-  const auto& asked = problem.budget.saved.keep;
-  if (!asked) return fastest_keeping(problem, plan);
-  const auto layers = std::min<std::size_t>(*asked, most_keeping(problem.layout, problem.budget.saved));
+/// None where it has no room.
+std::optional<Plan> where_it_fits(const PlanSaving& plan, SavedLayers layers) {
   try {
     return plan(layers);
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::does_not_fit || layers == 0) throw;
+    if (error.code() != ErrorCode::does_not_fit) throw;
+    return std::nullopt;
   }
-  refuse_keeping(problem, plan, layers);
+}
+
+/// As many keep, or spill, as were asked.
+Plan asked_saving(const Problem& problem, const PlanSaving& plan, std::size_t layers) {
+  const auto& budget = problem.budget;
+  const auto homes = layers > 0 ? homes_of_spilled(budget) : std::vector<std::uint16_t>{};
+  const bool all = budget.saved.spill == Spill::all && !homes.empty();
+  std::optional<Plan> best;
+  std::vector<KeepingTried> tried;
+  const auto add = [&](SavedLayers of) {
+    auto now = where_it_fits(plan, of);
+    tried.push_back({of.keep, of.spill, of.node, now.has_value(), now ? step_seconds(*now) : 0});
+    if (now && (!best || step_seconds(*now) < step_seconds(*best))) best = std::move(now);
+  };
+  if (!all) add({layers});
+  const bool stays = best && best->path_bytes == 0 && !budget.durability;
+  const auto shares = all ? std::vector<std::size_t>{layers} : shares_to_spill(layers);
+  for (const auto home : homes) {
+    for (const auto share : shares) {
+      if (share > 0 && !stays) add({layers - share, share, home});
+    }
+  }
+  if (!best && all) return plan({0, layers, homes.front()});  // which says what would fit
+  if (!best) refuse_keeping(problem, plan, layers);
+  if (tried.size() > 1) best->keeping_tried = std::move(tried);
+  best->ample = best->ample && best->spilling.empty();
+  return std::move(*best);
+}
+
+}  // namespace
+
+Plan choose_saving(const Problem& problem, const PlanSaving& plan) {
+  const auto& asked = problem.budget.saved.keep;
+  if (!asked) return fastest_saving(problem, plan);
+  return asked_saving(problem, plan, std::min<std::size_t>(*asked, most_keeping(problem.layout, problem.budget.saved)));
 }
 
 std::string saved_words(const Plan& plan, const SavedActivations& saved) {
   if (saved.blocks.empty() && !saved.why.empty()) return saved.why;
   std::string out;
   if (saved.keep) {
-    out = plan.keeping.size() < *saved.keep ? "as many of those asked as can" : "as asked";
+    out = plan.keeping.size() + plan.spilling.size() < *saved.keep ? "as many of those asked as can" : "as asked";
   } else if (plan.keeping_tried.size() == 1) {
     out = "there is no room for those of one layer";
   } else if (!plan.keeping_tried.empty()) {
@@ -187,6 +264,9 @@ std::string saved_words(const Plan& plan, const SavedActivations& saved) {
     const char* comma = " ";
     for (const auto& it : plan.keeping_tried) {
       out += text(comma, it.layers,
+                  it.spilled > 0
+                      ? text(" beside ", it.spilled, " that spill", it.node > 0 ? " to another tier of memory" : "")
+                      : std::string(),
                   it.fits ? text(" in ", std::round(it.step_seconds * 1e3) / 1e3, " s") : text(" do not fit"));
       comma = ", ";
     }

@@ -24,11 +24,12 @@ void set_nodes(Schedule& schedule, const Residency& residency) {
 }
 
 Schedule make_schedule(const Description& description, const state::Layout& layout, const Residency& residency,
-                       const Lookahead& lookahead, const Redo& redo) {
-  step::StepGraph graph(description, layout, residency, lookahead, redo);
+                       const Lookahead& lookahead, const Redo& redo, const SavedPlacement& saved) {
+  step::StepGraph graph(description, layout, residency, lookahead, redo, saved);
   step::add_block_passes(graph);
   step::add_updates(graph);
   step::add_boundaries(graph);
+  step::add_saved(graph);
   step::add_forward(graph);
   step::add_head(graph);
   step::add_backward(graph);

@@ -15,6 +15,7 @@
 // next wraps around.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -46,7 +47,17 @@ struct Object {
   Index index = kNone;
   Index count = 1;  ///< copies of weights, states and gradients: chunks from `index` on, neighbours on both sides
 
+  bool operator==(const Object&) const = default;
   [[nodiscard]] Index end() const noexcept { return index + count; }
+};
+
+/// What a pass leaves for a later pass of the step by way of a path: it is written once and read once in a step, and
+/// nothing outlives the step.
+struct Activation {
+  Object what;
+  Bytes bytes = 0;  ///< of each of the two transfers
+
+  bool operator==(const Activation&) const = default;
 };
 
 /// Bytes of a buffer.
@@ -95,6 +106,7 @@ enum class BufferClass : std::uint8_t {
   staging,     ///< states and gradients around an update
   scratch,     ///< fp32 sums, hidden gradient, converted weights
   undo,        ///< old versions of chunks that are updated early
+  spilled,     ///< what autograd saved of layers, on its way to a path and back
 };
 
 struct Buffer {
@@ -119,6 +131,7 @@ struct Pass {
   Saved saved = Saved::recompute;  ///< passes of a layer
   // Buffers, kNone where there is none.
   Index weights = kNone, input = kNone, output = kNone, grad = kNone, grad_sum = kNone;
+  Index spilled = kNone;  ///< of a layer that spills: where what is saved leaves from, or has come to
 };
 
 /// How far ahead transfers run, in chunks (updates) and passes.
@@ -174,9 +187,16 @@ struct Schedule {
   Index row_sums = kNone,
         rows = kNone;  ///< buffers of an embedding that learns: fp32 gradient of the step's rows; rounded, pending
   std::vector<std::uint32_t> snapshot_every,
-      snapshot_turn;                ///< by chunk: as Task's, of its snapshots; every 0: no snapshot
-  std::vector<Early> early;         ///< by chunk
-  std::vector<std::uint16_t> node;  ///< by chunk: that what stays of it lies on
+      snapshot_turn;                         ///< by chunk: as Task's, of its snapshots; every 0: no snapshot
+  std::vector<Early> early;                  ///< by chunk
+  std::vector<std::uint16_t> node;           ///< by chunk: that what stays of it lies on
+  std::vector<Activation> activations = {};  ///< those that lie on paths between two passes
+  std::uint16_t spilled_node = 0;            ///< that `Pass::spilled` lie on, where they stay in memory
+
+  /// The number of an activation in `activations`; their count: it does not lie on a path.
+  [[nodiscard]] std::size_t activation(const Object& what) const {
+    return static_cast<std::size_t>(std::ranges::find(activations, what, &Activation::what) - activations.begin());
+  }
 
   /// Whether the update that is number `updates` of the run leaves a snapshot of the chunk on the paths.
   [[nodiscard]] bool makes_snapshot(Index chunk, std::uint64_t updates) const {
@@ -229,6 +249,7 @@ void set_nodes(Schedule& schedule, const Residency& residency);
 
 /// Pure.
 [[nodiscard]] Schedule make_schedule(const Description& description, const state::Layout& layout,
-                                     const Residency& residency, const Lookahead& lookahead, const Redo& redo = {});
+                                     const Residency& residency, const Lookahead& lookahead, const Redo& redo = {},
+                                     const SavedPlacement& saved = {});
 
 }  // namespace spillway::plan

@@ -381,6 +381,19 @@ double update_seconds(const Schedule& schedule, const Rates& rates) {
   return longest;
 }
 
+/// What a layer that spills copies to where it leaves from, or stays on another tier; there backward reads it, too.
+double copy_of_saved(const Schedule& schedule, const Pass& pass, const Rates& rates) {
+  if (pass.spilled == kNone) return 0;
+  const auto& buffer = schedule.buffers[pass.spilled];
+  if (pass.kind == PassKind::backward && !buffer.whole) return 0;
+  auto rate = rates.copy;
+  if (buffer.whole && schedule.spilled_node < rates.nodes.size()) {
+    const auto read = rates.nodes[schedule.spilled_node].read;
+    if (read > 0) rate = rate > 0 ? std::min(rate, read) : read;
+  }
+  return rate > 0 ? static_cast<double>(buffer.bytes) / rate : 0;
+}
+
 }  // namespace
 
 double pass_seconds(const Schedule& schedule, const state::Layout& layout, const Rates& rates, Index pass) {
@@ -400,12 +413,15 @@ double pass_seconds(const Schedule& schedule, const state::Layout& layout, const
   }
   average /= std::max<Index>(1, layers);
   const auto size = static_cast<double>(layout.blocks()[it.block].elements);
-  const bool keeps = it.saved == Saved::keep;
+  const bool keeps = it.saved != Saved::recompute;
   switch (it.kind) {
     case PassKind::forward:
-      return tail ? rates.tail_forward : (keeps ? rates.kept_forward : rates.forward) * size / average;
+      return tail ? rates.tail_forward
+                  : (keeps ? rates.kept_forward : rates.forward) * size / average + copy_of_saved(schedule, it, rates);
     case PassKind::backward:
-      return tail ? rates.tail_backward : (keeps ? rates.kept_backward : rates.backward) * size / average;
+      return tail
+                 ? rates.tail_backward
+                 : (keeps ? rates.kept_backward : rates.backward) * size / average + copy_of_saved(schedule, it, rates);
     case PassKind::head_loss:
       return rates.head_loss;
     case PassKind::head_gradient:

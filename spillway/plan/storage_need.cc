@@ -20,9 +20,9 @@ class Count {
         rule_(description.rule()),
         bytes_(state::field_bytes(description.type)) {}
 
-  StorageNeed run(std::uint32_t checkpoints) {
+  StorageNeed run(const std::vector<Activation>& activations, std::uint32_t checkpoints) {
     for (Index c = 0; c < layout_.chunks().size(); ++c) add_chunk(c);
-    add_activations();
+    for (const auto& it : activations) add(traits(it.what.kind).name, whole(it.bytes));
     if (durability_ == Durability::none) return std::move(out_);
     if (durability_ == Durability::step) {
       add_rows();
@@ -65,13 +65,6 @@ class Count {
     durable_ += (versions - (on_path ? 1 : 0)) * bytes;
   }
 
-  void add_activations() {
-    const auto boundary = description_.boundary_bytes();
-    for (const auto& it : residency_.boundaries) {
-      if (!it.home.in_memory() && boundary > 0) add("activation", whole(boundary));
-    }
-  }
-
   void add_rows() {
     for (const auto& block : layout_.blocks()) {
       if (block.role != state::BlockRole::embedding || block.learning_chunks == 0) continue;
@@ -94,8 +87,9 @@ class Count {
 }  // namespace
 
 StorageNeed storage_need(const Description& description, const state::Layout& layout, const Residency& residency,
-                         Durability durability, std::uint32_t checkpoints, Bytes piece) {
-  return Count(description, layout, residency, durability, piece).run(checkpoints);
+                         const std::vector<Activation>& activations, Durability durability, std::uint32_t checkpoints,
+                         Bytes piece) {
+  return Count(description, layout, residency, durability, piece).run(activations, checkpoints);
 }
 
 }  // namespace spillway::plan

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 #include "spillway/plan/description.h"
 #include "spillway/plan/schedule.h"
@@ -26,10 +27,10 @@ struct StorageNeed {
   }
 };
 
-/// What `residency` leaves to the paths, and what `durability` and `checkpoints` (pinned at once) add: class
-/// "durability", records and superblocks not counted.
+/// What `residency` leaves to the paths, the `activations` of a schedule, and what `durability` and `checkpoints`
+/// (pinned at once) add: class "durability", records and superblocks not counted.
 [[nodiscard]] StorageNeed storage_need(const Description& description, const state::Layout& layout,
-                                       const Residency& residency, Durability durability, std::uint32_t checkpoints,
-                                       Bytes piece = 1 * MiB);
+                                       const Residency& residency, const std::vector<Activation>& activations,
+                                       Durability durability, std::uint32_t checkpoints, Bytes piece = 1 * MiB);
 
 }  // namespace spillway::plan

@@ -51,6 +51,11 @@ bool Trial::place_on(Schedule& schedule, Bytes arena, LaidOut& out) const {
   if (free[0] < moving) return false;
   take(free[0], moving);
   for (auto& it : free) take(it, padding);
+  if (const auto node = schedule.spilled_node; node > 0) {
+    const auto bytes = spilled_in_memory(schedule);
+    if (node >= free.size() || free[node] < bytes) return false;
+    take(free[node], bytes);
+  }
   const auto node = deal(problem_.description, problem_.layout, out.residency, problem_.rates, *dealing_,
                          std::move(free), problem_.budget.streams_weights);
   if (!node) return false;

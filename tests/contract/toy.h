@@ -195,6 +195,8 @@ class Toy {
     for (std::uint64_t i = 0; first && i < n; ++i) in.set(i, 0.5F);
     const auto factor = 1 + sum_of(pass.weights, block);
     for (std::uint64_t i = 0; i < n; ++i) out.set(i, in[i] * factor + 0.01F * static_cast<float>(i % 3));
+    auto* spilled = reinterpret_cast<float*>(pass.spilled);
+    for (std::uint64_t i = 0; spilled != nullptr && i < n; ++i) spilled[i] = in[i];
   }
 
   void head_gradient(const BlockPass& pass, const state::Block& block, std::uint64_t n) {
@@ -239,7 +241,11 @@ class Toy {
       }
     }
     compute([=, hidden = see(pass.hidden_gradient), in = see(pass.input)] {
-      for (std::uint64_t i = 0; i < n; ++i) hidden.set(i, hidden[i] * 0.9F + in[i] * 1e-3F + *factor);
+      const auto* spilled = reinterpret_cast<const float*>(pass.spilled);
+      for (std::uint64_t i = 0; i < n; ++i) {
+        const auto from = spilled != nullptr ? spilled[i] : in[i];
+        hidden.set(i, hidden[i] * 0.9F + from * 1e-3F + *factor);
+      }
     });
   }
 

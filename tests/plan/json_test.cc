@@ -67,6 +67,19 @@ TEST(Json, WhatLayersKeepIsABudgetAndRates) {
   EXPECT_TRUE(parse_budget(R"({"dram_budget": 1})").saved.blocks.empty());
 }
 
+TEST(Json, WhatLayersSpillIsABudget) {
+  const auto* given = R"({"dram_budget": 1,
+    "saved_activations": {"spill": "auto", "spilled_token_bytes": 8.5, "graph_token_bytes": 2}})";
+  const auto saved = parse_budget(given).saved;
+  EXPECT_EQ(saved.spill, Spill::automatic);
+  EXPECT_EQ(saved.spilled_token_bytes, 8.5);
+  EXPECT_EQ(saved.graph_token_bytes, 2);
+  EXPECT_EQ(parse_rates(given, {.copy_bytes_per_second = 5e9}).copy, 5e9);
+  EXPECT_EQ(parse_budget(R"({"dram_budget": 1, "saved_activations": {"spill": "all"}})").saved.spill, Spill::all);
+  EXPECT_EQ(parse_budget(R"({"dram_budget": 1})").saved.spill, Spill::never);
+  EXPECT_THROW(static_cast<void>(parse_budget(R"({"dram_budget": 1, "saved_activations": {"spill": "some"}})")), Error);
+}
+
 TEST(Json, NodesThatMakeNoSenseAreRefusedByKey) {
   for (const auto* nodes : {R"([{"id": -1, "capacity": 1}])", R"([{"id": 0}])", R"([{"id": 0, "capacity": "much"}])",
                             R"([{"kind": "tape", "id": 0, "capacity": 1}])", R"([{"kind": "file", "id": 0}])"}) {

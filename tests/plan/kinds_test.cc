@@ -33,8 +33,9 @@ TEST(Kinds, EveryTaskOfASchedule) {
     const auto layout = description.layout();
     const auto residency = round % 2 == 0 ? test::random_residency(layout, random)
                                           : test::random_device_residency(description, layout, random);
-    for (const auto& task :
-         make_schedule(description, layout, residency, {}, {.gradients = random() % 2 == 0, .period = 3}).tasks) {
+    const auto saved = round % 2 == 0 ? test::random_saved(layout, random) : SavedPlacement{};
+    const Redo redo{.gradients = random() % 2 == 0, .period = 3};
+    for (const auto& task : make_schedule(description, layout, residency, {}, redo, saved).tasks) {
       ASSERT_TRUE(in_table(task)) << name_of(task.lane) << " " << traits(task.what.kind).name;
       if (task.op == Op::compute) continue;
       const auto label = label_of(task.op, task.lane, task.what.kind);

@@ -47,6 +47,18 @@ inline Residency random_residency(const state::Layout& layout, std::mt19937& ran
   return out;
 }
 
+/// Of every layer that has a backward pass: it recomputes what autograd saves, keeps it, or spills it.
+inline SavedPlacement random_saved(const state::Layout& layout, std::mt19937& random) {
+  SavedPlacement out{.blocks = std::vector<Saved>(layout.blocks().size(), Saved::recompute),
+                     .spilled = 4096 * (1 + random() % 16)};
+  Index layer = 0;
+  for (std::size_t b = 0; b < layout.blocks().size(); ++b) {
+    if (layout.blocks()[b].role != state::BlockRole::layer) continue;
+    if (layer++ >= first_backward(layout)) out.blocks[b] = static_cast<Saved>(random() % 3);
+  }
+  return out;
+}
+
 inline Residency random_device_residency(const Description& description, const state::Layout& layout,
                                          std::mt19937& random) {
   Residency out(layout);

@@ -92,7 +92,8 @@ TEST(Schedule, RandomPlacementsNeverShareLiveBytesAndNeverDeadlock) {
                           .grad_write = static_cast<std::uint32_t>(random() % 5),
                           .head = 1 + static_cast<std::uint32_t>(random() % 4)};
     const Redo redo{.gradients = random() % 2 == 0, .period = 1 + static_cast<std::uint32_t>(random() % 4)};
-    auto schedule = make_schedule(description, layout, test::random_residency(layout, random), ahead, redo);
+    auto schedule = make_schedule(description, layout, test::random_residency(layout, random), ahead, redo,
+                                  test::random_saved(layout, random));
     const auto total = lay_out(schedule);
     EXPECT_GE(total, live_peak(schedule));
     expect_disjoint(schedule, total);

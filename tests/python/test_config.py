@@ -159,6 +159,13 @@ def test_what_recomputes(given: str, meant: str | int) -> None:
     assert yaml.safe_load(config.text())["activation_recompute"] == meant
 
 
+@pytest.mark.parametrize("value", ["auto", "never", "all"])
+def test_what_spills(value: str) -> None:
+    config = configured("--activation_spill", value)
+    assert config.activation_spill == value
+    assert yaml.safe_load(config.text())["activation_spill"] == value
+
+
 @pytest.mark.parametrize(
     ("words", "parts"),
     [
@@ -168,6 +175,7 @@ def test_what_recomputes(given: str, meant: str | int) -> None:
         (["--max_steps", "0"], ["max_steps", "-1 or a whole number"]),
         (["--activation_recompute", "some"], ["activation_recompute", "'some'", "auto, all, none"]),
         (["--activation_recompute", "-1"], ["activation_recompute", "0 or more"]),
+        (["--activation_spill", "some"], ["activation_spill", "'some'", "auto, never, all"]),
         (["--max_steps", "1.5"], ["max_steps", "'1.5'"]),
         (["--learning_rate", "-1"], ["learning_rate", "0 or more"]),
         (["--learning_rate", "nan"], ["learning_rate"]),

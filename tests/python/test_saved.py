@@ -1,10 +1,11 @@
-"""What autograd saves of layers, kept from forward to backward instead of computed again: the same bits, in the memory
-that was planned, and computed again where keeping is not known to be so."""
+"""What autograd saves of layers, kept from forward to backward or spilled to a path instead of computed again: the same
+bits, in the memory that was planned, and computed again where keeping is not known to be so."""
 
 from __future__ import annotations
 
 import copy
 import gc
+import gzip
 import json
 import re
 import signal
@@ -25,10 +26,10 @@ from spillway.model import saved_equivalence, saved_profile
 from spillway.model.building import build
 from spillway.model.equivalence import verify_equivalence
 from spillway.model.microbatch import arrange
-from spillway.model.plain_engine import PlainEngine
+from spillway.model.plain_engine import PlainEngine, PlainPass, mapped
 from spillway.model.saved import OF_GRAPH, RECOMPUTE_ALL, Packing, Saved, SavedChoice
-from spillway.model.saved_equivalence import MovedEngine
-from spillway.model.saved_profile import SLACK, keep_all
+from spillway.model.saved_equivalence import SPOILT, MovedEngine
+from spillway.model.saved_profile import SLACK, able, keep_all
 from spillway.model.stream import Stream
 
 LIMIT = 300  # seconds that a process of its own may take at most
@@ -39,7 +40,12 @@ MEBIBYTE = 1 << 20
 
 
 def gradients(
-    kind: str, dtype: str, choice: Any, unneeded: tuple[str, ...] = ("mlp.down_proj",), **more: Any
+    kind: str,
+    dtype: str,
+    choice: Any,
+    unneeded: tuple[str, ...] = ("mlp.down_proj",),
+    engine_type: type[MovedEngine] = MovedEngine,
+    **more: Any,
 ) -> tuple[dict[int, torch.Tensor], Stream]:
     """Of a step of two micro-batches, between whose passes the engine's memory moves. `choice`: of a meta model."""
     from spillway.model.describe import WorkSize, describe
@@ -48,7 +54,7 @@ def gradients(
     weights = dict(tiny_model(copy.deepcopy(config)).named_parameters())
     meta_model = build(copy.deepcopy(config), torch.float32 if dtype == "fp32" else torch.bfloat16)
     work = arrange([batch(random_ids(2, 12, 1)), batch(random_ids(1, 9, 2))])
-    engine = MovedEngine(describe(meta_model, WorkSize(2, work.tokens), dtype))
+    engine = engine_type(describe(meta_model, WorkSize(2, work.tokens), dtype))
     for number, tensor in enumerate(engine.tensors):
         engine.weight(number).copy_(weights[tensor["name"]].detach())
     stream = Stream(meta_model, engine, 3, unneeded, saved=choice(meta_model))
@@ -129,6 +135,82 @@ def test_nothing_is_held_when_a_step_has_failed_or_none_was_trained(monkeypatch:
         gradients("llama", "fp32", keep_all)
     gc.collect()
     assert len(made) == count + 6 and not any(packing() for packing in made)
+
+
+# ---- a layer that spills
+
+
+class SpillEngine(MovedEngine):
+    """Has a room for each layer that spills, which is another one in backward, and spoils the one that it left."""
+
+    stride = 1 << 20
+    room = stride
+
+    def next_pass(self) -> PlainPass:
+        found = super().next_pass()
+        if found.kind in ("forward", "backward"):
+            number = self._layers.index(found.block) + (len(self._layers) if found.kind == "backward" else 0)
+            found.spilled, found.spilled_bytes = self._rooms + number * self.stride, self.room
+        return found
+
+    def end_pass(self) -> None:
+        if self._pass.kind == "forward":
+            away = self._arena[self._pass.spilled :][: self.stride]
+            self._arena[self._pass.spilled + len(self._layers) * self.stride :][: self.stride].copy_(away)
+            away.fill_(SPOILT)
+        super().end_pass()
+
+    def _lay_out(self) -> None:
+        super()._lay_out()
+        self._rooms = self._arena.numel()
+        self._arena = mapped(self._rooms + 2 * len(self._layers) * self.stride)
+        self._typed = self._arena.view(self.dtype)
+
+
+def spill_all(meta_model: Any) -> SavedChoice:
+    return SavedChoice(dict.fromkeys(able(meta_model), Saved.SPILL))
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [("llama", {}), ("qwen2", {}), ("mistral", {"sliding_window": 5}), ("llama", {"attention_dropout": 0.3})],
+)
+def test_a_layer_that_spills_gives_the_bits_of_a_recomputed_one(kind: str, more: dict[str, Any], dtype: str) -> None:
+    expected, _ = gradients(kind, dtype, lambda _: RECOMPUTE_ALL, **more)
+    found, stream = gradients(kind, dtype, spill_all, engine_type=SpillEngine, **more)
+    assert_same_bits(expected, found)
+    saved = stream.last_saved
+    assert saved.spilled.keys() == {(place, number) for place in range(3) for number in range(2)}
+    assert stream.most_spilled == sum(saved.spilled.values()) > 0
+    assert saved.spilled == saved.rooms, "what is measured of a layer is what it takes"
+    assert saved.kept == saved.graphs, "of what PyTorch holds the graphs alone are left"
+
+
+def test_what_has_no_room_where_it_leaves_from_is_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected, whole = gradients("llama", "fp32", spill_all, engine_type=SpillEngine)
+    taken = whole.last_saved.spilled
+    monkeypatch.setattr(SpillEngine, "room", taken[0, 0] + taken[0, 1] - 1)
+    found, stream = gradients("llama", "fp32", spill_all, engine_type=SpillEngine)
+    assert_same_bits(expected, found)
+    assert stream.last_saved.spilled == {key: value for key, value in taken.items() if key[1] == 0}
+
+
+def test_what_is_spilled_leaves_pytorchs_memory() -> None:
+    memory = torch.arange(64.0)
+    weight, hidden = memory[:16].view(4, 4), memory[16:32].view(4, 4)
+    leaf, factor = hidden.detach().requires_grad_(), torch.full((4, 4), 3.0)
+    packing = Packing(memory, [weight, leaf], [], spills=True)
+    with packing.hooks():
+        result = (leaf @ weight.t() * factor[1:3].repeat(2, 1)).sum()
+    assert packing.room_bytes == 64
+    room = torch.zeros(256, dtype=torch.uint8)
+    assert packing.spill(room[:63]) is None and packing.room_bytes == 64
+    assert packing.spill(room) == 64 and packing.room_bytes == 0
+    assert room.view(torch.float32)[:16].tolist() == [3.0] * 16
+    packing.room = (room.view(torch.float32) * 2).view(torch.uint8)
+    result.backward()
+    assert leaf.grad is not None and torch.equal(leaf.grad, torch.full((4, 4), 6.0) @ weight)
 
 
 # ---- types of models
@@ -268,6 +350,45 @@ def test_a_run_that_is_gone_back_with_goes_on_with_another_value(given: Path, tm
     assert plan_of(out)["keep"] == 2 and bits(out) == expected
 
 
+SPILL = ["--activation_recompute", "none", "--activation_spill", "all"]
+
+
+def test_a_run_that_spills_is_that_of_one_that_recomputes(given: Path, tmp_path: Path) -> None:
+    expected = run(given, tmp_path / "all", "all")
+    out = tmp_path / "out"
+    assert here(given, out, "--max_steps", "4", *real_runs.on_path(tmp_path / "storage"), *SPILL) == 0
+    assert bits(out) == expected
+    planned, summary = plan_of(out), json.loads((out / "summary.json").read_text())
+    assert planned["spill"] == 2 and planned["keep"] == 0 and planned["spilled_bytes"] > 0
+    assert planned["spilled_bytes"] * 0.25 < summary["saved_activations"]["spilled"] <= planned["spilled_bytes"]
+    assert summary["saved_activations"]["most"] <= planned["bytes"]
+    events = json.loads(gzip.decompress((out / "timeline.json.gz").read_bytes()))
+    names = {event["name"] for event in (events["traceEvents"] if isinstance(events, dict) else events)}
+    assert {f"{way} saved activations {layer}" for way in ("write", "read") for layer in range(2)} <= names
+
+
+def test_a_killed_run_that_spills_goes_on(given: Path, tmp_path: Path) -> None:
+    expected = run(given, tmp_path / "expected", "all")
+    out = tmp_path / "out"
+    keys = ["--max_steps", "4", *real_runs.on_path(tmp_path / "storage"), *SPILL]
+    killed = apart("-c", KILLED, *words(given, out, *keys))
+    assert killed.wait(LIMIT) == -signal.SIGKILL
+    assert plan_of(out)["spill"] == 2
+    assert here(given, out, *keys, "--resume_from_checkpoint", "true") == 0
+    assert plan_of(out)["spill"] == 2 and bits(out) == expected
+
+
+def test_the_plan_says_what_spilling_takes(given: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    storage = real_runs.on_path(tmp_path / "storage")
+    assert here(given, tmp_path / "out", *storage, verb="plan") == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert re.search(r"Spilling: of a layer it takes \S+ s of the paths and \S+ s of compute, where computing", shown)
+    assert here(given, tmp_path / "out", *storage, "--activation_spill", "never", verb="plan") == 0
+    assert "Spilling" not in capsys.readouterr().out
+    assert here(given, tmp_path / "out", *storage, *SPILL, verb="plan") == 0
+    assert "2 send them to paths and have them back" in " ".join(capsys.readouterr().out.split())
+
+
 @pytest.fixture(scope="module")
 def many(given: Path) -> list[str]:
     """So many micro-batches of a step that what layers keep of them is far more than what a process differs by."""
@@ -313,3 +434,14 @@ def test_what_is_kept_is_in_memory_as_planned(given: Path, many: list[str], tmp_
     assert 16 * MEBIBYTE < most <= plan["saved_activations"]["bytes"] / (1 + SLACK) + 2
     assert summary["tiers"][0]["measured_peak"] <= plan["tiers"][0]["planned_peak"] * 1.05 + 2 * MEBIBYTE
     assert summary["tiers"][0]["measured_peak"] > summary["rehearsed"]["work_bytes"] + most
+
+
+def test_what_spills_is_in_memory_as_planned(given: Path, many: list[str], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    storage = real_runs.on_path(tmp_path / "storage")
+    process = apart("-m", "spillway", *words(given, out, *many, *storage, *SPILL), cold=True)
+    _, error = process.communicate(timeout=LIMIT)
+    assert process.returncode == 0, error
+    plan, summary = (json.loads((out / name).read_text()) for name in ("plan.json", "summary.json"))
+    assert summary["saved_activations"]["spilled"] > 16 * MEBIBYTE
+    assert summary["tiers"][0]["measured_peak"] <= plan["tiers"][0]["planned_peak"] * 1.05 + 2 * MEBIBYTE

@@ -95,6 +95,18 @@ def test_what_layers_keep_and_what_a_gib_more_would_save() -> None:
     plan["a_gib_more"] = {"tier": "dram", "keep": 0, "predicted_step_seconds": 2.0}
     assert "0 of 24 layers keep them from forward to backward; 24 compute" in tables.saved_activations(plan)
     assert tables.saved_activations(plan).endswith("would not make a step shorter.")
+    del plan["a_gib_more"]
+    plan["saved_activations"] = found | {
+        "spill": 8,
+        "spilled_bytes": 2 << 30,
+        "spill_tier": "numa:2",
+        "spill_why": "of a layer it takes 1 s",
+    }
+    assert tables.saved_activations(plan) == (
+        "Saved activations: 12 of 24 layers keep them from forward to backward, 3.00 GiB of dram, 8 send them to "
+        "numa:2 and have them back, 2.00 GiB, 4 compute them again in backward (as asked). Spilling: of a layer it "
+        "takes 1 s."
+    )
 
 
 def test_what_durability_gives_and_takes() -> None:

@@ -9,7 +9,7 @@
 namespace spillway::subspace {
 namespace {
 
-constexpr kernels::UpdateStep kStep{.learning_rate = 0.01, .weight_decay = 0.1, .step = 12};
+constexpr kernels::UpdateStep kTwelfth{.learning_rate = 0.01, .weight_decay = 0.1, .step = 12};
 
 class DeviceSubspaceUpdateTest : public ::testing::TestWithParam<std::pair<optim::FitRecord, optim::FitRecord>> {
  protected:
@@ -24,8 +24,8 @@ TEST_P(DeviceSubspaceUpdateTest, LeavesTheBitsOfTheHost) {
 
   SubspaceUpdate host(it.layout, it.rule());
   host.prepare(chunk, here.at());
-  for (std::size_t t = 0; t < host.first_tiles(chunk); ++t) host.run_first(chunk, here.at(), kStep, t);
-  for (std::size_t t = 0; t < host.tiles(chunk); ++t) host.run(chunk, here.at(), kStep, t);
+  for (std::size_t t = 0; t < host.first_tiles(chunk); ++t) host.run_first(chunk, here.at(), kTwelfth, t);
+  for (std::size_t t = 0; t < host.tiles(chunk); ++t) host.run(chunk, here.at(), kTwelfth, t);
   host.finish(chunk, here.at());
 
   Subspaces subspaces(it.description, it.layout);
@@ -36,7 +36,7 @@ TEST_P(DeviceSubspaceUpdateTest, LeavesTheBitsOfTheHost) {
   const auto device = device::make_cpu();
   const auto stream = device->make_stream();
   std::vector<float> delta(it.space().elements());
-  DeviceSubspaceUpdate(it.layout, it.rule(), subspaces, delta.data()).run(*device, stream, chunk, there.at(), kStep);
+  DeviceSubspaceUpdate(it.layout, it.rule(), subspaces, delta.data()).run(*device, stream, chunk, there.at(), kTwelfth);
   device->synchronise();
 
   EXPECT_TRUE(here.weight == there.weight);

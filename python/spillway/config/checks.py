@@ -208,6 +208,7 @@ def check_places(config: Config) -> None:
         raise InputError(f"storage: placement {config.placement} puts bytes on a path, but no storage is given")
     if not config.paths and config.durability in ("checkpoint", "step"):
         raise InputError(f"durability: {config.durability} needs a place to write to, but no storage is given")
+    check_spilling(config)
     if config.erase and not config.storage_device:
         raise InputError("erase: it is about the block devices of storage_device, but none is given")
     check_storage(config)
@@ -215,6 +216,23 @@ def check_places(config: Config) -> None:
         raise InputError(
             f"memory_file: with device {config.device} weights and states come from memory that is registered with the "
             "GPU, which the pages of a file cannot be; leave it out, or use --device cpu"
+        )
+
+
+def check_spilling(config: Config) -> None:
+    if config.activation_spill != "all":
+        return
+    if config.activation_recompute == "all":
+        raise InputError("activation_spill: all spills what is not computed again, and activation_recompute: all is")
+    if not (config.paths or config.node or config.memory_file):
+        raise InputError(
+            "activation_spill: all sends what autograd saves to a path or to another tier of memory, but no storage, "
+            "node or memory_file is given"
+        )
+    if not config.any_device and config.device != "cpu":
+        raise InputError(
+            f"activation_spill: layers that compute on device {config.device} do not spill; leave it out, or use "
+            "--device cpu"
         )
 
 

@@ -345,9 +345,20 @@ GROUPS: dict[str, list[Key]] = {
             RECOMPUTE,
             "auto",
             "layers that compute again in backward what autograd saved of them in forward: `all`; `none`, which keeps "
-            "it in the memory that layers compute in; a number of layers, the others keep it; `auto`: as many as the "
-            "plan says is fastest in the memory there is. The results are bit-identical. Layers that cannot keep it so "
-            "recompute, and the plan says why (`gradient_checkpointing` true means `all`, false `none`)",
+            "it in the memory that layers compute in, or spills it (`activation_spill`); a number of layers, the "
+            "others do not; `auto`: as many as the plan says is fastest in the memory there is. The results are "
+            "bit-identical. Layers that cannot keep it so recompute, and the plan says why (`gradient_checkpointing` "
+            "true means `all`, false `none`)",
+        ),
+        Key(
+            "activation_spill",
+            choice("auto", "never", "all"),
+            "auto",
+            "whether what autograd saves of layers that do not recompute goes to a storage path in forward and comes "
+            "back for backward, or lies on another NUMA node or `memory_file` meanwhile: `never`; `all` of it; "
+            "`auto`: of as many layers as the plan says is fastest, or of as many as have no room for it in memory "
+            "where `activation_recompute` says how many recompute. The results are bit-identical. Only where layers "
+            "compute in host memory",
         ),
         Key(
             "token_tile",

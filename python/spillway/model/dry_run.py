@@ -201,7 +201,7 @@ class Measurement:
         for kind, ratio in zip(("forward", "backward"), ratios, strict=True):
             seconds["kept_" + kind] = seconds[kind] * ratio
         longer = 1.0 if linear else self._shape.length / length  # scores of attention, of which each row keeps all
-        return replace(found, token_bytes=found.token_bytes * longer)
+        return found.longer(longer)
 
     def _saved(self, work: Work, warm_up: float, seconds: dict[str, float]) -> SavedProfile:
         """Of the largest micro-batch; adds to `seconds`."""
@@ -373,7 +373,7 @@ class Measurement:
 
 
 def narrow_of_its_kind(meta_model: MetaModel, saved: bool, shards: int = 1) -> MetaModel:
-    """A narrow copy with adapters, with what is frozen, trained in subspaces and packed. `saved`: a layer of it can
+    """A narrow copy with adapters, with what is frozen, reduced and packed. `saved`: a layer of it can
     keep what autograd saves: where the first one runs with what comes before it, that is the second. `shards`: that the
     engine cuts the vocabulary into."""
     small = narrow_copy(meta_model, saved and not meta_model.simple_entry, shards)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from spillway.config import Config
 
 REDUCED = "subspace"  # of a tensor in a description: it has a Space
+WHOLE = "method: lsp projects the gradient of a whole micro-batch"
 SHOWN = 4  # names in a message
 
 

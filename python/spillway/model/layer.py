@@ -127,13 +127,16 @@ class Stage:
         """Whether the stage is a layer and nothing else, so that what autograd saves of it can be kept."""
         return self._module is not None and not self.plan.entry and not self.plan.tail
 
-    def forward_kept(self, hidden: torch.Tensor, passage: Passage) -> tuple[torch.Tensor, SavedPass | None]:
+    def forward_kept(
+        self, hidden: torch.Tensor, passage: Passage, spills: bool = False
+    ) -> tuple[torch.Tensor, SavedPass | None]:
         """`forward`, and what autograd saved for `backward_kept`. None: it recomputes after all. For a stage that can
-        keep, in a passage in which its layer is closed; `hidden` and weights lie in one storage."""
+        keep, in a passage in which its layer is closed; `hidden` and weights lie in one storage. `spills`: whether what
+        was saved is to be spilled."""
         assert self._module is not None and self.plan.layer is not None
         leaf = hidden.detach().requires_grad_()
         beside = [*passage.given(self.plan.layer), *self._module.buffers(), *(leaf for _, leaf, _ in self._borrowed)]
-        packing = Packing(hidden, [*self._now, leaf], beside)
+        packing = Packing(hidden, [*self._now, leaf], beside, spills)
         call = passage.forward_call(self.plan.layer)
         computed = uncomputed(self._unneeded, None), redirected(self._inners, True)
         with torch.enable_grad(), computed[0], computed[1], self._in_tiles(), packing.hooks():
@@ -145,9 +148,12 @@ class Stage:
         with torch.enable_grad():
             return output.detach(), SavedPass(packing, leaf, output)
 
-    def backward_kept(self, saved: SavedPass, hidden: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
-        """`backward` by what was kept; the stage is bound, and `hidden` is the input, wherever they lie now."""
-        return saved.backward([*self._now, hidden], gradient)
+    def backward_kept(
+        self, saved: SavedPass, hidden: torch.Tensor, gradient: torch.Tensor, room: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """`backward` by what was kept; the stage is bound, and `hidden` is the input, wherever they lie now. `room`:
+        where what was spilled has come back to."""
+        return saved.backward([*self._now, hidden], gradient, room)
 
     def backward(
         self, hidden: torch.Tensor, gradient: torch.Tensor, batch: MicroBatch, ids: torch.Tensor, passage: Passage

@@ -38,6 +38,8 @@ class PlainPass:
     output: int = 0
     hidden_gradient: int = 0
     accumulator: int = 0
+    spilled: int = 0
+    spilled_bytes: int = 0
 
 
 class PlainEngine:

@@ -1,11 +1,15 @@
-"""What autograd saves of a layer, from its forward to its backward pass: let go and computed again, or kept.
+"""What autograd saves of a layer, from its forward to its backward pass: let go and computed again, kept, or spilled.
 
 A layer that keeps runs forward with history, under hooks that see every tensor which is saved. What lies in the
 engine's memory (the layer's weights, its input) is not held as a view of bytes that are used for something else
 meanwhile: a reference stands for it, and leads to where the engine has put it when the backward pass asks. Everything
 else is PyTorch's own memory, stays, and is counted, each storage once.
 
-Both ways give the same bits: the same operations run on the same values, and their backward passes are the same ones.
+A layer that spills runs forward as one that keeps. When a micro-batch's pass has ended, what is PyTorch's own is
+copied, storage by storage, to where the engine sends it to a path from, and let go; its backward pass finds it, bit for
+bit, where the engine has brought it back. What has no room there recomputes.
+
+All ways give the same bits: the same operations run on the same values, and their backward passes are the same ones.
 That a type of model is so is verified (`equivalence`, `saved_profile`).
 """
 
@@ -19,6 +23,7 @@ from typing import Any
 
 import torch
 
+ALIGNED = 64  # bytes: where storages begin, as PyTorch's own
 OF_GRAPH = 2048  # bytes for each tensor that is saved, about: nodes, its record, the object that stands for it
 
 
@@ -27,6 +32,7 @@ class Saved(enum.Enum):
 
     RECOMPUTE = "recompute"  # backward computes it again from the layer's input
     KEEP = "keep"  # it stays in the memory that the layer computes in
+    SPILL = "spill"  # the engine sends it to a path, and brings it back for backward
 
 
 @dataclass(frozen=True)
@@ -48,7 +54,9 @@ def choice_of(plan: Mapping[str, Any], slack: float) -> SavedChoice:
     found = plan.get("saved_activations")
     if not found:
         return RECOMPUTE_ALL
-    return SavedChoice({block - 1: Saved.KEEP for block in found["blocks"]}, int(found["bytes"] / (1 + slack)) + 1)
+    stages = {block - 1: Saved.KEEP for block in found["blocks"]}
+    stages |= {block - 1: Saved.SPILL for block in found["spilled_blocks"]}
+    return SavedChoice(stages, int(found["bytes"] / (1 + slack)) + 1)
 
 
 @dataclass(frozen=True)
@@ -61,28 +69,90 @@ class Reference:
     stride: tuple[int, ...]
 
 
+class Leaving:
+    """A saved tensor whose storage leaves PyTorch's memory: itself, until it has left, and then its place there."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor: torch.Tensor | None = tensor
+        self._dtype, self._size, self._stride = tensor.dtype, tensor.size(), tensor.stride()
+        self._first = tensor.storage_offset()
+        self._begin, self._bytes = 0, tensor.untyped_storage().nbytes()
+
+    def leave(self, begin: int) -> None:
+        """`begin`: the byte of the room at which a copy of its storage begins."""
+        self.tensor, self._begin = None, begin
+
+    def found(self, room: torch.Tensor | None) -> torch.Tensor:
+        """It, or where its copy lies in the room that has come back."""
+        if self.tensor is not None:
+            return self.tensor
+        assert room is not None
+        whole = self._bytes - self._bytes % self._dtype.itemsize
+        typed = room[self._begin : self._begin + whole].view(self._dtype)
+        return typed.as_strided(self._size, self._stride, typed.storage_offset() + self._first)
+
+
 class Packing:
     """The hooks of one layer's forward pass. Autograd holds it as long as the graph lives, so it holds no graph."""
 
-    def __init__(self, memory: torch.Tensor, there: Sequence[torch.Tensor], beside: Iterable[torch.Tensor]) -> None:
+    def __init__(
+        self,
+        memory: torch.Tensor,
+        there: Sequence[torch.Tensor],
+        beside: Iterable[torch.Tensor],
+        spills: bool = False,
+    ) -> None:
         """`memory`: the engine's; `there`: what of the layer lies in it, each without gaps; `beside`: tensors that
-        somebody else holds anyway, and that do not change."""
+        somebody else holds anyway, and that do not change; `spills`: whether `spill` will be called."""
         self.there = list(there)  # where references lead
         self.complete = True  # False: something that is saved lies in the engine's memory and is nothing of `there`
         self._memory = address(memory)
         self._beside = {address(tensor) for tensor in beside}
+        self.room: torch.Tensor | None = None  # where what has left has come back to
+        self._spills = spills
+        self._leaving: list[Leaving] = []
         self._kept: dict[int, int] = {}
         self._tensors = 0
 
     @property
     def bytes(self) -> int:
         """Of the storages that are kept, and of the graph."""
-        return sum(self._kept.values()) + self._tensors * OF_GRAPH
+        return sum(self._kept.values()) + self.graph
+
+    @property
+    def graph(self) -> int:
+        return self._tensors * OF_GRAPH
+
+    @property
+    def room_bytes(self) -> int:
+        """Of a room for the storages that are kept."""
+        return sum(map(aligned, self._kept.values()))
+
+    def spill(self, room: torch.Tensor) -> int | None:
+        """Copies what is kept to the start of `room` (bytes) and lets go of it. How many bytes of it that takes; None:
+        it has not so many, and nothing has changed."""
+        if self.room_bytes > room.numel():
+            return None
+        begins: dict[int, int] = {}
+        end = 0
+        for it in self._leaving:
+            assert it.tensor is not None
+            if (storage := address(it.tensor)) not in begins:
+                begins[storage] = end
+                whole = bytes_of(it.tensor)
+                room[end : end + whole.numel()].copy_(whole)
+                end += aligned(whole.numel())
+        for it in self._leaving:
+            assert it.tensor is not None
+            it.leave(begins[address(it.tensor)])
+        self._leaving.clear()
+        self._kept.clear()
+        return end
 
     def hooks(self) -> AbstractContextManager[None]:
         return torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
 
-    def _pack(self, tensor: torch.Tensor) -> torch.Tensor | Reference:
+    def _pack(self, tensor: torch.Tensor) -> torch.Tensor | Reference | Leaving:
         """What is kept has no history: an operation that saves its own output would hold itself, as long as no backward
         pass lets go of it."""
         self._tensors += 1
@@ -91,6 +161,9 @@ class Packing:
             return self._reference(tensor)
         if storage not in self._beside:
             self._kept[storage] = tensor.untyped_storage().nbytes()
+            if self._spills and self._kept[storage] > 0:
+                self._leaving.append(Leaving(tensor.detach()))
+                return self._leaving[-1]
         return tensor.detach()
 
     def _reference(self, tensor: torch.Tensor) -> torch.Tensor | Reference:
@@ -102,9 +175,11 @@ class Packing:
         self.complete = False
         return tensor.detach()
 
-    def _unpack(self, held: torch.Tensor | Reference) -> torch.Tensor:
+    def _unpack(self, held: torch.Tensor | Reference | Leaving) -> torch.Tensor:
         if isinstance(held, torch.Tensor):
             return held
+        if isinstance(held, Leaving):
+            return held.found(self.room)
         whole = self.there[held.of].detach()
         return whole.as_strided(held.size, held.stride, whole.storage_offset() + held.first)
 
@@ -129,16 +204,28 @@ class SavedPass:
     def __init__(self, packing: Packing, leaf: torch.Tensor, output: torch.Tensor) -> None:
         """`leaf`: the layer's input, which lies in the engine's memory; `output`: what it gave, with history."""
         self.bytes = packing.bytes
+        self.graph, self.room_bytes = packing.graph, packing.room_bytes  # see Packing
         self._packing, self._leaf = packing, leaf
+        self._first = 0
         self._gradient: list[torch.Tensor] = []
         self._root: torch.Tensor = Root.apply(output, self._gradient)
 
-    def backward(self, there: Sequence[torch.Tensor], gradient: torch.Tensor) -> torch.Tensor:
-        """`there`: as `Packing` was given, where it lies now; d loss / d output in, d loss / d input out. Once."""
+    def spill(self, room: torch.Tensor, first: int) -> int | None:
+        """As Packing.spill, to `room` from byte `first` on."""
+        taken = self._packing.spill(room[first:])
+        self.bytes, self._first = self._packing.bytes, first
+        return taken
+
+    def backward(
+        self, there: Sequence[torch.Tensor], gradient: torch.Tensor, room: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """`there`: as `Packing` was given, where it lies now; d loss / d output in, d loss / d input out. `room`: with
+        the bytes of the one that it was spilled to, where it was. Once."""
         self._packing.there = list(there)
+        self._packing.room = None if room is None else room[self._first :]
         self._gradient.append(gradient)
         torch.autograd.backward([self._root], [self._root.new_empty(0)])
-        self._packing.there = []
+        self._packing.there, self._packing.room = [], None
         return torch.zeros_like(self._leaf) if self._leaf.grad is None else self._leaf.grad
 
 
@@ -150,19 +237,37 @@ class SavedStep:
         self._passes: dict[tuple[int, int], SavedPass] = {}
         self._bytes = 0
         self.kept: dict[tuple[int, int], int] = {}  # bytes of what was kept, by stage and micro-batch
-        self.most = 0  # of them at once
+        self.spilled: dict[tuple[int, int], int] = {}  # bytes of what was spilled
+        self.graphs: dict[tuple[int, int], int] = {}  # bytes of graphs alone, of both
+        self.rooms: dict[tuple[int, int], int] = {}  # bytes of a room for what was kept
+        self.most = 0  # bytes of what was kept, and of all graphs, at once
+        self._ends: dict[int, int] = {}  # bytes that are taken of the room of a stage
 
     def keeps(self, place: int) -> bool:
-        return self._choice.of(place) is Saved.KEEP
+        """Or spills."""
+        return self._choice.of(place) is not Saved.RECOMPUTE
 
-    def add(self, place: int, micro_batch: int, saved: SavedPass | None) -> None:
-        """Where it is too much, or None, the pass recomputes."""
-        if saved is None or (self._choice.most is not None and self._bytes + saved.bytes > self._choice.most):
+    def spills(self, place: int) -> bool:
+        return self._choice.of(place) is Saved.SPILL
+
+    def add(self, place: int, micro_batch: int, saved: SavedPass | None, room: torch.Tensor | None = None) -> None:
+        """Where it is too much, or None, the pass recomputes. `room`: of a stage that spills, for all micro-batches."""
+        if saved is None or (room is not None and not self._spill(place, micro_batch, saved, room)):
             return
+        if self._choice.most is not None and self._bytes + saved.bytes > self._choice.most:
+            return
+        self.graphs[place, micro_batch], self.rooms[place, micro_batch] = saved.graph, saved.room_bytes
         self._passes[place, micro_batch] = saved
         self.kept[place, micro_batch] = saved.bytes
         self._bytes += saved.bytes
         self.most = max(self.most, self._bytes)
+
+    def _spill(self, place: int, micro_batch: int, saved: SavedPass, room: torch.Tensor) -> bool:
+        taken = saved.spill(room, first := self._ends.get(place, 0))
+        if taken is not None:
+            self.spilled[place, micro_batch] = taken
+            self._ends[place] = first + taken
+        return taken is not None
 
     def take(self, place: int, micro_batch: int) -> SavedPass | None:
         found = self._passes.pop((place, micro_batch), None)
@@ -172,6 +277,16 @@ class SavedStep:
     def release(self) -> None:
         """Lets go of what no backward pass has taken, of a step that failed."""
         self._passes.clear()
+
+
+def aligned(count: int) -> int:
+    return -(-count // ALIGNED) * ALIGNED
+
+
+def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+    """All bytes of its storage."""
+    storage = tensor.untyped_storage()
+    return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage, 0, (storage.nbytes(),), (1,))
 
 
 def address(tensor: torch.Tensor) -> int:

@@ -40,7 +40,7 @@ class MovedEngine(PlainEngine):
         self._typed = self._arena.view(self.dtype)
 
     def _move(self) -> None:
-        self._arena[self._half :].copy_(self._arena[: self._half])
+        self._arena[self._half : 2 * self._half].copy_(self._arena[: self._half])
         self._arena[: self._half].fill_(SPOILT)
         self._moved = self._half
         self._gradient_at += self._half

@@ -4,14 +4,14 @@ shows that gradients are the same bits as of a pass that recomputes, in the size
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
 
 from spillway.machine import process_memory
 from spillway.model.meta_model import MetaModel
-from spillway.model.saved import RECOMPUTE_ALL, Saved, SavedChoice
+from spillway.model.saved import RECOMPUTE_ALL, Saved, SavedChoice, SavedStep
 
 if TYPE_CHECKING:
     from spillway.model.microbatch import Work
@@ -34,6 +34,12 @@ SHARING = "its layers hand on to others what gradients flow to"
 class SavedProfile:
     token_bytes: float = 0.0  # that one layer keeps of each token, holes included; 0: see `why`
     why: str = ""  # why no layer keeps anything; empty with 0 bytes: it was not asked
+    spilled_token_bytes: float = 0.0  # of each token that a layer moves which spills; 0: none can
+    graph_token_bytes: float = 0.0  # that such a layer keeps of each token all the same, holes included
+
+    def longer(self, times: float) -> SavedProfile:
+        """Of rows so many times as long, each token of which sees as many times more others."""
+        return replace(self, token_bytes=self.token_bytes * times, spilled_token_bytes=self.spilled_token_bytes * times)
 
 
 def able(meta_model: MetaModel) -> list[int]:
@@ -60,7 +66,8 @@ def measure(
             expected = told(stream, engine, work)
             stream.saved, engine.kept_blocks = choice, frozenset(place + 1 for place in choice.stages)
             found = told(stream, engine, work)
-            kept = stream.last_saved.kept
+            saved = stream.last_saved
+            kept = saved.kept
             if found != expected or not kept:
                 return SavedProfile(why=UNLIKE if kept else SHARING)
             engine.digests = None
@@ -73,7 +80,16 @@ def measure(
         stream.saved, engine.kept_blocks, engine.cold = RECOMPUTE_ALL, frozenset(), True
         engine.digests = None
         process_memory.give_back()
-    return SavedProfile(max(kept.values()) / work.tokens * (1 + SLACK))
+    return profile_of(saved, work.tokens)
+
+
+def profile_of(saved: SavedStep, tokens: int) -> SavedProfile:
+    """Of a step of one micro-batch of so many tokens, of which something was kept."""
+    return SavedProfile(
+        max(saved.kept.values()) / tokens * (1 + SLACK),
+        spilled_token_bytes=max(saved.rooms.values()) / tokens,
+        graph_token_bytes=max(saved.graphs.values()) / tokens * (1 + SLACK),
+    )
 
 
 def told(stream: Stream, engine: TimedEngine, work: Work) -> tuple[float, dict[tuple[int, int], int]]:

@@ -114,10 +114,10 @@ def verified(spec: ModelSpec) -> Verified:
 
 
 def tiles_of(spec: ModelSpec, found: TokenTiles) -> TokenTiles:
-    """What a run's layers and head run in tiles. In subspaces S, and the estimates beside it, are of whole
-    micro-batches, and so are the sums of virtual ranks."""
+    """What a run's layers and head run in tiles. Reduced gradients, and the estimates beside them, are of
+    whole micro-batches, and so are the sums of virtual ranks."""
     if spec.meta_model.spaces:
-        return replace(ALL_AT_ONCE, why="method: lsp projects the gradient of a whole micro-batch")
+        return replace(ALL_AT_ONCE, why=factors.WHOLE)
     if spec.config.virtual_ranks > 1:
         return replace(ALL_AT_ONCE, why="virtual_ranks: a rank's gradients are summed by whole micro-batches")
     return replace(found, tokens=tokens_of(spec.config.token_tile, spec.meta_model.hidden_size))

@@ -67,6 +67,7 @@ class Stream:
         self.saved = saved
         self.last_saved = SavedStep()  # of the last step
         self.most_saved = 0  # bytes that were kept at once, in any step
+        self.most_spilled = 0  # bytes that were spilled in a step, of any
         self._objective = objective
         self._kept_logits = kept_logits
         self.tell: Callable[[], list[Told]] = list  # what the objective tells of what ran last
@@ -143,6 +144,7 @@ class Stream:
             turn.saved.release()
             self.last_saved = turn.saved if training else self.last_saved
             self.most_saved = max(self.most_saved, turn.saved.most)
+            self.most_spilled = max(self.most_spilled, sum(turn.saved.spilled.values()))
         self._auxiliary = turn.auxiliary(training)
         loss = head.loss()
         numbers = [batch.number for batch in work.micro_batches]
@@ -185,8 +187,8 @@ class Stream:
             self._dropout.seed(batch.number, place)
             source = self._source(block_pass.input, place, batch, passage)
             if turn.keeps(place, stage, passage):
-                output, saved = stage.forward_kept(source, passage)
-                turn.saved.add(place, batch.index, saved)
+                output, saved = stage.forward_kept(source, passage, turn.saved.spills(place))
+                turn.saved.add(place, batch.index, saved, self._room(block_pass, turn))
             else:
                 output = stage.forward(source, batch, turn.work.ids_of(batch), passage)
             passage.shapes[place] = output.shape
@@ -207,7 +209,7 @@ class Stream:
             source = self._source(block_pass.input, place, batch, passage)
             gradient = self._output(block_pass.hidden_gradient, place, batch, passage)
             if (saved := turn.saved.take(place, batch.index)) is not None:
-                result = stage.backward_kept(saved, source, gradient)
+                result = stage.backward_kept(saved, source, gradient, self._room(block_pass, turn))
             else:
                 result = stage.backward(source, gradient, batch, turn.work.ids_of(batch), passage)
             self._input(block_pass.hidden_gradient, place, batch, passage).copy_(result)
@@ -280,6 +282,12 @@ class Stream:
         stage = self._stack[block_pass.block - 1]
         stage.bind(self._typed, block_pass.weights // self._typed.element_size())
         return stage
+
+    def _room(self, block_pass: BlockPass | PlainPass, turn: Turn) -> torch.Tensor | None:
+        """Where what is saved of a stage that spills leaves from, or has come to."""
+        if not turn.saved.spills(block_pass.block - 1):
+            return None
+        return self._arena[block_pass.spilled : block_pass.spilled + block_pass.spilled_bytes]
 
     def _at(self, offset: int, elements: int) -> torch.Tensor:
         first = offset // self._typed.element_size()

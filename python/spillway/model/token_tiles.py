@@ -235,8 +235,8 @@ def tiles_in(
     meta_model: MetaModel, layer: nn.Module, parts: Parts, left_out: Sequence[nn.Module], alone: bool
 ) -> list[Tile]:
     """Of a layer. `left_out` as `Tile` has it, of the whole layer; `alone`: nothing looks at its output but the next
-    layer. Modules that draw random numbers run whole, and those with weights that others use, too, or that are trained
-    in subspaces."""
+    layer. Modules that draw random numbers run whole, and those with weights that others use, too, or that are
+    reduced."""
     tiles, found = parts.tiles, []
     modules = dict(layer.named_modules())
     for name in sorted(tiles.modules & modules.keys() if tiles.tokens is not None else ()):

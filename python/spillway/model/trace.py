@@ -137,12 +137,12 @@ class Tracer:
         with self._opened() as (stream, engine):
             stream.saved, engine.kept_blocks = choice, frozenset(place + 1 for place in choice.stages)
             stream.step(work, {}, 0)
-            kept = stream.last_saved.kept
+            saved = stream.last_saved
             passes = {kind: engine.told(kind) for kind in KEPT}
             stream.saved = RECOMPUTE_ALL
-        if not kept:
+        if not saved.kept:
             return {}, SavedProfile(why=saved_profile.SHARING)
-        return passes, SavedProfile(max(kept.values()) / work.tokens * (1 + saved_profile.SLACK))
+        return passes, saved_profile.profile_of(saved, work.tokens)
 
     @contextmanager
     def _opened(self) -> Iterator[tuple[TracedStream, TracedEngine]]:
@@ -211,7 +211,7 @@ class TracedEngine(TimedEngine):
     def loss_gradient(self, logits: Any, *_: Any) -> None:
         self._count("loss_gradient", [logits], [logits])
 
-    def learns_projectors(self, tensor: int) -> bool:
+    def wants_whole_gradient(self, tensor: int) -> bool:
         return False
 
     def compress(self, tensor: int, side: int, tokens: torch.Tensor, out: torch.Tensor) -> None:

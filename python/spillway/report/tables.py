@@ -62,18 +62,23 @@ def device_blocks(plan: Plan) -> str:
 
 
 def saved_activations(plan: Plan) -> str:
-    """How many layers keep what autograd saves of them, why, and what a GiB more would save; empty where nobody said
-    what that is."""
+    """How many layers keep or spill what autograd saves of them, why, and what a GiB more would save; empty where
+    nobody said what that is."""
     found = plan.get("saved_activations")
     if not found:
         return ""
-    keep, layers = found["keep"], found["layers"]
+    keep, spill, layers = found["keep"], found.get("spill", 0), found["layers"]
     words = f"Saved activations: {keep} of {layers} layers keep them from forward to backward"
     if keep:
         words += f", {size(found['bytes'])} of {found['tier']}"
-    if keep < layers:
-        words += f"{',' if keep else ';'} {layers - keep} compute them again in backward"
+    if spill:
+        words += f"{',' if keep else ';'} {spill} send them to {found['spill_tier']} and have them back"
+        words += f", {size(found['spilled_bytes'])}"
+    if keep + spill < layers:
+        words += f"{',' if keep + spill else ';'} {layers - keep - spill} compute them again in backward"
     words += f" ({found['why']})." if found["why"] else "."
+    if found.get("spill_why"):
+        words += f" Spilling: {found['spill_why']}."
     more = plan.get("a_gib_more")
     if not more:
         return words

@@ -8,13 +8,16 @@ from spillway.model.saved_profile import SavedProfile, able
 from spillway.model.spec import ModelSpec
 from spillway.run.profiled import Profiled
 
+BY_TOKEN = ("token_bytes", "spilled_token_bytes", "graph_token_bytes")
+
 
 def saved_settings(profiled: Profiled) -> dict[str, Any]:
     """Which layers can keep, what that takes, and how many are to."""
     found = settings_of(
         profiled.spec, profiled.dry_run.saved, profiled.verified.not_kept, profiled.compute.place.on_gpu
     )
-    return found | ({"token_bytes": found["token_bytes"] * share_of_tokens(profiled)} if "blocks" in found else {})
+    share = share_of_tokens(profiled)
+    return found | {name: found[name] * share for name in BY_TOKEN if name in found}
 
 
 def settings_of(spec: ModelSpec, saved: SavedProfile, not_kept: str, on_device: bool) -> dict[str, Any]:
@@ -32,7 +35,13 @@ def settings_of(spec: ModelSpec, saved: SavedProfile, not_kept: str, on_device: 
         found["why"] = (
             f"{layers - len(blocks)} of {layers} layers run with what comes before or after them and recompute"
         )
-    return found | {"blocks": blocks, "token_bytes": saved.token_bytes}
+    return found | {
+        "blocks": blocks,
+        "spill": config.activation_spill,
+        "token_bytes": saved.token_bytes,
+        "spilled_token_bytes": saved.spilled_token_bytes,
+        "graph_token_bytes": saved.graph_token_bytes,
+    }
 
 
 def asked(recompute: str | int, layers: int) -> int | None:

@@ -277,7 +277,10 @@ class EngineSession:
             **self._telemetry.measured(),
             **(factors.summed(self._engine) if self._spec.meta_model.spaces else {}),
             "rehearsed": {"work_bytes": dry_run.work_bytes, "seconds": dry_run.seconds},
-            "saved_activations": {"most": 0 if self._stream is None else self._stream.most_saved},
+            "saved_activations": {
+                "most": 0 if self._stream is None else self._stream.most_saved,
+                "spilled": 0 if self._stream is None else self._stream.most_spilled,
+            },
         }
 
     def notices(self) -> list[str]:

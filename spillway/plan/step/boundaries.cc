@@ -56,25 +56,18 @@ class Boundaries {
 
   /// To a path after forward, and back before backward.
   void spill(Index i, Index back) {
-    const auto user = order_.position(order_.forward[i]);
-    const auto leave = std::min(user + 1 + graph_.lookahead.backward, order_.backward_start() - 1);
-    const auto left = std::max(user, leave);
-    const auto away = graph_.add_buffer(BufferClass::activation, bytes_, order_.position(maker(i)), left);
-    graph_.boundary_out[i] = away;
-    if (in_place(i) || gathered(i)) graph_.fills(task_of(maker(i)), away);
-    if (in_place(i)) graph_.lets_go(task_of(order_.forward[i]), away);
-    const Object what{ObjectKind::boundary, i};
-    const auto write = add_write(graph_, what, {away}, bytes_, left, Phase::backward);
-    graph_.need(write, graph_.complete(i));
-    const auto first = order_.before_pass(back, graph_.lookahead.backward);
-    const auto home = graph_.add_buffer(BufferClass::activation, bytes_, first, order_.position(back));
-    graph_.boundary_in[i] = home;
-    if (in_place(i)) graph_.lets_go(task_of(back), home);
-    const auto read = add_read(graph_, what, {home}, bytes_, order_.position(back), Phase::backward);
-    graph_.boundary_reads[i] = read;
-    graph_.need(read, write);
-    graph_.need(write, read, true);
-    graph_.need(task_of(back), read);
+    const auto used = order_.position(order_.forward[i]);
+    const auto left = std::min(used + 1 + graph_.lookahead.backward, order_.backward_start() - 1);
+    const auto trip = add_round_trip(graph_, BufferClass::activation, {{ObjectKind::boundary, i}, bytes_},
+                                     {maker(i), back, std::max(used, left)});
+    graph_.boundary_out[i] = trip.away;
+    graph_.boundary_in[i] = trip.home;
+    graph_.boundary_reads[i] = trip.read;
+    graph_.need(trip.write, graph_.complete(i));
+    if (in_place(i) || gathered(i)) graph_.fills(task_of(maker(i)), trip.away);
+    if (!in_place(i)) return;
+    graph_.lets_go(task_of(order_.forward[i]), trip.away);
+    graph_.lets_go(task_of(back), trip.home);
   }
 
   /// What the last layer leaves to the head, or to the caller.

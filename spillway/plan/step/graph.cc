@@ -16,7 +16,7 @@ constexpr std::size_t kNeeds = 4;
 }  // namespace
 
 StepGraph::StepGraph(const Description& of, const state::Layout& its_layout, const Residency& where,
-                     const Lookahead& ahead, const Redo& durable)
+                     const Lookahead& ahead, const Redo& durable, SavedPlacement saves)
     : description(of),
       layout(its_layout),
       residency(where),
@@ -24,6 +24,7 @@ StepGraph::StepGraph(const Description& of, const state::Layout& its_layout, con
       redo(durable),
       rule(of.rule()),
       order(of, its_layout, ahead, where.device),
+      saved(std::move(saves)),
       snapshots(its_layout, rule, where, ahead.join) {
   const auto n = layout.chunks().size(), passes = order.passes().size(), boundaries = order.layers.size() + 1;
   out.tasks.reserve(kReserved * n);

@@ -42,7 +42,7 @@ struct HostWeights {
 class StepGraph {
  public:
   StepGraph(const Description& description, const state::Layout& layout, const Residency& residency,
-            const Lookahead& lookahead, const Redo& redo);
+            const Lookahead& lookahead, const Redo& redo, SavedPlacement saved = {});
   StepGraph(const StepGraph&) = delete;
   StepGraph& operator=(const StepGraph&) = delete;
 
@@ -54,6 +54,7 @@ class StepGraph {
   const Redo& redo;
   const state::UpdateRule rule;
   const StepOrder order;
+  const SavedPlacement saved;
 
   [[nodiscard]] const state::Block& block(Index b) const { return layout.blocks()[b]; }
   [[nodiscard]] const state::Chunk& chunk(Index c) const { return layout.chunks()[c]; }

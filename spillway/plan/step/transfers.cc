@@ -44,6 +44,22 @@ Index add_write(StepGraph& graph, Object what, Place from, Bytes bytes, std::uin
   return task;
 }
 
+RoundTrip add_round_trip(StepGraph& graph, BufferClass kind, const Activation& activation, const Journey& passes) {
+  const auto& order = graph.order;
+  const auto& [what, bytes] = activation;
+  const auto needed = order.position(passes.needed);
+  RoundTrip out{};
+  out.away = graph.add_buffer(kind, bytes, order.position(passes.made), passes.left);
+  out.write = add_write(graph, what, {out.away}, bytes, passes.left, Phase::backward);
+  out.home = graph.add_buffer(kind, bytes, order.before_pass(passes.needed, graph.lookahead.backward), needed);
+  out.read = add_read(graph, what, {out.home}, bytes, needed, Phase::backward);
+  graph.need(out.read, out.write);
+  graph.need(out.write, out.read, true);
+  graph.need(graph.task_of(passes.needed), out.read);
+  graph.out.activations.push_back(activation);
+  return out;
+}
+
 void add_weight_snapshot(StepGraph& graph, Index c, Place from) {
   const Move move{{ObjectKind::weight, c}, from, {}, graph.weight_bytes(c)};
   const auto write = add_snapshot(graph, move, graph.snapshots.last_weight(c));

@@ -19,6 +19,21 @@ Index add_transfer(StepGraph& graph, Lane lane, Phase phase, const Move& move, s
 Index add_read(StepGraph& graph, Object what, Place to, Bytes bytes, std::uint32_t deadline, Phase phase);
 Index add_write(StepGraph& graph, Object what, Place from, Bytes bytes, std::uint32_t deadline, Phase phase);
 
+/// The passes that an activation is made by and comes back for, and the position up to which it may lie where the first
+/// one has put it.
+struct Journey {
+  Index made, needed;
+  std::uint32_t left;
+};
+/// Its buffers, the one that it leaves and the one that it comes back to, and its tasks.
+struct RoundTrip {
+  Index away, home;
+  Index write, read;
+};
+/// To a path behind the passes that make and use it, and back ahead of the pass that needs it, which waits for it. Who
+/// fills the first buffer, and who lets go of the second, is the caller's to say.
+RoundTrip add_round_trip(StepGraph& graph, BufferClass kind, const Activation& activation, const Journey& passes);
+
 /// Chunk c's weight, written after its update, when a step is durable and the weight stays in memory at `from`; and its
 /// state.
 void add_weight_snapshot(StepGraph& graph, Index c, Place from);

@@ -1,0 +1,35 @@
+// How many layers send what autograd saves of them to a path, instead of having backward compute it again.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "spillway/plan/planner.h"
+#include "spillway/plan/problem.h"
+
+namespace spillway::plan {
+
+/// What spilling takes of a step and saves of it, for one layer. All 0 where none can spill.
+[[nodiscard]] SpillCost spill_cost(const Problem& problem);
+
+/// Whether layers may spill: they can, the budget lets them, there is a path, and passes compute in host memory.
+[[nodiscard]] bool can_spill(const Budget& budget);
+
+/// Whether layers may spill to a later tier of host memory: the same without a path.
+[[nodiscard]] bool can_lie_aside(const Budget& budget);
+
+/// Where layers may spill to: 0 for the paths, later tiers of host memory by their numbers.
+[[nodiscard]] std::vector<std::uint16_t> homes_of_spilled(const Budget& budget);
+
+/// How many of so many layers are worth trying first, by what the paths have left beside `plan`: as many as make them
+/// busy for all of a step. 0: a step would not be shorter with any.
+[[nodiscard]] std::size_t worth_spilling(const SpillCost& cost, const Simulation& plan, std::size_t layers);
+
+/// Numbers of layers to compare, ascending, where `layers` are not to recompute and as many as have room are to keep.
+[[nodiscard]] std::vector<std::size_t> shares_to_spill(std::size_t layers);
+
+/// What spilling takes beside what it saves, and why none spills where none can, for people; empty where nobody asked.
+[[nodiscard]] std::string spill_words(const Plan& plan, const Budget& budget);
+
+}  // namespace spillway::plan

@@ -1,0 +1,83 @@
+// What a layer leaves to its backward pass by way of a path comes back as it was, wherever all else lies.
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "spillway/plan/saved_activations.h"
+#include "tests/contract/directory.h"
+#include "tests/contract/outcome.h"
+#include "tests/contract/pretended_nodes.h"
+#include "tests/contract/toy.h"
+#include "tests/nightly.h"
+#include "tests/plan/models.h"
+
+namespace spillway {
+namespace {
+
+/// What the toy saves of each layer: its input, as fp32. All layers that have a backward pass are asked for it.
+plan::SavedActivations saved_of(const plan::Description& description, plan::Spill spill) {
+  plan::SavedActivations out{.token_bytes = 5.0 * static_cast<double>(description.hidden),
+                             .spill = spill,
+                             .spilled_token_bytes = 4.0 * static_cast<double>(description.hidden),
+                             .graph_token_bytes = 1};
+  for (std::uint32_t b = 0; b < description.blocks.size(); ++b) {
+    if (description.blocks[b].role == state::BlockRole::layer) out.blocks.push_back(b);
+  }
+  out.layers = out.blocks.size();
+  out.keep = out.layers;
+  return out;
+}
+
+/// Also between evaluations, and with pauses in which all updates end.
+Outcome train_spilled(const plan::Description& description, Settings settings, std::size_t expected) {
+  Engine engine(description, std::move(settings));
+  EXPECT_EQ(engine.plan().spilling.size(), expected);
+  engine.start();
+  test::Toy toy(engine, description, description.micro_batches);
+  toy.fill();
+  Outcome out;
+  for (std::uint64_t s = 0; s < 5; ++s) {
+    out.norms.push_back(toy.step(s).grad_norm);
+    if (s % 2 == 0) toy.step(1000 + s, false);
+    if (s % 3 == 1) engine.flush();
+  }
+  out.masters = toy.masters();
+  return out;
+}
+
+TEST(Spilled, ComesBackAsItWas) {
+  std::mt19937 random(21);
+  std::uniform_real_distribution<> share(0, 1);
+  for (int round = 0; round < spillway::testing::few_or(6, 24); ++round) {
+    auto shape = plan::test::random_shape(random, round);
+    if (round % 3 == 2) plan::test::freeze_some(shape, random);
+    const auto description = plan::test::describe(shape);
+    const auto layout = description.layout();
+    const auto expected = train_spilled(description, everything_in_dram(), 0);
+    for (const bool durable : {false, true}) {
+      const test::Directory directory;
+      Settings settings;
+      settings.storage.places.push_back({directory.path()});
+      settings.budget.paths.push_back({.name = "path:0", .capacity = 1 * GiB});
+      settings.budget.dram = 2 * GiB;
+      settings.budget.window = random() % 4;
+      settings.budget.placement = {share(random), share(random), share(random), share(random)};
+      settings.budget.durability = durable ? plan::Durability::step : plan::Durability::none;
+      settings.budget.saved = saved_of(description, plan::Spill::all);
+      const auto layers = plan::most_keeping(layout, settings.budget.saved);
+      const auto found = train_spilled(description, settings, layers);
+      expect_same(expected, found, text("round ", round, durable ? ", durable" : ""));
+    }
+    auto aside = everything_in_dram();
+    test::pretend_nodes(aside, {4e8, 1e8});
+    aside.budget.saved = saved_of(description, plan::Spill::all);
+    const auto all = plan::most_keeping(layout, aside.budget.saved);
+    expect_same(expected, train_spilled(description, aside, all), text("round ", round, ", on another tier"));
+    auto kept = everything_in_dram();
+    kept.budget.saved = saved_of(description, plan::Spill::never);
+    expect_same(expected, train_spilled(description, kept, 0), text("round ", round, ", kept"));
+  }
+}
+
+}  // namespace
+}  // namespace spillway
