@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import json
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from spillway.model.token_tiles import ALL_AT_ONCE, Parts, TokenTiles, bounds, t
 TILE = 5  # tokens: divides neither rows nor micro-batches
 LLAMA = frozenset({"mlp", "input_layernorm", "post_attention_layernorm"})
 IN_TILES = TokenTiles(TILE, LLAMA, frozenset({"mlp"}))
-UNNEEDED = ("mlp.down_proj",)
+UNNEEDED = frozenset({"mlp.down_proj"})  # of llama
 
 
 class Numbered(MovedEngine):
@@ -57,7 +58,12 @@ def work_of(rows: int = 2, length: int = 12) -> Work:
 
 
 def stepped(
-    kind: str, dtype: str, tiles: TokenTiles, choice: Any = lambda _: RECOMPUTE_ALL, **more: Any
+    kind: str,
+    dtype: str,
+    tiles: TokenTiles,
+    choice: Any = lambda _: RECOMPUTE_ALL,
+    unneeded: frozenset[str] = UNNEEDED,
+    **more: Any,
 ) -> tuple[Numbered, float]:
     """One step of a tiny model: its gradients, and its loss."""
     config = tiny_config(kind, **more)
@@ -67,7 +73,7 @@ def stepped(
     engine = Numbered(describe(meta_model, WorkSize(2, work.tokens), dtype), chunk_elements=1024)
     for number, tensor in enumerate(engine.tensors):
         engine.weight(number).copy_(weights[tensor["name"]].detach())
-    stream = Stream(meta_model, engine, 3, UNNEEDED, saved=choice(meta_model), tiles=tiles)
+    stream = Stream(meta_model, engine, 3, unneeded, saved=choice(meta_model), tiles=tiles)
     return engine, stream.step(work, {}, 0).loss_sum
 
 
@@ -82,10 +88,12 @@ def plain_gradients(kind: str, **more: Any) -> dict[str, torch.Tensor]:
     return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
 
 
-def tiles_of(kind: str, **more: Any) -> TokenTiles:
-    found = verify_equivalence(tiny_config(kind, **more)).tiles
-    assert found.modules and not found.why
-    return TokenTiles(TILE, found.modules, found.idle)
+@cache
+def verified(kind: str, *more: tuple[str, Any]) -> tuple[TokenTiles, frozenset[str]]:
+    """What runs in tiles, and the linear layers that backward leaves out."""
+    found = verify_equivalence(tiny_config(kind, **dict(more)))
+    assert found.tiles.modules and not found.tiles.why
+    return TokenTiles(TILE, found.tiles.modules, found.tiles.idle), found.unneeded
 
 
 def assert_same_bits(one: PlainEngine, other: PlainEngine) -> None:
@@ -97,13 +105,14 @@ def assert_same_bits(one: PlainEngine, other: PlainEngine) -> None:
 # ---- a step, in plain PyTorch
 
 MOE = {"num_local_experts": 4, "num_experts_per_tok": 2}
-KINDS = [("llama", {}), ("qwen3", {}), ("gemma2", {}), ("mixtral", MOE), ("gpt2", {"resid_pdrop": 0.0, "n_inner": 48})]
+GPT2 = {"n_inner": 48, "resid_pdrop": 0.0, "attn_pdrop": 0.0, "embd_pdrop": 0.0}
+KINDS = [("llama", {}), ("qwen3", {}), ("gemma2", {}), ("mixtral", MOE), ("gpt2", GPT2)]
 
 
 @pytest.mark.parametrize(("kind", "more"), KINDS, ids=[kind for kind, _ in KINDS])
 def test_tiles_give_the_gradients_of_plain_pytorch(kind: str, more: dict[str, Any]) -> None:
-    more |= {"attn_pdrop": 0.0, "embd_pdrop": 0.0} if kind == "gpt2" else {}
-    engine, _ = stepped(kind, "fp32", tiles_of(kind, **more), **more)
+    tiles, unneeded = verified(kind, *more.items())
+    engine, _ = stepped(kind, "fp32", tiles, unneeded=unneeded, **more)
     expected = plain_gradients(kind, **more)
     largest = max(float(gradient.abs().max()) for gradient in expected.values())
     for number, tensor in enumerate(engine.tensors):
@@ -123,9 +132,10 @@ def test_each_part_comes_once_and_the_last_comes_last() -> None:
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 @pytest.mark.parametrize(("kind", "more"), [*KINDS[:3], ("llama", {"attention_dropout": 0.3})])
-def test_what_is_kept_moves_no_bit(kind: str, more: dict[str, Any], dtype: str) -> None:
-    tiles = tiles_of(kind, **more)
-    recomputed, kept = (stepped(kind, dtype, tiles, choice, **more) for choice in (lambda _: RECOMPUTE_ALL, keep_all))
+def test_what_is_kept_moves_no_bit(kind: str, more: Any, dtype: str) -> None:
+    tiles, unneeded = verified(kind, *more.items())
+    ways = (lambda _: RECOMPUTE_ALL, keep_all)
+    recomputed, kept = (stepped(kind, dtype, tiles, choice, unneeded, **more) for choice in ways)
     assert_same_bits(recomputed[0], kept[0])
     assert recomputed[1] == kept[1]
 
@@ -140,24 +150,25 @@ def test_one_tile_is_no_tile(dtype: str) -> None:
 
 
 def test_a_module_that_draws_random_numbers_runs_whole() -> None:
-    keys = {"n_inner": 48, "resid_pdrop": 0.2}
+    keys: Any = {"n_inner": 48, "resid_pdrop": 0.2}
     engine, _ = stepped("gpt2", "fp32", TokenTiles(TILE, frozenset({"mlp"})), **keys)
     mlp = [number for number, tensor in enumerate(engine.tensors) if ".mlp." in tensor["name"]]
     assert mlp and all(engine.parts[number] == [4, 6] for number in mlp)
 
 
 class Largest(TorchDispatchMode):
-    """The most bytes that one tensor had which an operation gave."""
+    """The most bytes that one tensor had which an operation gave, but for those that lie in the arena."""
 
-    def __init__(self) -> None:
+    def __init__(self, arena: torch.Tensor) -> None:
         super().__init__()
-        self.bytes = 0
+        self.bytes, self._arena = 0, arena.untyped_storage().data_ptr()
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         found = function(*args, **(kwargs or {}))
         for tensor in found if isinstance(found, list | tuple) else [found]:
             if isinstance(tensor, torch.Tensor) and not tensor.is_meta:
-                self.bytes = max(self.bytes, tensor.untyped_storage().nbytes())
+                storage = tensor.untyped_storage()
+                self.bytes = max(self.bytes, storage.nbytes() if storage.data_ptr() != self._arena else 0)
         return found
 
 
@@ -174,7 +185,7 @@ def test_nothing_is_made_of_all_tokens_but_hidden_states(kept: bool) -> None:
             engine.weight(number).fill_(0.01)
         saved = keep_all(meta_model) if kept else RECOMPUTE_ALL
         stream = Stream(meta_model, engine, 0, UNNEEDED, saved=saved, tiles=tiles)
-        with Largest() as largest:
+        with Largest(engine.memory()) as largest:
             stream.step(arrange([batch(random_ids(1, tokens, 5))]), {}, 0)
         stream.close()
         found.append(largest.bytes)
@@ -191,7 +202,7 @@ def test_modules_that_treat_tokens_by_themselves_are_found() -> None:
     qwen = verify_equivalence(small_config("qwen3")).tiles
     assert {"self_attn.q_norm", "self_attn.k_norm", *LLAMA} == qwen.modules
     gemma = verify_equivalence(small_config("gemma2")).tiles
-    assert "mlp" in gemma.modules - gemma.idle  # a norm follows it
+    assert "mlp" in gemma.modules - gemma.idle and "post_feedforward_layernorm" in gemma.idle
     for kind in ("mixtral", "gpt_oss"):  # the second gives its router's scores, too
         assert "mlp" in verify_equivalence(small_config(kind)).tiles.idle
     assert verify_equivalence(small_config("gpt2")).tiles.modules == {"mlp"}
@@ -258,6 +269,22 @@ def test_what_shorter_rows_say_of_longer_ones_ends_at_a_tile() -> None:
     assert not short.there and growth.predicted(short.points, 131072) > 6_000_000
     briefly = [Taken(tokens, bent(tokens), {}) for tokens in (64, 128, 8192, 16384)]
     assert quick_dry_run.bytes_of(briefly, 32768, True, 4096) == int(bent(32768) * (1 + growth.MARGIN))
+
+
+def test_what_few_tokens_say_of_many_tiles_is_said_by_smaller_tiles() -> None:
+    briefly = [Taken(tokens, bent(tokens), {}) for tokens in (64, 128, 256)]
+    tried: list[tuple[int, int, int]] = []
+
+    def measure(rows: int, length: int, tile: int) -> Taken:
+        tried.append((rows, length, tile))
+        return Taken(rows * length, 1000 * tile + 100 * rows * length, {})
+
+    def beyond() -> float | None:
+        return quick_dry_run.slope_in_tiles(quick_dry_run.shapes(2, 16384), briefly[-1], measure)
+
+    found = quick_dry_run.bytes_of(briefly, 32768, True, 4096, beyond)
+    assert found == pytest.approx(bent(32768) * (1 + growth.MARGIN), rel=1e-6)
+    assert tried == [(1, 128, 32), (1, 256, 32)]
 
 
 # ---- runs

@@ -21,7 +21,7 @@ from spillway.model.meta_model import MetaModel
 from spillway.model.recorder import Operations, Recorder
 from spillway.model.stream import Stream
 from spillway.model.timed_engine import TimedEngine
-from spillway.model.trace import trace_step
+from spillway.model.trace import Tracer, trace_step
 
 ROWS, LENGTH = 2, 48
 TOKENS = ROWS * LENGTH
@@ -82,10 +82,14 @@ def test_what_autograd_saves_of_a_layer_is_known_without_computing(kind: str) ->
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_working_set_is_that_of_a_step_that_computes(kind: str) -> None:
     heap, _, _ = really(meta_model(kind))
-    found = trace_step(meta_model(kind), "fp32", SHAPE, ())
-    assert found.whole.bytes == pytest.approx(heap.most, rel=0.1 if kind in DENSE else 0.25)
+    tracer = Tracer(narrow_of_its_kind(meta_model(kind), True), "fp32", SHAPE, ())
+    assert tracer.trace(ROWS, LENGTH).bytes == pytest.approx(heap.most, rel=0.03 if kind in DENSE else 0.25)
+
+
+def test_fewer_tokens_take_less() -> None:
+    found = trace_step(meta_model("llama"), "fp32", SHAPE, ())
     assert 0 < found.half.bytes < found.whole.bytes
-    assert found.few.tokens <= 64
+    assert found.few.tokens <= 64 and found.few.bytes < found.whole.bytes
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
@@ -127,13 +131,13 @@ def test_a_layer_that_keeps_does_not_compute_again() -> None:
 
 
 def test_no_bytes_are_taken_for_a_model_that_nobody_could_hold() -> None:
-    """A layer of 405 billion parameters' width, 32 thousand tokens."""
+    """A layer of 405 billion parameters' width."""
     from spillway.machine import process_memory
 
     sizes = {"hidden_size": 16384, "intermediate_size": 53248, "num_attention_heads": 128, "head_dim": 128}
-    large = build(tiny_config("llama", **sizes, max_position_embeddings=32768), torch.float32, torch.bfloat16)
+    large = build(tiny_config("llama", **sizes, max_position_embeddings=2048), torch.float32, torch.bfloat16)
     with process_memory.PeakWatch() as watch:
         before = process_memory.resident()
-        found = trace_step(large, "fp32", WorkShape(1, 1, 32768, 0, 0), ())
+        found = trace_step(large, "fp32", WorkShape(1, 1, 2048, 0, 0), ())
     assert watch.bytes - before < 1 << 28
-    assert found.whole.bytes > 10 << 30 and found.saved.token_bytes > 1e6
+    assert found.whole.bytes > 2 << 30 and found.saved.token_bytes > 1e6

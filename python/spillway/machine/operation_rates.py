@@ -22,8 +22,7 @@ class Call(NamedTuple):
     operation: str
     strided: bool
     call: Callable[[], Any]
-    given: tuple[Tensor, ...]
-    changed: tuple[Tensor, ...] = ()  # of these, what it writes to
+    given: tuple[Tensor, ...]  # what it reads or writes beside what it makes
 
 
 def operations(dtype: str, kernels: Any = None) -> list[dict[str, Any]]:
@@ -35,7 +34,7 @@ def operations(dtype: str, kernels: Any = None) -> list[dict[str, Any]]:
         for size in SIZES:
             for it in calls(size, getattr(torch, dtype), kernels):
                 made = [tensor for tensor in listed(it.call()) if isinstance(tensor, torch.Tensor)]
-                bytes = sum(tensor.nbytes for tensor in (*it.given, *it.changed, *made))
+                bytes = sum({tensor.data_ptr(): tensor.nbytes for tensor in (*it.given, *made)}.values())
                 rate = bytes / seconds(it.call, sum(tensor.nbytes for tensor in made))
                 found.append(
                     {"operation": it.operation, "strided": it.strided, "bytes": bytes, "bytes_per_second": rate}
@@ -60,13 +59,13 @@ def calls(size: int, dtype: Any, kernels: Any) -> Iterator[Call]:
     yield Call("add", False, lambda: x + y, (x, y))
     yield Call("mul", False, lambda: x * y, (x, y))
     yield Call("pow", False, lambda: x.pow(2), (x,))
-    yield Call("fill", False, lambda: torch.zeros_like(x), (x,))
+    yield Call("fill", False, lambda: torch.zeros_like(x), ())
     yield Call("copy", False, lambda: x.clone(), (x,))
-    yield Call("convert", False, lambda: wide.copy_(narrow), (narrow,), (wide,))
+    yield Call("convert", False, lambda: wide.copy_(narrow), (narrow, wide))
     yield Call("sum", False, lambda: x.sum(-1), (x,))
     yield Call("cat", False, lambda: torch.cat([x, y]), (x, y))
     yield Call("index_select", False, lambda: x.index_select(0, numbers), (x,))
-    yield Call("index_add", False, lambda: y.index_add_(0, numbers, x), (x, y), (y,))
+    yield Call("index_add", False, lambda: y.index_add_(0, numbers, x), (x, y))
     yield Call("add", True, lambda: heads + others, (heads, others))
     yield Call("mul", True, lambda: heads * others, (heads, others))
     yield Call("copy", True, lambda: heads.contiguous(), (heads,))
@@ -99,13 +98,7 @@ def loss_calls(kernels: Any, logits: Tensor) -> Iterator[Call]:
     sums, gold = torch.zeros(rows), torch.zeros(rows)
     made = logits.clone()
     yield Call("loss_stats", False, lambda: kernels.loss_stats(logits, 0, labels, maximum, sums, gold), (logits,))
-    yield Call(
-        "loss_gradient",
-        False,
-        lambda: kernels.loss_gradient(made, 0, labels, maximum, log_sum, 1.0),
-        (made,),
-        (made,),
-    )
+    yield Call("loss_gradient", False, lambda: kernels.loss_gradient(made, 0, labels, maximum, log_sum, 1.0), (made,))
 
 
 def call_seconds(dtype: str) -> float:

@@ -175,7 +175,12 @@ class Measurement:
         warm = self._taken(rows, length, cold=False) or first
         found = quick_dry_run.measured(first, rest, self._taken)
         linear = self._linear()
-        work_bytes = quick_dry_run.bytes_of(found, largest, linear, self._tiles.tokens or 0)
+        tile, every = self._tiles.tokens or 0, quick_dry_run.shapes(shape.batch, shape.length)
+
+        def beyond() -> float | None:
+            return quick_dry_run.slope_in_tiles(every, found[-1], self._in_tiles)
+
+        work_bytes = quick_dry_run.bytes_of(found, largest, linear, tile, beyond)
         if shape.eval_batch * shape.eval_length > largest:
             work_bytes = max(work_bytes, self._evaluated_briefly())
         kept = self._kept(self._sample(rows, length))
@@ -230,6 +235,14 @@ class Measurement:
             return None
         seconds = {kind: statistics.median(self._engine.seconds[cold][kind] or [0.0]) for kind in KINDS}
         return quick_dry_run.Taken(rows * length, found + max(0, stays), seconds | {"prologue": between[0]})
+
+    def _in_tiles(self, rows: int, length: int, tile: int) -> quick_dry_run.Taken | None:
+        """`_taken` in tiles of so many tokens."""
+        self._stream.tiles = replace(self._tiles, tokens=tile)
+        try:
+            return self._taken(rows, length)
+        finally:
+            self._stream.tiles = self._tiles
 
     def _evaluated_briefly(self) -> int:
         """Bytes of the largest evaluation, by what small ones take."""

@@ -21,7 +21,7 @@ from spillway.errors import InputError
 from spillway.model.batch import Batch
 from spillway.model.building import build, find_layers
 from spillway.model.describe import WorkSize, describe
-from spillway.model.layer_arguments import Arguments, LayerArguments
+from spillway.model.layer_arguments import LayerArguments
 from spillway.model.library import kept_in_fp32
 from spillway.model.meta_model import MetaModel, pattern
 from spillway.model.microbatch import IGNORED, Work, arrange
@@ -32,7 +32,7 @@ from spillway.model.plain_engine import PlainEngine
 from spillway.model.saved_equivalence import why_not_kept
 from spillway.model.source import first_line
 from spillway.model.stream import Stream
-from spillway.model.tile_search import UNLIKE, find_idle, find_modules
+from spillway.model.tile_search import UNLIKE, find_idle, find_modules, layer_calls
 from spillway.model.tiny_copy import LENGTH, VOCABULARY, tiny_copy
 from spillway.model.token_tiles import ALL_AT_ONCE, TokenTiles
 from spillway.model.unneeded import find_unneeded
@@ -167,22 +167,15 @@ def sample(packed: bool, vocabulary: int = VOCABULARY) -> Work:
 
 
 def unneeded_in(meta_model: MetaModel, model: PreTrainedModel, work: Work) -> frozenset[str]:
-    alone = layers_alone(meta_model, model, work)
-    return frozenset() if alone is None else find_unneeded(*alone)
-
-
-def layers_alone(
-    meta_model: MetaModel, model: PreTrainedModel, work: Work
-) -> tuple[list[nn.Module], list[Arguments], torch.Tensor] | None:
-    """The layers of the library's own model, what they are given, and a hidden state. None: what a layer is given is
-    made of weights or by other layers."""
-    if not meta_model.simple_entry:
-        return None
+    if not meta_model.simple_entry:  # what a layer is given is made of weights: its gradients are not looked at here
+        return frozenset()
     batch = work.micro_batches[0]
     hidden = torch.linspace(-1, 1, batch.tokens * meta_model.hidden_size).sin()
     hidden = hidden.view(batch.rows, batch.length, meta_model.hidden_size)
     (recording,) = LayerArguments(meta_model).record([batch])
-    return None if recording.passed else (own_layers(meta_model, model), recording.calls, hidden)
+    if recording.passed:
+        return frozenset()
+    return find_unneeded(own_layers(meta_model, model), recording.calls, hidden)
 
 
 def own_layers(meta_model: MetaModel, model: PreTrainedModel) -> list[nn.Module]:
@@ -198,11 +191,10 @@ def tiles_in(
     if meta_model.routers is not None:
         return TokenTiles(TILE, why=ROUTERS)
     batch, other = work.micro_batches[0], copy.deepcopy(model)  # whose gradients nobody looks at
-    ids = work.ids_of(batch).view(batch.rows, batch.length)
-    found = find_modules(own_layers(meta_model, other), batch.tokens, lambda: call_model(other, ids))
-    tiles = TokenTiles(TILE, found)
-    if found and (alone := layers_alone(meta_model, other, work)) is not None:
-        tiles = find_idle(tiles, *alone)
+    layers, ids = own_layers(meta_model, other), work.ids_of(batch).view(batch.rows, batch.length)
+    tiles = TokenTiles(TILE, find_modules(layers, batch.tokens, lambda: call_model(other, ids)))
+    if tiles.modules and (calls := layer_calls(layers, lambda: call_model(other, ids))) is not None:
+        tiles = find_idle(tiles, layers, *calls, batch.tokens)
     if not tiles.modules:
         return replace(tiles, why=NONE_FOUND)
     try:

@@ -73,17 +73,34 @@ def ascend(first: Taken, rest: Sequence[tuple[int, int]], measure: Callable[[int
     return found
 
 
-def bytes_of(found: Sequence[Taken], tokens: int, linear: bool, bend: int = 0) -> int:
+def bytes_of(
+    found: Sequence[Taken], tokens: int, linear: bool, bend: int = 0, beyond: Callable[[], float | None] | None = None
+) -> int:
     """Temporaries of so many tokens, at most. `linear`: attention keeps no scores, so that nothing grows by the square,
-    and what differs from a line is the heap's noise. `bend`: tokens up to which memory grows faster than beyond."""
-    last = found[-1]
+    and what differs from a line is the heap's noise. `bend`: tokens up to which memory grows faster than beyond;
+    `beyond`: bytes of each token there, as `slope_in_tiles` has them, asked for where nothing was measured there."""
+    first, last = found[0], found[-1]
     if last.tokens >= tokens:
         return last.bytes
     points = growth.beyond([Point(taken.tokens, taken.bytes) for taken in found], bend)
-    if linear and len(points) > 1:
-        slope = max(0.0, growth.slope(points[0], points[-1]))
-        return int((last.bytes + slope * (tokens - last.tokens)) * (1 + growth.MARGIN))
-    return growth.predicted(points, tokens)
+    if not linear or len(points) < 2:
+        return growth.predicted(points, tokens)
+    slope = max(0.0, growth.slope(points[0], points[-1]))
+    after = beyond() if beyond is not None and last.tokens < bend < tokens and first.tokens < last.tokens else None
+    here = tokens if after is None else bend
+    return int((last.bytes + slope * (here - last.tokens) + (after or 0.0) * (tokens - here)) * (1 + growth.MARGIN))
+
+
+def slope_in_tiles(
+    all_shapes: Sequence[tuple[int, int]], last: Taken, measure: Callable[[int, int, int], Taken | None]
+) -> float | None:
+    """Bytes that each token more takes where there are many tiles: of what was measured `last`, in tiles of fewer
+    tokens. `measure`: of rows, their length and the tokens of a tile; None where there is no room."""
+    there = [shape for shape in all_shapes if shape[0] * shape[1] <= last.tokens][-2:]
+    tile = max(1, there[0][0] * there[0][1] // 4)
+    found = [measure(rows, length, tile) for rows, length in there]
+    points = [Point(taken.tokens, taken.bytes) for taken in found if taken is not None]
+    return max(0.0, growth.slope(*points)) if len(points) == 2 else None
 
 
 def bytes_per_token(found: Sequence[Taken]) -> float:

@@ -22,13 +22,18 @@ COPIES = {"copy", "_to_copy", "clone"}
 ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
 # What is as fast as another operation, which a probe measures.
 ALIKE = {
-    "sub": "add", "rsub": "add", "div": "mul", "neg": "mul", "zeros_like": "fill", "zero": "fill", "zeros": "fill",
-    "new_zeros": "fill", "ones_like": "fill", "full": "fill", "full_like": "fill", "clone": "copy", "_to_copy": "copy",
-    "slice_backward": "copy", "select_backward": "copy", "amax": "sum", "mean": "sum", "index": "index_select",
-    "embedding": "index_select", "gather": "index_select", "index_put": "index_add", "scatter_add": "index_add",
-    "where": "add", "masked_fill": "add", "sigmoid": "tanh", "rsqrt": "mul", "_log_softmax": "_softmax",
-    "_softmax_backward_data": "mul", "sigmoid_backward": "mul", "tanh_backward": "mul", "stack": "cat",
-}  # fmt: skip
+    **dict.fromkeys(("sub", "rsub", "where", "masked_fill", "eq", "ge", "lt"), "add"),
+    **dict.fromkeys(("div", "neg", "rsqrt", "sigmoid_backward", "tanh_backward", "_softmax_backward_data"), "mul"),
+    **dict.fromkeys(("zero", "zeros", "ones", "full", "zeros_like", "ones_like", "full_like"), "fill"),
+    **dict.fromkeys(("new_zeros", "new_ones", "new_full"), "fill"),
+    **dict.fromkeys(("clone", "_to_copy", "slice_backward", "select_backward"), "copy"),
+    **dict.fromkeys(("amax", "mean"), "sum"),
+    **dict.fromkeys(("index", "embedding", "gather"), "index_select"),
+    **dict.fromkeys(("index_put", "scatter_add"), "index_add"),
+    "sigmoid": "tanh",
+    "_log_softmax": "_softmax",
+    "stack": "cat",
+}
 
 ProductKey = tuple[str, int, int, int]  # which of a linear layer's three, tokens, inner, outer
 AttentionKey = tuple[int, int, float, bool]  # tokens, size of a head, operations, backward
@@ -63,7 +68,10 @@ class Recorder(TorchDispatchMode):
             if name == "nonzero":
                 return self._places(args[0], self._experts)
         given = tensors(args, kwargs)
-        made = func(*args, **(kwargs or {}))
+        if name == "_grouped_mm" and self._experts is not None:  # whose rule of shapes knows bf16 alone
+            made = grouped(args[0], args[1], self._experts)
+        else:
+            made = func(*args, **(kwargs or {}))
         self.note(name, func._schema.is_mutable, given, tensors(made), args)
         return made
 
@@ -121,6 +129,13 @@ class Recorder(TorchDispatchMode):
         self._heap.give(at)
 
 
+def grouped(first: Any, second: Any, experts: int) -> Any:
+    """What aten::_grouped_mm gives."""
+    shape = (first.shape[-2], second.shape[-1])
+    both = first.dim() == second.dim()
+    return first.new_empty((second.shape[0] if first.dim() == 3 else experts, *shape) if both else shape)
+
+
 def nothing(dtype: torch.dtype) -> float | int | bool:
     """Zero, as Python has it."""
     return False if dtype == torch.bool else 0.0 if dtype.is_floating_point else 0
@@ -156,12 +171,25 @@ def attention_key(name: str, given: Sequence[Any], args: Sequence[Any]) -> Atten
 
 
 def element_key(name: str, given: Sequence[Any], made: Sequence[Any]) -> ElementKey:
-    every = [*given, *made]
-    if name in COPIES and len({tensor.dtype for tensor in every}) > 1:
-        name = "convert"
-    name = ALIKE.get(name, name)
-    large = [tensor for tensor in every if tensor.dim() > 1 and 0 not in tensor.stride()]
-    return name, any(not tensor.is_contiguous() for tensor in large), sum(map(extent, every))
+    kind = ALIKE.get(name, name)
+    if name in COPIES and len({tensor.dtype for tensor in (*given, *made)}) > 1:
+        kind = "convert"
+    if kind == "fill":
+        touched = list(made)
+    elif kind == "index_select":  # of what it is given it reads as much as it gives
+        touched = [*made, *given[1:]]
+    else:
+        touched = [*given, *made]
+    large = [tensor for tensor in touched if tensor.dim() > 1 and 0 not in tensor.stride()]
+    bytes = sum({place_of(tensor): extent(tensor) for tensor in touched}.values())
+    if kind == "index_select":
+        bytes += sum(map(extent, made))
+    return kind, any(not tensor.is_contiguous() for tensor in large), bytes
+
+
+def place_of(tensor: Any) -> tuple[int, ...]:
+    """What is written to in place was given, too."""
+    return key_of(tensor), tensor.storage_offset(), tensor.numel()
 
 
 def extent(tensor: Any) -> int:

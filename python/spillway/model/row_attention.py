@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
+from torch.utils._python_dispatch import _disable_current_modes
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
@@ -70,8 +71,9 @@ class RowMask(torch.Tensor):
     @staticmethod
     def of(rows: list[list[int]], window: int | None, device: torch.device | str = "cpu") -> RowMask:
         tokens = sum(rows[0])
-        none = torch.zeros((), dtype=torch.bool, device=device)
-        made = none.expand(len(rows), 1, tokens, tokens).as_subclass(RowMask)
+        with _disable_current_modes():  # it is no more than a shape where nothing is computed, too
+            none = torch.zeros((), dtype=torch.bool, device=device)
+            made = none.expand(len(rows), 1, tokens, tokens).as_subclass(RowMask)
         made.rows = rows
         longest = max(max(lengths) for lengths in rows)
         made.window = window if window is not None and window < longest else None
@@ -80,11 +82,12 @@ class RowMask(torch.Tensor):
     def dense(self) -> torch.Tensor:
         """The mask itself."""
         DenseMasks.made += 1
-        numbers = torch.stack(
-            [torch.repeat_interleave(torch.arange(len(row)), torch.tensor(row)) for row in self.rows]
-        ).to(self.device)
-        seen = (numbers[:, None, :, None] == numbers[:, None, None, :]).tril_()
-        return seen if self.window is None else seen.triu_(1 - self.window)
+        with _disable_current_modes():
+            numbers = torch.stack(
+                [torch.repeat_interleave(torch.arange(len(row)), torch.tensor(row)) for row in self.rows]
+            ).to(self.device)
+            seen = (numbers[:, None, :, None] == numbers[:, None, None, :]).tril_()
+            return seen if self.window is None else seen.triu_(1 - self.window)
 
     @classmethod
     def __torch_function__(
@@ -144,7 +147,9 @@ def known_mask(said: dict[str, Any]) -> RowMask | None:
     reach = library.reach(said.get("mask_function"))
     if reach is None or (reach.rows is not None and reach.rows.is_meta):  # where rows end follows from values
         return None
-    return RowMask.of(rows_of(reach, said["batch_size"], tokens), reach.window, said.get("device", "cpu"))
+    with _disable_current_modes():
+        rows = rows_of(reach, said["batch_size"], tokens)
+    return RowMask.of(rows, reach.window, said.get("device", "cpu"))
 
 
 def rows_of(reach: library.Reach, sequences: int, tokens: int) -> list[list[int]]:

@@ -90,6 +90,15 @@ class Stream:
         self._dropout = Dropout(seed, place)
         self._after_pass = after_pass
 
+    @property
+    def tiles(self) -> TokenTiles:
+        """May be given others of the same modules between steps."""
+        return self._parts.tiles
+
+    @tiles.setter
+    def tiles(self, tiles: TokenTiles) -> None:
+        self._parts.tiles = tiles
+
     def step(self, work: Work, update: dict[str, float], step: int) -> Outcome:
         """One optimizer step, number `step` (for dropout alone); `update` goes to Engine.end_step."""
         loss_sum = self.gradients(work, update, step)

@@ -1,9 +1,9 @@
 """Which modules of a layer treat each token by itself, found by trying on a tiny copy with real weights.
 
 Every module that is given all tokens once, and gives as many, runs again on a few of them at a time: it is one of these
-where that gives the same. Those nearest to the layer are taken, whatever their class. PyTorch's own modules are left
-out: they hold nothing beside what they are given and give. Of those that are found it is tried, too, whether any
-gradient depends on what they give; where none does, backward does not compute it again.
+where that gives the same. Those nearest to the layer are taken, whatever their class; PyTorch's own modules and
+products are left out, since they hold nothing beside what they are given and give. Of those that are found it is tried,
+too, whether any gradient depends on what they give; where none does, backward does not compute it again.
 """
 
 from __future__ import annotations
@@ -11,14 +11,16 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import nn
+from transformers.pytorch_utils import Conv1D
 
 from spillway.model.layer_arguments import Arguments
 from spillway.model.model_code import replaced_forwards
+from spillway.model.nested import mappings_in, tensors_in
 from spillway.model.token_tiles import Call, Parts, Tile, TokenTiles, bounds, joined
 from spillway.model.unneeded import all_learning
 
@@ -65,8 +67,8 @@ def nearest(module: nn.Module, prefix: str, calls: dict[int, list[Seen | None]],
 
 
 def treats_tokens_apart(module: nn.Module, calls: Sequence[Seen | None], tokens: int) -> bool:
-    own = not type(module).__module__.startswith("torch.") and any(True for _ in module.parameters())
-    if not own or len(calls) != 1 or (seen := calls[0]) is None:
+    alone = isinstance(module, Conv1D) or type(module).__module__.startswith("torch.")
+    if alone or not any(True for _ in module.parameters()) or len(calls) != 1 or (seen := calls[0]) is None:
         return False
     hidden, call, expected = seen
     flat, leading = joined(hidden)
@@ -87,37 +89,76 @@ def first_of(output: Any) -> torch.Tensor | None:
     return first if isinstance(first, torch.Tensor) else None
 
 
+def layer_calls(layers: Sequence[nn.Module], run: Callable[[], object]) -> tuple[list[Arguments], torch.Tensor] | None:
+    """What each layer is given, and the first one's hidden state. `run`: the model, whose layers these are. None: a
+    layer runs several times, or gradients flow to what it is given besides the hidden state, or layers share it."""
+    seen: list[tuple[nn.Module, tuple[Any, ...], dict[str, Any]]] = []
+
+    def see(module: nn.Module, positional: Any, keywords: Any) -> None:
+        seen.append((module, positional, keywords))
+
+    handles = [layer.register_forward_pre_hook(see, with_kwargs=True) for layer in layers]
+    try:
+        with torch.enable_grad():
+            run()
+    finally:
+        for handle in handles:
+            handle.remove()
+    if [id(module) for module, _, _ in seen] != [id(layer) for layer in layers]:
+        return None
+    calls, states = [], []
+    for _, positional, keywords in seen:
+        name = None if positional else "hidden_states"
+        first = positional[0] if positional else keywords.get("hidden_states")
+        others = {key: value for key, value in keywords.items() if key != name}
+        beside = [positional[1:], list(others.values())]
+        flows = any(tensor.requires_grad for tensor in tensors_in(beside))
+        if flows or any(True for _ in mappings_in(beside)) or not isinstance(first, torch.Tensor):
+            return None
+        calls.append(Arguments(name, positional[1:], others))
+        states.append(first)
+    return calls, states[0].detach()
+
+
 def find_idle(
-    tiles: TokenTiles, layers: Sequence[nn.Module], calls: Sequence[Arguments], hidden: torch.Tensor
+    tiles: TokenTiles, layers: Sequence[nn.Module], calls: Sequence[Arguments], hidden: torch.Tensor, tokens: int
 ) -> TokenTiles:
     """`tiles` without the modules that give other gradients in tiles, and with the names of those on whose output no
-    gradient depends. `calls`: arguments of the layers, `hidden` any input, [rows, length, columns]."""
+    gradient depends. `calls`: what the layers are given besides `hidden`, which is of so many tokens."""
+    trials = [Trial(*pair, hidden, tokens) for pair in zip(layers, calls, strict=True)]
     with all_learning(layers):
-        pairs = list(zip(layers, calls, strict=True))
-        good = frozenset(name for name in tiles.modules if all(same(*pair, hidden, name, None) for pair in pairs))
-        idle = frozenset(name for name in good if all(same(*pair, hidden, name, math.nan) for pair in pairs))
+        good = frozenset(name for name in tiles.modules if all(it.same(name, None) for it in trials))
+        idle = frozenset(name for name in good if all(it.same(name, math.nan) for it in trials))
     return replace(tiles, modules=good, idle=idle)
 
 
-def same(layer: nn.Module, call: Arguments, hidden: torch.Tensor, name: str, filler: float | None) -> bool:
-    """Whether all gradients of a layer are close to what they are when this module of it runs in tiles, and gives
-    `filler`."""
-    module = dict(layer.named_modules()).get(name)
-    if module is None:
-        return True
-    expected = gradients(layer, call, hidden)
-    parts = Parts(TokenTiles(1))
-    parts.tokens = hidden.shape[:-1].numel()
-    parts.count = PIECES
-    tile = Tile(module, parts, idle=filler is not None)
-    try:
-        for given in (None, filler) if filler is not None else (None,):
-            with replaced_forwards({module: tile.forward(given)}):
-                found = gradients(layer, call, hidden)
-    except UNLIKE:
-        return False
-    noise = NOISE * max(float(one.abs().max()) for one in expected if one is not None)
-    return all(both_close(*pair, noise) for pair in zip(found, expected, strict=True))
+@dataclass(frozen=True)
+class Trial:
+    """A layer and what it is given."""
+
+    layer: nn.Module
+    call: Arguments
+    hidden: torch.Tensor
+    tokens: int
+
+    def same(self, name: str, filler: float | None) -> bool:
+        """Whether all gradients of the layer are close to what they are when this module of it runs in tiles, and gives
+        `filler`."""
+        module = dict(self.layer.named_modules()).get(name)
+        if module is None:
+            return True
+        expected = gradients(self.layer, self.call, self.hidden)
+        parts = Parts(TokenTiles(1))
+        parts.tokens, parts.count = self.tokens, PIECES
+        tile = Tile(module, parts, idle=filler is not None)
+        try:
+            for given in (None, filler) if filler is not None else (None,):
+                with replaced_forwards({module: tile.forward(given)}):
+                    found = gradients(self.layer, self.call, self.hidden)
+        except UNLIKE:
+            return False
+        noise = NOISE * max(float(one.abs().max()) for one in expected if one is not None)
+        return tile.has_run and all(both_close(*pair, noise) for pair in zip(found, expected, strict=True))
 
 
 def gradients(layer: nn.Module, call: Arguments, hidden: torch.Tensor) -> list[torch.Tensor | None]:

@@ -155,11 +155,14 @@ class Tile:
             found = Call.of(positional, keywords)
             if found is None or not self._fits(found[0]):
                 return self._forward(*positional, **keywords)
-            knows = self._idle and self._beside is not None
-            out = Tiled.apply(found[0], self, found[1], filler if knows else None)
+            out = Tiled.apply(found[0], self, found[1], filler if self._idle and self.has_run else None)
             return (out, *[None] * self._beside) if self._beside else out
 
         return forward
+
+    @property
+    def has_run(self) -> bool:
+        return self._beside is not None
 
     def run(self, hidden: torch.Tensor, call: Call) -> torch.Tensor:
         tokens, leading = joined(hidden)

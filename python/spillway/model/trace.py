@@ -18,11 +18,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
+from transformers import masking_utils
 
 from spillway.model import quick_dry_run, saved_profile
 from spillway.model.describe import WorkSize, describe
 from spillway.model.dry_run import BRIEF_SLACK, BYTES_PER_TOKEN, KINDS, SLACK, narrow_of_its_kind, sample
 from spillway.model.heap import Heap
+from spillway.model.passage import Passage, with_tensors
 from spillway.model.recorder import Operations, Recorder, largest
 from spillway.model.saved import RECOMPUTE_ALL
 from spillway.model.saved_profile import SavedProfile
@@ -35,7 +37,6 @@ if TYPE_CHECKING:
     from spillway.model.batch import WorkShape
     from spillway.model.meta_model import MetaModel
     from spillway.model.microbatch import Work
-    from spillway.model.passage import Passage
     from spillway.model.plain_engine import PlainPass
 
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_experts_per_layer")
@@ -92,9 +93,8 @@ def trace_step(
     `tiles`: what runs in tiles of tokens.
     Raises whatever a model's code raises that asks for values."""
     small = narrow_of_its_kind(meta_model, not not_kept, shape.virtual_ranks)
-    tracer = Tracer(small, compute_dtype, shape, unneeded, tiles)
-    rows, length = quick_dry_run.shapes(shape.batch, shape.length)[0]
-    few = tracer.trace(rows, length)
+    few, tracer = (Tracer(small, compute_dtype, shape, unneeded, tiles) for _ in range(2))
+    fewest = few.trace(*quick_dry_run.shapes(shape.batch, shape.length)[0])
     half = tracer.trace(shape.batch, max(1, shape.length // 2))
     whole = tracer.trace(shape.batch, shape.length, again=True)
     saved = SavedProfile(why=not_kept)
@@ -102,7 +102,7 @@ def trace_step(
         passes, saved = tracer.saved(shape.batch, shape.length)
         whole.passes.update(passes)
     kept = (shape.micro_batches - 1) * whole.tokens * BYTES_PER_TOKEN
-    return StepTrace(whole, half, few, kept, saved)
+    return StepTrace(whole, half, fewest, kept, saved)
 
 
 class Tracer:
@@ -147,11 +147,12 @@ class Tracer:
     @contextmanager
     def _opened(self) -> Iterator[tuple[TracedStream, TracedEngine]]:
         """Inside nothing is computed."""
-        with FakeTensorMode(allow_non_fake_inputs=True):
+        with rows_apart(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
             several = self._shape.micro_batches * self._tiles.of(self._shape.batch * self._shape.length) > 1
             engine = TracedEngine(self._description, several)
             engine.keep_weights()
             stream = TracedStream(self._small, engine, 0, self._unneeded, tiles=self._tiles)
+            stream.mode = mode
             recorder = Recorder(self._heap, engine.operations, self._experts)
             engine.recorder = recorder
             try:
@@ -161,12 +162,34 @@ class Tracer:
                 stream.close()
 
 
+@contextmanager
+def rows_apart() -> Iterator[None]:
+    """Inside nobody looks for rows of a packed sequence in positions, which have no values."""
+    known = masking_utils.find_packed_sequence_indices
+    masking_utils.find_packed_sequence_indices = lambda *_, **__: None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        masking_utils.find_packed_sequence_indices = known
+
+
 class TracedStream(Stream):
-    """What layers are given besides the hidden state is made of positions, and is made."""
+    """What layers are given besides the hidden state is made of positions, and is made; then it, too, is shapes."""
+
+    mode: FakeTensorMode
 
     def _passages(self, work: Work) -> list[Passage]:
         with _disable_current_modes():
-            return super()._passages(work)
+            found = super()._passages(work)
+        mappings: dict[int, Any] = {}
+        for passage in found:
+            passage.calls = [with_tensors(call, self._shape_of, mappings) for call in passage.calls]
+        return found
+
+    def _shape_of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Not of a mask that stands for one of all tokens by all, nor of what stands for a layer's result."""
+        plain = type(tensor) is torch.Tensor and tensor.numel() > 0
+        return self.mode.from_tensor(tensor) if plain else tensor
 
 
 class TracedEngine(TimedEngine):
