@@ -5,7 +5,7 @@
 #
 # PyTorch is the build without CUDA; for a GPU: --build-arg TORCH_INDEX=https://pypi.org/simple, and docker run --gpus all.
 # Docker's default profile forbids io_uring, and storage paths are then served by threads, which takes more of the
-# processors; --security-opt seccomp=unconfined allows it. --ulimit memlock=-1 lets what drives read and write be locked.
+# CPUs; --security-opt seccomp=unconfined allows it. --ulimit memlock=-1 lets what drives read and write be locked.
 ARG BASE=debian:bookworm-slim
 FROM ${BASE}
 RUN apt-get update \

@@ -34,7 +34,7 @@ CXX_FILES := find spillway study python tests bench examples -name '*.cc' -o -na
 help:
 	@echo "make quickstart   models whose state exceeds their memory, from nothing to a checkpoint; MODEL=smollm2: a pretrained one"
 	@echo "make test         every test and check"
-	@echo "make nightly      what takes long as well: every matrix whole, hundreds of kills, machines with memory nodes, sanitizers"
+	@echo "make nightly      what takes long as well: every matrix whole, hundreds of kills, machines with NUMA nodes, sanitizers"
 	@echo "make install      the spillway command in .venv"
 	@echo "make wheel        wheels for pip, in dist/; make wheel-check: one is tried on a bare Debian, by debootstrap (root)"
 	@echo "make image        an image for Docker, of the wheel; make image-check: built without Docker, by buildah (root)"
@@ -190,7 +190,7 @@ stress: build-tests
 mutations: install
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python scripts/mutations.py $(MUTATION)
 
-# Placed memory and tensors in virtual machines: three memory nodes, and two emulated CXL cards.
+# Placed memory and tensors in virtual machines: three NUMA nodes, and two emulated CXL cards.
 numa: test-cpp
 	$(BIN)/python tests/virtual/check.py --build $(TREE) --machine numa --machine cxl $(UNLESS_SKIPPED)
 

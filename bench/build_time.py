@@ -1,8 +1,8 @@
-"""What a build from nothing costs: processor seconds of every file, by room, in a build folder of its own.
+"""What a build from nothing costs: CPU seconds of every file, by room, in a build folder of its own.
 
     python bench/build_time.py --tests --out bench/results/build.json
 
-Compiles without a compiler cache and adds up the time of processors; on a machine with other work that grows, too, so
+Compiles without a compiler cache and adds up the time of CPUs; on a machine with other work that grows, too, so
 compare figures of one time. `--define NAME=VALUE` goes to CMake as it is: SPILLWAY_UNITY=OFF compiles each file apart.
 """
 

@@ -1,4 +1,4 @@
-"""What `compute_dtype: auto` is worth on a processor: steps over bf16 weights in bf16, in fp32, and by PyTorch.
+"""What `compute_dtype: auto` is worth on a CPU: steps over bf16 weights in bf16, in fp32, and by PyTorch.
 
     compute_dtype.py [--shape 0.5b] [--layers 2] [--sequence 128] [--rounds 3] [--steps 3] [--storage DIR]
                      [--processors N] [--sides fp32 plain] [--together]
@@ -7,8 +7,8 @@ In every round each side runs in a process of its own, in turn: `bf16` and `fp32
 gradients on a path with --storage), `plain` PyTorch in fp32 with gradient checkpointing. The figure of a side is the
 median over its steps but the first; what is said of two sides is the median over rounds of their ratio, so that a busy
 machine is in both; on a busy one --processors 1 keeps threads from waiting for each other, and --together runs the
-sides of a round at once, each on one processor, so that both have the same neighbours. Beside the time that passed
-stands what a step takes of processors, which neighbours change little. Shapes are those of shapes.py, and `11m`: 320 /
+sides of a round at once, each on one CPU, so that both have the same neighbours. Beside the time that passed
+stands what a step takes of CPUs, which neighbours change little. Shapes are those of shapes.py, and `11m`: 320 /
 896 wide, 8 layers, 4096 tokens. Results go to bench/results/compute-dtype.json, where those of other shapes stay.
 """
 
@@ -128,17 +128,17 @@ def one_round(arguments: argparse.Namespace) -> dict[str, Any]:
         return {side: ended(started(side, None)) for side in arguments.sides}
     processors = sorted(os.sched_getaffinity(0))
     if len(processors) < len(arguments.sides):
-        raise SystemExit(f"--together takes a processor for each side; there are {len(processors)}")
+        raise SystemExit(f"--together takes a CPU for each side; there are {len(processors)}")
     at_once = {side: started(side, number) for side, number in zip(arguments.sides, processors, strict=False)}
     return {side: ended(process) for side, process in at_once.items()}
 
 
 def ratios_of(rounds: list[dict[str, Any]]) -> dict[str, float]:
-    """Of the time that passed, and of what was taken of processors."""
+    """Of the time that passed, and of what was taken of CPUs."""
     pairs = [(over, under) for over, under in (("bf16", "fp32"), ("fp32", "plain")) if {over, under} <= set(rounds[0])]
     found = {}
     for over, under in pairs:
-        for words, key in (("", "median"), (", of processors", "processor_median")):
+        for words, key in (("", "median"), (", of CPUs", "processor_median")):
             found[f"{over} over {under}{words}"] = statistics.median(it[over][key] / it[under][key] for it in rounds)
     return found
 
@@ -153,7 +153,7 @@ def main() -> None:
     parser.add_argument("--storage", type=Path)
     parser.add_argument("--processors", type=int, help="that each side may use; default: all")
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=SIDES)
-    parser.add_argument("--together", action="store_true", help="the sides of a round at once, a processor each")
+    parser.add_argument("--together", action="store_true", help="the sides of a round at once, a CPU each")
     parser.add_argument("--side", choices=SIDES, help="of one process; for the program itself")
     arguments = parser.parse_args()
     if arguments.processors:

@@ -106,13 +106,13 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def of(content: dict[str, Any], shape: str, micro_batches: int, side: str) -> list[dict[str, Any]]:
-    """What was measured of a side on the processor that this is."""
+    """What was measured of a side on the CPU that this is."""
     key = {"shape": shape, "micro_batches": micro_batches, "side": side, "processor": where()}
     return [each for each in content["runs"] if key.items() <= each.items()]
 
 
 def where() -> str:
-    """The processor, its cores and what it has of what decides how fast it multiplies, in words."""
+    """The CPU, its cores and what it has of what decides how fast it multiplies, in words."""
     found = processor()
     return f"{found['cores']} cores of {found['processor']} ({', '.join(found['has'])})"
 

@@ -140,20 +140,20 @@ class Array {
 
 /// Bytes an element takes in each array.
 struct Widths {
-  std::size_t weight, rest, grad;
+  std::size_t weight, remainder, grad;
   std::array<std::size_t, 2> moments = {};
 
   Widths(const kernels::UpdateForm& form, kernels::Optimizer optimizer)
       : weight(form.weights == kernels::Weights::fp32 ? 4 : 2),
-        rest(form.weights == kernels::Weights::fp16    ? 4
-             : form.weights == kernels::Weights::split ? 2
-                                                       : 0),
+        remainder(form.weights == kernels::Weights::fp16    ? 4
+                  : form.weights == kernels::Weights::split ? 2
+                                                            : 0),
         grad(weight) {
     for (std::size_t k = 0; k < kernels::moment_count(optimizer); ++k) {
       moments[k] = form.moments == kernels::Moments::fp32 ? 4 : form.moments == kernels::Moments::bf16 ? 2 : 1;
     }
   }
-  [[nodiscard]] std::size_t written() const { return weight + rest + moments[0] + moments[1]; }
+  [[nodiscard]] std::size_t written() const { return weight + remainder + moments[0] + moments[1]; }
   [[nodiscard]] std::size_t all() const { return written() + grad; }
 };
 
@@ -163,7 +163,7 @@ struct State {
   kernels::Optimizer optimizer;
   Widths widths;
   std::size_t n;
-  Array weight, rest, grad;
+  Array weight, remainder, grad;
   std::array<Array, 2> moments, scales;
 
   State(const Options& options)
@@ -172,7 +172,7 @@ struct State {
         widths(form, optimizer),
         n(options.params),
         weight(n * widths.weight),
-        rest(n * widths.rest),
+        remainder(n * widths.remainder),
         grad(n * widths.grad),
         moments{Array(n * widths.moments[0]), Array(n * widths.moments[1])},
         scales{Array(scale_bytes(0)), Array(scale_bytes(1))} {
@@ -183,7 +183,7 @@ struct State {
   void update(std::size_t begin, std::size_t end, std::int64_t step) {
     const auto at = [&](const Array& a, std::size_t width) { return a.data() + begin * width; };
     kernels::UpdateSpan span{.weight = at(weight, widths.weight),
-                             .rest = at(rest, widths.rest),
+                             .remainder = at(remainder, widths.remainder),
                              .moments = {at(moments[0], widths.moments[0]), at(moments[1], widths.moments[1])},
                              .grad = at(grad, widths.grad),
                              .n = end - begin,
@@ -236,7 +236,7 @@ struct State {
   template <class Work>
   void each(const Work& work) {
     work(weight.data(), widths.weight);
-    if (widths.rest != 0) work(rest.data(), widths.rest);
+    if (widths.remainder != 0) work(remainder.data(), widths.remainder);
     work(grad.data(), widths.grad);
     for (std::size_t k = 0; k < kernels::moment_count(optimizer); ++k) work(moments[k].data(), widths.moments[k]);
   }

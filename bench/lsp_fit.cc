@@ -3,7 +3,7 @@
 //
 //   lsp_fit [--rows M,..] [--columns N,..] [--nonzeros R,..] [--rounds N]
 //
-// One thread's processor time, medians; the gradient is eight strong directions in noise. `captured`: |S| / |G|, which
+// One thread's CPU time, medians; the gradient is eight strong directions in noise. `captured`: |S| / |G|, which
 // the projectors are to have as large as they can.
 #include <algorithm>
 #include <cmath>
@@ -14,7 +14,7 @@
 
 #include "bench/arguments.h"
 #include "spillway/base/error.h"
-#include "spillway/subspace/fit.h"
+#include "spillway/subspace/refit.h"
 
 namespace {
 
@@ -67,22 +67,22 @@ double norm(const std::vector<float>& values) {
 
 void measure(std::size_t m, std::size_t n, std::size_t r, std::size_t rounds, const std::vector<float>& gradient) {
   const auto d = std::min(m, n) / 2 / r * r;
-  subspace::Pair pair{subspace::Projector(m, d, r), subspace::Projector(n, d, r)};
-  subspace::Fit fit(m * d);
-  std::vector<double> parts[subspace::Fit::kParts], whole;
+  subspace::Projectors projectors{subspace::Projector(m, d, r), subspace::Projector(n, d, r)};
+  subspace::Refit refit(m * d);
+  std::vector<double> parts[subspace::Refit::kParts], whole;
   for (std::size_t round = 0; round <= rounds; ++round) {
-    fit.begin(pair, gradient);
+    refit.begin(projectors, gradient);
     double sum = 0;
-    for (unsigned part = 0; part < subspace::Fit::kParts; ++part) {
+    for (unsigned part = 0; part < subspace::Refit::kParts; ++part) {
       const double start = seconds();
-      for (std::size_t tile = 0; tile < fit.tiles(part); ++tile) fit.run(part, tile);
+      for (std::size_t tile = 0; tile < refit.tiles(part); ++tile) refit.run(part, tile);
       const double taken = seconds() - start;
       if (round > 0) parts[part].push_back(taken);
       sum += taken;
     }
     if (round > 0) whole.push_back(sum);
   }
-  const double captured = norm(subspace::project(pair, gradient)) / norm(gradient);
+  const double captured = norm(subspace::project(projectors, gradient)) / norm(gradient);
   std::printf("%zu x %zu, r %zu: %.2f ms (Q %.2f, G Q %.2f, P %.2f), %.3f ns for an element and value, captured %.6f\n",
               m, n, r, middle(whole) * 1e3, middle(parts[0]) * 1e3, middle(parts[1]) * 1e3, middle(parts[2]) * 1e3,
               middle(whole) * 1e9 / static_cast<double>(m * n * r), captured);

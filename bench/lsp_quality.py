@@ -33,7 +33,7 @@ Each method runs at each of --rates: a subspace changes the size of updates, not
 
 The first puts the best rate of each method and seed side by side, in bench/results/lsp-quality.json and .png. The
 second says how much of the gradient of four batches each kind of projector misses, |P P' G Q Q' - G| / |G| over all
-matrices of the layers, when it was learned from these batches and when it was learned from four others.
+matrices of the layers, when it was refitted from these batches and when it was refitted from four others.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ at 5e-4; every run is a line of bench/results/lsp-residual.jsonl. Written for cl
 dense matrices with zeros in them. Options: r, nonzeros of a row (4); every, steps from one time that projectors are
 learned to the next, the matrices in turn (20).
 
-    fixed       learned from the first gradient, and never again
+    fixed       refitted from the first gradient, and never again
     carried     learned again, moments carried over by the transfer matrices (arXiv 2406.10181, section 3.4)
     normalised  the same, second moments divided by the weights that they were carried with
     kept        first moments carried over, second moments left as they are, as GaLore's

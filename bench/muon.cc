@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "spillway/execute/team.h"
+#include "spillway/execute/thread_pool.h"
 #include "spillway/optim/optimizers.h"
 #include "spillway/optim/step.h"
 
@@ -36,13 +36,13 @@ int main(int count, char** words) {
       .grad = reinterpret_cast<const std::byte*>(grad.data()),
       .workspace = reinterpret_cast<std::byte*>(round_up(reinterpret_cast<std::uintptr_t>(room.data()), 64UL))};
   const auto step = optim::make_step(optim::muon, {{"learning_rate", 1e-3}});
-  execute::Team team(threads);
+  execute::ThreadPool thread_pool(threads);
   std::vector<double> all, products;
   for (int round = 0; round < rounds; ++round) {
     double seconds = 0, of_products = 0;
     for (std::size_t part = 0; part < kernel.parts; ++part) {
       const auto began = std::chrono::steady_clock::now();
-      team.run(kernel.tiles(rows, columns, part), [&](std::size_t tile) { kernel.run(span, step, part, tile); });
+      thread_pool.run(kernel.tiles(rows, columns, part), [&](std::size_t tile) { kernel.run(span, step, part, tile); });
       const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
       seconds += took.count();
       if (part > 1 && part + 1 < kernel.parts) of_products += took.count();

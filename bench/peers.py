@@ -138,7 +138,7 @@ def tokens_of(arguments: argparse.Namespace, step: int) -> list[Any]:
 
 
 def own_adam() -> bool:
-    """Whether DeepSpeed's Adam for processors can be compiled here; torch's stands in for it."""
+    """Whether DeepSpeed's Adam for CPUs can be compiled here; torch's stands in for it."""
     from deepspeed.ops.op_builder import CPUAdamBuilder
 
     try:

@@ -1,4 +1,4 @@
-"""How long `spillway plan` takes for models of real shapes: seconds, and processor seconds, from a fresh process each.
+"""How long `spillway plan` takes for models of real shapes: seconds, and CPU seconds, from a fresh process each.
 
     python bench/plan_time.py --place DIR --out bench/results/plan-time.json
 

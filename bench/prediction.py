@@ -8,7 +8,7 @@ DRAM and none to three storage paths of 100 to 500 MB/s (loop devices in --back 
 root). Setting N is always the same. One of more work than a step of half a billion parameters and 512 tokens is drawn
 again, since it says no more and takes long; so is one for whose paths --back has no room.
 As many steps are made as fit --seconds, 5 to 12, and more until three of them, the first two apart, were undisturbed:
-others had at most 6 % of the processors, the host of a virtual machine included. The dry run before is made again
+others had at most 6 % of the CPUs, the host of a virtual machine included. The dry run before is made again
 where that was more than 3 %. The step's figure is the median over those steps; memory's is the largest resident set.
 COMMAND holds whatever else runs here while a program that is put behind its words runs (the words of a file lock, say);
 it is used while rates are measured and while steps are, not while volumes are made. DIR keeps each setting's last step,
@@ -211,7 +211,7 @@ def peak_of(plan: dict[str, Any] | None) -> int:
 
 
 def undisturbed_session(config: Config, sequence: int, paths: Throttled) -> tuple[EngineSession, float]:
-    """The first whose rates were measured while others had little of the processors, or the second; what they had."""
+    """The first whose rates were measured while others had little of the CPUs, or the second; what they had."""
     from spillway.model.batch import WorkShape
     from spillway.run.session import EngineSession
 
@@ -236,13 +236,13 @@ def undisturbed(steps: Sequence[tuple[float, float]]) -> list[float]:
 
 
 def taken_by_others() -> float:
-    """Processor seconds so far: what other programs computed, and what the host of a virtual machine took."""
+    """CPU seconds so far: what other programs computed, and what the host of a virtual machine took."""
     user, nice, _, _, _, _, _, stolen = map(int, Path("/proc/stat").read_text().split("\n")[0].split()[1:9])
     return (user + nice + stolen) / os.sysconf("SC_CLK_TCK") - os.times().user
 
 
 def one_step(session: Any, setting: dict[str, Any], step: int) -> tuple[float, float]:
-    """Seconds, and the share of the processors that others had meanwhile."""
+    """Seconds, and the share of the CPUs that others had meanwhile."""
     import torch
 
     from spillway.model.batch import Batch
@@ -340,7 +340,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=40)
     parser.add_argument("--back", type=Path, default=Path("/var/tmp"))
     parser.add_argument("--alone", default="", metavar="COMMAND")
-    parser.add_argument("--compute-dtype", default="bf16", help="fp32: for processors that only emulate bf16")
+    parser.add_argument("--compute-dtype", default="bf16", help="fp32: for CPUs that only emulate bf16")
     parser.add_argument("--timelines", type=Path, metavar="DIR")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     arguments = parser.parse_args()

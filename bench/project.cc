@@ -66,11 +66,11 @@ void measure_compress(const char* name, const Sizes& sizes, const kernels::Proje
 }
 
 /// The same reads and writes as apply(), row by row.
-void rewrite(std::vector<std::uint16_t>& weight, std::vector<std::uint16_t>& rest, std::size_t row) {
+void rewrite(std::vector<std::uint16_t>& weight, std::vector<std::uint16_t>& remainder, std::size_t row) {
   static volatile std::uint64_t zero = 0;
   const std::uint64_t nothing = zero;
   for (std::size_t at = 0; at < weight.size(); at += row) {
-    for (auto* array : {&weight, &rest}) {
+    for (auto* array : {&weight, &remainder}) {
       auto* words = reinterpret_cast<std::uint64_t*>(array->data() + at);
       for (std::size_t i = 0; i < row / 4; ++i) words[i] |= nothing;
     }
@@ -79,7 +79,7 @@ void rewrite(std::vector<std::uint16_t>& weight, std::vector<std::uint16_t>& res
 
 void measure_apply(const Sizes& sizes, const kernels::Projector& view) {
   const auto matrix = sizes.hidden * sizes.hidden;
-  std::vector<std::uint16_t> weight(sizes.layers * matrix, 0x3C00), rest(weight.size());
+  std::vector<std::uint16_t> weight(sizes.layers * matrix, 0x3C00), remainder(weight.size());
   std::vector<float> delta(sizes.rank * sizes.rank, 1e-6F);
   const kernels::Expansion expansion{view, view, delta.data()};
   std::vector<float> work(kernels::apply_work(expansion));
@@ -88,12 +88,12 @@ void measure_apply(const Sizes& sizes, const kernels::Projector& view) {
     const double mine = seconds([&] {
       for (std::size_t l = 0; l < sizes.layers; ++l) {
         const kernels::UpdateSpan span{.weight = reinterpret_cast<std::byte*>(weight.data() + l * matrix),
-                                       .rest = reinterpret_cast<std::byte*>(rest.data() + l * matrix),
+                                       .remainder = reinterpret_cast<std::byte*>(remainder.data() + l * matrix),
                                        .n = matrix};
         kernels::apply(kernels::Weights::split, expansion, 0.999F, span, 0, work.data());
       }
     });
-    const double other = seconds([&] { rewrite(weight, rest, sizes.hidden); });
+    const double other = seconds([&] { rewrite(weight, remainder, sizes.hidden); });
     if (round == 0) continue;
     applied.push_back(mine), rewritten.push_back(other), shares.push_back(other / mine);
   }

@@ -6,7 +6,7 @@
 Everything in DRAM; in every round each side runs in a process of its own, in turn, and the first step of each is not
 counted. All rounds are kept, those of earlier calls too; the losses of both of Spillway's sides have to be the same
 bits. With `--peer plain` PyTorch's own loop in fp32 with gradient checkpointing is a third side: run so, with
-ONEDNN_MAX_CPU_ISA=AVX2 and ATEN_CPU_CAPABILITY=avx2, this is a processor without instructions for bf16. Results go to
+ONEDNN_MAX_CPU_ISA=AVX2 and ATEN_CPU_CAPABILITY=avx2, this is a CPU without instructions for bf16. Results go to
 bench/results/saved-activations.json, where those of other settings stay.
 """
 

@@ -178,7 +178,7 @@ class Report {
                     now[i].speed.read / 1e9, now[i].speed.write / 1e9);
       each += words.data();
     }
-    std::printf("%-8s read %.3f GB/s  write %.3f GB/s  cpu %.3f s/GB  paths, read+write (as deals are made by):%s\n",
+    std::printf("%-8s read %.3f GB/s  write %.3f GB/s  cpu %.3f s/GB  paths, read+write (as distribution goes by):%s\n",
                 label.c_str(), read / seconds, written / seconds, (cpu - cpu_) / (read + written), each.c_str());
     std::fflush(stdout);
     before_ = now;

@@ -4,7 +4,7 @@ program in user space, as a remote one's client waits for its server (tests/pyth
     python bench/storage_remote.py BUILD/bench [--local 100] [--remote 50] [--rounds 3] [--streams 16]
 
 Each round measures every pattern for some seconds: what both moved, as a share of the sum of the two limits. The server
-keeps its files in memory. The limits are low, so that a busy processor keeps up with them.
+keeps its files in memory. The limits are low, so that a busy CPU keeps up with them.
 Results: bench/results/storage-remote.json.
 """
 

@@ -227,7 +227,7 @@ class Update {
     std::byte* weight = slot.memory;
     kernels::update({},
                     {.weight = weight,
-                     .rest = weight + 2 * n,
+                     .remainder = weight + 2 * n,
                      .moments = {weight + 4 * n, weight + 8 * n},
                      .grad = grad_of(slot),
                      .n = n},

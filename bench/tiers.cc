@@ -1,6 +1,6 @@
 // Do bandwidths of memory tiers add? All updates of a step, through the engine's lanes, with the real kernels and
-// buffers, on two tiers of which the second is held down inside its lane (execute/pace.h): on the first alone, dealt by
-// rate as the planner does, and interleaved one to one. One thread per lane. Prints JSON.
+// buffers, on two tiers of which the second is held down inside its lane (execute/pace.h): on the first alone,
+// distributed by rate as the planner does, and interleaved one to one. One thread per lane. Prints JSON.
 //
 //   tiers [--ratio 4] [--layers 40] [--rounds 7] [--format exact|bf16|int8] [--first RATE]
 //
@@ -93,7 +93,7 @@ class Updates {
     for (std::size_t c = 0; c < chunks.size(); ++c) {
       const auto elements = static_cast<double>(chunks[c].elements);
       all += elements;
-      if (engine_->plan().residency[c].node() == 0) first += elements;
+      if (engine_->plan().placement[c].node() == 0) first += elements;
     }
     return first / all;
   }
@@ -131,19 +131,19 @@ void run(bench::Arguments& arguments) {
   const auto rate = rate_of_first(description, limit);
 
   Updates alone(description, {{rate, limit}});
-  Updates dealt(description, {{rate, limit}, {rate / ratio, rate / ratio}});
+  Updates distributed(description, {{rate, limit}, {rate / ratio, rate / ratio}});
   Updates interleaved(description, {{rate, limit}, {rate, rate / ratio}});
-  std::vector<double> alone_seconds, dealt_seconds, interleaved_seconds, gains, beside_sum;
+  std::vector<double> alone_seconds, distributed_seconds, interleaved_seconds, gains, beside_sum;
   for (std::uint64_t round = 0; round <= rounds; ++round) {
-    const double a = alone.step(), d = dealt.step(), i = interleaved.step();
+    const double a = alone.step(), d = distributed.step(), i = interleaved.step();
     if (round == 0) continue;  // pages, caches and thread starts
     alone_seconds.push_back(a);
-    dealt_seconds.push_back(d);
+    distributed_seconds.push_back(d);
     interleaved_seconds.push_back(i);
     gains.push_back(1 - d / a);
     beside_sum.push_back(d / (a * ratio / (ratio + 1)));
   }
-  const auto one = median(alone_seconds), two = median(dealt_seconds), mixed = median(interleaved_seconds);
+  const auto one = median(alone_seconds), two = median(distributed_seconds), mixed = median(interleaved_seconds);
   const nlohmann::json out = {
       {"parameters", alone.engine().layout().parameters()},
       {"format", format},
@@ -151,15 +151,16 @@ void run(bench::Arguments& arguments) {
       {"rounds", rounds},
       {"rate_of_first", rate},
       {"first_held_down", first > 0},
-      {"share_of_first", {{"dealt", dealt.share()}, {"interleaved", interleaved.share()}}},
+      {"share_of_first", {{"dealt", distributed.share()}, {"interleaved", interleaved.share()}}},
       {"seconds", {{"first_alone", one}, {"dealt", two}, {"interleaved", mixed}}},
       {"predicted_seconds",
        {{"first_alone", alone.engine().plan().prediction.update_seconds},
-        {"dealt", dealt.engine().plan().prediction.update_seconds}}},
+        {"dealt", distributed.engine().plan().prediction.update_seconds}}},
       {"dealt_faster_than_first_alone", median(gains)},
       {"dealt_beside_sum_of_rates", median(beside_sum)},
       {"interleaved_beside_first_alone", mixed / one},
-      {"every", {{"first_alone", alone_seconds}, {"dealt", dealt_seconds}, {"interleaved", interleaved_seconds}}}};
+      {"every",
+       {{"first_alone", alone_seconds}, {"dealt", distributed_seconds}, {"interleaved", interleaved_seconds}}}};
   std::printf("%s\n", out.dump(1).c_str());
 }
 

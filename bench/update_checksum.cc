@@ -41,7 +41,7 @@ class State {
     const std::size_t at = first % kChunk;
     kernels::update(kernels::UpdateForm{},
                     {.weight = array(first, 0) + at * 2,
-                     .rest = array(first, 2) + at * 2,
+                     .remainder = array(first, 2) + at * 2,
                      .moments = {array(first, 4) + at * 4, array(first, 8) + at * 4},
                      .grad = grads_.data() + first * 2,
                      .n = kTile,

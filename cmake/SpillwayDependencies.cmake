@@ -42,7 +42,7 @@ endfunction()
 
 spillway_optional(uring liburing.h uring)
 if(NOT URING_INCLUDE_DIR OR NOT URING_LIBRARY)
-  spillway_without(liburing liburing-dev "storage paths are served by threads, which takes more of the processors")
+  spillway_without(liburing liburing-dev "storage paths are served by threads, which takes more of the CPUs")
 endif()
 spillway_optional(blkid blkid/blkid.h blkid)
 if(NOT BLKID_INCLUDE_DIR OR NOT BLKID_LIBRARY)

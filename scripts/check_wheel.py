@@ -23,7 +23,7 @@ from wheels import machine
 from wheels.machine import ROOT, Stopped, Unable, run
 
 USER = 1000
-QEMU = "qemu-x86_64-static"  # plays other processors; of Debian's package qemu-user-static
+QEMU = "qemu-x86_64-static"  # plays other CPUs; of Debian's package qemu-user-static
 # Inside, in a namespace of mounts, processes and networks of its own: what every Debian has, and what is tried.
 ENTER = """
 set -e

@@ -4,7 +4,7 @@ Python packages as wheels, of which gpu_check.py takes those that are missing th
 
 python3 scripts/gpu_bundle.py [--out build/gpu-bundle] [--wheels all|few|none] [--python 3.12]
 
-To be carried along with the checkout, to a machine with the same processor and a C library as new as this one's.
+To be carried along with the checkout, to a machine with the same CPU and a C library as new as this one's.
 `all`: all that Spillway needs, for a Python that has PyTorch and nothing else, and DeepSpeed for comparison. `few`:
 without transformers and what comes with it, where that Python has them.
 """

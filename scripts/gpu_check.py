@@ -161,7 +161,7 @@ class Check:
             found[dtype] = {"from_cpu": difference, "from_itself_in_less_memory": itself,
                             "losses": there[dtype].result()["losses"]}  # fmt: skip
             if not (difference <= most and itself <= most):  # nor a number that is none
-                said = f"{dtype}: losses and norms differ by {difference:.2e} from the processor's, "
+                said = f"{dtype}: losses and norms differ by {difference:.2e} from the CPU's, "
                 raise Failed(f"{said}by {itself:.2e} from those in less memory; {most:.0e} is what rounding explains")
         return found
 

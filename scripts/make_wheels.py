@@ -117,7 +117,7 @@ def engine_target(tree: Path) -> str:
 
 
 def for_every_processor(tree: Path, target: str) -> None:
-    """Highway chooses among the processor's instructions when the program runs; a flag for one kind would go before."""
+    """Highway chooses among the CPU's instructions when the program runs; a flag for one kind would go before."""
     commands = run([TOOLS / "ninja", "-C", tree, "-t", "commands", target])
     if found := re.search(r"-m(arch|cpu|tune)=\S+", commands):
         raise Stopped(f"{found[0]} is among the compiler's flags (CXXFLAGS?): the wheel would run on one kind only")

@@ -47,10 +47,10 @@ EngineParts::~EngineParts() {
   }
 }
 
-Recovery EngineParts::start(const Opening& opening) {
+Recovery EngineParts::start(const OpenOptions& open_options) {
   reader_.reset();
   run_.reset();
-  auto run = std::make_unique<execute::Run>(run_plan(), volumes(), settings_.threads, opening);
+  auto run = std::make_unique<execute::Run>(run_plan(), volumes(), settings_.threads, open_options);
   auto out = run->recovery();
   if (run->started()) run_ = std::move(run);
   return out;

@@ -1,4 +1,5 @@
-// Spillway for C++: one run's state on its tiers, and the schedule that moves it. The only header most users need.
+// The engine for C++. It keeps the training state of one run on drives, in host memory and on a GPU, and moves it by a
+// planned schedule while the caller computes. Most programs need this header alone.
 //
 // A step is a loop over block passes; the caller computes, the engine has the bytes ready:
 //
@@ -62,7 +63,7 @@ namespace spillway {
 
 using execute::BlockPass;
 using execute::Damage;
-using execute::Opening;
+using execute::OpenOptions;
 using execute::Recovery;
 using execute::StepBegin;
 using execute::StepResult;
@@ -88,8 +89,8 @@ struct Settings {
 /// By tensor that is reduced, after a step.
 struct RefitState {
   std::size_t tensor = 0;
-  std::uint64_t fits = 0;  ///< times that its auxiliary fields were made
-  double error = 0;        ///< running estimate of |G - P P' G Q Q'| / |G|, of the steps since; 0: of none
+  std::uint64_t refits = 0;  ///< times that its auxiliary fields were made
+  double error = 0;          ///< running estimate of |G - P P' G Q Q'| / |G|, of the steps since; 0: of none
 };
 
 /// Steps: block passes, the gradients that the caller makes in them, and what ends a step. After EngineStore::start().
@@ -154,7 +155,7 @@ class EngineStep {
   /// What the next step's loss, and so every gradient of it, is to be multiplied by; grad_norm and the update divide. A
   /// step of fp16 whose gradient is not finite halves it; many finite ones double it. Of other types it is 1.
   [[nodiscard]] execute::LossScaler::State loss_scale() const;
-  /// Of the run that this one goes on from.
+  /// Takes up the loss scale of the run that this one continues.
   void set_loss_scale(const execute::LossScaler::State& state);
 
  protected:
@@ -170,7 +171,7 @@ class EngineStore {
  public:
   /// Maps the arena, opens the volumes, starts the lanes. When nothing was found all weights and moments are zero; with
   /// `if_found` the engine is not started then. Where it throws no volume that holds a durable step was made anew.
-  Recovery start(const Opening& opening = {});
+  Recovery start(const OpenOptions& open_options = {});
   /// Instead of start(): opens the volumes for reading only, for save_weights() and save_state() of the newest durable
   /// step, or of the checkpoint in that directory.
   Recovery read_back(const std::optional<std::filesystem::path>& checkpoint);

@@ -26,7 +26,7 @@ class EngineParts {
   [[nodiscard]] const plan::Budget& budget() const noexcept { return budget_; }
   [[nodiscard]] const plan::Plan& plan() const noexcept { return plan_; }
 
-  Recovery start(const Opening& opening);
+  Recovery start(const OpenOptions& open_options);
   Recovery read_back(const std::optional<std::filesystem::path>& checkpoint);
   [[nodiscard]] Verification verify(const std::vector<std::filesystem::path>& pinned) const;
   void close();

@@ -33,7 +33,7 @@ std::span<std::byte> EngineStep::device_memory() const {
   return parts_->run().resources().computing();
 }
 std::optional<int> EngineStep::gpu() const {
-  return parts_->plan().residency.device ? execute::gpu_of(parts_->settings().device.name) : std::nullopt;
+  return parts_->plan().placement.device ? execute::gpu_of(parts_->settings().device.name) : std::nullopt;
 }
 std::uint64_t EngineStep::tensor_offset(std::size_t tensor) const {
   return plan::weight_first(parts_->description(), parts_->layout(), tensor);

@@ -3,8 +3,8 @@
 
 namespace spillway {
 
-Recovery EngineStore::start(const Opening& opening) {
-  return parts_->start(opening);
+Recovery EngineStore::start(const OpenOptions& open_options) {
+  return parts_->start(open_options);
 }
 Recovery EngineStore::read_back(const std::optional<std::filesystem::path>& checkpoint) {
   return parts_->read_back(checkpoint);

@@ -47,7 +47,7 @@ std::vector<RefitState> EngineTelemetry::refits() const {
   std::vector<RefitState> out;
   for (std::size_t t = 0; t < parts_->layout().tensors().size(); ++t) {
     if (!parts_->layout().tensors()[t].reduced.any()) continue;
-    out.push_back({t, sink.fits(t), sink.error(t)});
+    out.push_back({t, sink.refit_count(t), sink.error(t)});
   }
   return out;
 }

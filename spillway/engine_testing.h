@@ -1,4 +1,4 @@
-// What only tests of the engine need.
+// Hooks that only tests of the engine need.
 #pragma once
 
 #include <memory>

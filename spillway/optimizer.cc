@@ -8,7 +8,7 @@
 #include "spillway/base/error.h"
 #include "spillway/execute/chunk_update.h"
 #include "spillway/execute/group_bank.h"
-#include "spillway/execute/team.h"
+#include "spillway/execute/thread_pool.h"
 #include "spillway/kernels/gradient.h"
 #include "spillway/state/layout.h"
 #include "spillway/state/saved_state.h"
@@ -43,7 +43,7 @@ struct Part {
 class Optimizer::Impl {
  public:
   Impl(std::vector<OptimizerTensor> tensors, OptimizerSettings settings)
-      : tensors_(std::move(tensors)), settings_(std::move(settings)), team_(settings_.threads) {
+      : tensors_(std::move(tensors)), settings_(std::move(settings)), thread_pool_(settings_.threads) {
     check();
     lay_out();
     std::array<std::vector<Bytes>, 2> sizes;
@@ -82,10 +82,10 @@ class Optimizer::Impl {
     if (type == state::ComputeType::fp32) return;
     pass(tensor, true, [&](const state::Located& at) {
       if (type == state::ComputeType::bf16) {
-        std::memset(at.span.rest, 0, at.span.n * state::rest_bytes(type));
+        std::memset(at.span.remainder, 0, at.span.n * state::remainder_bytes(type));
         return;
       }
-      kernels::widen_fp16(reinterpret_cast<const std::uint16_t*>(weight), reinterpret_cast<float*>(at.span.rest),
+      kernels::widen_fp16(reinterpret_cast<const std::uint16_t*>(weight), reinterpret_cast<float*>(at.span.remainder),
                           at.span.n);
       weight += at.span.n * state::field_bytes(type).weight;
     });
@@ -95,9 +95,9 @@ class Optimizer::Impl {
     const auto& rule = rule_of(tensor);
     const std::uint64_t elements = tensors_[tensor].elements;
     std::vector<StateArray> out;
-    if (const Bytes rest = state::rest_bytes(rule.type); rest > 0)
-      out.push_back({state::rest_name(rule.type), elements, rest});
-    const auto kept = state::moments_of(rule.format, elements < state::kSmallTensor);
+    if (const Bytes remainder = state::remainder_bytes(rule.type); remainder > 0)
+      out.push_back({state::remainder_name(rule.type), elements, remainder});
+    const auto kept = state::moments_of(rule.format, elements < state::kUnquantisedBelow);
     for (std::size_t m = 0; m < rule.moments(); ++m) {
       out.push_back({rule.optimizer->fields[m], elements, state::moment_bytes(kept)});
     }
@@ -119,7 +119,7 @@ class Optimizer::Impl {
         copy(array, done[array], memory, bytes);
         done[array++] += bytes;
       };
-      if (at.span.rest != nullptr) one(at.span.rest, at.span.n * state::rest_bytes(rule.type));
+      if (at.span.remainder != nullptr) one(at.span.remainder, at.span.n * state::remainder_bytes(rule.type));
       for (std::size_t m = 0; m < rule.moments(); ++m)
         one(at.span.moments[m], at.span.n * state::moment_bytes(at.form.moments));
       if (at.form.moments != kernels::Moments::int8) return;
@@ -214,7 +214,7 @@ class Optimizer::Impl {
     const auto bytes = state::field_bytes(rule.type);
     auto step = optim::kernel_step(*settings_.optimizer, update.step);
     step.seed = settings_.seed;
-    team_.run(ceil_div(span.elements, execute::kUpdateTile), [&](std::size_t tile) {
+    thread_pool_.run(ceil_div(span.elements, execute::kUpdateTile), [&](std::size_t tile) {
       const std::uint64_t first = tile * execute::kUpdateTile;
       const std::uint64_t n = std::min(execute::kUpdateTile, span.elements - first);
       auto at =
@@ -241,7 +241,7 @@ class Optimizer::Impl {
 
   const std::vector<OptimizerTensor> tensors_;
   const OptimizerSettings settings_;
-  execute::Team team_;
+  execute::ThreadPool thread_pool_;
   std::vector<Part> parts_;
   std::vector<Chunk> chunks_;             ///< of all tensors, in order
   std::vector<std::size_t> first_chunk_;  ///< by tensor, and the end

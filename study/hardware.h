@@ -11,7 +11,7 @@
 
 namespace spillway::study {
 
-/// A memory node: DRAM of a socket, or a CXL card. Rates in bytes per second.
+/// A NUMA node: DRAM of a socket, or a CXL card. Rates in bytes per second.
 struct MemoryNode {
   std::string name = "numa:0";
   bool cxl = false;
@@ -61,7 +61,7 @@ class FlowMachine {
   /// Per byte of a transfer whose host side lies on the nodes in these shares.
   [[nodiscard]] std::vector<FlowUse> to_device(std::size_t device, const Shares& nodes) const;
   [[nodiscard]] std::vector<FlowUse> from_device(std::size_t device, const Shares& nodes) const;
-  /// Per byte, dealt to the drives in these shares.
+  /// Per byte, distributed to the drives in these shares.
   [[nodiscard]] std::vector<FlowUse> read(const Shares& drives) const;
   [[nodiscard]] std::vector<FlowUse> write(const Shares& drives) const;
   /// Per byte that updates move on the nodes in these shares.

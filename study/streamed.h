@@ -23,7 +23,7 @@ struct StreamedWork {
 [[nodiscard]] double zero_infinity_seconds(const Hardware& hardware, const StreamedWork& work);
 /// Seconds of a steady step. `overlapped`: share of the update that runs beside the next forward pass.
 [[nodiscard]] double greedy_snake_seconds(const Hardware& hardware, const StreamedWork& work, double overlapped = 0.5);
-/// Every drive alike, states dealt to them evenly.
+/// Every drive alike, states distributed to them evenly.
 [[nodiscard]] double lohan_seconds(const Hardware& hardware, const StreamedWork& work);
 
 }  // namespace spillway::study

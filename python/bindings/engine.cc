@@ -31,7 +31,7 @@ spillway::execute::DeviceOptions parse_device(const nlohmann::json& json, const 
 spillway::execute::NodeOptions parse_node(const nlohmann::json& node) {
   spillway::execute::NodeOptions out{.limit = node.value("limit", 0.0)};
   const auto kind = node.value("kind", "numa");
-  if (kind == "pretended" || kind == "dram") out.backing = spillway::memory::anywhere();
+  if (kind == "fake" || kind == "dram") out.backing = spillway::memory::anywhere();
   if (kind == "file") out.backing = spillway::memory::in_file(node.at("directory").get<std::string>());
   return out;
 }
@@ -78,7 +78,7 @@ void bind_telemetry(PyEngine& engine) {
         nlohmann::json out = nlohmann::json::array();
         for (const auto& it : self.refits()) {
           out.push_back(
-              {{"tensor", self.layout().tensors()[it.tensor].spec.name}, {"fits", it.fits}, {"error", it.error}});
+              {{"tensor", self.layout().tensors()[it.tensor].spec.name}, {"fits", it.refits}, {"error", it.error}});
         }
         return out.dump();
       });

@@ -15,9 +15,9 @@ namespace {
 
 using Names = std::map<std::string, std::string>;
 
-spillway::Opening parse_opening(const std::string& text) {
+spillway::OpenOptions parse_open_options(const std::string& text) {
   const auto json = nlohmann::json::parse(text);
-  spillway::Opening out;
+  spillway::OpenOptions out;
   out.reopen = json.value("reopen", false);
   out.if_found = json.value("if_found", false);
   out.at_least = json.value("at_least", std::uint64_t{0});
@@ -57,12 +57,12 @@ std::string to_json(const spillway::Verification& verification) {
   return out.dump();
 }
 
-void bind_opening(PyEngine& engine) {
+void bind_open(PyEngine& engine) {
   engine
       .def(
           "start",
-          [](Engine& self, const std::string& opening, const std::optional<nb::callable>& list_pinned) {
-            auto from = parse_opening(opening);
+          [](Engine& self, const std::string& open_options, const std::optional<nb::callable>& list_pinned) {
+            auto from = parse_open_options(open_options);
             if (list_pinned) from.pinned = [&] { return listed(*list_pinned); };
             const nb::gil_scoped_release release;
             return to_json(self.start(from));
@@ -160,7 +160,7 @@ void bind_durability(PyEngine& engine) {
 }  // namespace
 
 void bind_engine_store(PyEngine& engine) {
-  bind_opening(engine);
+  bind_open(engine);
   bind_state(engine);
   bind_durability(engine);
 }

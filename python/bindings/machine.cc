@@ -112,7 +112,7 @@ void bind_machine(nb::module_& module) {
       "Highest resident bytes of this process since its start or the last reset_peak_resident().");
   module.def(
       "cores", [] { return spillway::machine::facts().cores; },
-      "Processors this process may run on, by affinity and cgroup.");
+      "CPUs this process may run on, by affinity and cgroup.");
   module.def(
       "drop_from_caches",
       [](std::uintptr_t address, std::uint64_t bytes) {
@@ -151,7 +151,7 @@ void bind_machine(nb::module_& module) {
         return spillway::machine::to_json(spillway::machine::probe(paths, seconds));
       },
       nb::arg("directories"), nb::arg("seconds") = 0.4,
-      "This machine's profile as JSON, with its NUMA nodes and the matrix of processors by memory.");
+      "This machine's profile as JSON, with its NUMA nodes and the matrix of CPUs by memory.");
   module.def(
       "save_profile",
       [](const std::string& text, const std::string& path) {
@@ -174,17 +174,17 @@ void bind_machine(nb::module_& module) {
       "near_gpu",
       [](int gpu, const std::vector<std::string>& places) {
         const auto node = spillway::machine::gpu_node(gpu);
-        std::map<std::string, std::pair<int, std::string>> far;
+        std::map<std::string, std::pair<int, std::string>> remote;
         if (node) {
           const std::vector<std::filesystem::path> paths(places.begin(), places.end());
-          for (const auto& drive : spillway::machine::far_drives(paths, *node)) {
-            far[drive.place.string()] = {drive.node, spillway::machine::words_of(drive, gpu, *node)};
+          for (const auto& drive : spillway::machine::remote_drives(paths, *node)) {
+            remote[drive.place.string()] = {drive.node, spillway::machine::words_of(drive, gpu, *node)};
           }
         }
-        return std::pair(node, far);
+        return std::pair(node, remote);
       },
       nb::arg("gpu"), nb::arg("places"),
-      "(NUMA node or None, {place: (NUMA node, words)} of drives that are far) of a GPU.");
+      "(NUMA node or None, {place: (NUMA node, words)} of drives that are remote) of a GPU.");
   module.def(
       "measure_nodes",
       [](const std::vector<int>& nodes, double seconds, const std::string& weight_dtype, const std::string& optimizer,

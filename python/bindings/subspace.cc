@@ -30,7 +30,7 @@ using Floats = nb::ndarray<float, nb::ndim<1>, nb::device::cpu, nb::c_contig>;
 using Release = nb::call_guard<nb::gil_scoped_release>;
 
 const spillway::subspace::Projector& side_of(const Matrix& matrix, unsigned side) {
-  return side == 0 ? matrix.pair().p : matrix.pair().q;
+  return side == 0 ? matrix.projectors().p : matrix.projectors().q;
 }
 
 std::byte* bytes(const Tokens& tokens) {
@@ -66,7 +66,7 @@ void compress(const Matrix& matrix, unsigned side, std::uintptr_t in, std::size_
 
 using Rates = std::tuple<spillway::optim::NamedValues, float, std::int64_t>;
 
-void step(Matrix& matrix, std::uintptr_t weight, std::uintptr_t rest, const std::string& type, const Given& s,
+void step(Matrix& matrix, std::uintptr_t weight, std::uintptr_t remainder, const std::string& type, const Given& s,
           const std::string& optimizer, const Rates& rates) {
   const auto& [named, scale, number] = rates;
   const auto& rule = spillway::optim::parse(optimizer);
@@ -75,9 +75,9 @@ void step(Matrix& matrix, std::uintptr_t weight, std::uintptr_t rest, const std:
   applied.step = number;
   const auto form = spillway::state::form_of({.type = spillway::state::parse_compute_type(type)});
   matrix.step(form.weights, {s.data(), s.size()}, spillway::optim::kernel_step(rule, applied),
-              {.weight = reinterpret_cast<std::byte*>(weight),  // NOLINT
-               .rest = reinterpret_cast<std::byte*>(rest),      // NOLINT
-               .n = matrix.pair().p.rows() * matrix.pair().q.rows()});
+              {.weight = reinterpret_cast<std::byte*>(weight),        // NOLINT
+               .remainder = reinterpret_cast<std::byte*>(remainder),  // NOLINT
+               .n = matrix.projectors().p.rows() * matrix.projectors().q.rows()});
 }
 
 /// What spillway::Engine does of subspaces for passes, alone: for an engine of Python's own.
@@ -102,17 +102,17 @@ void bind_reduction(nb::module_& module) {
           },
           "rows"_a, "columns"_a, "rank"_a, "nonzeros"_a, "`rank` 0: half of the smaller side.")
       .def_prop_ro("rank", &Matrix::rank)
-      .def_prop_ro("fits", &Matrix::fits, "Times that projectors were learned.")
+      .def_prop_ro("fits", &Matrix::refits, "Times that projectors were refitted.")
       .def(
-          "learn",
+          "refit",
           [](Matrix& self, const Given& gradient, bool anew) {
             const nb::gil_scoped_release release;
-            self.learn({gradient.data(), gradient.size()}, anew);
+            self.refit({gradient.data(), gradient.size()}, anew);
           },
           "gradient"_a, "anew"_a,
-          "Learns projectors from a gradient, flat: the first for the next S, later ones for the steps after the next, "
+          "Refits projectors from a gradient, flat: the first for the next S, later ones for the steps after the next, "
           "which carries the moments over, or begins them anew.")
-      .def_prop_ro("learned", &Matrix::learned, "Whether a later pair waits for its step.")
+      .def_prop_ro("refitted", &Matrix::refitted, "Whether a later pair waits for its step.")
       .def_prop_rw(
           "begun", &Matrix::begun, [](Matrix& self, std::int64_t steps) { self.set_begun(steps); },
           "Steps before the moments began.")
@@ -127,13 +127,13 @@ void bind_reduction(nb::module_& module) {
           "moment", [](Matrix& self, std::size_t which) { return copied(self.moment(which)); }, "which"_a)
       .def(
           "restore",
-          [](Matrix& self, const Given& p, const Given& q, std::uint64_t fits, const Given& first,
+          [](Matrix& self, const Given& p, const Given& q, std::uint64_t refits, const Given& first,
              const Given& second) {
-            auto pair = self.pair();
+            auto projectors = self.projectors();
             auto moments = std::pair(self.moment(0), self.moment(1));
-            fill(pair.p.values(), p, "p"), fill(pair.q.values(), q, "q");
+            fill(projectors.p.values(), p, "p"), fill(projectors.q.values(), q, "q");
             fill(moments.first, first, "exp_avg"), fill(moments.second, second, "exp_avg_sq");
-            self.set_pair(std::move(pair), fits);
+            self.set_projectors(std::move(projectors), refits);
             self.moment(0) = std::move(moments.first), self.moment(1) = std::move(moments.second);
           },
           "p"_a, "q"_a, "fits"_a, "exp_avg"_a, "exp_avg_sq"_a, "What values(), fits and moment() gave.")
@@ -152,11 +152,12 @@ void bind_reduction(nb::module_& module) {
           "What the estimate is made of.");
   nb::class_<Projections>(module, "Projections", "Projectors of a description's matrices, as Engine has them.")
       .def(nb::init<const std::string&>(), "description"_a)
-      .def("wants_whole_gradient", [](const Projections& self, std::size_t t) { return self.subspaces.learns(t); })
+      .def("wants_whole_gradient",
+           [](const Projections& self, std::size_t t) { return self.subspaces.refits_in_pass(t); })
       .def("whole_gradient",
            [](Projections& self, std::size_t tensor, const Given& gradient) {
              const nb::gil_scoped_release release;
-             self.subspaces.learn(tensor, {gradient.data(), gradient.size()}, {});
+             self.subspaces.refit(tensor, {gradient.data(), gradient.size()}, {});
            })
       .def("compress",
            [](Projections& self, std::size_t tensor, unsigned side, const Tokens& in, const Tokens& out) {
@@ -194,7 +195,7 @@ void bind_reduction(nb::module_& module) {
       [](std::uint64_t every, std::uint64_t updates, std::uint64_t matrix) {
         return spillway::subspace::rotates(every, updates, matrix);
       },
-      "every"_a, "updates"_a, "matrix"_a, "Whether this one learns anew after so many updates; `every` 0: never.");
+      "every"_a, "updates"_a, "matrix"_a, "Whether this one is refitted after so many updates; `every` 0: never.");
   module.def(
       "draw_signs",
       [](std::uint64_t seed, std::uint64_t matrix, std::int64_t step, std::size_t n) {

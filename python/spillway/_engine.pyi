@@ -33,7 +33,7 @@ class Engine:
     "frozen": bool (false), "wide": bool (false: of weight_dtype; else of fp32, gradients too, where that is narrower),
     "form": "nf4" or "int8" (absent: of weight_dtype; of what is frozen inside layers: packed, passes find its values),
     "table": bool (false: one of two dimensions in a layer is a matrix of a product), "subspace": {"rank", "nonzeros"}
-    (absent: learns in full)}]}], "subspaces": {"check_every", "threshold"}}. Blocks in order of
+    (absent: is trained in full)}]}], "subspaces": {"check_every", "threshold"}}. Blocks in order of
     execution: at most one embedding first, layers (final norm and the like are a last block of role layer), at most one
     head last; a tied head has no block.
 
@@ -48,7 +48,7 @@ class Engine:
     "storage": [{"directory" or "device", "capacity": bytes, "endurance": bytes that may be written to it in its life
     (absent: as a usual drive), "far": bool (false; true: its drive is by another NUMA node than the device, so that
     of equals the others come first), "node": that NUMA node}], "near": the NUMA node of the device, "nodes":
-    [{"kind": "numa", "pretended" (it lies anywhere), "dram" (all that is no file; without "id" and "capacity") or
+    [{"kind": "numa", "fake" (it lies anywhere), "dram" (all that is no file; without "id" and "capacity") or
     "file" (with "directory"), "id", "capacity": bytes, "update", "update_thread", "read": rates}] (the first is the
     compute device's, files are last), "profile": {...}, "seconds": {pass kind: seconds, as profiled}, "durability":
     "none", "checkpoint" or "step" (absent: step when anything is on storage), "checkpoints": most manifests that are
@@ -110,7 +110,7 @@ class Engine:
         """Where passes compute: the arena of a device with memory of its own (of a GPU a tensor), else `memory()`."""
     def tensor_offset(self, tensor: int) -> int:
         """Where tensor number `tensor` (counted over all blocks, in description order) begins in its passes' weights,
-        in elements of the compute type; of a wide one, too."""
+        in elements of the compute type; of one in fp32, too."""
 
     # State in and out. All of these first wait for pending updates.
     def load_weights(self, checkpoint: str, stored_names: dict[str, str]) -> None:
@@ -155,7 +155,7 @@ class Engine:
         that got none has gradient zero."""
     # In a backward pass, of a tensor with "subspace" (d = its rank); gradient() then takes S [d, d].
     def wants_whole_gradient(self, tensor: int) -> bool:
-        """Whether projectors are to be learned from this micro-batch's whole gradient before S is made."""
+        """Whether projectors are to be refitted from this micro-batch's whole gradient before S is made."""
     def whole_gradient(self, tensor: int, gradient: Any) -> None:
         """From a gradient [rows * columns], fp32; of what is not finite nothing is learned, and the step is skipped."""
     def compress(self, tensor: int, side: int, tokens: Any, out: Any) -> None:
@@ -189,7 +189,7 @@ class Engine:
         """What the loss of the next step is to be multiplied by before backward (1 unless weight_dtype is fp16), and
         the finite steps since it changed; grad_norm and the update divide by it."""
     def set_loss_scale(self, scale: float, good: int) -> None:
-        """As loss_scale() told it where this run goes on."""
+        """Takes up the scale that loss_scale() told in the run that this one continues."""
     def counters(self) -> str:
         """JSON: bytes per path and direction, busy seconds, peaks per tier, stall seconds by cause, and
         "waits": {tier: {cause: seconds}}: each read and write by the path whose piece came last; and "updates": by
@@ -260,7 +260,8 @@ def checkup(places: list[str]) -> list[tuple[str, str, str]]:
     block devices that may become storage paths."""
 
 def probe(directories: list[str], seconds: float = 0.4) -> str:
-    """As measure(), with the NUMA nodes, the matrix of CPUs by memory, and each GPU's link from every node."""
+    """What measure() measures, and in addition the NUMA nodes, the matrix of CPUs by memory, and each GPU's link from
+    every node."""
 
 def save_profile(text: str, path: str) -> None: ...
 def choose_nodes(asked: list[tuple[int, int]], held: int, near: int | None = None) -> str:
@@ -295,7 +296,8 @@ def measure_memory_file(
     optimizer: str = "adamw",
     state_format: str = "exact",
 ) -> str:
-    """As measure_nodes() of one node, in a file there that may have so many `bytes` and takes about `most` of them."""
+    """Measures one node as measure_nodes() does, in a file there that may have so many `bytes` and takes about `most`
+    of them."""
 
 def measure_device(name: str, bytes: int, seconds: float = 0.2) -> str:
     """JSON: {"to_device", "from_device" (bytes per second), "update" (elements per second)} of "simulated" or "cuda:N";
@@ -415,11 +417,13 @@ class SubspaceMatrix:
     def rank(self) -> int: ...
     @property
     def fits(self) -> int:
-        """Times that projectors were learned."""
-    def fit(self, gradient: Any) -> None:
-        """Learns projectors from a gradient, flat fp32, and carries the moments over."""
-    def fit_anew(self, gradient: Any, steps: int) -> None:
-        """The same after so many steps, with moments that begin anew."""
+        """Times that projectors were refitted."""
+    def refit(self, gradient: Any, anew: bool) -> None:
+        """Refits the projectors to a gradient, flat: the first for the next S, later ones for the steps after the next,
+        which carries the moments over, or begins them anew."""
+    @property
+    def refitted(self) -> bool:
+        """Whether later projectors wait for their step."""
     begun: int  # steps before the moments began
     def compress(self, side: int, source: int, stride: int, tokens: int, dtype: str, out: int) -> None:
         """Tokens at an address, times P (side 0) or Q (1): [rank, tokens] at `out`."""
@@ -442,7 +446,7 @@ def draw_signs(seed: int, matrix: int, step: int, n: int) -> Any:
     """1 or -1, n times, fp32."""
 
 def subspace_rotates(every: int, updates: int, matrix: int) -> bool:
-    """Whether this one learns anew after so many updates; `every` 0: never."""
+    """Whether this one is refitted after so many updates; `every` 0: never."""
 
 def subspace_rank(rows: int, columns: int, rank: int, nonzeros: int) -> int:
     """What is meant: 0 is half of the smaller side, a multiple of `nonzeros`. ValueError for what cannot be."""

@@ -183,8 +183,9 @@ class Offloaded(torch.optim.Optimizer):
         return out
 
     def state_dict(self) -> dict[str, Any]:
-        """As of torch.optim: `step` and the moments as they are kept (`int8`: codes of 8 bits and, `..._scale`, a
-        factor for every 256 of them), the `residual` of a bf16 parameter, and in `spillway` the format."""
+        """The state as torch.optim gives it: `step` and the moments as they are kept (`int8`: codes of 8 bits and,
+        `..._scale`, a factor for every 256 of them), the `residual` of a bf16 parameter, and in `spillway` the
+        format."""
         slim = self.state  # type: ignore[has-type]
         self.state = type(slim)(
             dict, {p: {**s, **self._arrays(p)} if p in self._places else s for p, s in slim.items()}
@@ -195,7 +196,7 @@ class Offloaded(torch.optim.Optimizer):
             self.state = slim
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Of this optimizer in any format, or of its namesake in torch.optim; moments are converted."""
+        """Loads the state of this optimizer in any format, or of its namesake in torch.optim; moments are converted."""
         states = state_dict["state"]
         steps = {number: {"step": torch.as_tensor(s.get("step", 1.0)).float()} for number, s in states.items()}
         super().load_state_dict({**state_dict, "state": steps})
@@ -223,7 +224,7 @@ class Offloaded(torch.optim.Optimizer):
 
 
 def hyperparameters(optimizer: str, group: dict[str, Any]) -> dict[str, float]:
-    """Of a group of parameters, by the engine's names instead of PyTorch's."""
+    """The hyperparameters of a group of parameters, by the engine's names instead of PyTorch's."""
     beta1, beta2 = group.get("betas", (0.0, 0.0))
     names = {"learning_rate": group["lr"], "epsilon": group.get("eps"), "beta1": beta1, "beta2": beta2}
     known = OPTIMIZERS[optimizer].hyperparameters

@@ -73,8 +73,8 @@ def move(
     granularity: int | str | None = None,
     strict: bool = True,
 ) -> None:
-    """Moves a tensor's memory, whoever made it; its address stays, and so do views of it. Dealt as by `empty`. Pages at
-    either end may hold other tensors' bytes, which move too. Where it does not fit, all stays as it is."""
+    """Moves a tensor's memory, whoever made it; its address stays, and so do views of it. Distributed as by `empty`.
+    Pages at either end may hold other tensors' bytes, which move too. Where it does not fit, all stays as it is."""
     chosen, shares, unit = placement_of(node, nodes, weights, granularity)
     if not chosen:
         raise InputError("move: where to? node= or nodes= is missing")

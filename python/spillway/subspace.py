@@ -14,10 +14,10 @@ the weight's change inside the subspace. That parameter is what `parameters()` a
 schedulers, accumulation and `zero_grad` are PyTorch's own, and a norm counts what is applied. The weights themselves
 no longer require gradients.
 
-Projectors are learned from the first gradient, before the first update. Every `check_every` steps each weight's
-running estimate of what its projectors miss is compared with `threshold`; beyond it the next backward pass learns new
-ones, and the moments are carried over. With `rotate_every` each weight learns new ones every so many steps whatever
-they miss, the weights in turn, and its moments begin anew: in time every direction is trained. What is learned from a
+Projectors are refitted from the first gradient, before the first update. Every `check_every` steps each weight's
+running estimate of what its projectors miss is compared with `threshold`; beyond it the next backward pass makes new
+ones, and the moments are carried over. With `rotate_every` each weight gets new ones every so many steps whatever
+they miss, the weights in turn, and its moments begin anew: in time every direction is trained. What is refitted from a
 step's gradient is what the next step's goes through. All of it is a function of the data and the seed.
 """
 
@@ -49,19 +49,19 @@ class Held:
     weight: torch.Tensor
     inside: nn.Parameter  # [d, d], always 0: its gradient is S
     matrix: Any  # _engine.SubspaceMatrix
-    rest: torch.Tensor | None  # of a bf16 weight: the low 16 bits of its master
+    remainder: torch.Tensor | None  # of a bf16 weight: the low 16 bits of its master
     seed: int
     step: int = 0
     anew: bool = False  # moments begin anew with new projectors
-    refit: bool = True  # the next gradient is learned from
+    refit: bool = True  # the projectors are refitted from the next gradient
     probe: torch.Tensor | None = None  # G z, added up over the step's micro-batches
     captured: float = 0.0  # |S|^2 so far, before anything clips it
     version: int = 0  # of the weight, when its master was last known
 
     def begin(self) -> None:
-        """Of a step: a bf16 weight that something else wrote to is its own master again."""
-        if self.rest is not None and self.weight._version != self.version:
-            self.rest.zero_()
+        """Begins a step: a bf16 weight that something else wrote to is its own master again."""
+        if self.remainder is not None and self.weight._version != self.version:
+            self.remainder.zero_()
 
     def end(self) -> None:
         """The weight is the engine's work; PyTorch is told that it has changed."""
@@ -69,20 +69,20 @@ class Held:
         self.version = self.weight._version
 
     def master(self) -> torch.Tensor:
-        if self.rest is None:
+        if self.remainder is None:
             return self.weight.detach().float().clone()
-        low = self.rest.int() & 0xFFFF
+        low = self.remainder.int() & 0xFFFF
         return (((self.weight.view(torch.int16).int() - (low >> 15)) << 16) | low).view(torch.float32)
 
     @torch.no_grad()
     def adopt(self, master: torch.Tensor) -> None:
         """Exact values, fp32, of which a bf16 weight holds the upper half."""
-        if self.rest is None:
+        if self.remainder is None:
             self.weight.copy_(master)
         else:
             bits = master.contiguous().view(torch.int32)
             self.weight.copy_(((bits + 0x8000) >> 16).to(torch.int16).view(torch.bfloat16))
-            self.rest.copy_(bits.to(torch.int16))
+            self.remainder.copy_(bits.to(torch.int16))
         self.version = self.weight._version
 
     def state(self) -> dict[str, Any]:
@@ -94,18 +94,18 @@ class Held:
             "exp_avg_sq": torch.from_numpy(self.matrix.moment(1)),
             "fits": self.matrix.fits,
             "begun": self.matrix.begun,
-            "refit": self.refit or self.matrix.learned,
+            "refit": self.refit or self.matrix.refitted,
             "bias": list(self.matrix.bias),
         }
-        return out if self.rest is None else out | {"residual": self.rest.clone()}
+        return out if self.remainder is None else out | {"residual": self.remainder.clone()}
 
     def restore(self, state: dict[str, Any]) -> None:
         arrays = [flat(state[name]) for name in ("p", "q", "exp_avg", "exp_avg_sq")]
         self.matrix.restore(*arrays[:2], state["fits"], *arrays[2:])
         self.matrix.bias, self.matrix.begun = tuple(state["bias"]), int(state["begun"])
         self.step, self.refit = int(state["step"]), bool(state["refit"])
-        if self.rest is not None:
-            self.rest.copy_(state["residual"])
+        if self.remainder is not None:
+            self.remainder.copy_(state["residual"])
             self.version = self.weight._version
 
     def compressed(self, side: int, tokens: torch.Tensor) -> torch.Tensor:
@@ -121,7 +121,7 @@ class Held:
         if self.refit:
             gradient = (dy.T.float() @ x.float()).flatten()
             if gradient.isfinite().all():  # what is not is refused by the step that it belongs to
-                self.matrix.learn(gradient.numpy(), self.anew)
+                self.matrix.refit(gradient.numpy(), self.anew)
                 self.refit = False
         if self.matrix.fits == 0:
             return torch.full((self.matrix.rank, self.matrix.rank), torch.nan)
@@ -216,7 +216,7 @@ class AdamW(torch.optim.Optimizer):
             held.adopt(masters[f"{held.name}.weight"])
 
     def fits(self) -> dict[str, int]:
-        """By weight: times that its projectors were learned."""
+        """By weight: times that its projectors were refitted."""
         return {held.name: held.matrix.fits for held in self._held.values()}
 
     @torch.no_grad()
@@ -240,22 +240,23 @@ class AdamW(torch.optim.Optimizer):
         held.begin()
         held.step += 1
         rates = (hyperparameters("adamw", group), 1.0, held.step)
-        rest = 0 if held.rest is None else held.rest.data_ptr()
+        remainder = 0 if held.remainder is None else held.remainder.data_ptr()
         with translated():
-            held.matrix.step(held.weight.data_ptr(), rest, TYPES[held.weight.dtype], flat(s), "adamw", rates)
+            held.matrix.step(held.weight.data_ptr(), remainder, TYPES[held.weight.dtype], flat(s), "adamw", rates)
         held.end()
         due = held.step % self.check_every == 0 and held.matrix.error > self.threshold
         if due or _engine.subspace_rotates(self.rotate_every, held.step, held.number):
             held.refit = True
 
     def state_dict(self) -> dict[str, Any]:
-        """As of torch.optim, by weight: `step`, the moments [d * d], the values of both projectors, how often they were
-        learned, what the estimate of their error is made of, and the `residual` of a bf16 weight."""
+        """The state as torch.optim gives it, by weight: `step`, the moments [d * d], the values of both projectors, how
+        often they were learned, what the estimate of their error is made of, and the `residual` of a bf16 weight."""
         states = dict(enumerate(held.state() for held in self._held.values()))
         return {**super().state_dict(), "state": states}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Of this class, for the same model, rank and nonzeros; the weights are the model's own to load, before it."""
+        """Loads the state of this class, for the same model, rank and nonzeros; the weights are the model's own to
+        load, before it."""
         states, all_held = state_dict["state"], list(self._held.values())
         if len(states) != len(all_held):
             raise InputError(f"a state of {len(states)} weights, and {len(all_held)} train in subspaces here")
@@ -306,8 +307,8 @@ def held_of(name: str, number: int, layer: nn.Linear, rank: int, nonzeros: int, 
         except ValueError as error:
             raise InputError(f"{name}: {error}") from error
     inside = nn.Parameter(torch.zeros(matrix.rank, matrix.rank))
-    rest = torch.zeros(weight.shape, dtype=torch.int16) if weight.dtype == torch.bfloat16 else None
-    return Held(name, number, weight, inside, matrix, rest, seed, version=weight._version)
+    remainder = torch.zeros(weight.shape, dtype=torch.int16) if weight.dtype == torch.bfloat16 else None
+    return Held(name, number, weight, inside, matrix, remainder, seed, version=weight._version)
 
 
 def redirect(layer: nn.Linear, held: Held) -> None:

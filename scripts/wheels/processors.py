@@ -38,7 +38,7 @@ def main(words: list[str]) -> int:
         print(*(updated(form) for form in ("exact", "bf16", "int8")))
         return 0
     here = digests([])
-    print("this processor:", here)
+    print("this CPU:", here)
     for name in PROCESSORS:
         there = digests([words[0], "-cpu", name])
         print(f"{name}:", there)

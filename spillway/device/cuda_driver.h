@@ -12,7 +12,7 @@
 
 #include "spillway/base/bytes.h"
 
-// As cuda.h declares them.
+// These are declared as cuda.h declares them.
 struct CUctx_st;
 struct CUstream_st;
 struct CUevent_st;

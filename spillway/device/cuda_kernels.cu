@@ -1,4 +1,4 @@
-// The kernels of the `cuda` twin: which threads there are, and how lanes are joined. What a thread does is in
+// The kernels of the `cuda` device: which threads there are, and how lanes are joined. What a thread does is in
 // cuda_threads.h. Compiled to machine code for each generation (cmake/SpillwayCuda.cmake), with multiplications and
 // additions kept apart: they are fused where the source says so, as on the host.
 #include "spillway/device/cuda_threads.h"
@@ -23,7 +23,7 @@ __device__ unsigned lane() {
   return threadIdx.x % threads::kWarp;
 }
 
-/// As kernels::tree_sum: of all lanes, in lane 0.
+/// The sum of all lanes, in lane 0, in the order of kernels::tree_sum.
 template <class T>
 __device__ T tree_sum(T value) {
   for (unsigned half = threads::kWarp / 2; half > 0; half /= 2) value += __shfl_down_sync(~0u, value, half);

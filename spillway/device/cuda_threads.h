@@ -1,5 +1,5 @@
 // What one thread of each kernel does: shared by the kernels (cuda_kernels.cu) and who launches them (cuda.cc). The
-// pretended driver of the tests runs the kernels on the host, so that what a GPU will compute is compared with the
+// fake driver of the tests runs the kernels on the host, so that what a GPU will compute is compared with the
 // references where there is none.
 //
 // `Grid`: threads are counted over the whole launch. A warp sums in 32 lanes, as the references do (kernels/lanes.h);
@@ -140,7 +140,7 @@ SPILLWAY_ON_DEVICE double lane_squares(const T* from, std::uint64_t first, std::
   return out;
 }
 
-/// Of tile number `tile`.
+/// Rounds a lane's part of tile number `tile`, and returns its sum of squares.
 template <class T>
 SPILLWAY_ON_DEVICE double round(const Round& a, std::uint64_t tile, unsigned lane) {
   const auto first = tile * kSquaresTile;

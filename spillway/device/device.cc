@@ -86,7 +86,7 @@ bool Device::register_host(std::span<std::byte> range) {
   }
   notice_ = text(human(range.size()), " of host memory could not be registered with ", name(), " (", reason,
                  "); copies pass through a ring of ", human(2 * kGoodCopy),
-                 " for each direction, which takes more of the processors");
+                 " for each direction, which takes more of the CPUs");
   return false;
 }
 

@@ -1,4 +1,5 @@
-// The compute device: memory, streams of copies and arithmetic, and events; one contract, several twins.
+// The compute device: its memory, its streams of copies and arithmetic, and its events. One contract has several
+// implementations.
 //
 // Streams work in order, each beside the others. An event is recorded in a stream and is done when the stream has come
 // that far; other streams and the host wait for it. Recording it again forgets the time before. Each stream is fed by
@@ -114,7 +115,7 @@ class Device {
   std::map<Stream, std::unique_ptr<Staging>> staging_;
 };
 
-/// The processor that runs this: its memory is the host's.
+/// The CPU that runs this: its memory is the host's.
 [[nodiscard]] std::unique_ptr<Device> make_cpu();
 
 }  // namespace spillway::device

@@ -24,7 +24,7 @@ float* floats(std::byte* at) {
   return reinterpret_cast<float*>(at);
 }
 
-/// Of what is not packed.
+/// The element type of what is not packed.
 Element element_of(kernels::Encoding encoding) {
   return encoding == kernels::Encoding::bf16   ? Element::bf16
          : encoding == kernels::Encoding::fp16 ? Element::fp16

@@ -97,7 +97,7 @@ void on_host(const AdamWUpdate& it, const ParallelFor& parallel_for) {
     const auto bytes = [at](auto* from) { return reinterpret_cast<std::byte*>(from + at); };
     kernels::update({},
                     {.weight = bytes(it.weight),
-                     .rest = bytes(it.remainder),
+                     .remainder = bytes(it.remainder),
                      .moments = {bytes(it.exp_avg), bytes(it.exp_avg_sq)},
                      .grad = reinterpret_cast<const std::byte*>(it.grad + at),
                      .n = n},
@@ -150,7 +150,7 @@ void on_host(const Apply& it, const ParallelFor& parallel_for) {
     work.resize(std::max(work.size(), kernels::apply_work(it.expansion)));
     kernels::apply(kernels::Weights::split, it.expansion, it.keep,
                    {.weight = reinterpret_cast<std::byte*>(it.weight + at),
-                    .rest = reinterpret_cast<std::byte*>(it.remainder + at),
+                    .remainder = reinterpret_cast<std::byte*>(it.remainder + at),
                     .n = n},
                    it.first + at, work.data());
   });

@@ -1,8 +1,8 @@
 // Arithmetic that a device does on its memory, in the order of a stream: what a pass leaves to do besides PyTorch's
 // own.
 //
-// Every twin gives the same bits: the order of every addition follows from the index of an element, and a GPU's kernels
-// are made of the functions that the host's references are made of.
+// Every device gives the same bits: the order of every addition follows from the index of an element, and a GPU's
+// kernels are made of the functions that the host's references are made of.
 #pragma once
 
 #include <cstddef>
@@ -178,7 +178,7 @@ struct ParallelFor {
   }
 };
 
-/// What a sample leaves: shared by all twins.
+/// What a sample leaves: shared by all devices.
 SPILLWAY_ON_DEVICE inline void take_sample(const Sample& it) noexcept {
   double sums[2] = {0, 0};
   for (std::uint64_t i = 0; i < it.first_count; ++i) sums[0] += it.first[i];

@@ -1,4 +1,4 @@
-// A block's forward or backward pass, as the caller is given it.
+// The caller is given a BlockPass for each forward or backward pass of a block.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@ struct BlockPass {
   std::byte* output = nullptr;            ///< forward: to be written; first backward without a head: the last output
   std::byte* hidden_gradient = nullptr;   ///< backward: d loss / d output on entry, d loss / d input on exit
   float* accumulator = nullptr;           ///< head_gradient and first backward: [tokens, hidden] scratch
-  /// Of a layer that spills what autograd saves of it: forward: where that is to be put, in any form; backward: what
+  /// For a layer that spills what autograd saves of it: forward: where that is to be put, in any form; backward: what
   /// the forward pass of this step has put there.
   std::byte* spilled = nullptr;
   Bytes spilled_bytes = 0;  ///< there are so many

@@ -15,7 +15,7 @@ static_assert(plan::kGoodCopy == device::kGoodCopy);
 
 namespace {
 
-/// Of a heap whose top is due first.
+/// The order of a heap whose top is due first.
 bool later(const CopyLane::Copy& a, const CopyLane::Copy& b) {
   return a.deadline > b.deadline;
 }
@@ -156,7 +156,7 @@ std::optional<Index> Copies::issued_up_to(Index pass, std::uint64_t instance) co
   return std::nullopt;
 }
 
-/// Of these passes the one that was issued last: the stream of passes has come to it after all others.
+/// The pass among these that was issued last: the stream of passes has come to it after all others.
 std::optional<device::Event> Copies::last_of(const std::vector<Need>& needs, std::uint64_t instance) {
   std::optional<device::Event> out;
   std::uint64_t latest = 0;

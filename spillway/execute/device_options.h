@@ -1,4 +1,4 @@
-// Which compute device a run has.
+// These options choose the compute device of a run.
 #pragma once
 
 #include <functional>

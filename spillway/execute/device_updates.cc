@@ -7,7 +7,7 @@ device::AdamWUpdate work_of(const kernels::UpdateSpan& span, const kernels::Upda
   const auto halves = [](std::byte* at) { return reinterpret_cast<std::uint16_t*>(at); };
   const auto floats = [](std::byte* at) { return reinterpret_cast<float*>(at); };
   return {.weight = halves(span.weight),
-          .remainder = halves(span.rest),
+          .remainder = halves(span.remainder),
           .exp_avg = floats(span.moments[0]),
           .exp_avg_sq = floats(span.moments[1]),
           .grad = reinterpret_cast<const std::uint16_t*>(span.grad),

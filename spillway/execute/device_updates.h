@@ -16,7 +16,7 @@ namespace spillway::execute {
 
 class DeviceUpdates {
  public:
-  /// Of a rule that plan::no_device_update() has nothing against. All references must outlive it.
+  /// Updates by a rule that plan::no_device_update() has nothing against. All references must outlive it.
   DeviceUpdates(const plan::Schedule& schedule, const state::Layout& layout, const state::UpdateRule& rule,
                 Arenas arenas, const sink::GradientSink& sink);
 

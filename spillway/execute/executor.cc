@@ -13,7 +13,7 @@ using plan::Task;
 
 namespace {
 
-/// As what the store knows it.
+/// The field as which the store knows it.
 Field field_of(plan::ObjectKind kind) {
   switch (kind) {
     case plan::ObjectKind::weight:
@@ -23,7 +23,7 @@ Field field_of(plan::ObjectKind kind) {
     case plan::ObjectKind::gradient:
       return Field::grad;
     case plan::ObjectKind::sparse_gradient:
-      return Field::rows;
+      return Field::sparse_grad;
     default:
       return Field::activation;
   }

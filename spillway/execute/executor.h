@@ -93,7 +93,7 @@ class Executor final : private UpdateLanes::Owner {
     std::vector<Times> times;
   };
 
-  /// Of tasks that bring a pass's weights: an update needs them, too.
+  /// Whether an update needs the weights, too, that a task brings for a pass.
   [[nodiscard]] bool is_for_update(const plan::Task& task) const;
   [[nodiscard]] bool refits(const plan::Task& task) const;
   [[nodiscard]] bool runs(const Mode& mode, const plan::Task& task) const;

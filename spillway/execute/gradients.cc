@@ -21,7 +21,8 @@ float* as_fp32(std::byte* at) {
 }  // namespace
 
 Gradients::Gradients(const plan::Schedule& schedule, const state::Layout& layout, const plan::Description& description,
-                     Arenas arenas, EmbeddingRows* rows, sink::GradientSink& sink, Team& team, const Arithmetic& where)
+                     Arenas arenas, SparseEmbedding* rows, sink::GradientSink& sink, ThreadPool& thread_pool,
+                     const Arithmetic& where)
     : schedule_(schedule),
       layout_(layout),
       type_(description.type),
@@ -29,7 +30,7 @@ Gradients::Gradients(const plan::Schedule& schedule, const state::Layout& layout
       arenas_(arenas),
       rows_(rows),
       sink_(sink),
-      team_(team),
+      thread_pool_(thread_pool),
       where_(where),
       summed_(where.device.make_event()),
       sums_(where.device, where.stream),
@@ -50,9 +51,9 @@ void Gradients::place_tensors(const state::UpdateRule& rule) {
   places_.resize(layout_.tensors().size());
   for (const auto& block : layout_.blocks()) {
     Place at;
-    for (auto c = block.first_chunk; c < block.first_chunk + block.learning_chunks; ++c) {
+    for (auto c = block.first_chunk; c < block.first_chunk + block.trainable_chunks; ++c) {
       const auto& chunk = layout_.chunks()[c];
-      at.auxiliary = at.grad + core_bytes(rule, chunk);
+      at.auxiliary = at.grad + gradient_value_bytes(rule, chunk);
       for (const auto& span : layout_.spans(c)) {
         if (span.tensor_first > 0) continue;
         const auto inner = span.chunk_first;  // of what is reduced 0
@@ -60,7 +61,7 @@ void Gradients::place_tensors(const state::UpdateRule& rule) {
         places_[span.tensor] = {at.grad + inner * bytes, at.sum + inner, at.auxiliary};
       }
       at.grad += grad_bytes(rule, chunk);
-      at.sum += chunk.core;
+      at.sum += chunk.gradient_elements;
     }
   }
 }
@@ -69,7 +70,7 @@ void Gradients::begin(std::uint64_t micro_batches) {
   micro_batches_ = micro_batches;
   sums_.begin({virtual_ranks_, std::max<std::uint64_t>(1, micro_batches)});
   slots_.begin();
-  rows_norm_ = 0;
+  sparse_norm_ = 0;
   listed_ = false;
 }
 
@@ -98,7 +99,7 @@ Gradients::Target Gradients::target(Bytes at, std::uint64_t sum_at, std::uint64_
 Gradients::Target Gradients::target_of(std::size_t tensor) const {
   const auto& it = layout_.tensors()[tensor];
   const auto type = it.spec.form == state::Form::fp32 ? state::ComputeType::fp32 : type_;
-  return target(places_[tensor].grad, places_[tensor].sum, it.core(), type);
+  return target(places_[tensor].grad, places_[tensor].sum, it.gradient_elements(), type);
 }
 
 /// S is complete: what an update needs beside it. A step whose gradients were not finite before there was anything
@@ -144,7 +145,7 @@ void Gradients::take(std::size_t tensor, const std::byte* values, std::uint64_t 
   if (pass_ == nullptr || pass_->kind != plan::PassKind::backward || it.block != pass_->block) {
     throw Error(ErrorCode::internal, text("a gradient of ", it.spec.name, " outside its block's backward pass"));
   }
-  if (!has_gradient(it.spec.learning)) {
+  if (!has_gradient(it.spec.training)) {
     throw Error(ErrorCode::bad_input, text("a gradient of ", it.spec.name, ", which is frozen"));
   }
   auto& seen = seen_[tensor - layout_.blocks()[it.block].first_tensor];
@@ -224,8 +225,8 @@ void Gradients::send(Bytes to, const void* from, Bytes bytes) {
                      static_cast<const std::byte*>(from), bytes);
 }
 
-void Gradients::take_rows(const std::byte* values) {
-  rows_norm_ = rows_->round(values, team_).sum;
+void Gradients::take_sparse(const std::byte* values) {
+  sparse_norm_ = rows_->round(values, thread_pool_).sum;
 }
 
 void Gradients::close() {
@@ -233,7 +234,7 @@ void Gradients::close() {
     const auto& block = layout_.blocks()[pass_->block];
     for (std::size_t i = 0; i < block.tensors; ++i) {
       const auto number = block.first_tensor + i;
-      if (!has_gradient(layout_.tensors()[number].spec.learning)) continue;
+      if (!has_gradient(layout_.tensors()[number].spec.training)) continue;
       const auto to = target_of(number);
       auto& seen = seen_[i];
       if (seen.state == 1) {
@@ -261,7 +262,7 @@ kernels::Norm Gradients::total() {
   sink_.fetch();
   wait();
   sink_.tell();
-  return {slots_.total(host_squares_) + rows_norm_};
+  return {slots_.total(host_squares_) + sparse_norm_};
 }
 
 }  // namespace spillway::execute

@@ -11,9 +11,9 @@
 #include "spillway/execute/arenas.h"
 #include "spillway/execute/arithmetic.h"
 #include "spillway/execute/rank_sums.h"
-#include "spillway/execute/rows.h"
+#include "spillway/execute/sparse_embedding.h"
 #include "spillway/execute/squares.h"
-#include "spillway/execute/team.h"
+#include "spillway/execute/thread_pool.h"
 #include "spillway/kernels/gradient.h"
 #include "spillway/plan/description.h"
 #include "spillway/plan/schedule.h"
@@ -27,7 +27,8 @@ class Gradients {
   /// `rows` may be null. The gradient of a tensor that is reduced is S. What is handed over is of the
   /// type that passes compute in, and stays until the stream has come to it. All references must outlive it.
   Gradients(const plan::Schedule& schedule, const state::Layout& layout, const plan::Description& description,
-            Arenas arenas, EmbeddingRows* rows, sink::GradientSink& sink, Team& team, const Arithmetic& where);
+            Arenas arenas, SparseEmbedding* rows, sink::GradientSink& sink, ThreadPool& thread_pool,
+            const Arithmetic& where);
 
   void begin(std::uint64_t micro_batches);
   void open(const plan::Pass& pass);
@@ -35,7 +36,7 @@ class Gradients {
   void take(std::size_t tensor, const std::byte* values, std::uint64_t micro_batch);
   void take_slice(const std::byte* values, std::uint64_t micro_batch);
   /// d loss / d output of the embedding, [tokens, columns], in host memory: the open pass is embedding_backward.
-  void take_rows(const std::byte* values);
+  void take_sparse(const std::byte* values);
   /// Ends the open pass: what got no gradient is zero.
   void close();
 
@@ -82,9 +83,9 @@ class Gradients {
   const state::Layout& layout_;
   const state::ComputeType type_, given_;  ///< of gradients as they are kept, and as they are handed over
   const Arenas arenas_;
-  EmbeddingRows* const rows_;
+  SparseEmbedding* const rows_;
   sink::GradientSink& sink_;
-  Team& team_;
+  ThreadPool& thread_pool_;
   /// Where a layer's tensor lies in the gradients of its block, and S before its auxiliary fields.
   struct Place {
     Bytes grad = 0;         ///< bytes from the start of the gradients
@@ -102,7 +103,7 @@ class Gradients {
   SquareSlots slots_;
   std::vector<double> host_squares_;
   double* const squares_;            ///< where the device's work writes them
-  double rows_norm_ = 0;             ///< of the embedding's own rows
+  double sparse_norm_ = 0;           ///< of the embedding's own rows
   std::vector<OtherRows> others_;    ///< by slice of a tied table; of this step
   std::vector<device::Part> parts_;  ///< what they are made of
   bool listed_ = false;              ///< the two are of this step

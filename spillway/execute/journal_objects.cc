@@ -18,7 +18,7 @@ std::uint32_t pieces_of(Bytes bytes) {
 }
 
 Bytes rows_of(const plan::Description& description, const state::Block& table, std::uint64_t rows) {
-  return plan::rows_bytes(rows, table.columns, state::field_bytes(description.type).grad);
+  return plan::sparse_bytes(rows, table.columns, state::field_bytes(description.type).grad);
 }
 
 }  // namespace
@@ -31,10 +31,11 @@ const state::Block* table_of(const state::Layout& layout) {
 
 GradientIds::GradientIds(const plan::Description& description, const state::Layout& layout) {
   for (plan::Index c = 0; c < layout.chunks().size(); ++c) {
-    of_chunk_.push_back(plan::has_dense_grad(description, layout, c) ? first_rows_++ : kNoGradient);
+    of_chunk_.push_back(plan::has_dense_grad(description, layout, c) ? first_sparse_++ : kNoGradient);
   }
-  if (const auto* table = table_of(layout); table != nullptr && table->learning_chunks > 0) {
-    rows_parts_ = ceil_div(rows_of(description, *table, std::min(table->rows, description.tokens)), plan::kRowsPart);
+  if (const auto* table = table_of(layout); table != nullptr && table->trainable_chunks > 0) {
+    sparse_parts_ =
+        ceil_div(rows_of(description, *table, std::min(table->rows, description.tokens)), plan::kSparsePart);
   }
 }
 
@@ -50,16 +51,16 @@ journal::JournalSpec journal_spec(const plan::Description& description, const st
     const auto& chunk = layout.chunks()[c];
     out.chunks.push_back({.pieces = pieces_of(weight_bytes(rule, chunk)) + pieces_of(state_bytes(rule, chunk)),
                           .period = plan::kSnapshotPeriod,
-                          .constant = !learns(chunk.learning)});
+                          .constant = !is_trainable(chunk.training)});
     if (!plan::has_dense_grad(description, layout, c)) continue;
     out.gradients.push_back({.pieces = pieces_of(grad_bytes(rule, chunk)), .first_chunk = c, .chunks = 1});
   }
   const auto* table = table_of(layout);
-  if (table == nullptr || table->learning_chunks == 0) return out;
+  if (table == nullptr || table->trainable_chunks == 0) return out;
   // There are as many parts as the whole table would need, since another run may have more tokens in a step.
-  const auto parts = ceil_div(rows_of(description, *table, table->rows), plan::kRowsPart);
+  const auto parts = ceil_div(rows_of(description, *table, table->rows), plan::kSparsePart);
   for (Bytes part = 0; part < parts; ++part) {
-    out.gradients.push_back({.pieces = pieces_of(plan::kRowsPart),
+    out.gradients.push_back({.pieces = pieces_of(plan::kSparsePart),
                              .first_chunk = static_cast<std::uint32_t>(table->first_chunk),
                              .chunks = static_cast<std::uint32_t>(table->chunks)});
   }
@@ -74,12 +75,12 @@ journal::ObjectSizes object_sizes(const plan::Description& description, const st
   for (const auto& chunk : layout.chunks()) {
     out.snapshots.push_back({weight_bytes(rule, chunk), state_bytes(rule, chunk)});
   }
-  const auto first_rows = GradientIds(description, layout).of_rows(0);
+  const auto first_sparse = GradientIds(description, layout).of_sparse(0);
   for (std::uint32_t gradient = 0; gradient < spec.gradients.size(); ++gradient) {
-    if (gradient < first_rows) {
+    if (gradient < first_sparse) {
       out.gradients.push_back({grad_bytes(rule, layout.chunks()[spec.gradients[gradient].first_chunk])});
     } else {
-      out.gradients.push_back({plan::kRowsPart, true});
+      out.gradients.push_back({plan::kSparsePart, true});
     }
   }
   return out;

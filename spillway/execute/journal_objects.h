@@ -21,14 +21,18 @@ class GradientIds {
   GradientIds(const plan::Description& description, const state::Layout& layout);
 
   [[nodiscard]] std::uint32_t of_chunk(std::size_t chunk) const { return of_chunk_.at(chunk); }
-  [[nodiscard]] std::uint32_t of_rows(std::size_t part) const { return first_rows_ + static_cast<std::uint32_t>(part); }
-  [[nodiscard]] std::size_t rows_parts() const noexcept { return rows_parts_; }  ///< of the largest step
-  [[nodiscard]] std::uint32_t count() const noexcept { return first_rows_ + static_cast<std::uint32_t>(rows_parts_); }
+  [[nodiscard]] std::uint32_t of_sparse(std::size_t part) const {
+    return first_sparse_ + static_cast<std::uint32_t>(part);
+  }
+  [[nodiscard]] std::size_t sparse_parts() const noexcept { return sparse_parts_; }  ///< of the largest step
+  [[nodiscard]] std::uint32_t count() const noexcept {
+    return first_sparse_ + static_cast<std::uint32_t>(sparse_parts_);
+  }
 
  private:
   std::vector<std::uint32_t> of_chunk_;  ///< ~0: has no dense gradient
-  std::uint32_t first_rows_ = 0;
-  std::size_t rows_parts_ = 0;
+  std::uint32_t first_sparse_ = 0;
+  std::size_t sparse_parts_ = 0;
 };
 
 /// The objects of a run's journal follow from the model alone, so that another placement finds what was written.

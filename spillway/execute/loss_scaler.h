@@ -26,7 +26,7 @@ class LossScaler {
 
   [[nodiscard]] double scale() const noexcept { return state_.scale; }
   [[nodiscard]] const State& state() const noexcept { return state_; }
-  /// Of an earlier scaler; nothing where nothing is scaled.
+  /// Takes up the state of an earlier scaler; does nothing where nothing is scaled.
   void restore(const State& state) noexcept {
     if (scales_) state_ = state;
   }

@@ -42,16 +42,16 @@ std::string ObjectNames::fields(std::size_t chunk, std::uint32_t part, Bytes fir
     if (begin >= end) continue;
     const auto entry = (begin - array.first) / array.item, beyond = ceil_div(end - array.first, array.item);
     out += text(out.empty() ? "" : ", ", array.name, " of ",
-                array.covers == 0 ? small_tensors(chunk, entry, beyond)
+                array.covers == 0 ? unquantised_tensors(chunk, entry, beyond)
                                   : tensors(chunk, entry * array.covers, beyond * array.covers));
   }
   return out.empty() ? text("padding of ", layout_.blocks()[it.block].name) : out;
 }
 
-std::string ObjectNames::small_tensors(std::size_t chunk, std::uint64_t first, std::uint64_t last) const {
+std::string ObjectNames::unquantised_tensors(std::size_t chunk, std::uint64_t first, std::uint64_t last) const {
   std::string begin, end;
   for (const auto& span : layout_.spans(chunk)) {
-    if (!span.is_small() || span.small >= last || span.small + span.elements <= first) continue;
+    if (!span.is_unquantised() || span.unquantised >= last || span.unquantised + span.elements <= first) continue;
     end = layout_.tensors()[span.tensor].spec.name;
     if (begin.empty()) begin = end;
   }

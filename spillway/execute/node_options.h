@@ -1,4 +1,4 @@
-// How a tier of host memory is used, beside its budget.
+// These options say how a tier of host memory is used, beside its budget.
 #pragma once
 
 #include <optional>

@@ -14,7 +14,7 @@ memory::Backing backing(const plan::Budget& budget, const std::vector<NodeOption
   return option(options, node).backing.value_or(memory::on_node(static_cast<int>(budget.nodes[node].id)));
 }
 
-/// Of what lies where it should, which chunks do.
+/// Which chunks lie where they should.
 class Whereabouts {
  public:
   Whereabouts(const plan::Plan& plan, std::span<const std::byte> arena, std::vector<memory::ArenaPart> parts)
@@ -79,17 +79,17 @@ OnNodes on_nodes(const plan::Plan& plan, const state::Layout& layout, const stat
   OnNodes out{.held = found.by_node(budget.nodes.size()), .elsewhere = {}};
   if (budget.nodes.empty()) return out;
   const auto& schedule = plan.schedule;
-  const auto& residency = plan.residency;
-  for (std::size_t c = 0; c < residency.chunks.size(); ++c) {
-    if (residency[c].device_resident()) continue;
+  const auto& placement = plan.placement;
+  for (std::size_t c = 0; c < placement.chunks.size(); ++c) {
+    if (placement[c].device_resident()) continue;
     const auto& chunk = layout.chunks()[c];
-    const auto node = residency[c].node();
+    const auto node = placement[c].node();
     const auto& place = schedule.groups[c].weight;
     const auto weight = schedule.buffers[place.buffer].offset + place.offset;
     const auto state =
         schedule.resident_state[c] == plan::kNone ? 0 : schedule.buffers[schedule.resident_state[c]].offset;
-    const auto weights = residency[c].weight.in_memory() ? weight_bytes(rule, chunk) : 0;
-    const auto states = residency[c].state.in_memory() ? state_bytes(rule, chunk) : 0;
+    const auto weights = placement[c].weight.in_memory() ? weight_bytes(rule, chunk) : 0;
+    const auto states = placement[c].state.in_memory() ? state_bytes(rule, chunk) : 0;
     const auto is_of = backing(budget, options, node);
     if (!found.there(weight, weights, node, is_of) || !found.there(state, states, node, is_of)) {
       out.elsewhere.push_back(c);

@@ -26,7 +26,7 @@ void PassGradients::head(const std::byte* values, std::uint64_t micro_batch) {
 
 void PassGradients::embedding(const std::byte* values) {
   static_cast<void>(passes_.open(PassKind::embedding_backward, "embedding_backward()"));
-  gradients_.take_rows(values);
+  gradients_.take_sparse(values);
 }
 
 // ---- reduced

@@ -25,7 +25,7 @@ class PassGradients {
   /// d loss / d embedding output, [tokens, columns].
   void embedding(const std::byte* values);
 
-  // Of a tensor that is reduced, as sink::GradientSink has them:
+  // The following are for a tensor that is reduced, as sink::GradientSink has them:
 
   [[nodiscard]] bool wants_whole_gradient(std::size_t tensor) const;
   void whole_gradient(std::size_t tensor, std::span<const float> gradient);

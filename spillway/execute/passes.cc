@@ -7,11 +7,12 @@ namespace spillway::execute {
 using plan::kNone;
 using plan::PassKind;
 
-Passes::Passes(const RunPlan& plan, Resources& resources, EmbeddingRows* rows, Gradients& gradients, Executor& executor)
+Passes::Passes(const RunPlan& plan, Resources& resources, SparseEmbedding* rows, Gradients& gradients,
+               Executor& executor)
     : schedule_(plan.plan.schedule),
       layout_(plan.layout),
       arenas_(resources.arenas()),
-      team_(resources.team()),
+      thread_pool_(resources.thread_pool()),
       rows_(rows),
       gradients_(gradients),
       executor_(executor),
@@ -36,7 +37,7 @@ void Passes::embedding_forward(std::byte* output) {
   const auto& block = layout_.blocks()[rows_->block()];
   for (std::size_t i = 0; i < block.chunks; ++i) {
     const auto* pass = executor_.next();
-    rows_->gather(layout_.chunks()[block.first_chunk + pass->slice], at(pass->weights), output, team_);
+    rows_->gather(layout_.chunks()[block.first_chunk + pass->slice], at(pass->weights), output, thread_pool_);
     executor_.done();
   }
 }

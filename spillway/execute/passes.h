@@ -9,15 +9,15 @@
 #include "spillway/execute/executor.h"
 #include "spillway/execute/gradients.h"
 #include "spillway/execute/resources.h"
-#include "spillway/execute/rows.h"
 #include "spillway/execute/run_plan.h"
+#include "spillway/execute/sparse_embedding.h"
 
 namespace spillway::execute {
 
 class Passes {
  public:
   /// `rows` may be null: no embedding. All references must outlive it.
-  Passes(const RunPlan& plan, Resources& resources, EmbeddingRows* rows, Gradients& gradients, Executor& executor);
+  Passes(const RunPlan& plan, Resources& resources, SparseEmbedding* rows, Gradients& gradients, Executor& executor);
 
   /// An instance of the schedule with passes begins.
   void begin(const Mode& mode);
@@ -46,8 +46,8 @@ class Passes {
   const plan::Schedule& schedule_;
   const state::Layout& layout_;
   const Arenas arenas_;
-  Team& team_;
-  EmbeddingRows* const rows_;
+  ThreadPool& thread_pool_;
+  SparseEmbedding* const rows_;
   Gradients& gradients_;
   Executor& executor_;
   const Conversion conversion_;

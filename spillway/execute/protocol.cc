@@ -68,7 +68,7 @@ void StepProtocol::require(Call call) const {
   if (settled && pending()) refuse(rule.call);
 }
 
-void StepProtocol::require_rest(const char* call) const {
+void StepProtocol::require_idle(const char* call) const {
   if (in_passes() || state_ == StepState::norm) refuse(call);
 }
 

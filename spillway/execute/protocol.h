@@ -86,7 +86,7 @@ class StepProtocol {
   /// What the last commit said, or the next one is to say.
   [[nodiscard]] Commitment commitment() const;
   /// Throw Error(bad_input), naming `call`, while a step or an evaluation is under way, or while none is.
-  void require_rest(const char* call) const;
+  void require_idle(const char* call) const;
   void require_passes(const char* call) const;
 
   /// Throws Error(bad_input) where the optimizer has no such hyperparameters.

@@ -31,7 +31,7 @@ class RankSums {
 
   RankSums(device::Device& device, device::Stream stream) noexcept : device_(device), stream_(stream) {}
 
-  /// Of a step.
+  /// Begins a step.
   void begin(const plan::VirtualRanks& ranks) noexcept { ranks_ = ranks; }
   /// One micro-batch's, by its position in the step's order; positions rise.
   void add(const Place& place, Progress& progress, device::Element type, const std::byte* values,

@@ -13,7 +13,7 @@
 namespace spillway::execute {
 ReadBack::ReadBack(const RunPlan& plan, VolumeSettings volumes, unsigned threads,
                    const std::optional<std::filesystem::path>& checkpoint)
-    : plan_(plan), team_(std::make_unique<Team>(std::max(1U, threads))) {
+    : plan_(plan), thread_pool_(std::make_unique<ThreadPool>(std::max(1U, threads))) {
   ReadOnly opened(plan, volumes, !checkpoint || !without_records(volumes));
   const ObjectNames names(plan.description, plan.layout);
   if (checkpoint) {
@@ -27,7 +27,7 @@ ReadBack::ReadBack(const RunPlan& plan, VolumeSettings volumes, unsigned threads
   paths_ = std::move(opened.paths);
   path_pointers_ = std::move(opened.pointers);
   pool_ = std::make_unique<storage::Pool>(pool_paths(paths_, plan_.rates));
-  const Replay::Parts parts{plan_.description, plan_.layout, path_pointers_, *pool_, *team_};
+  const Replay::Parts parts{plan_.description, plan_.layout, path_pointers_, *pool_, *thread_pool_};
   for (const auto place : recovered_.places) pool_->claim(place);
   if (manifest_) {
     claim(*manifest_);
@@ -70,7 +70,7 @@ void ReadBack::fetch(std::size_t tensor, std::uint64_t first, std::span<float> v
     const auto& it = plan_.layout.chunks()[chunk];
     auto* weight = stream_.data();
     auto* state = weight + weight_bytes(rule, it);
-    if (fetched_ != chunk) load(chunk, weight, has_state(it.learning) ? state : nullptr);
+    if (fetched_ != chunk) load(chunk, weight, has_state(it.training) ? state : nullptr);
     fetched_ = chunk;
     const auto fields = state::chunk_fields(rule.type, it, weight, state);
     state::from_chunk(fields, span.chunk_first, values.subspan(span.tensor_first - first, span.elements));

@@ -26,7 +26,7 @@ class ReadBack : public state::ChunkStore {
 
   [[nodiscard]] const Recovery& recovery() const noexcept { return recovery_; }
   [[nodiscard]] state::ChunkStream stream();
-  /// As Tensors::fetch().
+  /// Does what Tensors::fetch() does.
   void fetch(std::size_t tensor, std::uint64_t first, std::span<float> values);
 
   void load(std::size_t chunk, std::byte* weight, std::byte* state) override;
@@ -43,7 +43,7 @@ class ReadBack : public state::ChunkStore {
   journal::Recovered recovered_;
   std::optional<journal::Manifest> manifest_;
   std::unique_ptr<storage::Pool> pool_;
-  std::unique_ptr<Team> team_;
+  std::unique_ptr<ThreadPool> thread_pool_;
   std::optional<Replay> replay_;
   memory::Arena arena_;
   std::size_t fetched_ = ~std::size_t{0};                ///< the chunk in `stream_`, where fetch() has left one

@@ -1,4 +1,4 @@
-// What a run is started from, and what was found there.
+// A run is started with these options, and answers with what it found.
 #pragma once
 
 #include <chrono>
@@ -16,7 +16,7 @@
 namespace spillway::execute {
 
 /// What a run is started from. By default anew.
-struct Opening {
+struct OpenOptions {
   bool reopen = false;         ///< keep what the volumes hold, and go on from the newest durable step if there is one
   bool if_found = false;       ///< when nothing is found, change nothing and do not start
   std::uint64_t at_least = 0;  ///< a durable step before this one does not count

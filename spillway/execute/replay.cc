@@ -39,7 +39,7 @@ Replay::Replay(const Parts& parts, const journal::Manifest& manifest)
 }
 
 std::size_t Replay::missing(std::size_t chunk) const {
-  if (!learns(parts_.layout.chunks()[chunk].learning)) return 0;
+  if (!is_trainable(parts_.layout.chunks()[chunk].training)) return 0;
   const auto version = snapshots_[chunk]->version;
   return static_cast<std::size_t>(
       std::ranges::count_if(commits_, [&](const auto* commit) { return commit->step > version; }));
@@ -50,7 +50,7 @@ Bytes Replay::scratch() const {
   Bytes rows = 0;
   std::map<std::uint64_t, Bytes> of_step;
   for (const auto& [which, object] : gradients_) {
-    if (which.first >= ids_.of_rows(0)) rows = std::max(rows, of_step[which.second] += bytes_of(*object));
+    if (which.first >= ids_.of_sparse(0)) rows = std::max(rows, of_step[which.second] += bytes_of(*object));
   }
   return gradient + rows;
 }
@@ -111,16 +111,16 @@ void Replay::update(std::size_t chunk, const journal::Commit& commit, std::byte*
     std::memset(grad, 0, bytes);
   }
   if (table_ != nullptr && &parts_.layout.blocks()[it.block] == table_) {
-    const auto rows = read_rows(commit, scratch.subspan(bytes));
-    patch_rows(*table_, parts_.description.type, it, grad, rows);
+    const auto rows = read_sparse(commit, scratch.subspan(bytes));
+    patch_sparse(*table_, parts_.description.type, it, grad, rows);
   }
   auto step = optim::decode(*parts_.description.optimizer, commit.update);
   step.seed = parts_.description.seed;
   const state::GroupPointers groups{weight, state, grad};
   update_.prepare(chunk, groups);
   for (std::size_t part = 0; part < update_.parts(chunk); ++part) {
-    parts_.team.run(update_.tiles(chunk, part),
-                    [&](std::size_t tile) { update_.run(chunk, groups, step, part, tile); });
+    parts_.thread_pool.run(update_.tiles(chunk, part),
+                           [&](std::size_t tile) { update_.run(chunk, groups, step, part, tile); });
   }
   update_.finish(chunk, groups);
 }
@@ -131,10 +131,10 @@ const journal::StoredObject& Replay::gradient(std::uint32_t number, std::uint64_
   throw Error(ErrorCode::corrupt, text("gradient ", number, " of step ", step, " is needed, but no record names it"));
 }
 
-std::span<std::byte> Replay::read_rows(const journal::Commit& commit, std::span<std::byte> memory) {
+std::span<std::byte> Replay::read_sparse(const journal::Commit& commit, std::span<std::byte> memory) {
   Bytes bytes = 0;
-  for (std::size_t part = 0; commit.used(ids_.of_rows(part)); ++part) {
-    const auto& object = gradient(ids_.of_rows(part), commit.step);
+  for (std::size_t part = 0; commit.used(ids_.of_sparse(part)); ++part) {
+    const auto& object = gradient(ids_.of_sparse(part), commit.step);
     if (bytes + bytes_of(object) > memory.size()) {
       throw Error(ErrorCode::internal, text("no room for the rows of step ", commit.step));
     }

@@ -13,8 +13,8 @@
 
 #include "spillway/execute/chunk_update.h"
 #include "spillway/execute/journal_objects.h"
-#include "spillway/execute/rows.h"
-#include "spillway/execute/team.h"
+#include "spillway/execute/sparse_embedding.h"
+#include "spillway/execute/thread_pool.h"
 #include "spillway/journal/manifest.h"
 #include "spillway/journal/recovery.h"
 #include "spillway/state/layout.h"
@@ -29,10 +29,10 @@ class Replay {
     const state::Layout& layout;
     std::span<storage::Path* const> paths;
     storage::Pool& pool;
-    Team& team;
+    ThreadPool& thread_pool;
   };
 
-  /// Of what a run left, or of a checkpoint; both as journal::RecordCheck has found them good. All references must
+  /// Replays what a run left, or a checkpoint; journal::RecordCheck has found either good. All references must
   /// outlive it.
   Replay(const Parts& parts, const journal::Recovered& recovered);
   Replay(const Parts& parts, const journal::Manifest& manifest);
@@ -57,7 +57,7 @@ class Replay {
   void update(std::size_t chunk, const journal::Commit& commit, std::byte* weight, std::byte* state,
               std::span<std::byte> scratch);
   [[nodiscard]] const journal::StoredObject& gradient(std::uint32_t number, std::uint64_t step) const;
-  std::span<std::byte> read_rows(const journal::Commit& commit, std::span<std::byte> memory);
+  std::span<std::byte> read_sparse(const journal::Commit& commit, std::span<std::byte> memory);
 
   const Parts parts_;
   const GradientIds ids_;

@@ -20,7 +20,7 @@ Resources::Resources(const RunPlan& plan, unsigned threads, std::span<storage::P
     : resident_(plan.plan.resident),
       arena_(map_arena(plan, paths)),
       sink_(make_sink(plan.description, plan.layout)),
-      team_(std::max(1U, threads)),
+      thread_pool_(std::max(1U, threads)),
       open_(open(plan)),
       cpu_(open_.device ? nullptr : device::make_cpu()),
       arithmetic_(make_arithmetic(plan)) {
@@ -29,7 +29,7 @@ Resources::Resources(const RunPlan& plan, unsigned threads, std::span<storage::P
 }
 
 OpenDevice Resources::open(const RunPlan& plan) const {
-  if (!plan.plan.residency.device) return {};
+  if (!plan.plan.placement.device) return {};
   auto out = open_device(plan.device);
   out.device->register_host(arena_.pinnable());
   out.device->allocate(plan.plan.device_arena);
@@ -44,8 +44,8 @@ Arithmetic Resources::make_arithmetic(const RunPlan& plan) {
 }
 
 device::ParallelFor Resources::parallel_for() {
-  return {&team_, [](void* self, std::size_t tiles, const void* body, Team::Call call) {
-            static_cast<Team*>(self)->run_erased(tiles, body, call);
+  return {&thread_pool_, [](void* self, std::size_t tiles, const void* body, ThreadPool::Call call) {
+            static_cast<ThreadPool*>(self)->run_erased(tiles, body, call);
           }};
 }
 

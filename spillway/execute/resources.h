@@ -11,7 +11,7 @@
 #include "spillway/execute/arithmetic.h"
 #include "spillway/execute/device_options.h"
 #include "spillway/execute/run_plan.h"
-#include "spillway/execute/team.h"
+#include "spillway/execute/thread_pool.h"
 #include "spillway/memory/arena.h"
 #include "spillway/sink/gradient_sink.h"
 #include "spillway/storage/path.h"
@@ -41,7 +41,7 @@ class Resources {
   /// On the device that passes compute on, in the order of their stream.
   void compute(const device::Work& work) { arithmetic_.device.run(arithmetic_.stream, work); }
 
-  [[nodiscard]] Team& team() noexcept { return team_; }
+  [[nodiscard]] ThreadPool& thread_pool() noexcept { return thread_pool_; }
   [[nodiscard]] device::ParallelFor parallel_for();  ///< the same threads, for a device
   [[nodiscard]] sink::GradientSink& gradient_sink() noexcept { return *sink_; }
 
@@ -52,7 +52,7 @@ class Resources {
   const Bytes resident_;
   memory::Arena arena_;
   const std::unique_ptr<sink::GradientSink> sink_;  ///< with memory that the device knows
-  Team team_;
+  ThreadPool thread_pool_;
   OpenDevice open_;
   std::unique_ptr<device::Device> cpu_;  ///< where arithmetic is done when there is no other device
   Arithmetic arithmetic_;

@@ -21,7 +21,7 @@ Restore::Restore(const RunPlan& plan, Resources& resources, RunStorage& storage,
       rule_(plan.description.rule()),
       store_(*storage.store()),
       tiers_(tiers),
-      replay_(storage.replay(resources.team())),
+      replay_(storage.replay(resources.thread_pool())),
       larger_(larger_than(resources.scratch(), plan, replay_)),
       scratch_(larger_.size() > 0 ? larger_.span() : resources.scratch()) {}
 
@@ -63,7 +63,7 @@ void Restore::take(std::size_t chunk) {
 
 void Restore::update(std::size_t chunk, Recovery& recovery) {
   const auto at = groups(chunk);
-  replay_.load(chunk, at.weight.data(), at.state.data(), at.rest);
+  replay_.load(chunk, at.weight.data(), at.state.data(), at.remainder);
   store_.write(Field::weight, chunk, at.weight, recovery.applied);
   store_.write(Field::state, chunk, at.state, recovery.applied);
   store_.publish(chunk, recovery.applied);

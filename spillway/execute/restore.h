@@ -27,7 +27,7 @@ class Restore {
   void update(std::size_t chunk, Recovery& recovery);
   /// The chunk in the scratch memory.
   struct Groups {
-    std::span<std::byte> weight, state, rest;
+    std::span<std::byte> weight, state, remainder;
   };
   [[nodiscard]] Groups groups(std::size_t chunk) const;
 

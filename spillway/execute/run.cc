@@ -6,10 +6,10 @@
 
 namespace spillway::execute {
 
-Run::Run(const RunPlan& plan, const VolumeSettings& volumes, unsigned threads, const Opening& opening)
+Run::Run(const RunPlan& plan, const VolumeSettings& volumes, unsigned threads, const OpenOptions& open_options)
     : plan_(plan), storage_(plan_, volumes) {
   const Clocked clocked(recovery_.seconds);
-  if (!open(opening)) return;
+  if (!open(open_options)) return;
   map_memory(threads);
   start_storage();
   make_parts();
@@ -21,19 +21,19 @@ Run::Run(const RunPlan& plan, const VolumeSettings& volumes, unsigned threads, c
 }
 
 /// False when only what is found was to be opened, and nothing was.
-bool Run::open(const Opening& opening) {
+bool Run::open(const OpenOptions& open_options) {
   const bool on_paths = plan_.plan.path_bytes > 0;
-  if (!on_paths && opening.checkpoint) {
-    throw Error(ErrorCode::bad_input,
-                text(opening.checkpoint->string(), " lies on storage paths, and this plan keeps nothing there; give ",
-                     "the placement and durability that the run was started with"));
+  if (!on_paths && open_options.checkpoint) {
+    throw Error(ErrorCode::bad_input, text(open_options.checkpoint->string(),
+                                           " lies on storage paths, and this plan keeps nothing there; give ",
+                                           "the placement and durability that the run was started with"));
   }
-  if (!on_paths) return !opening.if_found;
+  if (!on_paths) return !open_options.if_found;
   double seconds = 0;
   bool out = false;
   {
     const Clocked clocked(seconds);
-    out = storage_.open(opening, recovery_);
+    out = storage_.open(open_options, recovery_);
   }
   recovery_.phases.opening = seconds - recovery_.phases.records;
   return out;

@@ -27,7 +27,7 @@ namespace spillway::execute {
 class Run {
  public:
   /// Maps the arena, opens or makes the volumes, recovers. On failure nothing is left behind that was not there.
-  Run(const RunPlan& plan, const VolumeSettings& volumes, unsigned threads, const Opening& opening);
+  Run(const RunPlan& plan, const VolumeSettings& volumes, unsigned threads, const OpenOptions& open_options);
   Run(const Run&) = delete;
   Run& operator=(const Run&) = delete;
 
@@ -50,7 +50,7 @@ class Run {
   state::StateFormat load_state(const std::filesystem::path& directory, const std::filesystem::path& weights,
                                 std::int64_t updates, const std::map<std::string, std::string>& names);
 
-  /// As StepProtocol::load_step().
+  /// Calls StepProtocol::load_step().
   void set_step(std::uint64_t step);
 
   // What is to be left:
@@ -59,7 +59,7 @@ class Run {
   void commit(std::string_view payload);
   /// Every update is done and on its tier, and every commit durable.
   void flush();
-  /// As Saving::wait_durable().
+  /// Calls Saving::wait_durable().
   void wait_durable() { saving_->wait_durable(); }
   /// The state after the last step as a manifest in that directory. Throws Error(bad_input) where nothing is durable.
   void save_manifest(const std::filesystem::path& directory);
@@ -73,7 +73,7 @@ class Run {
   void give_up_volumes() noexcept { storage_.remove_on_close(true); }
 
  private:
-  [[nodiscard]] bool open(const Opening& opening);
+  [[nodiscard]] bool open(const OpenOptions& open_options);
   void map_memory(unsigned threads);
   void start_storage();
   void make_parts();

@@ -17,44 +17,44 @@ namespace {
 constexpr int kLooks = 8;
 
 /// Throws where a checkpoint lies on storage paths, and there is nothing to go back to.
-void require_no_checkpoint(const Opening& opening) {
-  if (!opening.checkpoint) return;
-  throw Error(ErrorCode::bad_input, text(opening.checkpoint->string(),
+void require_no_checkpoint(const OpenOptions& open_options) {
+  if (!open_options.checkpoint) return;
+  throw Error(ErrorCode::bad_input, text(open_options.checkpoint->string(),
                                          " lies on storage paths, but these hold nothing of this run; name the ",
                                          "paths that the run was started with, and a durability other than none"));
 }
 
 }  // namespace
 
-bool RunStorage::open(const Opening& opening, Recovery& recovery) {
-  return open(opening, recovery, kLooks);
+bool RunStorage::open(const OpenOptions& open_options, Recovery& recovery) {
+  return open(open_options, recovery, kLooks);
 }
 
-bool RunStorage::open(const Opening& opening, Recovery& recovery, int looks) {
+bool RunStorage::open(const OpenOptions& open_options, Recovery& recovery, int looks) {
   std::optional<journal::JournalSpec> spec;
   std::optional<journal::MetadataLayout> layout;  // of their records
   if (plan_.durable()) {
     spec = journal_spec(plan_.description, plan_.layout, plan_.plan.durability, volumes_.run, volumes_.places.size());
     layout.emplace(*spec);
   }
-  const bool there = layout && opening.reopen && holds_run(volumes_, *layout);
+  const bool there = layout && open_options.reopen && holds_run(volumes_, *layout);
   if (!there) {
-    require_no_checkpoint(opening);
-    if (opening.if_found) return false;
+    require_no_checkpoint(open_options);
+    if (open_options.if_found) return false;
     require_nothing_is_lost(volumes_, layout ? &*layout : nullptr);
   }
   const auto open_as = [&](std::span<const Bytes> capacities) {
     open_paths(capacities, spec, there ? VolumeMode::reopen : VolumeMode::make);
-    if (there) read(opening, recovery);
-    return recovery.found || !opening.if_found;
+    if (there) read(open_options, recovery);
+    return recovery.found || !open_options.if_found;
   };
   try {  // what cannot be gone on with is not made larger first
     if (there && !open_as(std::vector<Bytes>(volumes_.places.size()))) return false;
     if (!there || !large_enough()) static_cast<void>(open_as(plan_.plan.volumes));
   } catch (const Error& error) {
-    const bool changed = opening.reopen && error.errno_value() == (there ? ENOENT : EEXIST);
+    const bool changed = open_options.reopen && error.errno_value() == (there ? ENOENT : EEXIST);
     if (!changed || looks <= 1) throw;
-    return open(opening, recovery, looks - 1);
+    return open(open_options, recovery, looks - 1);
   }
   return true;
 }
@@ -75,19 +75,19 @@ bool RunStorage::large_enough() const {
                             [](const auto& path, Bytes capacity) { return path->capacity() >= capacity; });
 }
 
-void RunStorage::read(const Opening& opening, Recovery& recovery) {
+void RunStorage::read(const OpenOptions& open_options, Recovery& recovery) {
   const auto phases = recovery.phases;
   recovery = {};
   recovery.phases = phases;
   found_ = {};
   const journal::RecordCheck check(journal_->spec(), object_sizes(plan_.description, plan_.layout, journal_->spec()),
                                    capacities_of(paths_));
-  if (opening.pinned) {
-    for (const auto& directory : opening.pinned()) {
+  if (open_options.pinned) {
+    for (const auto& directory : open_options.pinned()) {
       found_.pinned.push_back(read_manifest(directory, journal_->identity(), check));
     }
   }
-  if (opening.checkpoint) found_.back = read_manifest(*opening.checkpoint, journal_->identity(), check);
+  if (open_options.checkpoint) found_.back = read_manifest(*open_options.checkpoint, journal_->identity(), check);
   const Clocked clocked(recovery.phases.records);
   const ObjectNames names(plan_.description, plan_.layout);
   auto& recovered = found_.recovered;
@@ -100,10 +100,10 @@ void RunStorage::read(const Opening& opening, Recovery& recovery) {
     recovery.damage.push_back(
         text("path:", damage.path, " at byte ", storage::kSuperblockExtent + damage.offset, ": ", damage.what));
   }
-  const bool counts = recovered.found && recovered.newest.step >= opening.at_least;
+  const bool counts = recovered.found && recovered.newest.step >= open_options.at_least;
   if (found_.back) return recovery.take(found_.back->commit, *plan_.description.optimizer);
   if (counts) return recovery.take(recovered.newest, *plan_.description.optimizer);
-  if (opening.at_least > 0 || recovered.damage.empty()) return;
+  if (open_options.at_least > 0 || recovered.damage.empty()) return;
   throw Error(ErrorCode::corrupt, text("no durable step was found on the storage paths, and ", recovery.damage.size(),
                                        " of their records are damaged, the first is ", recovery.damage.front(),
                                        ". Resume from a checkpoint, or start anew with --overwrite"));
@@ -125,8 +125,8 @@ void RunStorage::open_journal(bool resume) {
                   .pinned = found_.pinned});
 }
 
-Replay RunStorage::replay(Team& team) {
-  const Replay::Parts parts{plan_.description, plan_.layout, path_pointers_, *pool_, team};
+Replay RunStorage::replay(ThreadPool& thread_pool) {
+  const Replay::Parts parts{plan_.description, plan_.layout, path_pointers_, *pool_, thread_pool};
   return found_.back ? Replay(parts, *found_.back) : Replay(parts, found_.recovered);
 }
 

@@ -30,7 +30,7 @@ class RunStorage {
 
   /// Opens the volumes, or makes them, and reads what is to be gone on with. False: nothing was found, and only what is
   /// found was to be opened. Volumes that were made are removed again unless started() is reached.
-  [[nodiscard]] bool open(const Opening& opening, Recovery& recovery);
+  [[nodiscard]] bool open(const OpenOptions& open_options, Recovery& recovery);
   /// The paths know the run's memory. The journal's new generation is durable when it returns.
   void start(const Recovery& recovery);
   /// What was recovered is on its tiers: the volumes are kept or removed at the end as the settings say.
@@ -39,8 +39,8 @@ class RunStorage {
   /// release.
   void stop() noexcept;
 
-  /// Of what open() has read; until started().
-  [[nodiscard]] Replay replay(Team& team);
+  /// The replay of what open() has read; valid until started().
+  [[nodiscard]] Replay replay(ThreadPool& thread_pool);
 
   [[nodiscard]] std::span<storage::Path* const> paths() const noexcept { return path_pointers_; }
   [[nodiscard]] journal::RunJournal* run_journal() const noexcept {
@@ -59,9 +59,9 @@ class RunStorage {
     std::vector<journal::Manifest> pinned;
     std::optional<journal::Manifest> back;  ///< to be gone back to
   };
-  [[nodiscard]] bool open(const Opening& opening, Recovery& recovery, int looks);
+  [[nodiscard]] bool open(const OpenOptions& open_options, Recovery& recovery, int looks);
   void open_paths(std::span<const Bytes> capacities, const std::optional<journal::JournalSpec>& spec, VolumeMode mode);
-  void read(const Opening& opening, Recovery& recovery);
+  void read(const OpenOptions& open_options, Recovery& recovery);
   [[nodiscard]] bool large_enough() const;
   void open_journal(bool resume);
 

@@ -50,7 +50,7 @@ void Saving::write_from_device(std::size_t chunk, std::uint64_t version) {
   const auto state = scratch_.subspan(weight.size(), state_bytes(rule_, it));
   tiers_.load(chunk, weight.data(), state.data());
   storage_.store()->write(Field::weight, chunk, weight, version);
-  if (has_state(it.learning)) storage_.store()->write(Field::state, chunk, state, version);
+  if (has_state(it.training)) storage_.store()->write(Field::state, chunk, state, version);
 }
 
 void Saving::commit(const Commitment& of, std::string_view payload) {
@@ -97,7 +97,7 @@ void Saving::wait_durable() {
 std::vector<std::byte> Saving::leave(const Commitment& of, std::string_view payload) {
   auto* store = storage_.store();
   if (store == nullptr) throw Error(ErrorCode::bad_input, "nothing of this run lies on a storage path");
-  store->drop_passing();
+  store->drop_transient();
   check_room();
   const auto& volumes = storage_.volumes();
   const auto spec =

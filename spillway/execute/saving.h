@@ -35,7 +35,7 @@ class Saving {
   /// The manifest of the last step that was committed, which changed nothing since `version`.
   [[nodiscard]] std::vector<std::byte> checkpoint(std::uint64_t version);
   void release(std::span<const std::byte> manifest);
-  /// Of everything that was committed. Nothing where nothing is durable.
+  /// Waits until everything that was committed is durable. Returns at once where nothing is.
   void wait_durable();
   /// Seconds that commits waited for the one before.
   [[nodiscard]] double waited() const noexcept { return waited_; }

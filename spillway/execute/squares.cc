@@ -2,11 +2,11 @@
 
 #include <algorithm>
 
-#include "spillway/execute/rows.h"
+#include "spillway/execute/sparse_embedding.h"
 
 namespace spillway::execute {
 
-void list_other_rows(const EmbeddingRows& rows, const state::Chunk& chunk, std::uint64_t columns, OtherRows& out,
+void list_other_rows(const SparseEmbedding& rows, const state::Chunk& chunk, std::uint64_t columns, OtherRows& out,
                      std::vector<device::Part>& parts) {
   const auto kept = rows.in_chunk(chunk);
   out.first = parts.size();
@@ -33,7 +33,7 @@ SquareSlots::SquareSlots(const state::Layout& layout) : tensors_(layout.tensors(
     slots_.push_back({.first = end_, .count = device::square_tiles(elements)});
     end_ += slots_.back().count;
   };
-  for (const auto& tensor : layout.tensors()) add(tensor.core());
+  for (const auto& tensor : layout.tensors()) add(tensor.gradient_elements());
   slots_.resize(tensors_ + layout.chunks().size());
   for (const auto& block : layout.blocks()) {
     if (block.role == state::BlockRole::layer) continue;

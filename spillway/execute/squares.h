@@ -11,7 +11,7 @@
 
 namespace spillway::execute {
 
-class EmbeddingRows;
+class SparseEmbedding;
 
 /// The rows of one slice of a tied table that no token of the step names: runs between those that are named.
 struct OtherRows {
@@ -20,7 +20,7 @@ struct OtherRows {
 };
 
 /// Lists the rows of `chunk` that `rows` does not name; appends to `parts`.
-void list_other_rows(const EmbeddingRows& rows, const state::Chunk& chunk, std::uint64_t columns, OtherRows& out,
+void list_other_rows(const SparseEmbedding& rows, const state::Chunk& chunk, std::uint64_t columns, OtherRows& out,
                      std::vector<device::Part>& parts);
 
 /// A place for every tile of every tensor and of every slice of a table.
@@ -32,11 +32,11 @@ class SquareSlots {
   /// Number of the first place, which is written from now on.
   std::size_t tensor(std::size_t tensor) noexcept;
   std::size_t slice(std::size_t chunk) noexcept;
-  /// Of a tied slice: `others` in places from others_at() + others.first on.
+  /// Takes places for a tied slice: `others` are in those from others_at() + others.first on.
   std::size_t other_rows(std::size_t chunk, const OtherRows& others) noexcept;
 
   [[nodiscard]] std::size_t others_at() const noexcept { return end_; }
-  /// Of everything that was written; `squares` holds all places.
+  /// The sum of everything that was written; `squares` holds all places.
   [[nodiscard]] double total(std::span<const double> squares) const;
 
  private:

@@ -15,11 +15,11 @@ StepProtocol::Options options_of(const RunPlan& plan) {
           .speculates = plan.budget.speculate};
 }
 
-std::unique_ptr<EmbeddingRows> make_rows(const RunPlan& plan, std::byte* memory) {
+std::unique_ptr<SparseEmbedding> make_sparse_embedding(const RunPlan& plan, std::byte* memory) {
   const auto* table = table_of(plan.layout);
   if (table == nullptr) return nullptr;
   const auto block = static_cast<std::size_t>(table - plan.layout.blocks().data());
-  auto out = std::make_unique<EmbeddingRows>(plan.description, plan.layout, block);
+  auto out = std::make_unique<SparseEmbedding>(plan.description, plan.layout, block);
   const auto& schedule = plan.plan.schedule;
   if (schedule.rows != plan::kNone) {  // else the table is frozen
     out->place(reinterpret_cast<float*>(memory + schedule.buffers[schedule.row_sums].offset),
@@ -38,13 +38,13 @@ Step::Step(const Parts& parts, const StepPosition& at, bool recovered)
     : parts_(parts),
       layout_(parts.plan.layout),
       protocol_(options_of(parts.plan), at, recovered),
-      rows_(make_rows(parts.plan, parts.resources.host().data())),
+      rows_(make_sparse_embedding(parts.plan, parts.resources.host().data())),
       updater_(parts.plan.plan.schedule, layout_, parts.plan.description.rule(), parts.resources.host().data(),
                rows_.get(), parts.resources.gradient_sink()),
       device_updates_(parts.plan.plan.schedule, layout_, parts.plan.description.rule(), parts.resources.arenas(),
                       parts.resources.gradient_sink()),
       gradients_(parts.plan.plan.schedule, layout_, parts.plan.description, parts.resources.arenas(), rows_.get(),
-                 parts.resources.gradient_sink(), parts.resources.team(), parts.resources.arithmetic()),
+                 parts.resources.gradient_sink(), parts.resources.thread_pool(), parts.resources.arithmetic()),
       executor_(parts.plan.plan.schedule, parts.resources.host().data(), parts.store, updater_, cores_of(parts.plan),
                 {parts.resources.device(), parts.resources.stream(), &device_updates_}),
       passes_(parts.plan, parts.resources, rows_.get(), gradients_, executor_),
@@ -53,7 +53,7 @@ Step::Step(const Parts& parts, const StepPosition& at, bool recovered)
 // ---- begin
 
 void Step::begin(const StepBegin& begin) {
-  protocol_.require_rest("begin_step()");
+  protocol_.require_idle("begin_step()");
   check(begin);
   if (!begin.training) settle_updates();
   parts_.tensors.settle();
@@ -97,7 +97,7 @@ void Step::check(const StepUpdate& update) const {
   if (optimizer.decoupled_decay) return;
   throw Error(ErrorCode::bad_input,
               text("weight_decay ", update.weight_decay, " with method ", layout_.reduction()->name, ": ",
-                   optimizer.name, " adds it to the gradient, which is not there for a matrix that learns in a ",
+                   optimizer.name, " adds it to the gradient, which is not there for a matrix that is trainable in a ",
                    layout_.reduction()->word, "; use adamw or lion, or weight_decay 0"));
 }
 
@@ -192,7 +192,7 @@ void Step::settle_early(const Decision& decision, StepResult& out) {
   const auto& chunks = executor_.end_early();
   out.early = chunks.size();
   if (decision.kept) return;
-  updater_.undo().restore(chunks, parts_.resources.team());
+  updater_.undo().restore(chunks, parts_.resources.thread_pool());
   out.undone = chunks.size();
 }
 
@@ -228,7 +228,7 @@ void Step::commit_unless_done(std::string_view payload) {
 }
 
 void Step::settle_updates() {
-  if (passes_.left()) protocol_.require_rest("reading or changing weights");
+  if (passes_.left()) protocol_.require_idle("reading or changing weights");
   if (protocol_.pending()) commit_unless_done();
   if (const auto pending = publish(); pending.pending) {
     executor_.begin(mode(pending, false, false, false));

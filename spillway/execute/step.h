@@ -14,9 +14,9 @@
 #include "spillway/execute/passes.h"
 #include "spillway/execute/protocol.h"
 #include "spillway/execute/resources.h"
-#include "spillway/execute/rows.h"
 #include "spillway/execute/run_plan.h"
 #include "spillway/execute/saving.h"
+#include "spillway/execute/sparse_embedding.h"
 #include "spillway/execute/step_values.h"
 #include "spillway/execute/tensors.h"
 #include "spillway/execute/tiers.h"
@@ -48,7 +48,7 @@ class Step {
 
   /// After the last pass of a training step: the sum of squares of the gradient that this process has.
   [[nodiscard]] kernels::Norm norm();
-  /// Of the whole gradient. The update itself waits for the next step, or for settle().
+  /// Decides the step by the norm of the whole gradient. The update itself waits for the next step, or for settle().
   StepResult decide(const kernels::Norm& norm, const StepUpdate& update);
   /// Both at once, where this process has the whole gradient; of an evaluation neither.
   StepResult end(const StepUpdate& update);
@@ -59,7 +59,7 @@ class Step {
   void commit_unless_done(std::string_view payload = {});
   /// Weights and states are to be read or changed: every update is done. Throws Error(bad_input) while passes are left.
   void settle_updates();
-  /// The same with every stored tensor on its tier; the memory above what is resident is free.
+  /// Ends the updates, and has every stored tensor on its tier; the memory above what is resident is free then.
   void settle();
   /// Weights and states are to be loaded: every update is done. Throws Error(bad_input) where a durable run has
   /// committed something.
@@ -82,7 +82,7 @@ class Step {
   const Parts parts_;
   const state::Layout& layout_;
   StepProtocol protocol_;
-  const std::unique_ptr<EmbeddingRows> rows_;  ///< null: no embedding
+  const std::unique_ptr<SparseEmbedding> rows_;  ///< null: no embedding
   Updater updater_;
   DeviceUpdates device_updates_;
   Gradients gradients_;

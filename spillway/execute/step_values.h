@@ -1,4 +1,4 @@
-// What a caller tells a step, and what it is told of it.
+// These values go between a caller and a step: what begins it, what it applies, and what came of it.
 #pragma once
 
 #include <cstddef>

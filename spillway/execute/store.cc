@@ -11,7 +11,7 @@ namespace {
 constexpr const char* kFieldNames[] = {"weights", "remainder and moments", "gradient"};
 
 bool is_gradient(Field field) {
-  return field == Field::grad || field == Field::rows;
+  return field == Field::grad || field == Field::sparse_grad;
 }
 
 std::size_t object_pieces(Bytes bytes) {
@@ -42,19 +42,20 @@ Store::Store(const plan::Plan& plan, const plan::Description& description, const
   for (std::size_t c = 0; c < layout.chunks().size(); ++c) {
     const auto& chunk = layout.chunks()[c];
     const auto add_field = [&](Field field, Bytes size) { add(field, c, size, name_of(layout, field, c)); };
-    snapshots_[c].constant = !learns(chunk.learning);
+    snapshots_[c].constant = !is_trainable(chunk.training);
     add_field(Field::weight, weight_bytes(rule, chunk));
     add_field(Field::state, state_bytes(rule, chunk));
-    if ((redo_ || !plan.residency[c].gradient.in_memory()) &&
+    if ((redo_ || !plan.placement[c].gradient.in_memory()) &&
         plan::has_dense_grad(description, layout, static_cast<plan::Index>(c))) {
       add_field(Field::grad, grad_bytes(rule, chunk));
     }
   }
   for (const auto& task : plan.schedule.tasks) {
     if (!task.moves(plan::ObjectKind::sparse_gradient)) continue;
-    add(Field::rows, task.what.index, task.bytes, text("gradient of the embedding's rows, part ", task.what.index));
+    add(Field::sparse_grad, task.what.index, task.bytes,
+        text("gradient of the embedding's rows, part ", task.what.index));
   }
-  for (const auto field : {Field::grad, Field::rows}) {
+  for (const auto field : {Field::grad, Field::sparse_grad}) {
     for (const auto& it : objects_[static_cast<std::size_t>(field)]) gradient_places_ += it.places.size();
   }
   const auto& activations = plan.schedule.activations;
@@ -189,7 +190,7 @@ void Store::note(Object& it) {
     pieces.clear();
     append(it, 0, pieces);
     it.owned = true;
-    const auto id = it.field == Field::grad ? gradients_.of_chunk(it.subject) : gradients_.of_rows(it.subject);
+    const auto id = it.field == Field::grad ? gradients_.of_chunk(it.subject) : gradients_.of_sparse(it.subject);
     return journal_->gradient_written(id, it.version, pieces);
   }
   if (!it.snapshot || it.field == Field::activation) return;
@@ -256,8 +257,8 @@ void Store::adopt(const journal::StoredObject& stored) {
   snapshots_[stored.object].any = true;
 }
 
-void Store::drop_passing() {
-  for (const auto field : {Field::grad, Field::activation, Field::rows}) {
+void Store::drop_transient() {
+  for (const auto field : {Field::grad, Field::activation, Field::sparse_grad}) {
     for (auto& it : objects_[static_cast<std::size_t>(field)]) {
       if (it.written && !it.owned) pool_.release(it.places);
       it.written = false;

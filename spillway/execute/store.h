@@ -21,7 +21,7 @@
 namespace spillway::execute {
 
 /// `rows`: parts of the sparse embedding gradient.
-enum class Field : std::uint8_t { weight, state, grad, activation, rows };
+enum class Field : std::uint8_t { weight, state, grad, activation, sparse_grad };
 
 /// "weights of model.layers.0.mlp.up_proj.weight to model.norm.weight (chunk 3)": for messages. Not of activations.
 [[nodiscard]] std::string name_of(const state::Layout& layout, Field field, std::size_t chunk);
@@ -48,8 +48,8 @@ class Store {
   Store(const plan::Plan& plan, const plan::Description& description, const state::Layout& layout, storage::Pool& pool,
         journal::RunJournal* journal);
 
-  /// As storage::Pool::start. One write of a subject at a time, and no read beside it; what was never written cannot be
-  /// read.
+  /// Starts a transfer as storage::Pool::start does. A subject has one write at a time and no read beside it; what was
+  /// never written cannot be read.
   void start(const Transfer& transfer);
   /// Starts a transfer and waits for it; throws its error.
   void run(const Transfer& transfer);
@@ -79,7 +79,7 @@ class Store {
   // Runs without a journal, after their last step:
 
   /// Gradients and activations are given up, and their places free.
-  void drop_passing();
+  void drop_transient();
   [[nodiscard]] bool written(Field field, std::size_t chunk) const;
   /// Bytes of places that writing it would take.
   [[nodiscard]] Bytes place_bytes(Field field, std::size_t chunk) const;
@@ -96,7 +96,7 @@ class Store {
     bool written = false;
     bool owned = false;  ///< by the journal, which releases its places
     std::string name;    ///< for errors
-    // Of the write under way:
+    // These describe the write under way:
     Bytes bytes = 0;
     std::uint64_t version = 0;
     bool snapshot = false;

@@ -29,7 +29,7 @@ class Tensors : private state::ChunkStore {
   /// Everything on its tier; `scratch` is free.
   void settle();
 
-  // As state::load_weights and its like:
+  // These do what state::load_weights and its like do:
 
   void load_weights(const std::filesystem::path& checkpoint, const std::map<std::string, std::string>& names);
   void save_weights(const std::filesystem::path& directory, const state::SaveOptions& options);

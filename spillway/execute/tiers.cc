@@ -13,7 +13,7 @@ Tiers::Tiers(const plan::Plan& plan, const state::Layout& layout, const state::U
 }
 
 std::byte* Tiers::resident_weight(std::size_t chunk) const {
-  if (plan_.residency[chunk].weight.kind != plan::TierKind::host) return nullptr;
+  if (plan_.placement[chunk].weight.kind != plan::TierKind::host) return nullptr;
   return arenas_.at(plan_.schedule, plan_.schedule.groups[chunk].weight);
 }
 

@@ -28,7 +28,7 @@ class Tiers {
   void store(std::size_t chunk, const std::byte* weight, const std::byte* state);
 
   /// Neither of these has its bytes: they are in a device's memory.
-  [[nodiscard]] bool on_device(std::size_t chunk) const { return plan_.residency[chunk].device_resident(); }
+  [[nodiscard]] bool on_device(std::size_t chunk) const { return plan_.placement[chunk].device_resident(); }
   /// Where the chunk's field group lies in the arena; null: on the paths, or on a device.
   [[nodiscard]] std::byte* resident_weight(std::size_t chunk) const;
   [[nodiscard]] std::byte* resident_state(std::size_t chunk) const;

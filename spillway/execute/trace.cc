@@ -77,11 +77,11 @@ void add_task(json& events, int process, const plan::Task& task, std::size_t id,
                     {"ts", begin_us + length_us}});
 }
 
-void add_names(json& events, int process, const char* name, std::size_t nodes, bool device, bool fits) {
+void add_names(json& events, int process, const char* name, std::size_t nodes, bool device, bool refits) {
   events.push_back({{"ph", "M"}, {"name", "process_name"}, {"pid", process}, {"args", {{"name", name}}}});
   for (std::size_t number = 0; number < plan::kLanes.size(); ++number) {
     const auto lane = static_cast<Lane>(number);
-    if (lane == Lane::refit ? !fits : is_of_device(lane) && !device) continue;
+    if (lane == Lane::refit ? !refits : is_of_device(lane) && !device) continue;
     events.push_back({{"ph", "M"},
                       {"name", "thread_name"},
                       {"pid", process},
@@ -133,10 +133,10 @@ void add_memory(json& events, int process, const plan::Schedule& schedule, Start
 std::string trace(const plan::Plan& plan, const state::Layout& layout, const std::vector<Times>& times) {
   json events = json::array();
   const auto& tasks = plan.schedule.tasks;
-  const bool device = plan.residency.device;
-  const bool fits = std::ranges::any_of(tasks, [](const plan::Task& task) { return task.op == plan::Op::refit; });
-  add_names(events, 1, "measured", plan.node_peaks.size(), device, fits);
-  add_names(events, 2, "predicted", plan.node_peaks.size(), device, fits);
+  const bool device = plan.placement.device;
+  const bool refits = std::ranges::any_of(tasks, [](const plan::Task& task) { return task.op == plan::Op::refit; });
+  add_names(events, 1, "measured", plan.node_peaks.size(), device, refits);
+  add_names(events, 2, "predicted", plan.node_peaks.size(), device, refits);
   double zero = std::numeric_limits<double>::infinity();
   for (const auto& it : times) {
     if (it.end > 0) zero = std::min(zero, it.start);

@@ -38,9 +38,9 @@ void UndoLog::save(plan::Index chunk, std::size_t slice) const noexcept {
   }
 }
 
-void UndoLog::restore(std::span<const plan::Index> chunks, Team& team) const {
+void UndoLog::restore(std::span<const plan::Index> chunks, ThreadPool& thread_pool) const {
   for (const auto chunk : chunks) {
-    team.run(slices(chunk), [&](std::size_t slice) {
+    thread_pool.run(slices(chunk), [&](std::size_t slice) {
       for (const int which : {0, 1}) {
         const auto it = part(chunk, slice, which);
         std::memcpy(it.live, it.saved, it.size);

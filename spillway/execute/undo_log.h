@@ -8,21 +8,21 @@
 #include <cstddef>
 #include <span>
 
-#include "spillway/execute/team.h"
+#include "spillway/execute/thread_pool.h"
 #include "spillway/plan/schedule.h"
 
 namespace spillway::execute {
 
 class UndoLog {
  public:
-  /// Of the chunks that the schedule updates early. Both must outlive it.
+  /// Logs the chunks that the schedule updates early. Both must outlive it.
   UndoLog(const plan::Schedule& schedule, std::byte* arena) noexcept : schedule_(schedule), arena_(arena) {}
 
   /// A chunk is copied in slices, which several threads may take.
   [[nodiscard]] std::size_t slices(plan::Index chunk) const noexcept;
   void save(plan::Index chunk, std::size_t slice) const noexcept;
   /// Puts the saved versions of these chunks back; nothing else may use them meanwhile.
-  void restore(std::span<const plan::Index> chunks, Team& team) const;
+  void restore(std::span<const plan::Index> chunks, ThreadPool& thread_pool) const;
 
  private:
   /// `size` bytes at `live`, whose old version is at `saved`.

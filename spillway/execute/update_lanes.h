@@ -21,7 +21,7 @@ namespace spillway::execute {
 /// Who updates the chunks of one NUMA node.
 struct UpdateLane {
   unsigned threads = 1;          ///< that share an update, beside the caller while it waits; at least 1
-  std::optional<int> near = {};  ///< NUMA node whose processors they stay on
+  std::optional<int> near = {};  ///< NUMA node whose CPUs they stay on
   double limit = 0;              ///< elements per second at most (pace.h), by these threads alone; 0: none
 };
 
@@ -81,7 +81,7 @@ class UpdateLanes {
   void halt() noexcept { halted_ = true; }
   /// From when the caller waits what is of idle priority may begin; until it does not.
   void caller_waits(bool waits);
-  /// As a thread of a lane, when one has tiles that are not taken; whether there were any.
+  /// Works as a thread of a lane when one has tiles that are not taken; returns whether there were any.
   bool help(std::unique_lock<std::mutex>& lock);
   /// Takes an early update back that has not begun, if there is one.
   [[nodiscard]] std::optional<Start> take_early();

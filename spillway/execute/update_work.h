@@ -3,7 +3,7 @@
 
 #include <cstddef>
 
-#include "spillway/plan/residency.h"
+#include "spillway/plan/placement.h"
 
 namespace spillway::execute {
 

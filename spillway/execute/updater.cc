@@ -6,7 +6,7 @@
 namespace spillway::execute {
 
 Updater::Updater(const plan::Schedule& schedule, const state::Layout& layout, const state::UpdateRule& rule,
-                 std::byte* arena, const EmbeddingRows* rows, sink::GradientSink& sink)
+                 std::byte* arena, const SparseEmbedding* rows, sink::GradientSink& sink)
     : schedule_(schedule),
       layout_(layout),
       rule_(rule),
@@ -19,7 +19,7 @@ Updater::Updater(const plan::Schedule& schedule, const state::Layout& layout, co
   for (std::size_t lane = 0; lane < lanes; ++lane) updates_.emplace_back(layout, rule_);
 }
 
-/// Of what has no update the first.
+/// The unit of a chunk's update; the first where there is no update.
 std::size_t Updater::unit_of(plan::Index chunk) const {
   const auto task = schedule_.update_task[chunk];
   return task == plan::kNone ? 0 : schedule_.tasks[task].unit;

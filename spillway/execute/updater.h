@@ -5,7 +5,7 @@
 
 #include "spillway/execute/chunk_update.h"
 #include "spillway/execute/executor.h"
-#include "spillway/execute/rows.h"
+#include "spillway/execute/sparse_embedding.h"
 #include "spillway/execute/undo_log.h"
 #include "spillway/optim/step.h"
 #include "spillway/plan/schedule.h"
@@ -19,7 +19,7 @@ class Updater : public UpdateWork {
  public:
   /// `rows` may be null (no embedding). All references must outlive it.
   Updater(const plan::Schedule& schedule, const state::Layout& layout, const state::UpdateRule& rule, std::byte* arena,
-          const EmbeddingRows* rows, sink::GradientSink& sink);
+          const SparseEmbedding* rows, sink::GradientSink& sink);
 
   /// What the pending updates apply; set while no update runs.
   void set(const optim::Step& step) noexcept { step_ = step; }
@@ -58,7 +58,7 @@ class Updater : public UpdateWork {
   const state::Layout& layout_;
   const state::UpdateRule rule_;
   std::byte* const arena_;
-  const EmbeddingRows* const rows_;
+  const SparseEmbedding* const rows_;
   sink::GradientSink& sink_;
   const UndoLog undo_;
   std::vector<ChunkUpdate> updates_;  ///< by update lane

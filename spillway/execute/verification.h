@@ -1,4 +1,4 @@
-// Whether every byte of a run that counts is the one that was written.
+// A verification says whether every byte that a run would use again is the one that was written.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Where the volumes of a run are to lie, and what may be done to what is there.
+// These options say where the volumes of a run lie, and what may be done to what is there.
 #pragma once
 
 #include <filesystem>

@@ -136,7 +136,7 @@ std::uint64_t fingerprint(const plan::Description& description, const state::Lay
   for (const auto& tensor : layout.tensors()) {
     words += text(tensor.block, ' ', tensor.spec.name);
     for (const auto dimension : tensor.spec.shape) words += text(' ', dimension);
-    if (!learns(tensor.spec.learning)) words += " frozen";
+    if (!is_trainable(tensor.spec.training)) words += " frozen";
     if (tensor.spec.form != state::Form::as_run) words += text(' ', word_of(tensor.spec.form));
     if (tensor.whole) words += " whole";
     if (tensor.reduced.any()) {
@@ -220,7 +220,7 @@ std::vector<storage::PoolPath> pool_paths(const std::vector<std::unique_ptr<stor
                    .capacity = paths[p]->capacity(),
                    .expected = {.read = rate.read, .write = rate.write},
                    .name = std::to_string(p),
-                   .remote = p < budget.size() && budget[p].far});
+                   .remote = p < budget.size() && budget[p].remote});
   }
   return out;
 }

@@ -16,7 +16,7 @@ struct Reached {
   Times times;
 };
 
-/// Of what `task` needed, what ended last; through tasks that were skipped, which end with their own needs.
+/// The need of `task` that ended last, looking through tasks that were skipped, which end with their own needs.
 Reached last_need(const plan::Schedule& schedule, const Reached& step, const Waits::Look& look) {
   Reached last;
   std::vector<Reached> open{step};

@@ -69,7 +69,7 @@ HWY_INLINE void encode_pair(D d, Vec<D> even, Vec<D> odd, Vec<D> factor, Vec<Bit
   hn::StoreU(low_bytes(halves, code), hn::Rebind<std::uint8_t, decltype(halves)>(), codes);
 }
 
-/// Of what is not a number more than of any number.
+/// The bits of the magnitude; those of what is not a number are more than those of any number.
 template <class D>
 HWY_INLINE Vec<Bits<D>> magnitude_bits(D, Vec<D> value) {
   const Bits<D> du;

@@ -38,7 +38,7 @@ inline constexpr std::uint64_t kPackedBlock = 64;
   }
 }
 
-/// Of an array of `n` packed values, a multiple of kPackedBlock, codes lie first, then an fp32 scale for each block:
+/// In an array of `n` packed values, a multiple of kPackedBlock, codes lie first, then an fp32 scale for each block:
 /// where these begin.
 [[nodiscard]] SPILLWAY_ON_DEVICE constexpr Bytes scales_at(Encoding encoding, std::uint64_t n) noexcept {
   return code_bytes(encoding, n);

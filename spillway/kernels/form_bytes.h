@@ -6,15 +6,15 @@
 
 namespace spillway::kernels {
 
-/// Of the weight; the gradient has as many.
+/// Bytes of the weight; the gradient has as many.
 [[nodiscard]] constexpr Bytes weight_bytes(Weights weights) noexcept {
   return weights == Weights::fp32 ? 4 : 2;
 }
-/// Of what makes the weight a master.
-[[nodiscard]] constexpr Bytes rest_bytes(Weights weights) noexcept {
+/// Bytes of the remainder, which makes the weight a master.
+[[nodiscard]] constexpr Bytes remainder_bytes(Weights weights) noexcept {
   return weights == Weights::split ? 2 : weights == Weights::fp16 ? 4 : 0;
 }
-/// Of one moment.
+/// Bytes of one moment.
 [[nodiscard]] constexpr Bytes moment_bytes(Moments moments) noexcept {
   return moments == Moments::fp32 ? 4 : moments == Moments::bf16 ? 2 : 1;
 }

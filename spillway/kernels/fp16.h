@@ -1,4 +1,4 @@
-// fp16 as 16-bit patterns, one element at a time, with integers: what processors with fp16 conversions give as well.
+// fp16 as 16-bit patterns, one element at a time, with integers: what CPUs with fp16 conversions give as well.
 #pragma once
 
 #include <bit>

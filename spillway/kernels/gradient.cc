@@ -28,7 +28,7 @@ HWY_INLINE void add_squares(DD dd, Vec<Narrow<DD>> values, double* lanes) {
   hn::StoreU(hn::MulAdd(wide, wide, hn::LoadU(dd, lanes)), dd, lanes);
 }
 
-/// As in scalar::norm_of; `take(tag, i)` writes a vector of elements from i on and returns it.
+/// The norm as scalar::norm_of adds it up; `take(tag, i)` writes a vector of elements from i on and returns it.
 template <class Take>
 HWY_INLINE double tile_sum(std::size_t begin, std::size_t end, const Take& take) {
   const hn::CappedTag<double, kNormLanes> dd;

@@ -30,7 +30,7 @@ void widen(const std::uint16_t* in, float* sum, std::size_t n);
 void add(const std::uint16_t* in, float* sum, std::size_t n);
 void add(const float* in, float* sum, std::size_t n);
 
-/// The same for fp16 (NaN becomes 0x7E00 where it is rounded; what is 65520 or more becomes infinite, and so is the
+/// copy_norm() for fp16 (NaN becomes 0x7E00 where it is rounded; what is 65520 or more becomes infinite, and so is the
 /// norm).
 Norm copy_norm_fp16(const std::uint16_t* in, std::uint16_t* out, std::size_t n);
 Norm round_norm_fp16(const float* in, std::uint16_t* out, std::size_t n);

@@ -1,4 +1,4 @@
-// Gram matrices of a few neighbouring elements of many lines: what a group of a projector's rows is learned from.
+// Gram matrices of a few neighbouring elements of many lines: what a group of a projector's rows is refitted from.
 //
 // In double, where the product of two floats is exact, and each element is a sum in the order of the lines: the same
 // bits on every instruction set.

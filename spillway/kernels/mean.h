@@ -5,7 +5,7 @@
 
 namespace spillway::kernels {
 
-/// Of a mean, that stays from one sample to the next.
+/// The part of a mean that stays from one sample to the next.
 inline constexpr double kMeanKept = 0.9;
 
 /// The mean after one more sample; `samples` before it, of which the first is the mean.

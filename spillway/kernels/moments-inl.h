@@ -72,7 +72,7 @@ class Bf16Moments {
     HWY_INLINE void load(D d, std::size_t i, Vec<D>& even, Vec<D>& odd) const {
       widen_pair(d, data[k] + i, even, odd);
     }
-    /// As kernels::round_bf16_randomly; what is not a number is kFloatNaN already.
+    /// Rounds as kernels::round_bf16_randomly does; what is not a number is kFloatNaN already.
     template <std::size_t k, class D>
     HWY_INLINE void store(D d, std::size_t i, Vec<D> even, Vec<D> odd) const {
       const Bits<D> du;

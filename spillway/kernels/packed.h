@@ -41,7 +41,7 @@ void unpack_int8(const std::int8_t* codes, const float* scales, std::uint16_t* b
 void unpack_int8(const std::int8_t* codes, const float* scales, Fp16* out, std::size_t n);
 void unpack_int8(const std::int8_t* codes, const float* scales, float* out, std::size_t n);
 
-/// Of an array of `all` packed values (encoding.h) the `n` from number `first` on, a multiple of kPackedBlock.
+/// Unpacks `n` of an array of `all` packed values (encoding.h), from number `first` on, a multiple of kPackedBlock.
 template <class T>
 void unpack(Encoding encoding, const std::byte* array, std::uint64_t all, std::uint64_t first, std::size_t n, T* out) {
   const auto* const codes = array + code_bytes(encoding, first);
@@ -52,7 +52,7 @@ void unpack(Encoding encoding, const std::byte* array, std::uint64_t all, std::u
     unpack_int8(reinterpret_cast<const std::int8_t*>(codes), scales, out, n);
   }
 }
-/// The same, as elements of `to`, which is not packed.
+/// Unpacks them to elements of `to`, which is not packed.
 inline void unpack(Encoding encoding, const std::byte* array, std::uint64_t all, std::uint64_t first, std::size_t n,
                    Encoding to, std::byte* out) {
   switch (to) {

@@ -11,7 +11,7 @@ namespace spillway::kernels {
 
 /// Rows and columns of a tile of the result.
 inline constexpr std::size_t kProductTile = 96;
-/// Of the inner index, what is multiplied at a time.
+/// The part of the inner index that is multiplied at a time.
 inline constexpr std::size_t kProductDepth = 192;
 /// Floats that multiply_tile() works on.
 inline constexpr std::size_t kProductWork = kProductTile * (2 * kProductDepth + kProductTile);

@@ -69,8 +69,8 @@ struct Expansion {
 }
 
 /// master = keep * master + P * delta * Q^T over the elements [first, first + span.n) of the matrix [p.rows, q.rows],
-/// which lie in `span` (its gradient and moments are not looked at): one pass over weight and rest, exact in the sense
-/// of `weights`. With `keep` 1 - rate * decay this is decoupled weight decay. A result that is not a number is
+/// which lie in `span` (its gradient and moments are not looked at): one pass over weight and remainder, exact in the
+/// sense of `weights`. With `keep` 1 - rate * decay this is decoupled weight decay. A result that is not a number is
 /// kFloatNaN. Threads share it by ranges of elements; any cut gives the same bits.
 void apply(Weights weights, const Expansion& expansion, float keep, const UpdateSpan& span, std::size_t first,
            float* work);

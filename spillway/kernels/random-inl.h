@@ -61,7 +61,8 @@ struct Random {
     for (std::size_t i = 0; i < index % kBlock + n; i += kAtOnce) draw_at(blocks, i);
   }
 
-  // The same in parts: begin() and then draw_at() for i = 0, kAtOnce, 2 kAtOnce, ... until `index % kBlock + n`.
+  // The numbers can also be drawn in parts: begin() and then draw_at() for i = 0, kAtOnce, 2 kAtOnce, ... until `index
+  // % kBlock + n`.
   static constexpr std::size_t kAtOnce = RandomBlocks::kBytes / sizeof(std::uint16_t);
 
   HWY_INLINE RandomBlocks begin(const RandomKey& key, std::uint64_t index) {

@@ -3,7 +3,7 @@
 //
 // With 32 bits element i has word i mod 4 of the block (i / 4, 0), with 16 half-word i mod 8 of the block (i / 8, 0),
 // encrypted under the key (seed, step) by five rounds of AES with Weyl keys: the ARS-5 of Salmon, Moraes, Dror & Shaw,
-// "Parallel random numbers: as easy as 1, 2, 3", SC'11, but that the last round mixes its columns too. Processors do a
+// "Parallel random numbers: as easy as 1, 2, 3", SC'11, but that the last round mixes its columns too. CPUs do a
 // round in one instruction.
 #pragma once
 

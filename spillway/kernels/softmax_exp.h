@@ -19,7 +19,8 @@ inline constexpr float kLog2E = 0x1.715476p+0f;
 inline constexpr float kLn2High = 0x1.62e43p-1f;
 inline constexpr float kLn2Low = -0x1.05c61p-29f;
 inline constexpr float kRoundMagic = 0x1.8p+23f;  ///< adding it rounds to an integer, which the low 9 bits then hold
-// Of r^2 to r^6; those of 1 and r are 1. By name: a GPU's code cannot look into an array of the host.
+// The coefficients of r^2 to r^6; those of 1 and r are 1. They have names because a GPU's code cannot look into an
+// array of the host.
 inline constexpr float kExp2 = 0x1.fffffcp-2f, kExp3 = 0x1.55549p-3f, kExp4 = 0x1.5558f8p-5f, kExp5 = 0x1.123b02p-7f,
                        kExp6 = 0x1.6a2256p-10f;
 inline constexpr float kExpCoefficients[] = {kExp2, kExp3, kExp4, kExp5, kExp6};

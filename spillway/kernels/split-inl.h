@@ -30,7 +30,7 @@ HWY_INLINE void split_bits(D d, Vec<Bits<D>> bits, std::uint16_t* weight, std::u
 // Twice as many elements as D has lanes, in two vectors: elements 0, 2, 4, ... and 1, 3, 5, ... A word of memory holds
 // the halves of one of each, so that shifts and masks do what takes shuffles where neighbours stay neighbours.
 
-/// Of two vectors of neighbours.
+/// Separates two vectors of neighbours into those with even and those with odd numbers.
 template <class D>
 HWY_INLINE void separate(D d, Vec<D> low, Vec<D> high, Vec<D>& even, Vec<D>& odd) {
   even = hn::ConcatEven(d, high, low), odd = hn::ConcatOdd(d, high, low);

@@ -25,7 +25,8 @@ class LastTile {
     copy(true);
   }
   [[nodiscard]] UpdateSpan span() {
-    UpdateSpan own = {.weight = weight_, .rest = rest_, .grad = grad_, .n = kTile, .index = span_.index + first_};
+    UpdateSpan own = {
+        .weight = weight_, .remainder = remainder_, .grad = grad_, .n = kTile, .index = span_.index + first_};
     for (std::size_t k = 0; k < span_.moments.size(); ++k) own.moments[k] = moments_[k], own.scales[k] = &scales_[k];
     return own;
   }
@@ -39,7 +40,7 @@ class LastTile {
       std::memcpy(in ? own : field, in ? field : own, n_ * size);
     };
     move(weight_, span_.weight, weight_bytes(form_.weights));
-    move(rest_, span_.rest, rest_bytes(form_.weights));
+    move(remainder_, span_.remainder, remainder_bytes(form_.weights));
     if (in) std::memcpy(grad_, span_.grad + first_ * weight_bytes(form_.weights), n_ * weight_bytes(form_.weights));
     for (std::size_t k = 0; k < span_.moments.size(); ++k) {
       move(moments_[k], span_.moments[k], moment_bytes(form_.moments));
@@ -53,7 +54,7 @@ class LastTile {
   const UpdateForm form_;
   const UpdateSpan span_;
   const std::size_t first_, n_;
-  HWY_ALIGN std::byte weight_[kBytes] = {}, rest_[kBytes] = {}, grad_[kBytes] = {}, moments_[2][kBytes] = {};
+  HWY_ALIGN std::byte weight_[kBytes] = {}, remainder_[kBytes] = {}, grad_[kBytes] = {}, moments_[2][kBytes] = {};
   float scales_[2] = {};
 };
 
@@ -105,7 +106,7 @@ HWY_NOINLINE void pass(const UpdateSpan& span, const UpdateStep& step) {
   }
 }
 
-/// The same where moments have scales, in two loops over each tile: square roots and random numbers are taken in the
+/// The update where moments have scales, in two loops over each tile: square roots and random numbers are taken in the
 /// first, divisions and codes in the second, so that in both the unit that divides and the others are busy.
 template <class Formula, class WeightsOf, class MomentsOf>
 HWY_NOINLINE void pass_with_scales(const UpdateSpan& span, const UpdateStep& step) {

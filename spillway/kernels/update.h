@@ -24,9 +24,9 @@ enum class Optimizer : std::uint8_t {
 
 /// How weights and gradients lie.
 enum class Weights : std::uint8_t {
-  split,  ///< weight bf16, rest: the 16 bits that make it the fp32 master; gradient bf16
-  fp32,   ///< weight and gradient fp32; no rest
-  fp16,   ///< weight fp16, rest: the fp32 master; gradient fp16
+  split,  ///< weight bf16, remainder: the 16 bits that make it the fp32 master; gradient bf16
+  fp32,   ///< weight and gradient fp32; no remainder
+  fp16,   ///< weight fp16, remainder: the fp32 master; gradient fp16
 };
 
 /// How moments lie.
@@ -62,7 +62,7 @@ struct UpdateStep {
 /// All arrays hold `n` elements (scales: one per started block), any alignment, no overlap. n may be 0.
 struct UpdateSpan {
   std::byte* weight = nullptr;
-  std::byte* rest = nullptr;
+  std::byte* remainder = nullptr;
   std::array<std::byte*, 2> moments = {};  ///< exp_avg (sgd: the momentum), exp_avg_sq
   std::array<float*, 2> scales = {};       ///< int8 only
   const std::byte* grad = nullptr;

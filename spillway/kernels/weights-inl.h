@@ -23,17 +23,17 @@ class SplitWeights {
 
   explicit SplitWeights(const UpdateSpan& span)
       : weight_(reinterpret_cast<std::uint16_t*>(span.weight)),
-        rest_(reinterpret_cast<std::uint16_t*>(span.rest)),
+        remainder_(reinterpret_cast<std::uint16_t*>(span.remainder)),
         grad_(reinterpret_cast<const std::uint16_t*>(span.grad)) {}
 
   HWY_INLINE void prefetch_at(std::size_t i) const {
     prefetch<kAhead>(weight_ + i);
-    prefetch<kAhead>(rest_ + i);
+    prefetch<kAhead>(remainder_ + i);
     prefetch<kAhead>(grad_ + i);
   }
   HWY_INLINE void prefetch_weight(std::size_t i) const {
     prefetch<0>(weight_ + i);
-    prefetch<0>(rest_ + i);
+    prefetch<0>(remainder_ + i);
   }
   template <class D>
   HWY_INLINE void load_gradients(D d, std::size_t i, Vec<D>& even, Vec<D>& odd) const {
@@ -41,24 +41,24 @@ class SplitWeights {
   }
   template <class D>
   HWY_INLINE void load_pair(D d, std::size_t i, Vec<D>& even, Vec<D>& odd) const {
-    join_pair(d, weight_ + i, rest_ + i, even, odd);
+    join_pair(d, weight_ + i, remainder_ + i, even, odd);
   }
   template <class D>
   HWY_INLINE void store_pair(D d, std::size_t i, Vec<D> even, Vec<D> odd) const {
-    split_pair(d, even, odd, weight_ + i, rest_ + i);
+    split_pair(d, even, odd, weight_ + i, remainder_ + i);
   }
   template <class D>
   HWY_INLINE Vec<D> load(D d, std::size_t i) const {
-    return hn::BitCast(d, join_bits(d, hn::LoadU(Half<D>(), weight_ + i), hn::LoadU(Half<D>(), rest_ + i)));
+    return hn::BitCast(d, join_bits(d, hn::LoadU(Half<D>(), weight_ + i), hn::LoadU(Half<D>(), remainder_ + i)));
   }
   template <class D>
   HWY_INLINE void store(D d, std::size_t i, Vec<D> weight) const {
-    split_bits(d, hn::BitCast(Bits<D>(), weight), weight_ + i, rest_ + i);
+    split_bits(d, hn::BitCast(Bits<D>(), weight), weight_ + i, remainder_ + i);
   }
 
  private:
   std::uint16_t* weight_;
-  std::uint16_t* rest_;
+  std::uint16_t* remainder_;
   const std::uint16_t* grad_;
 };
 
@@ -106,7 +106,7 @@ class Fp16Weights {
 
   explicit Fp16Weights(const UpdateSpan& span)
       : weight_(reinterpret_cast<std::uint16_t*>(span.weight)),
-        master_(reinterpret_cast<float*>(span.rest)),
+        master_(reinterpret_cast<float*>(span.remainder)),
         grad_(reinterpret_cast<const std::uint16_t*>(span.grad)) {}
 
   HWY_INLINE void prefetch_at(std::size_t i) const {

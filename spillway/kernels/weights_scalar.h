@@ -27,21 +27,21 @@ void put(std::byte* array, std::size_t i, T value) {
 /// The fp32 master of element i, and a new one.
 [[nodiscard]] inline float master(Weights weights, const UpdateSpan& s, std::size_t i) {
   if (weights == Weights::split) {
-    return std::bit_cast<float>(join_bits(get<std::uint16_t>(s.weight, i), get<std::uint16_t>(s.rest, i)));
+    return std::bit_cast<float>(join_bits(get<std::uint16_t>(s.weight, i), get<std::uint16_t>(s.remainder, i)));
   }
-  return get<float>(weights == Weights::fp16 ? s.rest : s.weight, i);
+  return get<float>(weights == Weights::fp16 ? s.remainder : s.weight, i);
 }
 
 inline void put_master(Weights weights, const UpdateSpan& s, std::size_t i, float value) {
   if (weights == Weights::fp32) return put(s.weight, i, value);
   if (weights == Weights::fp16) {
-    put(s.rest, i, value);
+    put(s.remainder, i, value);
     return put(s.weight, i, round_fp16(value));
   }
-  std::uint16_t weight, rest;
-  split_bits(std::bit_cast<std::uint32_t>(value), weight, rest);
+  std::uint16_t weight, remainder;
+  split_bits(std::bit_cast<std::uint32_t>(value), weight, remainder);
   put(s.weight, i, weight);
-  put(s.rest, i, rest);
+  put(s.remainder, i, remainder);
 }
 
 }  // namespace spillway::kernels::scalar

@@ -7,7 +7,7 @@
 
 #include "spillway/base/error.h"
 #include "spillway/kernels/form_bytes.h"
-#include "spillway/machine/compute_twin.h"
+#include "spillway/machine/compute_load.h"
 
 namespace spillway::machine {
 namespace {
@@ -39,17 +39,17 @@ void fill(kernels::Weights weights, const kernels::UpdateSpan& span, std::byte* 
       return fill(grad, span.n, 1e-3F);
     case kernels::Weights::fp16:
       fill(span.weight, span.n, std::uint16_t{0x3C00});
-      fill(span.rest, span.n, 1.0F);
+      fill(span.remainder, span.n, 1.0F);
       return fill(grad, span.n, std::uint16_t{0x1419});
   }
 }
 
-/// As many elements as `memory` holds, one field behind the other; moments zero.
+/// Lays out as many elements as `memory` holds, one field behind the other; moments are zero.
 kernels::UpdateSpan lay_out(std::span<std::byte> memory, const UpdateKind& kind) {
-  const auto weight = kernels::weight_bytes(kind.form.weights), rest = kernels::rest_bytes(kind.form.weights);
+  const auto weight = kernels::weight_bytes(kind.form.weights), remainder = kernels::remainder_bytes(kind.form.weights);
   const auto moment = kernels::moment_bytes(kind.form.moments);
   const auto moments = kernels::moment_count(kind.optimizer);
-  const auto block = kernels::kQuantBlock * (2 * weight + rest + moments * moment) + moments * 4;
+  const auto block = kernels::kQuantBlock * (2 * weight + remainder + moments * moment) + moments * 4;
   kernels::UpdateSpan out{.n = memory.size() / block * kernels::kQuantBlock};
   std::ranges::fill(memory, std::byte{0});
   auto* at = memory.data();
@@ -59,7 +59,7 @@ kernels::UpdateSpan lay_out(std::span<std::byte> memory, const UpdateKind& kind)
       out.scales[m] = reinterpret_cast<float*>(take(out.n / kernels::kQuantBlock * 4));
     }
   }
-  out.rest = rest > 0 ? take(out.n * rest) : nullptr;
+  out.remainder = remainder > 0 ? take(out.n * remainder) : nullptr;
   for (std::size_t m = 0; m < moments; ++m) out.moments[m] = take(out.n * moment);
   out.weight = take(out.n * weight);
   auto* grad = take(out.n * weight);
@@ -68,7 +68,7 @@ kernels::UpdateSpan lay_out(std::span<std::byte> memory, const UpdateKind& kind)
   return out;
 }
 
-/// Of `cores` that compute, at `full` bytes per second.
+/// The number, out of `cores` that compute, that is lost at `full` bytes per second.
 double cores_lost(double full, unsigned cores, double seconds, const std::function<LoadResult()>& load) {
   double rate = 0;
   const auto share = share_beside(cores, seconds, [&] { rate = load().rate(); });

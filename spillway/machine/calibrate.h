@@ -22,7 +22,7 @@ inline constexpr Bytes kCalibrationArea = 64 * MiB;
 /// and a quarter of it before, after writing the area once. The path is idle and the area holds nothing of value.
 /// `memory` should be registered with the path, as the run's will be; best is 32 MiB (4 transfers of 8 MiB
 /// outstanding). With `cores` > 0 both once more while as many threads compute, which tells what these lose to the path
-/// and to the system's work for it; with 0 the process's own processor time has to do. Throws what the path throws;
+/// and to the system's work for it; with 0 the process's own CPU time has to do. Throws what the path throws;
 /// Error(internal) when memory or area are too small.
 [[nodiscard]] PathProfile calibrate_path(storage::Path& path, const std::string& name, std::span<std::byte> memory,
                                          Load::Area area, double seconds = 0.5, unsigned cores = 0);
@@ -33,7 +33,7 @@ struct UpdateKind {
   kernels::Optimizer optimizer = kernels::Optimizer::adamw;
 };
 
-/// Elements per second of the update on the calling thread, over all of `memory`: choose it larger than the processor's
+/// Elements per second of the update on the calling thread, over all of `memory`: choose it larger than the CPU's
 /// caches.
 [[nodiscard]] double calibrate_update(std::span<std::byte> memory, double seconds = 0.5, const UpdateKind& kind = {});
 

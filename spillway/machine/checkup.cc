@@ -52,7 +52,7 @@ Finding look_at_registration() {
   if (refusal.empty()) return {.words = "drives read and write memory that is registered once"};
   return {.state = State::lesser,
           .words = text(human(kRegistered), " were refused: ", refusal,
-                        "; transfers take more of the processors. Raise the limit of locked memory (ulimit -l)")};
+                        "; transfers take more of the CPUs. Raise the limit of locked memory (ulimit -l)")};
 }
 
 Finding look_at_huge_pages() {
@@ -76,7 +76,7 @@ Finding look_at_memory() {
 std::string node_words(const sys::Node& node) {
   const std::vector<int> cpus(node.cpus.begin(), node.cpus.end());
   return text("node ", node.id, ": ", human(node.available), " of ", human(node.total), " free, ",
-              cpus.empty() ? "no processors" : "processors " + sys::format_list(cpus),
+              cpus.empty() ? "no CPUs" : "CPUs " + sys::format_list(cpus),
               node.allowed ? "" : ", not permitted to this process");
 }
 

@@ -10,8 +10,8 @@
 namespace spillway::machine {
 namespace {
 
-/// Processors that are ours by affinity; all where it cannot be asked.
-unsigned processors() {
+/// CPUs that are ours by affinity; all where it cannot be asked.
+unsigned cpus() {
   const auto ours = static_cast<unsigned>(sys::thread_affinity().size());
   return ours > 0 ? ours : std::max(1U, std::thread::hardware_concurrency());
 }
@@ -20,7 +20,7 @@ unsigned processors() {
 
 Profile facts() {
   Profile out;
-  out.cores = processors();
+  out.cores = cpus();
   if (const auto quota = sys::cpu_quota()) out.cores = std::clamp(static_cast<unsigned>(*quota), 1U, out.cores);
   const sys::DramFacts dram = sys::dram_facts();
   out.dram_total = dram.total;

@@ -53,7 +53,7 @@ class JsonObject {
     return at(key).get<bool>();
   }
   [[nodiscard]] bool has(const char* key) const { return json_.contains(key); }
-  /// As number(), and above 0.
+  /// A number() that is above 0.
   [[nodiscard]] double positive(const char* key, double most) const {
     const double value = number(key, most);
     if (value == 0) refuse(key, "is 0");

@@ -39,8 +39,8 @@ class Load {
 
   /// `readers` read and `writers` write for at least that long (every stream moves something).
   LoadResult run(std::size_t readers, std::size_t writers, double seconds);
-  /// The same, but for a quarter of that time before anything is counted, and without what ends after it: what a drive
-  /// keeps up, without the burst that it takes first. What was moved in all where that is nothing.
+  /// Runs the load for a quarter of that time before anything is counted, and leaves out what ends after it: what a
+  /// drive keeps up, without the burst that it takes first. What was moved in all where that is nothing.
   LoadResult steady(std::size_t readers, std::size_t writers, double seconds);
   /// `writers` write the whole area once.
   LoadResult fill(std::size_t writers);

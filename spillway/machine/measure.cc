@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "spillway/machine/calibrate.h"
-#include "spillway/machine/compute_twin.h"
+#include "spillway/machine/compute_load.h"
 #include "spillway/machine/facts.h"
 #include "spillway/machine/measure_device.h"
 #include "spillway/machine/node_work.h"

@@ -27,8 +27,8 @@ struct MemoryFile {
 /// place of "/", of what is mounted; for tests.
 [[nodiscard]] std::vector<MemoryFile> check_files(const std::vector<FileShare>& asked, const std::string& root = "");
 
-/// As measure_nodes() of a node, in a file there of 256 MiB, or of `most` bytes where that is less, but of
-/// kCalibrationMemory at least; rates of 0 where so much is not given. Throws what memory::Arena does.
+/// Measures what measure_nodes() measures of a node, in a file there of 256 MiB, or of `most` bytes where that is less,
+/// but of kCalibrationMemory at least; rates of 0 where so much is not given. Throws what memory::Arena does.
 [[nodiscard]] NodeRate measure_file(const FileShare& share, Bytes most, double seconds, const UpdateKind& kind);
 
 }  // namespace spillway::machine

@@ -15,8 +15,9 @@ std::optional<int> gpu_node(int index, const std::string& library, const std::st
   return std::nullopt;
 }
 
-std::vector<FarDrive> far_drives(std::span<const std::filesystem::path> places, int node, const std::string& root) {
-  std::vector<FarDrive> out;
+std::vector<RemoteDrive> remote_drives(std::span<const std::filesystem::path> places, int node,
+                                       const std::string& root) {
+  std::vector<RemoteDrive> out;
   for (const auto& place : places) {
     const auto near = sys::drive_node(sys::to_string(sys::device_of(place)), root);
     if (near && *near != node) out.push_back({place, *near});
@@ -24,11 +25,10 @@ std::vector<FarDrive> far_drives(std::span<const std::filesystem::path> places, 
   return out;
 }
 
-std::string words_of(const FarDrive& drive, int gpu, int node) {
+std::string words_of(const RemoteDrive& drive, int gpu, int node) {
   return text("storage: the drive of ", drive.place.string(), " is by NUMA node ", drive.node, ", and cuda:", gpu,
-              " is by node ", node,
-              ": what goes from one to the other crosses the link between the processors; a drive ", "by node ", node,
-              " does not");
+              " is by node ", node, ": what goes from one to the other crosses the link between the CPUs; a drive ",
+              "by node ", node, " does not");
 }
 
 }  // namespace spillway::machine

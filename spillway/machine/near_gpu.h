@@ -17,19 +17,19 @@ namespace spillway::machine {
                                           const std::string& root = "");
 
 /// A storage path whose drive is nearer to another NUMA node.
-struct FarDrive {
+struct RemoteDrive {
   std::filesystem::path place;
   int node = 0;  ///< that the drive is nearest to
 
-  bool operator==(const FarDrive&) const = default;
+  bool operator==(const RemoteDrive&) const = default;
 };
 
-/// Of `places` (directories or block devices that exist) those whose drive is known to be far from `node`. Throws
+/// Those of `places` (directories or block devices that exist) whose drive is known to be remote from `node`. Throws
 /// Error(bad_input) for a missing path.
-[[nodiscard]] std::vector<FarDrive> far_drives(std::span<const std::filesystem::path> places, int node,
-                                               const std::string& root = "");
+[[nodiscard]] std::vector<RemoteDrive> remote_drives(std::span<const std::filesystem::path> places, int node,
+                                                     const std::string& root = "");
 
 /// What a person should know of it.
-[[nodiscard]] std::string words_of(const FarDrive& drive, int gpu, int node);
+[[nodiscard]] std::string words_of(const RemoteDrive& drive, int gpu, int node);
 
 }  // namespace spillway::machine

@@ -12,7 +12,7 @@ namespace {
 /// A node with less than this to take is not worth a tier.
 constexpr Bytes kLeastTakeable = 64 * MiB;
 
-std::size_t processors_of(const sys::Node& node, const std::vector<unsigned>& mine) {
+std::size_t cpus_of(const sys::Node& node, const std::vector<unsigned>& mine) {
   return static_cast<std::size_t>(
       std::ranges::count_if(node.cpus, [&](unsigned cpu) { return std::ranges::find(mine, cpu) != mine.end(); }));
 }
@@ -24,9 +24,9 @@ const sys::Node& node_of(const std::vector<sys::Node>& machine, int id) {
 /// The nearest to what computes comes first.
 void put_first(std::vector<NodeShare>& nodes, const std::vector<sys::Node>& machine, std::optional<int> near) {
   const auto mine = sys::thread_affinity();
-  const auto processors = [&](const NodeShare& share) { return processors_of(node_of(machine, share.id), mine); };
+  const auto cpus_beside = [&](const NodeShare& share) { return cpus_of(node_of(machine, share.id), mine); };
   auto first = near ? std::ranges::find(nodes, *near, &NodeShare::id) : nodes.end();
-  if (first == nodes.end()) first = std::ranges::max_element(nodes, {}, processors);
+  if (first == nodes.end()) first = std::ranges::max_element(nodes, {}, cpus_beside);
   if (first != nodes.end()) std::rotate(nodes.begin(), first, first + 1);
 }
 

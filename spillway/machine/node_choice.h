@@ -17,7 +17,7 @@ struct NodeShare {
 };
 
 struct NodeChoice {
-  /// The first is `near`, else that of most processors that this thread may run on. Empty: the machine has one node, or
+  /// The first is `near`, else that of most CPUs that this thread may run on. Empty: the machine has one node, or
   /// memory may not be placed here; then there is one tier, of DRAM.
   std::vector<NodeShare> nodes;
   std::optional<Bytes> dram;  ///< with that one tier: what was asked of it

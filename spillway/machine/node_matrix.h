@@ -1,4 +1,4 @@
-// What processors of one NUMA node reach on the memory of another: reads, writes, copies and the update itself.
+// What CPUs of one NUMA node reach on the memory of another: reads, writes, copies and the update itself.
 #pragma once
 
 #include <vector>
@@ -15,12 +15,12 @@ struct MatrixOptions {
                      ///< quarter of what the node has free
 };
 
-/// Every node with processors that this process may run on by every node that it may have memory of; rates are 0 where
+/// Every node with CPUs that this process may run on by every node that it may have memory of; rates are 0 where
 /// a node has no room for it, or memory may not be placed there. A second or two for each pair by default. Throws
 /// Error(unsupported) where /proc is not mounted.
 [[nodiscard]] std::vector<NodeAccess> measure_matrix(const MatrixOptions& options = {});
 
-/// The processors that are best for a NUMA node: those of the pair with the fastest update, of equal ones the first.
+/// The CPUs that are best for a NUMA node: those of the pair with the fastest update, of equal ones the first.
 /// `matrix` has a pair for the node.
 [[nodiscard]] const NodeAccess& best_access(const std::vector<NodeAccess>& matrix, unsigned memory);
 

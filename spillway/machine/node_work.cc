@@ -26,7 +26,7 @@ double together(std::span<std::byte> memory, unsigned threads, const std::vector
   std::vector<double> rates(threads, 0);
   std::barrier start(static_cast<std::ptrdiff_t>(threads));
   {
-    std::vector<std::jthread> team;
+    std::vector<std::jthread> threads_at_once;
     for (unsigned t = 0; t < threads; ++t) {
       const auto measure = [&, t] {
         sys::enter_service_thread("spillway-probe");
@@ -35,7 +35,7 @@ double together(std::span<std::byte> memory, unsigned threads, const std::vector
         rates[t] = work(memory.subspan(t * part, part));
       };
       try {
-        team.push_back(start_thread<std::jthread>(measure));
+        threads_at_once.push_back(start_thread<std::jthread>(measure));
       } catch (...) {  // those before wait for all
         for (auto missing = t; missing < threads; ++missing) start.arrive_and_drop();
         throw;

@@ -10,7 +10,7 @@
 
 namespace spillway::machine {
 
-/// Sum of what threads reach that work at once, each on its part of `memory`, on the processors `near`. `work` says
+/// Sum of what threads reach that work at once, each on its part of `memory`, on the CPUs `near`. `work` says
 /// what one reaches. `threads` > 0.
 [[nodiscard]] double together(std::span<std::byte> memory, unsigned threads, const std::vector<unsigned>& near,
                               const std::function<double(std::span<std::byte>)>& work);

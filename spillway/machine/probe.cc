@@ -41,7 +41,7 @@ NodeProfile profile_of(const sys::Node& node, double share) {
   return out;
 }
 
-/// Of those that a GPU's copies are measured from: one node is wherever the kernel puts it.
+/// The ids of the nodes that a GPU's copies are measured from; a single node is wherever the kernel puts it.
 std::vector<unsigned> ids_of(const std::vector<NodeProfile>& nodes) {
   std::vector<unsigned> out;
   for (const auto& node : nodes) out.push_back(node.id);

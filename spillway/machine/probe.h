@@ -11,8 +11,8 @@
 
 namespace spillway::machine {
 
-/// As `measure` (paths, the update on one thread), and beside it the rate of copies, every NUMA node with what is
-/// known of it and what was measured, the matrix of processors by memory, and each GPU's link from every node.
+/// Measures what `measure` does (paths, the update on one thread), and in addition the rate of copies, every NUMA node
+/// with what is known of it and what was measured, the matrix of CPUs by memory, and each GPU's link from every node.
 /// `layers`, `compute_flops_per_second` and the GPUs' stay unknown: products are the compute library's. `places` as of
 /// `measure`; `seconds` for each figure of a path, a quarter of it for each of a node.
 [[nodiscard]] Profile probe(std::span<const std::filesystem::path> places, double seconds = 0.4,

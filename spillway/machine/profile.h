@@ -15,7 +15,7 @@ struct PathProfile {
   double read_bytes_per_second = 0;   ///< reads alone
   double write_bytes_per_second = 0;  ///< writes alone
   double mixed_bytes_per_second = 0;  ///< half reads, half writes at once: the sum of both directions
-  double cores_at_full_speed = 0;     ///< processors that compute on all of them loses while both directions run
+  double cores_at_full_speed = 0;     ///< CPUs that compute on all of them loses while both directions run
   Bytes capacity = 0;                 ///< for what a run keeps there; 0 = unknown
 
   bool operator==(const PathProfile&) const = default;
@@ -24,14 +24,14 @@ struct PathProfile {
 /// A NUMA node. 0 = unknown, and of the transfers: bounded by the links alone.
 struct NodeProfile {
   unsigned id = 0;                        ///< shown as numa:ID
-  bool cxl = false;                       ///< a card without processors; else DRAM
+  bool cxl = false;                       ///< a card without CPUs; else DRAM
   Bytes capacity = 0;                     ///< bytes
   double update_elements_per_second = 0;  ///< AdamW of exact states that lie there, as many threads as saturate it
   double to_gpus_bytes_per_second = 0;    ///< all transfers from it to GPUs together
   double from_gpus_bytes_per_second = 0;  ///< and the other way
-  // Of a node that was measured: the most that its best processors reach.
+  // The following are known of a node that was measured: the most that its best CPUs reach.
   Bytes available = 0;  ///< what could be taken when it was measured
-  std::string cpus;     ///< its processors, as "0-3,8"
+  std::string cpus;     ///< its CPUs, as "0-3,8"
   double read_bytes_per_second = 0;
   double write_bytes_per_second = 0;
   double copy_bytes_per_second = 0;              ///< bytes copied within it
@@ -55,9 +55,9 @@ struct Saturation {
   bool operator==(const Saturation&) const = default;
 };
 
-/// What processors of one NUMA node reach on the memory of another. Bytes a second; of `update` elements a second.
+/// What CPUs of one NUMA node reach on the memory of another. Bytes a second; of `update` elements a second.
 struct NodeAccess {
-  unsigned cpus = 0;    ///< the node whose processors work
+  unsigned cpus = 0;    ///< the node whose CPUs work
   unsigned memory = 0;  ///< the node whose memory they work on
   int distance = 0;     ///< as the firmware says, 10 on one node; 0 = unknown
   Saturation read;
@@ -79,7 +79,7 @@ struct LayerProfile {
   bool operator==(const LayerProfile&) const = default;
 };
 
-/// The three products of a linear layer with a weight of [outer, inner] and so many tokens, on all processors.
+/// The three products of a linear layer with a weight of [outer, inner] and so many tokens, on all CPUs.
 struct ProductRate {
   std::uint64_t tokens = 0, inner = 0, outer = 0;
   double forward_flops_per_second = 0;  ///< [tokens, inner] x [inner, outer]
@@ -89,7 +89,7 @@ struct ProductRate {
   bool operator==(const ProductRate&) const = default;
 };
 
-/// Causal attention over rows of so many tokens, on all processors. Operations are those of the pairs that the mask
+/// Causal attention over rows of so many tokens, on all CPUs. Operations are those of the pairs that the mask
 /// leaves: half of all.
 struct AttentionRate {
   std::uint64_t tokens = 0;
@@ -111,7 +111,7 @@ struct OperationRate {
   bool operator==(const OperationRate&) const = default;
 };
 
-/// What PyTorch reaches on the processors in one type, by class of operation.
+/// What PyTorch reaches on the CPUs in one type, by class of operation.
 struct ComputeProfile {
   std::string dtype = "fp32";               ///< bf16, fp16 or fp32
   std::vector<ProductRate> products;        ///< at least one
@@ -154,19 +154,19 @@ struct GpuProfile {
 struct Profile {
   std::string machine;                    ///< its name when it is another machine, described and not measured here
   std::vector<std::string> comment;       ///< where the numbers come from
-  unsigned cores = 0;                     ///< processors this process may run on; 0 = unknown
+  unsigned cores = 0;                     ///< CPUs this process may run on; 0 = unknown
   Bytes dram_total = 0;                   ///< of the machine, or of the cgroup where that is less
   Bytes dram_available = 0;               ///< what could be taken when it was measured
   std::vector<NodeProfile> nodes;         ///< ids differ; empty: one DRAM node
   std::vector<GpuProfile> gpus;           ///< names differ
   std::vector<PathProfile> paths;         ///< names differ
   double update_elements_per_second = 0;  ///< update on one thread, of the kind that was asked for; 0 = unknown
-  double update_elements_per_second_all_cores = 0;  ///< the same on every processor at once; 0 = unknown
+  double update_elements_per_second_all_cores = 0;  ///< the same on every CPU at once; 0 = unknown
   double update_elements_per_second_beside = 0;     ///< the same on one thread beside compute on all; 0 = unknown
   double compute_share_beside_update = 0;           ///< of its speed that compute keeps meanwhile; 0 = unknown
   double copy_bytes_per_second = 0;                 ///< bytes copied from DRAM to DRAM on one thread; 0 = unknown
   double compute_flops_per_second = 0;              ///< of the compute device; 0 = unknown
-  std::vector<NodeAccess> access;                   ///< processors by memory, as measured; no pair twice
+  std::vector<NodeAccess> access;                   ///< CPUs by memory, as measured; no pair twice
   std::vector<LayerProfile> layers;                 ///< rates of compute by layer shape
   std::vector<ComputeProfile> compute;              ///< the same by type and class of operation; types differ
 

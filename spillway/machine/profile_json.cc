@@ -181,8 +181,8 @@ LayerProfile layer_from(const JsonObject& object) {
 
 /// Refuses the second of two entries that share what `of` says of them.
 template <class Entry, class Of>
-void refuse_twins(const JsonObject& object, const char* key, const std::vector<Entry>& entries, const char* field,
-                  const Of& of, const char* why) {
+void refuse_duplicates(const JsonObject& object, const char* key, const std::vector<Entry>& entries, const char* field,
+                       const Of& of, const char* why) {
   std::set<std::decay_t<std::invoke_result_t<Of, const Entry&>>> seen;
   for (std::size_t i = 0; i < entries.size(); ++i) {
     if (!seen.insert(of(entries[i])).second) object.refuse(text(key, "[", i, "]", field), why);
@@ -214,7 +214,7 @@ GpuProfile gpu_from(const JsonObject& object) {
   out.from_gpu_bytes_per_second = object.positive("from_gpu_bytes_per_second", kMostTransfer);
   out.peer_bytes_per_second = object.optional("peer_bytes_per_second", kMostTransfer);
   out.links = list_from(object, "links", link_from);
-  refuse_twins(
+  refuse_duplicates(
       object, "links", out.links, ".node", [](const auto& link) { return link.node; }, "is that of an earlier link");
   return out;
 }
@@ -240,16 +240,16 @@ void check_together(const Profile& profile, const JsonObject& object) {
   if (dram > profile.dram_total) object.refuse("nodes", "has more DRAM than dram_total");
 }
 
-void refuse_all_twins(const JsonObject& object, const Profile& profile) {
+void refuse_all_duplicates(const JsonObject& object, const Profile& profile) {
   const auto name = [](const auto& of) { return of.name; };
-  refuse_twins(
+  refuse_duplicates(
       object, "nodes", profile.nodes, ".id", [](const auto& node) { return node.id; }, "is the id of an earlier node");
-  refuse_twins(object, "gpus", profile.gpus, ".name", name, "is the name of an earlier GPU");
-  refuse_twins(object, "paths", profile.paths, ".name", name, "is the name of an earlier path");
+  refuse_duplicates(object, "gpus", profile.gpus, ".name", name, "is the name of an earlier GPU");
+  refuse_duplicates(object, "paths", profile.paths, ".name", name, "is the name of an earlier path");
   const auto pair = [](const auto& access) { return std::pair(access.cpus, access.memory); };
-  refuse_twins(object, "access", profile.access, "", pair, "is of an earlier pair");
+  refuse_duplicates(object, "access", profile.access, "", pair, "is of an earlier pair");
   const auto dtype = [](const auto& of) { return of.dtype; };
-  refuse_twins(object, "compute", profile.compute, ".dtype", dtype, "is that of an earlier entry");
+  refuse_duplicates(object, "compute", profile.compute, ".dtype", dtype, "is that of an earlier entry");
 }
 
 Json parsed(std::string_view words, const std::string& source) {
@@ -315,7 +315,7 @@ Profile from_json(std::string_view words, const std::string& source) {
   if (out.cores == 0) object.refuse("cores", "is 0");
   if (out.dram_total == 0) object.refuse("dram_total", "is 0");
   if (out.dram_available > out.dram_total) object.refuse("dram_available", "is more than dram_total");
-  refuse_all_twins(object, out);
+  refuse_all_duplicates(object, out);
   check_together(out, object);
   return out;
 }

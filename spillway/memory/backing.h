@@ -1,4 +1,4 @@
-// What a tier of host memory is made of.
+// A backing says what a tier of host memory consists of: pages of a node, any pages, or those of a mapped file.
 #pragma once
 
 #include <cstddef>

@@ -18,12 +18,13 @@ struct Slice {
   std::size_t begin, end;  ///< pages
 };
 
-void touch_slice(std::span<std::byte> range, const Deal& deal, int node, Slice slice) {
+void touch_slice(std::span<std::byte> range, const Striping& striping, int node, Slice slice) {
   for (std::size_t page = slice.begin; page < slice.end;) {
     std::size_t end = page + 1;
-    while (end < slice.end && (deal.node_of(end) == node) == (deal.node_of(page) == node)) ++end;
+    while (end < slice.end && (striping.node_of(end) == node) == (striping.node_of(page) == node)) ++end;
     // Where memory is short this fails without a word, and the pages are found missing.
-    if (deal.node_of(page) == node) (void)sys::populate(range.subspan(page * sys::kPage, (end - page) * sys::kPage));
+    if (striping.node_of(page) == node)
+      (void)sys::populate(range.subspan(page * sys::kPage, (end - page) * sys::kPage));
     page = end;
   }
 }
@@ -45,22 +46,22 @@ unsigned threads_for(const std::vector<sys::Node>& machine, int node, Bytes byte
 
 }  // namespace
 
-void first_touch(std::span<std::byte> range, const Deal& deal, const std::vector<sys::Node>& machine,
+void first_touch(std::span<std::byte> range, const Striping& striping, const std::vector<sys::Node>& machine,
                  unsigned threads) {
   const std::size_t pages = ceil_div(range.size(), sys::kPage);
   std::vector<std::jthread> workers;
-  for (const NodeBytes& part : deal.shares(range.size())) {
+  for (const NodeBytes& part : striping.shares(range.size())) {
     if (part.bytes == 0) continue;
     const auto near = sys::nearest_cpus(machine, part.node);
     const unsigned count = threads_for(machine, part.node, part.bytes, threads);
     for (unsigned i = 0; i < count; ++i) {
       workers.push_back(
-          start_thread<std::jthread>([&deal, range, near, node = part.node, slice = slice_of(pages, i, count)] {
+          start_thread<std::jthread>([&striping, range, near, node = part.node, slice = slice_of(pages, i, count)] {
             sys::enter_service_thread("spillway-touch");
             sys::set_thread_affinity(near);
             // Refused only where there is one node, or where the caller has seen that it is permitted.
             (void)sys::set_thread_memory_policy(sys::MemoryPolicy::preferred, {&node, 1});
-            touch_slice(range, deal, node, slice);
+            touch_slice(range, striping, node, slice);
           }));
     }
   }

@@ -10,9 +10,9 @@
 
 namespace spillway::memory {
 
-/// Touches every page of the range: those of a node by threads that run on its nearest processors and prefer memory of
-/// that node. Pages that are there stay. Up to `threads` at once (0: as many as processors are near).
-void first_touch(std::span<std::byte> range, const Deal& deal, const std::vector<sys::Node>& machine,
+/// Touches every page of the range: those of a node by threads that run on its nearest CPUs and prefer memory of
+/// that node. Pages that are there stay. Up to `threads` at once (0: as many as CPUs are near).
+void first_touch(std::span<std::byte> range, const Striping& striping, const std::vector<sys::Node>& machine,
                  unsigned threads = 0);
 
 }  // namespace spillway::memory

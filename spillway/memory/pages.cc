@@ -54,11 +54,11 @@ Pages pages_of(std::span<const std::byte> range) {
   return out;
 }
 
-/// What `deal` wants of pages that are there.
-Pages wanted(const Pages& pages, const Deal& deal) {
+/// What `striping` wants of pages that are there.
+Pages wanted(const Pages& pages, const Striping& striping) {
   Pages out(pages.size(), sys::kAbsent);
   for (std::size_t page = 0; page < out.size(); ++page) {
-    if (pages[page] != sys::kAbsent && pages[page] != deal.node_of(page)) out[page] = deal.node_of(page);
+    if (pages[page] != sys::kAbsent && pages[page] != striping.node_of(page)) out[page] = striping.node_of(page);
   }
   return out;
 }
@@ -76,15 +76,15 @@ std::vector<NodeBytes> arriving(const Pages& to) {
 
 /// Pages that come again (from swap) shall do so where they were, and the kernel's own balancing leaves memory with a
 /// policy alone. One policy for the range: a policy for each piece would be a mapping for each. Advice only.
-void settle_policy(std::span<std::byte> range, const Deal& deal) {
+void settle_policy(std::span<std::byte> range, const Striping& striping) {
   using sys::MemoryPolicy;
-  const auto set = [&](MemoryPolicy policy) { return sys::set_memory_policy(range, policy, deal.nodes()) == 0; };
-  if (deal.nodes().size() == 1) return void(set(MemoryPolicy::preferred));
+  const auto set = [&](MemoryPolicy policy) { return sys::set_memory_policy(range, policy, striping.nodes()) == 0; };
+  if (striping.nodes().size() == 1) return void(set(MemoryPolicy::preferred));
   const auto kernel = sys::weighted_interleave();
-  const auto& weights = deal.weights();
+  const auto& weights = striping.weights();
   bool same = true;
   for (std::size_t i = 0; i < weights.size(); ++i) {
-    const auto node = static_cast<std::size_t>(deal.nodes()[i]);
+    const auto node = static_cast<std::size_t>(striping.nodes()[i]);
     same = same && node < kernel.size() && kernel[node] == weights[i];
   }
   if (same && set(MemoryPolicy::weighted)) return;
@@ -94,11 +94,11 @@ void settle_policy(std::span<std::byte> range, const Deal& deal) {
 }
 
 /// Moves what lies elsewhere; what could not be moved.
-Pages mend(std::span<std::byte> range, const Deal& deal) {
-  Pages stray = wanted(pages_of(range), deal);
+Pages mend(std::span<std::byte> range, const Striping& striping) {
+  Pages stray = wanted(pages_of(range), striping);
   if (arriving(stray).empty()) return {};
   (void)sys::move_pages(range, stray);
-  stray = wanted(pages_of(range), deal);
+  stray = wanted(pages_of(range), striping);
   return arriving(stray).empty() ? Pages{} : stray;
 }
 
@@ -110,9 +110,9 @@ void refuse_stray(const Pages& stray, const std::string& what) {
 }
 
 /// Whether no huge page is to lie on two nodes.
-bool keeps_huge_pages(std::span<const std::byte> range, const Deal& deal) {
+bool keeps_huge_pages(std::span<const std::byte> range, const Striping& striping) {
   const bool aligned = reinterpret_cast<std::uintptr_t>(range.data()) % sys::kHugePage == 0;
-  return deal.nodes().size() == 1 || (aligned && deal.takes_huge_pages());
+  return striping.nodes().size() == 1 || (aligned && striping.takes_huge_pages());
 }
 
 /// Without pages that others have a part of.
@@ -150,34 +150,34 @@ std::vector<NodeBytes> where(std::span<const std::byte> range) {
 void place(std::span<std::byte> range, const Placement& placement, bool huge_pages, const std::string& what) {
   const std::lock_guard lock(placing());
   const auto machine = sys::nodes();
-  const Deal deal(placement, machine);
+  const Striping striping(placement, machine);
   const bool may = sys::numa_refusal().empty();
   if (!may && !has_one_node(machine)) refuse_calls();
-  const auto parts = deal.shares(range.size());
+  const auto parts = striping.shares(range.size());
   placement.strict ? require_room(parts, machine, what) : require_room(range.size(), what);
-  huge_pages&& deal.takes_huge_pages() ? sys::advise_huge_pages(range) : sys::advise_small_pages(range);
-  first_touch(range, deal, machine);
+  huge_pages&& striping.takes_huge_pages() ? sys::advise_huge_pages(range) : sys::advise_small_pages(range);
+  first_touch(range, striping, machine);
   if (!may) return;
-  const Pages stray = placement.strict ? mend(range, deal) : Pages{};
-  settle_policy(range, deal);
+  const Pages stray = placement.strict ? mend(range, striping) : Pages{};
+  settle_policy(range, striping);
   refuse_stray(stray, what);
 }
 
 void move(std::span<std::byte> range, const Placement& placement) {
   const std::lock_guard lock(placing());
   const auto machine = sys::nodes();
-  const Deal deal(placement, machine);
+  const Striping striping(placement, machine);
   if (!sys::numa_refusal().empty()) {
     if (!has_one_node(machine)) refuse_calls();
     return;
   }
   const Pages before = pages_of(range);
-  const Pages to = wanted(before, deal);
+  const Pages to = wanted(before, striping);
   if (placement.strict) require_room(arriving(to), machine, "memory to move");
-  if (!keeps_huge_pages(range, deal)) sys::split_huge_pages(range);
+  if (!keeps_huge_pages(range, striping)) sys::split_huge_pages(range);
   (void)sys::move_pages(range, to);
-  const Pages stray = placement.strict ? mend(range, deal) : Pages{};
-  if (stray.empty()) return settle_policy(whole_pages(range), deal);
+  const Pages stray = placement.strict ? mend(range, striping) : Pages{};
+  if (stray.empty()) return settle_policy(whole_pages(range), striping);
   (void)sys::move_pages(range, before);
   refuse_stray(stray, "memory to move");
 }

@@ -17,7 +17,7 @@ namespace spillway::memory {
 /// may not be asked and there is more than one node.
 [[nodiscard]] std::vector<NodeBytes> where(std::span<const std::byte> range);
 
-/// First touch of pages that nobody has touched yet, each by a thread on processors near its node, several at once;
+/// First touch of pages that nobody has touched yet, each by a thread on CPUs near its node, several at once;
 /// then each page is asked for and, if it lies elsewhere, moved. The range begins on a page. Where the placement is
 /// strict, throws Error(does_not_fit) when room is missing, before anything is touched, or when pages still lie
 /// elsewhere; no number of bytes makes the kernel end the process as MPOL_BIND would. `what` names the memory in

@@ -71,7 +71,7 @@ std::vector<unsigned> whole_weights(const std::vector<double>& weights) {
   return out;
 }
 
-Deal::Deal(const Placement& placement, const std::vector<sys::Node>& machine)
+Striping::Striping(const Placement& placement, const std::vector<sys::Node>& machine)
     : nodes_(placement.nodes), pages_per_piece_(checked_piece(placement)) {
   std::set<int> seen;
   for (const int id : nodes_) {
@@ -82,7 +82,7 @@ Deal::Deal(const Placement& placement, const std::vector<sys::Node>& machine)
   round_ = round_of(nodes_, weights_);
 }
 
-std::vector<NodeBytes> Deal::shares(Bytes bytes) const {
+std::vector<NodeBytes> Striping::shares(Bytes bytes) const {
   const std::size_t pages = ceil_div(bytes, sys::kPage);
   const std::size_t length = round_.size() * pages_per_piece_;  // pages of a round
   std::vector<NodeBytes> out;
@@ -100,7 +100,7 @@ std::vector<NodeBytes> Deal::shares(Bytes bytes) const {
   return out;
 }
 
-bool Deal::takes_huge_pages() const noexcept {
+bool Striping::takes_huge_pages() const noexcept {
   return nodes_.size() == 1 || pages_per_piece_ * sys::kPage % sys::kHugePage == 0;
 }
 

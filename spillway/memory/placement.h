@@ -13,7 +13,7 @@ namespace spillway::memory {
 struct Placement {
   std::vector<int> nodes;       ///< empty: wherever the kernel puts it
   std::vector<double> weights;  ///< shares of the nodes, each > 0, in any unit; empty: equal ones
-  Bytes granularity = 0;        ///< dealt in pieces of this many bytes, a multiple of 4 KiB; 0: page by page
+  Bytes granularity = 0;        ///< distributed in pieces of this many bytes, a multiple of 4 KiB; 0: page by page
   bool strict = true;           ///< refused where a page would lie elsewhere; else nodes that are full are passed over
 
   bool operator==(const Placement&) const = default;
@@ -27,14 +27,14 @@ struct NodeBytes {
   bool operator==(const NodeBytes&) const = default;
 };
 
-/// A placement that makes sense on a machine, worked out: pieces are dealt in rounds in which each node has as many as
-/// its weight says, spread as evenly as can be (4 to 1: four pieces of the first to one of the second).
-class Deal {
+/// A placement that makes sense on a machine, worked out: pieces are distributed in rounds in which each node has as
+/// many as its weight says, spread as evenly as can be (4 to 1: four pieces of the first to one of the second).
+class Striping {
  public:
   /// Throws Error(bad_input) that names what is wrong: a node that find_node refuses or that is named twice, weights
   /// that are not one positive number for each node, a granularity that is no multiple of 4 KiB. `placement.nodes` is
   /// not empty.
-  Deal(const Placement& placement, const std::vector<sys::Node>& machine);
+  Striping(const Placement& placement, const std::vector<sys::Node>& machine);
 
   /// The node of a page by its place in the range.
   [[nodiscard]] int node_of(std::size_t page) const noexcept { return round_[page / pages_per_piece_ % round_.size()]; }
@@ -44,7 +44,7 @@ class Deal {
   [[nodiscard]] const std::vector<int>& nodes() const noexcept { return nodes_; }
   /// Pieces of each node in a round.
   [[nodiscard]] const std::vector<unsigned>& weights() const noexcept { return weights_; }
-  /// Whether huge pages can lie behind a range that is dealt so.
+  /// Whether huge pages can lie behind a range that is distributed so.
   [[nodiscard]] bool takes_huge_pages() const noexcept;
 
  private:

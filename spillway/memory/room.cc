@@ -38,8 +38,8 @@ void require_room(std::span<const NodeBytes> parts, const std::vector<sys::Node>
 void require_room(Bytes bytes, const Placement& placement, const std::string& what) {
   if (placement.nodes.empty()) return require_room(bytes, what);
   const auto machine = sys::nodes();
-  const Deal deal(placement, machine);
-  placement.strict ? require_room(deal.shares(bytes), machine, what) : require_room(bytes, what);
+  const Striping striping(placement, machine);
+  placement.strict ? require_room(striping.shares(bytes), machine, what) : require_room(bytes, what);
 }
 
 void require_room(Bytes bytes, const std::string& what) {

@@ -1,4 +1,5 @@
-// What an optimizer declares about itself. Plain data: whatever sizes, names, refuses or runs an optimizer asks this.
+// A descriptor is what an optimizer declares about itself, as plain data: whatever sizes, names, refuses or runs an
+// optimizer asks it.
 #pragma once
 
 #include <array>
@@ -41,12 +42,13 @@ inline constexpr std::size_t kLearningRate = 0, kWeightDecay = 1;
 using ElementValues = std::array<double, 5>;
 inline constexpr ElementValues kElementDefaults{0, 0.9, 0.999, 1e-8, 0};
 
-/// A matrix and what its update reads and writes; all in host memory. Weight, rest and gradient are those of `weights`.
+/// A matrix and what its update reads and writes; all in host memory. Weight, remainder and gradient are those of
+/// `weights`.
 struct MatrixSpan {
   std::uint64_t rows = 0, columns = 0;
   kernels::Weights weights = kernels::Weights::split;
   std::byte* weight = nullptr;
-  std::byte* rest = nullptr;
+  std::byte* remainder = nullptr;
   std::array<float*, 2> fields = {};  ///< state fields, in the order of the descriptor
   const std::byte* grad = nullptr;
   bool decays = false;

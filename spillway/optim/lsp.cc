@@ -7,21 +7,21 @@
 namespace spillway::optim {
 namespace {
 
-/// Learning from an element of a gradient, for each value in a row of a projector, beside the update of an element: on
+/// Refitting from an element of a gradient, for each value in a row of a projector, beside the update of an element: on
 /// one thread 0.2 to 0.9 ns were measured (docs/decisions/0004-subspaces.md) beside 1 ns.
 constexpr double kFitWork = 0.6;
 
 Bytes auxiliary_bytes(const Reduced& it) {
-  return pair_fields(it).bytes;
+  return projector_fields(it).bytes;
 }
 
 std::vector<AuxiliaryPart> parts(const Reduced& it) {
-  const auto fields = pair_fields(it);
+  const auto fields = projector_fields(it);
   const auto values = [&](std::uint64_t rows) {
     return std::vector{static_cast<std::int64_t>(it.nonzeros),
                        static_cast<std::int64_t>(rows + kernels::kProjectorPad)};
   };
-  return {{".fit", "F64", {sizeof(FitRecord) / sizeof(double)}, 0, sizeof(FitRecord)},
+  return {{".fit", "F64", {sizeof(RefitRecord) / sizeof(double)}, 0, sizeof(RefitRecord)},
           {".p", "F32", values(it.rows), fields.p, fields.p_values * sizeof(float)},
           {".q", "F32", values(it.columns), fields.q, fields.q_values * sizeof(float)}};
 }
@@ -34,7 +34,7 @@ std::string refusal(const Reduced& it) {
               "; the rank must be a multiple of lsp_nonzeros and at most the smaller side");
 }
 
-/// What subspace::Fit keeps: the gradient times Q.
+/// What subspace::Refit keeps: the gradient times Q.
 Bytes refit_work(const Reduced& it) {
   return it.rows * it.rank * sizeof(float);
 }
@@ -49,7 +49,7 @@ constinit const Reduction lsp{.name = "lsp",
                               .word = "subspace",
                               .auxiliary = "projectors",
                               .others = "other matrices in subspaces, or another lsp_rank or lsp_nonzeros",
-                              .record = sizeof(FitRecord),
+                              .record = sizeof(RefitRecord),
                               .auxiliary_bytes = auxiliary_bytes,
                               .parts = parts,
                               .refusal = refusal,

@@ -143,7 +143,7 @@ void normalise(const Sides& s, const Work& work, std::size_t tile) {
   }
 }
 
-/// Of step i: the Gram matrix, the polynomial of it (both symmetric), the next x.
+/// The products of step i: the Gram matrix, the polynomial of it (both symmetric), the next x.
 kernels::Product product_of(const Sides& s, const Work& work, std::size_t part) {
   const auto i = (part - kFirstProduct) / 3;
   auto* const x = work.x[i % 2];
@@ -189,7 +189,7 @@ void apply(const MatrixSpan& span, const Step& step, const Sides& s, const Work&
   const auto keep = static_cast<float>(span.decays ? 1 - step.learning_rate() * step.weight_decay() : 1.0);
   const auto rate = static_cast<float>(-step.learning_rate() * ratio);
   const auto* const change = work.x[kNewtonSchulz % 2];
-  const kernels::UpdateSpan at{.weight = span.weight, .rest = span.rest};
+  const kernels::UpdateSpan at{.weight = span.weight, .remainder = span.remainder};
   const auto [first, last] = range(s, tile);
   for (auto row = first; row < last; ++row) {
     for (std::uint64_t column = 0; column < s.columns; ++column) {

@@ -54,7 +54,7 @@ struct Reduced {
   [[nodiscard]] constexpr bool any() const noexcept { return rank > 0; }
   [[nodiscard]] constexpr std::uint64_t elements() const noexcept { return rank * rank; }
   [[nodiscard]] constexpr Bytes auxiliary_bytes() const { return any() ? by->auxiliary_bytes(*this) : 0; }
-  /// Of the auxiliary fields but the record.
+  /// Describes the auxiliary fields but the record.
   [[nodiscard]] constexpr Bytes refitted_bytes() const { return any() ? auxiliary_bytes() - by->record : 0; }
   friend bool operator==(const Reduced&, const Reduced&) = default;
 };

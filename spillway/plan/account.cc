@@ -63,18 +63,18 @@ void count_traffic(Plan& plan) {
   plan.from_device_per_step = moved.from_device;
 }
 
-void count_classes(const Problem& problem, Plan& plan) {
-  plan.dram_classes = memory_breakdown(plan.schedule, plan.arena);
+void break_memory_down(const Problem& problem, Plan& plan) {
+  plan.dram_breakdown = memory_breakdown(plan.schedule, plan.arena);
   if (!problem.budget.device) return;
   const auto arithmetic = plan.device_workspace.bytes();
-  plan.device_classes = memory_breakdown(plan.schedule, plan.device_arena - arithmetic, TierKind::device);
-  plan.device_classes["arithmetic"] = arithmetic;
+  plan.device_breakdown = memory_breakdown(plan.schedule, plan.device_arena - arithmetic, TierKind::device);
+  plan.device_breakdown["arithmetic"] = arithmetic;
 }
 
 /// What the same plan would write and take if its steps were not durable.
 void count_durability(const Problem& problem, Plan& plan) {
   auto without =
-      make_schedule(problem.description, problem.layout, plan.residency, plan.lookahead, {}, problem.saved());
+      make_schedule(problem.description, problem.layout, plan.placement, plan.lookahead, {}, problem.saved());
   static_cast<void>(lay_out(without));
   if (problem.budget.device) static_cast<void>(lay_out(without, TierKind::device));
   plan.durable_per_step = plan.written_per_step - std::min(plan.written_per_step, traffic_of(without).written);
@@ -87,7 +87,7 @@ void count_remote_drives(const Problem& problem, Plan& plan) {
   auto near = problem.rates;
   near.paths = near.near_paths;
   const auto seconds = predict(problem.with(near), plan.schedule).step_seconds;
-  plan.far_seconds = std::max(0.0, plan.prediction.step_seconds - seconds);
+  plan.remote_seconds = std::max(0.0, plan.prediction.step_seconds - seconds);
 }
 
 void count_early(Plan& plan) {
@@ -102,20 +102,20 @@ void count_early(Plan& plan) {
 
 void account_for_paths(const Problem& problem, Plan& plan) {
   const auto& [description, layout, budget, rates, durability, keeping] = problem;
-  auto need = budget.has_path() ? storage_need(description, layout, plan.residency, plan.schedule.activations,
+  auto need = budget.has_path() ? storage_need(description, layout, plan.placement, plan.schedule.activations,
                                                durability, budget.checkpoints)
                                 : StorageNeed{};
   if (need.bytes() > 0) plan.path_overhead = budget.superblock;
   if (durability != Durability::none) plan.path_overhead += budget.records;
   const bool durable = durability != Durability::none || (!budget.durability && need.bytes() > 0);
   if (budget.saving) {
-    plan.saving = saving_need(description, layout, *budget.saving, durable && need.classes.contains("state"));
+    plan.saving = saving_need(description, layout, *budget.saving, durable && need.breakdown.contains("state"));
   }
   const auto left = leave_room(budget, plan.saving.value_or(SavingNeed{}), need, plan.path_overhead);
   if (!budget.has_path()) return;
   plan.volumes = reserve(left, rates, durability, plan.path_overhead, need);
   plan.path_spare = need.spare;
-  plan.path_classes = need.classes;
+  plan.path_breakdown = need.breakdown;
   plan.path_bytes = need.bytes();
 }
 
@@ -135,7 +135,7 @@ void account_for_parts(const Problem& asked, Plan& plan) {
   if (problem.redo().gradients) count_durability(problem, plan);
   if (!rates.near_paths.empty()) count_remote_drives(problem, plan);
   count_early(plan);
-  count_classes(problem, plan);
+  break_memory_down(problem, plan);
 }
 
 }  // namespace spillway::plan

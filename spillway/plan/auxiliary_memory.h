@@ -7,8 +7,8 @@
 
 namespace spillway::plan {
 
-/// Whole gradients that passes leave, to be learned from behind them; where there is no room for one more, the pass
-/// learns itself.
+/// Whole gradients that passes leave, to be refitted from behind them; where there is no room for one more, the pass
+/// refits them itself.
 inline constexpr std::size_t kGradientsLeft = 2;
 
 /// The auxiliary fields of every matrix, twice (those that the next step has, and new ones during a refit), what is

@@ -22,7 +22,7 @@ Count bisect(Count most, const Fits& fits) {
   return low;
 }
 
-/// The same, first at `guess`, then farther and farther from it: quick where that is near.
+/// Searches first at `guess`, then farther and farther from it, which is quick where the guess is near.
 template <std::unsigned_integral Count, class Fits>
 Count bisect_from(Count guess, Count most, const Fits& fits) {
   if (most == 0) return 0;

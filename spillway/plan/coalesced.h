@@ -4,7 +4,7 @@
 #include <functional>
 #include <vector>
 
-#include "spillway/plan/residency.h"
+#include "spillway/plan/placement.h"
 
 namespace spillway::plan {
 
@@ -18,9 +18,9 @@ struct Coalesced {
 using ChunkBytes = std::function<Bytes(Index)>;
 using Separate = std::function<bool(Index)>;
 
-/// All of `chunks`, in order, by copies of at least `join` bytes where there are so many: a rest at the end goes with
-/// those before it. `separate`: empty: they all may go together.
-[[nodiscard]] std::vector<Coalesced> coalesce(Range chunks, Bytes join, const ChunkBytes& bytes,
+/// All of `chunks`, in order, by copies of at least `coalesce_to` bytes where there are so many: a rest at the end goes
+/// with those before it. `separate`: empty: they all may go together.
+[[nodiscard]] std::vector<Coalesced> coalesce(Range chunks, Bytes coalesce_to, const ChunkBytes& bytes,
                                               const Separate& separate = {});
 
 /// Chunks of a block that live on a device and have their snapshots in the same steps: their weights are one copy,
@@ -30,8 +30,8 @@ struct SnapshotGroup {
   std::vector<Coalesced> states;
 };
 
-/// Of all chunks that live there and learn, in order.
+/// The groups of all chunks that are device-resident and trainable, in order.
 [[nodiscard]] std::vector<SnapshotGroup> snapshot_groups(const state::Layout& layout, const state::UpdateRule& rule,
-                                                         const Residency& residency, Bytes join);
+                                                         const Placement& placement, Bytes coalesce_to);
 
 }  // namespace spillway::plan

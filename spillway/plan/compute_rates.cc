@@ -12,10 +12,11 @@ namespace {
 
 /// Shapes that are this near, in logarithms of their sizes, are the same.
 constexpr double kSame = 1e-6;
-/// Of all shapes as many as say something of one in between.
+/// How many shapes say something of one in between.
 constexpr std::size_t kNeighbours = 4;
 
-/// Of points by their distances: the mean of the nearest ones' logarithms, each weighted by its distance's square.
+/// The rate between points by their distances: the mean of the nearest ones' logarithms, each weighted by its
+/// distance's square.
 double between(std::vector<std::pair<double, double>> distances_and_rates) {
   auto& points = distances_and_rates;
   std::ranges::sort(points);
@@ -35,7 +36,7 @@ machine::ProductRate alike(std::uint64_t tokens, std::uint64_t inner, std::uint6
 
 }  // namespace
 
-ComputeRates ComputeRates::of_processors(const machine::Profile& profile, state::ComputeType type) {
+ComputeRates ComputeRates::of_cpus(const machine::Profile& profile, state::ComputeType type) {
   ComputeRates out;
   const auto found = std::ranges::find(profile.compute, state::name_of(type), &machine::ComputeProfile::dtype);
   if (found != profile.compute.end()) {

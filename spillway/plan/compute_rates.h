@@ -16,10 +16,10 @@ enum class Product : std::uint8_t { forward, input, weight };
 
 class ComputeRates {
  public:
-  /// Of the processors, which multiply in `type`: Profile::compute of that type, else Profile::layers, else
+  /// The rates of the CPUs, which multiply in `type`: Profile::compute of that type, else Profile::layers, else
   /// Profile::compute_flops_per_second for everything. Throws Error(bad_input) when the profile has none of them.
-  static ComputeRates of_processors(const machine::Profile& profile, state::ComputeType type);
-  /// Of a GPU: every product at its one rate.
+  static ComputeRates of_cpus(const machine::Profile& profile, state::ComputeType type);
+  /// The rates of a GPU: every product runs at its one rate.
   static ComputeRates of_gpu(const machine::GpuProfile& gpu);
 
   /// Operations per second: the rates of the nearest shapes that were measured, weighted by how near they are.

@@ -31,7 +31,7 @@ struct Matrix {
   double gradient = 1;  ///< of the whole product for its own gradient
 };
 
-/// Of a block: tensors of two dimensions or more.
+/// The matrices of a block: tensors of two dimensions or more.
 std::vector<Matrix> matrices_of(const state::Layout& layout, const state::Block& block) {
   std::vector<Matrix> out;
   for (auto t = block.first_tensor; t < block.first_tensor + block.tensors; ++t) {
@@ -39,8 +39,9 @@ std::vector<Matrix> matrices_of(const state::Layout& layout, const state::Block&
     if (tensor.spec.shape.size() < 2) continue;
     const auto inner = static_cast<double>(tensor.spec.shape.back());
     const auto elements = static_cast<double>(tensor.elements);
-    const auto core = state::learns(tensor.spec.learning) ? static_cast<double>(tensor.core()) : 0;
-    out.push_back({inner, elements / inner, core / elements});
+    const auto trained =
+        state::is_trainable(tensor.spec.training) ? static_cast<double>(tensor.gradient_elements()) : 0;
+    out.push_back({inner, elements / inner, trained / elements});
   }
   return out;
 }
@@ -86,8 +87,8 @@ class Deriver {
     }
     if (last != nullptr && layers > 1 && matrices_of(layout_, *last).empty()) {  // a norm before the head
       const auto [there, back] = layer(*last);
-      rates.tail_forward = times_ * there;
-      rates.tail_backward = times_ * back;
+      rates.last_forward = times_ * there;
+      rates.last_backward = times_ * back;
       forward -= there, backward -= back, --layers;
     }
     rates.forward = layers > 0 ? (times_ * forward + conversions) / layers : 0;
@@ -122,7 +123,7 @@ class Deriver {
     forward += pairs / compute_.attention(sequence, false) + arrays;
     gradients += 2 * pairs / compute_.attention(sequence, true) + (kBackwardPasses - 1) * arrays;
     gradients +=
-        compute_.elementwise_seconds(kGradientPasses * static_cast<double>(block.learning_elements) * element_);
+        compute_.elementwise_seconds(kGradientPasses * static_cast<double>(block.trainable_elements) * element_);
     return {forward, forward + gradients};
   }
 
@@ -133,7 +134,7 @@ class Deriver {
     const auto logits = product(Product::forward, inner, rows);
     rates.head_loss = times_ * (logits + passes(kLossPasses * rows));
     rates.head_gradient = times_ * (logits + product(Product::input, inner, rows) +
-                                    (head.learning_chunks > 0 ? product(Product::weight, inner, rows) : 0) +
+                                    (head.trainable_chunks > 0 ? product(Product::weight, inner, rows) : 0) +
                                     passes(kGradientOfLossPasses * rows) +
                                     compute_.elementwise_seconds(kGradientPasses * rows * inner * element_));
   }

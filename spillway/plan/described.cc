@@ -13,7 +13,7 @@ namespace {
 
 using nlohmann::json;
 
-/// Of what may be taken of a machine, where no budget is given; the rest is left alone.
+/// The share of a machine's memory that may be taken where no budget is given; the rest is left alone.
 constexpr double kTaken = 0.9;
 /// What a process with a GPU holds on the host beside the engine's memory: interpreter, PyTorch and its device
 /// libraries. An estimate; on this machine it is measured.
@@ -167,8 +167,8 @@ class Describer {
   }
 
   void set_compute() {
-    const auto compute = gpu_ ? ComputeRates::of_gpu(profile_.gpus.front())
-                              : ComputeRates::of_processors(profile_, description_.computes());
+    const auto compute =
+        gpu_ ? ComputeRates::of_gpu(profile_.gpus.front()) : ComputeRates::of_cpus(profile_, description_.computes());
     const auto& work = out_.at("work");
     const auto traced = work.contains("passes") && compute.knows_operations();
     out_["seconds"] = traced ? traced_seconds(compute) : derived_seconds(compute);
@@ -184,8 +184,8 @@ class Describer {
     derive_seconds(description_, layout_, shape_, compute, rates);
     return {{"forward", rates.forward},
             {"backward", rates.backward},
-            {"tail_forward", rates.tail_forward},
-            {"tail_backward", rates.tail_backward},
+            {"tail_forward", rates.last_forward},
+            {"tail_backward", rates.last_backward},
             {"head_loss", rates.head_loss},
             {"head_gradient", rates.head_gradient},
             {"between", rates.between}};

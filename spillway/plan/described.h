@@ -24,7 +24,7 @@ struct DescribedMachine {
 /// (parse_operations()), "bytes" of tensors at their peak, "per_token" of them, "slack" and "brief_slack" by which they
 /// are multiplied, and "few": {"tokens", "passes", "most_seconds"}: a trace of fewer tokens, by whose seconds for all
 /// tokens it is the latter}} beside those of parse_budget(), and optional "nodes": [{"id", "capacity"}], which are used
-/// and no others; "gpu": false where the processors compute although there is a GPU; "gpu_memory"; and "simulated":
+/// and no others; "gpu": false where the CPUs compute although there is a GPU; "gpu_memory"; and "simulated":
 /// that share of "dram_budget" is the memory of a simulated device, unless "gpu_memory" says it.
 ///
 /// Throws Error(bad_input) for a machine without a rate that a step needs, or a node that it does not have, and

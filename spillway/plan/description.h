@@ -1,4 +1,4 @@
-// What the planner is told: the model, the work of a step, the budgets, and what was measured of the machine.
+// The planner is told these values: the model, the work of a step, the budgets, and what was measured of the machine.
 #pragma once
 
 #include <algorithm>
@@ -54,15 +54,15 @@ struct Description {
 };
 
 /// Share of each field group that stays in DRAM, 0 to 1; empty = the planner decides.
-struct Placement {
+struct PlacementShares {
   std::optional<double> weight, state, grad, activation;
 };
 
 /// A storage path as the planner sees it.
 struct PathBudget {
   std::string name = "path:0";
-  Bytes capacity = 0;  ///< for everything that is kept there, superblock and records included
-  bool far = false;    ///< its drive is nearer to another NUMA node than the device: of equals the others come first
+  Bytes capacity = 0;   ///< for everything that is kept there, superblock and records included
+  bool remote = false;  ///< its drive is nearer to another NUMA node than the device: of equals the others come first
   std::optional<unsigned> node = {};    ///< that NUMA node
   std::optional<Bytes> endurance = {};  ///< what may be written to its drive in its life; empty: nobody said
 };
@@ -95,10 +95,10 @@ struct DeviceTier {
   bool in_dram = false;                      ///< its memory is the host's (a simulated device), and counts there, too
   std::optional<double> weight, activation;  ///< share that stays there; empty = the planner decides
   std::optional<double> state;               ///< share of the blocks that may live there and do; the same
-  std::optional<double> passing;  ///< of the others that might, share whose state passes; empty: as many as are
-                                  ///< fastest, or none where `state` is given
-  std::optional<double> grad;     ///< of these, share whose gradients stay there; empty = the planner decides
-  Bytes join = kGoodCopy;         ///< neighbours of a block are copied together until a copy has this many bytes
+  std::optional<double> device_updated;  ///< of the others that might, share whose state passes; empty: as many as are
+                                         ///< fastest, or none where `state` is given
+  std::optional<double> grad;            ///< of these, share whose gradients stay there; empty = the planner decides
+  Bytes coalesce_to = kGoodCopy;         ///< neighbours of a block are copied together until a copy has this many bytes
 };
 
 /// What of the state on storage paths survives a kill (docs/decisions/0001-durable-storage.md).
@@ -182,7 +182,7 @@ struct Budget {
   std::vector<NodeBudget> nodes;
   std::optional<DeviceTier> device;  ///< none: passes compute in host memory
   bool streams_weights = false;      ///< the device reads a weight once a pass, over a link; else it reads it in place
-  Placement placement;
+  PlacementShares placement;
   std::uint64_t window = 0;              ///< blocks in flight in backward; 0 = the planner decides
   std::optional<Durability> durability;  ///< empty: `step` when anything is on a path, else `none`
   std::uint32_t checkpoints = 0;         ///< checkpoints that stay on the paths at once while the run goes on
@@ -204,11 +204,11 @@ struct PathRates {
   double mixed = 0;            ///< both directions at once, summed
 };
 
-/// Of one NUMA node: measured with the update itself, by the processors nearest to it. 0 = unknown.
+/// The rates of one NUMA node, measured with the update itself, by the CPUs nearest to it. 0 = unknown.
 struct NodeRates {
   double update = 0;                      ///< elements per second that no number of threads exceeds
   double update_thread = 0;               ///< elements per second of one thread
-  double read = 0;                        ///< bytes per second that the compute device's processors read at most
+  double read = 0;                        ///< bytes per second that the compute device's CPUs read at most
   double to_device = 0, from_device = 0;  ///< bytes per second of the device's link from there, both at once; 0: Rates'
   unsigned threads = 1;                   ///< of the node's update lane
 
@@ -223,19 +223,20 @@ struct NodeRates {
 /// Rates of the machine: bytes and elements per second, seconds per pass at the largest step. 0 = unknown.
 struct Rates {
   unsigned cores = 1;
-  std::vector<PathRates> paths;                ///< as in Budget::paths; fewer: the rest is unknown
-  std::vector<PathRates> near_paths = {};      ///< the same were none far (far.h); empty: none is, or nobody knows
-  std::vector<NodeRates> nodes;                ///< as in Budget::nodes; none: one node
-  double update = 0;                           ///< elements per second, one thread
-  double update_all = 0;                       ///< elements per second, every core at once; 0 = unknown
-  unsigned update_cores = 0;                   ///< that only updates use, beside `cores`; 0: they share those
-  double update_beside = 0;                    ///< elements per second, one thread while compute has all cores, and
-  double compute_beside = 0;                   ///< the share of its speed that compute keeps; 0 = unknown: fair shares
-  double io_cores = 0.1;                       ///< cores that compute loses to the paths at full speed
-  double forward = 0, backward = 0;            ///< one layer block of average size, all micro-batches
+  std::vector<PathRates> paths;  ///< as in Budget::paths; fewer: the rest is unknown
+  std::vector<PathRates> near_paths =
+      {};                            ///< the same were none remote (remote_drives.h); empty: none is, or nobody knows
+  std::vector<NodeRates> nodes;      ///< as in Budget::nodes; none: one node
+  double update = 0;                 ///< elements per second, one thread
+  double update_all = 0;             ///< elements per second, every core at once; 0 = unknown
+  unsigned update_cores = 0;         ///< that only updates use, beside `cores`; 0: they share those
+  double update_beside = 0;          ///< elements per second, one thread while compute has all cores, and
+  double compute_beside = 0;         ///< the share of its speed that compute keeps; 0 = unknown: fair shares
+  double io_cores = 0.1;             ///< cores that compute loses to the paths at full speed
+  double forward = 0, backward = 0;  ///< one layer block of average size, all micro-batches
   double kept_forward = 0, kept_backward = 0;  ///< the same of one that keeps what autograd saves
   double head_loss = 0, head_gradient = 0;     ///< one slice, all micro-batches
-  double tail_forward = 0, tail_backward = 0;  ///< the last layer block when a head follows
+  double last_forward = 0, last_backward = 0;  ///< the last layer block when a head follows
   double between = 0;                          ///< once a step: prologue, embedding, hand-over
   double to_device = 0, from_device = 0;       ///< bytes per second of the device's link, both at once
   double copy_latency = 0;                     ///< seconds that a copy takes beside its bytes
@@ -247,7 +248,7 @@ struct Rates {
     return NodeRates{.update = update_all, .update_thread = update}.with(hands);
   }
 
-  /// All paths together: pieces are dealt so that they finish at the same time.
+  /// All paths together: pieces are distributed so that they finish at the same time.
   [[nodiscard]] PathRates storage() const noexcept {
     PathRates sum;
     for (const auto& path : paths) {

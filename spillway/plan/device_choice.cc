@@ -29,7 +29,7 @@ void DeviceChoice::list_units() {
   for (const auto& it : weights) {
     if (can_be_on_device(description_, layout_, it.first)) states_.push_back({Kind::state, it.first, it.count});
   }
-  for (const auto& it : passing()) grads.push_back({Kind::grad, it.first, it.count});
+  for (const auto& it : device_updated()) grads.push_back({Kind::grad, it.first, it.count});
   const auto add = [&](std::vector<Unit>& units, const std::optional<double>& share) {
     std::ranges::reverse(units);
     const auto count = static_cast<double>(units.size());
@@ -43,13 +43,13 @@ void DeviceChoice::list_units() {
   add(weights, budget_.device->weight);
 }
 
-std::span<const DeviceChoice::Unit> DeviceChoice::passing() const {
-  const auto others = std::span(states_).subspan(std::min(blocks_.living, states_.size()));
-  return others.first(std::min(blocks_.passing, others.size()));
+std::span<const DeviceChoice::Unit> DeviceChoice::device_updated() const {
+  const auto others = std::span(states_).subspan(std::min(blocks_.device_resident, states_.size()));
+  return others.first(std::min(blocks_.device_updated, others.size()));
 }
 
-Residency DeviceChoice::with(std::size_t free) const {
-  Residency out(layout_);
+Placement DeviceChoice::with(std::size_t free) const {
+  Placement out(layout_);
   out.device = true;
   const auto keep = [&](const Unit& unit) {
     for (auto i = unit.first; i < unit.first + unit.count; ++i) {
@@ -59,10 +59,10 @@ Residency DeviceChoice::with(std::size_t free) const {
       if (unit.kind == Kind::grad) out.chunks[i].gradient = {TierKind::device};
     }
   };
-  std::ranges::for_each(std::span(states_).first(blocks_.living), keep);
-  for (const auto& unit : passing()) {
+  std::ranges::for_each(std::span(states_).first(blocks_.device_resident), keep);
+  for (const auto& unit : device_updated()) {
     for (Index c = unit.first; c < unit.first + unit.count; ++c) {
-      if (state::learns(layout_.chunks()[c].learning)) out.chunks[c].updated_on = TierKind::device;
+      if (state::is_trainable(layout_.chunks()[c].training)) out.chunks[c].updated_on = TierKind::device;
     }
   }
   std::ranges::for_each(fixed_, keep);
@@ -88,9 +88,9 @@ bool DeviceChoice::try_it(const DeviceSchedule& schedule, std::size_t free, std:
   if (bytes > room()) return false;
   if (budget_.device->in_dram) {  // and leaves the host what it needs at least
     const auto host = budget_.process + budget_.work + lay_out(tried);
-    if (free + blocks_.living + blocks_.passing > 0 && host + bytes > budget_.dram) return false;
+    if (free + blocks_.device_resident + blocks_.device_updated > 0 && host + bytes > budget_.dram) return false;
   }
-  residency_ = stays;
+  placement_ = stays;
   ahead_ = ahead;
   bytes_ = bytes;
   return true;
@@ -129,12 +129,12 @@ std::size_t DeviceChoice::may_live() const {
   return other.states_.size();
 }
 
-std::size_t DeviceChoice::most_living(const DeviceSchedule& schedule) {
+std::size_t DeviceChoice::most_device_resident(const DeviceSchedule& schedule) {
   blocks_ = {};
   list_units();
   const auto ahead = budget_.window > 0 ? static_cast<std::uint32_t>(budget_.window) - 1 : 0;
-  return bisect(states_.size(), [&](std::size_t living) {
-    blocks_.living = living;
+  return bisect(states_.size(), [&](std::size_t device_resident) {
+    blocks_.device_resident = device_resident;
     return try_it(schedule, 0, ahead);
   });
 }
@@ -167,7 +167,7 @@ void DeviceChoice::refuse(Bytes needed) const {
            " there (PyTorch's working set ", human(device.work), ", arena ", human(needed), "), and gpu_memory is ",
            human(device.capacity), ". It would fit with --gpu_memory ", ceil_div(device.work + needed, MiB), "MiB, ");
   if (budget_.window > 1) message += "with a smaller --window, ";
-  if (device.weight.value_or(0) > 0 || device.activation.value_or(0) > 0 || blocks_.living > 0)
+  if (device.weight.value_or(0) > 0 || device.activation.value_or(0) > 0 || blocks_.device_resident > 0)
     message += "with less that stays there, ";
   throw Error(ErrorCode::does_not_fit, message + "or with a smaller max_length or per_device_train_batch_size");
 }

@@ -11,12 +11,12 @@ namespace spillway::plan {
 
 /// Blocks that a device updates, slices of a head each counted as one.
 struct UpdatedThere {
-  std::size_t living = 0;   ///< there alone
-  std::size_t passing = 0;  ///< of the others: their state comes for the update
+  std::size_t device_resident = 0;  ///< there alone
+  std::size_t device_updated = 0;   ///< of the others: their state comes for the update
 };
 
 /// The schedule of a step in which this stays on the device; with host memory as small as it can be.
-using DeviceSchedule = std::function<Schedule(const Residency&, std::uint32_t ahead)>;
+using DeviceSchedule = std::function<Schedule(const Placement&, std::uint32_t ahead)>;
 
 /// Blocks that live there are given, from the first on: theirs are the updates that the next step needs first. So are
 /// those that pass, the next ones. Then boundary activations, the last layers' before others' (they are kept for the
@@ -27,17 +27,17 @@ class DeviceChoice {
  public:
   /// `spare`: bytes of the device that are left to buffers whose lifetimes only the whole schedule knows.
   DeviceChoice(const Description& description, const state::Layout& layout, const Budget& budget, Bytes spare = 0)
-      : description_(description), layout_(layout), budget_(budget), spare_(spare), residency_(layout) {}
+      : description_(description), layout_(layout), budget_(budget), spare_(spare), placement_(layout) {}
 
   /// For a budget with a device. Throws Error(does_not_fit) with what would fit.
   void choose(const DeviceSchedule& schedule, UpdatedThere blocks);
 
   /// Blocks that may live there: at most so many; and of these as many as have room beside what has to be there.
   [[nodiscard]] std::size_t may_live() const;
-  [[nodiscard]] std::size_t most_living(const DeviceSchedule& schedule);
+  [[nodiscard]] std::size_t most_device_resident(const DeviceSchedule& schedule);
 
   /// What stays on the device; all else is on paths.
-  [[nodiscard]] const Residency& residency() const noexcept { return residency_; }
+  [[nodiscard]] const Placement& placement() const noexcept { return placement_; }
   [[nodiscard]] std::uint32_t ahead() const noexcept { return ahead_; }
   [[nodiscard]] Bytes bytes() const noexcept { return bytes_; }  ///< of the device's arena
 
@@ -50,8 +50,8 @@ class DeviceChoice {
   };
 
   void list_units();
-  [[nodiscard]] std::span<const Unit> passing() const;
-  [[nodiscard]] Residency with(std::size_t free) const;
+  [[nodiscard]] std::span<const Unit> device_updated() const;
+  [[nodiscard]] Placement with(std::size_t free) const;
   [[nodiscard]] Bytes room() const noexcept;
   [[nodiscard]] Bytes with_workspace(Bytes arena) const;
   bool try_it(const DeviceSchedule& schedule, std::size_t free, std::uint32_t ahead);
@@ -66,7 +66,7 @@ class DeviceChoice {
   std::vector<Unit> fixed_, free_;  ///< what the caller asked for; what may be kept beside
   std::vector<Unit> states_;        ///< what may live there, or pass
   UpdatedThere blocks_;             ///< of them the first so many live there, and so many of the next pass
-  Residency residency_;
+  Placement placement_;
   std::uint32_t ahead_ = 1;
   Bytes bytes_ = 0, asked_ = 0;  ///< asked_: of the last one tried
 };

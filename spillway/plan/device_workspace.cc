@@ -29,7 +29,7 @@ void add_estimates(const state::Layout& layout, DeviceWorkspace& out) {
 DeviceWorkspace device_workspace(const state::Layout& layout, bool tied_head, std::uint64_t tokens) {
   DeviceWorkspace out;
   for (const auto& tensor : layout.tensors()) {
-    out.squares += ceil_div(tensor.core(), kSquaresTile);
+    out.squares += ceil_div(tensor.gradient_elements(), kSquaresTile);
     out.auxiliary += tensor.reduced.refitted_bytes() / sizeof(float);
   }
   add_estimates(layout, out);

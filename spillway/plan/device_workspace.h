@@ -19,7 +19,7 @@ struct DeviceWorkspace {
   std::uint64_t gathered = 0;   ///< float: of these rows, one slice's gradient
   std::uint64_t auxiliary = 0;  ///< float: of every tensor, what optim::Reduced::refitted_bytes() says
 
-  // Of matrices that are reduced:
+  // The following are for matrices that are reduced:
   std::uint64_t seen = 0;          ///< float: sums of a block's matrices, a number for each row
   std::uint64_t seen_squares = 0;  ///< double: of these, by tile
   std::uint64_t records = 0;       ///< double: the records beside each S

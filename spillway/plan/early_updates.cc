@@ -5,8 +5,8 @@
 namespace spillway::plan {
 namespace {
 
-Residency with_early(const Residency& residency, const std::vector<Index>& order, std::size_t count) {
-  auto out = residency;
+Placement with_early(const Placement& placement, const std::vector<Index>& order, std::size_t count) {
+  auto out = placement;
   for (auto& it : out.chunks) it.when = When::decided;
   for (std::size_t i = 0; i < count; ++i) out.chunks[order[i]].when = When::early;
   return out;
@@ -22,17 +22,17 @@ std::vector<Index> early_order(const state::Layout& layout, const LaidOut& laid_
     const bool layer = pass.kind == PassKind::backward;
     const auto first = static_cast<Index>(block.first_chunk + (layer ? 0 : pass.slice));
     for (Index c = first; c < first + (layer ? block.chunks : 1); ++c) {
-      if (can_be_early(layout, laid_out.residency, c)) out.push_back(c);
+      if (can_be_early(layout, laid_out.placement, c)) out.push_back(c);
     }
   }
   return out;
 }
 
-double choose_early(const Problem& problem, Trial& trial, Residency& residency, const Lookahead& lookahead) {
+double choose_early(const Problem& problem, Trial& trial, Placement& placement, const Lookahead& lookahead) {
   const auto& budget = problem.budget;
   if (budget.updates == Updates::deferred || (budget.clipping && !budget.speculate)) return 0;
   const auto order = early_order(problem.layout, trial.last());
-  const auto lay_out = [&](std::size_t n) { return trial.lay_out(with_early(residency, order, n), lookahead); };
+  const auto lay_out = [&](std::size_t n) { return trial.lay_out(with_early(placement, order, n), lookahead); };
   const auto deferred = trial.step_seconds();
   const auto most = bisect_from(order.size(), order.size(), lay_out);
   std::size_t best = budget.updates == Updates::early ? most : 0;
@@ -44,8 +44,8 @@ double choose_early(const Problem& problem, Trial& trial, Residency& residency, 
     best = count;
     seconds = found;
   }
-  if (best > 0) residency = with_early(residency, order, best);
-  trial.lay_out(residency, lookahead);
+  if (best > 0) placement = with_early(placement, order, best);
+  trial.lay_out(placement, lookahead);
   return best > 0 ? deferred - seconds : 0;
 }
 

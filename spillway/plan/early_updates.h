@@ -14,8 +14,8 @@ inline constexpr double kWorthIt = 0.99;
 
 /// Makes early (ChunkPlacement::when) the updates of as many chunks as have room: with Updates::early all of these,
 /// else of that many, half of them and so on the fastest, or none where that is not worth it. None either where steps
-/// clip and nobody predicts the factor. Returns the seconds of a step that this saves; `trial` has laid `residency`
+/// clip and nobody predicts the factor. Returns the seconds of a step that this saves; `trial` has laid `placement`
 /// out, and has the result laid out then.
-double choose_early(const Problem& problem, Trial& trial, Residency& residency, const Lookahead& lookahead);
+double choose_early(const Problem& problem, Trial& trial, Placement& placement, const Lookahead& lookahead);
 
 }  // namespace spillway::plan

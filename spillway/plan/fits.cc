@@ -45,7 +45,7 @@ FitRequest with(const FitRequest& request, std::uint64_t tokens_of_micro_batch) 
   }
   auto& rates = out.rates;
   for (auto* seconds : {&rates.forward, &rates.backward, &rates.kept_forward, &rates.kept_backward, &rates.head_loss,
-                        &rates.head_gradient, &rates.tail_forward, &rates.tail_backward, &rates.between}) {
+                        &rates.head_gradient, &rates.last_forward, &rates.last_backward, &rates.between}) {
     *seconds *= times;
   }
   return out;

@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "spillway/base/error.h"
-#include "spillway/plan/far.h"
+#include "spillway/plan/remote_drives.h"
 
 namespace spillway::plan {
 namespace {
@@ -46,7 +46,7 @@ state::BlockRole parse_role(const std::string& role) {
   throw Error(ErrorCode::bad_input, text("the role of a block is ", role, "; known: embedding, layer, head"));
 }
 
-/// Of a tensor; as_run where nothing is said.
+/// The form of a tensor; as_run where nothing is said.
 state::Form parse_form(const json& tensor) {
   if (get<bool>(tensor, "wide", false)) return state::Form::fp32;
   const auto name = get<std::string>(tensor, "form", "");
@@ -56,7 +56,7 @@ state::Form parse_form(const json& tensor) {
 void parse_reduced(const json& tensor, const optim::Reduction& reduction, state::TensorSpec& out) {
   const auto reduced = tensor.find(reduction.word);
   if (reduced == tensor.end() || reduced->is_null()) return;
-  out.learning = state::Learning::reduced;
+  out.training = state::Training::reduced;
   out.rank = count(*reduced, "rank");
   out.nonzeros = count(*reduced, "nonzeros");
   out.by = &reduction;
@@ -67,7 +67,7 @@ state::BlockSpec parse_block(const json& object) {
   for (const auto& tensor : get<json>(object, "tensors")) {
     out.tensors.push_back({get<std::string>(tensor, "name"), get<std::vector<std::int64_t>>(tensor, "shape"),
                            get<bool>(tensor, "decay", false),
-                           get<bool>(tensor, "frozen", false) ? state::Learning::frozen : state::Learning::full});
+                           get<bool>(tensor, "frozen", false) ? state::Training::frozen : state::Training::full});
     out.tensors.back().form = parse_form(tensor);
     out.tensors.back().table = get<bool>(tensor, "table", false);
     for (const auto* reduction : optim::reductions()) parse_reduced(tensor, *reduction, out.tensors.back());
@@ -142,7 +142,7 @@ Description parse_description(const std::string& input) {
 
 namespace {
 
-/// Of a drive that is far.
+/// The node of a drive that is remote.
 std::optional<unsigned> node_of(const json& path) {
   if (!get<bool>(path, "far", false) || !path.contains("node")) return std::nullopt;
   return static_cast<unsigned>(count(path, "node"));
@@ -214,8 +214,8 @@ NodeBudget parse_node(const json& node, Bytes dram) {
   NodeBudget out{.id = static_cast<unsigned>(count(node, "id")), .capacity = count(node, "capacity")};
   if (kind == "file") {
     out.kind = NodeKind::file;
-  } else if (kind != "numa" && kind != "pretended") {
-    throw Error(ErrorCode::bad_input, text("a node's kind is ", kind, "; known: numa, pretended, dram, file"));
+  } else if (kind != "numa" && kind != "fake") {
+    throw Error(ErrorCode::bad_input, text("a node's kind is ", kind, "; known: numa, fake, dram, file"));
   }
   return out;
 }
@@ -246,14 +246,14 @@ Budget parse_budget(const std::string& input) {
                             .weight = parse_share(*device, "weight"),
                             .activation = parse_share(*device, "activation"),
                             .state = parse_share(*device, "state"),
-                            .passing = parse_share(*device, "streamed_state"),
+                            .device_updated = parse_share(*device, "streamed_state"),
                             .grad = parse_share(*device, "streamed_grad")};
   }
   const auto storage = get<json>(object, "storage", json::array());
   for (std::size_t p = 0; p < storage.size(); ++p) {
     out.paths.push_back({.name = text("path:", p),
                          .capacity = count(storage[p], "capacity"),
-                         .far = get<bool>(storage[p], "far", false),
+                         .remote = get<bool>(storage[p], "far", false),
                          .node = node_of(storage[p]),
                          .endurance = endurance_of(storage[p])});
   }
@@ -281,7 +281,7 @@ void share_threads(Rates& rates) {
   }
 }
 
-/// Of the tiers of host memory that the settings name. A device's links are of NUMA nodes.
+/// The rates of the tiers of host memory that the settings name. A device's links are those of NUMA nodes.
 std::vector<NodeRates> parse_nodes(const json& object) {
   const auto device = get<json>(object, "device", json::object());
   const auto links = get<json>(device, "links", json::array());
@@ -300,7 +300,7 @@ std::vector<NodeRates> parse_nodes(const json& object) {
   return out;
 }
 
-/// Of the paths that the settings name, as many as the profile knows.
+/// Parses the rates of as many of the paths that the settings name as the profile knows.
 void parse_paths(Rates& out, const json& object, const machine::Profile& profile) {
   const auto storage = get<json>(object, "storage", json::array());
   std::vector<std::optional<unsigned>> drives;
@@ -345,8 +345,8 @@ Rates parse_rates(const std::string& input, const machine::Profile& profile) {
   out.kept_backward = rate(seconds, "kept_backward", std::max(0.0, out.backward - out.forward));
   out.head_loss = rate(seconds, "head_loss", 0);
   out.head_gradient = rate(seconds, "head_gradient", 0);
-  out.tail_forward = rate(seconds, "tail_forward", 0);
-  out.tail_backward = rate(seconds, "tail_backward", 0);
+  out.last_forward = rate(seconds, "tail_forward", 0);
+  out.last_backward = rate(seconds, "tail_backward", 0);
   out.between = rate(seconds, "between", rate(seconds, "prologue", 0));
   const auto device = get<json>(object, "device", json::object());
   out.to_device = rate(device, "to_device", 0);

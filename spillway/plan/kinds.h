@@ -51,7 +51,7 @@ inline constexpr std::array<LaneTraits, 8> kLanes = {{
 [[nodiscard]] constexpr const LaneTraits& traits(Lane lane) noexcept {
   return kLanes[static_cast<std::size_t>(lane)];
 }
-/// As timelines and stalls say it: "read", "to_device".
+/// The name of a lane in timelines and stalls: "read", "to_device".
 [[nodiscard]] constexpr const char* name_of(Lane lane) noexcept {
   return traits(lane).name;
 }
@@ -155,9 +155,9 @@ struct KindLabel {
   std::string name;
   const char* colour;
 };
-/// Of a task that is not a pass.
+/// The label of a task that is not a pass.
 [[nodiscard]] KindLabel label_of(Op op, Lane lane, ObjectKind kind);
-/// Of every kind that a timeline may show.
+/// The labels of every kind that a timeline may show.
 [[nodiscard]] std::vector<KindLabel> kind_labels();
 
 }  // namespace spillway::plan

@@ -13,7 +13,7 @@ namespace spillway::plan {
 [[nodiscard]] std::map<std::string, Bytes> memory_breakdown(const Schedule& schedule, Bytes arena,
                                                             TierKind tier = TierKind::host);
 
-/// The same at every position of the step, without gaps.
+/// The breakdown at every position of the step, without gaps.
 [[nodiscard]] std::vector<std::map<std::string, Bytes>> breakdown_by_position(const Schedule& schedule,
                                                                               TierKind tier = TierKind::host);
 

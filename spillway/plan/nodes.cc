@@ -24,16 +24,16 @@ std::vector<std::uint16_t> by_rate(const Rates& rates, std::size_t nodes) {
 
 class Distribution {
  public:
-  Distribution(const Rates& rates, const Dealing& dealing, std::vector<Bytes> room)
-      : rates_(rates), dealing_(dealing), room_(std::move(room)), busy_(room_.size(), 0) {}
+  Distribution(const Rates& rates, const DistributionPolicy& policy, std::vector<Bytes> room)
+      : rates_(rates), policy_(policy), room_(std::move(room)), busy_(room_.size(), 0) {}
 
   /// The node at which the update ends first, or the first in order that has room; false: there is none.
   bool give(Bytes bytes, double elements, std::uint16_t& node) {
     double best = std::numeric_limits<double>::infinity();
     bool found = false;
-    for (const auto candidate : dealing_.nodes) {
+    for (const auto candidate : policy_.nodes) {
       if (room_[candidate] < bytes) continue;
-      const auto end = dealing_.fill ? 0 : (busy_[candidate] + elements) / rate_of(rates_, candidate);
+      const auto end = policy_.fill ? 0 : (busy_[candidate] + elements) / rate_of(rates_, candidate);
       if (found && end >= best) continue;
       best = end;
       node = candidate;
@@ -50,7 +50,7 @@ class Distribution {
 
   /// The first node, or the last, that has room.
   bool put(Bytes bytes, bool last, std::uint16_t& node) {
-    auto nodes = dealing_.nodes;
+    auto nodes = policy_.nodes;
     if (last) std::ranges::reverse(nodes);
     const auto at = std::ranges::find_if(nodes, [&](auto candidate) { return room_[candidate] >= bytes; });
     if (at == nodes.end()) return false;
@@ -61,15 +61,15 @@ class Distribution {
 
  private:
   const Rates& rates_;
-  const Dealing& dealing_;
+  const DistributionPolicy& policy_;
   std::vector<Bytes> room_;
   std::vector<double> busy_;  ///< elements given
 };
 
 }  // namespace
 
-std::vector<Dealing> dealings(const Rates& rates, std::size_t nodes, bool spill) {
-  std::vector<Dealing> out;
+std::vector<DistributionPolicy> distribution_policies(const Rates& rates, std::size_t nodes, bool spill) {
+  std::vector<DistributionPolicy> out;
   if (nodes == 0) return out;
   const auto order = by_rate(rates, nodes);
   for (auto count = nodes; count > 1; --count) {
@@ -81,36 +81,38 @@ std::vector<Dealing> dealings(const Rates& rates, std::size_t nodes, bool spill)
   return out;
 }
 
-Bytes kept_bytes(const Description& description, const state::Layout& layout, const Residency& residency, Index chunk) {
+Bytes kept_bytes(const Description& description, const state::Layout& layout, const Placement& placement, Index chunk) {
   const auto& it = layout.chunks()[chunk];
   const auto rule = description.rule();
   const auto kept = [](const TierId& home, Bytes bytes) {
     return home.kind == TierKind::host ? round_up(bytes, kPage) : 0;
   };
-  return kept(residency[chunk].weight, weight_bytes(rule, it)) + kept(residency[chunk].state, state_bytes(rule, it));
+  return kept(placement[chunk].weight, weight_bytes(rule, it)) + kept(placement[chunk].state, state_bytes(rule, it));
 }
 
-std::optional<std::vector<std::uint16_t>> deal(const Description& description, const state::Layout& layout,
-                                               const Residency& residency, const Rates& rates, const Dealing& dealing,
-                                               std::vector<Bytes> room, bool streams_weights) {
+std::optional<std::vector<std::uint16_t>> distribute(const Description& description, const state::Layout& layout,
+                                                     const Placement& placement, const Rates& rates,
+                                                     const DistributionPolicy& policy, std::vector<Bytes> room,
+                                                     bool streams_weights) {
   const auto chunks = static_cast<Index>(layout.chunks().size());
   std::vector<std::uint16_t> out(chunks, 0);
-  Distribution distribution(rates, dealing, std::move(room));
-  const auto bytes = [&](Index c) { return kept_bytes(description, layout, residency, c); };
-  const auto learns = [&](Index c) { return state::learns(layout.chunks()[c].learning); };
+  Distribution distribution(rates, policy, std::move(room));
+  const auto bytes = [&](Index c) { return kept_bytes(description, layout, placement, c); };
+  const auto is_trainable = [&](Index c) { return state::is_trainable(layout.chunks()[c].training); };
   const auto weights_alone = [&] {
     for (Index c = 0; c < chunks; ++c) {
-      const bool alone = residency[c].weight.kind == TierKind::host && !(residency[c].state.in_memory() && learns(c));
+      const bool alone =
+          placement[c].weight.kind == TierKind::host && !(placement[c].state.in_memory() && is_trainable(c));
       if (alone && !distribution.put(bytes(c), streams_weights, out[c])) return false;
     }
     return true;
   };
   if (!streams_weights && !weights_alone()) return std::nullopt;
   for (Index c = 0; c < chunks; ++c) {
-    if (residency[c].device_resident() || !learns(c)) continue;
+    if (placement[c].device_resident() || !is_trainable(c)) continue;
     const auto all = static_cast<double>(update_elements(description.rule(), layout.chunks()[c]));
-    const auto elements = residency[c].updated_there() ? 0 : all;
-    if (!residency[c].state.in_memory()) {
+    const auto elements = placement[c].updated_there() ? 0 : all;
+    if (!placement[c].state.in_memory()) {
       distribution.charge(elements);
     } else if (!distribution.give(bytes(c), elements, out[c])) {
       return std::nullopt;

@@ -42,7 +42,7 @@ struct PassOperations {
   double calls = 0;  ///< of all operations, those that make views among them
 };
 
-/// Of a kind of pass ("forward", "kept_backward", "between", ...).
+/// The operations of a kind of pass ("forward", "kept_backward", "between", ...).
 struct TracedPass {
   PassOperations each;  ///< for each micro-batch
   PassOperations once;  ///< for all of them together: packed or narrower weights are converted

@@ -3,11 +3,11 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "spillway/plan/device_blocks.h"
 #include "spillway/plan/drive_life.h"
-#include "spillway/plan/far.h"
-#include "spillway/plan/living.h"
 #include "spillway/plan/planner.h"
 #include "spillway/plan/reduced_json.h"
+#include "spillway/plan/remote_drives.h"
 #include "spillway/plan/saved_choice.h"
 #include "spillway/plan/spill_choice.h"
 
@@ -15,14 +15,14 @@ namespace spillway::plan {
 namespace {
 
 /// Bytes on the later nodes, by class; they stay, so that they are there whenever the arena is at its fullest.
-std::map<std::string, Bytes> classes_on(const Plan& plan, const state::UpdateRule& rule, const state::Layout& layout,
-                                        std::size_t node) {
+std::map<std::string, Bytes> breakdown_on(const Plan& plan, const state::UpdateRule& rule, const state::Layout& layout,
+                                          std::size_t node) {
   const TierId here{TierKind::host, static_cast<std::uint16_t>(node)};
   std::map<std::string, Bytes> out;
   for (Index c = 0; c < layout.chunks().size(); ++c) {
     const auto& chunk = layout.chunks()[c];
-    if (plan.residency[c].weight == here) out["weight"] += weight_bytes(rule, chunk);
-    if (plan.residency[c].state == here) out["state"] += state_bytes(rule, chunk);
+    if (plan.placement[c].weight == here) out["weight"] += weight_bytes(rule, chunk);
+    if (plan.placement[c].state == here) out["state"] += state_bytes(rule, chunk);
   }
   if (plan.schedule.spilled_node == node) out["spilled activations"] += spilled_in_memory(plan.schedule);
   return out;
@@ -43,10 +43,10 @@ void add_memory(nlohmann::json& out, const Plan& plan, const state::UpdateRule& 
   if (layout.reduction() != nullptr) add(layout.reduction()->auxiliary, first, plan.auxiliary);
   add("update workspace", first, plan.update_workspace);
   if (budget.device && budget.device->in_dram) add("simulated device", first, plan.device_arena);
-  auto here = plan.dram_classes;
+  auto here = plan.dram_breakdown;
   for (std::size_t n = 1; n < plan.node_peaks.size(); ++n) {
     auto gaps = plan.node_peaks[n];
-    for (const auto& [name, bytes] : classes_on(plan, rule, layout, n)) {
+    for (const auto& [name, bytes] : breakdown_on(plan, rule, layout, n)) {
       add(name, budget.nodes[n].name(), bytes);
       here[name] -= bytes;
       gaps -= bytes;
@@ -73,7 +73,7 @@ void add_device_memory(nlohmann::json& out, const Plan& plan, const Budget& budg
   };
   add("working set", budget.device->work);
   if (budget.saved.on_device) add("saved activations", plan.saved);
-  for (const auto& [name, bytes] : plan.device_classes) add(name, bytes);
+  for (const auto& [name, bytes] : plan.device_breakdown) add(name, bytes);
   out["tiers"].push_back(
       {{"name", "device"}, {"capacity", budget.device->capacity}, {"planned_peak", plan.device_peak}});
   out["device_bytes_per_step"] = {{"to_device", plan.to_device_per_step}, {"from_device", plan.from_device_per_step}};
@@ -119,25 +119,28 @@ void add_saved_activations(nlohmann::json& out, const Plan& plan, const Budget& 
 /// What the device does with each block.
 void add_device_blocks(nlohmann::json& out, const Plan& plan, const Description& description,
                        const state::Layout& layout) {
-  if (!plan.residency.device) return;
+  if (!plan.placement.device) return;
   const auto blocks = device_blocks(plan, description, layout);
-  out["device_blocks"] = {
-      {"state_and_update", blocks.living}, {"streamed_state_and_update", blocks.passing}, {"weight", blocks.weights},
-      {"streamed", blocks.streamed},       {"durable_bytes_per_step", blocks.durable},    {"why", living_words(plan)}};
-  for (const auto& it : plan.living_tried) {
-    nlohmann::json entry{{"blocks", it.blocks}, {"streamed_states", it.passing}, {"fits", it.fits}};
+  out["device_blocks"] = {{"state_and_update", blocks.device_resident},
+                          {"streamed_state_and_update", blocks.device_updated},
+                          {"weight", blocks.weights},
+                          {"streamed", blocks.streamed},
+                          {"durable_bytes_per_step", blocks.durable},
+                          {"why", device_blocks_words(plan)}};
+  for (const auto& it : plan.device_blocks_tried) {
+    nlohmann::json entry{{"blocks", it.blocks}, {"streamed_states", it.device_updated}, {"fits", it.fits}};
     if (it.fits) entry.update({{"predicted_step_seconds", it.step_seconds}, {"bytes_per_step", it.moved}});
     out["device_blocks"]["tried"].push_back(std::move(entry));
   }
 }
 
-void add_far_drives(nlohmann::json& out, const Plan& plan, const Budget& budget) {
-  const auto why = plan.volumes.empty() ? std::string() : far_words(budget.paths, plan.far_seconds);
+void add_remote_drives(nlohmann::json& out, const Plan& plan, const Budget& budget) {
+  const auto why = plan.volumes.empty() ? std::string() : remote_words(budget.paths, plan.remote_seconds);
   if (why.empty()) return;
   auto& found = out["far_drives"] = {{"paths", nlohmann::json::array()}, {"seconds", nullptr}, {"why", why}};
-  if (plan.far_seconds) found["seconds"] = *plan.far_seconds;
+  if (plan.remote_seconds) found["seconds"] = *plan.remote_seconds;
   for (const auto& path : budget.paths) {
-    if (!path.far) continue;
+    if (!path.remote) continue;
     auto& entry = found["paths"].emplace_back(nlohmann::json{{"name", path.name}});
     if (path.node) entry["node"] = *path.node;
   }
@@ -158,7 +161,7 @@ void add_paths(nlohmann::json& out, const Plan& plan, const Budget& budget) {
       out["bytes"].push_back({{"class", "records"}, {"tier", path.name}, {"bytes", plan.path_overhead}});
     }
     Bytes spare = plan.volumes[p];  // to take over from a path that slows down
-    for (const auto& [name, bytes] : plan.path_classes) {
+    for (const auto& [name, bytes] : plan.path_breakdown) {
       out["bytes"].push_back({{"class", name}, {"tier", path.name}, {"bytes", share(bytes)}});
       spare -= std::min(spare, share(bytes));
     }
@@ -190,7 +193,7 @@ std::string to_json(const Plan& plan, const Description& description, const stat
   json out;
   out["fits"] = true;
   out["parameters"] = layout.parameters();
-  out["learning_parameters"] = layout.learning_parameters();
+  out["learning_parameters"] = layout.trainable_parameters();
   out["weight_dtype"] = state::name_of(description.type);
   out["compute_dtype"] = state::name_of(description.computes());
   out["optimizer"] = description.optimizer->name;
@@ -208,7 +211,7 @@ std::string to_json(const Plan& plan, const Description& description, const stat
   add_saved_activations(out, plan, budget);
   add_device_blocks(out, plan, description, layout);
   add_paths(out, plan, budget);
-  add_far_drives(out, plan, budget);
+  add_remote_drives(out, plan, budget);
   add_saving(out, plan, budget);
   if (plan.in_full) {
     out[text(layout.reduction()->word, "s")] =

@@ -6,7 +6,7 @@
 
 #include "spillway/base/error.h"
 #include "spillway/plan/account.h"
-#include "spillway/plan/living.h"
+#include "spillway/plan/device_blocks.h"
 #include "spillway/plan/reduced_share.h"
 #include "spillway/plan/refusals.h"
 #include "spillway/plan/requests.h"
@@ -21,7 +21,7 @@ namespace {
 Rates with_longer_products(Rates rates, double longer) {
   rates.kept_backward += (longer - 1) * rates.backward;
   rates.backward *= longer;
-  rates.tail_backward *= longer;
+  rates.last_backward *= longer;
   return rates;
 }
 
@@ -34,7 +34,7 @@ struct Attempt {
 
 Attempt attempt(const Problem& problem, UpdatedThere blocks, Bytes spare) {
   const auto choice = choose_device(problem, blocks, spare);
-  const Units units(problem, choice.residency());
+  const Units units(problem, choice.placement());
   auto room = room_of(problem, choice.bytes());
   auto found = search(problem, units, room, choice.ahead());
   if (!found) refuse(problem, units, room, choice.ahead());
@@ -68,8 +68,8 @@ Plan plan_one(const Problem& problem, std::optional<UpdatedThere> there = {}) {
   Plan out{{std::move(found.laid_out)}};
   out.durability = problem.durability;
   out.ample = found.ample && !(device && problem.budget.device->in_dram);
-  out.living = blocks.living;
-  out.passing = blocks.passing;
+  out.device_resident = blocks.device_resident;
+  out.device_updated = blocks.device_updated;
   out.early_saves = found.early_saves;
   account_for_paths(problem, out);
   account_for_step(problem, room, out);
@@ -99,18 +99,18 @@ std::optional<InFull> plan_in_full(const Description& asked, const state::Layout
 Plan fastest_plan(const Problem& problem) {
   const auto& [description, layout, budget, rates, durability, keeping] = problem;
   if (!budget.device || budget.device->state) return plan_one(problem);
-  if (auto why = no_living(description, layout, rates); !why.empty()) {
+  if (auto why = why_no_device_blocks(description, layout, rates); !why.empty()) {
     auto out = plan_one(problem);
-    out.living_why_not = std::move(why);
+    out.device_blocks_why_not = std::move(why);
     return out;
   }
   const auto blocks = DeviceChoice(description, layout, budget).may_live();
-  const auto& passing = budget.device->passing;
+  const auto& device_updated = budget.device->device_updated;
   const auto plan = [&](UpdatedThere there) {
-    if (passing) there.passing = share_of(passing, blocks - there.living);
+    if (device_updated) there.device_updated = share_of(device_updated, blocks - there.device_resident);
     return plan_one(problem, there);
   };
-  return choose_there(plan, most_living(problem), passing ? std::nullopt : std::optional(blocks));
+  return choose_there(plan, most_device_resident(problem), device_updated ? std::nullopt : std::optional(blocks));
 }
 
 Plan plan_with(const Problem& problem) {
@@ -136,8 +136,8 @@ Plan plan_with(const Problem& problem) {
 }  // namespace
 
 Plan plan_alone(const Description& description, const state::Layout& layout, const Budget& budget, const Rates& alone) {
-  // Of passes as they were measured: none of these had a refit.
-  const auto rates = with_longer_products(alone, products_with_fits(description, layout));
+  // Passes were measured while none of them had a refit.
+  const auto rates = with_longer_products(alone, products_with_refits(description, layout));
   const auto with = [&](Durability durability) { return plan_with({description, layout, budget, rates, durability}); };
   if (!budget.durability && spills({description, layout, budget, rates})) {
     return with(Durability::step);  // without looking at the plan that is not durable
@@ -149,7 +149,7 @@ Plan plan_alone(const Description& description, const state::Layout& layout, con
     plan.ample = plan.ample && ample;
     return plan;
   }
-  const bool stays = std::ranges::all_of(plan.residency.chunks,
+  const bool stays = std::ranges::all_of(plan.placement.chunks,
                                          [](const auto& it) { return it.weight.in_memory() && it.state.in_memory(); });
   return plan.durability == Durability::checkpoint && stays ? with(Durability::none) : std::move(plan);
 }

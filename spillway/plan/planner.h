@@ -1,4 +1,5 @@
-// Where everything lives: budgets in, plan or refusal out. Pure: no I/O, no clock.
+// The planner decides where everything lives: it turns budgets into a plan, or refuses. It does no input or output and
+// reads no clock.
 #pragma once
 
 #include <map>
@@ -12,13 +13,13 @@
 
 namespace spillway::plan {
 
-/// Numbers of blocks that a device may update (residency.h), and what a plan with them comes to.
-struct LivingTried {
-  std::size_t blocks = 0;   ///< that live there
-  std::size_t passing = 0;  ///< whose state comes for the update
-  bool fits = false;        ///< else what follows is 0
-  double step_seconds = 0;  ///< predicted
-  Bytes moved = 0;          ///< by a step, over paths and the link, both ways
+/// Numbers of blocks that a device may update (placement.h), and what a plan with them comes to.
+struct DeviceBlocksTried {
+  std::size_t blocks = 0;          ///< that live there
+  std::size_t device_updated = 0;  ///< whose state comes for the update
+  bool fits = false;               ///< else what follows is 0
+  double step_seconds = 0;         ///< predicted
+  Bytes moved = 0;                 ///< by a step, over paths and the link, both ways
 };
 
 /// Numbers of layers that may keep or spill what autograd saves of them, and what a plan with them comes to.
@@ -37,7 +38,7 @@ struct SpillCost {
   double recompute_seconds = 0;  ///< of compute, where the layer recomputes instead
 };
 
-/// A plan of the same budgets, were every tensor that is reduced to learn in full.
+/// A plan of the same budgets, were every tensor that is reduced to be trained in full.
 struct InFull {
   bool fits = false;                ///< else what follows is 0
   double step_seconds = 0;          ///< predicted, with the products of whole gradients
@@ -72,10 +73,11 @@ struct Plan : LaidOut {
   std::vector<Bytes> volumes;  ///< by path: what its volume reserves for data; together at least `path_bytes`
   Bytes read_per_step = 0, written_per_step = 0;
   Bytes to_device_per_step = 0, from_device_per_step = 0;
-  std::size_t living = 0;                 ///< blocks that live on the device, slices of a head each counted as one
-  std::size_t passing = 0;                ///< blocks whose state comes to the device for the update, counted so, too
-  std::vector<LivingTried> living_tried;  ///< what was compared; empty: the number was given, or there was no choice
-  std::string living_why_not = {};        ///< why there was none, in words; empty: there was
+  std::size_t device_resident = 0;  ///< blocks that live on the device, slices of a head each counted as one
+  std::size_t device_updated = 0;   ///< blocks whose state comes to the device for the update, counted so, too
+  std::vector<DeviceBlocksTried>
+      device_blocks_tried;                 ///< what was compared; empty: the number was given, or there was no choice
+  std::string device_blocks_why_not = {};  ///< why there was none, in words; empty: there was
   Simulation prediction;
   std::optional<InFull> in_full;  ///< none: nothing is reduced
   std::size_t early_chunks = 0;   ///< updated during backward (Budget::updates), and
@@ -83,12 +85,12 @@ struct Plan : LaidOut {
   double early_saves = 0;         ///< seconds of the predicted step; negative: early updates were asked for and cost
   Bytes durable_per_step = 0;     ///< bytes of `written_per_step` that durability costs
   double durable_seconds = 0;     ///< of the predicted step that durability costs
-  std::optional<double> far_seconds;  ///< of the predicted step that far drives cost; none: there are none, or it is
-                                      ///< not known
-  std::map<std::string, Bytes> dram_classes;    ///< who holds the arena at its fullest, by class; sums to `arena`
-  std::map<std::string, Bytes> device_classes;  ///< the same of the device's arena
-  std::map<std::string, Bytes> path_classes;    ///< by class; sums to `path_bytes`
-  std::optional<SavingNeed> saving;             ///< none: nobody knows what is saved
+  std::optional<double> remote_seconds;  ///< of the predicted step that remote drives cost; none: there are none, or it
+                                         ///< is not known
+  std::map<std::string, Bytes> dram_breakdown;    ///< who holds the arena at its fullest, by class; sums to `arena`
+  std::map<std::string, Bytes> device_breakdown;  ///< the same of the device's arena
+  std::map<std::string, Bytes> path_breakdown;    ///< by class; sums to `path_bytes`
+  std::optional<SavingNeed> saving;               ///< none: nobody knows what is saved
 };
 
 /// The plan for these budgets. What the caller fixed in `budget.placement` is obeyed; the rest of the DRAM first holds
@@ -97,9 +99,9 @@ struct Plan : LaidOut {
 /// them as the budget asks, or as make the step fastest by simulation; none of them sends to a path what has room in
 /// memory without.
 /// With a device, as many blocks live there, and of the others as many pass, as make the step fastest by simulation; of
-/// equals (a percent) the numbers that move least. With several NUMA nodes what stays is dealt to them (nodes.h) as
-/// is fastest by simulation, within the budget of each. Without `budget.durability`, steps are durable when anything is
-/// on a path. `checkpoint` where weights and states are all in DRAM becomes `none`: such a checkpoint stands alone
+/// equals (a percent) the numbers that move least. With several NUMA nodes what stays is distributed to them (nodes.h)
+/// as is fastest by simulation, within the budget of each. Without `budget.durability`, steps are durable when anything
+/// is on a path. `checkpoint` where weights and states are all in DRAM becomes `none`: such a checkpoint stands alone
 /// anyway. Throws Error(bad_input) for a path placement or durable steps without a path, and Error(does_not_fit) that
 /// names the tier, the bytes asked, the bytes there, and settings that would fit.
 [[nodiscard]] Plan make_plan(const Description& description, const state::Layout& layout, const Budget& budget,
@@ -107,7 +109,7 @@ struct Plan : LaidOut {
 
 /// Whether fewer bytes make a step of so many seconds faster than the one in full, by more than InFull::kNoHelp.
 [[nodiscard]] bool helps(const InFull& in_full, double step_seconds) noexcept;
-/// The same without `in_full`, which takes two plans more.
+/// Plans without `in_full`, which takes two plans more.
 [[nodiscard]] Plan plan_alone(const Description& description, const state::Layout& layout, const Budget& budget,
                               const Rates& rates);
 

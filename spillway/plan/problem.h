@@ -25,10 +25,10 @@ struct Problem {
   /// What becomes of what autograd saves of each layer.
   [[nodiscard]] SavedPlacement saved() const { return saved_placement(description, layout, budget.saved, layers); }
   /// A new schedule of a step.
-  [[nodiscard]] Schedule schedule(const Residency& residency, const Lookahead& lookahead) const {
-    return make_schedule(description, layout, residency, lookahead, redo(), saved());
+  [[nodiscard]] Schedule schedule(const Placement& placement, const Lookahead& lookahead) const {
+    return make_schedule(description, layout, placement, lookahead, redo(), saved());
   }
-  /// The same with other rates.
+  /// This problem with other rates.
   [[nodiscard]] Problem with(const Rates& other) const noexcept {
     return {description, layout, budget, other, durability, layers};
   }

@@ -7,12 +7,12 @@
 namespace spillway::plan {
 namespace {
 
-/// Elements of layers' matrices: all, those that learn, those of their gradients, and those that are reduced.
+/// Elements of layers' matrices: all, those that are trainable, those of their gradients, and those that are reduced.
 struct Products {
-  double all = 0, learning = 0, gradients = 0, inside = 0;
+  double all = 0, trainable = 0, gradients = 0, inside = 0;
 };
 
-/// Of an average step: a matrix has a refit in one of so many. 0: only when too much is missed.
+/// The share of an average step: a matrix has a refit in one of so many. 0: only when too much is missed.
 double turn(const optim::RefitRule& checks) noexcept {
   return checks.rotate > 0 ? 1 / static_cast<double>(checks.rotate) : 0;
 }
@@ -22,9 +22,9 @@ Products products_of(const state::Layout& layout) {
   for (const auto& tensor : layout.tensors()) {
     if (layout.blocks()[tensor.block].role != state::BlockRole::layer || tensor.spec.shape.size() < 2) continue;
     out.all += static_cast<double>(tensor.elements);
-    if (!learns(tensor.spec.learning)) continue;
-    out.learning += static_cast<double>(tensor.elements);
-    out.gradients += static_cast<double>(tensor.core());
+    if (!is_trainable(tensor.spec.training)) continue;
+    out.trainable += static_cast<double>(tensor.elements);
+    out.gradients += static_cast<double>(tensor.gradient_elements());
     out.inside += tensor.reduced.any() ? static_cast<double>(tensor.elements) : 0;
   }
   return out;
@@ -53,13 +53,13 @@ std::uint64_t refit_elements(const optim::RefitRule& checks, const state::Chunk&
 Description in_full(Description description) {
   for (auto& block : description.blocks) {
     for (auto& tensor : block.tensors) {
-      if (tensor.learning == state::Learning::reduced) tensor.learning = state::Learning::full;
+      if (tensor.training == state::Training::reduced) tensor.training = state::Training::full;
     }
   }
   return description;
 }
 
-double products_with_fits(const Description& description, const state::Layout& layout) {
+double products_with_refits(const Description& description, const state::Layout& layout) {
   const auto found = products_of(layout);
   const auto here = 2 * found.all + found.gradients;
   const auto learned = turn(description.refits) * found.inside / static_cast<double>(description.micro_batches);
@@ -69,7 +69,7 @@ double products_with_fits(const Description& description, const state::Layout& l
 double products_in_full(const state::Layout& layout) {
   const auto found = products_of(layout);
   const auto here = 2 * found.all + found.gradients;
-  return here > 0 ? (2 * found.all + found.learning) / here : 1;
+  return here > 0 ? (2 * found.all + found.trainable) / here : 1;
 }
 
 }  // namespace spillway::plan

@@ -5,14 +5,14 @@
 
 namespace spillway::plan {
 
-/// Of all matrices that are reduced; without any, nothing.
+/// What all matrices take that are reduced; without any, nothing.
 struct ReducedShare {
   std::uint64_t matrices = 0, elements = 0;
   Bytes gradients = 0, gradients_in_full = 0;  ///< of these matrices, a step
 };
 [[nodiscard]] ReducedShare reduced_share(const Description& description, const state::Layout& layout);
 
-/// The same model, with every matrix learning in full that is reduced.
+/// The model with every matrix trained in full that is reduced.
 [[nodiscard]] Description in_full(Description description);
 
 /// What a chunk's background refit takes of an average step, in elements of an update: nothing where it is only due
@@ -21,10 +21,10 @@ struct ReducedShare {
 
 /// How much longer backward takes with the products that learning on a schedule needs: the gradient of a first
 /// micro-batch, formed whole.
-[[nodiscard]] double products_with_fits(const Description& description, const state::Layout& layout);
+[[nodiscard]] double products_with_refits(const Description& description, const state::Layout& layout);
 
 /// How much longer backward takes with the products of whole gradients: with each matrix a product to compute again,
-/// one for the input's gradient, and where it learns one for its own.
+/// one for the input's gradient, and where it is trainable, one for its own.
 [[nodiscard]] double products_in_full(const state::Layout& layout);
 
 }  // namespace spillway::plan

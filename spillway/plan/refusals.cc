@@ -17,22 +17,22 @@ bool is_dram(const Budget& budget) {
 }
 
 /// MiB of the first tier, which is what settings can enlarge for sure: what comes and goes lies there.
-Bytes least_first_node(const Problem& problem, const Room& room, const Residency& least, const Lookahead& lookahead,
+Bytes least_first_node(const Problem& problem, const Room& room, const Placement& least, const Lookahead& lookahead,
                        Bytes enough) {
-  const auto ways = dealings(problem.rates, room.nodes.size(), problem.budget.has_path());
+  const auto ways = distribution_policies(problem.rates, room.nodes.size(), problem.budget.has_path());
   return enough - bisect(enough - std::min(enough, room.nodes[0] / MiB), [&](Bytes less) {
            auto other = room;
            other.nodes[0] = (enough - less) * MiB;
            if (is_dram(problem.budget)) other.arena += std::max(other.nodes[0], room.nodes[0]) - room.nodes[0];
            Trial trial(problem, std::move(other));
-           return std::ranges::any_of(ways, [&](const Dealing& way) {
-             trial.deal_by(&way);
+           return std::ranges::any_of(ways, [&](const DistributionPolicy& way) {
+             trial.distribute_by(&way);
              return trial.lay_out(least, lookahead);
            });
          });
 }
 
-[[noreturn]] void refuse_nodes(const Problem& problem, const Room& room, const Residency& least,
+[[noreturn]] void refuse_nodes(const Problem& problem, const Room& room, const Placement& least,
                                const Lookahead& lookahead, Bytes padding) {
   const auto& nodes = problem.budget.nodes;
   std::string there;

@@ -30,7 +30,7 @@ void check_updates(const Budget& budget) {
 }
 
 void check_learning(const state::Layout& layout) {
-  if (layout.learning_parameters() > 0) return;
+  if (layout.trainable_parameters() > 0) return;
   throw Error(ErrorCode::bad_input, "all tensors of the model are frozen, so there is nothing to train");
 }
 

@@ -8,7 +8,7 @@
 namespace spillway::plan {
 namespace {
 
-/// Of each path's capacity, what data may take.
+/// What data may take of each path's capacity.
 std::vector<Bytes> data_capacities(const Budget& budget, Bytes overhead) {
   std::vector<Bytes> out;
   for (const auto& path : budget.paths) {
@@ -25,8 +25,8 @@ std::vector<Bytes> data_capacities(const Budget& budget, Bytes overhead) {
   }
   auto message = text("does not fit on storage: the plan needs ", human(need.bytes() + budget.paths.size() * overhead),
                       " there, and there is ", there);
-  const auto durable = need.classes.find("durability");
-  if (durable != need.classes.end() && durable->second > 0) {
+  const auto durable = need.breakdown.find("durability");
+  if (durable != need.breakdown.end() && durable->second > 0) {
     message += text(". ", human(durable->second), " of it make it durable (--durability ", name_of(durability));
     if (budget.checkpoints > 0) {
       message += text("; ", budget.checkpoints, budget.checkpoints == 1 ? " checkpoint is" : " checkpoints are",
@@ -39,11 +39,11 @@ std::vector<Bytes> data_capacities(const Budget& budget, Bytes overhead) {
   throw Error(ErrorCode::does_not_fit, message + "or with more DRAM (--dram_budget) and --placement auto");
 }
 
-/// Paths, those that are not far first.
+/// Paths, those that are not remote first.
 std::vector<std::size_t> near_first(const Budget& budget) {
   std::vector<std::size_t> out(budget.paths.size());
   std::iota(out.begin(), out.end(), std::size_t{0});
-  std::ranges::stable_partition(out, [&](std::size_t p) { return !budget.paths[p].far; });
+  std::ranges::stable_partition(out, [&](std::size_t p) { return !budget.paths[p].remote; });
   return out;
 }
 
@@ -78,7 +78,7 @@ std::vector<Bytes> reserve(const Budget& budget, const Rates& rates, Durability 
   const auto capacity = std::accumulate(capacities.begin(), capacities.end(), Bytes{0});
   if (need.bytes() > capacity) {
     const auto less = std::min(need.bytes() - capacity, need.spare - need.least_spare);
-    if (less > 0) need.classes["durability"] -= less;
+    if (less > 0) need.breakdown["durability"] -= less;
     need.spare -= less;
   }
   if (need.bytes() > capacity) refuse(budget, durability, overhead, need);

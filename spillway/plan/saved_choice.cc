@@ -16,7 +16,7 @@ namespace {
 
 /// Numbers that are tried between the fastest and the next larger one.
 constexpr int kBetween = 2;
-/// Of a step: what moves for so much of it leaves nothing to save.
+/// The share of a step: where transfers take so much of it, there is nothing left to save.
 constexpr double kBound = 0.98;
 
 double step_seconds(const Plan& plan) {
@@ -25,8 +25,8 @@ double step_seconds(const Plan& plan) {
 
 /// Bytes on paths of all that does not spill.
 Bytes placed_on_paths(const Plan& plan) {
-  const auto spilled = plan.path_classes.find(traits(ObjectKind::saved).name);
-  return plan.path_bytes - (spilled == plan.path_classes.end() ? 0 : spilled->second);
+  const auto spilled = plan.path_breakdown.find(traits(ObjectKind::saved).name);
+  return plan.path_bytes - (spilled == plan.path_breakdown.end() ? 0 : spilled->second);
 }
 
 /// Plans that were made, of which the fastest is kept.
@@ -53,7 +53,7 @@ class TriedLayers {
   [[nodiscard]] const Plan& fastest() const { return best_ ? *best_ : none_; }
   /// Whether the fastest has all else where it is when no layer keeps.
   [[nodiscard]] bool costs_nothing() const {
-    return fastest().residency == none_.residency && fastest().arena == none_.arena;
+    return fastest().placement == none_.placement && fastest().arena == none_.arena;
   }
   /// The least number beyond that of the fastest that was tried; none: its own.
   [[nodiscard]] std::size_t next() const {
@@ -217,7 +217,7 @@ std::optional<Plan> where_it_fits(const PlanSaving& plan, SavedLayers layers) {
   }
 }
 
-/// As many keep, or spill, as were asked.
+/// Has as many keep, or spill, as were asked.
 Plan asked_saving(const Problem& problem, const PlanSaving& plan, std::size_t layers) {
   const auto& budget = problem.budget;
   const auto homes = layers > 0 ? homes_of_spilled(budget) : std::vector<std::uint16_t>{};

@@ -13,7 +13,7 @@ constexpr Bytes kFileSystemShare = 64;  ///< one part of so many is what a file 
 
 Bytes adapter_bytes(const state::Layout& layout) {
   Bytes out = 0;
-  for (const auto& chunk : layout.chunks()) out += has_state(chunk.learning) ? chunk.values() * sizeof(float) : 0;
+  for (const auto& chunk : layout.chunks()) out += has_state(chunk.training) ? chunk.values() * sizeof(float) : 0;
   return out;
 }
 
@@ -21,7 +21,7 @@ Bytes adapter_bytes(const state::Layout& layout) {
 Bytes weights_of(const Description& description, const state::Layout& layout, bool trainable) {
   Bytes out = 0;
   for (const auto& chunk : layout.chunks()) {
-    if (!trainable || has_state(chunk.learning)) out += weight_bytes(description.rule(), chunk);
+    if (!trainable || has_state(chunk.training)) out += weight_bytes(description.rule(), chunk);
   }
   return out;
 }
@@ -35,8 +35,8 @@ Bytes states_of(const Description& description, const state::Layout& layout) {
 /// The peak over all checkpoints that will be written, in the order in which they come and go.
 class Course {
  public:
-  Course(const Saving& saving, SavingNeed& out, Bytes passing)
-      : saving_(saving), out_(out), passing_(passing), kept_(saving.there.begin(), saving.there.end()) {}
+  Course(const Saving& saving, SavingNeed& out, Bytes transient)
+      : saving_(saving), out_(out), transient_(transient), kept_(saving.there.begin(), saving.there.end()) {}
 
   void run() {
     now_ = -static_cast<std::int64_t>(saving_.freed);
@@ -57,7 +57,7 @@ class Course {
     kept_.push_back(out_.checkpoint);
     out_.at_once = std::max(out_.at_once, static_cast<std::uint32_t>(kept_.size()));
     now_ += signed_of(out_.checkpoint);
-    note(now_ + signed_of(passing_));
+    note(now_ + signed_of(transient_));
     while (saving_.limit && kept_.size() > std::max(1U, *saving_.limit)) {
       now_ -= signed_of(kept_.front());
       kept_.pop_front();
@@ -66,7 +66,7 @@ class Course {
 
   const Saving& saving_;
   SavingNeed& out_;
-  const Bytes passing_;  ///< beside a checkpoint while it is written
+  const Bytes transient_;  ///< beside a checkpoint while it is written
   std::deque<Bytes> kept_;
   std::int64_t now_ = 0;  ///< bytes that the file system has lost so far
 };

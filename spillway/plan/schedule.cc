@@ -13,19 +13,19 @@ Range chunks_of(const state::Layout& layout, const Pass& pass) {
   return {first + pass.slice, 1};
 }
 
-void set_nodes(Schedule& schedule, const Residency& residency) {
-  schedule.node = residency.nodes();
+void set_nodes(Schedule& schedule, const Placement& placement) {
+  schedule.node = placement.nodes();
   for (Index c = 0; c < schedule.update_task.size(); ++c) {
     if (schedule.update_task[c] == kNone) continue;
-    const auto unit = residency[c].update_unit();
+    const auto unit = placement[c].update_unit();
     schedule.tasks[schedule.update_task[c]].unit = unit;
     if (schedule.early[c].task != kNone) schedule.tasks[schedule.early[c].task].unit = unit;
   }
 }
 
-Schedule make_schedule(const Description& description, const state::Layout& layout, const Residency& residency,
+Schedule make_schedule(const Description& description, const state::Layout& layout, const Placement& placement,
                        const Lookahead& lookahead, const Redo& redo, const SavedPlacement& saved) {
-  step::StepGraph graph(description, layout, residency, lookahead, redo, saved);
+  step::StepGraph graph(description, layout, placement, lookahead, redo, saved);
   step::add_block_passes(graph);
   step::add_updates(graph);
   step::add_boundaries(graph);
@@ -34,7 +34,7 @@ Schedule make_schedule(const Description& description, const state::Layout& layo
   step::add_head(graph);
   step::add_backward(graph);
   step::add_converted(graph);
-  if (residency.device) {
+  if (placement.device) {
     step::add_device_weights(graph);
     step::add_device_snapshots(graph);
     step::add_device_boundaries(graph);

@@ -1,4 +1,5 @@
-// A step as data: tasks with lanes, dependencies, bytes and deadlines, and buffers with lifetimes.
+// A schedule is one training step as data: tasks with lanes, dependencies, bytes and deadlines, and buffers with
+// lifetimes.
 //
 // One template describes every step. It starts with the updates left over from the step before (deferred, in the order
 // the forward pass needs the chunks), runs forward, head and backward, and ends with the first reads of the next step's
@@ -8,7 +9,7 @@
 // in place and keep their dependencies. `simulate` and the executor read the same template.
 //
 // What is frozen takes no part in any of that: its weights are read for the forward pass and again for the backward
-// pass, and never written. Layers below the lowest one that learns have no backward pass.
+// pass, and never written. Layers below the lowest one that is trainable have no backward pass.
 //
 // Positions: the template is a sequence of events, one per chunk, where its update belongs (its slot), and one per
 // pass. A buffer lives from one position to another; one that is filled near the end of a step for the start of the
@@ -22,7 +23,7 @@
 
 #include "spillway/plan/description.h"
 #include "spillway/plan/kinds.h"
-#include "spillway/plan/residency.h"
+#include "spillway/plan/placement.h"
 
 namespace spillway::plan {
 
@@ -84,9 +85,9 @@ struct Task {
 
   [[nodiscard]] bool moves(ObjectKind kind) const noexcept { return op == Op::transfer && what.kind == kind; }
   [[nodiscard]] bool moves(Lane by, ObjectKind kind) const noexcept { return lane == by && moves(kind); }
-  /// Of a transfer between memory and a path: the end that is in memory.
+  /// The end in memory of a transfer between memory and a path.
   [[nodiscard]] const Place& memory() const noexcept { return to.any() ? to : from; }
-  /// Of a copy between the host and a device.
+  /// The end on the host of a copy between the host and a device.
   [[nodiscard]] const Place& on_host() const noexcept { return traits(lane).fetches ? from : to; }
   [[nodiscard]] const Place& on_device() const noexcept { return traits(lane).fetches ? to : from; }
 };
@@ -143,7 +144,7 @@ struct Lookahead {
   std::uint32_t grad_write = 1;   ///< gradient buffers kept this many passes
   std::uint32_t head = 1;         ///< slices of the head read this many passes before
   std::uint32_t device = 1;       ///< copies to and from a device run this many passes before and after
-  Bytes join = kGoodCopy;         ///< neighbours of a block are copied together until a copy has this many bytes
+  Bytes coalesce_to = kGoodCopy;  ///< neighbours of a block are copied together until a copy has this many bytes
 };
 
 /// What a step writes so that it is durable (docs/decisions/0001-durable-storage.md).
@@ -176,7 +177,7 @@ struct Schedule {
   std::vector<Index> resident_slice;   ///< by chunk (tables): buffer; kNone otherwise
   std::vector<Index> resident_state;   ///< by chunk: buffer; kNone otherwise
   /// By chunk: where its groups are around an update; of what does not learn a weight that stays alone, else nothing.
-  /// Of what a device updates and has its master on the host: the places on the host.
+  /// The places on the host of what a device updates and has its master on the host.
   std::vector<GroupPlaces> groups;
   /// By chunk: places on a device where such a chunk is updated; empty: there is none, or no weight: it is not one.
   std::vector<GroupPlaces> device_groups = {};
@@ -185,7 +186,8 @@ struct Schedule {
         embedding_gradient = kNone;  ///< with a device: where the embedding's passes, on the host, find both
   Index converted = kNone;  ///< buffer for the copy that each pass multiplies by (conversion.h); kNone: none has one
   Index row_sums = kNone,
-        rows = kNone;  ///< buffers of an embedding that learns: fp32 gradient of the step's rows; rounded, pending
+        rows =
+            kNone;  ///< buffers of an embedding that is trainable: fp32 gradient of the step's rows; rounded, pending
   std::vector<std::uint32_t> snapshot_every,
       snapshot_turn;                         ///< by chunk: as Task's, of its snapshots; every 0: no snapshot
   std::vector<Early> early;                  ///< by chunk
@@ -230,26 +232,26 @@ struct Schedule {
 [[nodiscard]] std::vector<bool> idle_priority(const Schedule& schedule);
 
 /// Bytes before the first of `count` rounded rows in the rows buffer: their count and their ids (int64).
-[[nodiscard]] constexpr Bytes rows_header(std::uint64_t count) noexcept {
+[[nodiscard]] constexpr Bytes sparse_header(std::uint64_t count) noexcept {
   return round_up((count + 1) * sizeof(std::int64_t), 64);
 }
 /// The buffer for so many rows of a table.
-[[nodiscard]] constexpr Bytes rows_bytes(std::uint64_t count, std::uint64_t columns, Bytes element) noexcept {
-  return round_up(rows_header(count) + count * columns * element, 4096);
+[[nodiscard]] constexpr Bytes sparse_bytes(std::uint64_t count, std::uint64_t columns, Bytes element) noexcept {
+  return round_up(sparse_header(count) + count * columns * element, 4096);
 }
 /// It is written in parts of at most this, each a gradient of its own.
-inline constexpr Bytes kRowsPart = 64 * MiB;
+inline constexpr Bytes kSparsePart = 64 * MiB;
 
 /// The chunks that a pass reads.
 [[nodiscard]] Range chunks_of(const state::Layout& layout, const Pass& pass);
 
 /// Says on which node what stays of each chunk lies, and so which lane updates it. make_schedule()
 /// has done so already.
-void set_nodes(Schedule& schedule, const Residency& residency);
+void set_nodes(Schedule& schedule, const Placement& placement);
 
 /// Pure.
 [[nodiscard]] Schedule make_schedule(const Description& description, const state::Layout& layout,
-                                     const Residency& residency, const Lookahead& lookahead, const Redo& redo = {},
+                                     const Placement& placement, const Lookahead& lookahead, const Redo& redo = {},
                                      const SavedPlacement& saved = {});
 
 }  // namespace spillway::plan

@@ -11,23 +11,24 @@
 namespace spillway::plan {
 namespace {
 
-/// Of lookahead, in the order in which they are tried.
+/// The levels of lookahead, in the order in which they are tried.
 constexpr std::array<std::uint32_t, 5> kLevels{4, 3, 2, 1, 0};
 
 DeviceSchedule device_schedule(const Problem& problem) {
-  return [problem](const Residency& stays, std::uint32_t ahead) {
-    return problem.schedule(least_residency(problem, stays), {.device = ahead, .join = problem.budget.device->join});
+  return [problem](const Placement& stays, std::uint32_t ahead) {
+    return problem.schedule(least_placement(problem, stays),
+                            {.device = ahead, .coalesce_to = problem.budget.device->coalesce_to});
   };
 }
 
 struct Choice {
-  Residency residency = {};
+  Placement placement = {};
   std::uint32_t level = 0;
   double seconds = 0;
   Bytes moved = 0;
-  const Dealing* dealing = nullptr;
+  const DistributionPolicy* policy = nullptr;
 
-  [[nodiscard]] bool any() const noexcept { return !residency.chunks.empty(); }
+  [[nodiscard]] bool any() const noexcept { return !placement.chunks.empty(); }
   [[nodiscard]] bool better_than(const Choice& other) const noexcept {
     return seconds != other.seconds ? seconds < other.seconds : moved < other.moved;
   }
@@ -37,16 +38,17 @@ class Search {
  public:
   Search(const Problem& problem, const Units& units, const Room& room, std::uint32_t device_ahead)
       : problem_(problem), units_(units), device_ahead_(device_ahead), trial_(problem, room) {
-    if (room.has_nodes()) dealings_ = dealings(problem.rates, room.nodes.size(), problem.budget.has_path());
+    if (room.has_nodes())
+      policies_ = distribution_policies(problem.rates, room.nodes.size(), problem.budget.has_path());
   }
 
   std::optional<Found> run() {
-    auto best = best_dealing();
+    auto best = best_policy();
     if (!best.any()) return std::nullopt;
     Found out;
-    trial_.deal_by(best.dealing);
-    lay_out(best.residency, best.level);
-    out.early_saves = choose_early(problem_, trial_, best.residency, at(best.level));
+    trial_.distribute_by(best.policy);
+    lay_out(best.placement, best.level);
+    out.early_saves = choose_early(problem_, trial_, best.placement, at(best.level));
     lengthen(best);
     out.ample = trial_.ample();
     out.laid_out = trial_.take();
@@ -55,15 +57,15 @@ class Search {
 
  private:
   [[nodiscard]] Lookahead at(std::uint32_t level) const { return lookahead_at(problem_, level, device_ahead_); }
-  bool lay_out(const Residency& residency, std::uint32_t level) { return trial_.lay_out(residency, at(level)); }
+  bool lay_out(const Placement& placement, std::uint32_t level) { return trial_.lay_out(placement, at(level)); }
 
-  Choice best_dealing() {
-    std::vector<const Dealing*> ways;
-    for (const auto& dealing : dealings_) ways.push_back(&dealing);
+  Choice best_policy() {
+    std::vector<const DistributionPolicy*> ways;
+    for (const auto& policy : policies_) ways.push_back(&policy);
     if (ways.empty()) ways.push_back(nullptr);
     Choice best;
     for (const auto* way : ways) {
-      trial_.deal_by(way);
+      trial_.distribute_by(way);
       auto now = fastest();
       if (!now.any()) continue;
       if (!best.any() || now.seconds < kWorthIt * best.seconds) best = std::move(now);
@@ -79,9 +81,9 @@ class Search {
       if (!kept) continue;
       guess = *kept;
       const auto& last = trial_.last();
-      const bool all = *kept == units_.free(), only = all && !best.any() && dealings_.empty();
-      Choice now{last.residency, level, only ? 0 : trial_.step_seconds(), traffic_of(last.schedule).on_paths(),
-                 trial_.dealing()};
+      const bool all = *kept == units_.free(), only = all && !best.any() && policies_.empty();
+      Choice now{last.placement, level, only ? 0 : trial_.step_seconds(), traffic_of(last.schedule).on_paths(),
+                 trial_.policy()};
       if (!best.any() || now.better_than(best)) best = std::move(now);
       if (all) break;  // less lookahead can keep no more, and lengthen() makes the same of it
     }
@@ -101,7 +103,7 @@ class Search {
     const auto chunks = problem_.layout.chunks().size();
     const auto most = chunks > best.level ? chunks - best.level : 0;
     const auto fits = [&](std::size_t more) {
-      return lay_out(best.residency, best.level + static_cast<std::uint32_t>(more));
+      return lay_out(best.placement, best.level + static_cast<std::uint32_t>(more));
     };
     if (most > 0 && !fits(most)) bisect(most, fits);
   }
@@ -109,7 +111,7 @@ class Search {
   const Problem problem_;
   const Units& units_;
   const std::uint32_t device_ahead_;
-  std::vector<Dealing> dealings_;
+  std::vector<DistributionPolicy> policies_;
   Trial trial_;
 };
 
@@ -119,7 +121,7 @@ bool exceeds_memory(const Problem& problem) {
   const auto& device = *problem.budget.device;
   Bytes bytes = 0;
   for (const auto& chunk : problem.layout.chunks()) {
-    bytes += weight_bytes(rule, chunk) + (has_state(chunk.learning) ? state_bytes(rule, chunk) : 0);
+    bytes += weight_bytes(rule, chunk) + (has_state(chunk.training) ? state_bytes(rule, chunk) : 0);
   }
   return bytes > room_of(problem, 0).arena + (device.in_dram ? 0 : device.capacity);
 }
@@ -138,7 +140,7 @@ Lookahead lookahead_at(const Problem& problem, std::uint32_t level, std::uint32_
   }
   const auto& budget = problem.budget;
   out.device = device_ahead;
-  if (budget.device) out.join = budget.device->join;
+  if (budget.device) out.coalesce_to = budget.device->coalesce_to;
   if (budget.window > 0) out.backward = static_cast<std::uint32_t>(budget.window);
   const auto most = static_cast<std::uint32_t>(problem.layout.chunks().size());
   out.state_read = std::min(out.state_read, most);
@@ -153,8 +155,8 @@ std::size_t share_of(const std::optional<double>& share, std::size_t all) noexce
 UpdatedThere asked_updates(const Problem& problem) {
   const auto& device = *problem.budget.device;
   const auto most = DeviceChoice(problem.description, problem.layout, problem.budget).may_live();
-  const auto living = share_of(device.state, most);
-  return {living, share_of(device.passing, most - living)};
+  const auto device_resident = share_of(device.state, most);
+  return {device_resident, share_of(device.device_updated, most - device_resident)};
 }
 
 DeviceChoice choose_device(const Problem& problem, std::optional<UpdatedThere> there, Bytes spare) {
@@ -163,13 +165,14 @@ DeviceChoice choose_device(const Problem& problem, std::optional<UpdatedThere> t
   return out;
 }
 
-std::size_t most_living(const Problem& problem) {
-  return DeviceChoice(problem.description, problem.layout, problem.budget).most_living(device_schedule(problem));
+std::size_t most_device_resident(const Problem& problem) {
+  return DeviceChoice(problem.description, problem.layout, problem.budget)
+      .most_device_resident(device_schedule(problem));
 }
 
 Bytes smallest_arena(const Problem& problem) {
   const auto device = choose_device(problem);
-  const Units units(problem, device.residency());
+  const Units units(problem, device.placement());
   auto schedule = problem.schedule(units.with(0), lookahead_at(problem, 0, device.ahead()));
   return arena_of(problem, schedule);
 }

@@ -19,7 +19,7 @@ namespace spillway::plan {
 [[nodiscard]] DeviceChoice choose_device(const Problem& problem, std::optional<UpdatedThere> there = {},
                                          Bytes spare = 0);
 /// Blocks that have room to live on that device.
-[[nodiscard]] std::size_t most_living(const Problem& problem);
+[[nodiscard]] std::size_t most_device_resident(const Problem& problem);
 /// A share of so many; none: 0.
 [[nodiscard]] std::size_t share_of(const std::optional<double>& share, std::size_t all) noexcept;
 /// Blocks that the budget asks to live there and to pass.
@@ -40,8 +40,8 @@ struct Found {
 };
 
 /// For each lookahead the most that can stay; of these the fastest, and of equals the one that moves least. With
-/// several NUMA nodes the fastest way to deal what stays to them, of which a later one is worth it from a percent on.
-/// Early updates are added then, and what is left lengthens the lookahead. None when nothing fits.
+/// several NUMA nodes the fastest way to distribute what stays to them, of which a later one is worth it from a percent
+/// on. Early updates are added then, and what is left lengthens the lookahead. None when nothing fits.
 [[nodiscard]] std::optional<Found> search(const Problem& problem, const Units& units, const Room& room,
                                           std::uint32_t device_ahead);
 

@@ -16,7 +16,7 @@ namespace {
 
 /// An early update copies what it changes first: 24 bytes of traffic beside the 26 of an `exact` one.
 constexpr double kEarlyWork = 2;
-/// Of a core, for what has none left by the figures.
+/// The share of a core that is given to what has none left by the figures.
 constexpr double kLeastShare = 0.05;
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
@@ -181,7 +181,7 @@ class Machine {
     return static_cast<double>(kHandedOver) * paths / (both ? 2 : 1);
   }
 
-  /// Of a node: nothing when it is not its turn.
+  /// The work of a node: nothing when it is not its turn.
   [[nodiscard]] double work(std::size_t n) const {
     const auto& task = schedule_.tasks[n % tasks_];
     return (n / tasks_) % task.every == task.turn ? work_[n % tasks_] : 0;
@@ -273,7 +273,7 @@ class Machine {
     return unit < rates_.nodes.size() ? rates_.nodes[unit] : kUnknown;
   }
 
-  /// Of the lanes that are updating.
+  /// The threads of the lanes that are updating.
   [[nodiscard]] double update_threads() const {
     double out = 0;
     for (std::size_t unit = 0; unit < updates_; ++unit) {
@@ -406,8 +406,8 @@ double pass_seconds(const Schedule& schedule, const state::Layout& layout, const
     last = b;
     ++layers;
   }
-  const bool tail = rates.tail_forward > 0 && it.block == last;
-  if (rates.tail_forward > 0 && layers > 1) {
+  const bool tail = rates.last_forward > 0 && it.block == last;
+  if (rates.last_forward > 0 && layers > 1) {
     average -= static_cast<double>(layout.blocks()[last].elements);
     --layers;
   }
@@ -416,11 +416,11 @@ double pass_seconds(const Schedule& schedule, const state::Layout& layout, const
   const bool keeps = it.saved != Saved::recompute;
   switch (it.kind) {
     case PassKind::forward:
-      return tail ? rates.tail_forward
+      return tail ? rates.last_forward
                   : (keeps ? rates.kept_forward : rates.forward) * size / average + copy_of_saved(schedule, it, rates);
     case PassKind::backward:
       return tail
-                 ? rates.tail_backward
+                 ? rates.last_backward
                  : (keeps ? rates.kept_backward : rates.backward) * size / average + copy_of_saved(schedule, it, rates);
     case PassKind::head_loss:
       return rates.head_loss;

@@ -1,4 +1,4 @@
-// The schedule against a profile: when every task of a steady step starts and ends.
+// Plays a schedule against a profile: when every task of a steady step starts and ends.
 #pragma once
 
 #include <string>

@@ -10,11 +10,11 @@ constexpr Bytes kSpareShare = 4;
 
 class Count {
  public:
-  Count(const Description& description, const state::Layout& layout, const Residency& residency, Durability durability,
+  Count(const Description& description, const state::Layout& layout, const Placement& placement, Durability durability,
         Bytes piece)
       : description_(description),
         layout_(layout),
-        residency_(residency),
+        placement_(placement),
         durability_(durability),
         piece_(piece),
         rule_(description.rule()),
@@ -29,20 +29,20 @@ class Count {
       out_.spare = std::max(snapshots_per_step_ / kSpareShare, 4 * largest_snapshot_);
       out_.least_spare = 3 * largest_snapshot_;
     }
-    out_.classes["durability"] += durable_ + checkpoints * snapshots_ + out_.spare;
+    out_.breakdown["durability"] += durable_ + checkpoints * snapshots_ + out_.spare;
     return std::move(out_);
   }
 
  private:
-  void add(const char* name, Bytes bytes) { out_.classes[name] += bytes; }
+  void add(const char* name, Bytes bytes) { out_.breakdown[name] += bytes; }
   [[nodiscard]] Bytes whole(Bytes bytes) const { return round_up(bytes, piece_); }
 
   void add_chunk(Index c) {
     const auto& chunk = layout_.chunks()[c];
     const auto weight = whole(weight_bytes(rule_, chunk)), state = whole(state_bytes(rule_, chunk));
-    const bool keeps_weight = residency_[c].weight.in_memory(), keeps_state = residency_[c].state.in_memory();
+    const bool keeps_weight = placement_[c].weight.in_memory(), keeps_state = placement_[c].state.in_memory();
     if (!keeps_weight) add("weight", weight);
-    if (!state::learns(chunk.learning)) {  // its one snapshot, which every checkpoint shares
+    if (!state::is_trainable(chunk.training)) {  // its one snapshot, which every checkpoint shares
       if (keeps_weight) durable_ += weight;
       return;
     }
@@ -58,24 +58,24 @@ class Count {
 
   void add_gradient(Index c, Bytes bytes) {
     if (!has_dense_grad(description_, layout_, c)) return;
-    const bool on_path = !residency_[c].gradient.in_memory();
+    const bool on_path = !placement_[c].gradient.in_memory();
     if (on_path) add("grad", bytes);
     if (durability_ != Durability::step) return;
-    const Bytes versions = residency_[c].state.in_memory() ? kSnapshotPeriod + 2 : 2;
+    const Bytes versions = placement_[c].state.in_memory() ? kSnapshotPeriod + 2 : 2;
     durable_ += (versions - (on_path ? 1 : 0)) * bytes;
   }
 
   void add_rows() {
     for (const auto& block : layout_.blocks()) {
-      if (block.role != state::BlockRole::embedding || block.learning_chunks == 0) continue;
+      if (block.role != state::BlockRole::embedding || block.trainable_chunks == 0) continue;
       const auto rows = std::min(block.rows, description_.tokens);
-      durable_ += (kSnapshotPeriod + 2) * whole(rows_bytes(rows, block.columns, bytes_.grad));
+      durable_ += (kSnapshotPeriod + 2) * whole(sparse_bytes(rows, block.columns, bytes_.grad));
     }
   }
 
   const Description& description_;
   const state::Layout& layout_;
-  const Residency& residency_;
+  const Placement& placement_;
   const Durability durability_;
   const Bytes piece_;
   const state::UpdateRule rule_;
@@ -86,10 +86,10 @@ class Count {
 
 }  // namespace
 
-StorageNeed storage_need(const Description& description, const state::Layout& layout, const Residency& residency,
+StorageNeed storage_need(const Description& description, const state::Layout& layout, const Placement& placement,
                          const std::vector<Activation>& activations, Durability durability, std::uint32_t checkpoints,
                          Bytes piece) {
-  return Count(description, layout, residency, durability, piece).run(activations, checkpoints);
+  return Count(description, layout, placement, durability, piece).run(activations, checkpoints);
 }
 
 }  // namespace spillway::plan

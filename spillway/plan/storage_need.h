@@ -15,22 +15,22 @@ inline constexpr std::uint32_t kSnapshotPeriod = 8;
 
 /// Bytes by class; each object is rounded up to whole pieces.
 struct StorageNeed {
-  std::map<std::string, Bytes> classes;
+  std::map<std::string, Bytes> breakdown;
   Bytes spare =
       0;  ///< part of class "durability": snapshots that wait for a flush. Fewer bytes mean more flushes, down to
   Bytes least_spare = 0;  ///< this
 
   [[nodiscard]] Bytes bytes() const noexcept {
     Bytes sum = 0;
-    for (const auto& [name, bytes] : classes) sum += bytes;
+    for (const auto& [name, bytes] : breakdown) sum += bytes;
     return sum;
   }
 };
 
-/// What `residency` leaves to the paths, the `activations` of a schedule, and what `durability` and `checkpoints`
+/// What `placement` leaves to the paths, the `activations` of a schedule, and what `durability` and `checkpoints`
 /// (pinned at once) add: class "durability", records and superblocks not counted.
 [[nodiscard]] StorageNeed storage_need(const Description& description, const state::Layout& layout,
-                                       const Residency& residency, const std::vector<Activation>& activations,
+                                       const Placement& placement, const std::vector<Activation>& activations,
                                        Durability durability, std::uint32_t checkpoints, Bytes piece = 1 * MiB);
 
 }  // namespace spillway::plan

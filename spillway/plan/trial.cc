@@ -18,20 +18,20 @@ Bytes arena_of(const Problem& problem, Schedule& schedule) {
   return std::max(laid_out, resident_bytes(schedule) + scratch);
 }
 
-bool Trial::lay_out(const Residency& residency, const Lookahead& lookahead) {
-  const bool done = has_room(residency, lookahead);
+bool Trial::lay_out(const Placement& placement, const Lookahead& lookahead) {
+  const bool done = has_room(placement, lookahead);
   ample_ = ample_ && done;
   return done;
 }
 
-bool Trial::has_room(const Residency& residency, const Lookahead& lookahead) {
-  auto schedule = problem_.schedule(residency, lookahead);
+bool Trial::has_room(const Placement& placement, const Lookahead& lookahead) {
+  auto schedule = problem_.schedule(placement, lookahead);
   asked_ = live_peak(schedule);
   if (asked_ > room_.arena) return false;
-  LaidOut out{.residency = residency, .lookahead = lookahead, .arena = arena_of(problem_, schedule)};
+  LaidOut out{.placement = placement, .lookahead = lookahead, .arena = arena_of(problem_, schedule)};
   asked_ = out.arena;
   if (out.arena > room_.arena) return false;
-  if (dealing_ != nullptr && !place_on(schedule, out.arena, out)) return false;
+  if (policy_ != nullptr && !place_on(schedule, out.arena, out)) return false;
   if (problem_.budget.device) {
     out.device_workspace =
         device_workspace(problem_.layout, problem_.description.tied_head, problem_.description.tokens);
@@ -42,7 +42,7 @@ bool Trial::has_room(const Residency& residency, const Lookahead& lookahead) {
   return true;
 }
 
-/// Deals what stays to the nodes and lays it out so; false when a node or the budget is too small.
+/// Distributes what stays to the nodes and lays it out so; false when a node or the budget is too small.
 bool Trial::place_on(Schedule& schedule, Bytes arena, LaidOut& out) const {
   const auto padding = node_padding(room_.nodes.size(), problem_.layout, problem_.weight_element());
   auto free = room_.nodes;
@@ -56,11 +56,11 @@ bool Trial::place_on(Schedule& schedule, Bytes arena, LaidOut& out) const {
     if (node >= free.size() || free[node] < bytes) return false;
     take(free[node], bytes);
   }
-  const auto node = deal(problem_.description, problem_.layout, out.residency, problem_.rates, *dealing_,
-                         std::move(free), problem_.budget.streams_weights);
+  const auto node = distribute(problem_.description, problem_.layout, out.placement, problem_.rates, *policy_,
+                               std::move(free), problem_.budget.streams_weights);
   if (!node) return false;
-  out.residency.set_nodes(*node);
-  set_nodes(schedule, out.residency);
+  out.placement.set_nodes(*node);
+  set_nodes(schedule, out.placement);
   out.regions = place_on_nodes(schedule, problem_.layout, arena);
   out.arena = out.regions.back().end;
   return out.arena <= room_.arena;

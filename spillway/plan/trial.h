@@ -13,7 +13,7 @@ namespace spillway::plan {
 
 /// A placement with its schedule and its arenas.
 struct LaidOut {
-  Residency residency = {};
+  Placement placement = {};
   Lookahead lookahead = {};
   Schedule schedule = {};                 ///< laid out
   Bytes arena = 0;                        ///< bytes of the DRAM arena
@@ -27,12 +27,13 @@ class Trial {
  public:
   Trial(const Problem& problem, Room room) : problem_(problem), room_(std::move(room)) {}
 
-  /// How what stays is dealt to NUMA nodes from now on; null, as at first: there is one node. It must outlive that.
-  void deal_by(const Dealing* dealing) noexcept { dealing_ = dealing; }
-  [[nodiscard]] const Dealing* dealing() const noexcept { return dealing_; }
+  /// How what stays is distributed to NUMA nodes from now on; null, as at first: there is one node. It must outlive
+  /// that.
+  void distribute_by(const DistributionPolicy* policy) noexcept { policy_ = policy; }
+  [[nodiscard]] const DistributionPolicy* policy() const noexcept { return policy_; }
 
   /// Lays a placement out; false when it has no room, and then what was laid out before stays.
-  bool lay_out(const Residency& residency, const Lookahead& lookahead);
+  bool lay_out(const Placement& placement, const Lookahead& lookahead);
   /// Whether everything that was tried had room.
   [[nodiscard]] bool ample() const noexcept { return ample_; }
 
@@ -46,12 +47,12 @@ class Trial {
   [[nodiscard]] const Room& room() const noexcept { return room_; }
 
  private:
-  bool has_room(const Residency& residency, const Lookahead& lookahead);
+  bool has_room(const Placement& placement, const Lookahead& lookahead);
   bool place_on(Schedule& schedule, Bytes arena, LaidOut& out) const;
 
   const Problem problem_;
   const Room room_;
-  const Dealing* dealing_ = nullptr;
+  const DistributionPolicy* policy_ = nullptr;
   bool ample_ = true;
   Bytes asked_ = 0;
   LaidOut last_;

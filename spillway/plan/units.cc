@@ -11,14 +11,14 @@ using state::BlockRole;
 
 /// Where the group's object of a chunk lives, or that boundary.
 template <class Residencies>
-auto& home_of(Residencies& residency, Group group, Index i) {
-  if (group == Group::activation) return residency.boundaries[i].home;
-  auto& chunk = residency.chunks[i];
+auto& home_of(Residencies& placement, Group group, Index i) {
+  if (group == Group::activation) return placement.boundaries[i].home;
+  auto& chunk = placement.chunks[i];
   return group == Group::weight ? chunk.weight : group == Group::grad ? chunk.gradient : chunk.state;
 }
 
-void keep(Residency& residency, const Unit& unit) {
-  for (auto i = unit.first; i < unit.first + unit.count; ++i) home_of(residency, unit.group, i).keep();
+void keep(Placement& placement, const Unit& unit) {
+  for (auto i = unit.first; i < unit.first + unit.count; ++i) home_of(placement, unit.group, i).keep();
 }
 
 std::array<Group, 4> groups(const Problem& problem) {
@@ -28,25 +28,25 @@ std::array<Group, 4> groups(const Problem& problem) {
 
 }  // namespace
 
-std::optional<double> asked_share(const Placement& placement, Group group) noexcept {
-  return group == Group::weight       ? placement.weight
-         : group == Group::activation ? placement.activation
-         : group == Group::grad       ? placement.grad
-                                      : placement.state;
+std::optional<double> asked_share(const PlacementShares& shares, Group group) noexcept {
+  return group == Group::weight       ? shares.weight
+         : group == Group::activation ? shares.activation
+         : group == Group::grad       ? shares.grad
+                                      : shares.state;
 }
 
-Residency least_residency(const Problem& problem, Residency device) {
+Placement least_placement(const Problem& problem, Placement device) {
   const auto& chunks = problem.layout.chunks();
   for (std::size_t c = 0; c < chunks.size(); ++c) {
-    if (!has_state(chunks[c].learning)) device.chunks[c].state.keep();
-    if (!has_gradient(chunks[c].learning)) device.chunks[c].gradient.keep();
+    if (!has_state(chunks[c].training)) device.chunks[c].state.keep();
+    if (!has_gradient(chunks[c].training)) device.chunks[c].gradient.keep();
   }
   for (Index i = 0; i < first_backward(problem.layout); ++i) device.boundaries[i].home.keep();
   return device;
 }
 
-Units::Units(const Problem& problem, Residency device)
-    : problem_(problem), fixed_(least_residency(problem, std::move(device))) {
+Units::Units(const Problem& problem, Placement device)
+    : problem_(problem), fixed_(least_placement(problem, std::move(device))) {
   for (const auto group : groups(problem)) list(group);
   fix();
 }
@@ -73,17 +73,17 @@ void Units::list_block(Group group, const state::Block& block) {
   if (group == Group::weight) {
     const auto bytes = block.elements * problem_.weight_element();
     units_.push_back({group, first, static_cast<Index>(block.chunks), bytes});
-  } else if (const auto learning = static_cast<Index>(block.learning_chunks); learning > 0) {
+  } else if (const auto trainable = static_cast<Index>(block.trainable_chunks); trainable > 0) {
     Bytes bytes = 0;
-    for (Index c = first; c < first + learning; ++c) bytes += bytes_of(group, c);
-    units_.push_back({group, first, learning, bytes});
+    for (Index c = first; c < first + trainable; ++c) bytes += bytes_of(group, c);
+    units_.push_back({group, first, trainable, bytes});
   }
 }
 
 void Units::list_chunk(Group group, Index chunk) {
   if (elsewhere(group, chunk)) return;
   if (group == Group::grad && !has_dense_grad(problem_.description, problem_.layout, chunk)) return;
-  if (group == Group::state && !has_state(problem_.layout.chunks()[chunk].learning)) return;
+  if (group == Group::state && !has_state(problem_.layout.chunks()[chunk].training)) return;
   units_.push_back({group, chunk, 1, bytes_of(group, chunk)});
 }
 
@@ -120,7 +120,7 @@ void Units::fix() {
   }
 }
 
-Residency Units::with(std::size_t free) const {
+Placement Units::with(std::size_t free) const {
   auto out = fixed_;
   for (std::size_t i = 0; i < free; ++i) keep(out, units_[free_[i]]);
   return out;
@@ -141,9 +141,9 @@ std::size_t Units::about(Bytes room) const {
   return out;
 }
 
-bool Units::all_stay(const Residency& residency) const {
+bool Units::all_stay(const Placement& placement) const {
   return std::ranges::all_of(units_,
-                             [&](const Unit& unit) { return home_of(residency, unit.group, unit.first).in_memory(); });
+                             [&](const Unit& unit) { return home_of(placement, unit.group, unit.first).in_memory(); });
 }
 
 }  // namespace spillway::plan

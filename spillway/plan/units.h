@@ -21,28 +21,28 @@ struct Unit {
 };
 
 /// The share of a group that the caller placed in DRAM; none: the planner decides.
-[[nodiscard]] std::optional<double> asked_share(const Placement& placement, Group group) noexcept;
+[[nodiscard]] std::optional<double> asked_share(const PlacementShares& shares, Group group) noexcept;
 
 /// The least that the host keeps beside `device`, what stays on a device: what there is none of.
-[[nodiscard]] Residency least_residency(const Problem& problem, Residency device);
+[[nodiscard]] Placement least_placement(const Problem& problem, Placement device);
 
-/// What can stay, beside what the caller fixed in Budget::placement; without a path everything is fixed to stay. Units
+/// What can stay, beside what the caller fixed in Budget::shares; without a path everything is fixed to stay. Units
 /// are listed by group, most traffic saved per byte first: weights, activations, gradients, states; a gradient that is
 /// logged is written wherever it stays, so then states come before gradients.
 class Units {
  public:
-  explicit Units(const Problem& problem) : Units(problem, Residency(problem.layout)) {}
+  explicit Units(const Problem& problem) : Units(problem, Placement(problem.layout)) {}
   /// Beside `device`, what stays on a device.
-  Units(const Problem& problem, Residency device);
+  Units(const Problem& problem, Placement device);
 
   [[nodiscard]] std::size_t free() const noexcept { return free_.size(); }  ///< units that the planner may keep
   /// What is fixed, and the first `free` of those that the planner may keep.
-  [[nodiscard]] Residency with(std::size_t free) const;
+  [[nodiscard]] Placement with(std::size_t free) const;
   /// Bytes of what is fixed and of the first so many; and about how many have room in so many bytes.
   [[nodiscard]] Bytes bytes(std::size_t free) const;
   [[nodiscard]] std::size_t about(Bytes room) const;
   /// Whether nothing of it lies on a path.
-  [[nodiscard]] bool all_stay(const Residency& residency) const;
+  [[nodiscard]] bool all_stay(const Placement& placement) const;
 
  private:
   void list(Group group);
@@ -53,7 +53,7 @@ class Units {
   [[nodiscard]] bool elsewhere(Group group, Index chunk) const;
 
   const Problem problem_;
-  Residency fixed_;
+  Placement fixed_;
   Bytes fixed_bytes_ = 0;
   std::vector<Unit> units_;
   std::vector<std::size_t> free_;  ///< indices into `units_`

@@ -15,7 +15,7 @@
 
 namespace spillway::plan {
 
-/// Of one step. Ranks without a micro-batch take no part.
+/// The ranks of one step. Those without a micro-batch take no part.
 class VirtualRanks {
  public:
   /// Both > 0.

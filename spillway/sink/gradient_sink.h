@@ -35,7 +35,7 @@ class HostUpdate {
   virtual void finish(const state::Chunk& chunk, const state::GroupPointers& groups) = 0;
 };
 
-/// The same as work of the device that weight, state and gradient are on: the bits of HostUpdate.
+/// The update as work of the device that weight, state and gradient are on: the bits of HostUpdate.
 class DeviceUpdate {
  public:
   virtual ~DeviceUpdate() = default;
@@ -45,8 +45,8 @@ class DeviceUpdate {
                    const state::GroupPointers& groups, const kernels::UpdateStep& step) = 0;
 };
 
-/// Of a run. Tensors are numbers in its layout; calls of one that is not reduced throw Error(bad_input). Calls are the
-/// caller's thread's, but for those of refits.
+/// The sink of a run. Tensors are numbers in its layout; calls of one that is not reduced throw Error(bad_input). Calls
+/// are the caller's thread's, but for those of refits.
 class GradientSink {
  public:
   virtual ~GradientSink() = default;
@@ -104,12 +104,12 @@ class GradientSink {
   /// Writes them behind the record in `fields`.
   virtual void end_refit(std::size_t tensor, std::byte* fields) = 0;
 
-  // Of the last step.
+  // These are told of the last step.
 
   /// The running estimate of what is missed, relative to the gradient; 0 before the first sample.
   [[nodiscard]] virtual double error(std::size_t tensor) const = 0;
   /// Times that the auxiliary fields were made so far.
-  [[nodiscard]] virtual std::uint64_t fits(std::size_t tensor) const = 0;
+  [[nodiscard]] virtual std::uint64_t refit_count(std::size_t tensor) const = 0;
 };
 
 }  // namespace spillway::sink

@@ -18,9 +18,9 @@ void check_range(const ChunkFields& chunk, std::uint64_t first, std::uint64_t co
     throw Error(ErrorCode::internal,
                 text(count, " elements at ", first, " of a chunk that has ", chunk.elements, " of them"));
   }
-  const bool rest =
+  const bool remainder =
       chunk.rounded || chunk.remainder != nullptr || chunk.master != nullptr || chunk.type == ComputeType::fp32;
-  if (chunk.weight == nullptr || !rest) {
+  if (chunk.weight == nullptr || !remainder) {
     throw Error(ErrorCode::internal, "masters of a chunk without its weight or remainder");
   }
 }
@@ -69,8 +69,8 @@ void from_packed(const ChunkFields& chunk, std::uint64_t first, std::span<float>
 }  // namespace
 
 ChunkFields chunk_fields(ComputeType type, std::uint64_t elements, std::byte* weight, std::byte* state,
-                         Learning learning) {
-  ChunkFields fields{.type = type, .elements = elements, .weight = weight, .rounded = learning == Learning::frozen};
+                         Training training) {
+  ChunkFields fields{.type = type, .elements = elements, .weight = weight, .rounded = training == Training::frozen};
   if (fields.rounded) return fields;
   if (state != nullptr && type == ComputeType::bf16) fields.remainder = reinterpret_cast<std::uint16_t*>(state);
   if (state != nullptr && type == ComputeType::fp16) fields.master = reinterpret_cast<float*>(state);

@@ -24,13 +24,13 @@ struct ChunkFields {
 /// The fields of a chunk of `elements` elements in memory: its weight group and its state group, aligned to 4 bytes,
 /// either null. A chunk that is frozen has no state group.
 [[nodiscard]] ChunkFields chunk_fields(ComputeType type, std::uint64_t elements, std::byte* weight, std::byte* state,
-                                       Learning learning = Learning::full);
+                                       Training training = Training::full);
 
-/// Of a chunk of a layout whose compute type is `type`.
+/// The fields of a chunk of a layout whose compute type is `type`.
 [[nodiscard]] inline ChunkFields chunk_fields(ComputeType type, const Chunk& chunk, std::byte* weight,
                                               std::byte* state) {
   auto out =
-      chunk_fields(chunk.form == Form::fp32 ? ComputeType::fp32 : type, chunk.values(), weight, state, chunk.learning);
+      chunk_fields(chunk.form == Form::fp32 ? ComputeType::fp32 : type, chunk.values(), weight, state, chunk.training);
   out.encoding = encoding_of(chunk.form, type);
   return out;
 }

@@ -1,4 +1,4 @@
-// In which type and form weights are stored: what a value takes of the bytes that move.
+// A form says in which type weights are stored, and so what a value takes of the bytes that move.
 //
 // Whatever moves, places or plans bytes counts elements of the run's type of weights and knows nothing of forms. A form
 // says how many of its values take the place of how many such elements.
@@ -74,7 +74,7 @@ struct Packing {
   return type == ComputeType::bf16 ? kernels::Encoding::bf16 : kernels::Encoding::fp16;
 }
 
-/// Of a form that form_in() gives for the type.
+/// The packing of a form that form_in() gives for the type.
 [[nodiscard]] constexpr Packing packing_of(Form form, ComputeType type) noexcept {
   if (form == Form::as_run) return {};
   const std::uint64_t group = is_packed(form) ? kernels::kPackedBlock : 1;

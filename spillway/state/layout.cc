@@ -23,7 +23,7 @@ std::uint64_t checked_elements(const TensorSpec& spec) {
 }
 
 optim::Reduced checked_reduction(const TensorSpec& spec, BlockRole role) {
-  if (spec.learning != Learning::reduced) return {};
+  if (spec.training != Training::reduced) return {};
   const auto refuse = [&](const std::string& why) {
     throw Error(ErrorCode::bad_input, text("tensor ", spec.name, " cannot learn in a ", spec.by->word, ": ", why));
   };
@@ -36,14 +36,14 @@ optim::Reduced checked_reduction(const TensorSpec& spec, BlockRole role) {
 }
 
 void check_form(const TensorSpec& spec, BlockRole role) {
-  if (!is_packed(spec.form) || (role == BlockRole::layer && !learns(spec.learning))) return;
+  if (!is_packed(spec.form) || (role == BlockRole::layer && !is_trainable(spec.training))) return;
   throw Error(ErrorCode::bad_input, text("tensor ", spec.name, " cannot be kept as ", word_of(spec.form),
                                          ": only what is frozen inside layers can"));
 }
 
 }  // namespace
 
-std::vector<std::int64_t> Tensor::core_shape() const {
+std::vector<std::int64_t> Tensor::gradient_shape() const {
   const auto rank = static_cast<std::int64_t>(reduced.rank);
   return rank > 0 ? std::vector{rank, rank} : spec.shape;
 }
@@ -91,34 +91,34 @@ Block& Layout::add_block(const BlockSpec& spec) {
     if (tensors_.back().reduced.any()) reduction_ = tensors_.back().reduced.by;
     tensors_.back().whole = is_whole(tensors_.back().spec, spec.role);
     parameters_ += tensors_.back().elements;
-    if (learns(tensor.learning)) learning_parameters_ += tensors_.back().elements;
+    if (is_trainable(tensor.training)) trainable_parameters_ += tensors_.back().elements;
   }
   return blocks_.back();
 }
 
 bool Layout::is_whole(const TensorSpec& spec, BlockRole role) const {
   return scope_ == optim::Scope::matrix && role == BlockRole::layer && spec.shape.size() == 2 &&
-         spec.form == Form::as_run && spec.learning == Learning::full && !spec.table;
+         spec.form == Form::as_run && spec.training == Training::full && !spec.table;
 }
 
-void Layout::add_chunk(std::uint64_t first, std::uint64_t used, Learning learning, Form form, bool whole) {
+void Layout::add_chunk(std::uint64_t first, std::uint64_t used, Training training, Form form, bool whole) {
   auto& block = blocks_.back();
   Chunk chunk{.id = chunks_.size(),
               .block = blocks_.size() - 1,
               .first = first,
               .elements = round_up(used, kChunkGranule),
               .used = used,
-              .learning = learning,
+              .training = training,
               .form = form,
               .packing = packing_of(form, type_),
               .whole = whole,
               .index = first};
-  if (learning == Learning::full) chunk.core = chunk.values();
+  if (training == Training::full) chunk.gradient_elements = chunk.values();
   const auto& packing = chunk.packing;
   std::vector<Span> spans;
   for (std::size_t i = block.first_tensor; i < block.first_tensor + block.tensors; ++i) {
     const auto& tensor = tensors_[i];
-    if (tensor.spec.learning != learning || tensor.spec.form != form || tensor.whole != whole) continue;
+    if (tensor.spec.training != training || tensor.spec.form != form || tensor.whole != whole) continue;
     const auto begin = std::max(tensor.first, first);
     const auto end = std::min(tensor.first + packing.elements_of(tensor.elements), first + used);
     if (begin >= end) continue;
@@ -129,21 +129,22 @@ void Layout::add_chunk(std::uint64_t first, std::uint64_t used, Learning learnin
       chunk.rows = static_cast<std::uint64_t>(tensor.spec.shape[0]);
       chunk.columns = static_cast<std::uint64_t>(tensor.spec.shape[1]);
     }
-    if (learning == Learning::reduced) {
+    if (training == Training::reduced) {
       chunk.reduced = tensor.reduced;
-      chunk.core = round_up(tensor.core(), kChunkGranule);
+      chunk.gradient_elements = round_up(tensor.gradient_elements(), kChunkGranule);
     }
-    if (tensor.core() >= kSmallTensor) continue;
-    spans.back().small = chunk.small;
-    chunk.small += round_up(learning == Learning::reduced ? tensor.core() : values, kSmallGranule);
+    if (tensor.gradient_elements() >= kUnquantisedBelow) continue;
+    spans.back().unquantised = chunk.unquantised;
+    chunk.unquantised +=
+        round_up(training == Training::reduced ? tensor.gradient_elements() : values, kUnquantisedGranule);
   }
   largest_chunk_ = std::max(largest_chunk_, chunk.elements);
   block.chunks += 1;
   block.packed = block.packed || is_packed(form);
   block.elements += chunk.elements;
-  if (learns(learning)) {
-    block.learning_chunks += 1;
-    block.learning_elements += chunk.elements;
+  if (is_trainable(training)) {
+    block.trainable_chunks += 1;
+    block.trainable_elements += chunk.elements;
   }
   chunks_.push_back(chunk);
   spans_.push_back(std::move(spans));
@@ -152,22 +153,22 @@ void Layout::add_chunk(std::uint64_t first, std::uint64_t used, Learning learnin
 void Layout::add_layer(const BlockSpec& spec) {
   add_block(spec);
   std::uint64_t begin = 0;
-  for (const auto learning : kLearnings) {
-    if (learning != Learning::reduced) {
-      for (const auto form : kForms) begin = add_range(begin, learning, form);
+  for (const auto training : kTrainings) {
+    if (training != Training::reduced) {
+      for (const auto form : kForms) begin = add_range(begin, training, form);
     }
-    begin = add_matrices(begin, learning);
+    begin = add_matrices(begin, training);
   }
 }
 
 /// The last block's tensors that learn so, from element `begin` on, cut into chunks; returns where the next may begin.
-std::uint64_t Layout::add_range(std::uint64_t begin, Learning learning, Form form) {
+std::uint64_t Layout::add_range(std::uint64_t begin, Training training, Form form) {
   const auto& block = blocks_.back();
   const auto packing = packing_of(form, type_);
   std::uint64_t values = 0;
   for (auto i = block.first_tensor; i < block.first_tensor + block.tensors; ++i) {
     auto& tensor = tensors_[i];
-    if (tensor.spec.learning != learning || tensor.spec.form != form || tensor.whole) continue;
+    if (tensor.spec.training != training || tensor.spec.form != form || tensor.whole) continue;
     tensor.first = begin + packing.elements_of(values);
     values = round_up(values + tensor.elements, alignment_);
   }
@@ -176,19 +177,19 @@ std::uint64_t Layout::add_range(std::uint64_t begin, Learning learning, Form for
   const auto granule = packing.granule(kChunkGranule), granules = ceil_div(total, granule);
   for (std::size_t shard = 0; shard < shards(); ++shard) {
     const auto first = granules * shard / shards() * granule, end = granules * (shard + 1) / shards() * granule;
-    if (first < end) add_run(begin, first, std::min(end, total), learning, form, shard);
+    if (first < end) add_run(begin, first, std::min(end, total), training, form, shard);
   }
   return begin + total;
 }
 
 /// Elements [first, end) of what begins at `begin`, cut into chunks of equal size.
-void Layout::add_run(std::uint64_t begin, std::uint64_t first, std::uint64_t end, Learning learning, Form form,
+void Layout::add_run(std::uint64_t begin, std::uint64_t first, std::uint64_t end, Training training, Form form,
                      std::size_t shard) {
   const auto packing = packing_of(form, type_);
   const auto granule = packing.granule(kChunkGranule), most = std::max(granule, round_down(chunk_elements_, granule));
   const auto size = round_up(ceil_div(end - first, ceil_div(end - first, most)), granule);
   for (auto at = first; at < end; at += size) {
-    add_chunk(begin + at, std::min(size, end - at), learning, form);
+    add_chunk(begin + at, std::min(size, end - at), training, form);
     chunks_.back().index = begin + packing.values_in(at);
     assign(shard);
   }
@@ -205,10 +206,10 @@ std::size_t Layout::smallest_shard() const {
 }
 
 /// The last block's tensors that learn so and are chunks of their own.
-std::uint64_t Layout::add_matrices(std::uint64_t begin, Learning learning) {
+std::uint64_t Layout::add_matrices(std::uint64_t begin, Training training) {
   const auto first = blocks_.back().first_tensor, last = first + blocks_.back().tensors;
   const auto alone = [&](std::size_t i) {
-    return tensors_[i].spec.learning == learning && (tensors_[i].whole || tensors_[i].reduced.any());
+    return tensors_[i].spec.training == training && (tensors_[i].whole || tensors_[i].reduced.any());
   };
   for (auto i = first; i < last; ++i) {
     if (!alone(i)) continue;
@@ -217,7 +218,7 @@ std::uint64_t Layout::add_matrices(std::uint64_t begin, Learning learning) {
   }
   for (auto i = first; i < last; ++i) {
     if (!alone(i)) continue;
-    add_chunk(tensors_[i].first, tensors_[i].elements, learning, Form::as_run, tensors_[i].whole);
+    add_chunk(tensors_[i].first, tensors_[i].elements, training, Form::as_run, tensors_[i].whole);
     assign(smallest_shard());
   }
   return begin;
@@ -242,7 +243,7 @@ void Layout::add_table(const BlockSpec& spec) {
   block.slice_rows = round_up(ceil_div(block.rows, slices * shards()), whole);
   for (std::uint64_t row = 0; row < block.rows; row += block.slice_rows) {
     add_chunk(row * block.columns, std::min(block.slice_rows, block.rows - row) * block.columns,
-              spec.tensors.front().learning);
+              spec.tensors.front().training);
     assign(static_cast<std::size_t>(row / block.slice_rows / slices));
   }
 }

@@ -1,4 +1,4 @@
-// From tensors to blocks to chunks: which bytes move together.
+// A layout cuts the tensors of a model into blocks, which compute together, and chunks, which move together.
 //
 // A layout follows from the model and the configuration alone, never from a budget or a placement, so that the same
 // configuration reduces and rounds in the same order wherever its bytes lie (design: rule of determinism).
@@ -17,27 +17,28 @@
 
 namespace spillway::state {
 
-/// How a tensor takes part in learning. In a layer those of one way lie together, in this order: what learns first.
-enum class Learning : std::uint8_t {
+/// How a tensor takes part in learning. In a layer those of one way lie together, in this order: what is trainable
+/// first.
+enum class Training : std::uint8_t {
   full,     ///< has a gradient, and a state of its own
   reduced,  ///< a matrix that has both in a smaller shape alone (optim/reduction.h)
   frozen,   ///< has neither: its weight is read and never written
 };
-inline constexpr std::array kLearnings{Learning::full, Learning::reduced, Learning::frozen};
+inline constexpr std::array kTrainings{Training::full, Training::reduced, Training::frozen};
 
-[[nodiscard]] constexpr bool learns(Learning learning) noexcept {
-  return learning != Learning::frozen;
+[[nodiscard]] constexpr bool is_trainable(Training training) noexcept {
+  return training != Training::frozen;
 }
 
 struct TensorSpec {
   std::string name;                 ///< as in the checkpoint, e.g. "model.layers.0.mlp.up_proj.weight"
   std::vector<std::int64_t> shape;  ///< all dimensions > 0
   bool decay = false;               ///< weight decay applies
-  Learning learning = Learning::full;
-  std::uint64_t rank = 0, nonzeros = 0;  ///< of optim::Reduced, for Learning::reduced; else 0
+  Training training = Training::full;
+  std::uint64_t rank = 0, nonzeros = 0;  ///< of optim::Reduced, for Training::reduced; else 0
   Form form = Form::as_run;
   bool table = false;  ///< of two dimensions, and no matrix of a product: an embedding beside the first, a score
-  const optim::Reduction* by = optim::Reduced{}.by;  ///< for Learning::reduced; those of a layout are the same
+  const optim::Reduction* by = optim::Reduced{}.by;  ///< for Training::reduced; those of a layout are the same
 };
 
 /// How a block takes part in a step.
@@ -59,12 +60,14 @@ struct Tensor {
   std::size_t block = 0;        ///< index into Layout::blocks()
   std::uint64_t first = 0;      ///< where it begins, in elements of the compute type from the start of the block
   std::uint64_t elements = 0;   ///< product of the shape
-  optim::Reduced reduced = {};  ///< Learning::reduced alone
+  optim::Reduced reduced = {};  ///< Training::reduced alone
   bool whole = false;           ///< a matrix that is a chunk of its own, since its optimizer needs all of it
 
   /// Elements of its gradient and its moments, and their shape; of what is frozen they mean nothing.
-  [[nodiscard]] std::uint64_t core() const noexcept { return reduced.any() ? reduced.elements() : elements; }
-  [[nodiscard]] std::vector<std::int64_t> core_shape() const;
+  [[nodiscard]] std::uint64_t gradient_elements() const noexcept {
+    return reduced.any() ? reduced.elements() : elements;
+  }
+  [[nodiscard]] std::vector<std::int64_t> gradient_shape() const;
 };
 
 /// What moves together: a contiguous range of a block, all of whose tensors learn in the same way. A matrix that an
@@ -77,10 +80,12 @@ struct Chunk {
   std::uint64_t first = 0;     ///< first element, counted from the start of the block
   std::uint64_t elements = 0;  ///< elements moved: `used` padded to a multiple of kChunkGranule
   std::uint64_t used = 0;      ///< elements from `first` on that belong to the block (gaps between tensors included)
-  std::uint64_t small = 0;     ///< room for the elements of small tensors, each span padded to kSmallGranule
-  Learning learning = Learning::full;
-  std::uint64_t core = 0;  ///< values of its gradient and its moments: values(); of a reduced one its own, padded; or 0
-  optim::Reduced reduced = {};  ///< Learning::reduced alone
+  std::uint64_t unquantised =
+      0;  ///< room for the elements of unquantised tensors, each span padded to kUnquantisedGranule
+  Training training = Training::full;
+  std::uint64_t gradient_elements =
+      0;  ///< values of its gradient and its moments: values(); of a reduced one its own, padded; or 0
+  optim::Reduced reduced = {};  ///< Training::reduced alone
   Form form = Form::as_run;     ///< of all its tensors
   Packing packing = {};         ///< of that form
   bool whole = false;           ///< it is one matrix [rows, columns], which an optimizer of matrix scope updates
@@ -92,20 +97,21 @@ struct Chunk {
   [[nodiscard]] constexpr std::uint64_t values() const noexcept { return packing.values_in(elements); }
 };
 
-/// Tensors of fewer elements are small: some formats keep their moments apart.
-inline constexpr std::uint64_t kSmallTensor = 4096;
-inline constexpr std::uint64_t kSmallGranule = 16;
-inline constexpr std::uint64_t kNotSmall = ~std::uint64_t{0};
+/// Tensors of fewer elements are unquantised: some formats keep their moments apart.
+inline constexpr std::uint64_t kUnquantisedBelow = 4096;
+inline constexpr std::uint64_t kUnquantisedGranule = 16;
+inline constexpr std::uint64_t kQuantised = ~std::uint64_t{0};
 
 /// The part of a tensor that lies in a chunk.
 struct Span {
-  std::size_t tensor = 0;           ///< index into Layout::tensors()
-  std::uint64_t tensor_first = 0;   ///< first element, counted from the start of the tensor
-  std::uint64_t chunk_first = 0;    ///< first value, counted from the start of the chunk
-  std::uint64_t elements = 0;       ///< > 0
-  std::uint64_t small = kNotSmall;  ///< of a small tensor: first element, counted over such spans of the chunk
+  std::size_t tensor = 0;          ///< index into Layout::tensors()
+  std::uint64_t tensor_first = 0;  ///< first element, counted from the start of the tensor
+  std::uint64_t chunk_first = 0;   ///< first value, counted from the start of the chunk
+  std::uint64_t elements = 0;      ///< > 0
+  std::uint64_t unquantised =
+      kQuantised;  ///< of an unquantised tensor: first element, counted over such spans of the chunk
 
-  [[nodiscard]] constexpr bool is_small() const noexcept { return small != kNotSmall; }
+  [[nodiscard]] constexpr bool is_unquantised() const noexcept { return unquantised != kQuantised; }
 };
 
 struct Block {
@@ -114,8 +120,8 @@ struct Block {
   std::size_t first_tensor = 0, tensors = 0;  ///< range in Layout::tensors()
   std::size_t first_chunk = 0, chunks = 0;    ///< range in Layout::chunks()
   std::uint64_t elements = 0;                 ///< sum of its chunks' `elements`
-  std::size_t learning_chunks = 0;            ///< of its chunks the first so many learn, and
-  std::uint64_t learning_elements = 0;        ///< of its elements, reduced ones by their matrices
+  std::size_t trainable_chunks = 0;           ///< of its chunks the first so many are trainable, and
+  std::uint64_t trainable_elements = 0;       ///< of its elements, reduced ones by their matrices
   std::uint64_t rows = 0, columns = 0;        ///< embedding and head: shape of the table; else 0
   std::uint64_t slice_rows = 0;               ///< embedding and head: rows of every slice but the last
   bool packed = false;                        ///< it has chunks whose form is_packed()
@@ -133,15 +139,15 @@ class Layout {
   /// chunks of packed weights to the least granule of whole blocks.
   /// `alignment`: elements, a multiple of kTensorAlignment that divides kChunkGranule; tensors of a layer start at
   /// multiples of it, and with more than kTensorAlignment slices of a table, too, counted from the start of the table.
-  /// What learns in another way than the tensors before it, or has another form, begins a chunk. `scope`: of the
-  /// optimizer; of matrix scope each matrix of a layer that learns in full and is stored as the run's type is a whole
-  /// chunk. `type`: of the run's weights. `shards`, > 0: what of a block is trained and stored alike is cut into so
-  /// many runs of whole chunks, the first for shard 0 and so on, as even as chunks allow (of a small one there are
+  /// What is trainable in another way than the tensors before it, or has another form, begins a chunk. `scope`: of the
+  /// optimizer; of matrix scope each matrix of a layer that is trained in full and is stored as the run's type is a
+  /// whole chunk. `type`: of the run's weights. `shards`, > 0: what of a block is trained and stored alike is cut into
+  /// so many runs of whole chunks, the first for shard 0 and so on, as even as chunks allow (of a small one there are
   /// fewer), and a table into so many runs of slices; a matrix that is a chunk of its own goes whole to the shard with
   /// the fewest elements so far. Throws Error(bad_input) naming the tensor for an empty block, an empty or repeated
   /// name, a dimension <= 0, a table that is not of two dimensions, is reduced or has a form of its own, a packed form
-  /// of what learns or lies outside layers, and what is reduced and is no matrix, has a form of its own, or has a shape
-  /// that its reduction refuses.
+  /// of what is trainable or lies outside layers, and what is reduced and is no matrix, has a form of its own, or has a
+  /// shape that its reduction refuses.
   explicit Layout(const std::vector<BlockSpec>& blocks, std::uint64_t chunk_elements = kDefaultChunkElements,
                   std::uint64_t alignment = kTensorAlignment, ComputeType type = ComputeType::bf16,
                   optim::Scope scope = optim::Scope::element, std::size_t shards = 1);
@@ -153,8 +159,8 @@ class Layout {
   [[nodiscard]] const std::vector<Span>& spans(std::size_t id) const { return spans_.at(id); }
   /// Elements of all tensors, padding not counted.
   [[nodiscard]] std::uint64_t parameters() const noexcept { return parameters_; }
-  /// Of these, elements of tensors that learn.
-  [[nodiscard]] std::uint64_t learning_parameters() const noexcept { return learning_parameters_; }
+  /// The elements of tensors that are trainable.
+  [[nodiscard]] std::uint64_t trainable_parameters() const noexcept { return trainable_parameters_; }
   [[nodiscard]] std::uint64_t largest_chunk() const noexcept { return largest_chunk_; }
   /// How matrices are reduced; null: none is.
   [[nodiscard]] const optim::Reduction* reduction() const noexcept { return reduction_; }
@@ -165,12 +171,12 @@ class Layout {
   void add_layer(const BlockSpec& spec);
   void add_table(const BlockSpec& spec);
   Block& add_block(const BlockSpec& spec);
-  std::uint64_t add_range(std::uint64_t begin, Learning learning, Form form);
-  std::uint64_t add_matrices(std::uint64_t begin, Learning learning);
+  std::uint64_t add_range(std::uint64_t begin, Training training, Form form);
+  std::uint64_t add_matrices(std::uint64_t begin, Training training);
   [[nodiscard]] bool is_whole(const TensorSpec& spec, BlockRole role) const;
-  void add_chunk(std::uint64_t first, std::uint64_t used, Learning learning, Form form = Form::as_run,
+  void add_chunk(std::uint64_t first, std::uint64_t used, Training training, Form form = Form::as_run,
                  bool whole = false);
-  void add_run(std::uint64_t begin, std::uint64_t first, std::uint64_t end, Learning learning, Form form,
+  void add_run(std::uint64_t begin, std::uint64_t first, std::uint64_t end, Training training, Form form,
                std::size_t shard);
   void assign(std::size_t shard);
   [[nodiscard]] std::size_t smallest_shard() const;
@@ -178,7 +184,7 @@ class Layout {
   std::uint64_t chunk_elements_, alignment_;
   ComputeType type_;
   optim::Scope scope_;
-  std::uint64_t parameters_ = 0, learning_parameters_ = 0;
+  std::uint64_t parameters_ = 0, trainable_parameters_ = 0;
   std::uint64_t largest_chunk_ = 0;
   const optim::Reduction* reduction_ = nullptr;
   std::vector<Block> blocks_;

@@ -15,7 +15,7 @@ Ownership::Ownership(const Layout& layout, World world, const std::vector<bool>&
   }
   for (const auto& chunk : layout.chunks()) {
     const bool everywhere = chunk.id < replicated.size() && replicated[chunk.id];
-    if (everywhere && learns(chunk.learning)) {
+    if (everywhere && is_trainable(chunk.training)) {
       throw Error(ErrorCode::bad_input, text("chunk ", chunk.id, " of ", layout.blocks()[chunk.block].name,
                                              " is trained; only what is frozen can be replicated"));
     }

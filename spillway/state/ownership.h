@@ -22,7 +22,7 @@ struct World {
 
 class Ownership {
  public:
-  /// Of a world of one, which has every chunk.
+  /// The ownership of a world of one, which has every chunk.
   explicit Ownership(const Layout& layout) : Ownership(layout, World{}) {}
   /// `replicated`: by chunk, whether each process has it instead of its owner alone; empty: none is. Throws
   /// Error(bad_input) for a rank outside the world, for more processes than shards, and for a chunk that is trained and

@@ -32,19 +32,20 @@ Located locate(const UpdateRule& of_all, const Chunk& chunk, const Span& span, c
   const auto rule = rule_of(of_all, chunk);
   const auto bytes = field_bytes(rule.type);
   const auto fields = state_fields(rule, chunk);
-  auto* const state = has_state(chunk.learning) ? groups.state : nullptr;
-  const bool inside = chunk.learning == Learning::reduced;
-  const auto kept = moments_of(rule.format, span.is_small());
+  auto* const state = has_state(chunk.training) ? groups.state : nullptr;
+  const bool inside = chunk.training == Training::reduced;
+  const auto kept = moments_of(rule.format, span.is_unquantised());
   const bool apart = rule.format == StateFormat::int8 && kept == kernels::Moments::fp32;
-  Located out{.form = {.weights = form_of(rule).weights, .moments = kept},
-              .span = {.weight = at(groups.weight, first * bytes.weight),
-                       .rest = rest_bytes(rule.type) == 0 ? nullptr : at(state, first * rest_bytes(rule.type)),
-                       .grad = groups.grad == nullptr || inside ? nullptr : groups.grad + first * bytes.grad,
-                       .n = n,
-                       .index = (std::uint64_t{chunk.block} << 40) | (chunk.index + first)}};
+  Located out{
+      .form = {.weights = form_of(rule).weights, .moments = kept},
+      .span = {.weight = at(groups.weight, first * bytes.weight),
+               .remainder = remainder_bytes(rule.type) == 0 ? nullptr : at(state, first * remainder_bytes(rule.type)),
+               .grad = groups.grad == nullptr || inside ? nullptr : groups.grad + first * bytes.grad,
+               .n = n,
+               .index = (std::uint64_t{chunk.block} << 40) | (chunk.index + first)}};
   for (std::size_t m = 0; m < rule.moments() && !inside; ++m) {
-    const auto small = fields.small[m] + (span.small + first - span.chunk_first) * sizeof(float);
-    out.span.moments[m] = at(state, apart ? small : fields.moments[m] + first * moment_bytes(rule.format));
+    const auto unquantised = fields.unquantised[m] + (span.unquantised + first - span.chunk_first) * sizeof(float);
+    out.span.moments[m] = at(state, apart ? unquantised : fields.moments[m] + first * moment_bytes(rule.format));
     if (out.form.moments != kernels::Moments::int8) continue;
     const auto scale = fields.scales[m] + first / kernels::kQuantBlock * sizeof(float);
     out.span.scales[m] = reinterpret_cast<float*>(at(state, scale));
@@ -52,21 +53,21 @@ Located locate(const UpdateRule& of_all, const Chunk& chunk, const Span& span, c
   return out;
 }
 
-Located locate_core(const UpdateRule& of_all, const Chunk& chunk, const GroupPointers& groups, std::uint64_t first,
-                    std::uint64_t n) {
+Located locate_gradient(const UpdateRule& of_all, const Chunk& chunk, const GroupPointers& groups, std::uint64_t first,
+                        std::uint64_t n) {
   const auto rule = rule_of(of_all, chunk);
   const auto bytes = field_bytes(rule.type);
   const auto fields = state_fields(rule, chunk);
-  const bool small = chunk.small > 0;
-  const auto kept = moments_of(rule.format, small);
-  const bool apart = small && rule.format == StateFormat::int8;
+  const bool unquantised = chunk.unquantised > 0;
+  const auto kept = moments_of(rule.format, unquantised);
+  const bool apart = unquantised && rule.format == StateFormat::int8;
   Located out{.form = {.weights = kernels::Weights::fp32, .moments = kept},
               .span = {.grad = groups.grad == nullptr ? nullptr : groups.grad + first * bytes.grad,
                        .n = n,
                        .index = (std::uint64_t{chunk.block} << 40) | (chunk.index + first)}};
   for (std::size_t m = 0; m < rule.moments(); ++m) {
-    out.span.moments[m] = at(
-        groups.state, apart ? fields.small[m] + first * sizeof(float) : fields.moments[m] + first * moment_bytes(kept));
+    out.span.moments[m] = at(groups.state, apart ? fields.unquantised[m] + first * sizeof(float)
+                                                 : fields.moments[m] + first * moment_bytes(kept));
     if (kept != kernels::Moments::int8) continue;
     const auto scale = fields.scales[m] + first / kernels::kQuantBlock * sizeof(float);
     out.span.scales[m] = reinterpret_cast<float*>(at(groups.state, scale));
@@ -81,7 +82,7 @@ optim::MatrixSpan matrix_of(const UpdateRule& rule, const Chunk& chunk, const Gr
                         .columns = chunk.columns,
                         .weights = form_of(own).weights,
                         .weight = groups.weight,
-                        .rest = rest_bytes(own.type) == 0 ? nullptr : groups.state,
+                        .remainder = remainder_bytes(own.type) == 0 ? nullptr : groups.state,
                         .grad = groups.grad};
   for (std::size_t m = 0; m < own.moments(); ++m) {
     out.fields[m] = reinterpret_cast<float*>(at(groups.state, fields.moments[m]));
@@ -101,22 +102,22 @@ std::vector<NamedArray> weight_arrays(const UpdateRule& rule, const Chunk& chunk
 std::vector<NamedArray> state_arrays(const UpdateRule& of_all, const Chunk& chunk) {
   const auto rule = rule_of(of_all, chunk);
   std::vector<NamedArray> out;
-  if (!has_state(chunk.learning)) return out;
+  if (!has_state(chunk.training)) return out;
   const auto fields = state_fields(rule, chunk);
   const auto add = [&](const std::string& name, Bytes first, std::uint64_t entries, Bytes item, std::uint64_t covers) {
     if (entries > 0) out.push_back({name, first, entries * item, item, covers});
   };
-  const auto rest = rest_bytes(rule.type);
-  if (rest > 0) add(rest_name(rule.type), 0, chunk.values(), rest, 1);
+  const auto remainder = remainder_bytes(rule.type);
+  if (remainder > 0) add(remainder_name(rule.type), 0, chunk.values(), remainder, 1);
   for (std::size_t m = 0; m < rule.moments(); ++m) {
-    add(rule.optimizer->fields[m], fields.moments[m], chunk.core, moment_bytes(rule.format), 1);
+    add(rule.optimizer->fields[m], fields.moments[m], chunk.gradient_elements, moment_bytes(rule.format), 1);
   }
   for (std::size_t m = 0; m < rule.moments() && rule.format == StateFormat::int8; ++m) {
-    add(scale_name(rule.optimizer->fields[m]), fields.scales[m], chunk.core / kernels::kQuantBlock, sizeof(float),
-        kernels::kQuantBlock);
+    add(scale_name(rule.optimizer->fields[m]), fields.scales[m], chunk.gradient_elements / kernels::kQuantBlock,
+        sizeof(float), kernels::kQuantBlock);
   }
   for (std::size_t m = 0; m < rule.moments() && rule.format == StateFormat::int8; ++m) {
-    add(rule.optimizer->fields[m], fields.small[m], chunk.small, sizeof(float), 0);
+    add(rule.optimizer->fields[m], fields.unquantised[m], chunk.unquantised, sizeof(float), 0);
   }
   add(chunk.reduced.by->auxiliary, fields.auxiliary, chunk.reduced.auxiliary_bytes() / sizeof(float), sizeof(float), 1);
   return out;
@@ -126,7 +127,7 @@ std::string scale_name(const char* field) {
   return std::string(field) + "_scale";
 }
 
-const char* rest_name(ComputeType type) noexcept {
+const char* remainder_name(ComputeType type) noexcept {
   return type == ComputeType::bf16 ? "residual" : type == ComputeType::fp16 ? "master" : "";
 }
 

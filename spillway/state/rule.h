@@ -23,7 +23,7 @@ namespace spillway::state {
 enum class StateFormat : std::uint8_t {
   exact,  ///< fp32
   bf16,   ///< rounded stochastically
-  int8,   ///< 8-bit codes, an fp32 scale for kernels::kQuantBlock elements; of small tensors fp32
+  int8,   ///< 8-bit codes, an fp32 scale for kernels::kQuantBlock elements; of unquantised tensors fp32
 };
 
 struct UpdateRule {
@@ -34,7 +34,7 @@ struct UpdateRule {
 
   /// State fields of an element; those of a chunk or a tensor are those of its own rule, see rule_of().
   [[nodiscard]] constexpr std::size_t moments() const noexcept { return optimizer->fields.size(); }
-  /// Of a layout: no block of codes holds two tensors, and those of a tensor do not depend on its chunks.
+  /// The alignment of a layout: no block of codes holds two tensors, and those of a tensor do not depend on its chunks.
   [[nodiscard]] constexpr std::uint64_t alignment() const noexcept {
     return format == StateFormat::int8 ? kernels::kQuantBlock : kTensorAlignment;
   }
@@ -53,22 +53,22 @@ struct UpdateRule {
 }
 
 /// Whether tensors that learn so have a state group, and a gradient; else these groups are of no bytes.
-[[nodiscard]] constexpr bool has_state(Learning learning) noexcept {
-  return learning != Learning::frozen;
+[[nodiscard]] constexpr bool has_state(Training training) noexcept {
+  return training != Training::frozen;
 }
-[[nodiscard]] constexpr bool has_gradient(Learning learning) noexcept {
-  return learning != Learning::frozen;
+[[nodiscard]] constexpr bool has_gradient(Training training) noexcept {
+  return training != Training::frozen;
 }
 
 /// Bytes per element beside the moments: the remainder of a bf16 weight, the master of an fp16 weight.
-[[nodiscard]] constexpr Bytes rest_bytes(ComputeType type) noexcept {
+[[nodiscard]] constexpr Bytes remainder_bytes(ComputeType type) noexcept {
   return type == ComputeType::bf16 ? 2 : type == ComputeType::fp16 ? 4 : 0;
 }
 
-/// How the moments of a tensor are kept; small ones have fewer than kSmallTensor elements.
-[[nodiscard]] constexpr kernels::Moments moments_of(StateFormat format, bool small) noexcept {
+/// How the moments of a tensor are kept; unquantised ones have fewer than kUnquantisedBelow elements.
+[[nodiscard]] constexpr kernels::Moments moments_of(StateFormat format, bool unquantised) noexcept {
   if (format == StateFormat::bf16) return kernels::Moments::bf16;
-  return format == StateFormat::int8 && !small ? kernels::Moments::int8 : kernels::Moments::fp32;
+  return format == StateFormat::int8 && !unquantised ? kernels::Moments::int8 : kernels::Moments::fp32;
 }
 
 /// Bytes per element of one moment, scales not counted.
@@ -77,12 +77,12 @@ using kernels::moment_bytes;
   return moment_bytes(moments_of(format, false));
 }
 
-/// The arrays of a state group, in bytes from its start: first the rest, then the moments, then, int8 only, scales and
-/// the moments of small tensors, as Span::small numbers them, at last the auxiliary fields of what is reduced.
-/// Optimizers of one moment leave the second of each empty. What is frozen has none of them; reduced, the moments are
-/// those of S.
+/// The arrays of a state group, in bytes from its start: first the remainder, then the moments, then, int8 only, scales
+/// and the moments of unquantised tensors, as Span::unquantised numbers them, at last the auxiliary fields of what is
+/// reduced. Optimizers of one moment leave the second of each empty. What is frozen has none of them; reduced, the
+/// moments are those of S.
 struct StateFields {
-  std::array<Bytes, 2> moments = {}, scales = {}, small = {};
+  std::array<Bytes, 2> moments = {}, scales = {}, unquantised = {};
   Bytes auxiliary = 0;  ///< optim::Reduced::auxiliary_bytes()
   Bytes bytes = 0;      ///< of the whole group; a multiple of 4096
 };
@@ -90,18 +90,18 @@ struct StateFields {
 [[nodiscard]] constexpr StateFields state_fields(const UpdateRule& of_all, const Chunk& chunk) noexcept {
   const auto rule = rule_of(of_all, chunk);
   StateFields out;
-  if (!has_state(chunk.learning)) return out;
-  out.bytes = chunk.values() * rest_bytes(rule.type);
+  if (!has_state(chunk.training)) return out;
+  out.bytes = chunk.values() * remainder_bytes(rule.type);
   const auto place = [&](std::array<Bytes, 2>& field, Bytes bytes) {
     for (std::size_t m = 0; m < rule.moments(); ++m) {
       field[m] = out.bytes;
       out.bytes += bytes;
     }
   };
-  place(out.moments, chunk.core * moment_bytes(rule.format));
+  place(out.moments, chunk.gradient_elements * moment_bytes(rule.format));
   if (rule.format == StateFormat::int8) {
-    place(out.scales, chunk.core / kernels::kQuantBlock * sizeof(float));
-    place(out.small, chunk.small * sizeof(float));
+    place(out.scales, chunk.gradient_elements / kernels::kQuantBlock * sizeof(float));
+    place(out.unquantised, chunk.unquantised * sizeof(float));
   }
   out.bytes = round_up(out.bytes, Bytes{8});
   out.auxiliary = out.bytes;
@@ -117,24 +117,24 @@ struct StateFields {
 [[nodiscard]] constexpr Bytes state_bytes(const UpdateRule& rule, const Chunk& chunk) noexcept {
   return state_fields(rule, chunk).bytes;
 }
-/// Of a gradient, before the auxiliary fields that a reduced one was made with.
-[[nodiscard]] constexpr Bytes core_bytes(const UpdateRule& rule, const Chunk& chunk) noexcept {
-  return chunk.core * field_bytes(rule_of(rule, chunk).type).grad;
+/// The bytes of a gradient that lie before the auxiliary fields that a reduced one was made with.
+[[nodiscard]] constexpr Bytes gradient_value_bytes(const UpdateRule& rule, const Chunk& chunk) noexcept {
+  return chunk.gradient_elements * field_bytes(rule_of(rule, chunk).type).grad;
 }
 [[nodiscard]] constexpr Bytes grad_bytes(const UpdateRule& rule, const Chunk& chunk) noexcept {
-  return core_bytes(rule, chunk) + round_up(chunk.reduced.auxiliary_bytes(), Bytes{4096});
+  return gradient_value_bytes(rule, chunk) + round_up(chunk.reduced.auxiliary_bytes(), Bytes{4096});
 }
 
 /// What an update costs, counted in elements that learn in full, by the bytes that it moves: of a reduced one the
-/// update of S, and a weight that is read and written with its rest; of a whole matrix what its optimizer says.
+/// update of S, and a weight that is read and written with its remainder; of a whole matrix what its optimizer says.
 [[nodiscard]] constexpr std::uint64_t update_elements(const UpdateRule& of_all, const Chunk& chunk) noexcept {
   const auto rule = rule_of(of_all, chunk);
   if (chunk.whole) return rule.optimizer->matrix->cost(chunk.rows, chunk.columns);
   if (!chunk.reduced.any()) return chunk.values();
   const auto bytes = field_bytes(rule.type);
-  const auto rewritten = 2 * (bytes.weight + rest_bytes(rule.type));
+  const auto rewritten = 2 * (bytes.weight + remainder_bytes(rule.type));
   const auto all = rewritten + 2 * rule.moments() * moment_bytes(rule.format) + bytes.grad;
-  return chunk.core + ceil_div(chunk.elements * rewritten, all);
+  return chunk.gradient_elements + ceil_div(chunk.elements * rewritten, all);
 }
 
 /// What updating needs beside the groups of a chunk, of the chunk that needs most.
@@ -173,7 +173,7 @@ struct GroupPointers {
 /// The matrix of a whole chunk, as its optimizer's kernel takes it; the workspace is the caller's.
 [[nodiscard]] optim::MatrixSpan matrix_of(const UpdateRule& rule, const Chunk& chunk, const GroupPointers& groups);
 
-/// The form of the update, of tensors that are not small.
+/// The form of the update, of quantised tensors.
 [[nodiscard]] constexpr kernels::UpdateForm form_of(const UpdateRule& rule) noexcept {
   const auto weights = rule.type == ComputeType::bf16   ? kernels::Weights::split
                        : rule.type == ComputeType::fp16 ? kernels::Weights::fp16
@@ -189,17 +189,17 @@ struct Located {
 };
 [[nodiscard]] Located locate(const UpdateRule& rule, const Chunk& chunk, const Span& span, const GroupPointers& groups,
                              std::uint64_t first, std::uint64_t n);
-/// Of what is reduced locate() has weight and rest alone. This has gradient and moments of elements [first, first + n)
-/// of S, whose weight is the caller's own, in fp32.
-[[nodiscard]] Located locate_core(const UpdateRule& rule, const Chunk& chunk, const GroupPointers& groups,
-                                  std::uint64_t first, std::uint64_t n);
+/// For what is reduced, locate() has weight and remainder alone. This has gradient and moments of elements [first,
+/// first + n) of S, whose weight is the caller's own, in fp32.
+[[nodiscard]] Located locate_gradient(const UpdateRule& rule, const Chunk& chunk, const GroupPointers& groups,
+                                      std::uint64_t first, std::uint64_t n);
 
 /// One array of a group, for people and files.
 struct NamedArray {
   std::string name;  ///< "residual", "exp_avg", "exp_avg_scale", ...
   Bytes first = 0, bytes = 0;
   Bytes item = 0;            ///< bytes of one entry
-  std::uint64_t covers = 1;  ///< elements of the chunk that an entry is for; 0: of small tensors, in their order
+  std::uint64_t covers = 1;  ///< elements of the chunk that an entry is for; 0: of unquantised tensors, in their order
 };
 [[nodiscard]] std::vector<NamedArray> weight_arrays(const UpdateRule& rule, const Chunk& chunk);
 [[nodiscard]] std::vector<NamedArray> state_arrays(const UpdateRule& rule, const Chunk& chunk);
@@ -208,7 +208,7 @@ struct NamedArray {
 [[nodiscard]] std::string scale_name(const char* field);
 
 /// "residual", "master"; of fp32 "".
-[[nodiscard]] const char* rest_name(ComputeType type) noexcept;
+[[nodiscard]] const char* remainder_name(ComputeType type) noexcept;
 
 /// Throws Error(bad_input) where the optimizer does not keep its state in that format.
 void check_format(const UpdateRule& rule);

@@ -45,7 +45,8 @@ class SafetensorsReader {
   /// Raw elements [first, first + count) of a tensor into `out` (count * element_bytes bytes). The pages read are
   /// dropped from the page cache. Throws Error(io) with the file; Error(internal) out of range.
   void read(const StoredTensor& tensor, std::uint64_t first, std::uint64_t count, std::byte* out) const;
-  /// The same converted to fp32 exactly (BF16, F16, F32; F64 rounded). Other types: Error(bad_input) naming the tensor.
+  /// Reads elements converted to fp32 exactly (BF16, F16, F32; F64 rounded). Other types: Error(bad_input) naming the
+  /// tensor.
   void read_fp32(const StoredTensor& tensor, std::uint64_t first, std::uint64_t count, float* out) const;
 
  private:

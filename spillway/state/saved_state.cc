@@ -39,26 +39,26 @@ std::vector<const optim::Descriptor*> optimizers_of(const UpdateRule& rule) {
 std::optional<std::size_t> moment_of(const UpdateRule& rule, const Tensor& tensor, std::string_view field) {
   const auto fields = rule_of(rule, tensor).optimizer->fields;
   const auto at = std::ranges::find(fields, field);
-  if (at == fields.end() || !has_state(tensor.spec.learning)) return std::nullopt;
+  if (at == fields.end() || !has_state(tensor.spec.training)) return std::nullopt;
   return static_cast<std::size_t>(at - fields.begin());
 }
 
 Moments kept_by(const UpdateRule& rule, const Tensor& tensor) {
-  return moments_of(rule.format, tensor.core() < kSmallTensor);
+  return moments_of(rule.format, tensor.gradient_elements() < kUnquantisedBelow);
 }
 
 /// In a run whose other weights have one.
-bool has_rest(const Tensor& tensor) {
-  return has_state(tensor.spec.learning) && tensor.spec.form == Form::as_run;
+bool has_remainder(const Tensor& tensor) {
+  return has_state(tensor.spec.training) && tensor.spec.form == Form::as_run;
 }
 
 /// A remainder's bits, or a master.
-const char* rest_dtype(ComputeType type) {
+const char* remainder_dtype(ComputeType type) {
   return type == ComputeType::bf16 ? "U16" : "F32";
 }
 
 Shape scale_shape(const Tensor& tensor) {
-  return {static_cast<std::int64_t>(scales_of(tensor.core()))};
+  return {static_cast<std::int64_t>(scales_of(tensor.gradient_elements()))};
 }
 
 /// The scales of a span: its first element starts a block.
@@ -68,13 +68,13 @@ struct ScaleSpan {
   std::uint64_t first, count;
 };
 
-/// The arrays of a span: its weight and rest, and its moments, which are those of S where it is reduced.
+/// The arrays of a span: its weight and remainder, and its moments, which are those of S where it is reduced.
 struct Places {
   Places(const UpdateRule& rule, const Chunk& chunk, const Span& of, const GroupPointers& groups)
       : span(of), inner(of), at(locate(rule, chunk, of, groups, of.chunk_first, of.elements)), moments(at) {
     if (!chunk.reduced.any()) return;
     inner.elements = chunk.reduced.elements();
-    moments = locate_core(rule, chunk, groups, 0, inner.elements);
+    moments = locate_gradient(rule, chunk, groups, 0, inner.elements);
   }
   Span span, inner;
   Located at, moments;
@@ -90,19 +90,20 @@ class FileOut {
     for (const auto& tensor : stream.layout.tensors()) {
       const auto kept = kept_by(stream.rule, tensor);
       const bool unscaled = file.holds == StateFile::Holds::scale && kept != Moments::int8;
-      const bool restless = file.holds == StateFile::Holds::rest && !has_rest(tensor);
+      const bool without_remainder = file.holds == StateFile::Holds::remainder && !has_remainder(tensor);
       const auto moment = moment_of(stream.rule, tensor, file.field);
-      const bool other = file.holds != StateFile::Holds::rest && !moment;
-      const bool absent = unscaled || restless || other || !has_state(tensor.spec.learning);
+      const bool other = file.holds != StateFile::Holds::remainder && !moment;
+      const bool absent = unscaled || without_remainder || other || !has_state(tensor.spec.training);
       moments_.push_back(moment.value_or(0));
       numbers_.push_back(absent ? kAbsent : list.size());
       if (absent) continue;
       if (file.holds == StateFile::Holds::scale) {
         list.push_back({tensor.spec.name, "F32", scale_shape(tensor)});
       } else {
-        const auto* dtype = file.holds == StateFile::Holds::rest ? rest_dtype(stream.rule.type) : moment_dtype(kept);
-        const bool whole = file.holds == StateFile::Holds::rest;
-        list.push_back({tensor.spec.name, dtype, whole ? tensor.spec.shape : tensor.core_shape()});
+        const auto* dtype =
+            file.holds == StateFile::Holds::remainder ? remainder_dtype(stream.rule.type) : moment_dtype(kept);
+        const bool whole = file.holds == StateFile::Holds::remainder;
+        list.push_back({tensor.spec.name, dtype, whole ? tensor.spec.shape : tensor.gradient_shape()});
       }
     }
     if (!list.empty()) writer_.emplace(directory, file.name, std::move(list), ~Bytes{0}, kPrivate);
@@ -113,8 +114,8 @@ class FileOut {
     const auto moment = moments_[places.span.tensor];
     if (numbers_[places.span.tensor] == kAbsent) return;
     switch (file_.holds) {
-      case StateFile::Holds::rest:
-        return put(places.span, places.at.span.rest, rest_bytes(rule.type));
+      case StateFile::Holds::remainder:
+        return put(places.span, places.at.span.remainder, remainder_bytes(rule.type));
       case StateFile::Holds::moment:
         return put(places.inner, moments.span.moments[moment], moment_bytes(moments.form.moments));
       case StateFile::Holds::scale:
@@ -184,13 +185,13 @@ void make_directory(const fs::path& directory) {
 
 // ---- in
 
-/// In files of what learns.
+/// In files of what is trainable.
 std::optional<Shape> shape_of(const Tensor& tensor) {
-  return has_state(tensor.spec.learning) ? std::optional(tensor.spec.shape) : std::nullopt;
+  return has_state(tensor.spec.training) ? std::optional(tensor.spec.shape) : std::nullopt;
 }
 
-std::optional<Shape> rest_shape_of(const Tensor& tensor) {
-  return has_rest(tensor) ? std::optional(tensor.spec.shape) : std::nullopt;
+std::optional<Shape> remainder_shape_of(const Tensor& tensor) {
+  return has_remainder(tensor) ? std::optional(tensor.spec.shape) : std::nullopt;
 }
 
 /// One file that is about to be read.
@@ -203,9 +204,9 @@ struct FileIn {
   Source source;
 };
 
-FileIn open_rest(const ChunkStream& stream, const fs::path& directory, const StateFile& file) {
-  FileIn out(stream.layout, path_of(directory, file.name), rest_shape_of);
-  const std::string needed = rest_dtype(stream.rule.type);
+FileIn open_remainder(const ChunkStream& stream, const fs::path& directory, const StateFile& file) {
+  FileIn out(stream.layout, path_of(directory, file.name), remainder_shape_of);
+  const std::string needed = remainder_dtype(stream.rule.type);
   out.source.check_types([&](const std::string& dtype) { return dtype == needed; }, needed.c_str());
   return out;
 }
@@ -215,7 +216,7 @@ class MomentIn {
  public:
   MomentIn(const ChunkStream& stream, const fs::path& directory, const char* field)
       : rule_(stream.rule), field_(field), values_(stream.layout, path_of(directory, field), [&](const Tensor& tensor) {
-          return moment_of(stream.rule, tensor, field) ? std::optional(tensor.core_shape()) : std::nullopt;
+          return moment_of(stream.rule, tensor, field) ? std::optional(tensor.gradient_shape()) : std::nullopt;
         }) {
     values_.source.check_types([](const std::string& dtype) { return moments_of(dtype).has_value(); },
                                "F32, BF16 or U8");
@@ -371,7 +372,7 @@ void check_optimizer(const UpdateRule& rule, const fs::path& directory) {
 
 std::vector<StateFile> state_files(const UpdateRule& rule) {
   std::vector<StateFile> out;
-  if (rest_bytes(rule.type) > 0) out.push_back({StateFile::Holds::rest, "", rest_name(rule.type)});
+  if (remainder_bytes(rule.type) > 0) out.push_back({StateFile::Holds::remainder, "", remainder_name(rule.type)});
   for (const auto* optimizer : optimizers_of(rule)) {
     for (const char* field : optimizer->fields) out.push_back({StateFile::Holds::moment, field, field});
     if (rule.format != StateFormat::int8) continue;
@@ -400,7 +401,7 @@ void save_state(const ChunkStream& stream, const fs::path& directory) {
   }
   AuxiliaryOut auxiliary(stream.layout, directory);
   for (const auto& chunk : stream.layout.chunks()) {
-    if (!has_state(chunk.learning)) continue;
+    if (!has_state(chunk.training)) continue;
     throw_if_interrupted();
     auto* state = stream.scratch.data();
     stream.store.load(chunk.id, nullptr, state);
@@ -422,11 +423,12 @@ StateFormat load_state(const ChunkStream& stream, const fs::path& directory, con
   const Source weight_source(stream.layout, weight_reader, weights.string(), names);
   weight_source.check_weights(stream.layout, rule.type);
   check_optimizer(rule, directory);
-  std::optional<FileIn> rest;
+  std::optional<FileIn> remainder;
   const auto files = state_files(rule);
-  const bool any_rest = std::ranges::any_of(stream.layout.tensors(), has_rest);  // else the file was not written
-  if (any_rest && files.front().holds == StateFile::Holds::rest)
-    rest.emplace(open_rest(stream, directory, files.front()));
+  const bool any_remainder =
+      std::ranges::any_of(stream.layout.tensors(), has_remainder);  // else the file was not written
+  if (any_remainder && files.front().holds == StateFile::Holds::remainder)
+    remainder.emplace(open_remainder(stream, directory, files.front()));
   std::vector<MomentIn> moments;
   moments.reserve(files.size());
   for (const auto& file : files) {
@@ -436,9 +438,9 @@ StateFormat load_state(const ChunkStream& stream, const fs::path& directory, con
 
   const auto absent = [&](const Span& span) { return weight_source.find(span.tensor) == nullptr; };
   for (const auto& tensor : stream.layout.tensors()) {
-    if (has_state(tensor.spec.learning) && stored_name(names, tensor.spec.name).empty()) {
+    if (has_state(tensor.spec.training) && stored_name(names, tensor.spec.name).empty()) {
       throw Error(ErrorCode::bad_input,
-                  text("the weights of ", tensor.spec.name, ", which learns, are not to be read"));
+                  text("the weights of ", tensor.spec.name, ", which is trainable, are not to be read"));
     }
     if (is_packed(tensor.spec.form) && !stored_name(names, tensor.spec.name).empty()) {
       throw Error(ErrorCode::bad_input, text(tensor.spec.name, " is kept as ", word_of(tensor.spec.form),
@@ -460,9 +462,9 @@ StateFormat load_state(const ChunkStream& stream, const fs::path& directory, con
     for (const auto& span : spans) {
       const Places places(rule, chunk, span, {weight, state});
       weight_source.read(span.tensor, span.tensor_first, span.elements, places.at.span.weight);
-      if (!has_state(chunk.learning)) continue;
-      if (rest && chunk.form == Form::as_run)
-        rest->source.read(span.tensor, span.tensor_first, span.elements, places.at.span.rest);
+      if (!has_state(chunk.training)) continue;
+      if (remainder && chunk.form == Form::as_run)
+        remainder->source.read(span.tensor, span.tensor_first, span.elements, places.at.span.remainder);
       for (auto& moment : moments) moment.read(places.inner, places.moments);
       auxiliary.read(chunk, span.tensor, state + state_fields(rule, chunk).auxiliary);
     }

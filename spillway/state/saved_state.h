@@ -12,8 +12,8 @@
 namespace spillway::state {
 
 struct StateFile {
-  enum class Holds : std::uint8_t { rest, moment, scale };  ///< the last two by Tensor::core_shape()
-  Holds holds = Holds::rest;
+  enum class Holds : std::uint8_t { remainder, moment, scale };  ///< the last two by Tensor::gradient_shape()
+  Holds holds = Holds::remainder;
   const char* field = "";  ///< of the optimizer's: the moment, or that which the scales are of
   std::string name;        ///< without ".safetensors"
 };

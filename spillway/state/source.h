@@ -31,7 +31,7 @@ class Source {
 
   /// Throws Error(bad_input) for a type that is not `allowed`; `needed` says in words which are.
   void check_types(const std::function<bool(const std::string&)>& allowed, const char* needed) const;
-  /// The same for a type that is not what compute weights have in files.
+  /// Checks the weights for a type that is not what compute weights have in files.
   void check_weights(const Layout& layout, ComputeType type) const;
   /// Refuses a tensor that the layout does not have.
   void check_no_more() const;

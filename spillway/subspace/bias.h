@@ -11,7 +11,7 @@
 
 namespace spillway::subspace {
 
-/// The signs z of a step, 1 or -1: a function of the seed, the matrix's number among those that learn in
+/// The signs z of a step, 1 or -1: a function of the seed, the matrix's number among those that are trained in
 /// subspaces, and the step alone.
 void draw_signs(std::uint64_t seed, std::uint64_t matrix, std::int64_t step, std::span<float> signs);
 
@@ -29,8 +29,8 @@ struct Bias {
   void restart() noexcept { *this = {}; }
 };
 
-/// Whether a matrix learns anew after so many updates, whatever its projectors miss: each once in `every` of them (0:
-/// never), in turn by their numbers among those that learn in subspaces, so that no step learns all of them.
+/// Whether a matrix is refitted after so many updates, whatever its projectors miss: each once in `every` of them (0:
+/// never), in turn by their numbers among those that are trained in subspaces, so that no step refits all of them.
 [[nodiscard]] constexpr bool rotates(std::uint64_t every, std::uint64_t updates, std::uint64_t matrix) noexcept {
   return every > 0 && updates > 0 && (updates + matrix) % every == 0;
 }

@@ -28,10 +28,10 @@ void DeviceSubspaceUpdate::run(device::Device& device, device::Stream stream, co
                  .chunk = chunk,
                  .groups = groups,
                  .ours = groups.state + state_fields(rule_, chunk).auxiliary,
-                 .given = groups.grad + core_bytes(rule_, chunk)};
+                 .given = groups.grad + gradient_value_bytes(rule_, chunk)};
   auto [before, after] = subspaces_.change(layout_.spans(chunk.id).front().tensor);
-  if (before.fits == 0) {  // the first pair, which S was made with
-    device.run(stream, copy_there(it.given, it.ours, optim::pair_fields(chunk.reduced).bytes));
+  if (before.refits == 0) {  // the first pair, which S was made with
+    device.run(stream, copy_there(it.given, it.ours, optim::projector_fields(chunk.reduced).bytes));
     before = after;
   }
   change(it, step, before);
@@ -39,9 +39,9 @@ void DeviceSubspaceUpdate::run(device::Device& device, device::Stream stream, co
 }
 
 /// S by the optimizer, and what becomes of a weight that was 0 onto the matrix.
-void DeviceSubspaceUpdate::change(const There& it, const kernels::UpdateStep& step, const optim::FitRecord& record) {
+void DeviceSubspaceUpdate::change(const There& it, const kernels::UpdateStep& step, const optim::RefitRecord& record) {
   const auto& space = it.chunk.reduced;
-  const auto core = locate_core(rule_, it.chunk, it.groups, 0, space.elements()).span;
+  const auto core = locate_gradient(rule_, it.chunk, it.groups, 0, space.elements()).span;
   it.device.run(it.stream, device::AdamWDelta{.delta = delta_,
                                               .exp_avg = as<float>(core.moments[0]),
                                               .exp_avg_sq = as<float>(core.moments[1]),
@@ -52,25 +52,25 @@ void DeviceSubspaceUpdate::change(const There& it, const kernels::UpdateStep& st
   const auto matrix = locate(rule_, it.chunk, span, it.groups, 0, space.rows * space.columns).span;
   it.device.run(it.stream, device::Apply{.expansion = expansion_of(space, it.ours, delta_),
                                          .weight = as<std::uint16_t>(matrix.weight),
-                                         .remainder = as<std::uint16_t>(matrix.rest),
+                                         .remainder = as<std::uint16_t>(matrix.remainder),
                                          .n = matrix.n,
                                          .keep = kept_by(step, layout_.tensors()[span.tensor].spec.decay)});
 }
 
 /// The gradient's record, and its pair where that is another, become the state's.
-void DeviceSubspaceUpdate::adopt(const There& it, const optim::FitRecord& before, const optim::FitRecord& after) {
-  const bool other = before.fits != after.fits;
+void DeviceSubspaceUpdate::adopt(const There& it, const optim::RefitRecord& before, const optim::RefitRecord& after) {
+  const bool other = before.refits != after.refits;
   if (before.begun != after.begun) {
     begin(it);
   } else if (other) {
     carry(it);
   }
-  const auto bytes = other ? optim::pair_fields(it.chunk.reduced).bytes : sizeof(after);
+  const auto bytes = other ? optim::projector_fields(it.chunk.reduced).bytes : sizeof(after);
   it.device.run(it.stream, copy_there(it.given, it.ours, bytes));
 }
 
 void DeviceSubspaceUpdate::begin(const There& it) const {
-  const auto core = locate_core(rule_, it.chunk, it.groups, 0, it.chunk.reduced.elements()).span;
+  const auto core = locate_gradient(rule_, it.chunk, it.groups, 0, it.chunk.reduced.elements()).span;
   for (std::size_t m = 0; m < rule_.moments(); ++m) {
     it.device.fill(it.stream, core.moments[m], 0, core.n * sizeof(float));
   }
@@ -79,8 +79,8 @@ void DeviceSubspaceUpdate::begin(const There& it) const {
 /// On the host, and back.
 void DeviceSubspaceUpdate::carry(const There& it) {
   using device::Direction;
-  const auto bytes = optim::pair_fields(it.chunk.reduced).bytes;
-  const auto core = locate_core(rule_, it.chunk, it.groups, 0, it.chunk.reduced.elements()).span;
+  const auto bytes = optim::projector_fields(it.chunk.reduced).bytes;
+  const auto core = locate_gradient(rule_, it.chunk, it.groups, 0, it.chunk.reduced.elements()).span;
   before_.resize(bytes);
   after_.resize(bytes);
   values_.resize(core.n);

@@ -1,5 +1,5 @@
-// The update of a matrix that learns in a subspace, as work of the device that its weight, state and gradient are on:
-// the bits of SubspaceUpdate.
+// The update of a matrix that is trained in a subspace, as work of the device that its weight, state and gradient are
+// on: the bits of SubspaceUpdate.
 #pragma once
 
 #include <cstddef>
@@ -38,8 +38,8 @@ class DeviceSubspaceUpdate : public sink::DeviceUpdate {
     std::byte* ours = nullptr;         ///< the pair of the state
     const std::byte* given = nullptr;  ///< of the gradient
   };
-  void change(const There& it, const kernels::UpdateStep& step, const optim::FitRecord& record);
-  void adopt(const There& it, const optim::FitRecord& before, const optim::FitRecord& after);
+  void change(const There& it, const kernels::UpdateStep& step, const optim::RefitRecord& record);
+  void adopt(const There& it, const optim::RefitRecord& before, const optim::RefitRecord& after);
   void begin(const There& it) const;
   void carry(const There& it);
   void wait(const There& it);

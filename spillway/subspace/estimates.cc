@@ -6,12 +6,12 @@ namespace spillway::subspace {
 namespace {
 
 using device::Sample;
-using optim::FitRecord;
+using optim::RefitRecord;
 
-static_assert(sizeof(FitRecord) == Sample::kFields * sizeof(double));
-static_assert(offsetof(FitRecord, captured) == Sample::kFirst * sizeof(double));
-static_assert(offsetof(FitRecord, whole) == Sample::kSecond * sizeof(double));
-static_assert(offsetof(FitRecord, samples) == Sample::kSamples * sizeof(double));
+static_assert(sizeof(RefitRecord) == Sample::kFields * sizeof(double));
+static_assert(offsetof(RefitRecord, captured) == Sample::kFirst * sizeof(double));
+static_assert(offsetof(RefitRecord, whole) == Sample::kSecond * sizeof(double));
+static_assert(offsetof(RefitRecord, samples) == Sample::kSamples * sizeof(double));
 
 template <class T>
 T* at(std::byte* base, Bytes offset) {
@@ -99,7 +99,7 @@ void Estimates::fetch() {
 void Estimates::tell() {
   for (std::size_t t = 0; t < places_.size(); ++t) {
     if (!places_[t].closed) continue;
-    FitRecord record;
+    RefitRecord record;
     std::memcpy(&record, reinterpret_cast<const std::byte*>(records_.data() + places_[t].record), sizeof(record));
     subspaces_.note(t, record);
   }

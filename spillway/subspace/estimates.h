@@ -32,7 +32,7 @@ class Estimates {
   void tell();
 
  private:
-  /// Of a matrix: where its sums and its record lie.
+  /// Where a matrix's sums and its record lie.
   struct Place {
     std::uint64_t seen = 0, square = 0, record = 0;  ///< numbers of elements from the start of each
     bool taken = false, closed = false;

@@ -9,7 +9,7 @@
 namespace spillway::subspace {
 namespace {
 
-Pair pair_of(const MatrixOptions& options) {
+Projectors projectors_of(const MatrixOptions& options) {
   const auto d = rank_of(options);
   return {Projector(options.rows, d, options.nonzeros), Projector(options.columns, d, options.nonzeros)};
 }
@@ -37,23 +37,23 @@ std::size_t rank_of(const MatrixOptions& options) {
                    options.nonzeros, "; it must be at least lsp_nonzeros and at most the smaller side"));
 }
 
-Matrix::Matrix(const MatrixOptions& options) : pair_(pair_of(options)) {
+Matrix::Matrix(const MatrixOptions& options) : projectors_(projectors_of(options)) {
   const auto d = rank();
   moments_.assign(2, std::vector<float>(d * d));
   delta_.resize(d * d);
-  work_.resize(kernels::apply_work({pair_.p.view(), pair_.q.view(), delta_.data()}));
+  work_.resize(kernels::apply_work({projectors_.p.view(), projectors_.q.view(), delta_.data()}));
 }
 
-void Matrix::learn(std::span<const float> gradient, bool anew) {
-  auto next = pair_;
-  subspace::fit(next, gradient);
-  if (fitted()) {
+void Matrix::refit(std::span<const float> gradient, bool anew) {
+  auto next = projectors_;
+  subspace::refit(next, gradient);
+  if (has_projectors()) {
     next_ = std::move(next);
     anew_ = anew;
     return;
   }
-  pair_ = std::move(next);
-  ++fits_;
+  projectors_ = std::move(next);
+  ++refits_;
 }
 
 /// After so many steps.
@@ -62,32 +62,32 @@ void Matrix::adopt(std::int64_t steps) {
     for (auto& moment : moments_) std::ranges::fill(moment, 0.0F);
     begun_ = steps;
   } else {
-    carry_first(pair_, *next_, moments_[0]);
-    carry_second(pair_, *next_, moments_[1]);
+    carry_first(projectors_, *next_, moments_[0]);
+    carry_second(projectors_, *next_, moments_[1]);
   }
-  pair_ = std::move(*next_);
+  projectors_ = std::move(*next_);
   next_.reset();
   bias_.restart();
-  ++fits_;
+  ++refits_;
 }
 
-void Matrix::set_pair(Pair pair, std::uint64_t fits) {
+void Matrix::set_projectors(Projectors projectors, std::uint64_t refits) {
   const auto like = [](const Projector& a, const Projector& b) {
     return a.rows() == b.rows() && a.columns() == b.columns() && a.nonzeros() == b.nonzeros();
   };
-  if (!like(pair.p, pair_.p) || !like(pair.q, pair_.q)) {
-    throw Error(ErrorCode::bad_input, text("projectors of another shape than a weight of ", pair_.p.rows(), " x ",
-                                           pair_.q.rows(), " with lsp_rank ", rank(), " has"));
+  if (!like(projectors.p, projectors_.p) || !like(projectors.q, projectors_.q)) {
+    throw Error(ErrorCode::bad_input, text("projectors of another shape than a weight of ", projectors_.p.rows(), " x ",
+                                           projectors_.q.rows(), " with lsp_rank ", rank(), " has"));
   }
-  pair_ = std::move(pair);
+  projectors_ = std::move(projectors);
   next_.reset();
-  fits_ = fits;
+  refits_ = refits;
 }
 
 void Matrix::step(kernels::Weights weights, std::span<const float> s, const kernels::UpdateStep& update,
                   const kernels::UpdateSpan& weight) {
-  const auto m = pair_.p.rows(), n = pair_.q.rows(), d = rank();
-  if (!fitted()) throw Error(ErrorCode::internal, "a step before the first projectors");
+  const auto m = projectors_.p.rows(), n = projectors_.q.rows(), d = rank();
+  if (!has_projectors()) throw Error(ErrorCode::internal, "a step before the first projectors");
   if (s.size() != d * d || weight.n != m * n) {
     throw Error(ErrorCode::bad_input, text("a step of ", s.size(), " elements onto ", weight.n, "; the subspace has ",
                                            d * d, ", the weight ", m * n));
@@ -107,7 +107,7 @@ void Matrix::step(kernels::Weights weights, std::span<const float> s, const kern
                    .n = d * d,
                    .index = weight.index},
                   inside);
-  kernels::apply(weights, {pair_.p.view(), pair_.q.view(), delta_.data()}, kept, weight, 0, work_.data());
+  kernels::apply(weights, {projectors_.p.view(), projectors_.q.view(), delta_.data()}, kept, weight, 0, work_.data());
   if (next_) adopt(update.step);
 }
 

@@ -20,7 +20,7 @@
 
 #include "spillway/kernels/update.h"
 #include "spillway/subspace/bias.h"
-#include "spillway/subspace/fit.h"
+#include "spillway/subspace/refit.h"
 
 namespace spillway::subspace {
 
@@ -35,30 +35,31 @@ struct MatrixOptions {
 
 class Matrix {
  public:
-  /// Moments 0, projectors 0: fit() or set_pair() comes before the first step. Allocates (m + n) r + 3 d² floats.
+  /// Moments 0, projectors 0: refit() or set_projectors() comes before the first step. Allocates (m + n) r + 3 d²
+  /// floats.
   explicit Matrix(const MatrixOptions& options);
 
-  [[nodiscard]] std::size_t rank() const noexcept { return pair_.p.columns(); }
-  [[nodiscard]] const Pair& pair() const noexcept { return pair_; }
-  [[nodiscard]] bool fitted() const noexcept { return fits_ > 0; }
-  [[nodiscard]] std::uint64_t fits() const noexcept { return fits_; }
+  [[nodiscard]] std::size_t rank() const noexcept { return projectors_.p.columns(); }
+  [[nodiscard]] const Projectors& projectors() const noexcept { return projectors_; }
+  [[nodiscard]] bool has_projectors() const noexcept { return refits_ > 0; }
+  [[nodiscard]] std::uint64_t refits() const noexcept { return refits_; }
   [[nodiscard]] Bias& bias() noexcept { return bias_; }
   [[nodiscard]] const Bias& bias() const noexcept { return bias_; }
   /// exp_avg and exp_avg_sq (sgd, lion: the first alone), fp32 [d, d].
   [[nodiscard]] std::vector<float>& moment(std::size_t which) { return moments_.at(which); }
 
-  /// Learns projectors from a gradient [m, n]: the first pair for the S that is made next, a later one for the steps
+  /// Refits projectors from a gradient [m, n]: the first pair for the S that is made next, a later one for the steps
   /// after the next, which carries the moments over when it has applied its S; or, with `anew`, begins them anew, and
-  /// their own count of steps with them. Throws as subspace::fit(); nothing has changed then.
-  void learn(std::span<const float> gradient, bool anew);
+  /// their own count of steps with them. Throws as subspace::refit(); nothing has changed then.
+  void refit(std::span<const float> gradient, bool anew);
   /// Whether a later pair waits for its step.
-  [[nodiscard]] bool learned() const noexcept { return next_.has_value(); }
+  [[nodiscard]] bool refitted() const noexcept { return next_.has_value(); }
   /// Steps before the moments began.
   [[nodiscard]] std::int64_t begun() const noexcept { return begun_; }
   void set_begun(std::int64_t steps) noexcept { begun_ = steps; }
   /// Projectors that come from elsewhere, such as a checkpoint; moments stay, and a pair that waits is forgotten.
   /// Throws Error(bad_input) for other shapes.
-  void set_pair(Pair pair, std::uint64_t fits);
+  void set_projectors(Projectors projectors, std::uint64_t refits);
 
   /// The optimizer on S [d, d], fp32, and its delta onto the whole weight. `update.learning_rate` and `weight_decay`
   /// are those of the weight; with decoupled decay (adamw, lion) the weight decays by their product, with the others,
@@ -70,13 +71,13 @@ class Matrix {
  private:
   void adopt(std::int64_t steps);
 
-  Pair pair_;
-  std::optional<Pair> next_;                 ///< of the steps after the next
+  Projectors projectors_;
+  std::optional<Projectors> next_;           ///< of the steps after the next
   bool anew_ = false;                        ///< from which moments begin anew
   std::vector<std::vector<float>> moments_;  ///< two of [d, d]
   std::vector<float> delta_, work_;
   Bias bias_;
-  std::uint64_t fits_ = 0;
+  std::uint64_t refits_ = 0;
   std::int64_t begun_ = 0;
 };
 

@@ -23,7 +23,7 @@ void Sink::begin(std::int64_t updates, double scale) {
 void Sink::take_whole(std::size_t tensor, std::span<const float> gradient) {
   subspaces_.check(tensor, gradient.size());
   if (const auto room = subspaces_.leave(tensor); !room.empty()) return compress_->fetch(gradient, room);
-  subspaces_.learn(tensor, compress_->here(gradient), parallel_for_);
+  subspaces_.refit(tensor, compress_->here(gradient), parallel_for_);
 }
 
 void Sink::compress(std::size_t tensor, unsigned side, const std::byte* in, std::size_t in_stride, std::size_t tokens,

@@ -25,25 +25,25 @@ class Sink : public sink::GradientSink {
   void end(bool applied) override { subspaces_.end(applied); }
 
   void open(const state::Block& block) override { estimates_->open(block); }
-  [[nodiscard]] bool wants_whole(std::size_t tensor) const override { return subspaces_.learns(tensor); }
+  [[nodiscard]] bool wants_whole(std::size_t tensor) const override { return subspaces_.refits_in_pass(tensor); }
   void take_whole(std::size_t tensor, std::span<const float> gradient) override;
   void compress(std::size_t tensor, unsigned side, const std::byte* in, std::size_t in_stride, std::size_t tokens,
                 std::byte* out) override;
   void signs(std::size_t tensor, std::span<float> out) const override { subspaces_.signs(tensor, out); }
   void sample(std::size_t tensor, std::span<const float> seen) override { estimates_->take(tensor, seen); }
-  [[nodiscard]] bool ready(std::size_t tensor) const override { return subspaces_.fitted(tensor); }
+  [[nodiscard]] bool ready(std::size_t tensor) const override { return subspaces_.has_projectors(tensor); }
   void close(std::size_t tensor, std::span<const double> squares, std::byte* out) override;
   void fetch() override { estimates_->fetch(); }
   void tell() override { estimates_->tell(); }
 
-  [[nodiscard]] bool refits(std::size_t tensor) const override { return subspaces_.learned(tensor); }
+  [[nodiscard]] bool refits(std::size_t tensor) const override { return subspaces_.refitted(tensor); }
   void begin_refit(std::size_t tensor) override { subspaces_.begin_refit(tensor); }
   [[nodiscard]] std::size_t refit_tiles(std::size_t tensor, unsigned part) const override;
-  void refit(unsigned part, std::size_t tile) override { subspaces_.fit(part, tile); }
+  void refit(unsigned part, std::size_t tile) override { subspaces_.refit(part, tile); }
   void end_refit(std::size_t tensor, std::byte* fields) override { subspaces_.end_refit(tensor, fields); }
 
   [[nodiscard]] double error(std::size_t tensor) const override { return subspaces_.error(tensor); }
-  [[nodiscard]] std::uint64_t fits(std::size_t tensor) const override { return subspaces_.fits(tensor); }
+  [[nodiscard]] std::uint64_t refit_count(std::size_t tensor) const override { return subspaces_.refits(tensor); }
 
  private:
   const plan::Description& description_;

@@ -10,15 +10,15 @@
 namespace spillway::subspace {
 namespace {
 
-subspace::Pair unlearned(const optim::Reduced& it) {
+subspace::Projectors empty_projectors(const optim::Reduced& it) {
   return {subspace::Projector(it.rows, it.rank, it.nonzeros), subspace::Projector(it.columns, it.rank, it.nonzeros)};
 }
 
-subspace::Bias bias_of(const optim::FitRecord& record) {
+subspace::Bias bias_of(const optim::RefitRecord& record) {
   return {.captured = record.captured, .whole = record.whole, .samples = static_cast<std::uint64_t>(record.samples)};
 }
 
-/// Of all matrices the most that `of` says.
+/// The most that `of` says of any matrix.
 template <class Of>
 std::size_t most(const state::Layout& layout, const Of& of) {
   std::size_t out = 0;
@@ -32,9 +32,9 @@ std::size_t half_elements(const state::Layout& layout) {
   return most(layout, [](const optim::Reduced& it) { return it.rows * it.rank; });
 }
 
-void run_all(subspace::Fit& fit, const device::ParallelFor& parallel_for) {
-  for (unsigned part = 0; part < subspace::Fit::kParts; ++part) {
-    parallel_for.run(fit.tiles(part), [&](std::size_t tile) { fit.run(part, tile); });
+void run_all(subspace::Refit& refit, const device::ParallelFor& parallel_for) {
+  for (unsigned part = 0; part < subspace::Refit::kParts; ++part) {
+    parallel_for.run(refit.tiles(part), [&](std::size_t tile) { refit.run(part, tile); });
   }
 }
 
@@ -54,8 +54,12 @@ Subspaces::Subspaces(const plan::Description& description, const state::Layout& 
   for (std::size_t t = 0; t < matrices_.size(); ++t) {
     const auto& it = layout.tensors()[t].reduced;
     if (it.rank == 0) continue;
-    matrices_[t].emplace(Matrix{
-        .number = number++, .pair = unlearned(it), .next = unlearned(it), .kept = {}, .record = {}, .before = {}});
+    matrices_[t].emplace(Matrix{.number = number++,
+                                .projectors = empty_projectors(it),
+                                .next = empty_projectors(it),
+                                .kept = {},
+                                .record = {},
+                                .before = {}});
     any_ = true;
   }
   if (!any_) return;
@@ -72,14 +76,14 @@ Subspaces::Matrix& Subspaces::at(std::size_t tensor) {
   return const_cast<Matrix&>(std::as_const(*this).at(tensor));
 }
 
-void Subspaces::restore(std::size_t tensor, const std::byte* pair) {
+void Subspaces::restore(std::size_t tensor, const std::byte* projectors) {
   auto& it = at(tensor);
-  const auto fields = optim::pair_fields(layout_.tensors()[tensor].reduced);
-  std::memcpy(&it.kept, pair, sizeof(it.kept));
-  std::memcpy(it.pair.p.values().data(), pair + fields.p, fields.p_values * sizeof(float));
-  std::memcpy(it.pair.q.values().data(), pair + fields.q, fields.q_values * sizeof(float));
+  const auto fields = optim::projector_fields(layout_.tensors()[tensor].reduced);
+  std::memcpy(&it.kept, projectors, sizeof(it.kept));
+  std::memcpy(it.projectors.p.values().data(), projectors + fields.p, fields.p_values * sizeof(float));
+  std::memcpy(it.projectors.q.values().data(), projectors + fields.q, fields.q_values * sizeof(float));
   it.record = it.kept;
-  it.learned = false;
+  it.refitted = false;
   ++it.version;
 }
 
@@ -95,17 +99,17 @@ void Subspaces::begin(std::int64_t updates, double scale) {
 
 void Subspaces::open(std::size_t tensor) {
   auto& it = at(tensor);
-  if (it.learned && !it.first && it.applied) {
-    std::swap(it.pair, it.next);
+  if (it.refitted && !it.first && it.applied) {
+    std::swap(it.projectors, it.next);
     ++it.version;
   }
-  it.learned = it.applied = false;
+  it.refitted = it.applied = false;
 }
 
-bool Subspaces::learns(std::size_t tensor) const {
+bool Subspaces::refits_in_pass(std::size_t tensor) const {
   const auto& it = at(tensor);
-  if (it.made || it.learned) return false;
-  if (it.record.fits == 0) return true;
+  if (it.made || it.refitted) return false;
+  if (it.record.refits == 0) return true;
   if (updates_ <= 0) return false;
   const auto& checks = description_.refits;
   const auto updates = static_cast<std::uint64_t>(updates_);
@@ -125,38 +129,38 @@ void Subspaces::check(std::size_t tensor, std::size_t given) const {
                                          ", which is ", shape.rows, " x ", shape.columns));
 }
 
-void Subspaces::learn(std::size_t tensor, std::span<const float> gradient, const device::ParallelFor& parallel_for) {
+void Subspaces::refit(std::size_t tensor, std::span<const float> gradient, const device::ParallelFor& parallel_for) {
   auto& it = at(tensor);
   check(tensor, gradient.size());
-  if (it.record.fits == 0) return learn_first(it, gradient, parallel_for);
+  if (it.record.refits == 0) return refit_first(it, gradient, parallel_for);
   begin_later(it);
   ++counts_.inside;
-  it.next = it.pair;
+  it.next = it.projectors;
   pass_.begin(it.next, gradient);
   run_all(pass_, parallel_for);
 }
 
-void Subspaces::learn_first(Matrix& it, std::span<const float> gradient, const device::ParallelFor& parallel_for) {
+void Subspaces::refit_first(Matrix& it, std::span<const float> gradient, const device::ParallelFor& parallel_for) {
   if (!subspace::finite(gradient)) return;
-  pass_.begin(it.pair, gradient);
+  pass_.begin(it.projectors, gradient);
   run_all(pass_, parallel_for);
-  it.record = {.fits = 1, .begun = it.kept.begun};
-  it.learned = it.first = true;
+  it.record = {.refits = 1, .begun = it.kept.begun};
+  it.refitted = it.first = true;
   ++it.version;
 }
 
 /// From the next step on; the moments begin with that.
 void Subspaces::begin_later(Matrix& it) {
   const bool anew = description_.refits.rotate > 0;
-  it.record = {.fits = it.kept.fits + 1, .begun = anew ? static_cast<double>(updates_ + 1) : it.kept.begun};
-  it.learned = true;
+  it.record = {.refits = it.kept.refits + 1, .begun = anew ? static_cast<double>(updates_ + 1) : it.kept.begun};
+  it.refitted = true;
   it.first = it.samples = false;
   it.room = kNoRoom;
 }
 
 std::span<float> Subspaces::leave(std::size_t tensor) {
   auto& it = at(tensor);
-  if (it.record.fits == 0) return {};
+  if (it.record.refits == 0) return {};
   for (std::size_t room = 0; room < rooms_.size(); ++room) {
     if (taken_[room].load(std::memory_order_acquire)) continue;
     taken_[room].store(true, std::memory_order_relaxed);
@@ -171,7 +175,7 @@ std::span<float> Subspaces::leave(std::size_t tensor) {
 void Subspaces::begin_refit(std::size_t tensor) {
   auto& it = at(tensor);
   if (it.room == kNoRoom || it.first) return;
-  it.next = it.pair;
+  it.next = it.projectors;
   lane_.begin(it.next, std::span(rooms_[it.room]).first(elements(tensor)));
 }
 
@@ -180,19 +184,19 @@ std::size_t Subspaces::refit_tiles(std::size_t tensor, unsigned part) const {
   return it.room == kNoRoom || it.first ? 0 : lane_.tiles(part);
 }
 
-void Subspaces::end_refit(std::size_t tensor, std::byte* pair) {
+void Subspaces::end_refit(std::size_t tensor, std::byte* projectors) {
   auto& it = at(tensor);
-  const auto fields = optim::pair_fields(layout_.tensors()[tensor].reduced);
-  const auto& learned = it.first ? it.pair : it.next;
-  copy_values(learned.p, pair + fields.p);
-  copy_values(learned.q, pair + fields.q);
+  const auto fields = optim::projector_fields(layout_.tensors()[tensor].reduced);
+  const auto& refitted = it.first ? it.projectors : it.next;
+  copy_values(refitted.p, projectors + fields.p);
+  copy_values(refitted.q, projectors + fields.q);
   if (it.room != kNoRoom) taken_[it.room].store(false, std::memory_order_release);
   it.room = kNoRoom;
 }
 
 kernels::Projector Subspaces::side(std::size_t tensor, unsigned side) const {
-  const auto& pair = at(tensor).pair;
-  return side == 0 ? pair.p.view() : pair.q.view();
+  const auto& projectors = at(tensor).projectors;
+  return side == 0 ? projectors.p.view() : projectors.q.view();
 }
 
 void Subspaces::signs(std::size_t tensor, std::span<float> signs) const {

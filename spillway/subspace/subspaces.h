@@ -1,10 +1,10 @@
-// The projectors of a run, in DRAM, for passes: what compresses a layer's gradient, learns projectors from it, and
+// The projectors of a run, in DRAM, for passes: what compresses a layer's gradient, refits projectors from it, and
 // keeps an eye on what they miss (docs/decisions/0004-subspaces.md).
 //
-// The state of a chunk has the projectors that its next gradient is made with. The first pair is learned inside its
-// pass, before any of S is made. A later one is learned beside the passes, from a copy of the gradient that the pass
+// The state of a chunk has the projectors that its next gradient is made with. The first pair is refitted inside its
+// pass, before any of S is made. A later one is refitted beside the passes, from a copy of the gradient that the pass
 // leaves, goes into that step's gradient record, and is that of the next step: the update applies S by the pair before
-// and then takes over the new one. The copy here follows when the next step's pass opens; what a step has learned
+// and then takes over the new one. The copy here follows when the next step's pass opens; what a step has refitted
 // is forgotten when the step is skipped.
 #pragma once
 
@@ -21,32 +21,32 @@
 #include "spillway/plan/auxiliary_memory.h"
 #include "spillway/plan/description.h"
 #include "spillway/state/layout.h"
-#include "spillway/subspace/fit.h"
+#include "spillway/subspace/refit.h"
 
 namespace spillway::subspace {
 
 class Subspaces {
  public:
-  /// Projectors of every matrix that learns in a subspace, none of them learned. References must outlive it.
+  /// Projectors of every matrix that is trained in a subspace, none of them refitted. References must outlive it.
   Subspaces(const plan::Description& description, const state::Layout& layout);
 
   [[nodiscard]] bool any() const noexcept { return any_; }
   /// Between steps: as they lie in the state group of the tensor's chunk.
-  void restore(std::size_t tensor, const std::byte* pair);
+  void restore(std::size_t tensor, const std::byte* projectors);
 
   /// A training step begins, after so many updates; gradients come multiplied by `scale`.
   void begin(std::int64_t updates, double scale);
-  /// Its backward pass begins: what the step before has learned is there.
+  /// Its backward pass begins: what the step before has refitted is there.
   void open(std::size_t tensor);
-  /// Whether projectors are to be learned from this step's gradient before any of S is made.
-  [[nodiscard]] bool learns(std::size_t tensor) const;
+  /// Whether projectors are to be refitted from this step's gradient before any of S is made.
+  [[nodiscard]] bool refits_in_pass(std::size_t tensor) const;
   /// Error(bad_input) unless a gradient of so many elements is one of the tensor.
   void check(std::size_t tensor, std::size_t elements) const;
   /// From a gradient [rows, columns], fp32, which stands for the step's: that of the first micro-batch. Learned here
-  /// and now, for this step's S when it is the first pair, which is not learned from what is not finite.
-  void learn(std::size_t tensor, std::span<const float> gradient, const device::ParallelFor& parallel_for);
-  /// Where such a gradient is to be left instead, so that it is learned from behind the pass; empty: there is no room
-  /// now, or it is the first pair, and learn() is to be called.
+  /// and now, for this step's S when it is the first pair, which is not refitted from what is not finite.
+  void refit(std::size_t tensor, std::span<const float> gradient, const device::ParallelFor& parallel_for);
+  /// Where such a gradient is to be left instead, so that it is refitted from behind the pass; empty: there is no room
+  /// now, or it is the first pair, and refit() is to be called.
   [[nodiscard]] std::span<float> leave(std::size_t tensor);
   /// All memory that leave() may name.
   [[nodiscard]] std::span<std::vector<float>> rooms() noexcept { return rooms_; }
@@ -54,45 +54,46 @@ class Subspaces {
   [[nodiscard]] kernels::Projector side(std::size_t tensor, unsigned side) const;
   /// Another number whenever the pair has changed; never 0.
   [[nodiscard]] std::uint64_t version(std::size_t tensor) const { return at(tensor).version; }
-  [[nodiscard]] bool fitted(std::size_t tensor) const { return at(tensor).record.fits > 0; }
+  [[nodiscard]] bool has_projectors(std::size_t tensor) const { return at(tensor).record.refits > 0; }
   /// The signs z [columns] of this step (subspace/bias.h).
   void signs(std::size_t tensor, std::span<float> signs) const;
   /// A part of the step's S is made.
   void made(std::size_t tensor) { at(tensor).made = true; }
   /// What goes into the gradient's record, but for the step's sample of the estimate: |S|² and |G z|², which come
-  /// multiplied by square_scale(). Of a pair that is learned from this step on there is none.
-  [[nodiscard]] const optim::FitRecord& record(std::size_t tensor) const { return at(tensor).record; }
+  /// multiplied by square_scale(). Of a pair that is refitted from this step on there is none.
+  [[nodiscard]] const optim::RefitRecord& record(std::size_t tensor) const { return at(tensor).record; }
   [[nodiscard]] bool samples(std::size_t tensor) const { return at(tensor).samples; }
   [[nodiscard]] double square_scale() const noexcept { return scale_ * scale_; }
-  /// The same with it; before end().
-  void note(std::size_t tensor, const optim::FitRecord& record) { at(tensor).record = record; }
-  /// The step has ended: applied, or skipped, and then what it learned is forgotten.
+  /// Replaces the record by one that has the sample; called before end().
+  void note(std::size_t tensor, const optim::RefitRecord& record) { at(tensor).record = record; }
+  /// The step has ended: applied, or skipped, and then what it refitted is forgotten.
   void end(bool applied);
 
   /// The records that the update of the last step applied finds in the state, and leaves there.
   struct Change {
-    optim::FitRecord before, after;
+    optim::RefitRecord before, after;
   };
   /// Until the next end(); of any thread, while that update has not ended.
   [[nodiscard]] Change change(std::size_t tensor) const { return {at(tensor).before, at(tensor).kept}; }
 
-  // Behind a pass, by one thread but for fit(): calls of a tensor that a step has learned, until the next open().
+  // Behind a pass, by one thread but for refit(): calls of a tensor that a step has refitted, until the next open().
 
   /// Whether the step's gradient record is to get projectors.
-  [[nodiscard]] bool learned(std::size_t tensor) const { return at(tensor).learned; }
-  /// Learns from what leave() was given; no tiles when it is learned already.
+  [[nodiscard]] bool refitted(std::size_t tensor) const { return at(tensor).refitted; }
+  /// Refits from what leave() was given; no tiles when it is refitted already.
   void begin_refit(std::size_t tensor);
   [[nodiscard]] std::size_t refit_tiles(std::size_t tensor, unsigned part) const;
-  void fit(unsigned part, std::size_t tile) { lane_.run(part, tile); }
-  /// The pair behind the record in `pair` (optim::pair_fields()); the gradient's memory is free again.
-  void end_refit(std::size_t tensor, std::byte* pair);
+  void refit(unsigned part, std::size_t tile) { lane_.run(part, tile); }
+  /// The pair behind the record in `projectors` (optim::projector_fields()); the gradient's memory is free again.
+  void end_refit(std::size_t tensor, std::byte* projectors);
 
-  /// Of the last step: the running estimate of |G - P P' G Q Q'| / |G|, and how often projectors were learned so far.
+  /// What is known after the last step: the running estimate of |G - P P' G Q Q'| / |G|, and how often projectors were
+  /// refitted so far.
   [[nodiscard]] double error(std::size_t tensor) const;
-  [[nodiscard]] std::uint64_t fits(std::size_t tensor) const {
-    return static_cast<std::uint64_t>(at(tensor).kept.fits);
+  [[nodiscard]] std::uint64_t refits(std::size_t tensor) const {
+    return static_cast<std::uint64_t>(at(tensor).kept.refits);
   }
-  /// How many pairs were learned beside passes, and inside them because there was no room.
+  /// How many pairs were refitted beside passes, and inside them because there was no room.
   struct Counts {
     std::uint64_t beside = 0, inside = 0;
   };
@@ -101,21 +102,21 @@ class Subspaces {
  private:
   static constexpr std::size_t kNoRoom = ~std::size_t{0};
   struct Matrix {
-    std::uint64_t number = 0;  ///< among the matrices that learn in subspaces, in the order of the tensors
-    subspace::Pair pair, next;
-    optim::FitRecord kept, record;  ///< of the steps applied; with this step's
-    optim::FitRecord before;        ///< of the steps applied but the last
-    bool made = false;              ///< a part of this step's S
-    bool samples = true;            ///< this step's S counts for the estimate
-    bool learned = false;           ///< in the newest training step
-    bool first = false;             ///< what it learned is `pair`, else `next`
-    bool applied = false;           ///< that step
-    std::size_t room = kNoRoom;     ///< with the gradient that it is to be learned from
+    std::uint64_t number = 0;  ///< among the matrices that are trained in subspaces, in the order of the tensors
+    subspace::Projectors projectors, next;
+    optim::RefitRecord kept, record;  ///< of the steps applied; with this step's
+    optim::RefitRecord before;        ///< of the steps applied but the last
+    bool made = false;                ///< a part of this step's S
+    bool samples = true;              ///< this step's S counts for the estimate
+    bool refitted = false;            ///< in the newest training step
+    bool first = false;               ///< what it refitted is `projectors`, else `next`
+    bool applied = false;             ///< that step
+    std::size_t room = kNoRoom;       ///< with the gradient that it is to be refitted from
     std::uint64_t version = 1;
   };
   [[nodiscard]] const Matrix& at(std::size_t tensor) const;
   [[nodiscard]] Matrix& at(std::size_t tensor);
-  void learn_first(Matrix& it, std::span<const float> gradient, const device::ParallelFor& parallel_for);
+  void refit_first(Matrix& it, std::span<const float> gradient, const device::ParallelFor& parallel_for);
   void begin_later(Matrix& it);
   [[nodiscard]] std::size_t elements(std::size_t tensor) const;
 
@@ -124,7 +125,7 @@ class Subspaces {
   std::vector<std::optional<Matrix>> matrices_;  ///< by tensor
   std::vector<std::vector<float>> rooms_;        ///< for gradients
   std::array<std::atomic<bool>, plan::kGradientsLeft> taken_ = {};
-  subspace::Fit pass_, lane_;
+  subspace::Refit pass_, lane_;
   bool any_ = false;
   std::int64_t updates_ = 0;
   double scale_ = 1;

@@ -49,11 +49,11 @@ std::vector<float> row_sums(std::span<const float> squares, std::size_t r) {
 
 }  // namespace
 
-void carry_first(const Pair& before, const Pair& after, std::span<float> moment) {
+void carry_first(const Projectors& before, const Projectors& after, std::span<float> moment) {
   turn(blocks(before.p, after.p), blocks(before.q, after.q), after.p.nonzeros(), after.p.columns(), moment);
 }
 
-void carry_second(const Pair& before, const Pair& after, std::span<float> moment, bool fill) {
+void carry_second(const Projectors& before, const Projectors& after, std::span<float> moment, bool fill) {
   const auto d = after.p.columns(), r = after.p.nonzeros();
   auto a = blocks(before.p, after.p), b = blocks(before.q, after.q);
   for (auto* blocks_of : {&a, &b}) {

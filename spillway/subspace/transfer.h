@@ -9,12 +9,12 @@
 
 #include <span>
 
-#include "spillway/subspace/fit.h"
+#include "spillway/subspace/refit.h"
 
 namespace spillway::subspace {
 
 /// In place; [d, d] each. Both pairs are of one shape: groups are the same, so A and B are blocks of r x r.
-void carry_first(const Pair& before, const Pair& after, std::span<float> moment);
-void carry_second(const Pair& before, const Pair& after, std::span<float> moment, bool fill = false);
+void carry_first(const Projectors& before, const Projectors& after, std::span<float> moment);
+void carry_second(const Projectors& before, const Projectors& after, std::span<float> moment, bool fill = false);
 
 }  // namespace spillway::subspace

@@ -28,8 +28,8 @@ std::uint64_t tile_groups(const Reduced& it) noexcept {
   return std::max<std::uint64_t>(1, kTile * groups / (it.rows * it.columns));
 }
 
-const optim::FitRecord& record(const std::byte* pair) noexcept {
-  return *reinterpret_cast<const optim::FitRecord*>(pair);
+const optim::RefitRecord& record(const std::byte* projectors) noexcept {
+  return *reinterpret_cast<const optim::RefitRecord*>(projectors);
 }
 
 kernels::Projector view(const std::byte* values, std::uint64_t rows, const Reduced& it) noexcept {
@@ -42,9 +42,9 @@ subspace::Projector copied(const std::byte* values, std::uint64_t rows, const Re
   return out;
 }
 
-subspace::Pair copied(const std::byte* pair, const Reduced& it) {
-  const auto at = optim::pair_fields(it);
-  return {copied(pair + at.p, it.rows, it), copied(pair + at.q, it.columns, it)};
+subspace::Projectors copied(const std::byte* projectors, const Reduced& it) {
+  const auto at = optim::projector_fields(it);
+  return {copied(projectors + at.p, it.rows, it), copied(projectors + at.q, it.columns, it)};
 }
 
 void decode(const state::Located& from, std::size_t moment, float* values) {
@@ -76,7 +76,7 @@ void encode(const float* values, std::size_t moment, const state::Located& to) {
 
 }  // namespace
 
-kernels::UpdateStep step_inside(const kernels::UpdateStep& step, const Reduced& it, const optim::FitRecord& record) {
+kernels::UpdateStep step_inside(const kernels::UpdateStep& step, const Reduced& it, const optim::RefitRecord& record) {
   auto out = step;
   out.weight_decay = 0;
   out.learning_rate *=
@@ -89,9 +89,9 @@ float kept_by(const kernels::UpdateStep& step, bool decays) noexcept {
   return decays ? static_cast<float>(1 - step.learning_rate * step.weight_decay) : 1.0F;
 }
 
-kernels::Expansion expansion_of(const Reduced& it, const std::byte* pair, const float* delta) noexcept {
-  const auto fields = optim::pair_fields(it);
-  return {view(pair + fields.p, it.rows, it), view(pair + fields.q, it.columns, it), delta};
+kernels::Expansion expansion_of(const Reduced& it, const std::byte* projectors, const float* delta) noexcept {
+  const auto fields = optim::projector_fields(it);
+  return {view(projectors + fields.p, it.rows, it), view(projectors + fields.q, it.columns, it), delta};
 }
 
 void carry_over(const Reduced& it, const std::byte* before, const std::byte* after, std::size_t moment,
@@ -109,26 +109,26 @@ SubspaceUpdate::SubspaceUpdate(const state::Layout& layout, const state::UpdateR
 
 void SubspaceUpdate::prepare(const state::Chunk& chunk, const state::GroupPointers& groups) {
   auto* const ours = groups.state + state_fields(rule_, chunk).auxiliary;
-  const auto* const given = groups.grad + core_bytes(rule_, chunk);
-  if (record(ours).fits == 0) std::memcpy(ours, given, optim::pair_fields(chunk.reduced).bytes);
+  const auto* const given = groups.grad + gradient_value_bytes(rule_, chunk);
+  if (record(ours).refits == 0) std::memcpy(ours, given, optim::projector_fields(chunk.reduced).bytes);
 }
 
 void SubspaceUpdate::finish(const state::Chunk& chunk, const state::GroupPointers& groups) {
   auto* const ours = groups.state + state_fields(rule_, chunk).auxiliary;
-  const auto* const given = groups.grad + core_bytes(rule_, chunk);
+  const auto* const given = groups.grad + gradient_value_bytes(rule_, chunk);
   const auto before = record(ours), now = record(given);
   if (before.begun != now.begun) {
     begin(chunk, groups);
-  } else if (before.fits != now.fits) {
+  } else if (before.refits != now.refits) {
     carry(chunk, groups);
   }
-  std::memcpy(ours, given, before.fits != now.fits ? optim::pair_fields(chunk.reduced).bytes : sizeof(now));
+  std::memcpy(ours, given, before.refits != now.refits ? optim::projector_fields(chunk.reduced).bytes : sizeof(now));
 }
 
 /// Moments as those of the first step.
 void SubspaceUpdate::begin(const state::Chunk& chunk, const state::GroupPointers& groups) {
   const auto n = chunk.reduced.elements();
-  const auto at = locate_core(rule_, chunk, groups, 0, n);
+  const auto at = locate_gradient(rule_, chunk, groups, 0, n);
   const auto values = std::span(delta_).first(n);
   std::ranges::fill(values, 0.0F);
   for (std::size_t m = 0; m < rule_.moments(); ++m) encode(values.data(), m, at);
@@ -137,8 +137,8 @@ void SubspaceUpdate::begin(const state::Chunk& chunk, const state::GroupPointers
 void SubspaceUpdate::carry(const state::Chunk& chunk, const state::GroupPointers& groups) {
   const auto& it = chunk.reduced;
   const auto* const before = groups.state + state_fields(rule_, chunk).auxiliary;
-  const auto* const after = groups.grad + core_bytes(rule_, chunk);
-  const auto at = locate_core(rule_, chunk, groups, 0, it.elements());
+  const auto* const after = groups.grad + gradient_value_bytes(rule_, chunk);
+  const auto at = locate_gradient(rule_, chunk, groups, 0, it.elements());
   const auto values = std::span(delta_).first(it.elements());
   for (std::size_t m = 0; m < rule_.moments(); ++m) {
     decode(at, m, values.data());
@@ -158,7 +158,7 @@ void SubspaceUpdate::run_first(const state::Chunk& chunk, const state::GroupPoin
   std::array<float, kPiece> gradient;  // NOLINT: filled below
   for (auto first = begin; first < end; first += kPiece) {
     const auto n = std::min(kPiece, end - first);
-    auto at = locate_core(rule_, chunk, groups, first, n);
+    auto at = locate_gradient(rule_, chunk, groups, first, n);
     device::widen(sink::element_of(rule_.type), at.span.grad, gradient.data(), n);
     std::fill_n(delta_.data() + first, n, 0.0F);
     at.span.weight = reinterpret_cast<std::byte*>(delta_.data() + first);

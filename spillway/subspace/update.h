@@ -1,5 +1,5 @@
-// The update of a matrix that learns in a subspace (docs/decisions/0004-subspaces.md): a function of the chunk's groups
-// and the step alone, so that it can be done again from them, wherever they lay.
+// The update of a matrix that is trained in a subspace (docs/decisions/0004-subspaces.md): a function of the chunk's
+// groups and the step alone, so that it can be done again from them, wherever they lay.
 #pragma once
 
 #include <cstddef>
@@ -19,11 +19,11 @@ namespace spillway::subspace {
 /// those of S, so the learning rate is multiplied by the reverse (subspace/matrix.h). Decay is the matrix's own. Steps
 /// are counted from where the moments began, as `record` says.
 [[nodiscard]] kernels::UpdateStep step_inside(const kernels::UpdateStep& step, const optim::Reduced& subspace,
-                                              const optim::FitRecord& record);
+                                              const optim::RefitRecord& record);
 /// What an update leaves of the matrix before the change is added: 1, or less where it decays.
 [[nodiscard]] float kept_by(const kernels::UpdateStep& step, bool decays) noexcept;
-/// P and Q as they lie in `pair` (optim::pair_fields()), and a delta [rank, rank].
-[[nodiscard]] kernels::Expansion expansion_of(const optim::Reduced& subspace, const std::byte* pair,
+/// P and Q as they lie in `projectors` (optim::projector_fields()), and a delta [rank, rank].
+[[nodiscard]] kernels::Expansion expansion_of(const optim::Reduced& subspace, const std::byte* projectors,
                                               const float* delta) noexcept;
 /// Carries the values [rank, rank] of a moment from the pair `before` to the pair `after`, which lie so, too.
 /// Allocates.

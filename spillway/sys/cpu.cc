@@ -29,7 +29,7 @@ Quota version2(const std::filesystem::path& group) {
   return file >> quota >> period ? ratio(quota, period) : std::nullopt;
 }
 
-/// Of what is dropped from caches: no processor has shorter ones.
+/// The length of a line that is dropped from caches: no CPU has shorter ones.
 constexpr std::size_t kLine = 64;
 
 void drop_line([[maybe_unused]] const std::byte* at) noexcept {
@@ -70,7 +70,7 @@ Quota cpu_quota_below(const std::string& root) {
 }
 
 Bytes largest_caches(const std::string& root) {
-  std::set<std::string> seen;  // each is told of by every processor that shares it
+  std::set<std::string> seen;  // each is told of by every CPU that shares it
   Bytes sum = 0;
   std::error_code failure;
   for (const auto& cpu : std::filesystem::directory_iterator(root + "/sys/devices/system/cpu", failure)) {

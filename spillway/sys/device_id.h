@@ -20,8 +20,8 @@ struct DeviceId {
 /// "259:0"
 [[nodiscard]] std::string to_string(DeviceId device);
 
-/// Of a block device: itself; of anything else: what its file system lies on. Throws Error(bad_input) for a missing
-/// path.
+/// The id of a block device itself, or, for anything else, of what its file system lies on. Throws Error(bad_input) for
+/// a missing path.
 [[nodiscard]] DeviceId device_of(const std::filesystem::path& path);
 
 /// The drive that a partition lies on; a device that is no partition is its own. `root` is "" but for tests.

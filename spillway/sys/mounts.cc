@@ -54,7 +54,7 @@ std::vector<Mount> mounts(const std::string& root) {
   return all;
 }
 
-/// Of mounts on one point the last hides those before.
+/// The last of several mounts on one point hides those before.
 std::optional<Mount> mount_of(const std::filesystem::path& path, const std::string& root) {
   std::error_code failure;
   const auto whole = std::filesystem::canonical(path, failure);

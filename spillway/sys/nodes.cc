@@ -73,10 +73,11 @@ double scaled(const Path& path, double unit) {
   return words ? std::strtod(words->c_str(), nullptr) * unit : 0;
 }
 
-/// access1 counts processors only, access0 any initiator; older kernels have the latter alone.
+/// access1 counts CPUs only, access0 any initiator; older kernels have the latter alone.
 Path initiators_of(const Path& directory) {
-  const Path processors = directory / "access1" / "initiators";
-  return std::filesystem::exists(processors / "read_bandwidth") ? processors : directory / "access0" / "initiators";
+  const Path cpu_initiators = directory / "access1" / "initiators";
+  return std::filesystem::exists(cpu_initiators / "read_bandwidth") ? cpu_initiators
+                                                                    : directory / "access0" / "initiators";
 }
 
 std::optional<NodeAttributes> attributes_of(const Path& directory) {
@@ -220,7 +221,7 @@ const Node& find_node(const std::vector<Node>& nodes, int id, const std::string&
     throw Error(ErrorCode::bad_input, text(what, " ", id, " ", why, "; memory can be had on node ", ids(nodes)));
   };
   if (found == nodes.end()) refuse("does not exist or is offline");
-  if (!found->has_memory()) refuse("has processors but no memory");
+  if (!found->has_memory()) refuse("has CPUs but no memory");
   if (!found->allowed) refuse("is not permitted to this process (its cpuset, or the numactl that started it)");
   return *found;
 }

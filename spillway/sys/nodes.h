@@ -9,7 +9,7 @@
 
 namespace spillway::sys {
 
-/// What the firmware's table of memory attributes (HMAT) promises to the processors nearest to a node. 0: it does not
+/// What the firmware's table of memory attributes (HMAT) promises to the CPUs nearest to a node. 0: it does not
 /// say. Promises, not measurements.
 struct NodeAttributes {
   double read_bytes_per_second = 0;
@@ -32,19 +32,19 @@ struct NodeDistance {
 struct Node {
   int id = 0;
   std::vector<unsigned> cpus;           ///< its own, online; empty: only memory, as of a CXL card
-  Bytes total = 0;                      ///< 0: only processors
+  Bytes total = 0;                      ///< 0: only CPUs
   Bytes free = 0;                       ///< unused now
   Bytes available = 0;                  ///< `free` and what the kernel would give back without writing anything
   bool allowed = true;                  ///< this process may have memory there (cpuset, and a binding made by numactl)
   std::vector<NodeDistance> distances;  ///< from here to each online node; empty: the kernel does not say
   std::optional<NodeAttributes> attributes;  ///< none: no HMAT
   std::optional<int> tier;                   ///< the kernel's memory tier: a smaller number is faster memory
-  std::vector<int> initiators;               ///< nodes whose processors are the nearest; empty: the kernel does not say
+  std::vector<int> initiators;               ///< nodes whose CPUs are the nearest; empty: the kernel does not say
 
   [[nodiscard]] bool has_memory() const noexcept { return total > 0; }
 };
 
-/// By rising id. A kernel without NUMA (or a container without /sys) has node 0 with all processors and memory. Throws
+/// By rising id. A kernel without NUMA (or a container without /sys) has node 0 with all CPUs and memory. Throws
 /// Error(unsupported) where /proc is not mounted. `root`: in place of "/", for machines that are only files.
 [[nodiscard]] std::vector<Node> nodes(const std::string& root = "");
 
@@ -56,8 +56,8 @@ struct Node {
 /// of the node, at least 16 MiB, at most 1 GiB).
 [[nodiscard]] Bytes takeable(const Node& node) noexcept;
 
-/// Processors nearest to a node: its own, or else those of its initiators, or else of the node at the least distance.
-/// Empty only when no node has processors.
+/// CPUs nearest to a node: its own, or else those of its initiators, or else of the node at the least distance.
+/// Empty only when no node has CPUs.
 [[nodiscard]] std::vector<unsigned> nearest_cpus(const std::vector<Node>& nodes, int id);
 
 /// "0-3,8": the kernel's way of writing a set of small numbers, read and written. What is no number is left out.

@@ -76,7 +76,7 @@ std::byte* first_page(std::span<const std::byte> range) noexcept {
 
 using CpuSet = std::unique_ptr<cpu_set_t, void (*)(cpu_set_t*)>;
 
-/// As large as any machine's.
+/// The most CPUs that any machine has.
 constexpr std::size_t kMostCpus = 8192;
 
 CpuSet cpu_set() {

@@ -27,13 +27,14 @@ enum class MemoryPolicy {
 /// Why the calls below fail here, for a person: "mbind: Operation not permitted (EPERM); ..."; empty where they work.
 /// Containers refuse them. Tried once a process.
 [[nodiscard]] const std::string& numa_refusal();
-/// The same, tried now.
+/// Tries the calls now, and answers as numa_refusal() does.
 [[nodiscard]] std::string try_numa_calls();
 
-/// Of pages of the range, which begins and ends on pages. 0, or the errno.
+/// Sets the policy of the pages of the range, which begins and ends on pages. Returns 0, or the errno.
 [[nodiscard]] int set_memory_policy(std::span<std::byte> range, MemoryPolicy policy,
                                     std::span<const int> nodes) noexcept;
-/// Of pages that the calling thread is the first to touch, where their range has no policy of its own. 0, or the errno.
+/// Sets the policy of pages that the calling thread is the first to touch, where their range has no policy of its own.
+/// Returns 0, or the errno.
 [[nodiscard]] int set_thread_memory_policy(MemoryPolicy policy, std::span<const int> nodes) noexcept;
 /// Nodes that whoever started the process bound it to (numactl --membind); empty: it is not bound.
 [[nodiscard]] std::vector<int> bound_nodes() noexcept;
@@ -55,7 +56,7 @@ inline constexpr int kAbsent = -1;
 /// The kernel's weights of node 0, 1, ... for MemoryPolicy::weighted; empty where it has none (before Linux 6.9).
 [[nodiscard]] std::vector<unsigned> weighted_interleave(const std::string& root = "");
 
-/// Processors that the calling thread may run on.
+/// CPUs that the calling thread may run on.
 [[nodiscard]] std::vector<unsigned> thread_affinity();
 /// Keeps the calling thread on those of `cpus` that it may run on; where there are none, or the kernel refuses, it
 /// stays as it was and the answer is false.

@@ -10,7 +10,7 @@ namespace spillway::sys {
 /// say. `root` is "" but for tests.
 [[nodiscard]] std::optional<int> pci_node(const std::string& address, const std::string& root = "");
 
-/// The same of a drive, by its number ("259:0"), or of a partition.
+/// The NUMA node of a drive, by its number ("259:0"), or of a partition.
 [[nodiscard]] std::optional<int> drive_node(const std::string& number, const std::string& root = "");
 
 }  // namespace spillway::sys

@@ -34,7 +34,7 @@ struct DramFacts {
 /// Throws Error(unsupported) where /proc is not mounted.
 [[nodiscard]] DramFacts dram_facts();
 
-/// The same, read below `root` ("" is the real machine; tests hand a tree of their own).
+/// The facts that are read below `root` ("" is the real machine; tests hand a tree of their own).
 [[nodiscard]] DramFacts dram_facts_below(const std::string& root);
 
 }  // namespace spillway::sys

@@ -9,7 +9,7 @@ namespace spillway::sys {
 /// thread that Python handles them on.
 void enter_service_thread(const std::string& name) noexcept;
 
-/// The calling thread gets processors after all others of usual priority, as far as they are wanted.
+/// The calling thread gets CPUs after all others of usual priority, as far as they are wanted.
 void lower_priority() noexcept;
 
 /// CPU seconds, user and system, the process has used so far.

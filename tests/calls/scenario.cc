@@ -22,9 +22,9 @@ constexpr std::uint64_t kLast = 5;  ///< step of the reference
 constexpr std::uint64_t kOld = 2;   ///< step that most scenarios begin with
 constexpr std::uint64_t kNew = 4;   ///< step that they end with when they train
 
-constexpr plan::Placement kMixed{0.5, 0, 0, 0};  ///< half of the weights in memory, all else on the paths
-constexpr plan::Placement kMemory{1, 1, 1, 1};   ///< snapshots and gradients alone go to the paths
-constexpr plan::Placement kPaths{0, 0, 0, 0};
+constexpr plan::PlacementShares kMixed{0.5, 0, 0, 0};  ///< half of the weights in memory, all else on the paths
+constexpr plan::PlacementShares kMemory{1, 1, 1, 1};   ///< snapshots and gradients alone go to the paths
+constexpr plan::PlacementShares kPaths{0, 0, 0, 0};
 
 bool trains(Scenario scenario) {
   return scenario == Scenario::create || scenario == Scenario::reopen || scenario == Scenario::recover ||

@@ -4,7 +4,7 @@
 // for memory, threads, descriptors or rings. They are counted from 1, of all its threads and of the processes that it
 // starts. One of them may be made to return an error without having taken place, or to be the last: there the process
 // is killed, before the call has taken effect. It works on what the kernel is asked, whatever library asks it; needs
-// ptrace and seccomp, and a processor of the x86-64 family.
+// ptrace and seccomp, and a CPU of the x86-64 family.
 #pragma once
 
 #include <sys/types.h>

@@ -1,4 +1,4 @@
-// Whole steps on the `cuda` twin, over a driver made of host memory: every call that a run on a GPU makes, in streams
+// Whole steps on the `cuda` device, over a driver made of host memory: every call that a run on a GPU makes, in streams
 // with random delays, with the bits of host memory; and what such a run says when the driver refuses.
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include "tests/contract/directory.h"
 #include "tests/contract/outcome.h"
 #include "tests/contract/toy.h"
-#include "tests/device/pretended.h"
+#include "tests/device/fake_driver.h"
 #include "tests/nightly.h"
 #include "tests/plan/models.h"
 
@@ -15,13 +15,13 @@ namespace spillway {
 namespace {
 
 using device::CudaDriver;
-using device::kPretended;
+using device::kFakeDriver;
 using device::Setting;
 using plan::test::describe;
 
 constexpr std::byte kSomeKernels[1] = {};
 
-/// The caller's side of the pretended GPU, as PyTorch's would be: memory there, and a stream to work in.
+/// The caller's side of the fake GPU, as PyTorch's would be: memory there, and a stream to work in.
 class Caller {
  public:
   explicit Caller(bool own_stream) {
@@ -60,7 +60,7 @@ class Caller {
     driver_.check(driver_.calls().pop_context(&mine), "cuCtxPopCurrent");
   }
 
-  const CudaDriver driver_{kPretended};
+  const CudaDriver driver_{kFakeDriver};
   CUctx_st* context_ = nullptr;
   CUstream_st* stream_ = nullptr;
 };
@@ -70,7 +70,7 @@ Settings on_gpu(const Caller& caller) {
   out.budget.device = plan::DeviceTier{.capacity = 48 * MiB};
   out.device.name = "cuda:1";
   out.device.stream = caller.stream();
-  out.device.cuda = {.library = kPretended, .kernels = {.machine_code = kSomeKernels}};
+  out.device.cuda = {.library = kFakeDriver, .kernels = {.machine_code = kSomeKernels}};
   return out;
 }
 
@@ -111,9 +111,9 @@ TEST(CudaSteps, ChangeNoBit) {
       settings.budget.device->weight = share(random);
       settings.budget.device->activation = share(random);
       settings.budget.device->state = own_stream ? share(random) : 0;
-      settings.budget.device->passing = share(random);
+      settings.budget.device->device_updated = share(random);
       settings.budget.device->grad = share(random);
-      settings.budget.device->join = random() % (48 * KiB);
+      settings.budget.device->coalesce_to = random() % (48 * KiB);
       expect_same(expected, train_on_gpu(description, settings, 4, &caller),
                   text("round ", round, " stream ", own_stream));
     }
@@ -141,7 +141,7 @@ TEST(CudaSteps, AGpuThatIsFullIsSaidBeforeTheFirstStep) {
   settings.budget.paths.push_back({.capacity = 1 * GiB});
   settings.budget.placement = {0.0, 0.0, 0.0, 0.0};
   const auto words = refusal(settings, ErrorCode::does_not_fit);
-  EXPECT_NE(words.find("does not fit on cuda:1 (Pretended GPU)"), std::string::npos) << words;
+  EXPECT_NE(words.find("does not fit on cuda:1 (Fake GPU)"), std::string::npos) << words;
   EXPECT_NE(words.find("use a smaller --gpu_memory, or end what else runs there"), std::string::npos) << words;
   EXPECT_TRUE(std::filesystem::is_empty(directory.path()));
 }
@@ -170,7 +170,7 @@ TEST(CudaSteps, ACopyThatFailsEndsTheRunWithItsName) {
     Caller caller(at % 2 == 0);
     auto settings = on_gpu(caller);
     settings.budget.device->weight = settings.budget.device->activation = 0;
-    settings.budget.device->join = 4 * KiB;
+    settings.budget.device->coalesce_to = 4 * KiB;
     const Setting fails("FAKE_CUDA_FAILS_AFTER", std::to_string(at).c_str());
     try {
       train_on_gpu(description, settings, 2, &caller);

@@ -22,7 +22,7 @@ using test::tier;
 using test::with_device;
 
 /// Every fourth step has a gradient that is not finite, every third is followed by an evaluation or two.
-Outcome train_living(const plan::Description& description, Settings settings, bool queued) {
+Outcome train_resident(const plan::Description& description, Settings settings, bool queued) {
   test::Training training(description, std::move(settings), queued);
   auto& toy = training.toy;
   Outcome out;
@@ -38,8 +38,8 @@ Outcome train_living(const plan::Description& description, Settings settings, bo
   return out;
 }
 
-std::size_t living_chunks(const plan::Plan& plan) {
-  return static_cast<std::size_t>(std::ranges::count_if(plan.residency.chunks, &plan::ChunkPlacement::device_resident));
+std::size_t resident_chunks(const plan::Plan& plan) {
+  return static_cast<std::size_t>(std::ranges::count_if(plan.placement.chunks, &plan::ChunkPlacement::device_resident));
 }
 
 TEST(DeviceState, ChangesNoBit) {
@@ -53,11 +53,11 @@ TEST(DeviceState, ChangesNoBit) {
     shape.ffn = 24;
     shape.vocabulary = 60;
     shape.chunk_elements = random() % 2 == 0 ? 512 : 8192;
-    if (round % 5 == 2) shape.wide = "norm";
+    if (round % 5 == 2) shape.fp32 = "norm";
     if (round % 4 == 1) shape.frozen = plan::test::kFrozenParts[random() % 3];
     const auto description = describe(shape);
     const bool queued = random() % 3 != 0;
-    const auto expected = train_living(description, everything_in_dram(), false);
+    const auto expected = train_resident(description, everything_in_dram(), false);
     const auto third = [&] { return static_cast<double>(random() % 3) / 2; };
     auto settings = with_device(tier(random() % 3 == 0 ? 1 : 0.5), random() % 4 == 0 ? 0 : random());
     if (round % 2 == 1) settings.budget.device = tier(third() / 2, 1 - third() / 2, third());
@@ -72,7 +72,8 @@ TEST(DeviceState, ChangesNoBit) {
     settings.threads = 1 + random() % 3;
     settings.budget.window = random() % 4;
     settings.device.simulated.registers = random() % 4 != 0;
-    expect_same(expected, train_living(description, settings, queued), text("round ", round, queued ? " queued" : ""));
+    expect_same(expected, train_resident(description, settings, queued),
+                text("round ", round, queued ? " queued" : ""));
   }
 }
 
@@ -84,8 +85,8 @@ TEST(DeviceState, AllThatCanDoLiveThere) {
   for (const auto& block : layout.blocks()) {
     if (block.role == state::BlockRole::embedding) elsewhere += block.chunks;
   }
-  EXPECT_EQ(living_chunks(all.plan()), layout.chunks().size() - elsewhere);
-  EXPECT_EQ(living_chunks(none.plan()), 0U);
+  EXPECT_EQ(resident_chunks(all.plan()), layout.chunks().size() - elsewhere);
+  EXPECT_EQ(resident_chunks(none.plan()), 0U);
   EXPECT_LT(all.plan().arena, none.plan().arena);
 }
 
@@ -93,13 +94,13 @@ TEST(DeviceState, StatesThatPassLieOnTheHost) {
   const auto description = describe({.layers = 3, .tied = false, .tokens = 32});
   const Engine all(description, with_device(tier(0, 1), 0)), none(description, with_device(tier(0), 0));
   const auto& plan = all.plan();
-  std::size_t updated = 0, learning = 0;
+  std::size_t updated = 0, trainable = 0;
   for (const auto& task : plan.schedule.tasks) {
-    if (task.op == plan::Op::update) ++(task.lane == plan::Lane::device_update ? updated : learning);
+    if (task.op == plan::Op::update) ++(task.lane == plan::Lane::device_update ? updated : trainable);
   }
-  EXPECT_EQ(learning, all.layout().blocks().front().chunks);  // the table's
-  EXPECT_EQ(updated + learning, all.layout().chunks().size());
-  EXPECT_EQ(living_chunks(plan), 0U);
+  EXPECT_EQ(trainable, all.layout().blocks().front().chunks);  // the table's
+  EXPECT_EQ(updated + trainable, all.layout().chunks().size());
+  EXPECT_EQ(resident_chunks(plan), 0U);
   EXPECT_EQ(plan.arena, none.plan().arena);
   EXPECT_GT(plan.from_device_per_step, none.plan().from_device_per_step);
 }

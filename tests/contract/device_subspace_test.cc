@@ -1,5 +1,5 @@
-// Matrices that learn in subspaces and are updated on a device: the bits of plain memory, whatever lives there or
-// passes, with pairs that are learned again, steps that are skipped, evaluations, kills, and any other placement before
+// Matrices that are trained in subspaces and are updated on a device: the bits of plain memory, whatever lives there or
+// passes, with pairs that are refitted, steps that are skipped, evaluations, kills, and any other placement before
 // and after.
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@ using test::DurableRun;
 using test::tier;
 using test::with_device;
 
-/// Pairs are learned again after every third update, or where the estimate of what they miss is beyond almost nothing.
+/// Pairs are refitted after every third update, or where the estimate of what they miss is beyond almost nothing.
 Shape random_device_shape(std::mt19937& random, int round) {
   auto out = plan::test::random_shape(random, round);
   out.layers = 2;
@@ -35,7 +35,7 @@ Shape random_device_shape(std::mt19937& random, int round) {
 
 struct Trained {
   Outcome outcome;
-  std::vector<double> fits, errors;  ///< of every pair, at the end
+  std::vector<double> refits, errors;  ///< of every pair, at the end
 };
 
 /// Some gradients are not finite, some steps are followed by evaluations, clipping bites.
@@ -56,7 +56,7 @@ Trained train_in_subspaces(const plan::Description& description, Settings settin
   }
   out.outcome.masters = toy.masters();
   for (const auto& it : engine.refits()) {
-    out.fits.push_back(static_cast<double>(it.fits));
+    out.refits.push_back(static_cast<double>(it.refits));
     out.errors.push_back(it.error);
   }
   return out;
@@ -64,7 +64,7 @@ Trained train_in_subspaces(const plan::Description& description, Settings settin
 
 void expect_same(const Trained& expected, const Trained& found, const std::string& what) {
   expect_same(expected.outcome, found.outcome, what);
-  EXPECT_EQ(expected.fits, found.fits) << what;
+  EXPECT_EQ(expected.refits, found.refits) << what;
   EXPECT_EQ(expected.errors, found.errors) << what;
 }
 
@@ -88,7 +88,7 @@ TEST(DeviceSubspace, ChangesNoBit) {
     const auto description = describe(random_device_shape(random, round));
     const bool queued = random() % 3 != 0;
     const auto expected = train_in_subspaces(description, everything_in_dram(), false);
-    again[description.refits.rotate > 0] += expected.fits.back() > 1 ? 1 : 0;
+    again[description.refits.rotate > 0] += expected.refits.back() > 1 ? 1 : 0;
     const auto third = [&] { return static_cast<double>(random() % 3) / 2; };
     auto settings = with_device(tier(random() % 3 == 0 ? 0.5 : 1), random() % 4 == 0 ? 0 : random());
     if (round % 2 == 1) settings.budget.device = tier(third() / 2, 1 - third() / 2, third());

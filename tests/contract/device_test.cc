@@ -64,10 +64,10 @@ TEST(Device, ChangesNoBit) {
       settings.budget.updates = random() % 2 == 0 ? plan::Updates::early : plan::Updates::automatic;
       settings.device.simulated.registers = random() % 4 != 0;
       auto& device = *settings.budget.device;
-      device.join = random() % 4 == 0 ? plan::kGoodCopy : random() % (48 * KiB);
+      device.coalesce_to = random() % 4 == 0 ? plan::kGoodCopy : random() % (48 * KiB);
       if (placement > 0) device.weight = placement == 1 ? 0 : share(random);
       if (placement > 1 && random() % 2 == 0) device.state = share(random);
-      if (placement > 1 && random() % 2 == 0) device.passing = share(random);
+      if (placement > 1 && random() % 2 == 0) device.device_updated = share(random);
       if (placement > 1 && random() % 2 == 0) device.grad = share(random);
       if (placement > 0) device.activation = placement == 1 ? 0 : share(random);
       const std::array<Directory, 2> directories;
@@ -107,9 +107,9 @@ TEST(Device, RandomDelaysChangeNoBit) {
     settings.budget.device->weight = seed % 3 == 0 ? 0.5 : 0;
     settings.budget.device->activation = seed % 5 == 0 ? 1 : 0;
     settings.budget.device->state = seed % 2 == 0 ? 0 : static_cast<double>(seed % 7) / 6;
-    settings.budget.device->passing = static_cast<double>(seed % 4) / 3;
+    settings.budget.device->device_updated = static_cast<double>(seed % 4) / 3;
     settings.budget.device->grad = static_cast<double>(seed % 11 % 3) / 2;
-    settings.budget.device->join = seed % 7 * 512;
+    settings.budget.device->coalesce_to = seed % 7 * 512;
     settings.budget.window = seed % 4;
     expect_same(expected, train_on_device(description, settings, 4, seed % 2 == 0, seed % 3 != 1), text("seed ", seed));
   }
@@ -123,14 +123,14 @@ TEST(Device, FrozenChangesNoBit) {
     const auto& parts = plan::test::kFrozenParts;
     do {
       shape.frozen = parts[random() % parts.size()];
-    } while (describe(shape).layout().learning_parameters() == 0);
+    } while (describe(shape).layout().trainable_parameters() == 0);
     const auto description = describe(shape);
     for (const int store_after : {-1, 2}) {
       const auto expected = train_on_device(description, everything_in_dram(), 5, false, false, store_after);
       for (const bool paths : {false, true}) {
         auto settings = with_device(random());
         settings.budget.device->weight = random() % 4 / 3.0;
-        settings.budget.device->join = random() % (48 * KiB);
+        settings.budget.device->coalesce_to = random() % (48 * KiB);
         const Directory directory;
         if (paths) {
           settings.storage.places.push_back({directory.path()});
@@ -161,23 +161,23 @@ Bytes sent(const Engine& engine) {
 
 TEST(Device, WhatStaysIsSentWhenItHasChanged) {
   const auto description = describe({.layers = 3, .tied = false, .frozen = "up|down|embed"});
-  Bytes all = 0, learning = 0;
+  Bytes all = 0, trainable = 0;
   const auto layout = description.layout();
   for (const auto& block : layout.blocks()) {
     for (auto c = block.first_chunk; c < block.first_chunk + block.chunks; ++c) {
       if (block.role == state::BlockRole::embedding) continue;
       const auto bytes = layout.chunks()[c].elements * 2;
       all += bytes;
-      learning += state::learns(layout.chunks()[c].learning) ? bytes : 0;
+      trainable += state::is_trainable(layout.chunks()[c].training) ? bytes : 0;
     }
   }
   auto settings = with_device(0);
   settings.budget.device->weight = 1;
-  EXPECT_LT(learning, all);
+  EXPECT_LT(trainable, all);
   train_on_device(description, settings, 5, false, false, 2, [&](Engine& engine, int step) {
     engine.flush();
     const bool anew = step == 0 || step == 3;  // after the start, and after a tensor was stored
-    EXPECT_EQ(sent(engine), anew ? all : learning) << step;
+    EXPECT_EQ(sent(engine), anew ? all : trainable) << step;
   });
 }
 
@@ -202,10 +202,10 @@ TEST(Device, ItsBudgetHolds) {
     settings.budget.device->capacity = settings.device.simulated.memory = capacity;
     const auto plan = Engine(description, settings).plan();
     EXPECT_LE(plan.device_peak, capacity);
-    const auto copies = std::ranges::count_if(plan.residency.chunks,
+    const auto copies = std::ranges::count_if(plan.placement.chunks,
                                               [](const auto& it) { return it.weight_copy || it.device_resident(); });
     const auto now = static_cast<std::size_t>(
-        copies + std::ranges::count(plan.residency.boundaries, true, &plan::BoundaryPlacement::on_device));
+        copies + std::ranges::count(plan.placement.boundaries, true, &plan::BoundaryPlacement::on_device));
     EXPECT_GE(now, residents);
     residents = now;
     expect_same(expected, train_on_device(description, settings, 3, false), text("capacity ", capacity));

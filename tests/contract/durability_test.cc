@@ -11,8 +11,8 @@
 #include "spillway/engine_testing.h"
 #include "tests/contract/directory.h"
 #include "tests/contract/durable_run.h"
+#include "tests/contract/fake_nodes.h"
 #include "tests/contract/lives.h"
-#include "tests/contract/pretended_nodes.h"
 #include "tests/nightly.h"
 
 namespace spillway {
@@ -33,7 +33,7 @@ TEST(Durability, ARunThatEndedGoesOnWhereItWasWithAnyOtherPlacement) {
     ASSERT_NO_FATAL_FAILURE(test::expect_each_life_goes_on(run, 9, random, [&](int) {
       auto settings = DurableRun::settings(where.path(), paths, test::random_placement(random));
       settings.threads = 1 + random() % 3;
-      test::pretend_nodes(settings, random);
+      test::use_fake_nodes(settings, random);
       return settings;
     }));
   }
@@ -42,7 +42,7 @@ TEST(Durability, ARunThatEndedGoesOnWhereItWasWithAnyOtherPlacement) {
 /// Checkpoints on the paths, of a run that goes on, goes back, and forgets them.
 class Checkpoints : public ::testing::TestWithParam<Durability> {
  protected:
-  [[nodiscard]] Settings settings(const plan::Placement& placement = {0.5, 0.5, 0.5, 0.5}) const {
+  [[nodiscard]] Settings settings(const plan::PlacementShares& placement = {0.5, 0.5, 0.5, 0.5}) const {
     auto out = DurableRun::settings(where_.path(), 1, placement, GetParam());
     out.budget.checkpoints = 3;
     return out;
@@ -222,8 +222,8 @@ class SlowRing : public sys::Ring {
 /// in memory. First halves of snapshots must not take the places that second ones need: nothing would ever be released.
 TEST(Durability, TheLeastRoomIsEnough) {
   const DurableRun run({.layers = 16, .tokens = 32, .chunk_elements = 4096}, 4);
-  for (const auto& placement :
-       {plan::Placement{1, 0, 0.25, 1}, plan::Placement{0, 1, 0, 0}, plan::Placement{0.5, 0.5, 0.5, 1}}) {
+  for (const auto& placement : {plan::PlacementShares{1, 0, 0.25, 1}, plan::PlacementShares{0, 1, 0, 0},
+                                plan::PlacementShares{0.5, 0.5, 0.5, 1}}) {
     const Directory where;
     auto settings = DurableRun::settings(where.path(), 1, placement);
     auto& capacity = settings.budget.paths.front().capacity;

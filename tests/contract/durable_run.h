@@ -37,7 +37,7 @@ class DurableRun {
 
   /// On `paths` directories below `where`, which are made.
   [[nodiscard]] static Settings settings(const std::filesystem::path& where, std::size_t paths,
-                                         const plan::Placement& placement,
+                                         const plan::PlacementShares& placement,
                                          plan::Durability durability = plan::Durability::step) {
     Settings out;
     out.budget.dram = 2 * GiB;

@@ -15,7 +15,7 @@ using test::DurableRun;
 
 class EarlyDurable : public ::testing::Test {
  protected:
-  [[nodiscard]] Settings settings(plan::Updates updates, const plan::Placement& placement,
+  [[nodiscard]] Settings settings(plan::Updates updates, const plan::PlacementShares& placement,
                                   plan::Durability durability = plan::Durability::step) const {
     auto out = DurableRun::settings(where_.path(), 2, placement, durability);
     out.budget.updates = updates;
@@ -40,7 +40,7 @@ TEST_F(EarlyDurable, ARunGoesOnWithAnyOtherScheduleAndPlacement) {
   std::uint64_t done = 0;
   std::size_t early = 0;
   for (int life = 0; done < run_.steps(); ++life) {
-    static constexpr std::array<plan::Placement, 4> kPlacements = {
+    static constexpr std::array<plan::PlacementShares, 4> kPlacements = {
         {{1, 1, 1, 1}, {1, 1, 0, 1}, {0.5, 0.7, 0.3, 0}, {0, 0, 0, 0}}};
     Engine engine(run_.description(),
                   settings(life % 3 == 2 ? plan::Updates::deferred : plan::Updates::early, kPlacements[random() % 4]));

@@ -5,8 +5,8 @@
 #include <random>
 
 #include "tests/contract/directory.h"
+#include "tests/contract/fake_nodes.h"
 #include "tests/contract/outcome.h"
-#include "tests/contract/pretended_nodes.h"
 #include "tests/contract/toy.h"
 #include "tests/nightly.h"
 #include "tests/plan/models.h"
@@ -89,7 +89,7 @@ TEST_P(EarlyUpdates, ChangeNoBit) {
       }
       if (placement == 1) settings.budget.placement = {1, 1, 0, 1};  // gradients wait on the path
       if (placement > 1) settings.budget.placement = {share(random), share(random), share(random), share(random)};
-      test::pretend_nodes(settings, random);
+      test::use_fake_nodes(settings, random);
       const auto found = train_early(description, settings, GetParam(), placement == 2);
       expect_same(expected, found, text("round ", round, " placement ", placement));
       early += found.early;

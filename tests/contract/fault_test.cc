@@ -77,7 +77,7 @@ class Fault : public ::testing::Test {
     return offsets.empty() ? 0 : offsets[random_() % offsets.size()];
   }
 
-  static constexpr plan::Placement kPlacement{0.5, 0, 0, 0};
+  static constexpr plan::PlacementShares kPlacement{0.5, 0, 0, 0};
   const DurableRun run_{{.layers = 2, .tokens = 16, .micro_batches = 1}, 8};
   const Directory where_{"/dev/shm"};
   std::vector<sys::Piece> pieces_;

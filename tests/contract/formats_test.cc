@@ -8,7 +8,7 @@
 
 #include "tests/contract/directory.h"
 #include "tests/contract/durable_run.h"
-#include "tests/contract/pretended_nodes.h"
+#include "tests/contract/fake_nodes.h"
 
 namespace spillway {
 namespace {
@@ -52,7 +52,7 @@ INSTANTIATE_TEST_SUITE_P(Rules, Formats, ::testing::ValuesIn(rules()), [](const 
 TEST_P(Formats, PlacementChangesNoBitNorDoesGoingOnAfterACrash) {
   constexpr std::uint64_t kSteps = 12;
   const DurableRun run(shape(), kSteps);
-  const plan::Placement placements[] = {{0, 0, 0, 0}, {1, 1, 1, 1}, {0.5, 0.3, 0.7, 0}, {1, 0, 1, 1}};
+  const plan::PlacementShares placements[] = {{0, 0, 0, 0}, {1, 1, 1, 1}, {0.5, 0.3, 0.7, 0}, {1, 0, 1, 1}};
   const Directory where;
   std::mt19937 random(3);
   std::uint64_t done = 0;
@@ -60,7 +60,7 @@ TEST_P(Formats, PlacementChangesNoBitNorDoesGoingOnAfterACrash) {
   for (int life = 0; done < kSteps; ++life) {
     auto settings = DurableRun::settings(where.path(), 2, placements[life % 4]);
     settings.threads = 1 + random() % 3;
-    test::pretend_nodes(settings, random);
+    test::use_fake_nodes(settings, random);
     Engine engine(run.description(), settings);
     const auto found = engine.start({.reopen = life > 0});
     replayed += found.replayed;

@@ -65,7 +65,7 @@ TEST(FrozenTensors, AreNotWrittenByAStep) {
 }
 
 TEST(FrozenTensors, AreWhatWasStoredRoundedAsTheWeightOfAnyTensorIs) {
-  const auto description = plan::test::describe({.frozen = "down"}), learning = plan::test::describe({});
+  const auto description = plan::test::describe({.frozen = "down"}), trainable = plan::test::describe({});
   Settings settings;
   settings.budget.dram = 1 * GiB;
   const auto weights = [&](const plan::Description& of) {
@@ -78,10 +78,10 @@ TEST(FrozenTensors, AreWhatWasStoredRoundedAsTheWeightOfAnyTensorIs) {
     std::ifstream in(out.path() / "model.safetensors", std::ios::binary);
     return std::string((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
   };
-  EXPECT_EQ(weights(description), weights(learning));
+  EXPECT_EQ(weights(description), weights(trainable));
 }
 
-/// The state that stands alone has files of what learns.
+/// The state that stands alone has files of what is trainable.
 TEST(FrozenTensors, AStateThatStandsAloneIsReadByTheSameTensorsOnly) {
   const auto description = plan::test::describe({.tied = false, .frozen = "up|head"});
   Settings settings;

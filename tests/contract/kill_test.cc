@@ -15,9 +15,9 @@
 #include "spillway/engine_testing.h"
 #include "tests/contract/directory.h"
 #include "tests/contract/durable_run.h"
+#include "tests/contract/fake_nodes.h"
 #include "tests/contract/killing_ring.h"
 #include "tests/contract/on_device.h"
-#include "tests/contract/pretended_nodes.h"
 #include "tests/nightly.h"
 
 namespace spillway {
@@ -47,14 +47,14 @@ class Kill : public ::testing::Test {
       : run_({.layers = 2, .tokens = 16, .micro_batches = 1, .format = format, .frozen = frozen, .subspace = subspace},
              10, update) {}
 
-  [[nodiscard]] Settings settings(const plan::Placement& placement) const {
+  [[nodiscard]] Settings settings(const plan::PlacementShares& placement) const {
     return DurableRun::settings(where_.path(), 2, placement);
   }
 
   /// Of blocks such parts live on a device, and of the others such parts pass through it.
-  [[nodiscard]] Settings with_device(const plan::Placement& placement, double state, double passing) const {
+  [[nodiscard]] Settings with_device(const plan::PlacementShares& placement, double state, double updated) const {
     auto out = settings(placement);
-    out.budget.device = test::tier(state, passing, 0.5);
+    out.budget.device = test::tier(state, updated, 0.5);
     test::delay_copies(out, 3);
     return out;
   }
@@ -109,7 +109,7 @@ class Kill : public ::testing::Test {
   void expect_recovered() {
     auto now = settings({0.5, 0.4, 1, 0});
     now.storage.overwrite = true;
-    test::pretend_nodes(now, {1e8, 1e8, 2e8});
+    test::use_fake_nodes(now, {1e8, 1e8, 2e8});
     Engine engine(run_.description(), now);
     const auto found = engine.start({.reopen = true});
     const auto step = found.found ? found.step : 0;
@@ -123,7 +123,7 @@ class Kill : public ::testing::Test {
 
   [[nodiscard]] std::vector<Settings> placements() const {
     auto on_nodes = settings({1, 1, 1, 1});
-    test::pretend_nodes(on_nodes, {4e8, 1e8});
+    test::use_fake_nodes(on_nodes, {4e8, 1e8});
     return {settings({0, 0, 0, 0}), settings({1, 1, 1, 1}), settings({1, 0, 1, 1}), settings({0, 1, 0, 1}), on_nodes};
   }
 
@@ -215,7 +215,7 @@ class KillEarly : public Kill {
  protected:
   KillEarly() : Kill(state::StateFormat::exact, StepUpdate{.learning_rate = 1e-2, .weight_decay = 0.1}) {}
 
-  [[nodiscard]] Settings early(const plan::Placement& placement) const {
+  [[nodiscard]] Settings early(const plan::PlacementShares& placement) const {
     auto out = settings(placement);
     out.budget.updates = plan::Updates::early;
     out.budget.clipping = false;
@@ -225,7 +225,7 @@ class KillEarly : public Kill {
 
 TEST_F(KillEarly, AtAnyInstant) {
   auto on_nodes = early({1, 1, 1, 1});
-  test::pretend_nodes(on_nodes, {2e8, 1e8});
+  test::use_fake_nodes(on_nodes, {2e8, 1e8});
   const std::array all = {early({1, 1, 1, 1}), early({1, 1, 0, 1}), early({0.6, 0.6, 0.5, 0}), on_nodes};
   for (const auto& it : all) ASSERT_GT(Engine(run_.description(), it).plan().early_chunks, 0U);
   kill_at_any_instant(all, kills(8));
@@ -252,7 +252,7 @@ TEST_F(KillFrozen, AtAnyInstant) {
   kill_at_any_instant(placements(), kills(8));
 }
 
-/// Projectors and the moments inside go with the snapshot; what a step has learned, with its gradient.
+/// Projectors and the moments inside go with the snapshot; what a step has refitted, with its gradient.
 class KillSubspace : public Kill {
  protected:
   KillSubspace() : Kill(state::StateFormat::exact, std::nullopt, "embed", "up|down") {}

@@ -11,12 +11,12 @@
 
 #include "tests/contract/directory.h"
 #include "tests/contract/durable_run.h"
-#include "tests/contract/pretended_nodes.h"
+#include "tests/contract/fake_nodes.h"
 
 namespace spillway::test {
 
 /// All of it in memory, all on the paths, or any share of each.
-inline plan::Placement random_placement(std::mt19937& random) {
+inline plan::PlacementShares random_placement(std::mt19937& random) {
   std::uniform_real_distribution<> share(0, 1);
   const auto kind = random() % 3;
   const auto pick = [&]() -> double { return kind == 0 ? 0 : kind == 1 ? 1 : share(random); };
@@ -74,7 +74,7 @@ inline void expect_same_bits_in_lives(const DurableRun& run, std::uint64_t steps
     auto settings = DurableRun::settings(where.path(), paths, placement, durability);
     settings.budget.checkpoints = 2;
     settings.threads = 1 + random() % 2;
-    pretend_nodes(settings, random);
+    use_fake_nodes(settings, random);
     Engine engine(run.description(), settings);
     const bool goes_on = life > 0 && durability != Durability::none;
     const auto found = engine.start({.reopen = goes_on, .pinned = [&] { return kept; }});

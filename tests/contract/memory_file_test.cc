@@ -7,8 +7,8 @@
 
 #include "tests/contract/directory.h"
 #include "tests/contract/durable_run.h"
+#include "tests/contract/fake_nodes.h"
 #include "tests/contract/outcome.h"
-#include "tests/contract/pretended_nodes.h"
 #include "tests/contract/toy.h"
 #include "tests/nightly.h"
 #include "tests/plan/models.h"
@@ -22,7 +22,7 @@ using test::DurableRun;
 
 /// DRAM and a file in `directory`, which update equally fast.
 void add_file(Settings& settings, const std::filesystem::path& directory) {
-  test::pretend_nodes(settings, {1e8, 1e8});
+  test::use_fake_nodes(settings, {1e8, 1e8});
   settings.budget.nodes = {{.kind = plan::NodeKind::dram},
                            {.id = 0, .capacity = 256 * MiB, .kind = plan::NodeKind::file}};
   settings.nodes[1].backing = memory::in_file(directory);
@@ -62,7 +62,8 @@ TEST(MemoryFile, ChangesNoBit) {
     EXPECT_LE(file["in_memory"], file["planned"]) << file;
     EXPECT_TRUE(std::filesystem::is_empty(where.path())) << "its file has a name";
   }
-  EXPECT_GT(used, static_cast<std::size_t>(rounds) / 2) << "next to nothing was dealt: the test has shown nothing";
+  EXPECT_GT(used, static_cast<std::size_t>(rounds) / 2)
+      << "next to nothing was distributed: the test has shown nothing";
 }
 
 TEST(MemoryFile, OfADurableRunIsGoneAndTheRunGoesOn) {

@@ -1,4 +1,4 @@
-// Several NUMA nodes never change a bit of the result, and what is dealt to one lies there.
+// Several NUMA nodes never change a bit of the result, and what is distributed to one lies there.
 #include "spillway/sys/nodes.h"
 
 #include <gtest/gtest.h>
@@ -10,8 +10,8 @@
 #include "spillway/memory/pages.h"
 #include "spillway/sys/numa.h"
 #include "tests/contract/directory.h"
+#include "tests/contract/fake_nodes.h"
 #include "tests/contract/outcome.h"
-#include "tests/contract/pretended_nodes.h"
 #include "tests/contract/toy.h"
 #include "tests/needs.h"
 #include "tests/nightly.h"
@@ -38,7 +38,7 @@ std::vector<float> train_on_nodes(const plan::Description& description, const Se
   return train_on_nodes(engine, description);
 }
 
-/// Nodes that the engine's chunks are dealt to.
+/// Nodes that the engine's chunks are distributed to.
 std::size_t nodes_used(const Engine& engine) {
   std::size_t out = 0;
   for (const auto peak : engine.plan().node_peaks) out += peak > 0 ? 1 : 0;
@@ -53,12 +53,12 @@ TEST(Nodes, ChangeNoBit) {
   for (int round = 0; round < rounds; ++round) {
     const auto description = describe(plan::test::random_shape(random, round));
     const auto expected = train_on_nodes(description, everything_in_dram());
-    for (int dealing = 0; dealing < 4; ++dealing) {
+    for (int policy = 0; policy < 4; ++policy) {
       const Directory directory;
       auto settings = everything_in_dram();
-      test::pretend_nodes(settings, random);
+      test::use_fake_nodes(settings, random);
       settings.budget.streams_weights = random() % 2 == 0;
-      if (dealing % 2 == 1) {
+      if (policy % 2 == 1) {
         settings.storage.places.push_back({directory.path()});
         settings.budget.paths.push_back({.capacity = 1 * GiB});
         settings.budget.placement = {share(random), share(random), share(random), share(random)};
@@ -66,16 +66,16 @@ TEST(Nodes, ChangeNoBit) {
       Engine engine(description, settings);
       engine.start();
       several += nodes_used(engine) > 1 ? 1 : 0;
-      EXPECT_EQ(train_on_nodes(engine, description), expected) << "round " << round << " dealing " << dealing;
+      EXPECT_EQ(train_on_nodes(engine, description), expected) << "round " << round << " policy " << policy;
     }
   }
-  EXPECT_GT(several, static_cast<std::size_t>(rounds)) << "next to nothing was dealt: the test has shown nothing";
+  EXPECT_GT(several, static_cast<std::size_t>(rounds)) << "next to nothing was distributed: the test has shown nothing";
 }
 
 TEST(Nodes, ALaneThatIsHeldDownChangesNoBit) {
   const auto description = describe({.layers = 2, .tokens = 32});
   auto settings = everything_in_dram();
-  test::pretend_nodes(settings, {4e8, 1e8});
+  test::use_fake_nodes(settings, {4e8, 1e8});
   settings.nodes[1].limit = 1e8;
   EXPECT_EQ(train_on_nodes(description, settings), train_on_nodes(description, everything_in_dram()));
 }
@@ -86,7 +86,7 @@ TEST(Nodes, UpdatesAreCountedByNode) {
   for (int round = 0; round < 24; ++round) {
     const auto description = describe(plan::test::random_shape(random, round));
     auto settings = everything_in_dram();
-    test::pretend_nodes(settings, random);
+    test::use_fake_nodes(settings, random);
     Engine engine(description, settings);
     engine.start();
     train_on_nodes(engine, description);
@@ -102,7 +102,7 @@ TEST(Nodes, UpdatesAreCountedByNode) {
     for (const auto task : engine.plan().schedule.update_task) {
       if (task != plan::kNone) a_step += engine.plan().schedule.tasks[task].bytes;
     }
-    EXPECT_GE(a_step, engine.layout().learning_parameters());
+    EXPECT_GE(a_step, engine.layout().trainable_parameters());
     EXPECT_EQ(elements, kStepsOnNodes * a_step);
     several += nodes > 1 ? 1 : 0;
   }
@@ -135,7 +135,7 @@ TEST(Nodes, OfTheMachineHoldWhatThePlanSays) {
   const auto description = describe({.layers = 6, .hidden = 128, .ffn = 256, .tied = false, .chunk_elements = 1 << 14});
   const auto expected = train_on_nodes(description, everything_in_dram());
   auto settings = everything_in_dram();
-  test::pretend_nodes(settings, std::vector<double>(machine.size(), 1e8));
+  test::use_fake_nodes(settings, std::vector<double>(machine.size(), 1e8));
   for (std::size_t n = 0; n < machine.size(); ++n) {
     settings.nodes[n].backing.reset();
     settings.budget.nodes[n].id = static_cast<unsigned>(machine[n].id);
@@ -152,7 +152,7 @@ TEST(Nodes, OfTheMachineHoldWhatThePlanSays) {
   const auto* arena = engine.memory().data();
   for (std::size_t c = 0; c < engine.layout().chunks().size(); ++c) {
     const auto& chunk = engine.layout().chunks()[c];
-    const auto id = settings.budget.nodes[plan.residency[c].node()].id;
+    const auto id = settings.budget.nodes[plan.placement[c].node()].id;
     const auto* weight =
         arena + schedule.buffers[schedule.groups[c].weight.buffer].offset + schedule.groups[c].weight.offset;
     const auto* state = arena + schedule.buffers[schedule.resident_state[c]].offset;
@@ -177,7 +177,7 @@ TEST(Nodes, ThatCannotHoldTheirPartAreRefusedAndTheProcessLives) {
                                      .chunk_elements = 1 << 22});
   Settings settings;
   settings.budget.dram = 64 * GiB;
-  test::pretend_nodes(settings, {1e8});
+  test::use_fake_nodes(settings, {1e8});
   settings.nodes[0].backing.reset();
   settings.budget.nodes[0].id = static_cast<unsigned>(last.id);
   try {

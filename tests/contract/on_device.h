@@ -17,8 +17,8 @@ namespace spillway::test {
 
 /// Of blocks such parts live there with their states, of the others such parts pass through it; of the gradients of
 /// these such a part stays there.
-inline plan::DeviceTier tier(double state, double passing = 0, double grad = 0) {
-  return {.capacity = 1 * GiB, .weight = 0, .activation = 0, .state = state, .passing = passing, .grad = grad};
+inline plan::DeviceTier tier(double state, double updated = 0, double grad = 0) {
+  return {.capacity = 1 * GiB, .weight = 0, .activation = 0, .state = state, .device_updated = updated, .grad = grad};
 }
 
 /// `seed` 0: without delays.
@@ -57,7 +57,8 @@ class Training {
 /// `longest` steps: blocks live there, or pass, or there is none.
 inline void expect_lives_with_a_device(const DurableRun& run, std::size_t paths, std::uint64_t longest,
                                        std::mt19937& random) {
-  static constexpr std::array<plan::Placement, 3> kPlacements = {{{1, 1, 1, 1}, {0.5, 0.7, 0.3, 0}, {0, 0, 0, 0}}};
+  static constexpr std::array<plan::PlacementShares, 3> kPlacements = {
+      {{1, 1, 1, 1}, {0.5, 0.7, 0.3, 0}, {0, 0, 0, 0}}};
   const Directory where;
   expect_each_life_goes_on(run, longest, random, [&](int life) {
     auto out = DurableRun::settings(where.path(), paths, kPlacements[random() % 3]);

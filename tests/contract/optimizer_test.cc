@@ -116,10 +116,10 @@ Result run(const Case& it, OptimizerSettings settings) {
 /// The same with one call of the kernel per tensor.
 std::vector<std::vector<std::byte>> run_kernels(const Case& it) {
   Tensors tensors(it.type);
-  std::vector<std::vector<std::byte>> rest, first, second;
+  std::vector<std::vector<std::byte>> remainder, first, second;
   std::vector<std::vector<float>> scales;
   for (const auto n : kElements) {
-    rest.emplace_back(n * 2);
+    remainder.emplace_back(n * 2);
     first.emplace_back(n * 4);
     second.emplace_back(n * 4);
     scales.emplace_back(2 * (n / kernels::kQuantBlock + 1));
@@ -129,12 +129,12 @@ std::vector<std::vector<std::byte>> run_kernels(const Case& it) {
       const auto t = update.tensor;
       const UpdateForm form{
           .weights = it.type == state::ComputeType::bf16 ? kernels::Weights::split : kernels::Weights::fp32,
-          .moments = state::moments_of(it.format, kElements[t] < state::kSmallTensor)};
+          .moments = state::moments_of(it.format, kElements[t] < state::kUnquantisedBelow)};
       auto applied = optim::kernel_step(*it.optimizer, update.step);
       applied.seed = 5;
       kernels::update(form,
                       {.weight = update.weight,
-                       .rest = rest[t].data(),
+                       .remainder = remainder[t].data(),
                        .moments = {first[t].data(), second[t].data()},
                        .scales = {scales[t].data(), scales[t].data() + scales[t].size() / 2},
                        .grad = update.grad,

@@ -31,7 +31,7 @@ plan::test::Shape random_packed_shape(std::mt19937& random, int round) {
   out.frozen = frozen[random() % frozen.size()];
   out.packed = random() % 2 == 0 ? "up|down" : "down";
   out.packed_as = random() % 2 == 0 ? Form::nf4 : Form::int8;
-  if (random() % 3 == 0) out.wide = "norm";
+  if (random() % 3 == 0) out.fp32 = "norm";
   if (random() % 3 == 0) out.compute = ComputeType::fp32;
   if (random() % 4 == 0) out.type = ComputeType::fp32;
   out.format = static_cast<state::StateFormat>(round % 3);
@@ -62,7 +62,7 @@ TEST(PackedWeights, ADeviceChangesNoBit) {
     const auto expected = packed_run(description, everything_in_dram(), false);
     for (int placement = 0; placement < 2; ++placement) {
       auto settings = test::with_device({.capacity = 1 * GiB}, random());
-      settings.budget.device->join = random() % (48 * KiB);
+      settings.budget.device->coalesce_to = random() % (48 * KiB);
       if (placement > 0) settings.budget.device->weight = share(random);
       const bool queued = random() % 2 == 0;
       expect_same(expected, packed_run(description, settings, queued), text("round ", round, " with ", placement));
@@ -70,7 +70,7 @@ TEST(PackedWeights, ADeviceChangesNoBit) {
   }
 }
 
-/// A layer that has packed matrices of sizes that are no multiple of a block, and what learns beside them.
+/// A layer that has packed matrices of sizes that are no multiple of a block, and what is trainable beside them.
 plan::Description packed_layer(Form form, ComputeType type, std::optional<ComputeType> compute) {
   plan::Description out;
   out.type = type;
@@ -78,10 +78,10 @@ plan::Description packed_layer(Form form, ComputeType type, std::optional<Comput
   out.blocks = {{"layer",
                  state::BlockRole::layer,
                  {{.name = "adapter", .shape = {8, 64}},
-                  {.name = "small", .shape = {7, 9}, .learning = state::Learning::frozen, .form = form},
-                  {.name = "norm", .shape = {33}, .learning = state::Learning::frozen},
-                  {.name = "gate", .shape = {5, 9}, .learning = state::Learning::frozen, .form = Form::fp32},
-                  {.name = "large", .shape = {601, 503}, .learning = state::Learning::frozen, .form = form}}}};
+                  {.name = "small", .shape = {7, 9}, .training = state::Training::frozen, .form = form},
+                  {.name = "norm", .shape = {33}, .training = state::Training::frozen},
+                  {.name = "gate", .shape = {5, 9}, .training = state::Training::frozen, .form = Form::fp32},
+                  {.name = "large", .shape = {601, 503}, .training = state::Training::frozen, .form = form}}}};
   out.hidden = 64;
   out.tokens = 8;
   out.chunk_elements = 1 << 14;
@@ -111,9 +111,9 @@ void expect_found(const Engine& engine, const BlockPass& pass, const plan::Descr
                   const std::vector<float>& expected) {
   const auto unit = state::field_bytes(description.computes()).weight;
   const auto* const at = pass.weights + engine.tensor_offset(t) * unit;
-  const bool wide = engine.layout().tensors()[t].spec.form == Form::fp32 || unit == 4;
+  const bool in_fp32 = engine.layout().tensors()[t].spec.form == Form::fp32 || unit == 4;
   for (std::size_t i = 0; i < expected.size(); ++i) {
-    if (wide) {
+    if (in_fp32) {
       ASSERT_EQ(reinterpret_cast<const float*>(at)[i], expected[i]) << t << ", " << i;
     } else {
       ASSERT_EQ(reinterpret_cast<const std::uint16_t*>(at)[i], kernels::round_bf16(expected[i])) << t << ", " << i;
@@ -166,7 +166,7 @@ TEST(PackedWeights, TakeAQuarterOrHalfOfWhatBf16Takes) {
     const auto layout = description.layout();
     Bytes out = 0;
     for (const auto& chunk : layout.chunks()) {
-      if (chunk.learning == state::Learning::frozen) out += weight_bytes(description.rule(), chunk);
+      if (chunk.training == state::Training::frozen) out += weight_bytes(description.rule(), chunk);
     }
     return static_cast<double>(out);
   };
@@ -177,13 +177,13 @@ TEST(PackedWeights, TakeAQuarterOrHalfOfWhatBf16Takes) {
 
 TEST(PackedWeights, AreOfFrozenTensorsInsideLayersAlone) {
   auto description = packed_layer(Form::nf4, ComputeType::bf16, std::nullopt);
-  description.blocks[0].tensors[1].learning = state::Learning::full;
+  description.blocks[0].tensors[1].training = state::Training::full;
   EXPECT_THROW(static_cast<void>(description.layout()), Error);
   description = packed_layer(Form::as_run, ComputeType::bf16, std::nullopt);
   description.blocks.push_back(
       {"head",
        state::BlockRole::head,
-       {{.name = "head", .shape = {100, 64}, .learning = state::Learning::frozen, .form = Form::int8}}});
+       {{.name = "head", .shape = {100, 64}, .training = state::Training::frozen, .form = Form::int8}}});
   EXPECT_THROW(static_cast<void>(description.layout()), Error);
 }
 
@@ -211,10 +211,10 @@ TEST(PackedWeights, AreSavedAsLayersMultiplyByThem) {
   const Directory out;
   Settings settings;
   settings.budget.dram = 4 * GiB;
-  std::map<std::string, std::string> learning;
+  std::map<std::string, std::string> trainable;
   for (const auto& block : run.description().blocks) {
     for (const auto& tensor : block.tensors) {
-      if (!state::learns(tensor.learning)) learning[tensor.name] = "";
+      if (!state::is_trainable(tensor.training)) trainable[tensor.name] = "";
     }
   }
   {
@@ -241,7 +241,7 @@ TEST(PackedWeights, AreSavedAsLayersMultiplyByThem) {
   engine.start();
   run.fill(engine);
   EXPECT_THROW(engine.load_state(out.path() / "state", out.path(), 2), Error);
-  engine.load_state(out.path() / "state", out.path(), 2, learning);
+  engine.load_state(out.path() / "state", out.path(), 2, trainable);
   EXPECT_TRUE(run.holds(engine, 2));
   run.train(engine, 3, 4);
   EXPECT_TRUE(run.holds(engine, 4));

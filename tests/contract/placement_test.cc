@@ -71,7 +71,7 @@ TEST(Placement, WithVirtualRanksChangesNoBit) {
     auto shape = plan::test::random_shape(random, round);
     shape.virtual_ranks = 2 + random() % 4;
     shape.micro_batches = 2 * shape.virtual_ranks + random() % 3;
-    shape.wide = round % 2 == 1 ? "norm" : "";
+    shape.fp32 = round % 2 == 1 ? "norm" : "";
     const auto description = describe(shape);
     const auto expected = train_placed(description, everything_in_dram(), 4, false);
     const std::array<Directory, 2> directories;

@@ -30,7 +30,7 @@ struct Life {
 
 class PowerCut : public ::testing::Test {
  protected:
-  void model(const Shape& shape, const plan::Placement& placement, std::size_t paths) {
+  void model(const Shape& shape, const plan::PlacementShares& placement, std::size_t paths) {
     run_.emplace(shape, 10);
     placement_ = placement;
     paths_ = paths;
@@ -38,8 +38,9 @@ class PowerCut : public ::testing::Test {
 
   [[nodiscard]] Settings settings(const Directory& where) const {
     auto out = DurableRun::settings(where.path(), paths_, placement_);
-    if (living_ || passing_) {
-      out.budget.device = plan::DeviceTier{.capacity = 1 * GiB, .state = living_, .passing = passing_, .grad = 0.5};
+    if (resident_ || updated_) {
+      out.budget.device =
+          plan::DeviceTier{.capacity = 1 * GiB, .state = resident_, .device_updated = updated_, .grad = 0.5};
       out.device.simulated.memory = 1 * GiB;
     }
     return out;
@@ -111,9 +112,9 @@ class PowerCut : public ::testing::Test {
 
   static constexpr const char* kMemory = "/dev/shm";
   std::optional<DurableRun> run_;
-  plan::Placement placement_;
+  plan::PlacementShares placement_;
   std::size_t paths_ = 1;
-  std::optional<double> living_, passing_;  ///< shares of the blocks on a device; none of both: there is no device
+  std::optional<double> resident_, updated_;  ///< shares of the blocks on a device; none of both: there is no device
   std::shared_ptr<sys::PowerCut> last_;
 };
 
@@ -130,11 +131,11 @@ TEST_P(PowerCutOf, ATrainingStepLosesNothingThatHasEnded) {
   if (GetParam() == 4) shape = {.layers = 1, .embedding = false, .head = false, .tokens = 16, .micro_batches = 1};
   if (GetParam() == 5) shape.format = state::StateFormat::bf16;
   if (GetParam() == 6) shape.format = state::StateFormat::int8;
-  const plan::Placement placements[] = {{0, 0, 0, 0},         {1, 1, 1, 1},   {1, 0, 1, 1},
-                                        {0.5, 0.5, 0.5, 0.5}, {0, 0, 1, 0},   {0, 0, 0, 0},
-                                        {0.5, 0.5, 0.5, 0.5}, {0.5, 0, 1, 1}, {1, 0.5, 0.5, 1}};
-  if (GetParam() == 7) living_ = 0.7;
-  if (GetParam() == 8) passing_ = 1;
+  const plan::PlacementShares placements[] = {{0, 0, 0, 0},         {1, 1, 1, 1},   {1, 0, 1, 1},
+                                              {0.5, 0.5, 0.5, 0.5}, {0, 0, 1, 0},   {0, 0, 0, 0},
+                                              {0.5, 0.5, 0.5, 0.5}, {0.5, 0, 1, 1}, {1, 0.5, 0.5, 1}};
+  if (GetParam() == 7) resident_ = 0.7;
+  if (GetParam() == 8) updated_ = 1;
   model(shape, placements[GetParam()], GetParam() == 3 ? 2 : 1);
   const Directory whole(kMemory);
   const auto power = std::make_shared<sys::PowerCut>();

@@ -5,8 +5,8 @@
 
 #include "spillway/plan/saved_activations.h"
 #include "tests/contract/directory.h"
+#include "tests/contract/fake_nodes.h"
 #include "tests/contract/outcome.h"
-#include "tests/contract/pretended_nodes.h"
 #include "tests/contract/toy.h"
 #include "tests/nightly.h"
 #include "tests/plan/models.h"
@@ -69,7 +69,7 @@ TEST(Spilled, ComesBackAsItWas) {
       expect_same(expected, found, text("round ", round, durable ? ", durable" : ""));
     }
     auto aside = everything_in_dram();
-    test::pretend_nodes(aside, {4e8, 1e8});
+    test::use_fake_nodes(aside, {4e8, 1e8});
     aside.budget.saved = saved_of(description, plan::Spill::all);
     const auto all = plan::most_keeping(layout, aside.budget.saved);
     expect_same(expected, train_spilled(description, aside, all), text("round ", round, ", on another tier"));

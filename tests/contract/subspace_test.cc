@@ -1,4 +1,4 @@
-// Matrices that learn in subspaces: against dense arithmetic in double, and bit by bit wherever their bytes lie.
+// Matrices that are trained in subspaces: against dense arithmetic in double, and bit by bit wherever their bytes lie.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -54,7 +54,7 @@ class Reference {
     engine_.begin_step({.counts = {description_.tokens}});
     while (const auto pass = engine_.next_pass()) {
       if (pass->kind == plan::PassKind::backward && pass->block == 0) {
-        learned_ = engine_.wants_whole_gradient(tensor_);
+        refitted_ = engine_.wants_whole_gradient(tensor_);
         s = toy_.inside(tensor_, x, y, 0);
       }
       engine_.end_pass();
@@ -71,7 +71,7 @@ class Reference {
     return most / largest_;
   }
 
-  [[nodiscard]] bool learned() const { return learned_; }
+  [[nodiscard]] bool refitted() const { return refitted_; }
   [[nodiscard]] double off() const { return off_; }  ///< of the last S from P' G Q, relative
   Engine& engine() { return engine_; }
 
@@ -83,14 +83,14 @@ class Reference {
     const auto gradient = Toy::product(y, space_.rows, x, space_.columns, tokens);
     const Dense g(space_.rows, space_.columns, gradient);
     const auto d = space_.rank;
-    subspace::Pair next{subspace::Projector(space_.rows, d, space_.nonzeros),
-                        subspace::Projector(space_.columns, d, space_.nonzeros)};
-    if (learned_) subspace::fit(next, gradient);
-    if (steps_ == 0) pair_ = next, first_ = second_ = Dense(d, d);
-    const bool later = learned_ && steps_ > 0;
+    subspace::Projectors next{subspace::Projector(space_.rows, d, space_.nonzeros),
+                              subspace::Projector(space_.columns, d, space_.nonzeros)};
+    if (refitted_) subspace::refit(next, gradient);
+    if (steps_ == 0) projectors_ = next, first_ = second_ = Dense(d, d);
+    const bool later = refitted_ && steps_ > 0;
     ++steps_;
     const int count = steps_ - begun_;
-    const Dense p(pair_.p), q(pair_.q);
+    const Dense p(projectors_.p), q(projectors_.q);
     Dense delta(d, d), s(d, d);
     for (std::size_t i = 0; i < given.size(); ++i) s.values[i] = test::to_float(given[i]);
     off_ = (s - p.turned() * g * q).norm() / s.norm();
@@ -115,18 +115,18 @@ class Reference {
     if (later) take_over(next);
   }
 
-  /// What is learned from a step's gradient is for the next step.
-  void take_over(const subspace::Pair& next) {
+  /// What is refitted from a step's gradient is for the next step.
+  void take_over(const subspace::Projectors& next) {
     if (description_.refits.rotate > 0) {
       first_ = second_ = Dense(space_.rank, space_.rank), begun_ = steps_;
     } else {
       carry(next);
     }
-    pair_ = next;
+    projectors_ = next;
   }
 
-  void carry(const subspace::Pair& next) {
-    const auto a = Dense(next.p).turned() * Dense(pair_.p), b = Dense(next.q).turned() * Dense(pair_.q);
+  void carry(const subspace::Projectors& next) {
+    const auto a = Dense(next.p).turned() * Dense(projectors_.p), b = Dense(next.q).turned() * Dense(projectors_.q);
     first_ = a * first_ * b.turned();
     second_ = squared(a) * second_ * squared(b).turned();
   }
@@ -141,10 +141,10 @@ class Reference {
   std::size_t tensor_ = 0;
   optim::Reduced space_;
   Dense weight_{0, 0}, first_{0, 0}, second_{0, 0};
-  subspace::Pair pair_;
+  subspace::Projectors projectors_;
   int steps_ = 0, begun_ = 0;
   double largest_ = 0, off_ = 0;
-  bool learned_ = false;
+  bool refitted_ = false;
 };
 
 Shape one_matrix() {
@@ -158,33 +158,33 @@ TEST(Subspace, StepsAreThoseOfDenseArithmeticInDouble) {
     shape.rank = static_cast<std::uint64_t>(rank);
     shape.nonzeros = static_cast<std::uint64_t>(nonzeros);
     Reference reference(shape);
-    std::size_t learned = 0;
+    std::size_t refitted = 0;
     for (std::uint64_t s = 1; s <= 7; ++s) {
       reference.step(s, {.learning_rate = 1e-2, .weight_decay = 0.1});
-      learned += reference.learned() ? 1 : 0;
+      refitted += reference.refitted() ? 1 : 0;
       EXPECT_LT(reference.off(), 0.02) << "x Q, y P and S are rounded to bf16; rank " << rank << ", step " << s;
       EXPECT_LT(reference.difference(), 1e-4) << "rank " << rank << ", step " << s;
     }
-    EXPECT_GE(learned, 1U);
-    again += learned - 1;
+    EXPECT_GE(refitted, 1U);
+    again += refitted - 1;
   }
-  EXPECT_GE(again, 3U) << "no projectors were learned again, so no moments were carried over";
+  EXPECT_GE(again, 3U) << "no projectors were refitted, so no moments were carried over";
 }
 
 TEST(Subspace, RotatingBeginsMomentsAnewAtTimesOfTheirOwn) {
   auto shape = one_matrix();
   shape.checks = {.every = 100, .rotate = 3};
   Reference reference(shape);
-  std::vector<std::uint64_t> learned;
+  std::vector<std::uint64_t> refitted;
   for (std::uint64_t s = 1; s <= 9; ++s) {
     reference.step(s, {.learning_rate = 1e-2, .weight_decay = 0.1});
-    if (reference.learned()) learned.push_back(s);
+    if (reference.refitted()) refitted.push_back(s);
     EXPECT_LT(reference.difference(), 1e-4) << "step " << s;
   }
-  EXPECT_EQ(learned, (std::vector<std::uint64_t>{1, 4, 7}));  // tensor 0: after 3 and 6 updates
+  EXPECT_EQ(refitted, (std::vector<std::uint64_t>{1, 4, 7}));  // tensor 0: after 3 and 6 updates
 }
 
-TEST(Subspace, AStepThatIsNotFiniteIsSkippedAndWhatItLearnedIsForgotten) {
+TEST(Subspace, AStepThatIsNotFiniteIsSkippedAndItsRefitsAreForgotten) {
   const auto description = describe({.layers = 2, .tokens = 32, .subspace = "up|down"});
   const auto run = [&](std::vector<int> poisoned) {
     Engine engine(description, everything_in_dram());
@@ -201,9 +201,9 @@ TEST(Subspace, AStepThatIsNotFiniteIsSkippedAndWhatItLearnedIsForgotten) {
     }
     auto out = toy.masters();
     for (const auto& it : engine.refits()) {
-      EXPECT_GE(it.fits, 2U);  // at the start, and after 3 or 6 where the estimate of what is missed was not 0
+      EXPECT_GE(it.refits, 2U);  // at the start, and after 3 or 6 where the estimate of what is missed was not 0
       EXPECT_LT(it.error, 1.0);
-      out.push_back(static_cast<float>(it.fits));
+      out.push_back(static_cast<float>(it.refits));
       out.push_back(static_cast<float>(it.error));
     }
     return out;
@@ -231,7 +231,7 @@ TEST(Subspace, WhatCannotBeIsRefusedByName) {
     EXPECT_NE(found.find("lsp_rank"), std::string::npos) << found;
   }
   auto table = describe({});
-  table.blocks.front().tensors.front().learning = state::Learning::reduced;
+  table.blocks.front().tensors.front().training = state::Training::reduced;
   EXPECT_NE(message([&] { static_cast<void>(table.layout()); }).find("embed"), std::string::npos);
 
   auto shape = one_matrix();

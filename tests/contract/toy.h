@@ -210,7 +210,7 @@ class Toy {
       compute([=, to = see(reinterpret_cast<std::byte*>(gradient.get())), weight = see(pass.weights)] {
         for (std::size_t i = 0; i < count; ++i) to.set(i, weight[i] * 0.3F + *factor + noise(m * 31 + i));
       });
-      if (block.learning_chunks > 0) engine_.head_gradient(reinterpret_cast<std::byte*>(gradient.get()), m);
+      if (block.trainable_chunks > 0) engine_.head_gradient(reinterpret_cast<std::byte*>(gradient.get()), m);
     }
     compute([=, gradient = gradient, last = pass.slice == block.chunks - 1] {  // which stays until here
       for (std::uint64_t i = 0; i < n; ++i) {
@@ -236,7 +236,7 @@ class Toy {
         for (std::size_t m = 0; m < micro_batches_; ++m) {
           fp32() ? inside<float>(pass, t, factor, m) : inside<std::uint16_t>(pass, t, factor, m);
         }
-      } else if (learns(it.spec.learning)) {
+      } else if (is_trainable(it.spec.training)) {
         gradients(pass, t, factor);
       }
     }
@@ -258,7 +258,7 @@ class Toy {
     return end;
   }
 
-  /// A matrix that learns in a subspace: a few tokens' inputs and output gradients.
+  /// A matrix that is trained in a subspace: a few tokens' inputs and output gradients.
   template <class T>
   void inside(const BlockPass& pass, std::size_t tensor, const std::shared_ptr<float>& factor, std::size_t m) {
     constexpr std::size_t kTokens = 5;

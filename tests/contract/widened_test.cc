@@ -26,7 +26,7 @@ using test::to_float;
 Shape random_shape(std::mt19937& random, int round) {
   auto out = plan::test::random_shape(random, round);
   out.compute = ComputeType::fp32;
-  if (random() % 3 == 0) out.wide = random() % 2 == 0 ? "norm" : "up|norm";
+  if (random() % 3 == 0) out.fp32 = random() % 2 == 0 ? "norm" : "up|norm";
   if (random() % 2 == 0) plan::test::freeze_some(out, random);
   if (random() % 3 == 0) out.subspace = "down";
   out.format = static_cast<state::StateFormat>(round % 3);
@@ -58,12 +58,12 @@ TEST(WidenedPasses, ADeviceChangesNoBit) {
     for (int placement = 0; placement < 3; ++placement) {
       auto settings = test::with_device({.capacity = 1 * GiB}, random());
       auto& device = *settings.budget.device;
-      device.join = random() % (48 * KiB);
+      device.coalesce_to = random() % (48 * KiB);
       if (placement > 0) device.weight = placement == 1 ? 0 : share(random);
       if (placement > 0) device.activation = placement == 1 ? 0 : share(random);
       const bool updates = placement > 1 && description.format == state::StateFormat::exact;
       if (updates && random() % 2 == 0) device.state = share(random);
-      if (updates && random() % 2 == 0) device.passing = share(random);
+      if (updates && random() % 2 == 0) device.device_updated = share(random);
       const Directory directory;
       if (placement == 2) {
         settings.storage.places.push_back({directory.path()});
@@ -83,7 +83,7 @@ struct Layer {
     description.blocks = {{"layer",
                            state::BlockRole::layer,
                            {{.name = "w", .shape = {40, 64}},
-                            {.name = "fixed", .shape = {33}, .learning = state::Learning::frozen},
+                            {.name = "fixed", .shape = {33}, .training = state::Training::frozen},
                             {.name = "gate", .shape = {50, 9}, .form = state::Form::fp32},
                             {.name = "bias", .shape = {77}}}}};
     description.hidden = 64;
@@ -118,7 +118,7 @@ TEST(WidenedPasses, FindTheWeightsAsFp32) {
       const auto narrow = to_float(to_bf16(stored[i]));
       // What is frozen is rounded as the checkpoint has it, to nearest even: one unit of the last place apart at most.
       const bool wide = tensors[t].spec.form == state::Form::fp32;
-      const float apart = wide ? 0 : state::learns(tensors[t].spec.learning) ? 0 : std::abs(narrow) / 128;
+      const float apart = wide ? 0 : state::is_trainable(tensors[t].spec.training) ? 0 : std::abs(narrow) / 128;
       ASSERT_NEAR(found[i], wide ? stored[i] : narrow, apart) << tensors[t].spec.name << ' ' << i;
     }
   }
@@ -136,7 +136,7 @@ TEST(WidenedPasses, GradientsAreSummedInFp32AndRoundedOnce) {
     double expected = 0;
     while (const auto pass = engine.next_pass()) {
       for (std::size_t t = 0; pass->kind == plan::PassKind::backward && t < tensors.size(); ++t) {
-        if (!state::learns(tensors[t].spec.learning)) continue;
+        if (!state::is_trainable(tensors[t].spec.training)) continue;
         std::vector<float> sum(tensors[t].elements, 0);
         for (std::uint64_t m = 0; m < micro_batches; ++m) {
           const auto given = Layer::normal(sum.size(), 100 * t + m);

@@ -1,4 +1,4 @@
-// What every compute device promises: on `cpu`, on `simulated`, on `cuda` over a pretended driver, and on each real
+// What every compute device promises: on `cpu`, on `simulated`, on `cuda` over a fake driver, and on each real
 // GPU.
 #include <gtest/gtest.h>
 
@@ -7,12 +7,12 @@
 
 #include "spillway/base/error.h"
 #include "spillway/sys/mapping.h"
-#include "tests/device/twins.h"
+#include "tests/device/device_kinds.h"
 
 namespace spillway::device {
 namespace {
 
-class DeviceContract : public ::testing::TestWithParam<Twin> {
+class DeviceContract : public ::testing::TestWithParam<DeviceKind> {
  protected:
   static constexpr Bytes kBytes = 20 * MiB + 4096;
 
@@ -146,7 +146,7 @@ TEST_P(DeviceContract, MemoryIsReturnedBeforeTheDeviceGoes) {
   settle(up_);
 }
 
-INSTANTIATE_TEST_SUITE_P(Twins, DeviceContract, ::testing::ValuesIn(twins()),
+INSTANTIATE_TEST_SUITE_P(Devices, DeviceContract, ::testing::ValuesIn(device_kinds()),
                          [](const auto& test) { return test.param.name; });
 
 }  // namespace

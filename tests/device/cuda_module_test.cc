@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "spillway/base/error.h"
-#include "tests/device/pretended.h"
+#include "tests/device/fake_driver.h"
 #include "tests/needs.h"
 #include "tests/sys/failing.h"
 
@@ -25,7 +25,7 @@ CudaKernels both_forms() {
 /// Of a driver for this CUDA; 13000 is 13.0.
 std::unique_ptr<Device> opened(const char* version, const CudaKernels& kernels) {
   const Setting age("FAKE_CUDA_VERSION", version);
-  return make_cuda({.library = kPretended, .kernels = kernels});
+  return make_cuda({.library = kFakeDriver, .kernels = kernels});
 }
 
 TEST(CudaModule, ANewDriverTakesMachineCode) {
@@ -53,7 +53,7 @@ TEST(CudaModule, ADriverThatTakesNeitherIsQuotedTwice) {
   const auto device = opened("10020", both_forms());
   const auto words = device->cannot_compute();
   EXPECT_EQ(words,
-            "cuda:0 (Pretended GPU): the driver (for CUDA 10.2) refuses the kernels of this build; as machine code: "
+            "cuda:0 (Fake GPU): the driver (for CUDA 10.2) refuses the kernels of this build; as machine code: "
             "CUDA_ERROR_NO_BINARY_FOR_GPU, as the test asked; as PTX: CUDA_ERROR_UNSUPPORTED_PTX_VERSION, as the test "
             "asked (ptxas fatal   : Unsupported .version). They need a driver for CUDA 11.0 or newer and a GPU of "
             "compute capability 8.0 or higher; else use --device cpu");
@@ -71,7 +71,7 @@ TEST(CudaModule, OneFormIsEnough) {
 TEST(CudaModule, ABuildWithoutKernelsSaysWhy) {
   const auto device = opened("13000", {.missing = "the test has none"});
   EXPECT_EQ(device->cannot_compute(),
-            "cuda:0 (Pretended GPU): this build of Spillway has no kernels for a GPU, because the test has none; build "
+            "cuda:0 (Fake GPU): this build of Spillway has no kernels for a GPU, because the test has none; build "
             "it where CUDA's compiler (nvcc) works, or use --device cpu");
   EXPECT_THROW(device->run(0, Sum{}), Error);
 }

@@ -1,11 +1,11 @@
-// The `cuda` twin: its errors, over the pretended driver, and its declarations, against the real header.
+// The `cuda` device: its errors, over the fake driver, and its declarations, against the real header.
 #include "spillway/device/cuda.h"
 
 #include <gtest/gtest.h>
 
 #include "spillway/base/error.h"
-#include "tests/device/pretended.h"
-#include "tests/sys/pretended_nodes.h"
+#include "tests/device/fake_driver.h"
+#include "tests/sys/fake_nodes.h"
 
 namespace spillway::device {
 namespace {
@@ -35,20 +35,20 @@ TEST(CudaRefusals, ALibraryThatIsNoDriverIsNamedWithWhatItLacks) {
 
 TEST(CudaRefusals, NoGpu) {
   const Setting none("FAKE_CUDA_GPUS", "0");
-  const auto words = refusal({.library = kPretended}, ErrorCode::unsupported);
+  const auto words = refusal({.library = kFakeDriver}, ErrorCode::unsupported);
   EXPECT_NE(words.find("no GPU"), std::string::npos) << words;
   EXPECT_NE(words.find("CUDA_VISIBLE_DEVICES"), std::string::npos) << words;
 }
 
 TEST(CudaRefusals, AnIndexThatIsNotThere) {
-  const auto words = refusal({.index = 7, .library = kPretended}, ErrorCode::bad_input);
+  const auto words = refusal({.index = 7, .library = kFakeDriver}, ErrorCode::bad_input);
   EXPECT_NE(words.find("cuda:7"), std::string::npos) << words;
   EXPECT_NE(words.find("cuda:0 to cuda:1"), std::string::npos) << words;
-  EXPECT_NE(refusal({.index = -1, .library = kPretended}, ErrorCode::bad_input).find("cuda:-1"), std::string::npos);
+  EXPECT_NE(refusal({.index = -1, .library = kFakeDriver}, ErrorCode::bad_input).find("cuda:-1"), std::string::npos);
 }
 
 TEST(CudaRefusals, MoreThanItsMemory) {
-  const auto device = make_cuda({.library = kPretended});
+  const auto device = make_cuda({.library = kFakeDriver});
   try {
     device->allocate(1 * GiB);
     FAIL() << "allocated";
@@ -61,27 +61,27 @@ TEST(CudaRefusals, MoreThanItsMemory) {
 }
 
 TEST(CudaFacts, GpusAreListedWithTheirPlace) {
-  const CudaDriver driver(kPretended);
-  testing::PretendedNodes machine;
+  const CudaDriver driver(kFakeDriver);
+  testing::FakeNodes machine;
   machine.write("sys/bus/pci/devices/0000:6b:00.0/numa_node", "1\n");
   const auto found = gpus(driver, machine.root());
   ASSERT_EQ(found.size(), 2U);
   EXPECT_EQ(found[0].node, std::nullopt);
   EXPECT_EQ(found[1].node, 1);
-  EXPECT_EQ(found[1].name, "Pretended GPU");
+  EXPECT_EQ(found[1].name, "Fake GPU");
   EXPECT_EQ(found[1].memory, 64 * MiB);
   EXPECT_EQ(found[1].bus, "0000:6b:00.0");  // as sysfs writes it
   EXPECT_EQ(driver.version(), 13000);
 }
 
 TEST(CudaWords, AFailedCallIsNamed) {
-  const CudaDriver driver(kPretended);
+  const CudaDriver driver(kFakeDriver);
   try {
     driver.check(1, "cuLaunchKernel");
     FAIL() << "went on";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::io);
-    EXPECT_EQ(std::string(error.what()), "the GPU failed in cuLaunchKernel: CUDA_ERROR_PRETENDED, as the test asked");
+    EXPECT_EQ(std::string(error.what()), "the GPU failed in cuLaunchKernel: CUDA_ERROR_FAKE, as the test asked");
   }
 }
 

@@ -1,4 +1,5 @@
-// A CUDA driver made of host memory, to run the `cuda` twin where no GPU is: a shared library with the driver's names.
+// A CUDA driver made of host memory, to run the `cuda` device where no GPU is: a shared library with the driver's
+// names.
 //
 // It refuses what a driver refuses: calls without a context, addresses outside of what was allocated, handles that are
 // not there, kernels that are newer than it. How old it is, how many GPUs it has, how much memory, whether registering
@@ -99,7 +100,7 @@ bool on_device(unsigned long long at, std::size_t bytes) {
          std::ranges::any_of(it.lent, [&](const auto& lent) { return inside(lent.first, lent.second); });
 }
 
-/// Copies of memory that is not registered are not asynchronous: the twin is not to make them.
+/// Copies of memory that is not registered are not asynchronous: the device is not to make them.
 bool registered(const void* at, std::size_t bytes) {
   auto& it = driver();
   const std::lock_guard lock(it.mutex);
@@ -183,7 +184,7 @@ EXPORT int cuGetErrorName(int error, const char** name) {
   *name = error == 0                 ? "CUDA_SUCCESS"
           : error == kNoBinary       ? "CUDA_ERROR_NO_BINARY_FOR_GPU"
           : error == kUnsupportedPtx ? "CUDA_ERROR_UNSUPPORTED_PTX_VERSION"
-                                     : "CUDA_ERROR_PRETENDED";
+                                     : "CUDA_ERROR_FAKE";
   return 0;
 }
 EXPORT int cuGetErrorString(int, const char** words) {
@@ -199,7 +200,7 @@ EXPORT int cuDeviceGet(int* device, int ordinal) {
   return ordinal < setting("FAKE_CUDA_GPUS", 2) ? 0 : kInvalidValue;
 }
 EXPORT int cuDeviceGetName(char* name, int length, int) {
-  std::strncpy(name, "Pretended GPU", static_cast<std::size_t>(length));
+  std::strncpy(name, "Fake GPU", static_cast<std::size_t>(length));
   return 0;
 }
 EXPORT int cuDeviceTotalMem_v2(std::size_t* bytes, int) {

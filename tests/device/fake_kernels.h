@@ -1,5 +1,5 @@
-// The kernels of the `cuda` twin on the host: cuda_kernels.cu itself (cuda_on_host.h), with the grid that was launched,
-// and what each touches.
+// The kernels of the `cuda` device on the host: cuda_kernels.cu itself (cuda_on_host.h), with the grid that was
+// launched, and what each touches.
 #pragma once
 
 #include <functional>

@@ -1,5 +1,5 @@
-// Arithmetic on every twin gives the bits of the host's, element by element: also what the kernels of a GPU do, which
-// the pretended driver runs on the host thread by thread. A real GPU takes part where there is one.
+// Arithmetic on every device gives the bits of the host's, element by element: also what the kernels of a GPU do, which
+// the fake driver runs on the host thread by thread. A real GPU takes part where there is one.
 #include "spillway/device/work.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@
 #include "spillway/device/typed.h"
 #include "spillway/kernels/packed.h"
 #include "spillway/sys/mapping.h"
-#include "tests/device/twins.h"
+#include "tests/device/device_kinds.h"
 #include "tests/needs.h"
 
 namespace spillway::device {
@@ -52,7 +52,7 @@ T* at(std::byte* base, Bytes offset) {
   return reinterpret_cast<T*>(base + offset);
 }
 
-class DeviceWork : public ::testing::TestWithParam<Twin> {
+class DeviceWork : public ::testing::TestWithParam<DeviceKind> {
  protected:
   static constexpr Bytes kMemory = 8 * MiB;
 
@@ -469,7 +469,7 @@ TEST_P(DeviceWork, WorkKeepsTheOrderOfItsStream) {
   for (std::uint64_t i = 0; i < kElements; ++i) ASSERT_EQ(at<float>(host_.span().data(), 0)[i], 7.0F) << i;
 }
 
-INSTANTIATE_TEST_SUITE_P(Twins, DeviceWork, ::testing::ValuesIn(twins()),
+INSTANTIATE_TEST_SUITE_P(Devices, DeviceWork, ::testing::ValuesIn(device_kinds()),
                          [](const auto& test) { return test.param.name; });
 
 }  // namespace

@@ -50,7 +50,7 @@ TEST_P(CompressTest, FollowsTheProjectors) {
   for (std::size_t i = 0; i < kTokens * 96; ++i) in[i] = static_cast<std::uint16_t>(0x3f00 + i % 128);
   std::vector<std::uint16_t> last;
   for (const std::uint64_t seed : {1, 2}) {
-    subspaces.restore(it.tensor, it.pair(seed, {.fits = 1}).data());
+    subspaces.restore(it.tensor, it.projectors(seed, {.refits = 1}).data());
     for (unsigned side = 0; side < 2; ++side) {
       const auto from = subspaces.side(it.tensor, side);
       compress.run(it.tensor, side, memory.data(), from.rows, kTokens, out);

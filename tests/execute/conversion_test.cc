@@ -10,7 +10,7 @@
 #include "spillway/plan/arena_layout.h"
 #include "spillway/plan/conversion.h"
 #include "tests/plan/models.h"
-#include "tests/plan/residencies.h"
+#include "tests/plan/placements.h"
 
 namespace spillway::execute {
 namespace {
@@ -20,7 +20,7 @@ struct ConvertedPasses {
       : description(
             plan::test::describe({.layers = 2, .embedding = false, .head = false, .tied = false, .compute = compute})),
         layout(description.layout()) {
-    schedule = plan::make_schedule(description, layout, plan::test::residency_of(layout), {});
+    schedule = plan::make_schedule(description, layout, plan::test::placement_of(layout), {});
     arena.resize(lay_out(schedule));
     for (std::size_t i = 0; i + 1 < arena.size(); i += 2) {
       const auto value = static_cast<std::uint16_t>(0x3f00 + i / 2 % 128);

@@ -10,7 +10,7 @@
 #include "spillway/execute/reductions.h"
 #include "spillway/plan/arena_layout.h"
 #include "tests/plan/models.h"
-#include "tests/plan/residencies.h"
+#include "tests/plan/placements.h"
 
 namespace spillway::execute {
 namespace {
@@ -19,11 +19,11 @@ TEST(DeviceUpdates, AreTheKernelsInTheArenaOfTheDevice) {
   const auto description = plan::test::describe({.layers = 2, .embedding = false, .head = false, .tied = false});
   const auto layout = description.layout();
   const auto rule = description.rule();
-  auto residency = plan::test::residency_of(layout);
-  residency.device = true;
-  for (auto& it : residency.chunks) it.live_on_device();
-  for (auto& it : residency.boundaries) it.on_device = true;
-  auto schedule = plan::make_schedule(description, layout, residency, {});
+  auto placement = plan::test::placement_of(layout);
+  placement.device = true;
+  for (auto& it : placement.chunks) it.live_on_device();
+  for (auto& it : placement.boundaries) it.on_device = true;
+  auto schedule = plan::make_schedule(description, layout, placement, {});
   std::vector<std::byte> host(lay_out(schedule)), memory(lay_out(schedule, plan::TierKind::device));
   std::mt19937 random(1);
   for (std::size_t i = 0; i + 2 <= memory.size(); i += 2) {

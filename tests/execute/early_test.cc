@@ -8,7 +8,7 @@
 #include "spillway/execute/executor.h"
 #include "spillway/plan/arena_layout.h"
 #include "tests/plan/models.h"
-#include "tests/plan/residencies.h"
+#include "tests/plan/placements.h"
 
 namespace spillway::execute {
 namespace {
@@ -77,7 +77,7 @@ class EarlyExecutor : public ::testing::Test {
       : description_(plan::test::describe({.layers = 3, .tied = false})),
         layout_(description_.blocks, description_.chunk_elements) {
     schedule_ =
-        plan::make_schedule(description_, layout_, plan::test::residency_of(layout_, {.when = plan::When::early}), {});
+        plan::make_schedule(description_, layout_, plan::test::placement_of(layout_, {.when = plan::When::early}), {});
     static_cast<void>(lay_out(schedule_));
     add_reuse_dependencies(schedule_);
     for (plan::Index c = 0; c < layout_.chunks().size(); ++c) {

@@ -15,7 +15,7 @@
 #include "spillway/execute/reductions.h"
 #include "spillway/plan/arena_layout.h"
 #include "tests/plan/models.h"
-#include "tests/plan/residencies.h"
+#include "tests/plan/placements.h"
 
 namespace {
 
@@ -45,7 +45,7 @@ class GradientPass : public ::testing::TestWithParam<std::uint64_t> {
       : description_(plan::test::describe(
             {.layers = 2, .embedding = false, .head = false, .tied = false, .micro_batches = GetParam()})),
         layout_(description_.blocks, description_.chunk_elements) {
-    schedule_ = plan::make_schedule(description_, layout_, plan::test::residency_of(layout_), {});
+    schedule_ = plan::make_schedule(description_, layout_, plan::test::placement_of(layout_), {});
     arena_.resize(lay_out(schedule_), std::byte{0xa5});
     std::uint64_t most = 0;
     for (const auto& tensor : layout_.tensors()) most = std::max(most, tensor.elements);
@@ -93,13 +93,13 @@ class GradientPass : public ::testing::TestWithParam<std::uint64_t> {
 };
 
 TEST_P(GradientPass, NormAndFiniteCheckTakeNoBytesBesideTheGradient) {
-  Team team(2);
+  ThreadPool thread_pool(2);
   const auto device = device::make_cpu();
   const auto sizes = plan::device_workspace(layout_, false, description_.tokens);
   const Arithmetic where{*device, 0, nullptr, sizes};
   const auto sink = make_sink(description_, layout_);
   sink->use(where, {});
-  Gradients gradients(schedule_, layout_, description_, arena_.data(), nullptr, *sink, team, where);
+  Gradients gradients(schedule_, layout_, description_, arena_.data(), nullptr, *sink, thread_pool, where);
   static_cast<void>(pass(gradients));  // the first call of a kernel chooses its instruction set
   const auto before = allocations.load();
   const auto norm = pass(gradients);

@@ -25,9 +25,9 @@ TEST(GradientIds, NumberDenseGradientsAndThenTheRowsOfATable) {
       EXPECT_TRUE(dense.insert(ids.of_chunk(c)).second);
     }
     EXPECT_EQ(*dense.rbegin() + 1, dense.size());
-    EXPECT_EQ(ids.of_rows(0), dense.size());
-    EXPECT_EQ(ids.rows_parts(), std::string(frozen) == "embed" ? 0U : 1U) << frozen;
-    EXPECT_EQ(ids.count(), dense.size() + ids.rows_parts());
+    EXPECT_EQ(ids.of_sparse(0), dense.size());
+    EXPECT_EQ(ids.sparse_parts(), std::string(frozen) == "embed" ? 0U : 1U) << frozen;
+    EXPECT_EQ(ids.count(), dense.size() + ids.sparse_parts());
   }
 }
 

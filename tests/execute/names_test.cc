@@ -43,8 +43,8 @@ TEST_F(Names, OfARangeAreThoseInIt) {
 
 TEST_F(Names, BehindDenseGradientsAreTheRowsOfATable) {
   const GradientIds ids(description, layout);
-  EXPECT_EQ(names.of(ObjectKind::gradient, ids.of_rows(0)), "the embedding's rows, part 0");
-  EXPECT_EQ(names.of(ObjectKind::gradient, ids.of_rows(2), 0, 0, 8), "gradient of the embedding's rows, part 2");
+  EXPECT_EQ(names.of(ObjectKind::gradient, ids.of_sparse(0)), "the embedding's rows, part 0");
+  EXPECT_EQ(names.of(ObjectKind::gradient, ids.of_sparse(2), 0, 0, 8), "gradient of the embedding's rows, part 2");
 }
 
 }  // namespace

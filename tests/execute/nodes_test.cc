@@ -18,7 +18,7 @@ class NodesTest : public ::testing::Test {
     plan.regions = {{0, half, 0}, {half, plan.arena, 1}};
     std::vector<std::uint16_t> nodes(planned.layout.chunks().size(), 0);
     nodes.back() = 1;
-    plan.residency.set_nodes(nodes);
+    plan.placement.set_nodes(nodes);
   }
   [[nodiscard]] OnNodes found(const std::vector<NodeOptions>& options) const {
     const std::vector<std::byte> arena(plan.arena, std::byte{1});

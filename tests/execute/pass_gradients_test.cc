@@ -49,7 +49,7 @@ TEST(PassGradients, AreRefusedOfWhatIsFrozen) {
     if (pass->kind == PassKind::backward && pass->block == 1) {
       const auto first = planned.layout.blocks()[1].first_tensor;
       for (auto t = first; t < first + planned.layout.blocks()[1].tensors; ++t) {
-        if (learns(planned.layout.tensors()[t].spec.learning)) {
+        if (is_trainable(planned.layout.tensors()[t].spec.training)) {
           EXPECT_NO_THROW(run.step().gradients().layer(t, zeros(), 0));
         } else {
           EXPECT_ERROR(run.step().gradients().layer(t, zeros(), 0), ErrorCode::bad_input, "which is frozen");

@@ -24,7 +24,7 @@ inline plan::test::Shape layers() {
 
 struct PlanOptions {
   plan::test::Shape shape = layers();
-  plan::Placement placement = {0, 0, 0, 0};
+  plan::PlacementShares placement = {0, 0, 0, 0};
   plan::Durability durability = plan::Durability::step;
   std::size_t paths = 1;
   bool device = false;  ///< a simulated one

@@ -27,11 +27,11 @@ TEST(Reductions, MakeASinkAndAnUpdateForTheMatricesThatHaveThem) {
   for (const auto& chunk : layout.chunks()) {
     const auto tensor = layout.spans(chunk.id).front().tensor;
     if (!chunk.reduced.any()) {
-      EXPECT_THROW(static_cast<void>(sink->fits(tensor)), Error);
+      EXPECT_THROW(static_cast<void>(sink->refit_count(tensor)), Error);
       continue;
     }
     ++reduced;
-    EXPECT_FALSE(sink->ready(tensor)) << "nothing was learned";
+    EXPECT_FALSE(sink->ready(tensor)) << "nothing was refitted";
     EXPECT_TRUE(sink->wants_whole(tensor));
     for (std::size_t part = 0; part < update->parts(); ++part) EXPECT_GT(update->tiles(chunk, part), 0U);
   }

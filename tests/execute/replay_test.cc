@@ -42,7 +42,7 @@ class ReplayTest : public ::testing::Test {
 };
 
 TEST_F(ReplayTest, LacksTheUpdatesSinceTheSnapshot) {
-  auto replay = storage.replay(resources->team());
+  auto replay = storage.replay(resources->thread_pool());
   EXPECT_EQ(replay.commit().step, 3U);
   for (std::size_t c = 0; c < planned.layout.chunks().size(); ++c) {
     EXPECT_LE(replay.missing(c), 2U) << "the second step was skipped";
@@ -52,7 +52,7 @@ TEST_F(ReplayTest, LacksTheUpdatesSinceTheSnapshot) {
 }
 
 TEST_F(ReplayTest, LoadsTheSameEachTime) {
-  auto replay = storage.replay(resources->team());
+  auto replay = storage.replay(resources->thread_pool());
   const auto rule = planned.description.rule();
   const auto& chunk = planned.layout.chunks()[0];
   const auto weights = weight_bytes(rule, chunk), bytes = weights + state_bytes(rule, chunk);

@@ -50,7 +50,7 @@ TEST(Resources, ComputeWithTheirThreads) {
   EXPECT_EQ(sum, std::vector<float>(values.size(), 3));
   std::vector<int> tiles(50);
   resources.parallel_for().run(tiles.size(), [&](std::size_t tile) { ++tiles[tile]; });
-  resources.team().run(tiles.size(), [&](std::size_t tile) { ++tiles[tile]; });
+  resources.thread_pool().run(tiles.size(), [&](std::size_t tile) { ++tiles[tile]; });
   EXPECT_EQ(tiles, std::vector<int>(50, 2));
 }
 

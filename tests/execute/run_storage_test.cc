@@ -51,12 +51,12 @@ TEST(RunStorage, HasPartsByWhatThePlanKeepsOnPaths) {
 TEST(RunStorage, AsksForPinnedCheckpointsWhereThereIsARunAlone) {
   const Planned planned;
   int asked = 0;
-  const Opening opening{.reopen = true, .pinned = [&] {
-                          ++asked;
-                          return std::vector<std::filesystem::path>{};
-                        }};
+  const OpenOptions open_options{.reopen = true, .pinned = [&] {
+                                   ++asked;
+                                   return std::vector<std::filesystem::path>{};
+                                 }};
   for (const int expected : {0, 1}) {
-    execute::Run run(planned.run_plan(), planned.volumes(), 1, opening);
+    execute::Run run(planned.run_plan(), planned.volumes(), 1, open_options);
     EXPECT_EQ(asked, expected);
     if (expected > 0) break;
     test::fill(run, planned);

@@ -18,9 +18,9 @@ using test::Planned;
 
 /// What Saving is given, without the steps that would change it.
 struct Parts {
-  explicit Parts(const Planned& planned, const Opening& opening = {})
-      : plan(planned.run_plan()), storage(plan, settings(planned, opening)) {
-    EXPECT_TRUE(storage.open(opening, recovery));
+  explicit Parts(const Planned& planned, const OpenOptions& open_options = {})
+      : plan(planned.run_plan()), storage(plan, settings(planned, open_options)) {
+    EXPECT_TRUE(storage.open(open_options, recovery));
     resources.emplace(plan, 1, storage.paths());
     storage.start(recovery);
     tiers.emplace(plan.plan, plan.layout, plan.description.rule(), resources->arenas(), storage.store(), nullptr);
@@ -35,9 +35,9 @@ struct Parts {
     }
   }
   ~Parts() { storage.stop(); }
-  static VolumeSettings settings(const Planned& planned, const Opening& opening) {
+  static VolumeSettings settings(const Planned& planned, const OpenOptions& open_options) {
     auto out = planned.volumes();
-    out.overwrite = !opening.reopen;
+    out.overwrite = !open_options.reopen;
     return out;
   }
 

@@ -6,7 +6,7 @@
 
 #include <numeric>
 
-#include "spillway/execute/rows.h"
+#include "spillway/execute/sparse_embedding.h"
 #include "spillway/plan/device_workspace.h"
 #include "tests/plan/models.h"
 
@@ -37,7 +37,7 @@ TEST(OtherRows, AreTheRowsThatNoTokenNames) {
   const auto description = describe({.layers = 1, .hidden = 512, .vocabulary = 1000, .tied = true, .tokens = 64});
   const auto layout = description.layout();
   const auto& table = layout.blocks().front();
-  EmbeddingRows rows(description, layout, 0);
+  SparseEmbedding rows(description, layout, 0);
   const std::vector<std::int64_t> ids{0, 1, 7, 7, 500, 998, 999};
   rows.begin(ids);
   const auto sizes = plan::device_workspace(layout, true, 64);

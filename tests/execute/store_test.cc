@@ -81,7 +81,7 @@ TEST_P(StoreTest, GivesUpGradientsAndActivations) {
     store.write(Field::grad, 0, memory(0, bytes), 1);
     EXPECT_LT(storage.pool()->free(), free);
   }
-  store.drop_passing();
+  store.drop_transient();
   EXPECT_EQ(storage.pool()->free(), free);
   EXPECT_FALSE(store.written(Field::grad, 0));
 }

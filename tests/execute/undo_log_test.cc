@@ -9,7 +9,7 @@
 
 #include "spillway/plan/arena_layout.h"
 #include "tests/plan/models.h"
-#include "tests/plan/residencies.h"
+#include "tests/plan/placements.h"
 
 namespace spillway::execute {
 namespace {
@@ -24,7 +24,7 @@ struct Fixture {
                                           .chunk_elements = chunk_elements})),
         layout(description.blocks, description.chunk_elements) {
     schedule =
-        plan::make_schedule(description, layout, plan::test::residency_of(layout, {.when = plan::When::early}), {});
+        plan::make_schedule(description, layout, plan::test::placement_of(layout, {.when = plan::When::early}), {});
     arena.resize(lay_out(schedule));
     std::mt19937 random(1);
     std::ranges::generate(arena, [&] { return static_cast<std::byte>(random()); });
@@ -49,7 +49,7 @@ struct Fixture {
 TEST(UndoLog, PutsBackEveryByteOfWeightAndStateAndNothingElse) {
   for (const std::uint64_t elements : {2048U, 100'000U, 1U << 20U}) {  // less than a slice, odd slices, many
     Fixture it(elements);
-    Team team(3);
+    ThreadPool thread_pool(3);
     const UndoLog log(it.schedule, it.arena.data());
     std::vector<plan::Index> chunks;
     for (plan::Index c = 0; c < it.layout.chunks().size(); c += 2) chunks.push_back(c);
@@ -66,7 +66,7 @@ TEST(UndoLog, PutsBackEveryByteOfWeightAndStateAndNothingElse) {
       const auto at = it.weight(c).data() - it.arena.data();
       ASSERT_NE(it.arena[static_cast<std::size_t>(at)], before[static_cast<std::size_t>(at)]);
     }
-    log.restore(chunks, team);
+    log.restore(chunks, thread_pool);
     ASSERT_TRUE(it.arena == saved) << elements << " elements a chunk";
     for (plan::Index c = 0; c < it.layout.chunks().size(); ++c) {  // saving has changed no weight and no state
       const auto same = [&](std::span<const std::byte> now) {
@@ -80,10 +80,10 @@ TEST(UndoLog, PutsBackEveryByteOfWeightAndStateAndNothingElse) {
 
 TEST(UndoLog, AChunkThatWasNotSavedStaysAsItIs) {
   Fixture it(2048);
-  Team team(1);
+  ThreadPool thread_pool(1);
   const UndoLog log(it.schedule, it.arena.data());
   const auto before = it.arena;
-  log.restore({}, team);
+  log.restore({}, thread_pool);
   EXPECT_TRUE(it.arena == before);
 }
 

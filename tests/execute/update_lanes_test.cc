@@ -12,7 +12,7 @@
 
 #include "spillway/plan/arena_layout.h"
 #include "tests/plan/models.h"
-#include "tests/plan/residencies.h"
+#include "tests/plan/placements.h"
 
 namespace spillway::execute {
 namespace {
@@ -57,7 +57,7 @@ class UpdateLanesTest : public ::testing::Test, private UpdateLanes::Owner {
       : description_(plan::test::describe({.layers = 3, .tied = false})),
         layout_(description_.blocks, description_.chunk_elements) {
     schedule_ =
-        plan::make_schedule(description_, layout_, plan::test::residency_of(layout_, {.when = plan::When::early}), {});
+        plan::make_schedule(description_, layout_, plan::test::placement_of(layout_, {.when = plan::When::early}), {});
     static_cast<void>(lay_out(schedule_));
   }
 

@@ -13,7 +13,7 @@
 #include "spillway/execute/reductions.h"
 #include "spillway/plan/arena_layout.h"
 #include "tests/plan/models.h"
-#include "tests/plan/residencies.h"
+#include "tests/plan/placements.h"
 
 namespace spillway::execute {
 namespace {
@@ -31,7 +31,7 @@ class UpdaterTest : public ::testing::Test {
         layout(description.layout()),
         reducer(make_sink(description, layout)) {
     schedule =
-        plan::make_schedule(description, layout, plan::test::residency_of(layout, {.when = plan::When::early}), {});
+        plan::make_schedule(description, layout, plan::test::placement_of(layout, {.when = plan::When::early}), {});
     arena.resize(lay_out(schedule));
     std::mt19937 random(1);
     std::uniform_real_distribution<float> value(0.1F, 1);
@@ -107,8 +107,8 @@ TEST_F(UpdaterTest, EarlyUpdatesApplyWhatWasPredictedAndCanBeUndone) {
     const auto after = expected(c, true, step(0.5));
     run(updater, c, true);
     EXPECT_TRUE(arena == after) << "chunk " << c;
-    Team team(2);
-    updater.undo().restore(std::vector{c}, team);
+    ThreadPool thread_pool(2);
+    updater.undo().restore(std::vector{c}, thread_pool);
     EXPECT_TRUE(std::ranges::equal(weight, std::span(groups(c, true).weight, weight.size())));
   }
 }

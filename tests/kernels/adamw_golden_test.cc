@@ -47,7 +47,7 @@ struct Exact {
     const auto grad = testing::golden_gradient(static_cast<std::uint32_t>(s.step));
     update({},
            {.weight = bytes(weight),
-            .rest = bytes(remainder),
+            .remainder = bytes(remainder),
             .moments = {bytes(exp_avg), bytes(exp_avg_sq)},
             .grad = bytes(grad),
             .n = kGoldenElements},

@@ -17,7 +17,7 @@ namespace spillway::kernels::testing {
 /// `n` elements behind `offset` elements that an update must not touch.
 class Fields {
  public:
-  std::vector<std::byte> weight, rest, grad;
+  std::vector<std::byte> weight, remainder, grad;
   std::array<std::vector<std::byte>, 2> moments;
   std::array<std::vector<float>, 2> scales;
 
@@ -26,16 +26,16 @@ class Fields {
       : form_(form), n_(count), offset_(front) {
     if (form.weights == Weights::split) {
       weight = bytes(values<std::uint16_t>(1, rarity));
-      auto remainder = values<std::uint16_t>(2, rarity);
-      for (std::size_t i = 0; i < remainder.size(); ++i)
-        remainder[i] = static_cast<std::uint16_t>(mix(static_cast<std::uint32_t>(7 * i)));
-      rest = bytes(remainder);
+      auto low_bits = values<std::uint16_t>(2, rarity);
+      for (std::size_t i = 0; i < low_bits.size(); ++i)
+        low_bits[i] = static_cast<std::uint16_t>(mix(static_cast<std::uint32_t>(7 * i)));
+      remainder = bytes(low_bits);
       grad = bytes(values<std::uint16_t>(3, rarity));
     } else if (form.weights == Weights::fp32) {
       weight = bytes(values<float>(1, rarity));
       grad = bytes(values<float>(3, rarity));
     } else {
-      rest = bytes(values<float>(1, rarity));
+      remainder = bytes(values<float>(1, rarity));
       weight = bytes(values<std::uint16_t>(2, rarity));  // what it was does not matter
       grad = bytes(fp16_values(3, rarity));
     }
@@ -47,7 +47,7 @@ class Fields {
   [[nodiscard]] UpdateSpan span(std::size_t first, std::size_t count) {
     UpdateSpan s{.n = count, .index = 0xFFFFFFF0 + first};  // over the edge of 32 bits
     s.weight = at(weight, first);
-    s.rest = rest.empty() ? nullptr : at(rest, first);
+    s.remainder = remainder.empty() ? nullptr : at(remainder, first);
     s.grad = at(grad, first);
     for (std::size_t k = 0; k < 2; ++k) {
       s.moments[k] = at(moments[k], first);
@@ -66,7 +66,7 @@ class Fields {
       }
     };
     same("weight", weight, other.weight);
-    if (!rest.empty()) same("rest", rest, other.rest);
+    if (!remainder.empty()) same("rest", remainder, other.remainder);
     for (std::size_t k = 0; k < 2; ++k) {
       same(k == 0 ? "first moment" : "second moment", moments[k], other.moments[k]);
       for (std::size_t b = (first + kQuantBlock - 1) / kQuantBlock;

@@ -143,9 +143,9 @@ TEST(Project, CompressesAsDenseMatrices) {
 struct Matrix {
   Weights weights;
   std::size_t n;
-  std::vector<std::byte> weight, rest;
+  std::vector<std::byte> weight, remainder;
 
-  Matrix(Weights form, std::size_t elements) : weights(form), n(elements), weight(n * 4), rest(n * 4) {
+  Matrix(Weights form, std::size_t elements) : weights(form), n(elements), weight(n * 4), remainder(n * 4) {
     for (std::size_t i = 0; i < n; ++i) {
       const float value = number(static_cast<std::uint32_t>(i), 11);
       put(i, value);
@@ -153,14 +153,14 @@ struct Matrix {
   }
   [[nodiscard]] UpdateSpan span(std::size_t first, std::size_t count) {
     const std::size_t w = weights == Weights::fp32 ? 4 : 2, r = weights == Weights::split ? 2 : 4;
-    return {.weight = weight.data() + first * w, .rest = rest.data() + first * r, .n = count};
+    return {.weight = weight.data() + first * w, .remainder = remainder.data() + first * r, .n = count};
   }
   void put(std::size_t i, float value) {
     if (weights == Weights::split) {
       split(&value, reinterpret_cast<std::uint16_t*>(weight.data()) + i,
-            reinterpret_cast<std::uint16_t*>(rest.data()) + i, 1);
+            reinterpret_cast<std::uint16_t*>(remainder.data()) + i, 1);
     } else {
-      reinterpret_cast<float*>(weights == Weights::fp32 ? weight.data() : rest.data())[i] = value;
+      reinterpret_cast<float*>(weights == Weights::fp32 ? weight.data() : remainder.data())[i] = value;
       if (weights == Weights::fp16) reinterpret_cast<std::uint16_t*>(weight.data())[i] = round_fp16(value);
     }
   }
@@ -168,10 +168,10 @@ struct Matrix {
     if (weights == Weights::split) {
       float out = 0;
       join(reinterpret_cast<const std::uint16_t*>(weight.data()) + i,
-           reinterpret_cast<const std::uint16_t*>(rest.data()) + i, &out, 1);
+           reinterpret_cast<const std::uint16_t*>(remainder.data()) + i, &out, 1);
       return out;
     }
-    return reinterpret_cast<const float*>(weights == Weights::fp32 ? weight.data() : rest.data())[i];
+    return reinterpret_cast<const float*>(weights == Weights::fp32 ? weight.data() : remainder.data())[i];
   }
 };
 
@@ -209,9 +209,9 @@ TEST(Project, AppliesAsScalarWhereverItIsCut) {
           apply(form, it.expansion, 0.99F, cut.span(first, count), first, it.work.data());
         }
         ASSERT_EQ(expected.weight, whole.weight) << rows.rows << " x " << columns.rows;
-        ASSERT_EQ(expected.rest, whole.rest);
+        ASSERT_EQ(expected.remainder, whole.remainder);
         ASSERT_EQ(expected.weight, cut.weight);
-        ASSERT_EQ(expected.rest, cut.rest);
+        ASSERT_EQ(expected.remainder, cut.remainder);
       }
     }
   });
@@ -250,7 +250,7 @@ TEST(Project, KeepsWhatIsNotANumber) {
       apply(Weights::split, it.expansion, 1, actual.span(0, n), 0, it.work.data());
       EXPECT_TRUE(std::isnan(actual.at(0)));
       EXPECT_EQ(expected.weight, actual.weight);
-      EXPECT_EQ(expected.rest, actual.rest);
+      EXPECT_EQ(expected.remainder, actual.remainder);
     }
   });
 }
@@ -266,7 +266,7 @@ TEST(Project, KeepsInfinities) {
     EXPECT_EQ(INFINITY, actual.at(0));
     EXPECT_EQ(-INFINITY, actual.at(1));
     EXPECT_EQ(expected.weight, actual.weight);
-    EXPECT_EQ(expected.rest, actual.rest);
+    EXPECT_EQ(expected.remainder, actual.remainder);
   });
 }
 

@@ -5,7 +5,7 @@
 #include "spillway/base/error.h"
 #include "spillway/device/simulated.h"
 #include "spillway/machine/profile_json.h"
-#include "tests/device/pretended.h"
+#include "tests/device/fake_driver.h"
 
 namespace spillway::machine {
 namespace {
@@ -35,7 +35,7 @@ TEST(GpuLink, OfADeviceWithoutRoomIsRefused) {
 }
 
 TEST(GpuLink, EveryGpuIsMeasuredAndReadAgain) {
-  auto gpus = measure_gpus(kShort, device::kPretended);
+  auto gpus = measure_gpus(kShort, device::kFakeDriver);
   ASSERT_EQ(gpus.size(), 2U);
   EXPECT_EQ(gpus[1].name, "1");
   EXPECT_EQ(gpus[1].memory, 64 * MiB);

@@ -5,12 +5,12 @@
 #include "spillway/base/error.h"
 #include "spillway/machine/node_rates.h"
 #include "spillway/sys/nodes.h"
-#include "tests/sys/pretended_nodes.h"
+#include "tests/sys/fake_nodes.h"
 
 namespace spillway::machine {
 namespace {
 
-/// Two sockets with processors of this machine on the second, and a card without.
+/// Two sockets with CPUs of this machine on the second, and a card without.
 class NodeChoiceTest : public ::testing::Test {
  protected:
   NodeChoiceTest() {
@@ -33,7 +33,7 @@ class NodeChoiceTest : public ::testing::Test {
     return "accepted";
   }
 
-  testing::PretendedNodes machine_;
+  testing::FakeNodes machine_;
 };
 
 TEST_F(NodeChoiceTest, IsAllThatCanBeTakenByDefaultTheNearestFirst) {
@@ -80,7 +80,7 @@ TEST_F(NodeChoiceTest, RefusesMoreThanANodeHasAndSaysWhatWouldFit) {
 }
 
 TEST(NodeChoice, OfOneNodeIsTheMachinesMemory) {
-  testing::PretendedNodes machine;
+  testing::FakeNodes machine;
   machine.add({.id = 0, .cpus = "0-4095", .total = 8 * GiB, .free = 6 * GiB, .distance = "10"});
   machine.machine_memory(8 * GiB, 6 * GiB, 6 * GiB);
   EXPECT_TRUE(choose_nodes({}, 0, machine.root()).nodes.empty());

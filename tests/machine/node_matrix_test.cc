@@ -27,7 +27,7 @@ TEST(NodeMatrixTest, HasEveryPairOfThisMachine) {
   }
 }
 
-TEST(NodeMatrixTest, TheBestProcessorsAreThoseWithTheFastestUpdate) {
+TEST(NodeMatrixTest, TheBestCpusAreThoseWithTheFastestUpdate) {
   const std::vector<NodeAccess> matrix = {{.cpus = 0, .memory = 2, .update = {.most = 5}},
                                           {.cpus = 1, .memory = 2, .update = {.most = 9}},
                                           {.cpus = 1, .memory = 0, .update = {.most = 99}}};

@@ -18,12 +18,12 @@ TEST(SaturationTest, StopsWhereMoreThreadsAreNoFaster) {
   EXPECT_EQ(tried, (std::vector<unsigned>{1, 2, 4, 8}));
 }
 
-TEST(SaturationTest, TriesAllProcessorsAtLast) {
+TEST(SaturationTest, TriesAllCpusAtLast) {
   const auto found = saturate(6, [](unsigned threads) { return 10.0 * threads; });
   EXPECT_EQ(found, (Saturation{.thread = 10, .most = 60, .threads = 6}));
 }
 
-TEST(SaturationTest, OneProcessorIsSaturatedByOneThread) {
+TEST(SaturationTest, OneCpuIsSaturatedByOneThread) {
   EXPECT_EQ(saturate(1, [](unsigned) { return 7.0; }), (Saturation{.thread = 7, .most = 7, .threads = 1}));
 }
 

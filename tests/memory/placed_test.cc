@@ -33,11 +33,11 @@ std::vector<int> pages_of(std::span<const std::byte> range) {
 }
 
 /// Each page where `placement` says, by an own account of it.
-void expect_dealt(std::span<const std::byte> range, const Placement& placement) {
+void expect_striped(std::span<const std::byte> range, const Placement& placement) {
   const auto pages = pages_of(range);
-  const Deal deal(placement, sys::nodes());
+  const Striping striping(placement, sys::nodes());
   std::size_t wrong = 0;
-  for (std::size_t page = 0; page < pages.size(); ++page) wrong += pages[page] == deal.node_of(page) ? 0 : 1;
+  for (std::size_t page = 0; page < pages.size(); ++page) wrong += pages[page] == striping.node_of(page) ? 0 : 1;
   EXPECT_EQ(wrong, 0U) << "of " << pages.size() << " pages";
 }
 
@@ -82,7 +82,7 @@ TEST_F(PlacedTest, LiesOnItsNode) {
   for (const int node : nodes_) {
     for (const bool huge : {true, false}) {
       const Placed placed(kSmall + 12 * KiB, {.nodes = {node}}, {.huge_pages = huge});
-      expect_dealt(placed.span(), {.nodes = {node}});
+      expect_striped(placed.span(), {.nodes = {node}});
       EXPECT_EQ(where(placed.span()), (std::vector<NodeBytes>{{node, kSmall + 12 * KiB}}));
     }
   }
@@ -141,7 +141,7 @@ TEST_F(PlacedTest, ManyAtOnce) {
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([this] {
       const Placed placed(kSmall, {.nodes = {nodes_.back()}});
-      expect_dealt(placed.span(), {.nodes = {nodes_.back()}});
+      expect_striped(placed.span(), {.nodes = {nodes_.back()}});
     });
   }
 }
@@ -149,34 +149,34 @@ TEST_F(PlacedTest, ManyAtOnce) {
 TEST_F(PlacedOnSeveralTest, PageInterleaved) {
   const Placement placement{.nodes = {near_, far_}};
   const Placed placed(kSmall, placement);
-  expect_dealt(placed.span(), placement);
+  expect_striped(placed.span(), placement);
   EXPECT_EQ(where(placed.span()), (std::vector<NodeBytes>{{near_, kSmall / 2}, {far_, kSmall / 2}}));
 }
 
 TEST_F(PlacedOnSeveralTest, OverAllNodes) {
   const Placement placement{.nodes = nodes_};
   const Placed placed(kSmall + sys::kPage, placement);
-  expect_dealt(placed.span(), placement);
+  expect_striped(placed.span(), placement);
 }
 
 TEST_F(PlacedOnSeveralTest, Weighted) {
   const Placement placement{.nodes = {near_, far_}, .weights = {3, 1}};
   const Placed placed(kSmall, placement);
-  expect_dealt(placed.span(), placement);
+  expect_striped(placed.span(), placement);
   EXPECT_EQ(where(placed.span()), (std::vector<NodeBytes>{{near_, kSmall / 4 * 3}, {far_, kSmall / 4}}));
 }
 
 TEST_F(PlacedOnSeveralTest, WeightedByMeasuredRates) {
   const Placement placement{.nodes = {near_, far_}, .weights = {24.7e9, 6.1e9}};
   const Placed placed(kSmall, placement);
-  expect_dealt(placed.span(), placement);
+  expect_striped(placed.span(), placement);
 }
 
 TEST_F(PlacedOnSeveralTest, StripedByPieces) {
   for (const Bytes granularity : {64 * KiB, 2 * MiB}) {
     const Placement placement{.nodes = {near_, far_}, .granularity = granularity};
     const Placed placed(2 * kSmall + 20 * KiB, placement);
-    expect_dealt(placed.span(), placement);
+    expect_striped(placed.span(), placement);
   }
 }
 
@@ -210,7 +210,7 @@ TEST_F(PlacedOnSeveralTest, AFullNodeIsRefusedAlsoWhenItLookedFree) {
   ASSERT_EQ(sys::set_memory_policy(other.span(), sys::MemoryPolicy::preferred, {&far_, 1}), 0);
   ASSERT_TRUE(sys::populate(other.span()));
   EXPECT_FALSE(take(room / 2));
-  expect_dealt(held.front()->span(), {.nodes = {far_}});
+  expect_striped(held.front()->span(), {.nodes = {far_}});
 }
 
 TEST_F(PlacedOnSeveralTest, MovesToEveryPlacementAndKeepsItsBytes) {
@@ -228,7 +228,7 @@ TEST_F(PlacedOnSeveralTest, MovesToEveryPlacementAndKeepsItsBytes) {
   };
   for (const Placement& placement : placements) {
     move(placed.span(), placement);
-    expect_dealt(placed.span(), placement);
+    expect_striped(placed.span(), placement);
     expect_numbered(placed.span());
   }
 }

@@ -22,8 +22,8 @@ TEST(Lsp, ItsPartsMakeUpTheAuxiliaryFields) {
   }
   EXPECT_EQ(next, kMatrix.auxiliary_bytes());
   EXPECT_EQ(lsp.parts(kMatrix).front().bytes, lsp.record);
-  EXPECT_EQ(pair_fields(kMatrix).p, lsp.record);
-  EXPECT_EQ(kMatrix.refitted_bytes(), pair_fields(kMatrix).bytes - lsp.record);
+  EXPECT_EQ(projector_fields(kMatrix).p, lsp.record);
+  EXPECT_EQ(kMatrix.refitted_bytes(), projector_fields(kMatrix).bytes - lsp.record);
 }
 
 TEST(Lsp, WhatIsNotReducedHasNone) {

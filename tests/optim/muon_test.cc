@@ -132,11 +132,11 @@ TEST(Muon, IsAsAPlainProgram) {
 TEST(Muon, UpdatesTheMasterOfABf16Weight) {
   constexpr std::size_t kRows = 50, kColumns = 70, n = kRows * kColumns;
   auto masters = normal(n, 1, 0.02F);
-  std::vector<std::uint16_t> weight(n), rest(n), grad(n);
+  std::vector<std::uint16_t> weight(n), remainder(n), grad(n);
   std::vector<float> mean(n), wide_mean(n), wide_grad(n);
   const auto values = normal(n, 2, 1e-3F);
   for (std::size_t i = 0; i < n; ++i) {
-    kernels::scalar::split_bits(kernels::as_bits(masters[i]), weight[i], rest[i]);
+    kernels::scalar::split_bits(kernels::as_bits(masters[i]), weight[i], remainder[i]);
     grad[i] = kernels::round_bf16(values[i]);
     wide_grad[i] = kernels::widen(grad[i]);
   }
@@ -145,7 +145,7 @@ TEST(Muon, UpdatesTheMasterOfABf16Weight) {
   run({.rows = kRows,
        .columns = kColumns,
        .weight = bytes(weight),
-       .rest = bytes(rest),
+       .remainder = bytes(remainder),
        .fields = {mean.data(), nullptr},
        .grad = bytes(grad)},
       step, 1);
@@ -158,7 +158,7 @@ TEST(Muon, UpdatesTheMasterOfABf16Weight) {
       step, 2);
   EXPECT_EQ(mean, wide_mean);
   for (std::size_t i = 0; i < n; ++i) {
-    ASSERT_EQ(kernels::as_float(kernels::scalar::join_bits(weight[i], rest[i])), masters[i]) << i;
+    ASSERT_EQ(kernels::as_float(kernels::scalar::join_bits(weight[i], remainder[i])), masters[i]) << i;
   }
 }
 

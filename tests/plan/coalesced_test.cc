@@ -19,9 +19,10 @@ TEST(Coalesced, CoversAllChunksInOrderAndIsLargeWhereItCanBe) {
     for (auto& size : sizes) size = 1 + random() % 20;
     const Index first = random() % 5;
     const auto split = static_cast<Index>(first + random() % (2 * sizes.size()));
-    const Bytes join = random() % 30;
+    const Bytes coalesce_to = random() % 30;
     const auto of = [&](Index c) { return sizes[c - first]; };
-    const auto out = coalesce({first, static_cast<Index>(sizes.size())}, join, of, [&](Index c) { return c == split; });
+    const auto out =
+        coalesce({first, static_cast<Index>(sizes.size())}, coalesce_to, of, [&](Index c) { return c == split; });
     auto next = first;
     Bytes at = 0;
     for (const auto& it : out) {
@@ -36,13 +37,13 @@ TEST(Coalesced, CoversAllChunksInOrderAndIsLargeWhereItCanBe) {
       next = it.chunks.end();
       at += it.bytes;
       const bool alone = out.size() == 1 || next == split || it.chunks.first == split;
-      ASSERT_TRUE(it.bytes >= join || alone) << round;
+      ASSERT_TRUE(it.bytes >= coalesce_to || alone) << round;
     }
     ASSERT_EQ(next, first + sizes.size()) << round;
   }
 }
 
-TEST(Coalesced, SnapshotGroupsAreOfOneBlockAndHoldAllThatLivesAndLearns) {
+TEST(Coalesced, SnapshotGroupsAreOfOneBlockAndHoldAllThatIsResidentAndTrainable) {
   std::mt19937 random(23);
   std::size_t several = 0;
   for (int round = 0; round < 60; ++round) {
@@ -51,21 +52,21 @@ TEST(Coalesced, SnapshotGroupsAreOfOneBlockAndHoldAllThatLivesAndLearns) {
     const auto description = test::describe(shape);
     const auto layout = description.layout();
     const auto rule = description.rule();
-    Residency residency(layout);
+    Placement placement(layout);
     for (const auto& block : layout.blocks()) {
       const bool lives = random() % 2 == 0;
       for (auto c = block.first_chunk; c < block.first_chunk + block.chunks; ++c) {
         if (!can_be_on_device(description, layout, static_cast<Index>(c))) continue;
-        if (block.role == state::BlockRole::layer ? lives : random() % 2 == 0) residency.chunks[c].live_on_device();
+        if (block.role == state::BlockRole::layer ? lives : random() % 2 == 0) placement.chunks[c].live_on_device();
       }
     }
-    const Bytes join = random() % (64 * KiB);
+    const Bytes coalesce_to = random() % (64 * KiB);
     std::vector<int> seen(layout.chunks().size());
-    for (const auto& group : snapshot_groups(layout, rule, residency, join)) {
+    for (const auto& group : snapshot_groups(layout, rule, placement, coalesce_to)) {
       several += group.chunks.count > 1 ? 1 : 0;
       const auto& block = layout.blocks()[layout.chunks()[group.chunks.first].block];
       EXPECT_TRUE(block.role == state::BlockRole::layer || group.chunks.count == 1) << round;
-      EXPECT_LE(group.chunks.end(), block.first_chunk + block.learning_chunks) << round;
+      EXPECT_LE(group.chunks.end(), block.first_chunk + block.trainable_chunks) << round;
       Index state = group.chunks.first;
       for (const auto& it : group.states) {
         EXPECT_EQ(it.chunks.first, state) << round;
@@ -78,7 +79,7 @@ TEST(Coalesced, SnapshotGroupsAreOfOneBlockAndHoldAllThatLivesAndLearns) {
       for (auto c = group.chunks.first; c < group.chunks.end(); ++c) ++seen[c];
     }
     for (Index c = 0; c < seen.size(); ++c) {
-      EXPECT_EQ(seen[c] == 1, residency[c].device_resident() && learns(layout.chunks()[c].learning))
+      EXPECT_EQ(seen[c] == 1, placement[c].device_resident() && is_trainable(layout.chunks()[c].training))
           << round << ": " << c;
     }
   }

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "tests/plan/models.h"
-#include "tests/plan/residencies.h"
+#include "tests/plan/placements.h"
 
 namespace spillway::plan {
 namespace {
@@ -17,7 +17,7 @@ struct Converted {
   explicit Converted(const test::Shape& shape)
       : description(test::describe(shape)),
         layout(description.layout()),
-        schedule(make_schedule(description, layout, test::residency_of(layout), {})) {}
+        schedule(make_schedule(description, layout, test::placement_of(layout), {})) {}
 
   [[nodiscard]] Bytes copy() const {
     return schedule.converted == kNone ? 0 : schedule.buffers[schedule.converted].bytes;
@@ -48,8 +48,8 @@ TEST(Conversion, IsOfAllPassesWithWeightsWhereTheyMultiplyInAnotherType) {
   EXPECT_EQ(it.copy(), round_up(most, 4096));
 }
 
-TEST(Conversion, IsOfBlocksWithPackedWeightsAloneAndKeepsWhatIsWide) {
-  const Converted it({.layers = 3, .frozen = "layers\\.[02]\\.(up|down)", .wide = "norm", .packed = "up"});
+TEST(Conversion, IsOfBlocksWithPackedWeightsAloneAndKeepsWhatIsFp32) {
+  const Converted it({.layers = 3, .frozen = "layers\\.[02]\\.(up|down)", .fp32 = "norm", .packed = "up"});
   std::size_t converted = 0;
   for (const auto& pass : it.schedule.passes) {
     const auto& block = it.layout.blocks()[pass.block];

@@ -16,7 +16,7 @@ machine::ProductRate product_rate(std::uint64_t tokens, std::uint64_t inner, std
   return {tokens, inner, outer, rate, rate / 2, rate / 4};
 }
 
-machine::Profile processors() {
+machine::Profile cpu_profile() {
   machine::Profile out;
   out.machine = "a test";
   out.cores = 2;
@@ -27,7 +27,7 @@ machine::Profile processors() {
 }
 
 TEST(ComputeRates, AShapeThatWasMeasuredHasItsRateAndOneBetweenHasOneBetween) {
-  const auto rates = ComputeRates::of_processors(processors(), state::ComputeType::bf16);
+  const auto rates = ComputeRates::of_cpus(cpu_profile(), state::ComputeType::bf16);
   EXPECT_DOUBLE_EQ(rates.product(Product::forward, 64, 64, 64), kRate);
   EXPECT_DOUBLE_EQ(rates.product(Product::input, 64, 64, 256), kRate);
   EXPECT_DOUBLE_EQ(rates.product(Product::weight, 64, 64, 64), kRate / 4);
@@ -40,14 +40,14 @@ TEST(ComputeRates, AShapeThatWasMeasuredHasItsRateAndOneBetweenHasOneBetween) {
 TEST(ComputeRates, AProfileThatSaysLessIsTakenAtItsWord) {
   machine::Profile profile;
   profile.machine = "a test";
-  EXPECT_THROW(static_cast<void>(ComputeRates::of_processors(profile, state::ComputeType::fp32)), Error);
+  EXPECT_THROW(static_cast<void>(ComputeRates::of_cpus(profile, state::ComputeType::fp32)), Error);
   profile.compute_flops_per_second = kRate;
-  const auto rate = ComputeRates::of_processors(profile, state::ComputeType::fp32).product(Product::weight, 7, 8, 9);
+  const auto rate = ComputeRates::of_cpus(profile, state::ComputeType::fp32).product(Product::weight, 7, 8, 9);
   EXPECT_NEAR(rate, kRate, 1);
   profile.layers = {
       {.hidden = 64, .intermediate = 64, .tokens = 64, .flops_per_second = 1, .fp32_flops_per_second = 2}};
-  EXPECT_NEAR(ComputeRates::of_processors(profile, state::ComputeType::fp32).product(Product::input, 7, 8, 9), 2, 1e-9);
-  EXPECT_NEAR(ComputeRates::of_processors(profile, state::ComputeType::bf16).product(Product::input, 7, 8, 9), 1, 1e-9);
+  EXPECT_NEAR(ComputeRates::of_cpus(profile, state::ComputeType::fp32).product(Product::input, 7, 8, 9), 2, 1e-9);
+  EXPECT_NEAR(ComputeRates::of_cpus(profile, state::ComputeType::bf16).product(Product::input, 7, 8, 9), 1, 1e-9);
 }
 
 ComputeRates one_rate(double elementwise = 0) {
@@ -76,7 +76,7 @@ TEST(Derived, ProductsAreOperationsOverTheirRate) {
   EXPECT_NEAR(whole.rates.forward, products + attention, 1e-12);
   EXPECT_NEAR(whole.rates.backward, 3 * (products + attention), 1e-12);
   EXPECT_EQ(whole.rates.between, 0);
-  EXPECT_EQ(whole.rates.tail_forward, 0) << "a norm is bound by memory alone";
+  EXPECT_EQ(whole.rates.last_forward, 0) << "a norm is bound by memory alone";
 
   shape.frozen = "up|down";
   const Derived frozen(shape, one_rate(), kStep);
@@ -87,7 +87,7 @@ TEST(Derived, ProductsAreOperationsOverTheirRate) {
 TEST(Derived, WhatIsBoundByMemoryIsBytesOverItsBandwidth) {
   const test::Shape shape{.hidden = 64, .ffn = 96, .tokens = 128, .micro_batches = 2};
   const Derived none(shape, one_rate(), kStep), some(shape, one_rate(1e9), kStep), twice(shape, one_rate(2e9), kStep);
-  for (const auto seconds : {&Rates::forward, &Rates::backward, &Rates::tail_forward, &Rates::tail_backward,
+  for (const auto seconds : {&Rates::forward, &Rates::backward, &Rates::last_forward, &Rates::last_backward,
                              &Rates::head_loss, &Rates::head_gradient, &Rates::between}) {
     EXPECT_GT(some.rates.*seconds, none.rates.*seconds);
     EXPECT_NEAR(some.rates.*seconds - none.rates.*seconds, 2 * (twice.rates.*seconds - none.rates.*seconds), 1e-12);

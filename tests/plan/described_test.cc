@@ -102,11 +102,11 @@ TEST(Described, PlansHoldTheBudgets) {
 TEST(Described, AModelThatFitsOnTheGpuLivesThere) {
   auto asked = settings();
   const auto plan = planned(asked);
-  EXPECT_GT(plan.living, 20U);
+  EXPECT_GT(plan.device_resident, 20U);
   EXPECT_EQ(plan.written_per_step, 0U);
 }
 
-TEST(Described, ProcessorsComputeWhereAskedOrWhereThereIsNoGpu) {
+TEST(Described, CpusComputeWhereAskedOrWhereThereIsNoGpu) {
   auto asked = settings();
   asked["gpu"] = false;
   EXPECT_FALSE(described(asked).contains("device"));
@@ -119,16 +119,16 @@ TEST(Described, ProcessorsComputeWhereAskedOrWhereThereIsNoGpu) {
   EXPECT_THROW(static_cast<void>(described(settings(), profile)), Error);
 }
 
-TEST(Described, ASimulatedDeviceComputesOnTheProcessorsAndCountsAsDram) {
+TEST(Described, ASimulatedDeviceComputesOnTheCpusAndCountsAsDram) {
   auto asked = settings();
   asked["simulated"] = 0.25;
   asked["dram_budget"] = 40 * GiB;
   const auto found = described(asked);
   EXPECT_EQ(found.at("device").at("memory"), 10 * GiB);
   EXPECT_EQ(found.at("device").at("in_dram"), true);
-  auto on_processors = settings();
-  on_processors["gpu"] = false;
-  EXPECT_EQ(found.at("seconds"), described(on_processors).at("seconds"));
+  auto on_cpus = settings();
+  on_cpus["gpu"] = false;
+  EXPECT_EQ(found.at("seconds"), described(on_cpus).at("seconds"));
   const auto plan = planned(asked);
   EXPECT_LE(plan.dram_peak, 40 * GiB);
 }

@@ -10,7 +10,7 @@
 
 #include "spillway/plan/schedule.h"
 #include "tests/plan/models.h"
-#include "tests/plan/residencies.h"
+#include "tests/plan/placements.h"
 
 namespace spillway::plan {
 namespace {
@@ -31,11 +31,11 @@ TEST(Kinds, EveryTaskOfASchedule) {
     if (round % 3 == 0) shape.subspace = "up|down";
     const auto description = test::describe(shape);
     const auto layout = description.layout();
-    const auto residency = round % 2 == 0 ? test::random_residency(layout, random)
-                                          : test::random_device_residency(description, layout, random);
+    const auto placement = round % 2 == 0 ? test::random_placement_of(layout, random)
+                                          : test::random_device_placement(description, layout, random);
     const auto saved = round % 2 == 0 ? test::random_saved(layout, random) : SavedPlacement{};
     const Redo redo{.gradients = random() % 2 == 0, .period = 3};
-    for (const auto& task : make_schedule(description, layout, residency, {}, redo, saved).tasks) {
+    for (const auto& task : make_schedule(description, layout, placement, {}, redo, saved).tasks) {
       ASSERT_TRUE(in_table(task)) << name_of(task.lane) << " " << traits(task.what.kind).name;
       if (task.op == Op::compute) continue;
       const auto label = label_of(task.op, task.lane, task.what.kind);

@@ -18,12 +18,12 @@ struct Shape {
   const optim::Descriptor* optimizer = &optim::adamw;
   state::StateFormat format = state::StateFormat::exact;
   std::string frozen = {};  ///< regular expression of names; empty: nothing is
-  std::string wide = {};    ///< of tensors in layers that are kept in fp32
+  std::string fp32 = {};    ///< of tensors in layers that are kept in fp32
   std::string packed = {};  ///< of matrices in layers that are kept as `packed_as` where they are frozen
   state::Form packed_as = state::Form::nf4;
-  std::string subspace = {};  ///< of matrices in layers, which learn in subspaces of `rank` and `nonzeros`
+  std::string subspace = {};  ///< of matrices in layers, which are trained in subspaces of `rank` and `nonzeros`
   std::uint64_t rank = 32, nonzeros = 4;
-  optim::RefitRule checks = {.every = 3, .threshold = 0.01};  ///< so that projectors are learned again and again
+  optim::RefitRule checks = {.every = 3, .threshold = 0.01};  ///< so that projectors are refitted again and again
   state::ComputeType type = state::ComputeType::bf16;
   std::optional<state::ComputeType> compute = {};  ///< Description's
   std::uint64_t virtual_ranks = 1;                 ///< the same
@@ -68,20 +68,20 @@ inline Description describe(const Shape& shape) {
   out.tokens = shape.tokens;
   out.micro_batches = shape.micro_batches;
   out.chunk_elements = shape.chunk_elements;
-  const std::regex frozen(shape.frozen), wide(shape.wide), packed(shape.packed), subspace(shape.subspace);
+  const std::regex frozen(shape.frozen), in_fp32(shape.fp32), packed(shape.packed), subspace(shape.subspace);
   for (auto& block : out.blocks) {
     for (auto& tensor : block.tensors) {
       const bool is = !shape.frozen.empty() && std::regex_search(tensor.name, frozen);
-      tensor.learning = is ? state::Learning::frozen : state::Learning::full;
-      const bool inside = block.role == state::BlockRole::layer && !shape.wide.empty();
-      const bool is_wide = inside && std::regex_search(tensor.name, wide);
-      if (is_wide) tensor.form = state::Form::fp32;
+      tensor.training = is ? state::Training::frozen : state::Training::full;
+      const bool inside = block.role == state::BlockRole::layer && !shape.fp32.empty();
+      const bool is_fp32 = inside && std::regex_search(tensor.name, in_fp32);
+      if (is_fp32) tensor.form = state::Form::fp32;
       const bool matrix = block.role == state::BlockRole::layer && tensor.shape.size() == 2;
-      if (is && matrix && !is_wide && !shape.packed.empty() && std::regex_search(tensor.name, packed)) {
+      if (is && matrix && !is_fp32 && !shape.packed.empty() && std::regex_search(tensor.name, packed)) {
         tensor.form = shape.packed_as;
       }
-      if (is || !matrix || is_wide || shape.subspace.empty() || !std::regex_search(tensor.name, subspace)) continue;
-      tensor.learning = state::Learning::reduced;
+      if (is || !matrix || is_fp32 || shape.subspace.empty() || !std::regex_search(tensor.name, subspace)) continue;
+      tensor.training = state::Training::reduced;
       tensor.rank = shape.rank;
       tensor.nonzeros = shape.nonzeros;
     }
@@ -100,7 +100,7 @@ inline Description describe(const Shape& shape) {
 inline void freeze_some(Shape& shape, std::mt19937& random) {
   do {
     shape.frozen = kFrozenParts[random() % kFrozenParts.size()];
-  } while (describe(shape).layout().learning_parameters() == 0);
+  } while (describe(shape).layout().trainable_parameters() == 0);
 }
 
 }  // namespace spillway::plan::test

@@ -1,4 +1,4 @@
-// Chunks are dealt to NUMA nodes so that their updates end together, within what each node can hold.
+// Chunks are distributed to NUMA nodes so that their updates end together, within what each node can hold.
 #include "spillway/plan/nodes.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 #include "spillway/plan/planner.h"
 #include "spillway/plan/regions.h"
 #include "tests/plan/models.h"
-#include "tests/plan/residencies.h"
+#include "tests/plan/placements.h"
 
 namespace spillway::plan {
 namespace {
@@ -35,7 +35,7 @@ class Nodes : public ::testing::Test {
     for (const auto update : updates) rates_.nodes.push_back({.update = update, .update_thread = update});
   }
 
-  [[nodiscard]] Residency everything() const { return test::residency_of(layout_); }
+  [[nodiscard]] Placement everything() const { return test::placement_of(layout_); }
 
   [[nodiscard]] std::vector<double> elements(const std::vector<std::uint16_t>& node, std::size_t first,
                                              std::size_t last) const {
@@ -60,19 +60,20 @@ class Nodes : public ::testing::Test {
   Rates rates_;
 };
 
-TEST_F(Nodes, AreDealtToInProportionToTheirRatesFromTheFirstChunkOn) {
+TEST_F(Nodes, AreDistributedToInProportionToTheirRatesFromTheFirstChunkOn) {
   set_rates({4e8, 1e8, 2e8});
-  const auto node = deal(description_, layout_, everything(), rates_, {{0, 2, 1}, false}, {kPlenty, kPlenty, kPlenty});
+  const auto node =
+      distribute(description_, layout_, everything(), rates_, {{0, 2, 1}, false}, {kPlenty, kPlenty, kPlenty});
   ASSERT_TRUE(node);
   const auto chunks = layout_.chunks().size();
   ASSERT_GT(chunks, 60U);
   const auto largest = static_cast<double>(layout_.largest_chunk());
   for (const auto last : {chunks / 3, chunks / 2, chunks}) {
-    const auto dealt = elements(*node, 0, last);
-    const auto all = dealt[0] + dealt[1] + dealt[2];
-    EXPECT_NEAR(dealt[0], all * 4 / 7, 1.5 * largest) << last;
-    EXPECT_NEAR(dealt[1], all * 1 / 7, 1.5 * largest) << last;
-    EXPECT_NEAR(dealt[2], all * 2 / 7, 1.5 * largest) << last;
+    const auto distributed = elements(*node, 0, last);
+    const auto all = distributed[0] + distributed[1] + distributed[2];
+    EXPECT_NEAR(distributed[0], all * 4 / 7, 1.5 * largest) << last;
+    EXPECT_NEAR(distributed[1], all * 1 / 7, 1.5 * largest) << last;
+    EXPECT_NEAR(distributed[2], all * 2 / 7, 1.5 * largest) << last;
   }
 }
 
@@ -83,7 +84,7 @@ TEST_F(Nodes, ThatAreFullAreLeftOut) {
     all += kept_bytes(description_, layout_, everything(), c);
     most = std::max(most, kept_bytes(description_, layout_, everything(), c));
   }
-  const auto node = deal(description_, layout_, everything(), rates_, {{0, 1}, false}, {all / 4, all});
+  const auto node = distribute(description_, layout_, everything(), rates_, {{0, 1}, false}, {all / 4, all});
   ASSERT_TRUE(node);
   Bytes here = 0;
   for (Index c = 0; c < node->size(); ++c) {
@@ -91,15 +92,15 @@ TEST_F(Nodes, ThatAreFullAreLeftOut) {
   }
   EXPECT_LE(here, all / 4);
   EXPECT_GT(here + most, all / 4);
-  EXPECT_FALSE(deal(description_, layout_, everything(), rates_, {{0, 1}, false}, {all / 4, all / 2}));
+  EXPECT_FALSE(distribute(description_, layout_, everything(), rates_, {{0, 1}, false}, {all / 4, all / 2}));
 }
 
 TEST_F(Nodes, WeightsAloneLieWhereComputeReadsThem) {
   set_rates({4e8, 1e8});
-  const auto residency = test::residency_of(layout_, {.state = false});
-  const Dealing both{{0, 1}, false};
-  const auto in_place = deal(description_, layout_, residency, rates_, both, {kPlenty, kPlenty});
-  const auto streamed = deal(description_, layout_, residency, rates_, both, {kPlenty, kPlenty}, true);
+  const auto placement = test::placement_of(layout_, {.state = false});
+  const DistributionPolicy both{{0, 1}, false};
+  const auto in_place = distribute(description_, layout_, placement, rates_, both, {kPlenty, kPlenty});
+  const auto streamed = distribute(description_, layout_, placement, rates_, both, {kPlenty, kPlenty}, true);
   ASSERT_TRUE(in_place && streamed);
   EXPECT_TRUE(std::ranges::all_of(*in_place, [](auto node) { return node == 0; }));
   EXPECT_TRUE(std::ranges::all_of(*streamed, [](auto node) { return node == 1; }));
@@ -136,7 +137,7 @@ TEST_F(Nodes, RegionsCoverTheArenaAndHoldTheirChunks) {
   const auto rule = description_.rule();
   for (Index c = 0; c < layout_.chunks().size(); ++c) {
     const auto& chunk = layout_.chunks()[c];
-    const auto node = found.residency[c].node();
+    const auto node = found.placement[c].node();
     const auto state = schedule.buffers[schedule.resident_state[c]].offset;
     const auto weight = schedule.buffers[schedule.groups[c].weight.buffer].offset + schedule.groups[c].weight.offset;
     for (const auto offset :
@@ -248,7 +249,7 @@ class Files : public Nodes {
   }
 };
 
-TEST_F(Files, AreDealtToByTheirRates) {
+TEST_F(Files, AreDistributedToByTheirRates) {
   set_rates({4e7, 1e7});
   const auto found = plan(asked(kPlenty, kPlenty));
   ASSERT_EQ(found.node_peaks.size(), 2U);
@@ -256,7 +257,7 @@ TEST_F(Files, AreDealtToByTheirRates) {
   const auto states = [&](std::uint16_t node) {
     double out = 0;
     for (Index c = 0; c < layout_.chunks().size(); ++c) {
-      if (found.residency[c].node() == node) out += static_cast<double>(layout_.chunks()[c].elements);
+      if (found.placement[c].node() == node) out += static_cast<double>(layout_.chunks()[c].elements);
     }
     return out;
   };

@@ -27,7 +27,7 @@ ComputeRates rates() {
   machine::Profile profile;
   profile.machine = "a test";
   profile.compute = {measured()};
-  return ComputeRates::of_processors(profile, state::ComputeType::fp32);
+  return ComputeRates::of_cpus(profile, state::ComputeType::fp32);
 }
 
 json pass(double calls = 0) {
@@ -46,7 +46,7 @@ TEST(OperationRates, LieBetweenTheSizesThatWereMeasured) {
   EXPECT_DOUBLE_EQ(found.operation_seconds("unheard_of", false, 2e6), 2) << "as operations on each element";
   machine::Profile plain;
   plain.compute_flops_per_second = 1e9;
-  EXPECT_FALSE(ComputeRates::of_processors(plain, state::ComputeType::fp32).knows_operations());
+  EXPECT_FALSE(ComputeRates::of_cpus(plain, state::ComputeType::fp32).knows_operations());
 }
 
 TEST(OperationRates, AttentionIsThatOfTheNearestRowsAndHeads) {

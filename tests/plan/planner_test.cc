@@ -54,7 +54,7 @@ TEST(Planner, WhatIsLeftKeepsLogitsSliceBySlice) {
 
 /// Everything on paths of these capacities.
 Plan plan_on_paths(const std::vector<Bytes>& capacities, const std::vector<double>& rates = {},
-                   const std::vector<bool>& far = {}) {
+                   const std::vector<bool>& remote = {}) {
   const auto description = test::describe({.layers = 4, .hidden = 256, .ffn = 1024, .chunk_elements = 1 << 18});
   const state::Layout layout(description.blocks, description.chunk_elements);
   Budget budget;
@@ -62,7 +62,8 @@ Plan plan_on_paths(const std::vector<Bytes>& capacities, const std::vector<doubl
   budget.placement = {.weight = 0, .state = 0, .grad = 0, .activation = 0};
   budget.durability = Durability::none;
   for (std::size_t p = 0; p < capacities.size(); ++p) {
-    budget.paths.push_back({.name = text("path:", p), .capacity = capacities[p], .far = !far.empty() && far[p]});
+    budget.paths.push_back(
+        {.name = text("path:", p), .capacity = capacities[p], .remote = !remote.empty() && remote[p]});
   }
   Rates machine;
   for (const auto rate : rates) machine.paths.push_back({.read = rate, .write = rate, .mixed = rate});
@@ -111,8 +112,8 @@ Bill bill(const std::string& frozen, double share, Durability durability) {
   budget.checkpoints = 2;
   budget.paths.push_back({.capacity = 4 * GiB});
   auto plan = make_plan(description, layout, budget, {});
-  auto& from = share == 1 ? plan.dram_classes : plan.path_classes;
-  return {from["weight"],        from["state"],  from["grad"], plan.path_classes["durability"],
+  auto& from = share == 1 ? plan.dram_breakdown : plan.path_breakdown;
+  return {from["weight"],        from["state"],  from["grad"], plan.path_breakdown["durability"],
           plan.written_per_step, plan.path_bytes};
 }
 

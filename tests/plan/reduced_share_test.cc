@@ -1,4 +1,4 @@
-// What learning projectors again adds to a step, by plain counting.
+// What refitting projectors adds to a step, by plain counting.
 #include "spillway/plan/reduced_share.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ Description model(std::uint64_t rotate, std::uint64_t micro_batches = 2) {
                          .checks = {.every = 3, .threshold = 0.5, .rotate = rotate}});
 }
 
-/// Elements of layers: in matrices, in those that learn in subspaces, and in gradients of matrices.
+/// Elements of layers: in matrices, in those that are trained in subspaces, and in gradients of matrices.
 struct Elements {
   double matrices = 0, inside = 0, gradients = 0;
 };
@@ -27,16 +27,16 @@ Elements elements_of(const state::Layout& layout) {
     const auto elements = static_cast<double>(tensor.elements);
     if (tensor.spec.shape.size() < 2) continue;
     out.matrices += elements;
-    out.gradients += static_cast<double>(tensor.core());
+    out.gradients += static_cast<double>(tensor.gradient_elements());
     if (tensor.reduced.any()) out.inside += elements;
   }
   return out;
 }
 
-TEST(ReducedShare, FitsAreForgottenWhereNothingIsLearnedOnASchedule) {
+TEST(ReducedShare, RefitsAreForgottenWhereThereIsNoScheduleOfThem) {
   for (const auto& description : {model(0), in_full(model(20))}) {
     const auto layout = description.layout();
-    EXPECT_EQ(1, products_with_fits(description, layout));
+    EXPECT_EQ(1, products_with_refits(description, layout));
   }
 }
 
@@ -48,7 +48,7 @@ TEST(ReducedShare, BackwardIsLongerByTheirProducts) {
     ASSERT_GT(elements.inside, 0);
     const auto without = 2 * elements.matrices + elements.gradients;
     const auto learned = elements.inside / 5 / static_cast<double>(micro_batches);  // the first of them
-    EXPECT_DOUBLE_EQ(products_with_fits(description, layout), 1 + learned / without);
+    EXPECT_DOUBLE_EQ(products_with_refits(description, layout), 1 + learned / without);
   }
 }
 

@@ -21,7 +21,7 @@ class SavedChoice : public ::testing::Test {
     it_.budget.saved = {.blocks = {1, 2, 3, 4, 5, 6, 7, 8}, .token_bytes = 8192, .layers = kLayers};
     it_.rates.update = 1e10;
     it_.rates.kept_forward = 1e-3, it_.rates.kept_backward = 2e-3;
-    it_.rates.tail_forward = it_.rates.tail_backward = 1e-6;
+    it_.rates.last_forward = it_.rates.last_backward = 1e-6;
   }
   [[nodiscard]] Plan plan() const { return make_plan(it_.description, it_.layout, it_.budget, it_.rates); }
   [[nodiscard]] Plan plan_of(std::uint64_t keep) const {

@@ -8,7 +8,7 @@
 
 #include "spillway/plan/arena_layout.h"
 #include "tests/plan/models.h"
-#include "tests/plan/residencies.h"
+#include "tests/plan/placements.h"
 
 namespace spillway::plan {
 namespace {
@@ -92,7 +92,7 @@ TEST(Schedule, RandomPlacementsNeverShareLiveBytesAndNeverDeadlock) {
                           .grad_write = static_cast<std::uint32_t>(random() % 5),
                           .head = 1 + static_cast<std::uint32_t>(random() % 4)};
     const Redo redo{.gradients = random() % 2 == 0, .period = 1 + static_cast<std::uint32_t>(random() % 4)};
-    auto schedule = make_schedule(description, layout, test::random_residency(layout, random), ahead, redo,
+    auto schedule = make_schedule(description, layout, test::random_placement_of(layout, random), ahead, redo,
                                   test::random_saved(layout, random));
     const auto total = lay_out(schedule);
     EXPECT_GE(total, live_peak(schedule));
@@ -108,15 +108,15 @@ TEST(Schedule, OnlyChunksWhoseWeightAndStateStayInMemoryAreEarlyAndTheirOldVersi
   for (int round = 0; round < 50; ++round) {
     const auto description = describe({.layers = 3, .tied = round % 2 == 0, .chunk_elements = 4096});
     const state::Layout layout(description.blocks, description.chunk_elements);
-    const auto residency = test::random_residency(layout, random);
-    const auto schedule = make_schedule(description, layout, residency, {});
+    const auto placement = test::random_placement_of(layout, random);
+    const auto schedule = make_schedule(description, layout, placement, {});
     for (Index c = 0; c < layout.chunks().size(); ++c) {
       const auto& it = schedule.early[c];
-      ASSERT_EQ(it.task != kNone, residency[c].when == When::early && can_be_early(layout, residency, c));
+      ASSERT_EQ(it.task != kNone, placement[c].when == When::early && can_be_early(layout, placement, c));
       if (it.task == kNone) continue;
       ++early;
       const auto& undo = schedule.buffers[it.undo];
-      ASSERT_TRUE(residency[c].weight.in_memory() && residency[c].state.in_memory());
+      ASSERT_TRUE(placement[c].weight.in_memory() && placement[c].state.in_memory());
       ASSERT_EQ(undo.bytes, layout.chunks()[c].elements * 12);
       ASSERT_EQ(undo.last, schedule.positions - 1);
       const auto made = std::ranges::find_if(schedule.passes, [&](const auto& v) { return v.grad == it.grad.buffer; });
@@ -132,7 +132,7 @@ TEST(Schedule, AnEarlyUpdateWaitsForTheSnapshotOfTheVersionItChanges) {
   const auto description = describe({});
   const state::Layout layout(description.blocks, description.chunk_elements);
   const auto schedule =
-      make_schedule(description, layout, test::residency_of(layout, {.when = When::early}), {}, {.gradients = true});
+      make_schedule(description, layout, test::placement_of(layout, {.when = When::early}), {}, {.gradients = true});
   std::size_t early = 0, snapshots = 0;
   for (const auto& it : schedule.early) {
     if (it.task == kNone) continue;
@@ -151,10 +151,10 @@ struct GradientBytes {
   Bytes alive = 0, placed = 0;
 };
 
-GradientBytes gradient_bytes(const Schedule& schedule, const Residency& residency) {
+GradientBytes gradient_bytes(const Schedule& schedule, const Placement& placement) {
   std::vector<bool> resident(schedule.buffers.size(), false);
-  for (Index c = 0; c < residency.chunks.size(); ++c) {
-    if (residency[c].gradient.in_memory() && schedule.groups[c].grad.buffer != kNone)
+  for (Index c = 0; c < placement.chunks.size(); ++c) {
+    if (placement[c].gradient.in_memory() && schedule.groups[c].grad.buffer != kNone)
       resident[schedule.groups[c].grad.buffer] = true;
   }
   if (schedule.rows != kNone) resident[schedule.rows] = true;  // the rows of an embedding always wait in memory
@@ -183,8 +183,8 @@ TEST(Schedule, GradientsTakeNoMoreThanOneBlockAndWhatWasPlaced) {
       if (it.role == state::BlockRole::layer) block = std::max(block, it.elements * 2);
     }
     block = std::max(block, layout.largest_chunk() * 2);
-    const auto residency = test::random_residency(layout, random);
-    const auto bytes = gradient_bytes(make_schedule(description, layout, residency, {.grad_write = 0}), residency);
+    const auto placement = test::random_placement_of(layout, random);
+    const auto bytes = gradient_bytes(make_schedule(description, layout, placement, {.grad_write = 0}), placement);
     ASSERT_LE(bytes.alive, block + bytes.placed) << "round " << round;
   }
 }
@@ -192,7 +192,7 @@ TEST(Schedule, GradientsTakeNoMoreThanOneBlockAndWhatWasPlaced) {
 TEST(Schedule, EverythingOnThePathMovesThirtyBytesPerParameterOfALayer) {
   const auto description = describe({.layers = 4, .embedding = false, .head = false, .tied = false});
   const state::Layout layout(description.blocks, description.chunk_elements);
-  const auto schedule = make_schedule(description, layout, test::residency_of(layout, {false, false, false}), {});
+  const auto schedule = make_schedule(description, layout, test::placement_of(layout, {false, false, false}), {});
   Bytes moved = 0, elements = 0;
   for (const auto& task : schedule.tasks) moved += task.lane == Lane::read || task.lane == Lane::write ? task.bytes : 0;
   for (const auto& chunk : layout.chunks()) elements += chunk.elements;
@@ -203,7 +203,7 @@ TEST(Schedule, WhatIsFrozenIsReadTwiceAndNeverWrittenOrUpdated) {
   const auto description =
       describe({.layers = 4, .embedding = false, .head = false, .tied = false, .frozen = "up|down"});
   const auto layout = description.layout();
-  const auto schedule = make_schedule(description, layout, test::residency_of(layout, {false, false, false}), {},
+  const auto schedule = make_schedule(description, layout, test::placement_of(layout, {false, false, false}), {},
                                       {.gradients = true, .period = 4});
   std::vector<Bytes> read(layout.chunks().size(), 0), written = read;
   for (const auto& task : schedule.tasks) {
@@ -213,19 +213,19 @@ TEST(Schedule, WhatIsFrozenIsReadTwiceAndNeverWrittenOrUpdated) {
   std::size_t frozen = 0;
   for (const auto& chunk : layout.chunks()) {
     const auto c = static_cast<Index>(chunk.id);
-    const bool learns = state::learns(chunk.learning);
-    EXPECT_EQ(schedule.update_task[c] == kNone, !learns);
-    EXPECT_EQ(schedule.snapshot_every[c] == 0, !learns);
-    EXPECT_EQ(read[c], chunk.elements * (learns ? 16 : 4));
-    EXPECT_EQ(written[c], learns ? chunk.elements * 14 : 0);
-    frozen += learns ? 0 : 1;
+    const bool is_trainable = state::is_trainable(chunk.training);
+    EXPECT_EQ(schedule.update_task[c] == kNone, !is_trainable);
+    EXPECT_EQ(schedule.snapshot_every[c] == 0, !is_trainable);
+    EXPECT_EQ(read[c], chunk.elements * (is_trainable ? 16 : 4));
+    EXPECT_EQ(written[c], is_trainable ? chunk.elements * 14 : 0);
+    frozen += is_trainable ? 0 : 1;
   }
   EXPECT_EQ(frozen, 4 * 2U);
   for (const auto& pass : schedule.passes) {
     if (pass.kind != PassKind::backward) continue;
     ASSERT_NE(pass.grad, kNone);
-    EXPECT_EQ(schedule.buffers[pass.grad].bytes, layout.blocks()[pass.block].learning_elements * 2);
-    EXPECT_EQ(schedule.buffers[pass.grad_sum].bytes, layout.blocks()[pass.block].learning_elements * 4);
+    EXPECT_EQ(schedule.buffers[pass.grad].bytes, layout.blocks()[pass.block].trainable_elements * 2);
+    EXPECT_EQ(schedule.buffers[pass.grad_sum].bytes, layout.blocks()[pass.block].trainable_elements * 4);
   }
 }
 
@@ -235,11 +235,11 @@ std::vector<PassKind> kinds(const Schedule& schedule) {
   return out;
 }
 
-TEST(Schedule, BackwardEndsAtTheLowestLayerThatLearns) {
+TEST(Schedule, BackwardEndsAtTheLowestTrainableLayer) {
   const auto passes = [](const Shape& shape) {
     const auto description = describe(shape);
     const auto layout = description.layout();
-    return kinds(make_schedule(description, layout, test::residency_of(layout), {}));
+    return kinds(make_schedule(description, layout, test::placement_of(layout), {}));
   };
   const auto count = [](const std::vector<PassKind>& in, PassKind kind) { return std::ranges::count(in, kind); };
   const auto upper = passes({.layers = 4, .tied = false, .chunk_elements = 1 << 20, .frozen = "embed|layers.[01]"});
@@ -247,7 +247,7 @@ TEST(Schedule, BackwardEndsAtTheLowestLayerThatLearns) {
   EXPECT_EQ(count(upper, PassKind::embedding_backward), 0);
   EXPECT_EQ(count(upper, PassKind::head_gradient), 1);
   const auto table = passes({.layers = 4, .chunk_elements = 1 << 20, .frozen = "layers|norm"});
-  EXPECT_EQ(count(table, PassKind::backward), 5) << "the embedding below them learns";
+  EXPECT_EQ(count(table, PassKind::backward), 5) << "the embedding below them is trainable";
   EXPECT_EQ(count(table, PassKind::embedding_backward), 1);
   const auto head = passes({.layers = 4, .tied = false, .chunk_elements = 1 << 20, .frozen = "embed|layers|norm"});
   EXPECT_EQ(count(head, PassKind::backward), 0);
@@ -257,7 +257,7 @@ TEST(Schedule, BackwardEndsAtTheLowestLayerThatLearns) {
 TEST(Schedule, EverythingInDramMovesNothing) {
   const auto description = describe({});
   const state::Layout layout(description.blocks, description.chunk_elements);
-  const auto schedule = make_schedule(description, layout, test::residency_of(layout), {});
+  const auto schedule = make_schedule(description, layout, test::placement_of(layout), {});
   for (const auto& task : schedule.tasks) EXPECT_TRUE(task.lane == Lane::compute || task.lane == Lane::update);
 }
 
@@ -265,9 +265,9 @@ TEST(Schedule, UpdatesCanWaitWhereNoReadWaitsForThem) {
   const auto description = test::describe({.layers = 4});
   const state::Layout layout(description.blocks, description.chunk_elements);
   const auto n = layout.chunks().size();
-  auto residency = test::residency_of(layout);
+  auto placement = test::placement_of(layout);
   const auto idle = [&] {
-    auto schedule = make_schedule(description, layout, residency, {});
+    auto schedule = make_schedule(description, layout, placement, {});
     static_cast<void>(lay_out(schedule));
     add_reuse_dependencies(schedule);
     const auto flags = idle_priority(schedule);
@@ -276,7 +276,7 @@ TEST(Schedule, UpdatesCanWaitWhereNoReadWaitsForThem) {
     return out;
   };
   EXPECT_EQ(idle(), std::vector<bool>(n, true));
-  residency.chunks[n / 2].state = {};
+  placement.chunks[n / 2].state = {};
   const auto found = idle();
   EXPECT_FALSE(found[n / 2]);
   EXPECT_TRUE(found.back()) << "what the others let go of is not what its reads wait for";
@@ -289,57 +289,57 @@ bool needs(const Schedule& schedule, Index task, Index on, bool previous) {
 
 TEST(Schedule, WhatTakesAGradientWaitsForItsProjectors) {
   std::mt19937 random(9);
-  std::size_t fits = 0, writes = 0, early = 0;
+  std::size_t refits = 0, writes = 0, early = 0;
   for (int round = 0; round < 60; ++round) {
     auto shape = test::random_shape(random, round);
     shape.subspace = round % 2 == 0 ? "up|down" : "up";
     const auto description = describe(shape);
     const auto layout = description.layout();
-    const auto residency = test::random_residency(layout, random);
-    const auto schedule = make_schedule(description, layout, residency, {}, {.gradients = random() % 2 == 0});
+    const auto placement = test::random_placement_of(layout, random);
+    const auto schedule = make_schedule(description, layout, placement, {}, {.gradients = random() % 2 == 0});
     for (Index c = 0; c < layout.chunks().size(); ++c) {
-      const auto fit = schedule.refit_task[c];
-      ASSERT_EQ(fit != kNone, layout.chunks()[c].reduced.any());
-      if (fit == kNone) continue;
-      ++fits;
-      EXPECT_TRUE(needs(schedule, schedule.update_task[c], fit, true));
+      const auto refit = schedule.refit_task[c];
+      ASSERT_EQ(refit != kNone, layout.chunks()[c].reduced.any());
+      if (refit == kNone) continue;
+      ++refits;
+      EXPECT_TRUE(needs(schedule, schedule.update_task[c], refit, true));
       if (const auto task = schedule.early[c].task; task != kNone) {
         ++early;
-        EXPECT_TRUE(needs(schedule, task, fit, false));
+        EXPECT_TRUE(needs(schedule, task, refit, false));
       }
       for (Index t = 0; t < schedule.tasks.size(); ++t) {
         if (!schedule.tasks[t].moves(Lane::write, ObjectKind::gradient) || schedule.tasks[t].what.index != c) continue;
         ++writes;
-        EXPECT_TRUE(needs(schedule, t, fit, false));
+        EXPECT_TRUE(needs(schedule, t, refit, false));
       }
     }
   }
-  EXPECT_GT(fits, 50U);
+  EXPECT_GT(refits, 50U);
   EXPECT_GT(writes, 20U);
   EXPECT_GT(early, 0U);
 }
 
-TEST(Schedule, FitsWaitForAPassThatWaitsUnlessAPathTakesTheirGradient) {
+TEST(Schedule, RefitsWaitForAPassThatWaitsUnlessAPathTakesTheirGradient) {
   const auto description = describe({.layers = 3, .subspace = "up|down"});
   const auto layout = description.layout();
   for (const bool written : {false, true}) {
-    const auto schedule = make_schedule(description, layout, test::residency_of(layout, {.gradient = !written}), {});
+    const auto schedule = make_schedule(description, layout, test::placement_of(layout, {.gradient = !written}), {});
     const auto idle = idle_priority(schedule);
-    for (const auto fit : schedule.refit_task) {
-      if (fit == kNone) continue;
-      EXPECT_EQ(idle[fit], !written);
+    for (const auto refit : schedule.refit_task) {
+      if (refit == kNone) continue;
+      EXPECT_EQ(idle[refit], !written);
     }
   }
 }
 
-TEST(Schedule, FitsCountByHowOftenTheyRun) {
+TEST(Schedule, RefitsCountByHowOftenTheyRun) {
   auto shape = Shape{.subspace = "up", .nonzeros = 4};
   const auto work = [&](std::uint64_t rotate) {
     shape.checks.rotate = rotate;
     const auto description = describe(shape);
     const auto layout = description.layout();
     std::uint64_t sum = 0;
-    for (const auto& task : make_schedule(description, layout, test::residency_of(layout), {}).tasks) {
+    for (const auto& task : make_schedule(description, layout, test::placement_of(layout), {}).tasks) {
       sum += task.op == Op::refit ? task.bytes : 0;
     }
     return sum;
@@ -352,7 +352,7 @@ TEST(Schedule, FitsCountByHowOftenTheyRun) {
 TEST(Schedule, AnUntiedEmbeddingHasNoGradientOnThePath) {
   const auto description = describe({.tied = false});
   const state::Layout layout(description.blocks, description.chunk_elements);
-  const auto schedule = make_schedule(description, layout, Residency(layout), {});
+  const auto schedule = make_schedule(description, layout, Placement(layout), {});
   for (const auto& task : schedule.tasks) {
     if (task.moves(Lane::write, ObjectKind::gradient)) {
       EXPECT_NE(layout.blocks()[layout.chunks()[task.what.index].block].role, state::BlockRole::embedding);

@@ -60,16 +60,16 @@ TEST(EarlyUpdates, AreThoseThatHaveRoomWhenAskedFor) {
   const auto problem = it.problem();
   const Units units(problem);
   Trial trial(problem, {.arena = 1 * GiB});
-  auto residency = units.with(0);
-  ASSERT_TRUE(trial.lay_out(residency, lookahead_at(problem, 1, 1)));
+  auto placement = units.with(0);
+  ASSERT_TRUE(trial.lay_out(placement, lookahead_at(problem, 1, 1)));
   const auto order = early_order(it.layout, trial.last());
   ASSERT_FALSE(order.empty());
-  choose_early(problem, trial, residency, lookahead_at(problem, 1, 1));
-  for (const auto c : order) EXPECT_EQ(residency[c].when, When::early);
+  choose_early(problem, trial, placement, lookahead_at(problem, 1, 1));
+  for (const auto c : order) EXPECT_EQ(placement[c].when, When::early);
   it.budget.updates = Updates::deferred;
-  residency = units.with(0);
-  EXPECT_EQ(choose_early(problem, trial, residency, lookahead_at(problem, 1, 1)), 0);
-  EXPECT_EQ(residency, units.with(0));
+  placement = units.with(0);
+  EXPECT_EQ(choose_early(problem, trial, placement, lookahead_at(problem, 1, 1)), 0);
+  EXPECT_EQ(placement, units.with(0));
 }
 
 ErrorCode refused(const Problem& problem) {

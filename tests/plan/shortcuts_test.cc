@@ -59,7 +59,7 @@ void expect_same(const Plan& plan, const Plan& other) {
   EXPECT_EQ(plan.path_bytes, other.path_bytes);
   EXPECT_EQ(plan.written_per_step, other.written_per_step);
   EXPECT_EQ(plan.prediction.step_seconds, other.prediction.step_seconds);
-  EXPECT_EQ(plan.residency, other.residency);
+  EXPECT_EQ(plan.placement, other.placement);
   EXPECT_EQ(plan.lookahead.state_read, other.lookahead.state_read);
 }
 

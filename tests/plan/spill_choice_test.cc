@@ -56,7 +56,7 @@ TEST_F(SpillChoice, OnAFastPathAllLayersSpill) {
   EXPECT_LE(found.dram_peak, it_.budget.dram);
   EXPECT_EQ(found.saved, kEight * 10 * it_.description.tokens) << "their graphs stay in memory";
   const auto each = spilled_bytes(it_.description, it_.budget.saved);
-  EXPECT_EQ(found.path_classes.at("saved activations"), kEight * round_up(each, MiB));
+  EXPECT_EQ(found.path_breakdown.at("saved activations"), kEight * round_up(each, MiB));
   EXPECT_EQ(found.written_per_step, before.written_per_step + kEight * each);
   EXPECT_EQ(found.read_per_step, before.read_per_step + kEight * each);
   EXPECT_EQ(told(found)["spill"], kEight);

@@ -48,10 +48,10 @@ TEST(Trial, NodesAreEachBounded) {
   it.rates.nodes = {{.update = 1e8, .update_thread = 1e8}, {.update = 1e8, .update_thread = 1e8}};
   const auto problem = it.problem();
   const Units units(problem);
-  const Dealing both{.nodes = {0, 1}};
+  const DistributionPolicy both{.nodes = {0, 1}};
   for (const Bytes second : {1 * GiB, Bytes{0}}) {
     Trial trial(problem, {.arena = 1 * GiB, .nodes = {4 * MiB, second}});
-    trial.deal_by(&both);
+    trial.distribute_by(&both);
     EXPECT_EQ(trial.lay_out(units.with(0), lookahead_at(problem, 0, 1)), second > 0);
   }
 }

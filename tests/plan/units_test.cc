@@ -9,11 +9,11 @@
 namespace spillway::plan {
 namespace {
 
-std::ptrdiff_t kept(const Residency& residency, TierId ChunkPlacement::*home) {
-  return std::ranges::count_if(residency.chunks, [&](const auto& it) { return (it.*home).in_memory(); });
+std::ptrdiff_t kept(const Placement& placement, TierId ChunkPlacement::*home) {
+  return std::ranges::count_if(placement.chunks, [&](const auto& it) { return (it.*home).in_memory(); });
 }
-std::ptrdiff_t kept_boundaries(const Residency& residency) {
-  return std::ranges::count_if(residency.boundaries, [](const auto& it) { return it.home.in_memory(); });
+std::ptrdiff_t kept_boundaries(const Placement& placement) {
+  return std::ranges::count_if(placement.boundaries, [](const auto& it) { return it.home.in_memory(); });
 }
 
 TEST(Units, WithoutAPathEverythingStays) {
@@ -60,10 +60,10 @@ TEST(Units, AShareThatIsAskedForIsFixed) {
 TEST(Units, WhatLivesOnADeviceCountsAsKept) {
   auto it = test::Case().with_path();
   const auto chunks = it.layout.chunks().size();
-  Residency device(it.layout);
+  Placement device(it.layout);
   const auto& block = it.layout.blocks()[1];
   for (auto c = block.first_chunk; c < block.first_chunk + block.chunks; ++c) device.chunks[c].live_on_device();
-  const auto least = least_residency(it.problem(), device);
+  const auto least = least_placement(it.problem(), device);
   for (Index c = 0; c < chunks; ++c) EXPECT_EQ(least[c].weight, device[c].weight) << c;
   EXPECT_LT(Units(it.problem(), device).free(), Units(it.problem()).free());
 }

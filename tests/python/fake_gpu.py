@@ -4,7 +4,7 @@ of tests/device/fake_cuda.cc, and PyTorch plays its own part on the host.
 Of Spillway nothing is replaced but what takes time and moves no bit: loss.png is not drawn, a layer is measured a few
 times only, and what was proved of a model is not proved again. Of PyTorch these are: what it says about GPUs
 (torch.cuda), devices that tensors are asked for on, and DLPack's word for where a tensor lies. Memory of this GPU is
-host memory, so PyTorch computes as it does on a processor and gives the processor's bits; where tensors of a pass lie
+host memory, so PyTorch computes as it does on a CPU and gives the CPU's bits; where tensors of a pass lie
 is shown on torch's `meta` device (test_place.py). As on a GPU, backward passes run on another thread, and what the
 engine gives to its streams runs behind, with random delays.
 
@@ -33,7 +33,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 TREE = ROOT / "build" / "wheel"
-DRIVER = TREE / "tests" / "pretended_driver" / "libcuda.so.1"
+DRIVER = TREE / "tests" / "fake_driver" / "libcuda.so.1"
 GPUS = 2  # that the driver has unless FAKE_CUDA_GPUS says otherwise
 CPU, CUDA = 1, 2  # DLPack's device types
 HANGS = 600  # seconds after which a command is ended, with the stack of every thread
@@ -45,9 +45,9 @@ def build_driver() -> str:
     if not (TREE / "CMakeCache.txt").exists():
         return f"{TREE} is not there, where the driver of the fake GPU is built (make install)"
     cmake = str(Path(sys.executable).parent / "cmake")
-    with open(TREE / "pretended_driver.lock", "w") as lock:  # of several processes of pytest one builds
+    with open(TREE / "fake_driver.lock", "w") as lock:  # of several processes of pytest one builds
         fcntl.flock(lock, fcntl.LOCK_EX)
-        for words in ([str(TREE), "-DSPILLWAY_TESTS=ON"], ["--build", str(TREE), "--target", "pretended_cuda"]):
+        for words in ([str(TREE), "-DSPILLWAY_TESTS=ON"], ["--build", str(TREE), "--target", "fake_cuda"]):
             done = subprocess.run([cmake, *words], capture_output=True, text=True)
             if done.returncode != 0:
                 return f"the driver of the fake GPU does not build: {(done.stdout + done.stderr)[-1000:]}"
@@ -126,7 +126,7 @@ class Driver:
 
     @staticmethod
     def _check(result: int) -> None:
-        assert result == 0, f"the pretended driver answers {result}"
+        assert result == 0, f"the fake driver answers {result}"
 
 
 def relabelled(capsule: Any, device: int) -> Any:
@@ -202,7 +202,7 @@ def play_cuda(driver: Driver) -> None:
         "is_available": lambda: True,
         "device_count": lambda: GPUS,
         "current_device": lambda: 0,
-        "get_device_name": lambda device=None: "Pretended GPU",
+        "get_device_name": lambda device=None: "Fake GPU",
         "get_device_properties": lambda device=None: SimpleNamespace(total_memory=driver.memory()[1]),
         "current_stream": lambda device=None: SimpleNamespace(cuda_stream=0),
         "synchronize": lambda device=None: driver.settle(),

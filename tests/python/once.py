@@ -25,7 +25,7 @@ from spillway.model.own import OwnConfig
 
 @contextmanager
 def is_enough() -> Iterator[None]:
-    """Runs draw no loss.png, for which another process would import matplotlib. They prove a model once, and
+    """Runs draw no loss.png, for which another process would import matplotlib. They verify a model once, and
     measure a layer of it once, two times and not forty. Runs of the installed command and `make nightly` do all of
     it."""
     with pytest.MonkeyPatch.context() as patch:
@@ -50,7 +50,7 @@ def told(config: Any) -> str:
 
 
 class Equivalences:
-    """Of the models that were proven. What is refused is refused each time."""
+    """Answers for the models that were verified. What is refused is refused each time."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, bool], Equivalence] = {}

@@ -1,8 +1,7 @@
 """A small configuration of any model type that makes text and that the installed transformers knows, made by rule.
 
-The class's own defaults, shrunk as the proof shrinks a model (`spillway.model.tiny_copy`); OVERRIDES holds what a
-type's own defaults lack.
-"""
+The class's own defaults, reduced as the verification reduces a model (`spillway.model.tiny_copy`); OVERRIDES holds what
+a type's own defaults lack."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def test_nothing_is_computed_in_less_than_it_is_kept_in(given: tuple[str, str]) 
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A function that says what the processors do."""
+    """A function that says what the CPUs do."""
 
     def is_one(narrow: float, fp32: float, instructions: str = "") -> None:
         monkeypatch.setattr(products, "measured", lambda kept: Products(narrow, fp32, instructions))
@@ -160,7 +160,7 @@ def test_auto_is_written_as_what_it_was_and_stays_so(
     machine(2e9, 60e9)
     assert here(inputs, tmp_path / "whole", *keys, "4") == 0
     out, whole = tmp_path / "out", capsys.readouterr().out
-    why = "a processor does 2.0 GFLOP/s in bf16 and 60 in fp32, without instructions for bf16"
+    why = "a CPU does 2.0 GFLOP/s in bf16 and 60 in fp32, without instructions for bf16"
     assert f"Layers multiply in fp32 (compute_dtype auto): {why}." in whole
     assert here(inputs, out, *keys, "2", "--lr_scheduler_type", "constant") == 0
     assert (written(out)["weight_dtype"], written(out)["compute_dtype"]) == ("bf16", "fp32")
@@ -193,13 +193,13 @@ def test_a_run_of_before_the_keys_were_two_goes_on(
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(state, "FIXED", tuple(name for name in state.FIXED if name != "weight_dtype"))
             assert here(inputs, out, *keys, "2", "--compute_dtype", dtype) == 0
-        assert ("compute_dtype: bf16 was given, and a processor" in capsys.readouterr().out) == (dtype == "bf16")
+        assert ("compute_dtype: bf16 was given, and a CPU" in capsys.readouterr().out) == (dtype == "bf16")
         assert "weight_dtype" not in (out / "spillway" / "run.json").read_text()
         lines = (out / "config.yaml").read_text().splitlines(True)
         (out / "config.yaml").write_text("".join(line for line in lines if not line.startswith("weight_dtype:")))
         assert "weight_dtype" not in written(out)
         assert spillway.cli.main(["resume", str(out), "--max_steps", "3"]) == 0
-        assert "was given, and a processor" not in capsys.readouterr().out
+        assert "was given, and a CPU" not in capsys.readouterr().out
         assert (written(out)["weight_dtype"], written(out)["compute_dtype"]) == (dtype, dtype)
 
 

@@ -1,5 +1,5 @@
 """The `spillway` command on a GPU that is faked (fake_gpu.py): the whole Python path over the engine's `cuda`
-device, with the bits of a run on the processor; and with drivers that are too old."""
+device, with the bits of a run on the CPU; and with drivers that are too old."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def gpu() -> Iterator[FakeGpu]:
 
 @pytest.fixture(scope="module")
 def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Inputs, with the profile of a machine that has a GPU and slow processors, so that much is worth doing there;
+    """Inputs, with the profile of a machine that has a GPU and slow CPUs, so that much is worth doing there;
     and of one whose GPU updates nothing."""
     path = inputs(tmp_path_factory.mktemp("cuda"))
     slow = {"update_elements_per_second": 1e5, "update_elements_per_second_all_cores": 1e5}
@@ -44,7 +44,7 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Pair:
-    """Runs of one configuration on the processor, and on the fake GPU."""
+    """Runs of one configuration on the CPU, and on the fake GPU."""
 
     def __init__(self, given: Path, gpu: FakeGpu, name: str, *more: str) -> None:
         computes = () if "--compute_dtype" in more else ("--compute_dtype", "bf16")  # auto may be another there
@@ -102,10 +102,10 @@ def test_an_old_driver_compiles_the_kernels(bf16: Pair, gpu: FakeGpu) -> None:
     said = gpu.run(["doctor"], FAKE_CUDA_VERSION="11040")
     words = " ".join(said.out.replace("│", " ").split())
     assert said.code == 0 and "driver for CUDA 11.4" in words
-    assert "cuda:0 Pretended GPU, its kernels as PTX that the driver has compiled" in words
+    assert "cuda:0 Fake GPU, its kernels as PTX that the driver has compiled" in words
     assert "CUDA_ERROR_NO_BINARY_FOR_GPU" in words
     newest = " ".join(gpu.run(["doctor"]).out.replace("│", " ").split())
-    assert "cuda:0 Pretended GPU, its kernels as machine code" in newest
+    assert "cuda:0 Fake GPU, its kernels as machine code" in newest
 
 
 def test_a_driver_that_takes_neither_form_is_quoted(bf16: Pair, gpu: FakeGpu, tmp_path: Path) -> None:
@@ -114,20 +114,20 @@ def test_a_driver_that_takes_neither_form_is_quoted(bf16: Pair, gpu: FakeGpu, tm
     for part in ("driver (for CUDA 10.2)", "NO_BINARY_FOR_GPU", "UNSUPPORTED_PTX_VERSION", "ptxas fatal", "11.0"):
         assert part in refused.err, refused.err
     words = " ".join(gpu.run(["doctor"], FAKE_CUDA_VERSION="10020").out.replace("│", " ").split())
-    assert "gpu no cuda:0 (Pretended GPU): the driver (for CUDA 10.2) refuses the kernels" in words
+    assert "gpu no cuda:0 (Fake GPU): the driver (for CUDA 10.2) refuses the kernels" in words
     assert "UNSUPPORTED_PTX_VERSION" in words
 
 
 def test_auto_beside_a_gpu_takes_the_processors_and_says_why(bf16: Pair, gpu: FakeGpu, given: Path) -> None:
     said = gpu.run(words(given, given / "auto", "--max_steps", "1", verb="plan"))
     assert said.code == 0, said.err
-    line = "Layers compute on the CPUs, and not Pretended GPU: computing on a GPU is tested over a simulated"
+    line = "Layers compute on the CPUs, and not Fake GPU: computing on a GPU is tested over a simulated"
     assert line in " ".join(said.out.split()) and "--device cuda takes it (device auto)" in " ".join(said.out.split())
     silent = gpu.run(words(given, given / "auto", "--max_steps", "1", "--device", "cpu", verb="plan"))
-    assert silent.code == 0 and "Pretended GPU" not in silent.out
+    assert silent.code == 0 and "Fake GPU" not in silent.out
     ours = given / "auto"
     assert gpu.run(words(given, ours, "--max_steps", "1")).code == 0
-    assert "Pretended GPU" in json.loads((ours / "plan.json").read_text())["device_why"]
+    assert "Fake GPU" in json.loads((ours / "plan.json").read_text())["device_why"]
     assert gpu.run(["resume", str(ours)]).code == 0
 
 

@@ -1,5 +1,5 @@
-"""Layers that learn in subspaces in a streamed run: equal to the optimizer for a loop of one's own, resumed bit by bit,
-and refused by name where that cannot be."""
+"""Layers that are trained in subspaces in a streamed run: equal to the optimizer for a loop of one's own, resumed bit
+by bit, and refused by name where that cannot be."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ ROTATING = ["--lsp_rotate_every", "3"]
 def test_a_resumed_run_ends_with_the_same_bits(
     storage: bool, state_format: str, learning: list[str], given: Path, tmp_path: Path, capsys: Any
 ) -> None:
-    """In bf16, with projectors learned again; from a checkpoint that stands alone, and from what lies on the path."""
+    """In bf16, with projectors refitted; from a checkpoint that stands alone, and from what lies on the path."""
     words = ["--method", "lsp", *learning, "--state_format", state_format]
     words += ["--lr_scheduler_type", "constant", "--save_steps", "2"]
     more = real_runs.on_path(tmp_path / "path") if storage else []
@@ -237,7 +237,7 @@ def test_a_device_of_its_own_changes_no_bit_and_rows_say_what_is_missed(given: P
     assert "link_bytes" not in (tmp_path / "cpu" / "metrics.jsonl").read_text()
     assert "over the link (in full, by the plan: " in (tmp_path / "simulated" / "report.html").read_text()
     page = (tmp_path / "cpu" / "report.html").read_text()
-    assert "What projectors miss" in page and "Projectors of 14 matrices were learned" in page
+    assert "What projectors miss" in page and "Projectors of 14 matrices were refitted" in page
     assert json.loads((tmp_path / "cpu" / "summary.json").read_text())["subspaces"]["matrices"] == 14
 
 
@@ -245,7 +245,7 @@ def test_a_device_of_its_own_changes_no_bit_and_rows_say_what_is_missed(given: P
 def test_updated_on_a_device_no_bit_is_another(
     learning: list[str], given: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Weights, remainders, moments and projectors live there; stopped, and gone on with on the processor and there."""
+    """Weights, remainders, moments and projectors live there; stopped, and gone on with on the CPU and there."""
     link = device.link
     monkeypatch.setattr(device, "link", lambda profile: link(profile) | {"state": 1.0})
     words = ("--method", "lsp", *learning, "--lsp_rank", "8", "--max_grad_norm", "0.5", "--save_steps", "2")

@@ -200,7 +200,7 @@ def test_a_machine_without_a_gpu_computes_on_its_cores(plan: Plan) -> None:
     assert found["link_bytes_per_step"] == {"to_device": 0, "from_device": 0}
 
 
-def test_a_server_deals_its_states_to_dram_and_cards_and_is_planned_with_one_gpu(plan: Plan) -> None:
+def test_a_server_distributes_its_states_to_dram_and_cards_and_is_planned_with_one_gpu(plan: Plan) -> None:
     code, words, message = plan("Qwen2.5-0.5B", profile("server"), *SMALL, "--json")
     found = json.loads(words)
     assert code == 0 and "of the 8 GPUs" in message

@@ -72,7 +72,7 @@ def test_what_cannot_be_streamed_is_refused_by_name(kind: str) -> None:
 
 
 def test_a_model_that_differs_only_in_numbers_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The proof is by computation: a stream that rounds the layers' output otherwise is caught."""
+    """The verification computes: a stream that rounds the layers' output otherwise is caught."""
     from spillway.model.layer import Stage
 
     config = tiny_config("llama")

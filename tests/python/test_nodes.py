@@ -21,9 +21,9 @@ GIB = 1 << 30
 RATES = {"update": 1e8, "update_thread": 1e8}
 
 
-def pretended(count: int) -> list[dict[str, Any]]:
+def fake_nodes(count: int) -> list[dict[str, Any]]:
     # More than a process of many tests has.
-    return [{"id": 2 * n, "capacity": 4 * GIB, "kind": "pretended"} | RATES for n in range(count)]
+    return [{"id": 2 * n, "capacity": 4 * GIB, "kind": "fake"} | RATES for n in range(count)]
 
 
 def test_key() -> None:
@@ -66,7 +66,7 @@ def test_a_profile_says_how_fast_nodes_are() -> None:
 def test_no_node_changes_a_bit(wide: Callable[[bool], Path], tmp_path: Path, count: int) -> None:  # noqa: F811
     model, steps = wide(True), accumulated()[:3]
     expected = bits(opened(model, SHAPE), tmp_path / "one", steps)
-    session = opened(model, SHAPE, settings={"nodes": pretended(count)})
+    session = opened(model, SHAPE, settings={"nodes": fake_nodes(count)})
     names = [f"numa:{2 * n}" for n in range(count)]
     assert [tier["name"] for tier in session.plan["tiers"]] == names
     for tier in session.plan["tiers"]:
@@ -78,7 +78,7 @@ def test_no_node_changes_a_bit(wide: Callable[[bool], Path], tmp_path: Path, cou
     session.settle()
     assert list(moved) == names and all(done["elements"] > 0 and done["seconds"] > 0 for done in moved.values())
     session.close()
-    session = opened(model, SHAPE, settings={"nodes": pretended(count)})
+    session = opened(model, SHAPE, settings={"nodes": fake_nodes(count)})
     peaks = session.measured()["tiers"]
     assert list(peaks) == names and all(peaks[name] > 0 for name in names)
     assert nodes.memory_peak(session.plan) == sum(tier["planned_peak"] for tier in session.plan["tiers"])
@@ -86,7 +86,7 @@ def test_no_node_changes_a_bit(wide: Callable[[bool], Path], tmp_path: Path, cou
 
 
 def test_nodes_that_are_too_small_name_what_would_fit(wide: Callable[[bool], Path]) -> None:  # noqa: F811
-    small = [node | {"capacity": 1 << 20} for node in pretended(2)]
+    small = [node | {"capacity": 1 << 20} for node in fake_nodes(2)]
     with pytest.raises(DoesNotFit, match="numa:0 with.*numa:2 with.*--node 0="):
         opened(wide(True), SHAPE, settings={"nodes": small})
 

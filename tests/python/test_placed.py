@@ -172,7 +172,7 @@ def test_a_move_needs_a_place() -> None:
 
 
 @several
-def test_dealt_over_nodes() -> None:
+def test_distributed_over_nodes() -> None:
     near, far = NODES[-2:]
     size = 2 * MIB
     given = torch.uint8

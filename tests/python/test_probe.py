@@ -38,7 +38,7 @@ def test_probe_writes_a_profile_that_can_be_read(tmp_path: Path, capsys: pytest.
     assert all(found["elementwise_bytes_per_second"] > 0 for found in profile["compute"])
     shown = capsys.readouterr().out
     assert "NUMA nodes" in shown and str(output) in shown
-    assert re.search(r"a processor does [0-9.]+ GFLOP/s in bf16 and [0-9.]+ in fp32.*: compute_dtype auto", shown)
+    assert re.search(r"a CPU does [0-9.]+ GFLOP/s in bf16 and [0-9.]+ in fp32.*: compute_dtype auto", shown)
 
     from spillway._engine import check_profile
 
@@ -89,7 +89,7 @@ def test_doctor_says_what_can_be_used(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "Not here:" in shown and "storage /no/such/place" in shown
     assert "memlock" in shown
     words = " ".join(shown.replace("│", " ").split())
-    assert re.search(r"products (yes|in part) a processor does [0-9.]+ GFLOP/s in bf16.* compute_dtype auto", words)
+    assert re.search(r"products (yes|in part) a CPU does [0-9.]+ GFLOP/s in bf16.* compute_dtype auto", words)
     assert not list(tmp_path.iterdir())
 
 

@@ -74,7 +74,7 @@ def test_gradients_are_those_of_the_subspace_and_all_others_pytorchs() -> None:
 
 
 def test_micro_batches_add_up_in_the_subspace() -> None:
-    """The same gradient in parts: the projectors are learned from the first, so only later steps are compared."""
+    """The same gradient in parts: the projectors are refitted from the first, so only later steps are compared."""
     model = network()
     optimizer = subspace.AdamW(model, modules="0|2", lr=0.0, weight_decay=0.0)
     train(model, optimizer, range(1))
@@ -120,7 +120,7 @@ def test_clipping_counts_what_is_applied() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_goes_on_bit_by_bit_from_a_saved_state(dtype: torch.dtype) -> None:
-    options = {"lr": 1e-2, "check_every": 3, "threshold": 0.01}  # so that projectors are learned again on both sides
+    options = {"lr": 1e-2, "check_every": 3, "threshold": 0.01}  # so that projectors are refitted on both sides
     whole = network(dtype)
     expected = train(whole, subspace.AdamW(whole, **options), range(12))
     first = network(dtype)

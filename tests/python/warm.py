@@ -1,5 +1,5 @@
 """Processes of their own that are quick to begin: forked from one that has imported PyTorch and transformers, which
-takes a new interpreter six processor seconds and more.
+takes a new interpreter six CPU seconds and more.
 
 They have their own memory, files, signals and end, and what the environment says of them. Only the imports lie before
 their beginning, and what `once` leaves out. In `make nightly`, and where a test asks for it, they begin as a user's do.

@@ -64,7 +64,7 @@ TEST(Convert, MastersSurviveBitForBitAndNothingElseChanges) {
         ASSERT_EQ(memory.weight[i], before.weight[i]) << i;
       }
     }
-    const std::size_t moments = rest_bytes(type) * kElements;
+    const std::size_t moments = remainder_bytes(type) * kElements;
     for (std::size_t i = moments; i < memory.state.size(); ++i) ASSERT_EQ(memory.state[i], std::byte{0xEE});
   }
 }
@@ -108,7 +108,7 @@ TEST(Convert, AFrozenChunkHoldsTheWeightThatTheMasterWouldHave) {
   for (const auto type : {ComputeType::bf16, ComputeType::fp16, ComputeType::fp32}) {
     std::vector<std::byte> weight(300 * 4), state(300 * 4), frozen(300 * 4);
     to_chunk(masters, chunk_fields(type, 300, weight.data(), state.data()), 0);
-    const auto fields = chunk_fields(type, 300, frozen.data(), nullptr, Learning::frozen);
+    const auto fields = chunk_fields(type, 300, frozen.data(), nullptr, Training::frozen);
     to_chunk(masters, fields, 0);
     EXPECT_EQ(frozen, weight);
     from_chunk(fields, 0, back);
@@ -128,7 +128,7 @@ TEST(Convert, APackedChunkHoldsCodesOfWholeBlocks) {
   for (auto& master : masters) master = draw(random);
   for (const auto form : {Form::nf4, Form::int8}) {
     const Chunk chunk{.elements = kChunkGranule,
-                      .learning = Learning::frozen,
+                      .training = Training::frozen,
                       .form = form,
                       .packing = packing_of(form, ComputeType::bf16)};
     std::vector<std::byte> weight(2 * kChunkGranule);

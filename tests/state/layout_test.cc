@@ -197,10 +197,10 @@ TEST(Layout, SmallTensorsAreNumberedApartInEachChunk) {
   const Layout layout({{"layer", BlockRole::layer, {{"norm", {100}}, {"w", {64, 64}}, {"bias", {20}}}}});
   const auto& spans = layout.spans(0);
   ASSERT_EQ(spans.size(), 3U);
-  EXPECT_EQ(spans[0].small, 0U);
-  EXPECT_FALSE(spans[1].is_small());
-  EXPECT_EQ(spans[2].small, 112U) << "100 rounded up to 16";
-  EXPECT_EQ(layout.chunks()[0].small, 112U + 32U);
+  EXPECT_EQ(spans[0].unquantised, 0U);
+  EXPECT_FALSE(spans[1].is_unquantised());
+  EXPECT_EQ(spans[2].unquantised, 112U) << "100 rounded up to 16";
+  EXPECT_EQ(layout.chunks()[0].unquantised, 112U + 32U);
 }
 
 TEST(Layout, AScalarIsOneElement) {
@@ -231,35 +231,35 @@ TEST(FieldBytes, AddUpToTheFormat) {
   EXPECT_EQ(field_bytes(ComputeType::fp32).grad, 4U);
 }
 
-TEST(Layout, WhatLearnsComesFirstInALayerAndNoChunkMixes) {
+TEST(Layout, WhatIsTrainableComesFirstInALayerAndNoChunkMixes) {
   std::mt19937_64 random(23);
   std::size_t mixed = 0;
   for (int round = 0; round < 50; ++round) {
     auto model = random_model(random);
     for (auto& block : model) {
-      for (auto& tensor : block.tensors) tensor.learning = random() % 2 == 0 ? Learning::frozen : Learning::full;
+      for (auto& tensor : block.tensors) tensor.training = random() % 2 == 0 ? Training::frozen : Training::full;
     }
     const auto chunk_elements = kChunkGranule << (random() % 4);
     const Layout layout(model, chunk_elements, random() % 2 == 0 ? 64 : 256);
     check_spans(layout);
     check_chunks(layout, chunk_elements);
     check_blocks(layout);
-    std::uint64_t learning = 0;
+    std::uint64_t trainable = 0;
     for (const auto& block : layout.blocks()) {
       std::uint64_t elements = 0;
       for (std::size_t i = 0; i < block.chunks; ++i) {
         const auto& chunk = layout.chunks()[block.first_chunk + i];
-        EXPECT_EQ(learns(chunk.learning), i < block.learning_chunks);
-        if (learns(chunk.learning)) elements += chunk.elements;
+        EXPECT_EQ(is_trainable(chunk.training), i < block.trainable_chunks);
+        if (is_trainable(chunk.training)) elements += chunk.elements;
         for (const auto& span : layout.spans(chunk.id)) {
-          EXPECT_EQ(layout.tensors()[span.tensor].spec.learning, chunk.learning);
-          if (learns(chunk.learning)) learning += span.elements;
+          EXPECT_EQ(layout.tensors()[span.tensor].spec.training, chunk.training);
+          if (is_trainable(chunk.training)) trainable += span.elements;
         }
       }
-      EXPECT_EQ(elements, block.learning_elements);
-      mixed += block.learning_chunks > 0 && block.learning_chunks < block.chunks ? 1 : 0;
+      EXPECT_EQ(elements, block.trainable_elements);
+      mixed += block.trainable_chunks > 0 && block.trainable_chunks < block.chunks ? 1 : 0;
     }
-    EXPECT_EQ(learning, layout.learning_parameters());
+    EXPECT_EQ(trainable, layout.trainable_parameters());
   }
   EXPECT_GT(mixed, 20U);
 }
@@ -277,22 +277,22 @@ TEST(Layout, WithoutFrozenTensorsItIsWhatItWas) {
   EXPECT_EQ(layer, (std::vector<std::uint64_t>{0, 4096, 4096, 4096, 4096, 4096, 8192, 2048, 2048}));
   EXPECT_EQ(layout.tensors()[2].first, 3712U);
   EXPECT_EQ(layout.tensors()[3].first, 8768U);
-  EXPECT_EQ(layout.blocks()[1].learning_elements, layout.blocks()[1].elements);
+  EXPECT_EQ(layout.blocks()[1].trainable_elements, layout.blocks()[1].elements);
 }
 
-TEST(Layout, AMatrixThatLearnsInASubspaceIsAChunkOfItsOwnBetweenTheOthers) {
-  TensorSpec wide{.name = "wide", .shape = {300, 50}, .learning = Learning::reduced, .rank = 24, .nonzeros = 4};
-  TensorSpec tall{.name = "tall", .shape = {90, 200}, .learning = Learning::reduced, .rank = 80, .nonzeros = 2};
-  const TensorSpec fixed{.name = "fixed", .shape = {70}, .learning = Learning::frozen};
+TEST(Layout, AMatrixThatIsTrainedInASubspaceIsAChunkOfItsOwnBetweenTheOthers) {
+  TensorSpec wide{.name = "wide", .shape = {300, 50}, .training = Training::reduced, .rank = 24, .nonzeros = 4};
+  TensorSpec tall{.name = "tall", .shape = {90, 200}, .training = Training::reduced, .rank = 80, .nonzeros = 2};
+  const TensorSpec fixed{.name = "fixed", .shape = {70}, .training = Training::frozen};
   const Layout layout({{"layer", BlockRole::layer, {fixed, wide, {"bias", {300}}, tall}}}, 4096);
   const auto& chunks = layout.chunks();
   ASSERT_EQ(chunks.size(), 4U);
   for (std::size_t c = 0; c + 1 < chunks.size(); ++c)
     EXPECT_EQ(chunks[c].first + chunks[c].elements, chunks[c + 1].first);
-  EXPECT_EQ(chunks[0].learning, Learning::full);
-  EXPECT_EQ(chunks[0].core, chunks[0].elements);
-  EXPECT_EQ(chunks[3].learning, Learning::frozen);
-  EXPECT_EQ(chunks[3].core, 0U);
+  EXPECT_EQ(chunks[0].training, Training::full);
+  EXPECT_EQ(chunks[0].gradient_elements, chunks[0].elements);
+  EXPECT_EQ(chunks[3].training, Training::frozen);
+  EXPECT_EQ(chunks[3].gradient_elements, 0U);
   for (const auto& [chunk, tensor] : {std::pair{1, 1}, {2, 3}}) {
     const auto& it = chunks[static_cast<std::size_t>(chunk)];
     const auto& of = layout.tensors()[static_cast<std::size_t>(tensor)];
@@ -300,13 +300,13 @@ TEST(Layout, AMatrixThatLearnsInASubspaceIsAChunkOfItsOwnBetweenTheOthers) {
     EXPECT_EQ(layout.spans(it.id).front().tensor, static_cast<std::size_t>(tensor));
     EXPECT_EQ(layout.spans(it.id).front().elements, of.elements) << "larger than a chunk may else be, and whole";
     EXPECT_EQ(it.reduced, of.reduced);
-    EXPECT_EQ(it.core, round_up(of.spec.rank * of.spec.rank, kChunkGranule));
-    EXPECT_EQ(of.core_shape(), (std::vector<std::int64_t>(2, static_cast<std::int64_t>(of.spec.rank))));
+    EXPECT_EQ(it.gradient_elements, round_up(of.spec.rank * of.spec.rank, kChunkGranule));
+    EXPECT_EQ(of.gradient_shape(), (std::vector<std::int64_t>(2, static_cast<std::int64_t>(of.spec.rank))));
   }
-  EXPECT_TRUE(layout.spans(1).front().is_small()) << "24 x 24 moments";
-  EXPECT_EQ(chunks[1].small, 576U);
-  EXPECT_FALSE(layout.spans(2).front().is_small());
-  EXPECT_EQ(layout.blocks()[0].learning_chunks, 3U);
+  EXPECT_TRUE(layout.spans(1).front().is_unquantised()) << "24 x 24 moments";
+  EXPECT_EQ(chunks[1].unquantised, 576U);
+  EXPECT_FALSE(layout.spans(2).front().is_unquantised());
+  EXPECT_EQ(layout.blocks()[0].trainable_chunks, 3U);
 }
 
 TEST(Layout, PackedTensorsAreInChunksOfWholeBlocksAndTakeFewerPlaces) {
@@ -316,8 +316,8 @@ TEST(Layout, PackedTensorsAreInChunksOfWholeBlocksAndTakeFewerPlaces) {
     auto model = random_model(random);
     for (auto& block : model) {
       for (auto& tensor : block.tensors) {
-        tensor.learning = random() % 2 == 0 ? Learning::frozen : Learning::full;
-        if (block.role != BlockRole::layer || tensor.learning != Learning::frozen) continue;
+        tensor.training = random() % 2 == 0 ? Training::frozen : Training::full;
+        if (block.role != BlockRole::layer || tensor.training != Training::frozen) continue;
         tensor.form = kForms[random() % kForms.size()];
         if (random() % 2 == 0 && tensor.shape.size() == 3) tensor.shape[0] *= 40;
       }
@@ -331,7 +331,7 @@ TEST(Layout, PackedTensorsAreInChunksOfWholeBlocksAndTakeFewerPlaces) {
       EXPECT_TRUE(layout.blocks()[chunk.block].packed);
       EXPECT_EQ(chunk.elements % kChunkGranule, 0U);
       EXPECT_EQ(chunk.values() % kernels::kPackedBlock, 0U);
-      EXPECT_EQ(chunk.core, 0U);
+      EXPECT_EQ(chunk.gradient_elements, 0U);
       EXPECT_LE(chunk.elements, std::max(chunk_elements, chunk.packing.granule(kChunkGranule)));
       const auto bytes = kernels::encoded_bytes(encoding_of(chunk.form, type), chunk.values());
       EXPECT_LE(bytes, chunk.elements * field_bytes(type).weight);
@@ -346,14 +346,14 @@ TEST(Layout, PackedTensorsAreInChunksOfWholeBlocksAndTakeFewerPlaces) {
   EXPECT_GT(several, 10U);
 }
 
-TEST(Layout, WideTensorsAreInChunksOfTheirOwnAndTakeTwoPlaces) {
+TEST(Layout, Fp32TensorsAreInChunksOfTheirOwnAndTakeTwoPlaces) {
   std::mt19937_64 random(29);
   std::size_t mixed = 0;
   for (int round = 0; round < 100; ++round) {
     auto model = random_model(random);
     for (auto& block : model) {
       for (auto& tensor : block.tensors) {
-        tensor.learning = random() % 3 == 0 ? Learning::frozen : Learning::full;
+        tensor.training = random() % 3 == 0 ? Training::frozen : Training::full;
         if (block.role == BlockRole::layer && random() % 2 == 0) tensor.form = Form::fp32;
       }
     }
@@ -366,15 +366,15 @@ TEST(Layout, WideTensorsAreInChunksOfTheirOwnAndTakeTwoPlaces) {
       for (const auto& span : layout.spans(chunk.id)) {
         const auto& spec = layout.tensors()[span.tensor].spec;
         EXPECT_EQ(spec.form, chunk.form);
-        EXPECT_EQ(spec.learning, chunk.learning);
+        EXPECT_EQ(spec.training, chunk.training);
       }
       EXPECT_EQ(chunk.packing.elements_of(chunk.values()), chunk.elements);
-      EXPECT_EQ(chunk.core, learns(chunk.learning) ? chunk.values() : 0);
+      EXPECT_EQ(chunk.gradient_elements, is_trainable(chunk.training) ? chunk.values() : 0);
       mixed += chunk.form == Form::fp32 ? 1 : 0;
     }
     for (const auto& block : layout.blocks()) {
       for (std::size_t i = 0; i < block.chunks; ++i) {
-        EXPECT_EQ(learns(layout.chunks()[block.first_chunk + i].learning), i < block.learning_chunks);
+        EXPECT_EQ(is_trainable(layout.chunks()[block.first_chunk + i].training), i < block.trainable_chunks);
       }
     }
     // In a run of fp32 nothing is.
@@ -389,12 +389,12 @@ TEST(Layout, WideTensorsAreInChunksOfTheirOwnAndTakeTwoPlaces) {
   EXPECT_GT(mixed, 100U);
 }
 
-TEST(Layout, WhatCannotBeWideIsRefusedByName) {
+TEST(Layout, WhatCannotBeFp32IsRefusedByName) {
   const TensorSpec table{.name = "table", .shape = {4, 4}, .form = Form::fp32};
   expect_error(ErrorCode::bad_input, {"table", "fp32"}, [&] {
     const Layout layout({{"embed", BlockRole::embedding, {table}}});
   });
-  TensorSpec inside{.name = "w", .shape = {64, 64}, .learning = Learning::reduced, .rank = 8, .nonzeros = 2};
+  TensorSpec inside{.name = "w", .shape = {64, 64}, .training = Training::reduced, .rank = 8, .nonzeros = 2};
   inside.form = Form::fp32;
   expect_error(ErrorCode::bad_input, {"tensor w", "subspace", "fp32"}, [&] {
     const Layout layout({{"layer", BlockRole::layer, {inside}}});
@@ -409,7 +409,7 @@ TEST(Layout, MatricesOfAnOptimizerThatNeedsThemWholeAreChunks) {
                                          {{"up", {96, 64}},
                                           {"norm", {64}},
                                           {"down", {64, 96}},
-                                          {"still", {64, 64}, false, Learning::frozen},
+                                          {"still", {64, 64}, false, Training::frozen},
                                           {.name = "score", .shape = {2, 64}, .table = true},
                                           {"experts", {4, 32, 64}},
                                           {.name = "gate", .shape = {8, 64}, .form = Form::fp32}}},

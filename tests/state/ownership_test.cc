@@ -17,7 +17,7 @@ std::vector<BlockSpec> sharded_model(std::uint64_t scale) {
   for (const char* name : {"layer.0", "layer.1"}) {
     const auto named = [&](const char* tensor) { return std::string(name) + tensor; };
     TensorSpec frozen{named(".frozen"), {64, 16 * wide}};
-    frozen.learning = Learning::frozen;
+    frozen.training = Training::frozen;
     TensorSpec gate{named(".gate"), {wide, 64}};
     gate.form = Form::fp32;
     blocks.push_back({name, BlockRole::layer, {{named(".up"), {64, 48 * wide}}, gate, frozen, {named(".norm"), {64}}}});
@@ -84,12 +84,12 @@ TEST(Ownership, SharesABlockEvenly) {
 TEST(Ownership, OfReplicatedChunksIsEveryRanks) {
   const auto layout = sharded_layout(64, 4);
   std::vector<bool> replicated;
-  for (const auto& chunk : layout.chunks()) replicated.push_back(!learns(chunk.learning));
+  for (const auto& chunk : layout.chunks()) replicated.push_back(!is_trainable(chunk.training));
   std::size_t everywhere = 0;
   for (std::size_t rank = 0; rank < 3; ++rank) {
     const Ownership ownership(layout, {.size = 3, .rank = rank}, replicated);
     for (const auto& chunk : layout.chunks()) {
-      if (learns(chunk.learning)) continue;
+      if (is_trainable(chunk.training)) continue;
       everywhere += 1;
       EXPECT_TRUE(ownership.has(chunk.id));
       EXPECT_FALSE(ownership.owner(chunk.id).has_value());

@@ -99,15 +99,15 @@ TEST(UpdateRule, NoTwoFieldsOfAnyElementsShareAByte) {
         ASSERT_EQ(at.form.weights == kernels::Weights::fp32, type == ComputeType::fp32);
         ASSERT_EQ(at.span.weight, weight.data() + span.chunk_first * field_bytes(type).weight);
         ASSERT_LE((span.chunk_first + n) * field_bytes(type).weight, weight.size());
-        ASSERT_EQ(at.span.rest == nullptr, rest_bytes(type) == 0);
+        ASSERT_EQ(at.span.remainder == nullptr, remainder_bytes(type) == 0);
         ASSERT_TRUE(starts.insert(at.span.index).second);
-        if (at.span.rest != nullptr) use(used, state.data(), at.span.rest, n * rest_bytes(rule.type));
+        if (at.span.remainder != nullptr) use(used, state.data(), at.span.remainder, n * remainder_bytes(rule.type));
         for (std::size_t m = 0; m < rule.moments(); ++m) {
           use(used, state.data(), at.span.moments[m], n * moment_bytes(at.form.moments));
           if (at.form.moments != Moments::int8) continue;
           use(used, state.data(), at.span.scales[m], ceil_div(n, kernels::kQuantBlock) * 4);
         }
-        const bool small = layout.tensors()[span.tensor].elements < kSmallTensor;
+        const bool small = layout.tensors()[span.tensor].elements < kUnquantisedBelow;
         EXPECT_EQ(at.form.moments == Moments::int8, rule.format == StateFormat::int8 && !small);
       }
     }
@@ -125,7 +125,7 @@ TEST(UpdateRule, APartOfASpanIsFoundWhereTheWholeSaysItIs) {
     const auto whole = locate(rule, chunk, span, groups, span.chunk_first, span.elements).span;
     const auto part = locate(rule, chunk, span, groups, span.chunk_first + 512, span.elements - 512).span;
     EXPECT_EQ(part.weight, whole.weight + 1024);
-    EXPECT_EQ(part.rest, whole.rest + 1024);
+    EXPECT_EQ(part.remainder, whole.remainder + 1024);
     EXPECT_EQ(part.grad, whole.grad + 1024);
     EXPECT_EQ(part.index, whole.index + 512);
     EXPECT_EQ(part.moments[1], whole.moments[1] + 512);
@@ -180,7 +180,7 @@ TEST(UpdateRule, NamesAreReadBackAndOthersRefusedWithThoseThereAre) {
 TEST(Rule, WhatIsFrozenHasAWeightAlone) {
   for (const auto type : {ComputeType::bf16, ComputeType::fp16, ComputeType::fp32}) {
     const UpdateRule rule{.type = type};
-    const Chunk chunk{.elements = 4096, .used = 4096, .learning = Learning::frozen};
+    const Chunk chunk{.elements = 4096, .used = 4096, .training = Training::frozen};
     EXPECT_EQ(weight_bytes(rule, chunk), 4096 * field_bytes(type).weight);
     EXPECT_EQ(state_bytes(rule, chunk), 0U);
     EXPECT_EQ(grad_bytes(rule, chunk), 0U);
@@ -188,7 +188,7 @@ TEST(Rule, WhatIsFrozenHasAWeightAlone) {
     std::byte memory[8] = {};
     const auto located = locate(rule, chunk, {.elements = 4096}, {.weight = memory, .state = memory}, 0, 1);
     EXPECT_EQ(located.span.weight, memory);
-    EXPECT_EQ(located.span.rest, nullptr);
+    EXPECT_EQ(located.span.remainder, nullptr);
     EXPECT_EQ(located.span.moments[0], nullptr);
   }
 }
@@ -199,7 +199,7 @@ TEST(Rule, WhatIsPackedHasCodesAndScales) {
     for (const auto form : {Form::nf4, Form::int8}) {
       const UpdateRule rule{.type = type};
       const Chunk chunk{
-          .elements = kChunkGranule, .learning = Learning::frozen, .form = form, .packing = packing_of(form, type)};
+          .elements = kChunkGranule, .training = Training::frozen, .form = form, .packing = packing_of(form, type)};
       const auto arrays = weight_arrays(rule, chunk);
       ASSERT_EQ(arrays.size(), 2U);
       EXPECT_EQ(arrays[0].name, "weight");
@@ -216,14 +216,17 @@ TEST(Rule, WhatIsPackedHasCodesAndScales) {
 
 TEST(Rule, ASubspaceHasTheRestOfTheMatrixTheMomentsOfSAndItsProjectors) {
   const optim::Reduced space{.rows = 256, .columns = 512, .rank = 128, .nonzeros = 4};
-  const Chunk chunk{
-      .elements = 256 * 512, .used = 256 * 512, .learning = Learning::reduced, .core = 128 * 128, .reduced = space};
+  const Chunk chunk{.elements = 256 * 512,
+                    .used = 256 * 512,
+                    .training = Training::reduced,
+                    .gradient_elements = 128 * 128,
+                    .reduced = space};
   const UpdateRule rule{.type = ComputeType::bf16};
-  const auto pair = sizeof(optim::FitRecord) + 4 * (256 + 512 + 2 * kernels::kProjectorPad) * sizeof(float);
-  EXPECT_EQ(optim::pair_fields(space).bytes, pair);
+  const auto projectors = sizeof(optim::RefitRecord) + 4 * (256 + 512 + 2 * kernels::kProjectorPad) * sizeof(float);
+  EXPECT_EQ(optim::projector_fields(space).bytes, projectors);
   EXPECT_EQ(weight_bytes(rule, chunk), 256U * 512 * 2);
-  EXPECT_EQ(state_bytes(rule, chunk), round_up(Bytes{256 * 512 * 2 + 2 * 128 * 128 * 4 + pair}, Bytes{4096}));
-  EXPECT_EQ(grad_bytes(rule, chunk), 128U * 128 * 2 + round_up(pair, Bytes{4096}));
+  EXPECT_EQ(state_bytes(rule, chunk), round_up(Bytes{256 * 512 * 2 + 2 * 128 * 128 * 4 + projectors}, Bytes{4096}));
+  EXPECT_EQ(grad_bytes(rule, chunk), 128U * 128 * 2 + round_up(projectors, Bytes{4096}));
   // S in full, and of the matrix 8 of the 26 bytes that an update of an element moves.
   EXPECT_EQ(update_elements(rule, chunk), 128U * 128 + ceil_div(std::uint64_t{256 * 512} * 8, 26));
   std::vector<std::byte> weight(weight_bytes(rule, chunk)), state(state_bytes(rule, chunk)),
@@ -231,15 +234,15 @@ TEST(Rule, ASubspaceHasTheRestOfTheMatrixTheMomentsOfSAndItsProjectors) {
   const GroupPointers groups{weight.data(), state.data(), grad.data()};
   const auto whole = locate(rule, chunk, {.elements = 256 * 512}, groups, 1024, 512);
   EXPECT_EQ(whole.span.weight, weight.data() + 2048);
-  EXPECT_EQ(whole.span.rest, state.data() + 2048);
+  EXPECT_EQ(whole.span.remainder, state.data() + 2048);
   EXPECT_EQ(whole.span.grad, nullptr);
   EXPECT_EQ(whole.span.moments[0], nullptr);
-  const auto inner = locate_core(rule, chunk, groups, 256, 512);
+  const auto inner = locate_gradient(rule, chunk, groups, 256, 512);
   EXPECT_EQ(inner.form.weights, kernels::Weights::fp32);
   EXPECT_EQ(inner.span.grad, grad.data() + 512);
   EXPECT_EQ(inner.span.moments[0], state.data() + 256 * 512 * 2 + 1024);
   EXPECT_EQ(inner.span.moments[1], inner.span.moments[0] + 128 * 128 * 4);
-  EXPECT_EQ(state_fields(rule, chunk).auxiliary + pair, 256U * 512 * 2 + 2 * 128 * 128 * 4 + pair);
+  EXPECT_EQ(state_fields(rule, chunk).auxiliary + projectors, 256U * 512 * 2 + 2 * 128 * 128 * 4 + projectors);
 }
 
 }  // namespace

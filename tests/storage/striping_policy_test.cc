@@ -22,7 +22,7 @@ StripingPolicy policy_of(const std::vector<Speed>& speeds, std::uint64_t places 
   return policy;
 }
 
-/// Deals pieces that are finished at once; how many each path got.
+/// Distributes pieces that are finished at once; how many each path got.
 std::vector<int> stripe(StripingPolicy& policy, int pieces, std::size_t paths) {
   std::vector<int> counts(paths);
   for (int i = 0; i < pieces; ++i) {
@@ -182,7 +182,7 @@ TEST(StripingPolicy, ShortPiecesCostLess) {
   EXPECT_NEAR(static_cast<double>(bytes[0]) / static_cast<double>(bytes[1]), 1, 0.01);
 }
 
-TEST(StripingPolicy, TheSameCallsDealTheSameWay) {
+TEST(StripingPolicy, TheSameCallsDistributeTheSameWay) {
   StripingPolicy one = policy_of({{3e9, 1e9}, {1e9, 2e9}, {2e9, 5e8}}), other = one;
   for (int i = 0; i < 1'000; ++i) EXPECT_EQ(one.choose(MiB), other.choose(MiB));
 }

@@ -39,7 +39,7 @@ Shape draw_shape(Random& random) {
   out.type = one_in(random, 5) ? ComputeType::fp32 : ComputeType::bf16;
   if (out.type == ComputeType::bf16 && one_in(random, 4)) out.compute = ComputeType::fp32;
   if (one_in(random, 4)) out.frozen = plan::test::kFrozenParts[random() % plan::test::kFrozenParts.size()];
-  if (one_in(random, 5)) out.wide = "norm|up";
+  if (one_in(random, 5)) out.fp32 = "norm|up";
   if (one_in(random, 4)) out.subspace = one_in(random, 2) ? "up|down" : "down";
   return out;
 }
@@ -48,7 +48,7 @@ Shape draw_shape(Random& random) {
 bool serves(const Shape& shape) {
   try {
     const auto description = plan::test::describe(shape);
-    if (description.layout().learning_parameters() == 0) return false;
+    if (description.layout().trainable_parameters() == 0) return false;
     Settings settings;
     settings.budget.dram = 4 * GiB;
     const Engine engine(description, settings);
@@ -86,7 +86,7 @@ std::string Scenario::words() const {
   return text(shape.layers, " layers", shape.embedding ? ", embedding" : "", shape.head ? ", head" : "",
               shape.tied ? ", tied" : "", ", chunks of ", shape.chunk_elements, ", ", state::name_of(shape.type),
               shape.compute ? ", computes in fp32" : "", ", ", shape.optimizer->name, ", state ",
-              state::name_of(shape.format), ", frozen ", kind(shape.frozen), ", wide ", kind(shape.wide), ", subspace ",
+              state::name_of(shape.format), ", frozen ", kind(shape.frozen), ", wide ", kind(shape.fp32), ", subspace ",
               kind(shape.subspace), ", clipping ", update.max_grad_norm, "; durability ", plan::name_of(durability),
               ", ", paths, " paths ", in_memory ? "in memory" : "on disk", ", ", steps, " steps");
 }
@@ -169,7 +169,7 @@ Settings draw_settings(const Scenario& scenario, const Life& life, const std::fi
   out.storage.keep = scenario.durability != Durability::none;
   out.budget.checkpoints = 4;
   out.threads = 1 + static_cast<unsigned>(random() % 3);
-  test::pretend_nodes(out, small);
+  test::use_fake_nodes(out, small);
   if (life.device) {
     out.budget.nodes.clear();
     out.rates.nodes.clear();
@@ -177,8 +177,8 @@ Settings draw_settings(const Scenario& scenario, const Life& life, const std::fi
     const auto& it = scenario.shape;
     const bool updates =
         it.optimizer == &optim::adamw && it.format == state::StateFormat::exact && it.type == state::ComputeType::bf16;
-    const double living = one_in(random, 2) ? 0 : 0.5, passing = one_in(random, 2) ? 1 : 0.4;
-    out.budget.device = test::tier(updates ? living : 0, updates ? passing : 0, static_cast<double>(random() % 2));
+    const double resident = one_in(random, 2) ? 0 : 0.5, updated = one_in(random, 2) ? 1 : 0.4;
+    out.budget.device = test::tier(updates ? resident : 0, updates ? updated : 0, static_cast<double>(random() % 2));
     test::delay_copies(out, random());
   } else if (one_in(random, 3)) {
     out.budget.updates = plan::Updates::early;

@@ -52,7 +52,7 @@ TEST(Hardware, ADriveMovesItsMixedRateInBothDirections) {
   EXPECT_NEAR(flow.play().seconds, 1, 1e-9);
 }
 
-TEST(Hardware, AnUpdateDealtByBandwidthTakesTheSumOfBandwidths) {
+TEST(Hardware, AnUpdateDistributedByBandwidthTakesTheSumOfBandwidths) {
   const auto hardware = make_hardware(profile());
   const auto seconds = [&](const Shares& shares) {
     Flow flow;

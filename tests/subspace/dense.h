@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "spillway/subspace/fit.h"
+#include "spillway/subspace/refit.h"
 
 namespace spillway::subspace::testing {
 
@@ -56,8 +56,8 @@ inline Dense operator-(Dense a, const Dense& b) {
 }
 
 /// |P P^T G Q Q^T - G| / |G|.
-inline double error_of(const Pair& pair, const Dense& gradient) {
-  const Dense p(pair.p), q(pair.q);
+inline double error_of(const Projectors& projectors, const Dense& gradient) {
+  const Dense p(projectors.p), q(projectors.q);
   return (p * (p.turned() * gradient * q) * q.turned() - gradient).norm() / gradient.norm();
 }
 

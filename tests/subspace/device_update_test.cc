@@ -11,14 +11,14 @@ namespace {
 
 constexpr kernels::UpdateStep kTwelfth{.learning_rate = 0.01, .weight_decay = 0.1, .step = 12};
 
-class DeviceSubspaceUpdateTest : public ::testing::TestWithParam<std::pair<optim::FitRecord, optim::FitRecord>> {
+class DeviceSubspaceUpdateTest : public ::testing::TestWithParam<std::pair<optim::RefitRecord, optim::RefitRecord>> {
  protected:
   const test::SubspaceCase it;
 };
 
 TEST_P(DeviceSubspaceUpdateTest, LeavesTheBitsOfTheHost) {
   const auto& [before, after] = GetParam();
-  const auto ours = it.pair(1, before), given = it.pair(2, after);
+  const auto ours = it.projectors(1, before), given = it.projectors(2, after);
   auto here = it.groups(ours, given), there = here;
   const auto& chunk = it.its_chunk();
 
@@ -46,10 +46,10 @@ TEST_P(DeviceSubspaceUpdateTest, LeavesTheBitsOfTheHost) {
 
 INSTANTIATE_TEST_SUITE_P(
     Projectors, DeviceSubspaceUpdateTest,
-    ::testing::Values(std::pair(optim::FitRecord{}, optim::FitRecord{.fits = 1}),
-                      std::pair(optim::FitRecord{.fits = 1}, optim::FitRecord{.fits = 1, .samples = 2}),
-                      std::pair(optim::FitRecord{.fits = 1}, optim::FitRecord{.fits = 2}),
-                      std::pair(optim::FitRecord{.fits = 1}, optim::FitRecord{.fits = 2, .begun = 12})));
+    ::testing::Values(std::pair(optim::RefitRecord{}, optim::RefitRecord{.refits = 1}),
+                      std::pair(optim::RefitRecord{.refits = 1}, optim::RefitRecord{.refits = 1, .samples = 2}),
+                      std::pair(optim::RefitRecord{.refits = 1}, optim::RefitRecord{.refits = 2}),
+                      std::pair(optim::RefitRecord{.refits = 1}, optim::RefitRecord{.refits = 2, .begun = 12})));
 
 }  // namespace
 }  // namespace spillway::subspace

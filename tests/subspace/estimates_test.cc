@@ -27,13 +27,13 @@ class EstimatesTest : public ::testing::Test {
   }
 
   /// A step with these values of G z by micro-batch, each in every row, and tiles' sums of |S|².
-  optim::FitRecord step(const std::vector<float>& seen, const std::vector<double>& squares) {
+  optim::RefitRecord step(const std::vector<float>& seen, const std::vector<double>& squares) {
     subspaces.begin(steps++, scale);
     estimates.begin();
     estimates.open(layout.blocks().front());
     const auto rows = layout.tensors()[matrix].reduced.rows;
     for (const auto value : seen) estimates.take(matrix, std::vector<float>(rows, value));
-    optim::FitRecord out;
+    optim::RefitRecord out;
     estimates.close(matrix, squares, reinterpret_cast<std::byte*>(&out));
     estimates.fetch();
     estimates.tell();

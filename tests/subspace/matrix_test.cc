@@ -25,7 +25,7 @@ struct Weight {
   }
   [[nodiscard]] kernels::UpdateSpan span() {
     return {.weight = reinterpret_cast<std::byte*>(high.data()),
-            .rest = reinterpret_cast<std::byte*>(low.data()),
+            .remainder = reinterpret_cast<std::byte*>(low.data()),
             .n = high.size()};
   }
   [[nodiscard]] std::vector<float> master() const {
@@ -50,12 +50,12 @@ TEST(Matrix, AStepIsAdamWInTheSubspaceInDouble) {
   Weight weight(testing::white(kRows * kColumns, 1));
   Dense expected(kRows, kColumns, weight.master());
   const auto d = matrix.rank();
-  matrix.learn(testing::gradient_like(kRows, kColumns, 4, 2), false);
-  const Dense p(matrix.pair().p), q(matrix.pair().q);
+  matrix.refit(testing::gradient_like(kRows, kColumns, 4, 2), false);
+  const Dense p(matrix.projectors().p), q(matrix.projectors().q);
   Dense m(d, d), v(d, d);
   for (int step = 1; step <= 5; ++step) {
     const auto gradient = testing::gradient_like(kRows, kColumns, 4, 10 + static_cast<std::uint64_t>(step));
-    const auto s = project(matrix.pair(), gradient);
+    const auto s = project(matrix.projectors(), gradient);
     matrix.step(kernels::Weights::split, s,
                 {.learning_rate = kRate,
                  .beta1 = kBeta1,
@@ -83,7 +83,7 @@ TEST(Matrix, AStepIsAdamWInTheSubspaceInDouble) {
   for (std::size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(expected.values[i], found[i], 2e-5);
 }
 
-TEST(Matrix, LearnsAMatrixFromLeastSquares) {
+TEST(Matrix, SolvesLeastSquares) {
   // min |W - T|^2: the gradient is W - T. A fixed subspace can only reach its part of it; new fits go on.
   const auto target = testing::white(kRows * kColumns, 7);
   const auto distance_after = [&](bool refits) {
@@ -93,8 +93,8 @@ TEST(Matrix, LearnsAMatrixFromLeastSquares) {
     for (int step = 1; step <= 120; ++step) {
       const auto now = weight.master();
       for (std::size_t i = 0; i < now.size(); ++i) gradient[i] = now[i] - target[i];
-      if (step == 1 || (refits && step % 20 == 0)) matrix.learn(gradient, false);
-      const auto s = project(matrix.pair(), gradient);
+      if (step == 1 || (refits && step % 20 == 0)) matrix.refit(gradient, false);
+      const auto s = project(matrix.projectors(), gradient);
       matrix.step(kernels::Weights::split, s, {.learning_rate = 0.03, .step = step}, weight.span());
     }
     double sum = 0;
@@ -114,8 +114,8 @@ TEST(Matrix, EveryOptimizerStepsAndOnlyDecoupledDecayIsTaken) {
     Weight weight(testing::white(kRows * kColumns, 1));
     const auto before = weight.master();
     const auto gradient = testing::gradient_like(kRows, kColumns, 4, 2);
-    matrix.learn(gradient, false);
-    const auto s = project(matrix.pair(), gradient);
+    matrix.refit(gradient, false);
+    const auto s = project(matrix.projectors(), gradient);
     kernels::UpdateStep step{.optimizer = optimizer, .learning_rate = 1e-3};
     matrix.step(kernels::Weights::split, s, step, weight.span());
     EXPECT_NE(before, weight.master());
@@ -135,15 +135,15 @@ TEST(Matrix, GoesOnFromWhatWasSavedBitByBit) {
     Weight weight(testing::white(kRows * kColumns, 1));
     for (int step = 1; step <= 6; ++step) {
       const auto gradient = testing::gradient_like(kRows, kColumns, 4, static_cast<std::uint64_t>(step));
-      if (step == 1 || step == 5) matrix->learn(gradient, false);
+      if (step == 1 || step == 5) matrix->refit(gradient, false);
       if (interrupted && step == 4) {
         auto other = std::make_unique<Matrix>(MatrixOptions{.rows = kRows, .columns = kColumns});
-        other->set_pair(matrix->pair(), matrix->fits());
+        other->set_projectors(matrix->projectors(), matrix->refits());
         for (const std::size_t k : {0, 1}) other->moment(k) = matrix->moment(k);
         matrix = std::move(other);
       }
-      matrix->step(kernels::Weights::split, project(matrix->pair(), gradient), {.learning_rate = 1e-2, .step = step},
-                   weight.span());
+      matrix->step(kernels::Weights::split, project(matrix->projectors(), gradient),
+                   {.learning_rate = 1e-2, .step = step}, weight.span());
     }
     return weight.high;
   };
@@ -155,18 +155,18 @@ TEST(Matrix, RefusesOtherShapesAndAStepBeforeAFit) {
   Weight weight(testing::white(kRows * kColumns, 1));
   const std::vector<float> s(matrix.rank() * matrix.rank());
   EXPECT_THROW(matrix.step(kernels::Weights::split, s, {}, weight.span()), Error);
-  EXPECT_THROW(matrix.set_pair({Projector(24, 8, 4), Projector(40, 8, 4)}, 1), Error);
+  EXPECT_THROW(matrix.set_projectors({Projector(24, 8, 4), Projector(40, 8, 4)}, 1), Error);
 }
 
 TEST(Bias, FollowsTheErrorWithoutFormingTheGradient) {
   Matrix matrix({.rows = kRows, .columns = kColumns});
-  matrix.learn(testing::gradient_like(kRows, kColumns, 4, 2), false);
+  matrix.refit(testing::gradient_like(kRows, kColumns, 4, 2), false);
   double squares = 0;
   constexpr int kSteps = 200;
   std::vector<float> z(kColumns);
   for (int step = 1; step <= kSteps; ++step) {
     const auto gradient = testing::gradient_like(kRows, kColumns, 4, static_cast<std::uint64_t>(step) + 50);
-    const auto s = project(matrix.pair(), gradient);
+    const auto s = project(matrix.projectors(), gradient);
     draw_signs(1, 2, step, z);
     double inside = 0, probe = 0;
     for (const float value : s) inside += static_cast<double>(value) * value;
@@ -176,7 +176,7 @@ TEST(Bias, FollowsTheErrorWithoutFormingTheGradient) {
       probe += sum * sum;
     }
     matrix.bias().add(inside, probe);
-    const double error = testing::error_of(matrix.pair(), Dense(kRows, kColumns, gradient));
+    const double error = testing::error_of(matrix.projectors(), Dense(kRows, kColumns, gradient));
     squares += error * error / kSteps;
   }
   EXPECT_EQ(200U, matrix.bias().samples);
@@ -194,18 +194,18 @@ TEST(Rotation, MomentsBeginAnewWithTheirOwnCountOfSteps) {
   };
   Matrix matrix({.rows = m, .columns = n, .rank = d, .nonzeros = 2}),
       other({.rows = m, .columns = n, .rank = d, .nonzeros = 2});
-  matrix.learn(before, true);
+  matrix.refit(before, true);
   for (std::int64_t step = 1; step <= 5; ++step) {
     EXPECT_EQ(matrix.begun(), 0);
-    if (step == 5) matrix.learn(after, true);  // for step 6
-    matrix.step(kernels::Weights::fp32, project(matrix.pair(), before), {.learning_rate = 1e-2, .step = step},
+    if (step == 5) matrix.refit(after, true);  // for step 6
+    matrix.step(kernels::Weights::fp32, project(matrix.projectors(), before), {.learning_rate = 1e-2, .step = step},
                 span(weight));
   }
   EXPECT_EQ(matrix.begun(), 5);
-  other.learn(after, true);
+  other.refit(after, true);
   const auto held = weight;
   for (std::int64_t step = 1; step <= 3; ++step) {
-    const auto s = project(matrix.pair(), after);
+    const auto s = project(matrix.projectors(), after);
     matrix.step(kernels::Weights::fp32, s, {.learning_rate = 1e-2, .step = 5 + step}, span(weight));
     other.step(kernels::Weights::fp32, s, {.learning_rate = 1e-2, .step = step}, span(fresh));
   }
@@ -213,7 +213,7 @@ TEST(Rotation, MomentsBeginAnewWithTheirOwnCountOfSteps) {
   EXPECT_EQ(matrix.moment(0), other.moment(0));
 }
 
-TEST(Rotation, EachMatrixLearnsOnceInEveryPeriodAndNotAllAtOnce) {
+TEST(Rotation, EachMatrixIsRefittedOnceInEveryPeriodAndNotAllAtOnce) {
   for (const std::uint64_t every : {1, 3, 20}) {
     for (std::uint64_t tensor = 0; tensor < 50; ++tensor) {
       std::uint64_t times = 0;

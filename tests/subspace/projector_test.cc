@@ -69,9 +69,9 @@ TEST(Projector, RandomOnesMissWhatTheorySays) {
     double squares = 0;
     constexpr std::uint64_t kDraws = 40;
     for (std::uint64_t draw = 0; draw < kDraws; ++draw) {
-      const Pair pair{Projector::random(Projector(it.m, it.d, it.r), 7, 0, draw, 0),
-                      Projector::random(Projector(it.n, it.d, it.r), 7, 0, draw, 1)};
-      const double error = testing::error_of(pair, dense);
+      const Projectors projectors{Projector::random(Projector(it.m, it.d, it.r), 7, 0, draw, 0),
+                                  Projector::random(Projector(it.n, it.d, it.r), 7, 0, draw, 1)};
+      const double error = testing::error_of(projectors, dense);
       squares += error * error / kDraws;
     }
     EXPECT_NEAR(expected_error(it.m, it.n, it.d, it.r), std::sqrt(squares), 0.06 * std::sqrt(squares))

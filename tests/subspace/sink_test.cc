@@ -35,7 +35,7 @@ class SinkTest : public ::testing::Test {
     return out;
   }
   void close() {
-    optim::FitRecord record;
+    optim::RefitRecord record;
     sink.close(it.tensor, {}, reinterpret_cast<std::byte*>(&record));
     sink.fetch();
     sink.tell();
@@ -58,11 +58,11 @@ TEST_F(SinkTest, IsReadyWhenAWholeGradientHasComeAndReducesFactorsFromThenOn) {
   EXPECT_FALSE(sink.wants_whole(it.tensor));
   EXPECT_NE(factor(0), std::vector<std::uint16_t>(it.space().rank));
   close();
-  EXPECT_EQ(sink.fits(it.tensor), 1U);
+  EXPECT_EQ(sink.refit_count(it.tensor), 1U);
 }
 
 TEST_F(SinkTest, ARefitHoldsFromTheNextStepOn) {
-  sink.restore(it.tensor, it.pair(1, {.fits = 1, .whole = 1, .samples = 4}).data());
+  sink.restore(it.tensor, it.projectors(1, {.refits = 1, .whole = 1, .samples = 4}).data());
   begin(3);
   EXPECT_TRUE(sink.wants_whole(it.tensor));
   const auto before = factor(1);
@@ -71,7 +71,7 @@ TEST_F(SinkTest, ARefitHoldsFromTheNextStepOn) {
   close();
   ASSERT_TRUE(sink.refits(it.tensor));
   sink.begin_refit(it.tensor);
-  for (unsigned part = 0; part < Fit::kParts; ++part) {
+  for (unsigned part = 0; part < Refit::kParts; ++part) {
     for (std::size_t tile = 0; tile < sink.refit_tiles(it.tensor, part); ++tile) sink.refit(part, tile);
   }
   std::vector<std::byte> fields(it.space().auxiliary_bytes());

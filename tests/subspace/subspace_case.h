@@ -31,8 +31,8 @@ struct SubspaceCase {
   [[nodiscard]] state::UpdateRule rule() const { return description.rule(); }
 
   /// As it lies in a state group, of random values.
-  [[nodiscard]] std::vector<std::byte> pair(std::uint64_t seed, const optim::FitRecord& record) const {
-    const auto fields = optim::pair_fields(space());
+  [[nodiscard]] std::vector<std::byte> projectors(std::uint64_t seed, const optim::RefitRecord& record) const {
+    const auto fields = optim::projector_fields(space());
     std::vector<std::byte> out(fields.bytes);
     std::memcpy(out.data(), &record, sizeof(record));
     for (unsigned side = 0; side < 2; ++side) {
@@ -56,20 +56,20 @@ struct SubspaceCase {
       }
     }
     std::memcpy(out.state.data() + state_fields(rule(), its_chunk()).auxiliary, ours.data(), ours.size());
-    std::memcpy(out.grad.data() + core_bytes(rule(), its_chunk()), given.data(), given.size());
+    std::memcpy(out.grad.data() + gradient_value_bytes(rule(), its_chunk()), given.data(), given.size());
     return out;
   }
 
   /// The pair that lies in the state.
   [[nodiscard]] std::vector<std::byte> adopted(const Groups& groups) const {
     const auto* at = groups.state.data() + state_fields(rule(), its_chunk()).auxiliary;
-    return {at, at + optim::pair_fields(space()).bytes};
+    return {at, at + optim::projector_fields(space()).bytes};
   }
   /// A moment of S.
   [[nodiscard]] std::vector<float> moment(Groups& groups, std::size_t which) const {
-    const auto core = locate_core(rule(), its_chunk(), groups.at(), 0, space().elements()).span;
-    std::vector<float> out(core.n);
-    std::memcpy(out.data(), core.moments[which], out.size() * sizeof(float));
+    const auto inside = locate_gradient(rule(), its_chunk(), groups.at(), 0, space().elements()).span;
+    std::vector<float> out(inside.n);
+    std::memcpy(out.data(), inside.moments[which], out.size() * sizeof(float));
     return out;
   }
 

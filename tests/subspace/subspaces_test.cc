@@ -22,9 +22,9 @@ class SubspacesTest : public ::testing::Test {
     const auto found = subspaces.side(it.tensor, side);
     return {found.values, found.values + found.nonzeros * found.stride()};
   }
-  void restore(double fits, double whole) {
-    const auto pair = it.pair(1, {.fits = fits, .whole = whole, .samples = 4});
-    subspaces.restore(it.tensor, pair.data());
+  void restore(double refits, double whole) {
+    const auto projectors = it.projectors(1, {.refits = refits, .whole = whole, .samples = 4});
+    subspaces.restore(it.tensor, projectors.data());
   }
 
   const test::SubspaceCase it;
@@ -32,40 +32,40 @@ class SubspacesTest : public ::testing::Test {
   std::vector<float> gradient;
 };
 
-TEST_F(SubspacesTest, TheFirstProjectorsAreFittedInTheirStepAndForgottenWhenItIsSkipped) {
+TEST_F(SubspacesTest, TheFirstProjectorsAreMadeInTheirStepAndForgottenWhenItIsSkipped) {
   for (const bool applied : {false, true}) {
     subspaces.begin(0, 1);
     subspaces.open(it.tensor);
-    EXPECT_TRUE(subspaces.learns(it.tensor));
+    EXPECT_TRUE(subspaces.refits_in_pass(it.tensor));
     EXPECT_TRUE(subspaces.leave(it.tensor).empty()) << "S is made with them at once";
     const auto version = subspaces.version(it.tensor);
-    subspaces.learn(it.tensor, gradient, {});
+    subspaces.refit(it.tensor, gradient, {});
     EXPECT_NE(subspaces.version(it.tensor), version);
-    EXPECT_FALSE(subspaces.learns(it.tensor));
+    EXPECT_FALSE(subspaces.refits_in_pass(it.tensor));
     EXPECT_GT(std::ranges::count_if(values(0), [](float value) { return value != 0; }), 0);
     subspaces.end(applied);
-    EXPECT_EQ(subspaces.fitted(it.tensor), applied);
-    EXPECT_EQ(subspaces.fits(it.tensor), applied ? 1U : 0U);
+    EXPECT_EQ(subspaces.has_projectors(it.tensor), applied);
+    EXPECT_EQ(subspaces.refits(it.tensor), applied ? 1U : 0U);
   }
 }
 
 TEST_F(SubspacesTest, WhatIsNotFiniteTeachesNothing) {
   gradient[7] = std::numeric_limits<float>::infinity();
   subspaces.begin(0, 1);
-  subspaces.learn(it.tensor, gradient, {});
-  EXPECT_FALSE(subspaces.fitted(it.tensor));
+  subspaces.refit(it.tensor, gradient, {});
+  EXPECT_FALSE(subspaces.has_projectors(it.tensor));
 }
 
-TEST_F(SubspacesTest, LaterOnesAreFittedWhereTheOldOnesMissTooMuchAndAnUpdateIsCheckedAfter) {
+TEST_F(SubspacesTest, LaterOnesAreMadeWhereTheOldOnesMissTooMuchAndAnUpdateIsCheckedAfter) {
   restore(1, 1);  // nothing of it was captured
   EXPECT_GT(subspaces.error(it.tensor), it.description.refits.threshold);
   for (std::int64_t updates = 1; updates < 10; ++updates) {
     subspaces.begin(updates, 1);
-    EXPECT_EQ(subspaces.learns(it.tensor), updates % 3 == 0) << updates;
+    EXPECT_EQ(subspaces.refits_in_pass(it.tensor), updates % 3 == 0) << updates;
   }
   restore(1, 0);
   subspaces.begin(3, 1);
-  EXPECT_FALSE(subspaces.learns(it.tensor)) << "nothing is known to be missed";
+  EXPECT_FALSE(subspaces.refits_in_pass(it.tensor)) << "nothing is known to be missed";
 }
 
 TEST_F(SubspacesTest, LaterOnesHoldFromTheNextStepOn) {
@@ -75,21 +75,23 @@ TEST_F(SubspacesTest, LaterOnesHoldFromTheNextStepOn) {
   subspaces.open(it.tensor);
   std::ranges::copy(gradient, subspaces.leave(it.tensor).begin());
   subspaces.end(true);
-  EXPECT_TRUE(subspaces.learned(it.tensor));
+  EXPECT_TRUE(subspaces.refitted(it.tensor));
   subspaces.begin_refit(it.tensor);
-  for (unsigned part = 0; part < subspace::Fit::kParts; ++part) {
-    for (std::size_t tile = 0; tile < subspaces.refit_tiles(it.tensor, part); ++tile) subspaces.fit(part, tile);
+  for (unsigned part = 0; part < subspace::Refit::kParts; ++part) {
+    for (std::size_t tile = 0; tile < subspaces.refit_tiles(it.tensor, part); ++tile) subspaces.refit(part, tile);
   }
-  std::vector<std::byte> pair(optim::pair_fields(it.space()).bytes);
-  subspaces.end_refit(it.tensor, pair.data());
+  std::vector<std::byte> projectors(optim::projector_fields(it.space()).bytes);
+  subspaces.end_refit(it.tensor, projectors.data());
   EXPECT_EQ(values(0), old);
   subspaces.begin(4, 1);
   subspaces.open(it.tensor);
   const auto now = values(0);
   EXPECT_NE(now, old);
-  EXPECT_EQ(std::memcmp(now.data(), pair.data() + optim::pair_fields(it.space()).p, now.size() * sizeof(float)), 0);
-  EXPECT_EQ(subspaces.fits(it.tensor), 2U);
-  EXPECT_EQ(subspaces.change(it.tensor).before.fits, 1);
+  EXPECT_EQ(
+      std::memcmp(now.data(), projectors.data() + optim::projector_fields(it.space()).p, now.size() * sizeof(float)),
+      0);
+  EXPECT_EQ(subspaces.refits(it.tensor), 2U);
+  EXPECT_EQ(subspaces.change(it.tensor).before.refits, 1);
 }
 
 TEST_F(SubspacesTest, ThereIsRoomForSoManyGradientsAndNoMore) {

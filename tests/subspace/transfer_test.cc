@@ -11,9 +11,9 @@ namespace {
 
 using testing::Dense;
 
-Pair fitted(std::size_t m, std::size_t n, std::size_t d, std::size_t r, std::uint64_t seed) {
-  Pair out{Projector(m, d, r), Projector(n, d, r)};
-  fit(out, testing::gradient_like(m, n, 4, seed));
+Projectors projectors_of(std::size_t m, std::size_t n, std::size_t d, std::size_t r, std::uint64_t seed) {
+  Projectors out{Projector(m, d, r), Projector(n, d, r)};
+  refit(out, testing::gradient_like(m, n, 4, seed));
   return out;
 }
 
@@ -24,7 +24,7 @@ Dense squared(Dense a) {
 
 TEST(Transfer, IsThePapersFormula) {
   for (const std::size_t r : {1, 3, 4, 12}) {
-    const auto before = fitted(30, 25, 12, r, 1), after = fitted(30, 25, 12, r, 2);
+    const auto before = projectors_of(30, 25, 12, r, 1), after = projectors_of(30, 25, 12, r, 2);
     const auto a = Dense(after.p).turned() * Dense(before.p), b = Dense(after.q).turned() * Dense(before.q);
     auto first = testing::white(144, 3), second = testing::white(144, 4);
     for (auto& value : second) value *= value;
@@ -41,7 +41,7 @@ TEST(Transfer, IsThePapersFormula) {
 
 TEST(Transfer, SecondMomentsAreNeverNegativeNorOfNothing) {
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
-    const auto before = fitted(32, 48, 16, 4, seed), after = fitted(32, 48, 16, 4, seed + 100);
+    const auto before = projectors_of(32, 48, 16, 4, seed), after = projectors_of(32, 48, 16, 4, seed + 100);
     auto second = testing::white(256, seed);
     for (auto& value : second) value = value * value * 1e-12F;
     double mean = 0;
@@ -60,13 +60,13 @@ TEST(Transfer, SecondMomentsAreNeverNegativeNorOfNothing) {
 }
 
 TEST(Transfer, TheSameProjectorsChangeNothing) {
-  const auto pair = fitted(32, 48, 16, 4, 5);
+  const auto projectors = projectors_of(32, 48, 16, 4, 5);
   const auto first = testing::white(256, 1);
   auto second = first;
   for (auto& value : second) value *= value;
   auto moved = first, squares = second;
-  carry_first(pair, pair, moved);
-  carry_second(pair, pair, squares);
+  carry_first(projectors, projectors, moved);
+  carry_second(projectors, projectors, squares);
   for (std::size_t i = 0; i < 256; ++i) {
     EXPECT_NEAR(first[i], moved[i], 1e-5);
     EXPECT_NEAR(second[i], squares[i], 1e-4);

@@ -28,8 +28,8 @@ class SubspaceUpdateTest : public ::testing::Test {
     const auto& span = it.layout.spans(it.chunk).front();
     const auto at = locate(it.rule(), it.its_chunk(), span, groups.at(), 0, span.elements).span;
     std::vector<float> out(at.n);
-    kernels::join(reinterpret_cast<std::uint16_t*>(at.weight), reinterpret_cast<std::uint16_t*>(at.rest), out.data(),
-                  at.n);
+    kernels::join(reinterpret_cast<std::uint16_t*>(at.weight), reinterpret_cast<std::uint16_t*>(at.remainder),
+                  out.data(), at.n);
     return out;
   }
   /// AdamW of a weight that was 0, element by element of S.
@@ -64,7 +64,7 @@ class SubspaceUpdateTest : public ::testing::Test {
 };
 
 TEST_F(SubspaceUpdateTest, StepsInsideAreLargerAndDecayOutside) {
-  const auto own = step_inside(kStep, it.space(), {.fits = 2, .begun = 4});
+  const auto own = step_inside(kStep, it.space(), {.refits = 2, .begun = 4});
   EXPECT_DOUBLE_EQ(own.learning_rate, 0.01 * std::sqrt(96.0 * 64.0) / 32);
   EXPECT_EQ(own.weight_decay, 0);
   EXPECT_EQ(own.step, 3);
@@ -73,12 +73,12 @@ TEST_F(SubspaceUpdateTest, StepsInsideAreLargerAndDecayOutside) {
 }
 
 TEST_F(SubspaceUpdateTest, IsThatOfATextbookThroughTheProjectors) {
-  const optim::FitRecord record{.fits = 1};
-  const auto pair = it.pair(1, record);
-  auto groups = it.groups(pair, pair);
+  const optim::RefitRecord record{.refits = 1};
+  const auto projectors = it.projectors(1, record);
+  auto groups = it.groups(projectors, projectors);
   const auto before = masters(groups);
   const auto change = delta(groups, step_inside(kStep, it.space(), record));
-  const auto expansion = expansion_of(it.space(), pair.data(), nullptr);
+  const auto expansion = expansion_of(it.space(), projectors.data(), nullptr);
   run(groups);
   const auto after = masters(groups);
   const auto& space = it.space();
@@ -97,8 +97,8 @@ TEST_F(SubspaceUpdateTest, IsThatOfATextbookThroughTheProjectors) {
 }
 
 TEST_F(SubspaceUpdateTest, TheFirstProjectorsBecomeThoseOfTheStateBeforeIt) {
-  const auto given = it.pair(2, {.fits = 1});
-  auto first = it.groups(it.pair(1, {}), given), later = it.groups(given, given);
+  const auto given = it.projectors(2, {.refits = 1});
+  auto first = it.groups(it.projectors(1, {}), given), later = it.groups(given, given);
   run(first);
   run(later);
   EXPECT_EQ(masters(first), masters(later));
@@ -107,13 +107,13 @@ TEST_F(SubspaceUpdateTest, TheFirstProjectorsBecomeThoseOfTheStateBeforeIt) {
 
 TEST_F(SubspaceUpdateTest, MomentsAreCarriedToOtherProjectorsOrBegunAnew) {
   SubspaceUpdate update(it.layout, it.rule());
-  const auto ours = it.pair(1, {.fits = 1}), other = it.pair(2, {.fits = 2}),
-             anew = it.pair(2, {.fits = 2, .begun = 9});
-  auto same = it.groups(ours, it.pair(2, {.fits = 1, .samples = 3}));
+  const auto ours = it.projectors(1, {.refits = 1}), other = it.projectors(2, {.refits = 2}),
+             anew = it.projectors(2, {.refits = 2, .begun = 9});
+  auto same = it.groups(ours, it.projectors(2, {.refits = 1, .samples = 3}));
   const auto before = it.moment(same, 0);
   update.finish(it.its_chunk(), same.at());
   EXPECT_EQ(it.moment(same, 0), before);
-  EXPECT_EQ(it.adopted(same), it.pair(1, {.fits = 1, .samples = 3})) << "the record alone is new";
+  EXPECT_EQ(it.adopted(same), it.projectors(1, {.refits = 1, .samples = 3})) << "the record alone is new";
 
   auto carried = it.groups(ours, other);
   update.finish(it.its_chunk(), carried.at());

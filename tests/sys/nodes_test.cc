@@ -11,12 +11,12 @@
 #include "spillway/sys/process.h"
 #include "tests/needs.h"
 #include "tests/sys/failing.h"
-#include "tests/sys/pretended_nodes.h"
+#include "tests/sys/fake_nodes.h"
 
 namespace spillway::sys {
 namespace {
 
-using testing::PretendedNodes;
+using testing::FakeNodes;
 
 TEST(NodeListTest, ReadsAndWritesTheKernelsSets) {
   EXPECT_EQ(parse_list("0-2,5\n"), (std::vector{0, 1, 2, 5}));
@@ -27,7 +27,7 @@ TEST(NodeListTest, ReadsAndWritesTheKernelsSets) {
   EXPECT_EQ(format_list({}), "");
 }
 
-TEST(NodesTest, OfThisMachineHaveProcessorsAndMemory) {
+TEST(NodesTest, OfThisMachineHaveCpusAndMemory) {
   const auto found = nodes();
   EXPECT_TRUE(std::ranges::any_of(found, [](const Node& node) { return !node.cpus.empty(); }));
   EXPECT_TRUE(std::ranges::any_of(found, [](const Node& node) { return node.has_memory() && node.allowed; }));
@@ -61,7 +61,7 @@ TEST(NodesTest, OfTheVirtualMachineAreAsItWasMade) {
 }
 
 TEST(NodesTest, AnOnlyNodeHasTheMachinesMemory) {
-  PretendedNodes machine;
+  FakeNodes machine;
   machine.add({.id = 0, .cpus = "0-1", .total = 7 * GiB, .free = 3 * GiB});
   machine.machine_memory(24 * GiB, 19 * GiB, 20 * GiB);
   const auto found = machine.nodes();
@@ -72,7 +72,7 @@ TEST(NodesTest, AnOnlyNodeHasTheMachinesMemory) {
 }
 
 TEST(NodesTest, WithoutNumaThereIsOne) {
-  PretendedNodes machine;
+  FakeNodes machine;
   machine.machine_memory(24 * GiB, 19 * GiB, 20 * GiB);
   machine.write("sys/devices/system/cpu/online", "0-3\n");
   const auto found = machine.nodes();
@@ -83,7 +83,7 @@ TEST(NodesTest, WithoutNumaThereIsOne) {
 }
 
 TEST(NodesTest, WithoutProcIsRefused) {
-  const PretendedNodes machine;
+  const FakeNodes machine;
   EXPECT_ERROR((void)machine.nodes(), ErrorCode::unsupported, "MemTotal");
 }
 
@@ -96,7 +96,7 @@ class Sockets : public ::testing::Test {
     machine_.add({.id = 2, .cpus = "", .total = 256 * GiB, .free = 256 * GiB, .distance = "30 14 10"});
     machine_.machine_memory(384 * GiB, 326 * GiB, 330 * GiB);
   }
-  PretendedNodes machine_;
+  FakeNodes machine_;
 };
 
 TEST_F(Sockets, AreReadAsTheyAre) {
@@ -112,7 +112,7 @@ TEST_F(Sockets, AreReadAsTheyAre) {
   EXPECT_FALSE(found[2].tier);
 }
 
-TEST_F(Sockets, ProcessorsNearACardAreThoseAtTheLeastDistance) {
+TEST_F(Sockets, CpusNearACardAreThoseAtTheLeastDistance) {
   EXPECT_EQ(nearest_cpus(machine_.nodes(), 0), (std::vector<unsigned>{0, 1, 2, 3}));
   EXPECT_EQ(nearest_cpus(machine_.nodes(), 2), (std::vector<unsigned>{4, 5, 6, 7}));
 }
@@ -169,7 +169,7 @@ TEST_F(Sockets, ANodeThatIsNotThereIsRefusedWithThoseThatAre) {
 TEST_F(Sockets, ANodeWithoutMemoryIsRefused) {
   machine_.add({.id = 3, .cpus = "8-9", .total = 0, .free = 0});
   EXPECT_ERROR((void)find_node(machine_.nodes(), 3), ErrorCode::bad_input,
-               "node 3 has processors but no memory; memory can be had on node 0-2");
+               "node 3 has CPUs but no memory; memory can be had on node 0-2");
 }
 
 }  // namespace

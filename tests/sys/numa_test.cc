@@ -16,7 +16,7 @@
 #include "spillway/sys/nodes.h"
 #include "tests/needs.h"
 #include "tests/sys/child.h"
-#include "tests/sys/pretended_nodes.h"
+#include "tests/sys/fake_nodes.h"
 
 namespace spillway::sys {
 namespace {
@@ -144,7 +144,7 @@ TEST(NumaRefusalTest, IsSaid) {
 }
 
 TEST(WeightedInterleaveTest, ReadsTheKernelsWeights) {
-  testing::PretendedNodes machine;
+  testing::FakeNodes machine;
   EXPECT_TRUE(weighted_interleave(machine.root()).empty());
   machine.write("sys/kernel/mm/mempolicy/weighted_interleave/node0", "4\n");
   machine.write("sys/kernel/mm/mempolicy/weighted_interleave/node2", "1\n");
@@ -152,7 +152,7 @@ TEST(WeightedInterleaveTest, ReadsTheKernelsWeights) {
   EXPECT_EQ(weighted_interleave(machine.root()), (std::vector<unsigned>{4, 0, 1}));
 }
 
-TEST(AffinityTest, KeepsAThreadOnAProcessor) {
+TEST(AffinityTest, KeepsAThreadOnACpu) {
   const auto mine = thread_affinity();
   ASSERT_FALSE(mine.empty());
   std::thread([&] {

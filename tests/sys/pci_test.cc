@@ -2,13 +2,13 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/sys/pretended_nodes.h"
+#include "tests/sys/fake_nodes.h"
 
 namespace spillway::sys {
 namespace {
 
 TEST(Pci, ADeviceIsNearestToTheNodeThatTheKernelNames) {
-  testing::PretendedNodes machine;
+  testing::FakeNodes machine;
   machine.write("sys/bus/pci/devices/0000:65:00.0/numa_node", "1\n");
   machine.write("sys/bus/pci/devices/0000:66:00.0/numa_node", "-1\n");
   machine.write("sys/bus/pci/devices/0000:67:00.0/numa_node", "what\n");
@@ -20,7 +20,7 @@ TEST(Pci, ADeviceIsNearestToTheNodeThatTheKernelNames) {
 
 /// sysfs as a machine with two sockets has it: by number a link into the tree of devices.
 TEST(Pci, ADriveIsNearestToTheNodeOfWhatItIsAttachedTo) {
-  testing::PretendedNodes machine;
+  testing::FakeNodes machine;
   const std::string bus = "sys/devices/pci0000:60/0000:60:03.0/0000:65:00.0/";
   machine.write(bus + "numa_node", "1\n");
   machine.write("sys/devices/pci0000:60/0000:60:03.0/numa_node", "7\n");  // the bridge: it is asked no more

@@ -19,7 +19,7 @@ from pathlib import Path
 import machine
 from machine_errors import CannotStart
 
-TIMEOUT = {"engine": 300, "python": 600, "training": 2400, "remote": 2400}  # seconds; on an idle processor a tenth
+TIMEOUT = {"engine": 300, "python": 600, "training": 2400, "remote": 2400}  # seconds; on an idle CPU a tenth
 ABOUT_NODES = "not ordinary and not no_sense and not module and not safetensors"  # the others ask no node anything
 MAY_SKIP = "filling an emulated card takes minutes"
 GTEST = "--gtest_color=no --gtest_print_time=1"

@@ -2,7 +2,7 @@
 
     python tests/virtual/machine.py [--machine numa|cxl|nfs] [--timeout SECONDS] -- COMMAND [ARGUMENT ...]
 
-numa: node 0 with two processors (768 MiB), nodes 1 and 2 with memory alone (384 MiB each), at distances 20 and 31, with
+numa: node 0 with two CPUs (768 MiB), nodes 1 and 2 with memory alone (384 MiB each), at distances 20 and 31, with
       a table of memory attributes (HMAT) of 200, 50 and 25 GB/s.
 cxl:  node 0 and two emulated CXL cards of 512 MiB, brought up through the kernel's own CXL drivers as nodes 1 and 2.
       Each access to them is emulated: 6 MB/s. Small tensors only.

@@ -86,7 +86,7 @@ class Questions:
             threading.Thread(target=self._ask, args=(name, place), name="question", daemon=True).start()
 
     def silence(self) -> str:
-        """As _engine.Engine.silence()."""
+        """The answer of _engine.Engine.silence()."""
         asked, now = dict(self._asked), time.monotonic()
         return json.dumps(
             {

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Mean:
-    """Of floats: `value()` is math.fsum(all of them) / count exactly, however many they are.
+    """The mean of floats: `value()` is math.fsum(all of them) / count exactly, however many they are.
 
     Shewchuk's expansion: the partial sums do not overlap, so there are a few dozen at most, and their sum is exact.
     """
@@ -34,7 +34,7 @@ class Mean:
         self.partials[kept:] = [value]
 
     def value(self) -> float:
-        """Of one number at least."""
+        """The mean; at least one number must have been added."""
         return self.beyond if self.beyond != 0 else math.fsum(self.partials) / self.count
 
     def clear(self) -> None:

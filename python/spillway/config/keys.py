@@ -96,7 +96,7 @@ SCHEDULES = (
 
 
 def optimizer_keys() -> list[Key]:
-    """Of hyperparameters that have keys of their own; several optimizers may share one."""
+    """The keys of hyperparameters that have keys of their own; several optimizers may share one."""
     sharing: dict[str, list[Hyperparameter]] = {}
     for optimizer in OPTIMIZERS.values():
         for each in optimizer.hyperparameters:
@@ -515,14 +515,14 @@ GROUPS: dict[str, list[Key]] = {
             POSITIVE,
             None,
             "of that error, relative to the gradient (0: nothing, 1: all is missed): beyond it the matrix's projectors "
-            "are learned again and its moments carried over (with `lsp_residual: rotating` they begin anew)",
+            "are refitted and its moments carried over (with `lsp_residual: rotating` they begin anew)",
             "0.9",
         ),
         Key(
             "lsp_residual",
             choice("none", "rotating"),
             None,
-            "what becomes of what the projectors miss: with `rotating` each matrix learns new ones every "
+            "what becomes of what the projectors miss: with `rotating` each matrix gets new ones every "
             "`lsp_rotate_every` updates whatever they miss, so that in time every direction is trained; with `none` "
             "the others are left untrained until `lsp_threshold` says so",
             "rotating",
@@ -531,8 +531,7 @@ GROUPS: dict[str, list[Key]] = {
             "lsp_rotate_every",
             whole(1),
             None,
-            "with `lsp_residual: rotating`: updates from one time that a matrix learns projectors to the next, the "
-            "matrices in turn",
+            "with `lsp_residual: rotating`: updates between two refits of a matrix's projectors, the matrices in turn",
             "20",
         ),
     ],

@@ -38,7 +38,7 @@ def check(config: Config) -> None:
 
 
 def check_reduced(config: Config) -> None:
-    """The same of the keys of a method that reduces gradients, and of what else it asks for."""
+    """Checks the keys of a method that reduces gradients, and what else it asks for."""
     if config.method != "lsp":
         return
     optimizer = OPTIMIZERS[config.optim]

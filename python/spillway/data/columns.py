@@ -108,7 +108,8 @@ PREFERENCE = Columns("preference", ("prompt", "chosen", "rejected"))
 
 
 def preferred(record: Record) -> Preferred:
-    """As TRL's datasets have it; without a prompt, that is what chosen and rejected begin with alike."""
+    """The pair as TRL's datasets have it; where a record has no prompt, it is the beginning that chosen and rejected
+    share."""
     for name in ("chosen", "rejected"):
         column(record, name)
     given = record.row

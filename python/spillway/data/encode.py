@@ -78,7 +78,8 @@ class Encoder:
         return Encoded(whole, [False] * masked + [True] * (len(whole) - masked))
 
     def encode_preferences(self, rows: list[Preferred]) -> list[EncodedPair]:
-        """As TRL does: the completions begin where the prompt alone and the prompt with one of them differ first."""
+        """Encodes pairs as TRL does: the completions begin where the prompt alone and the prompt with one of them first
+        differ."""
         conversations = isinstance(rows[0].prompt, list)
         wholes = self.encoded_messages(rows) if conversations else self.encoded_strings(rows)
         return [self.pair(row, *ids) for row, ids in zip(rows, wholes, strict=True)]

@@ -229,7 +229,8 @@ def saving(output_dir: Path, release: checkpoints.Release, finish: Callable[[Pat
 
 
 def keep_newest(output_dir: Path, limit: int | None, best: str | None, release: checkpoints.Release) -> list[Path]:
-    """As transformers does, which keeps the best one, too. Returns the checkpoints that are gone."""
+    """Removes old checkpoints as transformers does, which keeps the best one, too. Returns the checkpoints that are
+    gone."""
     if not limit or limit < 0:
         return []
     found = [path for _, path in directory.checkpoints(output_dir)]

@@ -434,8 +434,8 @@ def schedule_of(config: Config) -> rates.Rate:
 
 
 def planned_for(batches: list[MicroBatch], most: int, shape: WorkShape, config: Config, referred: bool) -> list[Batch]:
-    """As the engine's session takes them. InputError where there are more than `most`, or one is larger than `shape`.
-    `referred`: pairs have what the reference makes of them."""
+    """The micro-batches as the engine's session takes them. InputError where there are more than `most`, or one is
+    larger than `shape`. `referred`: pairs have what the reference makes of them."""
     from spillway.data.batches import batch_of, pairs_of
 
     if not 1 <= len(batches) <= most:
@@ -457,7 +457,7 @@ def planned_for(batches: list[MicroBatch], most: int, shape: WorkShape, config: 
 
 
 def as_columns(rows: list[float]) -> dict[str, Any]:
-    """Of a micro-batch of pairs, as TRL names them."""
+    """What was told of a micro-batch of pairs, in columns that are named as TRL names them."""
     import torch
 
     from spillway.data.batches import REFERENCE

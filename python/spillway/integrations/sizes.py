@@ -38,7 +38,7 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Longest:
-    """Of one dataset: the largest micro-batch its collator makes."""
+    """The largest micro-batch that the collator of one dataset makes."""
 
     rows: int
     length: int

@@ -60,7 +60,7 @@ def behind(kind: type, method: str) -> Any:
 
 
 class TrlLog:
-    """Of training and of evaluation, since the last row of each."""
+    """What is logged of training and of evaluation, each since its last row."""
 
     def __init__(self) -> None:
         self._means: dict[str, dict[str, Mean]] = {"train": {}, "eval": {}}
@@ -78,7 +78,7 @@ class TrlLog:
         means.clear()
 
     def moving(self, trainer: Any) -> dict[str, Any]:
-        """Of training, as JSON: what a durable step keeps."""
+        """The part of training as JSON, which a durable step keeps."""
         means = {name: asdict(mean) for name, mean in self._means["train"].items()}
         return {**means, TOKENS: int(trainer._total_train_tokens)}
 

@@ -1,4 +1,4 @@
-"""What PyTorch reaches on the processors by class of operation, for the `compute` of a profile: the three products of a
+"""What PyTorch reaches on the CPUs by class of operation, for the `compute` of a profile: the three products of a
 linear layer by type and size, causal attention, and operations on each element. The time of any layer follows from
 these and its shapes (the engine's plan/derived.h)."""
 
@@ -128,8 +128,8 @@ def elementwise(dtype: str, device: str = "cpu") -> float:
     gradients = [torch.ones_like(hidden), torch.ones_like(gate)]
 
     def call() -> None:
-        wide = hidden.float()
-        normed = scale * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)).to(hidden.dtype)
+        in_fp32 = hidden.float()
+        normed = scale * (in_fp32 * torch.rsqrt(in_fp32.pow(2).mean(-1, keepdim=True) + 1e-6)).to(hidden.dtype)
         gated = torch.nn.functional.silu(gate) * up
         found = torch.autograd.grad([normed, gated], [hidden, scale, gate, up], gradients)
         if found[0].device.type == "cuda":

@@ -68,7 +68,7 @@ def listed() -> str:
 
 
 def number(name: str) -> int:
-    """Of the GPU: of several processes on one machine each has the one of its rank."""
+    """The number of the GPU. Where several processes run on one machine, each has the one of its rank."""
     return int(name.partition(":")[2] or os.environ.get("LOCAL_RANK", "0"))
 
 
@@ -118,7 +118,7 @@ def measured(place: Place) -> dict[str, Any]:
 
 
 def described(profile: Mapping[str, Any], index: int = 0) -> dict[str, Any]:
-    """The same of a profile's GPU number `index`: of the one with that name, as a probe writes it, else of the one at
+    """Describes a profile's GPU number `index`: the one with that name, as a probe writes it, else the one at
     that place. {}: there is none, or its link is not known."""
     gpus = profile.get("gpus", [])
     gpu = next((gpu for gpu in gpus if gpu.get("name") == str(index)), None)

@@ -25,7 +25,7 @@ def node_settings(
 
     with translated():
         places = [path.get("directory") or path["device"] for path in storage]
-        near, far = _engine.near_gpu(gpu, places) if gpu is not None else (None, {})
+        near, remote = _engine.near_gpu(gpu, places) if gpu is not None else (None, {})
         choice = json.loads(_engine.choose_nodes([(share.node, share.capacity) for share in asked], held, near))
         ids = [node["id"] for node in choice["nodes"]]
         if profile is not None:
@@ -36,10 +36,10 @@ def node_settings(
             rates = [{} for _ in ids]
     found = [node | rate for node, rate in zip(choice["nodes"], rates, strict=True)]
     paths = [
-        dict(path) | {"far": place in far} | ({"node": far[place][0]} if place in far else {})
+        dict(path) | {"far": place in remote} | ({"node": remote[place][0]} if place in remote else {})
         for path, place in zip(storage, places, strict=True)
     ]
-    news = [words for _, words in far.values()]
+    news = [words for _, words in remote.values()]
     news += [f"NUMA nodes are not told apart: {choice['notice']}"] if choice["notice"] else []
     memory = min(dram_budget, choice["dram"] or dram_budget)
     by_gpu = {} if near is None else {"near": near}
@@ -66,7 +66,7 @@ def where(plan: Mapping[str, Any], engine: Any) -> dict[str, Any]:
 
 
 def names(plan: Mapping[str, Any]) -> list[str]:
-    """Of the tiers of host memory."""
+    """The names of the tiers of host memory."""
     found = [tier["name"] for tier in plan["tiers"]]
     return [name for name in found if name != "device" and not name.startswith("path:")]
 

@@ -1,4 +1,4 @@
-"""How fast PyTorch's operations that are bound by memory are on the processors, one by one and by size, for the
+"""How fast PyTorch's operations that are bound by memory are on the CPUs, one by one and by size, for the
 `compute` of a profile. They are named as ATen's, those of one speed by one of them (`spillway.model.recorder`)."""
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def loss_calls(kernels: Any, logits: Tensor) -> Iterator[Call]:
 
 
 def call_seconds(dtype: str) -> float:
-    """Of an operation on next to nothing, as a module of a layer calls it."""
+    """The seconds of an operation on next to nothing, as a module of a layer calls it."""
     import torch
 
     x, module = torch.ones(1, 8, dtype=getattr(torch, dtype)).requires_grad_(), torch.nn.SiLU()

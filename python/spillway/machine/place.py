@@ -40,7 +40,7 @@ class Place:
             yield
 
     def seed(self, number: int) -> None:
-        """Of every random number that a pass draws."""
+        """Seeds every random number that a pass draws."""
         torch.default_generator.manual_seed(number)
         if self.on_gpu:
             torch.cuda.default_generators[self.device.index].manual_seed(number)

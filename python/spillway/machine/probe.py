@@ -59,22 +59,22 @@ def layer_rates() -> list[dict[str, float]]:
     """Operations per second of the largest product of each layer, in bf16 and fp32 on the CPUs. Where bf16 is
     done without instructions for it, the largest layers take too long and are left out."""
     rates: list[dict[str, float]] = []
-    for hidden, wide in LAYERS:
-        if rates and products.operations(hidden, wide, TOKENS) / rates[-1]["flops_per_second"] > PATIENCE:
+    for hidden, inner in LAYERS:
+        if rates and products.operations(hidden, inner, TOKENS) / rates[-1]["flops_per_second"] > PATIENCE:
             break
-        shape = {"hidden": hidden, "intermediate": wide, "tokens": TOKENS}
-        found = {"flops_per_second": product_rate(hidden, wide), FP32: product_rate(hidden, wide, dtype="float32")}
+        shape = {"hidden": hidden, "intermediate": inner, "tokens": TOKENS}
+        found = {"flops_per_second": product_rate(hidden, inner), FP32: product_rate(hidden, inner, dtype="float32")}
         rates.append(shape | found)
     return rates
 
 
 def gpu_rate(number: str) -> float:
-    """The same of a GPU, its largest; 0 where PyTorch has no use of it, and so nothing that a plan could ask."""
+    """The largest rate of a GPU; 0 where PyTorch cannot use it, so that a plan cannot either."""
     import torch
 
     if not torch.cuda.is_available() or int(number) >= torch.cuda.device_count():
         return 0.0
-    return max(product_rate(hidden, wide, f"cuda:{number}", GPU_TOKENS) for hidden, wide in LAYERS)
+    return max(product_rate(hidden, inner, f"cuda:{number}", GPU_TOKENS) for hidden, inner in LAYERS)
 
 
 def gpu_rates(number: str) -> dict[str, float]:
@@ -85,18 +85,18 @@ def gpu_rates(number: str) -> dict[str, float]:
     return {"flops_per_second": products, "elementwise_bytes_per_second": elements}
 
 
-def product_rate(hidden: int, wide: int, device: str = "cpu", tokens: int = TOKENS, dtype: str = "bfloat16") -> float:
+def product_rate(hidden: int, inner: int, device: str = "cpu", tokens: int = TOKENS, dtype: str = "bfloat16") -> float:
     import torch
 
     given = torch.randn(tokens, hidden, dtype=getattr(torch, dtype), device=device)
-    weight = torch.randn(wide, hidden, dtype=getattr(torch, dtype), device=device)
+    weight = torch.randn(inner, hidden, dtype=getattr(torch, dtype), device=device)
     with torch.no_grad():
         settle(torch.nn.functional.linear(given, weight))
         calls, began = 0, time.perf_counter()
         while (passed := time.perf_counter() - began) < SECONDS or not calls:
             settle(torch.nn.functional.linear(given, weight))
             calls += 1
-    return products.operations(hidden, wide, tokens) * calls / passed
+    return products.operations(hidden, inner, tokens) * calls / passed
 
 
 def settle(made: Any) -> None:

@@ -109,7 +109,7 @@ class OutOfBounds(Exception):
 
 @contextmanager
 def bounded(most: int | None) -> Iterator[None]:
-    """As long as it is open this process may hold `most` bytes in memory, about: the kernel refuses to map more, and
+    """While it is open, this process may hold about `most` bytes in memory: the kernel refuses to map more, and
     what asked for it ends with OutOfBounds instead of the process by the kernel. Libraries do not check their small
     allocations: where one crashes over what it was refused, the process ends with the exit code of DoesNotFit. None: no
     bound.

@@ -40,7 +40,7 @@ AUTO = {  # by what is faster for weights of bf16
 
 @dataclass(frozen=True)
 class Products:
-    """Floating point operations per second of a linear layer's three products, on one processor."""
+    """Floating point operations per second of a linear layer's three products, on one CPU."""
 
     narrow: float  # of the type that weights are kept in
     fp32: float
@@ -50,7 +50,7 @@ class Products:
         return "fp32" if self.fp32 > WORTH * self.narrow else kept
 
     def words(self, kept: str) -> str:
-        rates = f"a processor does {pace(self.narrow / 1e9)} GFLOP/s in {kept} and {pace(self.fp32 / 1e9)} in fp32"
+        rates = f"a CPU does {pace(self.narrow / 1e9)} GFLOP/s in {kept} and {pace(self.fp32 / 1e9)} in fp32"
         if kept != "bf16":
             return rates
         return f"{rates}, {f'with {self.instructions}' if self.instructions else 'without instructions for bf16'}"
@@ -130,29 +130,29 @@ def both(kept: str, shape: tuple[int, int, int]) -> Products:
 def rate(dtype: object, shape: tuple[int, int, int]) -> float:
     import torch
 
-    tokens, hidden, wide = shape
+    tokens, hidden, inner = shape
     draw = torch.Generator().manual_seed(0)
 
     def made(rows: int, columns: int) -> Tensor:
         return torch.randn(rows, columns, generator=draw).to(dtype)  # type: ignore[call-overload, no-any-return]
 
-    x, weight, gradient = made(tokens, hidden), made(wide, hidden), made(tokens, wide)
+    x, weight, gradient = made(tokens, hidden), made(inner, hidden), made(tokens, inner)
     products: tuple[Callable[[], Tensor], ...] = (
         lambda: torch.nn.functional.linear(x, weight),
         lambda: gradient @ weight,
         lambda: gradient.t() @ x,
     )
     with torch.no_grad():
-        return len(products) * operations(hidden, wide, tokens) / sum(map(seconds, products))
+        return len(products) * operations(hidden, inner, tokens) / sum(map(seconds, products))
 
 
-def operations(hidden: int, wide: int, tokens: int) -> float:
-    """Of one product."""
-    return 2.0 * tokens * hidden * wide
+def operations(hidden: int, inner: int, tokens: int) -> float:
+    """The floating point operations of one product."""
+    return 2.0 * tokens * hidden * inner
 
 
 def seconds(product: Callable[[], Tensor]) -> float:
-    """Of the fastest call, and of this thread's own time: others may take CPUs meanwhile."""
+    """The fastest call's seconds, in this thread's own time, since others may take CPUs meanwhile."""
     product()
     best, began = float("inf"), time.thread_time()
     while (now := time.thread_time()) - began < SECONDS or best == float("inf"):

@@ -44,7 +44,7 @@ def build(config: PreTrainedConfig | OwnConfig, dtype: torch.dtype, kept: torch.
 
 
 def types_of(model: nn.Module) -> dict[str, torch.dtype]:
-    """Of parameters and buffers, by every name."""
+    """The types of parameters and buffers, by every name that they have."""
     named = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
     return {name: tensor.dtype for name, tensor in named}
 
@@ -85,7 +85,7 @@ def refuse_leftovers(meta_model: MetaModel) -> None:
     for name, parameter in meta_model.model.named_parameters():
         if name in carried:
             continue
-        if parameter.dtype != meta_model.dtype and not meta_model.wide(parameter):
+        if parameter.dtype != meta_model.dtype and not meta_model.is_fp32(parameter):
             raise refusal(kind, f"{name} is kept in {parameter.dtype}, the rest in {meta_model.dtype}")
         if parameter.numel() == 0 or parameter.dim() == 0:
             raise refusal(kind, f"{name} has shape {tuple(parameter.shape)}")

@@ -104,7 +104,7 @@ def profile_dry_run(
 
 @dataclass(frozen=True)
 class Seen:
-    """Of a shape that was approached by smaller ones."""
+    """What is known of a shape that was approached by smaller ones."""
 
     bytes: int  # of its temporaries, at most; 0 where nothing was measured
     rows: int  # the largest that was measured; 0: nothing was
@@ -209,7 +209,7 @@ class Measurement:
         return found.longer(longer)
 
     def _saved(self, work: Work, warm_up: float, seconds: dict[str, float]) -> SavedProfile:
-        """Of the largest micro-batch; adds to `seconds`."""
+        """Measures what the largest micro-batch saves; adds to `seconds`."""
         if not self._asks_saved:
             return SavedProfile()
         several = self._shape.micro_batches > 1
@@ -413,7 +413,7 @@ def narrow_copy(meta_model: MetaModel, two: bool = False, shards: int = 1) -> Me
 def narrow(
     config: PreTrainedConfig | OwnConfig, meta_model: MetaModel, layers: int, shards: int = 1
 ) -> PreTrainedConfig | OwnConfig:
-    """The same widths, one layer of each kind, one slice of the vocabulary."""
+    """A configuration of the same widths with one layer of each kind and one slice of the vocabulary."""
     vocabulary = slice_rows(meta_model.vocabulary, meta_model.columns, shards=shards)
     if isinstance(config, OwnConfig):
         return config.cut(layers, vocabulary)
@@ -458,7 +458,7 @@ def run(stream: Stream, engine: TimedEngine, work: Work, between: list[float]) -
 
 
 def runs_after(warm_up: float) -> int:
-    """Of at most twice the seconds of those that follow."""
+    """How many runs take at most twice the seconds of those that follow."""
     if warm_up > LONG:
         return 1
     return max(LEAST_RUNS, min(MOST_RUNS, math.ceil(2 * LEAST_SECONDS / warm_up)))
@@ -499,8 +499,8 @@ def seconds_of(engine: TimedEngine, between: list[float], shape: WorkShape) -> d
 
 
 def pass_seconds(engine: TimedEngine, kind: str, shape: WorkShape) -> float:
-    """Of a step's passes of that kind: medians over the later half of the runs, since PyTorch's heap and caches take a
-    few to settle."""
+    """The seconds of a step's passes of that kind: medians over the later half of the runs, since PyTorch's heap and
+    caches take a few to settle."""
 
     def median(cold: bool) -> float:
         values = engine.seconds[cold][kind]

@@ -1,6 +1,6 @@
 """Verifies that a model may be streamed: a tiny copy with the same flags, run both ways.
 
-The copy keeps every setting of the configuration and shrinks sizes alone. Its loss and every gradient through the
+The copy keeps every setting of the configuration and reduces sizes alone. Its loss and every gradient through the
 stream are compared with the library's own forward and backward pass, in fp32. A model that does anything the stream
 does not know of (scales, caps, shares, skips) differs and is refused by name.
 """
@@ -95,8 +95,8 @@ def verify_equivalence(config: PreTrainedConfig | OwnConfig, packing: bool = Fal
 
 
 def verify_mixed_types(config: PreTrainedConfig | OwnConfig, dtype: torch.dtype) -> None:
-    """Of a model that keeps parameters in fp32 beside `dtype`: InputError where the library's own code cannot compute
-    so, or carries fp32 from layer to layer, where a stream carries `dtype`."""
+    """Verifies a model that keeps parameters in fp32 beside `dtype`: InputError where the library's own code cannot
+    compute so, or carries fp32 from layer to layer, where a stream carries `dtype`."""
     assert not isinstance(config, OwnConfig), "its modules are all of one type"
     name, kind = str(dtype).removeprefix("torch."), config.model_type
     small = tiny_copy(config)

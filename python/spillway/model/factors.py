@@ -2,7 +2,7 @@
 
 A linear layer y = x W' trained so never forms dY' x: its input and its output's gradient go through the engine's
 projectors, and of each micro-batch the engine gets S = (dY P)' (x Q). The products are PyTorch's; what they are made
-with, and when projectors are learned, is the engine's. GPT-2's Conv1D is y = x W: there x and dY change places.
+with, and when projectors are refitted, is the engine's. GPT-2's Conv1D is y = x W: there x and dY change places.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def linear_layers(meta_model: MetaModel) -> dict[str, Any]:
         if type(module) in (nn.Linear, Conv1D)
         and id(module) in inside
         and module.weight.requires_grad
-        and not meta_model.wide(module.weight)
+        and not meta_model.is_fp32(module.weight)
         and len(meta_model.places[id(module.weight)]) == 1
     }
 
@@ -76,7 +76,7 @@ def space_of(name: str, linear: Any, config: Config) -> Space:
 
 
 def choose_kinds(small: MetaModel, meta_model: MetaModel) -> None:
-    """Of a model with fewer layers: what is trained in a subspace in any layer of `meta_model`."""
+    """Reduces in a model with fewer layers what is reduced in any layer of `meta_model`."""
     kinds = {pattern(meta_model.names[key]): space for key, space in meta_model.spaces.items()}
     for key, name in small.names.items():
         if (space := kinds.get(pattern(name))) is not None:
@@ -161,8 +161,8 @@ def project(engine: Any, tensor: int, space: Space, x: torch.Tensor, dy: torch.T
 
 
 def told(engine: Any) -> dict[str, Any]:
-    """Of a step, for metrics.jsonl: the running estimate of the gradients' relative error, by layer the mean of its
-    matrices, and how often projectors were learned so far, all matrices together."""
+    """What a step tells metrics.jsonl: the running estimate of the gradients' relative error, by layer the mean of its
+    matrices, and how often projectors were refitted so far, all matrices together."""
     layers: dict[str, list[float]] = {}
     found = json.loads(engine.refits())
     for it in found:

@@ -90,7 +90,8 @@ def saved_buffers(meta_model: MetaModel, names: Names) -> list[Unit]:
 def save_converted(
     meta_model: MetaModel, write: Callable[[str], None], directory: Path, max_shard: int, carry_from: Path | None
 ) -> None:
-    """As `save_pretrained` does. `write` puts the engine's tensors into a directory; they are converted from there.
+    """Saves the model as `save_pretrained` does. `write` puts the engine's tensors into a directory; they are converted
+    from there.
 
     `carry_from`: the checkpoint that the run began with, for tensors that the engine has not.
     """
@@ -288,12 +289,12 @@ def converts(meta_model: MetaModel, description: dict[str, Any], source: Path, m
 
 
 def carried_bytes(meta_model: MetaModel) -> int:
-    """Of what a save holds besides what is trained, in about as many bytes an element as that."""
+    """The bytes of what a save holds besides what is trained, counted with about as many bytes an element."""
     return sum(parameter.numel() for parameter in meta_model.carried) * meta_model.kept.itemsize
 
 
 def checkpoint_names(meta_model: MetaModel, source: Path) -> dict[str, list[str]]:
-    """Of the parameters of a multimodal model the names that the tensors have in its checkpoint, which they are made
+    """For each parameter of a multimodal model, the names of the tensors in its checkpoint that it is made
     of; where it is not there yet, in one that the library writes."""
     names, keys = Names(meta_model), stored_keys(source)
     if keys:

@@ -63,8 +63,8 @@ def freeze(
                 raise InputError(f"{key}: {each!r} matches no parameter; their names are such as {examples(every)}")
     for parameter in model.parameters():
         own = names[id(parameter)]
-        learns = not trainable or found(trainable, own)
-        if not learns or found(frozen, own):
+        trains = not trainable or found(trainable, own)
+        if not trains or found(frozen, own):
             parameter.requires_grad_(False)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         key, patterns = ("frozen", frozen) if frozen else ("trainable", trainable)
@@ -81,7 +81,7 @@ def freeze_like(meta_model: MetaModel, names: Collection[str]) -> None:
 
 
 def freeze_kinds(small: MetaModel, meta_model: MetaModel) -> None:
-    """Of a model with fewer layers: what is frozen in every layer of `meta_model`."""
+    """Freezes in a model with fewer layers what is frozen in every layer of `meta_model`."""
     learning = {pattern(meta_model.names[id(p)]) for p in meta_model.model.parameters() if p.requires_grad}
     for parameter in small.model.parameters():
         if pattern(small.names[id(parameter)]) not in learning:

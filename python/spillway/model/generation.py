@@ -39,7 +39,7 @@ class Streamed:
         return CausalLMOutputWithPast(logits=self._logits(input_ids, int(logits_to_keep)))
 
     def generate(self, *positional: Any, **named: Any) -> Any:
-        """As the library's own, without a cache of keys and values."""
+        """Generates as the library's own method does, without a cache of keys and values."""
         return super().generate(*positional, **{**named, "use_cache": False})  # type: ignore[misc]
 
     @property

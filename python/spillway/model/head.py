@@ -174,13 +174,13 @@ class HeadPass:
             return self._code.transform(logits[None])[0]
 
     def _whole(self) -> dict[int, Stats]:
-        """Of each micro-batch with label tokens, by its index, when pass 1 has ended."""
+        """What is known of each micro-batch with label tokens, by its index, when pass 1 has ended."""
         if self._joined is None:
             self._joined = {index: Stats.joined(found) for index, found in self._stats.items()}
         return self._joined
 
     def _tiles_of(self, batch: MicroBatch) -> list[slice]:
-        """Of a micro-batch's label tokens."""
+        """What is known of a micro-batch's label tokens."""
         tokens = batch.labelled.numel()
         count = 1 if self._watch is not None else self._parts.tiles.of(tokens)
         return [slice(first, after) for first, after in bounds(tokens, count)]
@@ -261,8 +261,9 @@ def within(run: slice, tile: slice) -> slice:
 
 
 class Spread(NamedTuple):
-    """Of some logits x of each token, fp64: their maximum m, the sum of exp(x - m), and that of (x - m) exp(x - m). The
-    loss's own maximum and sum, of fp32, would not do: entropy is a small difference of large numbers then."""
+    """The spread of some logits x of each token, in fp64: their maximum m, the sum of exp(x - m), and that of (x - m)
+    exp(x - m). The loss's own maximum and sum, of fp32, would not do: entropy is a small difference of large numbers
+    then."""
 
     maximum: torch.Tensor
     sum: torch.Tensor
@@ -277,13 +278,13 @@ class Spread(NamedTuple):
         return Spread(maximum.double(), sums, -torch.special.entr(shares).sum(1, dtype=torch.float64))
 
     def with_(self, other: Spread) -> Spread:
-        """Of both slices together."""
+        """The spread of both slices together."""
         maximum = torch.maximum(self.maximum, other.maximum)
         parts = [each.below(maximum) for each in (self, other)]
         return Spread(maximum, parts[0].sum + parts[1].sum, parts[0].weighted + parts[1].weighted)
 
     def below(self, maximum: torch.Tensor) -> Spread:
-        """The same relative to another maximum, which is no lower."""
+        """This spread, expressed by another maximum that is no lower."""
         gap = (self.maximum - maximum).nan_to_num(0.0, neginf=-math.inf)
         share = gap.exp()
         moved = torch.where(share > 0, share * (self.weighted + gap * self.sum), 0.0)
@@ -304,7 +305,7 @@ class Stats:
 
     @staticmethod
     def joined(parts: Sequence[Stats]) -> Stats:
-        """Of the tokens of all of them, which have seen the same slices."""
+        """The spread of the tokens of all of them, which have seen the same slices."""
         if len(parts) == 1:
             return parts[0]
         found = Stats(0, parts[0].maximum.device)
@@ -318,7 +319,7 @@ class Stats:
 
     @property
     def log_sum(self) -> torch.Tensor:
-        """Of exp(logit - maximum)."""
+        """The logarithm of the sum of exp(logit - maximum)."""
         return self.sum.log() if self._log_sum is None else self._log_sum
 
     def fold(self, logits: torch.Tensor, first_row: int, labels: torch.Tensor) -> None:

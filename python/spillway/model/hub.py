@@ -96,7 +96,7 @@ def is_name(value: str) -> bool:
 
 
 def model_directory(config: Config) -> Path:
-    """Of the model: itself, or its commit in the cache; its weights may not be there yet."""
+    """The directory of the model: itself, or its commit in the cache; its weights may not be there yet."""
     return directory("model", config.model, config.model_revision)
 
 
@@ -269,7 +269,8 @@ def free_bytes() -> int:
 
 
 def fetch_weights(config: Config, tell: Tell | None = None) -> None:
-    """Of a model that is named and pretrained: into the cache, where they are not there yet. InputError."""
+    """Fetches the weights of a pretrained model that is named into the cache, unless they are there already.
+    InputError."""
     if config.init != "pretrained" or not is_name(config.model):
         return
     commit = pinned("model", config.model, config.model_revision, tell)

@@ -33,7 +33,7 @@ class Slot:
     places: Places
     tensor: int  # the engine's number
     first: int  # counted in elements of the compute type from the block's start
-    meta: nn.Parameter  # what is attached there while the stage is bound to no bytes; fp32 where it is wide
+    meta: nn.Parameter  # what is attached there while the stage is bound to no bytes; fp32 where it is kept so
 
     def attach(self, tensor: torch.Tensor) -> None:
         attach(self.places, tensor)

@@ -188,7 +188,7 @@ class Adapters:
 
 
 def file_name(name: str) -> str:
-    """Of an adapter's parameter in PEFT's files."""
+    """The name that an adapter's parameter has in PEFT's files."""
     return PREFIX + name.replace(f".{NAME}", "")
 
 

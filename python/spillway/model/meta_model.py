@@ -26,7 +26,7 @@ Places = list[tuple[nn.Module, str]]  # where a parameter is attached
 
 @dataclass(frozen=True)
 class Space:
-    """Of one matrix that is reduced: d, and the values in each row of what reduces it."""
+    """The space of one matrix that is reduced: d, and the values in each row of what reduces it."""
 
     rank: int
     nonzeros: int
@@ -37,7 +37,7 @@ class Adapted(Protocol):
 
     @property
     def names(self) -> list[str]:
-        """Of their parameters, in the model's order."""
+        """The names of their parameters, in the model's order."""
 
     def absent(self, description: dict[str, Any], adapters: bool) -> dict[str, str]:
         """The engine's words for files that hold the base alone (`adapters`: these alone)."""
@@ -108,7 +108,7 @@ class MetaModel:
                 if parameter is not None:
                     self.places[id(parameter)].append((module, name))
 
-    def wide(self, parameter: torch.Tensor) -> bool:
+    def is_fp32(self, parameter: torch.Tensor) -> bool:
         """Whether it is kept, computed with and learned in fp32 where the rest is kept in a narrower type."""
         table = parameter is self.embedding.weight or parameter is self.head.weight
         return self.type_kept(parameter) == torch.float32 != self.kept and not table
@@ -130,7 +130,7 @@ class MetaModel:
 
     @property
     def columns(self) -> int:
-        """Of the embedding's table."""
+        """The columns of the embedding's table."""
         return self.embedding.embedding_dim
 
     @property
@@ -189,7 +189,7 @@ class MetaModel:
 
     @property
     def telling(self) -> list[nn.Parameter]:
-        """Of what is carried along that by which the library tells a model's device: its first parameter."""
+        """The parameter, among those that are carried along, by which the library tells a model's device: its first."""
         return [parameter for parameter in self.carried[:1] if next(self.model.parameters()) is parameter]
 
     @property
@@ -232,7 +232,7 @@ class MetaModel:
 
 
 def zeros(like: torch.Tensor, device: torch.device | None) -> torch.Tensor:
-    """Of its shape and type, without bytes of their own."""
+    """Zeros of its shape and type, without bytes of their own."""
     return torch.zeros((), dtype=like.dtype, device=device or "cpu").expand(like.shape)
 
 

@@ -40,7 +40,7 @@ class MicroBatch:
 
     @property
     def runs(self) -> list[slice]:
-        """Of each row: where in `labelled` its label tokens are."""
+        """For each row, where in `labelled` its label tokens are."""
         return [slice(first, last) for first, last in zip(self.bounds, self.bounds[1:], strict=False)]
 
     @property
@@ -79,7 +79,7 @@ class Work:
         return replace(self, micro_batches=batches, there=self.ids.to(device, non_blocking=True))
 
     def ids_of(self, batch: MicroBatch) -> torch.Tensor:
-        """Of one micro-batch, where layers compute."""
+        """The ids of one micro-batch, where layers compute."""
         return batch.part(self.ids if self.there is None else self.there)
 
     @property

@@ -66,7 +66,7 @@ def call_model(model: nn.Module, ids: torch.Tensor, position_ids: torch.Tensor |
 
 
 def call_without_layers(model: nn.Module, ids: torch.Tensor, position_ids: torch.Tensor | None, **more: Any) -> Any:
-    """As call_model(), of a model whose layers do not run: no router has logits."""
+    """Calls, as call_model() does, a model whose layers do not run, so that no router has logits."""
     if says_router_logits(model):
         more.setdefault("output_router_logits", False)
     return call_model(model, ids, position_ids, **more)

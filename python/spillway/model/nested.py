@@ -39,9 +39,9 @@ def rebuilt(value: Any, change: Change, mappings: dict[int, Any]) -> Any:
         return change(value)
     if isinstance(value, MutableMapping):
         if id(value) not in mappings:
-            twin = mappings[id(value)] = copy.copy(value)
+            copied = mappings[id(value)] = copy.copy(value)
             for key, inner in value.items():
-                twin[key] = rebuilt(inner, change, mappings)
+                copied[key] = rebuilt(inner, change, mappings)
         return mappings[id(value)]
     if isinstance(value, list):
         return [rebuilt(inner, change, mappings) for inner in value]

@@ -20,7 +20,8 @@ Told = dict[str, float]  # what an objective tells of a micro-batch besides its 
 
 
 class Objective(Protocol):
-    """Of one step or evaluation. `stats`: of every micro-batch that has label tokens, all slices seen, by its index."""
+    """The objective of one step or evaluation. `stats`: by its index, every micro-batch that has label tokens, all
+    slices seen."""
 
     watches: Collection[str]  # what `told` wants of Stats: "mean", "entropy"
 

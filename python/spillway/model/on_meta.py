@@ -83,8 +83,8 @@ def widen(model: PreTrainedModel, fp32: re.Pattern[str]) -> None:
         for name, parameter in module._parameters.items():
             if parameter is None or id(parameter) in tables or not fp32.search(f"{owner}.{name}"):
                 continue
-            wide = parameter.detach().to(torch.float32)
-            made.setdefault(id(parameter), nn.Parameter(wide, requires_grad=parameter.requires_grad))
+            in_fp32 = parameter.detach().to(torch.float32)
+            made.setdefault(id(parameter), nn.Parameter(in_fp32, requires_grad=parameter.requires_grad))
     for module in model.modules():
         for name, parameter in module._parameters.items():
             module._parameters[name] = made.get(id(parameter), parameter)
@@ -102,7 +102,7 @@ def materialise_buffers(model: PreTrainedModel, fp32: re.Pattern[str]) -> None:
         module._is_hf_initialized = False  # type: ignore[assignment]
         for name, buffer in module._buffers.items():
             if buffer is not None:
-                wide = buffer.is_floating_point() and fp32.search(f"{owner}.{name}")
-                dtype = torch.float32 if wide else buffer.dtype
+                in_fp32 = buffer.is_floating_point() and fp32.search(f"{owner}.{name}")
+                dtype = torch.float32 if in_fp32 else buffer.dtype
                 module._buffers[name] = torch.zeros_like(buffer, device="cpu", dtype=dtype)
     model.initialize_weights()

@@ -124,16 +124,16 @@ class Crossing:
     def call(self, place: int) -> Arguments:
         """The arguments of a layer that is about to run again, with leaves for what gradients flow to."""
         if self._live is not None:
-            self._twins: dict[int, Any] = {}
+            self._copies: dict[int, Any] = {}
             return self._live[place]
         before = dict(by_identity(self._passage._before[place]))
         mappings: dict[int, Any] = {}
         for number, (mapping, content) in before.items():
-            twin = type(mapping)()
+            copied = type(mapping)()
             for key, value in content.items():
-                twin[key] = rebuilt(value, self._leaf, mappings)
-            mappings[number] = twin
-        self._twins = mappings
+                copied[key] = rebuilt(value, self._leaf, mappings)
+            mappings[number] = copied
+        self._copies = mappings
         return with_tensors(self._passage.calls[place], self._leaf, mappings)
 
     def watched(self) -> AbstractContextManager[None]:
@@ -151,7 +151,7 @@ class Crossing:
             live = snapshot(self._live[place])
             again = [tensor for _, content in live for tensor in tensors_in(content)]
         else:
-            again = [t for mapping, _ in passage._after[place] for t in tensors_in(self._twins[id(mapping)])]
+            again = [t for mapping, _ in passage._after[place] for t in tensors_in(self._copies[id(mapping)])]
         forward = [t for _, content in passage._after[place] for t in tensors_in(content)]
         new = {id(t) for t in written(passage._before[place], passage._after[place])}
         for kept, made in zip(forward, again, strict=True):

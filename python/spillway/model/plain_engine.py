@@ -92,7 +92,7 @@ class PlainEngine:
         shape = self.tensors[tensor]["shape"]
         first = self._block_first[self._block_of[tensor]] + self._offsets[tensor]
         weight = self._typed[first : first + self._places(self.tensors[tensor])]
-        return weight.view(torch.float32 if self._wide(self.tensors[tensor]) else self.dtype).view(shape)
+        return weight.view(torch.float32 if self._is_fp32(self.tensors[tensor]) else self.dtype).view(shape)
 
     def begin_step(
         self, ids: torch.Tensor, counts: list[int], training: bool, update: dict[str, float] | None = None
@@ -156,7 +156,7 @@ class PlainEngine:
             out.zero_()  # the engine's kernels are not in reach here; beside the products theirs is a small part
 
     def _shape(self, tensor: int) -> list[int]:
-        """Of a gradient."""
+        """The shape of a gradient."""
         rank = self.tensors[tensor].get(REDUCED, {}).get("rank")
         return [rank, rank] if rank else self.tensors[tensor]["shape"]
 
@@ -222,18 +222,18 @@ class PlainEngine:
         """So many bytes where layers compute."""
         return mapped(size, touch) if self._device.type == "cpu" else on_device(size, self._device)
 
-    def _wide(self, tensor: dict[str, Any]) -> bool:
+    def _is_fp32(self, tensor: dict[str, Any]) -> bool:
         return bool(tensor.get("wide")) and self.dtype != torch.float32
 
     def _places(self, tensor: dict[str, Any]) -> int:
         """Elements of the compute type that it takes."""
-        return count(tensor["shape"]) * (2 if self._wide(tensor) else 1)
+        return count(tensor["shape"]) * (2 if self._is_fp32(tensor) else 1)
 
     def _bytes(self, elements: int) -> int:
         return elements * self.dtype.itemsize
 
     def _block_elements(self, block: int) -> int:
-        """Of its weights, gaps between tensors included."""
+        """The elements of its weights, gaps between tensors included."""
         return sum(aligned(count(tensor["shape"])) for tensor in self.blocks[block]["tensors"])
 
     def _weights_at(self, block: int) -> int:

@@ -36,7 +36,7 @@ class Pairs:
 
     @property
     def mean_delta(self) -> torch.Tensor:
-        """Of the means over label tokens."""
+        """The difference of the means over label tokens."""
         return self.chosen / self.chosen_tokens.clamp(min=1) - self.rejected / self.rejected_tokens.clamp(min=1)
 
 
@@ -129,7 +129,7 @@ class Compared:
 
 
 def rewards(pairs: Pairs, beta: float, sums: Sequence[float]) -> Told:
-    """As TRL logs them, of a micro-batch."""
+    """The rewards of a micro-batch as TRL logs them."""
     chosen, rejected = beta * pairs.chosen.detach(), beta * pairs.rejected.detach()
     half = len(sums) // 2
     return {

@@ -30,7 +30,7 @@ def choose(meta_model: MetaModel, config: Config) -> None:
     if form is None:
         return
     found = [linear.weight for linear in frozen_linears(meta_model.layers)]
-    meta_model.packed = {id(weight): form for weight in found if not meta_model.wide(weight)}
+    meta_model.packed = {id(weight): form for weight in found if not meta_model.is_fp32(weight)}
     if not meta_model.packed:
         key = "load_in_8bit" if form == "int8" else "load_in_4bit"
         raise InputError(f"{key}: it is for linear layers inside the model's layers, and none of these is frozen")
@@ -45,13 +45,13 @@ def frozen_linears(layers: Iterable[nn.Module]) -> Iterator[Any]:
 
 
 def choose_kinds(small: MetaModel, meta_model: MetaModel) -> None:
-    """Of a model with fewer layers: what is packed in any layer of `meta_model`."""
+    """Packs in a model with fewer layers what is packed in any layer of `meta_model`."""
     kinds = {pattern(meta_model.names[key]): form for key, form in meta_model.packed.items()}
     small.packed = {key: kinds[pattern(name)] for key, name in small.names.items() if pattern(name) in kinds}
 
 
 def names(meta_model: MetaModel) -> frozenset[str]:
-    """Of the parameters that are packed."""
+    """The names of the parameters that are packed."""
     return frozenset(meta_model.names[key] for key in meta_model.packed)
 
 

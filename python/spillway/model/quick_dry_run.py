@@ -111,8 +111,8 @@ def bytes_per_token(found: Sequence[Taken]) -> float:
 
 
 def seconds_of(found: Sequence[Taken], warm: Kinds, tokens: int, micro_batches: int) -> Kinds:
-    """Of a step: the first micro-batch of a pass has its weights from memory, the others from caches, which is faster
-    by as much as it was with the fewest tokens (`warm`)."""
+    """The seconds of a step: the first micro-batch of a pass has its weights from memory, the others from caches, which
+    is faster by as much as it was with the fewest tokens (`warm`)."""
     cold = {kind: on_line(found, kind, tokens) for kind in found[0].seconds}
     saved = {kind: max(0.0, found[0].seconds[kind] - warm.get(kind, found[0].seconds[kind])) for kind in cold}
     return {kind: value + (micro_batches - 1) * max(0.0, value - saved[kind]) for kind, value in cold.items()}

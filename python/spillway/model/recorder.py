@@ -150,8 +150,8 @@ def key_of(tensor: Any) -> int:
 
 
 def product_key(first: Any, second: Any) -> ProductKey:
-    """Of [m, k] x [k, n], by which of both is turned: x W' makes the output, dY W the gradient of the input, dY' x that
-    of the weight."""
+    """The kind of a product [m, k] x [k, n], by which of both is turned: x W' makes the output, dY W the gradient of
+    the input, dY' x that of the weight."""
     (m, k), n = first.shape[-2:], second.shape[-1]
     if first.stride(-2) == 1 and first.stride(-1) != 1:
         return "weight", k, n, m

@@ -94,7 +94,7 @@ class Balance:
         return self._routers.coefficient * self.mean()
 
     def mean(self) -> float:
-        """Of the whole micro-batch, as the library gives it beside the loss."""
+        """The mean of the whole micro-batch, as the library gives it beside the loss."""
         shares = (self._chosen.double() / self._rows) * (self._probability.double() / self._rows)
         return self._routers.experts * float(shares.sum())
 

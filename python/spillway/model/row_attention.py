@@ -38,7 +38,7 @@ Block = tuple[slice, slice, torch.Tensor | None]  # queries, the keys they see, 
 
 
 class DenseMasks:
-    """Of all tokens by all tokens, as far as they passed here: how many there were, by which a dry run knows of one."""
+    """Counts the masks of all tokens by all tokens that passed here, by which a dry run knows that there was one."""
 
     made = 0
 
@@ -123,7 +123,7 @@ def densified(value: Any) -> Any:
 
 
 def row_mask(*positional: Any, **said: Any) -> torch.Tensor | None:
-    """As `sdpa_mask`, with a RowMask for a mask that this knows. None: attention is causal, nothing more."""
+    """Makes what `sdpa_mask` makes, but a RowMask of a mask that it knows. None: attention is causal, nothing more."""
     if not positional and not may_skip(said) and (known := known_mask(said)) is not None:
         return known
     made = sdpa_mask(*positional, **said)
@@ -180,7 +180,7 @@ def row_attention(
     attention_mask: torch.Tensor | None,
     **said: Any,
 ) -> tuple[torch.Tensor, None]:
-    """As `sdpa_attention_forward`, which it is where the mask is no RowMask."""
+    """Attends as `sdpa_attention_forward` does, which it calls where the mask is no RowMask."""
     if not isinstance(attention_mask, RowMask):
         return sdpa_attention_forward(module, query, key, value, attention_mask, **said)
     states = query, key, value
@@ -252,8 +252,8 @@ def part(states: States, block: Block) -> list[torch.Tensor]:
 
 
 def blocks(window: int, query: torch.Tensor) -> Iterator[Block]:
-    """Of a row. Its first `window` tokens see all before them; further on blocks follow from the window alone, whatever
-    memory there is."""
+    """The blocks of a row. Its first `window` tokens see all before them; further on blocks follow from the window
+    alone, whatever memory there is."""
     tokens = query.shape[2]
     yield slice(0, window), slice(0, window), None
     size = min(max(window, LEAST_QUERIES), MOST_QUERIES)

@@ -37,7 +37,7 @@ class Saved(enum.Enum):
 
 @dataclass(frozen=True)
 class SavedChoice:
-    """Of a run: what becomes of what is saved of each stage."""
+    """What becomes, in a run, of the activations that autograd saves of each stage."""
 
     stages: Mapping[int, Saved] = field(default_factory=dict)  # by place; the others recompute
     most: int | None = None  # bytes that all of them may keep at once; what comes on top recomputes. None: any number
@@ -50,7 +50,7 @@ RECOMPUTE_ALL = SavedChoice()
 
 
 def choice_of(plan: Mapping[str, Any], slack: float) -> SavedChoice:
-    """As plan.json has it; `slack`: what its bytes have beyond those of tensors."""
+    """The choice that plan.json has; `slack`: what its bytes have beyond those of tensors."""
     found = plan.get("saved_activations")
     if not found:
         return RECOMPUTE_ALL
@@ -116,7 +116,7 @@ class Packing:
 
     @property
     def bytes(self) -> int:
-        """Of the storages that are kept, and of the graph."""
+        """The bytes of the storages that are kept, and of the graph."""
         return sum(self._kept.values()) + self.graph
 
     @property
@@ -125,7 +125,7 @@ class Packing:
 
     @property
     def room_bytes(self) -> int:
-        """Of a room for the storages that are kept."""
+        """The bytes of a room for the storages that are kept."""
         return sum(map(aligned, self._kept.values()))
 
     def spill(self, room: torch.Tensor) -> int | None:
@@ -211,7 +211,7 @@ class SavedPass:
         self._root: torch.Tensor = Root.apply(output, self._gradient)
 
     def spill(self, room: torch.Tensor, first: int) -> int | None:
-        """As Packing.spill, to `room` from byte `first` on."""
+        """Spills as Packing.spill does, to `room` from byte `first` on."""
         taken = self._packing.spill(room[first:])
         self.bytes, self._first = self._packing.bytes, first
         return taken
@@ -290,7 +290,8 @@ def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def address(tensor: torch.Tensor) -> int:
-    """Of its storage; of one without bytes, in which nothing is computed (`trace`), what tells it from others."""
+    """The address of its storage; for one without bytes, in which nothing is computed (`trace`), what tells it from
+    others."""
     storage = tensor.untyped_storage()
     return storage._cdata if storage.device.type == "meta" else storage.data_ptr()
 

@@ -38,7 +38,7 @@ class SavedProfile:
     graph_token_bytes: float = 0.0  # that such a layer keeps of each token all the same, holes included
 
     def longer(self, times: float) -> SavedProfile:
-        """Of rows so many times as long, each token of which sees as many times more others."""
+        """The profile of rows so many times as long, each token of which sees as many times more others."""
         return replace(self, token_bytes=self.token_bytes * times, spilled_token_bytes=self.spilled_token_bytes * times)
 
 

@@ -56,7 +56,7 @@ def save_config(source: Path, config: PreTrainedConfig, weight_dtype: str, direc
 
 
 def set_dtype(config: PreTrainedConfig, dtype: torch.dtype) -> None:
-    """Of the model and all of its parts, as `from_pretrained(dtype=...)` does."""
+    """Sets the type of the model and of all its parts, as `from_pretrained(dtype=...)` does."""
     config.dtype = dtype
     for name in type(config).sub_configs:
         if isinstance(part := getattr(config, name, None), PreTrainedConfig):

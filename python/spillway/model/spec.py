@@ -108,7 +108,7 @@ def verified(spec: ModelSpec) -> Verified:
     if spec.adapters is not None:
         meta_model.unused |= spec.adapters.unused(copy.deepcopy(config))
     computes = DTYPES[spec.config.compute_dtype]
-    if any(map(meta_model.wide, meta_model.streamed)) and computes != torch.float32:
+    if any(map(meta_model.is_fp32, meta_model.streamed)) and computes != torch.float32:
         verify_mixed_types(copy.deepcopy(config), computes)
     return Verified(spec, found.unneeded, found.not_kept, tiles_of(spec, found.tiles))
 
@@ -124,7 +124,7 @@ def tiles_of(spec: ModelSpec, found: TokenTiles) -> TokenTiles:
 
 
 def without_dropout(model: torch.nn.Module) -> None:
-    """As TRL does it: modules of dropout, and nothing that a layer's own code drops."""
+    """Turns dropout off as TRL does: in modules of dropout, and not in what a layer's own code drops."""
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0

@@ -26,7 +26,7 @@ def head_of(model: Any) -> nn.Module | None:
 
 
 def tower(model: Any) -> nn.Module:
-    """Of a multimodal model the innermost module that holds the embedding of text and a list of layers."""
+    """The innermost module of a multimodal model that holds the embedding of text and a list of layers."""
     return model.get_submodule(tower_name(model))  # type: ignore[no-any-return]
 
 

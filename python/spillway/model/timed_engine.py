@@ -83,7 +83,8 @@ class TimedEngine(PlainEngine):
         self._digest((0, -1), values)
 
     def _digest(self, of: tuple[int, int], values: torch.Tensor) -> None:
-        """Of a GPU none: its kernels may add up in any order."""
+        """Takes up the values in the digest of a pass, but not those of a GPU, whose kernels may add up in any
+        order."""
         if self.digests is not None and values.device.type == "cpu":
             self.digests[of] = zlib.crc32(values.detach().contiguous().view(-1).view(torch.uint8).numpy())
 
@@ -107,8 +108,8 @@ class TimedEngine(PlainEngine):
         return self._kept.dtype != self.dtype or any("form" in it for it in self.blocks[block_pass.block]["tensors"])
 
     def keep_weights(self) -> None:
-        """As they are now in the type that they are kept in, where that is another than layers compute in. Codes are
-        kept as if they were of that type: what they save of the reading, making values of them takes."""
+        """Keeps the weights as they are now in the type that they are stored in, where layers compute in another. Codes
+        are kept as if they were of that type: what they save of the reading, making values of them takes."""
         kept = DTYPES[self.description["weight_dtype"]]
         if kept != self.dtype or any("form" in tensor for tensor in self.tensors):
             weights = self._typed[: self._boundary_at_element[0]]

@@ -1,7 +1,7 @@
 """A small model of the same kind: every flag of a configuration kept, its sizes reduced.
 
 Sizes that belong together (heads and head sizes, experts and those chosen) are named alike across the library, so they
-shrink by name; CONSISTENT holds what a few families demand of their sizes besides.
+are reduced by name; CONSISTENT holds what a few families demand of their sizes besides.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from spillway.model.source import text_config
 VOCABULARY = 211
 LENGTH = 12
 WIDTH = 32
-# Of a layer, where each has its own: with a few, of which a threshold lets one in twenty pass, a norm shows the
+# Keys of a layer, where each has its own: with a few, of which a threshold lets one in twenty pass, a norm shows the
 # rounding of what is left; of many, some lie at the threshold.
 UNITS = 512
 LAYER_COUNTS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers", "num_blocks")
@@ -146,9 +146,10 @@ CONSISTENT: dict[str, Callable[[Values], Values]] = {
 
 
 def tiny_copy(config: PreTrainedConfig, layers: int = 2, **more: Any) -> PreTrainedConfig:
-    """The same flags at a small size, at least `layers` layers and one of every kind; `more` wins over all.
+    """A configuration with the same flags at a small size, at least `layers` layers and one of every kind; `more` wins
+    over all.
 
-    Of a multimodal one the text tower is shrunk. Raises whatever the class finds wrong with the sizes.
+    The text tower of a multimodal one is reduced. Raises whatever the class finds wrong with the sizes.
     """
     if (text := text_config(config)) is not config:
         return with_text(config, tiny_copy(text, layers, **more))
@@ -294,7 +295,8 @@ def few_layers(values: Values, least: int = 2, kind: str = "") -> Values:
 
 
 def fewer_layers(config: PreTrainedConfig, least: int, **more: Any) -> PreTrainedConfig:
-    """The same widths with few layers, in place of a whole model; of a multimodal one those of the text tower."""
+    """A configuration of the same widths with few layers, in place of a whole model's; in a multimodal one the text
+    tower has them."""
     if (text := text_config(config)) is not config:
         return with_text(config, fewer_layers(text, least, **more))
     values = config.to_dict()

@@ -48,8 +48,8 @@ ALL_AT_ONCE = TokenTiles()
 
 
 def tokens_of(asked: str | int, hidden: int) -> int | None:
-    """Of a tile, as the key `token_tile` says. `auto`: twice the hidden size, since more than one tile needs a sum in
-    fp32 of a layer's gradients, which is about as large as the inner states of so many tokens."""
+    """The tokens of a tile, as the key `token_tile` says. `auto`: twice the hidden size, since more than one tile needs
+    a sum in fp32 of a layer's gradients, which is about as large as the inner states of so many tokens."""
     if isinstance(asked, int):
         return asked
     return None if asked == "all" else max(LEAST, 2 * hidden)
@@ -190,7 +190,7 @@ class Tile:
         return dx.view(hidden.shape)
 
     def _called(self, call: Call, tokens: torch.Tensor, leading: int) -> torch.Tensor:
-        """Of one tile, [tokens, ...], its output in the same form."""
+        """The output of one tile, [tokens, ...], in the form of its input."""
         found = call.to(self._forward, tokens if leading == 1 else tokens[None])
         self._beside = len(found) - 1 if isinstance(found, tuple) else 0
         hidden: torch.Tensor = found[0] if isinstance(found, tuple) else found
@@ -237,9 +237,9 @@ def joined(hidden: torch.Tensor) -> tuple[torch.Tensor, int]:
 def tiles_in(
     meta_model: MetaModel, layer: nn.Module, parts: Parts, left_out: Sequence[nn.Module], alone: bool
 ) -> list[Tile]:
-    """Of a layer. `left_out` as `Tile` has it, of the whole layer; `alone`: nothing looks at its output but the next
-    layer. Modules that draw random numbers run whole, and those with weights that others use, too, or that are
-    reduced."""
+    """The tiles of a layer. `left_out` is as `Tile` has it, for the whole layer; `alone`: nothing looks at its output
+    but the next layer. Modules that draw random numbers run whole, and those with weights that others use, too, or that
+    are reduced."""
     tiles, found = parts.tiles, []
     modules = dict(layer.named_modules())
     for name in sorted(tiles.modules & modules.keys() if tiles.tokens is not None else ()):

@@ -89,9 +89,8 @@ def trace_step(
     not_kept: str = "",
     tiles: TokenTiles = ALL_AT_ONCE,
 ) -> StepTrace:
-    """Of the largest micro-batch of `shape`, rows one by one. `not_kept`: why no layer may keep what autograd saves.
-    `tiles`: what runs in tiles of tokens.
-    Raises whatever a model's code raises that asks for values."""
+    """Traces the largest micro-batch of `shape`, rows one by one. `not_kept`: why no layer may keep what autograd
+    saves. `tiles`: what runs in tiles of tokens. Raises whatever a model's code raises that asks for values."""
     small = narrow_of_its_kind(meta_model, not not_kept, shape.virtual_ranks)
     few, tracer = (Tracer(small, compute_dtype, shape, unneeded, tiles) for _ in range(2))
     fewest = few.trace(*quick_dry_run.shapes(shape.batch, shape.length)[0])
@@ -129,7 +128,7 @@ class Tracer:
         return Trace(passes, self._heap.most, rows * length)
 
     def saved(self, rows: int, length: int) -> tuple[Json, SavedProfile]:
-        """Of a step in which layers keep what autograd saves of them: their passes, and the bytes."""
+        """What is traced of a step in which layers keep what autograd saves of them: their passes, and the bytes."""
         choice = saved_profile.keep_all(self._small)
         if not choice.stages:
             return {}, SavedProfile(why=saved_profile.NOT_ALONE)
@@ -208,7 +207,7 @@ class TracedEngine(TimedEngine):
         return self._done[kind + ONCE if self._converting else kind]
 
     def told(self, kind: str) -> Json:
-        """Of one pass of that kind on average."""
+        """The operations of one pass of that kind on average."""
         count = max(1, self._counted[kind])
         return {"each": json_of(self._done[kind], count), "once": json_of(self._done[kind + ONCE], count)}
 

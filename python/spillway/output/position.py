@@ -111,7 +111,7 @@ def position_of(
 
 
 def callback_states(trainer: Any) -> dict[str, Any]:
-    """As `_save_checkpoint` takes them."""
+    """The states of callbacks as `_save_checkpoint` takes them."""
     from transformers.trainer_callback import ExportableState
 
     found: dict[str, Any] = {}

@@ -46,7 +46,7 @@ def options(facts: Facts, engine_type: EngineType | None = None) -> list[Option]
 
 
 def elsewhere(facts: Facts, profile: str, engine_type: EngineType | None = None) -> Facts:
-    """The same run planned for the machine of a profile file: its rates and memory, this one's compute."""
+    """The run, planned for the machine of a profile file: its rates and memory, this machine's compute."""
     from spillway.machine.profile import profile as profile_of
 
     if facts.description is None or facts.settings is None:

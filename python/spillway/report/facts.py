@@ -50,7 +50,7 @@ class Facts:
 
     @cached_property
     def logged_seconds(self) -> list[float]:
-        """Of the steps that have a row: all of them, or every `logging_steps`-th."""
+        """The seconds of the steps that have a row: all of them, or every `logging_steps`-th."""
         return [row["step_seconds"] for row in self.here if "step_seconds" in row]
 
     @cached_property

@@ -13,7 +13,7 @@ Plan = dict[str, Any]
 
 
 def show_answers(console: Console, plan: Plan) -> None:
-    """Of a plan for a profile's machine; nothing of others."""
+    """Shows what a plan for a profile's machine answers; of other plans nothing."""
     if "what_if" not in plan:
         return
     console.print(speed(plan), soft_wrap=True)

@@ -44,7 +44,7 @@ def text(facts: Facts, words: str) -> str:
 
 
 def blocks(facts: Facts) -> str:
-    """As `plan` says it."""
+    """The blocks on a device, as `plan` says it."""
     words = device_blocks(facts.plan)
     return f'<p id="device-blocks">{escape(words)}</p>' if words else ""
 
@@ -97,7 +97,7 @@ def loss(facts: Facts) -> str:
 
 
 def missed(facts: Facts) -> str:
-    """Of reduced gradients."""
+    """The section about reduced gradients."""
     if (found := reductions.missed(facts)) is None:
         return ""
     layers, words = found

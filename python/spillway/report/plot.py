@@ -60,7 +60,7 @@ def draw_training(axes: Any, points: list[tuple[int, float]]) -> None:
 
 
 def running_mean(values: tuple[float, ...], width: int) -> list[float]:
-    """Of each value and up to `width` - 1 before it."""
+    """The mean of each value and up to `width` - 1 before it."""
     return [sum(window) / len(window) for window in (values[max(0, i - width + 1) : i + 1] for i in range(len(values)))]
 
 

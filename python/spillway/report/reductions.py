@@ -7,7 +7,7 @@ from typing import Any
 from spillway.base.sizes import duration, size
 from spillway.report.facts import Facts
 
-WAITING = "waiting for projectors that are being learned"
+WAITING = "waiting for projectors that are being refitted"
 MISSED = "What projectors miss"
 ID = "subspaces"  # in plan.json and on the page
 
@@ -47,10 +47,10 @@ def missed(facts: Facts) -> tuple[dict[str, list[tuple[int, float]]], str] | Non
             layers.setdefault(name, []).append((row["step"], error))
     learned = told[-1]["projectors_learned"]
     if not (found := facts.plan.get(ID)):
-        return layers, f"Projectors were learned {learned} times, all matrices together."
+        return layers, f"Projectors were refitted {learned} times, all matrices together."
     matrices, again = found["matrices"], max(0, learned - found["matrices"])
     words = (
-        f"Projectors of {matrices} matrices were learned {learned} times, {again} of them again. "
+        f"Projectors of {matrices} matrices were refitted {learned} times, {again} of them again. "
         f"Gradients are {size(found['gradient_bytes'])} a step instead of {size(found['gradient_bytes_in_full'])}. "
     )
     return layers, words + moved_beside_full(told[-1], found.get("in_full", {}))

@@ -20,7 +20,7 @@ class Span:
     end: float
 
     def over(self, first: float, unit: float) -> Span:
-        """The same counted from `first`, in units of so many seconds."""
+        """The span counted from `first`, in units of so many seconds."""
         return Span(self.name, (self.start - first) / unit, (self.end - first) / unit)
 
     @property

@@ -175,7 +175,8 @@ def undropped(config: PreTrainedConfig) -> PreTrainedConfig:
 
 
 def few(config: PreTrainedConfig, layers: int) -> PreTrainedConfig:
-    """The same with its first `layers` layers, of the text tower; lists with an entry for each are cut, too."""
+    """The configuration with its first `layers` layers, those of the text tower; lists with an entry for each are cut,
+    too."""
     from spillway.model.source import text_config
 
     small = copy.deepcopy(config)
@@ -209,7 +210,7 @@ def require_memory(model_config: PreTrainedConfig, config: Config, layers: int |
 
 
 def count_parameters(model_config: PreTrainedConfig, config: Config) -> tuple[int, int]:
-    """Of the model, and of a layer on average."""
+    """The parameters of the model, and of a layer on average."""
     from spillway.model.building import build
     from spillway.model.source import DTYPES
 
@@ -275,7 +276,7 @@ def choose_learning(model: PreTrainedModel, config: Config, path: Path) -> froze
 
 
 def packed_names(model: PreTrainedModel, config: Config) -> frozenset[str]:
-    """Of the parameters that the engine keeps as codes."""
+    """The names of the parameters that the engine keeps as codes."""
     from spillway.model import quantised
     from spillway.model.building import build
     from spillway.model.lora import adapters_of
@@ -384,8 +385,8 @@ def train_plainly(
 def batches_of(
     config: Config, work: Work, steps: int, log_probabilities: Callable[[list[Batch]], list[list[float]]]
 ) -> list[list[Batch]]:
-    """Of each step its micro-batches; of pairs with what the reference makes of their rows. That is the model which has
-    made no step yet, and of which `log_probabilities` gives them."""
+    """The micro-batches of each step; those of pairs come with what the reference makes of their rows. That is the
+    model which has made no step yet, and of which `log_probabilities` gives them."""
     import torch
 
     found = [[work.train.batch(part) for part in work.order.step(step)] for step in range(steps)]
@@ -403,7 +404,7 @@ def batches_of(
 def train_streamed(
     config: Config, model_config: PreTrainedConfig, work: Work, steps: int
 ) -> tuple[Trained, dict[str, torch.Tensor]]:
-    """The same through the engine; the masters as it holds them at the end."""
+    """Trains through the engine; the masters are as it holds them at the end."""
     from spillway.output import identity
     from spillway.run.session import EngineSession
 

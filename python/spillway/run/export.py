@@ -104,7 +104,7 @@ def save_position(run: StoredRun, moving: dict[str, Any], target: Path) -> None:
 
 
 def save_weights(run: StoredRun, engine: Any, target: Path) -> None:
-    """As the library names them."""
+    """Saves the weights under the library's names."""
     from spillway.model import files
     from spillway.model.building import build
     from spillway.model.source import DTYPES, load_config
@@ -116,7 +116,7 @@ def save_weights(run: StoredRun, engine: Any, target: Path) -> None:
 
 
 def save_adapters(run: StoredRun, engine: Any, target: Path) -> None:
-    """As PEFT names them; the base is where it was."""
+    """Saves the adapters under PEFT's names; the base stays where it was."""
     from spillway.model.building import build
     from spillway.model.lora import adapters_of
     from spillway.model.source import DTYPES, load_config

@@ -17,8 +17,8 @@ PIECE = 256  # tokens whose logits are widened at a time
 
 
 def logits(stream: Stream, most: int, ids: torch.Tensor, last: int = 0) -> torch.Tensor:
-    """Of the `last` positions of every row (0: of all): [rows, positions, vocabulary]. ids: [rows, length]. `most`:
-    tokens that were planned for."""
+    """The logits of the `last` positions of every row (0: of all): [rows, positions, vocabulary]. ids: [rows, length].
+    `most`: tokens that were planned for."""
     rows, length = ids.shape
     if rows * length > most:
         raise InputError(f"max_length: {rows} rows of {length} tokens are more than was planned for, {most} tokens")

@@ -146,13 +146,13 @@ class Loop:
         self.between = True
 
     def find_references(self) -> None:
-        """Of a run that has made steps. InputError where they are not there as they were."""
+        """Finds the references of a run that has made steps. InputError where they are not there as they were."""
         places = [self.output_dir, *([self.began_in] if self.began_in else [])]
         for name, data in self.work.preferences.items():
             self.references[name] = reference.there(name, data, places, self.state.reference.get(name))
 
     def reference(self, name: str, data: Preferences) -> Reference:
-        """Of one that has not."""
+        """The reference of a run that has made no step."""
         found = Reference.of(self.output_dir, name, data)
         if not found.whole:
             what = "" if name == "train" else " of eval_dataset"

@@ -187,7 +187,7 @@ def traced(config: Config, found: Verified, tell: Tell = lambda _: None) -> Step
 
 
 def work_of(config: Config, sizes: dict[str, int], found: StepTrace | None) -> dict[str, Any]:
-    """Of one micro-batch; see plan/described.h."""
+    """What one micro-batch does; see plan/described.h."""
     from spillway.run.profiled import MARGIN
 
     rows = config.per_device_train_batch_size * config.rows_each
@@ -235,7 +235,7 @@ def bounds(plan: Plan) -> Plan:
 
 
 def shares(plan: Plan) -> Plan:
-    """Of each group of fields what lies on the device and on paths; of states what is on each node of memory."""
+    """For each group of fields, what lies on the device and on paths; for states, what is on each node of memory."""
     held: dict[str, dict[str, int]] = {group: {} for group in GROUPS}
     for entry in plan["bytes"]:
         if entry["class"] in held:
@@ -310,7 +310,7 @@ def describe_model(config: Config, found: Verified) -> dict[str, Any]:
 
 
 def widths(model: Any) -> dict[str, int]:
-    """Of attention and of the feed-forward."""
+    """The widths of attention and of the feed-forward network."""
     hidden = int(model.hidden_size)
     heads = int(getattr(model, "num_attention_heads", None) or 1)
     size = int(getattr(model, "head_dim", None) or hidden // heads)

@@ -71,7 +71,7 @@ def routers_weight(model: PreTrainedModel) -> float:
 
 
 def log_probabilities(model: PreTrainedModel, step: list[Batch]) -> list[list[float]]:
-    """Of each micro-batch's rows."""
+    """The log probabilities of each micro-batch's rows."""
     import torch
 
     from spillway.model.model_code import call_model

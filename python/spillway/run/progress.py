@@ -95,7 +95,7 @@ class Display:
         self.say(f"step {row['step']}/{self._total}  eval loss {row['eval_loss']:.4f}{others}")
 
     def share(self, done: int, total: int) -> None:
-        """Of what comes before the first step; said where it passes another tenth."""
+        """Says how much of what comes before the first step is done, whenever another tenth is."""
         if 10 * done // total > self._tenths:
             self._tenths = 10 * done // total
             self.say(f"{done} of {total} pairs")

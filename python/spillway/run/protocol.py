@@ -158,7 +158,7 @@ class SessionProtocol(Protocol):
         """(loss summed over label tokens, label tokens), or pairs; at most WorkShape.micro_batches batches a call."""
 
     def told(self) -> list[dict[str, float]]:
-        """As StepResult.told, of the last step or evaluation."""
+        """StepResult.told of the last step or evaluation."""
 
     def log_probabilities(self, batches: list[Batch]) -> list[list[float]]:
         """By micro-batch, of each row: the log-probability of its labels. No more batches than evaluate() takes."""

@@ -51,7 +51,7 @@ class Pass:
     groups: int
 
     def parts(self, data: Comparable, begun: int) -> list[list[NDArray[np.int64]]]:
-        """Of each forward pass, from pair `begun` on."""
+        """The parts of each forward pass, from pair `begun` on."""
         order = in_file_order(len(data), self.pairs)[begun // self.pairs :]
         return [order[first : first + self.groups] for first in range(0, len(order), self.groups)]
 
@@ -126,7 +126,7 @@ class Reference:
 
 
 def computed(session: Computes, data: Comparable, how: Pass, begun: int = 0) -> Iterator[NDArray[np.float64]]:
-    """Of each forward pass, from pair `begun` on: what it gives for its rows, in the order of `Preferences`."""
+    """Each forward pass, from pair `begun` on: what it gives for its rows, in the order of `Preferences`."""
     for group in how.parts(data, begun):
         found = session.log_probabilities([data.batch(pairs) for pairs in group])
         yield np.array([value for sums in found for value in as_pairs(sums)])
@@ -155,7 +155,8 @@ def digest_of(values: NDArray[np.float64]) -> str:
 
 
 def there(name: str, data: Comparable, places: list[Path], digest: str | None) -> Reference:
-    """Of a run that has made steps: in one of `places`, whole and with this `digest`, if there is one. InputError."""
+    """The reference of a run that has made steps: in one of `places`, whole and with this `digest`, if there is one.
+    InputError."""
     for place in places:
         found = Reference.of(place, name, data)
         if found.whole and digest in (None, found.digest):

@@ -45,8 +45,8 @@ def of_run(config: Config, start: Start, begun: int, saves: int, rows: int, also
 
 
 def settings(config: Config, saving: Saving | None, converted: bool, carried: int = 0) -> dict[str, Any]:
-    """As the engine takes them. `converted`: forms of tensors in files are not the engine's. `carried`: bytes of a
-    checkpoint that the engine has not."""
+    """The settings as the engine takes them. `converted`: forms of tensors in files are not the engine's. `carried`:
+    bytes of a checkpoint that the engine has not."""
     places = {number: Path(path.place) for number, path in enumerate(config.paths)}
     plain = {number: place for number, place in places.items() if place.is_dir()}
     output = files.existing(saving.output_dir) if saving else None
@@ -94,7 +94,7 @@ def mount_point(place: Path) -> Path:
 
 
 def kind(mount: Path) -> str:
-    """Of the file system mounted there; empty where that is not known."""
+    """The kind of the file system mounted there; empty where it is not known."""
     try:
         lines = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

@@ -21,7 +21,7 @@ def saved_settings(profiled: Profiled) -> dict[str, Any]:
 
 
 def settings_of(spec: ModelSpec, saved: SavedProfile, not_kept: str, on_device: bool) -> dict[str, Any]:
-    """The same for as many tokens as a step has. `saved`: measured or traced; `not_kept`: as of `Verified`."""
+    """The settings for as many tokens as a step has. `saved`: measured or traced; `not_kept`: as of `Verified`."""
     config, meta_model = spec.config, spec.meta_model
     layers = len(meta_model.layers)
     keep = asked(config.activation_recompute, layers)
@@ -53,7 +53,7 @@ def asked(recompute: str | int, layers: int) -> int | None:
 
 
 def share_of_tokens(profiled: Profiled) -> float:
-    """Of the tokens that the engine counts, those that a step has at most: evaluations may have more, and keep
+    """The share that a step has at most of the tokens that the engine counts: evaluations may have more, and keep
     nothing."""
     shape = profiled.shape
     tokens = shape.batch * shape.length

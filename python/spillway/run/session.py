@@ -204,7 +204,7 @@ class EngineSession:
         return outcome.loss_sum, outcome.label_tokens
 
     def told(self) -> list[dict[str, float]]:
-        """Of the last step or evaluation, by micro-batch: what the objective tells besides its loss."""
+        """What the objective tells besides its loss of the last step or evaluation, by micro-batch."""
         return self._running().tell()
 
     def log_probabilities(self, batches: Sequence[Batch]) -> list[list[float]]:
@@ -224,7 +224,8 @@ class EngineSession:
         return logits.evaluate_whole(self._running(), batch)
 
     def logits(self, ids: torch.Tensor, last: int = 0) -> torch.Tensor:
-        """Of the `last` positions of every row (0: of all): [rows, positions, vocabulary]. ids: [rows, length]."""
+        """The logits of the `last` positions of every row (0: of all): [rows, positions, vocabulary]. ids: [rows,
+        length]."""
         return logits.logits(self._running(), work_size(self._profiled.shape).tokens, ids, last)
 
     @property

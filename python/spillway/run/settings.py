@@ -157,7 +157,7 @@ def look_at(directory: str) -> tuple[int, int]:
 
 
 def device_bytes(device: str) -> int:
-    """Of a block device."""
+    """The bytes of a block device."""
     try:
         with open(device, "rb", buffering=0) as stream:
             return stream.seek(0, os.SEEK_END)

@@ -18,7 +18,7 @@ LINK_WAYS = ("to_device", "from_device")
 
 
 class Telemetry:
-    """Of one engine, over its counters."""
+    """The telemetry of one engine, over its counters."""
 
     def __init__(self, engine: Any, plan: dict[str, Any], place: Place, notices: Iterable[str]) -> None:
         self.written_before: wear.Written = {}  # by the run's earlier processes

@@ -158,7 +158,7 @@ class Run:
         return loop.leave() if isinstance(error, Exception) and not isinstance(error, Interrupted) else ""
 
     def stay(self, held: list[tuple[int, Path]]) -> list[tuple[int, Path]]:
-        """Of the checkpoints on the paths those that are kept: what came after one that is gone back to goes."""
+        """The checkpoints on the paths that are kept: those that came after one that is gone back to are removed."""
         named = self.start.resume is not None and not self.start.durable
         return [(step, path) for step, path in held if not named or step <= self.state.step]
 
@@ -294,7 +294,7 @@ def saving(config: Config, start: Start, work: Work, begun: int) -> Saving:
 
 
 def planned_start(config: Config, output_dir: Path) -> Start:
-    """As `train` would begin there, had nothing to be refused."""
+    """The start that `train` would make there, were nothing refused."""
     goes_on = bool(config.resume_from_checkpoint)
     return Start(output_dir, None, durable=goes_on, clear=not goes_on and bool(directory.run_files(output_dir)))
 

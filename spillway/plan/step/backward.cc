@@ -10,7 +10,7 @@ namespace {
 
 void add_backward_weights(StepGraph& graph, Index b, Index forward, Index pass) {
   const auto first = graph.chunk_of(b, 0);
-  if (graph.residency[first].weight.in_memory() || graph.residency[first].weight_copy) {
+  if (graph.placement[first].weight.in_memory() || graph.placement[first].weight_copy) {
     return graph.set_weights(pass, {graph.host_weights[forward].buffer, {}});
   }
   Bytes bytes = 0;
@@ -30,7 +30,7 @@ void add_backward_weights(StepGraph& graph, Index b, Index forward, Index pass) 
 /// The embedding's gradient of this step's tokens: a few rows, summed in fp32, rounded once, put in place by the
 /// update.
 void add_rows(StepGraph& graph) {
-  if (!graph.table_learns()) return;
+  if (!graph.table_is_trainable()) return;
   const auto& order = graph.order;
   const auto& table = graph.block(order.embedding_block);
   const auto count = std::min(table.rows, graph.description.tokens);
@@ -41,13 +41,14 @@ void add_rows(StepGraph& graph) {
                                   order.position(back));
   graph.fills(graph.task_of(first), out.row_sums);
   graph.lets_go(graph.task_of(back), out.row_sums);
-  const auto bytes = rows_bytes(count, table.columns, state::field_bytes(graph.description.type).grad);
+  const auto bytes = sparse_bytes(count, table.columns, state::field_bytes(graph.description.type).grad);
   out.rows = graph.add_buffer(BufferClass::grad, bytes, order.position(back),
                               order.update(graph.chunk_of(order.embedding_block, table.chunks - 1)));
   graph.fills(graph.task_of(back), out.rows);
-  for (Bytes at = 0; graph.redo.gradients && at < bytes; at += kRowsPart) {
-    const Object part{ObjectKind::sparse_gradient, static_cast<Index>(at / kRowsPart)};
-    const auto log = add_gradient_log(graph, part, {out.rows, at}, std::min(kRowsPart, bytes - at), order.positions());
+  for (Bytes at = 0; graph.redo.gradients && at < bytes; at += kSparsePart) {
+    const Object part{ObjectKind::sparse_gradient, static_cast<Index>(at / kSparsePart)};
+    const auto log =
+        add_gradient_log(graph, part, {out.rows, at}, std::min(kSparsePart, bytes - at), order.positions());
     graph.need(log, graph.task_of(back));
   }
   for (std::size_t s = 0; s < table.chunks; ++s) {
@@ -65,7 +66,7 @@ void add_hidden_gradient(StepGraph& graph) {
   out =
       graph.add_buffer(BufferClass::scratch, bytes, order.position(first), order.position(last), graph.compute_tier());
   graph.fills(graph.task_of(first), out);
-  if (!graph.residency.device || last != order.embedding_backward) graph.lets_go(graph.task_of(last), out);
+  if (!graph.placement.device || last != order.embedding_backward) graph.lets_go(graph.task_of(last), out);
 }
 
 }  // namespace
@@ -75,10 +76,10 @@ void add_backward(StepGraph& graph) {
   for (auto i = order.lowest; i < order.layers.size(); ++i) {
     const auto b = order.layers[i];
     add_backward_weights(graph, b, order.forward[i], order.backward[i]);
-    const auto learning = graph.block(b).learning_chunks;
-    if (learning > 0) add_gradient(graph, order.backward[i], graph.chunk_of(b, 0), learning);
+    const auto trainable = graph.block(b).trainable_chunks;
+    if (trainable > 0) add_gradient(graph, order.backward[i], graph.chunk_of(b, 0), trainable);
   }
-  if (graph.table_learns() && !graph.description.tied_head) {
+  if (graph.table_is_trainable() && !graph.description.tied_head) {
     for (Index s = 0; s < graph.block(order.embedding_block).chunks; ++s) {
       stage_gradient(graph, graph.chunk_of(order.embedding_block, s));
     }

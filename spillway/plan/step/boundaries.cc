@@ -32,19 +32,19 @@ class Boundaries {
 
   void add(Index i) {
     const auto back = order_.backward[i];
-    const bool kept = graph_.residency.boundaries[i].home.in_memory() || graph_.residency.boundaries[i].on_device;
+    const bool kept = graph_.placement.boundaries[i].home.in_memory() || graph_.placement.boundaries[i].on_device;
     if (back == kNone || kept) {
       keep(i, back);
     } else {
       spill(i, back);
     }
-    if (!graph_.residency.device) {
+    if (!graph_.placement.device) {
       graph_.brings(task_of(i == 0 ? order_.forward[i] : maker(i)), graph_.complete(i));
     }
   }
 
   void keep(Index i, Index back) {
-    const bool until_forward = back == kNone || (graph_.residency.boundaries[i].on_device && !in_place(i));
+    const bool until_forward = back == kNone || (graph_.placement.boundaries[i].on_device && !in_place(i));
     const auto last = until_forward ? order_.forward[i] : back;
     const auto tier = in_place(i) ? graph_.compute_tier() : TierKind::host;
     const auto buffer =

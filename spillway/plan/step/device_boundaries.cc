@@ -27,7 +27,7 @@ Index gather(StepGraph& graph, Index there, Bytes bytes) {
   return whole;
 }
 
-/// The same of what `maker` has made there.
+/// Takes the boundary activation that `maker` has made there.
 Index take_boundary(StepGraph& graph, Index i, Index maker, Index there, Bytes bytes) {
   graph.fills(graph.task_of(maker), there);
   if (i > 0) graph.out.passes[maker].output = there;
@@ -39,7 +39,7 @@ void route_boundary(StepGraph& graph, Index i) {
   const auto user = order.forward[i], back = order.backward[i];
   const bool gathered = i == 0 && !order.embedding.empty();
   const auto maker = i > 0 ? order.forward[i - 1] : user;
-  const bool stays = graph.residency.boundaries[i].on_device || back == kNone;
+  const bool stays = graph.placement.boundaries[i].on_device || back == kNone;
   const auto bytes = graph.out.buffers[graph.boundary_out[i]].bytes;
   const auto last = stays && back != kNone ? back : user;
   const auto until = order.position(last);

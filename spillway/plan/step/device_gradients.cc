@@ -9,8 +9,8 @@ namespace {
 std::vector<Coalesced> copies(const StepGraph& graph, const Pass& pass) {
   auto chunks = chunks_of(graph.layout, pass);
   const auto& block = graph.block(pass.block);
-  if (block.role == state::BlockRole::layer) chunks.count = static_cast<Index>(block.learning_chunks);
-  return coalesce(chunks, graph.lookahead.join, [&](Index c) { return graph.grad_bytes(c); });
+  if (block.role == state::BlockRole::layer) chunks.count = static_cast<Index>(block.trainable_chunks);
+  return coalesce(chunks, graph.lookahead.coalesce_to, [&](Index c) { return graph.grad_bytes(c); });
 }
 
 /// A gradient that stays until the update; what a durable step keeps of it is a copy.
@@ -77,7 +77,7 @@ void hand_over_hidden(StepGraph& graph) {
 void add_device_gradients(StepGraph& graph) {
   for (Index p = 0; p < graph.out.passes.size(); ++p) {
     if (graph.grads[p] == kNone) continue;
-    const bool stays = graph.residency[chunks_of(graph.layout, graph.out.passes[p]).first].gradient_there();
+    const bool stays = graph.placement[chunks_of(graph.layout, graph.out.passes[p]).first].gradient_there();
     stays ? log_gradient(graph, p) : take_gradient(graph, p);
   }
   hand_over_hidden(graph);

@@ -23,7 +23,7 @@ class DeviceRefits {
   bool add_delta() {
     Bytes most = 0;
     for (Index c = 0; c < graph_.chunks(); ++c) {
-      if (!graph_.residency[c].updated_there()) continue;
+      if (!graph_.placement[c].updated_there()) continue;
       most = std::max(most, graph_.chunk(c).reduced.elements() * sizeof(float));
     }
     if (most > 0) out_.delta = graph_.add_whole(BufferClass::scratch, most, TierKind::device);
@@ -34,7 +34,7 @@ class DeviceRefits {
     const auto all = chunks_of(graph_.layout, pass);
     std::vector<Index> chunks;
     for (auto c = all.first; c < all.end(); ++c) {
-      if (out_.refit_task[c] != kNone && graph_.residency[c].gradient_there()) chunks.push_back(c);
+      if (out_.refit_task[c] != kNone && graph_.placement[c].gradient_there()) chunks.push_back(c);
     }
     if (chunks.empty()) return;
     if (graph_.write_grad[chunks.front()] != kNone) {
@@ -51,7 +51,7 @@ class DeviceRefits {
   [[nodiscard]] const optim::Reduced& reduced(Index c) const { return graph_.chunk(c).reduced; }
   /// Auxiliary fields in a gradient.
   [[nodiscard]] Place behind(Place gradient, Index c) const {
-    return {gradient.buffer, gradient.offset + core_bytes(graph_.rule, graph_.chunk(c))};
+    return {gradient.buffer, gradient.offset + gradient_value_bytes(graph_.rule, graph_.chunk(c))};
   }
   [[nodiscard]] Place on_device(Index c) const { return behind(out_.groups[c].grad, c); }
   /// In the copy of its gradient that goes to a path, behind the refit.

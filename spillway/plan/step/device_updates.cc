@@ -16,9 +16,9 @@ class DeviceUpdates {
     out_.device_groups.assign(graph_.chunks(), {});
     for (const auto upload : graph_.master_uploads) return_weights(upload);
     for (Index c = 0; c < graph_.chunks(); ++c) {
-      if (!graph_.residency[c].device_updated()) continue;
+      if (!graph_.placement[c].device_updated()) continue;
       add_state(c);
-      if (graph_.residency[c].gradient_there()) out_.device_groups[c].grad = out_.groups[c].grad;
+      if (graph_.placement[c].gradient_there()) out_.device_groups[c].grad = out_.groups[c].grad;
     }
     for (const auto& it : gradients_that_come()) bring_gradients(it);
     for (Index p = 0; p < out_.passes.size(); ++p) wait_for_readers(p);
@@ -76,14 +76,14 @@ class DeviceUpdates {
 
   /// Those that lie behind one another on the host are one copy.
   [[nodiscard]] std::vector<Coalesced> gradients_that_come() const {
-    const auto comes = [&](Index c) { return graph_.residency[c].gradient_comes(); };
+    const auto comes = [&](Index c) { return graph_.placement[c].gradient_comes(); };
     const auto host = [&](Index c) { return out_.groups[c].grad.buffer; };
     std::vector<Coalesced> out;
     for (Index c = 0; c < graph_.chunks();) {
       Range range{c, 1};
       if (comes(c)) {
         while (range.end() < graph_.chunks() && comes(range.end()) && host(range.end()) == host(c)) ++range.count;
-        std::ranges::move(coalesce(range, graph_.lookahead.join, [&](Index i) { return graph_.grad_bytes(i); }),
+        std::ranges::move(coalesce(range, graph_.lookahead.coalesce_to, [&](Index i) { return graph_.grad_bytes(i); }),
                           std::back_inserter(out));
       }
       c = range.end();
@@ -114,8 +114,8 @@ class DeviceUpdates {
     if (graph_.computes_on_host(p)) return;
     const auto chunks = chunks_of(graph_.layout, pass);
     for (auto c = chunks.first; c < chunks.end(); ++c) {
-      if (!graph_.residency[c].device_updated()) continue;
-      const bool makes = pass.grad != kNone && graph_.residency[c].gradient_there();
+      if (!graph_.placement[c].device_updated()) continue;
+      const bool makes = pass.grad != kNone && graph_.placement[c].gradient_there();
       const bool keeps = out_.buffers[out_.device_groups[c].weight.buffer].whole;
       if (makes || keeps) graph_.need(update(c), pass.task, true);
     }
@@ -129,7 +129,7 @@ class DeviceUpdates {
 }  // namespace
 
 void add_device_updates(StepGraph& graph) {
-  if (std::ranges::any_of(graph.residency.chunks, &ChunkPlacement::device_updated)) DeviceUpdates(graph).run();
+  if (std::ranges::any_of(graph.placement.chunks, &ChunkPlacement::device_updated)) DeviceUpdates(graph).run();
 }
 
 }  // namespace spillway::plan::step

@@ -30,8 +30,8 @@ class DeviceWeights {
 
   void add(Index p) {
     const auto chunks = chunks_of(p);
-    if (graph_.residency[chunks.first].device_resident()) return read_in_place(p, chunks);
-    if (graph_.residency[chunks.first].weight_copy) return keep(p, chunks);
+    if (graph_.placement[chunks.first].device_resident()) return read_in_place(p, chunks);
+    if (graph_.placement[chunks.first].weight_copy) return keep(p, chunks);
     if (p > 0 && same_slice(p - 1, p)) {  // the turn from the first pass over a head
       auto& window = graph_.out.buffers[pass(p - 1).weights];
       window.last = order_.position(p);
@@ -68,7 +68,7 @@ class DeviceWeights {
   }
 
   void add_window(Index p, Range chunks) {
-    const auto groups = copies(chunks, graph_.residency[chunks.first].device_updated());
+    const auto groups = copies(chunks, graph_.placement[chunks.first].device_updated());
     auto first = order_.device_before(p), last = order_.position(p);
     for (const auto& it : groups) {
       if (!brings_master(it.chunks.first, p)) continue;
@@ -81,11 +81,11 @@ class DeviceWeights {
     for (const auto& it : groups) upload(it, window, p);
   }
 
-  /// `apart`: what learns and what does not is sent at different times.
+  /// `apart`: what is trainable and what is not is sent at different times.
   [[nodiscard]] std::vector<Coalesced> copies(Range chunks, bool apart) const {
     const auto size = [this](Index c) { return graph_.weight_bytes(c); };
-    const auto ends = [this](Index c) { return graph_.learns(c) != graph_.learns(c - 1); };
-    return coalesce(chunks, graph_.lookahead.join, size, apart ? Separate(ends) : Separate{});
+    const auto ends = [this](Index c) { return graph_.is_trainable(c) != graph_.is_trainable(c - 1); };
+    return coalesce(chunks, graph_.lookahead.coalesce_to, size, apart ? Separate(ends) : Separate{});
   }
 
   [[nodiscard]] const Buffer& host(Index p) const { return graph_.out.buffers[graph_.host_weights[p].buffer]; }
@@ -93,7 +93,7 @@ class DeviceWeights {
   /// The first pass that reads such chunks does so after their update, which takes the weights from the same copy.
   [[nodiscard]] bool brings_master(Index c, Index p) {
     const auto kind = pass(p).kind;
-    return graph_.residency[c].device_updated() && (kind == PassKind::forward || kind == PassKind::head_loss);
+    return graph_.placement[c].device_updated() && (kind == PassKind::forward || kind == PassKind::head_loss);
   }
 
   Index upload(const Coalesced& it, Index there, Index p) {

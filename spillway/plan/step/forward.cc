@@ -9,7 +9,7 @@ namespace {
 
 /// What a pass reads once, and a device keeps, need not come again.
 bool stays(const StepGraph& graph, Index c, Index pass) {
-  return graph.residency[c].weight_copy && !graph.computes_on_host(pass);
+  return graph.placement[c].weight_copy && !graph.computes_on_host(pass);
 }
 
 /// Reads chunk c's weight to `to` for its update and its pass, and writes it after the update. What does not learn is
@@ -21,7 +21,7 @@ Index add_weight_round(StepGraph& graph, Index c, Place to, Index pass) {
   graph.out.tasks[read].stays = stays(graph, c, pass);
   graph.need(graph.task_of(pass), read);
   graph.out.groups[c].weight = to;
-  if (!graph.learns(c)) return read;
+  if (!graph.is_trainable(c)) return read;
   const auto write = add_write(graph, what, to, bytes, graph.order.after_update(c), Phase::update);
   graph.need(read, write, true);
   graph.need(write, graph.of(c, ChunkEvent::weight_updated));
@@ -32,11 +32,11 @@ Index add_weight_round(StepGraph& graph, Index c, Place to, Index pass) {
 
 void keep_weight(StepGraph& graph, Index c, Place there) {
   graph.out.groups[c].weight = there;
-  if (graph.learns(c)) add_weight_snapshot(graph, c, there);
+  if (graph.is_trainable(c)) add_weight_snapshot(graph, c, there);
 }
 
 void bring_chunk(StepGraph& graph, Index c, Place place, Index pass, HostWeights& weights) {
-  if (graph.residency[c].weight.in_memory()) {
+  if (graph.placement[c].weight.in_memory()) {
     keep_weight(graph, c, place);
   } else {
     weights.reads.push_back(add_weight_round(graph, c, place, pass));
@@ -44,17 +44,17 @@ void bring_chunk(StepGraph& graph, Index c, Place place, Index pass, HostWeights
   graph.need(graph.task_of(pass), graph.out.update_task[c]);
 }
 
-/// Of a layer or of one slice, for its updates and the first pass that reads it. `resident`: its buffer, where it stays
-/// on the host; else a window holds it `until` that position at least.
+/// Adds the weights of a layer or of one slice, for its updates and the first pass that reads it. `resident`: its
+/// buffer, where it stays on the host; else a window holds it `until` that position at least.
 void add_weights(StepGraph& graph, Range chunks, Index& resident, Index pass, std::uint32_t until = 0) {
   Bytes bytes = 0;
   until = std::max(until, graph.order.position(pass));
   for (auto c = chunks.first; c < chunks.end(); ++c) {
     bytes += graph.weight_bytes(c);
-    if (graph.learns(c)) until = std::max(until, graph.order.after_update(c));
+    if (graph.is_trainable(c)) until = std::max(until, graph.order.after_update(c));
   }
   HostWeights weights;
-  const auto home = graph.residency[chunks.first].weight;
+  const auto home = graph.placement[chunks.first].weight;
   if (home.in_memory()) {
     weights.buffer = graph.add_whole(BufferClass::weight, bytes, home.kind);
     if (home.kind == TierKind::host) resident = weights.buffer;

@@ -24,7 +24,7 @@ void add_early(StepGraph& graph, Index c, Index pass, Place grad) {
   const auto undo = graph.add_buffer(BufferClass::undo, bytes, at, graph.order.positions() - 1);
   graph.fills(task, undo);
   graph.lets_go(task, undo);
-  if (!graph.residency[c].gradient.in_memory()) graph.lets_go(task, grad.buffer);
+  if (!graph.placement[c].gradient.in_memory()) graph.lets_go(task, grad.buffer);
   graph.need(task, graph.of(c, ChunkEvent::gradient_complete));
   graph.need(task, graph.of(c, ChunkEvent::snapshot_taken));
   graph.need(update, task, true);
@@ -33,11 +33,11 @@ void add_early(StepGraph& graph, Index c, Index pass, Place grad) {
 
 /// What the pass has left for a background refit of chunk c is part of its gradient before anything takes that.
 void add_refit(StepGraph& graph, Index c, Place grad) {
-  const Place there{grad.buffer, grad.offset + core_bytes(graph.rule, graph.chunk(c))};
+  const Place there{grad.buffer, grad.offset + gradient_value_bytes(graph.rule, graph.chunk(c))};
   const auto refit = graph.add(Task{.op = Op::refit,
                                     .lane = Lane::refit,
                                     .what = {ObjectKind::auxiliary, c},
-                                    .to = graph.residency[c].gradient_there() ? Place{} : there,
+                                    .to = graph.placement[c].gradient_there() ? Place{} : there,
                                     .bytes = refit_elements(graph.description.refits, graph.chunk(c)),
                                     .deadline = graph.order.update(c) + graph.order.positions(),
                                     .phase = Phase::backward});
@@ -53,11 +53,11 @@ void write_gradient(StepGraph& graph, Index c, Index pass, Place grad, std::uint
   const Object what{ObjectKind::gradient, c};
   const auto bytes = graph.grad_bytes(c);
   auto& write = graph.write_grad[c];
-  if (!graph.residency[c].gradient.in_memory()) {
+  if (!graph.placement[c].gradient.in_memory()) {
     write = add_write(graph, what, grad, bytes, leave, Phase::backward);
   } else if (!graph.redo.gradients) {
     return;
-  } else if (graph.residency[c].gradient_there()) {
+  } else if (graph.placement[c].gradient_there()) {
     write = add_gradient_log(graph, what, {}, bytes, graph.order.device_after(pass));
   } else {
     write = add_gradient_log(graph, what, grad, bytes, graph.order.positions());
@@ -81,7 +81,7 @@ void add_sums(StepGraph& graph, Index pass, std::uint64_t values) {
 void add_chunk_gradient(StepGraph& graph, Index c, Index pass, Place grad, std::uint32_t leave) {
   if (graph.computes_on_host(pass)) graph.brings(graph.task_of(pass), graph.of(c, ChunkEvent::gradient_complete));
   write_gradient(graph, c, pass, grad, leave);
-  if (graph.residency[c].gradient.in_memory()) {
+  if (graph.placement[c].gradient.in_memory()) {
     graph.out.groups[c].grad = grad;
     graph.lets_go(graph.of(c, ChunkEvent::gradient_used), grad.buffer);
   } else {
@@ -99,14 +99,14 @@ void add_gradient(StepGraph& graph, Index pass, Index first, std::size_t chunks)
   std::uint64_t values = 0;
   Bytes bytes = 0;
   for (auto c = first; c < end; ++c) {
-    values += graph.chunk(c).core;
+    values += graph.chunk(c).gradient_elements;
     bytes += graph.grad_bytes(c);
   }
   const auto at = order.position(pass);
-  const auto leave = graph.residency[first].gradient.in_memory()
+  const auto leave = graph.placement[first].gradient.in_memory()
                          ? order.update(end - 1)
                          : std::min(at + graph.lookahead.grad_write, order.positions() - 1);
-  const bool there = graph.residency[first].gradient_there();
+  const bool there = graph.placement[first].gradient_there();
   const auto grad = graph.add_buffer(BufferClass::grad, bytes, at, leave, there ? TierKind::device : TierKind::host);
   graph.grads[pass] = grad;
   if (there || graph.computes_on_host(pass)) {

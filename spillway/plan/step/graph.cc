@@ -15,23 +15,23 @@ constexpr std::size_t kNeeds = 4;
 
 }  // namespace
 
-StepGraph::StepGraph(const Description& of, const state::Layout& its_layout, const Residency& where,
+StepGraph::StepGraph(const Description& of, const state::Layout& its_layout, const Placement& where,
                      const Lookahead& ahead, const Redo& durable, SavedPlacement saves)
     : description(of),
       layout(its_layout),
-      residency(where),
+      placement(where),
       lookahead(ahead),
       redo(durable),
       rule(of.rule()),
       order(of, its_layout, ahead, where.device),
       saved(std::move(saves)),
-      snapshots(its_layout, rule, where, ahead.join) {
+      snapshots(its_layout, rule, where, ahead.coalesce_to) {
   const auto n = layout.chunks().size(), passes = order.passes().size(), boundaries = order.layers.size() + 1;
   out.tasks.reserve(kReserved * n);
   out.buffers.reserve(kReserved / 2 * n);
   out.passes = order.passes();
   out.positions = order.positions();
-  out.node = residency.nodes();
+  out.node = placement.nodes();
   for (auto* list : {&out.update_task, &out.refit_task, &out.resident_slice, &out.resident_state, &write_weight,
                      &write_grad, &snapshot_weight, &snapshot_state}) {
     list->assign(n, kNone);
@@ -44,18 +44,18 @@ StepGraph::StepGraph(const Description& of, const state::Layout& its_layout, con
   for (auto* list : {&boundary_out, &boundary_in, &boundary_reads}) list->assign(boundaries, kNone);
 }
 
-bool StepGraph::table_learns() const {
-  return order.embedding_block != kNone && block(order.embedding_block).learning_chunks > 0;
+bool StepGraph::table_is_trainable() const {
+  return order.embedding_block != kNone && block(order.embedding_block).trainable_chunks > 0;
 }
 
 bool StepGraph::boundary_is_copied(Index i) const {
-  if (!residency.device) return false;
+  if (!placement.device) return false;
   const bool gathered = i == 0 && !order.embedding.empty();
-  return gathered || !(residency.boundaries[i].on_device || order.backward[i] == kNone);
+  return gathered || !(placement.boundaries[i].on_device || order.backward[i] == kNone);
 }
 
 bool StepGraph::is_early(Index c) const {
-  return residency[c].when == When::early && can_be_early(layout, residency, c);
+  return placement[c].when == When::early && can_be_early(layout, placement, c);
 }
 
 Index StepGraph::add(Task task) {

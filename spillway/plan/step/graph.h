@@ -41,7 +41,7 @@ struct HostWeights {
 
 class StepGraph {
  public:
-  StepGraph(const Description& description, const state::Layout& layout, const Residency& residency,
+  StepGraph(const Description& description, const state::Layout& layout, const Placement& placement,
             const Lookahead& lookahead, const Redo& redo, SavedPlacement saved = {});
   StepGraph(const StepGraph&) = delete;
   StepGraph& operator=(const StepGraph&) = delete;
@@ -49,7 +49,7 @@ class StepGraph {
   // What the step is made for:
   const Description& description;
   const state::Layout& layout;
-  const Residency& residency;
+  const Placement& placement;
   const Lookahead& lookahead;
   const Redo& redo;
   const state::UpdateRule rule;
@@ -60,16 +60,16 @@ class StepGraph {
   [[nodiscard]] const state::Chunk& chunk(Index c) const { return layout.chunks()[c]; }
   [[nodiscard]] Index chunks() const { return static_cast<Index>(layout.chunks().size()); }
   [[nodiscard]] Index chunk_of(Index b, std::size_t i) const { return static_cast<Index>(block(b).first_chunk + i); }
-  [[nodiscard]] bool learns(Index c) const { return state::learns(chunk(c).learning); }
-  [[nodiscard]] bool table_learns() const;
+  [[nodiscard]] bool is_trainable(Index c) const { return state::is_trainable(chunk(c).training); }
+  [[nodiscard]] bool table_is_trainable() const;
   [[nodiscard]] Bytes weight_bytes(Index c) const { return state::weight_bytes(rule, chunk(c)); }
   [[nodiscard]] Bytes state_bytes(Index c) const { return state::state_bytes(rule, chunk(c)); }
   [[nodiscard]] Bytes grad_bytes(Index c) const { return state::grad_bytes(rule, chunk(c)); }
 
   // Where things live:
   /// The memory that passes compute in, but those of the embedding.
-  [[nodiscard]] TierKind compute_tier() const noexcept { return residency.device ? TierKind::device : TierKind::host; }
-  [[nodiscard]] bool computes_on_host(Index pass) const { return !residency.device || out.passes[pass].on_host; }
+  [[nodiscard]] TierKind compute_tier() const noexcept { return placement.device ? TierKind::device : TierKind::host; }
+  [[nodiscard]] bool computes_on_host(Index pass) const { return !placement.device || out.passes[pass].on_host; }
   /// A boundary activation crosses between the host and the device: the first, which the embedding's passes leave on
   /// the host, and those that do not stay.
   [[nodiscard]] bool boundary_is_copied(Index i) const;
@@ -86,7 +86,7 @@ class StepGraph {
   Index add_whole(BufferClass kind, Bytes bytes, TierKind tier = TierKind::host);
   [[nodiscard]] Index task_of(Index pass) const { return out.passes[pass].task; }
 
-  /// Of kNone nothing is waited for, and nobody waits.
+  /// Adds an edge; where either is kNone, none is added.
   void need(Index task, Index on, bool previous = false);
   void need(Index task, Event on, bool previous = false);
   /// The event has come when the task has ended, of the instance before when `previous`; and all others of that event.

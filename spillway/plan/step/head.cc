@@ -19,13 +19,13 @@ void read_again(StepGraph& graph, Index c, Index pass, std::uint32_t until = 0) 
 /// For the two passes over a slice. Of the last slice (`turn`) the second pass finds what the first has left.
 void add_slice_weights(StepGraph& graph, Index slice, Index loss, Index gradient, bool turn) {
   const auto c = graph.chunk_of(graph.order.head, slice);
-  const bool stays = graph.residency[c].weight.in_memory() || graph.residency[c].weight_copy;
+  const bool stays = graph.placement[c].weight.in_memory() || graph.placement[c].weight_copy;
   const auto until = turn && !stays ? graph.order.position(gradient) : 0;
   if (!graph.description.tied_head) {
     add_slice_forward(graph, graph.order.head, slice, loss, until);
   } else {
     graph.need(graph.task_of(loss), graph.out.update_task[c]);
-    if (graph.residency[c].weight.in_memory()) {
+    if (graph.placement[c].weight.in_memory()) {
       graph.set_weights(loss, {graph.out.resident_slice[c], {}});
     } else {
       read_again(graph, c, loss, until);
@@ -60,7 +60,7 @@ void add_head(StepGraph& graph) {
     const auto loss = order.head_loss[s];
     const auto gradient = order.head_gradient[slices - 1 - s];
     add_slice_weights(graph, s, loss, gradient, s + 1 == slices);
-    if (graph.block(order.head).learning_chunks > 0) add_gradient(graph, gradient, graph.chunk_of(order.head, s), 1);
+    if (graph.block(order.head).trainable_chunks > 0) add_gradient(graph, gradient, graph.chunk_of(order.head, s), 1);
     if (graph.description.hidden != 0) {
       graph.out.passes[loss].input = graph.out.passes[gradient].input = graph.boundary_in.back();
     }

@@ -48,7 +48,7 @@ void StepOrder::place(bool tied_head) {
   backward_start_ = positions_;
   backward.assign(layers.size(), kNone);
   for (auto i = layers.size(); i-- > lowest;) backward[i] = add(PassKind::backward, layers[i]);
-  if (embedding_block != kNone && layout_.blocks()[embedding_block].learning_chunks > 0) {
+  if (embedding_block != kNone && layout_.blocks()[embedding_block].trainable_chunks > 0) {
     embedding_backward = add(PassKind::embedding_backward, embedding_block);
   }
 }
@@ -100,7 +100,7 @@ std::uint32_t StepOrder::device_after(Index pass) const {
 
 std::uint32_t StepOrder::device_before_update(Index c) const {
   for (auto other = c - std::min(c, lookahead_.device); other < c; ++other) {
-    if (learns(other)) return updates_[other];
+    if (is_trainable(other)) return updates_[other];
   }
   return updates_[c];
 }
@@ -108,7 +108,7 @@ std::uint32_t StepOrder::device_before_update(Index c) const {
 std::uint32_t StepOrder::device_after_update(Index c) const {
   const auto end = std::min<std::size_t>(std::size_t{c} + lookahead_.device + 1, updates_.size());
   for (auto other = static_cast<Index>(end); other-- > c + 1;) {
-    if (learns(other)) return updates_[other];
+    if (is_trainable(other)) return updates_[other];
   }
   return updates_[c];
 }

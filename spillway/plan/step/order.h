@@ -17,7 +17,7 @@ class StepOrder {
   /// Passes, as indices into passes(): by slice of the table, by layer, and by slice of the head.
   std::vector<Index> embedding, forward, head_loss;
   std::vector<Index> head_gradient;  ///< from the last slice down: what the first pass left in memory comes first
-  std::vector<Index> backward;       ///< by layer; kNone: nothing below learns
+  std::vector<Index> backward;       ///< by layer; kNone: nothing below is trainable
   Index embedding_backward = kNone;
 
   std::vector<Index> layers;                    ///< blocks
@@ -48,7 +48,7 @@ class StepOrder {
   /// Position from which a pass's bytes may be read: after the last update of the step.
   [[nodiscard]] std::uint32_t before_pass(Index pass, std::uint32_t ahead) const;
 
-  // Of copies to and from a device, which run Lookahead::device passes or updates before and after:
+  // The positions of copies to and from a device, which run Lookahead::device passes or updates before and after:
   [[nodiscard]] std::uint32_t device_before(Index pass) const;
   [[nodiscard]] std::uint32_t device_after(Index pass) const;
   [[nodiscard]] std::uint32_t device_before_update(Index c) const;
@@ -58,7 +58,7 @@ class StepOrder {
   void find_blocks(const Description& description);
   void place(bool tied_head);
   Index add(PassKind kind, Index block, Index slice = 0);
-  [[nodiscard]] bool learns(Index c) const { return state::learns(layout_.chunks()[c].learning); }
+  [[nodiscard]] bool is_trainable(Index c) const { return state::is_trainable(layout_.chunks()[c].training); }
 
   const state::Layout& layout_;
   const Lookahead& lookahead_;

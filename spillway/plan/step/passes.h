@@ -23,9 +23,9 @@ void add_backward(StepGraph& graph);
 /// One place for the converted weights of all passes, one after the other.
 void add_converted(StepGraph& graph);
 
-// Of a device with memory of its own. Its passes of blocks work on buffers there. A pass has ended for the host when it
-// was issued, so no task of the host waits for one, only for a copy that waited for it there; and a pass waits for
-// copies only, apart from the pass before.
+// These passes are for a device with memory of its own. Its block passes work on buffers there. A pass has ended for
+// the host when it was issued, so no task of the host waits for one, only for a copy that waited for it there; and a
+// pass waits for copies only, apart from the pass before.
 
 /// Copies of weights to where passes read them. Chunks of a block lie side by side on both sides, so that a few of them
 /// are one copy.

@@ -9,7 +9,7 @@ namespace spillway::plan::step {
 
 /// SVG that stands alone, readable on light and on dark ground.
 [[nodiscard]] std::string to_svg(const Outline& outline);
-/// The same boxes and arrows for Graphviz.
+/// The picture's boxes and arrows for Graphviz.
 [[nodiscard]] std::string to_dot(const Outline& outline);
 
 }  // namespace spillway::plan::step

@@ -10,7 +10,8 @@ namespace spillway::plan::step {
 
 class SnapshotGroups {
  public:
-  SnapshotGroups(const state::Layout& layout, const state::UpdateRule& rule, const Residency& residency, Bytes join);
+  SnapshotGroups(const state::Layout& layout, const state::UpdateRule& rule, const Placement& placement,
+                 Bytes coalesce_to);
 
   [[nodiscard]] const std::vector<SnapshotGroup>& groups() const noexcept { return groups_; }
   /// The snapshots of the chunk leave in the same steps as those of the chunk before.

@@ -6,7 +6,7 @@ namespace {
 Index add_snapshot(StepGraph& graph, Move move, Index last_of_copy) {
   if (!graph.redo.gradients) return kNone;
   const auto c = move.what.index;
-  const bool resident = graph.residency[c].device_resident();
+  const bool resident = graph.placement[c].device_resident();
   const auto& order = graph.order;
   const auto deadline = resident            ? order.device_after_update(last_of_copy)
                         : graph.is_early(c) ? order.position(order.pass_of_gradient(c))
@@ -81,9 +81,9 @@ void time_snapshots(StepGraph& graph) {
   turn.assign(graph.chunks(), 0);
   std::uint32_t next = 0;
   for (Index c = 0; c < graph.chunks() && graph.redo.gradients; ++c) {
-    if (!graph.learns(c)) continue;
-    every[c] = graph.residency[c].state.in_memory() ? graph.redo.period : 1;
-    if (!graph.residency[c].state.in_memory()) continue;
+    if (!graph.is_trainable(c)) continue;
+    every[c] = graph.placement[c].state.in_memory() ? graph.redo.period : 1;
+    if (!graph.placement[c].state.in_memory()) continue;
     turn[c] = graph.snapshots.with_before(c) ? turn[c - 1] : next++ % graph.redo.period;
   }
 }

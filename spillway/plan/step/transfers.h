@@ -48,7 +48,7 @@ Index add_gradient_log(StepGraph& graph, Object what, Place from, Bytes bytes, s
 
 /// To where a pass reads it, when the pass needs it: fills its buffer.
 Index add_upload(StepGraph& graph, Object what, Place from, Place to, Bytes bytes, Index pass);
-/// Of what a pass has made.
+/// Adds a copy from the device of what a pass has made.
 Index add_download(StepGraph& graph, Object what, Place from, Place to, Bytes bytes, Index pass);
 
 }  // namespace spillway::plan::step

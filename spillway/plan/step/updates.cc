@@ -13,7 +13,7 @@ Place keep_state(StepGraph& graph, Index c) {
     const auto& before = graph.out.groups[c - 1].state;
     return {before.buffer, before.offset + graph.state_bytes(c - 1)};
   }
-  return {graph.add_whole(BufferClass::state, std::max(graph.state_bytes(c), in_one), graph.residency[c].state.kind)};
+  return {graph.add_whole(BufferClass::state, std::max(graph.state_bytes(c), in_one), graph.placement[c].state.kind)};
 }
 
 /// It comes before the update and goes back after it: first reads for the next step begin in this one.
@@ -35,12 +35,12 @@ Place stage_state(StepGraph& graph, Index c) {
 
 void add_state(StepGraph& graph, Index c) {
   auto& place = graph.out.groups[c].state;
-  if (!graph.residency[c].state.in_memory()) {
+  if (!graph.placement[c].state.in_memory()) {
     place = stage_state(graph, c);
     return;
   }
   place = keep_state(graph, c);
-  if (!graph.residency[c].device_resident()) graph.out.resident_state[c] = place.buffer;
+  if (!graph.placement[c].device_resident()) graph.out.resident_state[c] = place.buffer;
   add_state_snapshot(graph, c, place);
 }
 
@@ -49,13 +49,13 @@ void add_state(StepGraph& graph, Index c) {
 void link(StepGraph& graph, Index c, Index update) {
   const auto brings = [&](ChunkEvent event) { graph.brings(update, graph.of(c, event)); };
   graph.need(update, graph.of(c, ChunkEvent::auxiliary_there));
-  if (!graph.residency[c].gradient_comes()) brings(ChunkEvent::gradient_used);
-  if (graph.residency[c].device_updated()) return;
+  if (!graph.placement[c].gradient_comes()) brings(ChunkEvent::gradient_used);
+  if (graph.placement[c].device_updated()) return;
   for (const auto event : {ChunkEvent::weight_read, ChunkEvent::state_read, ChunkEvent::gradient_ready}) {
     graph.need(update, graph.of(c, event));
   }
   graph.need(update, graph.of(c, ChunkEvent::snapshot_taken), true);
-  if (graph.residency[c].device_resident()) return;  // its snapshots leave by copies
+  if (graph.placement[c].device_resident()) return;  // its snapshots leave by copies
   brings(ChunkEvent::weight_updated);
   brings(ChunkEvent::state_updated);
 }
@@ -65,11 +65,11 @@ void link(StepGraph& graph, Index c, Index update) {
 void add_updates(StepGraph& graph) {
   time_snapshots(graph);
   for (Index c = 0; c < graph.chunks(); ++c) {
-    if (!graph.learns(c)) continue;
-    const bool there = graph.residency[c].updated_there();
+    if (!graph.is_trainable(c)) continue;
+    const bool there = graph.placement[c].updated_there();
     const auto update = graph.add(Task{.op = Op::update,
                                        .lane = there ? Lane::device_update : Lane::update,
-                                       .unit = graph.residency[c].update_unit(),
+                                       .unit = graph.placement[c].update_unit(),
                                        .what = {ObjectKind::chunk, c},
                                        .bytes = state::update_elements(graph.rule, graph.chunk(c)),
                                        .deadline = graph.order.update(c),

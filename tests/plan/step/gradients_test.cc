@@ -7,7 +7,7 @@
 
 #include "spillway/plan/step/passes.h"
 #include "tests/plan/models.h"
-#include "tests/plan/residencies.h"
+#include "tests/plan/placements.h"
 
 namespace spillway::plan::step {
 namespace {
@@ -21,9 +21,9 @@ struct Made {
 Made make(bool stays, const Redo& redo) {
   const auto description = test::describe({.layers = 2, .tied = false});
   const auto layout = description.layout();
-  const auto residency = test::residency_of(layout, {.gradient = stays});
+  const auto placement = test::placement_of(layout, {.gradient = stays});
   const Lookahead lookahead;
-  StepGraph graph(description, layout, residency, lookahead, redo);
+  StepGraph graph(description, layout, placement, lookahead, redo);
   add_block_passes(graph);
   add_updates(graph);
   add_forward(graph);
@@ -31,7 +31,7 @@ Made make(bool stays, const Redo& redo) {
   const auto block = graph.order.layers.front();
   out.pass = graph.order.backward.front();
   out.first = graph.chunk_of(block, 0);
-  add_gradient(graph, out.pass, out.first, graph.block(block).learning_chunks);
+  add_gradient(graph, out.pass, out.first, graph.block(block).trainable_chunks);
   out.write = graph.write_grad[out.first];
   out.schedule = std::move(graph).freeze();
   return out;

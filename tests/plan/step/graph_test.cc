@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/plan/models.h"
-#include "tests/plan/residencies.h"
+#include "tests/plan/placements.h"
 
 namespace spillway::plan::step {
 namespace {
@@ -14,14 +14,14 @@ class Graph : public ::testing::Test {
   Graph()
       : description_(test::describe({})),
         layout_(description_.layout()),
-        residency_(test::residency_of(layout_)),
-        graph_(description_, layout_, residency_, lookahead_, redo_) {}
+        placement_(test::placement_of(layout_)),
+        graph_(description_, layout_, placement_, lookahead_, redo_) {}
 
   Index task() { return graph_.add(Task{}); }
 
   const Description description_;
   const state::Layout layout_;
-  const Residency residency_;
+  const Placement placement_;
   const Lookahead lookahead_;
   const Redo redo_;
   StepGraph graph_;

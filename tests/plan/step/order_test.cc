@@ -44,7 +44,7 @@ TEST(StepOrder, GradientsAreMadeByTheirOwnPass) {
   }
 }
 
-TEST(StepOrder, BackwardEndsWhereNothingBelowLearns) {
+TEST(StepOrder, BackwardEndsWhereNothingBelowIsTrainable) {
   const auto description =
       describe({.layers = 4, .tied = false, .chunk_elements = 1 << 20, .frozen = "embed|layers.0"});
   const auto layout = description.layout();
@@ -59,12 +59,12 @@ TEST(StepOrder, BackwardEndsWhereNothingBelowLearns) {
 TEST(StepOrder, TransfersBeginAndEndWithinTheStep) {
   const auto description = describe({.layers = 3});
   const auto layout = description.layout();
-  const Lookahead far{.state_read = 2, .write = 1000, .device = 1000};
-  const StepOrder order(description, layout, far, true);
+  const Lookahead remote{.state_read = 2, .write = 1000, .device = 1000};
+  const StepOrder order(description, layout, remote, true);
   const auto chunks = static_cast<Index>(layout.chunks().size());
   for (Index c = 0; c < chunks; ++c) {
     EXPECT_EQ(order.before_update(c, 1000), order.update(0));
-    EXPECT_LE(order.after_update(c), c < far.state_read ? order.backward_start() - 1 : order.positions() - 1);
+    EXPECT_LE(order.after_update(c), c < remote.state_read ? order.backward_start() - 1 : order.positions() - 1);
     EXPECT_EQ(order.device_before_update(c), order.update(0));
     EXPECT_EQ(order.device_after_update(c), order.update(chunks - 1));
   }

@@ -8,7 +8,7 @@
 
 #include "spillway/plan/step/picture.h"
 #include "tests/plan/models.h"
-#include "tests/plan/residencies.h"
+#include "tests/plan/placements.h"
 
 namespace spillway::plan::step {
 namespace {
@@ -17,7 +17,7 @@ namespace {
 Outline streamed(std::int64_t layers) {
   const auto description = test::describe({.layers = layers});
   const auto layout = description.layout();
-  return outline(make_schedule(description, layout, Residency(layout), {}), layout);
+  return outline(make_schedule(description, layout, Placement(layout), {}), layout);
 }
 
 std::size_t count(const std::string& text, const std::string& what) {
@@ -31,9 +31,9 @@ TEST(StepOutline, ABoxIsBelowThoseThatItWaitsForAndAloneInItsRowOfALane) {
   for (int round = 0; round < 20; ++round) {
     const auto description = test::describe(test::random_shape(random, round));
     const auto layout = description.layout();
-    const auto residency = round % 2 == 0 ? test::random_residency(layout, random)
-                                          : test::random_device_residency(description, layout, random);
-    const auto schedule = make_schedule(description, layout, residency, {});
+    const auto placement = round % 2 == 0 ? test::random_placement_of(layout, random)
+                                          : test::random_device_placement(description, layout, random);
+    const auto schedule = make_schedule(description, layout, placement, {});
     const auto found = outline(schedule, layout);
     std::set<std::pair<Lane, unsigned>> taken;
     std::size_t tasks = 0;

@@ -11,7 +11,7 @@
 #include "spillway/plan/arena_layout.h"
 #include "spillway/plan/planner.h"
 #include "tests/plan/models.h"
-#include "tests/plan/residencies.h"
+#include "tests/plan/placements.h"
 
 namespace spillway::plan {
 namespace {
@@ -24,7 +24,7 @@ bool is_copy(const Task& task) {
 
 class DeviceSchedules : public ::testing::Test {
  protected:
-  Bytes least_ = 0;  ///< Lookahead::join of the schedule that each() shows
+  Bytes least_ = 0;  ///< Lookahead::coalesce_to of the schedule that each() shows
 
   template <class See>
   void each(See see) {
@@ -34,19 +34,19 @@ class DeviceSchedules : public ::testing::Test {
       if (round % 3 == 1) shape.subspace = round % 2 == 0 ? "up|down" : "up";
       const auto description = describe(shape);
       const auto layout = description.layout();
-      const auto residency = test::random_device_residency(description, layout, random);
+      const auto placement = test::random_device_placement(description, layout, random);
       const Lookahead ahead{.state_read = 1 + static_cast<std::uint32_t>(random() % 3),
                             .write = 1 + static_cast<std::uint32_t>(random() % 3),
                             .backward = 1 + static_cast<std::uint32_t>(random() % 2),
                             .grad_write = static_cast<std::uint32_t>(random() % 3),
                             .device = static_cast<std::uint32_t>(random() % 4),
-                            .join = random() % 3 == 0 ? kGoodCopy : random() % (64 * KiB)};
+                            .coalesce_to = random() % 3 == 0 ? kGoodCopy : random() % (64 * KiB)};
       auto schedule =
-          make_schedule(description, layout, residency, ahead, {.gradients = random() % 2 == 0, .period = 3});
+          make_schedule(description, layout, placement, ahead, {.gradients = random() % 2 == 0, .period = 3});
       static_cast<void>(lay_out(schedule));
       static_cast<void>(lay_out(schedule, TierKind::device));
       add_reuse_dependencies(schedule);
-      least_ = ahead.join;
+      least_ = ahead.coalesce_to;
       see(schedule, description, layout, round);
     }
   }
@@ -106,9 +106,9 @@ std::vector<const Task*> copies_of(const Schedule& schedule, Lane lane, ObjectKi
   return out;
 }
 
-/// They cover the buffer, chunk after chunk, each with as many bytes as there are neighbours to join.
-void expect_joined(const Schedule& schedule, const std::vector<const Task*>& copies, Bytes join, int round) {
-  const auto learns = [&](Index c) { return schedule.update_task[c] != kNone; };
+/// They cover the buffer, chunk after chunk, each with as many bytes as there are neighbours to coalesce.
+void expect_coalesced(const Schedule& schedule, const std::vector<const Task*>& copies, Bytes coalesce_to, int round) {
+  const auto is_trainable = [&](Index c) { return schedule.update_task[c] != kNone; };
   // What stays, or is updated there, is sent at other times than what is frozen beside it.
   const bool differ = std::ranges::any_of(copies, [&](const Task* it) {
     return it->stays || (it->moves(Lane::to_device, ObjectKind::weight) && schedule.updated_there(it->what.index));
@@ -123,37 +123,38 @@ void expect_joined(const Schedule& schedule, const std::vector<const Task*>& cop
     at += it.bytes;
     next += it.what.count;
     for (auto c = it.what.index; differ && c < next; ++c) {
-      EXPECT_EQ(learns(c), learns(it.what.index)) << round;
+      EXPECT_EQ(is_trainable(c), is_trainable(it.what.index)) << round;
     }
     const bool last = i + 1 == copies.size();
-    const bool apart = differ && (last || learns(next) != learns(it.what.index));
-    EXPECT_TRUE(it.bytes >= join || copies.size() == 1 || apart) << round << ": " << it.bytes << " of " << join;
+    const bool apart = differ && (last || is_trainable(next) != is_trainable(it.what.index));
+    EXPECT_TRUE(it.bytes >= coalesce_to || copies.size() == 1 || apart)
+        << round << ": " << it.bytes << " of " << coalesce_to;
   }
   EXPECT_EQ(at, schedule.buffers[copies.front()->on_device().buffer].bytes) << round;
 }
 
 TEST_F(DeviceSchedules, NeighboursAreCopiedTogether) {
   std::mt19937 random(5);
-  std::size_t joined = 0;
+  std::size_t coalesced = 0;
   for (int round = 0; round < 40; ++round) {
     auto shape = test::random_shape(random, round);
     if (round % 2 == 0) shape.frozen = test::kFrozenParts[random() % test::kFrozenParts.size()];
     const auto description = describe(shape);
     const auto layout = description.layout();
-    const Bytes join = random() % (64 * KiB);
-    const bool durable = random() % 2 == 0;  // gradients that stay are logged by joined copies, too
-    const auto schedule = make_schedule(description, layout, test::random_device_residency(description, layout, random),
-                                        {.join = join}, {.gradients = durable, .period = 3});
+    const Bytes coalesce_to = random() % (64 * KiB);
+    const bool durable = random() % 2 == 0;  // gradients that stay are logged by coalesced copies, too
+    const auto schedule = make_schedule(description, layout, test::random_device_placement(description, layout, random),
+                                        {.coalesce_to = coalesce_to}, {.gradients = durable, .period = 3});
     for (Index b = 0; b < schedule.buffers.size(); ++b) {
       for (const auto& [lane, kind] :
            {std::pair(Lane::to_device, ObjectKind::weight), std::pair(Lane::from_device, ObjectKind::gradient)}) {
         const auto copies = copies_of(schedule, lane, kind, b);
-        if (!copies.empty()) expect_joined(schedule, copies, join, round);
-        for (const auto* copy : copies) joined += copy->what.count > 1 ? 1 : 0;
+        if (!copies.empty()) expect_coalesced(schedule, copies, coalesce_to, round);
+        for (const auto* copy : copies) coalesced += copy->what.count > 1 ? 1 : 0;
       }
     }
   }
-  EXPECT_GT(joined, 40U);
+  EXPECT_GT(coalesced, 40U);
 }
 
 /// Whether `task` waits for `on`, of the instance before when `previous`.
@@ -199,69 +200,69 @@ void expect_written(const Schedule& schedule, Index copy, std::vector<Bytes>& wr
 /// Snapshots of what lives on a device leave it in copies of so many bytes, but for the rest of a block, and whole.
 TEST_F(DeviceSchedules, SnapshotsLeaveTogether) {
   std::mt19937 random(29);
-  std::size_t joined = 0, living = 0;
+  std::size_t coalesced = 0, resident = 0;
   for (int round = 0; round < 60; ++round) {
     auto shape = test::random_shape(random, round);
     if (round % 3 == 0) test::freeze_some(shape, random);
     const auto description = describe(shape);
     const auto layout = description.layout();
-    const Bytes join = random() % (64 * KiB);
-    const auto residency = test::random_device_residency(description, layout, random);
+    const Bytes coalesce_to = random() % (64 * KiB);
+    const auto placement = test::random_device_placement(description, layout, random);
     const auto schedule =
-        make_schedule(description, layout, residency, {.join = join}, {.gradients = true, .period = 3});
+        make_schedule(description, layout, placement, {.coalesce_to = coalesce_to}, {.gradients = true, .period = 3});
     std::vector<Bytes> written(layout.chunks().size());
     for (Index t = 0; t < schedule.tasks.size(); ++t) {
       const auto& task = schedule.tasks[t];
       const bool snapshot =
           task.moves(Lane::from_device, ObjectKind::weight) || task.moves(Lane::from_device, ObjectKind::state);
-      if (!snapshot || !residency[task.what.index].device_resident()) continue;
-      joined += task.what.count > 1 ? 1 : 0;
+      if (!snapshot || !placement[task.what.index].device_resident()) continue;
+      coalesced += task.what.count > 1 ? 1 : 0;
       expect_written(schedule, t, written, round);
       const auto& block = layout.blocks()[layout.chunks()[task.what.index].block];
-      const bool whole = task.what.index == block.first_chunk && task.what.count == block.learning_chunks;
+      const bool whole = task.what.index == block.first_chunk && task.what.count == block.trainable_chunks;
       const bool slice = block.role != state::BlockRole::layer;
-      EXPECT_TRUE(task.bytes >= join || whole || slice) << round << ": " << task.bytes << " of " << join;
+      EXPECT_TRUE(task.bytes >= coalesce_to || whole || slice) << round << ": " << task.bytes << " of " << coalesce_to;
     }
     for (Index c = 0; c < written.size(); ++c) {
       const auto& chunk = layout.chunks()[c];
-      if (!residency[c].device_resident() || !learns(chunk.learning)) continue;
-      ++living;
+      if (!placement[c].device_resident() || !is_trainable(chunk.training)) continue;
+      ++resident;
       EXPECT_EQ(written[c], weight_bytes(description.rule(), chunk) + state_bytes(description.rule(), chunk)) << round;
     }
   }
-  EXPECT_GT(living, 100U);
-  EXPECT_GT(joined, 30U);
+  EXPECT_GT(resident, 100U);
+  EXPECT_GT(coalesced, 30U);
 }
 
-TEST_F(DeviceSchedules, ProjectorsThatWereLearnedComeBackBeforeTheUpdateThatTakesThem) {
+TEST_F(DeviceSchedules, ProjectorsThatWereRefittedComeBackBeforeTheUpdateThatTakesThem) {
   std::size_t stay = 0, come = 0, logged = 0;
   each([&](const Schedule& schedule, const Description& description, const state::Layout& layout, int round) {
     for (Index c = 0; c < layout.chunks().size(); ++c) {
-      const auto fit = schedule.refit_task[c];
-      if (fit == kNone || !schedule.updated_there(c)) continue;
-      const auto& copies = schedule.tasks[fit].needs;
+      const auto refit = schedule.refit_task[c];
+      if (refit == kNone || !schedule.updated_there(c)) continue;
+      const auto& copies = schedule.tasks[refit].needs;
       EXPECT_TRUE(std::ranges::all_of(copies, [&](const Dependency& it) { return is_copy(schedule.tasks[it.task]); }))
           << round;
       EXPECT_FALSE(copies.empty()) << round;
       EXPECT_NE(schedule.delta, kNone) << round;
       const auto update = schedule.update_task[c];
-      const auto pair = task_of(schedule, Lane::to_device, ObjectKind::auxiliary, c);
-      if (pair == kNone) {  // in the gradient, which comes
+      const auto projectors = task_of(schedule, Lane::to_device, ObjectKind::auxiliary, c);
+      if (projectors == kNone) {  // in the gradient, which comes
         ++come;
-        EXPECT_TRUE(waits(schedule, task_of(schedule, Lane::to_device, ObjectKind::gradient, c), fit, true)) << round;
+        EXPECT_TRUE(waits(schedule, task_of(schedule, Lane::to_device, ObjectKind::gradient, c), refit, true)) << round;
         continue;
       }
       ++stay;
-      EXPECT_TRUE(waits(schedule, pair, fit, false)) << round;
-      EXPECT_TRUE(waits(schedule, update, pair, true)) << round;
-      const auto& it = schedule.tasks[pair];
+      EXPECT_TRUE(waits(schedule, projectors, refit, false)) << round;
+      EXPECT_TRUE(waits(schedule, update, projectors, true)) << round;
+      const auto& it = schedule.tasks[projectors];
       const auto record = layout.chunks()[c].reduced.by->record;
       EXPECT_EQ(it.bytes, layout.chunks()[c].reduced.refitted_bytes()) << round;
       const auto& grad = schedule.groups[c].grad;
       EXPECT_EQ(it.to.buffer, grad.buffer) << round;
-      EXPECT_EQ(it.to.offset, grad.offset + core_bytes(description.rule(), layout.chunks()[c]) + record);
-      EXPECT_EQ(it.from.offset, schedule.tasks[fit].to.offset + record) << round;
-      EXPECT_EQ(it.from.buffer, schedule.tasks[fit].to.buffer) << round;
+      EXPECT_EQ(it.to.offset, grad.offset + gradient_value_bytes(description.rule(), layout.chunks()[c]) + record);
+      EXPECT_EQ(it.from.offset, schedule.tasks[refit].to.offset + record) << round;
+      EXPECT_EQ(it.from.buffer, schedule.tasks[refit].to.buffer) << round;
       logged += task_of(schedule, Lane::write, ObjectKind::gradient, c) != kNone ? 1 : 0;
     }
   });
@@ -310,7 +311,7 @@ std::size_t expect_gradients_come(const Schedule& schedule, const Description& d
 }
 
 TEST_F(DeviceSchedules, WhatPassesIsUpdatedBetweenItsCopies) {
-  std::size_t passing = 0, gradients = 0, together = 0, snapshots = 0;
+  std::size_t updated = 0, gradients = 0, together = 0, snapshots = 0;
   each([&](const Schedule& schedule, const Description& description, const state::Layout& layout, int round) {
     if (schedule.device_groups.empty()) return;
     std::vector<Crossing> states(layout.chunks().size());
@@ -336,7 +337,7 @@ TEST_F(DeviceSchedules, WhatPassesIsUpdatedBetweenItsCopies) {
     for (Index c = 0; c < layout.chunks().size(); ++c) {
       const auto& it = schedule.device_groups[c];
       if (!it.weight.any()) continue;
-      ++passing;
+      ++updated;
       EXPECT_TRUE(schedule.updated_there(c)) << round;
       EXPECT_EQ(schedule.early[c].task, kNone) << round;
       for (const auto& place : {it.weight, it.state, it.grad}) {
@@ -357,7 +358,7 @@ TEST_F(DeviceSchedules, WhatPassesIsUpdatedBetweenItsCopies) {
     }
   });
   EXPECT_GT(snapshots, 20U);
-  EXPECT_GT(passing, 100U);
+  EXPECT_GT(updated, 100U);
   EXPECT_GT(gradients, 50U);
   EXPECT_GT(together, 5U);
 }
@@ -369,10 +370,10 @@ TEST(DevicePlan, WhatIsFrozenAndStaysIsSentOnce) {
   budget.device = DeviceTier{.capacity = 1 * GiB, .weight = 1, .activation = 1};
   const Rates rates{.cores = 2, .update = 1e9, .forward = 1e-6, .backward = 2e-6, .to_device = 1e6, .from_device = 1e6};
   const auto plan = make_plan(description, layout, budget, rates);
-  Bytes learning = 0;
-  for (const auto& chunk : layout.chunks()) learning += state::learns(chunk.learning) ? chunk.elements * 2 : 0;
+  Bytes trainable = 0;
+  for (const auto& chunk : layout.chunks()) trainable += state::is_trainable(chunk.training) ? chunk.elements * 2 : 0;
   const auto boundaries = description.tokens * description.hidden * 2;
-  EXPECT_LE(plan.to_device_per_step, learning + boundaries + 8 * KiB);
+  EXPECT_LE(plan.to_device_per_step, trainable + boundaries + 8 * KiB);
   EXPECT_NEAR(plan.prediction.to_device_seconds, static_cast<double>(plan.to_device_per_step) / 1e6, 1e-6);
   EXPECT_LT(plan.prediction.step_seconds, 1.0);  // all weights alone take longer
   std::size_t once = 0;

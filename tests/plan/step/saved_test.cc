@@ -7,7 +7,7 @@
 #include "spillway/plan/arena_layout.h"
 #include "spillway/plan/schedule.h"
 #include "tests/plan/models.h"
-#include "tests/plan/residencies.h"
+#include "tests/plan/placements.h"
 
 namespace spillway::plan {
 namespace {
@@ -23,7 +23,7 @@ class SpilledSchedules : public ::testing::Test {
       const auto description = test::describe(shape);
       const auto layout = description.layout();
       const auto saved = test::random_saved(layout, random);
-      auto schedule = make_schedule(description, layout, test::random_residency(layout, random),
+      auto schedule = make_schedule(description, layout, test::random_placement_of(layout, random),
                                     {.backward = 1 + static_cast<std::uint32_t>(random() % 3)},
                                     {.gradients = random() % 2 == 0, .period = 3}, saved);
       static_cast<void>(lay_out(schedule));

@@ -6,7 +6,7 @@
 #include <random>
 
 #include "tests/plan/models.h"
-#include "tests/plan/residencies.h"
+#include "tests/plan/placements.h"
 
 namespace spillway::plan::step {
 namespace {
@@ -17,8 +17,8 @@ TEST(SnapshotGroups, HaveEveryChunkThatLivesThereOnce) {
   for (int round = 0; round < 40; ++round) {
     const auto description = test::describe(test::random_shape(random, round));
     const auto layout = description.layout();
-    const auto residency = test::random_device_residency(description, layout, random);
-    const SnapshotGroups found(layout, description.rule(), residency, random() % (64 * KiB));
+    const auto placement = test::random_device_placement(description, layout, random);
+    const SnapshotGroups found(layout, description.rule(), placement, random() % (64 * KiB));
     std::vector<int> times(layout.chunks().size(), 0);
     for (const auto& group : found.groups()) {
       for (auto c = group.chunks.first; c < group.chunks.end(); ++c) {
@@ -36,7 +36,7 @@ TEST(SnapshotGroups, HaveEveryChunkThatLivesThereOnce) {
       EXPECT_EQ(sums, states);
     }
     for (Index c = 0; c < times.size(); ++c) {
-      EXPECT_EQ(times[c], residency[c].device_resident() && learns(layout.chunks()[c].learning) ? 1 : 0) << round;
+      EXPECT_EQ(times[c], placement[c].device_resident() && is_trainable(layout.chunks()[c].training) ? 1 : 0) << round;
     }
   }
   EXPECT_GT(together, 20U);
@@ -46,7 +46,7 @@ TEST(SnapshotGroups, WithoutADeviceThereAreNone) {
   std::mt19937 random(1);
   const auto description = test::describe({});
   const auto layout = description.layout();
-  const SnapshotGroups none(layout, description.rule(), test::random_residency(layout, random), kGoodCopy);
+  const SnapshotGroups none(layout, description.rule(), test::random_placement_of(layout, random), kGoodCopy);
   EXPECT_TRUE(none.groups().empty());
   EXPECT_FALSE(none.with_before(1));
   EXPECT_EQ(none.state_bytes(0), 0U);

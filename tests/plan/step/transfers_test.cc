@@ -7,7 +7,7 @@
 
 #include "spillway/plan/step/passes.h"
 #include "tests/plan/models.h"
-#include "tests/plan/residencies.h"
+#include "tests/plan/placements.h"
 
 namespace spillway::plan::step {
 namespace {
@@ -17,14 +17,14 @@ class Transfers : public ::testing::Test {
   Transfers()
       : description_(test::describe({.layers = 3})),
         layout_(description_.layout()),
-        residency_(test::residency_of(layout_)),
-        graph_(description_, layout_, residency_, lookahead_, redo_) {
+        placement_(test::placement_of(layout_)),
+        graph_(description_, layout_, placement_, lookahead_, redo_) {
     add_block_passes(graph_);
   }
 
   const Description description_;
   const state::Layout layout_;
-  const Residency residency_;
+  const Placement placement_;
   const Lookahead lookahead_;
   const Redo redo_{.gradients = true, .period = 3};
   StepGraph graph_;

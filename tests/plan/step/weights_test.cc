@@ -7,7 +7,7 @@
 
 #include "spillway/plan/step/passes.h"
 #include "tests/plan/models.h"
-#include "tests/plan/residencies.h"
+#include "tests/plan/placements.h"
 
 namespace spillway::plan::step {
 namespace {
@@ -16,17 +16,17 @@ class Weights : public ::testing::Test {
  protected:
   Weights() : description_(test::describe({.layers = 2, .tied = false})), layout_(description_.layout()) {}
 
-  [[nodiscard]] Residency all(bool stays) const { return test::residency_of(layout_, {stays, stays, stays, true}); }
+  [[nodiscard]] Placement all(bool stays) const { return test::placement_of(layout_, {stays, stays, stays, true}); }
 
   const Description description_;
   const state::Layout layout_;
 };
 
 TEST_F(Weights, ASliceIsReadForItsUpdateAndWrittenAfterIt) {
-  const auto residency = all(false);
+  const auto placement = all(false);
   const Lookahead lookahead;
   const Redo redo;
-  StepGraph graph(description_, layout_, residency, lookahead, redo);
+  StepGraph graph(description_, layout_, placement, lookahead, redo);
   add_block_passes(graph);
   add_updates(graph);
   const auto pass = graph.order.head_loss.front();
@@ -50,10 +50,10 @@ TEST_F(Weights, ASliceIsReadForItsUpdateAndWrittenAfterIt) {
 }
 
 TEST_F(Weights, WhatStaysIsNotReadAgain) {
-  const auto residency = all(true);
+  const auto placement = all(true);
   const Lookahead lookahead;
   const Redo redo;
-  StepGraph graph(description_, layout_, residency, lookahead, redo);
+  StepGraph graph(description_, layout_, placement, lookahead, redo);
   add_block_passes(graph);
   add_updates(graph);
   add_forward(graph);

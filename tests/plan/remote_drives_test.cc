@@ -1,5 +1,5 @@
-// Drives and memory that are far from the device.
-#include "spillway/plan/far.h"
+// Drives and memory that are remote from the device.
+#include "spillway/plan/remote_drives.h"
 
 #include <gtest/gtest.h>
 
@@ -26,7 +26,7 @@ machine::Profile two_sockets() {
   return out;
 }
 
-TEST(Far, ProcessorsOfEitherNodeSayWhatCrosses) {
+TEST(RemoteDrives, CpusOfEitherNodeSayWhatCrosses) {
   const auto profile = two_sockets();
   EXPECT_EQ(crossing(profile, 1, 0), 20e9) << "read by node 0, not written by node 1";
   EXPECT_EQ(crossing(profile, 0, 1), 16e9) << "read by node 1";
@@ -34,7 +34,7 @@ TEST(Far, ProcessorsOfEitherNodeSayWhatCrosses) {
   EXPECT_EQ(crossing({}, 0, 1), 0);
 }
 
-TEST(Far, DrivesOfOneNodeShareWhatCrosses) {
+TEST(RemoteDrives, DrivesOfOneNodeShareWhatCrosses) {
   const auto profile = two_sockets();
   const std::vector<PathRates> rates(3, {.read = 14e9, .write = 10e9, .mixed = 16e9});
   const auto held = over_the_link(rates, {std::nullopt, 1, 1}, 0, profile);
@@ -53,7 +53,7 @@ TEST(Far, DrivesOfOneNodeShareWhatCrosses) {
   EXPECT_EQ(near[2].read, 14e9);
 }
 
-constexpr const char* kFar = R"({"near": 0, "storage": [{"capacity": 1000000000},
+constexpr const char* kRemote = R"({"near": 0, "storage": [{"capacity": 1000000000},
   {"capacity": 1000000000, "far": true, "node": 1}, {"capacity": 1000000000, "far": true, "node": 1}],
   "dram_budget": 1000000000, "placement": {"weight": 0, "state": 0, "grad": 0, "activation": 0},
   "seconds": {"forward": 1e-5, "backward": 3e-5}, "durability": "none"})";
@@ -72,24 +72,24 @@ Planned planned(const char* settings, const machine::Profile& profile) {
   return out;
 }
 
-TEST(Far, ThePlanSaysWhichDrivesAreFarAndWhatItCosts) {
+TEST(RemoteDrives, ThePlanSaysWhichDrivesAreFarAndWhatItCosts) {
   auto profile = two_sockets();
-  const auto as_fast = planned(kFar, profile);
-  EXPECT_LT(*as_fast.plan.far_seconds, 0.1 * as_fast.plan.prediction.step_seconds)
+  const auto as_fast = planned(kRemote, profile);
+  EXPECT_LT(*as_fast.plan.remote_seconds, 0.1 * as_fast.plan.prediction.step_seconds)
       << "of 20 GB/s written alone 16 cross";
   for (auto& it : profile.access) it.read.most = it.write.most = it.cpus == it.memory ? 1e11 : 2e9;
-  const auto slow = planned(kFar, profile);
+  const auto slow = planned(kRemote, profile);
   const auto& step = slow.plan.prediction;
-  EXPECT_GT(*slow.plan.far_seconds, 0.3 * step.step_seconds);
-  EXPECT_EQ(slow.json["far_drives"]["seconds"], *slow.plan.far_seconds);
+  EXPECT_GT(*slow.plan.remote_seconds, 0.3 * step.step_seconds);
+  EXPECT_EQ(slow.json["far_drives"]["seconds"], *slow.plan.remote_seconds);
   EXPECT_EQ(slow.json["far_drives"]["paths"],
             (nlohmann::json{{{"name", "path:1"}, {"node", 1}}, {{"name", "path:2"}, {"node", 1}}}));
   // The step without that is the one that near drives would give.
   auto near = profile;
   near.access.clear();
-  const auto unknown = planned(kFar, near);
-  EXPECT_FALSE(unknown.plan.far_seconds.has_value());
-  EXPECT_NEAR(unknown.plan.prediction.step_seconds, step.step_seconds - *slow.plan.far_seconds,
+  const auto unknown = planned(kRemote, near);
+  EXPECT_FALSE(unknown.plan.remote_seconds.has_value());
+  EXPECT_NEAR(unknown.plan.prediction.step_seconds, step.step_seconds - *slow.plan.remote_seconds,
               0.02 * step.step_seconds);
   EXPECT_TRUE(unknown.json["far_drives"]["seconds"].is_null());
   EXPECT_NE(unknown.json["far_drives"]["why"].get<std::string>().find("is not known"), std::string::npos);
@@ -97,16 +97,16 @@ TEST(Far, ThePlanSaysWhichDrivesAreFarAndWhatItCosts) {
   EXPECT_LT(slow.plan.volumes[1], slow.plan.volumes[0]);
 }
 
-TEST(Far, NearDrivesAreNotSpokenOf) {
-  std::string settings = kFar;
+TEST(RemoteDrives, NearDrivesAreNotSpokenOf) {
+  std::string settings = kRemote;
   for (auto at = settings.find("true"); at != std::string::npos; at = settings.find("true")) {
     settings.replace(at, 4, "false");
   }
   EXPECT_FALSE(planned(settings.c_str(), two_sockets()).json.contains("far_drives"));
-  EXPECT_EQ(far_words({{}, {}}, 1.0), "");
+  EXPECT_EQ(remote_words({{}, {}}, 1.0), "");
 }
 
-TEST(Far, LinksFromOtherNodesHaveRatesOfTheirOwn) {
+TEST(RemoteDrives, LinksFromOtherNodesHaveRatesOfTheirOwn) {
   const auto* settings = R"({"near": 0, "nodes": [{"id": 0, "capacity": 1}, {"id": 1, "capacity": 1}],
     "device": {"to_device": 5e9, "from_device": 5e9, "links": [
       {"node": 1, "to_gpu_bytes_per_second_together": 1e9, "from_gpu_bytes_per_second_together": 2e9},

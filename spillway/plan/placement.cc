@@ -1,4 +1,4 @@
-#include "spillway/plan/residency.h"
+#include "spillway/plan/placement.h"
 
 #include <algorithm>
 
@@ -11,18 +11,18 @@ void ChunkPlacement::live_on_device() noexcept {
   updated_on = TierKind::device;
 }
 
-Residency::Residency(const state::Layout& layout)
+Placement::Placement(const state::Layout& layout)
     : chunks(layout.chunks().size()),
       boundaries(static_cast<std::size_t>(std::ranges::count(layout.blocks(), BlockRole::layer, &state::Block::role))) {
 }
 
-std::vector<std::uint16_t> Residency::nodes() const {
+std::vector<std::uint16_t> Placement::nodes() const {
   std::vector<std::uint16_t> out;
   for (const auto& it : chunks) out.push_back(it.node());
   return out;
 }
 
-void Residency::set_nodes(const std::vector<std::uint16_t>& nodes) {
+void Placement::set_nodes(const std::vector<std::uint16_t>& nodes) {
   for (std::size_t c = 0; c < chunks.size(); ++c) {
     for (auto* home : {&chunks[c].weight, &chunks[c].state}) {
       if (home->kind == TierKind::host) home->node = nodes[c];
@@ -32,15 +32,15 @@ void Residency::set_nodes(const std::vector<std::uint16_t>& nodes) {
 
 bool has_dense_grad(const Description& description, const state::Layout& layout, Index chunk) {
   const auto& it = layout.chunks()[chunk];
-  if (!has_gradient(it.learning)) return false;
+  if (!has_gradient(it.training)) return false;
   const auto& block = layout.blocks()[it.block];
   return block.role != BlockRole::embedding || description.tied_head;
 }
 
-bool can_be_early(const state::Layout& layout, const Residency& residency, Index chunk) {
+bool can_be_early(const state::Layout& layout, const Placement& placement, Index chunk) {
   const auto& it = layout.chunks()[chunk];
-  return has_gradient(it.learning) && layout.blocks()[it.block].role != BlockRole::embedding &&
-         residency[chunk].weight.in_memory() && residency[chunk].state.in_memory() && !residency[chunk].updated_there();
+  return has_gradient(it.training) && layout.blocks()[it.block].role != BlockRole::embedding &&
+         placement[chunk].weight.in_memory() && placement[chunk].state.in_memory() && !placement[chunk].updated_there();
 }
 
 std::string no_device_update(const state::UpdateRule& rule) {
@@ -53,17 +53,18 @@ std::string no_device_update(const state::UpdateRule& rule) {
 
 bool can_be_on_device(const Description& description, const state::Layout& layout, Index chunk) {
   const auto& block = layout.blocks()[layout.chunks()[chunk].block];
-  if (block.role == BlockRole::embedding || block.learning_chunks == 0) return false;
+  if (block.role == BlockRole::embedding || block.trainable_chunks == 0) return false;
   if (!no_device_update(description.rule()).empty()) return false;
   const auto first = layout.chunks().begin() + static_cast<std::ptrdiff_t>(block.first_chunk);
-  return std::none_of(first, first + static_cast<std::ptrdiff_t>(block.chunks),
-                      [](const state::Chunk& it) { return it.form != state::Form::as_run && learns(it.learning); });
+  return std::none_of(first, first + static_cast<std::ptrdiff_t>(block.chunks), [](const state::Chunk& it) {
+    return it.form != state::Form::as_run && is_trainable(it.training);
+  });
 }
 
 Index first_backward(const state::Layout& layout) {
   Index layer = 0;
   for (const auto& block : layout.blocks()) {
-    if (block.role != BlockRole::head && block.learning_chunks > 0) break;
+    if (block.role != BlockRole::head && block.trainable_chunks > 0) break;
     layer += block.role == BlockRole::layer ? 1 : 0;
   }
   return layer;

@@ -1,4 +1,4 @@
-#include "spillway/execute/team.h"
+#include "spillway/execute/thread_pool.h"
 
 #include <chrono>
 
@@ -19,7 +19,7 @@ void yield_until(const Condition& met) {
 
 }  // namespace
 
-Team::Team(unsigned threads) {
+ThreadPool::ThreadPool(unsigned threads) {
   workers_.reserve(threads);
   try {
     for (unsigned i = 1; i < threads; ++i) workers_.push_back(start_thread([this] { work(); }));
@@ -29,11 +29,11 @@ Team::Team(unsigned threads) {
   }
 }
 
-Team::~Team() {
+ThreadPool::~ThreadPool() {
   stop();
 }
 
-void Team::stop() {
+void ThreadPool::stop() {
   {
     const std::lock_guard lock(mutex_);
     stop_ = true;
@@ -42,7 +42,7 @@ void Team::stop() {
   for (auto& worker : workers_) worker.join();
 }
 
-void Team::run_erased(std::size_t tiles, const void* body, Call call) {
+void ThreadPool::run_erased(std::size_t tiles, const void* body, Call call) {
   if (tiles > 1 && !workers_.empty()) {
     const std::unique_lock one(one_, std::try_to_lock);
     if (one) return share(tiles, body, call);
@@ -50,7 +50,7 @@ void Team::run_erased(std::size_t tiles, const void* body, Call call) {
   for (std::size_t tile = 0; tile < tiles; ++tile) call(body, tile);
 }
 
-void Team::share(std::size_t tiles, const void* body, Call call) {
+void ThreadPool::share(std::size_t tiles, const void* body, Call call) {
   {
     const std::lock_guard lock(mutex_);
     loop_ = {body, call, tiles};
@@ -65,11 +65,11 @@ void Team::share(std::size_t tiles, const void* body, Call call) {
   done_.wait(lock, [this] { return inside_ == 0; });
 }
 
-void Team::take_tiles(const Loop& loop) {
+void ThreadPool::take_tiles(const Loop& loop) {
   for (auto tile = next_.fetch_add(1); tile < loop.tiles; tile = next_.fetch_add(1)) loop.call(loop.body, tile);
 }
 
-void Team::work() {
+void ThreadPool::work() {
   std::uint64_t seen = 0;
   while (true) {
     yield_until([&] { return round_.load(std::memory_order_relaxed) != seen; });

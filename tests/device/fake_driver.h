@@ -1,4 +1,4 @@
-// The pretended driver (fake_cuda.cc), and how to change what it does.
+// The fake driver (fake_cuda.cc), and how to change what it does.
 #pragma once
 
 #include <cstdlib>
@@ -8,7 +8,7 @@
 
 namespace spillway::device {
 
-inline const std::string kPretended = SPILLWAY_PRETENDED_CUDA;
+inline const std::string kFakeDriver = SPILLWAY_FAKE_CUDA;
 
 /// Sets a variable of the environment for a scope.
 class Setting {
@@ -23,15 +23,15 @@ class Setting {
 };
 
 /// With kernels, whatever this build has: the driver knows them by name and runs them on the host.
-inline std::unique_ptr<Device> pretended_cuda() {
+inline std::unique_ptr<Device> make_fake_cuda() {
   static constexpr std::byte kSome[1] = {};
-  return make_cuda({.library = kPretended, .kernels = {.machine_code = kSome}});
+  return make_cuda({.library = kFakeDriver, .kernels = {.machine_code = kSome}});
 }
 
 /// As the fixture registers its memory right after.
 inline std::unique_ptr<Device> refusing_cuda() {
   ::setenv("FAKE_CUDA_REGISTERS", "0", 1);
-  return pretended_cuda();
+  return make_fake_cuda();
 }
 
 }  // namespace spillway::device

@@ -20,22 +20,22 @@ using test::Directory;
 using test::DurableRun;
 using test::Toy;
 
-Shape random_wide_shape(std::mt19937& random, int round) {
+Shape random_fp32_shape(std::mt19937& random, int round) {
   auto out = plan::test::random_shape(random, round);
-  const std::vector<std::string> wide{"norm", "up|norm", "down", "^layers\\.0", "layers|norm"};
-  out.wide = wide[random() % wide.size()];
+  const std::vector<std::string> in_fp32{"norm", "up|norm", "down", "^layers\\.0", "layers|norm"};
+  out.fp32 = in_fp32[random() % in_fp32.size()];
   if (random() % 2 == 0) plan::test::freeze_some(out, random);
   if (random() % 3 == 0) out.subspace = "up";
   out.format = static_cast<state::StateFormat>(round % 3);
   return out;
 }
 
-class Wide : public ::testing::TestWithParam<Durability> {};
+class Fp32Runs : public ::testing::TestWithParam<Durability> {};
 
-INSTANTIATE_TEST_SUITE_P(Levels, Wide, test::kEveryDurability, test::durability_name);
+INSTANTIATE_TEST_SUITE_P(Levels, Fp32Runs, test::kEveryDurability, test::durability_name);
 
-TEST_P(Wide, PlacementAndGoingOnChangeNoBit) {
-  test::expect_same_bits_of_models(19, 10, 14, GetParam(), random_wide_shape);
+TEST_P(Fp32Runs, PlacementAndGoingOnChangeNoBit) {
+  test::expect_same_bits_of_models(19, 10, 14, GetParam(), random_fp32_shape);
 }
 
 /// A model of one layer, whose gradients do not depend on its weights.
@@ -46,7 +46,7 @@ plan::Description one_layer(state::ComputeType type, std::uint64_t micro_batches
                  state::BlockRole::layer,
                  {{.name = "w", .shape = {40, 64}, .decay = true},
                   {.name = "gate", .shape = {50, 90}, .decay = true, .form = state::Form::fp32},
-                  {.name = "fixed", .shape = {300}, .learning = state::Learning::frozen, .form = state::Form::fp32},
+                  {.name = "fixed", .shape = {300}, .training = state::Training::frozen, .form = state::Form::fp32},
                   {.name = "bias", .shape = {77}, .form = state::Form::fp32}}}};
   out.hidden = 64;
   out.tokens = 8;
@@ -72,7 +72,7 @@ StepResult step(Engine& engine, std::uint64_t number, std::uint64_t micro_batche
   while (const auto pass = engine.next_pass()) {
     for (std::size_t t = 0; pass->kind == plan::PassKind::backward && t < 4; ++t) {
       const auto& it = engine.layout().tensors()[t];
-      for (std::uint64_t m = 0; m < micro_batches && learns(it.spec.learning); ++m) {
+      for (std::uint64_t m = 0; m < micro_batches && is_trainable(it.spec.training); ++m) {
         const auto values = normal(it.elements, 1000 * number + 10 * t + m, 0.1F);
         std::vector<std::uint16_t> zeros(it.elements);  // of what is narrow, so that the norm is that of the others
         engine.gradient(t, it.spec.form == state::Form::fp32 ? bytes(values) : bytes(zeros), m);
@@ -88,7 +88,7 @@ class Updates : public ::testing::TestWithParam<state::ComputeType> {};
 INSTANTIATE_TEST_SUITE_P(Types, Updates, ::testing::Values(state::ComputeType::bf16, state::ComputeType::fp16),
                          [](const auto& test) { return std::string(state::name_of(test.param)); });
 
-/// What a tensor that learns should have become: the same steps by the optimizer alone, which has its own tests.
+/// What a tensor that is trainable should have become: the same steps by the optimizer alone, which has its own tests.
 std::vector<float> by_the_optimizer(std::vector<float> weight, std::size_t t, std::uint64_t steps,
                                     std::uint64_t micro_batches, const StepUpdate& update, double clip, bool decay) {
   Optimizer optimizer({{"it", weight.size(), state::ComputeType::fp32}}, {});
@@ -134,7 +134,7 @@ TEST_P(Updates, AreThoseOfFp32BitForBit) {
   }
 }
 
-TEST(WideTensors, CountForTheNormAndAreSkippedWithTheRest) {
+TEST(Fp32Tensors, CountForTheNormAndAreSkippedWithTheRest) {
   const auto description = one_layer(state::ComputeType::bf16, 2);
   Settings settings;
   settings.budget.dram = 1 * GiB;
@@ -152,7 +152,7 @@ TEST(WideTensors, CountForTheNormAndAreSkippedWithTheRest) {
 }
 
 /// Their passes find fp32 values, and those alone.
-TEST(WideTensors, AreHandedOutAsTheyWereStored) {
+TEST(Fp32Tensors, AreHandedOutAsTheyWereStored) {
   const auto description = one_layer(state::ComputeType::bf16, 1);
   for (const double share : {0.0, 1.0}) {
     const Directory where;
@@ -180,8 +180,8 @@ TEST(WideTensors, AreHandedOutAsTheyWereStored) {
 }
 
 /// Nothing has a remainder then, and no file of them is written.
-TEST(WideTensors, AStateOfThemAloneIsSavedAndGoesOn) {
-  const DurableRun run({.layers = 2, .tokens = 32, .frozen = "up|down|embed|head", .wide = "norm"}, 4);
+TEST(Fp32Tensors, AStateOfThemAloneIsSavedAndGoesOn) {
+  const DurableRun run({.layers = 2, .tokens = 32, .frozen = "up|down|embed|head", .fp32 = "norm"}, 4);
   const Directory out;
   Settings settings;
   settings.budget.dram = 4 * GiB;
@@ -201,8 +201,8 @@ TEST(WideTensors, AStateOfThemAloneIsSavedAndGoesOn) {
   EXPECT_TRUE(run.holds(engine, 4));
 }
 
-TEST(WideTensors, VolumesOfARunWithoutThemAreRefused) {
-  const DurableRun run({.layers = 1, .tokens = 32, .wide = "norm"}, 1);
+TEST(Fp32Tensors, VolumesOfARunWithoutThemAreRefused) {
+  const DurableRun run({.layers = 1, .tokens = 32, .fp32 = "norm"}, 1);
   const Directory where;
   const auto settings = DurableRun::settings(where.path(), 1, {0, 0, 0, 0});
   {

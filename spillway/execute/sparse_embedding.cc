@@ -1,4 +1,4 @@
-#include "spillway/execute/rows.h"
+#include "spillway/execute/sparse_embedding.h"
 
 #include <algorithm>
 #include <bit>
@@ -18,7 +18,7 @@ constexpr std::size_t kRowsPerTile = 64;
 /// Adds up one row's tokens as a tree of virtual ranks.
 class RankTree {
  public:
-  /// `ends`: as EmbeddingRows has them.
+  /// `ends`: as SparseEmbedding has them.
   RankTree(device::Element type, const std::byte* gradient, std::uint64_t columns, std::span<const std::uint64_t> ends)
       : type_(type),
         gradient_(gradient),
@@ -26,14 +26,14 @@ class RankTree {
         ends_(ends),
         sums_((static_cast<std::size_t>(std::bit_width(ends.size())) + 1) * columns) {}
 
-  /// Of rising tokens, at least one.
+  /// Takes rising tokens, at least one.
   const float* sum(std::span<const std::uint32_t> tokens) {
     sum(tokens, 0, ends_.size(), sums_.data());
     return sums_.data();
   }
 
  private:
-  /// Of ranks [first, first + count), to `out`; what lies behind it is overwritten.
+  /// Adds ranks [first, first + count), to `out`; what lies behind it is overwritten.
   void sum(std::span<const std::uint32_t> tokens, std::size_t first, std::size_t count, float* out) {
     if (count == 1) return sum_rank(tokens, out);
     const auto half = std::bit_ceil(count) / 2;
@@ -62,7 +62,7 @@ class RankTree {
 
 }  // namespace
 
-EmbeddingRows::EmbeddingRows(const plan::Description& description, const state::Layout& layout, std::size_t block)
+SparseEmbedding::SparseEmbedding(const plan::Description& description, const state::Layout& layout, std::size_t block)
     : block_(block),
       table_(layout.blocks()[block]),
       table_rows_(layout.blocks()[block].rows),
@@ -81,12 +81,12 @@ EmbeddingRows::EmbeddingRows(const plan::Description& description, const state::
   rank_ends_.reserve(std::min(virtual_ranks_, description.micro_batches));
 }
 
-void EmbeddingRows::place(float* sums, std::byte* rounded) noexcept {
+void SparseEmbedding::place(float* sums, std::byte* rounded) noexcept {
   sums_ = sums;
   rounded_ = rounded;
 }
 
-void EmbeddingRows::begin(std::span<const std::int64_t> ids, std::span<const std::uint64_t> counts) {
+void SparseEmbedding::begin(std::span<const std::int64_t> ids, std::span<const std::uint64_t> counts) {
   if (ids.size() > tokens_) {
     throw Error(ErrorCode::bad_input, text("a step of ", ids.size(), " tokens, but the plan holds ", tokens_));
   }
@@ -120,14 +120,15 @@ void EmbeddingRows::begin(std::span<const std::int64_t> ids, std::span<const std
   first_.push_back(static_cast<std::uint32_t>(order_.size()));
 }
 
-EmbeddingRows::Kept EmbeddingRows::in_chunk(const state::Chunk& chunk) const {
+SparseEmbedding::Kept SparseEmbedding::in_chunk(const state::Chunk& chunk) const {
   const auto base = static_cast<std::int64_t>(chunk.first / columns_);
   const auto begin = std::ranges::lower_bound(rows_, base);
   const auto end = std::ranges::lower_bound(rows_, base + static_cast<std::int64_t>(chunk.used / columns_));
   return {{begin, end}, static_cast<std::size_t>(begin - rows_.begin()), base};
 }
 
-void EmbeddingRows::gather(const state::Chunk& chunk, const std::byte* weights, std::byte* output, Team& team) const {
+void SparseEmbedding::gather(const state::Chunk& chunk, const std::byte* weights, std::byte* output,
+                             ThreadPool& thread_pool) const {
   const auto kept = in_chunk(chunk);
   const auto bytes = columns_ * state::field_bytes(type_).weight;
   const auto made = columns_ * state::field_bytes(computes_).weight;
@@ -135,7 +136,7 @@ void EmbeddingRows::gather(const state::Chunk& chunk, const std::byte* weights, 
     if (computes_ == type_) return static_cast<void>(std::memcpy(to, from, bytes));
     device::widen(element_of(type_), from, reinterpret_cast<float*>(to), columns_);
   };
-  team.run(ceil_div(kept.rows.size(), kRowsPerTile), [&](std::size_t tile) {
+  thread_pool.run(ceil_div(kept.rows.size(), kRowsPerTile), [&](std::size_t tile) {
     const auto end = std::min((tile + 1) * kRowsPerTile, kept.rows.size());
     for (auto row = tile * kRowsPerTile; row < end; ++row) {
       const auto* source = weights + static_cast<std::uint64_t>(kept.rows[row] - kept.base) * bytes;
@@ -146,17 +147,17 @@ void EmbeddingRows::gather(const state::Chunk& chunk, const std::byte* weights, 
 }
 
 /// On top of what is there.
-void EmbeddingRows::sum_tokens(std::size_t row, const std::byte* gradient, float* sum) const {
+void SparseEmbedding::sum_tokens(std::size_t row, const std::byte* gradient, float* sum) const {
   const auto given = state::field_bytes(computes_).grad;
   for (const auto token : tokens_of(row)) {
     device::add(element_of(computes_), gradient + token * columns_ * given, sum, columns_);
   }
 }
 
-kernels::Norm EmbeddingRows::round(const std::byte* gradient, Team& team) {
+kernels::Norm SparseEmbedding::round(const std::byte* gradient, ThreadPool& thread_pool) {
   const auto bytes = state::field_bytes(type_).grad;
   const bool ranked = virtual_ranks_ > 1 && !rank_ends_.empty();
-  team.run(ceil_div(rows_.size(), kRowsPerTile), [&](std::size_t tile) {
+  thread_pool.run(ceil_div(rows_.size(), kRowsPerTile), [&](std::size_t tile) {
     std::optional<RankTree> tree;
     if (ranked) tree.emplace(element_of(computes_), gradient, columns_, rank_ends_);
     const auto end = std::min((tile + 1) * kRowsPerTile, rows_.size());
@@ -169,7 +170,7 @@ kernels::Norm EmbeddingRows::round(const std::byte* gradient, Team& team) {
       } else {
         sum_tokens(row, gradient, sum);
       }
-      auto* out = rounded_ + plan::rows_header(rows_.size()) + row * columns_ * bytes;
+      auto* out = rounded_ + plan::sparse_header(rows_.size()) + row * columns_ * bytes;
       norms_[row] = device::round_norm(element_of(type_), sum, out, columns_);
     }
   });
@@ -181,18 +182,18 @@ kernels::Norm EmbeddingRows::round(const std::byte* gradient, Team& team) {
   return total;
 }
 
-void EmbeddingRows::patch(const state::Chunk& chunk, std::byte* gradient) const {
+void SparseEmbedding::patch(const state::Chunk& chunk, std::byte* gradient) const {
   const auto most = std::min(table_rows_, tokens_);
-  patch_rows(table_, type_, chunk, gradient,
-             {rounded_, plan::rows_bytes(most, columns_, state::field_bytes(type_).grad)});
+  patch_sparse(table_, type_, chunk, gradient,
+               {rounded_, plan::sparse_bytes(most, columns_, state::field_bytes(type_).grad)});
 }
 
-void patch_rows(const state::Block& table, state::ComputeType type, const state::Chunk& chunk, std::byte* gradient,
-                std::span<const std::byte> stored) {
+void patch_sparse(const state::Block& table, state::ComputeType type, const state::Chunk& chunk, std::byte* gradient,
+                  std::span<const std::byte> stored) {
   std::uint64_t count = 0;
   std::memcpy(&count, stored.data(), sizeof count);
   const auto row = table.columns * state::field_bytes(type).grad;
-  const bool there = count <= table.rows && plan::rows_header(count) + count * row <= stored.size();
+  const bool there = count <= table.rows && plan::sparse_header(count) + count * row <= stored.size();
   const auto ids = std::span(reinterpret_cast<const std::int64_t*>(stored.data() + sizeof count), there ? count : 0);
   const bool known = ids.empty() || (ids.front() >= 0 && ids.back() < static_cast<std::int64_t>(table.rows));
   if (!there || !std::ranges::is_sorted(ids) || !known) {
@@ -201,7 +202,7 @@ void patch_rows(const state::Block& table, state::ComputeType type, const state:
   const auto first = static_cast<std::int64_t>(chunk.first / table.columns);
   const auto begin = std::ranges::lower_bound(ids, first);
   const auto end = std::ranges::lower_bound(ids, first + static_cast<std::int64_t>(chunk.used / table.columns));
-  const auto* rows = stored.data() + plan::rows_header(count);
+  const auto* rows = stored.data() + plan::sparse_header(count);
   for (auto id = begin; id != end; ++id) {
     std::memcpy(gradient + static_cast<std::uint64_t>(*id - first) * row, rows + (id - ids.begin()) * row, row);
   }

@@ -1,4 +1,4 @@
-// Where the objects of a step live: weights, states and gradients of chunks, and boundary activations.
+// A placement says where the objects of a step live: weights, states and gradients of chunks, and boundary activations.
 #pragma once
 
 #include <cstdint>
@@ -84,16 +84,16 @@ struct SavedPlacement {
 
 /// Where everything lives. Weights and gradients of a layer lie together: their tiers are equal for all its chunks that
 /// have them, but for the node.
-struct Residency {
-  Residency() = default;
+struct Placement {
+  Placement() = default;
   /// All of it on paths.
-  explicit Residency(const state::Layout& layout);
+  explicit Placement(const state::Layout& layout);
 
   std::vector<ChunkPlacement> chunks;         ///< as Layout's
   std::vector<BoundaryPlacement> boundaries;  ///< boundary i: input of layer i
   bool device = false;                        ///< passes compute on a device with memory of its own
 
-  bool operator==(const Residency&) const = default;
+  bool operator==(const Placement&) const = default;
   [[nodiscard]] const ChunkPlacement& operator[](std::size_t chunk) const { return chunks[chunk]; }
   /// ChunkPlacement::node() by chunk. Setting it moves what is in host memory.
   [[nodiscard]] std::vector<std::uint16_t> nodes() const;
@@ -103,21 +103,22 @@ struct Residency {
 /// Why a device does not update such chunks; empty: it does.
 [[nodiscard]] std::string no_device_update(const state::UpdateRule& rule);
 
-/// True when a device may update the chunk: in a layer or a head of its own of which something learns, and
+/// True when a device may update the chunk: in a layer or a head of its own of which something is trainable, and
 /// nothing in fp32 beside a narrower type. (A table that tokens look up is the host's.)
 [[nodiscard]] bool can_be_on_device(const Description& description, const state::Layout& layout, Index chunk);
 
-/// True when the gradient of this chunk is stored as a dense field: everything that learns but an embedding that is not
-/// also the head. (That one's gradient is a few rows; they wait in memory and are put in place during the update.)
+/// True when the gradient of this chunk is stored as a dense field: everything that is trainable but an embedding that
+/// is not also the head. (That one's gradient is a few rows; they wait in memory and are put in place during the
+/// update.)
 [[nodiscard]] bool has_dense_grad(const Description& description, const state::Layout& layout, Index chunk);
 
 /// True when the chunk may be updated before its step is decided: weight and state stay in DRAM. What lies on a path is
 /// updated where it passes through memory, and its writes belong after the commit; an embedding's gradient is complete
 /// with the last pass only.
-[[nodiscard]] bool can_be_early(const state::Layout& layout, const Residency& residency, Index chunk);
+[[nodiscard]] bool can_be_early(const state::Layout& layout, const Placement& placement, Index chunk);
 
-/// The lowest layer that has a backward pass, counted over the layer blocks: the first in which something learns; all
-/// have one when an embedding learns, and their number is returned when none has.
+/// The lowest layer that has a backward pass, counted over the layer blocks: the first in which something is trainable;
+/// all have one when an embedding is trainable, and their number is returned when none has.
 [[nodiscard]] Index first_backward(const state::Layout& layout);
 
 }  // namespace spillway::plan

@@ -11,7 +11,7 @@
 
 namespace spillway::testing {
 
-class PretendedNodes {
+class FakeNodes {
  public:
   struct Node {
     int id;

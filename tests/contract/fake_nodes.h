@@ -1,4 +1,4 @@
-// NUMA nodes that this machine need not have: dealt to, with a lane each, but mapped wherever the kernel likes.
+// NUMA nodes that this machine need not have: distributed to, with a lane each, but mapped wherever the kernel likes.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 namespace spillway::test {
 
 /// `count` nodes that update at these rates; all of them hold everything.
-inline void pretend_nodes(Settings& settings, const std::vector<double>& rates) {
+inline void use_fake_nodes(Settings& settings, const std::vector<double>& rates) {
   settings.budget.nodes.clear();
   settings.rates.nodes.clear();
   settings.nodes.assign(rates.size(), {.backing = memory::anywhere()});
@@ -20,10 +20,10 @@ inline void pretend_nodes(Settings& settings, const std::vector<double>& rates) 
 }
 
 /// One to four nodes of any rates, of which the later ones may be small; or none.
-inline void pretend_nodes(Settings& settings, std::mt19937& random) {
+inline void use_fake_nodes(Settings& settings, std::mt19937& random) {
   std::vector<double> rates(random() % 5);
   for (auto& rate : rates) rate = 1e8 * static_cast<double>(1 + random() % 4);
-  pretend_nodes(settings, rates);
+  use_fake_nodes(settings, rates);
   for (std::size_t n = 0; n < rates.size(); ++n) {
     if (n > 0 && random() % 2 == 0) settings.budget.nodes[n].capacity = (9 + random() % 8) * MiB;
     settings.rates.nodes[n].threads = 1 + random() % 2;

@@ -1,4 +1,4 @@
-#include "spillway/plan/far.h"
+#include "spillway/plan/remote_drives.h"
 
 #include <algorithm>
 #include <cmath>
@@ -7,7 +7,7 @@
 namespace spillway::plan {
 namespace {
 
-/// Of what is asked of a link that carries so much; 0 = unknown.
+/// The part that a link carries of what is asked of it; 0 = unknown.
 double part_carried(double carried, double asked) {
   return carried > 0 && asked > carried ? carried / asked : 1;
 }
@@ -51,15 +51,15 @@ std::vector<PathRates> over_the_link(std::vector<PathRates> rates, const std::ve
   return rates;
 }
 
-std::string far_words(const std::vector<PathBudget>& paths, std::optional<double> seconds) {
+std::string remote_words(const std::vector<PathBudget>& paths, std::optional<double> seconds) {
   std::string names;
   for (const auto& path : paths) {
-    if (!path.far) continue;
+    if (!path.remote) continue;
     names += text(names.empty() ? "" : ", ", path.name);
     if (path.node) names += text(" (by NUMA node ", *path.node, ")");
   }
   if (names.empty()) return {};
-  names += ": the way to the device is over the link between the processors";
+  names += ": the way to the device is over the link between the CPUs";
   if (!seconds) return names + "; what that costs is not known, the profile has no rates between these NUMA nodes";
   if (*seconds < 5e-4) return names + "; as measured, it holds up no step";
   return names + text("; a step takes ", std::round(*seconds * 1e3) / 1e3, " s longer than with near drives");

@@ -1,4 +1,4 @@
-// Learning a pair of projectors from a gradient G [m, n]: the values that minimise |P Pᵀ G Q Qᵀ − G|, the estimate's
+// Refitting a pair of projectors from a gradient G [m, n]: the values that minimise |P Pᵀ G Q Qᵀ − G|, the estimate's
 // error (arXiv 2406.10181, section 3.3, without its penalty on the values: orthonormal columns need none).
 //
 // With Q fixed the best P is known: of each group of rows, the r leading eigenvectors of the Gram matrix of its rows of
@@ -14,11 +14,11 @@
 
 namespace spillway::subspace {
 
-/// More turns fit the gradient that is learned from by 0.002 better, and other batches' gradients not at all
+/// More turns fit the gradient that is refitted from by 0.002 better, and other batches' gradients not at all
 /// (bench/lsp_quality.py --errors).
-inline constexpr int kFitTurns = 1;
+inline constexpr int kRefitTurns = 1;
 
-struct Pair {
+struct Projectors {
   Projector p, q;  ///< p.columns() == q.columns()
 };
 
@@ -28,29 +28,29 @@ struct Pair {
 /// `gradient` is [p.rows(), q.rows()], row-major. Both projectors get new values with orthonormal columns. Rows without
 /// a gradient get the directions of their first elements. Throws Error(bad_input) when the gradient is not finite or of
 /// another size; the pair is then unchanged. Allocates m * d floats in one turn, and n * d more in several.
-void fit(Pair& pair, std::span<const float> gradient, int turns = kFitTurns);
+void refit(Projectors& projectors, std::span<const float> gradient, int turns = kRefitTurns);
 
-/// The same in one turn, as tiles that any threads take in any order: those of a part after all of the part before.
+/// A refit in one turn, as tiles that any threads take in any order: those of a part after all of the part before.
 /// Allocates nothing between construction and end but what a thread works on, once for the largest.
-class Fit {
+class Refit {
  public:
   /// For pairs of which P has at most so many rows times columns. Allocates as many floats.
-  explicit Fit(std::size_t elements);
+  explicit Refit(std::size_t elements);
 
-  /// `pair` gets new values tile by tile; both must stay until the last. What is not finite is passed over: the rows
-  /// of a projector that would be learned from it keep their values.
-  void begin(Pair& pair, std::span<const float> gradient) noexcept;
+  /// `projectors` gets new values tile by tile; both must stay until the last. What is not finite is passed over: the
+  /// rows of a projector that would be refitted from it keep their values.
+  void begin(Projectors& projectors, std::span<const float> gradient) noexcept;
   static constexpr unsigned kParts = 3;  ///< Q from G; G Q; P from that
   [[nodiscard]] std::size_t tiles(unsigned part) const noexcept;
   void run(unsigned part, std::size_t tile);
 
  private:
-  Pair* pair_ = nullptr;
+  Projectors* projectors_ = nullptr;
   std::span<const float> gradient_;
   std::vector<float> half_;  ///< (G Q)ᵀ, [d][m]
 };
 
 /// S = Pᵀ G Q, [d, d]: what the step gets from factors by kernels::compress(), here of a gradient that is there.
-[[nodiscard]] std::vector<float> project(const Pair& pair, std::span<const float> gradient);
+[[nodiscard]] std::vector<float> project(const Projectors& projectors, std::span<const float> gradient);
 
 }  // namespace spillway::subspace

@@ -10,7 +10,7 @@
 #include <span>
 #include <vector>
 
-#include "spillway/execute/team.h"
+#include "spillway/execute/thread_pool.h"
 #include "spillway/kernels/gradient.h"
 #include "spillway/plan/description.h"
 #include "spillway/plan/schedule.h"
@@ -18,18 +18,18 @@
 
 namespace spillway::execute {
 
-/// Puts the rows of `chunk` into its gradient. `stored` begins as the memory that EmbeddingRows::round fills. Throws
+/// Puts the rows of `chunk` into its gradient. `stored` begins as the memory that SparseEmbedding::round fills. Throws
 /// Error(corrupt) when that cannot be of this table.
-void patch_rows(const state::Block& table, state::ComputeType type, const state::Chunk& chunk, std::byte* gradient,
-                std::span<const std::byte> stored);
+void patch_sparse(const state::Block& table, state::ComputeType type, const state::Chunk& chunk, std::byte* gradient,
+                  std::span<const std::byte> stored);
 
-class EmbeddingRows {
+class SparseEmbedding {
  public:
   /// A table that is also the head has a gradient in every row. Allocates for the largest step.
-  EmbeddingRows(const plan::Description& description, const state::Layout& layout, std::size_t block);
+  SparseEmbedding(const plan::Description& description, const state::Layout& layout, std::size_t block);
 
   /// Tells where the fp32 sums lie (min(rows, tokens) * columns elements) and the rounded rows: count and ids, then the
-  /// rows (plan::rows_bytes).
+  /// rows (plan::sparse_bytes).
   void place(float* sums, std::byte* rounded) noexcept;
 
   /// Takes the ids of a step, and the tokens of each of its micro-batches, which with one virtual rank nobody asks for.
@@ -38,7 +38,7 @@ class EmbeddingRows {
 
   /// Copies the rows of all tokens whose id lies in `chunk` from `weights` to output [tokens, columns], of the type
   /// that passes compute in.
-  void gather(const state::Chunk& chunk, const std::byte* weights, std::byte* output, Team& team) const;
+  void gather(const state::Chunk& chunk, const std::byte* weights, std::byte* output, ThreadPool& thread_pool) const;
 
   /// The step's rows of the table that lie in a chunk.
   struct Kept {
@@ -53,7 +53,7 @@ class EmbeddingRows {
 
   /// Adds d loss / d output [tokens, columns], of the same type, rounds; returns the norm of the step's rows. They are
   /// pending from here.
-  kernels::Norm round(const std::byte* gradient, Team& team);
+  kernels::Norm round(const std::byte* gradient, ThreadPool& thread_pool);
 
   /// Puts the rounded rows of `chunk` into its gradient.
   void patch(const state::Chunk& chunk, std::byte* gradient) const;

@@ -1,5 +1,5 @@
 // The embedding's rows of a step: gathered by token, their gradients summed in token order, put in place.
-#include "spillway/execute/rows.h"
+#include "spillway/execute/sparse_embedding.h"
 
 #include <gtest/gtest.h>
 
@@ -32,18 +32,18 @@ class Rows : public ::testing::TestWithParam<bool> {
         layout(description.layout()),
         rows(description, layout, 0),
         sums(200 * 8),
-        rounded(plan::rows_bytes(200, 8, 2)) {
+        rounded(plan::sparse_bytes(200, 8, 2)) {
     rows.place(sums.data(), rounded.data());
     for (std::size_t i = 0; i < 200; ++i) ids.push_back(static_cast<std::int64_t>(i * i % 597));
   }
 
   const plan::Description description;
   const state::Layout layout;
-  EmbeddingRows rows;
+  SparseEmbedding rows;
   std::vector<float> sums;
   std::vector<std::byte> rounded;
   std::vector<std::int64_t> ids;
-  Team team{2};
+  ThreadPool thread_pool{2};
 };
 
 TEST_P(Rows, AreGatheredForEveryToken) {
@@ -56,7 +56,7 @@ TEST_P(Rows, AreGatheredForEveryToken) {
     std::vector<std::uint16_t> table(chunk.used);
     for (std::size_t i = 0; i < table.size(); ++i) table[i] = static_cast<std::uint16_t>((chunk.first + i) * 7);
     rows.gather(chunk, reinterpret_cast<const std::byte*>(table.data()), reinterpret_cast<std::byte*>(output.data()),
-                team);
+                thread_pool);
   }
   for (std::size_t t = 0; t < ids.size(); ++t) {
     for (std::size_t k = 0; k < 8; ++k) {
@@ -76,7 +76,7 @@ TEST_P(Rows, HaveTheSumOfTheirTokensGradients) {
     std::fill_n(gradient.begin() + static_cast<std::ptrdiff_t>(t * 8), 8, to_bf16(value));
     expected.try_emplace(ids[t], GetParam() ? 2.0F : 0.0F).first->second += value;
   }
-  const auto norm = rows.round(reinterpret_cast<const std::byte*>(gradient.data()), team);
+  const auto norm = rows.round(reinterpret_cast<const std::byte*>(gradient.data()), thread_pool);
   double squares = 0;
   for (const auto& [id, sum] : expected) squares += 8.0 * sum * sum;
   EXPECT_EQ(norm.sum, squares);
@@ -114,8 +114,8 @@ TEST_P(Rows, OfVirtualRanksAreSummedByRankAndThenAsATree) {
   ranked.virtual_ranks = 5;
   ranked.micro_batches = counts.size();
   ranked.type = state::ComputeType::fp32;
-  EmbeddingRows of_ranks(ranked, layout, 0);
-  std::vector<std::byte> out(plan::rows_bytes(200, 8, 4));
+  SparseEmbedding of_ranks(ranked, layout, 0);
+  std::vector<std::byte> out(plan::sparse_bytes(200, 8, 4));
   of_ranks.place(sums.data(), out.data());
   for (auto& id : ids) id %= 40;
   of_ranks.begin(ids, counts);
@@ -130,8 +130,8 @@ TEST_P(Rows, OfVirtualRanksAreSummedByRankAndThenAsATree) {
       by_rank.try_emplace(ids[token], counts.size()).first->second[rank].push_back(value);
     }
   }
-  static_cast<void>(of_ranks.round(reinterpret_cast<const std::byte*>(gradient.data()), team));
-  const auto* rows_of = reinterpret_cast<const float*>(out.data() + plan::rows_header(of_ranks.rows().size()));
+  static_cast<void>(of_ranks.round(reinterpret_cast<const std::byte*>(gradient.data()), thread_pool));
+  const auto* rows_of = reinterpret_cast<const float*>(out.data() + plan::sparse_header(of_ranks.rows().size()));
   for (std::size_t row = 0; row < of_ranks.rows().size(); ++row) {
     const auto of_tokens = ranks_sum(by_rank.at(of_ranks.rows()[row]), 0, counts.size());
     ASSERT_TRUE(of_tokens.has_value());
@@ -150,9 +150,11 @@ TEST_P(Rows, RefuseWhatTheTableOrThePlanHasNoRoomFor) {
 TEST_P(Rows, OfARecordThatCannotBeAreRefused) {
   rows.begin(ids);
   const std::vector<std::uint16_t> gradient(200 * 8);
-  rows.round(reinterpret_cast<const std::byte*>(gradient.data()), team);
+  rows.round(reinterpret_cast<const std::byte*>(gradient.data()), thread_pool);
   std::vector<std::byte> out(layout.chunks()[0].used * 2);
-  const auto patch = [&] { patch_rows(layout.blocks()[0], description.type, layout.chunks()[0], out.data(), rounded); };
+  const auto patch = [&] {
+    patch_sparse(layout.blocks()[0], description.type, layout.chunks()[0], out.data(), rounded);
+  };
   EXPECT_NO_THROW(patch());
   for (const std::int64_t value : {std::int64_t{-1}, std::int64_t{600}}) {  // as the first id, and as the count
     for (const std::size_t at : {0U, 8U}) {

@@ -12,12 +12,12 @@
 namespace spillway::execute {
 
 /// One loop at a time: who calls while one is under way does its own alone. Allocates nothing after construction.
-class Team {
+class ThreadPool {
  public:
-  explicit Team(unsigned threads);  ///< the caller included; at least 1
-  ~Team();
-  Team(const Team&) = delete;
-  Team& operator=(const Team&) = delete;
+  explicit ThreadPool(unsigned threads);  ///< the caller included; at least 1
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
 
   /// Calls body(tile) once for every tile in [0, tiles), in any order and on any thread; returns when all are done.
   /// `body` must not throw.

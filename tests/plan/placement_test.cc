@@ -1,10 +1,10 @@
 // Where objects live, and what follows for the update of a chunk.
-#include "spillway/plan/residency.h"
+#include "spillway/plan/placement.h"
 
 #include <gtest/gtest.h>
 
 #include "tests/plan/models.h"
-#include "tests/plan/residencies.h"
+#include "tests/plan/placements.h"
 
 namespace spillway::plan {
 namespace {
@@ -16,12 +16,12 @@ class Placed : public ::testing::Test {
 };
 
 TEST_F(Placed, EverythingIsOnPathsAtFirst) {
-  const Residency residency(layout_);
-  EXPECT_EQ(residency.chunks.size(), layout_.chunks().size());
-  EXPECT_EQ(residency.boundaries.size(), 4U);  // a norm is the last layer
-  EXPECT_FALSE(residency.device);
-  EXPECT_EQ(residency, test::residency_of(layout_, {false, false, false, false}));
-  EXPECT_FALSE(residency[0].weight.in_memory());
+  const Placement placement(layout_);
+  EXPECT_EQ(placement.chunks.size(), layout_.chunks().size());
+  EXPECT_EQ(placement.boundaries.size(), 4U);  // a norm is the last layer
+  EXPECT_FALSE(placement.device);
+  EXPECT_EQ(placement, test::placement_of(layout_, {false, false, false, false}));
+  EXPECT_FALSE(placement[0].weight.in_memory());
 }
 
 TEST_F(Placed, WhatIsKeptIsOnTheHostUnlessItIsOnADevice) {
@@ -33,21 +33,21 @@ TEST_F(Placed, WhatIsKeptIsOnTheHostUnlessItIsOnADevice) {
 }
 
 TEST_F(Placed, NodesAreOfWhatIsInHostMemory) {
-  auto residency = test::residency_of(layout_, {.gradient = false});
-  residency.chunks[1].state = {};
-  residency.chunks[2].live_on_device();
-  residency.chunks[3].weight = residency.chunks[3].state = {};
-  residency.set_nodes(std::vector<std::uint16_t>(layout_.chunks().size(), 2));
-  EXPECT_EQ(residency[0].node(), 2);
-  EXPECT_EQ(residency[0].update_unit(), 2);
-  EXPECT_EQ(residency[1].node(), 2);
-  EXPECT_EQ(residency[1].update_unit(), 0) << "its state passes through staging";
+  auto placement = test::placement_of(layout_, {.gradient = false});
+  placement.chunks[1].state = {};
+  placement.chunks[2].live_on_device();
+  placement.chunks[3].weight = placement.chunks[3].state = {};
+  placement.set_nodes(std::vector<std::uint16_t>(layout_.chunks().size(), 2));
+  EXPECT_EQ(placement[0].node(), 2);
+  EXPECT_EQ(placement[0].update_unit(), 2);
+  EXPECT_EQ(placement[1].node(), 2);
+  EXPECT_EQ(placement[1].update_unit(), 0) << "its state passes through staging";
   for (const Index c : {2, 3}) {
-    EXPECT_EQ(residency[c].node(), 0) << c;
-    EXPECT_EQ(residency[c].update_unit(), 0) << c;
+    EXPECT_EQ(placement[c].node(), 0) << c;
+    EXPECT_EQ(placement[c].update_unit(), 0) << c;
   }
-  EXPECT_EQ(residency.nodes()[0], 2);
-  EXPECT_EQ(residency.nodes()[3], 0);
+  EXPECT_EQ(placement.nodes()[0], 2);
+  EXPECT_EQ(placement.nodes()[3], 0);
 }
 
 TEST_F(Placed, ADeviceUpdatesWhatLivesThereAndWhatComesForIt) {
@@ -67,14 +67,14 @@ TEST_F(Placed, ADeviceUpdatesWhatLivesThereAndWhatComesForIt) {
 }
 
 TEST_F(Placed, UpdatesCanBeEarlyWhereTheHostHasAll) {
-  auto residency = test::residency_of(layout_);
+  auto placement = test::placement_of(layout_);
   const auto c = static_cast<Index>(layout_.blocks()[1].first_chunk);
-  EXPECT_TRUE(can_be_early(layout_, residency, c));
-  EXPECT_FALSE(can_be_early(layout_, residency, 0)) << "a table's gradient is complete last";
-  residency.chunks[c].updated_on = TierKind::device;
-  EXPECT_FALSE(can_be_early(layout_, residency, c));
-  residency.chunks[c] = {.weight = {TierKind::host}};
-  EXPECT_FALSE(can_be_early(layout_, residency, c));
+  EXPECT_TRUE(can_be_early(layout_, placement, c));
+  EXPECT_FALSE(can_be_early(layout_, placement, 0)) << "a table's gradient is complete last";
+  placement.chunks[c].updated_on = TierKind::device;
+  EXPECT_FALSE(can_be_early(layout_, placement, c));
+  placement.chunks[c] = {.weight = {TierKind::host}};
+  EXPECT_FALSE(can_be_early(layout_, placement, c));
 }
 
 }  // namespace

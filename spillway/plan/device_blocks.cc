@@ -1,4 +1,4 @@
-#include "spillway/plan/living.h"
+#include "spillway/plan/device_blocks.h"
 
 #include <algorithm>
 #include <cmath>
@@ -29,22 +29,23 @@ class Tried {
   std::optional<double> add(UpdatedThere there) {
     try {
       found_.push_back(plan_(there));
-      tried_.push_back({there.living, found_.back().passing, true, time(found_.back()), moved(found_.back())});
+      tried_.push_back(
+          {there.device_resident, found_.back().device_updated, true, time(found_.back()), moved(found_.back())});
       return time(found_.back());
     } catch (const Error& error) {
       if (error.code() != ErrorCode::does_not_fit) throw;
       refused_ = error;
-      tried_.push_back({.blocks = there.living, .passing = there.passing});
+      tried_.push_back({.blocks = there.device_resident, .device_updated = there.device_updated});
       return std::nullopt;
     }
   }
 
   /// All of so many others pass, half of them, and so on while that is faster; the first takes at most `limit` seconds,
   /// or there is no second.
-  void add_passing(std::size_t living, std::size_t others, std::optional<double> limit = {}) {
+  void add_device_updated(std::size_t device_resident, std::size_t others, std::optional<double> limit = {}) {
     auto before = limit;
-    for (auto passing = others; passing > 0; passing /= 2) {
-      const auto now = add({living, passing});
+    for (auto device_updated = others; device_updated > 0; device_updated /= 2) {
+      const auto now = add({device_resident, device_updated});
       if (before && now && *now > *before) return;
       before = now;
     }
@@ -62,7 +63,7 @@ class Tried {
   [[nodiscard]] Plan take() {
     auto out = std::move(best());
     out.ample = !refused_ && std::ranges::all_of(found_, &Plan::ample);
-    out.living_tried = std::move(tried_);
+    out.device_blocks_tried = std::move(tried_);
     return out;
   }
 
@@ -71,7 +72,7 @@ class Tried {
 
   const PlanThere& plan_;
   std::vector<Plan> found_;
-  std::vector<LivingTried> tried_;
+  std::vector<DeviceBlocksTried> tried_;
   std::optional<Error> refused_;
 };
 
@@ -84,36 +85,36 @@ bool may_gain(const Plan& plan) {
 
 Plan choose_there(const PlanThere& plan, std::size_t most, std::optional<std::size_t> blocks) {
   Tried tried(plan);
-  for (auto living = most;; living /= 2) {
-    tried.add({.living = living});
-    if (living == 0) break;
+  for (auto device_resident = most;; device_resident /= 2) {
+    tried.add({.device_resident = device_resident});
+    if (device_resident == 0) break;
   }
   if (blocks && may_gain(tried.best())) {
-    const auto living = tried.best().living;
-    tried.add_passing(living, *blocks - living);
+    const auto device_resident = tried.best().device_resident;
+    tried.add_device_updated(device_resident, *blocks - device_resident);
     // States that live there take the room that others pass through.
-    if (living > 0) tried.add_passing(0, *blocks, tried.best().prediction.step_seconds);
+    if (device_resident > 0) tried.add_device_updated(0, *blocks, tried.best().prediction.step_seconds);
   }
   return tried.take();
 }
 
-std::string no_living(const Description& description, const state::Layout& layout, const Rates& rates) {
+std::string why_no_device_blocks(const Description& description, const state::Layout& layout, const Rates& rates) {
   if (auto why = no_device_update(description.rule()); !why.empty()) return why;
   if (rates.device_update <= 0) return "how fast the device updates is not known";
   const auto chunks = static_cast<Index>(layout.chunks().size());
   for (Index c = 0; c < chunks; ++c) {
     if (can_be_on_device(description, layout, c)) return {};
   }
-  return "no layer has all that learns in bf16";
+  return "no layer has all that is trainable in bf16";
 }
 
 DeviceBlocks device_blocks(const Plan& plan, const Description& description, const state::Layout& layout) {
   DeviceBlocks out;
-  if (!plan.residency.device) return out;
+  if (!plan.placement.device) return out;
   const auto count = [&](Index first) {
-    const auto& it = plan.residency[first];
-    ++(it.device_resident()  ? out.living
-       : it.device_updated() ? out.passing
+    const auto& it = plan.placement[first];
+    ++(it.device_resident()  ? out.device_resident
+       : it.device_updated() ? out.device_updated
        : it.weight_copy      ? out.weights
                              : out.streamed);
   };
@@ -127,26 +128,26 @@ DeviceBlocks device_blocks(const Plan& plan, const Description& description, con
   for (const auto& task : plan.schedule.tasks) {  // what only passes there goes home anyway
     if (task.lane != Lane::from_device) continue;
     const bool master = task.moves(ObjectKind::weight) || task.moves(ObjectKind::state);
-    const bool kept = (task.moves(ObjectKind::gradient) && plan.residency[task.what.index].gradient_there()) ||
-                      (master && plan.residency[task.what.index].device_resident());
+    const bool kept = (task.moves(ObjectKind::gradient) && plan.placement[task.what.index].gradient_there()) ||
+                      (master && plan.placement[task.what.index].device_resident());
     if (kept) out.durable += task.bytes / task.every;
   }
   return out;
 }
 
-std::string living_words(const Plan& plan) {
-  if (!plan.living_why_not.empty()) return text("updates are on the host: ", plan.living_why_not);
-  if (plan.living_tried.empty()) {
+std::string device_blocks_words(const Plan& plan) {
+  if (!plan.device_blocks_why_not.empty()) return text("updates are on the host: ", plan.device_blocks_why_not);
+  if (plan.device_blocks_tried.empty()) {
     const auto others =
-        plan.passing > 0 ? text(", and the states of ", plan.passing, " to come for their updates") : "";
-    return text(plan.living, " blocks were asked to live on the device", others);
+        plan.device_updated > 0 ? text(", and the states of ", plan.device_updated, " to come for their updates") : "";
+    return text(plan.device_resident, " blocks were asked to live on the device", others);
   }
   auto out =
       text("fastest of those compared, in blocks that live on the device and, after +, whose states come for the ",
            "update there:");
   const char* comma = " ";
-  for (const auto& it : plan.living_tried) {
-    out += text(comma, it.blocks, it.passing > 0 ? text(" + ", it.passing) : "",
+  for (const auto& it : plan.device_blocks_tried) {
+    out += text(comma, it.blocks, it.device_updated > 0 ? text(" + ", it.device_updated) : "",
                 it.fits ? text(" in ", seconds(it.step_seconds)) : text(" do not fit"));
     comma = ", ";
   }

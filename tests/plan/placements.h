@@ -4,7 +4,7 @@
 #include <random>
 #include <vector>
 
-#include "spillway/plan/residency.h"
+#include "spillway/plan/placement.h"
 
 namespace spillway::plan::test {
 
@@ -13,9 +13,9 @@ struct Kept {
   bool weight = true, state = true, gradient = true, boundary = true;
   When when = When::decided;  ///< of all updates
 };
-inline Residency residency_of(const state::Layout& layout, Kept kept = {}) {
+inline Placement placement_of(const state::Layout& layout, Kept kept = {}) {
   const auto home = [](bool stays) { return TierId{stays ? TierKind::host : TierKind::storage}; };
-  Residency out(layout);
+  Placement out(layout);
   for (auto& it : out.chunks) {
     it.weight = home(kept.weight);
     it.state = home(kept.state);
@@ -27,9 +27,9 @@ inline Residency residency_of(const state::Layout& layout, Kept kept = {}) {
 }
 
 /// Layers by block, tables by slice; of every other one updates are early, too.
-inline Residency random_residency(const state::Layout& layout, std::mt19937& random) {
+inline Placement random_placement_of(const state::Layout& layout, std::mt19937& random) {
   std::bernoulli_distribution coin(std::uniform_real_distribution<>(0, 1)(random));
-  Residency out(layout);
+  Placement out(layout);
   Index layer = 0;
   for (const auto& block : layout.blocks()) {
     const bool weight = coin(random), grad = coin(random), layers = block.role == state::BlockRole::layer;
@@ -59,9 +59,9 @@ inline SavedPlacement random_saved(const state::Layout& layout, std::mt19937& ra
   return out;
 }
 
-inline Residency random_device_residency(const Description& description, const state::Layout& layout,
+inline Placement random_device_placement(const Description& description, const state::Layout& layout,
                                          std::mt19937& random) {
-  Residency out(layout);
+  Placement out(layout);
   out.device = true;
   Index layers = 0;
   for (const auto& block : layout.blocks()) {
@@ -76,7 +76,7 @@ inline Residency random_device_residency(const Description& description, const s
       it.weight_copy = layer ? there : random() % 3 == 0;
       if (!can_be_on_device(description, layout, static_cast<Index>(c))) continue;
       if (lives) it.live_on_device();
-      if (lives || !comes || !learns(layout.chunks()[c].learning)) continue;
+      if (lives || !comes || !is_trainable(layout.chunks()[c].training)) continue;
       it.updated_on = TierKind::device;
       if (gradient) it.gradient = {TierKind::device};
     }

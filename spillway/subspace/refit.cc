@@ -1,4 +1,4 @@
-#include "spillway/subspace/fit.h"
+#include "spillway/subspace/refit.h"
 
 #include <algorithm>
 #include <cmath>
@@ -11,7 +11,7 @@
 namespace spillway::subspace {
 namespace {
 
-/// Elements of a line that a tile learns from, about: their Gram matrices stay in the nearest cache.
+/// Elements of a line that a tile refits from, about: their Gram matrices stay in the nearest cache.
 constexpr std::size_t kTileWidth = 256;
 /// Lines of a tile of G Q.
 constexpr std::size_t kTileLines = 16 * kernels::kTokenTile;
@@ -20,7 +20,7 @@ std::size_t tile_groups(const kernels::Projector& view) noexcept {
   return std::max<std::size_t>(1, kTileWidth / view.largest());
 }
 
-/// What a thread learns with; all of it grows to its size and stays.
+/// What a thread refits with; all of it grows to its size and stays.
 struct Work {
   std::vector<double> grams;    ///< of a tile's groups
   std::vector<double> widened;  ///< kernels::add_gram()
@@ -66,7 +66,7 @@ std::size_t side_tiles(const Projector& r) noexcept {
 
 /// New values of a tile's groups from `lines` [count][r.rows()], any set of vectors whose parts in each group are to be
 /// kept.
-void fit_tile(Projector& r, std::span<const float> lines, std::size_t tile) {
+void refit_tile(Projector& r, std::span<const float> lines, std::size_t tile) {
   const auto view = r.view();
   const auto begin = tile * tile_groups(view), end = std::min(begin + tile_groups(view), view.groups());
   const auto size = kernels::gram_side(view.largest()) * kernels::gram_side(view.largest());
@@ -82,8 +82,8 @@ void fit_tile(Projector& r, std::span<const float> lines, std::size_t tile) {
   }
 }
 
-void fit_side(Projector& r, std::span<const float> lines) {
-  for (std::size_t tile = 0; tile < side_tiles(r); ++tile) fit_tile(r, lines, tile);
+void refit_side(Projector& r, std::span<const float> lines) {
+  for (std::size_t tile = 0; tile < side_tiles(r); ++tile) refit_tile(r, lines, tile);
 }
 
 /// out[c][j] = sum over i of R[i, c] * in[i][j]: R^T times a matrix of `width` columns.
@@ -108,10 +108,10 @@ std::vector<float> from_right(const Projector& r, std::span<const float> in, std
   return out;
 }
 
-void check(const Pair& pair, std::span<const float> gradient) {
-  if (gradient.size() != pair.p.rows() * pair.q.rows()) {
+void check(const Projectors& projectors, std::span<const float> gradient) {
+  if (gradient.size() != projectors.p.rows() * projectors.q.rows()) {
     throw Error(ErrorCode::bad_input, text("a gradient of ", gradient.size(), " elements for a weight of ",
-                                           pair.p.rows(), " x ", pair.q.rows()));
+                                           projectors.p.rows(), " x ", projectors.q.rows()));
   }
 }
 
@@ -123,49 +123,49 @@ bool finite(std::span<const float> values) noexcept {
   return std::isfinite(sum);
 }
 
-void fit(Pair& pair, std::span<const float> gradient, int turns) {
-  check(pair, gradient);
-  if (!finite(gradient)) throw Error(ErrorCode::bad_input, "projectors cannot be learned from what is not finite");
-  const auto m = pair.p.rows(), n = pair.q.rows();
-  Fit first(m * pair.p.columns());
-  first.begin(pair, gradient);
-  for (unsigned part = 0; part < Fit::kParts; ++part) {
+void refit(Projectors& projectors, std::span<const float> gradient, int turns) {
+  check(projectors, gradient);
+  if (!finite(gradient)) throw Error(ErrorCode::bad_input, "projectors cannot be refitted from what is not finite");
+  const auto m = projectors.p.rows(), n = projectors.q.rows();
+  Refit first(m * projectors.p.columns());
+  first.begin(projectors, gradient);
+  for (unsigned part = 0; part < Refit::kParts; ++part) {
     for (std::size_t tile = 0; tile < first.tiles(part); ++tile) first.run(part, tile);
   }
   for (int turn = 1; turn < turns; ++turn) {
-    fit_side(pair.q, from_left(pair.p, gradient, n));
-    fit_side(pair.p, from_right(pair.q, gradient, m));
+    refit_side(projectors.q, from_left(projectors.p, gradient, n));
+    refit_side(projectors.p, from_right(projectors.q, gradient, m));
   }
 }
 
-Fit::Fit(std::size_t elements) : half_(elements) {}
+Refit::Refit(std::size_t elements) : half_(elements) {}
 
-void Fit::begin(Pair& pair, std::span<const float> gradient) noexcept {
-  pair_ = &pair;
+void Refit::begin(Projectors& projectors, std::span<const float> gradient) noexcept {
+  projectors_ = &projectors;
   gradient_ = gradient;
 }
 
-std::size_t Fit::tiles(unsigned part) const noexcept {
-  if (part == 1) return ceil_div(pair_->p.rows(), kTileLines);
-  return side_tiles(part == 0 ? pair_->q : pair_->p);
+std::size_t Refit::tiles(unsigned part) const noexcept {
+  if (part == 1) return ceil_div(projectors_->p.rows(), kTileLines);
+  return side_tiles(part == 0 ? projectors_->q : projectors_->p);
 }
 
-void Fit::run(unsigned part, std::size_t tile) {
-  const auto m = pair_->p.rows();
-  if (part == 0) return fit_tile(pair_->q, gradient_, tile);
-  if (part == 2) return fit_tile(pair_->p, std::span(half_).first(pair_->q.columns() * m), tile);
-  const auto view = pair_->q.view();
+void Refit::run(unsigned part, std::size_t tile) {
+  const auto m = projectors_->p.rows();
+  if (part == 0) return refit_tile(projectors_->q, gradient_, tile);
+  if (part == 2) return refit_tile(projectors_->p, std::span(half_).first(projectors_->q.columns() * m), tile);
+  const auto view = projectors_->q.view();
   const auto first = tile * kTileLines, lines = std::min(kTileLines, m - first);
   auto& work = work_of_this_thread().turned;
   work.resize(std::max(work.size(), kernels::compress_work(view)));
   kernels::compress(view, gradient_.data() + first * view.rows, view.rows, lines, half_.data() + first, m, work.data());
 }
 
-std::vector<float> project(const Pair& pair, std::span<const float> gradient) {
-  check(pair, gradient);
-  const auto d = pair.p.columns();
-  const auto half = from_right(pair.q, gradient, pair.p.rows());  // [d of Q][m]
-  const auto turned = from_right(pair.p, half, d);                // [d of P][d of Q]
+std::vector<float> project(const Projectors& projectors, std::span<const float> gradient) {
+  check(projectors, gradient);
+  const auto d = projectors.p.columns();
+  const auto half = from_right(projectors.q, gradient, projectors.p.rows());  // [d of Q][m]
+  const auto turned = from_right(projectors.p, half, d);                      // [d of P][d of Q]
   return turned;
 }
 

@@ -1,4 +1,4 @@
-#include "spillway/machine/compute_twin.h"
+#include "spillway/machine/compute_load.h"
 
 #include <algorithm>
 #include <atomic>
@@ -21,9 +21,9 @@ std::uint64_t arithmetic(std::uint64_t x) {
   return x;
 }
 
-class Twin {
+class BusyThreads {
  public:
-  explicit Twin(unsigned threads) : together_(threads) {
+  explicit BusyThreads(unsigned threads) : together_(threads) {
     threads_.reserve(threads);
     try {
       for (unsigned t = 0; t < threads; ++t) threads_.push_back(start_thread([this, t] { run(t); }));
@@ -33,9 +33,9 @@ class Twin {
       throw;
     }
   }
-  ~Twin() { stop(); }
-  Twin(const Twin&) = delete;
-  Twin& operator=(const Twin&) = delete;
+  ~BusyThreads() { stop(); }
+  BusyThreads(const BusyThreads&) = delete;
+  BusyThreads& operator=(const BusyThreads&) = delete;
 
   [[nodiscard]] std::uint64_t parts() const noexcept { return parts_; }
 
@@ -71,12 +71,12 @@ class Twin {
 
 double parts_per_second(unsigned threads, const std::function<void()>& work) {
   using Clock = std::chrono::steady_clock;
-  const Twin twin(threads);
-  const auto before = twin.parts();
+  const BusyThreads busy(threads);
+  const auto before = busy.parts();
   const auto began = Clock::now();
   work();
   const std::chrono::duration<double> passed = Clock::now() - began;
-  return static_cast<double>(twin.parts() - before) / passed.count();
+  return static_cast<double>(busy.parts() - before) / passed.count();
 }
 
 double share_beside(unsigned threads, double seconds, const std::function<void()>& work) {

@@ -1,6 +1,6 @@
 // On machines that are described: which blocks live on a device, and that each way to hold a block wins where it
 // should.
-#include "spillway/plan/living.h"
+#include "spillway/plan/device_blocks.h"
 
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@ namespace {
 
 using test::describe;
 
-class Living : public ::testing::Test {
+class DeviceBlocksTest : public ::testing::Test {
  protected:
   [[nodiscard]] Plan plan(const DeviceTier& tier, Bytes dram = 1 * GiB) const {
     Budget budget{.dram = dram, .device = tier, .streams_weights = true, .window = 2};
@@ -25,7 +25,7 @@ class Living : public ::testing::Test {
   }
   [[nodiscard]] std::size_t all() const {
     const auto it = blocks(plan({.capacity = 1 * GiB, .state = 1}));
-    return it.living + it.passing + it.weights + it.streamed;
+    return it.device_resident + it.device_updated + it.weights + it.streamed;
   }
 
   Description description_ = describe({.layers = 8, .tied = false, .tokens = 16, .micro_batches = 1});
@@ -41,9 +41,9 @@ class Living : public ::testing::Test {
                .device_update = 1e10};
 };
 
-TEST_F(Living, WithRoomForAllOfThemAllBlocksLiveThereAndNothingOfThemCrossesTheLink) {
+TEST_F(DeviceBlocksTest, WithRoomForAllOfThemAllBlocksLiveThereAndNothingOfThemCrossesTheLink) {
   const auto found = plan({.capacity = 1 * GiB});
-  EXPECT_EQ(blocks(found).living, all());
+  EXPECT_EQ(blocks(found).device_resident, all());
   const auto boundary = description_.tokens * description_.hidden * 2;
   EXPECT_LE(found.to_device_per_step, round_up(boundary, 4096));
   EXPECT_LE(found.from_device_per_step, round_up(boundary, 4096));
@@ -53,114 +53,117 @@ TEST_F(Living, WithRoomForAllOfThemAllBlocksLiveThereAndNothingOfThemCrossesTheL
     EXPECT_FALSE(layer);
   }
   EXPECT_GT(found.prediction.device_update_seconds, 0);
-  EXPECT_NE(living_words(found).find("fastest of those compared"), std::string::npos);
+  EXPECT_NE(device_blocks_words(found).find("fastest of those compared"), std::string::npos);
 }
 
-TEST_F(Living, WhereTheHostUpdatesFastAndStatesWouldPushWeightsOutWeightsStay) {
+TEST_F(DeviceBlocksTest, WhereTheHostUpdatesFastAndStatesWouldPushWeightsOutWeightsStay) {
   rates_.update = 1e12;
   rates_.to_device = 5e7;  // what bounds: each weight that does not stay comes twice a step
   const auto found = plan({.capacity = room_for(1, 1, 0) + 64 * KiB});
-  EXPECT_EQ(blocks(found).living, 0U);
+  EXPECT_EQ(blocks(found).device_resident, 0U);
   EXPECT_EQ(blocks(found).weights, all());
 }
 
-TEST_F(Living, WhereTheHostUpdatesSlowlyStatesPushWeightsOut) {
+TEST_F(DeviceBlocksTest, WhereTheHostUpdatesSlowlyStatesPushWeightsOut) {
   rates_.update = 1e6;
   rates_.to_device = rates_.from_device = 1e11;
-  const auto found = plan({.capacity = room_for(1, 1, 0.5), .passing = 0});
-  EXPECT_GT(blocks(found).living, 0U);
-  EXPECT_LT(blocks(found).living, all());
+  const auto found = plan({.capacity = room_for(1, 1, 0.5), .device_updated = 0});
+  EXPECT_GT(blocks(found).device_resident, 0U);
+  EXPECT_LT(blocks(found).device_resident, all());
 }
 
 /// One slow core, a fast link, no room for states: 12 bytes a parameter each way take less than the host's updates.
-TEST_F(Living, WhereOnlyTheHostIsSlowStatesComeForTheirUpdates) {
+TEST_F(DeviceBlocksTest, WhereOnlyTheHostIsSlowStatesComeForTheirUpdates) {
   rates_.update = 1e6;
   rates_.to_device = rates_.from_device = 1e11;
   const auto found = plan({.capacity = room_for(0, 0, 0) + 512 * KiB, .weight = 0, .activation = 0, .grad = 1});
-  EXPECT_EQ(blocks(found).living, 0U);
-  EXPECT_EQ(blocks(found).passing, all());
-  Bytes learning = 0;
+  EXPECT_EQ(blocks(found).device_resident, 0U);
+  EXPECT_EQ(blocks(found).device_updated, all());
+  Bytes trainable = 0;
   for (const auto& chunk : layout_.chunks()) {
     const auto role = layout_.blocks()[chunk.block].role;
-    learning += role == state::BlockRole::embedding ? 0 : chunk.elements;
+    trainable += role == state::BlockRole::embedding ? 0 : chunk.elements;
   }
   const auto boundaries = (2 * 9 + 2) * round_up(description_.tokens * description_.hidden * 2, 4096);
-  EXPECT_GE(found.from_device_per_step, 12 * learning);
-  EXPECT_LE(found.from_device_per_step, 12 * learning + boundaries);  // no gradient
-  EXPECT_LE(found.to_device_per_step, 14 * learning + boundaries);    // weights once more for backward
-  EXPECT_NE(living_words(found).find(text("0 + ", all(), " in ")), std::string::npos) << living_words(found);
+  EXPECT_GE(found.from_device_per_step, 12 * trainable);
+  EXPECT_LE(found.from_device_per_step, 12 * trainable + boundaries);  // no gradient
+  EXPECT_LE(found.to_device_per_step, 14 * trainable + boundaries);    // weights once more for backward
+  EXPECT_NE(device_blocks_words(found).find(text("0 + ", all(), " in ")), std::string::npos)
+      << device_blocks_words(found);
 }
 
-TEST_F(Living, ItsPlansAreFew) {
+TEST_F(DeviceBlocksTest, ItsPlansAreFew) {
   rates_.update = 1e6;
   const auto found = plan({.capacity = 1 * GiB, .weight = 0});
-  EXPECT_LE(found.living_tried.size(), 12U);  // of 10 blocks: 5, and 4 more
+  EXPECT_LE(found.device_blocks_tried.size(), 12U);  // of 10 blocks: 5, and 4 more
   rates_.update = 1e12;
   rates_.to_device = rates_.from_device = 1e12;
-  for (const auto& it : plan({.capacity = 1 * GiB}).living_tried) EXPECT_EQ(it.passing, 0U);  // nothing to gain
+  for (const auto& it : plan({.capacity = 1 * GiB}).device_blocks_tried)
+    EXPECT_EQ(it.device_updated, 0U);  // nothing to gain
 }
 
 /// Where the link is what bounds, states stay where they are.
-TEST_F(Living, ASlowLinkLeavesStatesOnTheHost) {
+TEST_F(DeviceBlocksTest, ASlowLinkLeavesStatesOnTheHost) {
   rates_.update = 1e9;
   rates_.to_device = rates_.from_device = 1e8;
-  EXPECT_EQ(blocks(plan({.capacity = room_for(0, 0, 0) + 512 * KiB})).passing, 0U);
+  EXPECT_EQ(blocks(plan({.capacity = room_for(0, 0, 0) + 512 * KiB})).device_updated, 0U);
 }
 
-TEST_F(Living, SomeBlocksPassWhereLinkAndHostAreAsSlow) {
+TEST_F(DeviceBlocksTest, SomeBlocksPassWhereLinkAndHostAreAsSlow) {
   rates_.update = 5e7;
   rates_.update_cores = 1;
   rates_.to_device = rates_.from_device = 1e9;
   rates_.forward = rates_.backward = 1e-6;
   const auto found = plan({.capacity = room_for(0, 0, 0) + 512 * KiB, .weight = 0});
-  EXPECT_GT(blocks(found).passing, 0U);
-  EXPECT_LT(blocks(found).passing, all());
+  EXPECT_GT(blocks(found).device_updated, 0U);
+  EXPECT_LT(blocks(found).device_updated, all());
 }
 
-TEST_F(Living, WithoutRoomAllBlocksAreStreamed) {
+TEST_F(DeviceBlocksTest, WithoutRoomAllBlocksAreStreamed) {
   const auto found = plan({.capacity = room_for(0, 0, 0), .weight = 0});
-  EXPECT_EQ(blocks(found).living, 0U);
+  EXPECT_EQ(blocks(found).device_resident, 0U);
   EXPECT_EQ(blocks(found).streamed, all());
 }
 
-TEST_F(Living, ASlowDeviceLeavesUpdatesToTheHost) {
+TEST_F(DeviceBlocksTest, ASlowDeviceLeavesUpdatesToTheHost) {
   rates_.device_update = 1e5;
   rates_.update = 1e9;
-  EXPECT_EQ(blocks(plan({.capacity = 1 * GiB})).living, 0U);
+  EXPECT_EQ(blocks(plan({.capacity = 1 * GiB})).device_resident, 0U);
 }
 
 /// A budget of DRAM that is too small for all states is enough when some live on the device.
-TEST_F(Living, ItsMemoryAddsToThatOfTheHost) {
+TEST_F(DeviceBlocksTest, ItsMemoryAddsToThatOfTheHost) {
   const auto with = [&](double state) { return plan({.capacity = 1 * GiB, .state = state}).dram_peak; };
   const auto dram = (with(0) + with(1)) / 2;
   EXPECT_THROW(static_cast<void>(plan({.capacity = 1 * GiB, .state = 0}, dram)), Error);
   rates_.device_update = 1e6;  // however slow it is
   const auto found = plan({.capacity = 1 * GiB}, dram);
-  EXPECT_GT(blocks(found).living, 0U);
-  const auto none =
-      std::ranges::find_if(found.living_tried, [](const auto& it) { return it.blocks + it.passing == 0; });
-  ASSERT_NE(none, found.living_tried.end());
+  EXPECT_GT(blocks(found).device_resident, 0U);
+  const auto none = std::ranges::find_if(found.device_blocks_tried,
+                                         [](const auto& it) { return it.blocks + it.device_updated == 0; });
+  ASSERT_NE(none, found.device_blocks_tried.end());
   EXPECT_FALSE(none->fits);
 }
 
-TEST_F(Living, ThePlanSaysWhyNone) {
+TEST_F(DeviceBlocksTest, ThePlanSaysWhyNone) {
   rates_.device_update = 0;
-  EXPECT_NE(living_words(plan({.capacity = 1 * GiB})).find("how fast the device updates is not known"),
+  EXPECT_NE(device_blocks_words(plan({.capacity = 1 * GiB})).find("how fast the device updates is not known"),
             std::string::npos);
   rates_.device_update = 1e10;
   description_ = describe({.layers = 2, .tokens = 16, .format = state::StateFormat::int8});
   const auto layout = description_.layout();
   Budget budget{.dram = 1 * GiB, .device = DeviceTier{.capacity = 1 * GiB}};
   const auto found = make_plan(description_, layout, budget, rates_);
-  EXPECT_NE(living_words(found).find("this run has adamw with int8 states"), std::string::npos) << living_words(found);
+  EXPECT_NE(device_blocks_words(found).find("this run has adamw with int8 states"), std::string::npos)
+      << device_blocks_words(found);
 }
 
-TEST_F(Living, MoreHostMemoryThanIsAmpleChangesNothing) {
+TEST_F(DeviceBlocksTest, MoreHostMemoryThanIsAmpleChangesNothing) {
   const DeviceTier half{.capacity = room_for(0, 0, 0.5)};
   const auto found = plan(half), larger = plan(half, 3 * GiB);
   EXPECT_TRUE(found.ample);
-  EXPECT_EQ(found.living, larger.living);
-  EXPECT_EQ(found.passing, larger.passing);
+  EXPECT_EQ(found.device_resident, larger.device_resident);
+  EXPECT_EQ(found.device_updated, larger.device_updated);
   EXPECT_EQ(found.dram_peak, larger.dram_peak);
   EXPECT_EQ(found.prediction.step_seconds, larger.prediction.step_seconds);
   EXPECT_FALSE(plan(half, found.dram_peak - 1).ample);

@@ -1,4 +1,4 @@
-#include "spillway/machine/compute_twin.h"
+#include "spillway/machine/compute_load.h"
 
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@
 namespace spillway::machine {
 namespace {
 
-TEST(ComputeTwin, WorksWhileTheCallerDoes) {
+TEST(ComputeLoad, WorksWhileTheCallerDoes) {
   for (const unsigned threads : {1U, 2U, 5U}) {
     int calls = 0;
     const auto rate = parts_per_second(threads, [&] {
@@ -23,7 +23,7 @@ TEST(ComputeTwin, WorksWhileTheCallerDoes) {
   }
 }
 
-TEST(ComputeTwin, KeepsAShare) {
+TEST(ComputeLoad, KeepsAShare) {
   bool worked = false;
   const auto share = share_beside(2, 0.02, [&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -34,7 +34,7 @@ TEST(ComputeTwin, KeepsAShare) {
   EXPECT_LE(share, 1);
 }
 
-TEST(ComputeTwin, EndsWithWhatItsCallerThrows) {
+TEST(ComputeLoad, EndsWithWhatItsCallerThrows) {
   EXPECT_ERROR(std::ignore = share_beside(2, 0, [] { throw Error(ErrorCode::bad_input, "no work"); }),
                ErrorCode::bad_input, "no work");
 }

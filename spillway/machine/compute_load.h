@@ -1,4 +1,4 @@
-// A stand-in for compute, to see what it loses to other work on its processors.
+// A stand-in for compute, to see what it loses to other work on its CPUs.
 #pragma once
 
 #include <functional>

@@ -1,0 +1,41 @@
+// How many blocks a device updates: those that live there, whose weight, state and gradient have no other place, and
+// those that pass, whose state comes for the update and goes back.
+#pragma once
+
+#include <functional>
+#include <optional>
+
+#include "spillway/plan/device_choice.h"
+#include "spillway/plan/planner.h"
+
+namespace spillway::plan {
+
+/// A plan in which so many blocks are updated there. Throws Error(does_not_fit).
+using PlanThere = std::function<Plan(UpdatedThere)>;
+
+/// Chooses, among the plans in which none, `most`, half of these, and so on are resident, the fastest; of those within
+/// a percent of it the one that moves least. Where its passes leave time, that one, and the one in which none lives
+/// there, are compared with plans in which of the others, up to `blocks` in all (none: that is given), every one
+/// passes, half of them, and so on while that is faster; with none resident only if the first of these is the fastest
+/// so far. Throws what the plan with none throws when none fits.
+[[nodiscard]] Plan choose_there(const PlanThere& plan, std::size_t most, std::optional<std::size_t> blocks);
+
+/// Why no block may be updated there without being asked; empty: blocks may.
+[[nodiscard]] std::string why_no_device_blocks(const Description& description, const state::Layout& layout,
+                                               const Rates& rates);
+
+/// Blocks of layers, and slices of a head, by what the device does with them.
+struct DeviceBlocks {
+  std::size_t device_resident = 0;  ///< weight and state are there, and so is the update
+  std::size_t device_updated = 0;   ///< the update is there, weight and state come for it from the host and go back
+  std::size_t weights = 0;          ///< a copy of the weights stays there, the update is the host's
+  std::size_t streamed = 0;         ///< weights come for every pass, the update is the host's
+  Bytes durable = 0;  ///< that a step has leave so that it is durable, of what else would stay: gradients, of
+                      ///< the first kind snapshots in turn
+};
+[[nodiscard]] DeviceBlocks device_blocks(const Plan& plan, const Description& description, const state::Layout& layout);
+
+/// What was chosen and why, for people.
+[[nodiscard]] std::string device_blocks_words(const Plan& plan);
+
+}  // namespace spillway::plan
