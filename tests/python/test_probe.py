@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from spillway.cli import doctor, main
-from spillway.machine import compute_rates, probe
+from spillway.machine import compute_rates, operation_rates, probe
 
 
 @pytest.fixture(autouse=True)
@@ -23,6 +23,9 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "LAYERS", ((64, 128),))
     for name, value in {"SECONDS": 0.0, "SHAPES": ((64, 128),), "TOKENS": (8, 16), "ROWS": (16,), "LEAST": 1}.items():
         monkeypatch.setattr(compute_rates, name, value)
+    monkeypatch.setattr(compute_rates, "HEAP", 1 << 20)
+    for name, value in {"SECONDS": 0.0, "SIZES": (1 << 14, 1 << 15), "LEAST": 1}.items():
+        monkeypatch.setattr(operation_rates, name, value)
 
 
 def test_probe_writes_a_profile_that_can_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -36,6 +39,11 @@ def test_probe_writes_a_profile_that_can_be_read(tmp_path: Path, capsys: pytest.
     assert profile["layers"][0]["flops_per_second"] > 0
     assert {found["dtype"] for found in profile["compute"]} == {"fp32", "bf16"}
     assert all(found["elementwise_bytes_per_second"] > 0 for found in profile["compute"])
+    for found in profile["compute"]:
+        rates = {(it["operation"], it["strided"], it["bytes"]): it["bytes_per_second"] for it in found["operations"]}
+        assert min(rates.values()) > 0 and len(rates) == len(found["operations"])
+        assert {"mul", "convert", "silu_backward", "native_layer_norm", "loss_gradient"} <= {name for name, *_ in rates}
+        assert found["call_seconds"] > 0 and {it["head_size"] for it in found["attention"]} == {64, 128}
     shown = capsys.readouterr().out
     assert "NUMA nodes" in shown and str(output) in shown
     assert re.search(r"a CPU does [0-9.]+ GFLOP/s in bf16 and [0-9.]+ in fp32.*: compute_dtype auto", shown)

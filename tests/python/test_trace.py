@@ -100,10 +100,11 @@ def test_products_are_those_of_a_step_that_computes(kind: str) -> None:
     shapes = {(it["product"], it["tokens"], it["inner"], it["outer"]) for it in traced}
     assert shapes == set(real.products)
     forward = passes["forward"]["each"]
-    assert sum(it["calls"] for it in forward["products"]) == (7 if kind == "llama" else 4)
-    assert [it["backward"] for it in forward["attention"]] == [False]
+    assert sum(it["calls"] for it in forward["products"]) == (7 if kind == "llama" else 4 + 4 * ROWS * 2)
     backward = passes["backward"]["each"]
-    assert {it["backward"] for it in backward["attention"]} == {False, True}
+    if kind == "llama":  # with dropout it is products of queries and keys, as above
+        assert [it["backward"] for it in forward["attention"]] == [False]
+        assert {it["backward"] for it in backward["attention"]} == {False, True}
     assert sum(it["calls"] for it in backward["products"]) == 3 * sum(it["calls"] for it in forward["products"])
 
 

@@ -25,6 +25,7 @@ HEADS, SIZES = 14, (64, 128)
 HIDDEN, INNER = 896, 4864  # of the operations on each element
 NORM_PASSES, GATE_PASSES, BACKWARD = 7, 5, 3  # as plan/derived.cc counts what they read and write
 OF_A_LAYER = ((256, 896, 896), (256, 896, 128), (256, 896, 4864), (256, 4864, 896))  # tokens, inner and outer size
+HEAP = 1 << 29  # bytes that it has grown to before anything is measured
 SECONDS = 0.12  # of each
 PATIENCE = 1.0  # seconds that one call may take; larger ones are left out
 LEAST = 3  # calls
@@ -40,11 +41,12 @@ def compute_rates() -> list[dict[str, Any]]:
 
 def rates(name: str, dtype: str) -> dict[str, Any]:
     libraries = libraries_bytes(dtype)
-    found = {"products": products(dtype)}
+    made(HEAP // (4 * HIDDEN), HIDDEN, TYPES["fp32"])
     process_memory.use_huge_pages()
     with loss_kernels(native_engine(), name) as kernels:
         operations = operation_rates.operations(dtype, kernels)
-    return found | {
+    return {
+        "products": products(dtype),
         "attention": [attention(rows, size, dtype) for rows in ROWS for size in SIZES],
         "elementwise_bytes_per_second": elementwise(dtype),
         "operations": operations,
