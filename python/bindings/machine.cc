@@ -73,10 +73,7 @@ void bind_memory_files(nb::module_& module) {
       "Rates of a file as memory, as JSON.");
 }
 
-}  // namespace
-
-void bind_machine(nb::module_& module) {
-  bind_memory_files(module);
+void bind_process(nb::module_& module) {
   module.def(
       "exchange",
       [](const std::string& one, const std::string& other) {
@@ -111,6 +108,9 @@ void bind_machine(nb::module_& module) {
       "peak_resident", [] { return spillway::sys::process_memory().peak_resident; },
       "Highest resident bytes of this process since its start or the last reset_peak_resident().");
   module.def(
+      "reset_peak_resident", [] { return spillway::sys::reset_peak_resident(); },
+      "Starts peak_resident() anew from the present; False where the kernel refuses.");
+  module.def(
       "cores", [] { return spillway::machine::facts().cores; },
       "CPUs this process may run on, by affinity and cgroup.");
   module.def(
@@ -119,6 +119,9 @@ void bind_machine(nb::module_& module) {
         spillway::sys::drop_from_caches({reinterpret_cast<const std::byte*>(address), bytes});  // NOLINT
       },
       nb::arg("address"), nb::arg("bytes"), "So that the next to read them reads memory; for measuring.");
+}
+
+void bind_measurements(nb::module_& module) {
   module.def(
       "measure",
       [](const std::vector<std::string>& directories, double seconds, const std::string& weight_dtype,
@@ -132,6 +135,44 @@ void bind_machine(nb::module_& module) {
       nb::arg("optimizer") = "adamw", nb::arg("state_format") = "exact", nb::arg("most_memory") = ~std::uint64_t{0},
       "This machine's profile as JSON; `directories`: where the storage paths' rates are measured.");
   module.def(
+      "probe",
+      [](const std::vector<std::string>& directories, double seconds) {
+        const nb::gil_scoped_release release;
+        const std::vector<std::filesystem::path> paths(directories.begin(), directories.end());
+        return spillway::machine::to_json(spillway::machine::probe(paths, seconds));
+      },
+      nb::arg("directories"), nb::arg("seconds") = 0.4,
+      "This machine's profile as JSON, with its NUMA nodes and the matrix of CPUs by memory.");
+  module.def(
+      "measure_nodes",
+      [](const std::vector<int>& nodes, double seconds, const std::string& weight_dtype, const std::string& optimizer,
+         const std::string& state_format) {
+        const auto kind = kind_of(weight_dtype, optimizer, state_format);
+        const nb::gil_scoped_release release;
+        auto out = nlohmann::json::array();
+        for (const auto& rate : spillway::machine::measure_nodes(nodes, seconds, kind)) out.push_back(json_of(rate));
+        return out.dump();
+      },
+      nb::arg("nodes"), nb::arg("seconds") = 0.4, nb::arg("weight_dtype") = "bf16", nb::arg("optimizer") = "adamw",
+      nb::arg("state_format") = "exact", "Rates of NUMA nodes, as JSON.");
+  module.def(
+      "measure_device",
+      [](const std::string& name, std::uint64_t bytes, double seconds) {
+        const nb::gil_scoped_release release;
+        const auto open = spillway::execute::open_device({.name = name});
+        const auto link = spillway::machine::measure_links(*open.device, {.seconds = seconds, .memory = bytes}).front();
+        const auto update = spillway::machine::device_update_rate(*open.device, seconds);
+        return nlohmann::json{{"to_device", link.to_gpu_bytes_per_second_together},
+                              {"from_device", link.from_gpu_bytes_per_second_together},
+                              {"update", update}}
+            .dump();
+      },
+      nb::arg("name"), nb::arg("bytes"), nb::arg("seconds") = 0.2,
+      "Rates of a compute device with memory of its own, as JSON.");
+}
+
+void bind_nodes(nb::module_& module) {
+  module.def(
       "checkup",
       [](const std::vector<std::string>& places) {
         const std::vector<std::filesystem::path> paths(places.begin(), places.end());
@@ -143,21 +184,6 @@ void bind_machine(nb::module_& module) {
         return out;
       },
       nb::arg("places"), "(what, good, lesser or missing, words) of each thing that the engine can use here.");
-  module.def(
-      "probe",
-      [](const std::vector<std::string>& directories, double seconds) {
-        const nb::gil_scoped_release release;
-        const std::vector<std::filesystem::path> paths(directories.begin(), directories.end());
-        return spillway::machine::to_json(spillway::machine::probe(paths, seconds));
-      },
-      nb::arg("directories"), nb::arg("seconds") = 0.4,
-      "This machine's profile as JSON, with its NUMA nodes and the matrix of CPUs by memory.");
-  module.def(
-      "save_profile",
-      [](const std::string& text, const std::string& path) {
-        spillway::machine::save_profile(spillway::machine::from_json(text, path), path);
-      },
-      nb::arg("text"), nb::arg("path"), "Writes a profile under a temporary name and renames it.");
   module.def(
       "choose_nodes",
       [](const std::vector<std::pair<int, std::uint64_t>>& asked, std::uint64_t held, std::optional<int> near) {
@@ -185,32 +211,15 @@ void bind_machine(nb::module_& module) {
       },
       nb::arg("gpu"), nb::arg("places"),
       "(NUMA node or None, {place: (NUMA node, words)} of drives that are remote) of a GPU.");
+}
+
+void bind_profiles(nb::module_& module) {
   module.def(
-      "measure_nodes",
-      [](const std::vector<int>& nodes, double seconds, const std::string& weight_dtype, const std::string& optimizer,
-         const std::string& state_format) {
-        const auto kind = kind_of(weight_dtype, optimizer, state_format);
-        const nb::gil_scoped_release release;
-        auto out = nlohmann::json::array();
-        for (const auto& rate : spillway::machine::measure_nodes(nodes, seconds, kind)) out.push_back(json_of(rate));
-        return out.dump();
+      "save_profile",
+      [](const std::string& text, const std::string& path) {
+        spillway::machine::save_profile(spillway::machine::from_json(text, path), path);
       },
-      nb::arg("nodes"), nb::arg("seconds") = 0.4, nb::arg("weight_dtype") = "bf16", nb::arg("optimizer") = "adamw",
-      nb::arg("state_format") = "exact", "Rates of NUMA nodes, as JSON.");
-  module.def(
-      "measure_device",
-      [](const std::string& name, std::uint64_t bytes, double seconds) {
-        const nb::gil_scoped_release release;
-        const auto open = spillway::execute::open_device({.name = name});
-        const auto link = spillway::machine::measure_links(*open.device, {.seconds = seconds, .memory = bytes}).front();
-        const auto update = spillway::machine::device_update_rate(*open.device, seconds);
-        return nlohmann::json{{"to_device", link.to_gpu_bytes_per_second_together},
-                              {"from_device", link.from_gpu_bytes_per_second_together},
-                              {"update", update}}
-            .dump();
-      },
-      nb::arg("name"), nb::arg("bytes"), nb::arg("seconds") = 0.2,
-      "Rates of a compute device with memory of its own, as JSON.");
+      nb::arg("text"), nb::arg("path"), "Writes a profile under a temporary name and renames it.");
   module.def(
       "check_profile",
       [](const std::string& text, const std::string& source) {
@@ -229,7 +238,14 @@ void bind_machine(nb::module_& module) {
       },
       nb::arg("description"), nb::arg("settings"), nb::arg("profile"), nb::arg("source") = "profile",
       "Settings of an Engine for the machine of a profile, as JSON; see plan/described.h.");
-  module.def(
-      "reset_peak_resident", [] { return spillway::sys::reset_peak_resident(); },
-      "Starts peak_resident() anew from the present; False where the kernel refuses.");
+}
+
+}  // namespace
+
+void bind_machine(nb::module_& module) {
+  bind_memory_files(module);
+  bind_process(module);
+  bind_measurements(module);
+  bind_nodes(module);
+  bind_profiles(module);
 }

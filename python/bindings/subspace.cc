@@ -91,9 +91,7 @@ struct Projections {
   spillway::subspace::Subspaces subspaces;
 };
 
-}  // namespace
-
-void bind_reduction(nb::module_& module) {
+void bind_matrix(nb::module_& module) {
   nb::class_<Matrix>(module, "SubspaceMatrix", "A weight [rows, columns] that trains in a subspace of its own.")
       .def(
           "__init__",
@@ -150,6 +148,9 @@ void bind_reduction(nb::module_& module) {
             self.bias() = {std::get<0>(bias), std::get<1>(bias), std::get<2>(bias)};
           },
           "What the estimate is made of.");
+}
+
+void bind_projections(nb::module_& module) {
   nb::class_<Projections>(module, "Projections", "Projectors of a description's matrices, as Engine has them.")
       .def(nb::init<const std::string&>(), "description"_a)
       .def("wants_whole_gradient",
@@ -184,6 +185,13 @@ void bind_reduction(nb::module_& module) {
           if (self.layout.tensors()[t].reduced.any()) self.subspaces.open(t);
         }
       });
+}
+
+}  // namespace
+
+void bind_reduction(nb::module_& module) {
+  bind_matrix(module);
+  bind_projections(module);
   module.def(
       "subspace_rank",
       [](std::size_t rows, std::size_t columns, std::size_t rank, std::size_t nonzeros) {

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from spillway._engine import Engine
-from spillway.config.keys import optimizer_keys
+from spillway.config.key import optimizer_keys
 from spillway.config.values import StoragePath
 from spillway.model.batch import WorkShape
 from spillway.output import wear

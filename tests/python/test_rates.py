@@ -5,7 +5,7 @@ import torch
 from transformers import TrainingArguments, get_scheduler
 
 from spillway.config import resolve
-from spillway.config.keys import SCHEDULES
+from spillway.config.key import SCHEDULES
 from spillway.errors import InputError
 from spillway.run.rates import schedule, warmup
 

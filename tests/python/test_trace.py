@@ -15,9 +15,10 @@ from spillway.model import saved_profile
 from spillway.model.batch import WorkShape
 from spillway.model.building import build
 from spillway.model.describe import WorkSize, describe
-from spillway.model.dry_run import fill, narrow_of_its_kind, sample
+from spillway.model.dry_run import fill, sample
 from spillway.model.heap import Heap
 from spillway.model.meta_model import MetaModel
+from spillway.model.narrow import narrow_of_its_kind
 from spillway.model.recorder import Operations, Recorder
 from spillway.model.stream import Stream
 from spillway.model.timed_engine import TimedEngine

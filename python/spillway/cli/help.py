@@ -5,7 +5,8 @@ from __future__ import annotations
 import textwrap
 
 from spillway.config.foreign import FOREIGN
-from spillway.config.keys import GROUPS, KEYS, Key
+from spillway.config.key import Key
+from spillway.config.keys import GROUPS, KEYS
 
 
 def default_of(key: Key) -> str:

@@ -6,12 +6,21 @@ whose feature is not in this release stands here too, so that it is refused by n
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
-
-from spillway.config.optimizers import OPTIMIZERS, Hyperparameter
+from spillway.config.key import (
+    BETA,
+    NAMES,
+    NOT_NEGATIVE,
+    OBJECTIVES,
+    POSITIVE,
+    PREFERENCES,
+    SCHEDULES,
+    STRATEGY,
+    WITHOUT,
+    Key,
+    optimizer_keys,
+    unknown_device,
+)
+from spillway.config.optimizers import OPTIMIZERS
 from spillway.config.values import (
     DEVICE,
     FLAG,
@@ -30,89 +39,10 @@ from spillway.config.values import (
     TEXT,
     TEXTS,
     TILE,
-    Kind,
     choice,
-    number,
     synonym,
     whole,
 )
-
-
-@dataclass(frozen=True)
-class Key:
-    """One key. `default` None means "not given"; `default_text` says what happens then."""
-
-    name: str
-    kind: Kind
-    default: Any
-    help: str
-    default_text: str = ""  # shown instead of the default
-    required: bool = False
-    absent: Callable[[Any], str] | None = None  # what of a given value is not in this release; "": it is
-
-
-def when_given(value: Any) -> str:
-    return "this key" if value else ""
-
-
-def unknown_device(value: Any) -> str:
-    known = value in ("auto", "cpu", "simulated", "cuda") or re.fullmatch(r"cuda:[0-9]+", str(value))
-    return "" if known else f"the value {value!r}"
-
-
-NOT_NEGATIVE = number("a number, 0 or more", lambda value: value >= 0)
-BETA = number("a number from 0 up to, but not including, 1", lambda value: 0 <= value < 1)
-POSITIVE = number("a number above 0", lambda value: value > 0)
-STRATEGY = choice("no", "steps", "epoch")
-ALSO = {  # transformers' names of optimizers, beside the engine's own
-    "adamw": ("adamw_torch", "adamw_torch_fused", "adamw_hf", "adamw_apex_fused", "adamw_torch_xla"),
-    "lion": ("lion_32bit",),
-}
-NAMES = {alias: name for name in OPTIMIZERS for alias in (name, *ALSO.get(name, ()))}
-EIGHT_BITS = "; moments of 8 bits are `state_format: int8` with `optim: {}`"
-WITHOUT = {  # names of transformers that people may well ask for, and why or where else
-    "adafactor": ", whose factored second moment is a sum over whole rows and columns: no range of elements can be "
-    "updated by itself,",
-    "adamw_8bit": EIGHT_BITS.format("adamw") + ":",
-    "adamw_bnb_8bit": EIGHT_BITS.format("adamw") + ":",
-    "paged_adamw_8bit": EIGHT_BITS.format("adamw") + ":",
-    "lion_8bit": EIGHT_BITS.format("lion") + ":",
-    "paged_lion_8bit": EIGHT_BITS.format("lion") + ":",
-}
-OBJECTIVES = ("sft", "dpo", "kto", "orpo", "reward")
-PREFERENCES = ("sigmoid", "hinge", "ipo", "robust", "sigmoid_norm", "apo_zero", "apo_down")
-SCHEDULES = (
-    "linear",
-    "cosine",
-    "cosine_with_restarts",
-    "polynomial",
-    "constant",
-    "constant_with_warmup",
-    "inverse_sqrt",
-    "cosine_with_min_lr",
-    "cosine_warmup_with_min_lr",
-    "warmup_stable_decay",
-)
-
-
-def optimizer_keys() -> list[Key]:
-    """The keys of hyperparameters that have keys of their own; several optimizers may share one."""
-    sharing: dict[str, list[Hyperparameter]] = {}
-    for optimizer in OPTIMIZERS.values():
-        for each in optimizer.hyperparameters:
-            if each.words and each not in sharing.setdefault(each.key, []):
-                sharing[each.key].append(each)
-    return [hyperparameter_key(name, of) for name, of in sharing.items()]
-
-
-def hyperparameter_key(name: str, of: list[Hyperparameter]) -> Key:
-    words, one = "; ".join(dict.fromkeys(each.words for each in of)), of[0]
-    if one.name == "learning_rate":
-        return Key(name, NOT_NEGATIVE, None, words, "the same as `learning_rate`")
-    if one.choices:
-        return Key(name, choice(*one.choices), one.choices[int(one.default)], words)
-    return Key(name, BETA if one.below == 1 else POSITIVE if one.above else NOT_NEGATIVE, one.default, words)
-
 
 GROUPS: dict[str, list[Key]] = {
     "Model": [

@@ -18,7 +18,8 @@ from spillway.base import installed
 from spillway.config import methods
 from spillway.config.aliases import ALIASES, translate
 from spillway.config.foreign import FOREIGN
-from spillway.config.keys import GROUPS, KEYS, Key
+from spillway.config.key import Key
+from spillway.config.keys import GROUPS, KEYS
 from spillway.config.values import FileShare, NodeShare, StoragePath
 from spillway.errors import InputError
 

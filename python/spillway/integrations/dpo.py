@@ -17,7 +17,7 @@ import transformers
 from numpy.typing import NDArray
 from torch import nn
 
-from spillway.config.keys import PREFERENCES
+from spillway.config.key import PREFERENCES
 from spillway.data.batches import REFERENCE
 from spillway.errors import InputError
 from spillway.model.batch import Batch

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import transformers
 
-from spillway.config.keys import KEYS, WITHOUT
+from spillway.config.key import WITHOUT
+from spillway.config.keys import KEYS
 from spillway.errors import InputError
 from spillway.integrations.dpo import is_dpo
 from spillway.integrations.loading import Origin, origin_of

@@ -16,29 +16,23 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import PreTrainedConfig
 
 from spillway.base import stages
 from spillway.errors import DoesNotFit
 from spillway.machine import process_memory
 from spillway.machine.place import HOST, Place
-from spillway.model import growth, quantised, quick_dry_run, saved_profile
+from spillway.model import growth, quick_dry_run, saved_profile
 from spillway.model.batch import Batch
-from spillway.model.building import build
-from spillway.model.describe import WorkSize, describe, slice_rows
-from spillway.model.factors import choose_kinds
-from spillway.model.freeze import freeze_kinds
+from spillway.model.describe import WorkSize, describe
 from spillway.model.layer_arguments import Arguments, LayerArguments
 from spillway.model.meta_model import MetaModel
 from spillway.model.microbatch import Work, arrange
-from spillway.model.own import OwnConfig
+from spillway.model.narrow import narrow_of_its_kind
 from spillway.model.plain_engine import PlainEngine
 from spillway.model.row_attention import DenseMasks, grows_linearly
 from spillway.model.saved_profile import SavedProfile
-from spillway.model.source import text_config
 from spillway.model.stream import Stream
 from spillway.model.timed_engine import LossKernels, TimedEngine
-from spillway.model.tiny_copy import fewer_layers
 from spillway.model.token_tiles import ALL_AT_ONCE, TokenTiles
 
 if TYPE_CHECKING:
@@ -383,45 +377,6 @@ class Measurement:
 
     def _kept(self, train: Work) -> int:
         return self._tokens * BYTES_PER_TOKEN + (masks(self._small, train, self._place) if self._packing else 0)
-
-
-def narrow_of_its_kind(meta_model: MetaModel, saved: bool, shards: int = 1) -> MetaModel:
-    """A narrow copy with adapters, with what is frozen, reduced and packed. `saved`: a layer of it can
-    keep what autograd saves: where the first one runs with what comes before it, that is the second. `shards`: that the
-    engine cuts the vocabulary into."""
-    small = narrow_copy(meta_model, saved and not meta_model.simple_entry, shards)
-    if meta_model.adapters is not None:
-        meta_model.adapters.like(small)
-    freeze_kinds(small, meta_model)
-    choose_kinds(small, meta_model)
-    quantised.choose_kinds(small, meta_model)
-    return small
-
-
-def narrow_copy(meta_model: MetaModel, two: bool = False, shards: int = 1) -> MetaModel:
-    """With as few layers as its class can be built with. `two`: with that many at least. `shards`: that the engine cuts
-    the vocabulary into."""
-    least = 1 if meta_model.own_tail and not two else 2
-    for layers in (least, 2, 4):
-        try:
-            return build(narrow(meta_model.config, meta_model, layers, shards), meta_model.dtype, meta_model.kept)
-        except Exception as error:  # of whatever kind a class's own checks are
-            refused = error
-    raise refused
-
-
-def narrow(
-    config: PreTrainedConfig | OwnConfig, meta_model: MetaModel, layers: int, shards: int = 1
-) -> PreTrainedConfig | OwnConfig:
-    """A configuration of the same widths with one layer of each kind and one slice of the vocabulary."""
-    vocabulary = slice_rows(meta_model.vocabulary, meta_model.columns, shards=shards)
-    if isinstance(config, OwnConfig):
-        return config.cut(layers, vocabulary)
-    small = fewer_layers(config, layers, vocab_size=vocabulary)
-    text = text_config(small)
-    if getattr(text, "pad_token_id", None) is not None:
-        text.pad_token_id = min(text.pad_token_id, text.vocab_size - 1)
-    return small
 
 
 def fill(engine: PlainEngine) -> None:

@@ -22,8 +22,9 @@ from transformers import masking_utils
 
 from spillway.model import quick_dry_run, saved_profile
 from spillway.model.describe import WorkSize, describe
-from spillway.model.dry_run import BRIEF_SLACK, BYTES_PER_TOKEN, KINDS, SLACK, narrow_of_its_kind, sample
+from spillway.model.dry_run import BRIEF_SLACK, BYTES_PER_TOKEN, KINDS, SLACK, sample
 from spillway.model.heap import Heap
+from spillway.model.narrow import narrow_of_its_kind
 from spillway.model.passage import Passage, with_tensors
 from spillway.model.recorder import Operations, Recorder, largest
 from spillway.model.saved import RECOMPUTE_ALL
