@@ -22,6 +22,7 @@ from spillway.model.narrow import narrow_of_its_kind
 from spillway.model.recorder import Operations, Recorder
 from spillway.model.stream import Stream
 from spillway.model.timed_engine import TimedEngine
+from spillway.model.token_tiles import ALL_AT_ONCE
 from spillway.model.trace import Tracer, trace_step
 
 ROWS, LENGTH = 2, 48
@@ -83,7 +84,7 @@ def test_what_autograd_saves_of_a_layer_is_known_without_computing(kind: str) ->
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_working_set_is_that_of_a_step_that_computes(kind: str) -> None:
     heap, _, _ = really(meta_model(kind))
-    tracer = Tracer(narrow_of_its_kind(meta_model(kind), True), "fp32", SHAPE, ())
+    tracer = Tracer(narrow_of_its_kind(meta_model(kind), True), "fp32", SHAPE, (), ALL_AT_ONCE)
     assert tracer.trace(ROWS, LENGTH).bytes == pytest.approx(heap.most, rel=0.03 if kind in DENSE else 0.25)
 
 
