@@ -84,7 +84,7 @@ def measure(
 
 
 def profile_of(saved: SavedStep, tokens: int) -> SavedProfile:
-    """Of a step of one micro-batch of so many tokens, of which something was kept."""
+    """The profile of a step of one micro-batch of so many tokens, of which something was kept."""
     return SavedProfile(
         max(saved.kept.values()) / tokens * (1 + SLACK),
         spilled_token_bytes=max(saved.rooms.values()) / tokens,
