@@ -19,6 +19,9 @@ constexpr int kBetween = 2;
 /// The share of a step: where transfers take so much of it, there is nothing left to save.
 constexpr double kBound = 0.98;
 
+/// Of the fastest step that is known: what writes more to drives has to take less than this.
+constexpr double kWorthWriting = 0.98;
+
 double step_seconds(const Plan& plan) {
   return plan.prediction.step_seconds;
 }
@@ -40,7 +43,8 @@ class TriedLayers {
       auto now = plan_(layers);
       const bool fits = placed_on_paths(now) == 0 || none_.path_bytes > 0;
       note(now, fits);
-      if (!fits || step_seconds(now) >= step_seconds(fastest())) return false;
+      const auto enough = layers.spill > 0 && layers.node == 0 ? kWorthWriting : 1.0;
+      if (!fits || step_seconds(now) >= enough * step_seconds(fastest())) return false;
       best_ = std::move(now);
       return true;
     } catch (const Error& error) {

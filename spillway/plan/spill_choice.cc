@@ -75,7 +75,7 @@ std::string spill_words(const Plan& plan, const Budget& budget) {
   const auto& cost = plan.spill_cost;
   if (cost.path_seconds <= 0) return "nobody knows how fast the paths are";
   const bool alone = plan.path_bytes == 0 && !budget.durability;
-  const auto* none = alone ? "; nothing else goes to a path" : "; a step would not be shorter with it";
+  const auto* none = alone ? "; nothing else goes to a path" : "; a step would hardly be shorter with it";
   return text("of a layer it takes ", to_digits(cost.path_seconds), " s of the paths and ",
               to_digits(cost.copy_seconds), " s of compute, where computing it again takes ",
               to_digits(cost.recompute_seconds), " s", plan.spilling.empty() ? none : "");

@@ -74,7 +74,7 @@ TEST_F(SpillChoice, OnASlowPathTheyRecomputeAndThePlanSaysWhatSpillingWouldTake)
   const auto why = told(found)["spill_why"].get<std::string>();
   EXPECT_NE(why.find("0.516 s of the paths"), std::string::npos) << why;
   EXPECT_NE(why.find("computing it again takes 0.001 s"), std::string::npos) << why;
-  EXPECT_NE(why.find("would not be shorter"), std::string::npos) << why;
+  EXPECT_NE(why.find("would hardly be shorter"), std::string::npos) << why;
 }
 
 TEST_F(SpillChoice, OnPathsBetweenThemTheFastestOfThoseThatWereTriedIsTaken) {
@@ -82,7 +82,7 @@ TEST_F(SpillChoice, OnPathsBetweenThemTheFastestOfThoseThatWereTriedIsTaken) {
     set_path(rate);
     const auto found = plan();
     for (const auto& it : found.keeping_tried) {
-      EXPECT_TRUE(!it.fits || it.step_seconds >= found.prediction.step_seconds) << rate;
+      EXPECT_TRUE(!it.fits || it.step_seconds >= 0.98 * found.prediction.step_seconds) << rate;
     }
   }
 }
