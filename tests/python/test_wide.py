@@ -120,7 +120,7 @@ def test_fp16_has_its_own_list(tmp_path: Path) -> None:
 
 def test_in_fp32_nothing_is_apart() -> None:
     meta_model = build(copy.deepcopy(small_config("ernie4_5_moe")), torch.float32)
-    assert not any(meta_model.wide(parameter) for parameter in meta_model.model.parameters())
+    assert not any(meta_model.is_fp32(parameter) for parameter in meta_model.model.parameters())
 
 
 def test_what_the_library_itself_cannot_compute_is_refused_by_name(tmp_path: Path) -> None:

@@ -110,8 +110,8 @@ def call_seconds(dtype: str) -> float:
 
 
 def seconds(call: Callable[[], Any], made: int) -> float:
-    """The fastest call's seconds: where others take CPUs, one that is so short mostly waits for them. `made`: bytes of its
-    results."""
+    """The fastest call's seconds: where others take CPUs, one that is so short mostly waits for them. `made`: bytes of
+    its results."""
     held: deque[Any] = deque(maxlen=max(1, SPREAD // made) if made else 1)
     for _ in range(min(held.maxlen or 1, 1 << 10)):
         held.append(call())
