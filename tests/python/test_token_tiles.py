@@ -106,7 +106,7 @@ def assert_same_bits(one: PlainEngine, other: PlainEngine) -> None:
 
 MOE = {"num_local_experts": 4, "num_experts_per_tok": 2}
 GPT2 = {"n_inner": 48, "resid_pdrop": 0.0, "attn_pdrop": 0.0, "embd_pdrop": 0.0}
-KINDS = [("llama", {}), ("qwen3", {}), ("gemma2", {}), ("mixtral", MOE), ("gpt2", GPT2)]
+KINDS = [("llama", {}), ("qwen3", {}), ("olmo2", {}), ("mixtral", MOE), ("gpt2", GPT2)]
 
 
 @pytest.mark.parametrize(("kind", "more"), KINDS, ids=[kind for kind, _ in KINDS])

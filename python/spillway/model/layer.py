@@ -21,7 +21,7 @@ from spillway.model.meta_model import MetaModel, Places, StagePlan
 from spillway.model.microbatch import MicroBatch
 from spillway.model.model_code import replaced_forwards
 from spillway.model.passage import Crossing, Passage
-from spillway.model.saved import Packing, SavedPass
+from spillway.model.saved import Packing, Root, SavedPass
 from spillway.model.token_tiles import Parts, tiles_in
 from spillway.model.unneeded import uncomputed
 
@@ -162,8 +162,8 @@ class Stage:
         leaf = hidden.detach().requires_grad_()
         crossing = passage.crossing()
         with torch.enable_grad(), uncomputed(self._unneeded), redirected(self._inners):
-            output = self._again(leaf, batch, ids, crossing)
-        torch.autograd.backward([output, *crossing.outputs], [gradient, *crossing.gradients])
+            root = Root.apply(self._again(leaf, batch, ids, crossing), [gradient])  # without the bytes of the output
+        torch.autograd.backward([root, *crossing.outputs], [root.new_empty(0), *crossing.gradients])
         crossing.collect()
         return torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
 
