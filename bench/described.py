@@ -74,10 +74,10 @@ def configuration(number: int, directory: Path, storage: Path, profile: Path) ->
 
 def here(config: Any) -> dict[str, Any]:
     from spillway.run.protocol import WorkShape
-    from spillway.run.session import Session
+    from spillway.run.session import EngineSession
 
     shape = WorkShape(config.gradient_accumulation_steps, config.per_device_train_batch_size, config.max_length, 0, 0)
-    session = Session(config, shape, only_plan=True)
+    session = EngineSession(config, shape, only_plan=True)
     try:
         return session.plan | {"settings": session.settings}
     finally:
