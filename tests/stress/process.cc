@@ -74,12 +74,13 @@ class Process {
   }
 
   /// An engine that is given more memory until the plan fits.
-  [[nodiscard]] std::unique_ptr<Engine> make() const {
-    for (auto settings = settings_;; settings.budget.dram += settings.budget.dram / 2) {
+  [[nodiscard]] std::unique_ptr<Engine> make() {
+    for (auto& limit = settings_.budget.dram;; limit += limit / 16) {
       try {
-        return std::make_unique<Engine>(description_, settings);
+        return std::make_unique<Engine>(description_, settings_);
       } catch (const Error& error) {
-        if (error.code() != ErrorCode::does_not_fit || settings.budget.dram > 4 * GiB) throw;
+        if (error.code() != ErrorCode::does_not_fit || limit > 4 * GiB) throw;
+        say("more", error.what());
       }
     }
   }
@@ -212,7 +213,7 @@ class Process {
 
   // ---- reading
 
-  void verify() const {
+  void verify() {
     const auto found = make()->verify(checkpoints(order_.where));
     say("verified", found.step ? text(*found.step) : "none", found.damage.size(),
         found.damage.empty() ? "" : found.damage.front().path + ": " + found.damage.front().what);

@@ -3,6 +3,7 @@
 #include <array>
 #include <cerrno>
 
+#include "spillway/plan/room.h"
 #include "tests/contract/lives.h"
 #include "tests/contract/on_device.h"
 
@@ -191,7 +192,7 @@ Settings draw_settings(const Scenario& scenario, const Life& life, const std::fi
     out.budget.nodes.clear();
     out.rates.nodes.clear();
     out.nodes.clear();
-    out.budget.dram = (2 + random() % 8) * MiB;
+    out.budget.dram = plan::kEngineBytes + (1 + random() % 16) * 128 * KiB;
   }
   return out;
 }
