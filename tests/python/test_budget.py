@@ -70,7 +70,9 @@ def test_rows_too_long_to_be_measured_are_refused_within_the_budget(tmp_path: Pa
     given = inputs(tmp_path, rows=300, hidden_size=64, intermediate_size=4096)
     budget = 700 * MEBIBYTE
     with limited(budget * 102 // 100) as group:
-        refused = run(*words(given, "--max_length", str(LONG), "--dram_budget", f"{budget}"), group=group)
+        refused = run(
+            *words(given, "--max_length", str(LONG), "--token_tile", "all", "--dram_budget", f"{budget}"), group=group
+        )
         assert group.killed() == 0
     assert refused.returncode == 3, refused.stdout + refused.stderr
     told = " ".join((refused.stdout + refused.stderr).split())
