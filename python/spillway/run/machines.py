@@ -157,7 +157,7 @@ def asked_of(config: Config, profile: dict[str, Any], source: str, on_gpu: bool,
     here, longer = traced(config, found, tell), traced(twice_as_long(config), found)
     saved = here.saved if here else SavedProfile(why="what a layer keeps is not known of this type of model")
     settings = settings_of(config, on_gpu) | {
-        "work": work_of(config, sizes, here),
+        "work": work_of(config, sizes, here) | growth(here, longer),
         "saved_activations": saved_settings.settings_of(found.spec, saved, found.not_kept, on_gpu),
     }
     return Asked(description, settings, profile, source, work_of(twice_as_long(config), sizes, longer))
@@ -196,6 +196,14 @@ def work_of(config: Config, sizes: dict[str, int], found: StepTrace | None) -> d
         work |= found.work()
         work |= {key: work[key] * (1 + MARGIN) for key in ("slack", "brief_slack")}
     return work
+
+
+def growth(found: StepTrace | None, longer: StepTrace | None) -> dict[str, float]:
+    """Bytes by which the working set grows with each further token: what runs in tiles grows less than before."""
+    if found is None or longer is None:
+        return {}
+    more = longer.whole.tokens - found.whole.tokens
+    return {"per_token": max(0, longer.whole.bytes - found.whole.bytes) / max(1, more)}
 
 
 def settings_of(config: Config, on_gpu: bool) -> dict[str, Any]:
