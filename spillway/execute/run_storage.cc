@@ -24,6 +24,14 @@ void require_no_checkpoint(const OpenOptions& open_options) {
                                          "paths that the run was started with, and a durability other than none"));
 }
 
+/// Whatever the run is to go on from: what a drive does not give now may be there, and needed, the next time.
+void require_read(const journal::Recovered& recovered) {
+  if (recovered.unread.empty()) return;
+  throw Error(ErrorCode::io, text("storage: commits of the run cannot be read, and what is written without them could ",
+                                  "destroy it: ", recovered.unread, ". Nothing was written; resume when the drive ",
+                                  "can be read, or `spillway export` what it still gives"));
+}
+
 }  // namespace
 
 bool RunStorage::open(const OpenOptions& open_options, Recovery& recovery) {
@@ -100,6 +108,7 @@ void RunStorage::read(const OpenOptions& open_options, Recovery& recovery) {
     recovery.damage.push_back(
         text("path:", damage.path, " at byte ", storage::kSuperblockExtent + damage.offset, ": ", damage.what));
   }
+  require_read(recovered);
   const bool counts = recovered.found && recovered.newest.step >= open_options.at_least;
   if (found_.back) return recovery.take(found_.back->commit, *plan_.description.optimizer);
   if (counts) return recovery.take(recovered.newest, *plan_.description.optimizer);

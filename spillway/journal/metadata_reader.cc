@@ -52,7 +52,9 @@ void MetadataReader::walk(std::uint32_t path, Bytes offset, Bytes size, Bytes co
 
 void MetadataReader::walk_run(std::uint32_t path, Bytes offset, Bytes size, Bytes count, const Slot& slot) {
   const std::span<std::byte> run = block_.first(count * size);
-  const bool read = storage::why_unreadable([&] { media_.read(path, offset, run); }).empty();
+  const std::string why = storage::why_unreadable([&] { media_.read(path, offset, run); });
+  const bool read = why.empty();
+  if (!read) why_unreadable_ = why;
   for (Bytes i = 0; i < count; ++i) {
     if (read) {
       slot(offset + i * size, run.subspan(i * size, size));
@@ -86,6 +88,7 @@ std::string MetadataReader::objection(SlotState state, const RecordHead& head, c
 void MetadataReader::commits(const std::function<void(const Commit&, std::uint32_t slot)>& found) {
   Commit commit;
   for (std::uint32_t path = 0; path < paths_; ++path) {
+    std::vector<bool> given(layout_.commit_slots());
     for (std::uint32_t copy = 0; copy < kCopies; ++copy) {
       std::uint32_t slot = 0;
       const std::function what = [&] { return text("the commit in slot ", slot, ", copy ", copy); };
@@ -94,6 +97,7 @@ void MetadataReader::commits(const std::function<void(const Commit&, std::uint32
              SlotState state = decode(bytes, layout_.identity(), commit);
              if (state == SlotState::whole && !fits(commit, spec_)) state = SlotState::damaged;
              if (state != SlotState::empty) written |= std::uint64_t{1} << path;
+             if (!bytes.empty()) given[slot] = true;
              const Walked walked{path, offset, layout_.commit_bytes(), bytes, what};
              if (whole(state, walked, {})) {
                check_padding(walked, encoded_bytes(commit));
@@ -102,6 +106,7 @@ void MetadataReader::commits(const std::function<void(const Commit&, std::uint32
              ++slot;
            });
     }
+    if (unread.empty() && std::ranges::find(given, false) != given.end()) unread = why_unreadable_;
   }
 }
 

@@ -30,6 +30,7 @@ class MetadataReader {
   std::uint64_t foreign = 0;
   std::uint64_t written = 0;  ///< bit p: after commits(), a slot for commits of path p was written once
   bool recorded = false;      ///< after records(), a slot for records was
+  std::string unread;         ///< after commits(): why a path gives neither copy of a slot for commits; empty: all do
 
  private:
   using Slot = std::function<void(Bytes offset, std::span<const std::byte> bytes)>;
@@ -55,6 +56,7 @@ class MetadataReader {
   const RecoveryOptions& options_;
   std::vector<std::byte> memory_;
   std::span<std::byte> block_;  ///< in memory_, aligned for direct transfers
+  std::string why_unreadable_;  ///< the last read that failed
 };
 
 }  // namespace spillway::journal

@@ -34,6 +34,7 @@ class Recovery {
     out_.places.erase(std::unique(out_.places.begin(), out_.places.end()), out_.places.end());
     out_.damage = std::move(reader_.damage);
     out_.foreign = reader_.foreign;
+    out_.unread = std::move(reader_.unread);
     return std::move(out_);
   }
 

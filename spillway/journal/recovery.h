@@ -50,6 +50,9 @@ struct Recovered {
   std::vector<storage::Place> places;      ///< in use by all of these and by the manifests, sorted, each once
   std::vector<Damage> damage;
   std::uint64_t foreign = 0;  ///< whole records of another run or layout
+  /// Why the drive of a path gives neither copy of a slot for commits, which may hold one that is newer than `newest`:
+  /// nothing may be written then, for it could take a slot or a generation that the run needs. Empty: all were read.
+  std::string unread;
 };
 
 struct RecoveryOptions {

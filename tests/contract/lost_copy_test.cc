@@ -162,6 +162,8 @@ class Crafted : public LostCopy {
  protected:
   using Change = std::function<void(journal::Manifest&)>;
 
+  explicit Crafted(std::size_t paths = 2) : LostCopy(paths) {}
+
   void save(std::uint64_t step) {
     Engine engine(run_.description(), settings_);
     engine.start();
@@ -226,6 +228,54 @@ TEST_F(Crafted, AManifestThatSaysWhatCannotBeIsRefusedByItsName) {
     EXPECT_EQ(before, volumes());
   }
 }
+
+/// A checkpoint of step 4, and step 5 after it, of which a second path was told nothing.
+class Unread : public Crafted, public ::testing::WithParamInterface<std::size_t> {
+ protected:
+  Unread() : Crafted(GetParam()) {
+    save(4);
+    Engine engine(run_.description(), failing(sys::Operation::write, 1));
+    EXPECT_EQ(engine.start({.reopen = true, .pinned = pinned()}).step, 4U);
+    run_.train(engine, 5, 5);
+    engine.close();
+  }
+
+  [[nodiscard]] std::function<std::vector<std::filesystem::path>()> pinned() const {
+    return [this] { return std::vector{checkpoint_}; };
+  }
+  /// Settings with which the drive of a path does so wherever its records and commits lie.
+  [[nodiscard]] Settings failing(sys::Operation operation, std::size_t path) const {
+    const auto healthy = std::make_shared<sys::Faults>(), faults = std::make_shared<sys::Faults>();
+    for (Bytes at = 0; at < metadata().bytes(); at += 4096) {
+      faults->fail(operation, kSuperblockExtent + at, EIO, 1'000'000);
+    }
+    auto out = settings_;
+    use_ring(out, [=](const sys::File& file, unsigned depth) {
+      const bool fails = file.path().parent_path().filename() == std::to_string(path);
+      return sys::faulty(sys::make_ring, fails ? faults : healthy)(file, depth);
+    });
+    return out;
+  }
+};
+
+/// It would take a generation that was there, and the slots of what it does not know.
+TEST_P(Unread, NothingIsWrittenWhereCommitsCannotBeRead) {
+  const auto before = volumes();
+  const std::vector<OpenOptions> starts = {
+      {.reopen = true, .checkpoint = checkpoint_, .pinned = pinned()},
+      {.reopen = true, .pinned = pinned()},
+      {.reopen = true, .if_found = true, .at_least = 9, .pinned = pinned()},
+      {.reopen = true, .at_least = 9},
+  };
+  for (const auto& start : starts) {
+    EXPECT_ERROR(Engine(run_.description(), failing(sys::Operation::read, 0)).start(start), ErrorCode::io,
+                 "commits of the run cannot be read");
+    EXPECT_EQ(before, volumes());
+  }
+  expect_goes_on_after(5);
+}
+
+INSTANTIATE_TEST_SUITE_P(Paths, Unread, ::testing::Values(1, 2));
 
 /// Of the snapshot of the first chunk, in every slot that holds one, on so many copies.
 class CraftedRecord : public LostCopy {

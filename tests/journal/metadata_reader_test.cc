@@ -19,17 +19,20 @@ using testing::Remains;
 using testing::RemainsMedia;
 using testing::some_pieces;
 
-/// A drive that cannot give one sector.
-class UnreadableSector : public RemainsMedia {
+/// A drive that cannot give some sectors.
+class UnreadableSectors : public RemainsMedia {
  public:
-  UnreadableSector(const std::vector<Remains>& paths, Bytes at) : RemainsMedia(paths), at_(at) {}
+  UnreadableSectors(const std::vector<Remains>& paths, std::vector<Bytes> at)
+      : RemainsMedia(paths), at_(std::move(at)) {}
   void read(std::uint32_t path, Bytes offset, std::span<std::byte> bytes) override {
-    if (path == 0 && offset <= at_ && at_ < offset + bytes.size()) throw Error(ErrorCode::io, "unreadable");
+    for (const Bytes at : at_) {
+      if (path == 0 && offset <= at && at < offset + bytes.size()) throw Error(ErrorCode::io, text("unreadable ", at));
+    }
     RemainsMedia::read(path, offset, bytes);
   }
 
  private:
-  Bytes at_;
+  std::vector<Bytes> at_;
 };
 
 /// The metadata of two paths, in which a test writes slots.
@@ -166,11 +169,22 @@ TEST_F(MetadataReaderTest, RecordsOfAnotherRunAreCounted) {
 TEST_F(MetadataReaderTest, AnUnreadableSectorCostsItsSlotAlone) {
   write_record(0, 0, 0, 5);
   write_record(0, 0, 1, 6);
-  UnreadableSector media(remains_, layout_.record(ObjectKind::snapshot, 0, 0, 0) + 512);
+  UnreadableSectors media(remains_, {layout_.record(ObjectKind::snapshot, 0, 0, 0) + 512});
   MetadataReader reader(spec_, media, options_);
   EXPECT_EQ(records(reader).size(), 1U);
   ASSERT_EQ(reader.damage.size(), 1U);
   EXPECT_EQ(reader.damage[0].what, "the record of the snapshot of chunk 0, copy 0, slot 0, which cannot be read");
+}
+
+TEST_F(MetadataReaderTest, SaysWhyAPathGivesNeitherCopyOfASlotForCommits) {
+  const Bytes first = layout_.commit(0, 1) + 512, other = layout_.commit(1, 2) + 512, second = layout_.commit(1, 1);
+  for (const bool both : {false, true}) {
+    UnreadableSectors media(remains_, both ? std::vector{first, second} : std::vector{first, other});
+    MetadataReader reader(spec_, media, options_);
+    reader.commits([](const Commit&, std::uint32_t) { FAIL(); });
+    EXPECT_EQ(reader.damage.size(), 2U);
+    EXPECT_EQ(reader.unread, both ? text("unreadable ", second) : "");
+  }
 }
 
 TEST_F(MetadataReaderTest, SaysWhereRecordsShouldBe) {
