@@ -90,7 +90,14 @@ class Cells {
     return rate(known_[sequence * batch], dram, sequence * batch);
   }
 
+  /// Whether it fits, which no layer that may keep or spill decides: with all of them computed again it needs least.
+  bool fits(Bytes dram, std::uint64_t sequence, std::uint64_t batch) const {
+    return ask(dram, sequence * batch, Saves::when_asked).rate > 0;
+  }
+
  private:
+  enum class Saves : std::uint8_t { as_planned, when_asked };
+
   struct Known {
     Bytes dram = 0;
     double rate = 0;
@@ -103,9 +110,10 @@ class Cells {
     return known.emplace_back(ask(dram, tokens)).rate;
   }
 
-  [[nodiscard]] Known ask(Bytes dram, std::uint64_t tokens) const {
+  [[nodiscard]] Known ask(Bytes dram, std::uint64_t tokens, Saves saves = Saves::as_planned) const {
     auto asked = with(request_, tokens);
     asked.budget.dram = dram;
+    if (saves == Saves::when_asked && !asked.budget.saved.keep) asked.budget.saved = {};
     try {
       const auto plan = plan_alone(asked.description, layout_, asked.budget, asked.rates);
       const auto of_step = static_cast<double>(asked.description.tokens);
@@ -134,11 +142,11 @@ FitTable fit_table(const FitRequest& request, Cells& cells) {
   return out;
 }
 
-std::uint64_t longest_sequence(const FitRequest& request, Cells& cells) {
+std::uint64_t longest_sequence(const FitRequest& request, const Cells& cells) {
   const auto grain = std::min(kFitsGrain, request.sequence);
   const auto most = request.sequence * kFarther / grain;
   const auto fits = [&](std::uint64_t grains) {
-    return cells.rate(request.budget.dram, grains * grain, request.batch) > 0;
+    return cells.fits(request.budget.dram, grains * grain, request.batch);
   };
   return grain * (fits(most) ? most : bisect(most - 1, fits));
 }
@@ -174,8 +182,7 @@ FitTable fit_table(const FitRequest& request) {
 
 std::uint64_t longest_sequence(const FitRequest& request) {
   check(request);
-  Cells cells(request);
-  return longest_sequence(request, cells);
+  return longest_sequence(request, Cells(request));
 }
 
 std::string fits_json(const FitRequest& request) {

@@ -104,10 +104,12 @@ std::size_t with_room(const Problem& problem, const Plan& none) {
   return std::min<std::size_t>(most, left / each);
 }
 
+/// Where neither as many as have room are faster nor a single one, none between is tried: each more costs as much.
 void try_fewer(TriedLayers& tried, std::size_t most) {
   bool before = tried.add({most});
   if (before && tried.costs_nothing()) return;
-  for (auto layers = most / 2; layers > 0; layers /= 2) {
+  if (!before && (most == 1 || !tried.add({1}))) return;
+  for (auto layers = most / 2; layers > (before ? 0 : 1); layers /= 2) {
     const bool now = tried.add({layers});
     if (before && !now) return;
     before = now;
@@ -132,11 +134,12 @@ bool may_save(const Rates& rates, const Plan& none) {
          moving < kBound * found.step_seconds;
 }
 
-/// Beside so many that keep: as many as are worth it by `first`, and more or fewer while that is faster.
+/// Beside so many that keep: as many as are worth it by `first`, half of these where that is no faster, or more while
+/// it is.
 void try_spilling(TriedLayers& tried, std::size_t keep, std::size_t first, std::size_t most) {
   if (first == 0) return;
   if (!tried.add({keep, first})) {
-    for (auto layers = first / 2; layers > 0 && !tried.add({keep, layers});) layers /= 2;
+    if (first > 1) tried.add({keep, first / 2});
     return;
   }
   for (auto layers = first; layers < most - keep;) {

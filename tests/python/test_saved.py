@@ -436,6 +436,7 @@ def test_what_is_kept_is_in_memory_as_planned(given: Path, many: list[str], tmp_
     assert summary["tiers"][0]["measured_peak"] > summary["rehearsed"]["work_bytes"] + most
 
 
+@pytest.mark.nightly
 def test_what_spills_is_in_memory_as_planned(given: Path, many: list[str], tmp_path: Path) -> None:
     out = tmp_path / "out"
     storage = real_runs.on_path(tmp_path / "storage")
