@@ -17,7 +17,7 @@ namespace {
 /// Numbers that are tried between the fastest and the next larger one.
 constexpr int kBetween = 2;
 /// The share of a step: where transfers take so much of it, there is nothing left to save.
-constexpr double kBound = 0.98;
+constexpr double kBound = 0.95;
 
 /// Of the fastest step that is known: what writes more to drives has to take less than this.
 constexpr double kWorthWriting = 0.98;

@@ -104,9 +104,6 @@ void Scenes::prepare(Scenario scenario, const Stage& stage) const {
   if (scenario == Scenario::save || scenario == Scenario::export_) fs::create_directory(saved(stage));
   const auto live = [&] {
     Engine engine(run_.description(), settings(scenario, stage, true));
-    for (auto v : engine.plan().volumes)
-      printf("volume %lu arena %lu spare %lu tasks %zu\n", v, engine.plan().arena, engine.plan().path_spare,
-             engine.plan().schedule.tasks.size());
     engine.start();
     run_.fill(engine);
     run_.train(engine, 1, kOld);
