@@ -2,6 +2,7 @@
 // its lock alone (`make check-thread-safety`). Other compilers ignore them.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <mutex>
 
@@ -51,6 +52,7 @@ class SPILLWAY_THREAD_SAFETY(scoped_lockable) MutexLock {
 class Condition {
  public:
   void wait(MutexLock& lock) { condition_.wait(lock.lock_); }
+  void wait_for(MutexLock& lock, std::chrono::milliseconds time) { condition_.wait_for(lock.lock_, time); }
   void notify_one() noexcept { condition_.notify_one(); }
   void notify_all() noexcept { condition_.notify_all(); }
 

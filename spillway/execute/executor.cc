@@ -405,11 +405,21 @@ void Executor::tiles_begin() {
   idle_.notify_all();
 }
 
+/// The caller waits, no update can begin, and every transfer is a write that waits for a place: nobody is left who
+/// would give one back, nor change that.
+bool Executor::stalled() const {
+  return store_ != nullptr && in_flight_ > 0 && updates_->idle() && store_->stalled() == in_flight_;
+}
+
 template <class Done>
 void Executor::help_until(std::unique_lock<std::mutex>& lock, std::condition_variable& wake, const Done& is_done) {
   updates_->caller_waits(true);
   while (!failure_ && !is_done()) {
-    if (!updates_->help(lock)) wake.wait(lock);
+    if (updates_->help(lock)) continue;
+    if (wake.wait_for(lock, kStallCheck) == std::cv_status::no_timeout || failure_ || is_done() || !stalled()) continue;
+    lock.unlock();
+    store_->refuse_waiting();  // transfer_done() takes the lock
+    lock.lock();
   }
   updates_->caller_waits(false);
 }

@@ -110,6 +110,7 @@ class Executor final : private UpdateLanes::Owner {
   static void transfer_done(void* context, std::uint64_t token, const std::exception_ptr& error) noexcept;
   template <class Done>
   void help_until(std::unique_lock<std::mutex>& lock, std::condition_variable& wake, const Done& is_done);
+  [[nodiscard]] bool stalled() const;  // locked
   void update_begins(const Start& start, double now) override;
   void update_ended(const Start& start, double now, std::size_t lane, std::unique_lock<std::mutex>& lock) override;
   void tiles_begin() override;

@@ -144,6 +144,9 @@ void Store::run(const Transfer& transfer) {
   waited.done = &storage::Waiter::done;
   waited.context = &waiter;
   start(waited);
+  while (!waiter.wait_for(kStallCheck)) {
+    if (stalled() == 1) refuse_waiting();
+  }
   waiter.wait();
 }
 
@@ -162,6 +165,10 @@ void Store::expect_gradients(std::uint64_t version) {
 
 void Store::reserve_gradients(std::uint64_t version) {
   if (redo_) pool_.reserve(gradients_of(version));
+}
+
+std::size_t Store::stalled() const {
+  return journal_ == nullptr ? pool_.stalled() : 0;
 }
 
 void Store::give_up(const std::exception_ptr& error) {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <mutex>
@@ -22,6 +23,9 @@ namespace spillway::execute {
 
 /// `rows`: parts of the sparse embedding gradient.
 enum class Field : std::uint8_t { weight, state, grad, activation, sparse_grad };
+
+/// So often one who waits looks whether the transfers are stalled.
+inline constexpr std::chrono::milliseconds kStallCheck{500};
 
 /// "weights of model.layers.0.mlp.up_proj.weight to model.norm.weight (chunk 3)": for messages. Not of activations.
 [[nodiscard]] std::string name_of(const state::Layout& layout, Field field, std::size_t chunk);
@@ -51,13 +55,22 @@ class Store {
   /// Starts a transfer as storage::Pool::start does. A subject has one write at a time and no read beside it; what was
   /// never written cannot be read.
   void start(const Transfer& transfer);
-  /// Starts a transfer and waits for it; throws its error.
+  /// Starts a transfer and waits for it, while no other one is under way; throws its error.
   void run(const Transfer& transfer);
   /// Writes the weight or the state of a chunk, as step `version` left it, and waits for it.
   void write(Field field, std::size_t chunk, std::span<const std::byte> memory, std::uint64_t version);
 
   /// The run has failed, elsewhere than in a transfer: what is not written yet will not be, and nobody waits for it.
   void give_up(const std::exception_ptr& error);
+
+  // Runs without a journal, which could release places by itself:
+
+  /// The number of transfers under way when each of them is a write that waits for a place, and none moves: unless a
+  /// later write gives places back, they wait for ever. Otherwise, and in runs with a journal, 0.
+  [[nodiscard]] std::size_t stalled() const;
+  /// What waits for a place ends with the pool's Error about that. On the calling thread, without a lock that a
+  /// transfer's `done` takes.
+  void refuse_waiting() { pool_.refuse_waiting(); }
 
   // Durable steps:
 

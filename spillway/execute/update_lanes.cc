@@ -99,6 +99,10 @@ bool UpdateLanes::help(Lock& lock) {
   return false;
 }
 
+bool UpdateLanes::idle() const noexcept {
+  return std::ranges::none_of(lanes_, [&](const auto& lane) { return lane->busy || may_begin(*lane); });
+}
+
 std::optional<Start> UpdateLanes::take_early() {
   const auto is_early = [&](const Entry& it) { return schedule_.tasks[it.start.task].phase == plan::Phase::early; };
   for (auto& lane : lanes_) {
@@ -140,6 +144,7 @@ void UpdateLanes::run(Lane& lane) {
     lane.wake.wait(lock, [&] { return stop_ || (!halted_ && may_begin(lane)); });
     if (stop_) return;
     const auto start = pop(lane);
+    lane.busy = true;
     const auto& task = schedule_.tasks[start.task];
     const auto began = clock_.now();
     owner_.update_begins(start, began);
@@ -152,6 +157,7 @@ void UpdateLanes::run(Lane& lane) {
     lane.done.elements += task.bytes;
     lane.done.seconds += ended - began;
     owner_.update_ended(start, ended, lane.number, lock);
+    lane.busy = false;
   }
 }
 

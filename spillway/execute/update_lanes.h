@@ -83,6 +83,8 @@ class UpdateLanes {
   void caller_waits(bool waits);
   /// Works as a thread of a lane when one has tiles that are not taken; returns whether there were any.
   bool help(std::unique_lock<std::mutex>& lock);
+  /// While the caller waits: nothing is under way, and nothing is ready to begin.
+  [[nodiscard]] bool idle() const noexcept;
   /// Takes an early update back that has not begun, if there is one.
   [[nodiscard]] std::optional<Start> take_early();
   /// An early update is under way.
@@ -117,6 +119,7 @@ class UpdateLanes {
     std::vector<Entry> ready, when_idle;  ///< heaps; what is of idle priority runs only while the caller waits
     Tiles active;
     std::atomic<std::size_t> next_tile{0};
+    bool busy = false;   ///< from when a task begins until its owner has been told of its end
     bool early = false;  ///< the update under way is an early one
     Pace pace;
     std::mutex pace_mutex;

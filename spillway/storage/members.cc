@@ -120,8 +120,8 @@ std::vector<PathState> Members::states() const {
   return out;
 }
 
-Offer Members::offer() const {
-  return {free() * kExtentAlignment, capacity(), needed_, outages_};
+Offer Members::offer(Bytes lacking) const {
+  return {free() * kExtentAlignment, capacity(), needed_, lacking, outages_};
 }
 
 }  // namespace spillway::storage

@@ -43,7 +43,7 @@ class Members {
   [[nodiscard]] const std::string& name(std::uint32_t index) const { return members_[index].name(); }
   [[nodiscard]] const std::vector<Outage>& outages() const noexcept { return outages_; }
   [[nodiscard]] std::vector<PathState> states() const;
-  [[nodiscard]] Offer offer() const;
+  [[nodiscard]] Offer offer(Bytes lacking = 0) const;
 
  private:
   [[nodiscard]] Bytes capacity() const noexcept;

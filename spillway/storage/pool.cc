@@ -9,6 +9,7 @@
 #include "spillway/base/mutex.h"
 #include "spillway/storage/deferred_callbacks.h"
 #include "spillway/storage/members.h"
+#include "spillway/storage/requests.h"
 #include "spillway/storage/shortage.h"
 #include "spillway/storage/slots.h"
 #include "spillway/storage/waiter.h"
@@ -16,52 +17,11 @@
 namespace spillway::storage {
 namespace {
 
-constexpr Bytes kPoolPiece = kExtentAlignment;
 /// So many requests and runs at once need no allocation.
 constexpr std::size_t kPoolReserve = 4096;
 /// A transfer has at most so many pieces: the fewer, the better a path's queue is known.
 constexpr std::uint32_t kLongestRun = 8;
 constexpr Place kNowhere = {std::numeric_limits<std::uint32_t>::max(), std::numeric_limits<std::uint32_t>::max()};
-
-/// A request between its start and its end.
-struct Active {
-  Pool::Request request;
-  std::uint64_t arrival = 0;
-  std::uint32_t pending = 0;                ///< runs under way, stretches waiting, and one while we hand it out
-  std::exception_ptr error;                 ///< the first
-  bool reserved = false;                    ///< its places were reserved
-  std::uint32_t other = Pool::Pair::kNone;  ///< the other request of its pair, which came while this one waited
-
-  [[nodiscard]] std::uint32_t pieces() const { return static_cast<std::uint32_t>(request.places.size()); }
-  /// The bytes of `count` pieces from `first` on; only the last piece of a request may be short.
-  [[nodiscard]] Bytes bytes(std::uint32_t first, std::uint32_t count) const {
-    return std::min(count * kPoolPiece, request.bytes - first * kPoolPiece);
-  }
-};
-
-/// Pieces of a request that lie together, as one transfer.
-struct Run {
-  std::uint32_t request = 0;
-  std::uint32_t path = 0;
-  std::uint32_t first = 0;
-  std::uint32_t count = 0;
-  Bytes bytes = 0;
-};
-
-/// Pieces of a write that have no place yet, and wait for one.
-struct UnplacedWrite {
-  std::uint64_t deadline = 0;
-  std::uint64_t arrival = 0;
-  std::uint32_t request = 0;
-  std::uint32_t first = 0;
-  std::uint32_t count = 0;
-  std::uint32_t more = 0;                                      ///< places to be reserved beside
-  bool reserved = false;                                       ///< their places were reserved
-  bool operator<(const UnplacedWrite& other) const noexcept {  // std::priority_queue serves the largest
-    if (reserved != other.reserved) return other.reserved;
-    return deadline != other.deadline ? deadline > other.deadline : arrival > other.arrival;
-  }
-};
 
 [[noreturn]] void refuse(const Pool::Request& request, const std::string& reason) {
   throw Error(ErrorCode::internal, text(request.what.empty() ? "a request" : request.what, " of ", request.bytes,
@@ -98,9 +58,11 @@ class Pool::Impl {
   void claim(Place place);
   void retire(std::uint32_t path, int errno_value, std::string_view reason);
   void close(std::exception_ptr reason);
+  void refuse_waiting();
   void drain();
   [[nodiscard]] Bytes free() const;
   [[nodiscard]] Bytes waiting() const;
+  [[nodiscard]] std::size_t stalled() const;
   [[nodiscard]] std::vector<PathState> paths() const;
   [[nodiscard]] std::vector<Outage> outages() const;
 
@@ -109,7 +71,7 @@ class Pool::Impl {
   [[nodiscard]] std::uint64_t available() const SPILLWAY_REQUIRES(mutex_);
   [[nodiscard]] bool joins_other(std::uint32_t id) SPILLWAY_REQUIRES(mutex_);
   void leave(Group& group, Active& active) SPILLWAY_REQUIRES(mutex_);
-  void serve_waiting(DeferredCallbacks& deferred) SPILLWAY_REQUIRES(mutex_);
+  void serve_waiting(DeferredCallbacks& deferred, Bytes lacking = 0) SPILLWAY_REQUIRES(mutex_);
   void serve_other(const UnplacedWrite& first, DeferredCallbacks& deferred) SPILLWAY_REQUIRES(mutex_);
   void place(const UnplacedWrite& pieces, DeferredCallbacks& deferred) SPILLWAY_REQUIRES(mutex_);
   void launch(std::uint32_t id, std::uint32_t first, std::uint32_t count, DeferredCallbacks& deferred)
@@ -158,6 +120,13 @@ void Pool::Impl::close(std::exception_ptr reason) {
   if (!closing_) reason_ = std::move(reason);
   closing_ = true;
   serve_waiting(deferred);
+  call_deferred(deferred);
+}
+
+void Pool::Impl::refuse_waiting() {
+  MutexLock lock(mutex_);
+  DeferredCallbacks deferred;
+  serve_waiting(deferred, (std::max(waiting_pieces_, members_.free() + 1) - members_.free()) * kPoolPiece);
   call_deferred(deferred);
 }
 
@@ -242,18 +211,18 @@ void Pool::Impl::require(const Request& request) const {
 }
 
 /// Writes are served in order of urgency. One that does not fit makes the others wait; otherwise large ones would wait
-/// for ever.
-void Pool::Impl::serve_waiting(DeferredCallbacks& deferred) {
+/// for ever. `lacking` > 0: those that wait are all refused, for so many bytes.
+void Pool::Impl::serve_waiting(DeferredCallbacks& deferred, Bytes lacking) {
   while (!waiting_.empty()) {
     const UnplacedWrite pieces = waiting_.top();
     Active& active = actives_[pieces.request];
     const std::uint64_t wanted = pieces.count + pieces.more;
-    const bool hopeless = closing_ || !members_.can_hold(wanted);
+    const bool hopeless = closing_ || lacking > 0 || !members_.can_hold(wanted);
     if (!active.error && !hopeless && wanted > available()) return;
     waiting_.pop();
     waiting_pieces_ -= pieces.count;
     if (!active.error && closing_) active.error = reason_ ? reason_ : closed(active.request);
-    if (!active.error && hopeless) active.error = shortage(active.request, members_.offer());
+    if (!active.error && hopeless) active.error = shortage(active.request, members_.offer(lacking));
     if (!active.error) place(pieces, deferred);
     if (pieces.more > 0) serve_other(pieces, deferred);
     drop_pending(pieces.request, deferred);
@@ -422,6 +391,12 @@ Bytes Pool::Impl::waiting() const {
   return waiting_pieces_ * kPoolPiece;
 }
 
+/// A transfer under way is a run, and a listener that is being called is outstanding beside the requests.
+std::size_t Pool::Impl::stalled() const {
+  const MutexLock lock(mutex_);
+  return runs_.size() == 0 && outstanding_ == actives_.size() ? actives_.size() : 0;
+}
+
 std::vector<PathState> Pool::Impl::paths() const {
   const MutexLock lock(mutex_);
   return members_.states();
@@ -475,6 +450,9 @@ void Pool::retire(std::uint32_t path, int errno_value, std::string_view reason) 
 void Pool::close(std::exception_ptr reason) {
   impl_->close(std::move(reason));
 }
+void Pool::refuse_waiting() {
+  impl_->refuse_waiting();
+}
 void Pool::drain() {
   impl_->drain();
 }
@@ -483,6 +461,9 @@ Bytes Pool::free() const {
 }
 Bytes Pool::waiting() const {
   return impl_->waiting();
+}
+std::size_t Pool::stalled() const {
+  return impl_->stalled();
 }
 std::vector<PathState> Pool::paths() const {
   return impl_->paths();

@@ -128,11 +128,17 @@ class Pool {
   void retire(std::uint32_t path, int errno_value, std::string_view reason);
   /// Every write that waits, and every later one, ends with an error: that reason, or that it was closed; reads go on.
   void close(std::exception_ptr reason = nullptr);
+  /// Every write that waits ends with the Error of one that the paths cannot hold: for an owner who knows that nobody
+  /// will release what it waits for (stalled()).
+  void refuse_waiting();
   /// Waits until every request has ended. A waiting write ends only if another thread releases or closes.
   void drain();
 
   [[nodiscard]] Bytes free() const;     ///< on paths that can be written, and not reserved
   [[nodiscard]] Bytes waiting() const;  ///< places that waiting writes want, as bytes
+  /// The number of requests under way when each of them waits for places, no transfer is under way and no listener is
+  /// being called, so that nothing goes on before somebody releases; otherwise 0.
+  [[nodiscard]] std::size_t stalled() const;
   [[nodiscard]] std::vector<PathState> paths() const;
   [[nodiscard]] std::vector<Outage> outages() const;  ///< in the order in which they came
 

@@ -20,10 +20,14 @@ std::string list(std::span<const Outage> outages) {
 std::exception_ptr shortage(const Pool::Request& request, const Offer& offer) {
   const std::string need =
       offer.needed > offer.capacity ? text(", and ", human(offer.needed), " must be held at once") : std::string();
+  const std::string lack =
+      offer.lacking > 0
+          ? text(", and ", human(offer.lacking), " more are lacking to what waits, for which nothing will be released")
+          : std::string();
   std::string message =
       text(name_of(request), ": ", human(request.bytes), " were to be written, ", human(offer.free),
            " are free on the storage paths that can be written, which hold ", human(offer.capacity), " in all", need,
-           list(offer.outages), ". Give another storage directory, or a larger capacity to those there are");
+           lack, list(offer.outages), ". Give another storage directory, or a larger capacity to those there are");
   if (offer.outages.empty()) return std::make_exception_ptr(Error(ErrorCode::does_not_fit, std::move(message)));
   const Outage& first = offer.outages.front();
   return std::make_exception_ptr(Error(ErrorCode::io, std::move(message), first.errno_value, "path:" + first.name));

@@ -13,6 +13,7 @@ struct Offer {
   Bytes free = 0;      ///< on paths that can be written
   Bytes capacity = 0;  ///< of these paths
   Bytes needed = 0;    ///< PoolOptions::needed
+  Bytes lacking = 0;   ///< to all writes that wait, which nobody makes room for; 0: it is not so
   std::span<const Outage> outages = {};
 };
 

@@ -38,6 +38,8 @@ class Slots {
   }
 
   [[nodiscard]] T& operator[](Id id) { return items_[id]; }
+  /// Those that are there.
+  [[nodiscard]] std::size_t size() const noexcept { return items_.size() - free_.size(); }
 
  private:
   std::vector<T> items_;

@@ -1,6 +1,7 @@
 // One thread that waits for one transfer or request.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <exception>
 
@@ -19,6 +20,12 @@ class Waiter {
     self.end_.notify_one();
   }
 
+  /// Whether it has ended; waits for that as long.
+  [[nodiscard]] bool wait_for(std::chrono::milliseconds time) {
+    MutexLock lock(mutex_);
+    if (!ended_) end_.wait_for(lock, time);
+    return ended_;
+  }
   /// Throws the error.
   void wait() {
     MutexLock lock(mutex_);

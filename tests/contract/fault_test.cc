@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <optional>
 #include <random>
 
 #include "spillway/engine_testing.h"
@@ -121,6 +122,45 @@ TEST_F(Fault, AFailedDriveEndsTheRunAndTheLastGoodStepStands) {
     }
   }
   EXPECT_GT(stopped, 12);
+}
+
+/// Without a journal nothing is released but by later writes: what the other paths have no room for must not wait.
+TEST_F(Fault, WithoutAJournalTheOtherPathsHoldTheRunOrItEndsWithWhatTheyLack) {
+  for (const std::size_t paths : {2U, 3U}) {  // of three, any two have room for all
+    for (const std::uint64_t from : {0U, 1U, 3U}) {
+      const auto what = text(paths, " paths, from after step ", from);
+      const auto healthy = std::make_shared<sys::Faults>(), faults = std::make_shared<sys::Faults>();
+      auto settings = DurableRun::settings(where_.path(), paths, kPlacement, plan::Durability::none);
+      settings.storage.overwrite = true;
+      std::size_t rings = 0;  // the last path's fails
+      use_ring(settings, [&](const sys::File& file, unsigned depth) {
+        return sys::faulty(sys::make_ring, ++rings % paths == 0 ? faults : healthy)(file, depth);
+      });
+      const auto break_path = [&](std::uint64_t step) {
+        if (step != from) return;
+        for (Bytes at = 0; at < 512 * MiB; at += 4096) faults->fail(Operation::write, at, EIO, 1'000'000);
+      };
+      Engine engine(run_.description(), settings);
+      engine.start();
+      std::optional<Error> error;
+      try {
+        break_path(0);
+        run_.fill(engine);
+        run_.train(engine, 1, run_.steps(), break_path);
+        EXPECT_TRUE(run_.holds(engine, run_.steps())) << what;
+      } catch (const Error& failed) {
+        error = failed;
+      }
+      EXPECT_NE(engine.counters().find(text("path:", paths - 1, " gets no more writes")), std::string::npos) << what;
+      ASSERT_EQ(error.has_value(), paths == 2) << what << (error ? text(": ", error->what()) : "");
+      if (!error) continue;
+      EXPECT_EQ(error->code(), ErrorCode::io) << what;
+      EXPECT_EQ(error->errno_value(), EIO) << what;
+      for (const char* part : {"more are lacking", "path:1 gets no more writes", "Give another storage directory"}) {
+        EXPECT_NE(std::string_view(error->what()).find(part), std::string_view::npos) << what << ": " << error->what();
+      }
+    }
+  }
 }
 
 TEST_F(Fault, APathThatTakesNoMoreWritesIsLeftOutAndTheRunGoesOn) {

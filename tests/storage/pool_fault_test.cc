@@ -179,6 +179,38 @@ TEST_F(PoolFault, RefusedPiecesWaitForPlacesElsewhere) {
   EXPECT_EQ(scarce, 1);
 }
 
+TEST_F(PoolFault, WhatWaitsForNobodyIsRefusedAndTheRestGoesOn) {
+  Pool pool(parts_.members(), options_);
+  Object full = object(42 * MiB), one = object(6 * MiB), next = object(2 * MiB);
+  fill(full.memory, 7);
+  full.write(pool);
+  EXPECT_EQ(pool.stalled(), 0U) << "nothing is under way";
+  parts_.break_writes(2, EIO);
+  Ends ends;
+  one.start(pool, Direction::write, ends, 1);
+  while (pool.stalled() == 0) std::this_thread::yield();
+  next.start(pool, Direction::write, ends, 2, 1);
+  EXPECT_EQ(pool.stalled(), 2U);
+  EXPECT_TRUE(ends.ended().empty());
+  pool.refuse_waiting();
+  ends.await(2);
+  for (const std::size_t end : {0U, 1U}) {
+    const auto error = spillway::testing::error_of([&] { ends.raise(end); });
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->code(), ErrorCode::io);
+    EXPECT_EQ(error->errno_value(), EIO);
+    EXPECT_EQ(error->path(), "path:drive2");
+    expect_message(*error, {"4.0 MiB more are lacking", "path:drive2 gets no more writes"});
+  }
+  pool.drain();
+  EXPECT_EQ(pool.stalled(), 0U);
+  EXPECT_EQ(pool.free(), 4 * MiB) << "what was refused holds nothing";
+  next.write(pool);
+  clear(full.memory);
+  full.read(pool);
+  EXPECT_TRUE(is_filled(full.memory, 7));
+}
+
 TEST_F(PoolFault, AFailedReadIsNamed) {
   Pool pool(parts_.members(), options_);
   Object one = object(6 * MiB);
