@@ -198,32 +198,22 @@ def parse_placement(value: Any) -> str:
     return text
 
 
-def parse_recompute(value: Any) -> str | int:
-    """auto, all, none, or the number of layers that recompute."""
-    try:
-        number = parse_whole(value)
-    except ValueError:
-        word = parse_text(value).strip()
-        if word not in ("auto", "all", "none"):
-            raise
-        return word
-    if number < 0:
-        raise ValueError
-    return number
+def parse_count_or(*words: str, least: int) -> Callable[[Any], str | int]:
+    """What parses a whole number from `least` on, or one of `words`."""
 
+    def parse(value: Any) -> str | int:
+        try:
+            number = parse_whole(value)
+        except ValueError:
+            word = parse_text(value).strip()
+            if word not in words:
+                raise
+            return word
+        if number < least:
+            raise ValueError
+        return number
 
-def parse_tile(value: Any) -> str | int:
-    """auto, all, or a number of tokens."""
-    try:
-        number = parse_whole(value)
-    except ValueError:
-        word = parse_text(value).strip()
-        if word not in ("auto", "all"):
-            raise
-        return word
-    if number < 1:
-        raise ValueError
-    return number
+    return parse
 
 
 # names that transformers has callbacks for
@@ -300,8 +290,10 @@ RESUME = Kind("true, auto or a checkpoint directory", parse_resume, bare=True)
 STORAGE = Kind("DIR, and where wanted ,capacity=SIZE or ,endurance=SIZE", parse_storage, many=True)
 DEVICE = Kind("DEVICE, and where wanted ,capacity=SIZE or ,endurance=SIZE", parse_storage, many=True)
 REPORTERS = Kind("none, all, or one of " + ", ".join(TRACKERS), parse_tracker, many=True)
-RECOMPUTE = Kind("auto, all, none, or a whole number of layers, 0 or more", parse_recompute)
-TILE = Kind("auto, all, or a whole number of tokens, 1 or more", parse_tile)
+RECOMPUTE = Kind(
+    "auto, all, none, or a whole number of layers, 0 or more", parse_count_or("auto", "all", "none", least=0)
+)
+TILE = Kind("auto, all, or a whole number of tokens, 1 or more", parse_count_or("auto", "all", least=1))
 NODE = Kind("N=SIZE, such as 0=100GiB", parse_node, many=True)
 MEMORY_FILE = Kind("DIR=SIZE, such as /mnt/pmem=100GiB", parse_memory_file, many=True)
 PATTERN = Kind("a regular expression", parse_pattern, many=True)

@@ -20,6 +20,7 @@ from spillway.model.batch import WorkShape
 from spillway.model.describe import WorkSize, describe
 from spillway.model.library import kept_in_fp32
 from spillway.model.meta_model import MetaModel
+from spillway.model.spec import Verified
 from spillway.model.token_tiles import ALL_AT_ONCE, TokenTiles
 from spillway.run import room
 from spillway.run.profiled import Profiled
@@ -52,8 +53,7 @@ class PlannedEngine:
 def engine_spec(profiled: Profiled, keeping: Keeping) -> EngineSpec:
     spec, dry_run, compute = profiled.spec, profiled.dry_run, profiled.compute
     config, meta_model = spec.config, spec.meta_model
-    model = describe(meta_model, work_size(profiled.shape, profiled.verified.tiles), config.compute_dtype)
-    description = model | update_rule(config) | refits(config) | {"seed": config.seed}
+    description = description_of(profiled.verified, profiled.shape)
     settings = engine_settings(config, dry_run, keeping, spec.trainable(), compute.update_cores, compute.place)
     memory, notices = nodes.node_settings(
         config.node,
@@ -122,6 +122,13 @@ def tiles_notice(profiled: Profiled) -> list[str]:
     """What a person who asked for tiles should know."""
     config, tiles = profiled.spec.config, profiled.verified.tiles
     return [f"token_tile: {config.token_tile}: {tiles.why}"] if tiles.why and isinstance(config.token_tile, int) else []
+
+
+def description_of(verified: Verified, shape: WorkShape) -> dict[str, Any]:
+    """The engine's description of the model and of its largest step; see _engine.pyi."""
+    config, meta_model = verified.spec.config, verified.spec.meta_model
+    model = describe(meta_model, work_size(shape, verified.tiles), config.compute_dtype)
+    return model | update_rule(config) | refits(config) | {"seed": config.seed}
 
 
 def work_size(shape: WorkShape, tiles: TokenTiles = ALL_AT_ONCE) -> WorkSize:

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spillway.config import Config
-from spillway.config.methods import refits
 from spillway.errors import DoesNotFit, InputError
 
 if TYPE_CHECKING:
+    from spillway.model.batch import WorkShape
     from spillway.model.spec import Verified
     from spillway.model.trace import StepTrace
 
@@ -151,9 +151,10 @@ def asked_of(config: Config, profile: dict[str, Any], source: str, on_gpu: bool,
     from spillway.model.source import text_config
     from spillway.model.spec import model_spec, verified
     from spillway.run import saved_settings
+    from spillway.run.engine_spec import description_of
 
     found = verified(model_spec(config, only_plan=True))
-    description, sizes = describe_model(config, found), widths(text_config(found.spec.model_config))
+    description, sizes = description_of(found, shape_of(config)), widths(text_config(found.spec.model_config))
     here, longer = traced(config, found, tell), traced(twice_as_long(config), found)
     saved = here.saved if here else SavedProfile(why="what a layer keeps is not known of this type of model")
     settings = settings_of(config, on_gpu) | {
@@ -167,18 +168,23 @@ def twice_as_long(config: Config) -> Config:
     return config.replaced(max_length=2 * config.max_length)
 
 
+def shape_of(config: Config) -> WorkShape:
+    """Of a step whose rows are all as long as they may be; nothing is evaluated."""
+    from spillway.model.batch import WorkShape
+
+    rows, micro_batches = config.per_device_train_batch_size * config.rows_each, config.gradient_accumulation_steps
+    return WorkShape(micro_batches, rows, config.max_length, 0, 0, virtual_ranks=config.virtual_ranks)
+
+
 def traced(config: Config, found: Verified, tell: Tell = lambda _: None) -> StepTrace | None:
     """None: the model's code asks for values, which a trace has not."""
-    from spillway.model.batch import WorkShape
     from spillway.model.trace import trace_step
 
-    rows = config.per_device_train_batch_size * config.rows_each
-    shape = WorkShape(
-        config.gradient_accumulation_steps, rows, config.max_length, 0, 0, virtual_ranks=config.virtual_ranks
-    )
     not_kept = "activation_recompute all" if config.activation_recompute == "all" else found.not_kept
     try:
-        return trace_step(found.spec.meta_model, config.compute_dtype, shape, found.unneeded, not_kept, found.tiles)
+        return trace_step(
+            found.spec.meta_model, config.compute_dtype, shape_of(config), found.unneeded, not_kept, found.tiles
+        )
     except Exception as error:  # of whatever kind a model's code has for it
         kind, why = found.spec.model_config.model_type, str(error).partition("\n")[0]
         tell(f"profile: what a layer of {kind} does is taken to be what one of Llama does, since its code asks for "
@@ -302,19 +308,6 @@ def outcome(what: str, asked: Asked) -> dict[str, Any]:
         return {"what": what, "fits": False, "step_seconds": 0, "tokens_per_second": 0}
     rates = {"step_seconds": plan["predicted_step_seconds"], "tokens_per_second": plan["tokens_per_second"]}
     return {"what": what, "fits": True, **rates}
-
-
-def describe_model(config: Config, found: Verified) -> dict[str, Any]:
-    """The engine's description, from config.json alone."""
-    from spillway.model.describe import WorkSize, describe
-    from spillway.run.settings import update_rule
-
-    rows = config.per_device_train_batch_size * config.rows_each
-    tokens = config.max_length * rows * config.gradient_accumulation_steps
-    parts = config.gradient_accumulation_steps * found.tiles.of(rows * config.max_length)
-    size = WorkSize(config.gradient_accumulation_steps, tokens, config.virtual_ranks, parts)
-    rule = update_rule(config) | refits(config)
-    return describe(found.spec.meta_model, size, config.compute_dtype) | rule | {"seed": config.seed}
 
 
 def widths(model: Any) -> dict[str, int]:
