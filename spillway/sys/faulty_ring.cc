@@ -78,6 +78,8 @@ class FaultyRing final : public Ring {
   FaultyRing(std::unique_ptr<Ring> inner, std::shared_ptr<Faults> faults, unsigned depth)
       : inner_(std::move(inner)), faults_(std::move(faults)), batch_(depth) {
     const MutexLock lock(faults_->mutex_);
+    if (faults_->wake_)
+      throw Error(ErrorCode::internal, "these faults are another ring's: it would get our completions");
     faults_->wake_ = [this] { inner_->wake(); };
     faults_->ended_.reserve(2 * std::size_t{depth});
   }

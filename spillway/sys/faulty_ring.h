@@ -1,7 +1,8 @@
 // A ring that injects faults, for tests of what uses rings.
 //
 // `Faults` is the test's side: it scripts what goes wrong, opens and closes a gate that completions wait behind, and
-// sees the pieces in the order they were submitted. It outlives the ring and is safe to use from any thread.
+// sees the pieces in the order they were submitted. It outlives the ring and is safe to use from any thread. It serves
+// one ring at a time, since completions come back by their tags alone.
 #pragma once
 
 #include <cstddef>
@@ -66,6 +67,7 @@ class Faults {
 };
 
 /// A factory of rings that `inner` makes and `faults` spoils. Without a script the fake behaves as the inner ring.
+/// The factory throws Error(internal) while there is another ring with these faults.
 [[nodiscard]] RingFactory faulty(RingFactory inner, std::shared_ptr<Faults> faults);
 
 }  // namespace spillway::sys

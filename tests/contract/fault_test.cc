@@ -129,12 +129,12 @@ TEST_F(Fault, WithoutAJournalTheOtherPathsHoldTheRunOrItEndsWithWhatTheyLack) {
   for (const std::size_t paths : {2U, 3U}) {  // of three, any two have room for all
     for (const std::uint64_t from : {0U, 1U, 3U}) {
       const auto what = text(paths, " paths, from after step ", from);
-      const auto healthy = std::make_shared<sys::Faults>(), faults = std::make_shared<sys::Faults>();
+      const auto faults = std::make_shared<sys::Faults>();
       auto settings = DurableRun::settings(where_.path(), paths, kPlacement, plan::Durability::none);
       settings.storage.overwrite = true;
       std::size_t rings = 0;  // the last path's fails
       use_ring(settings, [&](const sys::File& file, unsigned depth) {
-        return sys::faulty(sys::make_ring, ++rings % paths == 0 ? faults : healthy)(file, depth);
+        return ++rings % paths == 0 ? sys::faulty(sys::make_ring, faults)(file, depth) : sys::make_ring(file, depth);
       });
       const auto break_path = [&](std::uint64_t step) {
         if (step != from) return;
@@ -164,14 +164,13 @@ TEST_F(Fault, WithoutAJournalTheOtherPathsHoldTheRunOrItEndsWithWhatTheyLack) {
 }
 
 TEST_F(Fault, APathThatTakesNoMoreWritesIsLeftOutAndTheRunGoesOn) {
-  const auto healthy = std::make_shared<sys::Faults>();
   for (int round = 0; round < 6; ++round) {
     const auto faults = std::make_shared<sys::Faults>();
     auto settings = DurableRun::settings(where_.path(), 2, kPlacement);
     settings.storage.overwrite = true;
     int rings = 0;  // the second path's fails
     use_ring(settings, [&](const sys::File& file, unsigned depth) {
-      return sys::faulty(sys::make_ring, rings++ % 2 == 0 ? healthy : faults)(file, depth);
+      return rings++ % 2 == 0 ? sys::make_ring(file, depth) : sys::faulty(sys::make_ring, faults)(file, depth);
     });
     // From some step on, whatever it is given to write.
     std::uint64_t ended = 0;

@@ -81,12 +81,12 @@ class LostCopy : public ::testing::Test {
 
 /// Its first commit cannot be written, so that the path is left out; the run goes on, ends, and is resumed.
 TEST_F(LostCopy, APathThatNeverTookACommitDoesNotMakeTheRunBeginAnew) {
-  const auto healthy = std::make_shared<sys::Faults>(), faults = std::make_shared<sys::Faults>();
+  const auto faults = std::make_shared<sys::Faults>();
   for (Bytes at = 0; at < 16 * MiB; at += 4096) faults->fail(sys::Operation::write, at, EIO, 1'000'000);
   auto failing = settings_;
   int rings = 0;  // of the paths in their order
   use_ring(failing, [&](const sys::File& file, unsigned depth) {
-    return sys::faulty(sys::make_ring, rings++ == 0 ? faults : healthy)(file, depth);
+    return rings++ == 0 ? sys::faulty(sys::make_ring, faults)(file, depth) : sys::make_ring(file, depth);
   });
   train(failing, 4);
   expect_goes_on_after(4);
@@ -245,14 +245,14 @@ class Unread : public Crafted, public ::testing::WithParamInterface<std::size_t>
   }
   /// Settings with which the drive of a path does so wherever its records and commits lie.
   [[nodiscard]] Settings failing(sys::Operation operation, std::size_t path) const {
-    const auto healthy = std::make_shared<sys::Faults>(), faults = std::make_shared<sys::Faults>();
+    const auto faults = std::make_shared<sys::Faults>();
     for (Bytes at = 0; at < metadata().bytes(); at += 4096) {
       faults->fail(operation, kSuperblockExtent + at, EIO, 1'000'000);
     }
     auto out = settings_;
     use_ring(out, [=](const sys::File& file, unsigned depth) {
       const bool fails = file.path().parent_path().filename() == std::to_string(path);
-      return sys::faulty(sys::make_ring, fails ? faults : healthy)(file, depth);
+      return fails ? sys::faulty(sys::make_ring, faults)(file, depth) : sys::make_ring(file, depth);
     });
     return out;
   }
