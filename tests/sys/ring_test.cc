@@ -130,6 +130,7 @@ TEST_P(RingContract, SyncsBetweenTransfers) {
 
 TEST_P(SyncingRing, ReportsAFailedSync) {
   const File bottomless("/dev/null", {.write = true});  // it has nothing to make durable, and says so
+  ring_.reset();
   ring_ = GetParam().factory(bottomless, kDepth);
   ring_->submit({Operation::sync, nullptr, 0, 0, 7});
   EXPECT_EQ(collect(1).at(7), -EINVAL);
@@ -154,6 +155,7 @@ TEST_P(RingContract, RemembersAWakeUp) {
 /// Depths at which a full ring and its wake-up fill the submission queue to the last entry, and others.
 TEST_P(RingContract, TakesAFullRingRightAfterAWakeUp) {
   for (const unsigned depth : {1U, 3U, 7U, 8U}) {
+    ring_.reset();
     ring_ = GetParam().factory(file_, depth);
     std::vector<Completion> batch(depth);
     for (int round = 0; round < 3; ++round) {
