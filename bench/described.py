@@ -1,13 +1,15 @@
 """Does a plan for a profile that describes this machine say what a plan here says? In 20 settings, both side by side.
 
-    described.py [--profile FILE] [--settings N[,N...]] [--repeats N] [--out bench/results/described.json]
+    described.py [--profile FILE] [--settings N[,N...]] [--repeats N] [--anew] [--out bench/results/described.json]
 
 FILE: this machine's, by `spillway probe --storage DIR`; without it the machine is probed first. Here a layer is run and
 measured, as often as `--repeats` says, since a machine that others use, too, differs from minute to minute; for the
 described machine its times and PyTorch's working set follow from the profile's rates and the model's shapes. Everything
-else, rates of updates and paths among it, is the same profile's in both. A setting is a model's shape, a step, budgets,
-and what computes. Compared are the step's time, here the median; of each field group the share of bytes that lies
-outside of DRAM, and the share of layers that keep what autograd saves. GOAL: within 5 %.
+else, rates of updates and paths among it, is the same profile's in both. With `--anew` the rates of the CPUs are
+measured again beside each setting, between its two measurements here, on a machine whose speed drifts within minutes. A
+setting is a model's shape, a step, budgets, and what computes. Compared are the step's time, here the median; of each
+field group the share of bytes that lies outside of DRAM, and the share of layers that keep what autograd saves. GOAL:
+within 5 %.
 
 It may be made in pieces: what a file of results with the same profile has of other settings stays, and of the same ones
 the measurements here are added to.
@@ -49,7 +51,7 @@ SETTINGS: list[tuple[str, int, int, int, int, dict[str, Any]]] = [
     ("0.5b", 12, 1, 1024, 1, TIGHT),
     ("0.5b", 12, 2, 512, 4, TIGHT),
     ("0.5b", 12, 1, 512, 1, {"placement": "weight=dram,state=path,grad=path,activation=dram"}),
-    ("0.5b", 12, 1, 512, 1, {"method": "lsp", "lsp_rank": 256}),
+    ("0.5b", 12, 1, 512, 1, {"method": "lsp", "lsp_rank": 128}),
     ("0.5b", 12, 1, 1024, 1, {"trainable": "mlp"}),
     ("0.5b", 12, 1, 512, 1, {"device": "simulated", "gpu_memory": "1GiB", "placement": "dram"}),
     ("0.5b", 12, 1, 512, 2, {"device": "simulated", "gpu_memory": "1GiB", **TIGHT}),
@@ -89,6 +91,21 @@ def there(config: Any, text: str) -> dict[str, Any]:
 
     engine, settings = asked_of(config, json.loads(text), "profile", False, print).engine()
     return {**json.loads(engine.plan()), "settings": settings}
+
+
+def with_rates_of_now(machine: dict[str, Any], dtype: str) -> dict[str, Any]:
+    """What libraries take stays: it is to be had once in a process."""
+    from spillway.machine import compute_rates, process_memory
+
+    process_memory.settle()
+    now = compute_rates.rates(dtype, compute_rates.TYPES[dtype])
+    process_memory.give_back()
+    return machine | {
+        "compute": [
+            old | now | {"libraries_bytes": old["libraries_bytes"]} if old["dtype"] == dtype else old
+            for old in machine["compute"]
+        ]
+    }
 
 
 def outside(plan: dict[str, Any]) -> dict[str, float]:
@@ -168,6 +185,7 @@ def main() -> None:
     parser.add_argument("--profile", type=Path)
     parser.add_argument("--settings", default=",".join(map(str, range(len(SETTINGS)))))
     parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("--anew", action="store_true")
     parser.add_argument("--storage", type=Path, default=Path(tempfile.gettempdir()))
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
@@ -184,7 +202,11 @@ def main() -> None:
             config = configuration(number, directory, arguments.storage, profile)
             measured = rows[number]["here"] if number in rows else []
             measured += [outcome(here(config)) for _ in range(arguments.repeats)]
-            rows[number] = compared(number, measured, outcome(there(config, json.dumps(machine))))
+            described = machine
+            if arguments.anew:
+                described = with_rates_of_now(machine, config.compute_dtype)
+                measured += [outcome(here(config)) for _ in range(arguments.repeats)]
+            rows[number] = compared(number, measured, outcome(there(config, json.dumps(described))))
             print(told(rows[number]), flush=True)
             ordered = [rows[each] for each in sorted(rows)]
             found = summary(ordered) | {"profile": machine, "rows": ordered}
