@@ -23,8 +23,8 @@ enum class ErrorCode {
 
 class Error : public std::runtime_error {
  public:
-  Error(ErrorCode code, std::string message, int errno_value = 0, std::string path = {})
-      : std::runtime_error(std::move(message)), code_(code), errno_value_(errno_value), path_(std::move(path)) {}
+  Error(ErrorCode code, const std::string& message, int errno_value = 0, std::string path = {})
+      : std::runtime_error(message), code_(code), errno_value_(errno_value), path_(std::move(path)) {}
 
   [[nodiscard]] ErrorCode code() const noexcept { return code_; }
   /// The errno captured at the failing call; 0 when none.

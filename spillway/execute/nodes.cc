@@ -54,6 +54,7 @@ class Whereabouts {
 std::vector<memory::ArenaPart> arena_parts(const plan::Plan& plan, const plan::Budget& budget,
                                            const std::vector<NodeOptions>& options) {
   std::vector<memory::ArenaPart> out;
+  out.reserve(plan.regions.size());
   for (const auto& region : plan.regions) {
     out.push_back({region.begin, region.end, backing(budget, options, region.node)});
   }

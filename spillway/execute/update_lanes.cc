@@ -26,7 +26,7 @@ UpdateLanes::UpdateLanes(const plan::Schedule& schedule, UpdateWork& work, Updat
   nodes.resize(count);
   refits_ = std::ranges::any_of(schedule.tasks, [](const Task& task) { return task.op == plan::Op::refit; });
   if (refits_) nodes.push_back({.threads = threads});
-  for (auto& options : nodes) add(std::move(options));
+  for (const auto& options : nodes) add(options);
   try {
     for (auto& lane : lanes_) start_threads(*lane);  // when all are there
   } catch (...) {
@@ -35,11 +35,11 @@ UpdateLanes::UpdateLanes(const plan::Schedule& schedule, UpdateWork& work, Updat
   }
 }
 
-void UpdateLanes::add(UpdateLane options) {
+void UpdateLanes::add(const UpdateLane& options) {
   auto& lane = *lanes_.emplace_back(std::make_unique<Lane>());
   lane.number = lanes_.size() - 1;
   lane.pace = Pace(options.limit);
-  lane.options = std::move(options);
+  lane.options = options;
   for (auto* heap : {&lane.ready, &lane.when_idle}) heap->reserve(schedule_.tasks.size());
 }
 
@@ -124,6 +124,7 @@ bool UpdateLanes::early_active() const noexcept {
 
 std::vector<Updated> UpdateLanes::updated() const {
   std::vector<Updated> out;
+  out.reserve(lanes_.size());
   for (const auto& lane : lanes_) out.push_back(lane->done);
   if (refits_) out.pop_back();
   return out;

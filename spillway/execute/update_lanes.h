@@ -130,7 +130,7 @@ class UpdateLanes {
 
   using Lock = std::unique_lock<std::mutex>;
 
-  void add(UpdateLane options);
+  void add(const UpdateLane& options);
   void start_threads(Lane& lane);
   [[nodiscard]] Lane& lane_of(const plan::Task& task);
   void stay_where(const Lane& lane) const;

@@ -78,6 +78,7 @@ class Verifier {
 
   void read_pieces(const ReadOnly& opened, const ObjectNames& names) {
     std::vector<journal::ScrubObject> objects;
+    objects.reserve(recovered_.snapshots.size() + recovered_.gradients.size());
     for (const auto& it : recovered_.snapshots) objects.push_back({journal::ObjectKind::snapshot, &it.stored});
     for (const auto& it : recovered_.gradients) objects.push_back({journal::ObjectKind::gradient, &it.stored});
     for (const auto& manifest : manifests_) {

@@ -39,6 +39,7 @@ NodeRate measure_memory(std::span<std::byte> memory, const std::vector<unsigned>
 std::vector<NodeRate> measure_nodes(const std::vector<int>& nodes, double seconds, const UpdateKind& kind) {
   const auto machine = sys::nodes();
   std::vector<NodeRate> out;
+  out.reserve(nodes.size());
   for (const auto id : nodes) out.push_back(measure_node(sys::find_node(machine, id), machine, seconds, kind));
   return out;
 }

@@ -44,6 +44,7 @@ NodeProfile profile_of(const sys::Node& node, double share) {
 /// The ids of the nodes that a GPU's copies are measured from; a single node is wherever the kernel puts it.
 std::vector<unsigned> ids_of(const std::vector<NodeProfile>& nodes) {
   std::vector<unsigned> out;
+  out.reserve(nodes.size());
   for (const auto& node : nodes) out.push_back(node.id);
   return out.size() > 1 ? out : std::vector<unsigned>{};
 }

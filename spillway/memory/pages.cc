@@ -70,6 +70,7 @@ std::vector<NodeBytes> arriving(const Pages& to) {
     if (node != sys::kAbsent) by_node[node] += sys::kPage;
   }
   std::vector<NodeBytes> out;
+  out.reserve(by_node.size());
   for (const auto& [node, bytes] : by_node) out.push_back({node, bytes});
   return out;
 }
@@ -143,6 +144,7 @@ std::vector<NodeBytes> where(std::span<const std::byte> range) {
     at += bytes;
   }
   std::vector<NodeBytes> out;
+  out.reserve(by_node.size());
   for (const auto& [node, bytes] : by_node) out.push_back({node, bytes});
   return out;
 }

@@ -86,6 +86,7 @@ std::vector<NodeBytes> Striping::shares(Bytes bytes) const {
   const std::size_t pages = ceil_div(bytes, sys::kPage);
   const std::size_t length = round_.size() * pages_per_piece_;  // pages of a round
   std::vector<NodeBytes> out;
+  out.reserve(nodes_.size());
   for (std::size_t i = 0; i < nodes_.size(); ++i) {
     out.push_back({nodes_[i], pages / length * weights_[i] * pages_per_piece_ * sys::kPage});
   }

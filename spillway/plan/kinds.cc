@@ -10,6 +10,7 @@ KindLabel label_of(Op op, Lane lane, ObjectKind kind) {
 
 std::vector<KindLabel> kind_labels() {
   std::vector<KindLabel> out;
+  out.reserve(kPasses.size());
   for (const auto& pass : kPasses) out.push_back({pass.name, pass.colour});
   out.push_back(label_of(Op::update, Lane::update, ObjectKind::chunk));
   for (std::size_t lane = 0; lane < kLanes.size(); ++lane) {

@@ -18,6 +18,7 @@ Placement::Placement(const state::Layout& layout)
 
 std::vector<std::uint16_t> Placement::nodes() const {
   std::vector<std::uint16_t> out;
+  out.reserve(chunks.size());
   for (const auto& it : chunks) out.push_back(it.node());
   return out;
 }

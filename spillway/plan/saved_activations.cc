@@ -32,6 +32,7 @@ std::vector<Index> spilling_blocks(const state::Layout& layout, const SavedActiv
   rest.resize(rest.size() - std::min(rest.size(), layers.keep));
   const auto count = std::min(rest.size(), layers.spill);
   std::vector<Index> out;
+  out.reserve(count);
   for (std::size_t i = 0; i < count; ++i) out.push_back(rest[i * rest.size() / count]);
   return out;
 }

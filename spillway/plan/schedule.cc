@@ -47,6 +47,7 @@ Schedule make_schedule(const Description& description, const state::Layout& layo
 
 std::vector<bool> idle_priority(const Schedule& schedule) {
   std::vector<bool> out;
+  out.reserve(schedule.tasks.size());
   for (const auto& task : schedule.tasks) {
     out.push_back((task.lane == Lane::update && task.phase == Phase::update) || task.lane == Lane::refit);
   }

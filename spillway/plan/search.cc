@@ -61,6 +61,7 @@ class Search {
 
   Choice best_policy() {
     std::vector<const DistributionPolicy*> ways;
+    ways.reserve(policies_.size() + 1);
     for (const auto& policy : policies_) ways.push_back(&policy);
     if (ways.empty()) ways.push_back(nullptr);
     Choice best;

@@ -213,6 +213,7 @@ SafetensorsWriter::SafetensorsWriter(const fs::path& directory, const std::strin
   impl_->mode = mode;
   impl_->slots.resize(tensors.size());
   std::vector<Bytes> sizes;
+  sizes.reserve(tensors.size());
   for (const auto& tensor : tensors) sizes.push_back(tensor.end);
   const auto shards = cut_shards(sizes, max_shard);
   for (std::size_t i = 0; i < shards.size(); ++i) {

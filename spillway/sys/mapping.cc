@@ -101,6 +101,7 @@ std::vector<bool> resident_pages(std::span<const std::byte> range) {
   std::vector<unsigned char> found(ceil_div(bytes, kPage), 1);
   if (::mincore(first, bytes, found.data()) != 0) found.assign(found.size(), 1);
   std::vector<bool> out;
+  out.reserve(found.size());
   for (const unsigned char page : found) out.push_back((page & 1U) != 0);
   return out;
 }
