@@ -181,6 +181,8 @@ std::vector<std::unique_ptr<storage::Path>> open_volumes(const VolumeSettings& s
                                                          std::uint64_t model, VolumeMode mode) {
   std::vector<std::unique_ptr<storage::Path>> out;
   const auto set = random_set();
+  std::vector<std::filesystem::path> others;
+  for (std::size_t p = 1; p < settings.places.size(); ++p) others.push_back(settings.places[p].file());
   for (std::size_t p = 0; p < settings.places.size(); ++p) {
     storage::PathOptions options;
     options.name = std::to_string(p);
@@ -196,7 +198,8 @@ std::vector<std::unique_ptr<storage::Path>> open_volumes(const VolumeSettings& s
     options.paths = static_cast<std::uint32_t>(settings.places.size());
     options.set = set;
     options.reopen = mode == VolumeMode::reopen;
-    options.keep_records = true;  // another process of the run may have made steps since they were looked at
+    options.keep_records = true;          // another process of the run may have made steps since they were looked at
+    if (p == 0) options.beside = others;  // with its lock no other process of the run can come to the rest
     options.prewrite = records > 0 && !settings.places[p].device;  // of a drive every byte can be written
     out.push_back(settings.ring ? std::make_unique<storage::Path>(options, settings.ring)
                                 : std::make_unique<storage::Path>(options));

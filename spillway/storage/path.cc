@@ -36,6 +36,7 @@ VolumeOptions volume_options(const PathOptions& options) {
   out.set = options.set;
   out.reopen = options.reopen;
   out.keep_records = options.keep_records;
+  out.beside = options.beside;
   out.prewrite = options.prewrite;
   out.progress = options.progress;
   out.device = options.device;

@@ -18,6 +18,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "spillway/base/bytes.h"
 #include "spillway/storage/share_options.h"
@@ -53,6 +54,10 @@ struct PathOptions {
   /// Without `reopen` and `overwrite`, refuse a volume of this run in whose metadata anything was recorded, instead of
   /// giving it up. That is asked while its lock is held, so no other process can record anything after it.
   bool keep_records = false;
+  /// Files or devices of the run's other volumes. `keep_records` refuses a new volume also where one of these has
+  /// records, which is asked while the locks of both are held and before anything is changed: a volume that took none,
+  /// since its drive failed, belongs to what the others hold.
+  std::vector<std::filesystem::path> beside = {};
   /// Write a new volume once from end to end, so that no later write makes the file system convert reserved space. A
   /// device has nothing to convert, and all of it would be written.
   bool prewrite = false;

@@ -165,12 +165,32 @@ sys::File make_locked(const fs::path& path, bool direct) {
   refuse_busy(path);
 }
 
-/// Whether anything was recorded in a volume. A run begins with that.
+/// Whether anything was recorded in a volume. A run begins with that. What a volume held that is being prepared was
+/// given up.
 bool has_records(const sys::File& file, const SuperblockPair& there) {
-  if (there.state != SuperblockState::valid || there.superblock.metadata == 0) return false;
+  if (there.state != SuperblockState::valid || there.superblock.metadata == 0 || !there.superblock.ready) return false;
   const sys::Mapping first(std::min<Bytes>(there.superblock.metadata, kExtentAlignment));
   file.read(first.span(), kSuperblockExtent);
   return !blank(first.span());
+}
+
+void refuse_records(const sys::File& file, const SuperblockPair& there) {
+  if (!has_records(file, there)) return;
+  refuse(file.path(), "holds what this run has recorded",
+         "go on with it (--resume_from_checkpoint true), or ask to overwrite it", EEXIST);
+}
+
+/// With the lock of the volume that is to be made: what was in flight to the others has ended when theirs are free.
+void refuse_records_beside(const VolumeOptions& options) {
+  if (!options.keep_records || options.overwrite) return;
+  for (const fs::path& path : options.beside) {
+    std::error_code ignored;
+    if (!is_taken(path) || !(fs::is_regular_file(path, ignored) || fs::is_block_file(path, ignored))) continue;
+    const auto file = open_locked(path, {.write = true});
+    if (!file) continue;
+    const SuperblockPair there = read_superblocks(*file);
+    if (there.superblock.run == options.run) refuse_records(*file, there);
+  }
 }
 
 /// A new file under a temporary name: removed again unless it is kept. While it has that name and is locked, no other
@@ -272,10 +292,8 @@ bool Volume::reuse(const sys::File& old, const VolumeOptions& options) {
     refuse(path_, reason, "remove it, name another storage directory, or ask to overwrite it");
   }
   const Bytes needed = volume_bytes(options.metadata, options.capacity);
-  if (options.keep_records && !options.overwrite && has_records(old, there)) {
-    refuse(path_, "holds what this run has recorded",
-           "go on with it (--resume_from_checkpoint true), or ask to overwrite it", EEXIST);
-  }
+  if (options.keep_records && !options.overwrite) refuse_records(old, there);
+  refuse_records_beside(options);
   if (older || !reason.empty() || old.size() < needed || old.reserved() < needed) return false;
   if (!serves(there, options)) refit(old, there, options);
   return true;
@@ -287,6 +305,7 @@ bool Volume::create(const VolumeOptions& options, bool replaces) {
   probe_ = storage::probe(options.directory);
   Draft draft(options.directory / (std::string(kVolumeName) + ".new"), probe_.direct);
   if (!replaces && is_taken(path_)) return false;
+  if (!replaces) refuse_records_beside(options);
   draft.file().reserve(volume_bytes(options.metadata, options.capacity));
   write_zeros(draft.file(), 0, kSuperblockExtent);
   prepare(draft.file(), options, false);
@@ -316,6 +335,8 @@ void Volume::take(sys::File device, const VolumeOptions& options) {
   if (!reason.empty() && !options.overwrite) {
     refuse(path_, reason, "name another device, or ask to overwrite it");
   }
+  if (options.keep_records && !options.overwrite) refuse_records(device, there);
+  refuse_records_beside(options);
   if (!serves(there, options)) refit(device, there, options);
   capacity_ = options.capacity;
   file_ = std::move(device);

@@ -5,6 +5,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "spillway/base/bytes.h"
 #include "spillway/storage/path.h"
@@ -33,6 +34,7 @@ struct VolumeOptions {
   std::uint64_t set = 0;
   bool reopen = false;
   bool keep_records = false;
+  std::vector<std::filesystem::path> beside = {};
   bool prewrite = false;
   std::function<void(Bytes done, Bytes of)> progress = {};
   std::filesystem::path device = {};

@@ -2,11 +2,15 @@
 // until it lets go of the volumes is the second one's to go on from.
 #include <gtest/gtest.h>
 
+#include <cerrno>
 #include <chrono>
 #include <future>
+#include <memory>
 #include <thread>
 
+#include "spillway/engine_testing.h"
 #include "spillway/storage/volume.h"
+#include "spillway/sys/faulty_ring.h"
 #include "tests/contract/directory.h"
 #include "tests/contract/durable_run.h"
 
@@ -72,6 +76,37 @@ TEST_F(TwoAtOnce, WhatTheFirstHasBegunMeanwhileIsGoneOnWith) {
       return found.step;
     });
     // The volume is there, but nothing is committed in it when it is looked at.
+    await_one_that_waits(before);
+    run_.fill(first);
+    run_.train(first, 1, 3);
+    first.close();
+  }
+  EXPECT_EQ(second.get(), 3U);
+}
+
+/// The second one has looked at the volumes before anything was committed, and would make them. That of the first path
+/// still holds nothing when it has its lock, since its drive fails: it belongs to the run all the same.
+TEST_F(TwoAtOnce, AVolumeThatTookNoCommitIsNotMadeAnewBesideOneThatDid) {
+  const auto settings = DurableRun::settings(where_.path(), 2, {0.5, 0, 0, 0});
+  auto failing = settings;
+  const auto faults = std::make_shared<sys::Faults>();
+  for (Bytes at = 0; at < 16 * MiB; at += 4096) faults->fail(sys::Operation::write, at, ENOSPC, 1'000'000);
+  use_ring(failing, [&](const sys::File& file, unsigned depth) {
+    const bool fails = file.path().parent_path() == volume_.parent_path();
+    return fails ? sys::faulty(sys::make_ring, faults)(file, depth) : sys::make_ring(file, depth);
+  });
+  std::future<std::uint64_t> second;
+  {
+    Engine first(run_.description(), failing);
+    first.start();
+    const auto before = open_volumes();
+    second = std::async(std::launch::async, [&] {
+      Engine engine(run_.description(), settings);
+      const auto found = engine.start({.reopen = true});
+      EXPECT_TRUE(found.found && run_.holds(engine, found.step));
+      engine.close();
+      return found.step;
+    });
     await_one_that_waits(before);
     run_.fill(first);
     run_.train(first, 1, 3);

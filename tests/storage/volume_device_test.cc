@@ -57,6 +57,17 @@ class VolumeDevice : public ::testing::Test {
   spillway::testing::LoopDevice loop_{directory_.path(), 16 * MiB + 300 * KiB, 4096};
 };
 
+TEST_F(VolumeDevice, WhatTheRunHasRecordedIsNotGivenUpUnasked) {
+  { const Volume volume(options()); }
+  write_at(kSuperblockExtent, "a commit");
+  auto careful = options();
+  careful.keep_records = true;
+  EXPECT_ERROR(Volume{careful}, ErrorCode::bad_input, "holds what this run has recorded");
+  EXPECT_EQ(read_at(kSuperblockExtent, 8), "a commit");
+  careful.overwrite = true;
+  EXPECT_NO_THROW(Volume{careful});
+}
+
 TEST_F(VolumeDevice, IsTakenWholeInMebibytes) {
   const Volume volume(options());
   EXPECT_EQ(volume.capacity(), 13 * MiB);

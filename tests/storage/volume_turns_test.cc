@@ -64,6 +64,9 @@ class VolumeTurns : public ::testing::Test {
     struct stat status {};
     return ::stat(path.c_str(), &status) == 0 ? status.st_mode & 07777U : 0;
   }
+  static void record(const fs::path& volume) {
+    std::fstream(volume, std::ios::in | std::ios::out | std::ios::binary).seekp(1 * MiB) << "a commit";
+  }
   static std::string words_of(const fs::path& path) {
     std::ifstream in(path);
     return {std::istreambuf_iterator<char>(in), {}};
@@ -100,13 +103,46 @@ TEST_F(VolumeTurns, StepsThatWereMadeWhileItWasWaitedForAreNotGivenUp) {
   careful.keep_records = true;
   const pid_t second = start(careful);
   until_it_waits(second);
-  std::fstream(file(), std::ios::in | std::ios::out | std::ios::binary).seekp(1 * MiB) << "a commit";
+  record(file());
   first.reset();
   EXPECT_EQ(end_of(second), kRefused);
   std::ifstream in(file(), std::ios::binary);
   std::string found(8, ' ');
   in.seekg(1 * MiB).read(found.data(), 8);
   EXPECT_EQ(found, "a commit");
+}
+
+TEST_F(VolumeTurns, OneThatTookNoRecordsBelongsToWhatTheOthersHold) {
+  VolumeOptions other = options(), careful = options();
+  other.directory = directory_.path() / "other";
+  fs::create_directory(other.directory);
+  careful.keep_records = true;
+  careful.beside = {other.directory / kVolumeName};
+  { const Volume volume(other); }
+  record(careful.beside.front());
+  EXPECT_ERROR(Volume{careful}, ErrorCode::bad_input, "other/spillway.volume holds what this run has recorded");
+  EXPECT_FALSE(fs::exists(file()) || fs::exists(draft()));
+  { const Volume volume(options()); }
+  const auto before = words_of(file());
+  EXPECT_ERROR(Volume{careful}, ErrorCode::bad_input, "other/spillway.volume holds what this run has recorded");
+  EXPECT_TRUE(words_of(file()) == before);
+  careful.overwrite = true;
+  EXPECT_NO_THROW(Volume{careful});
+}
+
+TEST_F(VolumeTurns, RecordsOfBeforeItWasPreparedDoNotCount) {
+  { const Volume volume(options()); }
+  record(file());
+  {
+    const sys::File there(file(), {.write = true});
+    auto superblock = read_superblocks(there).superblock;
+    superblock.ready = false;
+    write_superblocks(there, superblock);
+  }
+  VolumeOptions careful = options();
+  careful.keep_records = true;
+  const Volume again(careful);
+  EXPECT_TRUE(read_superblocks(again.file()).superblock.ready);
 }
 
 TEST_F(VolumeTurns, OnlyItsOwnFileIsRemoved) {
