@@ -52,7 +52,8 @@ class Engine:
     "file" (with "directory"), "id", "capacity": bytes, "update", "update_thread", "read": rates}] (the first is the
     compute device's, files are last), "profile": {...}, "seconds": {pass kind: seconds, as profiled}, "durability":
     "none", "checkpoint" or "step" (absent: step when anything is on storage), "checkpoints": most manifests that are
-    held at once while the run goes on, "update_schedule": "auto", "deferred" or "early", "speculative_updates": bool,
+    held at once while the run goes on, "resumes": bool (the paths hold steps of the run, which the plan is to read
+    whatever stays in memory), "update_schedule": "auto", "deferred" or "early", "speculative_updates": bool,
     "clipping": bool (steps clip), "update_cores": cores that only updates use, "run": identity, "overwrite": bool,
     "erase": bool (what the devices hold), "keep": bool (the volumes stay when the engine closes), "device": {"name":
     "simulated" or "cuda:N", "stream": handle of PyTorch's CUstream, "memory": bytes that may be used there, "work": of

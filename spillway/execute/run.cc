@@ -28,6 +28,7 @@ bool Run::open(const OpenOptions& open_options) {
                                            " lies on storage paths, and this plan keeps nothing there; give ",
                                            "the placement and durability that the run was started with"));
   }
+  if (!on_paths && open_options.reopen) storage_.require_nothing_there();
   if (!on_paths) return !open_options.if_found;
   double seconds = 0;
   bool out = false;

@@ -34,6 +34,19 @@ void require_read(const journal::Recovered& recovered) {
 
 }  // namespace
 
+void RunStorage::require_nothing_there() const {
+  if (volumes_.places.empty()) return;
+  // Its records lie alike, whatever its durability.
+  const auto spec =
+      journal_spec(plan_.description, plan_.layout, plan::Durability::checkpoint, volumes_.run, volumes_.places.size());
+  if (!holds_run(volumes_, journal::MetadataLayout(spec))) return;
+  throw Error(ErrorCode::bad_input,
+              text("storage: the paths hold finished steps of the run ", volumes_.run, ", and this plan reads none, ",
+                   "since it keeps nothing there (durability ", plan::name_of(plan_.plan.durability), "); go on with ",
+                   "durability step, or checkpoint and Budget::resumes, or begin anew without `reopen`. Nothing was ",
+                   "changed"));
+}
+
 bool RunStorage::open(const OpenOptions& open_options, Recovery& recovery) {
   return open(open_options, recovery, kLooks);
 }

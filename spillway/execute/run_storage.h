@@ -28,6 +28,9 @@ class RunStorage {
   RunStorage(const RunStorage&) = delete;
   RunStorage& operator=(const RunStorage&) = delete;
 
+  /// For a plan that keeps nothing on the paths. Throws Error(bad_input) when they hold steps of the run, which it
+  /// would pass over.
+  void require_nothing_there() const;
   /// Opens the volumes, or makes them, and reads what is to be gone on with. False: nothing was found, and only what is
   /// found was to be opened. Volumes that were made are removed again unless started() is reached.
   [[nodiscard]] bool open(const OpenOptions& open_options, Recovery& recovery);

@@ -185,7 +185,10 @@ struct Budget {
   PlacementShares placement;
   std::uint64_t window = 0;              ///< blocks in flight in backward; 0 = the planner decides
   std::optional<Durability> durability;  ///< empty: `step` when anything is on a path, else `none`
-  std::uint32_t checkpoints = 0;         ///< checkpoints that stay on the paths at once while the run goes on
+  /// The paths hold steps that the run goes on from: with durability `checkpoint` the plan reads them, and keeps
+  /// checkpoints there, although all weights and states stay in memory, where a run that begins keeps nothing on paths.
+  bool resumes = false;
+  std::uint32_t checkpoints = 0;  ///< checkpoints that stay on the paths at once while the run goes on
   Updates updates = Updates::automatic;
   bool clipping = true;    ///< steps clip, so that the factor is known when backward has ended; then updates are early
   bool speculate = false;  ///< only by a predicted factor, undone when it was wrong

@@ -235,6 +235,7 @@ Budget parse_budget(const std::string& input) {
   out.placement = {parse_share(placement, "weight"), parse_share(placement, "state"), parse_share(placement, "grad"),
                    parse_share(placement, "activation")};
   out.durability = parse_durability(get<std::string>(object, "durability", ""));
+  out.resumes = get<bool>(object, "resumes", false);
   out.updates = parse_updates(get<std::string>(object, "update_schedule", "auto"));
   out.clipping = get<bool>(object, "clipping", true);
   out.speculate = get<bool>(object, "speculative_updates", false);

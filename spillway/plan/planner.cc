@@ -151,7 +151,8 @@ Plan plan_alone(const Description& description, const state::Layout& layout, con
   }
   const bool stays = std::ranges::all_of(plan.placement.chunks,
                                          [](const auto& it) { return it.weight.in_memory() && it.state.in_memory(); });
-  return plan.durability == Durability::checkpoint && stays ? with(Durability::none) : std::move(plan);
+  const bool needless = stays && !budget.resumes;
+  return plan.durability == Durability::checkpoint && needless ? with(Durability::none) : std::move(plan);
 }
 
 Plan make_plan(const Description& description, const state::Layout& layout, const Budget& budget, const Rates& rates) {

@@ -14,6 +14,7 @@
 #include "tests/contract/fake_nodes.h"
 #include "tests/contract/lives.h"
 #include "tests/nightly.h"
+#include "tests/sys/failing.h"
 
 namespace spillway {
 namespace {
@@ -164,6 +165,48 @@ TEST_P(Checkpoints, OneAfterAStepThatChangedNothingHoldsTheStepsBefore) {
 
 INSTANTIATE_TEST_SUITE_P(Levels, Checkpoints, ::testing::Values(Durability::step, Durability::checkpoint),
                          test::durability_name);
+
+/// A run with checkpoints on its paths has more memory the next time, so that all weights and states stay there.
+TEST(Durability, ARunThatHasRoomInMemoryGoesOnFromItsPaths) {
+  const DurableRun run({.layers = 2, .tokens = 32}, 6);
+  const Directory where;
+  const auto settings = [&](double share) {
+    auto out = DurableRun::settings(where.path(), 2, {share, share, share, share}, Durability::checkpoint);
+    out.budget.checkpoints = 2;
+    return out;
+  };
+  const auto checkpoint = where.path() / "checkpoint-2";
+  std::filesystem::create_directory(checkpoint);
+  {
+    Engine engine(run.description(), settings(0));
+    engine.start();
+    run.fill(engine);
+    run.train(engine, 1, 2);
+    engine.save_manifest(checkpoint);
+    run.train(engine, 3, 4);
+    static_cast<void>(engine.leave("step 4"));
+    engine.close();
+  }
+  for (const bool if_found : {false, true}) {
+    Engine engine(run.description(), settings(1));
+    EXPECT_EQ(engine.plan().durability, Durability::none);
+    EXPECT_ERROR(engine.start({.reopen = true, .if_found = if_found}), ErrorCode::bad_input,
+                 "the paths hold finished steps of the run a run");
+  }
+  auto resuming = settings(1);
+  resuming.budget.resumes = true;
+  for (const std::uint64_t from : {4U, 2U}) {
+    SCOPED_TRACE(text("from step ", from));
+    Engine engine(run.description(), resuming);
+    OpenOptions options{.reopen = true, .pinned = [&] { return std::vector{checkpoint}; }};
+    if (from == 2) options.checkpoint = checkpoint;
+    ASSERT_EQ(engine.start(options).step, from);
+    ASSERT_TRUE(run.holds(engine, from));
+    run.train(engine, from + 1, run.steps());
+    EXPECT_TRUE(run.holds(engine, run.steps()));
+    engine.close();
+  }
+}
 
 TEST(Durability, WhatIsNoDurableRunIsRefusedByName) {
   const DurableRun run({.layers = 1, .tokens = 32}, 2);

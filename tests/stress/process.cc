@@ -73,16 +73,11 @@ class Process {
     tell(order_.life, words...);
   }
 
-  /// An engine that is given more memory until the plan fits. With all that learns on a device nothing would be on a
-  /// path, and a run whose checkpoints lie there could not be gone on with: then it has none.
+  /// An engine that is given more memory until the plan fits.
   [[nodiscard]] std::unique_ptr<Engine> make() {
     for (auto& limit = settings_.budget.dram;; limit += limit / 16) {
       try {
-        auto made = std::make_unique<Engine>(description_, settings_);
-        const bool keeps_none = keeps() && made->plan().durability == plan::Durability::none;
-        if (!keeps_none || !settings_.budget.device) return made;
-        settings_.budget.device.reset();
-        say("more", "on paths, without the device");
+        return std::make_unique<Engine>(description_, settings_);
       } catch (const Error& error) {
         if (error.code() != ErrorCode::does_not_fit || limit > 4 * GiB) throw;
         say("more", error.what());

@@ -164,10 +164,11 @@ Settings draw_settings(const Scenario& scenario, const Life& life, const std::fi
   auto random = random_of(life.seed, 4, 0, 0);
   std::mt19937 small(static_cast<unsigned>(random()));
   auto placement = test::random_placement(small);
-  // At least some of it is on the paths, so that there is something to keep.
-  if (scenario.durability != Durability::step) placement.weight = std::min(*placement.weight, 0.5);
+  // At least some of it is on the paths, so that there is something to leave.
+  const bool keeps = scenario.durability != Durability::none;
+  if (!keeps) placement.weight = std::min(*placement.weight, 0.5);
   auto out = test::DurableRun::settings(where, scenario.paths, placement, scenario.durability);
-  out.storage.keep = scenario.durability != Durability::none;
+  out.storage.keep = out.budget.resumes = keeps;
   out.budget.checkpoints = 4;
   out.threads = 1 + static_cast<unsigned>(random() % 3);
   test::use_fake_nodes(out, small);
@@ -188,7 +189,7 @@ Settings draw_settings(const Scenario& scenario, const Life& life, const std::fi
   }
   if (one_in(random, 4) && !life.device) {  // a limit; what does not fit is given more by the process
     out.budget.placement = {};
-    if (scenario.durability != Durability::step) out.budget.placement.weight = 0.5;
+    if (!keeps) out.budget.placement.weight = 0.5;
     out.budget.nodes.clear();
     out.rates.nodes.clear();
     out.nodes.clear();

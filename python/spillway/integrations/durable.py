@@ -71,7 +71,8 @@ class DurableRun:
         """A started session, at the step that the run goes on from, or with the model's weights."""
         held = [] if self._start.clear else directory.manifests(self.output_dir)
         most = max(self._at_once, len(held)) + 1
-        session = make(self.config, Keeping(self._identity.run, most, keep=True, saving=self._saving))
+        keeping = Keeping(self._identity.run, most, keep=True, resumes=self._start.from_paths, saving=self._saving)
+        session = make(self.config, keeping)
         self._identity.durability = session.plan.get("durability", "none")
         try:
             with self._identity.claim(self.output_dir):
@@ -204,7 +205,7 @@ class DurableRun:
         """A session at another checkpoint of this run, for evaluation and saving; the open one is closed."""
         self.session.close()
         pinned = partial(directory.pinned, self.output_dir)
-        self.session = make(self.config, Keeping(self._identity.run, len(pinned()) + 1, keep=True))
+        self.session = make(self.config, Keeping(self._identity.run, len(pinned()) + 1, keep=True, resumes=True))
         self.session.start(StartPoint(checkpoint, durable=False, fresh=False, pinned=pinned))
         return self.session
 

@@ -298,7 +298,8 @@ class Session:
         kept = 0 if self._start is None or self._start.clear else len(directory.manifests(self._start.output_dir))
         start = self._start
         saving = None if start is None else room.of_run(config, start, self._state.step, saves=1, rows=config.max_steps)
-        keeping = Keeping(self._identity.run, kept, keep=config.durability != "none", saving=saving)
+        keeps, resumes = config.durability != "none", start is not None and start.from_paths
+        keeping = Keeping(self._identity.run, kept, keep=keeps, resumes=resumes, saving=saving)
         own = None
         if self._module is not None:
             from spillway.model.own import OwnConfig

@@ -41,6 +41,7 @@ class Keeping:
     run: str  # its identity, written into every volume
     checkpoints: int = 0  # most that hold places there at once while the run goes on
     keep: bool = False  # whether the volumes stay when the session closes
+    resumes: bool = False  # the paths hold steps of the run that it goes on from
     saving: Saving | None = None  # None: nobody knows what is saved
 
 

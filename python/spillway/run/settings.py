@@ -77,6 +77,7 @@ def path_settings(config: Config, keeping: Keeping) -> dict[str, Any]:
         "run": keeping.run,
         "checkpoints": keeping.checkpoints,
         "keep": keeping.keep,
+        "resumes": keeping.resumes,
     }
 
 

@@ -90,7 +90,8 @@ def plan_config(config: Config, tell: Tell, graph: Path | None = None) -> dict[s
     held = directory.manifests(output_dir) if config.resume_from_checkpoint else []
     kept = keeping(config, "plan", work, held)
     if named:
-        kept = replace(kept, saving=saving(config, planned_start(config, output_dir), work, 0))
+        resumes = bool(config.resume_from_checkpoint and directory.durable_volumes(config, output_dir))
+        kept = replace(kept, resumes=resumes, saving=saving(config, planned_start(config, output_dir), work, 0))
     session = open_session(config, work.shape, kept, only_plan=True)
     try:
         if graph is not None:
@@ -136,6 +137,7 @@ class Run:
             loop.find_references()
         kept = replace(
             keeping(self.config, self.identity.run, work, self.stay(held)),
+            resumes=self.start.from_paths,
             saving=saving(self.config, self.start, work, self.state.step),
         )
         session = open_session(self.config, work.shape, kept)
