@@ -98,6 +98,32 @@ def test_what_is_exported_goes_on_elsewhere(finished: Path, inputs: Path, tmp_pa
         assert rows == expected[0][1:] and files == expected[1]
 
 
+def test_what_lies_on_the_paths_is_gone_on_with_where_all_has_room_in_memory(
+    finished: Path, inputs: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A run that begins with so much memory and durability checkpoint keeps nothing on paths."""
+    out, keys = tmp_path / "out", ["--durability", "checkpoint"]
+    assert here(inputs, out, *KEYS, *keys, *on_path(tmp_path / "storage")) == 0
+    older = ["--resume_from_checkpoint", str(out / "checkpoint-2")]
+    assert main(["resume", str(out), "--placement", "dram", *older]) == 0, capfd.readouterr().err
+    assert f"going on after step 2, from {out / 'checkpoint-2'}" in capfd.readouterr().out
+    assert result(out) == result(finished / "out")
+
+
+def test_storage_that_a_resume_leaves_out_is_named(
+    copied: Path, finished: Path, inputs: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Killed before its first checkpoint, the run has its steps on its storage alone."""
+    for path in [*(copied / "out").glob("checkpoint-*"), copied / "out" / "model.safetensors"]:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    before = names(copied / "out"), (copied / "out" / "metrics.jsonl").read_bytes()
+    for asked in (["--resume_from_checkpoint", "auto"], ["--resume_from_checkpoint", "true"], []):
+        assert here(inputs, copied / "out", *KEYS, "--placement", "dram", *asked) == 2
+        error = capfd.readouterr().err
+        assert f"lie in {finished / 'storage'}/spillway.volume, which this configuration leaves out" in error
+        assert (names(copied / "out"), (copied / "out" / "metrics.jsonl").read_bytes()) == before
+
+
 def test_another_state_format_is_for_checkpoints_that_stand_alone(
     finished: Path, copied: Path, inputs: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

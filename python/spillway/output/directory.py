@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from spillway.base.files import PROCESSORS, flush
-from spillway.config import CONFIG_HEADER, Config
+from spillway.config import CONFIG_HEADER, Config, read_file, resolve
 from spillway.config.values import StoragePath
 from spillway.errors import InputError
 from spillway.output import identity, left, saved, volumes
@@ -60,9 +60,14 @@ class Start:
         return () if self.clear else pinned(self.output_dir)
 
     @property
+    def from_paths(self) -> bool:
+        """Whether what the run goes on from lies on the storage paths, or some of it."""
+        return self.durable or (self.resume is not None and (self.resume / MANIFEST).is_file())
+
+    @property
     def stands_alone(self) -> bool:
         """Whether all that the run goes on from is in the directory `resume`."""
-        return self.resume is not None and not self.durable and not (self.resume / MANIFEST).is_file()
+        return self.resume is not None and not self.from_paths
 
 
 def checkpoints(output_dir: Path) -> list[tuple[int, Path]]:
@@ -111,6 +116,13 @@ def decide(config: Config) -> Start:
     if not config.overwrite and (words := left.refusal(output_dir, config.paths)):
         raise InputError(words)
     asked = config.resume_from_checkpoint
+    if not config.overwrite and asked in (None, True, "auto") and (there := left_out(config, output_dir)):
+        raise InputError(
+            f"storage: the steps of the run in {output_dir} lie in {', '.join(map(str, there))}, which this "
+            "configuration leaves out; give the storage that the run had, as `spillway resume` does, or begin anew "
+            f"with --overwrite (`spillway export --output_dir {output_dir} --to DIR` makes a checkpoint that goes on "
+            "without storage)"
+        )
     on_paths = durable_volumes(config, output_dir)
     resume = resume_point(config, output_dir, bool(on_paths))
     durable = bool(on_paths) and asked in (True, "auto")
@@ -133,6 +145,20 @@ def durable_volumes(config: Config, output_dir: Path) -> list[Path]:
     """The volumes in which this output_dir's run may have left a durable step."""
     known = identity.load(output_dir)
     return [] if known is None or known.durability == "none" else volumes.present(config.paths)
+
+
+def left_out(config: Config, output_dir: Path) -> list[Path]:
+    """The volumes in which this output_dir's run may have left a durable step, where `config` names none of the run's
+    storage any more."""
+    known = identity.load(output_dir)
+    if known is None or known.durability == "none" or durable_volumes(config, output_dir):
+        return []
+    before = output_dir / "config.yaml"
+    try:
+        paths = resolve(read_file(before), {}, str(before)).paths
+    except InputError:  # nobody knows any more
+        return []
+    return volumes.of_run(paths, known.run)
 
 
 def is_precious(path: Path) -> bool:

@@ -15,6 +15,7 @@ from spillway.config.values import StoragePath
 NAME = "spillway.volume"
 MAGIC = b"SPILLWAY"
 SUPERBLOCKS = (0, 524288)  # bytes at which a volume's two superblocks begin
+SUPERBLOCK_BYTES = 4096
 
 
 def volume(path: StoragePath) -> Path:
@@ -27,17 +28,23 @@ def present(paths: Sequence[StoragePath]) -> list[Path]:
     return [found for found in map(volume, paths) if found.is_file() or (found.is_block_device() and begins(found))]
 
 
+def of_run(paths: Sequence[StoragePath], run: str) -> list[Path]:
+    """The volumes that are there and name this run."""
+    return [found for found in present(paths) if any(run.encode() in block for block in superblocks(found))]
+
+
 def begins(device: Path) -> bool:
     """Whether a volume begins on a block device."""
+    return any(block.startswith(MAGIC) for block in superblocks(device))
+
+
+def superblocks(volume: Path) -> list[bytes]:
+    """The two of them, as far as they can be read."""
     try:
-        with open(device, "rb", buffering=0) as stream:
-            return any(read_at(stream.fileno(), offset) == MAGIC for offset in SUPERBLOCKS)
+        with open(volume, "rb", buffering=0) as stream:
+            return [os.pread(stream.fileno(), SUPERBLOCK_BYTES, offset) for offset in SUPERBLOCKS]
     except OSError:
-        return False
-
-
-def read_at(handle: int, offset: int) -> bytes:
-    return os.pread(handle, len(MAGIC), offset)
+        return []
 
 
 def held(path: StoragePath) -> int:
