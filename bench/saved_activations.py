@@ -1,13 +1,14 @@
-"""A step with layers that keep what autograd saves of them, beside one in which every layer computes it again.
+"""A step with layers that keep what autograd saves of them, or spill it, beside one in which all compute it again.
 
     python bench/saved_activations.py [--shape 0.5b] [--sequence 1024] [--micro-batches 1] [--rounds 2] [--steps 3]
-                                      [--peer plain]
+                                      [--peer plain] [--storage DIR]
 
 Everything in DRAM; in every round each side runs in a process of its own, in turn, and the first step of each is not
-counted. All rounds are kept, those of earlier calls too; the losses of both of Spillway's sides have to be the same
+counted. All rounds are kept, those of earlier calls too; the losses of Spillway's sides have to be the same
 bits. With `--peer plain` PyTorch's own loop in fp32 with gradient checkpointing is a third side: run so, with
-ONEDNN_MAX_CPU_ISA=AVX2 and ATEN_CPU_CAPABILITY=avx2, this is a CPU without instructions for bf16. Results go to
-bench/results/saved-activations.json, where those of other settings stay.
+ONEDNN_MAX_CPU_ISA=AVX2 and ATEN_CPU_CAPABILITY=avx2, this is a CPU without instructions for bf16. With `--storage` a
+further side sends what every layer saves to that directory and back, all else in DRAM; its bits have to be the same,
+too. Results go to bench/results/saved-activations.json, where those of other settings stay.
 """
 
 from __future__ import annotations
@@ -26,13 +27,16 @@ HERE = Path(__file__).parent
 NAME = "saved-activations"
 SIDES = {
     "recompute": ("engine_run.py", "--set", "activation_recompute=all"),
-    "keep": ("engine_run.py", "--set", "activation_recompute=auto"),
+    "keep": ("engine_run.py", "--set", "activation_recompute=auto", "--set", "activation_spill=never"),
+    "spill": ("engine_run.py", *"--set activation_recompute=none --set activation_spill=all --durability none".split()),
     "plain": ("peers.py", "plain", "--dtype", "fp32"),
 }
 
 
-def measured(side: str, words: list[str]) -> dict[str, Any]:
+def measured(side: str, words: list[str], storage: str | None) -> dict[str, Any]:
     program, *more = SIDES[side]
+    if side == "spill":
+        more += ["--storage", str(storage)]
     command = [sys.executable, str(HERE / program), *more, *words]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     said = json.loads(done.stdout.strip().splitlines()[-1])
@@ -40,6 +44,7 @@ def measured(side: str, words: list[str]) -> dict[str, Any]:
     if "plan" in said:
         kept = said["plan"].get("saved_activations", {})
         found |= {"layers": kept.get("keep", 0), "bytes": kept.get("bytes", 0), "losses": said["losses"],
+                  "spilled_layers": kept.get("spill", 0), "spilled_bytes": kept.get("spilled_bytes", 0),
                   "predicted_seconds": said["plan"]["predicted_step_seconds"]}  # fmt: skip
     return found
 
@@ -50,19 +55,21 @@ def main() -> None:
     for name, default in (("sequence", 1024), ("micro-batches", 1), ("rounds", 2), ("steps", 3)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--peer", choices=("plain",))
+    parser.add_argument("--storage", help="a directory: adds a side that spills to it")
     arguments = parser.parse_args()
     words = ["--shape", arguments.shape]
     for name in ("sequence", "micro_batches", "steps"):
         words += [f"--{name.replace('_', '-')}", str(getattr(arguments, name))]
-    sides = ["recompute", "keep", *([arguments.peer] if arguments.peer else [])]
+    sides = ["recompute", "keep", *(["spill"] if arguments.storage else []), *filter(None, [arguments.peer])]
     isa = os.environ.get("ONEDNN_MAX_CPU_ISA", "")
     parts = [arguments.shape.replace(".", "_"), arguments.sequence, arguments.micro_batches, *([isa] if isa else [])]
     setting = "-".join(map(str, parts))
     rounds = []
     for number in range(arguments.rounds):
-        rounds.append({side: measured(side, words) for side in sides})
+        rounds.append({side: measured(side, words, arguments.storage) for side in sides})
         print(number, {side: each["counted"] for side, each in rounds[-1].items()}, flush=True)
-        assert rounds[-1]["recompute"]["losses"] == rounds[-1]["keep"]["losses"], "the bits are others"
+        for side in ("keep", "spill")[: 1 + bool(arguments.storage)]:
+            assert rounds[-1]["recompute"]["losses"] == rounds[-1][side]["losses"], f"{side}: the bits are others"
     file = RESULTS / f"{NAME}.json"
     before = json.loads(file.read_text()) if file.is_file() else {}
     earlier = before.get(setting, {}).get("rounds", [])

@@ -250,7 +250,8 @@ class EngineTelemetry {
   /// or was first asked; 0 when nothing is under way}}. Any thread may ask, between start() and close().
   [[nodiscard]] std::string silence() const;
   /// JSON: of each NUMA node the bytes of the arena that are planned for it and those that lie there, as the kernel
-  /// says page by page now, and the chunks that lie elsewhere; "{}" when DRAM is one tier.
+  /// says page by page now, the chunks that lie elsewhere, and under "aside" how many buffers of each class lie on
+  /// later nodes and how many of these elsewhere; "{}" when DRAM is one tier.
   [[nodiscard]] std::string where() const;
   /// JSON in Chrome's trace event format: predicted and measured tasks of the last step that has wholly ended; before
   /// start() what is predicted.

@@ -44,7 +44,8 @@ class Engine:
     the model, "keep": layers that are not to recompute (null: as many as is fastest), "why": not all can, in words,
     "spill": "never", "auto" or "all" (never; of layers that do not recompute), "spilled_token_bytes",
     "graph_token_bytes": what one that spills moves of each token, and what it keeps all the same} (the caller keeps
-    and spills as "saved_activations" of the plan says), "placement": {...},
+    and spills as "saved_activations" of the plan says), "placement": {"weight", "state", "grad", "activation": the
+    share that stays in memory (null: the planner decides); of the last two also the tier's name, such as "numa:2"},
     "storage": [{"directory" or "device", "capacity": bytes, "endurance": bytes that may be written to it in its life
     (absent: as a usual drive), "far": bool (false; true: its drive is by another NUMA node than the device, so that
     of equals the others come first), "node": that NUMA node}], "near": the NUMA node of the device, "nodes":
@@ -200,8 +201,8 @@ class Engine:
         ask."""
     def where(self) -> str:
         """JSON {"nodes": {name: {"planned", "there": bytes of the arena, "in_memory": of those, what counts in this
-        process's memory}}, "chunks": n, "elsewhere": [chunks]}: asked of the kernel page by page; {} when DRAM is one
-        tier."""
+        process's memory}}, "chunks": n, "elsewhere": [chunks], "aside": {class: {"buffers": on later tiers,
+        "elsewhere": of them}}}: asked of the kernel page by page; {} when DRAM is one tier."""
     def timeline(self) -> str:
         """JSON: the last step's tasks in Chrome's trace event format (opens in Perfetto), predicted and, once it was
         made, measured."""

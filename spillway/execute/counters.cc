@@ -99,6 +99,9 @@ std::string where(const plan::Plan& plan, const state::Layout& layout, const sta
   }
   out["chunks"] = layout.chunks().size();
   out["elsewhere"] = there.elsewhere;
+  out["aside"] = json::object();
+  for (const auto& [name, it] : there.aside)
+    out["aside"][name] = {{"buffers", it.buffers}, {"elsewhere", it.elsewhere}};
   return out.dump();
 }
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "spillway/plan/memory_breakdown.h"
+
 namespace spillway::execute {
 namespace {
 
@@ -80,6 +82,13 @@ OnNodes on_nodes(const plan::Plan& plan, const state::Layout& layout, const stat
   OnNodes out{.held = found.by_node(budget.nodes.size()), .elsewhere = {}};
   if (budget.nodes.empty()) return out;
   const auto& schedule = plan.schedule;
+  for (const auto& buffer : schedule.buffers) {
+    if (buffer.node == 0) continue;
+    auto& counted = out.aside[plan::name_of(buffer.kind)];
+    const auto is_of = backing(budget, options, buffer.node);
+    ++counted.buffers;
+    counted.elsewhere += found.there(buffer.offset, buffer.bytes, buffer.node, is_of) ? 0 : 1;
+  }
   const auto& placement = plan.placement;
   for (std::size_t c = 0; c < placement.chunks.size(); ++c) {
     if (placement[c].device_resident()) continue;

@@ -42,13 +42,33 @@ int thread_of(const plan::Task& task) {
   return static_cast<int>(task.unit == 0 ? static_cast<unsigned>(task.lane) + 1 : task.unit + kUnits);
 }
 
+/// With the later tiers of host memory that its buffers lie on, by their numbers.
+json args_of(const plan::Schedule& schedule, const plan::Task& task) {
+  json out = {{"bytes", task.bytes}, {"deadline", task.deadline}};
+  if (task.every > 1) out["every"] = task.every;
+  const auto add = [&](const char* name, plan::Index buffer) {
+    if (buffer != plan::kNone && schedule.buffers[buffer].node > 0) out[name] = schedule.buffers[buffer].node;
+  };
+  if (task.op == plan::Op::transfer) {
+    add("from_node", task.from.buffer);
+    add("to_node", task.to.buffer);
+  } else if (task.op == plan::Op::compute) {
+    const auto& pass = schedule.passes[task.what.index];
+    add("input_node", pass.input);
+    add("output_node", pass.output);
+    add("gradient_node", pass.grad);
+    add("saved_node", pass.spilled);
+  }
+  return out;
+}
+
 /// Serial lanes as slices; transfers overlap, so they are asynchronous spans.
-void add_task(json& events, int process, const plan::Task& task, std::size_t id, const std::string& name, double start,
-              double end) {
+void add_task(json& events, int process, const plan::Schedule& schedule, std::size_t id, const std::string& name,
+              double start, double end) {
+  const auto& task = schedule.tasks[id];
   const double begin_us = start * 1e6, length_us = std::max(0.0, end - start) * 1e6;
   const int thread = thread_of(task);
-  json args = {{"bytes", task.bytes}, {"deadline", task.deadline}};
-  if (task.every > 1) args["every"] = task.every;
+  const auto args = args_of(schedule, task);
   if (task.op != plan::Op::transfer) {
     events.push_back({{"ph", "X"},
                       {"name", name},
@@ -146,11 +166,11 @@ std::string trace(const plan::Plan& plan, const state::Layout& layout, const std
   for (std::size_t t = 0; t < tasks.size(); ++t) {
     const auto name = task_name(plan, layout, tasks[t]);
     if (t < times.size() && times[t].end > 0) {
-      add_task(events, 1, tasks[t], t, name, times[t].start - zero, times[t].end - zero);
+      add_task(events, 1, plan.schedule, t, name, times[t].start - zero, times[t].end - zero);
     }
     if (t < plan.prediction.tasks.size()) {
       const auto& it = plan.prediction.tasks[t];
-      add_task(events, 2, tasks[t], t, name, it.start - predicted_zero, it.end - predicted_zero);
+      add_task(events, 2, plan.schedule, t, name, it.start - predicted_zero, it.end - predicted_zero);
     }
   }
   const auto& last_pass = plan.schedule.passes.back();

@@ -64,7 +64,7 @@ void count_traffic(Plan& plan) {
 }
 
 void break_memory_down(const Problem& problem, Plan& plan) {
-  plan.dram_breakdown = memory_breakdown(plan.schedule, plan.arena);
+  plan.dram_breakdown = host_breakdown(plan.schedule, plan.arena);
   if (!problem.budget.device) return;
   const auto arithmetic = plan.device_workspace.bytes();
   plan.device_breakdown = memory_breakdown(plan.schedule, plan.device_arena - arithmetic, TierKind::device);

@@ -62,14 +62,16 @@ Bytes lay_out(Schedule& schedule, TierKind tier) {
   for (Index b = 0; b < buffers.size(); ++b) {
     if (buffers[b].tier == tier) order.push_back(b);
   }
-  // Whole-step buffers go to the bottom; then the large, then the early.
+  // Whole-step buffers go to the bottom; then those of later tiers; of a tier the large, then the early.
   std::stable_sort(order.begin(), order.end(), [&](Index a, Index b) {
     if (buffers[a].whole != buffers[b].whole) return buffers[a].whole;
+    if (!buffers[a].whole && buffers[a].node != buffers[b].node) return buffers[a].node > buffers[b].node;
     if (buffers[a].bytes != buffers[b].bytes) return buffers[a].bytes > buffers[b].bytes;
     return buffers[a].first < buffers[b].first;
   });
-  Bytes floor = 0;  // end of the whole-step buffers
+  Bytes floor = 0;  // end of the whole-step buffers, or of what comes and goes on later tiers
   Bytes total = 0;
+  std::uint16_t node = 0;
   PlacedBuffers placed(schedule.positions);
   for (const auto index : order) {
     auto& buffer = buffers[index];
@@ -78,6 +80,8 @@ Bytes lay_out(Schedule& schedule, TierKind tier) {
       buffer.offset = floor;
       floor += bytes;
     } else {
+      if (buffer.node != node) floor = total;
+      node = buffer.node;
       placed.place(buffer, floor);
     }
     total = std::max(total, buffer.offset + bytes);
@@ -91,6 +95,37 @@ Bytes resident_bytes(const Schedule& schedule, TierKind tier) {
     if (buffer.whole && buffer.tier == tier) end = std::max(end, buffer.offset + round_up(buffer.bytes, kAlignment));
   }
   return end;
+}
+
+MovingRange moving_range(const Schedule& schedule, std::uint16_t node) {
+  MovingRange out;
+  for (const auto& buffer : schedule.buffers) {
+    if (buffer.whole || buffer.tier != TierKind::host || buffer.node != node) continue;
+    if (out.end == 0) out.begin = buffer.offset;
+    out.begin = std::min(out.begin, buffer.offset);
+    out.end = std::max(out.end, buffer.offset + round_up(buffer.bytes, kAlignment));
+  }
+  return out;
+}
+
+std::uint16_t last_node(const Schedule& schedule) {
+  std::uint16_t out = 0;
+  for (const auto& buffer : schedule.buffers) out = std::max(out, buffer.node);
+  return out;
+}
+
+Bytes bytes_on(const Schedule& schedule, std::uint16_t node) {
+  auto out = moving_range(schedule, node).bytes();
+  for (const auto& it : schedule.buffers) {
+    if (it.whole && it.tier == TierKind::host && it.node == node) out += round_up(it.bytes, kAlignment);
+  }
+  return out;
+}
+
+Bytes bytes_moving_later(const Schedule& schedule) {
+  Bytes out = 0;
+  for (std::uint16_t node = 1; node <= last_node(schedule); ++node) out += moving_range(schedule, node).bytes();
+  return out;
 }
 
 Bytes live_peak(const Schedule& schedule, TierKind tier) {

@@ -56,6 +56,9 @@ struct Description {
 /// Share of each field group that stays in DRAM, 0 to 1; empty = the planner decides.
 struct PlacementShares {
   std::optional<double> weight, state, grad, activation;
+  /// The one tier of host memory that all gradients which stay there lie on, and all boundary activations: indices into
+  /// Budget::nodes. Empty = the planner decides.
+  std::optional<std::uint16_t> grad_on = {}, activation_on = {};
 };
 
 /// A storage path as the planner sees it.

@@ -207,6 +207,34 @@ std::vector<FileSystem> parse_systems(const json& list, std::size_t paths) {
   return out;
 }
 
+/// The tier of host memory that a group is to lie on, by its name; empty: no name is given.
+std::optional<std::uint16_t> parse_tier(const json& placement, const char* key, const std::vector<NodeBudget>& nodes) {
+  const auto found = placement.find(key);
+  if (found == placement.end() || !found->is_string()) return std::nullopt;
+  const auto name = found->get<std::string>();
+  std::string known;
+  for (std::size_t n = 0; n < nodes.size(); ++n) {
+    if (nodes[n].name() == name) return static_cast<std::uint16_t>(n);
+    known += text(known.empty() ? "" : ", ", nodes[n].name());
+  }
+  throw Error(ErrorCode::bad_input,
+              text("placement ", key, " is ", name, ", and host memory has ",
+                   known.empty() ? std::string("one tier, dram") : text("the tiers ", known),
+                   "; name one of them, or add another by --node N=SIZE or --memory_file DIR=SIZE"));
+}
+
+PlacementShares parse_placement(const json& object, const std::vector<NodeBudget>& nodes) {
+  PlacementShares out{.weight = parse_share(object, "weight"),
+                      .state = parse_share(object, "state"),
+                      .grad = std::nullopt,
+                      .activation = std::nullopt,
+                      .grad_on = parse_tier(object, "grad", nodes),
+                      .activation_on = parse_tier(object, "activation", nodes)};
+  out.grad = out.grad_on ? 1.0 : parse_share(object, "grad");
+  out.activation = out.activation_on ? 1.0 : parse_share(object, "activation");
+  return out;
+}
+
 /// `dram`: the budget of the process.
 NodeBudget parse_node(const json& node, Bytes dram) {
   const auto kind = get<std::string>(node, "kind", "numa");
@@ -231,9 +259,6 @@ Budget parse_budget(const std::string& input) {
   out.keeps_logits = get<bool>(object, "keeps_logits", false);
   out.saved = parse_saved(get<json>(object, "saved_activations", json::object()));
   out.window = count(object, "window", 0);
-  const auto placement = get<json>(object, "placement", json::object());
-  out.placement = {parse_share(placement, "weight"), parse_share(placement, "state"), parse_share(placement, "grad"),
-                   parse_share(placement, "activation")};
   out.durability = parse_durability(get<std::string>(object, "durability", ""));
   out.resumes = get<bool>(object, "resumes", false);
   out.updates = parse_updates(get<std::string>(object, "update_schedule", "auto"));
@@ -263,6 +288,7 @@ Budget parse_budget(const std::string& input) {
   for (const auto& node : get<json>(object, "nodes", json::array())) {
     out.nodes.push_back(parse_node(node, out.dram));
   }
+  out.placement = parse_placement(get<json>(object, "placement", json::object()), out.nodes);
   return out;
 }
 

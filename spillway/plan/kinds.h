@@ -113,8 +113,7 @@ inline constexpr std::array<ObjectTraits, 11> kObjects = {{
     {"hidden", "c6", Numbered::alone, lane_bits({Lane::from_device})},
     {"record", "c7", Numbered::by_chunk, lane_bits({Lane::from_device}), true},
     {"projectors", "c2", Numbered::by_chunk, lane_bits({Lane::to_device}), true},
-    {"saved activations", "c8", Numbered::by_number, lane_bits({Lane::read, Lane::write}), false,
-     "saved activations of layer"},
+    {"saved activations", "c8", Numbered::by_number, kEveryTransfer, false, "saved activations of layer"},
 }};
 
 [[nodiscard]] constexpr const ObjectTraits& traits(ObjectKind kind) noexcept {

@@ -29,7 +29,9 @@ double copy_seconds(const Task& task, const Schedule& schedule, const state::Lay
     return rate > 0 ? static_cast<double>(bytes) / rate : 0;
   };
   const bool stays = (of_states(task) || of_weights(task)) && schedule.buffers[task.on_host().buffer].whole;
-  if (!stays || rates.nodes.empty()) return rates.copy_latency + at(task.bytes, 0);
+  const auto on_host = task.on_host().buffer;
+  const auto node = on_host == kNone ? std::uint16_t{0} : schedule.buffers[on_host].node;
+  if (!stays || rates.nodes.empty()) return rates.copy_latency + at(task.bytes, node);
   double out = rates.copy_latency;
   for (auto c = task.what.index; c < task.what.end(); ++c) {
     const auto& chunk = layout.chunks()[c];

@@ -1,7 +1,10 @@
 #include "spillway/plan/memory_breakdown.h"
 
 #include <array>
+#include <functional>
 #include <numeric>
+
+#include "spillway/plan/arena_layout.h"
 
 namespace spillway::plan {
 namespace {
@@ -18,11 +21,13 @@ void add(std::vector<Held>& change, const Buffer& buffer, std::uint32_t first, s
   change[last + 1][kind] -= static_cast<std::int64_t>(buffer.bytes);
 }
 
-/// What begins and ends to be held at every position.
-std::vector<Held> changes(const Schedule& schedule, TierKind tier) {
+using Counts = std::function<bool(const Buffer&)>;
+
+/// What begins and ends to be held at every position, of buffers that count.
+std::vector<Held> changes(const Schedule& schedule, const Counts& counts) {
   std::vector<Held> out(schedule.positions + 2, Held{});
   for (const auto& buffer : schedule.buffers) {
-    if (buffer.tier != tier) continue;
+    if (!counts(buffer)) continue;
     if (buffer.whole) {
       add(out, buffer, 0, schedule.positions - 1);
     } else if (buffer.first <= buffer.last) {
@@ -37,8 +42,8 @@ std::vector<Held> changes(const Schedule& schedule, TierKind tier) {
 
 /// Calls `see` with the bytes of every class at each position.
 template <class See>
-void walk(const Schedule& schedule, TierKind tier, See&& see) {
-  const auto change = changes(schedule, tier);
+void walk(const Schedule& schedule, const Counts& counts, See&& see) {
+  const auto change = changes(schedule, counts);
   Held now{};
   for (std::uint32_t p = 0; p < schedule.positions; ++p) {
     for (std::size_t k = 0; k < now.size(); ++k) now[k] += change[p][k];
@@ -56,10 +61,16 @@ std::map<std::string, Bytes> named(const Held& held) {
 
 }  // namespace
 
-std::map<std::string, Bytes> memory_breakdown(const Schedule& schedule, Bytes arena, TierKind tier) {
+const char* name_of(BufferClass kind) noexcept {
+  return kNames[static_cast<std::size_t>(kind)];
+}
+
+std::map<std::string, Bytes> memory_breakdown(const Schedule& schedule, Bytes arena, TierKind tier,
+                                              std::uint16_t node) {
   Held best{};
   std::int64_t peak = -1;
-  walk(schedule, tier, [&](const Held& now) {
+  const auto counts = [&](const Buffer& buffer) { return buffer.tier == tier && buffer.node == node; };
+  walk(schedule, counts, [&](const Held& now) {
     const auto sum = std::accumulate(now.begin(), now.end(), std::int64_t{0});
     if (sum <= peak) return;
     peak = sum;
@@ -71,10 +82,22 @@ std::map<std::string, Bytes> memory_breakdown(const Schedule& schedule, Bytes ar
   return out;
 }
 
+std::map<std::string, Bytes> host_breakdown(const Schedule& schedule, Bytes arena) {
+  std::map<std::string, Bytes> out;
+  for (std::uint16_t node = 1; node <= last_node(schedule); ++node) {
+    const auto bytes = bytes_on(schedule, node);
+    arena -= bytes;
+    for (const auto& [name, held] : memory_breakdown(schedule, bytes, TierKind::host, node)) out[name] += held;
+  }
+  for (const auto& [name, held] : memory_breakdown(schedule, arena)) out[name] += held;
+  return out;
+}
+
 std::vector<std::map<std::string, Bytes>> breakdown_by_position(const Schedule& schedule, TierKind tier) {
   std::vector<std::map<std::string, Bytes>> out;
   out.reserve(schedule.positions);
-  walk(schedule, tier, [&](const Held& now) { out.push_back(named(now)); });
+  const auto counts = [&](const Buffer& buffer) { return buffer.tier == tier; };
+  walk(schedule, counts, [&](const Held& now) { out.push_back(named(now)); });
   return out;
 }
 

@@ -84,9 +84,7 @@ std::vector<DistributionPolicy> distribution_policies(const Rates& rates, std::s
 Bytes kept_bytes(const Description& description, const state::Layout& layout, const Placement& placement, Index chunk) {
   const auto& it = layout.chunks()[chunk];
   const auto rule = description.rule();
-  const auto kept = [](const TierId& home, Bytes bytes) {
-    return home.kind == TierKind::host ? round_up(bytes, kPage) : 0;
-  };
+  const auto kept = [](const TierId& home, Bytes bytes) { return home.on_host() ? round_up(bytes, kPage) : 0; };
   return kept(placement[chunk].weight, weight_bytes(rule, it)) + kept(placement[chunk].state, state_bytes(rule, it));
 }
 
@@ -101,8 +99,7 @@ std::optional<std::vector<std::uint16_t>> distribute(const Description& descript
   const auto is_trainable = [&](Index c) { return state::is_trainable(layout.chunks()[c].training); };
   const auto weights_alone = [&] {
     for (Index c = 0; c < chunks; ++c) {
-      const bool alone =
-          placement[c].weight.kind == TierKind::host && !(placement[c].state.in_memory() && is_trainable(c));
+      const bool alone = placement[c].weight.on_host() && !(placement[c].state.in_memory() && is_trainable(c));
       if (alone && !distribution.put(bytes(c), streams_weights, out[c])) return false;
     }
     return true;

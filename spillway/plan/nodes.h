@@ -16,6 +16,8 @@ namespace spillway::plan {
 struct DistributionPolicy {
   std::vector<std::uint16_t> nodes;  ///< that take part, indices into Budget::nodes; the first of Budget::nodes does
   bool fill = false;                 ///< one after the other, each until it is full; else by rates
+  /// Tiers that gradients and boundary activations are distributed to (aside.h); none: they lie on the first.
+  std::vector<std::uint16_t> aside = {};
 };
 
 /// The ways that are worth trying: all nodes by rates, then without the slowest, and so on; then one after the other;

@@ -26,7 +26,7 @@ std::vector<std::uint16_t> Placement::nodes() const {
 void Placement::set_nodes(const std::vector<std::uint16_t>& nodes) {
   for (std::size_t c = 0; c < chunks.size(); ++c) {
     for (auto* home : {&chunks[c].weight, &chunks[c].state}) {
-      if (home->kind == TierKind::host) home->node = nodes[c];
+      if (home->on_host()) home->node = nodes[c];
     }
   }
 }

@@ -30,6 +30,7 @@ struct TierId {
   bool operator==(const TierId&) const = default;
   /// What lives there is at hand, and does not come from a path.
   [[nodiscard]] constexpr bool in_memory() const noexcept { return kind != TierKind::storage; }
+  [[nodiscard]] constexpr bool on_host() const noexcept { return kind == TierKind::host; }
   /// It is in memory: on the host unless it is on a device.
   constexpr void keep() noexcept { kind = in_memory() ? kind : TierKind::host; }
 };
@@ -44,7 +45,7 @@ enum class When : std::uint8_t {
 /// the weight lives on a device, so do state and gradient, and that is their only place.
 struct ChunkPlacement {
   TierId weight = {}, state = {};
-  TierId gradient = {};                  ///< from backward to the update
+  TierId gradient = {};                  ///< from backward to the update; one tier for those that a pass makes
   bool weight_copy = false;              ///< a copy of the weight stays on the device, which each step makes anew
   TierKind updated_on = TierKind::host;  ///< or device; what does not live there comes for it and goes back
   When when = When::decided;
@@ -77,7 +78,7 @@ struct BoundaryPlacement {
 struct SavedPlacement {
   std::vector<Saved> blocks = {};  ///< by block; empty: every layer recomputes
   Bytes spilled = 0;               ///< of each layer that spills
-  std::uint16_t node = 0;          ///< later tier of host memory that they lie on, which passes use in place; 0: paths
+  TierId home = {};                ///< where they lie meanwhile: the paths, or a tier of host memory
 
   [[nodiscard]] Saved of(Index block) const { return blocks.empty() ? Saved::recompute : blocks[block]; }
 };

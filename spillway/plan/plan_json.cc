@@ -3,8 +3,10 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "spillway/plan/arena_layout.h"
 #include "spillway/plan/device_blocks.h"
 #include "spillway/plan/drive_life.h"
+#include "spillway/plan/memory_breakdown.h"
 #include "spillway/plan/planner.h"
 #include "spillway/plan/reduced_json.h"
 #include "spillway/plan/remote_drives.h"
@@ -14,7 +16,7 @@
 namespace spillway::plan {
 namespace {
 
-/// Bytes on the later nodes, by class; they stay, so that they are there whenever the arena is at its fullest.
+/// Bytes on a later node, by class, when it is at its fullest.
 std::map<std::string, Bytes> breakdown_on(const Plan& plan, const state::UpdateRule& rule, const state::Layout& layout,
                                           std::size_t node) {
   const TierId here{TierKind::host, static_cast<std::uint16_t>(node)};
@@ -24,7 +26,10 @@ std::map<std::string, Bytes> breakdown_on(const Plan& plan, const state::UpdateR
     if (plan.placement[c].weight == here) out["weight"] += weight_bytes(rule, chunk);
     if (plan.placement[c].state == here) out["state"] += state_bytes(rule, chunk);
   }
-  if (plan.schedule.spilled_node == node) out["spilled activations"] += spilled_in_memory(plan.schedule);
+  const auto bytes = bytes_on(plan.schedule, here.node);
+  for (const auto& [name, held] : memory_breakdown(plan.schedule, bytes, TierKind::host, here.node)) {
+    if (name != "gaps") out[name] += held;
+  }
   return out;
 }
 
@@ -79,14 +84,31 @@ void add_device_memory(nlohmann::json& out, const Plan& plan, const Budget& budg
   out["device_bytes_per_step"] = {{"to_device", plan.to_device_per_step}, {"from_device", plan.from_device_per_step}};
 }
 
+/// "dram", or the tier of host memory.
+std::string memory_name(const Budget& budget, std::size_t node) {
+  return budget.has_nodes() ? budget.nodes[node].name() : "dram";
+}
+
+/// How many boundary activations lie where from forward to backward.
+void add_boundaries(nlohmann::json& out, const Plan& plan, const state::Layout& layout, const Budget& budget) {
+  std::map<std::string, std::size_t> found;
+  for (auto i = first_backward(layout); i < plan.placement.boundaries.size(); ++i) {
+    const auto& it = plan.placement.boundaries[i];
+    ++found[it.on_device ? "device" : !it.home.in_memory() ? "paths" : memory_name(budget, it.home.node)];
+  }
+  out["boundary_activations"] = std::move(found);
+}
+
 /// What spilling moves and takes.
 void add_spilling(nlohmann::json& out, const Plan& plan, const Budget& budget) {
   const auto& cost = plan.spill_cost;
-  Bytes bytes = 0;
-  for (const auto& it : plan.schedule.activations) bytes += it.what.kind == ObjectKind::saved ? it.bytes : 0;
-  const auto node = plan.schedule.spilled_node;
-  out["spilled_bytes"] = node > 0 ? spilled_in_memory(plan.schedule) : bytes;
-  if (!plan.spilling.empty()) out["spill_tier"] = node > 0 ? budget.nodes[node].name() : "paths";
+  Bytes bytes = 0;  // of the pass that leaves them, and of the one that finds them
+  for (const auto& pass : plan.schedule.passes) {
+    bytes += pass.spilled == kNone ? 0 : plan.schedule.buffers[pass.spilled].bytes;
+  }
+  out["spilled_bytes"] = bytes / 2;
+  const auto memory = memory_name(budget, plan.spilled_to.node);
+  if (!plan.spilling.empty()) out["spill_tier"] = plan.spilled_to.in_memory() ? memory : "paths";
   if (auto why = spill_words(plan, budget); !why.empty()) out["spill_why"] = std::move(why);
   if (cost.path_seconds <= 0) return;
   out["seconds_of_a_layer"] = {
@@ -208,6 +230,7 @@ std::string to_json(const Plan& plan, const Description& description, const stat
   out["bytes"] = json::array();
   add_memory(out, plan, description.rule(), layout, budget);
   add_device_memory(out, plan, budget);
+  if (description.hidden > 0) add_boundaries(out, plan, layout, budget);
   add_saved_activations(out, plan, budget);
   add_device_blocks(out, plan, description, layout);
   add_paths(out, plan, budget);

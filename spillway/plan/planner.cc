@@ -123,12 +123,13 @@ Plan plan_with(const Problem& problem) {
     auto out = with_layers(layers, fastest_plan);
     out.keeping = keeping_blocks(problem.layout, saved, layers.keep);
     out.spilling = spilling_blocks(problem.layout, saved, layers);
+    out.spilled_to = layers.home;
     out.saved = held_bytes(problem.description, saved, layers);
     return out;
   };
   auto out = choose_saving(problem, plan);
   out.spill_cost = spill_cost(problem);
-  with_layers({out.keeping.size(), out.spilling.size(), out.schedule.spilled_node},
+  with_layers({out.keeping.size(), out.spilling.size(), out.spilled_to},
               [&](const Problem& chosen) { account_for_parts(chosen, out); });
   return out;
 }

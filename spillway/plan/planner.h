@@ -26,7 +26,7 @@ struct DeviceBlocksTried {
 struct KeepingTried {
   std::size_t layers = 0;   ///< that keep
   std::size_t spilled = 0;  ///< that spill
-  std::uint16_t node = 0;   ///< what spills lies there; 0: on paths
+  TierId home = {};         ///< where what spills lies
   bool fits = false;        ///< else what follows is 0
   double step_seconds = 0;  ///< predicted
 };
@@ -62,6 +62,7 @@ struct Plan : LaidOut {
   Bytes kept_logits = 0;          ///< that they take at most, outside of the arena
   std::vector<Index> keeping;     ///< blocks of layers that keep what autograd saves of them from forward to backward
   std::vector<Index> spilling;    ///< blocks of layers that send it to a path in forward, and have it back in backward
+  TierId spilled_to = {};         ///< where theirs lies meanwhile: the paths, or a tier of host memory
   Bytes saved = 0;       ///< that all of these hold at most, outside of the arena: in `dram_peak`, or `device_peak`
   SpillCost spill_cost;  ///< where layers may spill
   std::vector<KeepingTried> keeping_tried;  ///< what was compared; empty: the number was given, or there was no choice

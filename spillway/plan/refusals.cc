@@ -4,6 +4,7 @@
 
 #include "spillway/base/error.h"
 #include "spillway/plan/arena_layout.h"
+#include "spillway/plan/aside.h"
 #include "spillway/plan/bisect.h"
 
 namespace spillway::plan {
@@ -16,10 +17,19 @@ bool is_dram(const Budget& budget) {
   return budget.has_nodes() && budget.nodes[0].kind == NodeKind::dram;
 }
 
+/// With as much on later tiers as has room there.
+Placement aside(const Problem& problem, const Room& room, const Placement& least, Bytes padding) {
+  auto left = room.nodes;
+  for (auto& it : left) it -= std::min(it, padding);
+  return put_aside(problem, least, over_later_tiers(left.size()), left);
+}
+
 /// MiB of the first tier, which is what settings can enlarge for sure: what comes and goes lies there.
 Bytes least_first_node(const Problem& problem, const Room& room, const Placement& least, const Lookahead& lookahead,
                        Bytes enough) {
-  const auto ways = distribution_policies(problem.rates, room.nodes.size(), problem.budget.has_path());
+  auto ways = distribution_policies(problem.rates, room.nodes.size(), problem.budget.has_path());
+  const auto more = policies_aside(ways, room.nodes.size());
+  ways.insert(ways.end(), more.begin(), more.end());
   return enough - bisect(enough - std::min(enough, room.nodes[0] / MiB), [&](Bytes less) {
            auto other = room;
            other.nodes[0] = (enough - less) * MiB;
@@ -39,16 +49,16 @@ Bytes least_first_node(const Problem& problem, const Room& room, const Placement
   for (std::size_t n = 0; n < room.nodes.size(); ++n) {
     there += text(there.empty() ? "" : ", ", nodes[n].name(), " with ", human(room.nodes[n]));
   }
-  auto schedule = problem.schedule(least, lookahead);
+  auto schedule = problem.schedule(aside(problem, room, least, padding), lookahead);
   const auto arena = arena_of(problem, schedule);
-  const auto moving = arena - resident_bytes(schedule);
+  const auto moving = arena - resident_bytes(schedule) - bytes_moving_later(schedule);
   const auto enough = ceil_div(room.fixed + arena + padding, MiB);
   const bool dram = is_dram(problem.budget);
   throw Error(ErrorCode::does_not_fit,
               text("does not fit ", dram ? "in DRAM and memory files" : "on the NUMA nodes",
                    ": the smallest plan for this placement needs ", human(room.fixed + moving), " on ", nodes[0].name(),
                    " for the process and what comes and goes, and ", human(arena - moving),
-                   " there and on the others for what stays, and there is ", there, ". It would fit with ",
+                   " there and on the others for all else, and there is ", there, ". It would fit with ",
                    dram ? std::string("--dram_budget ") : text("--node ", nodes[0].id, "="),
                    least_first_node(problem, room, least, lookahead, enough), "MiB",
                    problem.budget.has_path() ? ", with --placement auto" : ", with --storage DIR", kSmallerStep));

@@ -17,21 +17,21 @@ class RegionPlacer {
       : schedule_(schedule), layout_(layout), node_(schedule.buffers.size(), 0) {}
 
   std::vector<Region> run(Bytes bytes) {
-    const auto floor = resident_bytes(schedule_);
+    auto floor = resident_bytes(schedule_);
     find_nodes();
-    const auto nodes = std::max(*std::ranges::max_element(schedule_.node), schedule_.spilled_node);
+    const auto nodes = std::max(*std::ranges::max_element(schedule_.node), last_node(schedule_));
     for (std::uint16_t node = 1; node <= nodes; ++node) {
       stack(node);
+      floor += move(node, moving_range(schedule_, node).begin);
       if (at_ > 0) at_ = round_up(at_, kHugePage);
       add({at_, at_, node});
     }
     for (Index b = 0; b < layout_.blocks().size(); ++b) place_mixed(b);
     if (at_ > 0) at_ = round_up(at_, kHugePage);
     stack(0);
-    for (auto& buffer : schedule_.buffers) {
-      if (!buffer.whole && buffer.tier == TierKind::host) buffer.offset = buffer.offset - floor + at_;
-    }
-    add({at_, bytes - floor + at_, 0});
+    const auto above = at_;
+    move(0, floor);
+    add({above, bytes - floor + above, 0});
     return std::move(regions_);
   }
 
@@ -39,13 +39,11 @@ class RegionPlacer {
   static constexpr std::uint16_t kMixed = 0xffff;
 
   void find_nodes() {
+    for (Index b = 0; b < node_.size(); ++b) node_[b] = schedule_.buffers[b].node;
     for (Index c = 0; c < layout_.chunks().size(); ++c) {
       for (const auto buffer : {schedule_.resident_state[c], schedule_.resident_slice[c]}) {
         if (buffer != kNone) node_[buffer] = schedule_.node[c];
       }
-    }
-    for (const auto& pass : schedule_.passes) {
-      if (pass.spilled != kNone) node_[pass.spilled] = schedule_.spilled_node;
     }
     for (Index b = 0; b < layout_.blocks().size(); ++b) {
       if (schedule_.resident_weight[b] == kNone) continue;
@@ -66,6 +64,18 @@ class RegionPlacer {
       at_ += round_up(buffer.bytes, kRegionPage);
       add({buffer.offset, at_, node});
     }
+  }
+
+  /// What comes and goes on this node, which lay from `begin` on; its bytes.
+  Bytes move(std::uint16_t node, Bytes begin) {
+    const auto bytes = moving_range(schedule_, node).bytes();
+    for (auto& buffer : schedule_.buffers) {
+      if (buffer.whole || buffer.tier != TierKind::host || buffer.node != node) continue;
+      buffer.offset = buffer.offset - begin + at_;
+    }
+    add({at_, at_ + bytes, node});
+    at_ += bytes;
+    return bytes;
   }
 
   /// A layer's weights, chunk by chunk.

@@ -55,12 +55,6 @@ Bytes spilled_bytes(const Description& description, const SavedActivations& save
   return round_up(static_cast<Bytes>(bytes), 4096);
 }
 
-Bytes spilled_in_memory(const Schedule& schedule) {
-  Bytes out = 0;
-  for (const auto& it : schedule.buffers) out += it.kind == BufferClass::spilled && it.whole ? it.bytes : 0;
-  return out;
-}
-
 Budget with_saved(const Description& description, const Budget& budget, const SavedLayers& layers) {
   auto out = budget;
   const auto bytes = held_bytes(description, budget.saved, layers);
@@ -76,7 +70,7 @@ SavedPlacement saved_placement(const Description& description, const state::Layo
   for (const auto block : keeping_blocks(layout, saved, layers.keep)) out.blocks[block] = Saved::keep;
   for (const auto block : spilling_blocks(layout, saved, layers)) out.blocks[block] = Saved::spill;
   out.spilled = layers.spill > 0 ? spilled_bytes(description, saved) : 0;
-  out.node = layers.node;
+  out.home = layers.home;
   return out;
 }
 

@@ -10,7 +10,7 @@ namespace spillway::plan {
 /// How many layers do not recompute.
 struct SavedLayers {
   std::size_t keep = 0, spill = 0;
-  std::uint16_t node = 0;  ///< what spills lies on this later tier of host memory; 0: it goes to paths
+  TierId home = {};  ///< where what spills lies meanwhile: the paths, or a tier of host memory
 
   bool operator==(const SavedLayers&) const = default;
 };
@@ -33,8 +33,6 @@ struct SavedLayers {
                                const SavedLayers& layers);
 /// Bytes that each layer which spills moves in the largest step, once each way.
 [[nodiscard]] Bytes spilled_bytes(const Description& description, const SavedActivations& saved);
-/// Bytes of what spills and stays in memory, as a schedule has it.
-[[nodiscard]] Bytes spilled_in_memory(const Schedule& schedule);
 /// `budget` with a working set of PyTorch, on the host or on the device, that has what these layers hold, too.
 [[nodiscard]] Budget with_saved(const Description& description, const Budget& budget, const SavedLayers& layers);
 

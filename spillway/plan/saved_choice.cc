@@ -43,13 +43,13 @@ class TriedLayers {
       auto now = plan_(layers);
       const bool fits = placed_on_paths(now) == 0 || none_.path_bytes > 0;
       note(now, fits);
-      const auto enough = layers.spill > 0 && layers.node == 0 ? kWorthWriting : 1.0;
+      const auto enough = layers.spill > 0 && !layers.home.in_memory() ? kWorthWriting : 1.0;
       if (!fits || step_seconds(now) >= enough * step_seconds(fastest())) return false;
       best_ = std::move(now);
       return true;
     } catch (const Error& error) {
       if (error.code() != ErrorCode::does_not_fit) throw;
-      tried_.push_back({.layers = layers.keep, .spilled = layers.spill, .node = layers.node});
+      tried_.push_back({.layers = layers.keep, .spilled = layers.spill, .home = layers.home});
       return false;
     }
   }
@@ -81,7 +81,7 @@ class TriedLayers {
   void note(const Plan& plan, bool fits) {
     tried_.push_back({.layers = plan.keeping.size(),
                       .spilled = plan.spilling.size(),
-                      .node = plan.schedule.spilled_node,
+                      .home = plan.spilled_to,
                       .fits = fits,
                       .step_seconds = fits ? step_seconds(plan) : 0});
   }
@@ -148,12 +148,12 @@ void try_spilling(TriedLayers& tried, std::size_t keep, std::size_t first, std::
   }
 }
 
-/// Beside so many that keep: all that are left, on each later tier of host memory, or fewer while these have no room
-/// there or are no faster.
+/// Beside so many that keep: all that are left, on each tier of host memory where they may lie, or fewer while these
+/// have no room there or are no faster.
 void try_tiers(const Problem& problem, TriedLayers& tried, std::size_t keep, std::size_t most) {
-  for (std::size_t node = 1; node < problem.budget.nodes.size(); ++node) {
-    const auto there = static_cast<std::uint16_t>(node);
-    for (auto layers = most - keep; layers > 0 && !tried.add({keep, layers, there});) layers /= 2;
+  for (const auto home : homes_of_spilled(problem.budget)) {
+    if (!home.in_memory()) continue;
+    for (auto layers = most - keep; layers > 0 && !tried.add({keep, layers, home});) layers /= 2;
   }
 }
 
@@ -227,13 +227,13 @@ std::optional<Plan> where_it_fits(const PlanSaving& plan, SavedLayers layers) {
 /// Has as many keep, or spill, as were asked.
 Plan asked_saving(const Problem& problem, const PlanSaving& plan, std::size_t layers) {
   const auto& budget = problem.budget;
-  const auto homes = layers > 0 ? homes_of_spilled(budget) : std::vector<std::uint16_t>{};
+  const auto homes = layers > 0 ? homes_of_spilled(budget) : std::vector<TierId>{};
   const bool all = budget.saved.spill == Spill::all && !homes.empty();
   std::optional<Plan> best;
   std::vector<KeepingTried> tried;
   const auto add = [&](SavedLayers of) {
     auto now = where_it_fits(plan, of);
-    tried.push_back({of.keep, of.spill, of.node, now.has_value(), now ? step_seconds(*now) : 0});
+    tried.push_back({of.keep, of.spill, of.home, now.has_value(), now ? step_seconds(*now) : 0});
     if (now && (!best || step_seconds(*now) < step_seconds(*best))) best = std::move(now);
   };
   if (!all) add({layers});
@@ -271,9 +271,9 @@ std::string saved_words(const Plan& plan, const SavedActivations& saved) {
     const char* comma = " ";
     for (const auto& it : plan.keeping_tried) {
       out += text(comma, it.layers,
-                  it.spilled > 0
-                      ? text(" beside ", it.spilled, " that spill", it.node > 0 ? " to another tier of memory" : "")
-                      : std::string(),
+                  it.spilled > 0 ? text(" beside ", it.spilled, " that spill",
+                                        it.home.in_memory() ? " to another tier of memory" : "")
+                                 : std::string(),
                   it.fits ? text(" in ", std::round(it.step_seconds * 1e3) / 1e3, " s") : text(" do not fit"));
       comma = ", ";
     }

@@ -113,6 +113,9 @@ enum class BufferClass : std::uint8_t {
 struct Buffer {
   BufferClass kind = BufferClass::scratch;
   TierKind tier = TierKind::host;  ///< without a device with memory of its own everything is the host's
+  /// Host: the tier of its memory that a buffer lies on, an index into Budget::nodes. What stays of a chunk is 0 here;
+  /// Schedule::node has it.
+  std::uint16_t node = 0;
   Bytes bytes = 0;
   std::uint32_t first = 0;                     ///< first position in use
   std::uint32_t last = 0;                      ///< last position in use; smaller than `first` when it wraps around
@@ -193,7 +196,6 @@ struct Schedule {
   std::vector<Early> early;                  ///< by chunk
   std::vector<std::uint16_t> node;           ///< by chunk: that what stays of it lies on
   std::vector<Activation> activations = {};  ///< those that lie on paths between two passes
-  std::uint16_t spilled_node = 0;            ///< that `Pass::spilled` lie on, where they stay in memory
 
   /// The number of an activation in `activations`; their count: it does not lie on a path.
   [[nodiscard]] std::size_t activation(const Object& what) const {

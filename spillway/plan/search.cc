@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 
+#include "spillway/plan/aside.h"
 #include "spillway/plan/bisect.h"
 #include "spillway/plan/early_updates.h"
 #include "spillway/plan/traffic.h"
@@ -38,8 +39,9 @@ class Search {
  public:
   Search(const Problem& problem, const Units& units, const Room& room, std::uint32_t device_ahead)
       : problem_(problem), units_(units), device_ahead_(device_ahead), trial_(problem, room) {
-    if (room.has_nodes())
-      policies_ = distribution_policies(problem.rates, room.nodes.size(), problem.budget.has_path());
+    if (!room.has_nodes()) return;
+    policies_ = distribution_policies(problem.rates, room.nodes.size(), problem.budget.has_path());
+    policies_aside_ = policies_aside(policies_, room.nodes.size());
   }
 
   std::optional<Found> run() {
@@ -59,19 +61,23 @@ class Search {
   [[nodiscard]] Lookahead at(std::uint32_t level) const { return lookahead_at(problem_, level, device_ahead_); }
   bool lay_out(const Placement& placement, std::uint32_t level) { return trial_.lay_out(placement, at(level)); }
 
+  /// Gradients and boundary activations lie aside where that may make room which is wanted.
   Choice best_policy() {
-    std::vector<const DistributionPolicy*> ways;
-    ways.reserve(policies_.size() + 1);
-    for (const auto& policy : policies_) ways.push_back(&policy);
-    if (ways.empty()) ways.push_back(nullptr);
     Choice best;
-    for (const auto* way : ways) {
-      trial_.distribute_by(way);
-      auto now = fastest();
-      if (!now.any()) continue;
-      if (!best.any() || now.seconds < kWorthIt * best.seconds) best = std::move(now);
-    }
+    for (const auto& policy : policies_) try_policy(&policy, best);
+    if (policies_.empty()) try_policy(nullptr, best);
+    if (trial_.ample()) return best;
+    for (const auto& policy : policies_aside_) try_policy(&policy, best);
+    if (!best.any() || best.policy == nullptr || best.policy->aside.empty()) return best;
+    over_all_ = over_all_tiers(*best.policy, trial_.room().nodes.size());
+    try_policy(&over_all_, best);
     return best;
+  }
+
+  void try_policy(const DistributionPolicy* policy, Choice& best) {
+    trial_.distribute_by(policy);
+    auto now = fastest();
+    if (now.any() && (!best.any() || now.seconds < kWorthIt * best.seconds)) best = std::move(now);
   }
 
   Choice fastest() {
@@ -112,7 +118,8 @@ class Search {
   const Problem problem_;
   const Units& units_;
   const std::uint32_t device_ahead_;
-  std::vector<DistributionPolicy> policies_;
+  std::vector<DistributionPolicy> policies_, policies_aside_;
+  DistributionPolicy over_all_;
   Trial trial_;
 };
 

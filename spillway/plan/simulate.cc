@@ -385,19 +385,29 @@ double update_seconds(const Schedule& schedule, const Rates& rates) {
 double copy_of_saved(const Schedule& schedule, const Pass& pass, const Rates& rates) {
   if (pass.spilled == kNone) return 0;
   const auto& buffer = schedule.buffers[pass.spilled];
-  if (pass.kind == PassKind::backward && !buffer.whole) return 0;
+  if (buffer.tier == TierKind::device || (pass.kind == PassKind::backward && buffer.node == 0)) return 0;
   auto rate = rates.copy;
-  if (buffer.whole && schedule.spilled_node < rates.nodes.size()) {
-    const auto read = rates.nodes[schedule.spilled_node].read;
+  if (buffer.node > 0 && buffer.node < rates.nodes.size()) {
+    const auto read = rates.nodes[buffer.node].read;
     if (read > 0) rate = rate > 0 ? std::min(rate, read) : read;
   }
   return rate > 0 ? static_cast<double>(buffer.bytes) / rate : 0;
 }
 
-}  // namespace
+/// Of boundary activations and gradients that a pass finds on later tiers of host memory or leaves there.
+double seconds_aside(const Schedule& schedule, const Pass& pass, const Rates& rates) {
+  double out = 0;
+  for (const auto index : {pass.input, pass.output, pass.grad}) {
+    if (index == kNone) continue;
+    const auto& buffer = schedule.buffers[index];
+    const auto rate = buffer.node > 0 && buffer.node < rates.nodes.size() ? rates.nodes[buffer.node].read : 0;
+    if (rate > 0) out += static_cast<double>(buffer.bytes) / rate;
+  }
+  return out;
+}
 
-double pass_seconds(const Schedule& schedule, const state::Layout& layout, const Rates& rates, Index pass) {
-  const auto& it = schedule.passes[pass];
+/// Where all of it lies on the first.
+double seconds_near(const Schedule& schedule, const state::Layout& layout, const Rates& rates, const Pass& it) {
   double average = 0;
   Index layers = 0, last = kNone;
   for (Index b = 0; b < layout.blocks().size(); ++b) {
@@ -431,6 +441,13 @@ double pass_seconds(const Schedule& schedule, const state::Layout& layout, const
       break;
   }
   return it.kind == PassKind::embedding_backward ? rates.between : 0;
+}
+
+}  // namespace
+
+double pass_seconds(const Schedule& schedule, const state::Layout& layout, const Rates& rates, Index pass) {
+  const auto& it = schedule.passes[pass];
+  return seconds_near(schedule, layout, rates, it) + seconds_aside(schedule, it, rates);
 }
 
 Simulation simulate(const Schedule& schedule, const Description& description, const state::Layout& layout,

@@ -16,7 +16,7 @@ double to_digits(double value) {
 }
 
 bool can_leave(const Budget& budget) {
-  return budget.saved.spill != Spill::never && budget.saved.spilled_token_bytes > 0 && !budget.device;
+  return budget.saved.spill != Spill::never && budget.saved.spilled_token_bytes > 0 && !budget.saved.on_device;
 }
 
 }  // namespace
@@ -28,7 +28,7 @@ SpillCost spill_cost(const Problem& problem) {
   const auto mixed = problem.budget.has_path() ? rates.storage().mixed : 0;
   return {
       .path_seconds = mixed > 0 ? 2 * bytes / mixed : 0,
-      .copy_seconds = rates.copy > 0 ? bytes / rates.copy : 0,
+      .copy_seconds = rates.copy > 0 && !problem.budget.device ? bytes / rates.copy : 0,
       .recompute_seconds = std::max(0.0, rates.forward + rates.backward - rates.kept_forward - rates.kept_backward)};
 }
 
@@ -37,14 +37,16 @@ bool can_spill(const Budget& budget) {
 }
 
 bool can_lie_aside(const Budget& budget) {
-  return can_leave(budget) && budget.nodes.size() > 1;
+  return can_leave(budget) && (budget.device || budget.nodes.size() > 1);
 }
 
-std::vector<std::uint16_t> homes_of_spilled(const Budget& budget) {
-  std::vector<std::uint16_t> out;
-  if (can_spill(budget)) out.push_back(0);
-  for (std::size_t node = 1; can_lie_aside(budget) && node < budget.nodes.size(); ++node) {
-    out.push_back(static_cast<std::uint16_t>(node));
+std::vector<TierId> homes_of_spilled(const Budget& budget) {
+  std::vector<TierId> out;
+  if (can_spill(budget)) out.emplace_back();
+  if (!can_lie_aside(budget)) return out;
+  const auto tiers = std::max<std::size_t>(1, budget.nodes.size());
+  for (std::size_t tier = budget.device ? 0 : 1; tier < tiers; ++tier) {
+    out.push_back({TierKind::host, static_cast<std::uint16_t>(tier)});
   }
   return out;
 }
@@ -70,8 +72,8 @@ std::vector<std::size_t> shares_to_spill(std::size_t layers) {
 std::string spill_words(const Plan& plan, const Budget& budget) {
   const auto& saved = budget.saved;
   if (saved.spill == Spill::never || saved.spilled_token_bytes <= 0) return "";
-  if (budget.device) return "only layers that compute in host memory spill";
-  if (!budget.has_path() || plan.schedule.spilled_node > 0) return "";
+  if (saved.on_device) return "only layers that compute in host memory, or on the simulated device, spill";
+  if (!budget.has_path() || plan.spilled_to.in_memory()) return "";
   const auto& cost = plan.spill_cost;
   if (cost.path_seconds <= 0) return "nobody knows how fast the paths are";
   const bool alone = plan.path_bytes == 0 && !budget.durability;

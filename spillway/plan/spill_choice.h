@@ -13,14 +13,15 @@ namespace spillway::plan {
 /// What spilling takes of a step and saves of it, for one layer. All 0 where none can spill.
 [[nodiscard]] SpillCost spill_cost(const Problem& problem);
 
-/// Whether layers may spill: they can, the budget lets them, there is a path, and passes compute in host memory.
+/// Whether layers may spill: they can, the budget lets them, there is a path, and PyTorch's memory is the host's.
 [[nodiscard]] bool can_spill(const Budget& budget);
 
-/// Whether layers may spill to a later tier of host memory: the same without a path.
+/// Whether layers may spill to host memory: the same without a path, to a later tier, or from a device with memory of
+/// its own to any.
 [[nodiscard]] bool can_lie_aside(const Budget& budget);
 
-/// Where layers may spill to: 0 for the paths, later tiers of host memory by their numbers.
-[[nodiscard]] std::vector<std::uint16_t> homes_of_spilled(const Budget& budget);
+/// Where layers may spill to.
+[[nodiscard]] std::vector<TierId> homes_of_spilled(const Budget& budget);
 
 /// How many of so many layers are worth trying first, by what the paths have left beside `plan`: as many as make them
 /// busy for all of a step. 0: a step would not be shorter with any.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "spillway/plan/arena_layout.h"
+#include "spillway/plan/aside.h"
 #include "spillway/plan/prediction.h"
 
 namespace spillway::plan {
@@ -15,7 +16,8 @@ Bytes arena_of(const Problem& problem, Schedule& schedule) {
     if (schedule.rows != kNone) scratch += round_up(schedule.buffers[schedule.rows].bytes, 4096);
   }
   const auto laid_out = lay_out(schedule);  // first: resident_bytes() reads the offsets it gives
-  return std::max(laid_out, resident_bytes(schedule) + scratch);
+  const auto later = bytes_moving_later(schedule);
+  return std::max(laid_out, resident_bytes(schedule) + later + scratch);
 }
 
 bool Trial::lay_out(const Placement& placement, const Lookahead& lookahead) {
@@ -24,7 +26,16 @@ bool Trial::lay_out(const Placement& placement, const Lookahead& lookahead) {
   return done;
 }
 
-bool Trial::has_room(const Placement& placement, const Lookahead& lookahead) {
+Placement Trial::aside(Placement placement) const {
+  if (policy_ == nullptr) return placement;
+  const auto padding = node_padding(room_.nodes.size(), problem_.layout, problem_.weight_element());
+  auto room = room_.nodes;
+  for (auto& it : room) it -= std::min(it, padding);
+  return put_aside(problem_, std::move(placement), policy_->aside, std::move(room));
+}
+
+bool Trial::has_room(const Placement& asked, const Lookahead& lookahead) {
+  const auto placement = aside(asked);
   auto schedule = problem_.schedule(placement, lookahead);
   asked_ = live_peak(schedule);
   if (asked_ > room_.arena) return false;
@@ -46,15 +57,15 @@ bool Trial::has_room(const Placement& placement, const Lookahead& lookahead) {
 bool Trial::place_on(Schedule& schedule, Bytes arena, LaidOut& out) const {
   const auto padding = node_padding(room_.nodes.size(), problem_.layout, problem_.weight_element());
   auto free = room_.nodes;
-  const auto moving = room_.fixed + arena - resident_bytes(schedule);
+  const auto moving = room_.fixed + arena - resident_bytes(schedule) - bytes_moving_later(schedule);
   const auto take = [](Bytes& from, Bytes what) { from -= std::min(from, what); };
   if (free[0] < moving) return false;
   take(free[0], moving);
   for (auto& it : free) take(it, padding);
-  if (const auto node = schedule.spilled_node; node > 0) {
-    const auto bytes = spilled_in_memory(schedule);
-    if (node >= free.size() || free[node] < bytes) return false;
-    take(free[node], bytes);
+  for (std::uint16_t node = 1; node <= last_node(schedule); ++node) {
+    const auto bytes = bytes_on(schedule, node);
+    if (bytes > 0 && (node >= free.size() || free[node] < bytes)) return false;
+    if (bytes > 0) take(free[node], bytes);
   }
   const auto node = distribute(problem_.description, problem_.layout, out.placement, problem_.rates, *policy_,
                                std::move(free), problem_.budget.streams_weights);

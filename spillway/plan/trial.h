@@ -47,7 +47,9 @@ class Trial {
   [[nodiscard]] const Room& room() const noexcept { return room_; }
 
  private:
-  bool has_room(const Placement& placement, const Lookahead& lookahead);
+  bool has_room(const Placement& asked, const Lookahead& lookahead);
+  /// With gradients and boundary activations as the policy distributes them.
+  [[nodiscard]] Placement aside(Placement placement) const;
   bool place_on(Schedule& schedule, Bytes arena, LaidOut& out) const;
 
   const Problem problem_;

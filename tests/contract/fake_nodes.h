@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <optional>
 #include <random>
 
 #include "spillway/engine.h"
@@ -19,6 +20,19 @@ inline void use_fake_nodes(Settings& settings, const std::vector<double>& rates)
   }
 }
 
+/// Gradients and boundary activations that stay in memory lie on any of the nodes that hold everything, or where the
+/// planner puts them.
+inline void place_aside(Settings& settings, std::mt19937& random) {
+  const auto& nodes = settings.budget.nodes;
+  const auto any = [&]() -> std::optional<std::uint16_t> {
+    const auto n = random() % (nodes.size() + 1);
+    if (n == nodes.size() || nodes[n].capacity < settings.budget.dram) return std::nullopt;
+    return static_cast<std::uint16_t>(n);
+  };
+  settings.budget.placement.grad_on = any();
+  settings.budget.placement.activation_on = any();
+}
+
 /// One to four nodes of any rates, of which the later ones may be small; or none.
 inline void use_fake_nodes(Settings& settings, std::mt19937& random) {
   std::vector<double> rates(random() % 5);
@@ -28,6 +42,7 @@ inline void use_fake_nodes(Settings& settings, std::mt19937& random) {
     if (n > 0 && random() % 2 == 0) settings.budget.nodes[n].capacity = (9 + random() % 8) * MiB;
     settings.rates.nodes[n].threads = 1 + random() % 2;
   }
+  place_aside(settings, random);
 }
 
 }  // namespace spillway::test

@@ -45,11 +45,17 @@ std::size_t nodes_used(const Engine& engine) {
   return out;
 }
 
+/// Gradients and boundary activations that lie on later nodes.
+std::size_t aside_of(const Engine& engine) {
+  const auto& buffers = engine.plan().schedule.buffers;
+  return static_cast<std::size_t>(std::ranges::count_if(buffers, [](const auto& it) { return it.node > 0; }));
+}
+
 TEST(Nodes, ChangeNoBit) {
   std::mt19937 random(31);
   std::uniform_real_distribution<> share(0, 1);
   const auto rounds = spillway::testing::few_or(8, 16);
-  std::size_t several = 0;
+  std::size_t several = 0, aside = 0;
   for (int round = 0; round < rounds; ++round) {
     const auto description = describe(plan::test::random_shape(random, round));
     const auto expected = train_on_nodes(description, everything_in_dram());
@@ -62,14 +68,17 @@ TEST(Nodes, ChangeNoBit) {
         settings.storage.places.push_back({directory.path()});
         settings.budget.paths.push_back({.capacity = 1 * GiB});
         settings.budget.placement = {share(random), share(random), share(random), share(random)};
+        test::place_aside(settings, random);
       }
       Engine engine(description, settings);
       engine.start();
       several += nodes_used(engine) > 1 ? 1 : 0;
+      aside += aside_of(engine) > 0 ? 1 : 0;
       EXPECT_EQ(train_on_nodes(engine, description), expected) << "round " << round << " policy " << policy;
     }
   }
   EXPECT_GT(several, static_cast<std::size_t>(rounds)) << "next to nothing was distributed: the test has shown nothing";
+  EXPECT_GT(aside, static_cast<std::size_t>(rounds) / 2) << "next to nothing lay aside: the test has shown nothing";
 }
 
 TEST(Nodes, ALaneThatIsHeldDownChangesNoBit) {
@@ -142,6 +151,8 @@ TEST(Nodes, OfTheMachineHoldWhatThePlanSays) {
     settings.budget.nodes[n].capacity = 256 * MiB;
   }
   settings.budget.dram = 256 * MiB * machine.size();
+  settings.budget.placement.grad_on = 1;
+  settings.budget.placement.activation_on = static_cast<std::uint16_t>(machine.size() - 1);
   Engine engine(description, settings);
   engine.start();
   EXPECT_EQ(nodes_used(engine), machine.size());
@@ -159,6 +170,15 @@ TEST(Nodes, OfTheMachineHoldWhatThePlanSays) {
     EXPECT_TRUE(lies_on(weight, weight_bytes(description.rule(), chunk), id)) << "weight of chunk " << c;
     EXPECT_TRUE(lies_on(state, state_bytes(description.rule(), chunk), id)) << "state of chunk " << c;
   }
+  std::size_t boundaries = 0, gradients = 0;
+  for (const auto& buffer : schedule.buffers) {
+    if (buffer.node == 0) continue;
+    EXPECT_TRUE(lies_on(arena + buffer.offset, buffer.bytes, settings.budget.nodes[buffer.node].id));
+    (buffer.kind == plan::BufferClass::activation ? boundaries : gradients) += 1;
+  }
+  EXPECT_EQ(boundaries, 6U) << "of each layer its input, which backward starts from";
+  EXPECT_GE(gradients, 6U);
+  EXPECT_NE(engine.where().find("\"activation\":{\"buffers\":6,\"elsewhere\":0}"), std::string::npos) << engine.where();
 }
 
 TEST(Nodes, ThatCannotHoldTheirPartAreRefusedAndTheProcessLives) {

@@ -1,4 +1,5 @@
-// What a layer leaves to its backward pass by way of a path comes back as it was, wherever all else lies.
+// What a layer leaves to its backward pass by way of a path or of another tier comes back as it was, wherever all else
+// lies and passes compute.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -6,6 +7,7 @@
 #include "spillway/plan/saved_activations.h"
 #include "tests/contract/directory.h"
 #include "tests/contract/fake_nodes.h"
+#include "tests/contract/on_device.h"
 #include "tests/contract/outcome.h"
 #include "tests/contract/toy.h"
 #include "tests/nightly.h"
@@ -28,13 +30,13 @@ plan::SavedActivations saved_of(const plan::Description& description, plan::Spil
   return out;
 }
 
-/// Also between evaluations, and with pauses in which all updates end.
-Outcome train_spilled(const plan::Description& description, Settings settings, std::size_t expected) {
-  Engine engine(description, std::move(settings));
+/// Also between evaluations, and with pauses in which all updates end. `queued`: as test::Training's.
+Outcome train_spilled(const plan::Description& description, Settings settings, std::size_t expected,
+                      bool queued = false) {
+  test::Training training(description, std::move(settings), queued);
+  auto& engine = training.engine;
+  auto& toy = training.toy;
   EXPECT_EQ(engine.plan().spilling.size(), expected);
-  engine.start();
-  test::Toy toy(engine, description, description.micro_batches);
-  toy.fill();
   Outcome out;
   for (std::uint64_t s = 0; s < 5; ++s) {
     out.norms.push_back(toy.step(s).grad_norm);
@@ -76,6 +78,29 @@ TEST(Spilled, ComesBackAsItWas) {
     auto kept = everything_in_dram();
     kept.budget.saved = saved_of(description, plan::Spill::never);
     expect_same(expected, train_spilled(description, kept, 0), text("round ", round, ", kept"));
+  }
+}
+
+TEST(Spilled, LeavesADeviceAndComesBackAsItWas) {
+  std::mt19937 random(23);
+  for (int round = 0; round < spillway::testing::few_or(4, 16); ++round) {
+    const auto description = plan::test::describe(plan::test::random_shape(random, round));
+    const auto expected = train_spilled(description, everything_in_dram(), 0);
+    const auto saved = saved_of(description, plan::Spill::all);
+    const auto layers = plan::most_keeping(description.layout(), saved);
+    for (const bool on_path : {false, true}) {
+      const test::Directory directory;
+      auto settings = test::with_device(test::tier(static_cast<double>(random() % 3) / 2), random());
+      settings.budget.saved = saved;
+      if (on_path) settings.storage.places.push_back({directory.path()});
+      if (on_path) settings.budget.paths.push_back({.name = "path:0", .capacity = 1 * GiB});
+      if (on_path) settings.budget.placement = {0.5, 0.5, 0.5, 0.5};
+      if (!on_path) test::use_fake_nodes(settings, {4e8, 1e8});
+      if (!on_path) settings.budget.placement.grad_on = settings.budget.placement.activation_on = 1;
+      const bool queued = random() % 2 == 0;
+      expect_same(expected, train_spilled(description, settings, layers, queued),
+                  text("round ", round, on_path ? ", on a path" : "", queued ? ", queued" : ""));
+    }
   }
 }
 

@@ -64,6 +64,19 @@ TEST_F(Trace, TheArenaOverTheStepIsWhatThePlanHolds) {
   EXPECT_LE(peak, plan_.arena);
 }
 
+TEST_F(Trace, PassesSayWhichLaterTierTheyReadAndWrite) {
+  EXPECT_FALSE(events({}, 2, "X").front()["args"].contains("input_node"));
+  for (auto& buffer : plan_.schedule.buffers) buffer.node = buffer.kind == plan::BufferClass::activation ? 2 : 0;
+  std::size_t told = 0;
+  for (const auto& event : events({}, 2, "X")) {
+    const auto& args = event["args"];
+    EXPECT_FALSE(args.contains("gradient_node"));
+    EXPECT_EQ(args.value("input_node", 2), 2);
+    told += args.contains("input_node") ? 1 : 0;
+  }
+  EXPECT_GT(told, 1U);
+}
+
 TEST_F(Trace, NothingIsMeasuredBeforeAStepHasEnded) {
   EXPECT_TRUE(events({}, 1, "C").empty());
   EXPECT_TRUE(events({}, 1, "X").empty());

@@ -33,7 +33,7 @@ TEST(Kinds, EveryTaskOfASchedule) {
     const auto layout = description.layout();
     const auto placement = round % 2 == 0 ? test::random_placement_of(layout, random)
                                           : test::random_device_placement(description, layout, random);
-    const auto saved = round % 2 == 0 ? test::random_saved(layout, random) : SavedPlacement{};
+    const auto saved = test::random_saved(layout, random);
     const Redo redo{.gradients = random() % 2 == 0, .period = 3};
     for (const auto& task : make_schedule(description, layout, placement, {}, redo, saved).tasks) {
       ASSERT_TRUE(in_table(task)) << name_of(task.lane) << " " << traits(task.what.kind).name;

@@ -128,12 +128,27 @@ TEST_F(SpillChoice, AllThatDoNotRecomputeSpillWhereThatIsAsked) {
   EXPECT_TRUE(plan().keeping.empty());
 }
 
-TEST_F(SpillChoice, NoneSpillsWhereADeviceComputes) {
+TEST_F(SpillChoice, FromADeviceTheyGoToTheHostsMemory) {
   it_.budget.device = DeviceTier{.capacity = 64 * MiB, .weight = 0, .activation = 0, .state = 0};
   it_.rates.to_device = it_.rates.from_device = 1e10;
+  it_.budget.dram = 256 * MiB;
+  it_.budget.saved.keep = kEight;
+  it_.budget.saved.spill = Spill::all;
+  set_path(1e6);
   const auto found = plan();
-  EXPECT_TRUE(found.spilling.empty());
-  EXPECT_NE(told(found)["spill_why"].get<std::string>().find("host memory"), std::string::npos);
+  EXPECT_EQ(found.spilling.size(), kEight);
+  EXPECT_EQ(found.spilled_to, TierId{TierKind::host}) << "the path is slower";
+  EXPECT_EQ(told(found)["spill_tier"], "dram");
+  const auto each = spilled_bytes(it_.description, it_.budget.saved);
+  EXPECT_EQ(told(found)["spilled_bytes"], kEight * each);
+  EXPECT_GE(found.from_device_per_step, kEight * each);
+  EXPECT_GE(found.to_device_per_step, kEight * each);
+  EXPECT_TRUE(found.schedule.activations.empty());
+  it_.budget.saved.on_device = true;
+  it_.budget.saved.keep.reset();
+  const auto none = plan();
+  EXPECT_TRUE(none.spilling.empty());
+  EXPECT_NE(told(none)["spill_why"].get<std::string>().find("simulated device"), std::string::npos);
 }
 
 TEST_F(SpillChoice, WithoutAPathTheyGoToALaterTierOfMemory) {
@@ -146,7 +161,7 @@ TEST_F(SpillChoice, WithoutAPathTheyGoToALaterTierOfMemory) {
   it_.budget.saved.token_bytes = 128 * MiB / static_cast<double>(it_.description.tokens);
   const auto found = plan();
   EXPECT_EQ(found.spilling.size(), kEight);
-  EXPECT_EQ(found.schedule.spilled_node, 1);
+  EXPECT_EQ(found.spilled_to, (TierId{TierKind::host, 1}));
   EXPECT_TRUE(found.schedule.activations.empty()) << "nothing moves";
   EXPECT_GE(found.node_peaks[1], kEight * spilled_bytes(it_.description, it_.budget.saved));
   EXPECT_LE(found.node_peaks[0], it_.budget.nodes[0].capacity);

@@ -81,7 +81,7 @@ def test_dram_beside_a_file_has_the_rates_of_the_profile(tmp_path: Path) -> None
 def test_no_file_changes_a_bit(inputs: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """And DRAM has what is left: its budget is for what lies in no file."""
     assert here(inputs, tmp_path / "dram", *KEYS) == 0
-    budget = ["--dram_budget", "4GiB"]
+    budget = ["--dram_budget", "4GiB", "--placement", "grad=file:0,activation=file:0"]
     command = words(inputs, tmp_path / "file", *KEYS, *budget, *file_in(tmp_path / "memory"))
     process = apart("-c", RUN, *command)
     shown, error = process.communicate(timeout=LIMIT)
@@ -95,6 +95,10 @@ def test_no_file_changes_a_bit(inputs: Path, tmp_path: Path, capfd: pytest.Captu
     assert "file:0" in shown
     summary = json.loads((tmp_path / "file" / "summary.json").read_text())
     assert summary["nodes"]["elsewhere"] == [] and summary["process_peak"] > measured["dram"]["measured_peak"]
+    aside = summary["nodes"]["aside"]
+    assert aside["activation"]["buffers"] == 2 <= aside["grad"]["buffers"]
+    assert aside["activation"]["elsewhere"] == aside["grad"]["elsewhere"] == 0
+    assert "Boundary activations from forward to backward: 2 on file:0." in shown
     assert not any((tmp_path / "memory").iterdir())
 
 
@@ -141,6 +145,7 @@ def test_states_on_a_path_beside_it(inputs: Path, tmp_path: Path, fast: None) ->
         ("here=4096TiB", [], 3, ["memory_file", "here", "It would fit with --memory_file"]),
         ("here=64MiB", ["--dram_budget", "64MiB"], 3, ["--dram_budget"]),
         ("here=64MiB", ["--device", "cuda"], 2, ["memory_file", "device cuda"]),
+        ("here=64MiB", ["--placement", "activation=file:1"], 2, ["placement", "file:1", "dram, file:0"]),
         ("here=64MiB", ["--profile", "workstation"], 2, ["memory_file", "profile"]),
     ],
 )

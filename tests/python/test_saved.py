@@ -355,16 +355,21 @@ SPILL = ["--activation_recompute", "none", "--activation_spill", "all"]
 
 def test_a_run_that_spills_is_that_of_one_that_recomputes(given: Path, tmp_path: Path) -> None:
     expected = run(given, tmp_path / "all", "all")
-    out = tmp_path / "out"
-    assert here(given, out, "--max_steps", "4", *real_runs.on_path(tmp_path / "storage"), *SPILL) == 0
-    assert bits(out) == expected
-    planned, summary = plan_of(out), json.loads((out / "summary.json").read_text())
-    assert planned["spill"] == 2 and planned["keep"] == 0 and planned["spilled_bytes"] > 0
-    assert planned["spilled_bytes"] * 0.25 < summary["saved_activations"]["spilled"] <= planned["spilled_bytes"]
-    assert summary["saved_activations"]["most"] <= planned["bytes"]
-    events = json.loads(gzip.decompress((out / "timeline.json.gz").read_bytes()))
-    names = {event["name"] for event in (events["traceEvents"] if isinstance(events, dict) else events)}
-    assert {f"{way} saved activations {layer}" for way in ("write", "read") for layer in range(2)} <= names
+    path, device = real_runs.on_path(tmp_path / "storage"), ["--device", "simulated"]
+    for out, keys, tier, ways in (
+        (tmp_path / "path", path, "paths", ("write", "read")),
+        (tmp_path / "device", device, "dram", ("download", "upload")),
+    ):
+        assert here(given, out, "--max_steps", "4", *keys, *SPILL) == 0
+        assert bits(out) == expected
+        planned, summary = plan_of(out), json.loads((out / "summary.json").read_text())
+        assert planned["spill"] == 2 and planned["keep"] == 0 and planned["spilled_bytes"] > 0
+        assert planned["spill_tier"] == tier
+        assert planned["spilled_bytes"] * 0.25 < summary["saved_activations"]["spilled"] <= planned["spilled_bytes"]
+        assert summary["saved_activations"]["most"] <= planned["bytes"]
+        events = json.loads(gzip.decompress((out / "timeline.json.gz").read_bytes()))
+        names = {event["name"] for event in (events["traceEvents"] if isinstance(events, dict) else events)}
+        assert {f"{way} saved activations {layer}" for way in ways for layer in range(2)} <= names
 
 
 def test_a_killed_run_that_spills_goes_on(given: Path, tmp_path: Path) -> None:

@@ -313,13 +313,14 @@ def test_a_checkpoint_without_state_is_refused(model: Path) -> None:
         ("path", (0.0, 0.0, 0.0, 0.0)),
         ("weight=dram,state=path,grad=50%,activation=dram", (1.0, 0.0, 0.5, 1.0)),
         ("state=12.5%, grad=auto", (None, 0.125, None, None)),
+        ("grad=file:0,activation=numa:2", (None, None, "file:0", "numa:2")),
     ],
 )
-def test_placement_is_a_share_of_each_group(text: str, shares: tuple[float | None, ...]) -> None:
+def test_placement_is_a_share_of_each_group_or_a_tier(text: str, shares: tuple[float | str | None, ...]) -> None:
     assert tuple(placement_shares(text).values()) == shares
 
 
-@pytest.mark.parametrize("text", ["disk", "weights=dram", "state=150%", "state=50", "state="])
+@pytest.mark.parametrize("text", ["disk", "weights=dram", "state=150%", "state=50", "state=", "state=numa:1"])
 def test_placement_that_means_nothing_is_refused(text: str) -> None:
     with pytest.raises(InputError, match="placement"):
         placement_shares(text)

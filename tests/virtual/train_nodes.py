@@ -1,5 +1,6 @@
 """Trains over every NUMA node of the machine, through the command line, and beside it on the first node alone: the
-bits are the same, and each chunk lies where the plan says, asked of the kernel page by page.
+bits are the same, and each chunk, gradient and boundary activation lies where the plan says, asked of the kernel page
+by page. Gradients and boundary activations lie on the nodes without CPUs.
 
 Runs inside the virtual machine of machine.py: `python tests/virtual/machine.py -- PYTHON tests/virtual/train_nodes.py`.
 """
@@ -39,7 +40,8 @@ def main() -> int:
     (first,) = (node for node in json.loads(_engine.choose_nodes([], _engine.resident()))["nodes"] if node["id"] == 0)
     most = ["--node", f"0={first['capacity'] // 2**20 - MARGIN}MiB"]
     shares = [word for node in nodes[1:] for word in ("--node", f"{node}=64MiB")]
-    assert real_runs.here(given, work / "several", *steps, *most, *shares) == 0
+    aside = ["--placement", f"grad=numa:{nodes[1]},activation=numa:{nodes[2]}"]
+    assert real_runs.here(given, work / "several", *steps, *most, *shares, *aside) == 0
     assert real_runs.here(given, work / "one", *steps, *most) == 0
     summary = json.loads((work / "several" / "summary.json").read_text())
     tiers = {tier["name"]: tier for tier in summary["tiers"]}
@@ -50,6 +52,11 @@ def main() -> int:
         assert found["there"] == found["planned"] > 0, (name, found)
         assert tier["planned_peak"] <= tier["capacity"]
     assert summary["nodes"]["elsewhere"] == [] and summary["nodes"]["chunks"] > 0
+    for kind in ("activation", "grad"):  # what lies aside, each buffer of it asked for page by page, too
+        found = summary["nodes"]["aside"][kind]
+        assert found["buffers"] > 0 and found["elsewhere"] == 0, (kind, found)
+    plan = json.loads((work / "several" / "plan.json").read_text())
+    assert set(plan["boundary_activations"]) == {f"numa:{nodes[2]}"}, plan["boundary_activations"]
     weights = [(work / out / "model.safetensors").read_bytes() for out in ("several", "one")]
     assert weights[0] == weights[1], "the bits depend on the nodes"
     assert real_runs.metrics(work / "several") == real_runs.metrics(work / "one")

@@ -224,15 +224,15 @@ def check_spilling(config: Config) -> None:
         return
     if config.activation_recompute == "all":
         raise InputError("activation_spill: all spills what is not computed again, and activation_recompute: all is")
-    if not (config.paths or config.node or config.memory_file):
+    if not (config.paths or config.node or config.memory_file or config.device == "simulated"):
         raise InputError(
             "activation_spill: all sends what autograd saves to a path or to another tier of memory, but no storage, "
             "node or memory_file is given"
         )
-    if not config.any_device and config.device != "cpu":
+    if config.device.startswith("cuda"):
         raise InputError(
             f"activation_spill: layers that compute on device {config.device} do not spill; leave it out, or use "
-            "--device cpu"
+            "--device cpu or simulated"
         )
 
 

@@ -267,7 +267,9 @@ GROUPS: dict[str, list[Key]] = {
             PLACEMENT,
             "auto",
             "`auto`, `dram`, `path`, or per group `weight=dram,state=path,grad=50%,activation=dram` "
-            "(a share is the part in DRAM)",
+            "(a share is the part in DRAM). Gradients and boundary activations may be placed on one tier of host "
+            "memory, as in `grad=numa:2,activation=file:0`, a NUMA node and a `memory_file`; with "
+            "`auto` they go to such tiers where that makes room, in proportion to how fast these are",
         ),
         Key("window", whole(1), None, "blocks in flight", "by plan"),
         Key(
@@ -287,8 +289,8 @@ GROUPS: dict[str, list[Key]] = {
             "whether what autograd saves of layers that do not recompute goes to a storage path in forward and comes "
             "back for backward, or lies on another NUMA node or `memory_file` meanwhile: `never`; `all` of it; "
             "`auto`: of as many layers as the plan says is fastest, or of as many as have no room for it in memory "
-            "where `activation_recompute` says how many recompute. The results are bit-identical. Only where layers "
-            "compute in host memory",
+            "where `activation_recompute` says how many recompute. From the `simulated` device it goes to the host's "
+            "memory, too. The results are bit-identical. Not where layers compute on a GPU",
         ),
         Key(
             "token_tile",

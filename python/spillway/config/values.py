@@ -193,7 +193,8 @@ def parse_placement(value: Any) -> str:
         if group not in ("weight", "state", "grad", "activation"):
             raise ValueError
         share = re.fullmatch(r"(\d+(?:\.\d+)?)%", place)
-        if place not in ("auto", "dram", "path") and not (share and float(share[1]) <= 100):
+        tier = group in ("grad", "activation") and re.fullmatch(r"(numa|file):\d+", place)
+        if place not in ("auto", "dram", "path") and not tier and not (share and float(share[1]) <= 100):
             raise ValueError
     return text
 
@@ -299,6 +300,7 @@ MEMORY_FILE = Kind("DIR=SIZE, such as /mnt/pmem=100GiB", parse_memory_file, many
 PATTERN = Kind("a regular expression", parse_pattern, many=True)
 TEXTS = Kind("text", parse_text, many=True)
 PLACEMENT = Kind(
-    "auto, dram, path, or groups such as weight=dram,state=path,grad=50%,activation=dram",
+    "auto, dram, path, or groups such as weight=dram,state=path,grad=50%,activation=dram; "
+    "grad and activation also on a tier such as numa:2 or file:0",
     parse_placement,
 )

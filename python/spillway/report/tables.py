@@ -25,6 +25,7 @@ def show_plan(console: Console, plan: Plan) -> None:
         device(plan),
         products.said(plan.get("compute_dtype", ""), plan.get("compute_why", "")),
         device_blocks(plan),
+        boundary_activations(plan),
         saved_activations(plan),
         remote_drives(plan),
         reductions.of_plan(plan),
@@ -59,6 +60,15 @@ def device_blocks(plan: Plan) -> str:
     if found["durable_bytes_per_step"]:
         words += f" {size(found['durable_bytes_per_step'])} of what stays there leave so that a step is durable."
     return words
+
+
+def boundary_activations(plan: Plan) -> str:
+    """Which tiers they lie on; empty where all of them lie on the first."""
+    found = plan.get("boundary_activations", {})
+    if set(found) <= {plan["tiers"][0]["name"]}:
+        return ""
+    where = ", ".join(f"{count} on {tier}" for tier, count in found.items())
+    return f"Boundary activations from forward to backward: {where}."
 
 
 def saved_activations(plan: Plan) -> str:

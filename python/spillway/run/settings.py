@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 MARGIN = 0.1  # of what is free, left alone when no budget is given
 EXACT_BYTES = 12  # of a parameter, weight included
 GROUPS = ("weight", "state", "grad", "activation")
+ASIDE = ("grad", "activation")  # that may be placed on one tier of host memory
+TIERS = ("numa:", "file:")
 
 
 def engine_settings(
@@ -94,20 +96,21 @@ def default_budget() -> int:
     return int((process_memory.resident() + _engine.dram_available()) * (1 - MARGIN))
 
 
-def placement_shares(text: str) -> dict[str, float | None]:
-    """Share of each field group in DRAM; None: the planner decides.
+def placement_shares(text: str) -> dict[str, float | str | None]:
+    """Share of each field group in DRAM, or the tier of host memory that all of it lies on; None: the planner decides.
 
-    `auto`, `dram`, `path`, or per group `weight=dram,state=path,grad=50%,activation=dram`.
+    `auto`, `dram`, `path`, or per group `weight=dram,state=path,grad=50%,activation=numa:2`.
     """
     places = {"auto": None, "dram": 1.0, "path": 0.0}
     if text in places:
         return dict.fromkeys(GROUPS, places[text])
-    shares: dict[str, float | None] = dict.fromkeys(GROUPS)
+    shares: dict[str, float | str | None] = dict.fromkeys(GROUPS)
     for part in text.split(","):
         group, _, place = (piece.strip() for piece in part.partition("="))
         if group not in GROUPS:
             raise InputError(f"placement: {group!r} is not a group of fields; there are {', '.join(GROUPS)}")
-        shares[group] = places[place] if place in places else percentage(place, text)
+        named = group in ASIDE and place.startswith(TIERS)
+        shares[group] = places[place] if place in places else place if named else percentage(place, text)
     return shares
 
 

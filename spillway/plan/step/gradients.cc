@@ -108,6 +108,7 @@ void add_gradient(StepGraph& graph, Index pass, Index first, std::size_t chunks)
                          : std::min(at + graph.lookahead.grad_write, order.positions() - 1);
   const bool there = graph.placement[first].gradient_there();
   const auto grad = graph.add_buffer(BufferClass::grad, bytes, at, leave, there ? TierKind::device : TierKind::host);
+  graph.out.buffers[grad].node = graph.placement[first].gradient.node;
   graph.grads[pass] = grad;
   if (there || graph.computes_on_host(pass)) {
     graph.fills(graph.task_of(pass), grad);

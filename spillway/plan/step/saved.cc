@@ -6,36 +6,63 @@
 namespace spillway::plan::step {
 namespace {
 
-/// To a path when forward has put it together, while the next passes run, and back before backward.
-void spill_saved(StepGraph& graph, Index layer) {
+/// Where it lies on the host between the two passes: in memory, or in the buffers that it goes to a path from and comes
+/// back to.
+RoundTrip lie_aside(StepGraph& graph, Index layer) {
   const auto& order = graph.order;
   const auto forward = order.forward[layer], backward = order.backward[layer];
+  if (graph.saved.home.in_memory()) {
+    const auto there =
+        graph.add_buffer(BufferClass::spilled, graph.saved.spilled, order.position(forward), order.position(backward));
+    graph.out.buffers[there].node = graph.saved.home.node;
+    return {there, there, kNone, kNone};
+  }
   const auto left = std::min(forward + graph.lookahead.backward, order.backward.back() - 1);
-  const auto trip = add_round_trip(graph, BufferClass::spilled, {{ObjectKind::saved, layer}, graph.saved.spilled},
-                                   {forward, backward, order.position(left)});
-  graph.need(trip.write, graph.task_of(forward));
-  graph.fills(graph.task_of(forward), trip.away);
-  graph.lets_go(graph.task_of(backward), trip.home);
-  graph.out.passes[forward].spilled = trip.away;
-  graph.out.passes[backward].spilled = trip.home;
+  const auto until = graph.placement.device ? order.device_after(forward) : 0;
+  return add_round_trip(graph, BufferClass::spilled, {{ObjectKind::saved, layer}, graph.saved.spilled},
+                        {forward, backward, std::max(order.position(left), until)});
 }
 
-/// In a place of its own, which both passes use.
-void keep_aside(StepGraph& graph, Index layer) {
-  const auto there = graph.add_whole(BufferClass::spilled, graph.saved.spilled);
-  graph.out.passes[graph.order.forward[layer]].spilled = there;
-  graph.out.passes[graph.order.backward[layer]].spilled = there;
+/// Passes put it there, and find it there.
+void use_in_place(StepGraph& graph, Index layer, const RoundTrip& aside) {
+  const auto forward = graph.order.forward[layer], backward = graph.order.backward[layer];
+  graph.need(aside.write, graph.task_of(forward));
+  graph.fills(graph.task_of(forward), aside.away);
+  graph.lets_go(graph.task_of(backward), aside.home);
+  graph.out.passes[forward].spilled = aside.away;
+  graph.out.passes[backward].spilled = aside.home;
+}
+
+/// It leaves the device behind forward, and comes back ahead of backward.
+void send_over_link(StepGraph& graph, Index layer, const RoundTrip& aside) {
+  const auto& order = graph.order;
+  const auto bytes = graph.saved.spilled;
+  const auto forward = order.forward[layer], backward = order.backward[layer];
+  const Object what{ObjectKind::saved, layer};
+  const auto leaves = graph.add_buffer(BufferClass::spilled, bytes, order.position(forward),
+                                       order.device_after(forward), TierKind::device);
+  graph.fills(graph.task_of(forward), leaves);
+  const auto down = add_download(graph, what, {leaves}, {aside.away}, bytes, forward);
+  graph.need(aside.write, down);
+  const auto comes = graph.add_buffer(BufferClass::spilled, bytes, order.device_before(backward),
+                                      order.position(backward), TierKind::device);
+  graph.lets_go(graph.task_of(backward), comes);
+  const auto up = add_upload(graph, what, {aside.home}, {comes}, bytes, backward);
+  graph.need(up, aside.read != kNone ? aside.read : down);
+  graph.out.passes[forward].spilled = leaves;
+  graph.out.passes[backward].spilled = comes;
 }
 
 }  // namespace
 
 void add_saved(StepGraph& graph) {
   const auto& order = graph.order;
-  graph.out.spilled_node = graph.saved.node;
   for (auto i = order.lowest; i < order.layers.size(); ++i) {
     const auto how = graph.saved.of(order.layers[i]);
     graph.out.passes[order.forward[i]].saved = graph.out.passes[order.backward[i]].saved = how;
-    if (how == Saved::spill) graph.saved.node > 0 ? keep_aside(graph, i) : spill_saved(graph, i);
+    if (how != Saved::spill) continue;
+    const auto aside = lie_aside(graph, i);
+    graph.placement.device ? send_over_link(graph, i, aside) : use_in_place(graph, i, aside);
   }
 }
 

@@ -78,6 +78,42 @@ TEST_F(SpilledSchedules, WritesFollowForwardAndReadsComeBeforeBackward) {
   EXPECT_GT(spilled, 20U);
 }
 
+TEST(SpilledFromADevice, ItLeavesBehindForwardAndComesBackAheadOfBackward) {
+  std::mt19937 random(10);
+  std::size_t spilled = 0;
+  for (int round = 0; round < 60; ++round) {
+    const auto description = test::describe(test::random_shape(random, round));
+    const auto layout = description.layout();
+    auto saved = test::random_saved(layout, random);
+    if (round % 2 == 0) saved.home = {TierKind::host, static_cast<std::uint16_t>(random() % 3)};
+    const auto placement = test::random_device_placement(description, layout, random);
+    const auto schedule = make_schedule(description, layout, placement,
+                                        {.device = 1 + static_cast<std::uint32_t>(random() % 3)}, {}, saved);
+    for (const auto& pass : schedule.passes) {
+      EXPECT_EQ(pass.spilled != kNone, pass.saved == Saved::spill);
+      if (pass.spilled == kNone) continue;
+      ++spilled;
+      EXPECT_EQ(schedule.buffers[pass.spilled].tier, TierKind::device);
+      const bool leaves = pass.kind == PassKind::forward;
+      const auto lane = leaves ? Lane::from_device : Lane::to_device;
+      const auto copy = std::ranges::find_if(schedule.tasks, [&](const Task& it) {
+        return it.moves(lane, ObjectKind::saved) && it.on_device().buffer == pass.spilled;
+      });
+      ASSERT_NE(copy, schedule.tasks.end());
+      const auto number = static_cast<Index>(copy - schedule.tasks.begin());
+      const auto& waits = schedule.tasks[leaves ? number : pass.task].needs;
+      EXPECT_NE(std::ranges::find(waits, leaves ? pass.task : number, &Dependency::task), waits.end());
+      const auto& host = schedule.buffers[copy->on_host().buffer];
+      EXPECT_EQ(host.node, saved.home.node);
+      EXPECT_EQ(host.bytes, saved.spilled);
+    }
+    EXPECT_EQ(
+        std::ranges::any_of(schedule.tasks, [](const Task& it) { return it.moves(Lane::write, ObjectKind::saved); }),
+        !saved.home.in_memory() && std::ranges::count(saved.blocks, Saved::spill) > 0);
+  }
+  EXPECT_GT(spilled, 40U);
+}
+
 TEST_F(SpilledSchedules, BuffersLiveFromTheirFirstUseToTheirLast) {
   each([](const Schedule& schedule, const auto&, const SavedPlacement& saved) {
     for (const auto& pass : schedule.passes) {
