@@ -17,6 +17,7 @@ ROOMS: dict[str, set[str]] = {
     "base": set(),
     "sys": {"base"},
     "memory": {"base", "sys"},
+    "network": {"base"},
     "storage": {"base", "sys"},
     "journal": {"base", "sys", "storage"},
     "kernels": {"base"},
@@ -24,11 +25,15 @@ ROOMS: dict[str, set[str]] = {
     "optim": {"base", "kernels"},
     "state": {"base", "kernels", "optim", "storage", "memory"},
     "machine": {"base", "sys", "memory", "storage", "kernels", "device"},
-    "plan": {"base", "optim/optimizers.h", "optim/reduction.h", "state/layout.h", "state/rule.h", "machine/profile.h"},
+    "plan": {
+        *{"base", "optim/optimizers.h", "optim/reduction.h", "machine/profile.h"},
+        *{"state/layout.h", "state/ownership.h", "state/rule.h"},
+    },
     "sink": {"device", "kernels", "plan/device_workspace.h", "state"},
     "subspace": {"base", "device", "kernels", "optim", "plan", "sink", "state"},
     "execute": {
-        *{"base", "optim", "plan", "state", "memory", "storage", "journal", "device", "kernels", "sink", "subspace"}
+        *{"base", "network", "optim", "plan", "state", "memory", "storage"},
+        *{"journal", "device", "kernels", "sink", "subspace"},
     },
 }
 

@@ -4,11 +4,21 @@
 
 #include "spillway/engine_parts.h"
 #include "spillway/engine_testing.h"
+#include "spillway/execute/alike.h"
 #include "spillway/execute/journal_objects.h"
 #include "spillway/storage/superblock.h"
 
 namespace spillway {
 namespace {
+
+void check_network(const plan::Description& description, const network::Port* network) {
+  const auto& [size, rank] = description.world;
+  if (size == 1 || (network != nullptr && network->size() == size && network->rank() == rank)) return;
+  throw Error(ErrorCode::bad_input,
+              text("the engine is rank ", rank, " of a world of ", size, " processes, and its network ",
+                   network == nullptr ? std::string("is missing")
+                                      : text("is that of rank ", network->rank(), " of ", network->size())));
+}
 
 /// The budget with what each volume takes for itself.
 plan::Budget checked(const plan::Description& description, const state::Layout& layout, const Settings& settings) {
@@ -17,6 +27,7 @@ plan::Budget checked(const plan::Description& description, const state::Layout& 
                                            " with weight_dtype ", state::name_of(description.type),
                                            ": weights are computed with as they are kept, or in fp32; give only one"));
   }
+  check_network(description, settings.network.get());
   auto out = settings.budget;
   const auto paths = settings.storage.places.size();
   if (out.paths.size() != paths) {
@@ -36,7 +47,7 @@ EngineParts::EngineParts(plan::Description description, Settings settings)
     : description_(std::move(description)),
       settings_(std::move(settings)),
       layout_(description_.layout()),
-      ownership_(layout_),
+      ownership_(description_.ownership(layout_)),
       budget_(checked(description_, layout_, settings_)),
       plan_(plan::make_plan(description_, layout_, budget_, settings_.rates)) {}
 
@@ -52,6 +63,7 @@ Recovery EngineParts::start(const OpenOptions& open_options) {
   run_.reset();
   auto run = std::make_unique<execute::Run>(run_plan(), volumes(), settings_.threads, open_options);
   auto out = run->recovery();
+  if (settings_.network && description_.is_shared()) execute::check_alike(run_plan());
   if (run->started()) run_ = std::move(run);
   return out;
 }
@@ -82,7 +94,9 @@ execute::Run& EngineParts::run() const {
 }
 
 execute::RunPlan EngineParts::run_plan() const {
-  return {description_, layout_, ownership_, budget_, settings_.rates, plan_, settings_.nodes, settings_.device};
+  return {description_,    layout_,          ownership_,
+          budget_,         settings_.rates,  plan_,
+          settings_.nodes, settings_.device, settings_.network.get()};
 }
 
 execute::VolumeSettings EngineParts::volumes() const {

@@ -53,6 +53,7 @@
 #include "spillway/execute/verification.h"
 #include "spillway/execute/volume_options.h"
 #include "spillway/kernels/gradient.h"
+#include "spillway/network/port.h"
 #include "spillway/plan/description.h"
 #include "spillway/plan/planner.h"
 #include "spillway/state/layout.h"
@@ -83,6 +84,9 @@ struct Settings {
   execute::DeviceOptions device;            ///< where passes compute, when the budget has a device
   std::string run = "spillway";             ///< identity of the run, written into the volumes
   unsigned threads = 1;                     ///< threads of compute kernels (loss, gradients), the caller included
+  /// To the other processes of the description's world; null: there are none. After an error it is to be closed before
+  /// the engine, so that no transfer waits for a process that is gone.
+  std::shared_ptr<network::Port> network = nullptr;
   std::shared_ptr<const TestHooks> hooks = nullptr;  ///< engine_testing.h; null: none
 };
 

@@ -1,6 +1,7 @@
 // spillway::Engine for Python: settings from JSON, and what EngineTelemetry tells. No logic.
 #include "engine.h"
 
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 
@@ -8,6 +9,7 @@
 
 #include "module.h"
 #include "spillway/machine/profile_json.h"
+#include "spillway/network/served.h"
 #include "spillway/plan/json.h"
 
 using namespace nb::literals;
@@ -90,10 +92,13 @@ void bind_engine(nb::module_& module) {
   PyEngine engine(module, "Engine", "One run's state on its tiers, and the schedule that moves it.");
   engine.def(
       "__init__",
-      [](Engine* self, const std::string& description, const std::string& settings) {
-        new (self) Engine(spillway::plan::parse_description(description), parse_settings(settings));
+      [](Engine* self, const std::string& description, const std::string& settings,
+         std::shared_ptr<spillway::network::Served> network) {
+        auto parsed = parse_settings(settings);
+        parsed.network = std::move(network);
+        new (self) Engine(spillway::plan::parse_description(description), std::move(parsed));
       },
-      "description"_a, "settings"_a);
+      "description"_a, "settings"_a, "network"_a.none() = nb::none());
   bind_engine_step(module, engine);
   bind_engine_store(engine);
   bind_telemetry(engine);

@@ -50,6 +50,7 @@ NB_MODULE(_engine, module) {
   bind_interruption(module);
   bind_machine(module);
   bind_memory(module);
+  bind_network(module);
   bind_optim(module);
   bind_optimizer(module);
   bind_packed(module);

@@ -8,6 +8,7 @@ void bind_engine(nanobind::module_& module);
 void bind_interruption(nanobind::module_& module);
 void bind_machine(nanobind::module_& module);
 void bind_memory(nanobind::module_& module);
+void bind_network(nanobind::module_& module);
 void bind_optim(nanobind::module_& module);
 void bind_optimizer(nanobind::module_& module);
 void bind_packed(nanobind::module_& module);

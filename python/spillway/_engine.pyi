@@ -28,7 +28,9 @@ class Engine:
     "weight_dtype": the same or narrower (what weights and gradients are kept in; absent: compute_dtype),
     "optimizer": the name of one of optimizers() (adamw), "state_format": "exact"|"bf16"|"int8" (exact), "seed":
     of the run (0), "hidden_size": H, "micro_batches": most per step, "virtual_ranks": groups of them that are summed by
-    themselves (1; gradients come group by group), "tokens": most per step, "tied_head": bool,
+    themselves (1; gradients come group by group), "world": processes of the run (1), "rank": this one's (0), "tokens":
+    most per step that this process computes, "step_tokens": most per step that all of them compute (tokens),
+    "tied_head": bool,
     "blocks": [{"name", "role": "embedding", "layer" or "head", "tensors": [{"name", "shape": [..], "decay": bool,
     "frozen": bool (false), "wide": bool (false: of weight_dtype; else of fp32, gradients too, where that is narrower),
     "form": "nf4" or "int8" (absent: of weight_dtype; of what is frozen inside layers: packed, passes find its values),
@@ -68,7 +70,10 @@ class Engine:
     Construction plans and allocates nothing; MemoryError with a message when it does not fit.
     """
 
-    def __init__(self, description: str, settings: str) -> None: ...
+    def __init__(self, description: str, settings: str, network: Network | None = None) -> None:
+        """`network`: to the other processes of the description's world; where there are any, it is to be served from
+        before start() until after close(), and closed first after an error."""
+
     def plan(self) -> str:
         """plan.json as text. "durability" is what holds for this plan: none when nothing is on storage and nothing was
         asked for. Unless none, the bytes have a class "durability", and path_bytes_per_step counts what it writes."""
@@ -463,3 +468,23 @@ class Projections:
     def signs(self, tensor: int, out: Any) -> None: ...
     def sample(self, tensor: int, values: Any) -> None: ...
     def end_step(self) -> None: ...
+
+def share_of_step(virtual_ranks: int, micro_batches: int, rank: int, world: int) -> tuple[int, int]:
+    """Of the micro-batches of a step, in its order (virtual rank by virtual rank), those that a rank computes: the
+    first, and one past the last."""
+
+class Network:
+    """Messages of this process to and from others, which a thread serves: it takes transfers, and says how they
+    ended."""
+
+    def __init__(self, rank: int, size: int) -> None: ...
+    def next_transfer(self) -> tuple[int, list[tuple[int, bool, Any]]] | None:
+        """Waits for one: its number and (peer, whether it sends, bytes) of each message; None when it is closed."""
+
+    def end_transfer(self, id: int, error: str) -> None:
+        """It has ended: well where `error` is empty."""
+
+    def exchange(self, messages: list[tuple[int, bool, Any]]) -> None:
+        """Begins a transfer and waits until it has ended; OSError where it failed."""
+
+    def close(self) -> None: ...

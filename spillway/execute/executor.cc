@@ -37,10 +37,15 @@ std::size_t subject_of(const plan::Schedule& schedule, const Task& task) {
 }  // namespace
 
 Executor::Executor(const plan::Schedule& schedule, std::byte* arena, Store* store, UpdateWork& work, UpdateCores cores,
-                   ComputeDevice device)
+                   ComputeDevice device, OtherProcesses others)
     : schedule_(schedule), arena_(arena), store_(store), work_(work) {
   if (device.device != nullptr) {
     copies_ = std::make_unique<Copies>(schedule, arena, *device.device, device.stream, *device.updates);
+  }
+  if (others.port != nullptr) {
+    network_ = std::make_unique<NetworkLane>(
+        schedule, *others.port, *others.work,
+        [this](const Start& start, const std::exception_ptr& error) { network_ended(start, error); });
   }
   const auto n = schedule.tasks.size();
   same_.resize(n);
@@ -66,6 +71,7 @@ Executor::Executor(const plan::Schedule& schedule, std::byte* arena, Store* stor
 }
 
 Executor::~Executor() {
+  if (network_) network_->stop();
   updates_->stop();
   // Completions refer to this object: wait for what the path still has.
   std::unique_lock lock(mutex_);
@@ -127,6 +133,7 @@ void Executor::begin(Mode mode) {
   const auto n = schedule_.tasks.size();
   now_bank.instance = instance;
   if (copies_) copies_->begin(instance);
+  if (network_) network_->begin(instance);
   open_bank(now_bank, mode);
   std::fill(pass_ready_.begin(), pass_ready_.end(), 0);
   for (Index t = 0; t < n; ++t) {
@@ -171,6 +178,7 @@ void Executor::make_ready(Start start, std::vector<Start>& transfers, std::vecto
   const auto& task = schedule_.tasks[start.task];
   auto& its_bank = bank(start.instance);
   if (!runs(its_bank, task)) {
+    if (task.lane == Lane::network) network_->skip(start);
     skipped.push_back(start);
     return;
   }
@@ -183,6 +191,9 @@ void Executor::make_ready(Start start, std::vector<Start>& transfers, std::vecto
       break;
     case plan::Server::cores:
       updates_->push(start);
+      break;
+    case plan::Server::network:
+      network_->ready(start);  // launch() begins it
       break;
     case plan::Server::caller:
       pass_ready_[task.what.index] = 1;
@@ -281,6 +292,13 @@ void Executor::drop_early(std::vector<Start>& transfers) {
   while (const auto start = updates_->take_early()) end_task(*start, transfers);
 }
 
+void Executor::end_network() {
+  if (!network_) return;
+  std::unique_lock lock(mutex_);
+  help_until(lock, compute_wake_, [&] { return network_->ended(); });
+  throw_failure();
+}
+
 void Executor::drain() {
   std::unique_lock lock(mutex_);
   help_until(lock, idle_, [&] { return !banks_[0].open && !banks_[1].open; });
@@ -301,6 +319,7 @@ void Executor::fail(std::exception_ptr error) {
   if (!failure_ && store_ != nullptr) store_->give_up(error);
   if (!failure_) failure_ = std::move(error);
   updates_->halt();
+  if (network_) network_->halt();
   compute_wake_.notify_all();
   idle_.notify_all();
 }
@@ -313,6 +332,7 @@ void Executor::throw_failure() {
 
 /// Counted here, and not where they get ready: what a failure keeps from getting here is waited for by nobody.
 void Executor::launch(std::vector<Start>& transfers) {
+  if (network_) network_->start();
   if (transfers.empty()) return;
   {
     const std::lock_guard lock(mutex_);
@@ -378,6 +398,24 @@ void Executor::transfer_done(void* context, std::uint64_t token, const std::exce
   if (--self.in_flight_ == 0) self.idle_.notify_all();
 }
 
+void Executor::network_ended(const Start& start, const std::exception_ptr& error) noexcept {
+  std::vector<Start> ready;
+  std::unique_lock lock(mutex_);
+  bank(start.instance).times[start.task].end = now();
+  try {
+    if (error) std::rethrow_exception(error);
+    if (failure_) return;
+    skipped_.clear();
+    end_task(start, ready);
+    compute_wake_.notify_all();
+    lock.unlock();
+    launch(ready);
+  } catch (...) {
+    if (!lock) lock.lock();
+    fail(std::current_exception());
+  }
+}
+
 // ---- updates ----
 
 void Executor::update_begins(const Start& start, double now) {
@@ -408,6 +446,7 @@ void Executor::tiles_begin() {
 /// The caller waits, no update can begin, and every transfer is a write that waits for a place: nobody is left who
 /// would give one back, nor change that.
 bool Executor::stalled() const {
+  if (network_ && !network_->ended()) return false;  // what arrives may let something go
   return store_ != nullptr && in_flight_ > 0 && updates_->idle() && store_->stalled() == in_flight_;
 }
 

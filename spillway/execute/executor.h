@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "spillway/execute/copies.h"
+#include "spillway/execute/network_lane.h"
 #include "spillway/execute/store.h"
 #include "spillway/execute/update_lanes.h"
 #include "spillway/execute/update_work.h"
@@ -43,11 +44,17 @@ struct ComputeDevice {
   DeviceUpdates* updates = nullptr;  ///< matters with a device
 };
 
+/// What moves bytes between this process and others, where there are any.
+struct OtherProcesses {
+  network::Port* port = nullptr;
+  NetworkWork* work = nullptr;
+};
+
 class Executor final : private UpdateLanes::Owner {
  public:
   /// `store` may be null when no task is a transfer. All references must outlive the executor.
   Executor(const plan::Schedule& schedule, std::byte* arena, Store* store, UpdateWork& work, UpdateCores cores = {},
-           ComputeDevice device = {});
+           ComputeDevice device = {}, OtherProcesses others = {});
   ~Executor();
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
@@ -62,6 +69,8 @@ class Executor final : private UpdateLanes::Owner {
   /// After the last pass: waits for the early update under way; those that have not begun are left to the next
   /// instance. Returns the chunks that were updated early, until the next begin(). Throws a lane's error.
   const std::vector<plan::Index>& end_early();
+  /// After the last pass: waits until every transfer between processes has ended. Throws a lane's error.
+  void end_network();
   /// Waits until every task of every instance has ended. Throws a lane's error.
   void drain();
 
@@ -110,6 +119,7 @@ class Executor final : private UpdateLanes::Owner {
   static void transfer_done(void* context, std::uint64_t token, const std::exception_ptr& error) noexcept;
   template <class Done>
   void help_until(std::unique_lock<std::mutex>& lock, std::condition_variable& wake, const Done& is_done);
+  void network_ended(const Start& start, const std::exception_ptr& error) noexcept;
   [[nodiscard]] bool stalled() const;  // locked
   void update_begins(const Start& start, double now) override;
   void update_ended(const Start& start, double now, std::size_t lane, std::unique_lock<std::mutex>& lock) override;
@@ -125,8 +135,9 @@ class Executor final : private UpdateLanes::Owner {
 
   mutable std::mutex mutex_;
   std::condition_variable compute_wake_, idle_;
-  std::unique_ptr<Copies> copies_;  ///< null: no device with memory of its own
-  Changed changed_;                 ///< when the newest instance has ended
+  std::unique_ptr<Copies> copies_;        ///< null: no device with memory of its own
+  std::unique_ptr<NetworkLane> network_;  ///< null: there are no other processes
+  Changed changed_;                       ///< when the newest instance has ended
   std::array<Bank, 2> banks_;
   std::uint64_t instances_ = 0;  ///< begun so far
   std::size_t pass_ = 0;         ///< next index into schedule_.passes of the newest instance

@@ -25,6 +25,7 @@ Gradients::Gradients(const plan::Schedule& schedule, const state::Layout& layout
                      const Arithmetic& where)
     : schedule_(schedule),
       layout_(layout),
+      description_(description),
       type_(description.type),
       given_(description.computes()),
       arenas_(arenas),
@@ -36,7 +37,7 @@ Gradients::Gradients(const plan::Schedule& schedule, const state::Layout& layout
       sums_(where.device, where.stream),
       virtual_ranks_(description.virtual_ranks),
       planned_sums_(description.gradient_sums()),
-      slots_(layout),
+      slots_(layout, description.virtual_ranks > 1),
       host_squares_(where.sizes.squares),
       squares_(apart() ? reinterpret_cast<double*>(where.workspace) : host_squares_.data()),
       others_(rows != nullptr && rows->dense() ? layout.blocks()[rows->block()].chunks : 0) {
@@ -45,6 +46,9 @@ Gradients::Gradients(const plan::Schedule& schedule, const state::Layout& layout
   for (const auto& block : layout.blocks()) tensors = std::max(tensors, block.tensors);
   seen_.resize(tensors);
   if (!others_.empty()) parts_.reserve(where.sizes.parts);
+  squares_in_order_.reserve(slots_.count() + layout.chunks().size());
+  if (!description.is_shared()) return;
+  exchange_ = std::make_unique<GradientExchange>(schedule, layout, description, arenas, rows, slots_, host_squares_);
 }
 
 void Gradients::place_tensors(const state::UpdateRule& rule) {
@@ -68,8 +72,13 @@ void Gradients::place_tensors(const state::UpdateRule& rule) {
 
 void Gradients::begin(std::uint64_t micro_batches) {
   micro_batches_ = micro_batches;
-  sums_.begin({virtual_ranks_, std::max<std::uint64_t>(1, micro_batches)});
+  const plan::VirtualRanks ranks(virtual_ranks_, std::max<std::uint64_t>(1, micro_batches));
+  const auto own = ranks.of(description_.world.rank, description_.world.size);
+  end_ = ranks.position_of(own.end());
+  sums_.begin(own);
+  if (exchange_) exchange_->begin(ranks);
   slots_.begin();
+  sparse_ = exchange_ != nullptr;
   sparse_norm_ = 0;
   listed_ = false;
 }
@@ -85,13 +94,13 @@ Gradients::Target Gradients::target(Bytes at, std::uint64_t sum_at, std::uint64_
   // What is kept in fp32 is computed in fp32 in any case.
   Target out{.type = type, .given = type == state::ComputeType::fp32 ? type : given_, .elements = elements};
   out.grad = arenas_.at(schedule_.buffers[pass_->grad]) + at;
-  const bool in_place = type == state::ComputeType::fp32;
+  const bool in_place = type == state::ComputeType::fp32 && !exchange_;
   out.place = {.lowest = in_place ? as_fp32(out.grad) : nullptr, .elements = elements};
   if (pass_->grad_sum == plan::kNone || !summed()) return out;
   const auto& buffer = schedule_.buffers[pass_->grad_sum];
   auto* const sums = as_fp32(arenas_.at(buffer)) + sum_at;
   out.place.stride = buffer.bytes / sizeof(float) / planned_sums_;
-  out.place.others = type_ == state::ComputeType::fp32 ? sums : sums + out.place.stride;
+  out.place.others = type_ == state::ComputeType::fp32 && !exchange_ ? sums : sums + out.place.stride;
   if (!in_place) out.sum = out.place.lowest = sums;
   return out;
 }
@@ -118,11 +127,24 @@ void Gradients::wait() {
 }
 
 bool Gradients::take(const Target& to, Seen& seen, const std::byte* values, std::uint64_t micro_batch) {
-  const bool last = micro_batch + 1 == micro_batches_;
+  const bool last = micro_batch + 1 == end_;
   if (summed()) sums_.add(to.place, seen.sums, element_of(to.given), values, micro_batch);
   if (summed() && last) sums_.finish(to.place, seen.sums);
   seen.state = last ? 2 : 1;
   return last;
+}
+
+void Gradients::finish_tensor(std::size_t tensor, const Target& to, const std::byte* values) {
+  if (exchange_) return;  // whoever has the chunks does it
+  const auto pieces = slots_.pieces(tensor);
+  const auto in = state::field_bytes(to.given).grad, out = state::field_bytes(to.type).grad;
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    auto part = to;
+    part.grad += pieces[i].first * out;
+    if (part.sum != nullptr) part.sum += pieces[i].first;
+    part.elements = pieces[i].elements;
+    finish(part, values == nullptr ? nullptr : values + pieces[i].first * in, squares_ + slots_.piece(tensor, i));
+  }
 }
 
 void Gradients::finish(const Target& to, const std::byte* values, double* squares) {
@@ -151,7 +173,7 @@ void Gradients::take(std::size_t tensor, const std::byte* values, std::uint64_t 
   auto& seen = seen_[tensor - layout_.blocks()[it.block].first_tensor];
   const auto to = target_of(tensor);
   const bool last = take(to, seen, values, micro_batch);
-  if (last) finish(to, summed() ? nullptr : values, squares_ + slots_.tensor(tensor));
+  if (last) finish_tensor(tensor, to, summed() ? nullptr : values);
 }
 
 void Gradients::take_slice(const std::byte* values, std::uint64_t micro_batch) {
@@ -159,7 +181,7 @@ void Gradients::take_slice(const std::byte* values, std::uint64_t micro_batch) {
   const auto chunk = block.first_chunk + pass_->slice;
   const auto& it = layout_.chunks()[chunk];
   const auto to = target(0, 0, it.used, type_);
-  if (!take(to, seen_[0], values, micro_batch)) return;
+  if (!take(to, seen_[0], values, micro_batch) || exchange_) return;
   finish(to, summed() ? nullptr : values, tied() ? nullptr : squares_ + slots_.slice(chunk));
   if (tied()) end_tied(to, unrounded(to, summed() ? nullptr : values), it, pass_->slice);
 }
@@ -226,7 +248,12 @@ void Gradients::send(Bytes to, const void* from, Bytes bytes) {
 }
 
 void Gradients::take_sparse(const std::byte* values) {
+  if (exchange_) {
+    auto* const parts = as_fp32(arenas_.at(schedule_, schedule_.sent_rows));
+    return rows_->sum_parts(values, parts, thread_pool_);
+  }
   sparse_norm_ = rows_->round(values, thread_pool_).sum;
+  sparse_ = true;
 }
 
 void Gradients::close() {
@@ -237,9 +264,13 @@ void Gradients::close() {
       if (!has_gradient(layout_.tensors()[number].spec.training)) continue;
       const auto to = target_of(number);
       auto& seen = seen_[i];
+      if (exchange_) {
+        if (seen.state != 2) sums_.finish(to.place, seen.sums);
+        continue;
+      }
       if (seen.state == 1) {
         sums_.finish(to.place, seen.sums);
-        finish(to, nullptr, squares_ + slots_.tensor(number));
+        finish_tensor(number, to, nullptr);
       }
       if (seen.state == 0) {
         where_.device.fill(where_.stream, to.grad, 0, to.elements * state::field_bytes(to.type).grad);
@@ -247,13 +278,14 @@ void Gradients::close() {
       if (layout_.tensors()[number].reduced.any()) finish_reduced(number, to, seen.state != 0);
     }
   }
-  if (pass_ != nullptr && pass_->kind == plan::PassKind::head_gradient && seen_[0].state != 2) {
+  const bool wanted = !exchange_ || sums_.any();
+  if (wanted && pass_ != nullptr && pass_->kind == plan::PassKind::head_gradient && seen_[0].state != 2) {
     throw Error(ErrorCode::internal, text("head slice ", pass_->slice, " ended without its gradient"));
   }
   pass_ = nullptr;
 }
 
-kernels::Norm Gradients::total() {
+const std::vector<double>& Gradients::squares() {
   if (apart()) {
     where_.device.copy(where_.stream, device::Direction::from_device,
                        reinterpret_cast<std::byte*>(host_squares_.data()), reinterpret_cast<const std::byte*>(squares_),
@@ -262,7 +294,26 @@ kernels::Norm Gradients::total() {
   sink_.fetch();
   wait();
   sink_.tell();
-  return {slots_.total(host_squares_) + sparse_norm_};
+  auto& out = squares_in_order_;
+  out.clear();
+  slots_.append_sums(host_squares_, out);
+  if (rows_ == nullptr || !sparse_ || schedule_.rows == plan::kNone) return out;
+  if (virtual_ranks_ == 1) {
+    out.push_back(sparse_norm_);
+    return out;
+  }
+  const auto& table = layout_.blocks()[rows_->block()];
+  for (auto c = table.first_chunk; c < table.first_chunk + table.chunks; ++c) {
+    const auto& slice = layout_.chunks()[c];
+    out.push_back(description_.has(layout_, slice) ? rows_->norm_of(slice) : 0);
+  }
+  return out;
+}
+
+kernels::Norm Gradients::total() {
+  kernels::Norm out;
+  for (const auto part : squares()) out.sum += part;
+  return out;
 }
 
 }  // namespace spillway::execute

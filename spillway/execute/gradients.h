@@ -4,12 +4,14 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "spillway/device/device.h"
 #include "spillway/execute/arenas.h"
 #include "spillway/execute/arithmetic.h"
+#include "spillway/execute/gradient_exchange.h"
 #include "spillway/execute/rank_sums.h"
 #include "spillway/execute/sparse_embedding.h"
 #include "spillway/execute/squares.h"
@@ -30,6 +32,7 @@ class Gradients {
             Arenas arenas, SparseEmbedding* rows, sink::GradientSink& sink, ThreadPool& thread_pool,
             const Arithmetic& where);
 
+  /// Micro-batches of the step, of all processes.
   void begin(std::uint64_t micro_batches);
   void open(const plan::Pass& pass);
   /// One micro-batch's gradient of tensor number `tensor` of the open block, or of the open slice.
@@ -40,7 +43,12 @@ class Gradients {
   /// Ends the open pass: what got no gradient is zero.
   void close();
 
-  /// Sum of squares of the whole gradient, added in tensor order. Waits for the stream.
+  /// Null in a world of one process. Else close() leaves sums, and gradients are complete when these have arrived.
+  [[nodiscard]] GradientExchange* exchange() noexcept { return exchange_.get(); }
+  /// The sums of squares of the gradient in the order in which they are to be added; 0 of what another process has.
+  /// Waits for the stream. They stay until the next call.
+  [[nodiscard]] const std::vector<double>& squares();
+  /// Their sum, in a world of one process.
   [[nodiscard]] kernels::Norm total();
 
  private:
@@ -65,7 +73,9 @@ class Gradients {
   };
   /// One micro-batch's; whether it was the last.
   bool take(const Target& target, Seen& seen, const std::byte* values, std::uint64_t micro_batch);
-  [[nodiscard]] bool summed() const noexcept { return micro_batches_ > 1; }
+  [[nodiscard]] bool summed() const noexcept { return micro_batches_ > 1 || exchange_ != nullptr; }
+  /// A gradient of a layer, of whose pieces each has squares of its own.
+  void finish_tensor(std::size_t tensor, const Target& target, const std::byte* values);
   /// `values`: not yet in grad, or null. `squares`: null when they are not wanted.
   void finish(const Target& target, const std::byte* values, double* squares);
   /// What finish() rounds into grad; null: it is copied, or is there.
@@ -81,6 +91,7 @@ class Gradients {
 
   const plan::Schedule& schedule_;
   const state::Layout& layout_;
+  const plan::Description& description_;
   const state::ComputeType type_, given_;  ///< of gradients as they are kept, and as they are handed over
   const Arenas arenas_;
   SparseEmbedding* const rows_;
@@ -97,13 +108,16 @@ class Gradients {
   const device::Event summed_;
   RankSums sums_;
   const std::uint64_t virtual_ranks_, planned_sums_;  ///< those of a step, and those that the plan has places for
-  std::uint64_t micro_batches_ = 1;
+  std::uint64_t micro_batches_ = 1, end_ = 1;         ///< of the step; and one past the last of this process
   const plan::Pass* pass_ = nullptr;
   std::vector<Seen> seen_;  ///< by tensor of the open block
   SquareSlots slots_;
   std::vector<double> host_squares_;
-  double* const squares_;            ///< where the device's work writes them
-  double sparse_norm_ = 0;           ///< of the embedding's own rows
+  double* const squares_;                 ///< where the device's work writes them
+  bool sparse_ = false;                   ///< the embedding's own rows are rounded
+  double sparse_norm_ = 0;                ///< of these, with one virtual rank
+  std::vector<double> squares_in_order_;  ///< what squares() returns
+  std::unique_ptr<GradientExchange> exchange_;
   std::vector<OtherRows> others_;    ///< by slice of a tied table; of this step
   std::vector<device::Part> parts_;  ///< what they are made of
   bool listed_ = false;              ///< the two are of this step

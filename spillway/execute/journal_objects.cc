@@ -35,7 +35,7 @@ GradientIds::GradientIds(const plan::Description& description, const state::Layo
   }
   if (const auto* table = table_of(layout); table != nullptr && table->trainable_chunks > 0) {
     sparse_parts_ =
-        ceil_div(rows_of(description, *table, std::min(table->rows, description.tokens)), plan::kSparsePart);
+        ceil_div(rows_of(description, *table, std::min(table->rows, description.all_tokens())), plan::kSparsePart);
   }
 }
 

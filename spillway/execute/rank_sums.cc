@@ -1,8 +1,11 @@
 #include "spillway/execute/rank_sums.h"
 
-namespace spillway::execute {
+#include <algorithm>
+#include <vector>
 
-using plan::VirtualRanks;
+#include "spillway/device/typed.h"
+
+namespace spillway::execute {
 
 void RankSums::add(const Place& place, Progress& progress, device::Element type, const std::byte* values,
                    std::uint64_t position) {
@@ -10,7 +13,7 @@ void RankSums::add(const Place& place, Progress& progress, device::Element type,
   advance(place, progress, rank);
   device_.run(stream_, device::Sum{.type = type,
                                    .values = values,
-                                   .sum = place.sum(VirtualRanks::sum_of(rank)),
+                                   .sum = place.sum(ranks_.sum_of(rank)),
                                    .n = place.elements,
                                    .first = !progress.begun || ranks_.begins(position)});
   progress.begun = true;
@@ -18,13 +21,14 @@ void RankSums::add(const Place& place, Progress& progress, device::Element type,
 
 /// Ends the ranks before `rank`.
 void RankSums::advance(const Place& place, Progress& progress, std::uint64_t rank) {
+  progress.rank = std::max(progress.rank, ranks_.first());
   for (; progress.rank < rank; ++progress.rank) {
-    auto top = VirtualRanks::sum_of(progress.rank);
+    auto top = ranks_.sum_of(progress.rank);
     if (!progress.begun) {
       auto* const to = reinterpret_cast<std::byte*>(place.sum(top));
       device_.fill(stream_, to, 0, place.elements * sizeof(float));
     }
-    for (auto merges = VirtualRanks::merges(progress.rank); merges > 0; --merges) merge(place, top--);
+    for (auto merges = ranks_.merges({progress.rank, 1}); merges > 0; --merges) merge(place, top--);
     progress.begun = false;
   }
 }
@@ -39,9 +43,30 @@ void RankSums::merge(const Place& place, unsigned number) {
 }
 
 void RankSums::finish(const Place& place, Progress& progress) {
-  if (ranks_.count() == 1) return;
-  advance(place, progress, ranks_.count());
-  for (auto top = VirtualRanks::sum_of(ranks_.count()) - 1; top > 0; --top) merge(place, top);
+  advance(place, progress, ranks_.end());
+  if (ranks_.end() - ranks_.first() < ranks_.count()) return;
+  for (auto top = ranks_.sum_of(ranks_.count()) - 1; top > 0; --top) merge(place, top);
+}
+
+float* add_partials(std::span<const Partial> parts, std::uint64_t elements) {
+  std::vector<Partial> stack;
+  const auto merge = [&] {
+    const auto top = stack.back();
+    stack.pop_back();
+    device::add(device::Element::fp32, reinterpret_cast<const std::byte*>(top.sum), stack.back().sum, elements);
+    stack.back().of.size += top.of.size;
+  };
+  for (const auto& part : parts) {
+    stack.push_back(part);
+    while (stack.size() > 1) {
+      const auto& left = stack.end()[-2].of;
+      const auto& right = stack.back().of;
+      if (left.size != right.size || left.first % (2 * left.size) != 0) break;
+      merge();
+    }
+  }
+  while (stack.size() > 1) merge();
+  return stack.empty() ? nullptr : stack.front().sum;
 }
 
 }  // namespace spillway::execute

@@ -1,9 +1,11 @@
 // One gradient, summed over micro-batches in the order that plan::VirtualRanks says, as work of a device. What a rank
-// has no gradient for counts as zero there.
+// has no gradient for counts as zero there. A process that has a part of the ranks makes the sums of their maximal
+// subtrees, and the owner of the gradient adds those of all processes.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "spillway/device/device.h"
 #include "spillway/device/work.h"
@@ -31,12 +33,15 @@ class RankSums {
 
   RankSums(device::Device& device, device::Stream stream) noexcept : device_(device), stream_(stream) {}
 
-  /// Begins a step.
+  /// Of a step.
   void begin(const plan::VirtualRanks& ranks) noexcept { ranks_ = ranks; }
+  /// Whether any rank of the step is this process's.
+  [[nodiscard]] bool any() const noexcept { return ranks_.first() < ranks_.end(); }
   /// One micro-batch's, by its position in the step's order; positions rise.
   void add(const Place& place, Progress& progress, device::Element type, const std::byte* values,
            std::uint64_t position);
-  /// After the last one: all of it is in the lowest sum.
+  /// After the last one: all of it is in the lowest sum. Of a part of the ranks each maximal subtree has a sum, the
+  /// first the lowest.
   void finish(const Place& place, Progress& progress);
 
  private:
@@ -47,5 +52,15 @@ class RankSums {
   const device::Stream stream_;
   plan::VirtualRanks ranks_{1, 1};
 };
+
+/// The sum of a subtree of ranks, in host memory.
+struct Partial {
+  plan::Subtree of;
+  float* sum = nullptr;
+};
+
+/// Adds the sums of all maximal subtrees of a step, in the order of ranks, as RankSums adds those of one process.
+/// Returns where the whole lies, which is one of them; the others are overwritten. Null: there are none.
+float* add_partials(std::span<const Partial> parts, std::uint64_t elements);
 
 }  // namespace spillway::execute

@@ -37,7 +37,8 @@ OpenDevice Resources::open(const RunPlan& plan) const {
 }
 
 Arithmetic Resources::make_arithmetic(const RunPlan& plan) {
-  const auto sizes = plan::device_workspace(plan.layout, plan.description.tied_head, plan.description.tokens);
+  const auto sizes = plan::device_workspace(plan.layout, plan.description.tied_head, plan.description.all_tokens(),
+                                            plan.description.virtual_ranks > 1);
   if (cpu_) return {*cpu_, cpu_->adopt_stream(nullptr), nullptr, sizes};
   auto* const end = open_.device->memory().data() + plan.plan.device_arena;
   return {*open_.device, open_.stream, end - sizes.bytes(), sizes};

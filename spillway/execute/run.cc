@@ -55,8 +55,8 @@ void Run::make_parts() {
   const auto rule = plan_.description.rule();
   tiers_ = std::make_unique<Tiers>(plan_.plan, plan_.layout, rule, resources_->arenas(), storage_.store(),
                                    resources_->device());
-  tensors_ =
-      std::make_unique<Tensors>(plan_.description, plan_.layout, *tiers_, resources_->scratch(), recovery_.found);
+  tensors_ = std::make_unique<Tensors>(plan_.description, plan_.layout, *tiers_, resources_->scratch(), recovery_.found,
+                                       plan_.network);
   const auto committed = recovery_.found ? std::optional(recovery_.step) : std::nullopt;
   saving_ = std::make_unique<Saving>(plan_, storage_, *tiers_, resources_->scratch(), committed);
 }

@@ -5,6 +5,7 @@
 
 #include "spillway/execute/device_options.h"
 #include "spillway/execute/node_options.h"
+#include "spillway/network/port.h"
 #include "spillway/plan/planner.h"
 #include "spillway/state/ownership.h"
 
@@ -20,6 +21,7 @@ struct RunPlan {
   const plan::Plan& plan;
   const std::vector<NodeOptions>& nodes;
   const DeviceOptions& device;
+  network::Port* network = nullptr;  ///< to the other processes of the description's world; null: there are none
 
   [[nodiscard]] bool durable() const noexcept { return plan.durability != plan::Durability::none; }
 };

@@ -31,6 +31,12 @@ class RankTree {
     sum(tokens, 0, ends_.size(), sums_.data());
     return sums_.data();
   }
+  /// The same of tokens of one subtree, to `out`. `offset`: the token that the gradient begins with.
+  void sum(std::span<const std::uint32_t> tokens, const plan::Subtree& of, std::uint64_t offset, float* out) {
+    offset_ = offset;
+    sum(tokens, of.first, of.size, sums_.data());
+    std::memcpy(out, sums_.data(), columns_ * sizeof(float));
+  }
 
  private:
   /// Adds ranks [first, first + count), to `out`; what lies behind it is overwritten.
@@ -49,15 +55,55 @@ class RankTree {
   void sum_rank(std::span<const std::uint32_t> tokens, float* out) const {
     std::memset(out, 0, columns_ * sizeof(float));
     for (const auto token : tokens) {
-      device::add(type_, gradient_ + token * columns_ * device::bytes_of(type_), out, columns_);
+      device::add(type_, gradient_ + (token - offset_) * columns_ * device::bytes_of(type_), out, columns_);
     }
   }
 
+  std::uint64_t offset_ = 0;
   const device::Element type_;
   const std::byte* const gradient_;
   const std::uint64_t columns_;
   const std::span<const std::uint64_t> ends_;
   std::vector<float> sums_;
+};
+
+/// Ends the tree of one row from the sums of subtrees, some of which it has.
+class PartTree {
+ public:
+  struct Leaf {
+    plan::Subtree of;
+    const float* sum = nullptr;  ///< null: no token of the row is of it
+  };
+  /// `leaves`: of all processes, in the order of ranks; they cover `ranks` ranks.
+  PartTree(std::span<const Leaf> leaves, std::size_t ranks, std::uint64_t columns)
+      : leaves_(leaves), ranks_(ranks), columns_(columns) {}
+
+  /// Null: there is none.
+  const float* sum(std::vector<float>& memory) {
+    memory.resize((static_cast<std::size_t>(std::bit_width(ranks_)) + 1) * columns_);
+    return sum(0, ranks_, memory.data()) ? memory.data() : nullptr;
+  }
+
+ private:
+  /// Whether there is any; what lies behind `out` is overwritten.
+  bool sum(std::size_t first, std::size_t count, float* out) {
+    if (at_ < leaves_.size() && leaves_[at_].of == plan::Subtree{first, count}) {
+      const auto* found = leaves_[at_++].sum;
+      if (found != nullptr) std::memcpy(out, found, columns_ * sizeof(float));
+      return found != nullptr;
+    }
+    const auto half = std::bit_ceil(count) / 2;
+    if (!sum(first, half, out)) return sum(first + half, count - half, out);
+    if (sum(first + half, count - half, out + columns_)) {
+      device::add(device::Element::fp32, reinterpret_cast<const std::byte*>(out + columns_), out, columns_);
+    }
+    return true;
+  }
+
+  const std::span<const Leaf> leaves_;
+  const std::size_t ranks_;
+  const std::uint64_t columns_;
+  std::size_t at_ = 0;  ///< leaves before it were met
 };
 
 }  // namespace
@@ -71,7 +117,18 @@ SparseEmbedding::SparseEmbedding(const plan::Description& description, const sta
       computes_(description.computes()),
       dense_(description.tied_head),
       virtual_ranks_(description.virtual_ranks),
-      tokens_(description.tokens) {
+      world_(description.world),
+      tokens_(description.all_tokens()) {
+  for (std::size_t process = 0; process < world_.size; ++process) {
+    for (auto c = table_.first_chunk; c < table_.first_chunk + table_.chunks; ++c) {
+      const auto& slice = layout.chunks()[c];
+      if (world_.size > 1 && description.owner(layout, slice) < process) continue;
+      first_id_.push_back(static_cast<std::int64_t>(slice.first / columns_));
+      break;
+    }
+    if (first_id_.size() == process) first_id_.push_back(static_cast<std::int64_t>(table_rows_));  // it has none
+  }
+  first_id_.push_back(static_cast<std::int64_t>(table_rows_));
   const auto most = std::min(table_rows_, tokens_);
   order_.reserve(tokens_);
   ids_.reserve(tokens_);
@@ -118,6 +175,43 @@ void SparseEmbedding::begin(std::span<const std::int64_t> ids, std::span<const s
     }
   }
   first_.push_back(static_cast<std::uint32_t>(order_.size()));
+  list_parts(ranks);
+  own_first_ = first_row_of(world_.rank);
+  own_end_ = first_row_of(world_.rank + 1);
+}
+
+void SparseEmbedding::list_parts(const plan::VirtualRanks& ranks) {
+  first_token_ = 0;
+  end_token_ = ids_.size();
+  parts_.clear();
+  if (world_.size == 1) return;
+  const auto begin_of = [&](std::uint64_t rank) { return rank == 0 || rank_ends_.empty() ? 0 : rank_ends_[rank - 1]; };
+  for (std::size_t process = 0; process < world_.size; ++process) {
+    const auto own = ranks.of(process, world_.size);
+    if (process == world_.rank) {
+      first_token_ = begin_of(own.first());
+      end_token_ = begin_of(own.end());
+    }
+    for (auto first = own.first(); first < own.end(); first += parts_.back().of.size) {
+      const auto of = plan::subtree_from(first, own.end());
+      parts_.push_back({of, process, begin_of(first), begin_of(first + of.size)});
+    }
+  }
+}
+
+/// Number of the first of the step's rows that the process owns, or that one behind it does.
+std::size_t SparseEmbedding::first_row_of(std::size_t process) const {
+  return static_cast<std::size_t>(std::ranges::lower_bound(rows_, first_id_[process]) - rows_.begin());
+}
+
+/// Subtrees of the process that have tokens of a row.
+std::size_t SparseEmbedding::parts_of(std::size_t process, std::size_t row) const {
+  const auto tokens = tokens_of(row);
+  return static_cast<std::size_t>(std::ranges::count_if(parts_, [&](const Part& part) {
+    if (part.process != process) return false;
+    const auto at = std::ranges::lower_bound(tokens, part.first_token);
+    return at != tokens.end() && *at < part.end_token;
+  }));
 }
 
 SparseEmbedding::Kept SparseEmbedding::in_chunk(const state::Chunk& chunk) const {
@@ -141,7 +235,10 @@ void SparseEmbedding::gather(const state::Chunk& chunk, const std::byte* weights
     for (auto row = tile * kRowsPerTile; row < end; ++row) {
       const auto* source = weights + static_cast<std::uint64_t>(kept.rows[row] - kept.base) * bytes;
       const auto number = kept.first + row;
-      for (auto i = first_[number]; i < first_[number + 1]; ++i) copy(source, output + order_[i] * made);
+      for (auto i = first_[number]; i < first_[number + 1]; ++i) {
+        const auto token = order_[i];
+        if (token >= first_token_ && token < end_token_) copy(source, output + (token - first_token_) * made);
+      }
     }
   });
 }
@@ -152,6 +249,77 @@ void SparseEmbedding::sum_tokens(std::size_t row, const std::byte* gradient, flo
   for (const auto token : tokens_of(row)) {
     device::add(element_of(computes_), gradient + token * columns_ * given, sum, columns_);
   }
+}
+
+double SparseEmbedding::norm_of(const state::Chunk& chunk) const {
+  const auto kept = in_chunk(chunk);
+  double out = 0;
+  for (std::size_t i = 0; i < kept.rows.size(); ++i) out += norms_[kept.first + i - own_first_].sum;
+  return out;
+}
+
+SparseEmbedding::Sent SparseEmbedding::sent(std::size_t from, std::size_t to) const {
+  Sent out;
+  const auto begin = first_row_of(to), end = first_row_of(to + 1);
+  for (std::size_t row = 0; row < end; ++row) (row < begin ? out.first : out.count) += parts_of(from, row);
+  return out;
+}
+
+void SparseEmbedding::sum_parts(const std::byte* gradient, float* out, ThreadPool& thread_pool) const {
+  std::vector<std::size_t> first(rows_.size() + 1, 0);
+  for (std::size_t row = 0; row < rows_.size(); ++row) first[row + 1] = first[row] + parts_of(world_.rank, row);
+  thread_pool.run(ceil_div(rows_.size(), kRowsPerTile), [&](std::size_t tile) {
+    RankTree tree(element_of(computes_), gradient, columns_, rank_ends_);
+    const auto end = std::min((tile + 1) * kRowsPerTile, rows_.size());
+    for (auto row = tile * kRowsPerTile; row < end; ++row) {
+      const auto tokens = tokens_of(row);
+      auto* to = out + first[row] * columns_;
+      for (const auto& part : parts_) {
+        if (part.process != world_.rank) continue;
+        const auto begin = std::ranges::lower_bound(tokens, part.first_token);
+        const auto last = std::ranges::lower_bound(tokens, part.end_token);
+        if (begin == last) continue;
+        tree.sum({begin, last}, part.of, first_token_, to);
+        to += columns_;
+      }
+    }
+  });
+}
+
+void SparseEmbedding::round_parts(const std::vector<const float*>& parts) {
+  auto next = parts;
+  std::vector<PartTree::Leaf> leaves;
+  std::vector<float> memory;
+  const std::size_t ranks = parts_.empty() ? 0 : parts_.back().of.first + parts_.back().of.size;
+  for (auto row = own_first_; row < own_end_; ++row) {
+    const auto tokens = tokens_of(row);
+    leaves.clear();
+    for (const auto& part : parts_) {
+      const auto begin = std::ranges::lower_bound(tokens, part.first_token);
+      const bool any = begin != tokens.end() && *begin < part.end_token;
+      leaves.push_back({part.of, any ? next[part.process] : nullptr});
+      if (any) next[part.process] += columns_;
+    }
+    round_row(row, PartTree(leaves, ranks, columns_).sum(memory));
+  }
+  put_rounded();
+}
+
+/// On top of what a tied head left.
+void SparseEmbedding::round_row(std::size_t row, const float* of_tokens) {
+  auto* sum = sum_of(row);
+  if (!dense_) std::memset(sum, 0, columns_ * sizeof(float));
+  device::add(device::Element::fp32, reinterpret_cast<const std::byte*>(of_tokens), sum, columns_);
+  const auto bytes = state::field_bytes(type_).grad;
+  auto* out = rounded_ + plan::sparse_header(own_end_ - own_first_) + (row - own_first_) * columns_ * bytes;
+  norms_[row - own_first_] = device::round_norm(element_of(type_), sum, out, columns_);
+}
+
+/// Ids and count of this process's rows before them.
+void SparseEmbedding::put_rounded() {
+  const auto count = static_cast<std::int64_t>(own_end_ - own_first_);
+  std::memcpy(rounded_, &count, sizeof count);
+  std::memcpy(rounded_ + sizeof count, rows_.data() + own_first_, (own_end_ - own_first_) * sizeof count);
 }
 
 kernels::Norm SparseEmbedding::round(const std::byte* gradient, ThreadPool& thread_pool) {
@@ -174,9 +342,7 @@ kernels::Norm SparseEmbedding::round(const std::byte* gradient, ThreadPool& thre
       norms_[row] = device::round_norm(element_of(type_), sum, out, columns_);
     }
   });
-  const auto count = static_cast<std::int64_t>(rows_.size());
-  std::memcpy(rounded_, &count, sizeof count);
-  std::memcpy(rounded_ + sizeof count, rows_.data(), rows_.size() * sizeof count);
+  put_rounded();
   kernels::Norm total;
   for (std::size_t row = 0; row < rows_.size(); ++row) total.sum += norms_[row].sum;
   return total;

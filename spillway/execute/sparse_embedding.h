@@ -4,6 +4,10 @@
 // left for them (execute/gradients brings it), rounded once, and put in place when the slice is updated; every other
 // row's gradient is the head's (tied) or zero. With several virtual ranks each rank's tokens are summed for themselves,
 // the ranks as plan::VirtualRanks says, and what a tied head left is added to that.
+//
+// In a world of several processes each one knows the ids of the whole step. It gathers the rows of its own tokens, sums
+// what they give each row by maximal subtree of its ranks, and sends these sums to the owners of the rows, who finish
+// the tree and keep the rows of their own slices.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +18,7 @@
 #include "spillway/kernels/gradient.h"
 #include "spillway/plan/description.h"
 #include "spillway/plan/schedule.h"
+#include "spillway/plan/virtual_ranks.h"
 #include "spillway/state/layout.h"
 
 namespace spillway::execute {
@@ -32,12 +37,13 @@ class SparseEmbedding {
   /// rows (plan::sparse_bytes).
   void place(float* sums, std::byte* rounded) noexcept;
 
-  /// Takes the ids of a step, and the tokens of each of its micro-batches, which with one virtual rank nobody asks for.
-  /// Error(bad_input) names the first id outside the table. The rounded rows of the step before stay until round().
+  /// Takes the ids of a step, of all processes, and the tokens of each of its micro-batches, which with one virtual
+  /// rank nobody asks for. Error(bad_input) names the first id outside the table. The rounded rows of the step before
+  /// stay until round().
   void begin(std::span<const std::int64_t> ids, std::span<const std::uint64_t> counts = {});
 
-  /// Copies the rows of all tokens whose id lies in `chunk` from `weights` to output [tokens, columns], of the type
-  /// that passes compute in.
+  /// Copies the rows of all tokens of this process whose id lies in `chunk` from `weights` to output [tokens, columns],
+  /// of the type that passes compute in.
   void gather(const state::Chunk& chunk, const std::byte* weights, std::byte* output, ThreadPool& thread_pool) const;
 
   /// The step's rows of the table that lie in a chunk.
@@ -49,11 +55,29 @@ class SparseEmbedding {
   [[nodiscard]] Kept in_chunk(const state::Chunk& chunk) const;
   [[nodiscard]] std::span<const std::int64_t> rows() const noexcept { return rows_; }
   /// Where the fp32 sum of row number `row` of the step's rows lies; a tied head leaves its part there.
-  [[nodiscard]] float* sum_of(std::size_t row) const noexcept { return sums_ + row * columns_; }
+  [[nodiscard]] float* sum_of(std::size_t row) const noexcept { return sums_ + (row - own_first_) * columns_; }
+  /// Sums of squares of the rows of `chunk`, added in order, after round().
+  [[nodiscard]] double norm_of(const state::Chunk& chunk) const;
 
   /// Adds d loss / d output [tokens, columns], of the same type, rounds; returns the norm of the step's rows. They are
   /// pending from here.
   kernels::Norm round(const std::byte* gradient, ThreadPool& thread_pool);
+
+  // In a world of several processes, instead of round():
+
+  /// Numbers of rows of sums in what a process sends to another.
+  struct Sent {
+    std::size_t first = 0, count = 0;
+  };
+  /// What process `from` sends to `to`: of each row of `to` a sum for each subtree of `from` that has tokens of it.
+  /// Both know it, since both know the step's ids.
+  [[nodiscard]] Sent sent(std::size_t from, std::size_t to) const;
+  /// Makes this process's sums of d loss / d output [its tokens, columns], for all others and for itself: `out` holds
+  /// as many rows as it has tokens.
+  void sum_parts(const std::byte* gradient, float* out, ThreadPool& thread_pool) const;
+  /// Ends the tree of each row of this process, on top of what a tied head left for it, and rounds. `parts`: by
+  /// process, the sums that it has sent here.
+  void round_parts(const std::vector<const float*>& parts);
 
   /// Puts the rounded rows of `chunk` into its gradient.
   void patch(const state::Chunk& chunk, std::byte* gradient) const;
@@ -62,6 +86,17 @@ class SparseEmbedding {
   [[nodiscard]] bool dense() const noexcept { return dense_; }
 
  private:
+  /// A maximal subtree of a process's virtual ranks.
+  struct Part {
+    plan::Subtree of;
+    std::size_t process = 0;
+    std::uint64_t first_token = 0, end_token = 0;
+  };
+  void list_parts(const plan::VirtualRanks& ranks);
+  [[nodiscard]] std::size_t first_row_of(std::size_t process) const;
+  [[nodiscard]] std::size_t parts_of(std::size_t process, std::size_t row) const;
+  void round_row(std::size_t row, const float* of_tokens);
+  void put_rounded();
   void sum_tokens(std::size_t row, const std::byte* gradient, float* sum) const;
   [[nodiscard]] std::span<const std::uint32_t> tokens_of(std::size_t row) const {
     return std::span(order_).subspan(first_[row], first_[row + 1] - first_[row]);
@@ -73,13 +108,18 @@ class SparseEmbedding {
   const state::ComputeType type_, computes_;
   const bool dense_;
   const std::uint64_t virtual_ranks_;
-  std::uint64_t tokens_ = 0;
-  std::vector<std::uint64_t> rank_ends_;  ///< by virtual rank of the step: one past its last token
-  std::vector<std::uint32_t> order_;      ///< tokens by rising id, then by place
-  std::vector<std::int64_t> ids_;         ///< of this step, by token
-  std::vector<std::int64_t> rows_;        ///< distinct ids of this step, rising
-  std::vector<std::uint32_t> first_;      ///< by row: its first token in order_; one more at the end
-  std::vector<kernels::Norm> norms_;      ///< by row
+  const state::World world_;
+  std::uint64_t tokens_ = 0;                       ///< most of a step
+  std::vector<std::int64_t> first_id_;             ///< by process, and the end: the first row of the table that it owns
+  std::vector<Part> parts_;                        ///< of this step, in the order of ranks
+  std::uint64_t first_token_ = 0, end_token_ = 0;  ///< of this process
+  std::size_t own_first_ = 0, own_end_ = 0;        ///< rows_ that this process owns
+  std::vector<std::uint64_t> rank_ends_;           ///< by virtual rank of the step: one past its last token
+  std::vector<std::uint32_t> order_;               ///< tokens by rising id, then by place
+  std::vector<std::int64_t> ids_;                  ///< of this step, by token
+  std::vector<std::int64_t> rows_;                 ///< distinct ids of this step, rising
+  std::vector<std::uint32_t> first_;               ///< by row: its first token in order_; one more at the end
+  std::vector<kernels::Norm> norms_;               ///< by row
   float* sums_ = nullptr;
   std::byte* rounded_ = nullptr;
 };

@@ -28,17 +28,37 @@ void list_other_rows(const SparseEmbedding& rows, const state::Chunk& chunk, std
   out.count = parts.size() - out.first;
 }
 
-SquareSlots::SquareSlots(const state::Layout& layout) : tensors_(layout.tensors().size()) {
+SquareSlots::SquareSlots(const state::Layout& layout, bool by_chunk) {
   const auto add = [&](std::uint64_t elements) {
     slots_.push_back({.first = end_, .count = device::square_tiles(elements)});
     end_ += slots_.back().count;
   };
-  for (const auto& tensor : layout.tensors()) add(tensor.gradient_elements());
-  slots_.resize(tensors_ + layout.chunks().size());
+  std::vector<std::vector<Piece>> found(layout.tensors().size());
+  for (const auto& chunk : layout.chunks()) {
+    for (const auto& span : layout.spans(chunk.id)) {
+      const auto& tensor = layout.tensors()[span.tensor];
+      auto& pieces = found[span.tensor];
+      const bool whole = !by_chunk || tensor.reduced.any();
+      if (pieces.empty()) {
+        pieces.push_back({chunk.id, 0, whole ? tensor.gradient_elements() : span.elements});
+      } else if (!whole) {
+        pieces.push_back({chunk.id, span.tensor_first, span.elements});
+      }
+    }
+  }
+  first_piece_.push_back(0);
+  for (const auto& pieces : found) {
+    for (const auto& piece : pieces) {
+      pieces_.push_back(piece);
+      add(piece.elements);
+    }
+    first_piece_.push_back(pieces_.size());
+  }
+  slots_.resize(pieces_.size() + layout.chunks().size());
   for (const auto& block : layout.blocks()) {
     if (block.role == state::BlockRole::layer) continue;
     for (auto c = block.first_chunk; c < block.first_chunk + block.chunks; ++c) {
-      auto& slots = slots_[tensors_ + c];
+      auto& slots = slots_[pieces_.size() + c];
       slots = {.first = end_, .count = device::square_tiles(layout.chunks()[c].used)};
       end_ += slots.count;
     }
@@ -52,17 +72,17 @@ void SquareSlots::begin() {
   }
 }
 
-std::size_t SquareSlots::tensor(std::size_t tensor) noexcept {
-  slots_[tensor].written = true;
-  return slots_[tensor].first;
+std::size_t SquareSlots::write(std::size_t number) noexcept {
+  slots_[number].written = true;
+  return slots_[number].first;
 }
 
 std::size_t SquareSlots::slice(std::size_t chunk) noexcept {
-  return tensor(tensors_ + chunk);
+  return write(pieces_.size() + chunk);
 }
 
 std::size_t SquareSlots::other_rows(std::size_t chunk, const OtherRows& others) noexcept {
-  auto& slots = slots_[tensors_ + chunk];
+  auto& slots = slots_[pieces_.size() + chunk];
   slots.written = true;
   slots.others = &others;
   return end_ + others.first;
@@ -81,6 +101,10 @@ double SquareSlots::sum(const Slots& slots, std::span<const double> squares) con
     out += run;
   }
   return out;
+}
+
+void SquareSlots::append_sums(std::span<const double> squares, std::vector<double>& out) const {
+  for (const auto& slots : slots_) out.push_back(slots.written ? sum(slots, squares) : 0);
 }
 
 double SquareSlots::total(std::span<const double> squares) const {

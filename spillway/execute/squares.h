@@ -26,17 +26,33 @@ void list_other_rows(const SparseEmbedding& rows, const state::Chunk& chunk, std
 /// A place for every tile of every tensor and of every slice of a table.
 class SquareSlots {
  public:
-  explicit SquareSlots(const state::Layout& layout);
+  /// A part of a tensor whose tiles are added to a sum of their own.
+  struct Piece {
+    std::size_t chunk = 0;                  ///< that it lies in, or begins in
+    std::uint64_t first = 0, elements = 0;  ///< of the tensor's gradient
+  };
+
+  /// `by_chunk`: the parts of a tensor that lie in different chunks are pieces of it, so that whoever has a chunk can
+  /// add up its tiles; else a tensor is one piece.
+  explicit SquareSlots(const state::Layout& layout, bool by_chunk = false);
 
   void begin();  ///< of a step: nothing is written
-  /// Number of the first place, which is written from now on.
-  std::size_t tensor(std::size_t tensor) noexcept;
+  [[nodiscard]] std::span<const Piece> pieces(std::size_t tensor) const noexcept {
+    return std::span(pieces_).subspan(first_piece_[tensor], first_piece_[tensor + 1] - first_piece_[tensor]);
+  }
+  /// Number of the first place of a piece, which is written from now on.
+  std::size_t piece(std::size_t tensor, std::size_t number) noexcept { return write(first_piece_[tensor] + number); }
+  std::size_t tensor(std::size_t tensor) noexcept { return piece(tensor, 0); }  ///< that is one piece
   std::size_t slice(std::size_t chunk) noexcept;
   /// Takes places for a tied slice: `others` are in those from others_at() + others.first on.
   std::size_t other_rows(std::size_t chunk, const OtherRows& others) noexcept;
 
   [[nodiscard]] std::size_t others_at() const noexcept { return end_; }
-  /// The sum of everything that was written; `squares` holds all places.
+  [[nodiscard]] std::size_t count() const noexcept { return slots_.size(); }  ///< of pieces and slices
+  /// Appends the sums of these, in the order in which they are to be added; 0 of what was not written. `squares` holds
+  /// all places.
+  void append_sums(std::span<const double> squares, std::vector<double>& out) const;
+  /// The sum of everything that was written.
   [[nodiscard]] double total(std::span<const double> squares) const;
 
  private:
@@ -45,10 +61,12 @@ class SquareSlots {
     bool written = false;
     const OtherRows* others = nullptr;  ///< instead
   };
+  std::size_t write(std::size_t number) noexcept;
   [[nodiscard]] double sum(const Slots& slots, std::span<const double> squares) const;
 
-  std::size_t tensors_ = 0;
-  std::vector<Slots> slots_;  ///< by tensor, then by chunk
+  std::vector<Piece> pieces_;             ///< by tensor
+  std::vector<std::size_t> first_piece_;  ///< by tensor, and their count
+  std::vector<Slots> slots_;              ///< by piece, then by chunk
   std::size_t end_ = 0;
 };
 

@@ -2,6 +2,8 @@
 
 #include "spillway/base/error.h"
 #include "spillway/execute/nodes.h"
+#include "spillway/network/exchange.h"
+#include "spillway/plan/virtual_ranks.h"
 
 namespace spillway::execute {
 namespace {
@@ -45,8 +47,10 @@ Step::Step(const Parts& parts, const StepPosition& at, bool recovered)
                       parts.resources.gradient_sink()),
       gradients_(parts.plan.plan.schedule, layout_, parts.plan.description, parts.resources.arenas(), rows_.get(),
                  parts.resources.gradient_sink(), parts.resources.thread_pool(), parts.resources.arithmetic()),
+      exchange_(parts.plan, parts.resources.arenas(), gradients_.exchange()),
       executor_(parts.plan.plan.schedule, parts.resources.host().data(), parts.store, updater_, cores_of(parts.plan),
-                {parts.resources.device(), parts.resources.stream(), &device_updates_}),
+                {parts.resources.device(), parts.resources.stream(), &device_updates_},
+                {parts.plan.network, &exchange_}),
       passes_(parts.plan, parts.resources, rows_.get(), gradients_, executor_),
       pass_gradients_(parts.plan, parts.resources, passes_, gradients_) {}
 
@@ -79,10 +83,18 @@ void Step::check(const StepBegin& begin) const {
   std::uint64_t tokens = 0;
   for (const auto count : begin.counts) tokens += count;
   const auto& description = parts_.plan.description;
-  if (begin.counts.empty() || begin.counts.size() > description.micro_batches || tokens > description.tokens) {
+  if (begin.counts.empty() || begin.counts.size() > description.micro_batches || tokens > description.all_tokens()) {
     throw Error(ErrorCode::bad_input,
                 text("a step of ", begin.counts.size(), " micro-batches and ", tokens, " tokens; the plan holds 1 to ",
-                     description.micro_batches, " micro-batches and ", description.tokens, " tokens"));
+                     description.micro_batches, " micro-batches and ", description.all_tokens(), " tokens"));
+  }
+  const auto ranks = plan::VirtualRanks(description.virtual_ranks, begin.counts.size())
+                         .of(description.world.rank, description.world.size);
+  std::uint64_t own = 0;
+  for (auto m = ranks.position_of(ranks.first()); m < ranks.position_of(ranks.end()); ++m) own += begin.counts[m];
+  if (own > description.tokens) {
+    throw Error(ErrorCode::bad_input, text("a step of which rank ", description.world.rank, " computes ", own,
+                                           " tokens; the plan holds ", description.tokens));
   }
   if (rows_ && begin.ids.size() != tokens) {
     throw Error(ErrorCode::bad_input, text(begin.ids.size(), " token ids for ", tokens, " tokens"));
@@ -165,7 +177,29 @@ std::optional<BlockPass> Step::next_pass() {
 kernels::Norm Step::norm() {
   passes_.require_ended();
   protocol_.norm();
-  return gradients_.total();
+  executor_.end_network();
+  if (!parts_.plan.description.is_shared()) return gradients_.total();
+  auto squares = gradients_.squares();
+  gather(squares);
+  kernels::Norm out;
+  for (const auto part : squares) out.sum += part;
+  return out;
+}
+
+/// Adds those of all processes, each of which has its own and zeros.
+void Step::gather(std::vector<double>& squares) const {
+  const auto& [size, rank] = parts_.plan.description.world;
+  std::vector<std::vector<double>> others(size, std::vector<double>(squares.size()));
+  std::vector<network::Message> messages;
+  for (std::size_t peer = 0; peer < size; ++peer) {
+    if (peer == rank) continue;
+    messages.push_back({.peer = peer, .sends = true, .bytes = std::as_writable_bytes(std::span(squares))});
+    messages.push_back({.peer = peer, .sends = false, .bytes = std::as_writable_bytes(std::span(others[peer]))});
+  }
+  network::exchange(*parts_.plan.network, std::move(messages));
+  for (std::size_t i = 0; i < squares.size(); ++i) {
+    for (const auto& other : others) squares[i] += other[i];
+  }
 }
 
 StepResult Step::decide(const kernels::Norm& norm, const StepUpdate& update) {

@@ -21,6 +21,7 @@
 #include "spillway/execute/tensors.h"
 #include "spillway/execute/tiers.h"
 #include "spillway/execute/updater.h"
+#include "spillway/execute/weight_exchange.h"
 
 namespace spillway::execute {
 
@@ -46,7 +47,8 @@ class Step {
   void end_pass() { passes_.end(); }
   [[nodiscard]] PassGradients& gradients() noexcept { return pass_gradients_; }
 
-  /// After the last pass of a training step: the sum of squares of the gradient that this process has.
+  /// After the last pass of a training step: the sum of squares of the gradient. In a world of several processes each
+  /// of them calls it, and all get the same.
   [[nodiscard]] kernels::Norm norm();
   /// Decides the step by the norm of the whole gradient. The update itself waits for the next step, or for settle().
   StepResult decide(const kernels::Norm& norm, const StepUpdate& update);
@@ -72,6 +74,7 @@ class Step {
  private:
   void check(const StepBegin& begin) const;
   void check(const StepUpdate& update) const;
+  void gather(std::vector<double>& squares) const;
   void begin_reduced();
   void restore_reduced();
   [[nodiscard]] Publication publish();
@@ -86,6 +89,7 @@ class Step {
   Updater updater_;
   DeviceUpdates device_updates_;
   Gradients gradients_;
+  WeightExchange exchange_;
   Executor executor_;
   Passes passes_;
   PassGradients pass_gradients_;

@@ -43,6 +43,7 @@ Store::Store(const plan::Plan& plan, const plan::Description& description, const
     const auto& chunk = layout.chunks()[c];
     const auto add_field = [&](Field field, Bytes size) { add(field, c, size, name_of(layout, field, c)); };
     snapshots_[c].constant = !is_trainable(chunk.training);
+    if (!description.has(layout, chunk)) continue;  // another process has it
     add_field(Field::weight, weight_bytes(rule, chunk));
     add_field(Field::state, state_bytes(rule, chunk));
     if ((redo_ || !plan.placement[c].gradient.in_memory()) &&

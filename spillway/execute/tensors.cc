@@ -1,18 +1,25 @@
 #include "spillway/execute/tensors.h"
 
+#include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "spillway/execute/tensor_parts.h"
+#include "spillway/network/exchange.h"
+#include "spillway/state/source.h"
 
 namespace spillway::execute {
 Tensors::Tensors(const plan::Description& description, const state::Layout& layout, Tiers& tiers,
-                 std::span<std::byte> scratch, bool filled)
+                 std::span<std::byte> scratch, bool filled, network::Port* network)
     : description_(description),
       layout_(layout),
       tiers_(tiers),
       scratch_(scratch),
       filled_(layout.chunks().size(), filled),
-      edited_(layout.chunks().size()) {}
+      network_(network),
+      edited_(layout.chunks().size()) {
+  for (std::size_t c = 0; c < filled_.size(); ++c) filled_[c] = filled_[c] || !has(c);
+}
 
 Tensors::Memory Tensors::memory(std::size_t chunk) const {
   return {scratch_.data(), scratch_.data() + weight_bytes(description_.rule(), layout_.chunks()[chunk])};
@@ -55,6 +62,7 @@ void Tensors::settle() {
 
 void Tensors::store(std::size_t tensor, std::uint64_t first, std::span<const float> values) {
   for_parts(layout_, tensor, first, values.size(), [&](const state::Span& span, std::size_t chunk) {
+    if (!has(chunk)) return;
     const auto fields = edit(chunk);
     changed_ = true;
     state::to_chunk(values.subspan(span.tensor_first - first, span.elements), fields, span.chunk_first);
@@ -63,7 +71,11 @@ void Tensors::store(std::size_t tensor, std::uint64_t first, std::span<const flo
 
 void Tensors::fetch(std::size_t tensor, std::uint64_t first, std::span<float> values) {
   for_parts(layout_, tensor, first, values.size(), [&](const state::Span& span, std::size_t chunk) {
-    const auto fields = edit(chunk);
+    if (network_ != nullptr) put_back();
+    const auto at = memory(chunk);
+    const auto fields =
+        has(chunk) ? edit(chunk) : state::chunk_fields(description_.type, layout_.chunks()[chunk], at.weight, at.state);
+    share(chunk, at.weight, at.state);
     state::from_chunk(fields, span.chunk_first, values.subspan(span.tensor_first - first, span.elements));
   });
 }
@@ -75,10 +87,39 @@ state::ChunkStream Tensors::stream() {
 }
 
 void Tensors::load(std::size_t chunk, std::byte* weight, std::byte* state) {
-  tiers_.load(chunk, weight, state);
+  if (has(chunk)) tiers_.load(chunk, weight, state);
+  share(chunk, weight, state);
+}
+
+/// Sends what its owner has of a chunk to all others. Nothing of what each one has.
+void Tensors::share(std::size_t chunk, std::byte* weight, std::byte* state) {
+  const auto& it = layout_.chunks()[chunk];
+  if (network_ == nullptr || !state::is_trainable(it.training)) return;
+  const auto& world = description_.world;
+  const auto owner = description_.owner(layout_, it);
+  const auto rule = description_.rule();
+  std::vector<network::Message> messages;
+  for (std::size_t peer = 0; peer < world.size; ++peer) {
+    if (peer == world.rank || (owner != world.rank && peer != owner)) continue;
+    for (const auto& [at, bytes] :
+         {std::pair(weight, weight_bytes(rule, it)), std::pair(state, state_bytes(rule, it))}) {
+      if (at == nullptr || bytes == 0) continue;
+      messages.push_back({.peer = peer, .sends = owner == world.rank, .bytes = {at, bytes}});
+    }
+  }
+  if (!messages.empty()) network::exchange(*network_, std::move(messages));
+}
+
+/// What rank 0 loads while it saves, in its order.
+void Tensors::send_all(bool weights, const std::function<bool(const state::Chunk&)>& wanted) {
+  for (const auto& chunk : layout_.chunks()) {
+    if (!state::is_trainable(chunk.training) || !wanted(chunk)) continue;  // what is frozen each one has
+    weights ? load(chunk.id, scratch_.data(), nullptr) : load(chunk.id, nullptr, scratch_.data());
+  }
 }
 
 void Tensors::store(std::size_t chunk, const std::byte* weight, const std::byte* state) {
+  if (!has(chunk)) return;
   tiers_.store(chunk, weight, state);
   filled_[chunk] = true;
 }
@@ -91,12 +132,18 @@ void Tensors::load_weights(const std::filesystem::path& checkpoint, const std::m
 
 void Tensors::save_weights(const std::filesystem::path& directory, const state::SaveOptions& options) {
   settle();
-  state::save_weights(stream(), directory, options);
+  if (description_.world.rank == 0) return state::save_weights(stream(), directory, options);
+  send_all(true, [&](const state::Chunk& chunk) {
+    return std::ranges::any_of(layout_.spans(chunk.id), [&](const state::Span& span) {
+      return !state::stored_name(options.names, layout_.tensors()[span.tensor].spec.name).empty();
+    });
+  });
 }
 
 void Tensors::save_state(const std::filesystem::path& directory) {
   settle();
-  state::save_state(stream(), directory);
+  if (description_.world.rank == 0) return state::save_state(stream(), directory);
+  send_all(false, [](const state::Chunk& chunk) { return has_state(chunk.training); });
 }
 
 state::StateFormat Tensors::load_state(const std::filesystem::path& directory, const std::filesystem::path& weights,

@@ -3,12 +3,14 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "spillway/execute/tiers.h"
+#include "spillway/network/port.h"
 #include "spillway/plan/description.h"
 #include "spillway/state/checkpoint.h"
 #include "spillway/state/convert.h"
@@ -18,12 +20,15 @@ namespace spillway::execute {
 /// Not for use while an instance runs. What was never stored is zero.
 class Tensors : private state::ChunkStore {
  public:
-  /// `scratch`: free between steps, for the largest chunk. `filled`: all tensors are on their tiers. The rest must
+  /// `scratch`: free between steps, for the largest chunk. `filled`: all tensors are on their tiers. `network`: to the
+  /// other processes of the description's world, which have a part of the chunks; null: there are none. The rest must
   /// outlive it.
   Tensors(const plan::Description& description, const state::Layout& layout, Tiers& tiers, std::span<std::byte> scratch,
-          bool filled);
+          bool filled, network::Port* network = nullptr);
 
   /// fp32 values of elements [first, first + size) of tensor number `tensor`. Throws Error(bad_input) beyond its end.
+  /// What another process has is left to it by store(); fetch() and what saves are called by all of them alike, and
+  /// give each one everything. Of what is saved rank 0 alone writes files.
   void store(std::size_t tensor, std::uint64_t first, std::span<const float> values);
   void fetch(std::size_t tensor, std::uint64_t first, std::span<float> values);
   /// Everything on its tier; `scratch` is free.
@@ -43,6 +48,9 @@ class Tensors : private state::ChunkStore {
     std::byte* state;
   };
   [[nodiscard]] Memory memory(std::size_t chunk) const;
+  [[nodiscard]] bool has(std::size_t chunk) const { return description_.has(layout_, layout_.chunks()[chunk]); }
+  void share(std::size_t chunk, std::byte* weight, std::byte* state);
+  void send_all(bool weights, const std::function<bool(const state::Chunk&)>& wanted);
   [[nodiscard]] state::ChunkStream stream();
   state::ChunkFields edit(std::size_t chunk);
   void put_back();
@@ -54,8 +62,9 @@ class Tensors : private state::ChunkStore {
   Tiers& tiers_;
   const std::span<std::byte> scratch_;
   std::vector<bool> filled_;  ///< by chunk: something was stored
-  std::size_t edited_;        ///< chunk in scratch memory; none: the count of chunks
-  bool changed_ = false;      ///< its changes are not on its tier
+  network::Port* const network_;
+  std::size_t edited_;    ///< chunk in scratch memory; none: the count of chunks
+  bool changed_ = false;  ///< its changes are not on its tier
 };
 
 }  // namespace spillway::execute

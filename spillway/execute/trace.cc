@@ -97,11 +97,12 @@ void add_task(json& events, int process, const plan::Schedule& schedule, std::si
                     {"ts", begin_us + length_us}});
 }
 
-void add_names(json& events, int process, const char* name, std::size_t nodes, bool device, bool refits) {
+template <class Shown>
+void add_names(json& events, int process, const char* name, std::size_t nodes, const Shown& shown) {
   events.push_back({{"ph", "M"}, {"name", "process_name"}, {"pid", process}, {"args", {{"name", name}}}});
   for (std::size_t number = 0; number < plan::kLanes.size(); ++number) {
     const auto lane = static_cast<Lane>(number);
-    if (lane == Lane::refit ? !refits : is_of_device(lane) && !device) continue;
+    if (!shown(lane)) continue;
     events.push_back({{"ph", "M"},
                       {"name", "thread_name"},
                       {"pid", process},
@@ -155,8 +156,12 @@ std::string trace(const plan::Plan& plan, const state::Layout& layout, const std
   const auto& tasks = plan.schedule.tasks;
   const bool device = plan.placement.device;
   const bool refits = std::ranges::any_of(tasks, [](const plan::Task& task) { return task.op == plan::Op::refit; });
-  add_names(events, 1, "measured", plan.node_peaks.size(), device, refits);
-  add_names(events, 2, "predicted", plan.node_peaks.size(), device, refits);
+  const auto shown = [&](Lane lane) {
+    if (lane == Lane::network) return !plan.schedule.network.empty();
+    return lane == Lane::refit ? refits : device || !is_of_device(lane);
+  };
+  add_names(events, 1, "measured", plan.node_peaks.size(), shown);
+  add_names(events, 2, "predicted", plan.node_peaks.size(), shown);
   double zero = std::numeric_limits<double>::infinity();
   for (const auto& it : times) {
     if (it.end > 0) zero = std::min(zero, it.start);

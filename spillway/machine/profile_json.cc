@@ -17,6 +17,8 @@ constexpr const char* kFormatKey = "spillway_profile";
 constexpr const char* kUpdateAll = "update_elements_per_second_all_cores";
 constexpr const char* kUpdateBeside = "update_elements_per_second_beside";
 constexpr const char* kShareBeside = "compute_share_beside_update";
+constexpr const char* kNetwork = "network";
+constexpr const char* kNetworkLatency = "network_latency";
 constexpr int kFormat = 2;
 constexpr int kOldest = 1;  ///< read, too: no nodes, no GPUs
 constexpr double kMostDistance = 255;
@@ -278,6 +280,8 @@ std::string to_json(const Profile& profile) {
   if (profile.compute_share_beside_update > 0) out[kShareBeside] = profile.compute_share_beside_update;
   out["copy_bytes_per_second"] = profile.copy_bytes_per_second;
   out["compute_flops_per_second"] = profile.compute_flops_per_second;
+  if (profile.network > 0) out[kNetwork] = profile.network;
+  if (profile.network_latency > 0) out[kNetworkLatency] = profile.network_latency;
   if (!profile.access.empty()) out["access"] = list_of(profile.access);
   if (!profile.layers.empty()) out["layers"] = list_of(profile.layers);
   if (!profile.compute.empty()) out["compute"] = list_of(profile.compute);
@@ -290,9 +294,26 @@ Profile from_json(std::string_view words, const std::string& source) {
   if (const auto format = object.whole(kFormatKey, kMostRate); format < kOldest || format > kFormat) {
     object.refuse(kFormatKey, text("is ", format, "; this build reads formats ", kOldest, " to ", kFormat));
   }
-  object.refuse_others({kFormatKey, "machine", "comment", "cores", "dram_total", "dram_available", "nodes", "gpus",
-                        "paths", "update_elements_per_second", kUpdateAll, kUpdateBeside, kShareBeside,
-                        "copy_bytes_per_second", "compute_flops_per_second", "access", "layers", "compute"});
+  object.refuse_others({kFormatKey,
+                        "machine",
+                        "comment",
+                        "cores",
+                        "dram_total",
+                        "dram_available",
+                        "nodes",
+                        "gpus",
+                        "paths",
+                        "update_elements_per_second",
+                        kUpdateAll,
+                        kUpdateBeside,
+                        kShareBeside,
+                        "copy_bytes_per_second",
+                        "compute_flops_per_second",
+                        kNetwork,
+                        kNetworkLatency,
+                        "access",
+                        "layers",
+                        "compute"});
   Profile out;
   if (object.has("machine")) out.machine = object.word("machine");
   out.comment = comment_from(json, object);
@@ -309,6 +330,8 @@ Profile from_json(std::string_view words, const std::string& source) {
   out.compute_share_beside_update = object.optional(kShareBeside, 1);
   out.copy_bytes_per_second = object.number("copy_bytes_per_second", kMostRate);
   out.compute_flops_per_second = object.number("compute_flops_per_second", kMostRate);
+  out.network = object.optional(kNetwork, kMostRate);
+  out.network_latency = object.optional(kNetworkLatency, 1);
   out.access = list_from(object, "access", access_from);
   out.layers = list_from(object, "layers", layer_from);
   out.compute = list_from(object, "compute", compute_from);

@@ -12,6 +12,7 @@
 #include "spillway/optim/optimizers.h"
 #include "spillway/plan/virtual_ranks.h"
 #include "spillway/state/layout.h"
+#include "spillway/state/ownership.h"
 #include "spillway/state/rule.h"
 
 namespace spillway::plan {
@@ -28,9 +29,11 @@ struct Description {
   std::vector<state::BlockSpec> blocks;  ///< in order of execution: [embedding] layers... [head]
   bool tied_head = false;                ///< the embedding's table is the head's matrix, too
   std::uint64_t hidden = 0;              ///< elements of a boundary activation per token; 0 = no boundary activations
-  std::uint64_t tokens = 0;              ///< most tokens of a step, padding included
-  std::uint64_t micro_batches = 1;       ///< most micro-batches of a step
+  std::uint64_t tokens = 0;              ///< most tokens of a step that this process computes, padding included
+  std::uint64_t micro_batches = 1;       ///< most micro-batches of a step, of all processes
   std::uint64_t virtual_ranks = 1;       ///< > 0; into so many shards the state is cut, too
+  state::World world = {};               ///< the processes of the run, and which of them this one is
+  std::uint64_t step_tokens = 0;         ///< most tokens of a step, of all processes; 0: `tokens`
   std::uint64_t chunk_elements = state::kDefaultChunkElements;
   optim::RefitRule refits = {};  ///< of tensors that are reduced
 
@@ -40,8 +43,38 @@ struct Description {
   /// fp32 values beside each element of a gradient while it is summed over micro-batches: the sums of virtual ranks,
   /// the lowest of which lies where the gradient itself does when that is fp32.
   [[nodiscard]] constexpr unsigned gradient_sums() const noexcept {
+    if (is_shared()) return most_sums(virtual_ranks, micro_batches, world.size);
     if (micro_batches < 2) return 0;
     return VirtualRanks(virtual_ranks, micro_batches).sums() - (type == state::ComputeType::fp32 ? 1U : 0U);
+  }
+  /// Whether the state is shared among several processes.
+  [[nodiscard]] constexpr bool is_shared() const noexcept { return world.size > 1; }
+  /// Most tokens of a step, of all processes.
+  [[nodiscard]] constexpr std::uint64_t all_tokens() const noexcept { return std::max(tokens, step_tokens); }
+  /// The rank that keeps and updates a chunk that is trained; what is frozen each one has.
+  [[nodiscard]] std::size_t owner(const state::Layout& layout, const state::Chunk& chunk) const noexcept {
+    return state::is_trainable(chunk.training) ? state::rank_of(chunk.shard, layout.shards(), world.size) : world.rank;
+  }
+  [[nodiscard]] bool has(const state::Layout& layout, const state::Chunk& chunk) const noexcept {
+    return !is_shared() || owner(layout, chunk) == world.rank;
+  }
+  /// By chunk, whether each process has it.
+  [[nodiscard]] std::vector<bool> replicated(const state::Layout& layout) const {
+    std::vector<bool> out;
+    for (const auto& chunk : layout.chunks()) out.push_back(!state::is_trainable(chunk.training));
+    return out;
+  }
+  [[nodiscard]] state::Ownership ownership(const state::Layout& layout) const {
+    return is_shared() ? state::Ownership(layout, world, replicated(layout)) : state::Ownership(layout);
+  }
+  /// Rows of an embedding that this process keeps and updates.
+  [[nodiscard]] std::uint64_t rows_of(const state::Layout& layout, const state::Block& table) const {
+    std::uint64_t out = 0;
+    for (auto c = table.first_chunk; c < table.first_chunk + table.chunks; ++c) {
+      const auto& slice = layout.chunks()[c];
+      out += has(layout, slice) ? slice.used / table.columns : 0;
+    }
+    return out;
   }
   /// Bytes of the activation between two layers, of all tokens of the largest step.
   [[nodiscard]] constexpr Bytes boundary_bytes() const noexcept {
@@ -248,6 +281,8 @@ struct Rates {
   double copy_latency = 0;                     ///< seconds that a copy takes beside its bytes
   double copy = 0;                             ///< bytes per second within DRAM, one thread
   double device_update = 0;                    ///< elements per second of the update on the device
+  double network = 0;                          ///< bytes per second between this process and others, each way
+  double network_latency = 0;                  ///< seconds that a transfer there takes beside its bytes
 
   /// Elements per second of this many threads, where memory is one node.
   [[nodiscard]] double update_with(double hands) const noexcept {

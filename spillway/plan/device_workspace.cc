@@ -26,10 +26,14 @@ void add_estimates(const state::Layout& layout, DeviceWorkspace& out) {
 
 }  // namespace
 
-DeviceWorkspace device_workspace(const state::Layout& layout, bool tied_head, std::uint64_t tokens) {
+DeviceWorkspace device_workspace(const state::Layout& layout, bool tied_head, std::uint64_t tokens, bool by_chunk) {
   DeviceWorkspace out;
+  for (const auto& chunk : layout.chunks()) {
+    if (!by_chunk || chunk.reduced.any()) continue;
+    for (const auto& span : layout.spans(chunk.id)) out.squares += ceil_div(span.elements, kSquaresTile);
+  }
   for (const auto& tensor : layout.tensors()) {
-    out.squares += ceil_div(tensor.gradient_elements(), kSquaresTile);
+    if (!by_chunk || tensor.reduced.any()) out.squares += ceil_div(tensor.gradient_elements(), kSquaresTile);
     out.auxiliary += tensor.reduced.refitted_bytes() / sizeof(float);
   }
   add_estimates(layout, out);

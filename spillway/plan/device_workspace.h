@@ -34,7 +34,9 @@ struct DeviceWorkspace {
   [[nodiscard]] Bytes bytes() const noexcept { return records_at() + round_up(records * 8, 256); }
 };
 
-/// For steps of at most `tokens` tokens.
-[[nodiscard]] DeviceWorkspace device_workspace(const state::Layout& layout, bool tied_head, std::uint64_t tokens);
+/// For steps of at most `tokens` tokens. `by_chunk`: the parts of a tensor that lie in different chunks have tiles of
+/// their own.
+[[nodiscard]] DeviceWorkspace device_workspace(const state::Layout& layout, bool tied_head, std::uint64_t tokens,
+                                               bool by_chunk = false);
 
 }  // namespace spillway::plan

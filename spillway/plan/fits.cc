@@ -39,6 +39,8 @@ FitRequest with(const FitRequest& request, std::uint64_t tokens_of_micro_batch) 
   const auto tokens = static_cast<double>(tokens_of_micro_batch);
   const auto times = tokens / before;
   out.description.tokens = static_cast<std::uint64_t>(std::ceil(static_cast<double>(out.description.tokens) * times));
+  out.description.step_tokens =
+      static_cast<std::uint64_t>(std::ceil(static_cast<double>(out.description.step_tokens) * times));
   out.budget.work = changed(out.budget.work, request.work_per_token, tokens - before);
   if (out.budget.device) {
     out.budget.device->work = changed(out.budget.device->work, request.device_per_token, tokens - before);

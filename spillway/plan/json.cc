@@ -132,6 +132,9 @@ Description parse_description(const std::string& input) {
   out.tokens = count(object, "tokens");
   out.micro_batches = std::max<std::uint64_t>(1, count(object, "micro_batches"));
   out.virtual_ranks = std::max<std::uint64_t>(1, count(object, "virtual_ranks", 1));
+  out.world.size = std::max<std::uint64_t>(1, count(object, "world", 1));
+  out.world.rank = count(object, "rank", 0);
+  out.step_tokens = count(object, "step_tokens", 0);
   out.chunk_elements = count(object, "chunk_elements", static_cast<double>(state::kDefaultChunkElements));
   for (const auto* reduction : optim::reductions()) {
     const auto own = get<json>(object, text(reduction->word, "s").c_str(), json::object());
@@ -380,6 +383,8 @@ Rates parse_rates(const std::string& input, const machine::Profile& profile) {
   out.from_device = rate(device, "from_device", 0);
   out.copy_latency = rate(device, "latency", 0);
   out.device_update = rate(device, "update", 0);
+  out.network = profile.network;
+  out.network_latency = profile.network_latency;
   return out;
 }
 

@@ -16,18 +16,21 @@ enum class Op : std::uint8_t {
   update,    ///< of a chunk
   refit,     ///< auxiliary fields of a chunk, in the background, from a gradient that a pass has left
   transfer,  ///< of bytes between a storage path or a device and the host's memory
+  gather,    ///< weights of a pass, from the processes that have them
+  scatter,   ///< sums of a pass's gradients, to the processes that have their chunks
 };
 
 /// A port of the machine: it serves the tasks that are ready, the earliest deadline first.
-enum class Lane : std::uint8_t { compute, update, read, write, to_device, from_device, device_update, refit };
+enum class Lane : std::uint8_t { compute, update, read, write, to_device, from_device, device_update, refit, network };
 
 /// What serves a lane.
 enum class Server : std::uint8_t {
-  caller,  ///< of the engine
-  cores,   ///< threads of the host
-  paths,   ///< the storage paths, together
-  link,    ///< one direction between the host and a device
-  device,  ///< a stream of the device
+  caller,   ///< of the engine
+  cores,    ///< threads of the host
+  paths,    ///< the storage paths, together
+  link,     ///< one direction between the host and a device
+  device,   ///< a stream of the device
+  network,  ///< the other processes of the run, in one order
 };
 
 struct LaneTraits {
@@ -37,7 +40,7 @@ struct LaneTraits {
   bool fetches;  ///< a transfer brings bytes towards where passes compute; else it takes them from there
 };
 
-inline constexpr std::array<LaneTraits, 8> kLanes = {{
+inline constexpr std::array<LaneTraits, 9> kLanes = {{
     {"compute", nullptr, Server::caller, false},
     {"update", nullptr, Server::cores, false},
     {"read", "read", Server::paths, true},
@@ -46,6 +49,7 @@ inline constexpr std::array<LaneTraits, 8> kLanes = {{
     {"from_device", "download", Server::link, false},
     {"device_update", nullptr, Server::device, false},
     {"fit", nullptr, Server::cores, false},
+    {"network", nullptr, Server::network, false},
 }};
 
 [[nodiscard]] constexpr const LaneTraits& traits(Lane lane) noexcept {

@@ -254,7 +254,13 @@ std::string to_json(const Plan& plan, const Description& description, const stat
                     {"speculative", plan.early_chunks > 0 && budget.clipping}};
   out["predicted_step_seconds"] = prediction.step_seconds;
   if (prediction.step_seconds > 0 && description.tokens > 0) {
-    out["tokens_per_second"] = static_cast<double>(description.tokens) / prediction.step_seconds;
+    out["tokens_per_second"] = static_cast<double>(description.all_tokens()) / prediction.step_seconds;
+  }
+  if (description.is_shared()) {
+    out["world"] = description.world.size;
+    out["rank"] = description.world.rank;
+    out["network_sent"] = plan.schedule.network_sent;
+    out["network_received"] = plan.schedule.network_received;
   }
   out["bottleneck"] = prediction.bottleneck;
   out["seconds"] = {{"compute", prediction.compute_seconds},

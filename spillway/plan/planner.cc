@@ -156,7 +156,50 @@ Plan plan_alone(const Description& description, const state::Layout& layout, con
   return plan.durability == Durability::checkpoint && needless ? with(Durability::none) : std::move(plan);
 }
 
+namespace {
+
+/// The rank with the most elements that are trained.
+std::size_t largest_rank(const Description& description, const state::Layout& layout) {
+  std::vector<std::uint64_t> elements(description.world.size, 0);
+  for (const auto& chunk : layout.chunks()) {
+    if (state::is_trainable(chunk.training)) elements[description.owner(layout, chunk)] += chunk.elements;
+  }
+  return static_cast<std::size_t>(std::ranges::max_element(elements) - elements.begin());
+}
+
+/// The share of all weights that stay in memory.
+double weights_kept(const Description& description, const state::Layout& layout, const Placement& placement) {
+  Bytes all = 0, kept = 0;
+  const auto element = state::field_bytes(description.type).weight;
+  for (const auto& chunk : layout.chunks()) {
+    const bool layer = layout.blocks()[chunk.block].role == state::BlockRole::layer;
+    const auto bytes = layer ? chunk.elements * element : weight_bytes(description.rule(), chunk);  // as Units counts
+    all += bytes;
+    kept += placement[chunk.id].weight.in_memory() ? bytes : 0;
+  }
+  return static_cast<double>(kept) / static_cast<double>(all);
+}
+
+/// The plan of one process of several. Which weights stay in memory is said by the process that has most to keep, so
+/// that all of them send and receive alike.
+Plan plan_shared(const Description& description, const state::Layout& layout, const Budget& budget,
+                 const Rates& rates) {
+  check_request({description, layout, budget, rates});
+  auto largest = description;
+  largest.world.rank = largest_rank(description, layout);
+  auto plan = plan_alone(largest, layout, budget, rates);
+  if (largest.world.rank == description.world.rank) return plan;
+  auto alike = budget;
+  if (budget.has_path() && !budget.placement.weight) {
+    alike.placement.weight = weights_kept(description, layout, plan.placement);
+  }
+  return plan_alone(description, layout, alike, rates);
+}
+
+}  // namespace
+
 Plan make_plan(const Description& description, const state::Layout& layout, const Budget& budget, const Rates& rates) {
+  if (description.is_shared()) return plan_shared(description, layout, budget, rates);
   auto plan = plan_alone(description, layout, budget, rates);
   plan.in_full = plan_in_full(description, layout, budget, rates);
   return plan;

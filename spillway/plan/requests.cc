@@ -34,6 +34,31 @@ void check_learning(const state::Layout& layout) {
   throw Error(ErrorCode::bad_input, "all tensors of the model are frozen, so there is nothing to train");
 }
 
+/// What steps of several processes cannot do yet.
+void check_world(const Problem& problem) {
+  const auto& [size, rank] = problem.description.world;
+  if (size == 1) return;
+  const auto refuse = [&](const auto&... words) {
+    throw Error(ErrorCode::bad_input, text("a run of ", size, " processes ", words...));
+  };
+  if (rank >= size) refuse("has no rank ", rank, "; ranks begin with 0");
+  if (size > problem.layout.shards()) {
+    refuse("and virtual_ranks ", problem.layout.shards(), ": each needs one; start fewer, or use virtual_ranks ", size);
+  }
+  if (problem.budget.device) refuse("computes on CPUs only in this release; use device cpu, or one process");
+  if (problem.budget.nodes.size() > 1) {
+    refuse("takes DRAM as one tier in this release; bind each to a NUMA node, or use one process");
+  }
+  if (problem.description.optimizer->scope == optim::Scope::matrix) {
+    refuse("does not share the matrices of ", problem.description.optimizer->name,
+           " in this release; use another optimizer, or one process");
+  }
+  if (problem.layout.reduction() != nullptr) {
+    refuse("does not share what is trained in a ", problem.layout.reduction()->word,
+           " in this release; use another method, or one process");
+  }
+}
+
 void check_device_state(const Problem& problem) {
   const auto& device = problem.budget.device;
   if (!device || device->state.value_or(0) == 0) return;
@@ -46,6 +71,7 @@ void check_device_state(const Problem& problem) {
 }  // namespace
 
 void check_request(const Problem& problem) {
+  check_world(problem);
   check_placement(problem);
   check_updates(problem.budget);
   check_learning(problem.layout);

@@ -34,6 +34,7 @@ Schedule make_schedule(const Description& description, const state::Layout& layo
   step::add_head(graph);
   step::add_backward(graph);
   step::add_converted(graph);
+  step::add_network(graph);
   if (placement.device) {
     step::add_device_weights(graph);
     step::add_device_snapshots(graph);
@@ -57,6 +58,7 @@ std::vector<bool> idle_priority(const Schedule& schedule) {
     }
   };
   each_need([&](Index t, const Task& task, Index need) {
+    if (task.lane == Lane::network) out[need] = false;  // other processes wait for it
     if (task.lane == Lane::read || task.lane == Lane::write || task.lane == Lane::to_device) {
       if (task.lane != Lane::write || schedule.tasks[need].lane == Lane::refit) out[need] = false;
     }

@@ -135,7 +135,8 @@ struct Pass {
   Saved saved = Saved::recompute;  ///< passes of a layer
   // Buffers, kNone where there is none.
   Index weights = kNone, input = kNone, output = kNone, grad = kNone, grad_sum = kNone;
-  Index spilled = kNone;  ///< of a layer that spills: where what is saved leaves from, or has come to
+  Index received = kNone;  ///< sums of its gradients that other processes have made
+  Index spilled = kNone;   ///< of a layer that spills: where what is saved leaves from, or has come to
 };
 
 /// How far ahead transfers run, in chunks (updates) and passes.
@@ -188,6 +189,11 @@ struct Schedule {
   Index embedding_output = kNone,
         embedding_gradient = kNone;  ///< with a device: where the embedding's passes, on the host, find both
   Index converted = kNone;  ///< buffer for the copy that each pass multiplies by (conversion.h); kNone: none has one
+  /// Buffers of the embedding's gradient in a world of several processes: sums of its rows that this process has made
+  /// for others, and those that others have made for it.
+  Index sent_rows = kNone, received_rows = kNone;
+  std::vector<Index> network = {};  ///< tasks of the network in the order in which every process begins them
+  Bytes network_sent = 0, network_received = 0;  ///< by these, at most
   Index row_sums = kNone,
         rows =
             kNone;  ///< buffers of an embedding that is trainable: fp32 gradient of the step's rows; rounded, pending

@@ -92,6 +92,10 @@ double device_update_seconds(const Task& task, const Rates& rates) {
   return rates.device_update > 0 ? static_cast<double>(task.bytes) / rates.device_update : 0;
 }
 
+double network_seconds(const Task& task, const Rates& rates) {
+  return rates.network_latency + (rates.network > 0 ? static_cast<double>(task.bytes) / rates.network : 0);
+}
+
 /// One node per task and step; successors by template.
 class Machine {
  public:
@@ -115,6 +119,7 @@ class Machine {
           : schedule.settled_by_early(task) || schedule.runs_once(task) || follows_refit(task) ? 0
           : is_link(task.lane)               ? copy_seconds(task, schedule, layout, description.rule(), rates)
           : task.lane == Lane::device_update ? device_update_seconds(task, rates)
+          : task.lane == Lane::network       ? network_seconds(task, rates)
           : task.lane == Lane::refit         ? static_cast<double>(task.bytes) / rates.update_with(1)
                                      : static_cast<double>(task.bytes) * (task.phase == Phase::early ? kEarlyWork : 1);
     }
@@ -471,6 +476,7 @@ Simulation simulate(const Schedule& schedule, const Description& description, co
       (task.lane == Lane::to_device ? out.to_device_seconds : out.from_device_seconds) +=
           copy_seconds(task, schedule, layout, description.rule(), rates) / task.every;
     }
+    if (task.lane == Lane::network) out.network_seconds += network_seconds(task, rates);
     if (task.lane == Lane::device_update) out.device_update_seconds += device_update_seconds(task, rates);
     if (is_path(task.lane)) {
       out.transfer_seconds += static_cast<double>(task.bytes) / task.every;
@@ -488,7 +494,8 @@ Simulation simulate(const Schedule& schedule, const Description& description, co
                                                   {out.update_seconds, "update"},
                                                   {out.to_device_seconds, name_of(Lane::to_device)},
                                                   {out.from_device_seconds, name_of(Lane::from_device)},
-                                                  {out.device_update_seconds, name_of(Lane::device_update)}};
+                                                  {out.device_update_seconds, name_of(Lane::device_update)},
+                                                  {out.network_seconds, name_of(Lane::network)}};
   out.bottleneck = std::ranges::max_element(parts, {}, &std::pair<double, std::string>::first)->second;
   return out;
 }

@@ -20,6 +20,7 @@ struct Simulation {
   double to_device_seconds = 0;      ///< all copies to the device, and
   double from_device_seconds = 0;    ///< from there
   double device_update_seconds = 0;  ///< all updates of chunks that live on the device
+  double network_seconds = 0;        ///< all transfers between this process and others
   double stall_seconds = 0;          ///< compute waiting
   std::string bottleneck;            ///< "compute", the name of the storage, or a lane's: "update", "to_device", ...
   std::vector<TaskTimes> tasks;      ///< of the last simulated step, by Schedule::tasks

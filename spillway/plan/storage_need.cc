@@ -39,6 +39,7 @@ class Count {
 
   void add_chunk(Index c) {
     const auto& chunk = layout_.chunks()[c];
+    if (!description_.has(layout_, chunk)) return;
     const auto weight = whole(weight_bytes(rule_, chunk)), state = whole(state_bytes(rule_, chunk));
     const bool keeps_weight = placement_[c].weight.in_memory(), keeps_state = placement_[c].state.in_memory();
     if (!keeps_weight) add("weight", weight);
@@ -68,7 +69,7 @@ class Count {
   void add_rows() {
     for (const auto& block : layout_.blocks()) {
       if (block.role != state::BlockRole::embedding || block.trainable_chunks == 0) continue;
-      const auto rows = std::min(block.rows, description_.tokens);
+      const auto rows = std::min(description_.rows_of(layout_, block), description_.all_tokens());
       durable_ += (kSnapshotPeriod + 2) * whole(sparse_bytes(rows, block.columns, bytes_.grad));
     }
   }

@@ -38,8 +38,9 @@ std::optional<double> asked_share(const PlacementShares& shares, Group group) no
 Placement least_placement(const Problem& problem, Placement device) {
   const auto& chunks = problem.layout.chunks();
   for (std::size_t c = 0; c < chunks.size(); ++c) {
-    if (!has_state(chunks[c].training)) device.chunks[c].state.keep();
-    if (!has_gradient(chunks[c].training)) device.chunks[c].gradient.keep();
+    const bool mine = problem.description.has(problem.layout, chunks[c]);
+    if (!mine || !has_state(chunks[c].training)) device.chunks[c].state.keep();
+    if (!mine || !has_gradient(chunks[c].training)) device.chunks[c].gradient.keep();
   }
   for (Index i = 0; i < first_backward(problem.layout); ++i) device.boundaries[i].home.keep();
   return device;
@@ -73,15 +74,31 @@ void Units::list_block(Group group, const state::Block& block) {
   if (group == Group::weight) {
     const auto bytes = block.elements * problem_.weight_element();
     units_.push_back({group, first, static_cast<Index>(block.chunks), bytes});
-  } else if (const auto trainable = static_cast<Index>(block.trainable_chunks); trainable > 0) {
+  } else if (const auto own = own_gradients(block); own.count > 0) {
     Bytes bytes = 0;
-    for (Index c = first; c < first + trainable; ++c) bytes += bytes_of(group, c);
-    units_.push_back({group, first, trainable, bytes});
+    for (auto c = own.first; c < own.end(); ++c) bytes += is_mine(c) ? bytes_of(group, c) : 0;
+    units_.push_back({group, own.first, own.count, bytes});
   }
 }
 
+bool Units::is_mine(Index chunk) const {
+  return problem_.description.has(problem_.layout, problem_.layout.chunks()[chunk]);
+}
+
+/// The chunks of a layer from the first to the last that is trainable and that this process has.
+Range Units::own_gradients(const state::Block& block) const {
+  Range out;
+  for (Index i = 0; i < block.trainable_chunks; ++i) {
+    const auto c = static_cast<Index>(block.first_chunk + i);
+    if (!is_mine(c)) continue;
+    if (out.count == 0) out.first = c;
+    out.count = c + 1 - out.first;
+  }
+  return out;
+}
+
 void Units::list_chunk(Group group, Index chunk) {
-  if (elsewhere(group, chunk)) return;
+  if (elsewhere(group, chunk) || (group != Group::weight && !is_mine(chunk))) return;
   if (group == Group::grad && !has_dense_grad(problem_.description, problem_.layout, chunk)) return;
   if (group == Group::state && !has_state(problem_.layout.chunks()[chunk].training)) return;
   units_.push_back({group, chunk, 1, bytes_of(group, chunk)});

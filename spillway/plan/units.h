@@ -51,6 +51,8 @@ class Units {
   void fix();
   [[nodiscard]] Bytes bytes_of(Group group, Index chunk) const;
   [[nodiscard]] bool elsewhere(Group group, Index chunk) const;
+  [[nodiscard]] bool is_mine(Index chunk) const;
+  [[nodiscard]] Range own_gradients(const state::Block& block) const;
 
   const Problem problem_;
   Placement fixed_;

@@ -20,6 +20,11 @@ struct World {
   friend bool operator==(const World&, const World&) = default;
 };
 
+/// The rank among `size` that has the chunks of a shard of so many.
+[[nodiscard]] constexpr std::size_t rank_of(std::size_t shard, std::size_t shards, std::size_t size) noexcept {
+  return ((shard + 1) * size - 1) / shards;
+}
+
 class Ownership {
  public:
   /// The ownership of a world of one, which has every chunk.
@@ -32,7 +37,7 @@ class Ownership {
   [[nodiscard]] World world() const noexcept { return world_; }
   /// The rank that has a shard's chunks; shards [first_shard(r), first_shard(r + 1)) are those of rank r.
   [[nodiscard]] std::size_t rank_of(std::size_t shard) const noexcept {
-    return ((shard + 1) * world_.size - 1) / shards_;
+    return state::rank_of(shard, shards_, world_.size);
   }
   [[nodiscard]] std::size_t first_shard(std::size_t rank) const noexcept { return rank * shards_ / world_.size; }
   /// The only rank that has a chunk; empty: each one has it.

@@ -74,6 +74,46 @@ TEST(RankSums, AreThoseOfATree) {
   }
 }
 
+/// Each process sums its own ranks; who owns the gradient adds what they have.
+TEST(RankSums, AreThoseOfATreeWhicheverProcessesMadeThem) {
+  std::mt19937 random(9);
+  const auto device = device::make_cpu();
+  for (int round = 0; round < 300; ++round) {
+    const auto count = 1 + random() % 9, micro_batches = 1 + random() % 20;
+    const plan::VirtualRanks ranks(count, micro_batches);
+    const auto given = drawn_gradients(random, micro_batches, round % 2 == 1);
+    const auto wanted = expected_sums(ranks, given);
+    for (std::size_t size = 2; size <= ranks.count(); ++size) {
+      std::vector<Floats> made_by(size);
+      std::vector<Partial> parts;
+      for (std::size_t rank = 0; rank < size; ++rank) {
+        const auto mine = ranks.of(rank, size);
+        ASSERT_LE(mine.sums(), plan::most_sums(count, 20, size));
+        RankSums sums(*device, 0);
+        sums.begin(mine);
+        auto& own = made_by[rank];
+        own.assign(mine.sums() * kOfEach, 7.0F);
+        const RankSums::Place place{own.data(), own.data() + kOfEach, kOfEach, kOfEach};
+        RankSums::Progress made;
+        for (auto m = mine.position_of(mine.first()); m < mine.position_of(mine.end()); ++m) {
+          if (!given[m]) continue;
+          sums.add(place, made, device::Element::fp32, reinterpret_cast<const std::byte*>(given[m]->data()), m);
+        }
+        sums.finish(place, made);
+        unsigned number = 0;
+        for (auto first = mine.first(); first < mine.end(); first += parts.back().of.size) {
+          parts.push_back({plan::subtree_from(first, mine.end()), place.sum(number++)});
+        }
+        ASSERT_EQ(number, mine.partials());
+      }
+      ASSERT_LE(parts.size(), plan::most_received(count, 20, size) + ranks.sums());
+      const auto* whole = add_partials(parts, kOfEach);
+      const Floats lowest(whole, whole + kOfEach);
+      ASSERT_EQ(lowest, wanted) << count << " ranks, " << micro_batches << " micro-batches, " << size << " processes";
+    }
+  }
+}
+
 TEST(RankSums, OfOneRankAreInOrderAndNeedNoOtherSum) {
   const auto device = device::make_cpu();
   RankSums sums(*device, 0);

@@ -7,6 +7,7 @@
 #include <bit>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <numeric>
 #include <optional>
 #include <vector>
@@ -136,6 +137,67 @@ TEST_P(Rows, OfVirtualRanksAreSummedByRankAndThenAsATree) {
     const auto of_tokens = ranks_sum(by_rank.at(of_ranks.rows()[row]), 0, counts.size());
     ASSERT_TRUE(of_tokens.has_value());
     EXPECT_EQ(rows_of[row * 8], GetParam() ? 0.3F + *of_tokens : *of_tokens) << "row " << row;
+  }
+}
+
+/// Each process sums the rows of its own tokens, and whoever owns a row ends its tree.
+TEST_P(Rows, OfSeveralProcessesAreThoseOfOne) {
+  const std::vector<std::uint64_t> counts{30, 20, 25, 35, 15, 40, 35};
+  auto ranked = description;
+  ranked.virtual_ranks = 5;
+  ranked.micro_batches = counts.size();
+  ranked.type = state::ComputeType::fp32;
+  const auto cut = ranked.layout();
+  for (auto& id : ids) id %= 70;
+  std::vector<float> gradient(200 * 8);
+  for (std::size_t i = 0; i < gradient.size(); ++i) gradient[i] = 1.0F / static_cast<float>(i * i + 3);
+  const auto given = [&](std::size_t token) { return reinterpret_cast<const std::byte*>(&gradient[token * 8]); };
+  SparseEmbedding alone(ranked, cut, 0);
+  std::vector<std::byte> expected(plan::sparse_bytes(200, 8, 4));
+  alone.place(sums.data(), expected.data());
+  alone.begin(ids, counts);
+  std::fill(sums.begin(), sums.end(), 0.3F);
+  static_cast<void>(alone.round(given(0), thread_pool));
+  const auto* rows_of = reinterpret_cast<const float*>(expected.data() + plan::sparse_header(alone.rows().size()));
+  for (std::size_t size = 2; size <= 5; ++size) {
+    std::vector<std::unique_ptr<SparseEmbedding>> processes;
+    std::vector<std::vector<float>> sent(size, std::vector<float>(200 * 8, 7.0F));
+    for (std::size_t rank = 0; rank < size; ++rank) {
+      ranked.world = {.size = size, .rank = rank};
+      processes.push_back(std::make_unique<SparseEmbedding>(ranked, cut, 0));
+      processes[rank]->begin(ids, counts);
+      const auto own = plan::VirtualRanks(5, counts.size()).of(rank, size);
+      std::size_t first = 0;
+      for (std::size_t m = 0; m < own.position_of(own.first()); ++m) first += counts[m];
+      processes[rank]->sum_parts(given(first), sent[rank].data(), thread_pool);
+    }
+    std::size_t rows_seen = 0;
+    for (std::size_t rank = 0; rank < size; ++rank) {
+      std::vector<float> own(200 * 8, 0.3F);
+      std::vector<std::byte> out(plan::sparse_bytes(200, 8, 4));
+      processes[rank]->place(own.data(), out.data());
+      std::vector<const float*> parts;
+      for (std::size_t from = 0; from < size; ++from) {
+        EXPECT_EQ(processes[from]->sent(from, rank).count, processes[rank]->sent(from, rank).count);
+        parts.push_back(&sent[from][processes[rank]->sent(from, rank).first * 8]);
+      }
+      processes[rank]->round_parts(parts);
+      std::int64_t count = 0;
+      std::memcpy(&count, out.data(), sizeof count);
+      const auto* found =
+          reinterpret_cast<const float*>(out.data() + plan::sparse_header(static_cast<std::uint64_t>(count)));
+      ASSERT_EQ(std::memcmp(found, rows_of + rows_seen * 8, static_cast<std::size_t>(count) * 8 * sizeof(float)), 0)
+          << "rank " << rank << " of " << size;
+      double norm = 0, wanted = 0;
+      for (const auto& chunk : cut.chunks()) {
+        if (chunk.block != 0 || ranked.owner(cut, chunk) != rank) continue;
+        norm += processes[rank]->norm_of(chunk);
+        wanted += alone.norm_of(chunk);
+      }
+      EXPECT_EQ(norm, wanted);
+      rows_seen += static_cast<std::size_t>(count);
+    }
+    EXPECT_EQ(rows_seen, alone.rows().size());
   }
 }
 

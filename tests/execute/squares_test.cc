@@ -33,6 +33,33 @@ TEST(SquareSlots, HaveAPlaceForEveryTile) {
   EXPECT_EQ(slots.total(squares), 0.0);
 }
 
+TEST(SquareSlots, HaveASumForEachPartOfATensorThatLiesInAChunkOfItsOwn) {
+  const auto description = describe({.layers = 2, .hidden = 512, .ffn = 300, .vocabulary = 900, .tied = false});
+  const auto layout = description.layout();
+  SquareSlots slots(layout, true);
+  const auto sizes = plan::device_workspace(layout, false, description.tokens, true);
+  EXPECT_EQ(slots.others_at(), sizes.squares);
+  const std::vector<double> squares(sizes.squares, 1.0);
+  std::size_t pieces = 0;
+  double tiles = 0;
+  for (std::size_t t = 0; t < layout.tensors().size(); ++t) {
+    std::uint64_t next = 0;
+    for (std::size_t i = 0; i < slots.pieces(t).size(); ++i, ++pieces) {
+      const auto& piece = slots.pieces(t)[i];
+      EXPECT_EQ(piece.first, next);
+      next += piece.elements;
+      EXPECT_LT(slots.piece(t, i), sizes.squares);
+      tiles += static_cast<double>(device::square_tiles(piece.elements));
+    }
+    EXPECT_EQ(next, layout.tensors()[t].elements);
+  }
+  EXPECT_GT(pieces, layout.tensors().size());
+  std::vector<double> sums;
+  slots.append_sums(squares, sums);
+  EXPECT_EQ(sums.size(), pieces + layout.chunks().size());
+  EXPECT_EQ(slots.total(squares), tiles);
+}
+
 TEST(OtherRows, AreTheRowsThatNoTokenNames) {
   const auto description = describe({.layers = 1, .hidden = 512, .vocabulary = 1000, .tied = true, .tokens = 64});
   const auto layout = description.layout();

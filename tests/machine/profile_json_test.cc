@@ -21,6 +21,8 @@ Profile sample() {
   out.update_elements_per_second_all_cores = 9.2e8;
   out.update_elements_per_second_beside = 4.1e8;
   out.compute_share_beside_update = 0.55;
+  out.network = 1.25e9;
+  out.network_latency = 2e-4;
   out.copy_bytes_per_second = 9.7e9;
   return out;
 }

@@ -19,6 +19,7 @@ bool in_table(const Task& task) {
   if (task.op == Op::compute) return task.lane == Lane::compute && task.what.kind == ObjectKind::pass;
   if (task.op == Op::update) return task.lane == Lane::update || task.lane == Lane::device_update;
   if (task.op == Op::refit) return task.lane == Lane::refit;
+  if (task.op == Op::gather || task.op == Op::scatter) return task.lane == Lane::network;
   return (traits(task.what.kind).lanes >> static_cast<unsigned>(task.lane) & 1) != 0;
 }
 
@@ -29,7 +30,10 @@ TEST(Kinds, EveryTaskOfASchedule) {
   for (int round = 0; round < 200; ++round) {
     auto shape = test::random_shape(random, round);
     if (round % 3 == 0) shape.subspace = "up|down";
-    const auto description = test::describe(shape);
+    const bool shared = round % 2 == 0 && round % 3 != 0;
+    if (shared) shape.virtual_ranks = 2;
+    auto description = test::describe(shape);
+    if (shared) description.world = {.size = 2, .rank = random() % 2};
     const auto layout = description.layout();
     const auto placement = round % 2 == 0 ? test::random_placement_of(layout, random)
                                           : test::random_device_placement(description, layout, random);

@@ -45,13 +45,40 @@ TEST(VirtualRanks, AreMergedToAnAlignedTreeWithinTheirSums) {
       sums.back() = "(" + sums.back() + "+" + top + ")";
     };
     for (std::uint64_t rank = 0; rank < count; ++rank) {
-      ASSERT_EQ(VirtualRanks::sum_of(rank), sums.size());
+      ASSERT_EQ(ranks.sum_of(rank), sums.size());
       sums.push_back(std::to_string(rank));
       EXPECT_LE(sums.size(), ranks.sums());
-      for (auto merges = VirtualRanks::merges(rank); merges > 0; --merges) merge();
+      for (auto merges = ranks.merges({rank, 1}); merges > 0; --merges) merge();
     }
     while (sums.size() > 1) merge();
     EXPECT_EQ(sums.front(), words_of_tree(0, count));
+  }
+}
+
+TEST(VirtualRanks, OfProcessesCoverTheStepInOrder) {
+  for (std::uint64_t ranks = 1; ranks < 9; ++ranks) {
+    for (std::uint64_t micro_batches = 1; micro_batches < 20; ++micro_batches) {
+      for (std::uint64_t size = 1; size <= ranks; ++size) {
+        const VirtualRanks all(ranks, micro_batches);
+        std::uint64_t next = 0;
+        unsigned partials = 0, own = 0;
+        for (std::uint64_t rank = 0; rank < size; ++rank) {
+          const auto found = all.of(rank, size);
+          EXPECT_EQ(found.position_of(found.first()), next);
+          next = found.position_of(found.end());
+          EXPECT_LE(found.sums(), size == 1 ? all.sums() : most_sums(ranks, micro_batches, size));
+          partials += own = found.partials();
+          for (auto first = found.first(); first < found.end(); --own) {
+            const auto subtree = subtree_from(first, found.end());
+            EXPECT_EQ(subtree.first % subtree.size, 0U);
+            first += subtree.size;
+          }
+          EXPECT_EQ(own, 0U);
+        }
+        EXPECT_EQ(next, micro_batches);
+        EXPECT_LE(partials, most_received(ranks, micro_batches, size) + all.sums());
+      }
+    }
   }
 }
 

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "spillway/plan/step/gradients.h"
+#include "spillway/plan/step/network.h"
 #include "spillway/plan/step/passes.h"
 #include "spillway/plan/step/transfers.h"
 #include "spillway/plan/step/weights.h"
@@ -16,12 +17,13 @@ void add_backward_weights(StepGraph& graph, Index b, Index forward, Index pass) 
   Bytes bytes = 0;
   for (Index i = 0; i < graph.block(b).chunks; ++i) bytes += graph.weight_bytes(first + i);
   HostWeights weights;
-  weights.buffer = graph.add_buffer(BufferClass::window, bytes, graph.order.before_pass(pass, graph.lookahead.backward),
+  weights.buffer = graph.add_buffer(BufferClass::window, bytes, graph.before_pass(pass, graph.lookahead.backward),
                                     graph.order.position(pass));
   if (graph.computes_on_host(pass)) graph.lets_go(graph.task_of(pass), weights.buffer);
   Bytes offset = 0;
   for (Index i = 0; i < graph.block(b).chunks; ++i) {
-    weights.reads.push_back(add_pass_read(graph, first + i, {weights.buffer, offset}, pass));
+    const Place place{weights.buffer, offset};
+    if (graph.is_mine(first + i)) weights.reads.push_back(add_pass_read(graph, first + i, place, pass));
     offset += graph.weight_bytes(first + i);
   }
   graph.set_weights(pass, std::move(weights));
@@ -33,26 +35,28 @@ void add_rows(StepGraph& graph) {
   if (!graph.table_is_trainable()) return;
   const auto& order = graph.order;
   const auto& table = graph.block(order.embedding_block);
-  const auto count = std::min(table.rows, graph.description.tokens);
+  const auto count = std::min(graph.description.rows_of(graph.layout, table), graph.description.all_tokens());
   const auto back = order.embedding_backward;
   const auto first = graph.description.tied_head ? order.head_gradient.front() : back;
   auto& out = graph.out;
-  out.row_sums = graph.add_buffer(BufferClass::scratch, count * table.columns * sizeof(float), order.position(first),
-                                  order.position(back));
-  graph.fills(graph.task_of(first), out.row_sums);
-  graph.lets_go(graph.task_of(back), out.row_sums);
+  const auto last_maker = add_row_scatter(graph, back), first_maker = graph.maker_of(first);
+  out.row_sums = graph.add_buffer(BufferClass::scratch, std::max<Bytes>(count, 1) * table.columns * sizeof(float),
+                                  order.position(first), order.position(back));
+  graph.fills(first_maker, out.row_sums);
+  graph.lets_go(last_maker, out.row_sums);
   const auto bytes = sparse_bytes(count, table.columns, state::field_bytes(graph.description.type).grad);
   out.rows = graph.add_buffer(BufferClass::grad, bytes, order.position(back),
                               order.update(graph.chunk_of(order.embedding_block, table.chunks - 1)));
-  graph.fills(graph.task_of(back), out.rows);
+  graph.fills(last_maker, out.rows);
   for (Bytes at = 0; graph.redo.gradients && at < bytes; at += kSparsePart) {
     const Object part{ObjectKind::sparse_gradient, static_cast<Index>(at / kSparsePart)};
     const auto log =
         add_gradient_log(graph, part, {out.rows, at}, std::min(kSparsePart, bytes - at), order.positions());
-    graph.need(log, graph.task_of(back));
+    graph.need(log, last_maker);
   }
   for (std::size_t s = 0; s < table.chunks; ++s) {
-    graph.lets_go(out.update_task[graph.chunk_of(order.embedding_block, s)], out.rows);
+    const auto c = graph.chunk_of(order.embedding_block, s);
+    if (graph.is_trainable(c)) graph.lets_go(out.update_task[c], out.rows);
   }
 }
 
@@ -81,7 +85,8 @@ void add_backward(StepGraph& graph) {
   }
   if (graph.table_is_trainable() && !graph.description.tied_head) {
     for (Index s = 0; s < graph.block(order.embedding_block).chunks; ++s) {
-      stage_gradient(graph, graph.chunk_of(order.embedding_block, s));
+      const auto c = graph.chunk_of(order.embedding_block, s);
+      if (graph.is_trainable(c)) stage_gradient(graph, c);
     }
   }
   add_rows(graph);

@@ -36,6 +36,7 @@ void keep_weight(StepGraph& graph, Index c, Place there) {
 }
 
 void bring_chunk(StepGraph& graph, Index c, Place place, Index pass, HostWeights& weights) {
+  if (!graph.is_mine(c)) return;  // a gather brings it
   if (graph.placement[c].weight.in_memory()) {
     keep_weight(graph, c, place);
   } else {

@@ -3,10 +3,13 @@
 #include <algorithm>
 
 #include "spillway/plan/reduced_share.h"
+#include "spillway/plan/step/network.h"
 #include "spillway/plan/step/transfers.h"
 
 namespace spillway::plan::step {
 namespace {
+
+constexpr Bytes kPage = 4096;
 
 /// The update of chunk c as soon as its gradient is complete, and room for what it changes until the step ends.
 void add_early(StepGraph& graph, Index c, Index pass, Place grad) {
@@ -72,14 +75,16 @@ void add_sums(StepGraph& graph, Index pass, std::uint64_t values) {
   const auto sums = graph.description.gradient_sums();
   if (sums == 0) return;
   const auto at = graph.order.position(pass);
-  const auto sum = graph.add_buffer(BufferClass::scratch, sums * values * sizeof(float), at, at, graph.compute_tier());
+  const auto last = graph.scatters[pass] == kNone ? at : sent_until(graph, pass);
+  const auto sum =
+      graph.add_buffer(BufferClass::scratch, sums * values * sizeof(float), at, last, graph.compute_tier());
   graph.fills(graph.task_of(pass), sum);
-  graph.lets_go(graph.task_of(pass), sum);
+  graph.lets_go(graph.maker_of(pass), sum);
   graph.out.passes[pass].grad_sum = sum;
 }
 
 void add_chunk_gradient(StepGraph& graph, Index c, Index pass, Place grad, std::uint32_t leave) {
-  if (graph.computes_on_host(pass)) graph.brings(graph.task_of(pass), graph.of(c, ChunkEvent::gradient_complete));
+  if (graph.computes_on_host(pass)) graph.brings(graph.maker_of(pass), graph.of(c, ChunkEvent::gradient_complete));
   write_gradient(graph, c, pass, grad, leave);
   if (graph.placement[c].gradient.in_memory()) {
     graph.out.groups[c].grad = grad;
@@ -96,27 +101,36 @@ void add_chunk_gradient(StepGraph& graph, Index c, Index pass, Place grad, std::
 void add_gradient(StepGraph& graph, Index pass, Index first, std::size_t chunks) {
   const auto& order = graph.order;
   const auto end = static_cast<Index>(first + chunks);
-  std::uint64_t values = 0;
+  std::uint64_t values = 0, mine = 0;
   Bytes bytes = 0;
-  for (auto c = first; c < end; ++c) {
+  auto own = first;  // the first chunk that this process has; where it has none, any
+  for (auto c = end; c-- > first;) {
     values += graph.chunk(c).gradient_elements;
+    if (!graph.is_mine(c)) continue;
+    own = c;
+    mine += graph.chunk(c).gradient_elements;
     bytes += graph.grad_bytes(c);
   }
+  if (graph.description.is_shared()) add_scatter(graph, pass, values, mine);
   const auto at = order.position(pass);
-  const auto leave = graph.placement[first].gradient.in_memory()
+  const auto leave = mine == 0 ? sent_until(graph, pass)
+                     : graph.placement[own].gradient.in_memory()
                          ? order.update(end - 1)
                          : std::min(at + graph.lookahead.grad_write, order.positions() - 1);
   const bool there = graph.placement[first].gradient_there();
-  const auto grad = graph.add_buffer(BufferClass::grad, bytes, at, leave, there ? TierKind::device : TierKind::host);
+  const auto grad = graph.add_buffer(BufferClass::grad, std::max<Bytes>(bytes, mine == 0 ? kPage : 0), at, leave,
+                                     there ? TierKind::device : TierKind::host);
   graph.out.buffers[grad].node = graph.placement[first].gradient.node;
   graph.grads[pass] = grad;
   if (there || graph.computes_on_host(pass)) {
-    graph.fills(graph.task_of(pass), grad);
+    graph.fills(graph.maker_of(pass), grad);
     graph.out.passes[pass].grad = grad;
   }
+  if (mine == 0) graph.lets_go(graph.maker_of(pass), grad);
   add_sums(graph, pass, values);
   Bytes offset = 0;
   for (auto c = first; c < end; ++c) {
+    if (!graph.is_mine(c)) continue;
     add_chunk_gradient(graph, c, pass, {grad, offset}, leave);
     offset += graph.grad_bytes(c);
   }

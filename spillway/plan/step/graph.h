@@ -6,6 +6,7 @@
 // turns events into the tasks that were said to bring them about; one that nobody brings about holds up nobody.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -60,7 +61,10 @@ class StepGraph {
   [[nodiscard]] const state::Chunk& chunk(Index c) const { return layout.chunks()[c]; }
   [[nodiscard]] Index chunks() const { return static_cast<Index>(layout.chunks().size()); }
   [[nodiscard]] Index chunk_of(Index b, std::size_t i) const { return static_cast<Index>(block(b).first_chunk + i); }
-  [[nodiscard]] bool is_trainable(Index c) const { return state::is_trainable(chunk(c).training); }
+  /// Whether this process has the chunk.
+  [[nodiscard]] bool is_mine(Index c) const { return description.has(layout, chunk(c)); }
+  /// Whether this process updates it.
+  [[nodiscard]] bool is_trainable(Index c) const { return state::is_trainable(chunk(c).training) && is_mine(c); }
   [[nodiscard]] bool table_is_trainable() const;
   [[nodiscard]] Bytes weight_bytes(Index c) const { return state::weight_bytes(rule, chunk(c)); }
   [[nodiscard]] Bytes state_bytes(Index c) const { return state::state_bytes(rule, chunk(c)); }
@@ -73,6 +77,11 @@ class StepGraph {
   /// A boundary activation crosses between the host and the device: the first, which the embedding's passes leave on
   /// the host, and those that do not stay.
   [[nodiscard]] bool boundary_is_copied(Index i) const;
+  /// Position from which a window of a pass's weights may be filled: those that other processes have are sent before
+  /// the sums of the pass before it.
+  [[nodiscard]] std::uint32_t before_pass(Index pass, std::uint32_t ahead) const {
+    return order.before_pass(pass, description.is_shared() ? std::max(1U, ahead) : ahead);
+  }
   /// The chunk may be updated before its step is decided, and there is room for its old version.
   [[nodiscard]] bool is_early(Index c) const;
 
@@ -85,6 +94,8 @@ class StepGraph {
   /// In use at every position.
   Index add_whole(BufferClass kind, Bytes bytes, TierKind tier = TierKind::host);
   [[nodiscard]] Index task_of(Index pass) const { return out.passes[pass].task; }
+  /// The task after which the gradients of a pass are complete: its own, or in a world of several processes a scatter.
+  [[nodiscard]] Index maker_of(Index pass) const { return scatters[pass] != kNone ? scatters[pass] : task_of(pass); }
 
   /// Adds an edge; where either is kNone, none is added.
   void need(Index task, Index on, bool previous = false);
@@ -110,6 +121,7 @@ class StepGraph {
   std::vector<HostWeights> host_weights;               ///< by pass
   std::vector<Index> boundary_out, boundary_in;        ///< by boundary: buffers on the host, in forward and backward
   std::vector<Index> boundary_reads;                   ///< by boundary: the task that brings it back from a path
+  std::vector<Index> scatters;                         ///< by pass: the task that brings its gradients to their owners
   std::vector<Index> grads;                            ///< by pass: buffer of its gradient, where the update has it
   std::vector<Index> write_weight, write_grad;         ///< by chunk: tasks
   std::vector<Index> snapshot_weight, snapshot_state;  ///< by chunk: tasks that write what stays in memory

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <utility>
 
 #include "spillway/plan/step/gradients.h"
 #include "spillway/plan/step/passes.h"
@@ -9,11 +10,13 @@ namespace {
 
 /// A window of its own for a pass that needs the weights of slice c once more, `until` that position at least.
 void read_again(StepGraph& graph, Index c, Index pass, std::uint32_t until = 0) {
-  const auto first = graph.order.before_pass(pass, graph.lookahead.head);
+  const auto first = graph.before_pass(pass, graph.lookahead.head);
   const auto last = std::max(until, graph.order.position(pass));
   const auto window = graph.add_buffer(BufferClass::window, graph.weight_bytes(c), first, last);
   if (graph.computes_on_host(pass)) graph.lets_go(graph.task_of(pass), window);
-  graph.set_weights(pass, {window, {add_pass_read(graph, c, {window}, pass)}});
+  HostWeights weights{window, {}};
+  if (graph.is_mine(c)) weights.reads.push_back(add_pass_read(graph, c, {window}, pass));
+  graph.set_weights(pass, std::move(weights));
 }
 
 /// For the two passes over a slice. Of the last slice (`turn`) the second pass finds what the first has left.

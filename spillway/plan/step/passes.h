@@ -23,6 +23,8 @@ void add_head(StepGraph& graph);
 void add_backward(StepGraph& graph);
 /// One place for the converted weights of all passes, one after the other.
 void add_converted(StepGraph& graph);
+/// In a world of several processes: weights of passes that other processes have, and the order of the network.
+void add_network(StepGraph& graph);
 
 // These passes are for a device with memory of its own. Its block passes work on buffers there. A pass has ended for
 // the host when it was issued, so no task of the host waits for one, only for a copy that waited for it there; and a

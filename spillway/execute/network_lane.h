@@ -1,0 +1,76 @@
+// The lane of the network: tasks of a schedule that move bytes between processes. All processes begin them in one
+// order, which follows from the schedule, so that none waits for another in a circle.
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <vector>
+
+#include "spillway/base/mutex.h"
+#include "spillway/execute/update_lanes.h"
+#include "spillway/network/port.h"
+#include "spillway/plan/schedule.h"
+
+namespace spillway::execute {
+
+/// What the tasks move. Of what these throw the lane tells whoever waits.
+class NetworkWork {
+ public:
+  virtual ~NetworkWork() = default;
+  /// The messages of a task whose turn it is.
+  virtual std::vector<network::Message> messages(const plan::Task& task) = 0;
+  /// They have arrived and left. Called by any thread, for one task at a time.
+  virtual void arrived(const plan::Task& task) = 0;
+};
+
+class NetworkLane {
+ public:
+  /// Told of each task that was begun, once, by any thread: that it has ended, or why it failed.
+  using Ended = std::function<void(const Start& start, const std::exception_ptr& error)>;
+
+  /// All references must outlive it.
+  NetworkLane(const plan::Schedule& schedule, network::Port& port, NetworkWork& work, Ended ended);
+  ~NetworkLane() { stop(); }
+  NetworkLane(const NetworkLane&) = delete;
+  NetworkLane& operator=(const NetworkLane&) = delete;
+
+  /// An instance begins; nothing of the one before is left to begin.
+  void begin(std::uint64_t instance);
+  /// What the task waits for has ended. It begins with start(), when it is its turn.
+  void ready(const Start& start);
+  /// The instance does not run it.
+  void skip(const Start& start);
+  /// Begins the tasks whose turn it is.
+  void start();
+  /// No further task begins.
+  void halt();
+  /// The same, and waits for the transfers that are under way; those of a peer that is gone end when the port is
+  /// closed.
+  void stop();
+  /// Every task of the newest instance has ended or was skipped.
+  [[nodiscard]] bool ended() const;
+
+ private:
+  enum class State : std::uint8_t { waits, ready, skipped };
+  [[nodiscard]] bool take(Start& start);
+  void arrived(const Start& start, std::exception_ptr error);
+
+  const plan::Schedule& schedule_;
+  network::Port& port_;
+  NetworkWork& work_;
+  const Ended ended_;
+  std::vector<std::size_t> place_;  ///< by task: in the order
+  Mutex order_;                     ///< held by whoever begins tasks; taken before `mutex_`
+  Mutex arrivals_;                  ///< held while work_.arrived() runs
+  mutable Mutex mutex_;
+  Condition idle_;
+  std::uint64_t instance_ SPILLWAY_GUARDED_BY(mutex_) = 0;
+  std::vector<State> states_ SPILLWAY_GUARDED_BY(mutex_);  ///< by place
+  std::size_t next_ SPILLWAY_GUARDED_BY(mutex_) = 0;       ///< place of the task whose turn it is
+  std::size_t under_way_ SPILLWAY_GUARDED_BY(mutex_) = 0;
+  std::size_t left_ SPILLWAY_GUARDED_BY(mutex_) = 0;  ///< of the instance, that have not ended
+  bool halted_ SPILLWAY_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace spillway::execute

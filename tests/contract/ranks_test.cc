@@ -1,0 +1,414 @@
+// Several processes train as one does, bit by bit, wherever their parts of the state lie. Each has an engine of its own
+// and a thread here, and the network brings messages in an order that it draws.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <exception>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <random>
+#include <thread>
+
+#include "spillway/network/fake.h"
+#include "tests/contract/directory.h"
+#include "tests/contract/outcome.h"
+#include "tests/contract/toy.h"
+#include "tests/plan/models.h"
+#include "tests/sys/failing.h"
+
+namespace spillway {
+namespace {
+
+using plan::test::describe;
+using plan::test::Shape;
+using test::Directory;
+using test::Numbers;
+
+constexpr std::uint64_t kTokens = 6;  ///< of a micro-batch
+
+std::uint64_t mix(std::uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
+  return x ^ (x >> 31);
+}
+float noise(std::uint64_t x) {
+  return static_cast<float>(mix(x + 1) >> 40) / 16777216.0F - 0.5F;
+}
+
+/// One process's part of steps: what a micro-batch gives depends on its tokens and on weights alone.
+class Rank {
+ public:
+  Rank(Engine& engine, const plan::Description& description) : engine_(engine), description_(description) {}
+
+  void fill() {
+    for (std::size_t t = 0; t < engine_.layout().tensors().size(); ++t) {
+      std::vector<float> values(engine_.layout().tensors()[t].elements);
+      for (std::size_t i = 0; i < values.size(); ++i) values[i] = noise(t * 7919 + i) * 0.1F;
+      engine_.store_tensor(t, 0, values);
+    }
+  }
+
+  std::vector<float> masters() {
+    std::vector<float> out;
+    for (std::size_t t = 0; t < engine_.layout().tensors().size(); ++t) {
+      std::vector<float> values(engine_.layout().tensors()[t].elements);
+      engine_.fetch_tensor(t, 0, values);
+      out.insert(out.end(), values.begin(), values.end());
+    }
+    return out;
+  }
+
+  double step(std::uint64_t seed, std::size_t micro_batches, bool training = true) {
+    const auto own = plan::VirtualRanks(description_.virtual_ranks, micro_batches)
+                         .of(description_.world.rank, description_.world.size);
+    first_ = own.position_of(own.first());
+    end_ = own.position_of(own.end());
+    const bool embeds = description_.blocks.front().role == state::BlockRole::embedding;
+    const auto rows =
+        static_cast<std::uint64_t>(embeds ? description_.blocks.front().tensors.front().shape.front() : 1);
+    std::vector<std::int64_t> ids(embeds ? micro_batches * kTokens : 0);
+    for (std::size_t i = 0; i < ids.size(); ++i)
+      ids[i] = static_cast<std::int64_t>(mix(seed * 131 + i / 2) % rows % 90);
+    engine_.begin_step({.ids = ids,
+                        .counts = std::vector<std::uint64_t>(micro_batches, kTokens),
+                        .training = training,
+                        .update = std::nullopt});
+    if (embeds) engine_.embedding_forward();
+    first_forward_ = !embeds;
+    while (const auto pass = engine_.next_pass()) {
+      run(*pass);
+      engine_.end_pass();
+    }
+    return engine_.end_step({.learning_rate = 1e-2, .weight_decay = 0.1, .max_grad_norm = 1.0}).grad_norm;
+  }
+
+ private:
+  [[nodiscard]] bool fp32() const { return description_.computes() == state::ComputeType::fp32; }
+  [[nodiscard]] Numbers see(std::byte* at) const { return {at, fp32()}; }
+  [[nodiscard]] std::uint64_t each() const { return kTokens * description_.hidden; }  ///< values of a micro-batch
+
+  float sum_of(std::byte* weights, std::uint64_t elements) const {
+    float sum = 0;
+    const auto w = see(weights);
+    for (std::uint64_t i = 0; i < elements; ++i) sum += w[i] * static_cast<float>(i % 5 + 1);
+    return sum / static_cast<float>(elements);
+  }
+  float sum_of_tensors(std::byte* weights, const state::Block& block) const {
+    float sum = 0;
+    for (std::size_t t = block.first_tensor; t < block.first_tensor + block.tensors; ++t) {
+      const auto& it = engine_.layout().tensors()[t];
+      const Numbers w{weights + engine_.tensor_offset(t) * (fp32() ? 4 : 2),
+                      fp32() || it.spec.form == state::Form::fp32};
+      for (std::uint64_t i = 0; i < it.elements; ++i) sum += w[i] * static_cast<float>(i % 5 + 1);
+    }
+    return sum / 1000;
+  }
+
+  void run(const BlockPass& pass) {
+    const auto& block = engine_.layout().blocks()[pass.block];
+    switch (pass.kind) {
+      case plan::PassKind::forward:
+        return forward(pass, block);
+      case plan::PassKind::head_gradient:
+        return head_gradient(pass, block);
+      case plan::PassKind::backward:
+        return backward(pass, block);
+      case plan::PassKind::embedding_backward:
+        return engine_.embedding_backward(pass.hidden_gradient);
+      case plan::PassKind::head_loss:
+      case plan::PassKind::embedding:
+        return;
+    }
+  }
+
+  void forward(const BlockPass& pass, const state::Block& block) {
+    const auto in = see(pass.input), out = see(pass.output);
+    const auto factor = 1 + sum_of_tensors(pass.weights, block);
+    for (auto m = first_; m < end_; ++m) {
+      const auto base = (m - first_) * each();
+      for (std::uint64_t i = 0; first_forward_ && i < each(); ++i) in.set(base + i, 0.5F + noise(m * 97 + i));
+      for (std::uint64_t i = 0; i < each(); ++i) {
+        out.set(base + i, in[base + i] * factor + 0.01F * static_cast<float>(i % 3));
+      }
+    }
+    first_forward_ = false;
+  }
+
+  void head_gradient(const BlockPass& pass, const state::Block& block) {
+    const auto count = pass.rows * block.columns;
+    const auto factor = sum_of(pass.weights, count);
+    std::vector<float> memory(count);
+    const auto to = see(reinterpret_cast<std::byte*>(memory.data())), in = see(pass.input), weight = see(pass.weights);
+    for (auto m = first_; m < end_; ++m) {
+      const auto base = (m - first_) * each();
+      const auto pull = in[base + pass.rows % each()];
+      for (std::size_t i = 0; i < count; ++i) to.set(i, weight[i] * 0.3F + factor + pull + noise(m * 31 + i));
+      if (block.trainable_chunks > 0) engine_.head_gradient(reinterpret_cast<std::byte*>(memory.data()), m);
+      for (std::uint64_t i = 0; i < each(); ++i) {
+        auto& sum = pass.accumulator[base + i];
+        sum = (pass.slice == block.chunks - 1 ? 0 : sum) + factor * 1e-3F + pull * 1e-2F;
+      }
+    }
+  }
+
+  void backward(const BlockPass& pass, const state::Block& block) {
+    const auto hidden = see(pass.hidden_gradient), in = see(pass.input);
+    const auto n = (end_ - first_) * each();
+    if (pass.accumulator != nullptr) {
+      for (std::uint64_t i = 0; i < n; ++i) hidden.set(i, pass.accumulator[i]);
+    } else if (pass.output != nullptr) {
+      std::memcpy(pass.hidden_gradient, pass.output, n * (fp32() ? 4 : 2));
+    }
+    const auto factor = sum_of_tensors(pass.weights, block);
+    for (std::size_t t = block.first_tensor; t < block.first_tensor + block.tensors; ++t) {
+      const auto& it = engine_.layout().tensors()[t];
+      if (!is_trainable(it.spec.training)) continue;
+      std::vector<float> memory(it.elements);
+      const Numbers to{reinterpret_cast<std::byte*>(memory.data()), fp32() || it.spec.form == state::Form::fp32};
+      for (auto m = first_; m < end_; ++m) {
+        if ((m + t) % 5 == 4) continue;  // an expert that none of its tokens took
+        const auto base = (m - first_) * each();
+        const auto pull = hidden[base + t % each()] + in[base + t % 7];
+        for (std::size_t i = 0; i < it.elements; ++i) to.set(i, factor + pull + noise(i + m * 13) * 0.1F);
+        engine_.gradient(t, reinterpret_cast<std::byte*>(memory.data()), m);
+      }
+    }
+    for (std::uint64_t i = 0; i < n; ++i) hidden.set(i, hidden[i] * 0.9F + in[i] * 1e-3F + factor);
+  }
+
+  Engine& engine_;
+  const plan::Description& description_;
+  std::uint64_t first_ = 0, end_ = 0;
+  bool first_forward_ = true;
+};
+
+struct World {
+  std::size_t size = 1;
+  plan::PlacementShares placement = {};
+  bool paths = false;
+  bool evaluates = false;
+};
+
+/// The description for one rank, whose largest share of a step is the same for all.
+plan::Description for_rank(plan::Description description, std::size_t rank, std::size_t size) {
+  description.world = {.size = size, .rank = rank};
+  std::uint64_t most = 0;
+  for (std::size_t r = 0; r < size; ++r) {
+    for (auto m = description.micro_batches; m > 0; --m) {
+      const auto own = plan::VirtualRanks(description.virtual_ranks, m).of(r, size);
+      most = std::max(most, own.position_of(own.end()) - own.position_of(own.first()));
+    }
+  }
+  description.tokens = most * kTokens;
+  description.step_tokens = description.micro_batches * kTokens;
+  return description;
+}
+
+/// Port of a fake network that the engine may keep.
+std::shared_ptr<network::Port> port_of(network::FakeNetwork& network, std::size_t rank) {
+  return {std::shared_ptr<void>{}, &network.port(rank)};
+}
+
+Outcome steps_of(Engine& engine, const plan::Description& description, const World& world) {
+  engine.start();
+  Rank rank(engine, description);
+  rank.fill();
+  Outcome out;
+  for (std::uint64_t s = 0; s < 4; ++s) {
+    out.norms.push_back(rank.step(s, s == 2 ? 1 + description.micro_batches / 3 : description.micro_batches));
+    if (world.evaluates && s % 2 == 0) rank.step(100 + s, description.micro_batches, false);
+    if (world.evaluates && s == 1) engine.flush();
+  }
+  out.masters = rank.masters();
+  return out;
+}
+
+/// `lost`: tells the others, before the engine waits for them.
+Outcome train_rank(const plan::Description& description, Settings settings, const World& world,
+                   const std::function<void()>& lost) {
+  Engine engine(description, std::move(settings));
+  try {
+    return steps_of(engine, description, world);
+  } catch (...) {
+    lost();
+    throw;
+  }
+}
+
+/// What each rank has in the end.
+std::vector<Outcome> train(const plan::Description& whole, const World& world, std::uint32_t seed) {
+  network::FakeNetwork network(world.size, seed);
+  std::vector<Directory> directories(world.size);
+  std::vector<Outcome> out(world.size);
+  std::vector<std::exception_ptr> errors(world.size);
+  std::atomic<std::size_t> running = world.size;
+  std::vector<std::thread> threads;
+  for (std::size_t rank = 0; rank < world.size; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        auto settings = everything_in_dram();
+        settings.budget.placement = world.placement;
+        settings.budget.durability = plan::Durability::none;
+        if (world.paths) {
+          settings.storage.places.push_back({directories[rank].path()});
+          settings.budget.paths.push_back({.name = "path:0", .capacity = 1 * GiB});
+        }
+        if (world.size > 1) settings.network = port_of(network, rank);
+        out[rank] =
+            train_rank(for_rank(whole, rank, world.size), std::move(settings), world, [&] { network.lose(rank); });
+      } catch (...) {
+        errors[rank] = std::current_exception();
+        network.lose(rank);
+      }
+      --running;
+    });
+  }
+  while (running > 0) {
+    if (!network.move()) std::this_thread::yield();
+  }
+  for (auto& thread : threads) thread.join();
+  for (const auto& error : errors) {
+    if (error) std::rethrow_exception(error);
+  }
+  return out;
+}
+
+Shape shape_of(const Shape& shape) {
+  auto out = shape;
+  out.virtual_ranks = 4;
+  out.chunk_elements = 2048;
+  return out;
+}
+
+void expect_same_in_every_world(const Shape& shape, const std::string& what, const World& like = {}) {
+  const auto description = describe(shape_of(shape));
+  const auto expected = train(description, {}, 1).front();
+  for (const double norm : expected.norms) ASSERT_GT(norm, 0);
+  for (std::size_t size = 1; size <= 4; ++size) {
+    auto world = like;
+    world.size = size;
+    const auto found = train(description, world, static_cast<std::uint32_t>(size) * 7);
+    for (std::size_t rank = 0; rank < size; ++rank) {
+      expect_same(expected, found[rank], text(what, ", rank ", rank, " of ", size));
+    }
+  }
+}
+
+TEST(Ranks, OfAnyNumberTrainAsOneDoes) {
+  expect_same_in_every_world({.layers = 2, .tied = true, .micro_batches = 5}, "tied");
+  expect_same_in_every_world({.layers = 2, .tied = false, .micro_batches = 8}, "untied");
+  expect_same_in_every_world({.layers = 2, .embedding = false, .head = false, .micro_batches = 4}, "layers alone");
+}
+
+TEST(Ranks, OfAnyNumberTrainAsOneDoesOnPaths) {
+  const Shape shape{.layers = 2, .tied = true, .micro_batches = 6};
+  expect_same_in_every_world(shape, "half", {.placement = {0.5, 0.5, 0.5, 0.5}, .paths = true, .evaluates = true});
+  expect_same_in_every_world(shape, "paths", {.placement = {0, 0, 0, 0}, .paths = true});
+  expect_same_in_every_world({.layers = 3, .tied = false, .micro_batches = 4}, "untied, on paths",
+                             {.placement = {0, 0, 0, 0}, .paths = true});
+}
+
+TEST(Ranks, OfAnyNumberTrainEveryStateFormatAndType) {
+  const World on_paths{.placement = {0.5, 0, 0, 0}, .paths = true};
+  for (const auto format : {state::StateFormat::exact, state::StateFormat::bf16, state::StateFormat::int8}) {
+    expect_same_in_every_world({.layers = 1, .micro_batches = 4, .format = format}, "format", on_paths);
+  }
+  expect_same_in_every_world({.layers = 1, .micro_batches = 4, .fp32 = "norm"}, "norms in fp32", on_paths);
+  expect_same_in_every_world({.layers = 1, .micro_batches = 4, .type = state::ComputeType::fp32}, "fp32", on_paths);
+}
+
+TEST(Ranks, OfAnyNumberTrainWhatIsPartlyFrozen) {
+  expect_same_in_every_world({.layers = 2, .micro_batches = 4, .frozen = "up|down|embed|head"}, "norms alone",
+                             {.placement = {0.5, 0, 0, 0}, .paths = true, .evaluates = true});
+  expect_same_in_every_world({.layers = 2, .tied = false, .micro_batches = 4, .frozen = "embed"}, "embedding frozen");
+}
+
+TEST(Ranks, SaveWhatOneDoes) {
+  const auto description = describe(shape_of({.layers = 1, .micro_batches = 4}));
+  const Directory one, two;
+  const auto save = [&](std::size_t size, const Directory& to) {
+    network::FakeNetwork network(size, 3);
+    std::atomic<std::size_t> running = size;
+    std::vector<std::thread> threads;
+    for (std::size_t rank = 0; rank < size; ++rank) {
+      threads.emplace_back([&, rank] {
+        auto settings = everything_in_dram();
+        if (size > 1) settings.network = port_of(network, rank);
+        const auto own = for_rank(description, rank, size);
+        Engine engine(own, std::move(settings));
+        engine.start();
+        Rank(engine, own).fill();
+        Rank(engine, own).step(1, 4);
+        engine.save_weights(to.path(), 50'000'000'000);
+        engine.save_state(to.path() / "state");
+        --running;
+      });
+    }
+    while (running > 0) {
+      if (!network.move()) std::this_thread::yield();
+    }
+    for (auto& thread : threads) thread.join();
+  };
+  save(1, one);
+  save(2, two);
+  std::size_t files = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(one.path())) {
+    if (!entry.is_regular_file()) continue;
+    const auto read = [](const std::filesystem::path& file) {
+      std::ifstream in(file, std::ios::binary);
+      return std::string(std::istreambuf_iterator<char>(in), {});
+    };
+    EXPECT_EQ(read(entry.path()), read(two.path() / std::filesystem::relative(entry.path(), one.path())))
+        << entry.path();
+    ++files;
+  }
+  EXPECT_GE(files, 3U);
+}
+
+TEST(Ranks, AreToldWhatTheyCannotDo) {
+  auto description = for_rank(describe(shape_of({.layers = 1, .micro_batches = 4})), 0, 2);
+  EXPECT_ERROR(Engine(description, everything_in_dram()), ErrorCode::bad_input, "its network is missing");
+  network::FakeNetwork network(2);
+  auto settings = everything_in_dram();
+  settings.network = port_of(network, 1);
+  EXPECT_ERROR(Engine(description, settings), ErrorCode::bad_input, "rank 1 of 2");
+  settings.network = port_of(network, 0);
+  settings.budget.device = plan::DeviceTier{.capacity = GiB};
+  EXPECT_ERROR(Engine(description, settings), ErrorCode::bad_input, "computes on CPUs only");
+  settings.budget.device.reset();
+  description.virtual_ranks = 1;
+  EXPECT_ERROR(Engine(description, settings), ErrorCode::bad_input, "at most as many as virtual_ranks");
+}
+
+TEST(Ranks, ThatPlanOtherwiseAreRefusedByAll) {
+  network::FakeNetwork network(2);
+  std::array<std::string, 2> words;
+  std::atomic<std::size_t> running = 2;
+  std::vector<std::thread> threads;
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      auto description = for_rank(describe(shape_of({.layers = 1, .micro_batches = 4})), rank, 2);
+      description.seed += rank;
+      auto settings = everything_in_dram();
+      settings.network = port_of(network, rank);
+      Engine engine(description, settings);
+      try {
+        engine.start();
+      } catch (const Error& error) {
+        words[rank] = error.what();
+      }
+      --running;
+    });
+  }
+  while (running > 0) {
+    if (!network.move()) std::this_thread::yield();
+  }
+  for (auto& thread : threads) thread.join();
+  for (const auto& word : words) EXPECT_NE(word.find("rank 1 has another plan than rank 0"), std::string::npos) << word;
+}
+
+}  // namespace
+}  // namespace spillway

@@ -1,0 +1,99 @@
+// Tasks of the network begin in the order of the schedule, whenever what they wait for has ended.
+#include "spillway/execute/network_lane.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "spillway/base/error.h"
+
+namespace spillway::execute {
+namespace {
+
+/// A port that keeps what it is given.
+class Kept : public network::Port {
+ public:
+  [[nodiscard]] std::size_t rank() const noexcept override { return 0; }
+  [[nodiscard]] std::size_t size() const noexcept override { return 2; }
+  void start(std::vector<network::Message>, network::Done done) override { open.push_back(std::move(done)); }
+
+  std::vector<network::Done> open;
+};
+
+class Lane : public ::testing::Test, public NetworkWork {
+ protected:
+  Lane() {
+    schedule_.tasks.resize(4);
+    for (plan::Index t = 0; t < 4; ++t) schedule_.tasks[t].what.index = t;
+    schedule_.network = {2, 0, 3, 1};
+  }
+  std::vector<network::Message> messages(const plan::Task& task) override {
+    begun_.push_back(task.what.index);
+    if (task.what.index == 3) return {};  // nothing of it is for this process
+    return {{.peer = 1, .sends = true, .bytes = byte_}};
+  }
+  void arrived(const plan::Task& task) override {
+    arrived_.push_back(task.what.index);
+    if (task.what.index == 1) throw Error(ErrorCode::internal, "no room");
+  }
+
+  plan::Schedule schedule_;
+  Kept port_;
+  std::vector<std::byte> byte_{1};
+  std::vector<plan::Index> begun_, arrived_, ended_;
+  std::string failure_;
+  NetworkLane lane_{schedule_, port_, *this, [this](const Start& start, const std::exception_ptr& error) {
+                      ended_.push_back(start.task);
+                      try {
+                        if (error) std::rethrow_exception(error);
+                      } catch (const Error& found) {
+                        failure_ = found.what();
+                      }
+                    }};
+};
+
+using Tasks = std::vector<plan::Index>;
+
+TEST_F(Lane, BeginsTasksInTheirOrder) {
+  EXPECT_TRUE(lane_.ended());
+  lane_.begin(5);
+  EXPECT_FALSE(lane_.ended());
+  lane_.ready({5, 0});
+  lane_.start();
+  EXPECT_TRUE(begun_.empty()) << "task 2 comes first";
+  lane_.skip({4, 2});  // of an instance that is over
+  lane_.start();
+  EXPECT_TRUE(begun_.empty());
+  lane_.ready({5, 2});
+  lane_.start();
+  EXPECT_EQ(begun_, (Tasks{2, 0}));
+  port_.open[1](nullptr);
+  EXPECT_EQ(ended_, (Tasks{0}));
+  lane_.ready({5, 3});
+  lane_.start();
+  EXPECT_EQ(arrived_, (Tasks{0, 3})) << "what has no message ends at once";
+  lane_.skip({5, 1});
+  EXPECT_FALSE(lane_.ended());
+  port_.open[0](nullptr);
+  EXPECT_TRUE(lane_.ended());
+  EXPECT_TRUE(failure_.empty());
+}
+
+TEST_F(Lane, TellsWhatFailedAndBeginsNoMore) {
+  lane_.begin(0);
+  for (const plan::Index t : {2U, 0U, 3U}) lane_.skip({0, t});
+  lane_.ready({0, 1});
+  lane_.start();
+  port_.open[0](nullptr);
+  EXPECT_NE(failure_.find("no room"), std::string::npos);
+  EXPECT_FALSE(lane_.ended());
+  lane_.begin(1);
+  lane_.halt();
+  lane_.ready({1, 2});
+  lane_.start();
+  EXPECT_EQ(begun_, (Tasks{1}));
+}
+
+}  // namespace
+}  // namespace spillway::execute
