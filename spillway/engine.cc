@@ -6,6 +6,7 @@
 #include "spillway/engine_testing.h"
 #include "spillway/execute/alike.h"
 #include "spillway/execute/journal_objects.h"
+#include "spillway/execute/read_only.h"
 #include "spillway/storage/superblock.h"
 
 namespace spillway {
@@ -21,7 +22,8 @@ void check_network(const plan::Description& description, const network::Port* ne
 }
 
 /// The budget with what each volume takes for itself.
-plan::Budget checked(const plan::Description& description, const state::Layout& layout, const Settings& settings) {
+plan::Budget checked(const plan::Description& description, const state::Layout& layout,
+                     const state::Ownership& ownership, const Settings& settings) {
   if (description.widens() && description.computes() != state::ComputeType::fp32) {
     throw Error(ErrorCode::bad_input, text("compute_dtype ", state::name_of(description.computes()),
                                            " with weight_dtype ", state::name_of(description.type),
@@ -35,7 +37,7 @@ plan::Budget checked(const plan::Description& description, const state::Layout& 
                 text("the budget names ", out.paths.size(), " storage paths, the settings ", paths, " places"));
   }
   if (paths == 0) return out;
-  const auto spec = execute::journal_spec(description, layout, plan::Durability::step, settings.run, paths);
+  const auto spec = execute::journal_spec(description, layout, ownership, plan::Durability::step, settings.run, paths);
   out.superblock = storage::kSuperblockExtent;
   out.records = journal::MetadataLayout(spec).bytes();
   return out;
@@ -48,7 +50,7 @@ EngineParts::EngineParts(plan::Description description, Settings settings)
       settings_(std::move(settings)),
       layout_(description_.layout()),
       ownership_(description_.ownership(layout_)),
-      budget_(checked(description_, layout_, settings_)),
+      budget_(checked(description_, layout_, ownership_, settings_)),
       plan_(plan::make_plan(description_, layout_, budget_, settings_.rates)) {}
 
 EngineParts::~EngineParts() {
@@ -68,8 +70,8 @@ Recovery EngineParts::start(const OpenOptions& open_options) {
   return out;
 }
 
-Recovery EngineParts::read_back(const std::optional<std::filesystem::path>& checkpoint) {
-  reader_ = std::make_unique<execute::ReadBack>(run_plan(), volumes(), settings_.threads, checkpoint);
+Recovery EngineParts::read_back(const std::optional<std::filesystem::path>& checkpoint, std::int64_t at_most) {
+  reader_ = std::make_unique<execute::ReadBack>(run_plan(), volumes(), settings_.threads, checkpoint, at_most);
   return reader_->recovery();
 }
 
@@ -77,7 +79,16 @@ Verification EngineParts::verify(const std::vector<std::filesystem::path>& pinne
   return execute::verify(run_plan(), volumes(), pinned);
 }
 
+DurableStep EngineParts::durable_step() const {
+  return execute::newest_step(run_plan(), volumes());
+}
+
 void EngineParts::close() {
+  struct Close {  // after the run, which may still vote
+    journal::ServedVotes& votes;
+    ~Close() { votes.close(); }
+  };
+  const Close close{votes_};
   reader_.reset();
   if (!run_) return;
   const auto run = std::move(run_);
@@ -100,7 +111,9 @@ execute::RunPlan EngineParts::run_plan() const {
 }
 
 execute::VolumeSettings EngineParts::volumes() const {
-  return {settings_.storage, settings_.run, settings_.hooks ? settings_.hooks->ring : sys::RingFactory{}};
+  const auto world = ownership_.world();
+  return {settings_.storage, settings_.run, settings_.hooks ? settings_.hooks->ring : sys::RingFactory{}, world,
+          world.size > 1 ? &votes_ : nullptr};
 }
 
 // ---- the engine

@@ -35,6 +35,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -52,6 +53,7 @@
 #include "spillway/execute/step_values.h"
 #include "spillway/execute/verification.h"
 #include "spillway/execute/volume_options.h"
+#include "spillway/journal/recovery.h"
 #include "spillway/kernels/gradient.h"
 #include "spillway/network/port.h"
 #include "spillway/plan/description.h"
@@ -70,6 +72,7 @@ using execute::StepBegin;
 using execute::StepResult;
 using execute::StepUpdate;
 using execute::Verification;
+using DurableStep = journal::NewestStep;
 using StoragePlace = execute::VolumePlace;
 using StorageOptions = execute::VolumeOptions;  ///< its places are as in plan::Budget::paths
 
@@ -176,14 +179,29 @@ class EngineStore {
   /// Maps the arena, opens the volumes, starts the lanes. When nothing was found all weights and moments are zero; with
   /// `if_found` the engine is not started then. Where it throws no volume that holds a durable step was made anew.
   Recovery start(const OpenOptions& open_options = {});
+  /// Before start(): the step that is durable on this process's volumes, and the line of the run that it is of. Where
+  /// processes share a run, the smallest of all is what each is started with (OpenOptions::at_most).
+  [[nodiscard]] DurableStep durable_step() const;
   /// Instead of start(): opens the volumes for reading only, for save_weights() and save_state() of the newest durable
-  /// step, or of the checkpoint in that directory.
-  Recovery read_back(const std::optional<std::filesystem::path>& checkpoint);
+  /// step, or of the checkpoint in that directory. `at_most` as in OpenOptions.
+  Recovery read_back(const std::optional<std::filesystem::path>& checkpoint,
+                     std::int64_t at_most = std::numeric_limits<std::int64_t>::max());
   /// Instead of start(): reads every byte that counts, those of the checkpoints in `pinned`, too.
   [[nodiscard]] Verification verify(const std::vector<std::filesystem::path>& pinned) const;
   /// Waits for the lanes, and until what was committed is durable, and gives everything back. Called by the destructor,
   /// too, which swallows errors.
   void close();
+
+  // Where processes share a run a step is durable when it is on the drives of all. A thread of the caller's asks the
+  // others, from before start(), which takes the first vote, to the end; the k-th vote of each process is one.
+
+  /// The step that is durable here, once for each; journal::kNoStep: none. Waits for one; empty when close() has been
+  /// called, and none will come. Any thread.
+  [[nodiscard]] std::optional<std::int64_t> next_vote();
+  /// The smallest of the steps that all processes gave. `error`: why there is none; the last step that all have stands
+  /// then, and whoever waits for a later one is told the error. Empty: there is one. Any thread.
+  void end_vote(std::int64_t step, std::int64_t minimum, const std::string& error = {});
+
   /// Before close(), of volumes that StorageOptions says to keep: what they hold is needed no longer, and they are
   /// removed before the engine lets go of them, so that no run that waits for them goes on in a file without a name.
   /// Nothing where start() did not end well: then only what was there before is left.

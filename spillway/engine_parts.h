@@ -9,6 +9,7 @@
 #include "spillway/engine.h"
 #include "spillway/execute/read_back.h"
 #include "spillway/execute/run.h"
+#include "spillway/journal/served_votes.h"
 
 namespace spillway {
 
@@ -27,13 +28,16 @@ class EngineParts {
   [[nodiscard]] const plan::Plan& plan() const noexcept { return plan_; }
 
   Recovery start(const OpenOptions& open_options);
-  Recovery read_back(const std::optional<std::filesystem::path>& checkpoint);
+  Recovery read_back(const std::optional<std::filesystem::path>& checkpoint, std::int64_t at_most);
   [[nodiscard]] Verification verify(const std::vector<std::filesystem::path>& pinned) const;
+  [[nodiscard]] DurableStep durable_step() const;
   void close();
   void give_up_volumes() noexcept;
 
   /// Throws Error(bad_input) where the engine is not started.
   [[nodiscard]] execute::Run& run() const;
+  /// Of a world of one nobody asks for any.
+  [[nodiscard]] journal::ServedVotes& votes() noexcept { return votes_; }
   [[nodiscard]] bool started() const noexcept { return run_ != nullptr; }
   /// Null: read_back() was not called.
   [[nodiscard]] execute::ReadBack* reader() const noexcept { return reader_.get(); }
@@ -42,6 +46,7 @@ class EngineParts {
   [[nodiscard]] execute::RunPlan run_plan() const;
   [[nodiscard]] execute::VolumeSettings volumes() const;
 
+  mutable journal::ServedVotes votes_;  ///< outlives the run
   const plan::Description description_;
   const Settings settings_;
   const state::Layout layout_;

@@ -6,11 +6,20 @@ namespace spillway {
 Recovery EngineStore::start(const OpenOptions& open_options) {
   return parts_->start(open_options);
 }
-Recovery EngineStore::read_back(const std::optional<std::filesystem::path>& checkpoint) {
-  return parts_->read_back(checkpoint);
+Recovery EngineStore::read_back(const std::optional<std::filesystem::path>& checkpoint, std::int64_t at_most) {
+  return parts_->read_back(checkpoint, at_most);
 }
 Verification EngineStore::verify(const std::vector<std::filesystem::path>& pinned) const {
   return parts_->verify(pinned);
+}
+DurableStep EngineStore::durable_step() const {
+  return parts_->durable_step();
+}
+std::optional<std::int64_t> EngineStore::next_vote() {
+  return parts_->votes().next();
+}
+void EngineStore::end_vote(std::int64_t step, std::int64_t minimum, const std::string& error) {
+  parts_->votes().end(step, minimum, error);
 }
 void EngineStore::close() {
   parts_->close();

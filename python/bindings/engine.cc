@@ -11,6 +11,7 @@
 #include "spillway/machine/profile_json.h"
 #include "spillway/network/served.h"
 #include "spillway/plan/json.h"
+#include "spillway/storage/listing.h"
 
 using namespace nb::literals;
 
@@ -86,6 +87,20 @@ void bind_telemetry(PyEngine& engine) {
       });
 }
 
+std::string list_volumes(const std::string& place) {
+  nlohmann::json out = nlohmann::json::array();
+  for (const auto& [file, it] : spillway::storage::list_volumes(place)) {
+    out.push_back({{"file", file.string()},
+                   {"run", it.run},
+                   {"shard", it.shard},
+                   {"world", it.world},
+                   {"path", it.number},
+                   {"paths", it.paths},
+                   {"ready", it.ready}});
+  }
+  return out.dump();
+}
+
 }  // namespace
 
 void bind_engine(nb::module_& module) {
@@ -102,4 +117,5 @@ void bind_engine(nb::module_& module) {
   bind_engine_step(module, engine);
   bind_engine_store(engine);
   bind_telemetry(engine);
+  module.def("list_volumes", &list_volumes, "place"_a);
 }

@@ -21,6 +21,8 @@ spillway::OpenOptions parse_open_options(const std::string& text) {
   out.reopen = json.value("reopen", false);
   out.if_found = json.value("if_found", false);
   out.at_least = json.value("at_least", std::uint64_t{0});
+  out.at_most = json.value("at_most", out.at_most);
+  out.line = json.value("line", out.line);
   if (json.contains("checkpoint")) out.checkpoint = json.at("checkpoint").get<std::string>();
   return out;
 }
@@ -70,16 +72,24 @@ void bind_open(PyEngine& engine) {
           "opening"_a = "{}", "list_pinned"_a.none() = nb::none())
       .def(
           "read_back",
-          [](Engine& self, const std::optional<std::string>& checkpoint) {
+          [](Engine& self, const std::optional<std::string>& checkpoint, std::int64_t at_most) {
             const nb::gil_scoped_release release;
-            return to_json(self.read_back(checkpoint));
+            return to_json(self.read_back(checkpoint, at_most));
           },
-          "checkpoint"_a.none() = nb::none())
+          "checkpoint"_a.none() = nb::none(), "at_most"_a = std::numeric_limits<std::int64_t>::max())
       .def("verify",
            [](const Engine& self, const std::vector<std::string>& pinned) {
              const nb::gil_scoped_release release;
              return to_json(self.verify({pinned.begin(), pinned.end()}));
            })
+      .def("durable_step",
+           [](const Engine& self) {
+             const nb::gil_scoped_release release;
+             const auto newest = self.durable_step();
+             return nlohmann::json{{"step", newest.step}, {"line", newest.line}}.dump();
+           })
+      .def("next_vote", &Engine::next_vote, WithoutGil())
+      .def("end_vote", &Engine::end_vote, "step"_a, "minimum"_a, "error"_a = "", WithoutGil())
       .def("close", &Engine::close, WithoutGil())
       .def("give_up_volumes", &Engine::give_up_volumes);
 }

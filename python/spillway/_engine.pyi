@@ -86,7 +86,9 @@ class Engine:
 
         `opening` (JSON): {"reopen": bool (keep what the volumes hold, go on from the newest durable step if there is
         one), "at_least": N (a durable step before N does not count as found), "checkpoint": DIR (absent: none; go back
-        to DIR/manifest.bin)}. `list_pinned` returns every directory with a manifest.bin that exists, whose places are
+        to DIR/manifest.bin), "at_most": N (where processes share a run: the smallest step that durable_step() gives of
+        them, -1 for none; what this one has beyond it is cut off), "line": number of the run's line, the same in all
+        of them (absent in a world of one)}. `list_pinned` returns every directory with a manifest.bin that exists, whose places are
         kept; it is called when the volumes are this process's.
 
         Returns JSON {"found": bool, "step": N, "updates": steps that were not skipped, "payload": as given to commit(),
@@ -104,11 +106,20 @@ class Engine:
     def verify(self, pinned: list[str]) -> str:
         """Instead of start(): reads every byte that counts. JSON {"bytes": read, "damage": [{"path": "path:0", "file",
         "offset": byte in the file, "bytes": n, "what": chunk and tensor}], "step": N or null}."""
-    def read_back(self, checkpoint: str | None = None) -> str:
+    def read_back(self, checkpoint: str | None = None, at_most: int = ...) -> str:
         """Instead of start(): opens the volumes for reading only; the newest durable step, replayed in memory, or the
         manifest in the directory `checkpoint`. Returns what start() does; then save_weights, save_state and
-        fetch_tensor work."""
-    def close(self) -> None: ...
+        fetch_tensor work. `at_most` as for start()."""
+    def durable_step(self) -> str:
+        """Before start(): JSON {"step": N (-1: none is durable on this process's volumes), "line": of the run}."""
+    def next_vote(self) -> int | None:
+        """Where processes share a run: the step that is durable here (-1: none), once for each; waits for one without
+        the GIL. None after close(). A thread takes votes from before start(), which takes the first one."""
+    def end_vote(self, step: int, minimum: int, error: str = "") -> None:
+        """The smallest of what next_vote() gave in all processes, or why it is not known: then the last step that all
+        have stands, and what waits for a later one raises the error."""
+    def close(self) -> None:
+        """Waits until what was committed is durable; votes are taken until next_vote() returns None."""
     def give_up_volumes(self) -> None:
         """Before close(): volumes that are kept otherwise are removed by it, while it still has their locks."""
     def memory(self) -> Any:
@@ -213,6 +224,10 @@ class Engine:
         made, measured."""
     def graph(self, format: str) -> str:
         """The order of the planned step as a picture, for a file that ends in "svg" or "dot"."""
+
+def list_volumes(place: str) -> str:
+    """JSON, of each volume in a storage directory or on a device, whoever it belongs to: [{"file", "run", "shard",
+    "world": shards of the run, "path": which of its paths, "paths", "ready": false while it is being prepared}]."""
 
 def exchange(one: str, other: str) -> bool:
     """Two names of one file system change what they have, files or directories, at once. False, and nothing has

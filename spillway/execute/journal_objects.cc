@@ -41,17 +41,26 @@ GradientIds::GradientIds(const plan::Description& description, const state::Layo
 
 journal::JournalSpec journal_spec(const plan::Description& description, const state::Layout& layout,
                                   plan::Durability durability, const std::string& run, std::size_t paths) {
+  return journal_spec(description, layout, state::Ownership(layout), durability, run, paths);
+}
+
+journal::JournalSpec journal_spec(const plan::Description& description, const state::Layout& layout,
+                                  const state::Ownership& ownership, plan::Durability durability,
+                                  const std::string& run, std::size_t paths) {
   const auto rule = description.rule();
   journal::JournalSpec out;
   out.run = run;
   out.paths = static_cast<std::uint32_t>(paths);
+  out.rank = static_cast<std::uint32_t>(ownership.world().rank);
+  out.world = static_cast<std::uint32_t>(ownership.world().size);
   out.update = optim::extension_bytes(*description.optimizer);
   out.durability = durability == plan::Durability::step ? journal::Durability::step : journal::Durability::checkpoint;
   for (plan::Index c = 0; c < layout.chunks().size(); ++c) {
     const auto& chunk = layout.chunks()[c];
     out.chunks.push_back({.pieces = pieces_of(weight_bytes(rule, chunk)) + pieces_of(state_bytes(rule, chunk)),
                           .period = plan::kSnapshotPeriod,
-                          .constant = !is_trainable(chunk.training)});
+                          .constant = !is_trainable(chunk.training),
+                          .elsewhere = !ownership.has(c)});
     if (!plan::has_dense_grad(description, layout, c)) continue;
     out.gradients.push_back({.pieces = pieces_of(grad_bytes(rule, chunk)), .first_chunk = c, .chunks = 1});
   }

@@ -9,6 +9,7 @@
 #include "spillway/journal/record_check.h"
 #include "spillway/plan/description.h"
 #include "spillway/state/layout.h"
+#include "spillway/state/ownership.h"
 
 namespace spillway::execute {
 
@@ -35,7 +36,12 @@ class GradientIds {
   std::size_t sparse_parts_ = 0;
 };
 
-/// The objects of a run's journal follow from the model alone, so that another placement finds what was written.
+/// The objects of a run's journal follow from the model and the chunks that this process has, so that another placement
+/// finds what was written. They have the same numbers in every world: a chunk of another process is elsewhere.
+[[nodiscard]] journal::JournalSpec journal_spec(const plan::Description& description, const state::Layout& layout,
+                                                const state::Ownership& ownership, plan::Durability durability,
+                                                const std::string& run, std::size_t paths);
+/// Those of a world of one.
 [[nodiscard]] journal::JournalSpec journal_spec(const plan::Description& description, const state::Layout& layout,
                                                 plan::Durability durability, const std::string& run, std::size_t paths);
 

@@ -7,9 +7,13 @@
 
 namespace spillway::execute {
 
+std::string manifest_name(const state::World& world) {
+  return world.size > 1 ? text("manifest.shard-", world.rank, ".bin") : kManifestName;
+}
+
 journal::Manifest read_manifest(const std::filesystem::path& directory, std::uint64_t identity,
-                                const journal::RecordCheck& check) {
-  const auto file = directory / kManifestName;
+                                const journal::RecordCheck& check, const state::World& world) {
+  const auto file = directory / manifest_name(world);
   const auto bytes = journal::read_manifest_file(file);
   try {
     auto manifest = journal::decode_manifest(bytes, identity);
@@ -23,8 +27,9 @@ journal::Manifest read_manifest(const std::filesystem::path& directory, std::uin
   }
 }
 
-void write_manifest(const std::filesystem::path& directory, std::span<const std::byte> bytes) {
-  const auto name = directory / kManifestName;
+void write_manifest(const std::filesystem::path& directory, std::span<const std::byte> bytes,
+                    const state::World& world) {
+  const auto name = directory / manifest_name(world);
   try {
     auto file = state::File::create(name, bytes.size(), state::kPrivate);
     file.write(0, bytes);

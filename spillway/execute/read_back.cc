@@ -12,14 +12,14 @@
 
 namespace spillway::execute {
 ReadBack::ReadBack(const RunPlan& plan, VolumeSettings volumes, unsigned threads,
-                   const std::optional<std::filesystem::path>& checkpoint)
+                   const std::optional<std::filesystem::path>& checkpoint, std::int64_t at_most)
     : plan_(plan), thread_pool_(std::make_unique<ThreadPool>(std::max(1U, threads))) {
   ReadOnly opened(plan, volumes, !checkpoint || !without_records(volumes));
   const ObjectNames names(plan.description, plan.layout);
   if (checkpoint) {
-    manifest_ = read_manifest(*checkpoint, opened.layout.identity(), *opened.check);
+    manifest_ = read_manifest(*checkpoint, opened.layout.identity(), *opened.check, volumes.world);
   } else {
-    recovered_ = opened.recover(names);
+    recovered_ = opened.recover(names, at_most);
     if (!recovered_.found) {
       throw Error(ErrorCode::bad_input, "storage: no step of this run is durable there; name a checkpoint");
     }

@@ -20,9 +20,11 @@ namespace spillway::execute {
 class ReadBack : public state::ChunkStore {
  public:
   /// `checkpoint`: directory of a manifest, of a checkpoint or of what Saving::leave() has left. Throws
-  /// Error(bad_input) when there is neither.
+  /// Error(bad_input) when there is neither. `at_most`: the last step that all shards of the run have, where it has
+  /// several.
   ReadBack(const RunPlan& plan, VolumeSettings volumes, unsigned threads,
-           const std::optional<std::filesystem::path>& checkpoint);
+           const std::optional<std::filesystem::path>& checkpoint,
+           std::int64_t at_most = std::numeric_limits<std::int64_t>::max());
 
   [[nodiscard]] const Recovery& recovery() const noexcept { return recovery_; }
   [[nodiscard]] state::ChunkStream stream();

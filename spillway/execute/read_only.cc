@@ -3,11 +3,12 @@
 #include <string>
 
 #include "spillway/base/error.h"
+#include "spillway/storage/waiter.h"
 
 namespace spillway::execute {
 
 ReadOnly::ReadOnly(const RunPlan& plan, VolumeSettings volumes, bool records)
-    : spec(journal_spec(plan.description, plan.layout, plan::Durability::checkpoint, volumes.run,
+    : spec(journal_spec(plan.description, plan.layout, plan.ownership, plan::Durability::checkpoint, volumes.run,
                         volumes.places.size())),
       layout(spec) {
   volumes.keep = true;
@@ -25,11 +26,29 @@ ReadOnly::ReadOnly(const RunPlan& plan, VolumeSettings volumes, bool records)
   check.emplace(spec, object_sizes(plan.description, plan.layout, spec), capacities_of(paths));
 }
 
-journal::Recovered ReadOnly::recover(const ObjectNames& names) const {
+void ReadOnly::flush() const {
+  for (auto* path : pointers) {
+    storage::Waiter waiter;
+    path->sync(&storage::Waiter::done, &waiter, 0);
+    waiter.wait();
+  }
+}
+
+journal::NewestStep newest_step(const RunPlan& plan, const VolumeSettings& volumes) {
+  const auto spec = journal_spec(plan.description, plan.layout, plan.ownership, plan::Durability::checkpoint,
+                                 volumes.run, volumes.places.size());
+  if (!holds_run(volumes, journal::MetadataLayout(spec))) return {};
+  const ReadOnly there(plan, volumes);
+  there.flush();
+  return journal::newest_step(there.spec, *there.media);
+}
+
+journal::Recovered ReadOnly::recover(const ObjectNames& names, std::int64_t at_most) const {
   return journal::recover(
       spec, *media,
       {.name = [&](auto kind, auto object) { return names.of(kind, object); },
-       .objection = [&](auto kind, auto object, auto pieces) { return check->objection(kind, object, pieces); }});
+       .objection = [&](auto kind, auto object, auto pieces) { return check->objection(kind, object, pieces); },
+       .at_most = at_most});
 }
 
 }  // namespace spillway::execute

@@ -1,6 +1,8 @@
 // The volumes of a run, opened for reading.
 #pragma once
 
+#include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -19,7 +21,11 @@ struct ReadOnly {
   /// `records`: whether the volumes must have some. Throws Error(bad_input) when they hold nothing of the run.
   ReadOnly(const RunPlan& plan, VolumeSettings volumes, bool records = true);
 
-  [[nodiscard]] journal::Recovered recover(const ObjectNames& names) const;
+  /// `at_most` as journal::RecoveryOptions has it.
+  /// Everything that can be read is durable when it returns.
+  void flush() const;
+  [[nodiscard]] journal::Recovered recover(const ObjectNames& names,
+                                           std::int64_t at_most = std::numeric_limits<std::int64_t>::max()) const;
 
   journal::JournalSpec spec;
   journal::MetadataLayout layout;
@@ -28,5 +34,9 @@ struct ReadOnly {
   std::unique_ptr<journal::PathMedia> media;
   std::optional<journal::RecordCheck> check;
 };
+
+/// The step that is durable on this process's volumes, which are opened for that, flushed and closed again. Nothing
+/// where they hold nothing of the run. Throws Error(bad_input) as holds_run() and storage::Path do.
+[[nodiscard]] journal::NewestStep newest_step(const RunPlan& plan, const VolumeSettings& volumes);
 
 }  // namespace spillway::execute

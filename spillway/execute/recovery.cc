@@ -22,6 +22,7 @@ std::string Recovery::words() const {
     out += text(", ", replayed, " of them updated again from their gradients, up to ", replayed_steps,
                 replayed_steps == 1 ? " time" : " times");
   }
+  if (cut_off) out += text(", without step ", *cut_off, ", which another process did not have");
   out += text(", in ", std::round(seconds * 10) / 10, " s");
   if (!damage.empty()) {
     out += text("; ", damage.size(), " damaged records were passed over, the first is ", damage.front());

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -20,6 +21,10 @@ struct OpenOptions {
   bool reopen = false;         ///< keep what the volumes hold, and go on from the newest durable step if there is one
   bool if_found = false;       ///< when nothing is found, change nothing and do not start
   std::uint64_t at_least = 0;  ///< a durable step before this one does not count
+  /// The last step that every shard of the run has, by EngineStore::durable_step(); journal::kNoStep: none has any.
+  /// What this one has beyond it is cut off. Not with `checkpoint`.
+  std::int64_t at_most = std::numeric_limits<std::int64_t>::max();
+  std::uint64_t line = 0;  ///< number of the run's line, the same on all its shards; 0 in a world of one
   std::optional<std::filesystem::path> checkpoint = {};  ///< directory that save_manifest() filled: go back to it
   /// Lists every such directory that exists: what their manifests name is kept. It is asked on the caller's thread once
   /// the volumes are this process's, since another process of the run may have made and removed some until then.
@@ -28,16 +33,17 @@ struct OpenOptions {
 
 /// What was there.
 struct Recovery {
-  bool found = false;               ///< weights and states are those of `step`; else, once started, to be loaded
-  std::uint64_t step = 0;           ///< training steps done, skipped ones included
-  std::uint64_t applied = 0;        ///< the last of them that was not skipped
-  std::int64_t updates = 0;         ///< of them, those that were not skipped
-  std::string payload;              ///< what commit() was given for it
-  std::size_t chunks = 0;           ///< of the model
-  std::size_t replayed = 0;         ///< of them, updated again from their gradients
-  std::size_t replayed_steps = 0;   ///< updates of one chunk done again, at most
-  double seconds = 0;               ///< that start() took
-  std::vector<std::string> damage;  ///< records that were not whole, where others were
+  bool found = false;      ///< weights and states are those of `step`; else, once started, to be loaded
+  std::uint64_t step = 0;  ///< training steps done, skipped ones included
+  std::optional<std::uint64_t> cut_off = {};  ///< the step that this process had beyond it, and others had not
+  std::uint64_t applied = 0;                  ///< the last of them that was not skipped
+  std::int64_t updates = 0;                   ///< of them, those that were not skipped
+  std::string payload;                        ///< what commit() was given for it
+  std::size_t chunks = 0;                     ///< of the model
+  std::size_t replayed = 0;                   ///< of them, updated again from their gradients
+  std::size_t replayed_steps = 0;             ///< updates of one chunk done again, at most
+  double seconds = 0;                         ///< that start() took
+  std::vector<std::string> damage;            ///< records that were not whole, where others were
 
   struct Phases {
     double memory = 0;   ///< mapped, filled and registered: as long without anything durable

@@ -122,7 +122,7 @@ void Run::save_manifest(const std::filesystem::path& directory) {
   step_->settle();
   const auto bytes = saving_->checkpoint(step_->protocol().position().applied);
   try {
-    write_manifest(directory, bytes);
+    write_manifest(directory, bytes, plan_.ownership.world());
   } catch (...) {
     saving_->release(bytes);
     throw;

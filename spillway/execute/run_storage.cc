@@ -32,6 +32,15 @@ void require_read(const journal::Recovered& recovered) {
                                   "can be read, or `spillway export` what it still gives"));
 }
 
+/// Shards of one run whose lines differ have gone apart: one of them was begun anew, or went back to a checkpoint.
+void require_line(const journal::Recovered& recovered, const journal::JournalSpec& spec) {
+  if (recovered.newest.line == spec.line || (!recovered.found && !recovered.cut_off)) return;
+  throw Error(ErrorCode::bad_input,
+              text("storage: shard ", spec.rank, " of ", spec.world, " holds step ", recovered.newest.step,
+                   " of the line ", recovered.newest.line, " of this run, which goes on in the line ", spec.line,
+                   "; go back to the checkpoint with which that one began, or start anew with --overwrite"));
+}
+
 }  // namespace
 
 void RunStorage::require_nothing_there() const {
@@ -55,7 +64,13 @@ bool RunStorage::open(const OpenOptions& open_options, Recovery& recovery, int l
   std::optional<journal::JournalSpec> spec;
   std::optional<journal::MetadataLayout> layout;  // of their records
   if (plan_.durable()) {
-    spec = journal_spec(plan_.description, plan_.layout, plan_.plan.durability, volumes_.run, volumes_.places.size());
+    spec = journal_spec(plan_.description, plan_.layout, plan_.ownership, plan_.plan.durability, volumes_.run,
+                        volumes_.places.size());
+    spec->line = open_options.line;
+    if ((spec->world > 1) != (spec->line != 0)) {
+      throw Error(ErrorCode::bad_input, text("a world of ", spec->world, " is opened with the line ", spec->line,
+                                             ": processes that share a run name its line, and no other does"));
+    }
     layout.emplace(*spec);
   }
   const bool there = layout && open_options.reopen && holds_run(volumes_, *layout);
@@ -88,7 +103,8 @@ void RunStorage::open_paths(std::span<const Bytes> capacities, const std::option
   const Bytes records = spec ? journal::MetadataLayout(*spec).bytes() : 0;
   paths_ = open_volumes(volumes_, capacities, records, fingerprint(plan_.description, plan_.layout), mode);
   for (const auto& path : paths_) path_pointers_.push_back(path.get());
-  if (spec) journal_ = std::make_unique<journal::RunJournal>(*spec, path_pointers_, plan_.plan.path_spare / 2);
+  if (!spec) return;
+  journal_ = std::make_unique<journal::RunJournal>(*spec, path_pointers_, plan_.plan.path_spare / 2, volumes_.votes);
 }
 
 bool RunStorage::large_enough() const {
@@ -105,10 +121,12 @@ void RunStorage::read(const OpenOptions& open_options, Recovery& recovery) {
                                    capacities_of(paths_));
   if (open_options.pinned) {
     for (const auto& directory : open_options.pinned()) {
-      found_.pinned.push_back(read_manifest(directory, journal_->identity(), check));
+      found_.pinned.push_back(read_manifest(directory, journal_->identity(), check, volumes_.world));
     }
   }
-  if (open_options.checkpoint) found_.back = read_manifest(*open_options.checkpoint, journal_->identity(), check);
+  if (open_options.checkpoint) {
+    found_.back = read_manifest(*open_options.checkpoint, journal_->identity(), check, volumes_.world);
+  }
   const Clocked clocked(recovery.phases.records);
   const ObjectNames names(plan_.description, plan_.layout);
   auto& recovered = found_.recovered;
@@ -116,12 +134,15 @@ void RunStorage::read(const OpenOptions& open_options, Recovery& recovery) {
       journal_->spec(), journal_->media(),
       {.name = [&](auto kind, auto object) { return names.of(kind, object); },
        .objection = [&](auto kind, auto object, auto pieces) { return check.objection(kind, object, pieces); },
-       .pinned = found_.pinned});
+       .pinned = found_.pinned,
+       .at_most = found_.back ? std::numeric_limits<std::int64_t>::max() : open_options.at_most});
   for (const auto& damage : recovered.damage) {
     recovery.damage.push_back(
         text("path:", damage.path, " at byte ", storage::kSuperblockExtent + damage.offset, ": ", damage.what));
   }
   require_read(recovered);
+  if (!found_.back) require_line(recovered, journal_->spec());
+  recovery.cut_off = recovered.cut_off;
   const bool counts = recovered.found && recovered.newest.step >= open_options.at_least;
   if (found_.back) return recovery.take(found_.back->commit, *plan_.description.optimizer);
   if (counts) return recovery.take(recovered.newest, *plan_.description.optimizer);

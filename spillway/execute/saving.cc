@@ -1,7 +1,5 @@
 #include "spillway/execute/saving.h"
 
-#include <numeric>
-
 #include "spillway/base/error.h"
 #include "spillway/optim/step.h"
 #include "spillway/storage/waiter.h"
@@ -16,8 +14,12 @@ Saving::Saving(const RunPlan& plan, RunStorage& storage, Tiers& tiers, std::span
       tiers_(tiers),
       scratch_(scratch),
       committed_(committed) {
-  gradients_.resize(GradientIds(plan.description, plan.layout).count());
-  std::iota(gradients_.begin(), gradients_.end(), 0U);
+  if (!durable()) return;
+  const auto& spec = storage.run_journal()->spec();
+  const auto count = GradientIds(plan.description, plan.layout).count();
+  for (std::uint32_t gradient = 0; gradient < count; ++gradient) {
+    if (!journal::elsewhere(spec, spec.gradients[gradient])) gradients_.push_back(gradient);
+  }
 }
 
 void Saving::publish_snapshots(std::uint64_t version) {
@@ -100,8 +102,8 @@ std::vector<std::byte> Saving::leave(const Commitment& of, std::string_view payl
   store->drop_transient();
   check_room();
   const auto& volumes = storage_.volumes();
-  const auto spec =
-      journal_spec(plan_.description, plan_.layout, plan::Durability::checkpoint, volumes.run, volumes.places.size());
+  const auto spec = journal_spec(plan_.description, plan_.layout, plan_.ownership, plan::Durability::checkpoint,
+                                 volumes.run, volumes.places.size());
   journal::Commit commit{.step = of.at.step,
                          .previous = of.at.applied,
                          .skipped = of.skipped,
@@ -111,7 +113,11 @@ std::vector<std::byte> Saving::leave(const Commitment& of, std::string_view payl
   commit.payload.assign(bytes.begin(), bytes.end());
   journal::Manifest out{
       .identity = journal::MetadataLayout(spec).identity(), .commit = std::move(commit), .snapshots = {}};
-  for (const auto c : plan_.ownership.mine()) {
+  for (std::uint32_t c = 0; c < spec.chunks.size(); ++c) {
+    if (spec.chunks[c].elsewhere) {
+      out.snapshots.push_back({c, of.at.applied, {}});
+      continue;
+    }
     write(c, of.at.applied);
     out.snapshots.push_back(store->stored(c, of.at.applied, storage_.paths()));
   }

@@ -38,7 +38,7 @@ class Verifier {
 
   void look_at_superblocks() {
     for (std::uint32_t p = 0; p < volumes_.places.size(); ++p) {
-      const auto file = volumes_.places[p].file();
+      const auto file = volumes_.places[p].file(volumes_.world);
       if (!storage::is_taken(file)) continue;
       const sys::File volume(file);
       const auto pair = storage::read_superblocks(volume);
@@ -69,9 +69,9 @@ class Verifier {
   void read_manifests(const ReadOnly& opened, const std::vector<std::filesystem::path>& pinned) {
     for (const auto& directory : pinned) {
       try {
-        manifests_.push_back(read_manifest(directory, opened.layout.identity(), *opened.check));
+        manifests_.push_back(read_manifest(directory, opened.layout.identity(), *opened.check, volumes_.world));
       } catch (const Error& error) {
-        tell(0, directory / kManifestName, 0, 0, error.what());
+        tell(0, directory / manifest_name(volumes_.world), 0, 0, error.what());
       }
     }
   }

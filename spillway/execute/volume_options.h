@@ -4,6 +4,8 @@
 #include <filesystem>
 #include <vector>
 
+#include "spillway/state/ownership.h"
+
 namespace spillway::execute {
 
 /// A directory, or a block device that is taken whole.
@@ -11,7 +13,8 @@ struct VolumePlace {
   std::filesystem::path path;
   bool device = false;
 
-  [[nodiscard]] std::filesystem::path file() const;  ///< that holds the volume's bytes
+  /// That holds the bytes of the volume of a process of that world, whose rank is the number of its shard.
+  [[nodiscard]] std::filesystem::path file(const state::World& world = {}) const;
 };
 
 struct VolumeOptions {

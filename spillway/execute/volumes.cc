@@ -40,15 +40,15 @@ bool has_commits(const sys::File& file, Bytes metadata, const journal::MetadataL
   return false;
 }
 
-Holding look_at(const VolumePlace& place, const std::string& run, const journal::MetadataLayout* layout) {
-  const auto path = place.file();
+Holding look_at(const VolumePlace& place, const VolumeSettings& settings, const journal::MetadataLayout* layout) {
+  const auto path = place.file(settings.world);
   if (!storage::is_taken(path)) return {};
   const sys::File file(path);
   const auto pair = storage::read_superblocks(file);
   if (pair.state == storage::SuperblockState::foreign) return {};
   if (pair.state != storage::SuperblockState::valid) return {Holding::State::unknown};
   const auto& superblock = pair.superblock;
-  if (superblock.run != run || superblock.metadata == 0) return {};
+  if (superblock.run != settings.run || superblock.metadata == 0) return {};
   const bool committed = superblock.ready && has_commits(file, superblock.metadata, layout);
   return {committed ? Holding::State::committed : Holding::State::prepared, superblock.set};
 }
@@ -57,7 +57,7 @@ Holding look_at(const VolumePlace& place, const std::string& run, const journal:
 class Holdings {
  public:
   Holdings(const VolumeSettings& settings, const journal::MetadataLayout* layout) {
-    for (const auto& place : settings.places) found_.push_back({place, look_at(place, settings.run, layout)});
+    for (const auto& place : settings.places) found_.push_back({place, look_at(place, settings, layout)});
   }
 
   [[nodiscard]] bool any(Holding::State state) const {
@@ -116,6 +116,10 @@ bool whole_run(const VolumeSettings& settings, const Holdings& found) {
                                          " does not; name the paths that the run was started with, in their order"));
 }
 
+std::uint32_t number(std::size_t value) {
+  return static_cast<std::uint32_t>(value);
+}
+
 std::uint64_t random_set() {
   std::random_device random;
   return (std::uint64_t{random()} << 32) | random() | 1;
@@ -123,8 +127,8 @@ std::uint64_t random_set() {
 
 }  // namespace
 
-std::filesystem::path VolumePlace::file() const {
-  return device ? path : path / storage::kVolumeName;
+std::filesystem::path VolumePlace::file(const state::World& world) const {
+  return device ? path : path / storage::volume_name(number(world.rank), number(world.size));
 }
 
 std::uint64_t fingerprint(const plan::Description& description, const state::Layout& layout) {
@@ -168,8 +172,9 @@ void require_nothing_is_lost(const VolumeSettings& settings, const journal::Meta
 
 bool without_records(const VolumeSettings& settings) {
   return !settings.places.empty() && std::ranges::all_of(settings.places, [&](const VolumePlace& place) {
-    if (!storage::is_taken(place.file())) return false;
-    const auto pair = storage::read_superblocks(sys::File(place.file()));
+    const auto file = place.file(settings.world);
+    if (!storage::is_taken(file)) return false;
+    const auto pair = storage::read_superblocks(sys::File(file));
     const auto& superblock = pair.superblock;
     return pair.state == storage::SuperblockState::valid && superblock.run == settings.run && superblock.ready &&
            superblock.metadata == 0;
@@ -197,6 +202,8 @@ std::vector<std::unique_ptr<storage::Path>> open_volumes(const VolumeSettings& s
     options.number = static_cast<std::uint32_t>(p);
     options.paths = static_cast<std::uint32_t>(settings.places.size());
     options.set = set;
+    options.shard = number(settings.world.rank);
+    options.world = number(settings.world.size);
     options.reopen = mode == VolumeMode::reopen;
     options.keep_records = true;          // another process of the run may have made steps since they were looked at
     if (p == 0) options.beside = others;  // with its lock no other process of the run can come to the rest

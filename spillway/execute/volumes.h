@@ -9,6 +9,7 @@
 
 #include "spillway/execute/volume_options.h"
 #include "spillway/journal/journal_spec.h"
+#include "spillway/journal/vote.h"
 #include "spillway/plan/planner.h"
 #include "spillway/state/layout.h"
 #include "spillway/storage/path.h"
@@ -17,8 +18,10 @@
 namespace spillway::execute {
 
 struct VolumeSettings : VolumeOptions {
-  std::string run;             ///< identity of the run
-  sys::RingFactory ring = {};  ///< of the paths' threads; empty: the machine's best
+  std::string run;                     ///< identity of the run
+  sys::RingFactory ring = {};          ///< of the paths' threads; empty: the machine's best
+  state::World world = {};             ///< of which this process opens the shard of its rank
+  journal::VotePort* votes = nullptr;  ///< outlives the run; null in a world of one
 };
 
 /// How they are to be opened.

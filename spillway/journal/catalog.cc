@@ -111,6 +111,7 @@ std::uint32_t Catalog::free_slot(std::uint32_t gradient, std::uint32_t slots) co
 std::uint64_t Catalog::oldest_trusted() const {
   std::uint64_t out = ~std::uint64_t{0};
   for (std::uint32_t c = 0; c < chunks.size(); ++c) {
+    if (spec_.chunks[c].elsewhere) continue;
     if (chunks[c].trusted == nullptr) return 0;
     if (!spec_.chunks[c].constant) out = std::min(out, chunks[c].trusted->version);
   }
@@ -129,6 +130,7 @@ NeededLine Catalog::needed_line() const {
 }
 
 bool Catalog::is_of(std::uint32_t chunk, const Version* version, std::uint64_t first, std::uint64_t last) const {
+  if (spec_.chunks[chunk].elsewhere) return true;
   if (version == nullptr) return false;
   return version->version <= last && (spec_.chunks[chunk].constant || first <= version->version);
 }
@@ -137,6 +139,7 @@ std::uint64_t Catalog::floor(std::uint32_t gradient) const {
   const GradientSpec& spec = spec_.gradients[gradient];
   std::uint64_t out = ~std::uint64_t{0};
   for (std::uint32_t c = spec.first_chunk; c < spec.first_chunk + spec.chunks; ++c) {
+    if (spec_.chunks[c].elsewhere) continue;
     if (chunks[c].trusted == nullptr) return 0;
     out = std::min(out, chunks[c].trusted->version);
   }

@@ -72,7 +72,8 @@ class Catalog {
   [[nodiscard]] std::uint64_t oldest_trusted() const;
   /// The step of the oldest snapshot that recovery would start from, and the generations of constant snapshots.
   [[nodiscard]] NeededLine needed_line() const;
-  /// Whether `version` (may be null) is the snapshot of steps `first` to `last`.
+  /// Whether `version` (may be null) is the snapshot of steps `first` to `last`; of a chunk that another shard has
+  /// nothing is needed, and it is.
   [[nodiscard]] bool is_of(std::uint32_t chunk, const Version* version, std::uint64_t first,
                            std::uint64_t last = ~std::uint64_t{0}) const;
   /// The gradients of this step and earlier ones are not needed.

@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::array<char, 8> kCommitMagic = {'S', 'P', 'W', 'C', 'O', 'M', 'I', 'T'};
 constexpr std::size_t kCommitChecked = 16;  ///< magic and checksum are not under the checksum
-constexpr std::uint32_t kSkipped = 1, kNothing = 2;
+constexpr std::uint32_t kSkipped = 1, kNothing = 2, kHasLine = 4;
 
 struct CommitHeader {
   std::array<char, 8> magic;
@@ -38,8 +38,10 @@ std::uint64_t checksum_of_commit(std::span<const std::byte> commit) {
   return storage::checksum(commit.subspan(kCommitChecked), 0);
 }
 
-Bytes size_of(std::size_t ancestors, std::size_t words, Bytes payload, Bytes more) {
-  return sizeof(CommitHeader) + ancestors * sizeof(Ancestor) + words * sizeof(std::uint64_t) + payload + more;
+/// `more`: of the update, beside what the header has.
+Bytes size_of(std::size_t ancestors, std::size_t words, Bytes payload, Bytes more, bool has_line) {
+  return sizeof(CommitHeader) + ancestors * sizeof(Ancestor) + words * sizeof(std::uint64_t) + payload + more +
+         (has_line ? sizeof(std::uint64_t) : 0);
 }
 
 template <class T>
@@ -68,7 +70,7 @@ CommitHeader header_of(const Commit& commit, std::uint64_t identity) {
   header.generation = commit.generation;
   header.step = commit.step;
   header.previous = commit.previous;
-  header.flags = (commit.skipped ? kSkipped : 0) | (commit.nothing ? kNothing : 0);
+  header.flags = (commit.skipped ? kSkipped : 0) | (commit.nothing ? kNothing : 0) | (commit.line != 0 ? kHasLine : 0);
   header.rank = commit.rank;
   header.world = commit.world;
   header.ancestors = static_cast<std::uint32_t>(commit.ancestors.size());
@@ -133,15 +135,17 @@ std::vector<Ancestor> continue_line(const Commit& last, const NeededLine& needed
 
 bool fits(const Commit& commit, const JournalSpec& spec) noexcept {
   return commit.ancestors.size() <= kMostAncestors && commit.gradients.size() <= ceil_div(spec.gradients.size(), 64) &&
-         commit.payload.size() <= spec.payload && commit.update.size() <= kUpdateBytes + spec.update;
+         commit.payload.size() <= spec.payload && commit.update.size() <= kUpdateBytes + spec.update &&
+         (commit.line == 0 || spec.world > 1);
 }
 
-Bytes most_commit_bytes(std::size_t gradients, Bytes payload, Bytes more) noexcept {
-  return size_of(kMostAncestors, ceil_div(gradients, 64), payload, more);
+Bytes most_commit_bytes(const JournalSpec& spec) noexcept {
+  return size_of(kMostAncestors, ceil_div(spec.gradients.size(), 64), spec.payload, spec.update, spec.world > 1);
 }
 
 Bytes encoded_bytes(const Commit& commit) noexcept {
-  return size_of(commit.ancestors.size(), commit.gradients.size(), commit.payload.size(), more_of(commit));
+  return size_of(commit.ancestors.size(), commit.gradients.size(), commit.payload.size(), more_of(commit),
+                 commit.line != 0);
 }
 
 void encode(const Commit& commit, std::uint64_t identity, std::span<std::byte> out) {
@@ -152,6 +156,7 @@ void encode(const Commit& commit, std::uint64_t identity, std::span<std::byte> o
   at = put(out, at, commit.gradients);
   at = put(out, at, commit.payload);
   if (more_of(commit) > 0) std::memcpy(out.data() + at, commit.update.data() + kUpdateBytes, more_of(commit));
+  if (commit.line != 0) std::memcpy(out.data() + at + more_of(commit), &commit.line, sizeof commit.line);
   header.checksum = checksum_of_commit(out.first(header.bytes));
   std::memcpy(out.data(), &header, sizeof header);
 }
@@ -161,8 +166,9 @@ SlotState decode(std::span<const std::byte> in, std::uint64_t identity, Commit& 
   if (in.size() < sizeof header) return SlotState::damaged;
   std::memcpy(&header, in.data(), sizeof header);
   if (header.magic != kCommitMagic) return blank(in) ? SlotState::empty : SlotState::damaged;
+  const bool has_line = (header.flags & kHasLine) != 0;
   if (header.bytes > in.size() ||
-      header.bytes != size_of(header.ancestors, header.gradients, header.payload, header.more)) {
+      header.bytes != size_of(header.ancestors, header.gradients, header.payload, header.more, has_line)) {
     return SlotState::damaged;
   }
   if (header.checksum != checksum_of_commit(in.first(header.bytes))) return SlotState::damaged;
@@ -173,6 +179,7 @@ SlotState decode(std::span<const std::byte> in, std::uint64_t identity, Commit& 
   at = get(in, at, header.payload, commit.payload);
   const auto more = in.subspan(at, header.more);
   commit.update.insert(commit.update.end(), more.begin(), more.end());
+  if (has_line) std::memcpy(&commit.line, in.data() + at + header.more, sizeof commit.line);
   return SlotState::whole;
 }
 

@@ -26,10 +26,11 @@ inline constexpr std::size_t kMostAncestors = 128;
 struct Commit {
   std::uint32_t generation = 0;
   std::uint64_t step = 0;
-  std::uint64_t previous = 0;  ///< the last step before this one that was not skipped
-  bool skipped = false;        ///< the step changed nothing: its gradients were not finite
-  bool nothing = false;        ///< no step is durable: a run began anew and has not committed yet
-  std::uint32_t rank = 0, world = 1;
+  std::uint64_t previous = 0;         ///< the last step before this one that was not skipped
+  bool skipped = false;               ///< the step changed nothing: its gradients were not finite
+  bool nothing = false;               ///< no step is durable: a run began anew and has not committed yet
+  std::uint32_t rank = 0, world = 1;  ///< the shard that it is of, and how many the run has
+  std::uint64_t line = 0;             ///< random number of the run's line, the same on all shards; 0: a world of one
   /// What the update of the step applied, exact, so that replaying it gives the same bits: the caller's, at least
   /// kUpdateBytes (optim/step.h).
   std::vector<std::byte> update = std::vector<std::byte>(kUpdateBytes);
@@ -61,9 +62,8 @@ void prune(std::vector<Ancestor>& ancestors, const NeededLine& needed);
 /// Whether the run can have such a commit: its ancestors, bits of gradients and payload are no more than are written.
 [[nodiscard]] bool fits(const Commit& commit, const JournalSpec& spec) noexcept;
 
-/// The bytes of the largest commit of a run with so many gradients, not rounded; `more` bytes of update beside
-/// kUpdateBytes.
-[[nodiscard]] Bytes most_commit_bytes(std::size_t gradients, Bytes payload, Bytes more) noexcept;
+/// The bytes of the largest commit of a run, not rounded.
+[[nodiscard]] Bytes most_commit_bytes(const JournalSpec& spec) noexcept;
 [[nodiscard]] Bytes encoded_bytes(const Commit& commit) noexcept;
 /// Fills `out` (at least encoded_bytes()); what is left is zero.
 void encode(const Commit& commit, std::uint64_t identity, std::span<std::byte> out);

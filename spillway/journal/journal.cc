@@ -3,6 +3,8 @@
 #include <new>
 #include <utility>
 
+#include "spillway/base/error.h"
+
 namespace spillway::journal {
 namespace {
 
@@ -10,11 +12,17 @@ const std::thread::id kNobody;
 
 }  // namespace
 
-Journal::Journal(JournalSpec spec, Media& media, JournalListener& listener)
-    : media_(media), listener_(listener), state_(std::move(spec)), layout_(state_.layout()) {}
+Journal::Journal(JournalSpec spec, Media& media, JournalListener& listener, VotePort* votes)
+    : media_(media), listener_(listener), votes_(votes), state_(std::move(spec)), layout_(state_.layout()) {
+  if (state_.votes() != (votes != nullptr)) {
+    throw Error(ErrorCode::internal, votes == nullptr ? "a shard has nobody to ask whether the others have a step"
+                                                      : "the only shard of a run has nobody to vote with");
+  }
+}
 
 Journal::~Journal() {
   stop();
+  if (votes_ != nullptr) votes_->cancel();
   MutexLock lock(mutex_);
   while (outstanding_ != 0 || carrier_ != kNobody) idle_.wait(lock);
 }
@@ -65,7 +73,8 @@ void Journal::carry_out() {
   while (!state_.actions.empty() && !stopped_) {
     const Action action = std::move(state_.actions.front());
     state_.actions.pop_front();
-    const bool asks = action.kind == Action::Kind::write || action.kind == Action::Kind::sync;
+    const bool asks =
+        action.kind == Action::Kind::write || action.kind == Action::Kind::sync || action.kind == Action::Kind::vote;
     if (asks) ++outstanding_;
     mutex_.unlock();
     std::exception_ptr failure;
@@ -92,6 +101,8 @@ void Journal::perform(const Action& action) {
       return start_write(action);
     case Action::Kind::sync:
       return start_sync(action.path);
+    case Action::Kind::vote:
+      return start_vote(action.vote);
     case Action::Kind::opened:
       return listener_.opened();
     case Action::Kind::durable:
@@ -118,6 +129,12 @@ void Journal::start_write(const Action& action) {
 void Journal::start_sync(std::uint32_t path) {
   const auto done = [this, path](std::exception_ptr error) { ended(&JournalState::sync_ended, path, error); };
   media_.sync(path, done);
+}
+
+void Journal::start_vote(std::int64_t step) {
+  votes_->vote(step, [this](std::int64_t minimum, const std::exception_ptr& error) {
+    ended(&JournalState::voted, minimum, error);
+  });
 }
 
 void Journal::open_fresh(const Recovered& before) {

@@ -14,6 +14,7 @@
 #include "spillway/base/mutex.h"
 #include "spillway/journal/journal_state.h"
 #include "spillway/journal/media.h"
+#include "spillway/journal/vote.h"
 
 namespace spillway::journal {
 
@@ -24,7 +25,7 @@ class JournalListener {
   /// The journal's first commit is durable, and so is everything that was recovered. Before that no piece is to be
   /// written: what a killed process had written is visible, but a cut may take it back and make older places count.
   virtual void opened() = 0;
-  /// The step is durable, and so are those before it.
+  /// The step is durable, on every shard, and so are those before it.
   virtual void durable(std::uint64_t step) = 0;
   /// Nothing needs what is at these places; they may be written.
   virtual void released(std::span<const Piece> pieces) = 0;
@@ -39,9 +40,9 @@ class JournalListener {
 /// nothing.
 class Journal {
  public:
-  /// `media` and `listener` outlive the journal.
-  Journal(JournalSpec spec, Media& media, JournalListener& listener);
-  /// Stops, then waits for what the Media was asked.
+  /// All references outlive the journal. `votes`: null in a world of one, and only there.
+  Journal(JournalSpec spec, Media& media, JournalListener& listener, VotePort* votes = nullptr);
+  /// Stops, then waits for what the Media was asked. A vote under way is cancelled.
   ~Journal();
   Journal(const Journal&) = delete;
   Journal& operator=(const Journal&) = delete;
@@ -95,9 +96,11 @@ class Journal {
   void perform(const Action& action);
   void start_write(const Action& action);
   void start_sync(std::uint32_t path);
+  void start_vote(std::int64_t step);
 
   Media& media_;
   JournalListener& listener_;
+  VotePort* const votes_;
 
   mutable Mutex mutex_;
   Condition idle_;

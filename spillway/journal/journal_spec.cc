@@ -49,7 +49,9 @@ std::uint32_t most_pieces(const JournalSpec& spec) {
 std::uint64_t identify(const JournalSpec& spec, Bytes commit_bytes, Bytes record_bytes) {
   std::vector<std::uint64_t> numbers = {
       spec.paths, spec.chunks.size(), spec.gradients.size(), commit_bytes, record_bytes, spec.rank, spec.world};
-  for (const SnapshotSpec& snapshot : spec.chunks) numbers.push_back(snapshot.constant ? 0 : snapshot.period);
+  for (const SnapshotSpec& snapshot : spec.chunks) {
+    numbers.push_back(snapshot.elsewhere ? ~std::uint64_t{0} : snapshot.constant ? 0 : snapshot.period);
+  }
   for (const GradientSpec& g : spec.gradients) {
     numbers.push_back(g.first_chunk);
     numbers.push_back(g.chunks);
@@ -59,21 +61,31 @@ std::uint64_t identify(const JournalSpec& spec, Bytes commit_bytes, Bytes record
 
 }  // namespace
 
+bool elsewhere(const JournalSpec& spec, const GradientSpec& gradient) {
+  const auto first = spec.chunks.begin() + gradient.first_chunk;
+  return std::all_of(first, first + gradient.chunks, [](const SnapshotSpec& it) { return it.elsewhere; });
+}
+
 MetadataLayout::MetadataLayout(const JournalSpec& spec)
     : paths_(spec.paths), snapshots_(static_cast<std::uint32_t>(spec.chunks.size())) {
   check(spec);
   // Replay needs the commits of a period, of the step before and of the one under way; the others are slack, so that a
   // commit seldom waits for a snapshot.
   commit_slots_ = longest_period(spec, 0, snapshots_) + 5;
+  first_snapshot_slot_.push_back(0);
+  for (const SnapshotSpec& snapshot : spec.chunks) {
+    first_snapshot_slot_.push_back(first_snapshot_slot_.back() + (snapshot.elsewhere ? 0 : kSnapshotSlots));
+  }
   first_slot_.push_back(0);
   for (const GradientSpec& g : spec.gradients) {
-    first_slot_.push_back(first_slot_.back() + longest_period(spec, g.first_chunk, g.chunks) + 1);
+    const std::uint32_t slots = elsewhere(spec, g) ? 0 : longest_period(spec, g.first_chunk, g.chunks) + 1;
+    first_slot_.push_back(first_slot_.back() + slots);
     gradient_home_.push_back(g.first_chunk % paths_);
   }
-  commit_bytes_ = round_up(most_commit_bytes(spec.gradients.size(), spec.payload, spec.update), kMetadataAlignment);
+  commit_bytes_ = round_up(most_commit_bytes(spec), kMetadataAlignment);
   record_bytes_ = round_up(encoded_bytes(most_pieces(spec)), kMetadataAlignment);
   copy_bytes_ =
-      commit_slots_ * commit_bytes_ + (Bytes{snapshots_} * kSnapshotSlots + first_slot_.back()) * record_bytes_;
+      commit_slots_ * commit_bytes_ + (Bytes{first_snapshot_slot_.back()} + first_slot_.back()) * record_bytes_;
   identity_ = identify(spec, commit_bytes_, record_bytes_);
 }
 
@@ -86,7 +98,8 @@ Bytes MetadataLayout::commit(std::uint32_t copy, std::uint32_t slot) const noexc
 }
 
 std::uint32_t MetadataLayout::slots(ObjectKind kind, std::uint32_t object) const noexcept {
-  return kind == ObjectKind::snapshot ? kSnapshotSlots : first_slot_[object + 1] - first_slot_[object];
+  const auto& first = kind == ObjectKind::snapshot ? first_snapshot_slot_ : first_slot_;
+  return first[object + 1] - first[object];
 }
 
 std::uint32_t MetadataLayout::objects(ObjectKind kind) const noexcept {
@@ -95,8 +108,8 @@ std::uint32_t MetadataLayout::objects(ObjectKind kind) const noexcept {
 
 Bytes MetadataLayout::record(ObjectKind kind, std::uint32_t object, std::uint32_t copy,
                              std::uint32_t slot) const noexcept {
-  const Bytes before = kind == ObjectKind::snapshot ? Bytes{object} * kSnapshotSlots
-                                                    : Bytes{snapshots_} * kSnapshotSlots + first_slot_[object];
+  const Bytes before = kind == ObjectKind::snapshot ? Bytes{first_snapshot_slot_[object]}
+                                                    : Bytes{first_snapshot_slot_.back()} + first_slot_[object];
   return copy * copy_bytes_ + commit_slots_ * commit_bytes_ + (before + slot) * record_bytes_;
 }
 

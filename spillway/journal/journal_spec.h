@@ -18,9 +18,11 @@ struct SnapshotSpec {
   std::uint32_t pieces = 1;  ///< of its largest version, over all parts
   std::uint32_t period = 1;  ///< steps between two snapshots of a chunk that is resident; 1: written every step
   bool constant = false;     ///< no step changes it: one snapshot, written before the first step, is that of every step
+  bool elsewhere = false;    ///< another shard has it: this one has no snapshot of it, and no place for its records
 };
 
-/// A gradient feeds one chunk or a contiguous range of them (the rows of an embedding).
+/// A gradient feeds one chunk or a contiguous range of them (the rows of an embedding). It is elsewhere when all of
+/// them are.
 struct GradientSpec {
   std::uint32_t pieces = 1;
   std::uint32_t first_chunk = 0;
@@ -33,10 +35,13 @@ struct JournalSpec {
   std::vector<SnapshotSpec> chunks;
   std::vector<GradientSpec> gradients;
   Durability durability = Durability::step;
-  Bytes payload = 60 * KiB;  ///< most bytes that a commit carries for its caller
-  Bytes update = 0;          ///< of a commit's update, most bytes beside kUpdateBytes
-  std::uint32_t rank = 0, world = 1;
+  Bytes payload = 60 * KiB;           ///< most bytes that a commit carries for its caller
+  Bytes update = 0;                   ///< of a commit's update, most bytes beside kUpdateBytes
+  std::uint32_t rank = 0, world = 1;  ///< number of this shard, and how many the run has; more than one vote
+  std::uint64_t line = 0;             ///< random number of the run's line, the same on all shards; 0 in a world of one
 };
+
+[[nodiscard]] bool elsewhere(const JournalSpec& spec, const GradientSpec& gradient);
 
 inline constexpr std::uint32_t kMostPaths = 64;
 inline constexpr std::uint32_t kMostPeriod = 96;
@@ -78,7 +83,8 @@ class MetadataLayout {
  private:
   std::uint32_t paths_;
   std::uint32_t snapshots_;
-  std::vector<std::uint32_t> first_slot_;  ///< per gradient, and one past the last: slots before its own
+  // By object, and one past the last: the slots before its own.
+  std::vector<std::uint32_t> first_snapshot_slot_, first_slot_;
   std::vector<std::uint32_t> gradient_home_;
   std::uint32_t commit_slots_ = 0;
   Bytes commit_bytes_ = 0, record_bytes_ = 0, copy_bytes_ = 0;

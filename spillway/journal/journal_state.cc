@@ -28,6 +28,7 @@ void JournalState::begin(const Recovered& before) {
 
 void JournalState::adopt_snapshot(const RecoveredObject& snapshot) {
   const StoredObject& stored = snapshot.stored;
+  if (spec_.chunks[stored.object].elsewhere) return;
   Version* version = catalog_.find(stored.object, stored.pieces);
   if (version == nullptr) version = catalog_.make(stored.version, snapshot.generation, stored.pieces);
   version->live = true;
@@ -61,6 +62,7 @@ void JournalState::open_fresh(const Recovered& before) {
 
 void JournalState::open_resumed(const Recovered& recovered) {
   if (!recovered.found) throw Error(ErrorCode::internal, "a run is to go on where no step is durable");
+  if (recovered.newest.line != spec_.line) throw Error(ErrorCode::internal, "a run is to go on in another line");
   begin(recovered);
   adopt(recovered);
   Job job;
@@ -84,6 +86,7 @@ void JournalState::open_at(const Manifest& manifest, const Recovered& before) {
   job.kind = Kind::back;
   job.commit = manifest.commit;
   job.commit.generation = generation_;
+  job.commit.line = spec_.line;
   job.commit.ancestors.clear();
   job.commit.gradients.clear();
   requested_ = job.commit.step;
@@ -95,6 +98,7 @@ void JournalState::open_at(const Manifest& manifest, const Recovered& before) {
 
 /// The snapshot of a checkpoint becomes the one that is to count.
 void JournalState::take_back(std::uint32_t chunk, const StoredObject& snapshot) {
+  if (spec_.chunks[chunk].elsewhere) return;
   Catalog::Chunk& c = catalog_.chunks[chunk];
   Version* version = catalog_.find(chunk, snapshot.pieces);
   if (version == nullptr) version = catalog_.make(snapshot.version, generation_, snapshot.pieces);
@@ -123,6 +127,10 @@ void JournalState::check_pieces(ObjectKind kind, std::uint32_t object, std::span
   if (object >= layout_.objects(kind)) {
     throw Error(ErrorCode::internal, text(kind == ObjectKind::snapshot ? "chunk " : "gradient ", object,
                                           " was written; ", layout_.objects(kind), " were announced"));
+  }
+  if (layout_.slots(kind, object) == 0) {
+    throw Error(ErrorCode::internal, text(kind == ObjectKind::snapshot ? "chunk " : "gradient ", object,
+                                          " was written, which another shard has"));
   }
   const std::uint32_t most =
       kind == ObjectKind::snapshot ? spec_.chunks[object].pieces : spec_.gradients[object].pieces;
@@ -226,19 +234,22 @@ void JournalState::check_manifest(const Manifest& manifest) const {
 
 void JournalState::pin(const Manifest& manifest) {
   check_manifest(manifest);
-  for (const StoredObject& snapshot : manifest.snapshots)
-    catalog_.pin(snapshot.object, snapshot.version, snapshot.pieces);
+  for (const StoredObject& snapshot : manifest.snapshots) {
+    if (!snapshot.pieces.empty()) catalog_.pin(snapshot.object, snapshot.version, snapshot.pieces);
+  }
 }
 
 void JournalState::unpin(const Manifest& manifest) {
   check_manifest(manifest);
   for (const StoredObject& snapshot : manifest.snapshots) {
     const Version* held = catalog_.find(snapshot.object, snapshot.pieces);
-    if (held != nullptr && held->pins != 0) continue;
+    if (snapshot.pieces.empty() || (held != nullptr && held->pins != 0)) continue;
     throw Error(ErrorCode::internal, text("the snapshot of chunk ", snapshot.object, " of step ", snapshot.version,
                                           " is given up by a checkpoint that does not hold it"));
   }
-  for (const StoredObject& snapshot : manifest.snapshots) catalog_.unpin(snapshot.object, snapshot.pieces);
+  for (const StoredObject& snapshot : manifest.snapshots) {
+    if (!snapshot.pieces.empty()) catalog_.unpin(snapshot.object, snapshot.pieces);
+  }
   if (!failed_) pump();
 }
 
@@ -371,8 +382,9 @@ void JournalState::answer_checkpoint() {
   manifest->commit = goal_->commit;
   manifest->commit.ancestors.clear();
   for (std::uint32_t chunk = 0; chunk < catalog_.chunks.size(); ++chunk) {
-    const Version& snapshot = *catalog_.chunks[chunk].trusted;
-    manifest->snapshots.push_back({chunk, snapshot.version, snapshot.pieces});
+    const Version* snapshot = catalog_.chunks[chunk].trusted;  // null: another shard has it
+    manifest->snapshots.push_back(snapshot == nullptr ? StoredObject{chunk, goal_->commit.applied(), {}}
+                                                      : StoredObject{chunk, snapshot->version, snapshot->pieces});
   }
   pin(*manifest);
   actions.push_back({.kind = Action::Kind::checkpoint, .manifest = manifest, .done = std::move(goal_->done)});

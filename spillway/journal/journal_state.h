@@ -17,6 +17,7 @@
 #include "spillway/journal/journal_spec.h"
 #include "spillway/journal/manifest.h"
 #include "spillway/journal/recovery.h"
+#include "spillway/journal/vote.h"
 
 namespace spillway::journal {
 
@@ -60,7 +61,7 @@ struct RecordTask {
 };
 
 struct Action {
-  enum class Kind : std::uint8_t { write, sync, opened, durable, released, checkpoint, path_failed, failed };
+  enum class Kind : std::uint8_t { write, sync, vote, opened, durable, released, checkpoint, path_failed, failed };
   Kind kind = Kind::sync;
   std::uint32_t path = 0;
   Bytes offset = 0;                       ///< of a write, and
@@ -68,6 +69,7 @@ struct Action {
   RecordTask* task = nullptr;             ///< whose write it is; null: the commit's
   std::uint32_t copy = 0;
   std::uint64_t step = 0;
+  std::int64_t vote = kNoStep;
   Version* version = nullptr;  ///< released; for recycle()
   std::exception_ptr error = nullptr;
   std::shared_ptr<Manifest> manifest = nullptr;
@@ -96,9 +98,13 @@ class JournalState {
 
   void write_ended(RecordTask* task, std::uint32_t copy, std::uint32_t path, const std::exception_ptr& error);
   void sync_ended(std::uint32_t path, const std::exception_ptr& error);
+  /// The vote that was asked for has ended.
+  void voted(std::int64_t minimum, const std::exception_ptr& error);
   void recycle(Version* version) { catalog_.recycle(version); }
 
   [[nodiscard]] const MetadataLayout& layout() const noexcept { return layout_; }
+  /// Whether a step counts only when every shard of the run has it.
+  [[nodiscard]] bool votes() const noexcept { return spec_.world > 1; }
   [[nodiscard]] std::optional<std::uint64_t> durable() const noexcept { return durable_; }
 
  private:
@@ -109,7 +115,7 @@ class JournalState {
     full,    ///< every chunk has a snapshot of the step
     redo,    ///< snapshots and gradients lead to the step
   };
-  enum class Stage : std::uint8_t { waiting, flushing, recording, writing, publishing };
+  enum class Stage : std::uint8_t { waiting, flushing, recording, writing, publishing, voting, agreed };
   /// A commit under way or waiting for those before it.
   struct Job {
     Kind kind = Kind::redo;
@@ -120,6 +126,10 @@ class JournalState {
     std::uint32_t open = 0;  ///< writes in flight
     PathSet paths = 0;       ///< to be flushed, or written
     Tick tick = 0;
+    /// The step that this shard has when it is durable here.
+    [[nodiscard]] std::int64_t vote() const {
+      return kind == Kind::blank ? kNoStep : static_cast<std::int64_t>(commit.step);
+    }
   };
   /// A checkpoint that was asked for.
   struct Goal {
@@ -176,6 +186,7 @@ class JournalState {
   bool write_commit(Job& job);
   [[nodiscard]] std::uint32_t free_commit_slot();
   void commit_written(std::uint32_t path, const std::exception_ptr& error);
+  bool agree(Job& job);
   void finish_commit();
   void drop_unused_gradients(const Commit& commit);
   [[nodiscard]] Commit compose(const CommitRequest& request) const;

@@ -13,6 +13,7 @@ Commit JournalState::compose(const CommitRequest& request) const {
   commit.skipped = request.skipped;
   commit.rank = spec_.rank;
   commit.world = spec_.world;
+  commit.line = spec_.line;
   if (!request.update.empty()) commit.update.assign(request.update.begin(), request.update.end());
   commit.payload.assign(request.payload.begin(), request.payload.end());
   return commit;
@@ -119,6 +120,7 @@ void JournalState::advance_commit() {
       flushes_.want_all();
     }
     if (!flushes_.cover(job.paths, job.tick)) return;
+    if (votes() && !agree(job)) return;
     finish_commit();
   }
 }
@@ -127,6 +129,7 @@ void JournalState::advance_commit() {
 bool JournalState::all_published(const Job& job) const {
   const std::uint64_t from = job.commit.applied();
   for (std::uint32_t chunk = 0; chunk < catalog_.chunks.size(); ++chunk) {
+    if (spec_.chunks[chunk].elsewhere) continue;
     const Version* v = catalog_.chunks[chunk].recording;
     const bool published =
         v != nullptr ? catalog_.is_of(chunk, v, from) && v->recorded && flushes_.cover(v->record_paths, v->record_tick)
@@ -138,6 +141,7 @@ bool JournalState::all_published(const Job& job) const {
 
 void JournalState::begin_back_records() {
   for (std::uint32_t chunk = 0; chunk < catalog_.chunks.size(); ++chunk) {
+    if (spec_.chunks[chunk].elsewhere) continue;
     recording_.push_back(chunk);
     queue_record(ObjectKind::snapshot, chunk, catalog_.chunks[chunk].recording);
   }
@@ -191,6 +195,28 @@ void JournalState::commit_written(std::uint32_t path, const std::exception_ptr& 
   --job.open;
   if (!error) job.paths |= PathSet{1} << path;
   if (job.open == 0 && job.paths == 0) fail(error);
+}
+
+/// Votes for the commit, once it is durable here; whether all shards have answered that it is there.
+bool JournalState::agree(Job& job) {
+  if (job.stage == Stage::publishing) {
+    job.stage = Stage::voting;
+    actions.push_back({.kind = Action::Kind::vote, .vote = job.vote()});
+  }
+  return job.stage == Stage::agreed;
+}
+
+void JournalState::voted(std::int64_t minimum, const std::exception_ptr& error) {
+  if (failed_) return;
+  if (error) return fail(error);
+  Job& job = jobs_.front();
+  if (minimum < job.vote()) {
+    const auto words = text("step ", job.commit.step, " is durable on shard ", spec_.rank, " of ", spec_.world,
+                            ", but another shard has only step ", minimum, "; resume the run on all of them");
+    return fail(std::make_exception_ptr(Error(ErrorCode::io, words)));
+  }
+  job.stage = Stage::agreed;
+  pump();
 }
 
 /// A gradient of the step that its update did not use is not needed for replay.

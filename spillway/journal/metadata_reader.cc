@@ -123,6 +123,10 @@ void MetadataReader::records(
       const Bytes from = layout_.record(kind, 0, copy, 0);
       const Bytes to = layout_.record(kind, last, copy, layout_.slots(kind, last));
       std::uint32_t object = 0, slot = 0;
+      const auto skip_elsewhere = [&] {
+        while (object < objects && layout_.slots(kind, object) == 0) ++object;
+      };
+      skip_elsewhere();
       const std::function what = [&] {
         return text("the record of ", kind == ObjectKind::snapshot ? "the snapshot of " : "the gradient of ",
                     name(kind, object), ", copy ", copy, ", slot ", slot);
@@ -137,7 +141,10 @@ void MetadataReader::records(
                check_padding(walked, encoded_bytes(pieces.size()));
                found(head, pieces, slot);
              }
-             if (++slot == layout_.slots(kind, object)) ++object, slot = 0;
+             if (++slot < layout_.slots(kind, object)) return;
+             ++object;
+             slot = 0;
+             skip_elsewhere();
            });
     }
   }

@@ -54,6 +54,9 @@ std::string RecordCheck::objection(const Piece& piece) const {
 std::string RecordCheck::objection(ObjectKind kind, std::uint32_t object, std::span<const Piece> pieces) const {
   const auto objects = kind == ObjectKind::snapshot ? spec_.chunks.size() : spec_.gradients.size();
   if (object >= objects) return text("it is of object ", object, " of ", objects);
+  if (kind == ObjectKind::snapshot && spec_.chunks[object].elsewhere) {
+    return pieces.empty() ? "" : text("it has ", pieces.size(), " pieces, and another shard has the chunk");
+  }
   for (const Piece& piece : pieces) {
     if (auto wrong = objection(piece); !wrong.empty()) return wrong;
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "spillway/base/error.h"
 #include "spillway/journal/metadata_reader.h"
@@ -38,6 +39,13 @@ class Recovery {
     return std::move(out_);
   }
 
+  /// Of no step where none is there.
+  Commit newest_commit() {
+    find_newest();
+    if (!any_commit_) newest().nothing = true;
+    return newest();
+  }
+
  private:
   [[noreturn]] void refuse(const std::string& what) const {
     std::string message = text("the run cannot go on from what its storage paths hold: ", what);
@@ -62,7 +70,25 @@ class Recovery {
       out_.newest_slot = slot;
       keep(commit, slot);
     });
-    out_.found = any_commit_ && !newest().nothing;
+    end_ = newest();
+    const bool any = any_commit_ && !newest().nothing;
+    if (any && std::cmp_greater(newest().step, options_.at_most)) cut_off();
+    out_.found = any && options_.at_most != kNoStep;
+  }
+  /// The commit of the last step that every shard has takes the place of the newest one. It is there, for nothing is
+  /// written over it before the next step is on every shard.
+  void cut_off() {
+    out_.cut_off = newest().step;
+    if (options_.at_most == kNoStep) return;
+    const auto step = static_cast<std::uint64_t>(options_.at_most);
+    const RecoveredCommit* last = commit_of(step);
+    if (last == nullptr) {
+      refuse(text("step ", step, " is the last that every shard has, but of the commits of this one, shard ",
+                  spec_.rank, ", whose last is of step ", newest().step, ", that one is missing"));
+    }
+    const RecoveredCommit found = *last;
+    newest() = found.commit;
+    out_.newest_slot = found.slot;
   }
   /// All generations of the commits of a step are kept until the line is known.
   void keep(const Commit& commit, std::uint32_t slot) {
@@ -94,7 +120,11 @@ class Recovery {
                       best = {{head.object, head.version, pieces}, head.generation, slot};
                     });
     for (std::uint32_t chunk = 0; chunk < have.size(); ++chunk) {
-      if (!have[chunk]) missing(ObjectKind::snapshot, chunk, text("of step ", newest().step, " or before"));
+      if (spec_.chunks[chunk].elsewhere) {
+        out_.snapshots[chunk].stored = {chunk, newest().applied(), {}};
+      } else if (!have[chunk]) {
+        missing(ObjectKind::snapshot, chunk, text("of step ", newest().step, " or before"));
+      }
     }
   }
   /// A run that has committed nothing has at most one snapshot of each chunk, all of one step.
@@ -109,9 +139,9 @@ class Recovery {
   }
   /// With durable steps a snapshot has a record only when its step is durable.
   void check_not_newer(const RecordHead& head) {
-    if (spec_.durability != Durability::step || head.generation != newest().generation) return;
-    if (head.version <= newest().step) return;
-    refuse(text("the newest whole commit is of step ", newest().step, ", but there is a record of the snapshot of ",
+    if (spec_.durability != Durability::step || head.generation != end_.generation) return;
+    if (head.version <= end_.step) return;
+    refuse(text("the newest whole commit is of step ", end_.step, ", but there is a record of the snapshot of ",
                 reader_.name(ObjectKind::snapshot, head.object), " of step ", head.version,
                 ", which is written only when that step is durable"));
   }
@@ -210,12 +240,19 @@ class Recovery {
   MetadataReader reader_;
   Recovered out_;
   bool any_commit_ = false;
+  Commit end_;                               ///< the newest one of all, which may have been cut off
   std::optional<std::uint64_t> first_step_;  ///< of the snapshots, where nothing is durable
   std::map<std::pair<std::uint64_t, std::uint32_t>, RecoveredCommit> commits_;  ///< by step and generation
   std::map<std::pair<std::uint32_t, std::uint64_t>, std::size_t> needed_;       ///< gradient and step
 };
 
 }  // namespace
+
+NewestStep newest_step(const JournalSpec& spec, Media& media) {
+  const RecoveryOptions options;
+  const Commit newest = Recovery(spec, media, options).newest_commit();
+  return {newest.nothing ? kNoStep : static_cast<std::int64_t>(newest.step), newest.line};
+}
 
 Recovered recover(const JournalSpec& spec, Media& media, const RecoveryOptions& options) {
   return Recovery(spec, media, options).run();

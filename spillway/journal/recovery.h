@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -12,6 +13,7 @@
 #include "spillway/journal/journal_spec.h"
 #include "spillway/journal/manifest.h"
 #include "spillway/journal/media.h"
+#include "spillway/journal/vote.h"
 
 namespace spillway::journal {
 
@@ -43,7 +45,8 @@ struct Recovered {
   bool found = false;
   std::uint32_t newest_generation = 0;     ///< the highest that any record names; 0: none
   Commit newest;                           ///< of the durable step
-  std::uint32_t newest_slot = kNoCommit;   ///< of the newest commit
+  std::uint32_t newest_slot = kNoCommit;   ///< of that, or where no step is durable of the newest commit
+  std::optional<std::uint64_t> cut_off;    ///< the step that this shard had, which is newer than what may count
   std::vector<RecoveredCommit> commits;    ///< of the steps to replay, oldest first; skipped steps are left out
   std::vector<RecoveredObject> snapshots;  ///< one per chunk
   std::vector<RecoveredObject> gradients;  ///< needed, by gradient, oldest version first
@@ -63,7 +66,19 @@ struct RecoveryOptions {
   std::function<std::string(ObjectKind, std::uint32_t, std::span<const Piece>)> objection = {};
   /// The checkpoints that exist; their places count as used.
   std::span<const Manifest> pinned;
+  /// The last step that every shard of the run has; kNoStep: none has any. What this shard has beyond it, one step at
+  /// most, does not count.
+  std::int64_t at_most = std::numeric_limits<std::int64_t>::max();
 };
+
+/// What a shard would go on from by itself, for the others to be told.
+struct NewestStep {
+  std::int64_t step = kNoStep;  ///< durable on this shard; kNoStep: none is
+  std::uint64_t line = 0;       ///< of its newest commit, which may be of no step
+};
+/// Reads the commits of all paths; writes nothing. The paths are to be flushed before: what a process that was killed
+/// had written can be read without being durable, and the others rely on what they are told.
+[[nodiscard]] NewestStep newest_step(const JournalSpec& spec, Media& media);
 
 /// Reads the metadata of all paths and waits for it; writes nothing. Throws Error(corrupt) that says what is missing,
 /// and where it should be, when a step was durable and cannot be had.

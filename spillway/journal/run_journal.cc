@@ -1,18 +1,26 @@
 #include "spillway/journal/run_journal.h"
 
+#include <chrono>
 #include <memory>
 #include <utility>
 
 #include "spillway/base/error.h"
+#include "spillway/base/interrupt.h"
 
 namespace spillway::journal {
 
-RunJournal::RunJournal(JournalSpec spec, std::vector<storage::Path*> paths, Bytes low_water)
+namespace {
+
+constexpr std::chrono::milliseconds kAskEvery{100};
+
+}  // namespace
+
+RunJournal::RunJournal(JournalSpec spec, std::vector<storage::Path*> paths, Bytes low_water, VotePort* votes)
     : spec_(std::move(spec)),
       low_water_(low_water),
       paths_(std::move(paths)),
       media_(paths_),
-      journal_(spec_, media_, *this) {}
+      journal_(spec_, media_, *this, votes) {}
 
 RunJournal::~RunJournal() {
   stop();
@@ -36,9 +44,20 @@ void RunJournal::open(const Start& start) {
   } else {
     journal_.open_fresh(*start.before);
   }
-  MutexLock lock(mutex_);
-  throw_if_failed();
-  while (!opened_) wait(lock);
+  wait_opened();
+}
+
+/// The other shards may be a long time in coming, or never come.
+void RunJournal::wait_opened() {
+  for (;;) {
+    {
+      MutexLock lock(mutex_);
+      throw_if_failed();
+      if (opened_) return;
+      changed_.wait_for(lock, kAskEvery);
+    }
+    throw_if_interrupted();
+  }
 }
 
 void RunJournal::throw_if_failed() const {

@@ -28,7 +28,8 @@ class RunJournal : private JournalListener {
 
   /// The paths outlive it. When fewer bytes than `low_water` are free, places are won back without waiting for a
   /// commit.
-  RunJournal(JournalSpec spec, std::vector<storage::Path*> paths, Bytes low_water);
+  /// `votes` as Journal has it.
+  RunJournal(JournalSpec spec, std::vector<storage::Path*> paths, Bytes low_water, VotePort* votes = nullptr);
   ~RunJournal() override;
   RunJournal(const RunJournal&) = delete;
   RunJournal& operator=(const RunJournal&) = delete;
@@ -39,7 +40,8 @@ class RunJournal : private JournalListener {
   /// The options that the pool is to be made with; attach() it then.
   [[nodiscard]] storage::PoolOptions pool_options();
   void attach(storage::Pool& pool) noexcept { pool_ = &pool; }
-  /// Pins, opens, and waits until nothing written before can come back.
+  /// Pins, opens, and waits until nothing written before can come back, on any shard. Asks now and then whether it is
+  /// to be left (base/interrupt.h).
   void open(const Start& start);
 
   /// Describes a piece as it was written just now.
@@ -48,7 +50,7 @@ class RunJournal : private JournalListener {
   void snapshot_written(std::size_t chunk, std::uint64_t version, std::span<const Piece> pieces);
   void gradient_written(std::uint32_t gradient, std::uint64_t version, std::span<const Piece> pieces);
   void commit(const CommitRequest& request);
-  /// Waits until the step is durable.
+  /// Waits until the step is durable, on every shard.
   void wait_durable(std::uint64_t step);
   /// Makes a checkpoint, which is pinned. Snapshots of the last committed step must have been written, of every chunk.
   [[nodiscard]] Manifest checkpoint();
@@ -66,6 +68,7 @@ class RunJournal : private JournalListener {
   void path_failed(std::uint32_t path, std::exception_ptr error) override;
   void failed(std::exception_ptr error) override;
   void throw_if_failed() const SPILLWAY_REQUIRES(mutex_);
+  void wait_opened();
   /// Waits until something has changed.
   void wait(MutexLock& lock) SPILLWAY_REQUIRES(mutex_);
 

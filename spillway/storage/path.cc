@@ -34,6 +34,8 @@ VolumeOptions volume_options(const PathOptions& options) {
   out.number = options.number;
   out.paths = options.paths;
   out.set = options.set;
+  out.shard = options.shard;
+  out.world = options.world;
   out.reopen = options.reopen;
   out.keep_records = options.keep_records;
   out.beside = options.beside;

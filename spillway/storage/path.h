@@ -1,6 +1,7 @@
 // One storage path: a preallocated volume and the asynchronous engine that moves bytes to and from it.
 //
-// The volume is one file, `spillway.volume`, in a directory, or a whole block device; opened with O_DIRECT where that
+// The volume is one file, `spillway.volume` or one with the number of a shard (volume_name), in a directory, or a whole
+// block device; opened with O_DIRECT where that
 // is there with an alignment of at most kTransferAlignment, else used through the page cache. Nothing is opened,
 // closed, created or extended between construction and destruction. Extents start at multiples of kExtentAlignment and
 // are always transferred whole or as the same prefix, piece by piece; each piece has a checksum in memory, computed
@@ -48,6 +49,8 @@ struct PathOptions {
   std::uint32_t number = 0;  ///< of this path among the run's
   std::uint32_t paths = 1;   ///< of the run
   std::uint64_t set = 0;     ///< of a new volume: the same in all that are made together
+  std::uint32_t shard = 0;   ///< of the run's state
+  std::uint32_t world = 1;   ///< how many shards the run has
   /// Open the volume that is there and keep what it holds; else start with one that holds nothing. One of less capacity
   /// than asked for grows, one of more stays as it is.
   bool reopen = false;

@@ -14,6 +14,9 @@ Superblock wanted(const VolumeOptions& options) {
   out.number = options.number;
   out.paths = options.paths;
   out.set = options.set;
+  out.shard = options.shard;
+  out.world = options.world;
+  out.format = format_of(options.world);
   out.prewritten = options.prewrite;
   return out;
 }

@@ -19,7 +19,7 @@ std::string reason_against_owner(const SuperblockPair& there, const std::string&
       return "was written on a machine of the other byte order";
     case SuperblockState::other_format:
       return text("has format ", there.superblock.format, ", which this build does not read (it reads ", kVolumeFormat,
-                  "), but the release that wrote it does");
+                  " and ", kShardFormat, "), but the release that wrote it does");
   }
   return "cannot be read";
 }
@@ -37,6 +37,9 @@ std::string reason_against_reopening(const SuperblockPair& there, const Superblo
   if (is.model != wanted.model) {
     return text("holds the state of another model (fingerprint ", std::hex, is.model, ", not ", wanted.model,
                 "), or of another optimizer or state_format");
+  }
+  if (is.shard != wanted.shard || is.world != wanted.world) {
+    return text("is shard ", is.shard, " of ", is.world, " of its run, not shard ", wanted.shard, " of ", wanted.world);
   }
   if (is.number != wanted.number || is.paths != wanted.paths) {
     return text("is path ", is.number, " of ", is.paths, " of its run, not path ", wanted.number, " of ", wanted.paths);

@@ -36,8 +36,10 @@ struct Header {
   std::uint32_t number;
   std::uint32_t paths;
   std::uint64_t set;
+  std::uint32_t shard;  ///< this and the next are zero in kVolumeFormat
+  std::uint32_t world;
 };
-static_assert(sizeof(Header) == 328 && sizeof(Header) <= kChecksumOffset);
+static_assert(sizeof(Header) == 336 && sizeof(Header) <= kChecksumOffset);
 static_assert(sizeof(Header) <= 512, "lies in one sector, which is never torn");
 
 /// Aligned for O_DIRECT.
@@ -74,6 +76,10 @@ void encode(const Superblock& superblock, std::span<std::byte> out) {
   header.number = superblock.number;
   header.paths = superblock.paths;
   header.set = superblock.set;
+  if (superblock.format == kShardFormat) {
+    header.shard = superblock.shard;
+    header.world = superblock.world;
+  }
   std::fill(out.begin(), out.end(), std::byte{0});
   std::memcpy(out.data(), &header, sizeof header);
   const std::uint64_t sum = checksum(out.first(kChecksumOffset), kChecksumSeed);
@@ -94,13 +100,17 @@ SuperblockState decode(std::span<const std::byte> in, Superblock& superblock) {
   superblock.format = header.format;
   superblock.capacity = header.capacity;
   superblock.run.assign(header.run.data(), header.run_bytes);
-  if (header.format != kVolumeFormat) return SuperblockState::other_format;
+  if (header.format != kVolumeFormat && header.format != kShardFormat) return SuperblockState::other_format;
   superblock.piece_size = header.piece_size;
   superblock.metadata = header.metadata;
   superblock.model = header.model;
   superblock.number = header.number;
   superblock.paths = header.paths;
   superblock.set = header.set;
+  if (header.format == kShardFormat) {
+    superblock.shard = header.shard;
+    superblock.world = header.world;
+  }
   superblock.ready = (header.flags & kReady) != 0;
   superblock.prewritten = (header.flags & kPrewritten) != 0;
   return SuperblockState::valid;
@@ -153,6 +163,9 @@ Superblock given_back(Superblock of) {
   of.number = 0;
   of.paths = 1;
   of.set = 0;
+  of.shard = 0;
+  of.world = 1;
+  of.format = kVolumeFormat;
   return of;
 }
 

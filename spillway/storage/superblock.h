@@ -19,6 +19,12 @@ inline constexpr std::array<Bytes, 2> kSuperblockOffsets = {0, 512 * KiB};
 /// The superblocks take this space from the start of the file; the rest of it is zero.
 inline constexpr Bytes kSuperblockExtent = 1 * MiB;
 inline constexpr std::uint32_t kVolumeFormat = 2;
+/// The format of a volume that holds one of several shards of a run. It differs so that a build that knows nothing of
+/// shards refuses such a volume.
+inline constexpr std::uint32_t kShardFormat = 3;
+[[nodiscard]] constexpr std::uint32_t format_of(std::uint32_t world) noexcept {
+  return world > 1 ? kShardFormat : kVolumeFormat;
+}
 /// A run's identity is at most this long.
 inline constexpr std::size_t kMostRunBytes = 256;
 
@@ -30,7 +36,9 @@ struct Superblock {
   std::uint64_t model = 0;   ///< fingerprint of the model whose state it holds
   std::uint32_t number = 0;  ///< of this path among the run's
   std::uint32_t paths = 1;   ///< of the run
-  std::uint64_t set = 0;     ///< the same in all volumes that were made together
+  std::uint64_t set = 0;     ///< the same in all volumes of a shard that were made together
+  std::uint32_t shard = 0;   ///< of the run's state that it holds
+  std::uint32_t world = 1;   ///< how many shards the run has; more than 1 goes with kShardFormat
   bool ready = true;         ///< false: it is being prepared, and holds nothing
   bool prewritten = false;   ///< every byte of it was written once
   std::uint32_t format = kVolumeFormat;

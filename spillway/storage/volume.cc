@@ -22,6 +22,10 @@ namespace spillway::storage {
 
 namespace fs = std::filesystem;
 
+std::string volume_name(std::uint32_t shard, std::uint32_t world) {
+  return world > 1 ? text("spillway.shard-", shard, ".volume") : kVolumeName;
+}
+
 bool is_taken(const fs::path& path) {
   std::error_code failure;
   const fs::file_status status = fs::symlink_status(path, failure);
@@ -240,7 +244,7 @@ void Volume::remove() noexcept {
 
 void Volume::open_in_directory(const VolumeOptions& options) {
   require_directory(options.directory);
-  path_ = options.directory / kVolumeName;
+  path_ = options.directory / volume_name(options.shard, options.world);
   if (!options.reopen) {
     while (!make_anew(options)) {
     }
@@ -303,7 +307,7 @@ bool Volume::reuse(const sys::File& old, const VolumeOptions& options) {
 bool Volume::create(const VolumeOptions& options, bool replaces) {
   require_space(options);
   probe_ = storage::probe(options.directory);
-  Draft draft(options.directory / (std::string(kVolumeName) + ".new"), probe_.direct);
+  Draft draft(path_.string() + ".new", probe_.direct);
   if (!replaces && is_taken(path_)) return false;
   if (!replaces) refuse_records_beside(options);
   draft.file().reserve(volume_bytes(options.metadata, options.capacity));

@@ -1,4 +1,4 @@
-// What a storage path lies on: the file DIRECTORY/spillway.volume, or a block device.
+// What a storage path lies on: the file DIRECTORY/spillway.volume, that of a shard, or a block device.
 #pragma once
 
 #include <filesystem>
@@ -16,6 +16,8 @@
 namespace spillway::storage {
 
 inline constexpr const char* kVolumeName = "spillway.volume";
+/// The name of a volume in its directory: kVolumeName in a world of one, else "spillway.shard-3.volume".
+[[nodiscard]] std::string volume_name(std::uint32_t shard, std::uint32_t world);
 
 /// Whether a name is taken, a link by itself. Throws Error(io) where the file system cannot say: a server that is away
 /// is no reason to take a volume for missing.
@@ -32,6 +34,8 @@ struct VolumeOptions {
   std::uint32_t number = 0;
   std::uint32_t paths = 1;
   std::uint64_t set = 0;
+  std::uint32_t shard = 0;
+  std::uint32_t world = 1;
   bool reopen = false;
   bool keep_records = false;
   std::vector<std::filesystem::path> beside = {};

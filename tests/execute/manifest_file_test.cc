@@ -51,6 +51,8 @@ TEST_F(ManifestFile, IsNotThereWhenItCouldNotBeWritten) {
   EXPECT_FALSE(std::filesystem::exists(planned.where() / "missing"));
   write_manifest(planned.where(), bytes);
   EXPECT_EQ(std::filesystem::file_size(file), bytes.size());
+  write_manifest(planned.where(), bytes, {.size = 4, .rank = 3});
+  EXPECT_TRUE(std::filesystem::exists(planned.where() / "manifest.shard-3.bin"));
 }
 
 }  // namespace

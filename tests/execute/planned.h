@@ -27,14 +27,17 @@ struct PlanOptions {
   plan::PlacementShares placement = {0, 0, 0, 0};
   plan::Durability durability = plan::Durability::step;
   std::size_t paths = 1;
-  bool device = false;  ///< a simulated one
-  bool early = false;   ///< chunks that stay in memory are updated during backward
+  bool device = false;      ///< a simulated one
+  bool early = false;       ///< chunks that stay in memory are updated during backward
+  state::World world = {};  ///< of at most `shape.virtual_ranks` processes; the plan is that of a world of one
 };
 
 class Planned {
  public:
   explicit Planned(const PlanOptions& options = {})
-      : description(plan::test::describe(options.shape)), layout(description.layout()) {
+      : description(plan::test::describe(options.shape)),
+        layout(description.layout()),
+        ownership(layout, options.world) {
     budget.dram = 2 * GiB;
     budget.placement = options.placement;
     budget.durability = options.durability;
@@ -45,6 +48,7 @@ class Planned {
     device.simulated.memory = 1 * GiB;
     settings_.run = "a run";
     settings_.keep = true;
+    settings_.world = options.world;
     for (std::size_t p = 0; p < options.paths; ++p) {
       const auto directory = where_.path() / std::to_string(p);
       std::filesystem::create_directory(directory);
@@ -67,12 +71,14 @@ class Planned {
     out.keep = keep;
     return out;
   }
-  [[nodiscard]] std::filesystem::path volume(std::size_t path = 0) const { return settings_.places[path].file(); }
+  [[nodiscard]] std::filesystem::path volume(std::size_t path = 0) const {
+    return settings_.places[path].file(settings_.world);
+  }
   [[nodiscard]] const std::filesystem::path& where() const { return where_.path(); }
 
   plan::Description description;
   state::Layout layout;
-  state::Ownership ownership{layout};
+  state::Ownership ownership;
   plan::Budget budget;
   plan::Rates rates;
   plan::Plan plan;

@@ -24,6 +24,24 @@ TEST(CommitTest, ReturnsWhatWentIn) {
   EXPECT_EQ(decode(slot, kIdentity + 1, out), SlotState::foreign);
 }
 
+TEST(CommitTest, ACommitOfAShardSaysOfWhichLineItIs) {
+  Commit in = some_commit();
+  const auto before = encoded_bytes(in);
+  in.line = 0x0123456789abcdef;
+  EXPECT_EQ(encoded_bytes(in), before + sizeof in.line) << "which one without does not have";
+  std::vector<std::byte> slot(round_up(encoded_bytes(in), 4096));
+  encode(in, kIdentity, slot);
+  Commit out;
+  ASSERT_EQ(decode(slot, kIdentity, out), SlotState::whole);
+  EXPECT_EQ(out, in);
+  JournalSpec spec;
+  spec.gradients.resize(131);
+  EXPECT_FALSE(fits(in, spec)) << "in a world of one";
+  spec.world = 4;
+  EXPECT_TRUE(fits(in, spec));
+  EXPECT_LE(encoded_bytes(in), most_commit_bytes(spec));
+}
+
 TEST(CommitTest, EveryBitIsGuarded) {
   const Commit in = some_commit();
   std::vector<std::byte> slot(round_up(encoded_bytes(in), 4096));
@@ -76,7 +94,7 @@ TEST(CommitTest, FitsARunThatCanHaveIt) {
   spec.gradients.resize(131);
   spec.payload = 1000;
   EXPECT_TRUE(fits(some_commit(), spec));
-  EXPECT_LE(encoded_bytes(some_commit()), most_commit_bytes(131, 1000, 0));
+  EXPECT_LE(encoded_bytes(some_commit()), most_commit_bytes(spec));
   spec.payload = 999;
   EXPECT_FALSE(fits(some_commit(), spec));
   spec.payload = 1000;

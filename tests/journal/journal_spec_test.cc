@@ -44,6 +44,20 @@ TEST(MetadataLayoutTest, HoldsTheLargestObjectAndTheLongestPeriod) {
   EXPECT_EQ(layout.slots(ObjectKind::gradient, 1), 5u);
 }
 
+TEST(MetadataLayoutTest, HasNoSlotsOfWhatAnotherShardHas) {
+  JournalSpec spec = some_spec();
+  const MetadataLayout whole(spec);
+  spec.chunks[2].elsewhere = true;
+  const MetadataLayout layout(spec);
+  EXPECT_EQ(layout.slots(ObjectKind::snapshot, 2), 0u);
+  EXPECT_EQ(layout.slots(ObjectKind::gradient, 1), 5u) << "it feeds chunks of this shard, too";
+  EXPECT_EQ(layout.slots(ObjectKind::gradient, 2), 0u);
+  EXPECT_TRUE(elsewhere(spec, spec.gradients[2]));
+  EXPECT_FALSE(elsewhere(spec, spec.gradients[1]));
+  EXPECT_LT(layout.used(), whole.used());
+  EXPECT_NE(layout.identity(), whole.identity());
+}
+
 TEST(MetadataLayoutTest, TellsRunsAndLayoutsApart) {
   const std::uint64_t identity = MetadataLayout(some_spec()).identity();
   JournalSpec other = some_spec();

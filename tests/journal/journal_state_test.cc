@@ -68,6 +68,8 @@ class JournalStateTest : public ::testing::Test {
         return text(action.task != nullptr ? "record" : "commit", " on path ", action.path);
       case Action::Kind::sync:
         return text("sync ", action.path);
+      case Action::Kind::vote:
+        return text("vote ", action.vote);
       case Action::Kind::opened:
         return "opened";
       case Action::Kind::durable:
@@ -89,6 +91,88 @@ class JournalStateTest : public ::testing::Test {
   std::vector<Action> under_way_;
   Lines told_;
 };
+
+/// One of two shards.
+class ShardStateTest : public JournalStateTest {
+ protected:
+  void make_shard() {
+    JournalSpec spec{.run = "run", .paths = 1, .chunks = {{}, {.elsewhere = true}}, .gradients = {{}, {1, 1, 1}}};
+    spec.rank = 1;
+    spec.world = 2;
+    spec.line = 77;
+    state_.emplace(spec);
+  }
+  /// Opens a shard, in which step 0 is durable.
+  void begin_shard() {
+    make_shard();
+    state_->open_fresh({});
+    end_all();
+    state_->voted(kNoStep, nullptr);
+    end_all();
+    state_->snapshot_written(0, 0, at(0));
+    state_->commit({.step = 0});
+    end_all();
+    state_->voted(0, nullptr);
+    end_all();
+    told_.clear();
+  }
+  void commit_one() {
+    const std::uint32_t used = 0;
+    state_->gradient_written(0, 1, at(1));
+    state_->commit({.step = 1, .gradients = {&used, 1}});
+    end_all();
+  }
+  [[nodiscard]] std::string last() const { return told_.empty() ? "" : told_.back(); }
+};
+
+TEST_F(ShardStateTest, ItIsOpenWhenAllShardsAre) {
+  make_shard();
+  state_->open_fresh({});
+  end_all();
+  EXPECT_EQ(last(), "vote -1") << "nothing is durable";
+  state_->voted(kNoStep, nullptr);
+  end_all();
+  EXPECT_EQ(last(), "opened");
+  EXPECT_ERROR(state_->snapshot_written(1, 0, at(0)), ErrorCode::internal, "chunk 1 was written, which another shard");
+}
+
+TEST_F(ShardStateTest, AStepIsDurableWhenAllShardsHaveIt) {
+  begin_shard();
+  EXPECT_EQ(state_->durable(), 0U);
+  commit_one();
+  EXPECT_EQ(last(), "vote 1") << "after the flush";
+  EXPECT_EQ(state_->durable(), 0U);
+  state_->snapshot_written(0, 1, at(2));
+  state_->hurry();
+  state_->commit({.step = 2, .skipped = true});
+  told_.clear();
+  end_all();
+  EXPECT_EQ(told_, Lines{}) << "no record of the snapshot, no further commit";
+  state_->voted(1, nullptr);
+  EXPECT_EQ(round().front(), "durable 1");
+  end();
+  end_all();
+  EXPECT_EQ(state_->durable(), 1U);
+  EXPECT_NE(std::ranges::find(told_, "vote 2"), told_.end());
+}
+
+TEST_F(ShardStateTest, AShardStopsWhereAnotherHasLess) {
+  begin_shard();
+  commit_one();
+  state_->voted(0, nullptr);
+  ASSERT_EQ(state_->actions.size(), 1U);
+  EXPECT_ERROR(std::rethrow_exception(state_->actions.front().error), ErrorCode::io,
+               "step 1 is durable on shard 1 of 2, but another shard has only step 0");
+  EXPECT_EQ(state_->durable(), 0U);
+}
+
+TEST_F(ShardStateTest, AShardStopsWithoutTheOthers) {
+  begin_shard();
+  commit_one();
+  state_->voted(kNoStep, fault());
+  EXPECT_EQ(round(), Lines{"failed"});
+  EXPECT_EQ(state_->durable(), 0U);
+}
 
 TEST_F(JournalStateTest, ItIsOpenWhenItsFirstCommitIsDurable) {
   make(1, 1);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <map>
 #include <memory>
 #include <random>
@@ -27,8 +28,10 @@ struct WorldSetup {
   bool lying_syncs = false;
   std::uint64_t path_fails_at = 0;  ///< event; 0: never
   bool restarts = true;
-  bool cuts = true;       ///< after every event
-  bool constant = false;  ///< the first chunk never changes
+  bool cuts = true;                     ///< after every event
+  bool constant = false;                ///< the first chunk never changes
+  std::uint32_t shard = 0, shards = 1;  ///< chunk c is that of shard c modulo shards
+  VotePort* votes = nullptr;            ///< of several shards, whose worlds somebody else runs: shards_world.h
 };
 
 class World : public JournalListener {
@@ -48,9 +51,30 @@ class World : public JournalListener {
 
   /// Recovers, and compares with the run that was never interrupted. Empty: right. "refused: ..." when recovery, or
   /// reading what it found, says that something is damaged.
-  std::string check(const std::vector<Remains>& remains, Recovered* out = nullptr);
+  std::string check(const std::vector<Remains>& remains, Recovered* out = nullptr, std::int64_t at_most = kAnyStep);
   /// The values alone: any step will do.
   std::string check_any_step(const std::vector<Remains>& remains);
+
+  // Where there are several shards:
+
+  /// The process is gone; with `cut` the power is, too.
+  void end(bool cut);
+  /// Another begins in its place, after `recovered`: anew where nothing was found, or in `back`; null: it goes on.
+  void begin(std::uint64_t line_number, const Recovered& recovered, const Manifest* back);
+  /// Something happens, if anything can; whether it did.
+  bool move();
+  /// What is wrong with what has happened.
+  [[nodiscard]] std::string wrong() const { return wrong_.empty() ? media_->wrong : wrong_; }
+  [[nodiscard]] bool finished() const { return step_ == setup_.steps && settled(); }
+  [[nodiscard]] PowerCutMedia& media() { return *media_; }
+  /// Whether a cut may bring that state back.
+  [[nodiscard]] std::string check_allowed(bool found, const Commit& newest) const;
+  void check_no_leak(std::int64_t at_most = kAnyStep);
+  [[nodiscard]] static std::uint32_t line_of(const Commit& commit) {
+    std::uint32_t line = 0;
+    std::memcpy(&line, commit.payload.data(), sizeof line);
+    return line;
+  }
 
   void opened() override;
   void durable(std::uint64_t step) override;
@@ -60,6 +84,7 @@ class World : public JournalListener {
 
  private:
   static constexpr std::uint32_t kPieces = 96;  ///< over all paths
+  static constexpr std::int64_t kAnyStep = std::numeric_limits<std::int64_t>::max();
 
   struct Object {
     ObjectKind kind;
@@ -93,15 +118,10 @@ class World : public JournalListener {
   void checkpoint();
   void forget_checkpoint();
   void find_free(const std::vector<storage::Place>& used);
-  void check_no_leak();
 
   [[nodiscard]] std::uint32_t period(std::uint32_t chunk) const { return spec_.chunks[chunk].period; }
   [[nodiscard]] bool constant(std::uint32_t chunk) const { return spec_.chunks[chunk].constant; }
-  static std::uint32_t line_of(const Commit& commit) {
-    std::uint32_t line = 0;
-    std::memcpy(&line, commit.payload.data(), sizeof line);
-    return line;
-  }
+  [[nodiscard]] bool elsewhere(std::uint32_t chunk) const { return spec_.chunks[chunk].elsewhere; }
   [[nodiscard]] Hash gradient_of(std::uint32_t line, std::uint32_t gradient, std::uint64_t step) const;
   [[nodiscard]] Hash rate_of(std::uint32_t line, std::uint64_t step) const;
   /// What that was when the commit was made.
@@ -113,7 +133,6 @@ class World : public JournalListener {
   [[nodiscard]] std::uint32_t line_at(std::uint32_t line, std::uint64_t step) const;
   std::string check_pieces(const std::vector<Piece>& pieces, Hash value, const std::vector<Remains>& remains) const;
   std::string check_values(const Recovered& r, const std::vector<Remains>& remains);
-  std::string check_allowed(const Recovered& r) const;
 
   const WorldSetup setup_;
   JournalSpec spec_;
@@ -169,6 +188,7 @@ inline bool World::skipped(std::uint32_t line, std::uint64_t step) const {
   return mix(rate_of(line, step), 3) % 5 == 0;
 }
 inline bool World::uses(std::uint32_t line, std::uint32_t gradient, std::uint64_t step) const {
+  if (journal::elsewhere(spec_, spec_.gradients[gradient])) return false;
   return gradient < setup_.chunks || mix(rate_of(line, step), 4) % 2 == 0;
 }
 
@@ -212,6 +232,7 @@ inline std::string World::check_values(const Recovered& r, const std::vector<Rem
     if (wrong.empty()) wrong = check_pieces(stored->pieces, gradient_of(line, which.first, which.second), remains);
   }
   for (std::uint32_t chunk = 0; chunk < setup_.chunks && wrong.empty(); ++chunk) {
+    if (elsewhere(chunk)) continue;
     const StoredObject& snapshot = r.snapshots[chunk].stored;
     Hash value = truth(line, chunk, snapshot.version);
     wrong = check_pieces(snapshot.pieces, value, remains);
@@ -230,27 +251,28 @@ inline std::string World::check_values(const Recovered& r, const std::vector<Rem
   return wrong;
 }
 
-inline std::string World::check_allowed(const Recovered& r) const {
-  if (!r.found) return nothing_allowed_ ? "" : "nothing was recovered";
-  const std::uint32_t line = line_of(r.newest);
+inline std::string World::check_allowed(bool found, const Commit& newest) const {
+  if (!found) return nothing_allowed_ ? "" : "nothing was recovered";
+  const std::uint32_t line = line_of(newest);
   for (const Allowed& a : allowed_) {
-    if (a.line == line && a.from <= r.newest.step && r.newest.step <= a.to) return {};
+    if (a.line == line && a.from <= newest.step && newest.step <= a.to) return {};
   }
-  return text("step ", r.newest.step, " of line ", line, " came back");
+  return text("step ", newest.step, " of line ", line, " came back");
 }
 
-inline std::string World::check(const std::vector<Remains>& remains, Recovered* out) {
+inline std::string World::check(const std::vector<Remains>& remains, Recovered* out, std::int64_t at_most) {
   RemainsMedia media(remains);
   Recovered r;
   try {
-    r = recover(spec_, media, {.name = {}, .pinned = checkpoints_});
+    r = recover(spec_, media, {.name = {}, .pinned = checkpoints_, .at_most = at_most});
   } catch (const Error& error) {
     return text("refused: ", error.what());
   }
-  std::string wrong = check_allowed(r);
+  std::string wrong = setup_.shards == 1 ? check_allowed(r.found, r.newest) : "";
   if (wrong.empty() && r.found) wrong = check_values(r, remains);
   for (const Manifest& manifest : checkpoints_) {
     for (std::uint32_t chunk = 0; chunk < setup_.chunks && wrong.empty(); ++chunk) {
+      if (elsewhere(chunk)) continue;
       const StoredObject& snapshot = manifest.snapshots[chunk];
       const Hash value = truth(line_of(manifest.commit), chunk, manifest.commit.step);
       wrong = check_pieces(snapshot.pieces, value, remains);
@@ -291,9 +313,11 @@ inline World::World(const WorldSetup& setup) : setup_(setup), random_(setup.seed
   spec_.paths = setup.paths;
   spec_.durability = setup.durability;
   spec_.payload = 3000;
+  spec_.rank = setup.shard;
+  spec_.world = setup.shards;
   for (std::uint32_t c = 0; c < setup.chunks; ++c) {
     const bool constant = setup.constant && c == 0;
-    spec_.chunks.push_back({2, c % 3 == 2 ? 3u : 1u, constant});
+    spec_.chunks.push_back({2, c % 3 == 2 ? 3u : 1u, constant, c % setup.shards != setup.shard});
     spec_.gradients.push_back({1, constant ? c + 1 : c, 1});
   }
   spec_.gradients.push_back({2, 1, 2});  // the rows of an embedding of two chunks, one of them resident
@@ -315,15 +339,20 @@ inline std::string World::run() {
       start_again();
       continue;
     }
-    const bool act = media_->idle() || chance(3);
-    const bool done = act && advance();
-    if (!done && !media_->idle()) media_->complete_one();
-    idle = done || !media_->idle() ? 0 : idle + 1;
+    idle = move() || !media_->idle() ? 0 : idle + 1;
     if (idle > 100) fail("the run is stuck");
     event();
   }
   if (wrong_.empty()) check_no_leak();
   return wrong_;
+}
+
+inline bool World::move() {
+  const bool act = media_->idle() || chance(3);
+  if (act && advance()) return true;
+  if (media_->idle()) return false;
+  media_->complete_one();
+  return true;
 }
 
 inline bool World::settled() const {
@@ -371,18 +400,26 @@ inline void World::failed(std::exception_ptr error) {
 
 /// A process begins: the first, or after the end of another.
 inline void World::start_again() {
-  if (journal_) {
-    ++restarts_;
-    journal_->stop();
-    const bool cut = chance(2);
-    media_->cut(PowerCutMedia::Fate::any, remains_);
-    media_->kill();
-    if (cut) media_->become(remains_);
-    journal_.reset();
-  }
+  if (journal_) end(chance(2));
   Recovered r;
   const std::string wrong = check(media_->live(), &r);
   if (!wrong.empty()) return fail(wrong);
+  const bool back = !checkpoints_.empty() && (!r.found || chance(3));
+  const Manifest manifest = back ? checkpoints_[random_() % checkpoints_.size()] : Manifest{};
+  begin(0, r, back ? &manifest : nullptr);
+}
+
+inline void World::end(bool cut) {
+  ++restarts_;
+  journal_->stop();
+  media_->cut(PowerCutMedia::Fate::any, remains_);
+  media_->kill();
+  if (cut) media_->become(remains_);
+  journal_.reset();
+}
+
+inline void World::begin(std::uint64_t line_number, const Recovered& recovered, const Manifest* back) {
+  spec_.line = line_number;
   gradients_.clear();
   snapshots_.clear();
   opened_ = any_durable_ = making_checkpoint_ = false;
@@ -390,16 +427,10 @@ inline void World::start_again() {
   newest_snapshot_.assign(setup_.chunks, 0);
   snapshot_under_way_.assign(setup_.chunks, false);
   gradient_under_way_.assign(spec_.gradients.size(), false);
-  find_free(r.places);
-  journal_ = std::make_unique<Journal>(spec_, *media_, *this);
+  find_free(recovered.places);
+  journal_ = std::make_unique<Journal>(spec_, *media_, *this, setup_.votes);
   for (const Manifest& manifest : checkpoints_) journal_->pin(manifest);
-  if (r.found || !checkpoints_.empty()) {
-    const bool back = !checkpoints_.empty() && (!r.found || chance(3));
-    const Manifest manifest = back ? checkpoints_[random_() % checkpoints_.size()] : Manifest{};
-    start(r, back ? &manifest : nullptr);
-  } else {
-    start_fresh(r);
-  }
+  recovered.found || back != nullptr ? start(recovered, back) : start_fresh(recovered);
 }
 
 inline void World::begin_line(std::uint32_t from, std::uint64_t step) {
@@ -413,7 +444,9 @@ inline void World::start_fresh(const Recovered& before) {
   begin_line(0, 0);
   applied_ = 0;
   committed_ = false;
-  for (std::uint32_t c = 0; c < setup_.chunks; ++c) snapshots_.emplace_back(c, 0);
+  for (std::uint32_t c = 0; c < setup_.chunks; ++c) {
+    if (!elsewhere(c)) snapshots_.emplace_back(c, 0);
+  }
   journal_->open_fresh(before);
 }
 
@@ -425,6 +458,7 @@ inline void World::start(const Recovered& recovered, const Manifest* back) {
   applied_ = from.applied();
   allowed_.push_back(start_state_);
   for (std::uint32_t c = 0; c < setup_.chunks; ++c) {
+    if (elsewhere(c)) continue;
     newest_snapshot_[c] = back != nullptr ? back->snapshots[c].version : recovered.snapshots[c].stored.version;
     // A chunk that was replayed may have its snapshot written at once; one that is a period behind must, or the slots
     // of its gradients would not do for the next step.
@@ -513,7 +547,7 @@ inline bool World::advance() {
   if (step_ == setup_.steps || !snapshots_.empty()) return false;
   const std::uint64_t durable = any_durable_ ? durable_ : 0;
   if (setup_.durability == Durability::step && step_ > durable + 2) return false;
-  if (making_checkpoint_ && chance(2)) return false;
+  if (making_checkpoint_ && (setup_.shards > 1 || chance(2))) return false;
   begin_step();
   return true;
 }
@@ -548,13 +582,18 @@ inline void World::request_commit() {
   committed_ = true;
   if (step_ != start_ && !skip) start_updates();
   journal_->commit(request);
-  if (!making_checkpoint_ && chance(4) && checkpoints_.size() < 2) checkpoint();
+  if (setup_.shards == 1) {
+    if (!making_checkpoint_ && chance(4) && checkpoints_.size() < 2) checkpoint();
+  } else if (mix(rate, 5) % 4 == 0) {  // as all shards do
+    if (checkpoints_.size() == 2) forget_checkpoint();
+    checkpoint();
+  }
 }
 
 inline void World::start_updates() {
   applied_ = step_;
   for (std::uint32_t c = 0; c < setup_.chunks; ++c) {
-    if (step_ - newest_snapshot_[c] < period(c) || constant(c)) continue;
+    if (step_ - newest_snapshot_[c] < period(c) || constant(c) || elsewhere(c)) continue;
     snapshots_.emplace_back(c, step_);
     newest_snapshot_[c] = step_;
   }
@@ -563,7 +602,7 @@ inline void World::start_updates() {
 inline void World::checkpoint() {
   making_checkpoint_ = true;
   for (std::uint32_t c = 0; c < setup_.chunks; ++c) {
-    if (newest_snapshot_[c] >= applied_ || constant(c)) continue;
+    if (newest_snapshot_[c] >= applied_ || constant(c) || elsewhere(c)) continue;
     snapshots_.emplace_back(c, applied_);
     newest_snapshot_[c] = applied_;
   }
@@ -582,14 +621,14 @@ inline void World::forget_checkpoint() {
 }
 
 /// Once nothing is under way, exactly what recovery needs is taken.
-inline void World::check_no_leak() {
+inline void World::check_no_leak(std::int64_t at_most) {
   for (std::size_t before = 0; before != free_.size();) {
     before = free_.size();
     journal_->hurry();
     while (!media_->idle()) media_->complete_one();
   }
   Recovered r;
-  wrong_ = check(media_->live(), &r);
+  wrong_ = check(media_->live(), &r, at_most);
   if (setup_.durability == Durability::checkpoint) return;  // snapshots since the last checkpoint are taken, too
   const std::vector<storage::Place> taken(taken_.begin(), taken_.end());
   if (wrong_.empty() && taken != r.places) fail(text(taken.size(), " places are taken, ", r.places.size(), " needed"));

@@ -65,6 +65,8 @@ class PowerCutMedia : public Media {
   void cut(Fate fate, std::vector<Remains>& out);
   /// The process is gone: whatever is in flight may have been done or not; nothing is flushed.
   void kill();
+  /// After kill(): another process flushes the paths before it looks at them.
+  void flush() { become(live_); }
   /// The power is gone, too.
   void become(const std::vector<Remains>& remains);
   [[nodiscard]] const std::vector<Remains>& live() const { return live_; }
@@ -199,7 +201,8 @@ inline void PowerCutMedia::kill() {
 }
 
 inline void PowerCutMedia::become(const std::vector<Remains>& remains) {
-  live_ = durable_ = remains;
+  durable_ = remains;
+  live_ = durable_;
   pending_.clear();
 }
 

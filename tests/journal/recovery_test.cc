@@ -179,6 +179,24 @@ TEST_F(RecoveryTest, ARecordThatIsObjectedToIsADamagedOne) {
   EXPECT_ERROR(recovered({.objection = objection}), ErrorCode::corrupt, ": no such place");
 }
 
+TEST_F(RecoveryTest, TheNewestStepIsReadByItself) {
+  RemainsMedia media(remains_);
+  EXPECT_EQ(newest_step(world_.spec(), media).step, 10);
+  EXPECT_EQ(newest_step(world_.spec(), media).line, 0u);
+  std::vector<Remains> empty = remains_;
+  for (Remains& path : empty) std::fill(path.metadata.begin(), path.metadata.end(), std::byte{0});
+  RemainsMedia nothing(empty);
+  EXPECT_EQ(newest_step(world_.spec(), nothing).step, kNoStep);
+}
+
+TEST_F(RecoveryTest, AStepBeyondTheOthersDoesNotCount) {
+  const Recovered whole = recovered({.at_most = 10});
+  EXPECT_EQ(whole.newest.step, 10u);
+  EXPECT_EQ(whole.cut_off, std::nullopt);
+  EXPECT_ERROR(recovered({.at_most = kNoStep}), ErrorCode::corrupt, "but no whole commit of a step");
+  EXPECT_ERROR(recovered({.at_most = 2}), ErrorCode::corrupt, "step 2 is the last that every shard has");
+}
+
 TEST_F(RecoveryTest, NothingIsFoundOnNewVolumes) {
   for (Remains& path : remains_) std::fill(path.metadata.begin(), path.metadata.end(), std::byte{0});
   const Recovered r = recovered();

@@ -71,7 +71,7 @@ TEST(SuperblockTest, KnowsTheOtherByteOrder) {
 }
 
 TEST(SuperblockTest, KnowsOtherFormatsAndWhoseTheyAre) {
-  for (const std::uint32_t format : {1U, 3U}) {
+  for (const std::uint32_t format : {1U, 4U}) {
     Superblock other = superblock_of("run");
     other.format = format;
     Page page;

@@ -114,13 +114,33 @@ TEST_F(VolumeReopen, RefusesWhatItCannotGoOnWith) {
   EXPECT_EQ(Volume{again()}.capacity(), 4 * MiB);
 }
 
+TEST_F(VolumeReopen, RefusesAnotherShard) {
+  VolumeOptions shard = options();
+  shard.shard = 2;
+  shard.world = 4;
+  const auto file = directory_.path() / "spillway.shard-2.volume";
+  { const Volume volume(shard); }
+  EXPECT_TRUE(std::filesystem::exists(file) && !std::filesystem::exists(this->file()));
+  EXPECT_EQ(read_superblocks(sys::File(file)).superblock.format, kShardFormat) << "which older builds refuse";
+  shard.reopen = true;
+  EXPECT_EQ(Volume{shard}.path(), file);
+  VolumeOptions other = shard;
+  other.world = 5;
+  EXPECT_ERROR(Volume{other}, ErrorCode::bad_input, "is shard 2 of 4 of its run, not shard 2 of 5");
+  other = shard;
+  other.shard = 1;
+  std::filesystem::copy_file(file, directory_.path() / volume_name(1, 4));
+  EXPECT_ERROR(Volume{other}, ErrorCode::bad_input, "is shard 2 of 4 of its run, not shard 1 of 4");
+}
+
 TEST_F(VolumeReopen, RefusesDamageFormatsAndByteOrders) {
   { const Volume volume(options()); }
   const Superblock good = superblock();
   Superblock other = good;
-  other.format = 3;
+  other.format = 4;
   encode_both(other);
-  EXPECT_ERROR(Volume{again()}, ErrorCode::bad_input, "has format 3, which this build does not read (it reads 2)");
+  EXPECT_ERROR(Volume{again()}, ErrorCode::bad_input,
+               "has format 4, which this build does not read (it reads 2 and 3)");
   other = good;
   other.ready = false;
   encode_both(other);
@@ -242,9 +262,9 @@ TEST_F(VolumeReopen, StartingAnewMayBeKilledAnywhere) {
 TEST_F(VolumeReopen, AnOlderFormatOfTheSameRunIsMadeAnewANewerOneIsNot) {
   { const Volume volume(options()); }
   Superblock other = superblock();
-  other.format = 3;
+  other.format = 4;
   encode_both(other);
-  EXPECT_ERROR(Volume{options()}, ErrorCode::bad_input, "has format 3");
+  EXPECT_ERROR(Volume{options()}, ErrorCode::bad_input, "has format 4");
   other.format = 1;
   encode_both(other);
   { const Volume volume(options()); }

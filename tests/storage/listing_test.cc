@@ -1,0 +1,52 @@
+#include "spillway/storage/listing.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "spillway/storage/volume.h"
+#include "tests/storage/fixture.h"
+
+namespace spillway::storage {
+namespace {
+
+class ListingTest : public ::testing::Test {
+ protected:
+  void make(const std::string& run, std::uint32_t shard, std::uint32_t world) const {
+    VolumeOptions options;
+    options.directory = directory_.path();
+    options.capacity = MiB;
+    options.run = run;
+    options.shard = shard;
+    options.world = world;
+    const Volume volume(options);
+  }
+
+  spillway::testing::TemporaryDirectory directory_;
+};
+
+TEST_F(ListingTest, NamesTheVolumesThatCanBeReached) {
+  make("a", 1, 4);
+  make("a", 3, 4);
+  make("b", 0, 1);
+  std::ofstream(directory_.path() / "spillway.shard-2.volume") << "no volume";
+  std::ofstream(directory_.path() / "notes.txt") << "no volume";
+  std::filesystem::copy_file(directory_.path() / "spillway.volume", directory_.path() / "spillway.shard-x.volume");
+  const auto found = list_volumes(directory_.path());
+  ASSERT_EQ(found.size(), 3U);
+  EXPECT_EQ(found[0].file, directory_.path() / "spillway.shard-1.volume");
+  EXPECT_EQ(found[0].superblock.shard, 1U);
+  EXPECT_EQ(found[0].superblock.world, 4U);
+  EXPECT_EQ(found[1].superblock.shard, 3U);
+  EXPECT_EQ(found[2].file, directory_.path() / "spillway.volume");
+  EXPECT_EQ(found[2].superblock.run, "b");
+  EXPECT_EQ(found[2].superblock.world, 1U);
+}
+
+TEST_F(ListingTest, ThereAreNoneWhereThereIsNoDirectory) {
+  EXPECT_TRUE(list_volumes(directory_.path() / "none").empty());
+  EXPECT_TRUE(list_volumes(directory_.path()).empty());
+}
+
+}  // namespace
+}  // namespace spillway::storage
