@@ -10,6 +10,8 @@ class SpillwayError(Exception):
     """Something went wrong while running; the message says what and what to change."""
 
     exit_code = 1
+    silent = False  # another process of the run tells it
+    at_once = False  # threads may wait for processes that are gone: whoever exits waits for no thread
 
 
 class InputError(SpillwayError, ValueError):

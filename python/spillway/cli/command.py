@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from spillway import __version__
 from spillway.cli.arguments import Arguments, parse
@@ -37,11 +38,14 @@ class Verb:
 def train(arguments: Arguments) -> int:
     from rich.console import Console
 
-    config = arguments.config()
-    quiet_libraries()
-    from spillway.run.train import train_config
+    from spillway.run.world import opened
 
-    train_config(config, Console(highlight=False))
+    with opened() as world:
+        config = arguments.config()
+        quiet_libraries()
+        from spillway.run.train import train_config
+
+        train_config(config, Console(highlight=False), world)
     return 0
 
 
@@ -300,7 +304,11 @@ def main(words: list[str] | None = None) -> int:
     try:
         return dispatch(sys.argv[1:] if words is None else words)
     except SpillwayError as error:
-        return fail(str(error), error.exit_code)
+        if not error.silent:
+            fail(str(error), error.exit_code)
+        if error.at_once:
+            end_at_once(error.exit_code)
+        return error.exit_code
     except KeyboardInterrupt:
         return fail("interrupted; nothing was started", 130)
     except BrokenPipeError:
@@ -365,6 +373,12 @@ def fail(message: str, exit_code: int) -> int:
         traceback.print_exc()
     print(f"spillway: {message}", file=sys.stderr)
     return exit_code
+
+
+def end_at_once(exit_code: int) -> NoReturn:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(exit_code)
 
 
 def quiet_libraries() -> None:

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from spillway.base import installed, silence
-from spillway.config import methods
+from spillway.config import methods, several
 from spillway.config.keys import KEYS
 from spillway.config.optimizers import OPTIMIZERS, own_keys
 from spillway.config.resolve import DPO, Config
@@ -26,7 +26,10 @@ def check(
     `described`: the model's directory says what it is; else that is code of the caller's own.
     """
     check_required(config, required)
-    check_processes()
+    if config.ranks.world > 1:
+        several.check(config)
+    else:
+        check_processes()
     check_model(config, described)
     check_dataset("dataset", config)
     check_evaluation(config)
@@ -116,7 +119,10 @@ def check_processes() -> None:
     """Launchers such as torchrun start copies of one command; copies would train on top of each other."""
     world = os.environ.get("WORLD_SIZE", "1")
     if world != "1":
-        raise InputError(f"WORLD_SIZE: {world} processes were started; this release trains with one")
+        raise InputError(
+            f"WORLD_SIZE: {world} processes were started; in this release `spillway train` and spillway.train() are "
+            "for several, Session, the Trainer and the other verbs for one"
+        )
 
 
 def check_model(config: Config, described: bool = True) -> None:
@@ -247,10 +253,10 @@ def check_paths(config: Config) -> None:
         if (real := os.path.realpath(path.place)) in seen:
             raise InputError(f"storage: {path.place} is given twice; each path needs a place of its own")
         seen.add(real)
-    for path in config.storage:
+    for path in config.directories:
         with answering(path.place):
             check_directory(Path(path.place))
-    for path in config.storage_device:
+    for path in config.devices:
         check_device(Path(path.place))
 
 

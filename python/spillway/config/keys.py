@@ -165,16 +165,23 @@ GROUPS: dict[str, list[Key]] = {
     ],
     "Steps": [
         Key("per_device_train_batch_size", whole(1), 8, "rows in a micro-batch"),
-        Key("gradient_accumulation_steps", whole(1), 1, "micro-batches in a step"),
+        Key(
+            "gradient_accumulation_steps",
+            whole(1),
+            1,
+            "micro-batches in a step: of each process where there are several and `virtual_ranks` is not given, else "
+            "of all together",
+        ),
         Key(
             "virtual_ranks",
             whole(1),
             None,
             "groups of a step's micro-batches whose gradients are summed by themselves, and then as a tree, as if each "
             "group had a process of its own: micro-batch i belongs to group i modulo `virtual_ranks`. It says in which "
-            "order numbers are added, and nothing else: the batch stays that of `gradient_accumulation_steps`, and a "
-            "resume keeps it",
-            "1, the number of processes",
+            "order numbers are added, and nothing else: where it is given, the batch stays that of "
+            "`gradient_accumulation_steps`, and any number of processes up to it gives the same bits; a resume keeps "
+            "it",
+            "the number of processes",
         ),
         Key("per_device_eval_batch_size", whole(1), 8, "rows in an evaluation micro-batch"),
         Key(
@@ -253,7 +260,13 @@ GROUPS: dict[str, list[Key]] = {
             "that of the environment's LOCAL_RANK, or the first; `auto` is `cpu`",
             absent=unknown_device,
         ),
-        Key("dram_budget", SIZE, None, "hard limit of the whole process's memory", "what is free, less a margin"),
+        Key(
+            "dram_budget",
+            SIZE,
+            None,
+            "hard limit of the whole process's memory",
+            "what is free, less a margin; of several processes of a machine each has a part of it",
+        ),
         Key(
             "gpu_memory",
             SIZE,
@@ -307,7 +320,8 @@ GROUPS: dict[str, list[Key]] = {
             STORAGE,
             [],
             "storage directory, `DIR[,capacity=SIZE][,endurance=SIZE]`; may be given several times, their bandwidths "
-            "add; `endurance`: bytes that may be written to the drive in its life, as it is rated, such as 600TB",
+            "add; `endurance`: bytes that may be written to the drive in its life, as it is rated, such as 600TB; "
+            "`{local_rank}` and `{rank}` in it are a process's own numbers, where there are several",
             "none",
         ),
         Key(

@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from spillway.base import installed
+from spillway.base.ranks import ALONE, Ranks
 from spillway.config import methods
 from spillway.config.aliases import ALIASES, translate
 from spillway.config.foreign import FOREIGN
@@ -31,12 +32,20 @@ class Config:
     """Read-only access to every key by name: `config.learning_rate`."""
 
     def __init__(
-        self, values: Mapping[str, Any], notices: list[str] | None = None, chosen: str = "", any_device: bool = False
+        self,
+        values: Mapping[str, Any],
+        notices: list[str] | None = None,
+        chosen: str = "",
+        any_device: bool = False,
+        any_ranks: bool = False,
+        ranks: Ranks = ALONE,
     ) -> None:
         self._values = dict(values)
         self.notices = list(notices or [])  # what a person should know, one sentence each
         self.chosen = chosen  # why compute_dtype is what it is; empty where it was given
         self.any_device = any_device  # nobody said which; the key is what `auto` is
+        self.any_ranks = any_ranks  # nobody said how many virtual ranks
+        self.ranks = ranks  # which of the run's processes this is
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -46,8 +55,17 @@ class Config:
 
     @property
     def paths(self) -> list[StoragePath]:
-        """Every storage path, in the order of the engine's names path:0, path:1 ..."""
-        return [*self.storage, *self.storage_device]
+        """Every storage path of this process, in the order of the engine's names path:0, path:1 ..."""
+        return [*self.directories, *self.devices]
+
+    @property
+    def directories(self) -> list[StoragePath]:
+        """Those that are no block devices."""
+        return [self._filled(path) for path in self.storage]
+
+    @property
+    def devices(self) -> list[StoragePath]:
+        return [self._filled(path) for path in self.storage_device]
 
     @property
     def rows_each(self) -> int:
@@ -64,11 +82,29 @@ class Config:
 
     def replaced(self, **values: Any) -> Config:
         """A copy with other, already checked, values."""
-        return Config({**self._values, **values}, self.notices, self.chosen, self.any_device)
+        return self._copied({**self._values, **values}, self.chosen)
 
     def computing(self, compute_dtype: str, why: str) -> Config:
         """A copy that multiplies in this type, which nobody gave."""
-        return Config({**self._values, "compute_dtype": compute_dtype}, self.notices, why, self.any_device)
+        return self._copied({**self._values, "compute_dtype": compute_dtype}, why)
+
+    def over(self, ranks: Ranks) -> Config:
+        """The configuration of one of several processes. Where nobody said how many virtual ranks there are, each
+        process is one, with `gradient_accumulation_steps` micro-batches of a step; from here on the key counts those
+        of all, so that what is written down means the same to any number of processes."""
+        found = self._copied(self._values, self.chosen)
+        found.ranks = ranks
+        if self.any_ranks:
+            accumulation = self.gradient_accumulation_steps * ranks.world
+            found._values |= {"virtual_ranks": ranks.world, "gradient_accumulation_steps": accumulation}
+            found.any_ranks = False
+        return found
+
+    def _copied(self, values: Mapping[str, Any], chosen: str) -> Config:
+        return Config(values, self.notices, chosen, self.any_device, self.any_ranks, self.ranks)
+
+    def _filled(self, path: StoragePath) -> StoragePath:
+        return replace(path, place=self.ranks.filled(path.place))
 
     def text(self) -> str:
         """config.yaml: every key, resolved; reading it back gives the same values."""
@@ -152,7 +188,8 @@ def resolve(file_values: Mapping[str, Any], given: Mapping[str, Any], file_name:
     for name, key in KEYS.items():
         if key.absent and (what := key.absent(values[name])):
             raise InputError(f"{origins.get(name, '')}{name}: {what} is not available in this release; {key.help}")
-    return Config(with_defaults(values), notices, any_device=values["device"] == "auto")
+    any_device, any_ranks = values["device"] == "auto", values["virtual_ranks"] is None
+    return Config(with_defaults(values), notices, any_device=any_device, any_ranks=any_ranks)
 
 
 def parsed(key: Key, value: Any, origin: str) -> Any:

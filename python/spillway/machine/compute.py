@@ -30,6 +30,7 @@ class Compute:
         return max(1, self.threads.compute + cores - 2) if self.place.on_gpu else cores
 
 
-def compute(config: Config) -> Compute:
-    """InputError where the GPU is not there. Tells PyTorch how many threads it has."""
-    return Compute(device.place(config), threads.settle())
+def compute(config: Config, processes: int = 1) -> Compute:
+    """InputError where the GPU is not there. Tells PyTorch how many threads it has. `processes`: of the run on this
+    machine."""
+    return Compute(device.place(config), threads.settle(processes))

@@ -22,14 +22,27 @@ class Threads:
     words: str  # one line for a person
 
 
-def choose(cores: int, default: int, environment: Mapping[str, str]) -> Threads:
-    """`cores`: that the process may run on; `default`: threads PyTorch would take."""
+def choose(cores: int, default: int, environment: Mapping[str, str], processes: int = 1) -> Threads:
+    """`cores`: that the process may run on; `default`: threads PyTorch would take; `processes`: of the run on this
+    machine, which share the cores."""
+    if processes > 1:
+        return shared(cores, default, environment, processes)
     compute, why = compute_threads(cores, default, environment)
     spare = max(0, cores - compute)
     words = f"Threads: {plural(compute, 'computes', 'compute')} on {plural(cores, 'core', 'cores')}"
     words += f", {why}; " if why else "; "
     words += f"updates have {plural(spare, 'core', 'cores')} of their own." if spare else "updates share these cores."
     return Threads(compute, spare, words)
+
+
+def shared(cores: int, default: int, environment: Mapping[str, str], processes: int) -> Threads:
+    """Each process's part of the cores, unless the environment says otherwise. 1 is what launchers say when nobody
+    did."""
+    given = environment.get(KEY, "1")
+    part, why = (max(1, cores // processes), "") if given in ("", "1") else (default, f", as {KEY}={given} asks")
+    words = f"Threads: {plural(part, 'computes', 'compute')} in each of {processes} processes on "
+    words += plural(cores, "core", "cores") + why
+    return Threads(part, 0, f"{words}; updates share these cores.")
 
 
 def compute_threads(cores: int, default: int, environment: Mapping[str, str]) -> tuple[int, str]:
@@ -49,13 +62,13 @@ def plural(count: int, one: str, many: str) -> str:
     return f"{count} {one if count == 1 else many}"
 
 
-def settle() -> Threads:
-    """Chooses, and tells PyTorch."""
+def settle(processes: int = 1) -> Threads:
+    """Chooses, and tells PyTorch. `processes`: of the run on this machine."""
     import torch
 
     from spillway import _engine
 
-    threads = choose(_engine.cores(), torch.get_num_threads(), os.environ)
+    threads = choose(_engine.cores(), torch.get_num_threads(), os.environ, processes)
     if threads.compute != torch.get_num_threads():
         torch.set_num_threads(threads.compute)
     return threads

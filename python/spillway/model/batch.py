@@ -36,3 +36,9 @@ class WorkShape:
     pairs: int = 0  # of rows, whose log-probabilities a first pass computes
     passes: int = 0  # forward passes that this takes before the first step
     virtual_ranks: int = 1
+    share: int = 0  # most micro-batches of a step that one of several processes computes; 0: there is one
+
+    @property
+    def own(self) -> int:
+        """Most micro-batches of a step that this process computes."""
+        return self.share or self.micro_batches

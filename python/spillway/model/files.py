@@ -229,6 +229,18 @@ def save_weights(
         add_files(directory, max_shard, others)
 
 
+def give_weights(
+    meta_model: MetaModel, description: dict[str, Any], engine: Engine, directory: Path, max_shard: int, source: Path
+) -> None:
+    """`save_weights` of a process that does not write: what it has goes to the one that does."""
+    names, keys, own = of_save(meta_model, description, source)
+    if own is None or in_one_file(meta_model, names, keys, max_shard):
+        engine.save_weights(str(directory), max_shard)
+        return
+    differing = {name: to for name, to in own.items() if name != to}
+    engine.save_weights(str(directory), max_shard, *([differing] if differing else []))
+
+
 def of_save(
     meta_model: MetaModel, description: dict[str, Any], source: Path
 ) -> tuple[Names, set[str], dict[str, str] | None]:

@@ -120,9 +120,9 @@ class HeadPass:
         if "entropy" in self._objective.watches:
             stats.add_spread(logits)
 
-    def loss(self) -> float:
-        """Summed over all label tokens, or pairs, once every slice has been seen."""
-        return self._objective.loss(self._whole())
+    def losses(self) -> list[float]:
+        """What the loss, over all label tokens, or pairs, is the exact sum of, once every slice has been seen."""
+        return self._objective.losses(self._whole())
 
     def told(self) -> list[Told]:
         """What the objective tells besides, then."""

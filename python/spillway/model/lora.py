@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -168,23 +168,34 @@ class Adapters:
         listed = [(file_name(name), "F32", numbers[name][1]) for name in self.names]
         writer = SafetensorsWriter(str(to), Path(ADAPTER).stem, listed, 1 << 62)
         for place, name in enumerate(self.names):
-            number, shape = numbers[name]
-            values = torch.empty(torch.Size(shape).numel())
-            engine.fetch_tensor(number, 0, values)
-            writer.write(place, 0, values.view(torch.uint8).numpy())
+            writer.write(place, 0, fetched(engine, *numbers[name]).view(torch.uint8).numpy())
         writer.finish()
         self.config.base_model_name_or_path, self.config.inference_mode = base, True
         self.config.save_pretrained(str(to))
 
-    def save_weights(self, engine: Engine, description: dict[str, Any], state: Path) -> None:
-        """Beside the optimizer's state: what `load` needs to go on bit by bit."""
-        (state / WEIGHTS).mkdir(mode=0o700, exist_ok=True)
+    def give(self, engine: Engine, description: dict[str, Any]) -> None:
+        """`save` of a process that does not write: what it has goes to the one that does."""
+        numbers = tensor_numbers(description)
+        for name in self.names:
+            fetched(engine, *numbers[name])
+
+    def save_weights(self, engine: Engine, description: dict[str, Any], state: Path, writes: bool = True) -> None:
+        """Beside the optimizer's state: what `load` needs to go on bit by bit. `writes`: this process does."""
+        if writes:
+            (state / WEIGHTS).mkdir(mode=0o700, exist_ok=True)
         engine.save_weights(str(state / WEIGHTS), 1 << 62, self.absent(description, adapters=True))
 
     def load(self, engine: Engine, description: dict[str, Any], state: Path, steps: int) -> str:
         """The adapters and their state; the base has been loaded. Returns the state format that was found."""
         self.begun = {}
         return engine.load_state(str(state), str(state / WEIGHTS), steps, self.absent(description, adapters=True))
+
+
+def fetched(engine: Engine, number: int, shape: Sequence[int]) -> torch.Tensor:
+    """The masters of a tensor, fp32, flat."""
+    values = torch.empty(torch.Size(shape).numel())
+    engine.fetch_tensor(number, 0, values)
+    return values
 
 
 def file_name(name: str) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -89,7 +89,7 @@ class Work:
     @property
     def ranks(self) -> int:
         """Virtual ranks that have a micro-batch."""
-        return 1 + self.micro_batches[-1].rank
+        return 1 + self.micro_batches[-1].rank if self.micro_batches else 0
 
     @property
     def counts(self) -> list[int]:
@@ -106,13 +106,59 @@ class Work:
         label tokens; of pairs the mean, as accumulation has it."""
         if self.routers is not None:
             return self.routers
-        return 1.0 if self.micro_batches[0].reference is None else 1 / len(self.micro_batches)
+        of_pairs = bool(self.micro_batches) and self.micro_batches[0].reference is not None
+        return 1 / len(self.micro_batches) if of_pairs else 1.0
+
+    def part(self, share: slice) -> Work:
+        """The micro-batches at these positions of the step's order, for one who computes no others. The loss is a mean
+        of what it is a mean of in the whole step."""
+        taken = self.micro_batches[share]
+        first, rank = (taken[0].first, taken[0].rank) if taken else (0, 0)
+        moved = [
+            replace(batch, index=index, first=batch.first - first, rank=batch.rank - rank)
+            for index, batch in enumerate(taken)
+        ]
+        ids = self.ids[first : first + sum(batch.tokens for batch in taken)]
+        return replace(self, ids=ids, micro_batches=moved, over=self.units)
 
 
 def by_virtual_rank(micro_batches: int, ranks: int) -> list[list[int]]:
     """By virtual rank, its micro-batches, numbered in the data's order; a step takes the ranks one after the other, and
     those without any not at all (plan/virtual_ranks.h)."""
     return [list(range(rank, micro_batches, ranks)) for rank in range(min(ranks, micro_batches))]
+
+
+def share_of(micro_batches: int, virtual_ranks: int, rank: int, world: int) -> slice:
+    """The positions in the step's order of what one of `world` processes computes: contiguous virtual ranks, of those
+    that have any. The engine's own rule (_engine.share_of_step)."""
+    counts = [len(numbers) for numbers in by_virtual_rank(micro_batches, virtual_ranks)]
+    first, after = (len(counts) * each // world for each in (rank, rank + 1))
+    return slice(sum(counts[:first]), sum(counts[:after]))
+
+
+@dataclass(frozen=True)
+class Share:
+    """Which micro-batches of each step this process computes, and how it hears of the others' losses."""
+
+    rank: int = 0
+    world: int = 1
+    virtual_ranks: int = 1
+    gather: Callable[[Any], list[Any]] = lambda value: [value]  # what each process gives, by rank
+
+    def of(self, micro_batches: int) -> slice:
+        return share_of(micro_batches, self.virtual_ranks, self.rank, self.world)
+
+    def most(self, micro_batches: int) -> int:
+        """The most that any process computes of a step of so many or fewer."""
+        shares = (
+            share_of(count, self.virtual_ranks, rank, self.world)
+            for count in range(1, micro_batches + 1)
+            for rank in range(self.world)
+        )
+        return micro_batches if self.world == 1 else max(share.stop - share.start for share in shares)
+
+
+ALL = Share()
 
 
 def arrange(

@@ -7,7 +7,6 @@ the vocabulary.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Protocol
 
@@ -25,8 +24,8 @@ class Objective(Protocol):
 
     watches: Collection[str]  # what `told` wants of Stats: "mean", "entropy"
 
-    def loss(self, stats: Mapping[int, Stats]) -> float:
-        """Summed over the work's units."""
+    def losses(self, stats: Mapping[int, Stats]) -> list[float]:
+        """What the loss, summed over the work's units, is the exact sum of."""
 
     def weights(self, stats: Mapping[int, Stats], batch: MicroBatch, scale: float) -> list[tuple[slice, float]]:
         """Runs of a micro-batch's label tokens, and `scale` times what each token of a run weighs."""
@@ -45,8 +44,8 @@ class CrossEntropy:
         self.watches = watches
         self._units, self._batches = max(1, work.units), work.micro_batches
 
-    def loss(self, stats: Mapping[int, Stats]) -> float:
-        return math.fsum(each.loss() for each in stats.values())
+    def losses(self, stats: Mapping[int, Stats]) -> list[float]:
+        return [each.loss() for each in stats.values()]
 
     def weights(self, stats: Mapping[int, Stats], batch: MicroBatch, scale: float) -> list[tuple[slice, float]]:
         return [(slice(None), scale / self._units)]
@@ -65,9 +64,9 @@ class RowSums:
         self._batches = work.micro_batches
         self.rows: list[list[float]] = []  # by micro-batch
 
-    def loss(self, stats: Mapping[int, Stats]) -> float:
+    def losses(self, stats: Mapping[int, Stats]) -> list[float]:
         self.rows = [row_sums(batch, stats.get(batch.index)) for batch in self._batches]
-        return 0.0
+        return []
 
     def weights(self, stats: Mapping[int, Stats], batch: MicroBatch, scale: float) -> list[tuple[slice, float]]:
         return []

@@ -88,9 +88,9 @@ class Compared:
     _weights: dict[int, list[float]] | None = None  # by micro-batch: of each row
     _pairs: list[tuple[Pairs, list[float]]] = field(default_factory=list)  # and log-probabilities of the rows
 
-    def loss(self, stats: Mapping[int, Stats]) -> float:
+    def losses(self, stats: Mapping[int, Stats]) -> list[float]:
         self._settle(stats)
-        return self._loss
+        return [self._loss]
 
     def weights(self, stats: Mapping[int, Stats], batch: MicroBatch, scale: float) -> list[tuple[slice, float]]:
         found = self._settle(stats)[batch.index]

@@ -19,7 +19,7 @@ from spillway.model.head import HeadCode, HeadPass, Scratch, Watch
 from spillway.model.layer import Stage, slots_of
 from spillway.model.layer_arguments import LayerArguments, Recording
 from spillway.model.meta_model import MetaModel, Space
-from spillway.model.microbatch import MicroBatch, Work
+from spillway.model.microbatch import ALL, MicroBatch, Share, Work
 from spillway.model.objective import Choice, CrossEntropy, Told
 from spillway.model.passage import Passage
 from spillway.model.router import Balance
@@ -57,18 +57,21 @@ class Stream:
         kept_logits: int = 0,
         saved: SavedChoice = RECOMPUTE_ALL,
         tiles: TokenTiles = ALL_AT_ONCE,
+        share: Share = ALL,
     ) -> None:
         """`seed`: of dropout, drawn anew for every (step, micro-batch, layer). `unneeded`: linear layers that need
         not be computed again in backward, as `verify_equivalence` found them. `after_pass` is called between passes,
         when PyTorch holds no temporaries. `place`: where the engine's device memory is. `kept_logits`: slices of the
         head whose logits stay from the loss to its gradient, as plan.json has it. `saved`: what becomes of what
-        autograd saves of layers, the same. `tiles`: what runs in tiles of tokens.
+        autograd saves of layers, the same. `tiles`: what runs in tiles of tokens. `share`: of a step's micro-batches
+        what this process computes; work that is given to `step` and `evaluate` is that of all processes.
         """
         self.saved = saved
         self.last_saved = SavedStep()  # of the last step
         self.most_saved = 0  # bytes that were kept at once, in any step
         self.most_spilled = 0  # bytes that were spilled in a step, of any
         self._objective = objective
+        self._share = share
         self._kept_logits = kept_logits
         self.tell: Callable[[], list[Told]] = list  # what the objective tells of what ran last
         self.meta_model = meta_model
@@ -138,6 +141,10 @@ class Stream:
         counts = self._parts.sizes if training else work.counts
         self._engine.begin_step(work.ids, counts, training, update if training else None)
         self._engine.embedding_forward(None)
+        share = self._share.of(len(work.micro_batches))
+        if self._share.world > 1:
+            work = work.part(share)
+            self._parts.begin(work.micro_batches, share.start)
         work = work.to(self._place.device)
         judge = (objective or self._objective)(work, training)
         keep = self._kept_logits if training else 0
@@ -154,8 +161,9 @@ class Stream:
             self.last_saved = turn.saved if training else self.last_saved
             self.most_saved = max(self.most_saved, turn.saved.most)
             self.most_spilled = max(self.most_spilled, sum(turn.saved.spilled.values()))
-        self._auxiliary = turn.auxiliary(training)
-        loss = head.loss()
+        found = self._share.gather((head.losses(), turn.auxiliaries(training)))
+        loss = math.fsum(value for losses, _ in found for value in losses)
+        self._auxiliary = math.fsum(value for _, auxiliaries in found for value in auxiliaries)
         numbers = [batch.number for batch in work.micro_batches]
         self.tell = functools.partial(told, head, [passage.balance for passage in turn.passages], numbers)
         return loss + self._auxiliary
@@ -229,8 +237,8 @@ class Stream:
         columns, width = self.meta_model.columns, self.meta_model.width
         first = block_pass.hidden_gradient // self._host.element_size()
         flat = self._host[first : first + turn.work.tokens * width]
-        if columns == width:
-            gradient = flat.view(-1, columns)
+        if columns == width or not turn.work.tokens:
+            gradient = flat.view(turn.work.tokens, columns)
         else:
             parts = [flat[b.first * width :][: b.tokens * columns] for b in turn.work.micro_batches]
             gradient = torch.cat(parts).view(-1, columns)
@@ -337,12 +345,12 @@ class Stream:
     def _head_input(self, offset: int, turn: Turn) -> torch.Tensor:
         """[tokens, columns] of what the head is given, or its gradient."""
         flat = self._at(offset, turn.work.tokens * self.meta_model.width)
-        return flat.view(turn.work.tokens, -1)[:, : self.meta_model.head_columns]
+        return flat.view(turn.work.tokens, self.meta_model.width)[:, : self.meta_model.head_columns]
 
     def _sums(self, offset: int, turn: Turn) -> torch.Tensor:
         width, columns = self.meta_model.width, self.meta_model.head_columns
         flat = self._arena.view(torch.float32)[offset // 4 :][: turn.work.tokens * width]
-        return flat.view(-1, width)[:, :columns]
+        return flat.view(turn.work.tokens, width)[:, :columns]
 
     def _table(self, block_pass: BlockPass | PlainPass) -> torch.Tensor:
         columns = self.meta_model.head_columns
@@ -363,15 +371,15 @@ class Turn:
         layer = stage.plan.layer
         return self.saved.keeps(place) and stage.can_keep and layer is not None and passage.is_closed(layer)
 
-    def auxiliary(self, training: bool) -> float:
-        """What the routers add to the summed loss: of a step the sum over its micro-batches for each label token, as
+    def auxiliaries(self, training: bool) -> list[float]:
+        """What the routers add to the summed loss, by micro-batch: of a step their loss for each label token, as
         transformers' Trainer adds it; of an evaluation each micro-batch's own for its tokens."""
         found = [(p.balance, b) for p, b in zip(self.passages, self.work.micro_batches, strict=True)]
-        return math.fsum(
+        return [
             balance.loss() * (self.work.units * self.work.routers_weight if training else batch.units)
             for balance, batch in found
             if balance is not None
-        )
+        ]
 
 
 def told(head: HeadPass, balances: list[Balance | None], numbers: list[int]) -> list[Told]:

@@ -74,15 +74,17 @@ class Parts:
         self._end = 1  # one past the last part of the open micro-batch
         self._ends_rank = True  # the open micro-batch is the last one of its virtual rank
 
-    def begin(self, batches: Sequence[MicroBatch]) -> None:
+    def begin(self, batches: Sequence[MicroBatch], before: int = 0) -> None:
+        """`before`: parts of the step that come before those of `batches`."""
         counts = [self.tiles.of(batch.tokens) for batch in batches]
-        self._first = [sum(counts[:place]) for place in range(len(counts) + 1)]
+        self._first = [before + sum(counts[:place]) for place in range(len(counts) + 1)]
         self.sizes = [
             after - first
             for batch, count in zip(batches, counts, strict=True)
             for first, after in bounds(batch.tokens, count)
         ]
-        self.open(batches[0])
+        if batches:
+            self.open(batches[0])
 
     def open(self, batch: MicroBatch) -> None:
         """The passes and gradients that follow are this micro-batch's."""

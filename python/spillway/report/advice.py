@@ -32,8 +32,11 @@ Change = Callable[[dict[str, Any], dict[str, Any]], float]  # changes descriptio
 
 
 def options(facts: Facts, engine_type: EngineType | None = None) -> list[Option]:
-    """Those that can be planned, the fastest first; empty where the run kept nothing to plan with."""
+    """Those that can be planned, the fastest first; empty where the run kept nothing to plan with, and of several
+    processes, which plan together."""
     if facts.description is None or facts.settings is None or facts.predicted_seconds is None:
+        return []
+    if facts.description.get("world", 1) > 1:
         return []
     found = []
     for setting, words, change in changes(facts):
@@ -51,6 +54,8 @@ def elsewhere(facts: Facts, profile: str, engine_type: EngineType | None = None)
 
     if facts.description is None or facts.settings is None:
         raise InputError(f"profile: {facts.output_dir} kept nothing to plan anew with; its run began before reports")
+    if (world := facts.description.get("world", 1)) > 1:
+        raise InputError(f"profile: {facts.output_dir} was trained by {world} processes, which one does not plan for")
     settings = {**facts.settings, "profile": profile_of(profile)}
     with translated():
         engine = (engine_type or native_engine())(json.dumps(facts.description), json.dumps(settings))

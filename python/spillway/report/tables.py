@@ -22,6 +22,7 @@ def show_plan(console: Console, plan: Plan) -> None:
     console.print(prediction(plan), soft_wrap=True)
     for words in (
         pace_and_wear(plan),
+        processes(plan),
         device(plan),
         products.said(plan.get("compute_dtype", ""), plan.get("compute_why", "")),
         device_blocks(plan),
@@ -39,6 +40,15 @@ def show_plan(console: Console, plan: Plan) -> None:
             console.print(words, soft_wrap=True)
     show_answers(console, plan)
     show_fits(console, plan)
+
+
+def processes(plan: Plan) -> str:
+    """What one of several processes moves; empty where there is one."""
+    if plan.get("world", 1) == 1:
+        return ""
+    sent, received = (size(plan.get(f"network_{way}", 0)) for way in ("sent", "received"))
+    words = f"{plan['world']} processes train together, and this plan is each one's"
+    return f"{words}: in a step it sends {sent} to the others and receives {received}."
 
 
 def device(plan: Plan) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 from spillway.base import stages
 from spillway.base.calls import EngineType, translated
+from spillway.base.ranks import ALONE, Ranks
 from spillway.config.methods import refits
 from spillway.errors import DoesNotFit
 from spillway.machine import device, memory_files, nodes
@@ -23,10 +24,12 @@ from spillway.model.meta_model import MetaModel
 from spillway.model.spec import Verified
 from spillway.model.token_tiles import ALL_AT_ONCE, TokenTiles
 from spillway.run import room
+from spillway.run.alike import alike
 from spillway.run.profiled import Profiled
 from spillway.run.protocol import Keeping
 from spillway.run.saved_settings import saved_notice, saved_settings
 from spillway.run.settings import engine_settings, measured_in, update_rule
+from spillway.run.world import World
 
 
 @dataclass(frozen=True)
@@ -50,11 +53,13 @@ class PlannedEngine:
         return bool(self.plan.get("durability", "none") != "none")
 
 
-def engine_spec(profiled: Profiled, keeping: Keeping) -> EngineSpec:
+def engine_spec(profiled: Profiled, keeping: Keeping, world: World) -> EngineSpec:
     spec, dry_run, compute = profiled.spec, profiled.dry_run, profiled.compute
     config, meta_model = spec.config, spec.meta_model
-    description = description_of(profiled.verified, profiled.shape)
-    settings = engine_settings(config, dry_run, keeping, spec.trainable(), compute.update_cores, compute.place)
+    description = description_of(profiled.verified, profiled.shape, world.ranks)
+    settings = engine_settings(
+        config, dry_run, keeping, spec.trainable(), compute.update_cores, compute.place, world.ranks.local_world
+    )
     memory, notices = nodes.node_settings(
         config.node,
         dry_run.process_bytes,
@@ -78,17 +83,18 @@ def engine_spec(profiled: Profiled, keeping: Keeping) -> EngineSpec:
     settings["saved_activations"] = saved_settings(profiled)
     return EngineSpec(
         description,
-        settings,
+        alike(world, settings | world.network()),
         (*notices, *of_files, *rounded_tables(meta_model), *saved_notice(profiled), *tiles_notice(profiled)),
     )
 
 
-def planned_engine(spec: EngineSpec, profiled: Profiled, engine_type: EngineType) -> PlannedEngine:
-    """DoesNotFit where no placement fits the budgets."""
+def planned_engine(spec: EngineSpec, profiled: Profiled, engine_type: EngineType, network: Any = None) -> PlannedEngine:
+    """DoesNotFit where no placement fits the budgets. `network`: of several processes (_engine.Network)."""
     config, shape, threads = profiled.spec.config, profiled.shape, profiled.compute.threads
     stages.say("planning")
     with translated(), told_what_was_measured(profiled):
-        engine = engine_type(json.dumps(spec.description), json.dumps(spec.settings))
+        told = (json.dumps(spec.description), json.dumps(spec.settings))
+        engine = engine_type(*told) if network is None else engine_type(*told, network)  # type: ignore[call-arg]
         plan: dict[str, Any] = json.loads(engine.plan())
     if config.chosen:
         plan["compute_why"] = config.chosen
@@ -124,18 +130,22 @@ def tiles_notice(profiled: Profiled) -> list[str]:
     return [f"token_tile: {config.token_tile}: {tiles.why}"] if tiles.why and isinstance(config.token_tile, int) else []
 
 
-def description_of(verified: Verified, shape: WorkShape) -> dict[str, Any]:
+def description_of(verified: Verified, shape: WorkShape, ranks: Ranks = ALONE) -> dict[str, Any]:
     """The engine's description of the model and of its largest step; see _engine.pyi."""
     config, meta_model = verified.spec.config, verified.spec.meta_model
     model = describe(meta_model, work_size(shape, verified.tiles), config.compute_dtype)
-    return model | update_rule(config) | refits(config) | {"seed": config.seed}
+    model |= update_rule(config) | refits(config) | {"seed": config.seed}
+    if ranks.world == 1:
+        return model
+    step_tokens = model["tokens"] // shape.own * shape.micro_batches
+    return model | {"world": ranks.world, "rank": ranks.rank, "step_tokens": step_tokens}
 
 
 def work_size(shape: WorkShape, tiles: TokenTiles = ALL_AT_ONCE) -> WorkSize:
     train = shape.batch * shape.length
     tokens = max(train, shape.eval_batch * shape.eval_length)
     parts = shape.micro_batches * tiles.of(train)
-    return WorkSize(shape.micro_batches, shape.micro_batches * tokens, shape.virtual_ranks, parts)
+    return WorkSize(shape.micro_batches, shape.own * tokens, shape.virtual_ranks, parts)
 
 
 def first_pass(shape: WorkShape, plan: dict[str, Any], seconds: dict[str, float]) -> dict[str, Any]:

@@ -25,13 +25,15 @@ from spillway.run.telemetry import Telemetry
 class EngineState:
     """Weights, optimizer state and the counts beside them."""
 
-    def __init__(self, spec: ModelSpec, planned: PlannedEngine, telemetry: Telemetry, keep: bool) -> None:
-        """`keep`: the volumes stay when the session closes."""
+    def __init__(
+        self, spec: ModelSpec, planned: PlannedEngine, telemetry: Telemetry, keep: bool, writes: bool = True
+    ) -> None:
+        """`keep`: the volumes stay when the session closes. `writes`: saves are written by this process."""
         self.calls = 0  # steps begun: the step number of dropout
         self.steps = 0  # updates made
         self.precious = False  # the volumes hold something that a later process may go on from
         self._started = False  # the volumes are open, and ours
-        self._spec, self._telemetry, self._keep = spec, telemetry, keep
+        self._spec, self._telemetry, self._keep, self._writes = spec, telemetry, keep, writes
         self._engine, self._plan, self._durable = planned.engine, planned.plan, planned.durable
         self._description = planned.spec.description
 
@@ -58,6 +60,8 @@ class EngineState:
         """Safetensors (and index), config.json, generation_config.json: what `from_pretrained` reads; of adapters what
         `PeftModel.from_pretrained` reads beside the base."""
         spec = self._spec
+        if not self._writes:
+            return self._give_model(directory)
         if spec.adapters is not None:
             with translated():
                 spec.adapters.save(self._engine, self._description, spec.config.model, directory)
@@ -72,16 +76,29 @@ class EngineState:
     def save(self, directory: Path) -> None:
         """What the model files lack to go on bit by bit, under directory/spillway/."""
         state = directory / STATE
-        state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if self._writes:
+            state.mkdir(mode=0o700, parents=True, exist_ok=True)
         with translated():
             if self._durable and on_paths(self._plan, "state"):
                 self._engine.save_manifest(str(state))
             else:
                 self._engine.save_state(str(state), self.steps)
                 if self._spec.adapters is not None:
-                    self._spec.adapters.save_weights(self._engine, self._description, state)
-        write_counts(state, self._counts())
-        wear.save(state, self._telemetry.written())
+                    self._spec.adapters.save_weights(self._engine, self._description, state, self._writes)
+        if self._writes:
+            write_counts(state, self._counts())
+            wear.save(state, self._telemetry.written())
+
+    def _give_model(self, directory: Path) -> None:
+        """What this process has of what another one writes there."""
+        spec = self._spec
+        with translated():
+            if spec.adapters is not None:
+                spec.adapters.give(self._engine, self._description)
+            else:
+                files.give_weights(
+                    spec.meta_model, self._description, self._engine, directory, files.MAX_SHARD, spec.begins_with
+                )
 
     def masters(self) -> dict[str, torch.Tensor]:
         """All weights as fp32, by name: for a model that fits in memory."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from spillway._engine import SecondSignal
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+AGAIN = "a second signal stops at once, without saving"
 NOTHING_LOST = "there is nothing to save"
 
 
@@ -29,7 +30,10 @@ class Interruption:
 
     def __init__(self) -> None:
         self.signal = 0  # the first signal that asked for a graceful end; 0: none
+        self.speaks = True  # and says so to a person
         self._graceful = False
+        self._agreed: int | None = None  # what all processes of a world of several have heard of; None: there is one
+        self._holds = False  # the first signal does not end what is under way, but what comes after it
         self._second: SecondSignal | None = None
         self._before: dict[signal.Signals, Any] = {}
 
@@ -59,17 +63,41 @@ class Interruption:
         self._at_second("all is saved")
 
     def __bool__(self) -> bool:
-        return self.signal != 0
+        return (self.signal if self._agreed is None else self._agreed) != 0
+
+    def agree(self, signals: Sequence[int]) -> None:
+        """`signals`: of every process of the run, which end after the same step, whichever has heard one."""
+        self._agreed = max(signals)
+        self.signal = self._agreed or self.signal
+
+    @property
+    def together(self) -> bool:
+        """Whether all processes of a world of several end because of a signal."""
+        return bool(self._agreed)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Inside, where the processes of a run speak with each other, no signal ends one of them alone."""
+        before, self._holds = self.signal, True
+        try:
+            yield
+        finally:
+            self._holds = False
+        if self.signal != before and not self._graceful:
+            raise Interrupted(f"interrupted before the first step; {NOTHING_LOST}", self.signal)
 
     def _at_second(self, lost: str) -> None:
         if self._second is not None:
             self._second.say(last_words(lost))
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if not self._graceful:
-            raise Interrupted("interrupted before the first step; there is nothing to save", number)
+        if not self._graceful and not self._holds:
+            raise Interrupted(f"interrupted before the first step; {NOTHING_LOST}", number)
         self.signal = number
-        say("interrupted: finishing the step in progress, then saving (a second signal stops at once, without saving)")
+        if not self._graceful:
+            return
+        if self.speaks:
+            say(f"interrupted: finishing the step in progress, then saving ({AGAIN})")
 
 
 @contextmanager

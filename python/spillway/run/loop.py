@@ -21,7 +21,7 @@ from spillway.data.preferences import Preferences
 from spillway.errors import Interrupted
 from spillway.model.batch import WorkShape
 from spillway.output import checkpoints, directory, saved, unsaved
-from spillway.output.records import METRICS, Metrics, rows
+from spillway.output.records import METRICS, Metrics, NoMetrics, rows
 from spillway.output.so_far import SoFar
 from spillway.output.state import RunState
 from spillway.output.summary import perplexity, summary
@@ -34,6 +34,7 @@ from spillway.run.protocol import SessionProtocol, StepResult
 from spillway.run.rates import Rate
 from spillway.run.reference import Pass, Reference
 from spillway.run.trackers import Trackers
+from spillway.run.world import OneProcess, World
 
 
 @dataclass(frozen=True)
@@ -83,16 +84,18 @@ class Loop:
     references: dict[str, Reference] = field(default_factory=dict)  # of `work.preferences`, whole
     seconds: list[float] = field(default_factory=list)  # of every step of this process
     session: SessionProtocol = field(init=False)
-    metrics: Metrics = field(init=False)
+    metrics: Metrics | NoMetrics = field(init=False)
     saved: Path | None = field(init=False)  # the checkpoint that holds `state.step`
     trackers: Trackers = field(init=False)
     every_step: bool = field(init=False)  # each step is durable once it is committed
     so_far: SoFar = field(init=False)
     between: bool = True  # no step or evaluation is under way: the session can be saved
+    world: World = field(default_factory=OneProcess)  # rank 0 alone writes, and says what its files say
 
     def __post_init__(self) -> None:
         """InputError where a tracker is not here: before anything is planned."""
-        self.trackers = Trackers(self.config, self.output_dir)
+        tracked = self.config if self.world.leads else self.config.replaced(report_to=[])
+        self.trackers = Trackers(tracked, self.output_dir)
         self.so_far = SoFar(self.output_dir)
 
     def run(self, session: SessionProtocol, saved: Path | None) -> None:
@@ -102,14 +105,14 @@ class Loop:
         self.session = session
         self.saved = saved
         self.every_step = session.plan.get("durability") == "step"
-        self.metrics = Metrics(self.output_dir / METRICS)
-        if self.every_step:
+        self.metrics = Metrics(self.output_dir / METRICS) if self.world.leads else NoMetrics()
+        if self.every_step and self.world.leads:
             flush(self.output_dir)  # the file is there after a power cut, too
         self.refer()
         self.display.start(self.state.step, self.work.steps)
         self.trackers.start(self.state.step, self.work.steps)
         try:
-            if self.evaluation_missing():
+            if self.world.agreed(self.evaluation_missing):
                 self.evaluate()
             if self.save_missing():
                 self.save(with_state=not self.config.save_only_model)
@@ -121,13 +124,13 @@ class Loop:
                     self.evaluate()
                 if self.work.events.save_due(self.state.step):
                     self.save(with_state=not self.config.save_only_model or bool(self.interruption))
-            if self.interruption and self.evaluation_missing():
+            if self.interruption and self.world.agreed(self.evaluation_missing):
                 raise self.interrupted()
         finally:
             self.display.stop()
             self.metrics.close()
             self.trackers.stop()
-        if self.saved is not None:
+        if self.saved is not None and self.world.leads:
             checkpoints.publish(self.saved, self.output_dir)
 
     def refer(self) -> None:
@@ -189,7 +192,8 @@ class Loop:
             self.display.note(f"step {self.state.step}: the gradient is not finite, nothing was updated")
         for notice in self.session.notices():
             self.display.note(f"step {self.state.step}: {notice}")
-        self.so_far.tell(self.session, len(self.seconds), lambda: self.summary(self.session))
+        if self.world.leads:
+            self.so_far.tell(self.session, len(self.seconds), lambda: self.summary(self.session))
 
     def log(self, result: StepResult, tokens: int, learning_rate: float) -> None:
         now, loss = self.state, self.state.losses.value()
@@ -222,7 +226,7 @@ class Loop:
         means: dict[str, Mean] = {}
         self.between = False
         for first in range(0, len(parts), self.work.shape.micro_batches):
-            if self.interruption:
+            if self.asked_to_stop():
                 self.between = True
                 return
             group = parts[first : first + self.work.shape.micro_batches]
@@ -246,8 +250,19 @@ class Loop:
 
     def save(self, with_state: bool) -> None:
         """Writes checkpoint-STEP, with or without what a resume needs."""
+        self.saved = self.world.gather(self.write(with_state) if self.world.leads else self.give(with_state))[0]
+
+    def give(self, with_state: bool) -> Path:
+        """What this process has of a checkpoint that rank 0 writes."""
+        place = self.output_dir / f"checkpoint-{self.state.step}"
+        self.session.save_model(place)
+        if with_state:
+            self.session.save_state(place)
+        return place
+
+    def write(self, with_state: bool) -> Path:
         self.metrics.sync()
-        self.saved = checkpoints.write(
+        saved = checkpoints.write(
             self.output_dir,
             self.state.step,
             lambda place: self.fill(place, with_state),
@@ -256,7 +271,8 @@ class Loop:
         )
         for words in checkpoints.keep_newest(self.output_dir, self.config.save_total_limit, self.session.release):
             self.display.note(words)
-        self.display.saved(self.saved)
+        self.display.saved(saved)
+        return saved
 
     def fill(self, place: Path, with_state: bool) -> None:
         """An empty directory, with a checkpoint."""
@@ -319,13 +335,19 @@ class Loop:
         """After a signal: saves the step just done, unless it is durable without, and leaves.
 
         A run whose last step is done goes on to its end."""
-        if not self.interruption or self.state.step == self.work.steps:
+        if not self.asked_to_stop() or self.state.step == self.work.steps:
             return
         if not self.seconds and self.state.step == 0:
             raise Interrupted("interrupted before the first step; there is nothing to save", self.interruption.signal)
         if self.seconds and not self.every_step and (self.saved is None or self.config.save_only_model):
             self.save(with_state=True)
         raise self.interrupted()
+
+    def asked_to_stop(self) -> bool:
+        """Whether a signal has come to any of the run's processes. All ask at the same places, so all stop there."""
+        if self.world.ranks.world > 1:
+            self.interruption.agree(self.world.gather(self.interruption.signal))
+        return bool(self.interruption)
 
     def interrupted(self) -> Interrupted:
         if self.every_step:

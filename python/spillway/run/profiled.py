@@ -35,16 +35,22 @@ class Profiled:
 
 
 def profiled(
-    verified: Verified, compute: Compute, shape: WorkShape, engine_type: EngineType, only_plan: bool
+    verified: Verified,
+    compute: Compute,
+    shape: WorkShape,
+    engine_type: EngineType,
+    only_plan: bool,
+    processes: int = 1,
 ) -> Profiled:
     """DoesNotFit where `dram_budget` has no room for the smallest dry run. `only_plan`: with the margin of a run in
-    another process, and for rows of half the length, too."""
+    another process, and for rows of half the length, too. `processes`: of the run on this machine."""
     spec = verified.spec
     config, meta_model = spec.config, spec.meta_model
     dtype = config.compute_dtype
     with loss_kernels(engine_type, dtype, device.small(config, compute.place)) as kernels:
-        budget = memory_budget(config)
-        arguments = (meta_model, dtype, shape, spec.packing, verified.unneeded, kernels, compute.place)
+        budget = memory_budget(config, processes)
+        own = replace(shape, micro_batches=shape.own)
+        arguments = (meta_model, dtype, own, spec.packing, verified.unneeded, kernels, compute.place)
         saved = config.activation_recompute != "all"
         found = profile_dry_run(*arguments, only_plan, budget, saved, verified.tiles)
     logits = shape.logits * meta_model.vocabulary * meta_model.dtype.itemsize

@@ -14,6 +14,7 @@ import os
 import time
 import weakref
 from collections.abc import Collection, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +29,7 @@ from spillway.machine import device, process_memory
 from spillway.machine.compute import compute
 from spillway.model import factors, hub
 from spillway.model.generation import callable_model
-from spillway.model.microbatch import Work, arrange
+from spillway.model.microbatch import Share, Work, arrange
 from spillway.model.objective import Choice, Objective, RowSums
 from spillway.model.own import OwnConfig
 from spillway.model.preference import objective_of
@@ -44,6 +45,7 @@ from spillway.run.profiled import profiled
 from spillway.run.protocol import Keeping, Recovery, StartPoint, StepResult
 from spillway.run.start_points import STATE
 from spillway.run.telemetry import HeapWatch, Telemetry
+from spillway.run.world import OneProcess, World
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
@@ -65,25 +67,33 @@ class EngineSession:
         frozen: Collection[str] | None = None,
         only_plan: bool = False,
         objective: Choice | None = None,
+        world: World | None = None,
     ) -> None:
         """`engine_type`: what is called with description and settings; the C++ engine when None. `model_config` and
         `frozen` as `model_spec` takes them. `only_plan`: for another process to follow, whose working set is not the
-        same to the byte. `objective`: None: as the configuration says."""
+        same to the byte. `objective`: None: as the configuration says. `world`: of the run's processes, all of which
+        make the same calls; None: there is one."""
         process_memory.settle()
+        self._world = world or OneProcess()
+        ranks = self._world.ranks
         self._objective = objective or objective_of(config)
-        computing = compute(config)
+        computing = compute(config, ranks.local_world)
         self._verified = verified(model_spec(config, model_config, frozen, only_plan))
         self._spec = self._verified.spec
         engine_type = engine_type or calls.native_engine()
-        shape = replace(shape, virtual_ranks=config.virtual_ranks)
-        self._profiled = profiled(self._verified, computing, shape, engine_type, only_plan)
+        self._share = Share(ranks.rank, ranks.world, config.virtual_ranks, self._world.gather)
+        most = self._share.most(shape.micro_batches) if ranks.world > 1 else 0
+        shape = replace(shape, virtual_ranks=config.virtual_ranks, share=most)
+        self._profiled = profiled(self._verified, computing, shape, engine_type, only_plan, ranks.local_world)
         self._keeping = keeping or Keeping(str(Path(config.output_dir).absolute()))
-        told = engine_spec(self._profiled, self._keeping)
-        planned = planned_engine(told, self._profiled, engine_type)
+        told = engine_spec(self._profiled, self._keeping, self._world)
+        self._network = self._world.port()
+        planned = planned_engine(told, self._profiled, engine_type, self._network)
         self.description, self.settings, self.plan = told.description, told.settings, planned.plan
         self._engine, self._durable, self._place = planned.engine, planned.durable, computing.place
         self._telemetry = Telemetry(self._engine, self.plan, self._place, told.notices)
-        self._state = EngineState(self._spec, planned, self._telemetry, self._keeping.keep)
+        self._state = EngineState(self._spec, planned, self._telemetry, self._keeping.keep, self._world.leads)
+        self._serving = ExitStack()  # of the network, from before the engine starts until it has closed
         self._heap = HeapWatch(self.plan, self._profiled.dry_run.work_bytes)
         self._stream: Stream | None = None
         self._silence: silence.SilenceWatch | None = None
@@ -117,6 +127,7 @@ class EngineSession:
         config = self.config
         hub.fetch_weights(config)
         process_memory.give_back()  # what it was planned in
+        self._serving.enter_context(self._world.serve(self._network))
         with silence.watched([path.place for path in config.paths]), translated(reading=True):
             recovery = self._state.start(start_point)
         self._heap.give_back()  # what weights were drawn or converted in lies elsewhere than what steps take
@@ -133,6 +144,7 @@ class EngineSession:
             kept_logits=self.plan.get("kept_logits", 0),
             saved=choice_of(self.plan, SLACK),
             tiles=self._verified.tiles,
+            share=self._share,
         )
         if config.paths:
             self._silence = silence.SilenceWatch(weakref.WeakMethod(self._silences))
@@ -237,7 +249,7 @@ class EngineSession:
 
     def save_model(self, directory: Path) -> None:
         """Safetensors (and index), config.json, generation_config.json: what `from_pretrained` reads; of adapters what
-        `PeftModel.from_pretrained` reads beside the base."""
+        `PeftModel.from_pretrained` reads beside the base. Rank 0 alone writes; the others give it what they have."""
         self._running()
         self._state.save_model(directory)
 
@@ -308,8 +320,11 @@ class EngineSession:
             self._stream = None
             self._place.bound(None)
         self._state.close()
-        with translated():
-            self._engine.close()
+        try:
+            with translated():
+                self._engine.close()
+        finally:
+            self._serving.close()
 
     def _silences(self) -> str:
         found: str = self._engine.silence()

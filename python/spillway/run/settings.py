@@ -30,14 +30,20 @@ TIERS = ("numa:", "file:")
 
 
 def engine_settings(
-    config: Config, dry_run: DryRun, keeping: Keeping, learning: int, update_cores: int = 0, place: Place = HOST
+    config: Config,
+    dry_run: DryRun,
+    keeping: Keeping,
+    learning: int,
+    update_cores: int = 0,
+    place: Place = HOST,
+    processes: int = 1,
 ) -> dict[str, Any]:
     """What the engine plans with; see _engine.pyi. `learning`: parameters that do. `update_cores`: that compute leaves
-    to updates. `place`: where layers compute."""
-    dram_budget = memory_budget(config)
+    to updates. `place`: where layers compute. `processes`: of the run on this machine."""
+    dram_budget = memory_budget(config, processes)
     spare = measured_in(dram_budget, learning)
     found = profile(config.profile, [path.place for path in config.paths], update_rule(config), spare)
-    return path_settings(config, keeping) | {
+    return path_settings(config, keeping, processes) | {
         "dram_budget": dram_budget,
         "process_bytes": dry_run.process_bytes,
         "work_bytes": dry_run.work_bytes,
@@ -68,13 +74,13 @@ def reading_settings(config: Config, run: str) -> dict[str, Any]:
     }
 
 
-def path_settings(config: Config, keeping: Keeping) -> dict[str, Any]:
+def path_settings(config: Config, keeping: Keeping, processes: int = 1) -> dict[str, Any]:
     """What lies where, and what of it is to stay."""
     asked = {} if config.durability is None else {"durability": config.durability}
     return asked | {
         "placement": placement_shares(config.placement),
         "window": config.window or 0,
-        "storage": storage(config.paths),
+        "storage": storage(config.paths, processes),
         "threads": torch.get_num_threads(),
         "run": keeping.run,
         "checkpoints": keeping.checkpoints,
@@ -83,17 +89,18 @@ def path_settings(config: Config, keeping: Keeping) -> dict[str, Any]:
     }
 
 
-def memory_budget(config: Config) -> int:
+def memory_budget(config: Config, processes: int = 1) -> int:
     """Bytes for the process, but for what it has in files. InputError, DoesNotFit where these cannot be had."""
     taken = memory_files.taken(config.memory_file)
-    return config.dram_budget or default_budget() - taken
+    return config.dram_budget or default_budget(processes) - taken
 
 
-def default_budget() -> int:
-    """What this process holds and what is free, less a margin."""
+def default_budget(processes: int = 1) -> int:
+    """What this process holds and what is free, less a margin; of that its part, where `processes` of a run share the
+    machine."""
     from spillway import _engine
 
-    return int((process_memory.resident() + _engine.dram_available()) * (1 - MARGIN))
+    return int((process_memory.resident() + _engine.dram_available() // processes) * (1 - MARGIN))
 
 
 def placement_shares(text: str) -> dict[str, float | str | None]:
@@ -124,15 +131,16 @@ def percentage(place: str, text: str) -> float:
     return share
 
 
-def storage(paths: Sequence[StoragePath]) -> list[dict[str, Any]]:
+def storage(paths: Sequence[StoragePath], processes: int = 1) -> list[dict[str, Any]]:
     """Directories and block devices, their bytes and what they are rated for. Directories of one file system that name
-    no capacity share what the others leave there, less a margin; the volumes that they hold already count as free."""
+    no capacity share what the others leave there, less a margin; the volumes that they hold already count as free. They
+    may be on the file systems of the `processes` of a run on this machine, too."""
     plain = [path for path in paths if not Path(path.place).is_block_device()]
     devices = [look_at(path.place) for path in plain]
     shares = {path.place: share_of(path, device, plain, devices) for path, device in zip(plain, devices, strict=True)}
     return [
         (
-            {"directory": path.place, "capacity": path.capacity or shares[path.place]}
+            {"directory": path.place, "capacity": path.capacity or shares[path.place] // processes}
             if path.place in shares
             else {"device": path.place, "capacity": path.capacity or device_bytes(path.place)}
         )

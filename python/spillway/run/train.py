@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from spillway import report
+from spillway import __version__, report
 from spillway.base import stages
 from spillway.base.files import replace_text, write_json
 from spillway.config import Config, normalised, read_file, resolve
@@ -31,44 +31,81 @@ from spillway.output.summary import endurance
 from spillway.report import tables
 from spillway.report.plot import plot_apart
 from spillway.run import reference, room
+from spillway.run.alike import places, same
 from spillway.run.interruption import Interruption
 from spillway.run.loop import Loop, Work
 from spillway.run.machines import described, plan_elsewhere, refuse_elsewhere
 from spillway.run.progress import Display
 from spillway.run.protocol import Keeping, Recovery, Saving, SessionProtocol, StartPoint
+from spillway.run.world import OneProcess, World, opened
 
 Tell = Callable[[str], None]
 
 
 def train(config: Config | Mapping[str, Any] | str | Path, **values: Any) -> dict[str, Any]:
-    """What `spillway train` does; `values` are keys beside the file's. Returns the content of summary.json.
+    """What `spillway train` does; `values` are keys beside the file's. Returns the content of summary.json. In each of
+    the processes that a launcher has started, or that a process group of torch.distributed is of, it is called alike.
 
     Raises errors.InputError, errors.DoesNotFit, errors.Interrupted (state saved) or errors.SpillwayError.
     """
     if isinstance(config, Config):
-        config = config.values()
-    file_values = normalised(config, "config") if isinstance(config, Mapping) else read_file(Path(config))
-    name = "config" if isinstance(config, Mapping) else str(config)
-    return train_config(resolve(file_values, normalised(values, "train()"), name), Console())
+        config = config.values() | ({"virtual_ranks": None} if config.any_ranks else {})
+    with opened() as world:
+        file_values = normalised(config, "config") if isinstance(config, Mapping) else read_file(Path(config))
+        name = "config" if isinstance(config, Mapping) else str(config)
+        return train_config(resolve(file_values, normalised(values, "train()"), name), Console(), world)
 
 
-def train_config(config: Config, console: Console) -> dict[str, Any]:
+def train_config(config: Config, console: Console, world: World | None = None) -> dict[str, Any]:
+    """`world`: of the run's processes, all of which call this; None: there is one."""
+    world = world or OneProcess()
+    config = together(config, world)
     check(config)
     refuse_elsewhere(config)
+    places(world, [path.place for path in config.paths])
+    with Interruption() as interruption:
+        world.held, interruption.speaks = interruption.held, world.leads
+        start, known, saved = world.agreed(lambda: begun(config))
+        config = as_begun(config, start, known, saved)
+        display = Display(console if world.leads else Console(quiet=True), endurance(config))
+        found = world.agreed(lambda: hub.settled(products.settled(config), display.note))
+        config = found if world.leads else hub.settled(settled_as(config, found))
+        return Run(config, start, known, saved, display, interruption, world).go()
+
+
+def together(config: Config, world: World) -> Config:
+    """The configuration of one of a world's processes. InputError where another has been given something else."""
+    if world.ranks.world == 1:
+        return config
+    config = config.over(world.ranks)
+    same(world, {"spillway": __version__, "torch": import_module("torch").__version__} | config.values())
+    return config.replaced(durability="none") if config.durability is None else config
+
+
+def settled_as(config: Config, found: Config) -> Config:
+    """`config` with what rank 0 has settled for all."""
+    revisions = {f"{key}_revision": state.revision_of(found, key) for key in state.NAMED}
+    return config.replaced(**revisions).computing(found.compute_dtype, found.chosen)
+
+
+def begun(config: Config) -> tuple[Start, Identity, RunState | None]:
+    """What lies in `output_dir`, which rank 0 alone sees for sure: how the run starts, whose it is, its last state."""
     start = directory.decide(config)
     known = identity.load(start.output_dir) or identity.new(start.output_dir)
     saved = RunState.load(start.resume) if start.resume else None
     if start.durable and known.fixed:
         saved = saved or RunState(fixed=known.fixed)
+    return start, known, saved
+
+
+def as_begun(config: Config, start: Start, known: Identity, saved: RunState | None) -> Config:
+    """`config` with what a run that goes on keeps of its beginning. InputError where it contradicts that."""
     if saved:
         config = state.same_revisions(saved.fixed, state.same_products(saved.fixed, config))
         state.converted(saved, config, start.stands_alone)
         state.check_keys(saved.fixed, config)
         config = state.same_durability(known.durability, config)
-    display = Display(console, endurance(config))
-    with Interruption() as interruption:
-        config = hub.settled(products.settled(config), display.note)
-        return Run(config, start, known, saved, display, interruption).go()
+    return config
 
 
 def plan_config(config: Config, tell: Tell, graph: Path | None = None) -> dict[str, Any]:
@@ -119,31 +156,38 @@ class Run:
     saved: RunState | None  # what a resume goes on from, or, where that lies on the paths, what it must not change
     display: Display
     interruption: Interruption
+    world: World = field(default_factory=OneProcess)
 
     def go(self) -> dict[str, Any]:
         work = load_work(self.config, self.display.note)
+        if self.world.ranks.world > 1:
+            same(self.world, {"dataset": work.train.fingerprint()})
         self.state = self.saved or RunState(fixed=state.fixed_keys(self.config))
         if self.saved:
             state.check_data(self.saved.fixed, self.config, work.train)
         else:
             self.state.fixed["data"] = work.train.fingerprint()
-        held = [] if self.start.clear else directory.manifests(self.start.output_dir)
+        held = self.world.agreed(lambda: [] if self.start.clear else directory.manifests(self.start.output_dir))
         self.start_point = StartPoint(self.start.resume, self.start.durable, self.start.fresh, self.start.held)
         place = self.start.output_dir
-        loop = Loop(self.config, work, self.state, self.display, self.interruption, place, began_in=self.start.resume)
-        if self.start.resume and loop.complete():
+        loop = Loop(
+            self.config, work, self.state, self.display, self.interruption, place, self.start.resume, world=self.world
+        )
+        if self.start.resume and self.world.agreed(loop.complete):
             return self.already_complete(work)
         if self.start.resume and not self.start.durable:
             loop.find_references()
         kept = replace(
-            keeping(self.config, self.identity.run, work, self.stay(held)),
-            resumes=self.start.from_paths,
-            saving=saving(self.config, self.start, work, self.state.step),
+            keeping(self.config, self.identity.run, work, self.stay(held)), resumes=self.start.from_paths
         )
-        session = open_session(self.config, work.shape, kept)
+        if self.world.leads:
+            kept = replace(kept, saving=saving(self.config, self.start, work, self.state.step))
+        session = open_session(self.config, work.shape, kept, world=self.world)
         try:
             summary = self.train(loop, session)
         except BaseException as error:
+            if not self.interruption.together:
+                self.world.announce()
             words = self.leave(loop, error)
             with suppress(Exception):  # the first error is the one to tell
                 session.close()
@@ -151,12 +195,16 @@ class Run:
                 raise SpillwayError(f"{unsaved.why(error)}. {words}") from error
             raise
         session.close()
-        self.plot()  # takes memory that was the session's, in a process beside this one
-        self.write_report()  # its plans do, too
+        if self.world.leads:
+            self.plot()  # takes memory that was the session's, in a process beside this one
+            self.write_report()  # its plans do, too
         return summary
 
     def leave(self, loop: Loop, error: BaseException) -> str:
-        """What becomes of the state of a run that a failure ends, in words; empty where the failure says all."""
+        """What becomes of the state of a run that a failure ends, in words; empty where the failure says all, and of
+        several processes, which need each other for a save."""
+        if self.world.ranks.world > 1:
+            return ""
         return loop.leave() if isinstance(error, Exception) and not isinstance(error, Interrupted) else ""
 
     def stay(self, held: list[tuple[int, Path]]) -> list[tuple[int, Path]]:
@@ -168,7 +216,7 @@ class Run:
         assert self.start.resume is not None
         output_dir = self.start.output_dir
         self.display.say(f"The run is complete: step {self.state.step} of {work.steps} is in {self.start.resume}.")
-        if self.start.resume.resolve().parent == output_dir.resolve():
+        if self.world.leads and self.start.resume.resolve().parent == output_dir.resolve():
             checkpoints.publish(self.start.resume, output_dir)
         summary = output_dir / "summary.json"
         return dict(json.loads(summary.read_text(encoding="utf-8"))) if summary.exists() else {}
@@ -186,7 +234,7 @@ class Run:
         if session.plan.get("durability") == "step":
             self.interruption.steps_are_durable()
         self.prepare(session, recovery)
-        loop.run(session, self.checkpoint_of_step())
+        loop.run(session, self.world.agreed(self.checkpoint_of_step))
         return self.finish(loop, session)
 
     def identify(self, work: Work, plan: dict[str, Any]) -> None:
@@ -196,15 +244,29 @@ class Run:
 
     def begin(self, session: SessionProtocol) -> Recovery | None:
         """No volume is made before its run is known in `output_dir`."""
-        if not any(tier["name"].startswith("path:") for tier in session.plan["tiers"]):
+        if not (self.world.leads and any(tier["name"].startswith("path:") for tier in session.plan["tiers"])):
             return session.start(self.start_point)
         with self.identity.claim(self.start.output_dir):
             return session.start(self.start_point)
 
     def prepare(self, session: SessionProtocol, recovery: Recovery | None) -> None:
         """The first writes of the run; nothing that was durable is removed before what replaces it is."""
-        output_dir = self.start.output_dir
         goes_on = recovery is not None or self.start.resume is not None
+        if self.world.leads:
+            self.write_beginning(session, goes_on)
+        if recovery is None:
+            session.commit(self.state.moving())
+        if goes_on:
+            session.settle()
+            for removed in self.world.agreed(lambda: self.go_back(session)):
+                self.display.note(f"removed {removed}")
+            self.tell_recovery(recovery)
+
+    def go_back(self, session: SessionProtocol) -> list[str]:
+        return checkpoints.go_back(self.start.output_dir, self.state.step, session.release)
+
+    def write_beginning(self, session: SessionProtocol, goes_on: bool) -> None:
+        output_dir = self.start.output_dir
         for removed in directory.prepare(self.start, fresh=not goes_on):
             self.display.note(f"removed {removed}")
         (output_dir / identity.FOLDER).mkdir(exist_ok=True)
@@ -213,13 +275,6 @@ class Run:
         replace_text(output_dir / "config.yaml", self.config.text())
         write_json(output_dir / "plan.json", session.plan)
         self.identity.save(output_dir)  # the last, since it flushes the directories
-        if recovery is None:
-            session.commit(self.state.moving())
-        if goes_on:
-            session.settle()
-            for removed in checkpoints.go_back(output_dir, self.state.step, session.release):
-                self.display.note(f"removed {removed}")
-            self.tell_recovery(recovery)
 
     def tell_recovery(self, recovery: Recovery | None) -> None:
         if recovery and recovery.words:
@@ -240,9 +295,10 @@ class Run:
     def finish(self, loop: Loop, session: SessionProtocol) -> dict[str, Any]:
         output_dir = self.start.output_dir
         summary = loop.summary(session)
-        write_json(output_dir / "summary.json", summary)
-        session.write_timeline(output_dir / "timeline.json.gz")
-        loop.so_far.ended()
+        if self.world.leads:
+            write_json(output_dir / "summary.json", summary)
+            session.write_timeline(output_dir / "timeline.json.gz")
+            loop.so_far.ended()
         tables.show_summary(self.display.console, summary)
         if session.plan.get("durability", "none") != "none":
             self.leave_volumes(session)
@@ -346,8 +402,11 @@ def check_vocabulary(config: Config, key: str, largest: int, size: Any) -> None:
         )
 
 
-def open_session(config: Config, shape: WorkShape, keeping: Keeping, only_plan: bool = False) -> SessionProtocol:
+def open_session(
+    config: Config, shape: WorkShape, keeping: Keeping, only_plan: bool = False, world: World | None = None
+) -> SessionProtocol:
     """Plans; raises DoesNotFit. The engine is imported here, since that is slow and large."""
     module = import_module("spillway.run.session")
-    session: SessionProtocol = module.EngineSession(config, shape, keeping=keeping, only_plan=only_plan)
+    several = {} if world is None or world.ranks.world == 1 else {"world": world}
+    session: SessionProtocol = module.EngineSession(config, shape, keeping=keeping, only_plan=only_plan, **several)
     return session

@@ -1,0 +1,306 @@
+"""A world of several processes, over torch.distributed: what they tell each other beside the bytes of the model.
+
+There are three groups, each with one thread and one order of calls, so that none waits for another in a circle: `data`
+for the engine's transfers (`run.network`), `commit` for votes on durable steps, `control` for everything here. A call
+is a round: every process sends rank 0 a value, or the error that ends it, and rank 0 sends all of them what it was
+given, or the error. So errors need no calls of their own, and whoever is missing is known by name.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import pickle
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from importlib import import_module
+from typing import Any, NoReturn, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from spillway.base import ranks
+from spillway.base.ranks import Ranks
+from spillway.base.silence import tell_person
+from spillway.errors import DoesNotFit, InputError, Interrupted, SpillwayError
+from spillway.run.network import LOOKS, Service
+
+T = TypeVar("T")
+PATIENCE = timedelta(hours=1)  # that a process waits for another one that is alive but sends nothing
+LATE = 20.0  # seconds after which a person is told of a process that lets others wait
+MEASURED, TRIES = 16 * 2**20, 5  # bytes that a measurement of the network moves, and how often
+AGAIN = 600.0  # seconds after which this may be told again
+LINGER = timedelta(seconds=5)  # that the others wait for rank 0 to end before they do
+MEETING = timedelta(minutes=5)  # that processes wait for each other at the start
+FAILED = "spillway/failed"  # in the store of the process group: somebody has failed
+TOLD = "spillway/told"  # somebody has said that rank 0 is gone
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What ended a process."""
+
+    rank: int
+    words: str
+    code: int  # exit code
+    follows: bool = False  # it came of another process's end
+
+
+class Processes:
+    """See spillway.run.world.World."""
+
+    def __init__(self) -> None:
+        self.ended = False
+        self.held: Callable[[], AbstractContextManager[None]] = nullcontext
+        self._began = not dist.is_initialized()
+        if self._began:
+            meet()
+        rank, size = dist.get_rank(), dist.get_world_size()
+        self._store = dist.distributed_c10d._get_default_store()
+        self._control, self._data, self._commit = (group(name) for name in ("control", "data", "commit"))
+        self._disturbed = False  # what fails from now on does because of another process
+        self._failed = False  # this process has
+        self._service: Service | None = None
+        self._waits: tuple[float, list[int]] | None = None  # of a round: since when, for whom
+        self._told: dict[str, float] = {}  # when a person was told that others are late
+        self.ranks = Ranks(rank, size)
+        self.hosts: list[str] = ["?"] * size
+        self.hosts = self.gather(socket.gethostname())
+        self.ranks = placed(rank, self.hosts)
+
+    @property
+    def leads(self) -> bool:
+        return self.ranks.rank == 0
+
+    def gather(self, value: T) -> list[T]:
+        return self._round((value, None))
+
+    def agreed(self, make: Callable[[], T]) -> T:
+        return self.gather(make() if self.leads else None)[0]  # type: ignore[return-value]
+
+    def announce(self) -> None:
+        self._failed = True
+        if self._service is not None:
+            self._service.abort()  # nobody will end what is under way
+        with suppress(Exception):  # of a store that is gone
+            self._store.set(FAILED, str(self.ranks.rank))
+
+    @contextmanager
+    def serve(self, network: Any) -> Iterator[None]:
+        service = self._service = Service(network, self._data, self.named, self._was_disturbed)
+        over = threading.Event()
+        watch = threading.Thread(target=self._watch, args=(service, over), name="failures", daemon=True)
+        watch.start()
+        try:
+            yield
+        finally:
+            over.set()
+            watch.join()
+            service.close()
+            self._service = None
+
+    def network(self) -> dict[str, float]:
+        """Each process sends to the next one and receives from the one before, all at once."""
+        rank, world = self.ranks.rank, self.ranks.world
+        one, many = (least(functools.partial(passed_on, size, rank, world, self._data)) for size in (1, MEASURED))
+        return {"network": MEASURED / many, "network_latency": one}
+
+    def port(self) -> Any:
+        return import_module("spillway._engine").Network(self.ranks.rank, self.ranks.world)
+
+    def minimum(self, value: int) -> int:
+        found = torch.tensor([value], dtype=torch.int64)
+        dist.all_reduce(found, op=dist.ReduceOp.MIN, group=self._commit)
+        return int(found)
+
+    def named(self, rank: int) -> str:
+        return f"rank {rank} ({self.hosts[rank]})"
+
+    def fail(self, error: BaseException) -> NoReturn:
+        """Ends all processes with the first that failed; does not return."""
+        if self.ended or not isinstance(error, Exception | KeyboardInterrupt):
+            raise error
+        failure = Failure(self.ranks.rank, *words_of(error), follows=self._disturbed)
+        self._round((None, failure), error)
+        raise AssertionError("a round with a failure has ended well")
+
+    def close(self) -> None:
+        """Nobody goes before all have come to their end."""
+        self.gather(None)
+        for each in (self._control, self._data, self._commit):
+            dist.destroy_process_group(each)
+        if self._began:
+            dist.destroy_process_group()
+
+    # ---- rounds
+
+    def _round(self, given: tuple[Any, Failure | None], cause: BaseException | None = None) -> list[Any]:
+        with self.held():
+            values, failure = self._led(given) if self.leads else self._followed(given)
+            self.ended = failure is not None
+        if failure is not None:
+            raise self._error(failure) from cause
+        return values
+
+    def _led(self, given: tuple[Any, Failure | None]) -> tuple[list[Any], Failure | None]:
+        found, gone = [given], []
+        for rank in range(1, self.ranks.world):
+            self._waits = (time.monotonic(), [rank])
+            try:
+                found.append(receive(rank, self._control))
+            except RuntimeError:
+                gone.append(rank)
+        self._waits = None
+        failure = first_of([each for _, each in found if each is not None], [self._lost(rank) for rank in gone])
+        reply = ([value for value, _ in found] if failure is None else [], failure)
+        for rank in range(1, self.ranks.world):
+            if rank not in gone:
+                with suppress(RuntimeError):  # of one that has gone meanwhile the next round knows
+                    send(reply, rank, self._control)
+        return reply
+
+    def _followed(self, given: tuple[Any, Failure | None]) -> tuple[list[Any], Failure | None]:
+        try:
+            send(given, 0, self._control)
+            reply: tuple[list[Any], Failure | None] = receive(0, self._control)
+        except RuntimeError:
+            return [], self._lost(0)
+        if reply[1] is not None:  # a launcher ends the others when one has gone, and rank 0 is to tell why
+            with suppress(RuntimeError):
+                dist.irecv(torch.zeros(1), 0, group=self._control).wait(LINGER)
+        return reply
+
+    def _lost(self, rank: int) -> Failure:
+        return Failure(rank, "has ended without a word (killed, or its machine is gone)", 1)
+
+    def _error(self, failure: Failure) -> SpillwayError:
+        """For this process; rank 0, or where that is gone the first to ask, is to tell it."""
+        kind = {2: InputError, 3: DoesNotFit}.get(failure.code, SpillwayError)
+        words = f"{self.named(failure.rank)}: {failure.words}" if failure.rank >= 0 else failure.words
+        error = Interrupted(words, failure.code - 128) if failure.code > 128 else kind(words)
+        error.at_once = True
+        error.silent = not self.leads and not (failure.rank == 0 and self._tells_of_first())
+        return error
+
+    def _tells_of_first(self) -> bool:
+        """Of processes that outlive rank 0 one speaks."""
+        try:
+            return bool(self._store.add(TOLD, 1) == 1)
+        except Exception:  # the store was in rank 0
+            return self.ranks.rank == 1
+
+    # ---- transfers
+
+    def _was_disturbed(self) -> None:
+        self._disturbed = True
+
+    def _watch(self, service: Service, over: threading.Event) -> None:
+        """Lets go of transfers that wait for one who has failed, and says once for whom this process waits long."""
+        while not over.wait(LOOKS):
+            self._tell_late(service.waits or self._waits)
+            try:
+                failed = self._store.check([FAILED])
+            except Exception:  # the store is gone, and so is its process
+                failed = True
+            if failed:
+                self._disturbed = self._disturbed or not self._failed
+                service.abort()
+                return
+
+    def _tell_late(self, waits: tuple[float, list[int]] | None) -> None:
+        """Says for whom this process waits long; of the same ones not again for a while."""
+        now = time.monotonic()
+        if waits is None or now - waits[0] < LATE:
+            return
+        names = ", ".join(map(self.named, waits[1]))
+        if now - self._told.get(names, -AGAIN) >= AGAIN:
+            tell_person(f"{self.named(self.ranks.rank)} has waited for {LATE:.0f} s for {names}")
+            self._told[names] = now
+
+
+def meet() -> None:
+    """Joins the processes that a launcher has started."""
+    try:
+        dist.init_process_group("gloo", timeout=MEETING)
+    except (ValueError, RuntimeError, OSError) as error:  # of whatever kind the store's are
+        where = ":".join(os.environ.get(name, "?") for name in ("MASTER_ADDR", "MASTER_PORT"))
+        reason = str(error).strip().partition("\n")[0]
+        raise InputError(
+            f"WORLD_SIZE: {os.environ.get('WORLD_SIZE')} processes were to meet at {where}, and this one, rank "
+            f"{os.environ.get('RANK')} on {socket.gethostname()}, did not find the others: {reason}. Launchers such as "
+            "torchrun say to each process where (MASTER_ADDR, MASTER_PORT)"
+        ) from error
+
+
+def group(name: str) -> Any:
+    return dist.new_group(backend="gloo", timeout=PATIENCE, group_desc=f"spillway {name}")
+
+
+def placed(rank: int, hosts: list[str]) -> Ranks:
+    """As the launcher says it; else by who else is on this machine."""
+    said = ranks.of_environment(os.environ) if "LOCAL_WORLD_SIZE" in os.environ else ranks.ALONE
+    if (said.rank, said.world) == (rank, len(hosts)):
+        return said
+    here = [other for other, host in enumerate(hosts) if host == hosts[rank]]
+    return Ranks(rank, len(hosts), here.index(rank), len(here))
+
+
+def first_of(failures: list[Failure], lost: list[Failure]) -> Failure | None:
+    """The one that the others came of. What all say alike is nobody's own; and a launcher stops the others when one
+    has gone."""
+    own = [failure for failure in failures if not (failure.follows or (lost and failure.code > 128))]
+    found = [*own, *lost, *failures]
+    if not found:
+        return None
+    alike = len(own) > 1 and not lost and len({(failure.words, failure.code) for failure in own}) == 1
+    return Failure(-1, own[0].words, own[0].code) if alike and len(own) == len(failures) else found[0]
+
+
+def words_of(error: BaseException) -> tuple[str, int]:
+    """What is told of an error, and its exit code, as the command line has it."""
+    if isinstance(error, SpillwayError):
+        return str(error), error.exit_code
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted; nothing was started", 128 + signal.SIGINT
+    return f"{type(error).__name__}: {error}", 1
+
+
+def passed_on(size: int, rank: int, world: int, group: Any) -> None:
+    """So many bytes from each process to the next."""
+    given, taken = torch.zeros(size, dtype=torch.uint8), torch.empty(size, dtype=torch.uint8)
+    to, source = (rank + 1) % world, (rank - 1) % world
+    works = dist.batch_isend_irecv(
+        [dist.P2POp(dist.isend, given, to, group), dist.P2POp(dist.irecv, taken, source, group)]
+    )
+    for work in works:
+        work.wait()
+
+
+def least(call: Callable[[], None]) -> float:
+    """Seconds of the fastest of some calls."""
+    seconds = []
+    for _ in range(TRIES):
+        began = time.perf_counter()
+        call()
+        seconds.append(time.perf_counter() - began)
+    return min(seconds)
+
+
+def send(value: Any, peer: int, group: Any) -> None:
+    content = bytearray(pickle.dumps(value))
+    dist.send(torch.tensor([len(content)]), peer, group=group)
+    dist.send(torch.frombuffer(content, dtype=torch.uint8), peer, group=group)
+
+
+def receive(peer: int, group: Any) -> Any:
+    size = torch.zeros(1, dtype=torch.int64)
+    dist.recv(size, peer, group=group)
+    content = torch.empty(int(size), dtype=torch.uint8)
+    dist.recv(content, peer, group=group)
+    return pickle.loads(content.numpy().tobytes())

@@ -1,0 +1,110 @@
+"""The processes of a run, as its loop sees them. A world of one is this process and nothing else: it asks nobody, waits
+for nobody, and never imports torch.distributed. `run.processes` is a world of several."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, Protocol, TypeVar
+
+from spillway.base import ranks
+from spillway.base.ranks import ALONE, Ranks
+from spillway.errors import InputError
+
+T = TypeVar("T")
+
+
+class World(Protocol):
+    """All processes make the same calls in the same order. One that fails takes the others with it: its error is raised
+    in all of them, at their next call, and told by rank 0 alone."""
+
+    ranks: Ranks
+    ended: bool  # the processes have ended together, by an error
+    held: Callable[[], AbstractContextManager[None]]  # what a call is made inside of
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is rank 0, which writes `output_dir` and speaks to people."""
+
+    def gather(self, value: T) -> list[T]:
+        """What each process gives, by rank. Small values that can be pickled."""
+
+    def agreed(self, make: Callable[[], T]) -> T:
+        """What `make` gives rank 0; the others do not call it."""
+
+    def announce(self) -> None:
+        """This process has failed: those that wait for bytes of it need not."""
+
+    def serve(self, network: Any) -> AbstractContextManager[None]:
+        """Inside, the engine's transfers through this port (_engine.Network) are made."""
+
+    def network(self) -> dict[str, float]:
+        """{"network": bytes per second that a process sends and receives, "network_latency": seconds of a message}, as
+        measured now; empty in a world of one."""
+
+    def port(self) -> Any:
+        """A new port for `serve`; None in a world of one."""
+
+    def minimum(self, value: int) -> int:
+        """Of the values of all processes. By a thread of its own, which no other call waits for."""
+
+
+class OneProcess:
+    """A world of one."""
+
+    def __init__(self) -> None:
+        self.ranks = ALONE
+        self.ended = False
+        self.leads = True
+        self.held: Callable[[], AbstractContextManager[None]] = nullcontext
+
+    def gather(self, value: T) -> list[T]:
+        return [value]
+
+    def agreed(self, make: Callable[[], T]) -> T:
+        return make()
+
+    def announce(self) -> None:
+        pass
+
+    def serve(self, network: Any) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def network(self) -> dict[str, float]:
+        return {}
+
+    def port(self) -> Any:
+        return None
+
+    def minimum(self, value: int) -> int:
+        return value
+
+
+@contextmanager
+def opened() -> Iterator[World]:
+    """The world that a launcher has started, or that the process group of torch.distributed is where there is one."""
+    if not several():
+        yield OneProcess()
+        return
+    from spillway import _engine
+
+    if not hasattr(_engine, "Network"):
+        raise InputError("WORLD_SIZE: several processes were started, and the engine of this build trains with one")
+    from spillway.run.processes import Processes
+
+    processes = Processes()
+    try:
+        yield processes
+    except BaseException as error:
+        processes.fail(error)
+    processes.close()
+
+
+def several() -> bool:
+    """InputError where the environment contradicts itself."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return bool(distributed.get_world_size() > 1)
+    return ranks.of_environment(os.environ).world > 1

@@ -1,0 +1,362 @@
+"""Several processes: who they are, what each computes, how they end together; and whole runs under torchrun, equal to a
+run of one process bit by bit."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import real_runs
+from hf_models import batch, random_ids
+from spillway import _engine
+from spillway.base.ranks import ALONE, Ranks, of_environment
+from spillway.config import checks, resolve
+from spillway.errors import InputError, Interrupted
+from spillway.machine import threads
+from spillway.model.microbatch import Share, arrange, share_of
+from spillway.output.records import rows
+from spillway.run import alike
+from spillway.run.interruption import Interruption
+from spillway.run.processes import Failure, first_of, placed
+from spillway.run.world import OneProcess
+
+LIMIT = 120
+several = pytest.mark.skipif(not hasattr(_engine, "Network"), reason="the engine of this build is for one process")
+HOST = socket.gethostname()
+
+
+# ---- who a process is, and what is its own
+
+
+def test_who_a_process_is() -> None:
+    launched = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+    assert of_environment(launched) == Ranks(3, 4, 1, 2)
+    assert of_environment({}) == of_environment({"WORLD_SIZE": "1", "RANK": "0"}) == ALONE
+    for name, value in (("RANK", "4"), ("RANK", "three"), ("LOCAL_RANK", "2"), ("WORLD_SIZE", "-2"), ("RANK", "")):
+        with pytest.raises(InputError, match=name):
+            of_environment(launched | {name: value})
+    assert Ranks(3, 4, 1, 2).filled("/mnt/nvme{local_rank}/of-{rank}") == "/mnt/nvme1/of-3"
+    assert placed(2, ["a", "b", "b"]) == Ranks(2, 3, 1, 2)
+
+
+@pytest.mark.parametrize(("micro_batches", "virtual_ranks"), [(9, 4), (3, 4), (4, 4), (7, 3), (1, 2), (16, 8)])
+def test_processes_share_a_step_as_virtual_ranks(micro_batches: int, virtual_ranks: int) -> None:
+    work = arrange([batch(random_ids(1, 5, n)) for n in range(micro_batches)], virtual_ranks=virtual_ranks)
+    for world in range(1, virtual_ranks + 1):
+        shares = [share_of(micro_batches, virtual_ranks, rank, world) for rank in range(world)]
+        taken = [work.micro_batches[share] for share in shares]
+        assert [each for part in taken for each in part] == work.micro_batches
+        of_ranks = [{each.rank for each in part} for part in taken]
+        assert sum(map(len, of_ranks)) == work.ranks  # no virtual rank is on two processes
+        most = Share(0, world, virtual_ranks).most(micro_batches)
+        assert max(map(len, taken)) <= most
+        for share in shares:
+            part = work.part(share)
+            assert part.units == work.units and part.ids.numel() == part.tokens == sum(part.counts)
+            assert [each.index for each in part.micro_batches] == list(range(len(part.micro_batches)))
+            assert [each.number for each in part.micro_batches] == [each.number for each in work.micro_batches[share]]
+
+
+def test_a_step_is_that_of_all_processes(tmp_path: Path) -> None:
+    given = {"gradient_accumulation_steps": 3, "storage": ["/mnt/nvme{local_rank}/s,capacity=1GiB"]}
+    config = resolve(given, {}).over(Ranks(3, 4, 1, 2))
+    assert (config.virtual_ranks, config.gradient_accumulation_steps) == (4, 12)
+    assert [path.place for path in config.paths] == ["/mnt/nvme1/s"]
+    assert "/mnt/nvme{local_rank}/s" in config.text()
+    (tmp_path / "config.yaml").write_text(config.text())  # what is written means the same to one process
+    alone = resolve({}, {"virtual_ranks": config.virtual_ranks, "gradient_accumulation_steps": 12}).over(ALONE)
+    assert (alone.virtual_ranks, alone.gradient_accumulation_steps) == (4, 12)
+    kept = resolve(given | {"virtual_ranks": 8}, {}).over(Ranks(0, 2, 0, 2))
+    assert (kept.virtual_ranks, kept.gradient_accumulation_steps) == (8, 3)
+
+
+@pytest.mark.parametrize(
+    ("keys", "parts"),
+    [
+        ({"virtual_ranks": 2, "gradient_accumulation_steps": 8}, ["virtual_ranks: 2", "3 processes"]),
+        ({"virtual_ranks": 4, "gradient_accumulation_steps": 2}, ["gradient_accumulation_steps: 2", "give 3"]),
+        ({"method": "lsp"}, ["method: lsp", "3 processes"]),
+        ({"objective": "dpo"}, ["objective: dpo"]),
+        ({"device": "simulated"}, ["device: simulated", "cpu"]),
+        ({"optim": "muon"}, ["optim: muon"]),
+        ({"durability": "step"}, ["durability: step", "none"]),
+    ],
+)
+def test_what_they_cannot_do_together_is_refused_by_name(
+    tmp_path: Path, keys: dict[str, Any], parts: list[str]
+) -> None:
+    config = resolve({}, {"model": str(tmp_path), "output_dir": str(tmp_path / "out"), **keys}).over(Ranks(0, 3, 0, 3))
+    with pytest.raises(InputError) as refused:
+        checks.check(config, ())
+    assert all(part in str(refused.value) for part in parts), refused.value
+
+
+def test_threads_are_divided() -> None:
+    assert threads.choose(8, 8, {"OMP_NUM_THREADS": "1"}, 4).compute == 2
+    assert threads.choose(2, 2, {}, 4).compute == 1
+    assert threads.choose(8, 3, {"OMP_NUM_THREADS": "3"}, 2).compute == 3
+
+
+# ---- what they plan with, and how they end
+
+
+class Told(OneProcess):
+    """Processes of which each call is answered with what they were made to say."""
+
+    def __init__(self, *said: Any) -> None:
+        super().__init__()
+        self.ranks, self._said = Ranks(0, len(said), 0, len(said)), said
+
+    def gather(self, value: Any) -> list[Any]:
+        return list(self._said)
+
+
+def test_all_plan_for_the_one_that_has_least() -> None:
+    first = {
+        "dram_budget": 8, "work_bytes": 2, "seconds": {"forward": 1.0}, "keeps_logits": True,
+        "storage": [{"directory": "/a", "capacity": 9}],
+        "profile": {"copy_bytes_per_second": 5.0, "network_latency": 1e-3},
+    }  # fmt: skip
+    other = {
+        "dram_budget": 6, "work_bytes": 3, "seconds": {"forward": 0.5}, "keeps_logits": True,
+        "storage": [{"directory": "/b", "capacity": 7}],
+        "profile": {"copy_bytes_per_second": 4.0, "network_latency": 2e-3},
+    }  # fmt: skip
+    found = alike.alike(Told(first, other), first | {"threads": 2})
+    assert found == {"dram_budget": 6, "work_bytes": 3, "seconds": {"forward": 1.0}, "threads": 2, "keeps_logits": True,
+                     "storage": [{"directory": "/a", "capacity": 7}],
+                     "profile": {"copy_bytes_per_second": 4.0, "network_latency": 2e-3}}  # fmt: skip
+    with pytest.raises(InputError, match="storage: the processes have"):
+        alike.alike(Told(first, other | {"storage": []}), first)
+    with pytest.raises(InputError, match="seed: rank 0 has 42, rank 1 has 43"):
+        alike.same(Told({"seed": 42}, {"seed": 43}), {"seed": 42})
+    with pytest.raises(InputError, match="ranks 0 and 1 .* the same directory /a; name {local_rank}"):
+        alike.places(Told(("host", ["/a"]), ("host", ["/a"])), ["/a"])
+    alike.places(Told(("host", ["/a"]), ("another", ["/a"])), ["/a"])
+
+
+def test_the_first_failure_is_told() -> None:
+    own, follows, lost = Failure(2, "drive", 1), Failure(0, "rank 2", 1, follows=True), Failure(3, "ended", 1)
+    assert first_of([follows, own], [lost]) == own
+    assert first_of([follows], [lost]) == lost
+    assert first_of([follows], []) == follows
+    assert first_of([], []) is None
+    every = [Failure(rank, "seed: no", 2) for rank in range(3)]
+    assert first_of(every, []) == Failure(-1, "seed: no", 2)  # nobody's own
+
+
+def test_no_signal_ends_one_of_them_alone() -> None:
+    with Interruption() as interruption:
+        interruption.speaks = False
+        with pytest.raises(Interrupted), interruption.held():
+            signal.raise_signal(signal.SIGTERM)
+            assert interruption.signal == signal.SIGTERM  # and it went on
+        with interruption.held():
+            pass  # it has been told
+    with Interruption() as interruption:
+        interruption.finish_steps()
+        interruption.agree([0, 0])
+        interruption.signal = signal.SIGINT
+        assert not interruption  # until all have heard of it
+        interruption.agree([0, signal.SIGINT])
+        assert interruption
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+SCRIPT = """
+import os, sys
+from spillway.cli import command
+from spillway.errors import InputError
+from spillway.run.world import opened
+
+def run(arguments):
+    with opened() as world:
+        rank = world.ranks.rank
+        assert world.gather(10 * rank) == [0, 10, 20], rank
+        assert world.agreed(lambda: f"of {rank}") == "of 0"
+        assert world.minimum(7 - rank) == 5
+        if sys.argv[-1] == "raises" and rank == 1:
+            raise InputError("storage: there is no directory /there")
+        if sys.argv[-1] == "alike":
+            raise InputError("seed: no")
+        if sys.argv[-1] == "dies" and rank == 2:
+            os._exit(9)
+        if sys.argv[-1] == "first" and rank == 0:
+            os._exit(9)
+        world.gather(None)
+    print("done", flush=True)
+    return 0
+
+command.VERBS["train"] = command.Verb("", "", run, own_signals=True)
+sys.exit(command.main(["train"]))
+"""
+
+
+def ranks_of(script: str, world: int, *words: str) -> list[tuple[str, str, int]]:
+    """What each of so many processes has said, and how it ended."""
+    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(world)}
+    started = [real_runs.apart("-c", script, *words, env_more={**where, "RANK": str(rank)}) for rank in range(world)]
+    return [(*process.communicate(timeout=LIMIT), process.returncode) for process in started]
+
+
+@several
+@pytest.mark.parametrize(
+    ("how", "codes", "told"),
+    [
+        ("well", [0, 0, 0], ""),
+        ("raises", [2, 2, 2], f"spillway: rank 1 ({HOST}): storage: there is no directory /there"),
+        ("alike", [2, 2, 2], "spillway: seed: no"),
+        ("dies", [1, 1, 9], f"spillway: rank 2 ({HOST}): has ended without a word"),
+        ("first", [9, 1, 1], f"spillway: rank 0 ({HOST}): has ended without a word"),
+    ],
+)
+def test_they_end_together_and_it_is_told_once(how: str, codes: Sequence[int], told: str) -> None:
+    ends = ranks_of(SCRIPT, 3, how)
+    assert [code for *_, code in ends] == list(codes), ends
+    said = [line for _, error, _ in ends for line in error.splitlines() if line.startswith("spillway: ")]
+    assert [line.startswith(told) for line in said] == ([True] if told else []), ends
+
+
+# ---- whole runs
+
+
+EXAMPLES = Path(__file__).parents[2] / "examples/processes"
+LAUNCHER = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node"]
+
+
+def torchrun(world: int, words: Sequence[object], timeout: float = LIMIT) -> subprocess.CompletedProcess[str]:
+    """The installed command in so many processes, as a person starts it."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
+    command = [*LAUNCHER, str(world), "-m", "spillway", *map(str, words)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout, check=False)
+
+
+KEYS = ("--virtual_ranks", "4", "--gradient_accumulation_steps", "6", "--max_steps", "4", "--save_steps", "2")
+
+
+def on_paths(place: Path, world: int) -> list[str]:
+    """Half of it on a path of each process."""
+    for rank in range(world):
+        (place / f"drive{rank}").mkdir(parents=True)
+    halves = "weight=50%,state=50%,grad=path,activation=dram"
+    return ["--storage", f"{place}/drive{{local_rank}},capacity=512MiB", "--placement", halves]
+
+
+def one_process(given: Path, out: Path, *keys: str) -> None:
+    process = real_runs.apart("-m", "spillway", *real_runs.words(given, out, *keys))
+    _, error = process.communicate(timeout=LIMIT)
+    assert process.returncode == 0, error
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return real_runs.inputs(tmp_path_factory.mktemp("ranks"))
+
+
+@several
+def test_two_processes_make_what_one_makes(given: Path, tmp_path: Path) -> None:
+    """The last step of an epoch has fewer micro-batches than ranks; their state lies half on a path of each."""
+    one_process(given, tmp_path / "one", *KEYS)
+    found = torchrun(2, real_runs.words(given, tmp_path / "two", *KEYS, *on_paths(tmp_path, 2)))
+    assert found.returncode == 0, found.stderr
+    assert real_runs.result(tmp_path / "two") == real_runs.result(tmp_path / "one")
+    assert found.stdout.count("step 4/4") == 2, found.stdout  # rank 0's line of the step, and of the checkpoint
+    assert "2 processes train together" in found.stdout
+    written = (tmp_path / "two" / "config.yaml").read_text()
+    assert "virtual_ranks: 4" in written and "drive{local_rank}" in written
+
+
+@several
+@pytest.mark.nightly
+@pytest.mark.parametrize("world", [3, 4])
+@pytest.mark.parametrize(
+    "keys",
+    [(), ("--method", "lora"), ("--state_format", "int8", "--weight_dtype", "bf16"), ("--compute_dtype", "fp32")],
+)
+def test_any_number_of_processes_makes_the_same(given: Path, tmp_path: Path, world: int, keys: tuple[str, ...]) -> None:
+    one_process(given, tmp_path / "one", *KEYS, *keys)
+    words = real_runs.words(given, tmp_path / "several", *KEYS, *keys, *on_paths(tmp_path, world))
+    found = torchrun(world, words, 600)
+    assert found.returncode == 0, found.stderr
+    assert real_runs.result(tmp_path / "several") == real_runs.result(tmp_path / "one")
+
+
+@several
+@pytest.mark.nightly
+def test_another_number_goes_on_from_a_checkpoint(given: Path, tmp_path: Path) -> None:
+    evaluated = ("--eval_dataset", str(given / "held_out.jsonl"), "--eval_steps", "3")
+    one_process(given, tmp_path / "whole", *KEYS, *evaluated, "--max_steps", "6")
+    one_process(given, tmp_path / "out", *KEYS, *evaluated, "--max_steps", "2")
+    for world, steps in ((3, 4), (2, 6)):
+        again = ["--max_steps", str(steps), "--resume_from_checkpoint", "true"]
+        found = torchrun(world, real_runs.words(given, tmp_path / "out", *KEYS, *evaluated, *again), 600)
+        assert found.returncode == 0, found.stderr
+        assert "going on after step" in found.stdout
+    assert real_runs.result(tmp_path / "out") == real_runs.result(tmp_path / "whole")
+
+
+@several
+@pytest.mark.nightly
+@pytest.mark.parametrize("how", ["ddp", "fsdp"])
+def test_equal_to_plain_pytorch(given: Path, tmp_path: Path, how: str) -> None:
+    """The scripts of examples/processes, over the same rows."""
+    for name, last in (("plain", how), ("streamed", str(tmp_path / "drive"))):
+        script = [EXAMPLES / f"{name}.py", given / "model", given / "train.jsonl", tmp_path / name, last]
+        found = subprocess.run([*LAUNCHER, "2", *map(str, script)], capture_output=True, text=True, timeout=600)
+        assert found.returncode == 0, found.stderr
+    plain, streamed = (list(rows(tmp_path / name / "metrics.jsonl")) for name in ("plain", "streamed"))
+    assert len(plain) == 20
+    assert [row["loss"] for row in streamed] == pytest.approx([row["loss"] for row in plain], rel=1e-6)
+    assert [row["grad_norm"] for row in streamed] == pytest.approx([row["grad_norm"] for row in plain], rel=1e-5)
+
+
+def under_way(world: int, given: Path, out: Path, *keys: str) -> list[Any]:
+    """The processes of a run that has made a step."""
+    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    where |= {"WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world)}
+    words = ["-m", "spillway", *real_runs.words(given, out, *keys, "--max_steps", "500")]
+    ranks = [
+        real_runs.apart(*words, env_more={**where, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(world)
+    ]
+    began = time.monotonic()
+    while not list(rows(out / "metrics.jsonl")) and time.monotonic() - began < LIMIT:
+        assert all(process.poll() is None for process in ranks), [process.communicate() for process in ranks]
+        time.sleep(0.05)
+    return ranks
+
+
+@several
+@pytest.mark.nightly
+def test_a_signal_to_any_of_them_ends_all_after_the_same_step(given: Path, tmp_path: Path) -> None:
+    ranks = under_way(2, given, tmp_path / "out", "--virtual_ranks", "2", "--gradient_accumulation_steps", "2")
+    ranks[1].send_signal(signal.SIGTERM)
+    ends = [(*process.communicate(timeout=LIMIT), process.returncode) for process in ranks]
+    assert [code for *_, code in ends] == [143, 143], ends
+    assert "is saved in" in ends[0][1] and "is saved in" not in ends[1][1]
+    step = len(list(rows(tmp_path / "out" / "metrics.jsonl")))
+    assert real_runs.last_checkpoint(tmp_path / "out").name == f"checkpoint-{step}"
+
+
+@several
+@pytest.mark.nightly
+def test_the_others_end_when_one_is_killed(given: Path, tmp_path: Path) -> None:
+    ranks = under_way(3, given, tmp_path / "out", "--virtual_ranks", "3", "--gradient_accumulation_steps", "3")
+    ranks[2].kill()
+    ends = [(*process.communicate(timeout=LIMIT), process.returncode) for process in ranks]
+    assert [code for *_, code in ends] == [1, 1, -signal.SIGKILL], ends
+    assert f"rank 2 ({HOST}): has ended without a word" in ends[0][1]
+    assert not ends[1][1]
