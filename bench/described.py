@@ -87,10 +87,12 @@ def here(config: Any) -> dict[str, Any]:
 
 
 def there(config: Any, text: str) -> dict[str, Any]:
-    from spillway.run.machines import asked_of
+    from spillway.model.spec import model_spec, verified
+    from spillway.run.machines import asked_of, traced
 
-    engine, settings = asked_of(config, json.loads(text), "profile", False, print).engine()
-    return {**json.loads(engine.plan()), "settings": settings}
+    found = verified(model_spec(config, only_plan=True))
+    asked = asked_of(config, json.loads(text), found, traced(config, found, print), False)
+    return {**json.loads(asked.engine().plan()), "settings": json.loads(asked.text())}
 
 
 def with_rates_of_now(machine: dict[str, Any], dtype: str) -> dict[str, Any]:

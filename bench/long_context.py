@@ -1,11 +1,12 @@
 """Peak memory and time of a step against the length of its sequence: `spillway train` under its plan's own budget.
 
-    python bench/long_context.py --model DIR [--lengths 1024 4096 8192 16384 32768] [--steps 2] [--untiled]
+    python bench/long_context.py --model DIR [--lengths 1024 4096 8192 16384 32768] [--steps 2] [--untiled] [-- WORDS]
 
 Each length is planned without a limit, then trained with that plan's peak as `dram_budget`, in a cgroup that allows 2 %
-more: packed rows, one sequence a step. --untiled: with `token_tile: all`, too, where that has room on this machine.
-The group's peak is of anonymous memory and the kernel's, looked at every 20 ms. Needs root. Results go to
-bench/results/long-context.json and long-context.png; rows of other lengths and settings stay.
+more: packed rows, one sequence a step. Both plans' working sets are told, since a run measures its layers more often.
+WORDS go to both, as `--init random --tokenizer DIR` for a shape without weights. --untiled: with `token_tile: all`,
+too, where that has room. The group's peak is of anonymous memory and the kernel's, looked at every 20 ms.
+Needs root. Results go to bench/results/long-context.json and long-context.png; rows of other lengths and settings stay.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ NAME = "long-context"
 GIB = 1 << 30
 
 
-def words(model: Path, text: Path, length: int, tile: str, steps: int) -> list[str]:
+def words(model: Path, text: Path, length: int, tile: str, steps: int, more: list[str]) -> list[str]:
     return [
         "--model", str(model), "--dataset", str(text), "--max_length", str(length), "--packing", "--token_tile", tile,
-        "--per_device_train_batch_size", "1", "--max_steps", str(steps), "--activation_recompute", "all",
+        "--per_device_train_batch_size", "1", "--max_steps", str(steps), "--activation_recompute", "all", *more,
     ]  # fmt: skip
 
 
@@ -65,6 +66,8 @@ def measured(folder: Path, given: list[str]) -> dict[str, Any]:
     rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     seconds = [row["step_seconds"] for row in rows if "step_seconds" in row]
     summary = json.loads((out / "summary.json").read_text(encoding="utf-8"))
+    own = json.loads((out / "plan.json").read_text(encoding="utf-8"))
+    found |= {"run_working_set": work_of(own), "compute_dtype": own["compute_dtype"]}
     return found | {"counted": seconds[1:] or seconds, "process_peak": summary["process_peak"]}
 
 
@@ -100,6 +103,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=2)
     parser.add_argument("--untiled", action="store_true")
     parser.add_argument("--back", type=Path, default=Path("/var/tmp"))
+    parser.add_argument("words", nargs="*")
     arguments = parser.parse_args()
     file = RESULTS / f"{NAME}.json"
     rows: list[dict[str, Any]] = json.loads(file.read_text())["runs"] if file.is_file() else []
@@ -109,7 +113,7 @@ def main() -> None:
                 text = Path(folder, "text.txt")
                 line = "The river rises in the hills and runs to the sea. "
                 text.write_text("\n".join([line * 20] * (length * arguments.steps // 100)), encoding="utf-8")
-                given = words(arguments.model, text, length, tile, arguments.steps)
+                given = words(arguments.model, text, length, tile, arguments.steps, arguments.words)
                 found = {"model": arguments.model.name, "length": length, "token_tile": tile}
                 row = found | {"processor": processor()} | measured(Path(folder), given)
             print(json.dumps(row), flush=True)

@@ -17,7 +17,8 @@ std::string EngineTelemetry::what_fits(std::uint64_t sequence, std::uint64_t bat
                           .sequence = sequence,
                           .batch = batch,
                           .work_per_token = work_per_token,
-                          .device_per_token = device_per_token});
+                          .device_per_token = device_per_token,
+                          .planned = &parts_->plan()});
 }
 std::string EngineTelemetry::counters() const {
   return execute::counters(parts_->run().counted(), parts_->budget());

@@ -172,6 +172,7 @@ class Describer {
     const auto& work = out_.at("work");
     const auto traced = work.contains("passes") && compute.knows_operations();
     out_["seconds"] = traced ? traced_seconds(compute) : derived_seconds(compute);
+    out_["attention_seconds"] = work.contains("passes") ? traced_attention(compute) : 0.0;
     set_work(work.contains("bytes") ? traced_work(compute, traced) : derived_work());
     if (auto& out = out_["work"]; out.contains("passes")) {  // which nobody reads any more
       out.erase("passes");
@@ -197,6 +198,16 @@ class Describer {
     auto out = json::object();
     for (const auto& [kind, pass] : passes) out[kind] = seconds_of(passes, kind, times, compute);
     return out;
+  }
+
+  /// Seconds of a step that attention takes: of every layer a forward and a backward pass, over all micro-batches.
+  [[nodiscard]] double traced_attention(const ComputeRates& compute) const {
+    double each = 0;
+    for (const auto& [kind, pass] : parse_operations(out_.at("work").at("passes"))) {
+      if (kind == "forward" || kind == "backward") each += attention_seconds(pass.each, compute);
+    }
+    const auto layers = std::ranges::count(layout_.blocks(), state::BlockRole::layer, &state::Block::role);
+    return each * static_cast<double>(layers) * static_cast<double>(description_.micro_batches);
   }
 
   /// A working set, and by how much it grows with every token.

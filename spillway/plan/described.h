@@ -18,7 +18,8 @@ struct DescribedMachine {
 /// 0, what may be taken there less a tenth; "storage", "nodes" and, of the first GPU, "device": the profile's;
 /// "seconds" and "work_bytes": by rates and shapes (derived.h), with "work_per_token", by which the working set grows.
 /// Where "work" has a trace of the model's own code, the working set is that of its tensors; and where the profile says
-/// how fast operations are one by one, seconds are theirs (operations.h), of passes that keep what autograd saves, too.
+/// how fast operations are one by one, seconds are theirs (operations.h), of passes that keep what autograd saves, too,
+/// and "attention_seconds" those of a step that attention takes (0 without a trace).
 ///
 /// `settings` has {"work": {"sequence", "batch", "query", "key", "feed_forward", and of a trace "passes"
 /// (parse_operations()), "bytes" of tensors at their peak, "per_token" of them, "slack" and "brief_slack" by which they

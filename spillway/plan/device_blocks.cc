@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "spillway/base/error.h"
 
@@ -10,6 +11,10 @@ namespace {
 
 /// Steps that take at most this much longer than the fastest are as fast.
 constexpr double kAsFast = 1.01;
+/// A step that takes so many times as long as one with more blocks there says that still fewer are no faster either.
+constexpr double kSlower = 1.05;
+/// Of the blocks that may pass, the part that is tried where all of them make no faster step.
+constexpr std::size_t kFew = 8;
 
 Bytes moved(const Plan& plan) {
   return plan.read_per_step + plan.written_per_step + plan.to_device_per_step + plan.from_device_per_step;
@@ -40,21 +45,33 @@ class Tried {
     }
   }
 
-  /// All of so many others pass, half of them, and so on while that is faster; the first takes at most `limit` seconds,
-  /// or there is no second.
-  void add_device_updated(std::size_t device_resident, std::size_t others, std::optional<double> limit = {}) {
-    auto before = limit;
-    for (auto device_updated = others; device_updated > 0; device_updated /= 2) {
+  /// All of so many others pass, half of them, and so on while that is faster. Where a step takes more than `limit`
+  /// seconds with all of them, and with `few` of them, too (0: these are not tried), none between is tried.
+  void add_device_updated(std::size_t device_resident, std::size_t others, double limit, std::size_t few) {
+    if (others == 0) return;
+    auto before = add({device_resident, others});
+    const bool slower = before.value_or(0) > limit;
+    if (slower) {
+      const auto now = few > 0 && few < others ? add({device_resident, few}) : before;
+      if (now.value_or(0) > limit) return;
+    }
+    for (auto device_updated = others / 2; device_updated > (slower ? few : 0); device_updated /= 2) {
       const auto now = add({device_resident, device_updated});
       if (before && now && *now > *before) return;
       before = now;
     }
   }
 
+  /// Of the fastest step; while none fits, without end.
+  [[nodiscard]] double seconds() const {
+    auto out = std::numeric_limits<double>::infinity();
+    for (const auto& plan : found_) out = std::min(out, time(plan));
+    return out;
+  }
   /// The fastest; of those within a percent of it the one that moves least. Throws when none fits.
   [[nodiscard]] Plan& best() {
     if (found_.empty()) throw Error(*refused_);
-    const auto fastest = time(std::ranges::min(found_, {}, time));
+    const auto fastest = seconds();
     return *std::ranges::min_element(found_, {}, [&](const Plan& it) {
       return time(it) <= kAsFast * fastest ? std::pair(0.0, moved(it)) : std::pair(time(it), moved(it));
     });
@@ -86,14 +103,19 @@ bool may_gain(const Plan& plan) {
 Plan choose_there(const PlanThere& plan, std::size_t most, std::optional<std::size_t> blocks) {
   Tried tried(plan);
   for (auto device_resident = most;; device_resident /= 2) {
-    tried.add({.device_resident = device_resident});
-    if (device_resident == 0) break;
+    const auto best = tried.seconds();
+    const auto now = tried.add({.device_resident = device_resident});
+    if (device_resident == 0 || now.value_or(0) > kSlower * best) break;
   }
   if (blocks && may_gain(tried.best())) {
-    const auto device_resident = tried.best().device_resident;
-    tried.add_device_updated(device_resident, *blocks - device_resident);
+    const auto& best = tried.best();
+    const auto device_resident = best.device_resident, others = *blocks - device_resident;
+    // Paths move no less when updates are elsewhere: where these bound the step, few are tried.
+    const bool paths = best.prediction.transfer_seconds > best.prediction.update_seconds;
+    const auto limit = paths ? tried.seconds() : std::numeric_limits<double>::infinity();
+    tried.add_device_updated(device_resident, others, limit, std::max<std::size_t>(1, others / kFew));
     // States that live there take the room that others pass through.
-    if (device_resident > 0) tried.add_device_updated(0, *blocks, tried.best().prediction.step_seconds);
+    if (device_resident > 0) tried.add_device_updated(0, *blocks, tried.seconds(), 0);
   }
   return tried.take();
 }

@@ -13,11 +13,12 @@ namespace spillway::plan {
 /// A plan in which so many blocks are updated there. Throws Error(does_not_fit).
 using PlanThere = std::function<Plan(UpdatedThere)>;
 
-/// Chooses, among the plans in which none, `most`, half of these, and so on are resident, the fastest; of those within
-/// a percent of it the one that moves least. Where its passes leave time, that one, and the one in which none lives
-/// there, are compared with plans in which of the others, up to `blocks` in all (none: that is given), every one
-/// passes, half of them, and so on while that is faster; with none resident only if the first of these is the fastest
-/// so far. Throws what the plan with none throws when none fits.
+/// Chooses, among the plans in which `most` are resident, half of these, and so on down to none, while a step does not
+/// grow by a twentieth, the fastest; of those within a percent of it the one that moves least. Where its passes leave
+/// time, that one, and the one in which none lives there, are compared with plans in which of the others, up to
+/// `blocks` in all (none: that is given), every one passes, half of them, and so on while that is faster; where paths
+/// take longer than updates and neither every one nor an eighth of them makes a step faster, none between is tried, and
+/// with none resident only every one. Throws what the plan with none throws when none fits.
 [[nodiscard]] Plan choose_there(const PlanThere& plan, std::size_t most, std::optional<std::size_t> blocks);
 
 /// Why no block may be updated there without being asked; empty: blocks may.

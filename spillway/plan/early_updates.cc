@@ -1,15 +1,27 @@
 #include "spillway/plan/early_updates.h"
 
+#include <algorithm>
+
 #include "spillway/plan/bisect.h"
 
 namespace spillway::plan {
 namespace {
+
+/// Numbers of early updates that are tried in turn while none is faster.
+constexpr int kNoFaster = 3;
 
 Placement with_early(const Placement& placement, const std::vector<Index>& order, std::size_t count) {
   auto out = placement;
   for (auto& it : out.chunks) it.when = When::decided;
   for (std::size_t i = 0; i < count; ++i) out.chunks[order[i]].when = When::early;
   return out;
+}
+
+/// Whether a step with early updates could be worth it: what they do not make shorter takes less than that.
+bool may_be_worth_it(const Simulation& deferred) {
+  const auto others = std::max({deferred.compute_seconds, deferred.transfer_seconds, deferred.to_device_seconds,
+                                deferred.from_device_seconds, deferred.device_update_seconds});
+  return others < kWorthIt * deferred.step_seconds;
 }
 
 }  // namespace
@@ -33,16 +45,21 @@ double choose_early(const Problem& problem, Trial& trial, Placement& placement, 
   if (budget.updates == Updates::deferred || (budget.clipping && !budget.speculate)) return 0;
   const auto order = early_order(problem.layout, trial.last());
   const auto lay_out = [&](std::size_t n) { return trial.lay_out(with_early(placement, order, n), lookahead); };
-  const auto deferred = trial.step_seconds();
+  const auto found = trial.prediction();
+  const auto deferred = found.step_seconds;
+  if (budget.updates == Updates::automatic && !may_be_worth_it(found)) return 0;
   const auto most = bisect_from(order.size(), order.size(), lay_out);
   std::size_t best = budget.updates == Updates::early ? most : 0;
   auto seconds = best > 0 ? trial.step_seconds() : kWorthIt * deferred;
-  for (auto count = most; budget.updates == Updates::automatic && count > 0; count /= 2) {
+  int slower = 0;
+  for (auto count = most; budget.updates == Updates::automatic && count > 0 && slower < kNoFaster; count /= 2) {
     if (!lay_out(count)) continue;
-    const auto found = trial.step_seconds();
-    if (found >= seconds) continue;
+    const auto now = trial.step_seconds();
+    ++slower;
+    if (now >= seconds) continue;
+    slower = 0;
     best = count;
-    seconds = found;
+    seconds = now;
   }
   if (best > 0) placement = with_early(placement, order, best);
   trial.lay_out(placement, lookahead);

@@ -13,7 +13,8 @@ inline constexpr double kWorthIt = 0.99;
 [[nodiscard]] std::vector<Index> early_order(const state::Layout& layout, const LaidOut& laid_out);
 
 /// Makes early (ChunkPlacement::when) the updates of as many chunks as have room: with Updates::early all of these,
-/// else of that many, half of them and so on the fastest, or none where that is not worth it. None either where steps
+/// else of that many, half of them and so on, until three in turn are no faster, the fastest, or none where that is not
+/// worth it, as where passes, paths or a link alone take as long as the step. None either where steps
 /// clip and nobody predicts the factor. Returns the seconds of a step that this saves; `trial` has laid `placement`
 /// out, and has the result laid out then.
 double choose_early(const Problem& problem, Trial& trial, Placement& placement, const Lookahead& lookahead);

@@ -7,13 +7,13 @@
 #include <future>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <system_error>
 #include <thread>
 #include <vector>
 
 #include "spillway/base/error.h"
 #include "spillway/plan/bisect.h"
-#include "spillway/plan/planner.h"
 
 namespace spillway::plan {
 namespace {
@@ -32,6 +32,14 @@ Bytes changed(Bytes bytes, double per_token, double more_tokens) {
   return static_cast<Bytes>(std::max(0.0, static_cast<double>(bytes) + per_token * more_tokens));
 }
 
+/// Passes over so many times the tokens.
+void scale(Rates& rates, double times) {
+  for (auto* seconds : {&rates.forward, &rates.backward, &rates.kept_forward, &rates.kept_backward, &rates.head_loss,
+                        &rates.head_gradient, &rates.last_forward, &rates.last_backward, &rates.between}) {
+    *seconds *= times;
+  }
+}
+
 /// With micro-batches of so many tokens.
 FitRequest with(const FitRequest& request, std::uint64_t tokens_of_micro_batch) {
   auto out = request;
@@ -45,11 +53,7 @@ FitRequest with(const FitRequest& request, std::uint64_t tokens_of_micro_batch) 
   if (out.budget.device) {
     out.budget.device->work = changed(out.budget.device->work, request.device_per_token, tokens - before);
   }
-  auto& rates = out.rates;
-  for (auto* seconds : {&rates.forward, &rates.backward, &rates.kept_forward, &rates.kept_backward, &rates.head_loss,
-                        &rates.head_gradient, &rates.last_forward, &rates.last_backward, &rates.between}) {
-    *seconds *= times;
-  }
+  scale(out.rates, times);
   return out;
 }
 
@@ -57,18 +61,23 @@ FitRequest with(const FitRequest& request, std::uint64_t tokens_of_micro_batch) 
 /// DRAM than a plan has use for changes nothing.
 class Cells {
  public:
-  explicit Cells(const FitRequest& request) : request_(request), layout_(request.description.layout()) {}
+  explicit Cells(const FitRequest& request) : request_(request), layout_(request.description.layout()) {
+    if (const auto* plan = request.planned) {
+      const auto rate = static_cast<double>(request.description.tokens) / plan->prediction.step_seconds;
+      known_[request.sequence * request.batch].push_back(
+          {.dram = request.budget.dram, .rate = rate, .ample = plan->ample});
+    }
+  }
 
   /// Asks for every cell of a table, on several threads: those of one product of sequence and batch on one, from the
   /// small budgets on, of which the large ones follow.
   void ask_all(const FitTable& table) {
-    std::vector<std::uint64_t> products;
+    std::set<std::uint64_t, std::greater<>> distinct;
     for (const auto sequence : table.sequences) {
-      for (const auto batch : table.batches) {
-        if (known_.try_emplace(sequence * batch).second) products.push_back(sequence * batch);
-      }
+      for (const auto batch : table.batches) distinct.insert(sequence * batch);
     }
-    std::ranges::sort(products, std::greater{});
+    for (const auto product : distinct) known_.try_emplace(product);  // here: threads find what is there
+    const std::vector<std::uint64_t> products(distinct.begin(), distinct.end());
     std::atomic<std::size_t> next = 0;
     const auto work = [&] {
       for (std::size_t at; (at = next++) < products.size();) {
@@ -94,12 +103,13 @@ class Cells {
 
   /// Whether it fits, which no layer that may keep or spill decides: with all of them computed again it needs least.
   bool fits(Bytes dram, std::uint64_t sequence, std::uint64_t batch) const {
-    return ask(dram, sequence * batch, Saves::when_asked).rate > 0;
+    auto asked = with(request_, sequence * batch);
+    asked.budget.dram = dram;
+    if (!asked.budget.saved.keep) asked.budget.saved = {};
+    return least_fits(asked.description, layout_, asked.budget, asked.rates) || rate(asked) > 0;
   }
 
  private:
-  enum class Saves : std::uint8_t { as_planned, when_asked };
-
   struct Known {
     Bytes dram = 0;
     double rate = 0;
@@ -112,17 +122,23 @@ class Cells {
     return known.emplace_back(ask(dram, tokens)).rate;
   }
 
-  [[nodiscard]] Known ask(Bytes dram, std::uint64_t tokens, Saves saves = Saves::as_planned) const {
+  [[nodiscard]] Known ask(Bytes dram, std::uint64_t tokens) const {
     auto asked = with(request_, tokens);
     asked.budget.dram = dram;
-    if (saves == Saves::when_asked && !asked.budget.saved.keep) asked.budget.saved = {};
+    Known out{.dram = dram};
+    out.rate = rate(asked, &out.ample);
+    return out;
+  }
+
+  /// Tokens per second; 0: it does not fit. `ample`: whether more DRAM would change nothing.
+  double rate(const FitRequest& asked, bool* ample = nullptr) const {
     try {
       const auto plan = plan_alone(asked.description, layout_, asked.budget, asked.rates);
-      const auto of_step = static_cast<double>(asked.description.tokens);
-      return {.dram = dram, .rate = of_step / plan.prediction.step_seconds, .ample = plan.ample};
+      if (ample != nullptr) *ample = plan.ample;
+      return static_cast<double>(asked.description.tokens) / plan.prediction.step_seconds;
     } catch (const Error& error) {
       if (error.code() != ErrorCode::does_not_fit) throw;
-      return {.dram = dram};
+      return 0;
     }
   }
 
@@ -167,6 +183,27 @@ nlohmann::json with_a_gib_more(const FitRequest& request) {
           {"predicted_step_seconds", plan.prediction.step_seconds}};
 }
 
+/// The plan of a step with one micro-batch more, of which the first one's weights serve this one, too.
+nlohmann::json with_a_micro_batch_more(const FitRequest& request) {
+  auto asked = request;
+  auto& description = asked.description;
+  const auto times = 1 + 1 / static_cast<double>(std::max<std::uint64_t>(1, description.micro_batches));
+  description.tokens = static_cast<std::uint64_t>(std::ceil(static_cast<double>(description.tokens) * times));
+  ++description.micro_batches;
+  scale(asked.rates, times);
+  try {
+    const auto plan = plan_alone(description, description.layout(), asked.budget, asked.rates);
+    return {{"fits", true},
+            {"predicted_step_seconds", plan.prediction.step_seconds},
+            {"tokens_per_second", static_cast<double>(description.tokens) / plan.prediction.step_seconds}};
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::does_not_fit) throw;
+    nlohmann::json out;
+    out["fits"] = false;
+    return out;
+  }
+}
+
 nlohmann::json json_of(const FitTable& table) {
   return {{"dram_budgets", table.budgets},
           {"sequences", table.sequences},
@@ -191,7 +228,9 @@ std::string fits_json(const FitRequest& request) {
   check(request);
   Cells cells(request);
   const auto table = fit_table(request, cells);  // first: from the small budgets, of which the large ones follow
-  nlohmann::json out{{"longest_sequence", longest_sequence(request, cells)}, {"fit_table", json_of(table)}};
+  nlohmann::json out{{"longest_sequence", longest_sequence(request, cells)},
+                     {"fit_table", json_of(table)},
+                     {"a_micro_batch_more", with_a_micro_batch_more(request)}};
   if (auto more = with_a_gib_more(request); !more.is_null()) out["a_gib_more"] = std::move(more);
   return out.dump();
 }

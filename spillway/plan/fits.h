@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "spillway/plan/description.h"
+#include "spillway/plan/planner.h"
 
 namespace spillway::plan {
 
@@ -35,6 +35,7 @@ struct FitRequest {
   Rates rates;
   std::uint64_t sequence = 0, batch = 0;            ///< tokens of a row and rows of a micro-batch that `rates` are for
   double work_per_token = 0, device_per_token = 0;  ///< bytes of Budget::work and DeviceTier::work
+  const Plan* planned = nullptr;                    ///< what the planner says of all that; null: it is asked
 };
 
 /// The budget with a half and twice as much, a half to four times the sequence, a half to twice the batch. Throws
@@ -45,7 +46,8 @@ struct FitRequest {
 /// 0 = none. At most 4 times that of the dry run.
 [[nodiscard]] std::uint64_t longest_sequence(const FitRequest& request);
 
-/// {"longest_sequence", "fit_table"}, and where layers can keep what autograd saves of them {"a_gib_more": {"tier",
+/// {"longest_sequence", "fit_table", "a_micro_batch_more": {"fits", "predicted_step_seconds", "tokens_per_second"}}: of
+/// a step that accumulates once more, and where layers can keep what autograd saves of them {"a_gib_more": {"tier",
 /// "keep", "predicted_step_seconds"}}: the plan with a GiB more for that. Plans on up to four threads; the result is
 /// the same on any number.
 [[nodiscard]] std::string fits_json(const FitRequest& request);

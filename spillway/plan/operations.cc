@@ -45,15 +45,21 @@ TracedPasses parse_operations(const nlohmann::json& object) {
   return out;
 }
 
+double attention_seconds(const PassOperations& pass, const ComputeRates& rates) {
+  double out = 0;
+  for (const auto& it : pass.attention) {
+    out += it.calls * it.operations / rates.attention(it.tokens, it.backward, it.head_size);
+  }
+  return out;
+}
+
 double seconds_of(const PassOperations& pass, const ComputeRates& rates) {
   double out = pass.calls * rates.call_seconds();
   for (const auto& it : pass.products) {
     const auto operations = 2 * it.tokens * it.inner * it.outer;
     out += it.calls * operations / rates.product(it.product, it.tokens, it.inner, it.outer);
   }
-  for (const auto& it : pass.attention) {
-    out += it.calls * it.operations / rates.attention(it.tokens, it.backward, it.head_size);
-  }
+  out += attention_seconds(pass, rates);
   for (const auto& it : pass.elements) {
     out += it.calls * rates.operation_seconds(it.operation, it.strided, it.bytes);
   }

@@ -58,6 +58,9 @@ using TracedPasses = std::map<std::string, TracedPass>;
 /// Seconds of one such pass: operations over their rates, one after the other, and what every call takes besides.
 [[nodiscard]] double seconds_of(const PassOperations& pass, const ComputeRates& rates);
 
+/// The part of that which attention takes.
+[[nodiscard]] double attention_seconds(const PassOperations& pass, const ComputeRates& rates);
+
 /// Seconds of a kind of pass over so many micro-batches; 0 where there is none.
 [[nodiscard]] double seconds_of(const TracedPasses& passes, const std::string& kind, double micro_batches,
                                 const ComputeRates& rates);

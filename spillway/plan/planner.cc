@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <vector>
 
 #include "spillway/base/error.h"
 #include "spillway/plan/account.h"
@@ -113,14 +114,36 @@ Plan fastest_plan(const Problem& problem) {
   return choose_there(plan, most_device_resident(problem), device_updated ? std::nullopt : std::optional(blocks));
 }
 
+/// Where layers keep or spill: as many blocks on the device as were fastest without, if these have room; else none.
+Plan plan_like(const Problem& problem, UpdatedThere before) {
+  before.device_resident = std::min(before.device_resident, most_device_resident(problem));
+  try {
+    return plan_one(problem, before);
+  } catch (const Error& error) {
+    const bool none = before.device_resident + before.device_updated == 0;
+    if (error.code() != ErrorCode::does_not_fit || none) throw;
+    return plan_one(problem, UpdatedThere{});
+  }
+}
+
 Plan plan_with(const Problem& problem) {
   const auto& saved = problem.budget.saved;
   const auto with_layers = [&](SavedLayers layers, const auto& use) {
     const auto budget = with_saved(problem.description, problem.budget, layers);
     return use(Problem{problem.description, problem.layout, budget, problem.rates, problem.durability, layers});
   };
+  UpdatedThere before;
+  std::vector<DeviceBlocksTried> tried;  // of the plan that has `before`; empty: nothing was to choose
   const auto plan = [&](SavedLayers layers) {
-    auto out = with_layers(layers, fastest_plan);
+    const bool chosen = layers.keep + layers.spill > 0 && !tried.empty();
+    auto out = with_layers(
+        layers, [&](const Problem& asked) { return chosen ? plan_like(asked, before) : fastest_plan(asked); });
+    if (chosen) {
+      out.device_blocks_tried = tried;
+    } else {
+      before = {out.device_resident, out.device_updated};
+      tried = out.device_blocks_tried;
+    }
     out.keeping = keeping_blocks(problem.layout, saved, layers.keep);
     out.spilling = spilling_blocks(problem.layout, saved, layers);
     out.spilled_to = layers.home;
@@ -197,6 +220,28 @@ Plan plan_shared(const Description& description, const state::Layout& layout, co
 }
 
 }  // namespace
+
+bool least_fits(const Description& description, const state::Layout& layout, const Budget& budget, const Rates& rates) {
+  if (budget.saved.keep.value_or(0) > 0) return false;
+  const auto durability = budget.durability.value_or(budget.has_path() ? Durability::step : Durability::none);
+  const Problem problem{description, layout, budget, rates, durability};
+  try {
+    check_request(problem);
+    const auto choice = choose_device(problem);
+    const Units units(problem, choice.placement());
+    auto room = room_of(problem, choice.bytes());
+    if (room.has_nodes()) return false;
+    Trial trial(problem, std::move(room));
+    if (!trial.lay_out(units.with(0), lookahead_at(problem, 0, choice.ahead()))) return false;
+    Plan out{{trial.take()}};
+    if (const auto& device = budget.device; device && device->work + out.device_arena > device->capacity) return false;
+    account_for_paths(problem, out);
+    return true;
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::does_not_fit) throw;
+    return false;
+  }
+}
 
 Plan make_plan(const Description& description, const state::Layout& layout, const Budget& budget, const Rates& rates) {
   if (description.is_shared()) return plan_shared(description, layout, budget, rates);

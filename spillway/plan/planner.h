@@ -114,6 +114,11 @@ struct Plan : LaidOut {
 [[nodiscard]] Plan plan_alone(const Description& description, const state::Layout& layout, const Budget& budget,
                               const Rates& rates);
 
+/// Whether the plan fits in which nothing stays in memory that need not, looked at without the search for a faster one;
+/// so there is a plan where it does. False says nothing.
+[[nodiscard]] bool least_fits(const Description& description, const state::Layout& layout, const Budget& budget,
+                              const Rates& rates);
+
 /// Whether fewer bytes do not make this plan faster than the one in full, within InFull::kNoHelp.
 [[nodiscard]] bool no_help(const Plan& plan) noexcept;
 

@@ -112,7 +112,7 @@ class Search {
     const auto fits = [&](std::size_t more) {
       return lay_out(best.placement, best.level + static_cast<std::uint32_t>(more));
     };
-    if (most > 0 && !fits(most)) bisect(most, fits);
+    if (most > 0 && !fits(most)) bisect_from<std::size_t>(1, most - 1, fits);  // what is left is little, as a rule
   }
 
   const Problem problem_;

@@ -4,7 +4,6 @@
 
 #include "spillway/plan/arena_layout.h"
 #include "spillway/plan/aside.h"
-#include "spillway/plan/prediction.h"
 
 namespace spillway::plan {
 
@@ -77,8 +76,10 @@ bool Trial::place_on(Schedule& schedule, Bytes arena, LaidOut& out) const {
   return out.arena <= room_.arena;
 }
 
-double Trial::step_seconds() const {
-  return predict_laid_out(problem_, last_.schedule).step_seconds;
+Simulation Trial::prediction() {
+  simulated_ = last_.schedule;
+  add_reuse_dependencies(simulated_);
+  return predict(problem_, simulated_);
 }
 
 }  // namespace spillway::plan

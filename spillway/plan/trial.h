@@ -6,6 +6,7 @@
 
 #include "spillway/plan/device_workspace.h"
 #include "spillway/plan/nodes.h"
+#include "spillway/plan/prediction.h"
 #include "spillway/plan/regions.h"
 #include "spillway/plan/room.h"
 
@@ -42,7 +43,8 @@ class Trial {
   /// The last placement that had room.
   [[nodiscard]] const LaidOut& last() const noexcept { return last_; }
   [[nodiscard]] LaidOut take() noexcept { return std::move(last_); }
-  [[nodiscard]] double step_seconds() const;  ///< of it, predicted
+  [[nodiscard]] Simulation prediction();  ///< of it
+  [[nodiscard]] double step_seconds() { return prediction().step_seconds; }
 
   [[nodiscard]] const Room& room() const noexcept { return room_; }
 
@@ -58,6 +60,7 @@ class Trial {
   bool ample_ = true;
   Bytes asked_ = 0;
   LaidOut last_;
+  Schedule simulated_;  ///< a copy of the last one that was predicted, whose memory is used again
 };
 
 /// Lays a schedule out; bytes of its arena, with room above what is resident to load and save a chunk, and to update it

@@ -27,7 +27,7 @@ using plan::test::Shape;
 using test::Directory;
 using test::Numbers;
 
-constexpr std::uint64_t kTokens = 6;  ///< of a micro-batch
+constexpr std::uint64_t kTokensOfOne = 6;  ///< of a micro-batch
 
 std::uint64_t mix(std::uint64_t x) {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
@@ -69,11 +69,11 @@ class Rank {
     const bool embeds = description_.blocks.front().role == state::BlockRole::embedding;
     const auto rows =
         static_cast<std::uint64_t>(embeds ? description_.blocks.front().tensors.front().shape.front() : 1);
-    std::vector<std::int64_t> ids(embeds ? micro_batches * kTokens : 0);
+    std::vector<std::int64_t> ids(embeds ? micro_batches * kTokensOfOne : 0);
     for (std::size_t i = 0; i < ids.size(); ++i)
       ids[i] = static_cast<std::int64_t>(mix(seed * 131 + i / 2) % rows % 90);
     engine_.begin_step({.ids = ids,
-                        .counts = std::vector<std::uint64_t>(micro_batches, kTokens),
+                        .counts = std::vector<std::uint64_t>(micro_batches, kTokensOfOne),
                         .training = training,
                         .update = std::nullopt});
     if (embeds) engine_.embedding_forward();
@@ -88,7 +88,7 @@ class Rank {
  private:
   [[nodiscard]] bool fp32() const { return description_.computes() == state::ComputeType::fp32; }
   [[nodiscard]] Numbers see(std::byte* at) const { return {at, fp32()}; }
-  [[nodiscard]] std::uint64_t each() const { return kTokens * description_.hidden; }  ///< values of a micro-batch
+  [[nodiscard]] std::uint64_t each() const { return kTokensOfOne * description_.hidden; }  ///< values of a micro-batch
 
   float sum_of(std::byte* weights, std::uint64_t elements) const {
     float sum = 0;
@@ -202,8 +202,8 @@ plan::Description for_rank(plan::Description description, std::size_t rank, std:
       most = std::max(most, own.position_of(own.end()) - own.position_of(own.first()));
     }
   }
-  description.tokens = most * kTokens;
-  description.step_tokens = description.micro_batches * kTokens;
+  description.tokens = most * kTokensOfOne;
+  description.step_tokens = description.micro_batches * kTokensOfOne;
   return description;
 }
 

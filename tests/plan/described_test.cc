@@ -171,6 +171,7 @@ TEST(Described, SecondsAreThoseOfATraceWhereTheProfileKnowsOperations) {
   EXPECT_NEAR(found.at("seconds").at("forward").get<double>(), forward, 1e-9) << "four micro-batches";
   EXPECT_NEAR(found.at("seconds").at("kept_forward").get<double>(), forward / 2, 1e-9);
   EXPECT_FALSE(found.at("work").contains("passes"));
+  EXPECT_EQ(found.at("attention_seconds"), 0) << "of a pass without any";
   auto without = with_operations();
   without.compute[0].operations.clear();
   const auto shapes = described(traced(0.5), without), plain = described(settings(), without);

@@ -81,11 +81,33 @@ TEST(Fits, SequencesBeyondFourTimesThatOfTheDryRunAreNotJudged) {
   EXPECT_EQ(longest_sequence(request(GiB)), 128U);
 }
 
+TEST(Fits, AMicroBatchMoreIsPlannedAsAStepOfSoMany) {
+  const auto asked = request();
+  auto three = asked;
+  three.description.micro_batches = 3;
+  three.description.tokens = 192;
+  for (auto* seconds : {&three.rates.forward, &three.rates.backward, &three.rates.between}) *seconds *= 1.5;
+  const auto expected = plan_alone(three.description, three.description.layout(), three.budget, three.rates);
+  const auto more = nlohmann::json::parse(fits_json(asked))["a_micro_batch_more"];
+  EXPECT_TRUE(more["fits"]);
+  EXPECT_DOUBLE_EQ(more["predicted_step_seconds"], expected.prediction.step_seconds);
+  EXPECT_DOUBLE_EQ(more["tokens_per_second"], 192 / expected.prediction.step_seconds);
+}
+
+TEST(Fits, WhatIsPlannedAlreadyIsNotPlannedAgain) {
+  auto asked = request();
+  const auto plan = make_plan(asked.description, asked.description.layout(), asked.budget, asked.rates);
+  const auto expected = fits_json(asked);
+  asked.planned = &plan;
+  EXPECT_EQ(fits_json(asked), expected);
+}
+
 TEST(Fits, NothingFitsWhereTheProcessAloneIsTooLarge) {
   const auto asked = request(4 * MiB);
   EXPECT_EQ(longest_sequence(asked), 0U);
   const auto told = nlohmann::json::parse(fits_json(asked));
   EXPECT_EQ(told["longest_sequence"], 0);
+  EXPECT_FALSE(told["a_micro_batch_more"]["fits"]);
   for (const auto& rate : told["fit_table"]["tokens_per_second"]) EXPECT_EQ(rate, 0);
 }
 

@@ -71,6 +71,7 @@ TEST(Operations, APassIsItsOperationsOneAfterTheOther) {
   EXPECT_NEAR(seconds_of(passes, "forward", 1, rates()), each + 1, 1e-9);
   EXPECT_NEAR(seconds_of(passes, "forward", 3, rates()), 3 * each + 1, 1e-9) << "weights are converted once";
   EXPECT_EQ(seconds_of(passes, "tail_forward", 3, rates()), 0);
+  EXPECT_NEAR(attention_seconds(passes.at("forward").each, rates()), 0.5 * 1e6 / 5e8, 1e-12);
 }
 
 TEST(Operations, WhatIsNoTraceIsRefused) {

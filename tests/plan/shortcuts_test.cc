@@ -112,6 +112,22 @@ TEST(Shortcuts, MoreMemoryThanIsAmpleChangesNothing) {
   EXPECT_GT(other, 5);
 }
 
+TEST(Shortcuts, WhatFitsWithNothingInMemoryHasAPlan) {
+  std::mt19937 random(14);
+  int fits = 0, refused = 0;
+  for (int round = 0; round < 60; ++round) {
+    SCOPED_TRACE(round);
+    const auto it = random_request(random, round);
+    const bool least = least_fits(it.description, it.layout, it.budget, it.rates);
+    const bool any = planned(it, it.budget).has_value();
+    EXPECT_TRUE(any || !least);
+    ++(any ? fits : refused);
+    EXPECT_TRUE(least || !any || it.budget.has_path()) << "without a path there is no other";
+  }
+  EXPECT_GT(fits, 5);
+  EXPECT_GT(refused, 2);
+}
+
 TEST(Shortcuts, ATableIsThePlannersWordOnEachOfItsCells) {
   std::mt19937 random(13);
   for (int round = 0; round < spillway::testing::few_or(4, 12); ++round) {

@@ -94,6 +94,10 @@ def test_a_plan_says_where_everything_lives_and_what_fits(plan: Plan) -> None:
     assert found["machine"] == json.loads(profile("two-drives").read_text())["machine"]
     assert found["bottleneck"] in found["seconds_alone"] and found["next_bottleneck"] in found["seconds_alone"]
     assert found["longest_sequence"] >= 1024
+    attention, more = found["attention"], found["a_micro_batch_more"]
+    assert 0 < attention["share"] < 0.5 and attention["half_at"] > 1024
+    assert more["fits"] and more["predicted_step_seconds"] >= found["predicted_step_seconds"]
+    assert more["tokens_per_second"] > 0.9 * found["tokens_per_second"]
     assert {change["what"].split()[0] for change in found["what_if"]} >= {"1", "one", "sequences"}
     for group, share in found["shares"]["path"].items():
         assert 0 <= share <= 1, group
@@ -102,7 +106,8 @@ def test_a_plan_says_where_everything_lives_and_what_fits(plan: Plan) -> None:
 def test_what_a_person_reads(plan: Plan) -> None:
     code, words, _ = plan("Qwen2.5-0.5B", profile("two-drives"), *SMALL, "--max_length", "1024")
     assert code == 0
-    parts = ("What lives where", "tokens/s, bound by", "What would help", "1 GiB more DRAM", "What fits")
+    parts = ("What lives where", "tokens/s, bound by", "What would help", "1 GiB more DRAM", "What fits",
+             "Attention takes", "With one accumulation step more a step takes")  # fmt: skip
     assert all(part in words for part in parts)
 
 
@@ -130,12 +135,12 @@ def test_a_plan_says_where_subspaces_do_not_help(plan: Plan) -> None:
 
 
 def test_longer_than_the_longest_does_not_fit_and_says_what_would(plan: Plan) -> None:
-    words = (*SMALL[:2], "--gpu_memory", "1600MiB")
+    words = (*SMALL[:2], "--gpu_memory", "1500MiB")
     _, text, _ = plan("Qwen2.5-0.5B", profile("two-drives"), *words, "--max_length", "4096", "--json")
     longest = json.loads(text)["longest_sequence"]
     assert 4096 <= longest < 4 * 4096
-    assert plan("Qwen2.5-0.5B", profile("two-drives"), *words, "--max_length", str(longest))[0] == 0
     more = longest // 16  # beyond a tile of tokens memory grows by steps, which the longest is worked out between
+    assert plan("Qwen2.5-0.5B", profile("two-drives"), *words, "--max_length", str(longest - more))[0] == 0
     code, _, message = plan("Qwen2.5-0.5B", profile("two-drives"), *words, "--max_length", str(longest + more))
     assert code == 3 and "on the device" in message and "It would fit with" in message
 
@@ -261,3 +266,6 @@ def test_what_does_not_fit_is_shown_as_such() -> None:
     console.print(machine_tables.what_if_table({"tokens_per_second": 1, "what_if": [change]}))
     assert isinstance(console.file, io.StringIO) and "does not fit" in console.file.getvalue()
     assert "No sequence" in machine_tables.longest({"longest_sequence": 0})
+    assert "does not fit" in machine_tables.accumulation({"a_micro_batch_more": {"fits": False}})
+    bounding = {"attention": {"share": 0.75, "sequence": 4096, "half_at": 1365}}
+    assert "75.0 %" in machine_tables.attention(bounding) and "less than 1365" in machine_tables.attention(bounding)

@@ -20,6 +20,7 @@ from needs import package
 from real_runs import here, metrics
 from small_configs import small_config
 from spillway.model import equivalence, growth, quick_dry_run, token_tiles
+from spillway.model.batch import WorkShape
 from spillway.model.building import build
 from spillway.model.describe import WorkSize, describe
 from spillway.model.equivalence import verify_equivalence
@@ -31,6 +32,7 @@ from spillway.model.saved_equivalence import MovedEngine
 from spillway.model.saved_profile import keep_all
 from spillway.model.stream import Stream
 from spillway.model.token_tiles import ALL_AT_ONCE, Parts, TokenTiles, bounds, tokens_of
+from spillway.model.trace import trace_step
 
 TILE = 5  # tokens: divides neither rows nor micro-batches
 LLAMA = frozenset({"mlp", "input_layernorm", "post_attention_layernorm"})
@@ -191,6 +193,37 @@ def test_nothing_is_made_of_all_tokens_but_hidden_states(kept: bool) -> None:
         found.append(largest.bytes)
     hidden = tokens * 32 * 4
     assert found[0] >= tokens * inner * 4 and found[1] <= 2 * hidden
+
+
+def test_what_a_norm_gives_is_not_kept_for_backward(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is made again: of the two of a layer, one is there at most."""
+    tokens = 2048
+    config = tiny_config("llama", num_hidden_layers=1, max_position_embeddings=tokens)
+    tiles = TokenTiles(128, LLAMA, frozenset({"mlp"}))
+
+    def most() -> int:
+        meta_model = build(copy.deepcopy(config), torch.float32)
+        return trace_step(meta_model, "fp32", WorkShape(1, 1, tokens, 0, 0), UNNEEDED, "nobody asks", tiles).whole.bytes
+
+    found = most()
+    monkeypatch.setattr(token_tiles.Remaking, "note", lambda *_: None)
+    assert found + tokens * 32 * 4 <= most()
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_what_was_changed_in_place_is_not_made_again(changed: bool) -> None:
+    remaking, norm, parts = token_tiles.Remaking(), torch.nn.LayerNorm(4), Parts(TokenTiles(2))
+    parts.tokens, parts.count = 6, 3
+    hidden = torch.randn(6, 4, generator=torch.Generator().manual_seed(1))
+    given = token_tiles.Call.of((hidden,), {})
+    assert given is not None
+    out, factor = norm(hidden).detach(), torch.ones(4, requires_grad=True)
+    remaking.note(out, token_tiles.Made(token_tiles.Tile(norm, parts), *given))
+    if changed:
+        out.mul_(3.0)
+    with remaking.hooks():
+        loss = (out * factor).sum()
+    torch.testing.assert_close(torch.autograd.grad(loss, factor)[0], out.sum(0))
 
 
 # ---- which modules these are

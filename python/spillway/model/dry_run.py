@@ -31,6 +31,7 @@ from spillway.model.narrow import narrow_of_its_kind
 from spillway.model.plain_engine import PlainEngine
 from spillway.model.row_attention import DenseMasks, grows_linearly
 from spillway.model.saved_profile import SavedProfile
+from spillway.model.source import text_config
 from spillway.model.stream import Stream
 from spillway.model.timed_engine import LossKernels, TimedEngine
 from spillway.model.token_tiles import ALL_AT_ONCE, TokenTiles
@@ -60,6 +61,7 @@ class DryRun:
     per_token: tuple[float, float] = (0.0, 0.0)  # by which both grow with the tokens of a micro-batch, when asked for
     measured_rows: int = 0  # the largest micro-batch that was measured: `work_bytes` of a larger one are extrapolated
     measured_length: int = 0
+    firm_bytes: int = 0  # of `work_bytes`: hidden states of a long row, which are measured alike each time
     left_bytes: int = 0  # that stay when all is given back: libraries' pages, what PyTorch keeps for later
     saved: SavedProfile = SavedProfile()  # of layers that keep what autograd saves, when asked for
 
@@ -180,10 +182,12 @@ class Measurement:
         kept = self._kept(self._sample(rows, length))
         seconds = quick_dry_run.seconds_of(found, warm.seconds, largest, shape.micro_batches)
         saved = self._saved_briefly(found[-1], seconds, linear)
+        planned, firm = self._with_slack(work_bytes + (shape.micro_batches - 1) * kept, SLACK + BRIEF_SLACK)
         return DryRun(
             before,
-            int((work_bytes + (shape.micro_batches - 1) * kept) * (1 + SLACK + BRIEF_SLACK)),
+            planned,
             seconds,
+            firm_bytes=firm,
             per_token=(quick_dry_run.bytes_per_token(found) * (1 + SLACK + BRIEF_SLACK), 0.0),
             saved=saved,
         )
@@ -213,6 +217,17 @@ class Measurement:
         if found.token_bytes:
             seconds |= {kind: pass_seconds(self._engine, kind, self._shape) for kind in saved_profile.KINDS}
         return found
+
+    def _with_slack(self, work_bytes: float, slack: float) -> tuple[int, int]:
+        """Temporaries with holes of the heap, and bytes of them that are hidden states of the tokens beyond one tile.
+        These are a few blocks of one size, which leave no holes between them: they have the margin of a measurement."""
+        tokens, tile = self._shape.batch * self._shape.length, self._tiles.tokens
+        firm = 0.0
+        if tile is not None and tokens > tile and not self._place.on_gpu and self._linear():
+            most = attention_width(text_config(self._small.config)) * self._small.dtype.itemsize * (tokens - tile)
+            firm = min(work_bytes, most) * (1 + growth.MARGIN)
+        rest = max(0.0, work_bytes - firm / (1 + growth.MARGIN))
+        return int(firm + rest * (1 + slack)), int(firm)
 
     def _linear(self) -> bool:
         """Whether what attention takes grows with the tokens of a row, by what was seen so far."""
@@ -280,12 +295,14 @@ class Measurement:
         saved = self._saved(train, warm_up, seconds)
         more = max(1, shape.batch * (shape.length - shape.length // 2))
         grown = [max(0, now - then) / more for now, then in zip(after_whole, before_whole, strict=True)]
+        planned, firm = self._with_slack(work_bytes + (shape.micro_batches - 1) * kept, SLACK)
         return DryRun(
             before,
-            int((work_bytes + (shape.micro_batches - 1) * kept) * (1 + SLACK)),
+            planned,
             seconds,
             int(device_bytes * (1 + DEVICE_SLACK)),
             (grown[0] * (1 + SLACK), grown[1] * (1 + DEVICE_SLACK)) if half else (0.0, 0.0),
+            firm_bytes=firm,
             measured_rows=shape.batch,
             measured_length=shape.length,
             saved=saved,
@@ -316,10 +333,12 @@ class Measurement:
         work_bytes = seen.bytes + (shape.micro_batches - 1) * kept
         slower = times**2 * shape.batch / seen.rows
         seconds = {kind: value * slower for kind, value in self._seconds.items()}
+        planned, firm = self._with_slack(work_bytes, SLACK)
         return DryRun(
             before,
-            int(work_bytes * (1 + SLACK)),
+            planned,
             seconds,
+            firm_bytes=firm,
             measured_rows=seen.rows,
             measured_length=seen.length,
             saved=SavedProfile(why=saved_profile.SHORTER if self._asks_saved else ""),
@@ -377,6 +396,17 @@ class Measurement:
 
     def _kept(self, train: Work) -> int:
         return self._tokens * BYTES_PER_TOKEN + (masks(self._small, train, self._place) if self._packing else 0)
+
+
+def attention_width(config: Any) -> int:
+    """Elements of a token that a layer has at once in attention's backward pass: queries, keys, values and their
+    gradients, the output and its gradient, and the hidden state's. Of layers that do not say so, the last."""
+    hidden, heads = int(getattr(config, "hidden_size", 0) or 0), int(getattr(config, "num_attention_heads", 0) or 0)
+    if not heads:
+        return hidden
+    size = int(getattr(config, "head_dim", None) or hidden // heads)
+    keys = int(getattr(config, "num_key_value_heads", None) or heads)
+    return hidden + 4 * size * (heads + keys)
 
 
 def fill(engine: PlainEngine) -> None:

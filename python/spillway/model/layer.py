@@ -7,8 +7,8 @@ leaves without history, made once for every place at which the block's weights h
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Collection, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -22,7 +22,7 @@ from spillway.model.microbatch import MicroBatch
 from spillway.model.model_code import replaced_forwards
 from spillway.model.passage import Crossing, Passage
 from spillway.model.saved import Packing, Root, SavedPass
-from spillway.model.token_tiles import Parts, tiles_in
+from spillway.model.token_tiles import Parts, Remaking, norm_in_tiles, tiles_in
 from spillway.model.unneeded import uncomputed
 
 
@@ -82,6 +82,7 @@ class Stage:
         self._parts = parts
         layer = self._module
         self._tiles = [] if layer is None else tiles_in(meta_model, layer, parts, self._unneeded, alone)
+        self._norm = norm_in_tiles(meta_model, parts) if plan.tail else None
         self._leaves: dict[int, list[torch.Tensor]] = {}  # by the block's first element in the arena
         self._now: list[torch.Tensor] = []  # those that it is bound to
 
@@ -189,18 +190,24 @@ class Stage:
             hidden = results[0]
         return self._after(hidden, batch)
 
-    def _in_tiles(self, again: bool = False) -> AbstractContextManager[None]:
+    @contextmanager
+    def _in_tiles(self, again: bool = False) -> Iterator[None]:
         """Inside, what treats each token by itself runs in tiles, where the open micro-batch has several. `again`: what
-        backward does not need is not computed."""
+        backward does not need is not computed, and what it makes of a norm's input is not kept."""
         tiles = self._tiles if self._parts.count > 1 else []
-        return replaced_forwards({tile.module: tile.forward(0.0 if again else None) for tile in tiles})
+        remaking = Remaking() if again and tiles else None
+        forwards = {tile.module: tile.forward(0.0 if again else None, remaking) for tile in tiles}
+        with replaced_forwards(forwards), remaking.hooks() if remaking is not None else nullcontext():
+            yield
 
     def _after(self, hidden: torch.Tensor, batch: MicroBatch) -> torch.Tensor:
         """What follows the layers, where this stage is the last."""
         if not self.plan.tail:
             return hidden
         if self._meta_model.norm is not None:
-            return self._meta_model.norm(hidden)  # type: ignore[no-any-return]
+            tiles = [self._norm] if self._norm is not None and self._parts.count > 1 else []
+            with replaced_forwards({tile.module: tile.forward() for tile in tiles}):
+                return self._meta_model.norm(hidden)  # type: ignore[no-any-return]
         if self._meta_model.simple_tail:
             return hidden
         return head_input(self._meta_model, batch, hidden)

@@ -10,8 +10,9 @@ many tokens a tile has follows from the configuration and the model alone.
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -148,16 +149,21 @@ class Tile:
         self._parts, self._idle, self._left_out = parts, idle, left_out
         self._forward: Callable[..., Any] = module.forward
         self._beside: int | None = None  # how much it returns after the hidden state; None: it has not run
+        self._quick = all(weight.dim() < 2 for weight in module.parameters())  # no products: a norm
 
-    def forward(self, filler: float | None = None) -> Callable[..., Any]:
+    def forward(self, filler: float | None = None, remaking: Remaking | None = None) -> Callable[..., Any]:
         """What runs in place of the module's own, and returns nothing but the hidden state (None for the rest).
-        `filler`: an idle module that has run before gives this everywhere, and computes nothing."""
+        `filler`: an idle module that has run before gives this everywhere, and computes nothing. `remaking`: told of
+        what a module without products gives."""
 
         def forward(*positional: Any, **keywords: Any) -> Any:
             found = Call.of(positional, keywords)
             if found is None or not self._fits(found[0]):
                 return self._forward(*positional, **keywords)
-            out = Tiled.apply(found[0], self, found[1], filler if self._idle and self.has_run else None)
+            unused = filler if self._idle and self.has_run else None
+            out = Tiled.apply(found[0], self, found[1], unused)
+            if remaking is not None and self._quick and unused is None:
+                remaking.note(out, Made(self, found[0].detach(), found[1]))
             return (out, *[None] * self._beside) if self._beside else out
 
         return forward
@@ -225,6 +231,65 @@ class Tiled(torch.autograd.Function):
         return ctx.tile.differentiate(hidden, ctx.call, gradient), None, None, None
 
 
+@dataclass(frozen=True)
+class Made:
+    """What a tile gave for a hidden state."""
+
+    tile: Tile
+    hidden: torch.Tensor
+    call: Call
+
+    def again(self) -> torch.Tensor:
+        with torch.no_grad():
+            return self.tile.run(self.hidden, self.call)
+
+
+@dataclass(frozen=True)
+class Remade:
+    """A saved tensor that is part of what a tile gave."""
+
+    made: Made
+    first: int  # element of it
+    size: torch.Size
+    stride: tuple[int, ...]
+
+
+class Remaking:
+    """The hooks of a pass that runs a layer again. What follows a norm saves what it was given, as large as a hidden
+    state; here backward makes it once more, when it asks, of what the norm was given, which is there anyway."""
+
+    def __init__(self) -> None:
+        # By storage, as long as that lives; and its version, which differs where it has been changed in place.
+        self._made: dict[int, tuple[Made, int, weakref.ref[Any]]] = {}
+
+    def note(self, out: torch.Tensor, made: Made) -> None:
+        storage = out.untyped_storage()
+        key = storage._cdata
+        mine = weakref.ref(self)
+
+        def gone(_: object) -> None:
+            if (here := mine()) is not None:
+                here._made.pop(key, None)
+
+        self._made[key] = made, out._version, weakref.ref(storage, gone)
+
+    def hooks(self) -> AbstractContextManager[None]:
+        return torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
+
+    def _pack(self, tensor: torch.Tensor) -> torch.Tensor | Remade:
+        """Without history, as `saved.Packing` has it."""
+        found = self._made.get(tensor.untyped_storage()._cdata)
+        if found is None or found[1] != tensor._version:
+            return tensor.detach()
+        return Remade(found[0], tensor.storage_offset(), tensor.shape, tensor.stride())
+
+    @staticmethod
+    def _unpack(held: torch.Tensor | Remade) -> torch.Tensor:
+        if isinstance(held, torch.Tensor):
+            return held
+        return held.made.again().as_strided(held.size, held.stride, held.first)
+
+
 def leading_of(hidden: torch.Tensor) -> int:
     """How many of the first dimensions count tokens: rows and their tokens, or tokens alone."""
     return min(2, hidden.dim() - 1)
@@ -246,14 +311,28 @@ def tiles_in(
     modules = dict(layer.named_modules())
     for name in sorted(tiles.modules & modules.keys() if tiles.tokens is not None else ()):
         module = modules[name]
-        weights = list(module.parameters())
-        shared = any(len(meta_model.places[id(p)]) > 1 or id(p) in meta_model.spaces for p in weights)
-        if shared or draws(module):
+        if runs_whole(meta_model, module):
             continue
         inside = {id(inner) for inner in module.modules()}
         mine = [linear for linear in left_out if id(linear) in inside]
         found.append(Tile(module, parts, alone and name in tiles.idle, mine))
     return found
+
+
+def norm_in_tiles(meta_model: MetaModel, parts: Parts) -> Tile | None:
+    """The norm that follows the layers, where parts of these run in tiles: it treats each token by itself as theirs do,
+    which is verified with them."""
+    norm = meta_model.norm
+    if norm is None or parts.tiles.tokens is None or not parts.tiles.modules or runs_whole(meta_model, norm):
+        return None
+    return Tile(norm, parts)
+
+
+def runs_whole(meta_model: MetaModel, module: nn.Module) -> bool:
+    """Whether it draws random numbers, or has weights that others use, too, or that are reduced."""
+    weights = list(module.parameters())
+    shared = any(len(meta_model.places[id(p)]) > 1 or id(p) in meta_model.spaces for p in weights)
+    return shared or draws(module)
 
 
 def draws(module: nn.Module) -> bool:

@@ -89,13 +89,15 @@ def trace_step(
     unneeded: Collection[str],
     not_kept: str = "",
     tiles: TokenTiles = ALL_AT_ONCE,
+    shorter: StepTrace | None = None,
 ) -> StepTrace:
     """Traces the largest micro-batch of `shape`, rows one by one. `not_kept`: why no layer may keep what autograd
-    saves. `tiles`: what runs in tiles of tokens. Raises whatever a model's code raises that asks for values."""
+    saves. `tiles`: what runs in tiles of tokens. `shorter`: of shorter rows, of which the fewest are not traced again.
+    Raises whatever a model's code raises that asks for values."""
     small = narrow_of_its_kind(meta_model, not not_kept, shape.virtual_ranks)
     few, tracer = (Tracer(small, compute_dtype, shape, unneeded, tiles) for _ in range(2))
-    fewest = few.trace(*quick_dry_run.shapes(shape.batch, shape.length)[0])
-    half = tracer.trace(shape.batch, max(1, shape.length // 2))
+    fewest = shorter.few if shorter else few.trace(*quick_dry_run.shapes(shape.batch, shape.length)[0])
+    half = tracer.trace(shape.batch, max(1, shape.length // 2))  # first: the heap keeps what it has grown to
     whole = tracer.trace(shape.batch, shape.length, again=True)
     saved = SavedProfile(why=not_kept)
     if not not_kept:

@@ -24,7 +24,8 @@ def show_fits(console: Console, plan: Plan) -> None:
     """What `spillway plan` answers beside the plan, for this machine and others; nothing of a run's plan."""
     if "fit_table" not in plan:
         return
-    console.print(longest(plan), soft_wrap=True)
+    parts = (longest(plan), attention(plan), accumulation(plan))
+    console.print(" ".join(filter(None, parts)), soft_wrap=True)
     console.print(fit_table(plan))
 
 
@@ -58,6 +59,32 @@ def longest(plan: Plan) -> str:
     if found >= plan["fit_table"]["sequences"][-1]:
         return f"Sequences of {found} tokens fit at this batch; longer ones were not looked at."
     return f"The longest sequence that fits at this batch: {found} tokens."
+
+
+def attention(plan: Plan) -> str:
+    """Where it is the limit; empty where nobody knows what attention takes."""
+    found = plan.get("attention")
+    if found is None:
+        return ""
+    share, length = 100 * found["share"], found["half_at"]
+    words = f"Attention takes {share:.1f} % of the time of passes at {found['sequence']} tokens a row"
+    if found["share"] >= 0.5:
+        return f"{words}: it is what bounds them, and with rows of less than {length} tokens the rest would."
+    return f"{words}; with rows of more than {length} tokens it would take more than all the rest."
+
+
+def accumulation(plan: Plan) -> str:
+    """What one step of gradient accumulation more costs."""
+    more = plan.get("a_micro_batch_more")
+    if more is None:
+        return ""
+    if not more["fits"]:
+        return "With one accumulation step more a step does not fit."
+    seconds, now = more["predicted_step_seconds"], plan["predicted_step_seconds"]
+    return (
+        f"With one accumulation step more a step takes {duration(seconds)} instead of {duration(now)}: "
+        f"{pace(more['tokens_per_second'])} tokens/s instead of {pace(plan['tokens_per_second'])}."
+    )
 
 
 def fit_table(plan: Plan) -> Table:

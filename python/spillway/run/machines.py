@@ -7,7 +7,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,19 +33,25 @@ class Asked:
     settings: dict[str, Any]
     profile: dict[str, Any]
     source: str  # what errors call the profile by
-    longer: dict[str, Any]  # `work` of `settings` for rows of twice the length
+    longer: dict[str, Any] = field(default_factory=dict)  # `work` of `settings` for rows of twice the length
 
-    def engine(self) -> tuple[Any, dict[str, Any]]:
-        """An engine that has planned, and the settings that it has planned with. Raises InputError, DoesNotFit."""
+    def text(self) -> str:
+        """The settings that an engine plans with, as JSON. Raises InputError, DoesNotFit."""
         from spillway import _engine
         from spillway.base.calls import translated
 
-        description = json.dumps(self.description)
+        description, settings, profile = map(json.dumps, (self.description, self.settings, self.profile))
         with translated():
-            text = _engine.describe_machine(
-                description, json.dumps(self.settings), json.dumps(self.profile), self.source
-            )
-            return _engine.Engine(description, text), json.loads(text)
+            return _engine.describe_machine(description, settings, profile, self.source)
+
+    def engine(self) -> Any:
+        """An engine that has planned. Raises InputError, DoesNotFit."""
+        from spillway import _engine
+        from spillway.base.calls import translated
+
+        text = self.text()
+        with translated():
+            return _engine.Engine(json.dumps(self.description), text)
 
 
 def described(config: Config) -> str | None:
@@ -77,6 +83,7 @@ def plan_elsewhere(config: Config, text: str, tell: Tell, graph: Path | None = N
     from spillway import _engine
     from spillway.base.calls import translated
     from spillway.model import hub
+    from spillway.model.spec import model_spec, verified
 
     for notice in config.notices:
         tell(notice)
@@ -95,14 +102,19 @@ def plan_elsewhere(config: Config, text: str, tell: Tell, graph: Path | None = N
     config = settled(config, profile, on_gpu)
     # Neither weights nor a tokenizer:
     config = hub.settled(config.replaced(init="random", tokenizer=config.model), tell, only=("model",))
-    asked = asked_of(config, profile, str(config.profile), on_gpu, tell)
-    engine, settings = asked.engine()
+    found = verified(model_spec(config, only_plan=True))
+    here = traced(config, found, tell)
+    asked = asked_of(config, profile, found, here, on_gpu)
+    engine = asked.engine()
+    asked = with_longer(asked, config, found, here)  # of a plan that fits
+    settings = json.loads(asked.text())
     if graph is not None:
         graph.write_text(engine.graph(graph.suffix[1:]), encoding="utf-8")
     plan: Plan = {**json.loads(engine.plan()), "machine": profile["machine"]}
     if config.chosen:
         plan["compute_why"] = config.chosen
     plan |= bounds(plan) | {"shares": shares(plan)}
+    plan |= attention(settings["attention_seconds"], plan["seconds"]["compute"], config.max_length)
     plan["what_if"] = [outcome(what, other) for what, other in changes(asked, settings["dram_budget"])]
     growth = settings["work_per_token"]
     work, per_token = settings["work"], (0.0, growth) if on_gpu else (growth, 0.0)
@@ -145,23 +157,26 @@ def product_rate(profile: dict[str, Any], dtype: str) -> float:
     return float(max(layers, key=lambda it: it["hidden"])[key]) if key and layers else 0.0
 
 
-def asked_of(config: Config, profile: dict[str, Any], source: str, on_gpu: bool, tell: Tell) -> Asked:
+def asked_of(config: Config, profile: dict[str, Any], found: Verified, here: StepTrace | None, on_gpu: bool) -> Asked:
     """For a machine with these numbers; `config` is settled for it."""
     from spillway.model.saved_profile import SavedProfile
-    from spillway.model.source import text_config
-    from spillway.model.spec import model_spec, verified
     from spillway.run import saved_settings
     from spillway.run.engine_spec import description_of
 
-    found = verified(model_spec(config, only_plan=True))
-    description, sizes = description_of(found, shape_of(config)), widths(text_config(found.spec.model_config))
-    here, longer = traced(config, found, tell), traced(twice_as_long(config), found)
     saved = here.saved if here else SavedProfile(why="what a layer keeps is not known of this type of model")
     settings = settings_of(config, on_gpu) | {
-        "work": work_of(config, sizes, here) | growth(here, longer),
+        "work": work_of(config, found, here),
         "saved_activations": saved_settings.settings_of(found.spec, saved, found.not_kept, on_gpu),
     }
-    return Asked(description, settings, profile, source, work_of(twice_as_long(config), sizes, longer))
+    return Asked(description_of(found, shape_of(config)), settings, profile, str(config.profile))
+
+
+def with_longer(asked: Asked, config: Config, found: Verified, here: StepTrace | None) -> Asked:
+    """With what rows of twice the length take, and by how much the working set grows with them."""
+    twice = twice_as_long(config)
+    longer = traced(twice, found, shorter=here)
+    settings = asked.settings | {"work": asked.settings["work"] | growth(here, longer)}
+    return replace(asked, settings=settings, longer=work_of(twice, found, longer))
 
 
 def twice_as_long(config: Config) -> Config:
@@ -176,14 +191,22 @@ def shape_of(config: Config) -> WorkShape:
     return WorkShape(micro_batches, rows, config.max_length, 0, 0, virtual_ranks=config.virtual_ranks)
 
 
-def traced(config: Config, found: Verified, tell: Tell = lambda _: None) -> StepTrace | None:
-    """None: the model's code asks for values, which a trace has not."""
+def traced(
+    config: Config, found: Verified, tell: Tell = lambda _: None, shorter: StepTrace | None = None
+) -> StepTrace | None:
+    """None: the model's code asks for values, which a trace has not. `shorter`: of rows of half the length."""
     from spillway.model.trace import trace_step
 
     not_kept = "activation_recompute all" if config.activation_recompute == "all" else found.not_kept
     try:
         return trace_step(
-            found.spec.meta_model, config.compute_dtype, shape_of(config), found.unneeded, not_kept, found.tiles
+            found.spec.meta_model,
+            config.compute_dtype,
+            shape_of(config),
+            found.unneeded,
+            not_kept,
+            found.tiles,
+            shorter,
         )
     except Exception as error:  # of whatever kind a model's code has for it
         kind, why = found.spec.model_config.model_type, str(error).partition("\n")[0]
@@ -192,14 +215,19 @@ def traced(config: Config, found: Verified, tell: Tell = lambda _: None) -> Step
         return None
 
 
-def work_of(config: Config, sizes: dict[str, int], found: StepTrace | None) -> dict[str, Any]:
+def work_of(config: Config, found: Verified, trace: StepTrace | None) -> dict[str, Any]:
     """What one micro-batch does; see plan/described.h."""
+    from spillway.model.source import text_config
     from spillway.run.profiled import MARGIN
 
     rows = config.per_device_train_batch_size * config.rows_each
-    work: dict[str, Any] = {"sequence": config.max_length, "batch": rows, **sizes}
-    if found is not None:
-        work |= found.work()
+    work: dict[str, Any] = {
+        "sequence": config.max_length,
+        "batch": rows,
+        **widths(text_config(found.spec.model_config)),
+    }
+    if trace is not None:
+        work |= trace.work()
         work |= {key: work[key] * (1 + MARGIN) for key in ("slack", "brief_slack")}
     return work
 
@@ -246,6 +274,16 @@ def bounds(plan: Plan) -> Plan:
         "next_bottleneck": order[0] if order else "",
         "link_bytes_per_step": plan.get("device_bytes_per_step", {"to_device": 0, "from_device": 0}),
     }
+
+
+def attention(seconds: float, passes: float, length: int) -> Plan:
+    """The share of attention in the seconds of all `passes` of a step with rows of `length` tokens, and the length from
+    which on it takes more than everything else: its seconds grow by the square of the length, all others with it.
+    Nothing where nobody knows."""
+    share = seconds / passes if passes > 0 else 0.0
+    if not 0 < share < 1:
+        return {}
+    return {"attention": {"share": share, "sequence": length, "half_at": round(length * (1 - share) / share)}}
 
 
 def shares(plan: Plan) -> Plan:
@@ -303,7 +341,7 @@ def changes(asked: Asked, dram: int) -> Iterator[tuple[str, Asked]]:
 def outcome(what: str, asked: Asked) -> dict[str, Any]:
     """An entry of `what_if`."""
     try:
-        plan = json.loads(asked.engine()[0].plan())
+        plan = json.loads(asked.engine().plan())
     except DoesNotFit:
         return {"what": what, "fits": False, "step_seconds": 0, "tokens_per_second": 0}
     rates = {"step_seconds": plan["predicted_step_seconds"], "tokens_per_second": plan["tokens_per_second"]}

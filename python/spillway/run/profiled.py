@@ -57,5 +57,5 @@ def profiled(
     drawn = initialise.work_bytes(meta_model) if config.init == "random" else 0  # before the first step
     work = max(found.work_bytes + logits, found.left_bytes + drawn)
     if only_plan:
-        work += max(LEAST_MARGIN, int(MARGIN * work))
+        work += max(LEAST_MARGIN, int(MARGIN * (work - found.firm_bytes)))
     return Profiled(verified, compute, shape, replace(found, work_bytes=work))
