@@ -24,6 +24,7 @@ namespace {
 using spillway::network::Message;
 using spillway::network::Served;
 using Bytes = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::device::cpu, nb::c_contig>;
+using View = nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>;
 
 /// (id, [(peer, sends, bytes)]), or none.
 nb::object next(Served& port) {
@@ -36,7 +37,8 @@ nb::object next(Served& port) {
   nb::list messages;
   for (const auto& it : found->messages) {
     auto* const at = reinterpret_cast<std::uint8_t*>(it.bytes.data());
-    messages.append(nb::make_tuple(it.peer, it.sends, Bytes(at, {it.bytes.size()}, nb::handle())));
+    // an array without an owner would be copied, and what is received would go to the copy
+    messages.append(nb::make_tuple(it.peer, it.sends, View(at, {it.bytes.size()}, nb::find(port))));
   }
   return nb::make_tuple(found->id, messages);
 }

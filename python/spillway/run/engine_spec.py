@@ -83,7 +83,7 @@ def engine_spec(profiled: Profiled, keeping: Keeping, world: World) -> EngineSpe
     settings["saved_activations"] = saved_settings(profiled)
     return EngineSpec(
         description,
-        alike(world, settings | world.network()),
+        alike(world, settings | {"profile": world.network() | settings["profile"]}),
         (*notices, *of_files, *rounded_tables(meta_model), *saved_notice(profiled), *tiles_notice(profiled)),
     )
 
