@@ -16,8 +16,8 @@ namespace spillway::plan {
 /// {"dram_budget", "process_bytes", "work_bytes", "keeps_logits", "saved_activations": {"blocks", "token_bytes",
 /// "on_device", "layers", "keep", "why", "spill", "spilled_token_bytes", "graph_token_bytes"} (SavedActivations),
 /// "window", "placement": {"weight", "state", "grad", "activation"} (shares in memory; the last two may name a tier of
-/// host memory, such as "numa:2", for all of it), "storage": [{"directory", "capacity"}], "nodes": [{"id", "capacity"}],
-/// "resumes"}; missing = 0, false or the planner's choice.
+/// host memory, such as "numa:2", for all of it), "storage": [{"directory", "capacity"}], "nodes": [{"id",
+/// "capacity"}], "resumes"}; missing = 0, false or the planner's choice.
 [[nodiscard]] Budget parse_budget(const std::string& text);
 
 /// {"seconds": {"forward", "backward", "kept_forward", "kept_backward", "head_loss", "head_gradient", "tail_forward",

@@ -7,8 +7,8 @@
 #include <span>
 #include <utility>
 
-#include "spillway/plan/conversion.h"
 #include "spillway/plan/link.h"
+#include "spillway/plan/pass_seconds.h"
 #include "spillway/plan/path_queue.h"
 
 namespace spillway::plan {
@@ -35,28 +35,6 @@ std::size_t update_lanes(const Schedule& schedule, const Rates& rates) {
     if (task.lane == Lane::update) out = std::max<std::size_t>(out, task.unit + 1U);
   }
   return out;
-}
-
-/// Seconds that a pass takes at least because weights that it reads in place lie on other nodes than the first.
-double weight_seconds(const Schedule& schedule, const Description& description, const state::Layout& layout,
-                      const Rates& rates, Index pass) {
-  const auto& it = schedule.passes[pass];
-  if (it.weights != kNone && schedule.buffers[it.weights].tier == TierKind::device) return 0;
-  const auto& block = layout.blocks()[it.block];
-  const bool layer = it.kind == PassKind::forward || it.kind == PassKind::backward;
-  const auto first = static_cast<Index>(block.first_chunk + (layer ? 0 : it.slice));
-  const auto element = state::field_bytes(description.type).weight;
-  std::vector<double> seconds(rates.nodes.size(), 0);
-  for (Index c = first; c < first + (layer ? block.chunks : 1); ++c) {
-    const auto node = schedule.node.empty() ? 0U : schedule.node[c];
-    const bool stays = layer ? schedule.resident_weight[it.block] != kNone : schedule.resident_slice[c] != kNone;
-    if (!stays || node == 0 || node >= rates.nodes.size() || rates.nodes[node].read <= 0) continue;
-    seconds[node] += static_cast<double>(layout.chunks()[c].elements * element) / rates.nodes[node].read;
-  }
-  const auto most = std::ranges::max_element(seconds);
-  const auto reads = static_cast<double>(traits(it.kind).weight_reads) * static_cast<double>(description.micro_batches);
-  const auto times = converts(description, layout, it) ? std::min(1.0, reads) : reads;  // else of a copy that is near
-  return most == seconds.end() ? 0 : *most * times;
 }
 
 /// Which tasks wait for a task of the same step, or of the step before.
@@ -386,74 +364,7 @@ double update_seconds(const Schedule& schedule, const Rates& rates) {
   return longest;
 }
 
-/// What a layer that spills copies to where it leaves from, or stays on another tier; there backward reads it, too.
-double copy_of_saved(const Schedule& schedule, const Pass& pass, const Rates& rates) {
-  if (pass.spilled == kNone) return 0;
-  const auto& buffer = schedule.buffers[pass.spilled];
-  if (buffer.tier == TierKind::device || (pass.kind == PassKind::backward && buffer.node == 0)) return 0;
-  auto rate = rates.copy;
-  if (buffer.node > 0 && buffer.node < rates.nodes.size()) {
-    const auto read = rates.nodes[buffer.node].read;
-    if (read > 0) rate = rate > 0 ? std::min(rate, read) : read;
-  }
-  return rate > 0 ? static_cast<double>(buffer.bytes) / rate : 0;
-}
-
-/// Of boundary activations and gradients that a pass finds on later tiers of host memory or leaves there.
-double seconds_aside(const Schedule& schedule, const Pass& pass, const Rates& rates) {
-  double out = 0;
-  for (const auto index : {pass.input, pass.output, pass.grad}) {
-    if (index == kNone) continue;
-    const auto& buffer = schedule.buffers[index];
-    const auto rate = buffer.node > 0 && buffer.node < rates.nodes.size() ? rates.nodes[buffer.node].read : 0;
-    if (rate > 0) out += static_cast<double>(buffer.bytes) / rate;
-  }
-  return out;
-}
-
-/// Where all of it lies on the first.
-double seconds_near(const Schedule& schedule, const state::Layout& layout, const Rates& rates, const Pass& it) {
-  double average = 0;
-  Index layers = 0, last = kNone;
-  for (Index b = 0; b < layout.blocks().size(); ++b) {
-    if (layout.blocks()[b].role != state::BlockRole::layer) continue;
-    average += static_cast<double>(layout.blocks()[b].elements);
-    last = b;
-    ++layers;
-  }
-  const bool tail = rates.last_forward > 0 && it.block == last;
-  if (rates.last_forward > 0 && layers > 1) {
-    average -= static_cast<double>(layout.blocks()[last].elements);
-    --layers;
-  }
-  average /= std::max<Index>(1, layers);
-  const auto size = static_cast<double>(layout.blocks()[it.block].elements);
-  const bool keeps = it.saved != Saved::recompute;
-  switch (it.kind) {
-    case PassKind::forward:
-      return tail ? rates.last_forward
-                  : (keeps ? rates.kept_forward : rates.forward) * size / average + copy_of_saved(schedule, it, rates);
-    case PassKind::backward:
-      return tail
-                 ? rates.last_backward
-                 : (keeps ? rates.kept_backward : rates.backward) * size / average + copy_of_saved(schedule, it, rates);
-    case PassKind::head_loss:
-      return rates.head_loss;
-    case PassKind::head_gradient:
-      return rates.head_gradient;
-    case PassKind::embedding:
-    case PassKind::embedding_backward:
-      break;
-  }
-  return it.kind == PassKind::embedding_backward ? rates.between : 0;
-}
-
 }  // namespace
-
-double pass_seconds(const Schedule& schedule, const state::Layout& layout, const Rates& rates, Index pass) {
-  const auto& it = schedule.passes[pass];
-  return seconds_near(schedule, layout, rates, it) + seconds_aside(schedule, it, rates);
-}
 
 Simulation simulate(const Schedule& schedule, const Description& description, const state::Layout& layout,
                     const Rates& rates, unsigned steps, const std::string& storage_name) {

@@ -35,8 +35,4 @@ struct Simulation {
 [[nodiscard]] Simulation simulate(const Schedule& schedule, const Description& description, const state::Layout& layout,
                                   const Rates& rates, unsigned steps = 8, const std::string& storage_name = "path:0");
 
-/// Seconds of pass number `pass` at the largest step.
-[[nodiscard]] double pass_seconds(const Schedule& schedule, const state::Layout& layout, const Rates& rates,
-                                  Index pass);
-
 }  // namespace spillway::plan

@@ -23,10 +23,12 @@ class Kept : public network::Port {
 
 class Lane : public ::testing::Test, public NetworkWork {
  protected:
-  Lane() {
-    schedule_.tasks.resize(4);
-    for (plan::Index t = 0; t < 4; ++t) schedule_.tasks[t].what.index = t;
-    schedule_.network = {2, 0, 3, 1};
+  static plan::Schedule schedule() {
+    plan::Schedule out;
+    out.tasks.resize(4);
+    for (plan::Index t = 0; t < 4; ++t) out.tasks[t].what.index = t;
+    out.network = {2, 0, 3, 1};
+    return out;
   }
   std::vector<network::Message> messages(const plan::Task& task) override {
     begun_.push_back(task.what.index);
@@ -38,7 +40,7 @@ class Lane : public ::testing::Test, public NetworkWork {
     if (task.what.index == 1) throw Error(ErrorCode::internal, "no room");
   }
 
-  plan::Schedule schedule_;
+  plan::Schedule schedule_ = schedule();
   Kept port_;
   std::vector<std::byte> byte_{1};
   std::vector<plan::Index> begun_, arrived_, ended_;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "spillway/base/error.h"
+#include "spillway/plan/pass_seconds.h"
 #include "spillway/plan/path_queue.h"
 #include "spillway/plan/planner.h"
 #include "tests/plan/models.h"

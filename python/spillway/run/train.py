@@ -177,9 +177,7 @@ class Run:
             return self.already_complete(work)
         if self.start.resume and not self.start.durable:
             loop.find_references()
-        kept = replace(
-            keeping(self.config, self.identity.run, work, self.stay(held)), resumes=self.start.from_paths
-        )
+        kept = replace(keeping(self.config, self.identity.run, work, self.stay(held)), resumes=self.start.from_paths)
         if self.world.leads:
             kept = replace(kept, saving=saving(self.config, self.start, work, self.state.step))
         session = open_session(self.config, work.shape, kept, world=self.world)
