@@ -88,8 +88,8 @@ class Engine:
         one), "at_least": N (a durable step before N does not count as found), "checkpoint": DIR (absent: none; go back
         to DIR/manifest.bin), "at_most": N (where processes share a run: the smallest step that durable_step() gives of
         them, -1 for none; what this one has beyond it is cut off), "line": number of the run's line, the same in all
-        of them (absent in a world of one)}. `list_pinned` returns every directory with a manifest.bin that exists, whose
-        places are kept; it is called when the volumes are this process's.
+        of them (absent in a world of one)}. `list_pinned` returns every directory with a manifest.bin that exists,
+        whose places are kept; it is called when the volumes are this process's.
 
         Returns JSON {"found": bool, "step": N, "updates": steps that were not skipped, "payload": as given to commit(),
         "chunks": n, "replayed": chunks updated again, "steps": most steps replayed for one chunk, "seconds": s,

@@ -42,6 +42,24 @@ Bytes least_first_node(const Problem& problem, const Room& room, const Placement
          });
 }
 
+/// A tier that the placement names has to have room for what is to lie there, whatever the others have.
+void refuse_named(const Problem& problem, const Room& room, const Placement& least, const Lookahead& lookahead,
+                  Bytes padding) {
+  auto schedule = problem.schedule(put_aside(problem, least, {}, room.nodes), lookahead);
+  static_cast<void>(lay_out(schedule));
+  for (const auto& tier : {problem.budget.placement.grad_on, problem.budget.placement.activation_on}) {
+    if (!tier || *tier == 0) continue;
+    const auto& node = problem.budget.nodes[*tier];
+    const auto needed = bytes_on(schedule, *tier) + padding, there = room.nodes[*tier];
+    if (needed <= there) continue;
+    throw Error(ErrorCode::does_not_fit,
+                text("does not fit on ", node.name(), ": what placement puts there takes ", human(needed),
+                     ", and there is ", human(there), ". It would fit with ",
+                     node.kind == NodeKind::file ? text("--memory_file DIR=") : text("--node ", node.id, "="),
+                     ceil_div(needed, MiB), "MiB, with another tier in --placement,", kSmallerStep));
+  }
+}
+
 [[noreturn]] void refuse_nodes(const Problem& problem, const Room& room, const Placement& least,
                                const Lookahead& lookahead, Bytes padding) {
   const auto& nodes = problem.budget.nodes;
@@ -49,6 +67,7 @@ Bytes least_first_node(const Problem& problem, const Room& room, const Placement
   for (std::size_t n = 0; n < room.nodes.size(); ++n) {
     there += text(there.empty() ? "" : ", ", nodes[n].name(), " with ", human(room.nodes[n]));
   }
+  refuse_named(problem, room, least, lookahead, padding);
   auto schedule = problem.schedule(aside(problem, room, least, padding), lookahead);
   const auto arena = arena_of(problem, schedule);
   const auto moving = arena - resident_bytes(schedule) - bytes_moving_later(schedule);

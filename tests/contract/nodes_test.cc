@@ -176,9 +176,9 @@ TEST(Nodes, OfTheMachineHoldWhatThePlanSays) {
     EXPECT_TRUE(lies_on(arena + buffer.offset, buffer.bytes, settings.budget.nodes[buffer.node].id));
     (buffer.kind == plan::BufferClass::activation ? boundaries : gradients) += 1;
   }
-  EXPECT_EQ(boundaries, 6U) << "of each layer its input, which backward starts from";
+  EXPECT_EQ(boundaries, 7U) << "of each layer and the norm its input, which backward starts from";
   EXPECT_GE(gradients, 6U);
-  EXPECT_NE(engine.where().find("\"activation\":{\"buffers\":6,\"elsewhere\":0}"), std::string::npos) << engine.where();
+  EXPECT_NE(engine.where().find("\"activation\":{\"buffers\":7,\"elsewhere\":0}"), std::string::npos) << engine.where();
 }
 
 TEST(Nodes, ThatCannotHoldTheirPartAreRefusedAndTheProcessLives) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <string>
 #include <vector>
 
 #include "spillway/base/error.h"
@@ -128,7 +129,7 @@ TEST_F(AsideTest, PassesTakeAsLongAsTheirTierIsRead) {
   it_.rates.nodes[1].read = 1e8;
   const auto slow = plan().prediction.compute_seconds;
   const auto moved =
-      static_cast<double>(it_.description.boundary_bytes()) * (3 * kAsideLayers - 1);  // the first is given
+      static_cast<double>(it_.description.boundary_bytes()) * (3 * kAsideBoundaries - 1);  // the first is given
   EXPECT_NEAR(slow - fast, moved / 1e8 - moved / 1e9, 0.2 * moved / 1e8);
 }
 
@@ -148,6 +149,22 @@ TEST_F(AsideTest, ATierIsAskedForByItsName) {
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("numa:0, numa:4"), std::string::npos) << error.what();
   }
+}
+
+TEST_F(AsideTest, ATierThatIsAskedForAndTooSmallIsRefusedWithTheSizeThatDoes) {
+  it_.budget.placement.activation_on = 2;
+  it_.budget.nodes[2].capacity = 1 * MiB;
+  try {
+    static_cast<void>(plan());
+    FAIL() << "it has no room for them";
+  } catch (const Error& error) {
+    const std::string said = error.what(), option = "--node 4=";
+    EXPECT_EQ(said.find("does not fit on numa:4"), 0U) << said;
+    const auto at = said.find(option);
+    ASSERT_NE(at, std::string::npos) << said;
+    it_.budget.nodes[2].capacity = std::stoull(said.substr(at + option.size())) * MiB;
+  }
+  EXPECT_EQ(aside(plan(), BufferClass::activation), kAsideBoundaries);
 }
 
 }  // namespace

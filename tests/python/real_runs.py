@@ -87,8 +87,12 @@ def words(given: Path, out: Path, *more: str, verb: str = "train") -> list[str]:
 
 
 def on_path(storage: Path) -> list[str]:
-    storage.mkdir(exist_ok=True)
-    return ["--storage", f"{storage},capacity=512MiB", "--placement", "weight=50%,state=path,grad=path,activation=dram"]
+    return [*storage_in(storage), "--placement", "weight=50%,state=path,grad=path,activation=dram"]
+
+
+def storage_in(directory: Path) -> list[str]:
+    directory.mkdir(exist_ok=True)
+    return ["--storage", f"{directory},capacity=512MiB"]
 
 
 def here(given: Path, out: Path, *more: str, verb: str = "train") -> int:
@@ -116,9 +120,12 @@ def result(out: Path) -> tuple[list[dict[str, Any]], dict[str, bytes], dict[str,
         binary = {
             str(path.relative_to(whole)): path.read_bytes()
             for path in sorted(whole.rglob("*"))
-            if path.name != wear.FILE and (path.suffix in (".safetensors", ".bin") or path.parent.name == "spillway")
+            if path.is_file()
+            and path.name != wear.FILE
+            and (path.suffix in (".safetensors", ".bin") or path.parent.name == "spillway")
         }
-    binary["model.safetensors at the root"] = (out / "model.safetensors").read_bytes()
+    (root,) = out.glob("*model.safetensors")  # the model's, or the adapters'
+    binary["the model at the root"] = root.read_bytes()
     log = json.loads((checkpoint / "trainer_state.json").read_text())
     for row in log["log_history"]:
         for key in NOT_BITS:

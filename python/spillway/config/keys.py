@@ -281,8 +281,9 @@ GROUPS: dict[str, list[Key]] = {
             "auto",
             "`auto`, `dram`, `path`, or per group `weight=dram,state=path,grad=50%,activation=dram` "
             "(a share is the part in DRAM). Gradients and boundary activations may be placed on one tier of host "
-            "memory, as in `grad=numa:2,activation=file:0`, a NUMA node and a `memory_file`; with "
-            "`auto` they go to such tiers where that makes room, in proportion to how fast these are",
+            "memory, as in `grad=numa:2,activation=file:0`, a NUMA node and a `memory_file`, but for "
+            "what of them stays on a device; with `auto` they go to such tiers where that makes room, in proportion to "
+            "how fast these are",
         ),
         Key("window", whole(1), None, "blocks in flight", "by plan"),
         Key(

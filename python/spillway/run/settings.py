@@ -66,8 +66,11 @@ def measured_in(dram_budget: int, learning: int) -> int:
 
 
 def reading_settings(config: Config, run: str) -> dict[str, Any]:
-    """To open a run's volumes without training: nothing is measured or profiled."""
-    return path_settings(config, Keeping(run, keep=True)) | {
+    """To open a run's volumes without training: nothing is measured or profiled, and memory is one tier."""
+    found = path_settings(config, Keeping(run, keep=True))
+    in_memory = {group: 1.0 for group, share in found["placement"].items() if isinstance(share, str)}
+    return found | {
+        "placement": found["placement"] | in_memory,
         "dram_budget": config.dram_budget or default_budget(),
         "process_bytes": process_memory.resident(),
         "work_bytes": 0,
