@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import real_runs
+import seeds
 from hf_models import batch, random_ids
 from spillway import _engine
 from spillway.base.ranks import ALONE, Ranks, of_environment
@@ -88,7 +89,7 @@ def test_a_step_is_that_of_all_processes(tmp_path: Path) -> None:
         ({"objective": "dpo"}, ["objective: dpo"]),
         ({"device": "simulated"}, ["device: simulated", "cpu"]),
         ({"optim": "muon"}, ["optim: muon"]),
-        ({"durability": "step"}, ["durability: step", "none"]),
+        ({"durability": "checkpoint"}, ["durability: checkpoint", "none, step"]),
     ],
 )
 def test_what_they_cannot_do_together_is_refused_by_name(
@@ -188,7 +189,6 @@ def run(arguments):
         rank = world.ranks.rank
         assert world.gather(10 * rank) == [0, 10, 20], rank
         assert world.agreed(lambda: f"of {rank}") == "of 0"
-        assert world.minimum(7 - rank) == 5
         if sys.argv[-1] == "raises" and rank == 1:
             raise InputError("storage: there is no directory /there")
         if sys.argv[-1] == "alike":
@@ -326,18 +326,29 @@ def test_equal_to_plain_pytorch(given: Path, tmp_path: Path, how: str) -> None:
     assert [row["grad_norm"] for row in streamed] == pytest.approx([row["grad_norm"] for row in plain], rel=1e-5)
 
 
-def under_way(world: int, given: Path, out: Path, *keys: str) -> list[Any]:
-    """The processes of a run that has made a step."""
+def processes(world: int, given: Path, out: Path, *keys: str) -> list[Any]:
     where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     where |= {"WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world)}
-    words = ["-m", "spillway", *real_runs.words(given, out, *keys, "--max_steps", "500")]
-    ranks = [
+    words = ["-m", "spillway", *real_runs.words(given, out, *keys)]
+    return [
         real_runs.apart(*words, env_more={**where, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(world)
     ]
+
+
+def wait_for_rows(count: int, ranks: list[Any], out: Path) -> None:
+    """Until so many steps are told, or a process has ended."""
     began = time.monotonic()
-    while not list(rows(out / "metrics.jsonl")) and time.monotonic() - began < LIMIT:
-        assert all(process.poll() is None for process in ranks), [process.communicate() for process in ranks]
-        time.sleep(0.05)
+    while len(list(rows(out / "metrics.jsonl"))) < count and time.monotonic() - began < LIMIT:
+        if any(process.poll() is not None for process in ranks):
+            return
+        time.sleep(0.02)
+
+
+def under_way(world: int, given: Path, out: Path, *keys: str) -> list[Any]:
+    """The processes of a run that has made a step."""
+    ranks = processes(world, given, out, *keys, "--max_steps", "500")
+    wait_for_rows(1, ranks, out)
+    assert all(process.poll() is None for process in ranks), [process.communicate() for process in ranks]
     return ranks
 
 
@@ -362,3 +373,47 @@ def test_the_others_end_when_one_is_killed(given: Path, tmp_path: Path) -> None:
     assert [code for *_, code in ends] == [1, 1, -signal.SIGKILL], ends
     assert f"rank 2 ({HOST}): has ended without a word" in ends[0][1]
     assert not ends[1][1]
+
+
+@several
+@pytest.mark.nightly
+@pytest.mark.parametrize("killed", [(0,), (1,), (0, 1)])
+def test_a_step_is_durable_on_all_processes_or_on_none(given: Path, tmp_path: Path, killed: tuple[int, ...]) -> None:
+    """Killed at random instants again and again, it goes on from the last step that all have."""
+    keys = (*KEYS, "--max_steps", "8")
+    one_process(given, tmp_path / "one", *keys)
+    instants, out, went_on, told = seeds.instants(f"ranks {killed}"), tmp_path / "out", 0, 0
+    where = (*on_paths(tmp_path, 2), "--durability", "step", "--resume_from_checkpoint", "auto")
+    for life in range(5):
+        ranks = processes(2, given, out, *keys, *where)
+        if life < 4:
+            wait_for_rows(told + 1, ranks, out)
+            time.sleep(instants.uniform(0, 0.5))
+            for rank in killed:
+                ranks[rank].kill()
+        ends = [(*process.communicate(timeout=LIMIT), process.returncode) for process in ranks]
+        told = len(list(rows(out / "metrics.jsonl")))
+        went_on += "from the storage paths" in ends[0][0]
+        if all(code == 0 for *_, code in ends):
+            break
+        assert life < 4 and all(code in (0, 1, -signal.SIGKILL) for *_, code in ends), ends
+    assert went_on
+    assert real_runs.result(out) == real_runs.result(tmp_path / "one")
+    assert not list(tmp_path.glob("drive*/*"))  # what no checkpoint needs is gone
+
+
+@several
+@pytest.mark.nightly
+def test_the_volumes_of_one_that_are_gone_are_missed(given: Path, tmp_path: Path) -> None:
+    where = (*on_paths(tmp_path, 2), "--durability", "step", "--virtual_ranks", "2")
+    ranks = under_way(2, given, tmp_path / "out", "--gradient_accumulation_steps", "2", *where)
+    for process in ranks:
+        process.kill()
+        process.communicate(timeout=LIMIT)
+    (tmp_path / "drive0" / "spillway.shard-0.volume").unlink()
+    again = (*where, "--gradient_accumulation_steps", "2", "--resume_from_checkpoint", "auto", "--max_steps", "500")
+    ends = [
+        (*each.communicate(timeout=LIMIT), each.returncode) for each in processes(2, given, tmp_path / "out", *again)
+    ]
+    assert [code for *_, code in ends] == [2, 2], ends
+    assert "nothing of it on those of rank 0" in ends[0][1]

@@ -104,7 +104,8 @@ class Config:
         return Config(values, self.notices, chosen, self.any_device, self.any_ranks, self.ranks)
 
     def _filled(self, path: StoragePath) -> StoragePath:
-        return replace(path, place=self.ranks.filled(path.place))
+        file = path.file if self.ranks.world == 1 else f"spillway.shard-{self.ranks.rank}.volume"
+        return replace(path, place=self.ranks.filled(path.place), file=file)
 
     def text(self) -> str:
         """config.yaml: every key, resolved; reading it back gives the same values."""

@@ -29,7 +29,7 @@ def check(config: Config) -> None:
         "method": (config.method, ("full", "lora")),
         "device": (config.device, ("cpu",)),
         "optim": (config.optim, tuple(it.name for it in OPTIMIZERS.values() if it.scope == "element")),
-        "durability": (config.durability, (None, "none")),
+        "durability": (config.durability, (None, "none", "step")),
         "memory_file": (config.memory_file, ([],)),
         "node": (config.node, ([],)),
         "storage_device": (config.storage_device, ([],)),

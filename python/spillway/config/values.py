@@ -35,6 +35,7 @@ class StoragePath:
     place: str  # a directory, or a raw block device
     capacity: int | None = None  # bytes; None: what is free, less a margin
     endurance: int | None = None  # bytes that may be written to the drive in its life, as it is rated
+    file: str = "spillway.volume"  # in a directory; of one of several processes its shard's
 
     def __str__(self) -> str:
         options = {"capacity": self.capacity, "endurance": self.endurance}
@@ -164,7 +165,7 @@ def parse_storage(value: Any) -> StoragePath:
         sizes[name] = parse_size(size)
     if not place.strip():
         raise ValueError
-    return StoragePath(place.strip(), **sizes)
+    return StoragePath(place.strip(), sizes.get("capacity"), sizes.get("endurance"))
 
 
 def parse_node(value: Any) -> NodeShare:

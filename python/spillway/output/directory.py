@@ -107,8 +107,9 @@ def pinned(output_dir: Path) -> tuple[Path, ...]:
     return tuple(path for _, path in manifests(output_dir))
 
 
-def decide(config: Config) -> Start:
-    """Raises InputError where the run may not start. Leaves behind only the name of a checkpoint that lost it."""
+def decide(config: Config, there: Sequence[Path] | None = None) -> Start:
+    """Raises InputError where the run may not start. Leaves behind only the name of a checkpoint that lost it. `there`:
+    the volumes of all processes; None: of this one."""
     output_dir = Path(config.output_dir)
     check_place(output_dir)
     check_sources(config, output_dir)
@@ -116,14 +117,20 @@ def decide(config: Config) -> Start:
     if not config.overwrite and (words := left.refusal(output_dir, config.paths)):
         raise InputError(words)
     asked = config.resume_from_checkpoint
-    if not config.overwrite and asked in (None, True, "auto") and (there := left_out(config, output_dir)):
+    if not config.overwrite and asked in (None, True, "auto") and (others := left_out(config, output_dir)):
         raise InputError(
-            f"storage: the steps of the run in {output_dir} lie in {', '.join(map(str, there))}, which this "
+            f"storage: the steps of the run in {output_dir} lie in {', '.join(map(str, others))}, which this "
             "configuration leaves out; give the storage that the run had, as `spillway resume` does, or begin anew "
             f"with --overwrite (`spillway export --output_dir {output_dir} --to DIR` makes a checkpoint that goes on "
             "without storage)"
         )
-    on_paths = durable_volumes(config, output_dir)
+    if not config.overwrite and asked in (None, True, "auto") and (others := of_other_numbers(config, output_dir)):
+        raise InputError(
+            f"storage: steps of the run in {output_dir} lie in {', '.join(map(str, others))}, of another number of "
+            "processes; start as many as the run had, or, once these files are removed, any number goes on from a "
+            "checkpoint: --resume_from_checkpoint DIR"
+        )
+    on_paths = durable_volumes(config, output_dir, there)
     resume = resume_point(config, output_dir, bool(on_paths))
     durable = bool(on_paths) and asked in (True, "auto")
     held = [path for path in run_files(output_dir) if is_precious(path)] + on_paths
@@ -141,10 +148,12 @@ def decide(config: Config) -> Start:
     return Start(output_dir, resume, durable, fresh, clear, config.paths)
 
 
-def durable_volumes(config: Config, output_dir: Path) -> list[Path]:
-    """The volumes in which this output_dir's run may have left a durable step."""
+def durable_volumes(config: Config, output_dir: Path, there: Sequence[Path] | None = None) -> list[Path]:
+    """The volumes in which this output_dir's run may have left a durable step; `there` as `decide` takes it."""
     known = identity.load(output_dir)
-    return [] if known is None or known.durability == "none" else volumes.present(config.paths)
+    if known is None or known.durability == "none":
+        return []
+    return volumes.present(config.paths) if there is None else list(there)
 
 
 def left_out(config: Config, output_dir: Path) -> list[Path]:
@@ -159,6 +168,14 @@ def left_out(config: Config, output_dir: Path) -> list[Path]:
     except InputError:  # nobody knows any more
         return []
     return volumes.of_run(paths, known.run)
+
+
+def of_other_numbers(config: Config, output_dir: Path) -> list[Path]:
+    """The volumes in which this output_dir's run may have left a durable step as another number of processes."""
+    known = identity.load(output_dir)
+    if known is None or known.durability == "none":
+        return []
+    return volumes.of_other_numbers(config.paths, known.run)
 
 
 def is_precious(path: Path) -> bool:

@@ -39,11 +39,15 @@ class Identity:
     durability: str = "none"  # of the run's plan
     steps: int = 0  # of the whole run
     steps_per_epoch: int = 0
+    line: int = 0  # of several processes: another number each time that the run begins anew or goes back
 
     def save(self, output_dir: Path) -> None:
         path = output_dir / RUN
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, {"format": FORMAT, **asdict(self)})
+        content = asdict(self)
+        if not self.line:
+            del content["line"]
+        write_json(path, {"format": FORMAT, **content})
         for folder in (path.parent, output_dir, output_dir.parent):
             flush(folder)
 

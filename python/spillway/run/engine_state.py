@@ -20,20 +20,20 @@ from spillway.run.engine_spec import PlannedEngine
 from spillway.run.protocol import Recovery, StartPoint
 from spillway.run.start_points import STATE, on_paths, read_counts, tries_of, write_counts
 from spillway.run.telemetry import Telemetry
+from spillway.run.world import World
 
 
 class EngineState:
     """Weights, optimizer state and the counts beside them."""
 
-    def __init__(
-        self, spec: ModelSpec, planned: PlannedEngine, telemetry: Telemetry, keep: bool, writes: bool = True
-    ) -> None:
-        """`keep`: the volumes stay when the session closes. `writes`: saves are written by this process."""
+    def __init__(self, spec: ModelSpec, planned: PlannedEngine, telemetry: Telemetry, keep: bool, world: World) -> None:
+        """`keep`: the volumes stay when the session closes. `world`: rank 0 writes what is saved."""
         self.calls = 0  # steps begun: the step number of dropout
         self.steps = 0  # updates made
         self.precious = False  # the volumes hold something that a later process may go on from
         self._started = False  # the volumes are open, and ours
-        self._spec, self._telemetry, self._keep, self._writes = spec, telemetry, keep, writes
+        self._spec, self._telemetry, self._keep = spec, telemetry, keep
+        self._world, self._writes = world, world.leads
         self._engine, self._plan, self._durable = planned.engine, planned.plan, planned.durable
         self._description = planned.spec.description
 
@@ -79,7 +79,7 @@ class EngineState:
         if self._writes:
             state.mkdir(mode=0o700, parents=True, exist_ok=True)
         with translated():
-            if self._durable and on_paths(self._plan, "state"):
+            if self._durable and self._world.ranks.world == 1 and on_paths(self._plan, "state"):
                 self._engine.save_manifest(str(state))
             else:
                 self._engine.save_state(str(state), self.steps)
@@ -127,7 +127,9 @@ class EngineState:
         """Starts the engine, with what its paths hold where that is asked for. None: state and weights are to come."""
         tries = tries_of(start_point, self._durable)
         self.precious = "reopen" in tries[0] and bool(volumes.present(self._spec.config.paths))
-        for words in tries:
+        shared = self._shared(start_point)
+        for each in tries:
+            words = each | {name: value for name, value in shared.items() if name == "line" or "reopen" in each}
             if "checkpoint" in words:
                 saved.check(Path(words["checkpoint"]).parent)
             told = self._engine.start(json.dumps(words), lambda: [str(path / STATE) for path in start_point.pinned()])
@@ -138,6 +140,30 @@ class EngineState:
         if start_point.checkpoint is None and not start_point.fresh:
             raise InputError(f"resume_from_checkpoint: {nothing_to_resume(Path(self._spec.config.output_dir))}")
         return None
+
+    def _shared(self, start_point: StartPoint) -> dict[str, int]:
+        """What several processes start alike with: the run's line, and the last step that is durable on all of them.
+        What this process has of another line is gone then. InputError where the volumes of one are. {} in a world of
+        one."""
+        if self._world.ranks.world == 1 or not self._durable:
+            return {}
+        own = json.loads(self._engine.durable_step())  # refused where another run has them: before the line changes
+        every = self._world.gather((int(own["step"]), int(own["line"])))
+        line = start_point.line()
+        if all(on == line for _, on in every):
+            return {"line": line, "at_most": min(step for step, _ in every)}
+        newest = max(step for step, _ in every)
+        gone = [rank for rank, (_, on) in enumerate(every) if on == 0]
+        if start_point.durable and gone and newest > 0:
+            raise InputError(
+                f"storage: step {newest} of the run is on the paths of other processes, and nothing of it on those of "
+                f"rank {gone[0]}; mount them again, or go back to a checkpoint: --resume_from_checkpoint DIR"
+            )
+        # Where one is not on the line, none has got beyond its beginning, which is made anew.
+        if own["line"] not in (0, line):
+            for volume in volumes.present(self._spec.config.paths):
+                volume.unlink()
+        return {"line": line, "at_most": -1}
 
     def _going_on(self, found: dict[str, Any]) -> Recovery:
         try:

@@ -30,6 +30,7 @@ from spillway.base.ranks import Ranks
 from spillway.base.silence import tell_person
 from spillway.errors import DoesNotFit, InputError, Interrupted, SpillwayError
 from spillway.run.network import LOOKS, Service
+from spillway.run.votes import Votes
 
 T = TypeVar("T")
 PATIENCE = timedelta(hours=1)  # that a process waits for another one that is alive but sends nothing
@@ -67,6 +68,7 @@ class Processes:
         self._disturbed = False  # what fails from now on does because of another process
         self._failed = False  # this process has
         self._service: Service | None = None
+        self._votes: Votes | None = None
         self._waits: tuple[float, list[int]] | None = None  # of a round: since when, for whom
         self._told: dict[str, float] = {}  # when a person was told that others are late
         self.ranks = Ranks(rank, size)
@@ -86,14 +88,14 @@ class Processes:
 
     def announce(self) -> None:
         self._failed = True
-        if self._service is not None:
-            self._service.abort()  # nobody will end what is under way
+        self._let_go()
         with suppress(Exception):  # of a store that is gone
             self._store.set(FAILED, str(self.ranks.rank))
 
     @contextmanager
-    def serve(self, network: Any) -> Iterator[None]:
+    def serve(self, network: Any, voter: Any = None) -> Iterator[None]:
         service = self._service = Service(network, self._data, self.named, self._was_disturbed)
+        self._votes = None if voter is None else Votes(voter, self._commit, self._was_disturbed)
         over = threading.Event()
         watch = threading.Thread(target=self._watch, args=(service, over), name="failures", daemon=True)
         watch.start()
@@ -103,7 +105,9 @@ class Processes:
             over.set()
             watch.join()
             service.close()
-            self._service = None
+            if self._votes is not None:
+                self._votes.close()
+            self._service = self._votes = None
 
     def network(self) -> dict[str, float]:
         """Each process sends to the next one and receives from the one before, all at once."""
@@ -113,11 +117,6 @@ class Processes:
 
     def port(self) -> Any:
         return import_module("spillway._engine").Network(self.ranks.rank, self.ranks.world)
-
-    def minimum(self, value: int) -> int:
-        found = torch.tensor([value], dtype=torch.int64)
-        dist.all_reduce(found, op=dist.ReduceOp.MIN, group=self._commit)
-        return int(found)
 
     def named(self, rank: int) -> str:
         return f"rank {rank} ({self.hosts[rank]})"
@@ -197,6 +196,13 @@ class Processes:
 
     # ---- transfers
 
+    def _let_go(self) -> None:
+        """Nobody will end what is under way."""
+        if self._service is not None:
+            self._service.abort()
+        if self._votes is not None:
+            self._votes.abort()
+
     def _was_disturbed(self) -> None:
         self._disturbed = True
 
@@ -210,7 +216,7 @@ class Processes:
                 failed = True
             if failed:
                 self._disturbed = self._disturbed or not self._failed
-                service.abort()
+                self._let_go()
                 return
 
     def _tell_late(self, waits: tuple[float, list[int]] | None) -> None:

@@ -56,6 +56,7 @@ class StartPoint:
     # run may make and remove some.
     pinned: Callable[[], tuple[Path, ...]] = tuple
     adapters: Path | None = None  # with method lora, begin with those of this directory
+    line: Callable[[], int] = int  # of several processes: Identity.line, once it is in run.json; all call it
 
 
 @dataclass(frozen=True)

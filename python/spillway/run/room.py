@@ -48,9 +48,12 @@ def settings(config: Config, saving: Saving | None, converted: bool, carried: in
     """The settings as the engine takes them. `converted`: forms of tensors in files are not the engine's. `carried`:
     bytes of a checkpoint that the engine has not."""
     places = {number: Path(path.place) for number, path in enumerate(config.paths)}
+    volume = {number: volumes.volume(path) for number, path in enumerate(config.paths)}
     plain = {number: place for number, place in places.items() if place.is_dir()}
     output = files.existing(saving.output_dir) if saving else None
-    systems = [system(place, plain, output) for place in by_device([*plain.values(), *([output] if output else [])])]
+    systems = [
+        system(place, plain, volume, output) for place in by_device([*plain.values(), *([output] if output else [])])
+    ]
     if saving is None or output is None:
         return {"file_systems": systems}
     copies = saving.copies or kind(mount_point(output)) in LINKLESS
@@ -70,11 +73,11 @@ def settings(config: Config, saving: Saving | None, converted: bool, carried: in
     return {"file_systems": systems, "saving": asked}
 
 
-def system(place: Path, plain: dict[int, Path], output: Path | None) -> dict[str, Any]:
+def system(place: Path, plain: dict[int, Path], volume: dict[int, Path], output: Path | None) -> dict[str, Any]:
     """The file system of a place, with what the volumes that are there hold of it."""
     own = os.stat(place).st_dev
     on = [number for number, path in plain.items() if os.stat(path).st_dev == own]
-    held = sum(volume_bytes(volume) for volume in {plain[number] / volumes.NAME for number in on})
+    held = sum(volume_bytes(each) for each in {volume[number] for number in on})
     return {
         "name": str(mount_point(place)),
         "free": shutil.disk_usage(place).free + held,

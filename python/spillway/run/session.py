@@ -92,7 +92,7 @@ class EngineSession:
         self.description, self.settings, self.plan = told.description, told.settings, planned.plan
         self._engine, self._durable, self._place = planned.engine, planned.durable, computing.place
         self._telemetry = Telemetry(self._engine, self.plan, self._place, told.notices)
-        self._state = EngineState(self._spec, planned, self._telemetry, self._keeping.keep, self._world.leads)
+        self._state = EngineState(self._spec, planned, self._telemetry, self._keeping.keep, self._world)
         self._serving = ExitStack()  # of the network, from before the engine starts until it has closed
         self._heap = HeapWatch(self.plan, self._profiled.dry_run.work_bytes)
         self._stream: Stream | None = None
@@ -127,7 +127,7 @@ class EngineSession:
         config = self.config
         hub.fetch_weights(config)
         process_memory.give_back()  # what it was planned in
-        self._serving.enter_context(self._world.serve(self._network))
+        self._serving.enter_context(self._world.serve(self._network, self._engine if self._durable else None))
         with silence.watched([path.place for path in config.paths]), translated(reading=True):
             recovery = self._state.start(start_point)
         self._heap.give_back()  # what weights were drawn or converted in lies elsewhere than what steps take

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
@@ -65,7 +66,8 @@ def train_config(config: Config, console: Console, world: World | None = None) -
     places(world, [path.place for path in config.paths])
     with Interruption() as interruption:
         world.held, interruption.speaks = interruption.held, world.leads
-        start, known, saved = world.agreed(lambda: begun(config))
+        there = [path for paths in world.gather(volumes.present(config.paths)) for path in paths]
+        start, known, saved = world.agreed(lambda: begun(config, there))
         config = as_begun(config, start, known, saved)
         display = Display(console if world.leads else Console(quiet=True), endurance(config))
         found = world.agreed(lambda: hub.settled(products.settled(config), display.note))
@@ -79,7 +81,7 @@ def together(config: Config, world: World) -> Config:
         return config
     config = config.over(world.ranks)
     same(world, {"spillway": __version__, "torch": import_module("torch").__version__} | config.values())
-    return config.replaced(durability="none") if config.durability is None else config
+    return config
 
 
 def settled_as(config: Config, found: Config) -> Config:
@@ -88,9 +90,10 @@ def settled_as(config: Config, found: Config) -> Config:
     return config.replaced(**revisions).computing(found.compute_dtype, found.chosen)
 
 
-def begun(config: Config) -> tuple[Start, Identity, RunState | None]:
-    """What lies in `output_dir`, which rank 0 alone sees for sure: how the run starts, whose it is, its last state."""
-    start = directory.decide(config)
+def begun(config: Config, there: list[Path]) -> tuple[Start, Identity, RunState | None]:
+    """What lies in `output_dir`, which rank 0 alone sees for sure: how the run starts, whose it is, its last state.
+    `there`: the volumes of all processes."""
+    start = directory.decide(config, there)
     known = identity.load(start.output_dir) or identity.new(start.output_dir)
     saved = RunState.load(start.resume) if start.resume else None
     if start.durable and known.fixed:
@@ -241,11 +244,25 @@ class Run:
         self.identity.steps, self.identity.steps_per_epoch = work.steps, work.order.steps_per_epoch
 
     def begin(self, session: SessionProtocol) -> Recovery | None:
-        """No volume is made before its run is known in `output_dir`."""
+        """No volume is made before its run is known in `output_dir`, and which line of it is to be on all volumes."""
+        if self.world.ranks.world > 1 and session.plan.get("durability", "none") != "none":
+            return self.begin_line(session)
         if not (self.world.leads and any(tier["name"].startswith("path:") for tier in session.plan["tiers"])):
             return session.start(self.start_point)
         with self.identity.claim(self.start.output_dir):
             return session.start(self.start_point)
+
+    def begin_line(self, session: SessionProtocol) -> Recovery | None:
+        with self.identity.claim(self.start.output_dir) if self.world.leads else nullcontext():
+            return session.start(replace(self.start_point, line=self.line))
+
+    def line(self) -> int:
+        """Another one, where the run does not go on with what is on the paths; in run.json before any volume is of
+        it."""
+        if not self.start.durable:
+            self.identity.line = self.world.agreed(lambda: 1 + secrets.randbelow(2**62))
+        self.world.agreed(lambda: self.identity.save(self.start.output_dir))
+        return self.identity.line
 
     def prepare(self, session: SessionProtocol, recovery: Recovery | None) -> None:
         """The first writes of the run; nothing that was durable is removed before what replaces it is."""
@@ -318,7 +335,7 @@ class Run:
 
     def leave_volumes(self, session: SessionProtocol) -> None:
         """What is to become of the volumes of a run that has come to its end."""
-        if not directory.manifests(self.start.output_dir):
+        if not self.world.agreed(lambda: directory.manifests(self.start.output_dir)):
             session.give_up_volumes()  # no checkpoint needs them
             return
         if there := volumes.present(self.config.paths):
@@ -333,6 +350,8 @@ def keeping(config: Config, run: str, work: Work, held: list[tuple[int, Path]]) 
     """`held`: the checkpoints that hold places on the storage paths already."""
     if config.durability == "none":
         return Keeping(run)
+    if config.ranks.world > 1:
+        return Keeping(run, keep=True)  # checkpoints stand alone
     saves = {step for step in range(1, work.steps) if work.events.save_due(step)}
     count = len(saves | {step for step, _ in held})
     if config.save_total_limit is not None:

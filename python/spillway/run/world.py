@@ -37,8 +37,9 @@ class World(Protocol):
     def announce(self) -> None:
         """This process has failed: those that wait for bytes of it need not."""
 
-    def serve(self, network: Any) -> AbstractContextManager[None]:
-        """Inside, the engine's transfers through this port (_engine.Network) are made."""
+    def serve(self, network: Any, voter: Any = None) -> AbstractContextManager[None]:
+        """Inside, the engine's transfers through this port (_engine.Network) are made, and the votes of `voter`
+        (_engine.Engine) on durable steps are counted."""
 
     def network(self) -> dict[str, float]:
         """{"network": bytes per second that a process sends and receives, "network_latency": seconds of a message}, as
@@ -46,9 +47,6 @@ class World(Protocol):
 
     def port(self) -> Any:
         """A new port for `serve`; None in a world of one."""
-
-    def minimum(self, value: int) -> int:
-        """Of the values of all processes. By a thread of its own, which no other call waits for."""
 
 
 class OneProcess:
@@ -69,7 +67,7 @@ class OneProcess:
     def announce(self) -> None:
         pass
 
-    def serve(self, network: Any) -> AbstractContextManager[None]:
+    def serve(self, network: Any, voter: Any = None) -> AbstractContextManager[None]:
         return nullcontext()
 
     def network(self) -> dict[str, float]:
@@ -77,9 +75,6 @@ class OneProcess:
 
     def port(self) -> Any:
         return None
-
-    def minimum(self, value: int) -> int:
-        return value
 
 
 @contextmanager
