@@ -62,6 +62,16 @@ def test_fewer_tokens_are_measured_where_it_is_not() -> None:
     assert measured(0.004, 1024, room=512) == [(1, 1024), (1, 128), (1, 256), (1, 512), (1, 1024)]
 
 
+def test_what_libraries_take_is_not_what_tokens_take() -> None:
+    """On a machine that is busy few tokens are measured, and many must not be said to take no more than these."""
+    rest = quick_dry_run.shapes(1, 1 << 15)[1:]
+    for each, most in ((1 << 12, 1 << 11), (1 << 20, 1 << 8)):  # bytes of a token, beside 100 MiB
+        found = quick_dry_run.ascend(
+            taken(64, 6.4, 100 << 20), rest, lambda rows, n, each=each: taken(n, n * 0.1, (100 << 20) + each * n)
+        )
+        assert found[-1].tokens == most
+
+
 def test_what_more_tokens_take_lies_on_the_line() -> None:
     found = [taken(128, 2.0, 1000), taken(256, 3.0, 2000), taken(512, 5.0, 4000)]
     seconds = quick_dry_run.seconds_of(found, found[0].seconds, 1024, 1)

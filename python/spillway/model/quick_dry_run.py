@@ -18,6 +18,7 @@ AS_A_RUN = 6.0  # seconds: where what a run measures takes no longer, a plan mea
 REPEATS = 8  # micro-batches of the largest shape that a run measures, about
 TWICE, ONCE = 5.0, 10.0  # seconds that all of the tokens may take to be measured so often
 QUICK, LEAST = 5.0, 3  # otherwise: seconds that one more measurement may take, and how many there are at least
+FAR, GROWN = 16, 1.5  # of what has so many times the tokens nothing is known before memory has grown so much
 
 Kinds = dict[str, float]
 
@@ -64,13 +65,20 @@ def ascend(first: Taken, rest: Sequence[tuple[int, int]], measure: Callable[[int
     found = [first]
     for rows, length in rest:
         last = found[-1]
-        if len(found) >= LEAST and sum(last.seconds.values()) * rows * length / last.tokens > QUICK:
+        slow = len(found) >= LEAST and sum(last.seconds.values()) * rows * length / last.tokens > QUICK
+        if slow and not says_little(found, rest[-1]):
             break
         taken = measure(rows, length)
         if taken is None:
             break
         found.append(taken)
     return found
+
+
+def says_little(found: Sequence[Taken], all_of_it: tuple[int, int]) -> bool:
+    """What few tokens take is what libraries and the heap take for any."""
+    first, last = found[0], found[-1]
+    return last.tokens * FAR < all_of_it[0] * all_of_it[1] and last.bytes < GROWN * first.bytes
 
 
 def bytes_of(
