@@ -74,17 +74,18 @@ bool RunStorage::open(const OpenOptions& open_options, Recovery& recovery, int l
     layout.emplace(*spec);
   }
   const bool there = layout && open_options.reopen && holds_run(volumes_, *layout);
-  if (!there) {
-    require_no_checkpoint(open_options);
-    if (open_options.if_found) return false;
-    require_nothing_is_lost(volumes_, layout ? &*layout : nullptr);
-  }
   const auto open_as = [&](std::span<const Bytes> capacities) {
     open_paths(capacities, spec, there ? VolumeMode::reopen : VolumeMode::make);
     if (there) read(open_options, recovery);
     return recovery.found || !open_options.if_found;
   };
-  try {  // what cannot be gone on with is not made larger first
+  try {
+    if (!there) {
+      require_no_checkpoint(open_options);
+      if (open_options.if_found) return false;
+      require_nothing_is_lost(volumes_, layout ? &*layout : nullptr);
+    }
+    // What cannot be gone on with is not made larger first.
     if (there && !open_as(std::vector<Bytes>(volumes_.places.size()))) return false;
     if (!there || !large_enough()) static_cast<void>(open_as(plan_.plan.volumes));
   } catch (const Error& error) {

@@ -1,6 +1,7 @@
 #include "spillway/execute/volumes.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <initializer_list>
 #include <random>
 
@@ -167,7 +168,8 @@ void require_nothing_is_lost(const VolumeSettings& settings, const journal::Meta
   if (!found.any(Holding::State::committed)) return;
   throw Error(ErrorCode::bad_input,
               text("storage: ", found.names({Holding::State::committed}), " holds finished steps of the run ",
-                   settings.run, ", which starting anew would lose; resume it, or start anew with --overwrite"));
+                   settings.run, ", which starting anew would lose; resume it, or start anew with --overwrite"),
+              EEXIST);
 }
 
 bool without_records(const VolumeSettings& settings) {
@@ -187,7 +189,7 @@ std::vector<std::unique_ptr<storage::Path>> open_volumes(const VolumeSettings& s
   std::vector<std::unique_ptr<storage::Path>> out;
   const auto set = random_set();
   std::vector<std::filesystem::path> others;
-  for (std::size_t p = 1; p < settings.places.size(); ++p) others.push_back(settings.places[p].file());
+  for (std::size_t p = 1; p < settings.places.size(); ++p) others.push_back(settings.places[p].file(settings.world));
   for (std::size_t p = 0; p < settings.places.size(); ++p) {
     storage::PathOptions options;
     options.name = std::to_string(p);

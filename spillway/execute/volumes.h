@@ -39,8 +39,8 @@ enum class VolumeMode : std::uint8_t {
 /// when only some places hold a volume, or not of the same making. Writes nothing.
 [[nodiscard]] bool holds_run(const VolumeSettings& settings, const journal::MetadataLayout& layout);
 
-/// Throws Error(bad_input) when making the volumes anew would lose what the run has committed, without `overwrite`.
-/// `layout`: of the records that the new ones are for; may be null.
+/// Throws Error(bad_input, EEXIST) when making the volumes anew would lose what the run has committed, without
+/// `overwrite`. `layout`: of the records that the new ones are for; may be null.
 void require_nothing_is_lost(const VolumeSettings& settings, const journal::MetadataLayout* layout);
 
 /// Whether the places hold volumes of the run without an area for records, as a run that is not durable makes them.
