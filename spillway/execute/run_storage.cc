@@ -46,8 +46,8 @@ void require_line(const journal::Recovered& recovered, const journal::JournalSpe
 void RunStorage::require_nothing_there() const {
   if (volumes_.places.empty()) return;
   // Its records lie alike, whatever its durability.
-  const auto spec =
-      journal_spec(plan_.description, plan_.layout, plan::Durability::checkpoint, volumes_.run, volumes_.places.size());
+  const auto spec = journal_spec(plan_.description, plan_.layout, plan_.ownership, plan::Durability::checkpoint,
+                                 volumes_.run, volumes_.places.size());
   if (!holds_run(volumes_, journal::MetadataLayout(spec))) return;
   throw Error(ErrorCode::bad_input,
               text("storage: the paths hold finished steps of the run ", volumes_.run, ", and this plan reads none, ",

@@ -204,14 +204,15 @@ std::size_t SparseEmbedding::first_row_of(std::size_t process) const {
   return static_cast<std::size_t>(std::ranges::lower_bound(rows_, first_id_[process]) - rows_.begin());
 }
 
+std::span<const std::uint32_t> SparseEmbedding::tokens_of(std::size_t row, const Part& part) const {
+  const auto all = tokens_of(row);
+  return {std::ranges::lower_bound(all, part.first_token), std::ranges::lower_bound(all, part.end_token)};
+}
+
 /// Subtrees of the process that have tokens of a row.
 std::size_t SparseEmbedding::parts_of(std::size_t process, std::size_t row) const {
-  const auto tokens = tokens_of(row);
-  return static_cast<std::size_t>(std::ranges::count_if(parts_, [&](const Part& part) {
-    if (part.process != process) return false;
-    const auto at = std::ranges::lower_bound(tokens, part.first_token);
-    return at != tokens.end() && *at < part.end_token;
-  }));
+  return static_cast<std::size_t>(std::ranges::count_if(
+      parts_, [&](const Part& part) { return part.process == process && !tokens_of(row, part).empty(); }));
 }
 
 SparseEmbedding::Kept SparseEmbedding::in_chunk(const state::Chunk& chunk) const {
@@ -272,14 +273,12 @@ void SparseEmbedding::sum_parts(const std::byte* gradient, float* out, ThreadPoo
     RankTree tree(element_of(computes_), gradient, columns_, rank_ends_);
     const auto end = std::min((tile + 1) * kRowsPerTile, rows_.size());
     for (auto row = tile * kRowsPerTile; row < end; ++row) {
-      const auto tokens = tokens_of(row);
       auto* to = out + first[row] * columns_;
       for (const auto& part : parts_) {
         if (part.process != world_.rank) continue;
-        const auto begin = std::ranges::lower_bound(tokens, part.first_token);
-        const auto last = std::ranges::lower_bound(tokens, part.end_token);
-        if (begin == last) continue;
-        tree.sum({begin, last}, part.of, first_token_, to);
+        const auto tokens = tokens_of(row, part);
+        if (tokens.empty()) continue;
+        tree.sum(tokens, part.of, first_token_, to);
         to += columns_;
       }
     }
@@ -292,11 +291,9 @@ void SparseEmbedding::round_parts(const std::vector<const float*>& parts) {
   std::vector<float> memory;
   const std::size_t ranks = parts_.empty() ? 0 : parts_.back().of.first + parts_.back().of.size;
   for (auto row = own_first_; row < own_end_; ++row) {
-    const auto tokens = tokens_of(row);
     leaves.clear();
     for (const auto& part : parts_) {
-      const auto begin = std::ranges::lower_bound(tokens, part.first_token);
-      const bool any = begin != tokens.end() && *begin < part.end_token;
+      const bool any = !tokens_of(row, part).empty();
       leaves.push_back({part.of, any ? next[part.process] : nullptr});
       if (any) next[part.process] += columns_;
     }

@@ -101,6 +101,8 @@ class SparseEmbedding {
   [[nodiscard]] std::span<const std::uint32_t> tokens_of(std::size_t row) const {
     return std::span(order_).subspan(first_[row], first_[row + 1] - first_[row]);
   }
+  /// Those of them that are of a part.
+  [[nodiscard]] std::span<const std::uint32_t> tokens_of(std::size_t row, const Part& part) const;
 
   const std::size_t block_;
   const state::Block& table_;

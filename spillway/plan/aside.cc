@@ -93,7 +93,8 @@ class Aside {
 }  // namespace
 
 Placement put_aside(const Problem& problem, Placement placement, const std::vector<std::uint16_t>& tiers,
-                    std::vector<Bytes> room) {
+                    std::vector<Bytes> room, Bytes padding) {
+  for (auto& it : room) it -= std::min(it, padding);
   return Aside(problem, std::move(placement), tiers, std::move(room)).run();
 }
 

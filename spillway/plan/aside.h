@@ -14,11 +14,11 @@
 namespace spillway::plan {
 
 /// Puts each gradient and boundary activation that stays in host memory on one of `tiers`, indices into Budget::nodes,
-/// while that has room for it in `room`, bytes by tier (the first bounds nothing here), and else on the first. Without
-/// `tiers` all of them lie on the first. What the budget asks to lie on one tier lies there. The gradients of a layer
-/// lie together.
+/// while that has room for it in `room`, bytes by tier of which `padding` stays free (the first bounds nothing here),
+/// and else on the first. Without `tiers` all of them lie on the first. What the budget asks to lie on one tier lies
+/// there. The gradients of a layer lie together.
 [[nodiscard]] Placement put_aside(const Problem& problem, Placement placement, const std::vector<std::uint16_t>& tiers,
-                                  std::vector<Bytes> room);
+                                  std::vector<Bytes> room, Bytes padding = 0);
 
 /// The later of so many tiers, which are at least one.
 [[nodiscard]] std::vector<std::uint16_t> over_later_tiers(std::size_t nodes);

@@ -17,13 +17,6 @@ bool is_dram(const Budget& budget) {
   return budget.has_nodes() && budget.nodes[0].kind == NodeKind::dram;
 }
 
-/// With as much on later tiers as has room there.
-Placement aside(const Problem& problem, const Room& room, const Placement& least, Bytes padding) {
-  auto left = room.nodes;
-  for (auto& it : left) it -= std::min(it, padding);
-  return put_aside(problem, least, over_later_tiers(left.size()), left);
-}
-
 /// MiB of the first tier, which is what settings can enlarge for sure: what comes and goes lies there.
 Bytes least_first_node(const Problem& problem, const Room& room, const Placement& least, const Lookahead& lookahead,
                        Bytes enough) {
@@ -68,7 +61,8 @@ void refuse_named(const Problem& problem, const Room& room, const Placement& lea
     there += text(there.empty() ? "" : ", ", nodes[n].name(), " with ", human(room.nodes[n]));
   }
   refuse_named(problem, room, least, lookahead, padding);
-  auto schedule = problem.schedule(aside(problem, room, least, padding), lookahead);
+  const auto later = over_later_tiers(room.nodes.size());  // as much as has room there
+  auto schedule = problem.schedule(put_aside(problem, least, later, room.nodes, padding), lookahead);
   const auto arena = arena_of(problem, schedule);
   const auto moving = arena - resident_bytes(schedule) - bytes_moving_later(schedule);
   const auto enough = ceil_div(room.fixed + arena + padding, MiB);

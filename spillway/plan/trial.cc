@@ -28,9 +28,7 @@ bool Trial::lay_out(const Placement& placement, const Lookahead& lookahead) {
 Placement Trial::aside(Placement placement) const {
   if (policy_ == nullptr) return placement;
   const auto padding = node_padding(room_.nodes.size(), problem_.layout, problem_.weight_element());
-  auto room = room_.nodes;
-  for (auto& it : room) it -= std::min(it, padding);
-  return put_aside(problem_, std::move(placement), policy_->aside, std::move(room));
+  return put_aside(problem_, std::move(placement), policy_->aside, room_.nodes, padding);
 }
 
 bool Trial::has_room(const Placement& asked, const Lookahead& lookahead) {

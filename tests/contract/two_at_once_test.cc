@@ -43,6 +43,28 @@ class TwoAtOnce : public ::testing::Test {
       same = open_volumes() > before ? same + 1 : 0;
     }
   }
+  /// The step that a second process goes on from which waits while the first one, with these settings, makes three.
+  std::uint64_t second_goes_on_after(const Settings& of_first, const Settings& of_second) const {
+    std::future<std::uint64_t> second;
+    {
+      Engine first(run_.description(), of_first);
+      first.start();
+      const auto before = open_volumes();
+      second = std::async(std::launch::async, [&] {
+        Engine engine(run_.description(), of_second);
+        const auto found = engine.start({.reopen = true});
+        EXPECT_TRUE(found.found && run_.holds(engine, found.step));
+        engine.close();
+        return found.step;
+      });
+      // The volume is there, but nothing is committed in it when it is looked at.
+      await_one_that_waits(before);
+      run_.fill(first);
+      run_.train(first, 1, 3);
+      first.close();
+    }
+    return second.get();
+  }
   [[nodiscard]] std::vector<fs::path> listed() const {
     std::vector<fs::path> out;
     for (const auto& entry : fs::directory_iterator(where_.path())) {
@@ -63,25 +85,7 @@ class TwoAtOnce : public ::testing::Test {
 };
 
 TEST_F(TwoAtOnce, WhatTheFirstHasBegunMeanwhileIsGoneOnWith) {
-  std::future<std::uint64_t> second;
-  {
-    Engine first(run_.description(), settings_);
-    first.start();
-    const auto before = open_volumes();
-    second = std::async(std::launch::async, [this] {
-      Engine engine(run_.description(), settings_);
-      const auto found = engine.start({.reopen = true});
-      EXPECT_TRUE(found.found && run_.holds(engine, found.step));
-      engine.close();
-      return found.step;
-    });
-    // The volume is there, but nothing is committed in it when it is looked at.
-    await_one_that_waits(before);
-    run_.fill(first);
-    run_.train(first, 1, 3);
-    first.close();
-  }
-  EXPECT_EQ(second.get(), 3U);
+  EXPECT_EQ(second_goes_on_after(settings_, settings_), 3U);
 }
 
 /// The second one has looked at the volumes before anything was committed, and would make them. That of the first path
@@ -95,24 +99,7 @@ TEST_F(TwoAtOnce, AVolumeThatTookNoCommitIsNotMadeAnewBesideOneThatDid) {
     const bool fails = file.path().parent_path() == volume_.parent_path();
     return fails ? sys::faulty(sys::make_ring, faults)(file, depth) : sys::make_ring(file, depth);
   });
-  std::future<std::uint64_t> second;
-  {
-    Engine first(run_.description(), failing);
-    first.start();
-    const auto before = open_volumes();
-    second = std::async(std::launch::async, [&] {
-      Engine engine(run_.description(), settings);
-      const auto found = engine.start({.reopen = true});
-      EXPECT_TRUE(found.found && run_.holds(engine, found.step));
-      engine.close();
-      return found.step;
-    });
-    await_one_that_waits(before);
-    run_.fill(first);
-    run_.train(first, 1, 3);
-    first.close();
-  }
-  EXPECT_EQ(second.get(), 3U);
+  EXPECT_EQ(second_goes_on_after(failing, settings), 3U);
 }
 
 TEST_F(TwoAtOnce, CheckpointsThatTheFirstHasMadeMeanwhileKeepTheirPlaces) {

@@ -18,7 +18,6 @@ import pytest
 import real_runs
 import seeds
 from hf_models import batch, random_ids
-from spillway import _engine
 from spillway.base.ranks import ALONE, Ranks, of_environment
 from spillway.config import checks, resolve
 from spillway.errors import InputError, Interrupted
@@ -31,7 +30,6 @@ from spillway.run.processes import Failure, first_of, placed
 from spillway.run.world import OneProcess
 
 LIMIT = 300
-several = pytest.mark.skipif(not hasattr(_engine, "Network"), reason="the engine of this build is for one process")
 HOST = socket.gethostname()
 
 
@@ -213,7 +211,6 @@ def ranks_of(script: str, world: int, *words: str) -> list[tuple[str, str, int]]
     return [(*process.communicate(timeout=LIMIT), process.returncode) for process in started]
 
 
-@several
 @pytest.mark.parametrize(
     ("how", "codes", "told"),
     [
@@ -267,7 +264,6 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return real_runs.inputs(tmp_path_factory.mktemp("ranks"))
 
 
-@several
 def test_two_processes_make_what_one_makes(given: Path, tmp_path: Path) -> None:
     """The last step of an epoch has fewer micro-batches than ranks; their state lies half on a path of each."""
     one_process(given, tmp_path / "one", *KEYS)
@@ -280,7 +276,6 @@ def test_two_processes_make_what_one_makes(given: Path, tmp_path: Path) -> None:
     assert "virtual_ranks: 4" in written and "drive{local_rank}" in written
 
 
-@several
 @pytest.mark.nightly
 @pytest.mark.parametrize("world", [3, 4])
 @pytest.mark.parametrize(
@@ -295,7 +290,6 @@ def test_any_number_of_processes_makes_the_same(given: Path, tmp_path: Path, wor
     assert real_runs.result(tmp_path / "several") == real_runs.result(tmp_path / "one")
 
 
-@several
 @pytest.mark.nightly
 def test_another_number_goes_on_from_a_checkpoint(given: Path, tmp_path: Path) -> None:
     """Evaluations come where each of its parts ends, too, and a rate that does not depend on where that is."""
@@ -311,7 +305,6 @@ def test_another_number_goes_on_from_a_checkpoint(given: Path, tmp_path: Path) -
     assert real_runs.result(tmp_path / "out") == real_runs.result(tmp_path / "whole")
 
 
-@several
 @pytest.mark.nightly
 @pytest.mark.parametrize("how", ["ddp", "fsdp"])
 def test_equal_to_plain_pytorch(given: Path, tmp_path: Path, how: str) -> None:
@@ -352,7 +345,6 @@ def under_way(world: int, given: Path, out: Path, *keys: str) -> list[Any]:
     return ranks
 
 
-@several
 @pytest.mark.nightly
 def test_a_signal_to_any_of_them_ends_all_after_the_same_step(given: Path, tmp_path: Path) -> None:
     ranks = under_way(2, given, tmp_path / "out", "--virtual_ranks", "2", "--gradient_accumulation_steps", "2")
@@ -364,7 +356,6 @@ def test_a_signal_to_any_of_them_ends_all_after_the_same_step(given: Path, tmp_p
     assert real_runs.last_checkpoint(tmp_path / "out").name == f"checkpoint-{step}"
 
 
-@several
 @pytest.mark.nightly
 def test_the_others_end_when_one_is_killed(given: Path, tmp_path: Path) -> None:
     ranks = under_way(3, given, tmp_path / "out", "--virtual_ranks", "3", "--gradient_accumulation_steps", "3")
@@ -375,7 +366,6 @@ def test_the_others_end_when_one_is_killed(given: Path, tmp_path: Path) -> None:
     assert not ends[1][1]
 
 
-@several
 @pytest.mark.nightly
 @pytest.mark.parametrize("killed", [(0,), (1,), (0, 1)])
 def test_a_step_is_durable_on_all_processes_or_on_none(given: Path, tmp_path: Path, killed: tuple[int, ...]) -> None:
@@ -402,7 +392,6 @@ def test_a_step_is_durable_on_all_processes_or_on_none(given: Path, tmp_path: Pa
     assert not list(tmp_path.glob("drive*/*"))  # what no checkpoint needs is gone
 
 
-@several
 @pytest.mark.nightly
 def test_the_volumes_of_one_that_are_gone_are_missed(given: Path, tmp_path: Path) -> None:
     where = (*on_paths(tmp_path, 2), "--durability", "step", "--virtual_ranks", "2")

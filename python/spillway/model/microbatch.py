@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from spillway._engine import share_of_step
+
 if TYPE_CHECKING:
     from spillway.model.batch import Batch
 
@@ -130,10 +132,8 @@ def by_virtual_rank(micro_batches: int, ranks: int) -> list[list[int]]:
 
 def share_of(micro_batches: int, virtual_ranks: int, rank: int, world: int) -> slice:
     """The positions in the step's order of what one of `world` processes computes: contiguous virtual ranks, of those
-    that have any. The engine's own rule (_engine.share_of_step)."""
-    counts = [len(numbers) for numbers in by_virtual_rank(micro_batches, virtual_ranks)]
-    first, after = (len(counts) * each // world for each in (rank, rank + 1))
-    return slice(sum(counts[:first]), sum(counts[:after]))
+    that have any, as the engine has it."""
+    return slice(*share_of_step(virtual_ranks, micro_batches, rank, world)) if micro_batches else slice(0, 0)
 
 
 @dataclass(frozen=True)

@@ -60,13 +60,27 @@ def choice_of(plan: Mapping[str, Any], slack: float) -> SavedChoice:
 
 
 @dataclass(frozen=True)
+class View:
+    """Which elements of another tensor, without gaps, a tensor has."""
+
+    first: int
+    size: torch.Size
+    stride: tuple[int, ...]
+
+    @classmethod
+    def from_element(cls, first: int, tensor: torch.Tensor) -> View:
+        return cls(first, tensor.size(), tensor.stride())
+
+    def of(self, whole: torch.Tensor) -> torch.Tensor:
+        return whole.as_strided(self.size, self.stride, whole.storage_offset() + self.first)
+
+
+@dataclass(frozen=True)
 class Reference:
     """A saved tensor that is part of what lies in the engine's memory."""
 
     of: int
-    first: int  # element of it
-    size: torch.Size
-    stride: tuple[int, ...]
+    view: View
 
 
 class Leaving:
@@ -74,8 +88,7 @@ class Leaving:
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.tensor: torch.Tensor | None = tensor
-        self._dtype, self._size, self._stride = tensor.dtype, tensor.size(), tensor.stride()
-        self._first = tensor.storage_offset()
+        self._dtype, self._view = tensor.dtype, View.from_element(tensor.storage_offset(), tensor)
         self._begin, self._bytes = 0, tensor.untyped_storage().nbytes()
 
     def leave(self, begin: int) -> None:
@@ -88,8 +101,7 @@ class Leaving:
             return self.tensor
         assert room is not None
         whole = self._bytes - self._bytes % self._dtype.itemsize
-        typed = room[self._begin : self._begin + whole].view(self._dtype)
-        return typed.as_strided(self._size, self._stride, typed.storage_offset() + self._first)
+        return self._view.of(room[self._begin : self._begin + whole].view(self._dtype))
 
 
 class Packing:
@@ -171,7 +183,7 @@ class Packing:
         for number, whole in enumerate(self.there):
             first = at - byte_of(whole)
             if 0 <= first < whole.nbytes and whole.dtype == tensor.dtype:
-                return Reference(number, first // tensor.element_size(), tensor.shape, tensor.stride())
+                return Reference(number, View.from_element(first // tensor.element_size(), tensor))
         self.complete = False
         return tensor.detach()
 
@@ -180,8 +192,7 @@ class Packing:
             return held
         if isinstance(held, Leaving):
             return held.found(self.room)
-        whole = self.there[held.of].detach()
-        return whole.as_strided(held.size, held.stride, whole.storage_offset() + held.first)
+        return held.view.of(self.there[held.of].detach())
 
 
 class Root(torch.autograd.Function):

@@ -21,6 +21,7 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 
 from spillway.model.nested import tensors_in
+from spillway.model.saved import View
 from spillway.model.unneeded import uncomputed
 
 if TYPE_CHECKING:
@@ -249,9 +250,7 @@ class Remade:
     """A saved tensor that is part of what a tile gave."""
 
     made: Made
-    first: int  # element of it
-    size: torch.Size
-    stride: tuple[int, ...]
+    view: View
 
 
 class Remaking:
@@ -281,13 +280,13 @@ class Remaking:
         found = self._made.get(tensor.untyped_storage()._cdata)
         if found is None or found[1] != tensor._version:
             return tensor.detach()
-        return Remade(found[0], tensor.storage_offset(), tensor.shape, tensor.stride())
+        return Remade(found[0], View.from_element(tensor.storage_offset(), tensor))
 
     @staticmethod
     def _unpack(held: torch.Tensor | Remade) -> torch.Tensor:
         if isinstance(held, torch.Tensor):
             return held
-        return held.made.again().as_strided(held.size, held.stride, held.first)
+        return held.view.of(held.made.again())
 
 
 def leading_of(hidden: torch.Tensor) -> int:

@@ -117,14 +117,15 @@ def decide(config: Config, there: Sequence[Path] | None = None) -> Start:
     if not config.overwrite and (words := left.refusal(output_dir, config.paths)):
         raise InputError(words)
     asked = config.resume_from_checkpoint
-    if not config.overwrite and asked in (None, True, "auto") and (others := left_out(config, output_dir)):
+    goes_on = not config.overwrite and asked in (None, True, "auto")
+    if goes_on and (others := left_out(config, output_dir)):
         raise InputError(
             f"storage: the steps of the run in {output_dir} lie in {', '.join(map(str, others))}, which this "
             "configuration leaves out; give the storage that the run had, as `spillway resume` does, or begin anew "
             f"with --overwrite (`spillway export --output_dir {output_dir} --to DIR` makes a checkpoint that goes on "
             "without storage)"
         )
-    if not config.overwrite and asked in (None, True, "auto") and (others := of_other_numbers(config, output_dir)):
+    if goes_on and (others := of_other_numbers(config, output_dir)):
         raise InputError(
             f"storage: steps of the run in {output_dir} lie in {', '.join(map(str, others))}, of another number of "
             "processes; start as many as the run had, or, once these files are removed, any number goes on from a "

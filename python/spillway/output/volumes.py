@@ -6,16 +6,17 @@ device it begins at byte 0.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from spillway._engine import list_volumes
 from spillway.base.sizes import size
 from spillway.config.values import StoragePath
 
 MAGIC = b"SPILLWAY"
 SUPERBLOCKS = (0, 524288)  # bytes at which a volume's two superblocks begin
-SUPERBLOCK_BYTES = 4096
 
 
 def volume(path: StoragePath) -> Path:
@@ -29,29 +30,31 @@ def present(paths: Sequence[StoragePath]) -> list[Path]:
 
 
 def of_run(paths: Sequence[StoragePath], run: str) -> list[Path]:
-    """The volumes that are there and name this run."""
-    return [found for found in present(paths) if any(run.encode() in block for block in superblocks(found))]
+    """The volumes of this run that are there."""
+    return [found for found in present(paths) if found in listed(found, run)]
 
 
 def of_other_numbers(paths: Sequence[StoragePath], run: str) -> list[Path]:
     """The volumes that another number of processes of this run has left in the same directories."""
-    beside = ((path, found) for path in paths for found in sorted(Path(path.place).glob("spillway*.volume")))
-    others = [found for path, found in beside if found.name != path.file]
-    return [found for found in others if any(run.encode() in block for block in superblocks(found))]
+    return [found for path in paths for found in listed(Path(path.place), run) if found != volume(path)]
+
+
+def listed(place: Path, run: str) -> list[Path]:
+    """The volumes of a run in a directory, or the one that a file or device is."""
+    return [Path(found["file"]) for found in json.loads(list_volumes(str(place))) if found["run"] == run]
 
 
 def begins(device: Path) -> bool:
     """Whether a volume begins on a block device."""
-    return any(block.startswith(MAGIC) for block in superblocks(device))
-
-
-def superblocks(volume: Path) -> list[bytes]:
-    """The two of them, as far as they can be read."""
     try:
-        with open(volume, "rb", buffering=0) as stream:
-            return [os.pread(stream.fileno(), SUPERBLOCK_BYTES, offset) for offset in SUPERBLOCKS]
+        with open(device, "rb", buffering=0) as stream:
+            return any(read_at(stream.fileno(), offset) == MAGIC for offset in SUPERBLOCKS)
     except OSError:
-        return []
+        return False
+
+
+def read_at(handle: int, offset: int) -> bytes:
+    return os.pread(handle, len(MAGIC), offset)
 
 
 def held(path: StoragePath) -> int:

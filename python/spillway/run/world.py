@@ -11,7 +11,6 @@ from typing import Any, Protocol, TypeVar
 
 from spillway.base import ranks
 from spillway.base.ranks import ALONE, Ranks
-from spillway.errors import InputError
 
 T = TypeVar("T")
 
@@ -83,10 +82,6 @@ def opened() -> Iterator[World]:
     if not several():
         yield OneProcess()
         return
-    from spillway import _engine
-
-    if not hasattr(_engine, "Network"):
-        raise InputError("WORLD_SIZE: several processes were started, and the engine of this build trains with one")
     from spillway.run.processes import Processes
 
     processes = Processes()
