@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from spillway.cli import doctor, main
-from spillway.machine import compute_rates, operation_rates, probe
+from spillway.machine import call_seconds, compute_rates, operation_rates, probe
 
 
 @pytest.fixture(autouse=True)
@@ -21,11 +21,13 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_engine, "probe", lambda places: measured(places, 0.004))
     monkeypatch.setattr(probe, "SECONDS", 0.0)
     monkeypatch.setattr(probe, "LAYERS", ((64, 128),))
-    for name, value in {"SECONDS": 0.0, "SHAPES": ((64, 128),), "TOKENS": (8, 16), "ROWS": (16,), "LEAST": 1}.items():
+    for name, value in {"SECONDS": 0.0, "SHAPES": ((64, 128),), "TOKENS": (8, 16), "ROWS": (16,)}.items():
         monkeypatch.setattr(compute_rates, name, value)
     monkeypatch.setattr(compute_rates, "HEAP", 1 << 20)
-    for name, value in {"SECONDS": 0.0, "SIZES": (1 << 14, 1 << 15), "LEAST": 1}.items():
+    for name, value in {"SECONDS": 0.0, "SIZES": (1 << 14, 1 << 15)}.items():
         monkeypatch.setattr(operation_rates, name, value)
+    for name, value in {"WINDOW": 0.0, "LEAST": 1}.items():
+        monkeypatch.setattr(call_seconds, name, value)
 
 
 def test_probe_writes_a_profile_that_can_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,14 +4,13 @@ these and its shapes (the engine's plan/derived.h)."""
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from spillway import _engine
 from spillway.base.calls import loss_kernels, native_engine
 from spillway.machine import operation_rates, process_memory
+from spillway.machine.call_seconds import typical
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,7 +27,6 @@ OF_A_LAYER = ((256, 896, 896), (256, 896, 128), (256, 896, 4864), (256, 4864, 89
 HEAP = 1 << 29  # bytes that it has grown to before anything is measured
 SECONDS = 0.12  # of each
 PATIENCE = 1.0  # seconds that one call may take; larger ones are left out
-LEAST = 3  # calls
 
 
 def compute_rates() -> list[dict[str, Any]]:
@@ -148,16 +146,9 @@ def made(rows: int, columns: int, dtype: str, device: str = "cpu") -> Tensor:
 
 
 def seconds(call: Callable[[], object], grad: bool = False, before: Callable[[], object] = lambda: None) -> float:
-    """Median of a call's, once it is warm. `before`: what comes before each, and is not counted."""
+    """Of a call, once it is warm. `before`: what comes before each, and is not counted."""
     import torch
 
-    taken: list[float] = []
     with torch.set_grad_enabled(grad):
         call()
-        began = time.perf_counter()
-        while len(taken) < LEAST or time.perf_counter() - began < SECONDS:
-            before()
-            start = time.perf_counter()
-            call()
-            taken.append(time.perf_counter() - start)
-    return statistics.median(taken)
+        return typical(call, SECONDS, before)

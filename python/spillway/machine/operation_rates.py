@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from spillway.machine.call_seconds import typical
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -14,8 +15,7 @@ if TYPE_CHECKING:
 COLUMNS, HEAD = 1024, 64
 SIZES = (1 << 20, 1 << 23, 1 << 26)  # bytes of a tensor
 SPREAD = 1 << 25  # bytes of results that are held, so that the next ones lie elsewhere, as a layer's do
-SECONDS = 0.02  # of each
-LEAST = 5  # calls
+SECONDS = 0.03  # of each
 
 
 class Call(NamedTuple):
@@ -110,17 +110,11 @@ def call_seconds(dtype: str) -> float:
 
 
 def seconds(call: Callable[[], Any], made: int) -> float:
-    """The fastest call's seconds: where others take CPUs, one that is so short mostly waits for them. `made`: bytes of
-    its results."""
+    """Of a call, once it is warm. `made`: bytes of its results."""
     held: deque[Any] = deque(maxlen=max(1, SPREAD // made) if made else 1)
     for _ in range(min(held.maxlen or 1, 1 << 10)):
         held.append(call())
-    best, count, began = float("inf"), 0, time.perf_counter()
-    while count < LEAST or time.perf_counter() - began < SECONDS:
-        before = time.perf_counter()
-        held.append(call())
-        best, count = min(best, time.perf_counter() - before), count + 1
-    return best
+    return typical(lambda: held.append(call()), SECONDS)
 
 
 def listed(value: Any) -> tuple[Any, ...]:

@@ -1,0 +1,27 @@
+"""How long a call takes as a part of something longer."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+
+WINDOW = 0.008  # seconds of calls, whose mean counts
+LEAST = 3  # windows
+
+
+def typical(call: Callable[[], object], seconds: float, before: Callable[[], object] = lambda: None) -> float:
+    """A call's seconds: the median over windows, and of each window the mean. A layer's time is the sum of many calls,
+    those included that others on the machine hold up, and of a layer's times it is the median that a plan has.
+    `seconds`: for all of them. `before`: what comes before each call and is not counted."""
+    found: list[float] = []
+    began = time.perf_counter()
+    while len(found) < LEAST or time.perf_counter() - began < seconds:
+        taken, calls = 0.0, 0
+        while not calls or taken < WINDOW:
+            before()
+            start = time.perf_counter()
+            call()
+            taken, calls = taken + time.perf_counter() - start, calls + 1
+        found.append(taken / calls)
+    return statistics.median(found)
