@@ -197,8 +197,8 @@ void refuse_records_beside(const VolumeOptions& options) {
   }
 }
 
-/// A new file under a temporary name: removed again unless it is kept. While it has that name and is locked, no other
-/// process makes a volume beside it.
+/// A new file under a temporary name: removed again unless it is kept, which it is once its name is durable. While it
+/// has that name and is locked, no other process makes a volume beside it.
 class Draft {
  public:
   Draft(const fs::path& path, bool direct) : path_(path), file_(make_locked(path, direct)) {}
@@ -212,6 +212,8 @@ class Draft {
   [[nodiscard]] const sys::File& file() const noexcept { return file_; }
   [[nodiscard]] sys::File keep_as(const fs::path& path) {
     file_.rename(path);
+    path_ = path;
+    sys::sync_directory(path.parent_path());
     return std::move(file_);
   }
 
@@ -314,7 +316,6 @@ bool Volume::create(const VolumeOptions& options, bool replaces) {
   write_zeros(draft.file(), 0, kSuperblockExtent);
   prepare(draft.file(), options, false);
   file_ = draft.keep_as(path_);
-  sys::sync_directory(options.directory);
   return true;
 }
 

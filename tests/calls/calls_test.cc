@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
@@ -109,13 +110,14 @@ class Calls : public ::testing::TestWithParam<Scenario> {
     return all;
   }
 
-  Outcome disturbed(const Stage& stage, bool rings, const Fault& fault) {
+  Outcome disturbed(const Stage& stage, bool rings, const Fault& fault, bool keep_log = false) {
     told_.reset();
     Watch watch;
     watch.under = {stage.where.string()};
     watch.rings = rings;
     const auto settings = scenes().settings(GetParam(), stage);
-    return traced(watch, fault, [&] { return life(stage, settings, [] {}); });
+    return traced(
+        watch, fault, [&] { return life(stage, settings, [] {}); }, keep_log);
   }
 
   /// Empty when all is as it must be.
@@ -210,6 +212,26 @@ TEST_P(Calls, EachAllocationFails) {
   std::printf("%s: %lu allocations failed, %lu lives ended by it\n", name_of(GetParam()).c_str(), cases, failed);
 }
 
+class Creation : public Calls {};
+
+/// The last call of making a volume: it has its name, but that may not be durable.
+TEST_P(Creation, FailsWhereItsNameIsFlushed) {
+  const Stage stage{where_.path(), 1};
+  scenes().prepare(GetParam(), stage);
+  const auto log = disturbed(stage, false, {}, true).log;
+  const auto flushed = std::ranges::find_if(log, [&](const Call& call) {
+    return is_flush(call.name) && std::filesystem::path(call.path) == stage.where / "0";
+  });
+  ASSERT_NE(flushed, log.end());
+  scenes().prepare(GetParam(), stage);
+  const Fault fault{static_cast<std::uint64_t>(flushed - log.begin()) + 1, EIO};
+  const auto outcome = disturbed(stage, false, fault);
+  EXPECT_EQ(outcome.code, kFailed);
+  EXPECT_EQ(judged(stage, fault, outcome), "");
+}
+
+INSTANTIATE_TEST_SUITE_P(Of, Creation, ::testing::Values(Scenario::create),
+                         [](const auto& test) { return name_of(test.param); });
 INSTANTIATE_TEST_SUITE_P(Of, Calls, ::testing::ValuesIn(kScenarios),
                          [](const auto& test) { return name_of(test.param); });
 

@@ -127,6 +127,7 @@ void Scenes::play(Scenario scenario, const Stage& stage, const Settings& setting
   switch (scenario) {
     case Scenario::create:
       engine.start();
+      told.started = true;
       run_.fill(engine);
       train(engine, 1, kOld, told);
       return engine.close();
@@ -187,6 +188,10 @@ AssertionResult Scenes::whole(Scenario scenario, const Stage& stage, const Told&
     if (told.kept) {
       if (auto result = goes_back(stage); !result) return result << " of the checkpoint";
     }
+    const bool refused = told.words.front() != '\0' && !told.started;
+    if (scenario == Scenario::create && refused && in_the_way(stage)) {
+      return AssertionFailure() << "a volume is left of a run that did not begin";
+    }
     return goes_on(scenario, stage, told, done);
   } catch (const std::exception& error) {
     return AssertionFailure() << "what it left is refused: " << error.what();
@@ -209,6 +214,12 @@ AssertionResult Scenes::goes_back(const Stage& stage) const {
   const auto found = engine.read_back(kept(stage));
   if (found.step != kOld) return AssertionFailure() << "it is of step " << found.step;
   return run_.holds(engine, kOld);
+}
+
+/// Volumes of a run that was not begun would keep other runs from their paths.
+bool Scenes::in_the_way(const Stage& stage) {
+  return std::ranges::any_of(fs::recursive_directory_iterator(stage.where),
+                             [](const auto& entry) { return entry.path().filename() == "spillway.volume"; });
 }
 
 /// What is left of volumes that are being removed, one after the other, is given up.

@@ -18,6 +18,7 @@ namespace spillway::calls {
 struct Told {
   std::atomic<std::uint64_t> durable{0};      ///< the newest step that it was told to be durable
   std::atomic<std::uint64_t> begun{0};        ///< the newest one that it gave to the engine
+  std::atomic<bool> started{false};           ///< its volumes are there
   std::atomic<bool> kept{false};              ///< the manifest of step 2 is whole
   std::atomic<bool> saved{false};             ///< the save is whole
   std::atomic<bool> gone{false};              ///< it began to give up its volumes
@@ -61,6 +62,7 @@ class Scenes {
  private:
   void train(Engine& engine, std::uint64_t first, std::uint64_t last, Told& told) const;
   static void verify(const Engine& engine);
+  [[nodiscard]] static bool in_the_way(const Stage& stage);
   [[nodiscard]] static bool partly_gone(const Stage& stage);
   void save(Engine& engine, const Stage& stage, Told& told) const;
   [[nodiscard]] ::testing::AssertionResult goes_on(Scenario scenario, const Stage& stage, const Told& told,
