@@ -71,6 +71,15 @@ void require_well_formed(const Transfer& transfer, Bytes capacity) {
   if (transfer.done == nullptr) refuse(transfer, "nobody is told of its end");
 }
 
+/// What a volume ends with: that of a path which could not be opened would be in the way of others.
+struct Removal {
+  Volume& volume;
+  bool wanted;
+  ~Removal() {
+    if (wanted) volume.remove();
+  }
+};
+
 }  // namespace
 
 class Path::Impl {
@@ -78,16 +87,15 @@ class Path::Impl {
   Impl(const PathOptions& options, const sys::RingFactory& ring)
       : name_(options.name),
         volume_(volume_options(options)),
+        removal_{volume_, !options.reopen},
         engine_(volume_, {options.name, options.queue_depth, options.checksums}, ring, join(options)) {
     if (!volume_.notice().empty()) note(text(": ", volume_.path().string(), ": ", volume_.notice()));
     for (const std::string& remark : remarks(volume_.probe())) note(" " + remark);
     if (engine_.ring_name() != "io_uring") note(text(": no io_uring: served by a ", engine_.ring_name()));
+    removal_.wanted = false;
   }
 
-  ~Impl() {
-    engine_.drain();
-    if (remove_on_close_) volume_.remove();
-  }
+  ~Impl() { engine_.drain(); }
 
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
@@ -144,7 +152,7 @@ class Path::Impl {
   [[nodiscard]] Counters counters() const { return engine_.counters(); }
   [[nodiscard]] const Volume& volume() const noexcept { return volume_; }
   [[nodiscard]] const std::string& notice() const noexcept { return notice_; }
-  void remove_on_close(bool remove) noexcept { remove_on_close_ = remove; }
+  void remove_on_close(bool remove) noexcept { removal_.wanted = remove; }
 
  private:
   std::unique_ptr<Share> join(const PathOptions& options) {
@@ -172,7 +180,7 @@ class Path::Impl {
   Volume volume_;
   Bytes used_ = 0;
   std::string notice_;
-  bool remove_on_close_ = false;
+  Removal removal_;
   Engine engine_;
 };
 

@@ -427,6 +427,24 @@ TEST_P(PathContract, GivesItsSpaceBackWhenAsked) {
   EXPECT_EQ(path_->capacity(), 32 * MiB);
 }
 
+/// The volume of a path that did not come about is in nobody's way, and a run's own stays.
+TEST_P(PathContract, WithoutARingANewVolumeIsGivenBack) {
+  const sys::RingFactory none = [](const auto&...) -> std::unique_ptr<sys::Ring> {
+    throw Error(ErrorCode::io, "no ring");
+  };
+  auto reopened = options();
+  reopened.reopen = true;
+  path_.reset();
+  EXPECT_THROW(Path(reopened, none), Error);
+  open(reopened);
+  path_->remove_on_close();
+  path_.reset();
+  EXPECT_THROW(Path(options(), none), Error);
+  auto another = options();
+  another.run = "another";
+  open(another);
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Rings, PathContract,
     ::testing::Values(PathKind{"io_uring", sys::make_uring}, PathKind{"threads", sys::make_thread_ring},
