@@ -276,6 +276,19 @@ TEST_F(JournalStateTest, WithoutAPathItFails) {
   EXPECT_EQ(round(), Lines{});
 }
 
+TEST_F(JournalStateTest, APathThatIsOutIsNotWrittenTo) {
+  begin(2);
+  state_->path_failed(1, fault());
+  const std::uint32_t used = 0;
+  state_->gradient_written(0, 1, at(1));
+  state_->commit({.step = 1, .gradients = {&used, 1}});
+  end_all();
+  EXPECT_EQ(state_->durable(), 1U);
+  EXPECT_EQ(std::ranges::count(told_, "commit on path 0"), kCopies);
+  EXPECT_EQ(std::ranges::count(told_, "commit on path 1"), 0);
+  EXPECT_EQ(std::ranges::count(told_, "record on path 1"), 0);
+}
+
 TEST_F(JournalStateTest, AFailedFlushEndsItAndTheCheckpointThatWaits) {
   begin();
   const std::uint32_t used = 0;
