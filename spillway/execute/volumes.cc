@@ -187,6 +187,7 @@ std::vector<std::unique_ptr<storage::Path>> open_volumes(const VolumeSettings& s
                                                          std::span<const Bytes> capacities, Bytes records,
                                                          std::uint64_t model, VolumeMode mode) {
   std::vector<std::unique_ptr<storage::Path>> out;
+  out.reserve(settings.places.size());
   const auto set = random_set();
   std::vector<std::filesystem::path> others;
   for (std::size_t p = 1; p < settings.places.size(); ++p) others.push_back(settings.places[p].file(settings.world));

@@ -210,10 +210,11 @@ class Draft {
   Draft& operator=(const Draft&) = delete;
 
   [[nodiscard]] const sys::File& file() const noexcept { return file_; }
-  [[nodiscard]] sys::File keep_as(const fs::path& path) {
+  [[nodiscard]] sys::File keep_as(fs::path path) {
+    const auto directory = path.parent_path();
     file_.rename(path);
-    path_ = path;
-    sys::sync_directory(path.parent_path());
+    path_ = std::move(path);
+    sys::sync_directory(directory);
     return std::move(file_);
   }
 

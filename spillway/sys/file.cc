@@ -191,8 +191,9 @@ void File::reserve(Bytes bytes, Bytes from) const {
 }
 
 void File::rename(const std::filesystem::path& to) {
+  auto path = to;  // before the rename, after which nothing may fail
   if (::rename(path_.c_str(), to.c_str()) != 0) throw_errno(errno, text("rename ", path_.string(), " to"), to);
-  path_ = to;
+  path_ = std::move(path);
 }
 
 void File::sync() const {

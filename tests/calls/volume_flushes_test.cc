@@ -1,0 +1,80 @@
+// In which order a volume is written, flushed and named: what a power cut may leave of it follows from that.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "spillway/storage/volume.h"
+#include "tests/calls/tracer.h"
+#include "tests/contract/directory.h"
+#include "tests/needs.h"
+
+namespace spillway::calls {
+namespace {
+
+using Lines = std::vector<std::string>;
+
+class VolumeFlushes : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const auto outcome = traced({}, {}, [] { return 0; });
+    SPILLWAY_NEEDS(ptrace, !outcome.untold && outcome.signal == 0, "one process may not watch another here");
+  }
+
+  [[nodiscard]] storage::VolumeOptions options(Bytes capacity, bool reopen = false) const {
+    storage::VolumeOptions out;
+    out.directory = directory_.path();
+    out.run = "run";
+    out.capacity = capacity;
+    out.metadata = MiB;
+    out.prewrite = true;
+    out.reopen = reopen;
+    return out;
+  }
+
+  /// Writes that follow each other are one line.
+  [[nodiscard]] Lines of(const storage::VolumeOptions& options) const {
+    Watch watch;
+    watch.under = {directory_.path().string()};
+    watch.resources = false;
+    watch.rings = false;  // every write is a call
+    const auto outcome = traced(
+        watch, {},
+        [&] {
+          const storage::Volume made(options);
+          return 0;
+        },
+        true);
+    EXPECT_EQ(outcome.code, 0);
+    Lines out;
+    for (const Call& call : outcome.log) {
+      const auto line = line_of(call);
+      if (!line.empty() && (out.empty() || line != "write" || out.back() != line)) out.push_back(line);
+    }
+    return out;
+  }
+
+  test::Directory directory_;
+
+ private:
+  [[nodiscard]] std::string line_of(const Call& call) const {
+    const std::filesystem::path path(call.path);
+    if (call.name.starts_with("rename")) return "rename";
+    if (is_flush(call.name)) return path == directory_.path() ? "flush the directory" : "flush";
+    const bool of_volume = path.filename().string().starts_with("spillway.volume");
+    return of_volume && call.name.starts_with("pwrite") ? "write" : "";
+  }
+};
+
+TEST_F(VolumeFlushes, ANewOneIsNamedWhenBothSuperblocksSayThatItsZerosAreThere) {
+  EXPECT_EQ(of(options(4 * MiB)),
+            (Lines{"write", "flush", "write", "flush", "write", "flush", "rename", "flush the directory"}));
+}
+
+TEST_F(VolumeFlushes, OneThatGrowsSaysSoWhenItsNewZerosAreThere) {
+  { const storage::Volume made(options(4 * MiB)); }
+  EXPECT_EQ(of(options(6 * MiB, true)), (Lines{"write", "flush", "write", "flush", "write", "flush"}));
+}
+
+}  // namespace
+}  // namespace spillway::calls
