@@ -46,14 +46,16 @@ class VolumeTurns : public ::testing::Test {
     }
     ::_exit(status);
   }
-  /// Waits until it has the file open.
+  /// Waits until it has the file open and keeps it so: what it looks at before it waits is closed again.
   void until_it_waits(pid_t process) const {
     const fs::path open = fs::path("/proc") / std::to_string(process) / "fd";
-    for (bool there = false; !there; std::this_thread::yield()) {
+    for (int kept = 0; kept < 200; std::this_thread::yield()) {
+      bool there = false;
       std::error_code ignored;
       for (const auto& entry : fs::directory_iterator(open, ignored)) {
         there = there || fs::read_symlink(entry.path(), ignored) == file();
       }
+      kept = there ? kept + 1 : 0;
     }
   }
   static int end_of(pid_t process) {
