@@ -353,7 +353,8 @@ void Volume::reopen(sys::File file, const VolumeOptions& options) {
   const std::string reason = reason_against_reopening(there, wanted(options), file.size());
   if (!reason.empty()) {
     refuse(path_, reason,
-           "name the storage directories and devices with which the run was started, or start the run anew");
+           "name the storage directories and devices with which the run was started, or start the run anew",
+           there.superblock.ready ? 0 : ENOENT);
   }
   notice_ = there.damage;
   capacity_ = there.superblock.capacity;

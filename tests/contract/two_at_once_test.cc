@@ -6,6 +6,7 @@
 #include <chrono>
 #include <future>
 #include <memory>
+#include <optional>
 #include <thread>
 
 #include "spillway/engine_testing.h"
@@ -100,6 +101,30 @@ TEST_F(TwoAtOnce, AVolumeThatTookNoCommitIsNotMadeAnewBesideOneThatDid) {
     return fails ? sys::faulty(sys::make_ring, faults)(file, depth) : sys::make_ring(file, depth);
   });
   EXPECT_EQ(second_goes_on_after(failing, settings), 3U);
+}
+
+/// A process that begins the run anew is killed while another one, which has seen the steps, waits for the volume.
+TEST_F(TwoAtOnce, AVolumeThatIsBeingPreparedMeanwhileIsLookedAtAgain) {
+  {
+    Engine engine(run_.description(), settings_);
+    engine.start();
+    run_.fill(engine);
+    run_.train(engine, 1, 2);
+    engine.close();
+  }
+  std::optional<sys::File> anew(std::in_place, volume_, sys::FileOptions{.write = true});
+  ASSERT_TRUE(anew->lock());
+  const auto before = open_volumes();
+  auto second = std::async(std::launch::async, [this] {
+    Engine engine(run_.description(), settings_);
+    return engine.start({.reopen = true}).found;
+  });
+  await_one_that_waits(before);
+  auto superblock = storage::read_superblocks(*anew).superblock;
+  superblock.ready = false;
+  storage::write_superblocks(*anew, superblock);
+  anew.reset();
+  EXPECT_FALSE(second.get());
 }
 
 TEST_F(TwoAtOnce, CheckpointsThatTheFirstHasMadeMeanwhileKeepTheirPlaces) {
