@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <fstream>
 #include <optional>
 #include <random>
 
@@ -148,6 +149,27 @@ TEST_P(PowerCutOf, ATrainingStepLosesNothingThatHasEnded) {
     cut(at, random);
     ASSERT_FALSE(HasFailure()) << "cut after event " << at << " of " << events;
   }
+}
+
+/// Of a run whose steps are not durable: what it leaves is there when it says so.
+TEST_F(PowerCut, WhatARunLeavesIsFlushed) {
+  model({.layers = 2, .tokens = 16, .micro_batches = 1}, {0, 0.5, 1, 1}, 2);
+  const Directory where(kMemory), after(kMemory);
+  auto now = DurableRun::settings(where.path(), paths_, placement_, plan::Durability::none);
+  const auto then = DurableRun::settings(after.path(), paths_, placement_, plan::Durability::none);
+  const auto power = std::make_shared<sys::PowerCut>();
+  use_ring(now, sys::power_cut(sys::make_thread_ring, power));
+  Engine engine(run_->description(), now);
+  engine.start();
+  run_->fill(engine);
+  run_->train(engine, 1, 3);
+  const auto manifest = engine.leave("step 3");
+  leave(now, then, *power, sys::PowerCut::kNothing);
+  std::ofstream(after.path() / "manifest.bin", std::ios::binary)
+      .write(reinterpret_cast<const char*>(manifest.data()), static_cast<std::streamsize>(manifest.size()));
+  Engine reader(run_->description(), then);
+  EXPECT_EQ(reader.read_back(after.path()).step, 3U);
+  EXPECT_TRUE(run_->holds(reader, 3));
 }
 
 INSTANTIATE_TEST_SUITE_P(Placements, PowerCutOf, ::testing::Range(0, 9));

@@ -27,22 +27,32 @@ class TwoAtOnce : public ::testing::Test {
  protected:
   TwoAtOnce() { settings_.budget.checkpoints = 3; }
 
-  /// Descriptors of the volume that are open in this process.
-  [[nodiscard]] std::ptrdiff_t open_volumes() const {
+  /// Descriptors of the file that are open in this process.
+  static std::ptrdiff_t opened(const fs::path& file) {
     std::error_code gone;
     std::ptrdiff_t count = 0;
     for (const auto& entry : fs::directory_iterator("/proc/self/fd")) {
-      count += fs::read_symlink(entry.path(), gone) == volume_ ? 1 : 0;
+      count += fs::read_symlink(entry.path(), gone) == file ? 1 : 0;
     }
     return count;
   }
-  /// Until another one has looked at the volume and waits for its lock. Where that takes longer than this does, it
+  [[nodiscard]] std::ptrdiff_t open_volumes() const { return opened(volume_); }
+  /// Until another one has looked at the file and waits for its lock. Where that takes longer than this does, it
   /// finds what it would have found without another one beside it.
-  void await_one_that_waits(std::ptrdiff_t before) const {
+  static void await_one_that_waits(const fs::path& file, std::ptrdiff_t before) {
     for (int same = 0, looks = 0; same < 20 && looks < 2000; ++looks) {
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
-      same = open_volumes() > before ? same + 1 : 0;
+      same = opened(file) > before ? same + 1 : 0;
     }
+  }
+  void await_one_that_waits(std::ptrdiff_t before) const { await_one_that_waits(volume_, before); }
+  /// A run of so many steps that has ended.
+  void leave_steps(std::uint64_t steps) const {
+    Engine engine(run_.description(), settings_);
+    engine.start();
+    run_.fill(engine);
+    run_.train(engine, 1, steps);
+    engine.close();
   }
   /// The step that a second process goes on from which waits while the first one, with these settings, makes three.
   std::uint64_t second_goes_on_after(const Settings& of_first, const Settings& of_second) const {
@@ -105,13 +115,7 @@ TEST_F(TwoAtOnce, AVolumeThatTookNoCommitIsNotMadeAnewBesideOneThatDid) {
 
 /// A process that begins the run anew is killed while another one, which has seen the steps, waits for the volume.
 TEST_F(TwoAtOnce, AVolumeThatIsBeingPreparedMeanwhileIsLookedAtAgain) {
-  {
-    Engine engine(run_.description(), settings_);
-    engine.start();
-    run_.fill(engine);
-    run_.train(engine, 1, 2);
-    engine.close();
-  }
+  leave_steps(2);
   std::optional<sys::File> anew(std::in_place, volume_, sys::FileOptions{.write = true});
   ASSERT_TRUE(anew->lock());
   const auto before = open_volumes();
@@ -125,6 +129,23 @@ TEST_F(TwoAtOnce, AVolumeThatIsBeingPreparedMeanwhileIsLookedAtAgain) {
   storage::write_superblocks(*anew, superblock);
   anew.reset();
   EXPECT_FALSE(second.get());
+}
+
+/// A process that found no volume makes one, while another one does and comes to three steps.
+TEST_F(TwoAtOnce, StepsThatCameWhileItMadeItsVolumeAreGoneOnWith) {
+  leave_steps(3);
+  const fs::path aside = where_.path() / "aside", draft = volume_.string() + ".new";
+  fs::rename(volume_, aside);
+  std::optional<sys::File> making(std::in_place, draft, sys::FileOptions{.write = true, .create = true});
+  ASSERT_TRUE(making->lock());
+  auto second = std::async(std::launch::async, [this] {
+    Engine engine(run_.description(), settings_);
+    return engine.start({.reopen = true}).step;
+  });
+  await_one_that_waits(draft, 1);
+  fs::rename(aside, volume_);
+  making.reset();
+  EXPECT_EQ(second.get(), 3U);
 }
 
 TEST_F(TwoAtOnce, CheckpointsThatTheFirstHasMadeMeanwhileKeepTheirPlaces) {

@@ -136,6 +136,40 @@ TEST_F(RecoveryTest, NamesTheSnapshotThatIsMissing) {
   EXPECT_ERROR(recovered(options), ErrorCode::corrupt, "no whole record of the snapshot of layer 1 of step 10");
 }
 
+/// A snapshot that is damaged is made again from the one before and the gradients since.
+TEST_F(RecoveryTest, NamesTheGradientThatIsMissing) {
+  const MetadataLayout layout(world_.spec());
+  const auto damage = [&](ObjectKind kind, std::uint32_t object, std::uint32_t slot) {
+    for (std::uint32_t copy = 0; copy < kCopies; ++copy) {
+      for (std::uint32_t path = 0; path < 2; ++path) flip_bit(path, layout.record(kind, object, copy, slot), 0);
+    }
+  };
+  damage(ObjectKind::snapshot, 1, recovered().snapshots[1].slot);
+  const Recovered replaying = recovered();
+  ASSERT_EQ(replaying.newest.step, 10U);
+  ASSERT_FALSE(replaying.gradients.empty());
+  const auto& lost = replaying.gradients.back();
+  damage(ObjectKind::gradient, lost.stored.object, lost.slot);
+  EXPECT_ERROR(
+      recovered(), ErrorCode::corrupt,
+      text("no whole record of the gradient of gradient ", lost.stored.object, " of step ", lost.stored.version));
+}
+
+TEST_F(RecoveryTest, TwoObjectsInOnePlaceAreRefused) {
+  const MetadataLayout layout(world_.spec());
+  const Recovered before = recovered();
+  const auto& second = before.snapshots[1];
+  const RecordHead head{ObjectKind::snapshot, 1, second.generation, second.stored.version};
+  for (std::uint32_t copy = 0; copy < kCopies; ++copy) {
+    for (std::uint32_t path = 0; path < 2; ++path) {
+      const auto at = layout.record(ObjectKind::snapshot, 1, copy, second.slot);
+      encode(head, before.snapshots[0].stored.pieces, layout.identity(),
+             std::span(remains_[path].metadata).subspan(at, layout.record_bytes()));
+    }
+  }
+  EXPECT_ERROR(recovered(), ErrorCode::corrupt, "name the same piece");
+}
+
 TEST_F(RecoveryTest, ALostCommitIsNoticedByTheSnapshotsOfItsStep) {
   const MetadataLayout layout(world_.spec());
   const Recovered before = recovered();
