@@ -1,9 +1,11 @@
-// In which order a volume is written, flushed and named: what a power cut may leave of it follows from that.
+// In which order files are written, flushed and named: what a power cut may leave of them follows from that.
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <string>
 #include <vector>
 
+#include "spillway/execute/manifest_file.h"
 #include "spillway/storage/volume.h"
 #include "tests/calls/tracer.h"
 #include "tests/contract/directory.h"
@@ -14,7 +16,7 @@ namespace {
 
 using Lines = std::vector<std::string>;
 
-class VolumeFlushes : public ::testing::Test {
+class FlushOrder : public ::testing::Test {
  protected:
   void SetUp() override {
     const auto outcome = traced({}, {}, [] { return 0; });
@@ -32,8 +34,8 @@ class VolumeFlushes : public ::testing::Test {
     return out;
   }
 
-  /// Writes that follow each other are one line.
-  [[nodiscard]] Lines of(const storage::VolumeOptions& options) const {
+  /// What is done to files in the directory meanwhile. Writes that follow each other are one line.
+  [[nodiscard]] Lines of(const std::function<void()>& body) const {
     Watch watch;
     watch.under = {directory_.path().string()};
     watch.resources = false;
@@ -41,7 +43,7 @@ class VolumeFlushes : public ::testing::Test {
     const auto outcome = traced(
         watch, {},
         [&] {
-          const storage::Volume made(options);
+          body();
           return 0;
         },
         true);
@@ -53,6 +55,9 @@ class VolumeFlushes : public ::testing::Test {
     }
     return out;
   }
+  [[nodiscard]] Lines of(const storage::VolumeOptions& options) const {
+    return of([&] { const storage::Volume made(options); });
+  }
 
   test::Directory directory_;
 
@@ -61,19 +66,24 @@ class VolumeFlushes : public ::testing::Test {
     const std::filesystem::path path(call.path);
     if (call.name.starts_with("rename")) return "rename";
     if (is_flush(call.name)) return path == directory_.path() ? "flush the directory" : "flush";
-    const bool of_volume = path.filename().string().starts_with("spillway.volume");
-    return of_volume && call.name.starts_with("pwrite") ? "write" : "";
+    const bool ours = path.filename().string().find("probe") == std::string::npos;
+    return ours && (call.name.starts_with("pwrite") || call.name == "write") ? "write" : "";
   }
 };
 
-TEST_F(VolumeFlushes, ANewOneIsNamedWhenBothSuperblocksSayThatItsZerosAreThere) {
+TEST_F(FlushOrder, ANewVolumeIsNamedWhenBothSuperblocksSayThatItsZerosAreThere) {
   EXPECT_EQ(of(options(4 * MiB)),
             (Lines{"write", "flush", "write", "flush", "write", "flush", "rename", "flush the directory"}));
 }
 
-TEST_F(VolumeFlushes, OneThatGrowsSaysSoWhenItsNewZerosAreThere) {
+TEST_F(FlushOrder, AVolumeThatGrowsSaysSoWhenItsNewZerosAreThere) {
   { const storage::Volume made(options(4 * MiB)); }
   EXPECT_EQ(of(options(6 * MiB, true)), (Lines{"write", "flush", "write", "flush", "write", "flush"}));
+}
+
+TEST_F(FlushOrder, AManifestIsFlushed) {
+  const std::vector<std::byte> bytes(5000);
+  EXPECT_EQ(of([&] { execute::write_manifest(directory_.path(), bytes, {}); }), (Lines{"write", "flush"}));
 }
 
 }  // namespace
