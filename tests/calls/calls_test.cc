@@ -110,11 +110,9 @@ class Calls : public ::testing::TestWithParam<Scenario> {
     return all;
   }
 
-  Outcome disturbed(const Stage& stage, bool rings, const Fault& fault, bool keep_log = false) {
+  Outcome disturbed(const Stage& stage, Watch watch, const Fault& fault, bool keep_log = false) {
     told_.reset();
-    Watch watch;
     watch.under = {stage.where.string()};
-    watch.rings = rings;
     const auto settings = scenes().settings(GetParam(), stage);
     return traced(
         watch, fault, [&] { return life(stage, settings, [] {}); }, keep_log);
@@ -156,7 +154,7 @@ TEST_P(Calls, EachFails) {
   for (const bool rings : {false, true}) {
     const Stage stage{(rings ? on_drive_ : where_).path(), rings ? 2U : 1U};
     scenes().prepare(GetParam(), stage);
-    const auto plain = disturbed(stage, rings, {});
+    const auto plain = disturbed(stage, {.rings = rings}, {});
     ASSERT_EQ(judged(stage, {}, plain), "") << "undisturbed";
     const auto stride = stride_of(plain.calls, 2);
     std::printf("%s, %s: %lu calls, SPILLWAY_SEED=%u\n", name_of(GetParam()).c_str(), rings ? "rings" : "no rings",
@@ -165,7 +163,7 @@ TEST_P(Calls, EachFails) {
       for (const auto n : numbers(plain.calls, stride, random)) {
         scenes().prepare(GetParam(), stage);
         const Fault fault{n, error};
-        const auto outcome = disturbed(stage, rings, fault);
+        const auto outcome = disturbed(stage, {.rings = rings}, fault);
         ++cases;
         failed += outcome.code != kDone || outcome.signal != 0;
         const auto wrong = judged(stage, fault, outcome);
@@ -218,14 +216,15 @@ class Creation : public Calls {};
 TEST_P(Creation, FailsWhereItsNameIsFlushed) {
   const Stage stage{where_.path(), 1};
   scenes().prepare(GetParam(), stage);
-  const auto log = disturbed(stage, false, {}, true).log;
+  const Watch files{.resources = false, .rings = false};  // whose calls come in one order
+  const auto log = disturbed(stage, files, {}, true).log;
   const auto flushed = std::ranges::find_if(log, [&](const Call& call) {
     return is_flush(call.name) && std::filesystem::path(call.path) == stage.where / "0";
   });
   ASSERT_NE(flushed, log.end());
   scenes().prepare(GetParam(), stage);
   const Fault fault{static_cast<std::uint64_t>(flushed - log.begin()) + 1, EIO};
-  const auto outcome = disturbed(stage, false, fault);
+  const auto outcome = disturbed(stage, files, fault);
   EXPECT_EQ(outcome.code, kFailed);
   EXPECT_EQ(judged(stage, fault, outcome), "");
 }
