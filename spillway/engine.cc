@@ -83,6 +83,14 @@ DurableStep EngineParts::durable_step() const {
   return execute::newest_step(run_plan(), volumes());
 }
 
+DurableStep EngineParts::durable_step(const ShardVolumes& shard) const {
+  return execute::newest_step(run_plan(), volumes(), shard);
+}
+
+Recovery EngineParts::redeal(const RedealOptions& options) {
+  return run().redeal(volumes(), settings_.threads, options);
+}
+
 void EngineParts::close() {
   struct Close {  // after the run, which may still vote
     journal::ServedVotes& votes;

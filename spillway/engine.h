@@ -50,6 +50,7 @@
 #include "spillway/execute/loss_scaler.h"
 #include "spillway/execute/node_options.h"
 #include "spillway/execute/recovery.h"
+#include "spillway/execute/redeal.h"
 #include "spillway/execute/step_values.h"
 #include "spillway/execute/verification.h"
 #include "spillway/execute/volume_options.h"
@@ -68,6 +69,8 @@ using execute::BlockPass;
 using execute::Damage;
 using execute::OpenOptions;
 using execute::Recovery;
+using execute::RedealOptions;
+using execute::ShardVolumes;
 using execute::StepBegin;
 using execute::StepResult;
 using execute::StepUpdate;
@@ -182,6 +185,12 @@ class EngineStore {
   /// Before start(): the step that is durable on this process's volumes, and the line of the run that it is of. Where
   /// processes share a run, the smallest of all is what each is started with (OpenOptions::at_most).
   [[nodiscard]] DurableStep durable_step() const;
+  /// The same of volumes that another number of processes has left: of one shard, all paths of which are reached here.
+  [[nodiscard]] DurableStep durable_step(const ShardVolumes& shard) const;
+  /// After start() anew, in place of loading weights and state, and before the first commit: brings in the step that
+  /// another number of processes has left, bit by bit. The old volumes stay as they are. All processes call it alike;
+  /// each is told the same step and payload.
+  Recovery redeal(const RedealOptions& options);
   /// Instead of start(): opens the volumes for reading only, for save_weights() and save_state() of the newest durable
   /// step, or of the checkpoint in that directory. `at_most` as in OpenOptions.
   Recovery read_back(const std::optional<std::filesystem::path>& checkpoint,

@@ -31,6 +31,8 @@ class EngineParts {
   Recovery read_back(const std::optional<std::filesystem::path>& checkpoint, std::int64_t at_most);
   [[nodiscard]] Verification verify(const std::vector<std::filesystem::path>& pinned) const;
   [[nodiscard]] DurableStep durable_step() const;
+  [[nodiscard]] DurableStep durable_step(const ShardVolumes& shard) const;
+  Recovery redeal(const RedealOptions& options);
   void close();
   void give_up_volumes() noexcept;
 

@@ -15,6 +15,12 @@ Verification EngineStore::verify(const std::vector<std::filesystem::path>& pinne
 DurableStep EngineStore::durable_step() const {
   return parts_->durable_step();
 }
+DurableStep EngineStore::durable_step(const ShardVolumes& shard) const {
+  return parts_->durable_step(shard);
+}
+Recovery EngineStore::redeal(const RedealOptions& options) {
+  return parts_->redeal(options);
+}
 std::optional<std::int64_t> EngineStore::next_vote() {
   return parts_->votes().next();
 }

@@ -5,9 +5,11 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 
+#include <array>
 #include <nlohmann/json.hpp>
 
 #include "module.h"
+#include "spillway/journal/lines.h"
 #include "spillway/machine/profile_json.h"
 #include "spillway/network/served.h"
 #include "spillway/plan/json.h"
@@ -87,6 +89,33 @@ void bind_telemetry(PyEngine& engine) {
       });
 }
 
+spillway::journal::KeptLine parse_line(const nlohmann::json& json) {
+  return {json.at("line").get<std::uint64_t>(), json.at("world").get<std::uint32_t>()};
+}
+
+/// spillway::journal::way_on().
+std::string way_on(const std::string& lines, const std::string& found, std::uint32_t world) {
+  constexpr std::array kKinds{"open", "redeal", "nothing", "missing"};
+  const auto json = nlohmann::json::parse(lines);
+  spillway::journal::RunLines said;
+  said.now = parse_line(json.at("now"));
+  if (!json.at("before").is_null()) said.before = parse_line(json.at("before"));
+  std::vector<spillway::journal::FoundShard> shards;
+  for (const auto& it : nlohmann::json::parse(found)) {
+    auto& shard = shards.emplace_back();
+    it.at("world").get_to(shard.world);
+    it.at("shard").get_to(shard.shard);
+    it.at("step").get_to(shard.newest.step);
+    it.at("line").get_to(shard.newest.line);
+  }
+  const auto way = spillway::journal::way_on(said, shards, world);
+  return nlohmann::json{{"kind", kKinds.at(static_cast<std::size_t>(way.kind))},
+                        {"from", {{"line", way.from.number}, {"world", way.from.world}}},
+                        {"step", way.step},
+                        {"missing", way.missing}}
+      .dump();
+}
+
 std::string list_volumes(const std::string& place) {
   nlohmann::json out = nlohmann::json::array();
   for (const auto& [file, it] : spillway::storage::list_volumes(place)) {
@@ -96,6 +125,7 @@ std::string list_volumes(const std::string& place) {
                    {"world", it.world},
                    {"path", it.number},
                    {"paths", it.paths},
+                   {"set", it.set},
                    {"ready", it.ready}});
   }
   return out.dump();
@@ -118,4 +148,5 @@ void bind_engine(nb::module_& module) {
   bind_engine_store(engine);
   bind_telemetry(engine);
   module.def("list_volumes", &list_volumes, "place"_a);
+  module.def("way_on", &way_on, "lines"_a, "found"_a, "world"_a);
 }

@@ -27,6 +27,31 @@ spillway::OpenOptions parse_open_options(const std::string& text) {
   return out;
 }
 
+std::vector<spillway::StoragePlace> parse_places(const nlohmann::json& list) {
+  std::vector<spillway::StoragePlace> out;
+  for (const auto& place : list) {
+    const std::filesystem::path path = place.get<std::string>();
+    out.push_back({path, std::filesystem::is_block_file(path)});
+  }
+  return out;
+}
+
+spillway::ShardVolumes parse_shard(const nlohmann::json& json) {
+  return {{json.at("world").get<std::size_t>(), json.at("shard").get<std::size_t>()}, parse_places(json.at("places"))};
+}
+
+spillway::RedealOptions parse_redeal(const nlohmann::json& json) {
+  spillway::RedealOptions out;
+  json.at("step").get_to(out.step);
+  json.at("readers").get_to(out.readers);
+  for (const auto& places : json.at("places")) out.places.push_back(parse_places(places));
+  return out;
+}
+
+std::string to_json(const spillway::DurableStep& newest) {
+  return nlohmann::json{{"step", newest.step}, {"line", newest.line}}.dump();
+}
+
 /// The paths that a function without arguments returns.
 std::vector<std::filesystem::path> listed(const nb::callable& list) {
   const nb::gil_scoped_acquire acquire;
@@ -85,8 +110,19 @@ void bind_open(PyEngine& engine) {
       .def("durable_step",
            [](const Engine& self) {
              const nb::gil_scoped_release release;
-             const auto newest = self.durable_step();
-             return nlohmann::json{{"step", newest.step}, {"line", newest.line}}.dump();
+             return to_json(self.durable_step());
+           })
+      .def("durable_step_of",
+           [](const Engine& self, const std::string& shard) {
+             const auto parsed = parse_shard(nlohmann::json::parse(shard));
+             const nb::gil_scoped_release release;
+             return to_json(self.durable_step(parsed));
+           })
+      .def("redeal",
+           [](Engine& self, const std::string& options) {
+             const auto parsed = parse_redeal(nlohmann::json::parse(options));
+             const nb::gil_scoped_release release;
+             return to_json(self.redeal(parsed));
            })
       .def("next_vote", &Engine::next_vote, WithoutGil())
       .def("end_vote", &Engine::end_vote, "step"_a, "minimum"_a, "error"_a = "", WithoutGil())

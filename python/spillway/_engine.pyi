@@ -112,6 +112,13 @@ class Engine:
         fetch_tensor work. `at_most` as for start()."""
     def durable_step(self) -> str:
         """Before start(): JSON {"step": N (-1: none is durable on this process's volumes), "line": of the run}."""
+    def durable_step_of(self, shard: str) -> str:
+        """The same of volumes that another number of processes has left: {"world", "shard", "places": by path}."""
+    def redeal(self, options: str) -> str:
+        """After start() anew, in place of loading, by all processes alike: brings in the step that another number of
+        processes has left. `options` (JSON): {"step": the last that all of their shards have, "readers": by shard the
+        rank that reads it, "places": by shard the directories of its paths, where this process is that rank}. Returns
+        what start() does, the same step and payload in all."""
     def next_vote(self) -> int | None:
         """Where processes share a run: the step that is durable here (-1: none), once for each; waits for one without
         the GIL. None after close(). A thread takes votes from before start(), which takes the first one."""
@@ -227,7 +234,13 @@ class Engine:
 
 def list_volumes(place: str) -> str:
     """JSON, of each volume in a storage directory or on a device, whoever it belongs to: [{"file", "run", "shard",
-    "world": shards of the run, "path": which of its paths, "paths", "ready": false while it is being prepared}]."""
+    "world": shards of the run, "path": which of its paths, "paths", "set": a number that those made together have,
+    "ready": false while it is being prepared}]."""
+
+def way_on(lines: str, found: str, world: int) -> str:
+    """How so many processes go on with a run, as JSON {"kind": "open", "redeal", "nothing" or "missing", "from":
+    {"line", "world"}, "step", "missing": numbers of shards} (journal/lines.h). `lines`: {"now": {"line", "world"},
+    "before": the same or null}, as run.json has it; `found`: [{"world", "shard", "step", "line"}]."""
 
 def exchange(one: str, other: str) -> bool:
     """Two names of one file system change what they have, files or directories, at once. False, and nothing has

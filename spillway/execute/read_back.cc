@@ -12,7 +12,8 @@
 
 namespace spillway::execute {
 ReadBack::ReadBack(const RunPlan& plan, VolumeSettings volumes, unsigned threads,
-                   const std::optional<std::filesystem::path>& checkpoint, std::int64_t at_most)
+                   const std::optional<std::filesystem::path>& checkpoint, std::int64_t at_most,
+                   std::span<std::byte> work)
     : plan_(plan), thread_pool_(std::make_unique<ThreadPool>(std::max(1U, threads))) {
   ReadOnly opened(plan, volumes, !checkpoint || !without_records(volumes));
   const ObjectNames names(plan.description, plan.layout);
@@ -37,10 +38,12 @@ ReadBack::ReadBack(const RunPlan& plan, VolumeSettings volumes, unsigned threads
   }
   const auto rule = plan_.description.rule();
   const auto scratch = round_up(largest_chunk_bytes(rule, plan_.layout), 4096);
-  arena_ = memory::Arena(2 * scratch + round_up(replay_->scratch(), 4096));
-  stream_ = arena_.span().first(scratch);
-  chunk_ = arena_.span().subspan(scratch, scratch);
-  replay_memory_ = arena_.span().subspan(2 * scratch);
+  const auto needed = 2 * scratch + round_up(replay_->scratch(), 4096);
+  arena_ = memory::Arena(work.size() < needed ? needed : 0);
+  if (work.size() < needed) work = arena_.span();
+  stream_ = work.first(scratch);
+  chunk_ = work.subspan(scratch, scratch);
+  replay_memory_ = work.subspan(2 * scratch);
   describe();
 }
 

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -21,10 +22,10 @@ class ReadBack : public state::ChunkStore {
  public:
   /// `checkpoint`: directory of a manifest, of a checkpoint or of what Saving::leave() has left. Throws
   /// Error(bad_input) when there is neither. `at_most`: the last step that all shards of the run have, where it has
-  /// several.
+  /// several. `work`: memory to work in, aligned to 4096, instead of its own, where that is enough.
   ReadBack(const RunPlan& plan, VolumeSettings volumes, unsigned threads,
            const std::optional<std::filesystem::path>& checkpoint,
-           std::int64_t at_most = std::numeric_limits<std::int64_t>::max());
+           std::int64_t at_most = std::numeric_limits<std::int64_t>::max(), std::span<std::byte> work = {});
 
   [[nodiscard]] const Recovery& recovery() const noexcept { return recovery_; }
   [[nodiscard]] state::ChunkStream stream();
@@ -49,7 +50,7 @@ class ReadBack : public state::ChunkStore {
   std::optional<Replay> replay_;
   memory::Arena arena_;
   std::size_t fetched_ = ~std::size_t{0};                ///< the chunk in `stream_`, where fetch() has left one
-  std::span<std::byte> stream_, chunk_, replay_memory_;  ///< in the arena
+  std::span<std::byte> stream_, chunk_, replay_memory_;  ///< in the arena, or in the caller's
 };
 
 }  // namespace spillway::execute

@@ -96,6 +96,14 @@ state::StateFormat Run::load_state(const std::filesystem::path& directory, const
   return found;
 }
 
+Recovery Run::redeal(const VolumeSettings& volumes, unsigned threads, const RedealOptions& options) {
+  step_->load();
+  auto out = Redeal(plan_, volumes, threads, options, resources_->scratch()).run(tensors_->chunks());
+  step_->protocol().load_updates(out.updates);
+  step_->protocol().load_step(out.step);
+  return out;
+}
+
 void Run::set_step(std::uint64_t step) {
   step_->load();
   step_->protocol().load_step(step);

@@ -14,6 +14,7 @@
 
 #include "spillway/execute/counters.h"
 #include "spillway/execute/recovery.h"
+#include "spillway/execute/redeal.h"
 #include "spillway/execute/resources.h"
 #include "spillway/execute/run_plan.h"
 #include "spillway/execute/run_storage.h"
@@ -50,6 +51,8 @@ class Run {
   state::StateFormat load_state(const std::filesystem::path& directory, const std::filesystem::path& weights,
                                 std::int64_t updates, const std::map<std::string, std::string>& names);
 
+  /// Brings in what another number of processes has left; see Redeal. All processes call it alike.
+  Recovery redeal(const VolumeSettings& volumes, unsigned threads, const RedealOptions& options);
   /// Calls StepProtocol::load_step().
   void set_step(std::uint64_t step);
 

@@ -60,6 +60,11 @@ void Tensors::settle() {
   }
 }
 
+state::ChunkStore& Tensors::chunks() {
+  put_back();
+  return *this;
+}
+
 void Tensors::store(std::size_t tensor, std::uint64_t first, std::span<const float> values) {
   for_parts(layout_, tensor, first, values.size(), [&](const state::Span& span, std::size_t chunk) {
     if (!has(chunk)) return;

@@ -33,6 +33,8 @@ class Tensors : private state::ChunkStore {
   void fetch(std::size_t tensor, std::uint64_t first, std::span<float> values);
   /// Everything on its tier; `scratch` is free.
   void settle();
+  /// Whole chunks, as what loads a state stores them; `scratch` is free.
+  [[nodiscard]] state::ChunkStore& chunks();
 
   // These do what state::load_weights and its like do:
 

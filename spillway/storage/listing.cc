@@ -14,15 +14,21 @@ namespace {
 
 namespace fs = std::filesystem;
 
+bool is_number(std::string_view word) {
+  return !word.empty() && std::ranges::all_of(word, [](unsigned char c) { return std::isdigit(c) != 0; });
+}
+
 /// Whether it is one that volume_name() makes.
 bool is_volume_name(std::string_view name) {
-  constexpr std::string_view kBefore = "spillway.shard-", kBehind = ".volume";
+  constexpr std::string_view kBefore = "spillway.shard-", kBetween = "-of-", kBehind = ".volume";
   if (name == kVolumeName) return true;
   if (name.size() <= kBefore.size() + kBehind.size() || !name.starts_with(kBefore) || !name.ends_with(kBehind)) {
     return false;
   }
-  const auto number = name.substr(kBefore.size(), name.size() - kBefore.size() - kBehind.size());
-  return std::ranges::all_of(number, [](unsigned char c) { return std::isdigit(c) != 0; });
+  const auto numbers = name.substr(kBefore.size(), name.size() - kBefore.size() - kBehind.size());
+  const auto between = numbers.find(kBetween);
+  return between != std::string_view::npos && is_number(numbers.substr(0, between)) &&
+         is_number(numbers.substr(between + kBetween.size()));
 }
 
 void add_volume(const fs::path& file, std::vector<ListedVolume>& out) {

@@ -23,7 +23,7 @@ namespace spillway::storage {
 namespace fs = std::filesystem;
 
 std::string volume_name(std::uint32_t shard, std::uint32_t world) {
-  return world > 1 ? text("spillway.shard-", shard, ".volume") : kVolumeName;
+  return world > 1 ? text("spillway.shard-", shard, "-of-", world, ".volume") : kVolumeName;
 }
 
 bool is_taken(const fs::path& path) {

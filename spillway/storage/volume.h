@@ -16,7 +16,8 @@
 namespace spillway::storage {
 
 inline constexpr const char* kVolumeName = "spillway.volume";
-/// The name of a volume in its directory: kVolumeName in a world of one, else "spillway.shard-3.volume".
+/// The name of a volume in its directory: kVolumeName in a world of one, else "spillway.shard-3-of-4.volume". Worlds of
+/// different sizes have different names, so that one can take over what another has left beside it.
 [[nodiscard]] std::string volume_name(std::uint32_t shard, std::uint32_t world);
 
 /// Whether a name is taken, a link by itself. Throws Error(io) where the file system cannot say: a server that is away

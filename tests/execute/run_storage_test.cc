@@ -164,7 +164,7 @@ TEST_F(ShardStorage, VotesWhenItIsOpenedAndWithEachStep) {
   EXPECT_EQ(newest_step(planned_.run_plan(), volumes()).step, journal::kNoStep);
   begin();
   EXPECT_EQ(votes_.taken, (std::vector<std::int64_t>{journal::kNoStep, 0}));
-  EXPECT_TRUE(std::filesystem::exists(planned_.where() / "0" / "spillway.shard-1.volume"));
+  EXPECT_TRUE(std::filesystem::exists(planned_.where() / "0" / "spillway.shard-1-of-2.volume"));
   const auto newest = newest_step(planned_.run_plan(), volumes());
   EXPECT_EQ(newest.step, 0);
   EXPECT_EQ(newest.line, 7U);

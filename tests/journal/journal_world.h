@@ -61,6 +61,11 @@ class World : public JournalListener {
   void end(bool cut);
   /// Another begins in its place, after `recovered`: anew where nothing was found, or in `back`; null: it goes on.
   void begin(std::uint64_t line_number, const Recovered& recovered, const Manifest* back);
+  /// Another number of shards goes on with the state that `before`, one of the shards until now, had at a commit: none
+  /// of it is on these paths yet, and no step is made before hold(false).
+  void begin_after(std::uint64_t line_number, const World& before, const Commit& from);
+  void hold(bool holds) { held_ = holds; }
+  [[nodiscard]] bool any_durable() const { return any_durable_; }
   /// Something happens, if anything can; whether it did.
   bool move();
   /// What is wrong with what has happened.
@@ -104,7 +109,8 @@ class World : public JournalListener {
   void fail(const std::string& what) {
     if (wrong_.empty()) wrong_ = what;
   }
-  void start_fresh(const Recovered& before);
+  void start_fresh(const Recovered& before, std::uint32_t from = 0, std::uint64_t step = 0);
+  void reset(std::uint64_t line_number, const Recovered& recovered);
   void start_again();
   void begin_line(std::uint32_t from, std::uint64_t step);
   [[nodiscard]] bool settled() const;
@@ -156,7 +162,8 @@ class World : public JournalListener {
   std::uint64_t durable_ = 0;
   Allowed start_state_{};
   bool fresh_ = true;
-  bool opened_ = false, any_durable_ = false, committed_ = true, making_checkpoint_ = false, path_lost_ = false;
+  bool held_ = false, opened_ = false, any_durable_ = false, committed_ = true, making_checkpoint_ = false,
+       path_lost_ = false;
   std::uint64_t applied_ = 0;
   std::vector<std::uint32_t> gradients_;                            ///< to be written
   std::vector<std::pair<std::uint32_t, std::uint64_t>> snapshots_;  ///< to be written, in order
@@ -419,10 +426,23 @@ inline void World::end(bool cut) {
 }
 
 inline void World::begin(std::uint64_t line_number, const Recovered& recovered, const Manifest* back) {
+  reset(line_number, recovered);
+  recovered.found || back != nullptr ? start(recovered, back) : start_fresh(recovered);
+}
+
+inline void World::begin_after(std::uint64_t line_number, const World& before, const Commit& from) {
+  origins_ = before.origins_;
+  lines_ = before.lines_;
+  reset(line_number, {});
+  held_ = true;
+  start_fresh({}, line_of(from), from.step);
+}
+
+inline void World::reset(std::uint64_t line_number, const Recovered& recovered) {
   spec_.line = line_number;
   gradients_.clear();
   snapshots_.clear();
-  opened_ = any_durable_ = making_checkpoint_ = false;
+  held_ = opened_ = any_durable_ = making_checkpoint_ = false;
   committed_ = true;
   newest_snapshot_.assign(setup_.chunks, 0);
   snapshot_under_way_.assign(setup_.chunks, false);
@@ -430,7 +450,6 @@ inline void World::begin(std::uint64_t line_number, const Recovered& recovered, 
   find_free(recovered.places);
   journal_ = std::make_unique<Journal>(spec_, *media_, *this, setup_.votes);
   for (const Manifest& manifest : checkpoints_) journal_->pin(manifest);
-  recovered.found || back != nullptr ? start(recovered, back) : start_fresh(recovered);
 }
 
 inline void World::begin_line(std::uint32_t from, std::uint64_t step) {
@@ -439,13 +458,14 @@ inline void World::begin_line(std::uint32_t from, std::uint64_t step) {
   start_ = step_ = step;
 }
 
-inline void World::start_fresh(const Recovered& before) {
+inline void World::start_fresh(const Recovered& before, std::uint32_t from, std::uint64_t step) {
   fresh_ = true;
-  begin_line(0, 0);
-  applied_ = 0;
+  begin_line(from, step);
+  applied_ = step;
   committed_ = false;
+  newest_snapshot_.assign(setup_.chunks, step);
   for (std::uint32_t c = 0; c < setup_.chunks; ++c) {
-    if (!elsewhere(c)) snapshots_.emplace_back(c, 0);
+    if (!elsewhere(c)) snapshots_.emplace_back(c, step);
   }
   journal_->open_fresh(before);
 }
@@ -544,7 +564,7 @@ inline bool World::advance() {
   }
   if (!committed_) return request_commit(), true;
   // The snapshots of a step leave memory before the next update.
-  if (step_ == setup_.steps || !snapshots_.empty()) return false;
+  if (step_ == setup_.steps || !snapshots_.empty() || held_) return false;
   const std::uint64_t durable = any_durable_ ? durable_ : 0;
   if (setup_.durability == Durability::step && step_ > durable + 2) return false;
   if (making_checkpoint_ && (setup_.shards > 1 || chance(2))) return false;

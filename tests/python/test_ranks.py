@@ -399,7 +399,7 @@ def test_the_volumes_of_one_that_are_gone_are_missed(given: Path, tmp_path: Path
     for process in ranks:
         process.kill()
         process.communicate(timeout=LIMIT)
-    (tmp_path / "drive0" / "spillway.shard-0.volume").unlink()
+    (tmp_path / "drive0" / "spillway.shard-0-of-2.volume").unlink()
     again = (*where, "--gradient_accumulation_steps", "2", "--resume_from_checkpoint", "auto", "--max_steps", "500")
     ends = [
         (*each.communicate(timeout=LIMIT), each.returncode) for each in processes(2, given, tmp_path / "out", *again)

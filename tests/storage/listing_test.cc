@@ -29,12 +29,12 @@ TEST_F(ListingTest, NamesTheVolumesThatCanBeReached) {
   make("a", 1, 4);
   make("a", 3, 4);
   make("b", 0, 1);
-  std::ofstream(directory_.path() / "spillway.shard-2.volume") << "no volume";
+  std::ofstream(directory_.path() / "spillway.shard-2-of-4.volume") << "no volume";
   std::ofstream(directory_.path() / "notes.txt") << "no volume";
-  std::filesystem::copy_file(directory_.path() / "spillway.volume", directory_.path() / "spillway.shard-x.volume");
+  std::filesystem::copy_file(directory_.path() / "spillway.volume", directory_.path() / "spillway.shard-x-of-4.volume");
   const auto found = list_volumes(directory_.path());
   ASSERT_EQ(found.size(), 3U);
-  EXPECT_EQ(found[0].file, directory_.path() / "spillway.shard-1.volume");
+  EXPECT_EQ(found[0].file, directory_.path() / "spillway.shard-1-of-4.volume");
   EXPECT_EQ(found[0].superblock.shard, 1U);
   EXPECT_EQ(found[0].superblock.world, 4U);
   EXPECT_EQ(found[1].superblock.shard, 3U);

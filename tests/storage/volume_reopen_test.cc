@@ -118,7 +118,7 @@ TEST_F(VolumeReopen, RefusesAnotherShard) {
   VolumeOptions shard = options();
   shard.shard = 2;
   shard.world = 4;
-  const auto file = directory_.path() / "spillway.shard-2.volume";
+  const auto file = directory_.path() / "spillway.shard-2-of-4.volume";
   { const Volume volume(shard); }
   EXPECT_TRUE(std::filesystem::exists(file) && !std::filesystem::exists(this->file()));
   EXPECT_EQ(read_superblocks(sys::File(file)).superblock.format, kShardFormat) << "which older builds refuse";
@@ -126,6 +126,7 @@ TEST_F(VolumeReopen, RefusesAnotherShard) {
   EXPECT_EQ(Volume{shard}.path(), file);
   VolumeOptions other = shard;
   other.world = 5;
+  std::filesystem::copy_file(file, directory_.path() / volume_name(2, 5));
   EXPECT_ERROR(Volume{other}, ErrorCode::bad_input, "is shard 2 of 4 of its run, not shard 2 of 5");
   other = shard;
   other.shard = 1;

@@ -92,20 +92,25 @@ class Config:
         """The configuration of one of several processes. Where nobody said how many virtual ranks there are, each
         process is one, with `gradient_accumulation_steps` micro-batches of a step; from here on the key counts those
         of all, so that what is written down means the same to any number of processes."""
-        found = self._copied(self._values, self.chosen)
+        found = self.parted(ranks.world) if self.any_ranks else self._copied(self._values, self.chosen)
         found.ranks = ranks
-        if self.any_ranks:
-            accumulation = self.gradient_accumulation_steps * ranks.world
-            found._values |= {"virtual_ranks": ranks.world, "gradient_accumulation_steps": accumulation}
-            found.any_ranks = False
+        return found
+
+    def parted(self, virtual_ranks: int) -> Config:
+        """A copy with so many virtual ranks, where nobody said how many: each with `gradient_accumulation_steps`
+        micro-batches of a step."""
+        accumulation = self.gradient_accumulation_steps * virtual_ranks
+        parts = {"virtual_ranks": virtual_ranks, "gradient_accumulation_steps": accumulation}
+        found = self._copied({**self._values, **parts}, self.chosen)
+        found.any_ranks = False
         return found
 
     def _copied(self, values: Mapping[str, Any], chosen: str) -> Config:
         return Config(values, self.notices, chosen, self.any_device, self.any_ranks, self.ranks)
 
     def _filled(self, path: StoragePath) -> StoragePath:
-        file = path.file if self.ranks.world == 1 else f"spillway.shard-{self.ranks.rank}.volume"
-        return replace(path, place=self.ranks.filled(path.place), file=file)
+        file = path.file if self.ranks.world == 1 else f"spillway.shard-{self.ranks.rank}-of-{self.ranks.world}.volume"
+        return replace(path, place=self.ranks.filled(path.place), file=file, world=self.ranks.world)
 
     def text(self) -> str:
         """config.yaml: every key, resolved; reading it back gives the same values."""

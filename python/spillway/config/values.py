@@ -36,6 +36,7 @@ class StoragePath:
     capacity: int | None = None  # bytes; None: what is free, less a margin
     endurance: int | None = None  # bytes that may be written to the drive in its life, as it is rated
     file: str = "spillway.volume"  # in a directory; of one of several processes its shard's
+    world: int = 1  # processes of the run
 
     def __str__(self) -> str:
         options = {"capacity": self.capacity, "endurance": self.endurance}

@@ -21,6 +21,7 @@ from spillway.config import CONFIG_HEADER, Config, read_file, resolve
 from spillway.config.values import StoragePath
 from spillway.errors import InputError
 from spillway.output import identity, left, saved, volumes
+from spillway.output.identity import Identity
 from spillway.output.records import METRICS
 
 RESULTS = ("summary.json", "timeline.json.gz", "loss.png", "report.html")  # written when a run ends
@@ -107,9 +108,10 @@ def pinned(output_dir: Path) -> tuple[Path, ...]:
     return tuple(path for _, path in manifests(output_dir))
 
 
-def decide(config: Config, there: Sequence[Path] | None = None) -> Start:
+def decide(config: Config, there: Sequence[Path] | None = None, others: Sequence[Path] | None = None) -> Start:
     """Raises InputError where the run may not start. Leaves behind only the name of a checkpoint that lost it. `there`:
-    the volumes of all processes; None: of this one."""
+    the volumes of all processes; None: of this one. `others`: those that another number of processes has left, where
+    the run can go on from them; None: it cannot."""
     output_dir = Path(config.output_dir)
     check_place(output_dir)
     check_sources(config, output_dir)
@@ -118,20 +120,26 @@ def decide(config: Config, there: Sequence[Path] | None = None) -> Start:
         raise InputError(words)
     asked = config.resume_from_checkpoint
     goes_on = not config.overwrite and asked in (None, True, "auto")
-    if goes_on and (others := left_out(config, output_dir)):
+    if goes_on and (outside := left_out(config, output_dir, others or ())):
         raise InputError(
-            f"storage: the steps of the run in {output_dir} lie in {', '.join(map(str, others))}, which this "
+            f"storage: the steps of the run in {output_dir} lie in {', '.join(map(str, outside))}, which this "
             "configuration leaves out; give the storage that the run had, as `spillway resume` does, or begin anew "
             f"with --overwrite (`spillway export --output_dir {output_dir} --to DIR` makes a checkpoint that goes on "
             "without storage)"
         )
-    if goes_on and (others := of_other_numbers(config, output_dir)):
+    if goes_on and others is None and (others := of_other_numbers(config, output_dir)):
         raise InputError(
             f"storage: steps of the run in {output_dir} lie in {', '.join(map(str, others))}, of another number of "
             "processes; start as many as the run had, or, once these files are removed, any number goes on from a "
             "checkpoint: --resume_from_checkpoint DIR"
         )
-    on_paths = durable_volumes(config, output_dir, there)
+    if goes_on and others and (pinning := pinned(output_dir)):
+        raise InputError(
+            f"storage: the state of {', '.join(map(str, pinning))} lies in {', '.join(map(str, others))}, which "
+            "another number of processes would replace; `spillway export` makes checkpoints of them that stand alone. "
+            "Once these directories are removed any number goes on from the last step"
+        )
+    on_paths = durable_volumes(config, output_dir, None if there is None else [*there, *(others or ())])
     resume = resume_point(config, output_dir, bool(on_paths))
     durable = bool(on_paths) and asked in (True, "auto")
     held = [path for path in run_files(output_dir) if is_precious(path)] + on_paths
@@ -157,18 +165,24 @@ def durable_volumes(config: Config, output_dir: Path, there: Sequence[Path] | No
     return volumes.present(config.paths) if there is None else list(there)
 
 
-def left_out(config: Config, output_dir: Path) -> list[Path]:
+def left_out(config: Config, output_dir: Path, others: Sequence[Path]) -> list[Path]:
     """The volumes in which this output_dir's run may have left a durable step, where `config` names none of the run's
-    storage any more."""
+    storage any more. `others`: as `decide` takes them."""
     known = identity.load(output_dir)
     if known is None or known.durability == "none" or durable_volumes(config, output_dir):
         return []
+    if others:
+        return [] if config.paths else list(others)
+    return volumes.of_run(paths_before(output_dir), known.run)
+
+
+def paths_before(output_dir: Path) -> list[StoragePath]:
+    """As the run's config.yaml names them."""
     before = output_dir / "config.yaml"
     try:
-        paths = resolve(read_file(before), {}, str(before)).paths
+        return resolve(read_file(before), {}, str(before)).paths
     except InputError:  # nobody knows any more
         return []
-    return volumes.of_run(paths, known.run)
 
 
 def of_other_numbers(config: Config, output_dir: Path) -> list[Path]:
@@ -177,6 +191,23 @@ def of_other_numbers(config: Config, output_dir: Path) -> list[Path]:
     if known is None or known.durability == "none":
         return []
     return volumes.of_other_numbers(config.paths, known.run)
+
+
+def known_run(given: str | None) -> tuple[Identity | None, list[str]]:
+    """The run in the `given` output_dir, and where its volumes may be besides the paths of a process."""
+    output_dir = Path(given or os.devnull)
+    known = identity.load(output_dir) if given else None
+    if known is None or known.durability == "none":
+        return known, []
+    shards = [*known.places, *(known.before["places"] if known.before else [])]
+    places = [place for _, each in shards for place in each] or [path.place for path in paths_before(output_dir)]
+    return known, list(dict.fromkeys(places))
+
+
+def newest_alone(output_dir: Path) -> Path | None:
+    """The newest checkpoint from which any number of processes goes on."""
+    alone = [path for _, path in checkpoints(output_dir) if (path / RUN_STATE).is_file()]
+    return next((path for path in reversed(alone) if not (path / MANIFEST).is_file()), None)
 
 
 def is_precious(path: Path) -> bool:

@@ -40,13 +40,20 @@ class Identity:
     steps: int = 0  # of the whole run
     steps_per_epoch: int = 0
     line: int = 0  # of several processes: another number each time that the run begins anew or goes back
+    shared: bool = False  # several processes have gone on with it; where not, the rest is not written
+    world: int = 1  # processes that keep the line; 0: nobody knows
+    places: list[list[Any]] = field(default_factory=list)  # by shard: host, and its storage paths
+    # The line of another number of processes that this one begins with ({"line", "world", "places"}), as long as not
+    # all of its volumes are gone.
+    before: dict[str, Any] | None = None
 
     def save(self, output_dir: Path) -> None:
         path = output_dir / RUN
         path.parent.mkdir(parents=True, exist_ok=True)
         content = asdict(self)
-        if not self.line:
-            del content["line"]
+        hidden = [] if self.line else ["line"]
+        for name in [*hidden, *([] if self.shared else ["shared", "world", "places", "before"])]:
+            del content[name]
         write_json(path, {"format": FORMAT, **content})
         for folder in (path.parent, output_dir, output_dir.parent):
             flush(folder)
@@ -86,7 +93,7 @@ def load(output_dir: Path) -> Identity | None:
         found = content.pop("format")
         if found != FORMAT:
             raise InputError(f"output_dir: {path} has {other_format(found, FORMAT)}")
-        return Identity(**content)
+        return Identity(**{"world": 0 if content.get("line") else 1} | content)
     except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
         if isinstance(error, InputError):
             raise

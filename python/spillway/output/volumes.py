@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from spillway._engine import list_volumes
@@ -34,9 +35,35 @@ def of_run(paths: Sequence[StoragePath], run: str) -> list[Path]:
     return [found for found in present(paths) if found in listed(found, run)]
 
 
-def of_other_numbers(paths: Sequence[StoragePath], run: str) -> list[Path]:
-    """The volumes that another number of processes of this run has left in the same directories."""
-    return [found for path in paths for found in listed(Path(path.place), run) if found != volume(path)]
+def of_other_numbers(paths: Sequence[StoragePath], run: str, also: Iterable[str] = ()) -> list[Path]:
+    """The volumes that another number of processes of this run has left where the `paths` of this process are, and in
+    other places."""
+    own, number = {volume(path) for path in paths}, paths[0].world if paths else 0
+    places = dict.fromkeys([*(path.place for path in paths), *also])
+    found = [each for place in places for each in json.loads(list_volumes(place)) if each["run"] == run]
+    return [Path(each["file"]) for each in found if each["world"] != number and Path(each["file"]) not in own]
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Volumes of a run that were made together, on all of a process's paths."""
+
+    world: int
+    shard: int
+    set: int
+    places: tuple[str, ...]  # by path
+
+
+def shards(places: Iterable[str], run: str) -> list[Shard]:
+    """Those of which every volume is in one of these places."""
+    found: dict[tuple[int, int, int, int], dict[int, str]] = {}
+    for place in dict.fromkeys(map(os.path.realpath, places)):
+        for each in json.loads(list_volumes(place)):
+            if each["run"] == run and each["ready"]:
+                key = (each["world"], each["shard"], each["set"], each["paths"])
+                found.setdefault(key, {})[each["path"]] = place
+    whole = {key: there for key, there in found.items() if len(there) == key[3]}
+    return [Shard(*key[:3], tuple(there[path] for path in range(key[3]))) for key, there in sorted(whole.items())]
 
 
 def listed(place: Path, run: str) -> list[Path]:

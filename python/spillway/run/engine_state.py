@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from spillway.model.spec import ModelSpec
 from spillway.output import saved, volumes, wear
 from spillway.output.directory import nothing_to_resume
 from spillway.run.engine_spec import PlannedEngine
-from spillway.run.protocol import Recovery, StartPoint
+from spillway.run.lines import Lines
+from spillway.run.protocol import Keeping, Recovery, StartPoint
 from spillway.run.start_points import STATE, on_paths, read_counts, tries_of, write_counts
 from spillway.run.telemetry import Telemetry
 from spillway.run.world import World
@@ -26,14 +28,17 @@ from spillway.run.world import World
 class EngineState:
     """Weights, optimizer state and the counts beside them."""
 
-    def __init__(self, spec: ModelSpec, planned: PlannedEngine, telemetry: Telemetry, keep: bool, world: World) -> None:
-        """`keep`: the volumes stay when the session closes. `world`: rank 0 writes what is saved."""
+    def __init__(
+        self, spec: ModelSpec, planned: PlannedEngine, telemetry: Telemetry, keeping: Keeping, world: World
+    ) -> None:
+        """`world`: rank 0 writes what is saved."""
         self.calls = 0  # steps begun: the step number of dropout
         self.steps = 0  # updates made
         self.precious = False  # the volumes hold something that a later process may go on from
         self._started = False  # the volumes are open, and ours
-        self._spec, self._telemetry, self._keep = spec, telemetry, keep
+        self._spec, self._telemetry, self._keep = spec, telemetry, keeping.keep
         self._world, self._writes = world, world.leads
+        self._alone = keeping.alone or world.ranks.world > 1  # what is saved is
         self._engine, self._plan, self._durable = planned.engine, planned.plan, planned.durable
         self._description = planned.spec.description
 
@@ -79,7 +84,7 @@ class EngineState:
         if self._writes:
             state.mkdir(mode=0o700, parents=True, exist_ok=True)
         with translated():
-            if self._durable and self._world.ranks.world == 1 and on_paths(self._plan, "state"):
+            if self._durable and not self._alone and on_paths(self._plan, "state"):
                 self._engine.save_manifest(str(state))
             else:
                 self._engine.save_state(str(state), self.steps)
@@ -125,6 +130,10 @@ class EngineState:
 
     def _recover(self, start_point: StartPoint) -> Recovery | None:
         """Starts the engine, with what its paths hold where that is asked for. None: state and weights are to come."""
+        lines = start_point.lines if start_point.durable and self._durable else None
+        changing = lines is not None and lines.change
+        if lines is not None and changing and (taken := self._take_over(lines)):
+            return taken
         tries = tries_of(start_point, self._durable)
         self.precious = "reopen" in tries[0] and bool(volumes.present(self._spec.config.paths))
         shared = self._shared(start_point)
@@ -136,10 +145,35 @@ class EngineState:
             found = json.loads(told)
             self._started = found["found"] or "if_found" not in words
             if found["found"]:
-                return self._going_on(found)
+                recovery = self._going_on(found)
+                if lines is not None and changing:
+                    lines.settle()
+                return recovery
         if start_point.checkpoint is None and not start_point.fresh:
             raise InputError(f"resume_from_checkpoint: {nothing_to_resume(Path(self._spec.config.output_dir))}")
         return None
+
+    def _take_over(self, lines: Lines) -> Recovery | None:
+        """What another number of processes has left, where it is that which the run goes on from: it becomes durable
+        here, and then their volumes go. None: it goes on as it would without them."""
+        way = lines.look(self._engine)
+        if way.kind == "nothing":
+            lines.begin(None)
+        if way.kind == "open":
+            lines.restore(way.line)
+        if way.kind != "redeal":
+            return None
+        lines.require_room(self._plan)
+        line = lines.begin(way.line)
+        self._engine.start(json.dumps({"line": line} if line else {}))
+        self._started = True
+        found = json.loads(self._engine.redeal(json.dumps(way.options)))
+        recovery = self._going_on(found)
+        self._engine.commit(found["payload"])
+        self._engine.flush()
+        self.precious = True
+        lines.settle()
+        return replace(recovery, words=f"{recovery.words}; {way.line['world']} processes had made it")
 
     def _shared(self, start_point: StartPoint) -> dict[str, int]:
         """What several processes start alike with: the run's line, and the last step that is durable on all of them.

@@ -15,6 +15,7 @@ from spillway.model.batch import Batch, WorkShape
 
 if TYPE_CHECKING:
     from spillway.config import Config
+    from spillway.run.lines import Lines
 
 PathBytes = dict[str, dict[str, int]]  # {"path:0": {"read": bytes, "written": bytes}}
 
@@ -42,6 +43,7 @@ class Keeping:
     checkpoints: int = 0  # most that hold places there at once while the run goes on
     keep: bool = False  # whether the volumes stay when the session closes
     resumes: bool = False  # the paths hold steps of the run that it goes on from
+    alone: bool = False  # checkpoints stand alone: another number of processes may replace the volumes
     saving: Saving | None = None  # None: nobody knows what is saved
 
 
@@ -57,6 +59,7 @@ class StartPoint:
     pinned: Callable[[], tuple[Path, ...]] = tuple
     adapters: Path | None = None  # with method lora, begin with those of this directory
     line: Callable[[], int] = int  # of several processes: Identity.line, once it is in run.json; all call it
+    lines: Lines | None = None  # None: another number of processes has left nothing
 
 
 @dataclass(frozen=True)

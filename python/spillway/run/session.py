@@ -92,7 +92,7 @@ class EngineSession:
         self.description, self.settings, self.plan = told.description, told.settings, planned.plan
         self._engine, self._durable, self._place = planned.engine, planned.durable, computing.place
         self._telemetry = Telemetry(self._engine, self.plan, self._place, told.notices)
-        self._state = EngineState(self._spec, planned, self._telemetry, self._keeping.keep, self._world)
+        self._state = EngineState(self._spec, planned, self._telemetry, self._keeping, self._world)
         self._serving = ExitStack()  # of the network, from before the engine starts until it has closed
         self._heap = HeapWatch(self.plan, self._profiled.dry_run.work_bytes)
         self._stream: Stream | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import secrets
+import os
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
@@ -34,6 +34,7 @@ from spillway.report.plot import plot_apart
 from spillway.run import reference, room
 from spillway.run.alike import places, same
 from spillway.run.interruption import Interruption
+from spillway.run.lines import Lines
 from spillway.run.loop import Loop, Work
 from spillway.run.machines import described, plan_elsewhere, refuse_elsewhere
 from spillway.run.progress import Display
@@ -60,19 +61,40 @@ def train(config: Config | Mapping[str, Any] | str | Path, **values: Any) -> dic
 def train_config(config: Config, console: Console, world: World | None = None) -> dict[str, Any]:
     """`world`: of the run's processes, all of which call this; None: there is one."""
     world = world or OneProcess()
-    config = together(config, world)
+    known_run, also = world.agreed(lambda: directory.known_run(config.output_dir))
+    config = together(as_parted(as_restarted(config, known_run), known_run), world)
     check(config)
     refuse_elsewhere(config)
     places(world, [path.place for path in config.paths])
     with Interruption() as interruption:
         world.held, interruption.speaks = interruption.held, world.leads
-        there = [path for paths in world.gather(volumes.present(config.paths)) for path in paths]
-        start, known, saved = world.agreed(lambda: begun(config, there))
+        others = volumes.of_other_numbers(config.paths, known_run.run, also) if known_run and also else []
+        found = world.gather((volumes.present(config.paths), others))
+        there, left = ([path for each in found for path in each[which]] for which in (0, 1))
+        start, known, saved = world.agreed(lambda: begun(config, there, left))
         config = as_begun(config, start, known, saved)
         display = Display(console if world.leads else Console(quiet=True), endurance(config))
-        found = world.agreed(lambda: hub.settled(products.settled(config), display.note))
-        config = found if world.leads else hub.settled(settled_as(config, found))
-        return Run(config, start, known, saved, display, interruption, world).go()
+        settled = world.agreed(lambda: hub.settled(products.settled(config), display.note))
+        config = settled if world.leads else hub.settled(settled_as(config, settled))
+        lines = Lines(known, start.output_dir, config.paths, world, also)
+        return Run(config, start, known, saved, display, interruption, lines, world).go()
+
+
+def as_restarted(config: Config, known: Identity | None) -> Config:
+    """A launcher that starts processes again, which it says (torchrun's --max_restarts), means them to go on."""
+    again = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") not in ("", "0")
+    if not again or known is None:
+        return config
+    return config.replaced(resume_from_checkpoint="auto", overwrite=False)
+
+
+def as_parted(config: Config, known: Identity | None) -> Config:
+    """With as many virtual ranks as the run was begun with, where nobody says how many and each has as many
+    micro-batches as then: another number of processes goes on with the same run."""
+    fixed = known.fixed if known and config.resume_from_checkpoint and config.any_ranks else {}
+    ranks = int(fixed.get("virtual_ranks") or 0)
+    same = config.gradient_accumulation_steps * ranks == fixed.get("gradient_accumulation_steps")
+    return config.parted(ranks) if ranks and same else config
 
 
 def together(config: Config, world: World) -> Config:
@@ -90,10 +112,10 @@ def settled_as(config: Config, found: Config) -> Config:
     return config.replaced(**revisions).computing(found.compute_dtype, found.chosen)
 
 
-def begun(config: Config, there: list[Path]) -> tuple[Start, Identity, RunState | None]:
+def begun(config: Config, there: list[Path], others: list[Path]) -> tuple[Start, Identity, RunState | None]:
     """What lies in `output_dir`, which rank 0 alone sees for sure: how the run starts, whose it is, its last state.
-    `there`: the volumes of all processes."""
-    start = directory.decide(config, there)
+    `there`: the volumes of all processes; `others`: of another number of them."""
+    start = directory.decide(config, there, others)
     known = identity.load(start.output_dir) or identity.new(start.output_dir)
     saved = RunState.load(start.resume) if start.resume else None
     if start.durable and known.fixed:
@@ -159,6 +181,7 @@ class Run:
     saved: RunState | None  # what a resume goes on from, or, where that lies on the paths, what it must not change
     display: Display
     interruption: Interruption
+    lines: Lines
     world: World = field(default_factory=OneProcess)
 
     def go(self) -> dict[str, Any]:
@@ -180,7 +203,8 @@ class Run:
             return self.already_complete(work)
         if self.start.resume and not self.start.durable:
             loop.find_references()
-        kept = replace(keeping(self.config, self.identity.run, work, self.stay(held)), resumes=self.start.from_paths)
+        kept = keeping(self.config, self.identity.run, work, self.stay(held), self.identity.shared)
+        kept = replace(kept, resumes=self.start.from_paths)
         if self.world.leads:
             kept = replace(kept, saving=saving(self.config, self.start, work, self.state.step))
         session = open_session(self.config, work.shape, kept, world=self.world)
@@ -245,7 +269,7 @@ class Run:
 
     def begin(self, session: SessionProtocol) -> Recovery | None:
         """No volume is made before its run is known in `output_dir`, and which line of it is to be on all volumes."""
-        if self.world.ranks.world > 1 and session.plan.get("durability", "none") != "none":
+        if session.plan.get("durability", "none") != "none" and (self.world.ranks.world > 1 or self.lines.change):
             return self.begin_line(session)
         if not (self.world.leads and any(tier["name"].startswith("path:") for tier in session.plan["tiers"])):
             return session.start(self.start_point)
@@ -254,14 +278,16 @@ class Run:
 
     def begin_line(self, session: SessionProtocol) -> Recovery | None:
         with self.identity.claim(self.start.output_dir) if self.world.leads else nullcontext():
-            return session.start(replace(self.start_point, line=self.line))
+            if not self.start.durable and self.world.ranks.world == 1:
+                self.lines.renew()
+            return session.start(replace(self.start_point, line=self.line, lines=self.lines))
 
     def line(self) -> int:
         """Another one, where the run does not go on with what is on the paths; in run.json before any volume is of
         it."""
         if not self.start.durable:
-            self.identity.line = self.world.agreed(lambda: 1 + secrets.randbelow(2**62))
-        self.world.agreed(lambda: self.identity.save(self.start.output_dir))
+            self.lines.renew()
+        self.lines.save()
         return self.identity.line
 
     def prepare(self, session: SessionProtocol, recovery: Recovery | None) -> None:
@@ -271,8 +297,11 @@ class Run:
             self.write_beginning(session, goes_on)
         if recovery is None:
             session.commit(self.state.moving())
-        if goes_on:
+        if goes_on or self.identity.shared:
             session.settle()
+        if recovery is None and self.identity.shared:
+            self.lines.settle()
+        if goes_on:
             for removed in self.world.agreed(lambda: self.go_back(session)):
                 self.display.note(f"removed {removed}")
             self.tell_recovery(recovery)
@@ -346,12 +375,13 @@ class Run:
             )
 
 
-def keeping(config: Config, run: str, work: Work, held: list[tuple[int, Path]]) -> Keeping:
-    """`held`: the checkpoints that hold places on the storage paths already."""
+def keeping(config: Config, run: str, work: Work, held: list[tuple[int, Path]], shared: bool = False) -> Keeping:
+    """`held`: the checkpoints that hold places on the storage paths already; `shared`: several processes have gone on
+    with the run, and may again."""
     if config.durability == "none":
         return Keeping(run)
-    if config.ranks.world > 1:
-        return Keeping(run, keep=True)  # checkpoints stand alone
+    if config.ranks.world > 1 or shared or "TORCHELASTIC_RUN_ID" in os.environ:
+        return Keeping(run, keep=True, alone=True)
     saves = {step for step in range(1, work.steps) if work.events.save_due(step)}
     count = len(saves | {step for step, _ in held})
     if config.save_total_limit is not None:

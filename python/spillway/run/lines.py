@@ -1,0 +1,197 @@
+"""Which line of a run its processes go on with, and how another number of them takes over what one has left
+(docs/decisions/0010-another-world.md). What is decided by what is found says the engine (`way_on`)."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from spillway._engine import way_on
+from spillway.base.files import flush
+from spillway.base.sizes import size
+from spillway.config.values import StoragePath
+from spillway.errors import DoesNotFit, InputError
+from spillway.output import directory, volumes
+from spillway.output.identity import Identity
+from spillway.output.volumes import Shard
+from spillway.run.world import World
+
+
+@dataclass(frozen=True)
+class Way:
+    """How the processes go on."""
+
+    kind: str  # of _engine.way_on
+    line: dict[str, int]  # {"line", "world"} that they go on from
+    options: dict[str, Any]  # with `redeal`: of Engine.redeal
+
+
+class Lines:
+    """The lines that run.json names. All processes make the same calls; rank 0 writes."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        output_dir: Path,
+        paths: Sequence[StoragePath],
+        world: World,
+        also: Sequence[str] = (),
+    ) -> None:
+        """`paths`: of this process. `also`: other places where the run's volumes may be."""
+        self._identity, self._output_dir, self._paths, self._world = identity, output_dir, paths, world
+        self._places = list(dict.fromkeys([*(path.place for path in paths), *also]))
+
+    @property
+    def change(self) -> bool:
+        """Whether another number of processes has kept the line, or was being replaced."""
+        return self._identity.world not in (0, self._world.ranks.world) or self._identity.before is not None
+
+    @property
+    def _before(self) -> dict[str, int] | None:
+        before = self._identity.before
+        return None if before is None else {name: int(before[name]) for name in ("line", "world")}
+
+    def look(self, engine: Any) -> Way:
+        """InputError where a shard is missed."""
+        world, known = self._world, self._identity
+        rank = world.ranks.rank
+        every = world.gather(volumes.shards(self._places, known.run))
+        readers = chosen(every, world.ranks.world)
+        own = [(shard, json.loads(engine.durable_step_of(asked(shard)))) for shard in readers if readers[shard] == rank]
+        found = [
+            {"rank": at, "shard": shard, **newest}
+            for at, each in enumerate(world.gather(own))
+            for shard, newest in each
+        ]
+        told = [{"world": it["shard"].world, "shard": it["shard"].shard} | newest_of(it) for it in found]
+        lines = {"now": {"line": known.line, "world": known.world}, "before": self._before}
+        way = json.loads(way_on(json.dumps(lines), json.dumps(told), world.ranks.world))
+        if way["kind"] == "missing":
+            raise InputError(self._missed(way))
+        if way["kind"] != "redeal":
+            return Way(way["kind"], way["from"], {})
+        sources = [source(found, way["from"], shard) for shard in range(way["from"]["world"])]
+        options = {
+            "step": way["step"],
+            "readers": [it["rank"] for it in sources],
+            "places": [list(it["shard"].places) if it["rank"] == rank else [] for it in sources],
+        }
+        return Way("redeal", way["from"], options)
+
+    def require_room(self, plan: dict[str, Any]) -> None:
+        """DoesNotFit where the volumes of all processes have no room beside those that are there."""
+        peaks = [tier["planned_peak"] for tier in plan["tiers"] if tier["name"].startswith("path:")]
+        own = []
+        for path, peak in zip(self._paths, peaks, strict=False):
+            replaced = volumes.held(path) if volumes.volume(path).is_file() else 0
+            where = os.stat(path.place)
+            free = shutil.disk_usage(path.place).free
+            own.append((socket.gethostname(), where.st_dev, path.place, peak - replaced, free))
+        needed: dict[tuple[str, int], list[Any]] = {}
+        for host, device, place, more, free in (each for part in self._world.gather(own) for each in part):
+            entry = needed.setdefault((host, device), [0, free, host, place])
+            entry[0] += more
+        for more, free, host, place in needed.values():
+            if more > free:
+                raise DoesNotFit(
+                    f"storage: {self._world.ranks.world} processes go on with what {self._identity.world} have left, "
+                    f"and until they have it both need room: on the file system of {place} ({host}) the new volumes "
+                    f"take {more} bytes ({size(more)}) and {free} are free, {more - free} too few. Nothing was "
+                    f"written; free space there, give other paths, or go on with {self._identity.world} processes"
+                )
+
+    def begin(self, before: dict[str, int] | None) -> int:
+        """A new line of this world, which is in run.json when this returns; `before`: what it begins with. Volumes that
+        have its names are of no line that is needed, and are gone before: a process alone numbers none of its lines."""
+        known = self._identity
+        places = known.before["places"] if known.before is not None and before == self._before else known.places
+        for there in volumes.of_run(self._paths, known.run):
+            if there.is_file():
+                there.unlink()
+                flush(there.parent)
+        self._world.gather(None)
+        self.renew()
+        known.before = None if before is None else {**before, "places": places}
+        self.save()
+        return known.line
+
+    def restore(self, line: dict[str, int]) -> None:
+        """The line goes on that was being replaced, or the one that is named already, whose volumes all have it."""
+        known = self._identity
+        if known.before is not None and line == self._before:
+            known.line, known.world, known.places = line["line"], line["world"], known.before["places"]
+            known.before = None
+            self.save()
+
+    def renew(self) -> None:
+        """The run begins a line anew, or at a checkpoint."""
+        known, world = self._identity, self._world.ranks.world
+        known.line = self._world.agreed(lambda: 1 + secrets.randbelow(2**62)) if world > 1 else 0
+        known.shared = known.shared or world > 1 or known.world > 1
+        known.world, known.before, known.places = world, None, []
+
+    def save(self) -> None:
+        own = (socket.gethostname(), [str(Path(path.place).absolute()) for path in self._paths])
+        self._identity.places = [list(each) for each in self._world.gather(own)]
+        self._world.agreed(lambda: self._identity.save(self._output_dir))
+
+    def settle(self) -> None:
+        """All processes have a step durable: what other numbers of them have left goes, and then its line."""
+        self._world.gather(None)
+        for there in volumes.of_other_numbers(self._paths, self._identity.run, self._places):
+            if there.is_file():
+                there.unlink(missing_ok=True)
+        self._world.gather(None)
+        if self._identity.before is not None:
+            self._identity.before = None
+            self._world.agreed(lambda: self._identity.save(self._output_dir))
+
+    def _missed(self, way: dict[str, Any]) -> str:
+        known, line = self._identity, way["from"]
+        places = known.before["places"] if known.before is not None and line == self._before else known.places
+        told = []
+        for shard in way["missing"]:
+            host, where = places[shard] if shard < len(places) else ("?", ["?"])
+            told.append(f"shard {shard} of {line['world']}, last on {host} in {', '.join(where)}")
+        checkpoint = self._world.agreed(lambda: directory.newest_alone(self._output_dir))
+        back = f"--resume_from_checkpoint {checkpoint}" if checkpoint else "which there is none of"
+        return (
+            f"storage: no process reaches all volumes of {'; '.join(told)}, and without them the last step of the run "
+            "cannot be had. Mount them where its processes look, or go back to the newest checkpoint that stands "
+            f"alone, {back}"
+        )
+
+
+def asked(shard: Shard) -> str:
+    return json.dumps({"world": shard.world, "shard": shard.shard, "places": shard.places})
+
+
+def newest_of(found: dict[str, Any]) -> dict[str, int]:
+    return {"step": int(found["step"]), "line": int(found["line"])}
+
+
+def chosen(every: Sequence[Sequence[Shard]], processes: int) -> dict[Shard, int]:
+    """Which rank reads each shard: of those that reach it the one that is likeliest to keep much of it."""
+    reached: dict[Shard, list[int]] = {}
+    for rank, shards in enumerate(every):
+        for shard in shards:
+            reached.setdefault(shard, []).append(rank)
+    return {
+        shard: min(ranks, key=lambda rank: (abs(rank - shard.shard * processes // shard.world), rank))
+        for shard, ranks in reached.items()
+    }
+
+
+def source(found: Sequence[dict[str, Any]], line: dict[str, int], shard: int) -> dict[str, Any]:
+    """What a shard of a line is read of."""
+    of_line = [
+        it for it in found if (it["shard"].world, it["shard"].shard, it["line"]) == (line["world"], shard, line["line"])
+    ]
+    return max(of_line, key=lambda it: int(it["step"]))
