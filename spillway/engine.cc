@@ -13,12 +13,16 @@ namespace spillway {
 namespace {
 
 void check_network(const plan::Description& description, const network::Port* network) {
-  const auto& [size, rank] = description.world;
+  const auto size = description.world.size, rank = description.world.rank;
   if (size == 1 || (network != nullptr && network->size() == size && network->rank() == rank)) return;
   throw Error(ErrorCode::bad_input,
               text("the engine is rank ", rank, " of a world of ", size, " processes, and its network ",
                    network == nullptr ? std::string("is missing")
                                       : text("is that of rank ", network->rank(), " of ", network->size())));
+}
+
+std::unique_ptr<network::CountingPort> counted(const std::shared_ptr<network::Port>& port, const state::World& world) {
+  return port == nullptr ? nullptr : std::make_unique<network::CountingPort>(port, world.local);
 }
 
 /// The budget with what each volume takes for itself.
@@ -48,6 +52,7 @@ plan::Budget checked(const plan::Description& description, const state::Layout& 
 EngineParts::EngineParts(plan::Description description, Settings settings)
     : description_(std::move(description)),
       settings_(std::move(settings)),
+      network_(counted(settings_.network, description_.world)),
       layout_(description_.layout()),
       ownership_(description_.ownership(layout_)),
       budget_(checked(description_, layout_, ownership_, settings_)),
@@ -113,9 +118,8 @@ execute::Run& EngineParts::run() const {
 }
 
 execute::RunPlan EngineParts::run_plan() const {
-  return {description_,    layout_,          ownership_,
-          budget_,         settings_.rates,  plan_,
-          settings_.nodes, settings_.device, settings_.network.get()};
+  return {description_, layout_,         ownership_,       budget_,       settings_.rates,
+          plan_,        settings_.nodes, settings_.device, network_.get()};
 }
 
 execute::VolumeSettings EngineParts::volumes() const {

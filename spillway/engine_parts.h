@@ -10,6 +10,7 @@
 #include "spillway/execute/read_back.h"
 #include "spillway/execute/run.h"
 #include "spillway/journal/served_votes.h"
+#include "spillway/network/counting_port.h"
 
 namespace spillway {
 
@@ -41,6 +42,8 @@ class EngineParts {
   /// Of a world of one nobody asks for any.
   [[nodiscard]] journal::ServedVotes& votes() noexcept { return votes_; }
   [[nodiscard]] bool started() const noexcept { return run_ != nullptr; }
+  /// To the other processes; null: there are none.
+  [[nodiscard]] const network::CountingPort* network() const noexcept { return network_.get(); }
   /// Null: read_back() was not called.
   [[nodiscard]] execute::ReadBack* reader() const noexcept { return reader_.get(); }
 
@@ -51,6 +54,7 @@ class EngineParts {
   mutable journal::ServedVotes votes_;  ///< outlives the run
   const plan::Description description_;
   const Settings settings_;
+  const std::unique_ptr<network::CountingPort> network_;
   const state::Layout layout_;
   const state::Ownership ownership_;
   const plan::Budget budget_;

@@ -21,7 +21,7 @@ std::string EngineTelemetry::what_fits(std::uint64_t sequence, std::uint64_t bat
                           .planned = &parts_->plan()});
 }
 std::string EngineTelemetry::counters() const {
-  return execute::counters(parts_->run().counted(), parts_->budget());
+  return execute::counters(parts_->run().counted(), parts_->budget(), parts_->network());
 }
 std::string EngineTelemetry::silence() const {
   return execute::silence(parts_->run().counted(), parts_->budget());

@@ -28,9 +28,9 @@ class Engine:
     "weight_dtype": the same or narrower (what weights and gradients are kept in; absent: compute_dtype),
     "optimizer": the name of one of optimizers() (adamw), "state_format": "exact"|"bf16"|"int8" (exact), "seed":
     of the run (0), "hidden_size": H, "micro_batches": most per step, "virtual_ranks": groups of them that are summed by
-    themselves (1; gradients come group by group), "world": processes of the run (1), "rank": this one's (0), "tokens":
-    most per step that this process computes, "step_tokens": most per step that all of them compute (tokens),
-    "tied_head": bool,
+    themselves (1; gradients come group by group), "world": processes of the run (1), "rank": this one's (0),
+    "machines": that these are on, as many on each, in the order of ranks (1), "tokens": most per step that this process
+    computes, "step_tokens": most per step that all of them compute (tokens), "tied_head": bool,
     "blocks": [{"name", "role": "embedding", "layer" or "head", "tensors": [{"name", "shape": [..], "decay": bool,
     "frozen": bool (false), "wide": bool (false: of weight_dtype; else of fp32, gradients too, where that is narrower),
     "form": "nf4" or "int8" (absent: of weight_dtype; of what is frozen inside layers: packed, passes find its values),
@@ -218,7 +218,8 @@ class Engine:
     def counters(self) -> str:
         """JSON: bytes per path and direction, busy seconds, peaks per tier, stall seconds by cause, and
         "waits": {tier: {cause: seconds}}: each read and write by the path whose piece came last; and "updates": by
-        NUMA node (or "dram") {"elements", "seconds"} of its update lane."""
+        NUMA node (or "dram") {"elements", "seconds"} of its update lane; of several processes "network": bytes
+        {"sent", "received", "between_machines": {"sent", "received"}}, the last of these among the others."""
     def silence(self) -> str:
         """JSON {path: {"volume", "under_way": requests that it has not answered, "silent_seconds"}}. Any thread may
         ask."""

@@ -24,7 +24,10 @@ class Hash {
 std::uint64_t signature(const RunPlan& plan) {
   Hash out;
   const auto& description = plan.description;
-  for (const auto value : {description.virtual_ranks, description.micro_batches, description.seed}) out.add(value);
+  for (const auto value : {description.virtual_ranks, description.micro_batches, description.seed,
+                           std::uint64_t{description.world.local}}) {
+    out.add(value);
+  }
   for (const auto& chunk : plan.layout.chunks()) {
     for (const auto value : {chunk.elements, std::uint64_t{chunk.shard}, weight_bytes(description.rule(), chunk)}) {
       out.add(value);
@@ -42,7 +45,7 @@ std::uint64_t signature(const RunPlan& plan) {
 }  // namespace
 
 void check_alike(const RunPlan& plan) {
-  const auto& [size, rank] = plan.description.world;
+  const auto size = plan.description.world.size, rank = plan.description.world.rank;
   std::vector<std::uint64_t> found(size, signature(plan));
   std::vector<network::Message> messages;
   auto own = found[rank];

@@ -48,7 +48,7 @@ void add_pool(json& out, const storage::Pool& pool, const plan::Budget& budget) 
 
 }  // namespace
 
-std::string counters(const Counted& run, const plan::Budget& budget) {
+std::string counters(const Counted& run, const plan::Budget& budget, const network::CountingPort* network) {
   json out;
   const auto& waits = run.executor.waits();
   out["arena_bytes"] = run.resources.host().size();
@@ -70,6 +70,12 @@ std::string counters(const Counted& run, const plan::Budget& budget) {
                      {"to_device", device->copied(device::Direction::to_device)},
                      {"from_device", device->copied(device::Direction::from_device)},
                      {"notice", device->notice()}};
+  }
+  if (network != nullptr) {
+    const auto moved = network->traffic();
+    out["network"] = {{"sent", moved.sent},
+                      {"received", moved.received},
+                      {"between_machines", {{"sent", moved.sent_between}, {"received", moved.received_between}}}};
   }
   if (const auto* pool = run.storage.pool()) add_pool(out, *pool, budget);
   return out.dump();

@@ -11,6 +11,7 @@
 #include "spillway/execute/resources.h"
 #include "spillway/execute/run_storage.h"
 #include "spillway/execute/saving.h"
+#include "spillway/network/counting_port.h"
 
 namespace spillway::execute {
 
@@ -22,8 +23,10 @@ struct Counted {
   const Saving& saving;
 };
 
-/// Bytes moved by path, measured rates and retired paths; elements updated by NUMA node; seconds waited, by what for.
-[[nodiscard]] std::string counters(const Counted& run, const plan::Budget& budget);
+/// Bytes moved by path, measured rates and retired paths; elements updated by NUMA node; seconds waited, by what for;
+/// bytes to and from other processes. `network`: null in a world of one.
+[[nodiscard]] std::string counters(const Counted& run, const plan::Budget& budget,
+                                   const network::CountingPort* network = nullptr);
 
 /// By path its volume, what it has not answered yet and for how long it has been silent. Any thread may ask.
 [[nodiscard]] std::string silence(const Counted& run, const plan::Budget& budget);

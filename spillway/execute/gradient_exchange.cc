@@ -5,6 +5,7 @@
 
 #include "spillway/device/typed.h"
 #include "spillway/execute/arithmetic.h"
+#include "spillway/plan/routes.h"
 
 namespace spillway::execute {
 namespace {
@@ -26,10 +27,12 @@ GradientExchange::GradientExchange(const plan::Schedule& schedule, const state::
       rows_(rows),
       slots_(slots),
       squares_(squares),
+      last_(plan::has_hops(plan::Op::scatter, world_) ? plan::Op::scatter : plan::Op::local_scatter),
       others_(rows != nullptr && rows->dense() ? layout.blocks()[rows->block()].chunks : 0) {}
 
 void GradientExchange::begin(const plan::VirtualRanks& ranks) {
   ranks_ = ranks;
+  list_rows();
   parts_.clear();
   if (others_.empty()) return;
   const auto& table = layout_.blocks()[rows_->block()];
@@ -47,68 +50,104 @@ std::vector<GradientExchange::ChunkSums> GradientExchange::sums_of(const plan::P
   auto* received = reinterpret_cast<float*>(at(pass.received));
   auto* grad = at(pass.grad);
   const auto stride = buffer.bytes / sizeof(float) / description_.gradient_sums();
-  unsigned others = 0;
+  const auto here = world_.machine_of(world_.rank);
+  unsigned of_locals = 0, of_machines = 0;
   for (std::size_t process = 0; process < world_.size; ++process) {
-    others += process == world_.rank ? 0 : ranks_of(process).partials();
+    of_locals += process != world_.rank && world_.machine_of(process) == here ? ranks_of(process).partials() : 0;
+  }
+  for (std::size_t machine = 0; machine < world_.machines(); ++machine) {
+    of_machines += machine != here ? ranks_of_machine(machine).partials() : 0;
   }
   std::vector<ChunkSums> out;
   for (auto c = chunks.first; c < chunks.end(); ++c) {
     const auto& chunk = layout_.chunks()[c];
     if (!state::is_trainable(chunk.training)) continue;
-    out.push_back({.chunk = c, .own = own, .stride = stride});
+    const auto owner = description_.owner(layout_, chunk);
+    out.push_back({.chunk = c, .owner = owner, .own = own, .stride = stride});
     own += chunk.gradient_elements;
-    if (!description_.has(layout_, chunk)) continue;
+    if (plan::relay_of(world_, here, owner) != world_.rank) continue;
+    out.back().local = received;
+    received += of_locals * chunk.gradient_elements;
+    if (owner != world_.rank) continue;
     out.back().received = received;
     out.back().grad = grad;
-    received += others * chunk.gradient_elements;
+    received += of_machines * chunk.gradient_elements;
     grad += grad_bytes(rule, chunk);
   }
   return out;
 }
 
-std::vector<network::Message> GradientExchange::messages(const plan::Pass& pass) {
-  if (pass.kind == plan::PassKind::embedding_backward) return row_messages();
+std::vector<network::Message> GradientExchange::messages(const plan::Pass& pass, plan::Op op) {
   std::vector<network::Message> out;
-  for (const auto& sums : sums_of(pass)) {
-    const auto& chunk = layout_.chunks()[sums.chunk];
-    const auto elements = chunk.gradient_elements;
-    if (sums.received == nullptr) {
-      for (unsigned part = 0; part < ranks_of(world_.rank).partials(); ++part) {
-        out.push_back({.peer = description_.owner(layout_, chunk),
-                       .sends = true,
-                       .bytes = bytes_of(sums.own + part * sums.stride, elements)});
-      }
-      continue;
+  if (pass.kind == plan::PassKind::embedding_backward) {
+    for (const auto& hop : rows_moved_) {
+      if (hop.op == op) out.push_back(hop.message);
     }
-    auto* to = sums.received;
-    for (std::size_t process = 0; process < world_.size; ++process) {
-      if (process == world_.rank) continue;
-      for (unsigned part = 0; part < ranks_of(process).partials(); ++part, to += elements) {
-        out.push_back({.peer = process, .sends = false, .bytes = bytes_of(to, elements)});
-      }
+    return out;
+  }
+  for (const auto& sums : sums_of(pass)) add_hops(sums, op, out);
+  return out;
+}
+
+void GradientExchange::add_hops(const ChunkSums& sums, plan::Op op, std::vector<network::Message>& out) const {
+  const auto elements = layout_.chunks()[sums.chunk].gradient_elements;
+  auto* to = plan::crosses(op) ? sums.received : sums.local;
+  plan::each_hop(op, world_, sums.owner, [&](std::size_t peer, bool sends) {
+    const auto add = [&](float* at) { out.push_back({peer, sends, bytes_of(at, elements)}); };
+    if (sends && plan::crosses(op)) {
+      for (const auto& part : join_partials(of_machine(sums), 0)) add(part.sum);
+      return;
+    }
+    const auto ranks =
+        plan::crosses(op) ? ranks_of_machine(world_.machine_of(peer)) : ranks_of(sends ? world_.rank : peer);
+    for (unsigned part = 0; part < ranks.partials(); ++part) {
+      add(sends ? sums.own + part * sums.stride : to);
+      to += sends ? 0 : elements;
+    }
+  });
+}
+
+void GradientExchange::arrived(const plan::Pass& pass, plan::Op op) {
+  if (pass.kind == plan::PassKind::embedding_backward) return rows_arrived(op);
+  for (const auto& sums : sums_of(pass)) {
+    const auto elements = layout_.chunks()[sums.chunk].gradient_elements;
+    if (op == plan::Op::local_scatter && sums.local != nullptr) join_partials(of_machine(sums), elements);
+    if (op == last_ && sums.received != nullptr) finish(sums);
+  }
+}
+
+/// What this machine's processes have made of a chunk for which this one is the relay.
+std::vector<Partial> GradientExchange::of_machine(const ChunkSums& sums) const {
+  const auto elements = layout_.chunks()[sums.chunk].gradient_elements;
+  const auto begin = world_.machine_of(world_.rank) * world_.local;
+  std::vector<Partial> out;
+  auto *own = sums.own, *local = sums.local;
+  for (auto process = begin; process < begin + world_.local; ++process) {
+    const auto ranks = ranks_of(process);
+    for (auto first = ranks.first(); first < ranks.end(); first += out.back().of.size) {
+      const bool mine = process == world_.rank;
+      out.push_back({plan::subtree_from(first, ranks.end()), mine ? own : local});
+      (mine ? own : local) += mine ? sums.stride : elements;
     }
   }
   return out;
 }
 
-void GradientExchange::arrived(const plan::Pass& pass) {
-  if (pass.kind == plan::PassKind::embedding_backward) return rows_arrived();
-  for (const auto& sums : sums_of(pass)) {
-    if (sums.received != nullptr) finish(sums);
-  }
-}
-
 void GradientExchange::finish(const ChunkSums& sums) {
   const auto& chunk = layout_.chunks()[sums.chunk];
+  const auto here = world_.machine_of(world_.rank);
+  const auto joined = join_partials(of_machine(sums), 0);
   std::vector<Partial> parts;
   auto* received = sums.received;
-  for (std::size_t process = 0; process < world_.size; ++process) {
-    const auto ranks = ranks_of(process);
-    auto* own = sums.own;
+  for (std::size_t machine = 0; machine < world_.machines(); ++machine) {
+    if (machine == here) {
+      parts.insert(parts.end(), joined.begin(), joined.end());
+      continue;
+    }
+    const auto ranks = ranks_of_machine(machine);
     for (auto first = ranks.first(); first < ranks.end(); first += parts.back().of.size) {
-      const bool mine = process == world_.rank;
-      parts.push_back({plan::subtree_from(first, ranks.end()), mine ? own : received});
-      (mine ? own : received) += mine ? sums.stride : chunk.gradient_elements;
+      parts.push_back({plan::subtree_from(first, ranks.end()), received});
+      received += chunk.gradient_elements;
     }
   }
   const auto* whole = add_partials(parts, chunk.gradient_elements);
@@ -167,39 +206,69 @@ void GradientExchange::round(state::ComputeType type, const float* from, std::by
 
 // ---- rows of the embedding
 
-std::vector<network::Message> GradientExchange::row_messages() {
-  std::vector<network::Message> out;
+/// What of them this process sends and receives in this step. Sums lie by owner.
+void GradientExchange::list_rows() {
+  rows_moved_.clear();
+  own_rows_.clear();
+  if (rows_ == nullptr || schedule_.sent_rows == plan::kNone) return;
   const auto columns = layout_.blocks()[rows_->block()].columns;
-  auto* const sent = reinterpret_cast<float*>(at(schedule_.sent_rows));
+  auto* own = reinterpret_cast<float*>(at(schedule_.sent_rows));
+  for (std::size_t owner = 0; owner < world_.size; ++owner) {
+    own_rows_.push_back(own);
+    own += rows_->made(world_.rank, owner) * columns;
+  }
+  machine_rows_ = own_rows_;
+  if (schedule_.machine_rows != plan::kNone) place_machine_rows();
   auto* received = reinterpret_cast<float*>(at(schedule_.received_rows));
-  for (std::size_t process = 0; process < world_.size; ++process) {
-    if (process == world_.rank) continue;
-    if (const auto rows = rows_->sent(world_.rank, process); rows.count > 0) {
-      out.push_back(
-          {.peer = process, .sends = true, .bytes = bytes_of(sent + rows.first * columns, rows.count * columns)});
+  for (const auto op : {plan::Op::local_scatter, plan::Op::scatter}) {
+    if (!plan::has_hops(op, world_)) continue;
+    for (std::size_t owner = 0; owner < world_.size; ++owner) {
+      plan::each_hop(op, world_, owner, [&](std::size_t peer, bool sends) {
+        const auto maker = sends ? world_.rank : peer;
+        const auto rows =
+            plan::crosses(op) ? rows_->made_by_machine(world_.machine_of(maker), owner) : rows_->made(maker, owner);
+        if (rows == 0) return;
+        auto* const from = plan::crosses(op) ? machine_rows_[owner] : own_rows_[owner];
+        rows_moved_.push_back({op, {peer, sends, bytes_of(sends ? from : received, rows * columns)}, owner});
+        received += sends ? 0 : rows * columns;
+      });
     }
-    if (const auto rows = rows_->sent(process, world_.rank); rows.count > 0) {
-      out.push_back({.peer = process, .sends = false, .bytes = bytes_of(received, rows.count * columns)});
-      received += rows.count * columns;
-    }
+  }
+}
+
+/// Whether this process adds up what its machine has made for an owner on another one.
+bool GradientExchange::joins_rows_of(std::size_t owner) const {
+  const auto here = world_.machine_of(world_.rank);
+  return world_.machine_of(owner) != here && plan::relay_of(world_, here, owner) == world_.rank;
+}
+
+void GradientExchange::place_machine_rows() {
+  const auto columns = layout_.blocks()[rows_->block()].columns;
+  auto* to = reinterpret_cast<float*>(at(schedule_.machine_rows));
+  for (std::size_t owner = 0; owner < world_.size; ++owner) {
+    if (!joins_rows_of(owner)) continue;
+    machine_rows_[owner] = to;
+    to += rows_->made_by_machine(world_.machine_of(world_.rank), owner) * columns;
+  }
+}
+
+/// By process, where the sums of an owner's rows are that have come from it; those of this process among them.
+SparseEmbedding::Parts GradientExchange::rows_for(std::size_t owner) const {
+  SparseEmbedding::Parts out(world_.size, nullptr);
+  out[world_.rank] = own_rows_[owner];
+  for (const auto& [op, message, of] : rows_moved_) {
+    if (of == owner && !message.sends) out[message.peer] = reinterpret_cast<float*>(message.bytes.data());
   }
   return out;
 }
 
-void GradientExchange::rows_arrived() {
-  const auto columns = layout_.blocks()[rows_->block()].columns;
-  const auto* received = reinterpret_cast<const float*>(at(schedule_.received_rows));
-  std::vector<const float*> parts;
-  for (std::size_t process = 0; process < world_.size; ++process) {
-    const auto rows = rows_->sent(process, world_.rank);
-    if (process == world_.rank) {
-      parts.push_back(reinterpret_cast<const float*>(at(schedule_.sent_rows)) + rows.first * columns);
-    } else {
-      parts.push_back(received);
-      received += rows.count * columns;
+void GradientExchange::rows_arrived(plan::Op op) {
+  if (op == plan::Op::local_scatter && schedule_.machine_rows != plan::kNone) {
+    for (std::size_t owner = 0; owner < world_.size; ++owner) {
+      if (joins_rows_of(owner)) rows_->join_parts(owner, rows_for(owner), machine_rows_[owner]);
     }
   }
-  rows_->round_parts(parts);
+  if (op == last_) rows_->round_parts(rows_for(world_.rank));
 }
 
 }  // namespace spillway::execute

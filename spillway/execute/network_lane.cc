@@ -13,6 +13,17 @@ NetworkLane::NetworkLane(const plan::Schedule& schedule, network::Port& port, Ne
       place_(schedule.tasks.size(), 0),
       states_(schedule.network.size(), State::skipped) {
   for (std::size_t at = 0; at < schedule.network.size(); ++at) place_[schedule.network[at]] = at;
+  adder_ = std::thread([this] { add_up(); });
+}
+
+NetworkLane::~NetworkLane() {
+  stop();
+  {
+    const MutexLock lock(mutex_);
+    over_ = true;
+    came_.notify_one();
+  }
+  adder_.join();
 }
 
 void NetworkLane::stop() {
@@ -70,7 +81,28 @@ void NetworkLane::start() {
   for (const auto& [start, error] : at_once) arrived(start, error);
 }
 
-void NetworkLane::arrived(const Start& start, std::exception_ptr error) {
+void NetworkLane::arrived(const Start& start, const std::exception_ptr& error) {
+  if (error || !work_.adds(schedule_.tasks[start.task])) return end(start, error);
+  const MutexLock lock(mutex_);
+  sums_.push_back(start);
+  came_.notify_one();
+}
+
+void NetworkLane::add_up() {
+  while (true) {
+    Start start;
+    {
+      MutexLock lock(mutex_);
+      while (sums_.empty() && !over_) came_.wait(lock);
+      if (sums_.empty()) return;
+      start = sums_.front();
+      sums_.pop_front();
+    }
+    end(start, nullptr);
+  }
+}
+
+void NetworkLane::end(const Start& start, std::exception_ptr error) {
   if (!error) {
     const MutexLock one(arrivals_);
     try {

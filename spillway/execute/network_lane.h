@@ -3,8 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <exception>
 #include <functional>
+#include <thread>
 #include <vector>
 
 #include "spillway/base/mutex.h"
@@ -20,8 +22,10 @@ class NetworkWork {
   virtual ~NetworkWork() = default;
   /// The messages of a task whose turn it is.
   virtual std::vector<network::Message> messages(const plan::Task& task) = 0;
-  /// They have arrived and left. Called by any thread, for one task at a time.
+  /// They have arrived and left. Called for one task at a time, where it adds() by a thread of the lane's, else by any.
   virtual void arrived(const plan::Task& task) = 0;
+  /// Whether arrived() adds up what has come, so that who tells of arrivals had better begin the next transfer.
+  [[nodiscard]] virtual bool adds(const plan::Task& task) const = 0;
 };
 
 class NetworkLane {
@@ -31,7 +35,7 @@ class NetworkLane {
 
   /// All references must outlive it.
   NetworkLane(const plan::Schedule& schedule, network::Port& port, NetworkWork& work, Ended ended);
-  ~NetworkLane() { stop(); }
+  ~NetworkLane();
   NetworkLane(const NetworkLane&) = delete;
   NetworkLane& operator=(const NetworkLane&) = delete;
 
@@ -54,7 +58,9 @@ class NetworkLane {
  private:
   enum class State : std::uint8_t { waits, ready, skipped };
   [[nodiscard]] bool take(Start& start);
-  void arrived(const Start& start, std::exception_ptr error);
+  void arrived(const Start& start, const std::exception_ptr& error);
+  void end(const Start& start, std::exception_ptr error);
+  void add_up();
 
   const plan::Schedule& schedule_;
   network::Port& port_;
@@ -71,6 +77,10 @@ class NetworkLane {
   std::size_t under_way_ SPILLWAY_GUARDED_BY(mutex_) = 0;
   std::size_t left_ SPILLWAY_GUARDED_BY(mutex_) = 0;  ///< of the instance, that have not ended
   bool halted_ SPILLWAY_GUARDED_BY(mutex_) = false;
+  Condition came_;
+  std::deque<Start> sums_ SPILLWAY_GUARDED_BY(mutex_);  ///< that have come and are to be added
+  bool over_ SPILLWAY_GUARDED_BY(mutex_) = false;
+  std::thread adder_;
 };
 
 }  // namespace spillway::execute

@@ -1,7 +1,6 @@
 #include "spillway/execute/rank_sums.h"
 
 #include <algorithm>
-#include <vector>
 
 #include "spillway/device/typed.h"
 
@@ -48,24 +47,40 @@ void RankSums::finish(const Place& place, Progress& progress) {
   for (auto top = ranks_.sum_of(ranks_.count()) - 1; top > 0; --top) merge(place, top);
 }
 
-float* add_partials(std::span<const Partial> parts, std::uint64_t elements) {
+namespace {
+
+/// Joins the topmost subtree with the one below it, and adds so many elements of their sums.
+void join_top(std::vector<Partial>& stack, std::uint64_t elements) {
+  const auto top = stack.back();
+  stack.pop_back();
+  auto& below = stack.back();
+  below.of.size += top.of.size;
+  if (below.sum == nullptr) {
+    below.sum = top.sum;
+  } else if (top.sum != nullptr && elements > 0) {
+    device::add(device::Element::fp32, reinterpret_cast<const std::byte*>(top.sum), below.sum, elements);
+  }
+}
+
+}  // namespace
+
+std::vector<Partial> join_partials(std::span<const Partial> parts, std::uint64_t elements) {
   std::vector<Partial> stack;
-  const auto merge = [&] {
-    const auto top = stack.back();
-    stack.pop_back();
-    device::add(device::Element::fp32, reinterpret_cast<const std::byte*>(top.sum), stack.back().sum, elements);
-    stack.back().of.size += top.of.size;
-  };
   for (const auto& part : parts) {
     stack.push_back(part);
     while (stack.size() > 1) {
       const auto& left = stack.end()[-2].of;
       const auto& right = stack.back().of;
       if (left.size != right.size || left.first % (2 * left.size) != 0) break;
-      merge();
+      join_top(stack, elements);
     }
   }
-  while (stack.size() > 1) merge();
+  return stack;
+}
+
+float* add_partials(std::span<const Partial> parts, std::uint64_t elements) {
+  auto stack = join_partials(parts, elements);
+  while (stack.size() > 1) join_top(stack, elements);
   return stack.empty() ? nullptr : stack.front().sum;
 }
 

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "spillway/device/device.h"
 #include "spillway/device/work.h"
@@ -56,11 +57,15 @@ class RankSums {
 /// The sum of a subtree of ranks, in host memory.
 struct Partial {
   plan::Subtree of;
-  float* sum = nullptr;
+  float* sum = nullptr;  ///< null: there is nothing of it, which is not added
 };
 
+/// The maximal subtrees that `parts`, neighbours in the order of ranks, make up. Adds their sums, of so many elements;
+/// with 0 it says where they will lie. Each is where the first sum in it was; the others are overwritten.
+std::vector<Partial> join_partials(std::span<const Partial> parts, std::uint64_t elements);
+
 /// Adds the sums of all maximal subtrees of a step, in the order of ranks, as RankSums adds those of one process.
-/// Returns where the whole lies, which is one of them; the others are overwritten. Null: there are none.
+/// Returns where the whole lies, which is one of them; the others are overwritten. Null: there is none.
 float* add_partials(std::span<const Partial> parts, std::uint64_t elements);
 
 }  // namespace spillway::execute

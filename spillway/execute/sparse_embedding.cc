@@ -9,6 +9,7 @@
 #include "spillway/base/error.h"
 #include "spillway/device/typed.h"
 #include "spillway/execute/arithmetic.h"
+#include "spillway/plan/routes.h"
 
 namespace spillway::execute {
 namespace {
@@ -65,45 +66,6 @@ class RankTree {
   const std::uint64_t columns_;
   const std::span<const std::uint64_t> ends_;
   std::vector<float> sums_;
-};
-
-/// Ends the tree of one row from the sums of subtrees, some of which it has.
-class PartTree {
- public:
-  struct Leaf {
-    plan::Subtree of;
-    const float* sum = nullptr;  ///< null: no token of the row is of it
-  };
-  /// `leaves`: of all processes, in the order of ranks; they cover `ranks` ranks.
-  PartTree(std::span<const Leaf> leaves, std::size_t ranks, std::uint64_t columns)
-      : leaves_(leaves), ranks_(ranks), columns_(columns) {}
-
-  /// Null: there is none.
-  const float* sum(std::vector<float>& memory) {
-    memory.resize((static_cast<std::size_t>(std::bit_width(ranks_)) + 1) * columns_);
-    return sum(0, ranks_, memory.data()) ? memory.data() : nullptr;
-  }
-
- private:
-  /// Whether there is any; what lies behind `out` is overwritten.
-  bool sum(std::size_t first, std::size_t count, float* out) {
-    if (at_ < leaves_.size() && leaves_[at_].of == plan::Subtree{first, count}) {
-      const auto* found = leaves_[at_++].sum;
-      if (found != nullptr) std::memcpy(out, found, columns_ * sizeof(float));
-      return found != nullptr;
-    }
-    const auto half = std::bit_ceil(count) / 2;
-    if (!sum(first, half, out)) return sum(first + half, count - half, out);
-    if (sum(first + half, count - half, out + columns_)) {
-      device::add(device::Element::fp32, reinterpret_cast<const std::byte*>(out + columns_), out, columns_);
-    }
-    return true;
-  }
-
-  const std::span<const Leaf> leaves_;
-  const std::size_t ranks_;
-  const std::uint64_t columns_;
-  std::size_t at_ = 0;  ///< leaves before it were met
 };
 
 }  // namespace
@@ -180,22 +142,32 @@ void SparseEmbedding::begin(std::span<const std::int64_t> ids, std::span<const s
   own_end_ = first_row_of(world_.rank + 1);
 }
 
+std::uint64_t SparseEmbedding::first_token_of(std::uint64_t rank) const {
+  return rank == 0 || rank_ends_.empty() ? 0 : rank_ends_[rank - 1];
+}
+
 void SparseEmbedding::list_parts(const plan::VirtualRanks& ranks) {
   first_token_ = 0;
   end_token_ = ids_.size();
   parts_.clear();
+  machines_.clear();
   if (world_.size == 1) return;
-  const auto begin_of = [&](std::uint64_t rank) { return rank == 0 || rank_ends_.empty() ? 0 : rank_ends_[rank - 1]; };
-  for (std::size_t process = 0; process < world_.size; ++process) {
-    const auto own = ranks.of(process, world_.size);
-    if (process == world_.rank) {
-      first_token_ = begin_of(own.first());
-      end_token_ = begin_of(own.end());
-    }
-    for (auto first = own.first(); first < own.end(); first += parts_.back().of.size) {
-      const auto of = plan::subtree_from(first, own.end());
-      parts_.push_back({of, process, begin_of(first), begin_of(first + of.size)});
-    }
+  const auto own = ranks.of(world_.rank, world_.size);
+  first_token_ = first_token_of(own.first());
+  end_token_ = first_token_of(own.end());
+  const auto here = world_.machine_of(world_.rank) * world_.local;
+  for (auto process = here; process < here + world_.local; ++process) {
+    list_parts(ranks.of(process, world_.size), process, parts_);
+  }
+  for (std::size_t machine = 0; machine < world_.machines(); ++machine) {
+    list_parts(ranks.of(machine, world_.machines()), machine, machines_);
+  }
+}
+
+void SparseEmbedding::list_parts(const plan::VirtualRanks& of, std::size_t maker, std::vector<Part>& parts) const {
+  for (auto first = of.first(); first < of.end(); first += parts.back().of.size) {
+    const auto subtree = plan::subtree_from(first, of.end());
+    parts.push_back({subtree, maker, first_token_of(first), first_token_of(first + subtree.size)});
   }
 }
 
@@ -209,10 +181,10 @@ std::span<const std::uint32_t> SparseEmbedding::tokens_of(std::size_t row, const
   return {std::ranges::lower_bound(all, part.first_token), std::ranges::lower_bound(all, part.end_token)};
 }
 
-/// Subtrees of the process that have tokens of a row.
-std::size_t SparseEmbedding::parts_of(std::size_t process, std::size_t row) const {
+/// Subtrees of a process or machine that have tokens of a row.
+std::size_t SparseEmbedding::parts_of(const std::vector<Part>& parts, std::size_t maker, std::size_t row) const {
   return static_cast<std::size_t>(std::ranges::count_if(
-      parts_, [&](const Part& part) { return part.process == process && !tokens_of(row, part).empty(); }));
+      parts, [&](const Part& part) { return part.maker == maker && !tokens_of(row, part).empty(); }));
 }
 
 SparseEmbedding::Kept SparseEmbedding::in_chunk(const state::Chunk& chunk) const {
@@ -259,23 +231,30 @@ double SparseEmbedding::norm_of(const state::Chunk& chunk) const {
   return out;
 }
 
-SparseEmbedding::Sent SparseEmbedding::sent(std::size_t from, std::size_t to) const {
-  Sent out;
-  const auto begin = first_row_of(to), end = first_row_of(to + 1);
-  for (std::size_t row = 0; row < end; ++row) (row < begin ? out.first : out.count) += parts_of(from, row);
+std::size_t SparseEmbedding::made(const std::vector<Part>& parts, std::size_t maker, std::size_t owner) const {
+  std::size_t out = 0;
+  for (auto row = first_row_of(owner); row < first_row_of(owner + 1); ++row) out += parts_of(parts, maker, row);
   return out;
+}
+
+std::size_t SparseEmbedding::made(std::size_t process, std::size_t owner) const {
+  return made(parts_, process, owner);
+}
+
+std::size_t SparseEmbedding::made_by_machine(std::size_t machine, std::size_t owner) const {
+  return made(machines_, machine, owner);
 }
 
 void SparseEmbedding::sum_parts(const std::byte* gradient, float* out, ThreadPool& thread_pool) const {
   std::vector<std::size_t> first(rows_.size() + 1, 0);
-  for (std::size_t row = 0; row < rows_.size(); ++row) first[row + 1] = first[row] + parts_of(world_.rank, row);
+  for (std::size_t row = 0; row < rows_.size(); ++row) first[row + 1] = first[row] + parts_of(parts_, world_.rank, row);
   thread_pool.run(ceil_div(rows_.size(), kRowsPerTile), [&](std::size_t tile) {
     RankTree tree(element_of(computes_), gradient, columns_, rank_ends_);
     const auto end = std::min((tile + 1) * kRowsPerTile, rows_.size());
     for (auto row = tile * kRowsPerTile; row < end; ++row) {
       auto* to = out + first[row] * columns_;
       for (const auto& part : parts_) {
-        if (part.process != world_.rank) continue;
+        if (part.maker != world_.rank) continue;
         const auto tokens = tokens_of(row, part);
         if (tokens.empty()) continue;
         tree.sum(tokens, part.of, first_token_, to);
@@ -285,19 +264,38 @@ void SparseEmbedding::sum_parts(const std::byte* gradient, float* out, ThreadPoo
   });
 }
 
-void SparseEmbedding::round_parts(const std::vector<const float*>& parts) {
-  auto next = parts;
-  std::vector<PartTree::Leaf> leaves;
-  std::vector<float> memory;
-  const std::size_t ranks = parts_.empty() ? 0 : parts_.back().of.first + parts_.back().of.size;
-  for (auto row = own_first_; row < own_end_; ++row) {
-    leaves.clear();
-    for (const auto& part : parts_) {
-      const bool any = !tokens_of(row, part).empty();
-      leaves.push_back({part.of, any ? next[part.process] : nullptr});
-      if (any) next[part.process] += columns_;
+/// The sums of a row that its parts have, which lie one behind the other.
+void SparseEmbedding::take(const Part& part, std::size_t row, float*& next, std::vector<Partial>& sums) const {
+  const bool any = !tokens_of(row, part).empty();
+  sums.push_back({part.of, any ? next : nullptr});
+  if (any) next += columns_;
+}
+
+void SparseEmbedding::join_parts(std::size_t owner, Parts parts, float* out) const {
+  std::vector<Partial> sums;
+  for (auto row = first_row_of(owner); row < first_row_of(owner + 1); ++row) {
+    sums.clear();
+    for (const auto& part : parts_) take(part, row, parts[part.maker], sums);
+    for (const auto& joined : join_partials(sums, columns_)) {
+      if (joined.sum == nullptr) continue;
+      std::memcpy(out, joined.sum, columns_ * sizeof(float));
+      out += columns_;
     }
-    round_row(row, PartTree(leaves, ranks, columns_).sum(memory));
+  }
+}
+
+void SparseEmbedding::round_parts(Parts parts) {
+  const auto here = world_.machine_of(world_.rank);
+  std::vector<Partial> sums;
+  for (auto row = own_first_; row < own_end_; ++row) {
+    sums.clear();
+    auto own = parts_.begin();
+    for (const auto& part : machines_) {
+      if (part.maker != here) take(part, row, parts[plan::relay_of(world_, part.maker, world_.rank)], sums);
+      const auto end = part.of.first + part.of.size;
+      for (; own != parts_.end() && own->of.first < end; ++own) take(*own, row, parts[own->maker], sums);
+    }
+    round_row(row, add_partials(sums, columns_));
   }
   put_rounded();
 }

@@ -7,13 +7,15 @@
 //
 // In a world of several processes each one knows the ids of the whole step. It gathers the rows of its own tokens, sums
 // what they give each row by maximal subtree of its ranks, and sends these sums to the owners of the rows, who finish
-// the tree and keep the rows of their own slices.
+// the tree and keep the rows of their own slices. What goes to another machine is added to sums of this machine's
+// subtrees first (plan/routes.h).
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
+#include "spillway/execute/rank_sums.h"
 #include "spillway/execute/thread_pool.h"
 #include "spillway/kernels/gradient.h"
 #include "spillway/plan/description.h"
@@ -65,19 +67,21 @@ class SparseEmbedding {
 
   // In a world of several processes, instead of round():
 
-  /// Numbers of rows of sums in what a process sends to another.
-  struct Sent {
-    std::size_t first = 0, count = 0;
-  };
-  /// What process `from` sends to `to`: of each row of `to` a sum for each subtree of `from` that has tokens of it.
-  /// Both know it, since both know the step's ids.
-  [[nodiscard]] Sent sent(std::size_t from, std::size_t to) const;
-  /// Makes this process's sums of d loss / d output [its tokens, columns], for all others and for itself: `out` holds
+  /// Rows of sums that a process of this machine has made for an owner: of each of its rows one for each subtree of the
+  /// process that has tokens of it. All of them know it, since they know the step's ids.
+  [[nodiscard]] std::size_t made(std::size_t process, std::size_t owner) const;
+  /// The same of a machine and its subtrees.
+  [[nodiscard]] std::size_t made_by_machine(std::size_t machine, std::size_t owner) const;
+  /// Makes this process's sums of d loss / d output [its tokens, columns], by owner, all others and itself: `out` holds
   /// as many rows as it has tokens.
   void sum_parts(const std::byte* gradient, float* out, ThreadPool& thread_pool) const;
-  /// Ends the tree of each row of this process, on top of what a tied head left for it, and rounds. `parts`: by
-  /// process, the sums that it has sent here.
-  void round_parts(const std::vector<const float*>& parts);
+  /// Where the sums of the rows of one owner lie that each process has made, by rank; null: none has come.
+  using Parts = std::vector<float*>;
+  /// Adds those of this machine's processes, which are overwritten, to sums of its subtrees, in `out`.
+  void join_parts(std::size_t owner, Parts parts, float* out) const;
+  /// Ends the tree of each row of this process, on top of what a tied head left for it, and rounds. `parts`: of the
+  /// processes of this machine, and by relay those of each other machine; they are overwritten.
+  void round_parts(Parts parts);
 
   /// Puts the rounded rows of `chunk` into its gradient.
   void patch(const state::Chunk& chunk, std::byte* gradient) const;
@@ -86,15 +90,19 @@ class SparseEmbedding {
   [[nodiscard]] bool dense() const noexcept { return dense_; }
 
  private:
-  /// A maximal subtree of a process's virtual ranks.
+  /// A maximal subtree of the virtual ranks of a process or of a machine.
   struct Part {
     plan::Subtree of;
-    std::size_t process = 0;
+    std::size_t maker = 0;  ///< that process or machine
     std::uint64_t first_token = 0, end_token = 0;
   };
   void list_parts(const plan::VirtualRanks& ranks);
+  void list_parts(const plan::VirtualRanks& of, std::size_t maker, std::vector<Part>& parts) const;
+  [[nodiscard]] std::uint64_t first_token_of(std::uint64_t rank) const;
   [[nodiscard]] std::size_t first_row_of(std::size_t process) const;
-  [[nodiscard]] std::size_t parts_of(std::size_t process, std::size_t row) const;
+  [[nodiscard]] std::size_t parts_of(const std::vector<Part>& parts, std::size_t maker, std::size_t row) const;
+  [[nodiscard]] std::size_t made(const std::vector<Part>& parts, std::size_t maker, std::size_t owner) const;
+  void take(const Part& part, std::size_t row, float*& next, std::vector<Partial>& sums) const;
   void round_row(std::size_t row, const float* of_tokens);
   void put_rounded();
   void sum_tokens(std::size_t row, const std::byte* gradient, float* sum) const;
@@ -113,7 +121,8 @@ class SparseEmbedding {
   const state::World world_;
   std::uint64_t tokens_ = 0;                       ///< most of a step
   std::vector<std::int64_t> first_id_;             ///< by process, and the end: the first row of the table that it owns
-  std::vector<Part> parts_;                        ///< of this step, in the order of ranks
+  std::vector<Part> parts_;                        ///< of this machine's processes, in the order of ranks
+  std::vector<Part> machines_;                     ///< of all machines
   std::uint64_t first_token_ = 0, end_token_ = 0;  ///< of this process
   std::size_t own_first_ = 0, own_end_ = 0;        ///< rows_ that this process owns
   std::vector<std::uint64_t> rank_ends_;           ///< by virtual rank of the step: one past its last token

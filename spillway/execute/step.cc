@@ -30,6 +30,29 @@ std::unique_ptr<SparseEmbedding> make_sparse_embedding(const RunPlan& plan, std:
   return out;
 }
 
+/// To or from these processes.
+void move_numbers(network::Port& port, const std::vector<std::size_t>& peers, bool sends,
+                  std::vector<double>& numbers) {
+  std::vector<network::Message> messages;
+  for (const auto peer : peers) messages.push_back({peer, sends, std::as_writable_bytes(std::span(numbers))});
+  if (!messages.empty()) network::exchange(port, std::move(messages));
+}
+
+/// Adds those of these processes. `mutual`: they add this one's, too.
+void add_numbers(network::Port& port, const std::vector<std::size_t>& peers, bool mutual,
+                 std::vector<double>& numbers) {
+  std::vector<std::vector<double>> others(peers.size(), std::vector<double>(numbers.size()));
+  std::vector<network::Message> messages;
+  for (std::size_t i = 0; i < peers.size(); ++i) {
+    if (mutual) messages.push_back({peers[i], true, std::as_writable_bytes(std::span(numbers))});
+    messages.push_back({peers[i], false, std::as_writable_bytes(std::span(others[i]))});
+  }
+  if (!messages.empty()) network::exchange(port, std::move(messages));
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    for (const auto& other : others) numbers[i] += other[i];
+  }
+}
+
 UpdateCores cores_of(const RunPlan& plan) {
   return {plan.rates.update_cores, plan.rates.cores, update_lanes(plan.budget, plan.rates, plan.nodes)};
 }
@@ -186,20 +209,24 @@ kernels::Norm Step::norm() {
   return out;
 }
 
-/// Adds those of all processes, each of which has its own and zeros.
+/// Adds those of all processes, each of which has its own and zeros: those of a machine in its first process, which
+/// then has to do with the first ones of the others.
 void Step::gather(std::vector<double>& squares) const {
-  const auto& [size, rank] = parts_.plan.description.world;
-  std::vector<std::vector<double>> others(size, std::vector<double>(squares.size()));
-  std::vector<network::Message> messages;
-  for (std::size_t peer = 0; peer < size; ++peer) {
-    if (peer == rank) continue;
-    messages.push_back({.peer = peer, .sends = true, .bytes = std::as_writable_bytes(std::span(squares))});
-    messages.push_back({.peer = peer, .sends = false, .bytes = std::as_writable_bytes(std::span(others[peer]))});
+  const auto& world = parts_.plan.description.world;
+  auto& port = *parts_.plan.network;
+  const auto first = world.machine_of(world.rank) * world.local;
+  if (world.rank != first) {
+    move_numbers(port, {first}, true, squares);
+    return move_numbers(port, {first}, false, squares);
   }
-  network::exchange(*parts_.plan.network, std::move(messages));
-  for (std::size_t i = 0; i < squares.size(); ++i) {
-    for (const auto& other : others) squares[i] += other[i];
+  std::vector<std::size_t> here, elsewhere;
+  for (auto peer = first + 1; peer < first + world.local; ++peer) here.push_back(peer);
+  for (std::size_t peer = 0; peer < world.size; peer += world.local) {
+    if (peer != first) elsewhere.push_back(peer);
   }
+  add_numbers(port, here, false, squares);
+  add_numbers(port, elsewhere, true, squares);
+  move_numbers(port, here, true, squares);
 }
 
 StepResult Step::decide(const kernels::Norm& norm, const StepUpdate& update) {

@@ -1,20 +1,30 @@
 #include "spillway/execute/weight_exchange.h"
 
+#include <cstring>
+
+#include "spillway/plan/routes.h"
+
 namespace spillway::execute {
 
 std::vector<network::Message> WeightExchange::messages(const plan::Task& task) {
   const auto& pass = plan_.plan.schedule.passes[task.what.index];
-  return task.op == plan::Op::gather ? gather(pass) : gradients_->messages(pass);
+  return plan::gathers(task.op) ? gather(pass, task.op) : gradients_->messages(pass, task.op);
 }
 
 void WeightExchange::arrived(const plan::Task& task) {
-  if (task.op == plan::Op::scatter) gradients_->arrived(plan_.plan.schedule.passes[task.what.index]);
+  if (adds(task)) gradients_->arrived(plan_.plan.schedule.passes[task.what.index], task.op);
 }
 
-std::vector<network::Message> WeightExchange::gather(const plan::Pass& pass) const {
+bool WeightExchange::adds(const plan::Task& task) const {
+  return !plan::gathers(task.op);
+}
+
+std::vector<network::Message> WeightExchange::gather(const plan::Pass& pass, plan::Op op) const {
   const auto& description = plan_.description;
+  const auto& world = description.world;
   const auto rule = description.rule();
   const auto chunks = plan::chunks_of(plan_.layout, pass);
+  const bool first = op == plan::Op::gather || !plan::has_hops(plan::Op::gather, world);
   auto* at = arenas_.at(plan_.plan.schedule, pass.weights);
   std::vector<network::Message> out;
   for (auto c = chunks.first; c < chunks.end(); ++c) {
@@ -23,13 +33,10 @@ std::vector<network::Message> WeightExchange::gather(const plan::Pass& pass) con
     at += bytes.size();
     if (!state::is_trainable(chunk.training)) continue;
     const auto owner = description.owner(plan_.layout, chunk);
-    if (owner != description.world.rank) {
-      out.push_back({.peer = owner, .sends = false, .bytes = bytes});
-      continue;
+    if (first && owner == world.rank && plan::keeps_own(plan_.layout, plan_.plan.placement, c)) {
+      std::memcpy(bytes.data(), arenas_.at(plan_.plan.schedule, plan_.plan.schedule.groups[c].weight), bytes.size());
     }
-    for (std::size_t peer = 0; peer < description.world.size; ++peer) {
-      if (peer != owner) out.push_back({.peer = peer, .sends = true, .bytes = bytes});
-    }
+    plan::each_hop(op, world, owner, [&](std::size_t peer, bool sends) { out.push_back({peer, sends, bytes}); });
   }
   return out;
 }

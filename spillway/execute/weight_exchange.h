@@ -18,9 +18,10 @@ class WeightExchange final : public NetworkWork {
 
   [[nodiscard]] std::vector<network::Message> messages(const plan::Task& task) override;
   void arrived(const plan::Task& task) override;
+  [[nodiscard]] bool adds(const plan::Task& task) const override;
 
  private:
-  [[nodiscard]] std::vector<network::Message> gather(const plan::Pass& pass) const;
+  [[nodiscard]] std::vector<network::Message> gather(const plan::Pass& pass, plan::Op op) const;
 
   const RunPlan& plan_;
   const Arenas arenas_;

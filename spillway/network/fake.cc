@@ -93,6 +93,7 @@ bool FakeNetwork::move() {
     }
     std::memcpy(to.bytes.data(), from.bytes.data(), from.bytes.size());
     bytes_ += from.bytes.size();
+    it.bytes += from.bytes.size();
     for (const auto& open : {sender, receiver}) {
       if (--open->left > 0) continue;
       --under_way_;
@@ -153,6 +154,11 @@ std::size_t FakeNetwork::under_way() const {
 std::uint64_t FakeNetwork::bytes() const {
   MutexLock lock(mutex_);
   return bytes_;
+}
+
+std::uint64_t FakeNetwork::bytes(std::size_t from, std::size_t to) const {
+  MutexLock lock(mutex_);
+  return lanes_[from * ports_.size() + to].bytes;
 }
 
 }  // namespace spillway::network

@@ -35,12 +35,15 @@ class FakeNetwork {
   /// Transfers that have not ended, of all ranks.
   [[nodiscard]] std::size_t under_way() const;
   [[nodiscard]] std::uint64_t bytes() const;  ///< moved so far
+  /// The same of what one rank sent to another.
+  [[nodiscard]] std::uint64_t bytes(std::size_t from, std::size_t to) const;
 
  private:
   class FakePort;
   struct Open;
   struct Lane {  ///< what one rank has for another
     std::deque<std::pair<std::shared_ptr<Open>, Message>> sent, wanted;
+    std::uint64_t bytes = 0;  ///< moved so far
   };
   void start(std::size_t rank, std::vector<Message> messages, Done done);
   [[nodiscard]] Lane& lane(std::size_t from, std::size_t to) { return lanes_[from * ports_.size() + to]; }

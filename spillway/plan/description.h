@@ -226,6 +226,7 @@ struct Budget {
   bool resumes = false;
   std::uint32_t checkpoints = 0;  ///< checkpoints that stay on the paths at once while the run goes on
   Updates updates = Updates::automatic;
+  bool own_weights = false;  ///< Placement::own_weights; else where that is faster, or needed, by the plan
   bool clipping = true;    ///< steps clip, so that the factor is known when backward has ended; then updates are early
   bool speculate = false;  ///< only by a predicted factor, undone when it was wrong
   Bytes superblock = 0;    ///< bytes of each path that hold no data, and
@@ -281,8 +282,9 @@ struct Rates {
   double copy_latency = 0;                     ///< seconds that a copy takes beside its bytes
   double copy = 0;                             ///< bytes per second within DRAM, one thread
   double device_update = 0;                    ///< elements per second of the update on the device
-  double network = 0;                          ///< bytes per second between this process and others, each way
-  double network_latency = 0;                  ///< seconds that a transfer there takes beside its bytes
+  double network = 0;          ///< bytes per second between this process and others, each way; of other machines
+  double network_inside = 0;   ///< the same and those of its machine; 0: as `network`
+  double network_latency = 0;  ///< seconds that a transfer there takes beside its bytes
 
   /// Elements per second of this many threads, where memory is one node.
   [[nodiscard]] double update_with(double hands) const noexcept {

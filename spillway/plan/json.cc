@@ -134,6 +134,8 @@ Description parse_description(const std::string& input) {
   out.virtual_ranks = std::max<std::uint64_t>(1, count(object, "virtual_ranks", 1));
   out.world.size = std::max<std::uint64_t>(1, count(object, "world", 1));
   out.world.rank = count(object, "rank", 0);
+  const auto machines = std::max<std::uint64_t>(1, count(object, "machines", 1));
+  out.world.local = out.world.size % machines == 0 ? out.world.size / machines : 1;
   out.step_tokens = count(object, "step_tokens", 0);
   out.chunk_elements = count(object, "chunk_elements", static_cast<double>(state::kDefaultChunkElements));
   for (const auto* reduction : optim::reductions()) {
@@ -384,6 +386,7 @@ Rates parse_rates(const std::string& input, const machine::Profile& profile) {
   out.copy_latency = rate(device, "latency", 0);
   out.device_update = rate(device, "update", 0);
   out.network = profile.network;
+  out.network_inside = rate(object, "network_inside", 0);
   out.network_latency = profile.network_latency;
   return out;
 }

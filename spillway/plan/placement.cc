@@ -44,6 +44,11 @@ bool can_be_early(const state::Layout& layout, const Placement& placement, Index
          placement[chunk].weight.in_memory() && placement[chunk].state.in_memory() && !placement[chunk].updated_there();
 }
 
+bool keeps_own(const state::Layout& layout, const Placement& placement, Index chunk) {
+  const auto& block = layout.blocks()[layout.chunks()[chunk].block];
+  return placement.own_weights && placement[chunk].weight.in_memory() && block.trainable_chunks == block.chunks;
+}
+
 std::string no_device_update(const state::UpdateRule& rule) {
   const state::UpdateRule known;
   if (rule.optimizer->on_device && rule.type == known.type && rule.format == known.format) return {};

@@ -93,6 +93,9 @@ struct Placement {
   std::vector<ChunkPlacement> chunks;         ///< as Layout's
   std::vector<BoundaryPlacement> boundaries;  ///< boundary i: input of layer i
   bool device = false;                        ///< passes compute on a device with memory of its own
+  /// In a world of several processes: of the weights that stay in memory each one keeps those of its own chunks alone,
+  /// and passes find all of them in windows (keeps_own()); else each keeps all of them.
+  bool own_weights = false;
 
   bool operator==(const Placement&) const = default;
   [[nodiscard]] const ChunkPlacement& operator[](std::size_t chunk) const { return chunks[chunk]; }
@@ -100,6 +103,10 @@ struct Placement {
   [[nodiscard]] std::vector<std::uint16_t> nodes() const;
   void set_nodes(const std::vector<std::uint16_t>& nodes);
 };
+
+/// Whether a process keeps in memory what it has of the weights of the chunk's block, and no more. Of a block that is
+/// frozen in part each one keeps all, which is brought to no window in every step.
+[[nodiscard]] bool keeps_own(const state::Layout& layout, const Placement& placement, Index chunk);
 
 /// Why a device does not update such chunks; empty: it does.
 [[nodiscard]] std::string no_device_update(const state::UpdateRule& rule);

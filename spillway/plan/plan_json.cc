@@ -261,6 +261,9 @@ std::string to_json(const Plan& plan, const Description& description, const stat
     out["rank"] = description.world.rank;
     out["network_sent"] = plan.schedule.network_sent;
     out["network_received"] = plan.schedule.network_received;
+    out["machines"] = description.world.machines();
+    out["between_machines"] = {{"sent", plan.schedule.sent_between}, {"received", plan.schedule.received_between}};
+    out["own_weights"] = plan.placement.own_weights;
   }
   out["bottleneck"] = prediction.bottleneck;
   out["seconds"] = {{"compute", prediction.compute_seconds},

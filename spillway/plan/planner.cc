@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <exception>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "spillway/base/error.h"
@@ -203,16 +205,41 @@ double weights_kept(const Description& description, const state::Layout& layout,
   return static_cast<double>(kept) / static_cast<double>(all);
 }
 
-/// The plan of one process of several. Which weights stay in memory is said by the process that has most to keep, so
-/// that all of them send and receive alike.
+/// The plan of the process that has most to keep. That each one keeps all weights is faster, since they cross the
+/// network once in a step, but leaves less room for all else.
+Plan plan_largest(const Description& description, const state::Layout& layout, Budget& budget, const Rates& rates) {
+  if (budget.own_weights) return plan_alone(description, layout, budget, rates);
+  std::optional<Plan> all;
+  std::exception_ptr refusal;
+  try {
+    all = plan_alone(description, layout, budget, rates);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::does_not_fit) throw;
+    refusal = std::current_exception();
+  }
+  if (all && all->path_bytes == 0) return std::move(*all);
+  budget.own_weights = true;
+  try {
+    auto own = plan_alone(description, layout, budget, rates);
+    if (!all || own.prediction.step_seconds < all->prediction.step_seconds) return own;
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::does_not_fit) throw;
+  }
+  budget.own_weights = false;
+  if (refusal) std::rethrow_exception(refusal);
+  return std::move(*all);
+}
+
+/// The plan of one process of several. Which weights stay in memory, and how, is said by the process that has most to
+/// keep, so that all of them send and receive alike.
 Plan plan_shared(const Description& description, const state::Layout& layout, const Budget& budget,
                  const Rates& rates) {
   check_request({description, layout, budget, rates});
   auto largest = description;
   largest.world.rank = largest_rank(description, layout);
-  auto plan = plan_alone(largest, layout, budget, rates);
-  if (largest.world.rank == description.world.rank) return plan;
   auto alike = budget;
+  auto plan = plan_largest(largest, layout, alike, rates);
+  if (largest.world.rank == description.world.rank) return plan;
   if (budget.has_path() && !budget.placement.weight) {
     alike.placement.weight = weights_kept(description, layout, plan.placement);
   }

@@ -36,12 +36,13 @@ void check_learning(const state::Layout& layout) {
 
 /// What steps of several processes cannot do yet.
 void check_world(const Problem& problem) {
-  const auto& [size, rank] = problem.description.world;
+  const auto& [size, rank, local] = problem.description.world;
   if (size == 1) return;
   const auto refuse = [&](const auto&... words) {
     throw Error(ErrorCode::bad_input, text("a run of ", size, " processes ", words...));
   };
   if (rank >= size) refuse("has no rank ", rank, "; ranks begin with 0");
+  if (local == 0 || size % local != 0) refuse("is not made of machines of ", local, " processes");
   if (size > problem.layout.shards()) {
     refuse("and virtual_ranks ", problem.layout.shards(), ": each needs one; start fewer, or use virtual_ranks ", size);
   }

@@ -74,8 +74,9 @@ struct Task {
   Lane lane = Lane::compute;
   std::uint16_t unit = 0;  ///< which of the lanes of that kind; update: the node, an index into Budget::nodes
   Object what;
-  Place from, to;   ///< transfers; no buffer: a storage path. Refits: `to`, the auxiliary fields that they make
-  Bytes bytes = 0;  ///< transfers: bytes moved; updates: elements; refits: as much of an update, of an average step
+  Place from, to;     ///< transfers; no buffer: a storage path. Refits: `to`, the auxiliary fields that they make
+  Bytes bytes = 0;    ///< transfers: bytes moved; updates: elements; refits: as much of an update, of an average step
+  Bytes between = 0;  ///< of the bytes of a task of the network, those to or from other machines
   std::uint32_t deadline =
       0;  ///< position that needs it, counted from the start of the instance; may exceed `positions`
   Phase phase = Phase::forward;
@@ -190,10 +191,12 @@ struct Schedule {
         embedding_gradient = kNone;  ///< with a device: where the embedding's passes, on the host, find both
   Index converted = kNone;  ///< buffer for the copy that each pass multiplies by (conversion.h); kNone: none has one
   /// Buffers of the embedding's gradient in a world of several processes: sums of its rows that this process has made
-  /// for others, and those that others have made for it.
-  Index sent_rows = kNone, received_rows = kNone;
+  /// for others, those that others have made for it, and where machines have several processes those that it has added
+  /// for its machine.
+  Index sent_rows = kNone, received_rows = kNone, machine_rows = kNone;
   std::vector<Index> network = {};  ///< tasks of the network in the order in which every process begins them
   Bytes network_sent = 0, network_received = 0;  ///< by these, at most
+  Bytes sent_between = 0, received_between = 0;  ///< of these, to and from other machines
   Index row_sums = kNone,
         rows =
             kNone;  ///< buffers of an embedding that is trainable: fp32 gradient of the step's rows; rounded, pending

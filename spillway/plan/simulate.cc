@@ -71,7 +71,9 @@ double device_update_seconds(const Task& task, const Rates& rates) {
 }
 
 double network_seconds(const Task& task, const Rates& rates) {
-  return rates.network_latency + (rates.network > 0 ? static_cast<double>(task.bytes) / rates.network : 0);
+  const auto seconds = [](Bytes bytes, double rate) { return rate > 0 ? static_cast<double>(bytes) / rate : 0; };
+  const auto inside = rates.network_inside > 0 ? rates.network_inside : rates.network;
+  return rates.network_latency + seconds(task.between, rates.network) + seconds(task.bytes - task.between, inside);
 }
 
 /// One node per task and step; successors by template.

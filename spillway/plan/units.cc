@@ -42,6 +42,7 @@ Placement least_placement(const Problem& problem, Placement device) {
     if (!mine || !has_state(chunks[c].training)) device.chunks[c].state.keep();
     if (!mine || !has_gradient(chunks[c].training)) device.chunks[c].gradient.keep();
   }
+  device.own_weights = problem.budget.own_weights && problem.description.is_shared();
   for (Index i = 0; i < first_backward(problem.layout); ++i) device.boundaries[i].home.keep();
   return device;
 }
@@ -59,7 +60,7 @@ void Units::list(Group group) {
   }
   const auto bytes = problem_.description.boundary_bytes();
   for (auto i = first_backward(problem_.layout); i < fixed_.boundaries.size(); ++i) {
-    units_.push_back({group, i, 1, bytes});
+    units_.push_back({group, i, 1, bytes, bytes});
   }
 }
 
@@ -73,12 +74,21 @@ void Units::list_block(Group group, const state::Block& block) {
   }
   if (group == Group::weight) {
     const auto bytes = block.elements * problem_.weight_element();
-    units_.push_back({group, first, static_cast<Index>(block.chunks), bytes});
+    units_.push_back({group, first, static_cast<Index>(block.chunks), kept_weights(first, bytes, block.chunks), bytes});
   } else if (const auto own = own_gradients(block); own.count > 0) {
     Bytes bytes = 0;
     for (auto c = own.first; c < own.end(); ++c) bytes += is_mine(c) ? bytes_of(group, c) : 0;
-    units_.push_back({group, own.first, own.count, bytes});
+    units_.push_back({group, own.first, own.count, bytes, bytes});
   }
+}
+
+/// Of the weights of so many chunks what a process that keeps them has in memory.
+Bytes Units::kept_weights(Index first, Bytes all, std::size_t chunks) const {
+  const auto& block = problem_.layout.blocks()[problem_.layout.chunks()[first].block];
+  if (!fixed_.own_weights || block.trainable_chunks < block.chunks) return all;
+  Bytes out = 0;
+  for (auto c = first; c < first + chunks; ++c) out += is_mine(c) ? bytes_of(Group::weight, c) : 0;
+  return out;
 }
 
 bool Units::is_mine(Index chunk) const {
@@ -101,7 +111,8 @@ void Units::list_chunk(Group group, Index chunk) {
   if (elsewhere(group, chunk) || (group != Group::weight && !is_mine(chunk))) return;
   if (group == Group::grad && !has_dense_grad(problem_.description, problem_.layout, chunk)) return;
   if (group == Group::state && !has_state(problem_.layout.chunks()[chunk].training)) return;
-  units_.push_back({group, chunk, 1, bytes_of(group, chunk)});
+  const auto bytes = bytes_of(group, chunk);
+  units_.push_back({group, chunk, 1, group == Group::weight ? kept_weights(chunk, bytes, 1) : bytes, bytes});
 }
 
 Bytes Units::bytes_of(Group group, Index chunk) const {
@@ -122,7 +133,7 @@ void Units::fix() {
     const auto share =
         problem_.budget.has_path() ? asked_share(problem_.budget.placement, group) : std::optional<double>(1.0);
     Bytes total = 0, kept = 0;
-    for (const auto& unit : units_) total += unit.group == group ? unit.bytes : 0;
+    for (const auto& unit : units_) total += unit.group == group ? unit.all : 0;
     for (std::size_t i = 0; i < units_.size(); ++i) {
       const auto& unit = units_[i];
       if (unit.group != group) continue;
@@ -130,10 +141,10 @@ void Units::fix() {
         free_.push_back(i);
       } else if (static_cast<double>(kept) < *share * static_cast<double>(total) - 0.5) {
         keep(fixed_, unit);
-        kept += unit.bytes;
+        kept += unit.all;
+        fixed_bytes_ += unit.bytes;
       }
     }
-    fixed_bytes_ += kept;
   }
 }
 

@@ -18,6 +18,7 @@ struct Unit {
   Index first = 0;  ///< chunk; boundary for activations
   Index count = 1;
   Bytes bytes = 0;
+  Bytes all = 0;  ///< the same, with what other processes keep of weights: what a share of them is of
 };
 
 /// The share of a group that the caller placed in DRAM; none: the planner decides.
@@ -51,6 +52,7 @@ class Units {
   void fix();
   [[nodiscard]] Bytes bytes_of(Group group, Index chunk) const;
   [[nodiscard]] bool elsewhere(Group group, Index chunk) const;
+  [[nodiscard]] Bytes kept_weights(Index first, Bytes all, std::size_t chunks) const;
   [[nodiscard]] bool is_mine(Index chunk) const;
   [[nodiscard]] Range own_gradients(const state::Block& block) const;
 

@@ -104,17 +104,21 @@ class VirtualRanks {
   return most;
 }
 
-/// Sums of subtrees that the owner of a gradient is sent by the other processes, at most.
-[[nodiscard]] constexpr unsigned most_received(std::uint64_t ranks, std::uint64_t micro_batches, std::uint64_t size) {
+/// Sums of subtrees that one of `members` processes is sent by the others, at most: of processes [m * members,
+/// (m + 1) * members) among `size`, for whichever m.
+[[nodiscard]] constexpr unsigned most_received(std::uint64_t ranks, std::uint64_t micro_batches, std::uint64_t size,
+                                               std::uint64_t members) {
   unsigned most = 0;
   for (auto count = std::min(ranks, micro_batches); count > 0; --count) {
-    unsigned all = 0, least = ~0U;
-    for (std::uint64_t rank = 0; rank < size; ++rank) {
-      const auto found = VirtualRanks(count, count).of(rank, size).partials();
-      all += found;
-      least = std::min(least, found);
+    for (std::uint64_t begin = 0; begin < size; begin += members) {
+      unsigned all = 0, least = ~0U;
+      for (auto rank = begin; rank < begin + members; ++rank) {
+        const auto found = VirtualRanks(count, count).of(rank, size).partials();
+        all += found;
+        least = std::min(least, found);
+      }
+      most = std::max(most, all - least);
     }
-    most = std::max(most, all - least);
   }
   return most;
 }

@@ -17,7 +17,12 @@ namespace spillway::state {
 /// The processes of a run, as torch.distributed counts them.
 struct World {
   std::size_t size = 1, rank = 0;  ///< rank < size
+  /// Processes of each machine, which divides `size`: machine m has ranks [m * local, (m + 1) * local). 1: each process
+  /// counts as a machine.
+  std::size_t local = 1;
   friend bool operator==(const World&, const World&) = default;
+  [[nodiscard]] constexpr std::size_t machines() const noexcept { return size / local; }
+  [[nodiscard]] constexpr std::size_t machine_of(std::size_t process) const noexcept { return process / local; }
 };
 
 /// The rank among `size` that has the chunks of a shard of so many.

@@ -9,8 +9,10 @@
 #include <fstream>
 #include <functional>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <random>
 #include <thread>
+#include <utility>
 
 #include "spillway/network/fake.h"
 #include "tests/contract/directory.h"
@@ -190,11 +192,14 @@ struct World {
   plan::PlacementShares placement = {};
   bool paths = false;
   bool evaluates = false;
+  bool own_weights = false;                                         ///< each keeps in memory what it owns of them alone
+  std::size_t local = 1;                                            ///< processes of each machine
+  std::function<void(const Engine& engine, bool after)> tell = {};  ///< called before and after all steps
 };
 
 /// The description for one rank, whose largest share of a step is the same for all.
-plan::Description for_rank(plan::Description description, std::size_t rank, std::size_t size) {
-  description.world = {.size = size, .rank = rank};
+plan::Description for_rank(plan::Description description, std::size_t rank, std::size_t size, std::size_t local = 1) {
+  description.world = {.size = size, .rank = rank, .local = local};
   std::uint64_t most = 0;
   for (std::size_t r = 0; r < size; ++r) {
     for (auto m = description.micro_batches; m > 0; --m) {
@@ -216,12 +221,14 @@ Outcome steps_of(Engine& engine, const plan::Description& description, const Wor
   engine.start();
   Rank rank(engine, description);
   rank.fill();
+  if (world.tell) world.tell(engine, false);
   Outcome out;
   for (std::uint64_t s = 0; s < 4; ++s) {
     out.norms.push_back(rank.step(s, s == 2 ? 1 + description.micro_batches / 3 : description.micro_batches));
     if (world.evaluates && s % 2 == 0) rank.step(100 + s, description.micro_batches, false);
     if (world.evaluates && s == 1) engine.flush();
   }
+  if (world.tell) world.tell(engine, true);
   out.masters = rank.masters();
   return out;
 }
@@ -252,13 +259,14 @@ std::vector<Outcome> train(const plan::Description& whole, const World& world, s
         auto settings = everything_in_dram();
         settings.budget.placement = world.placement;
         settings.budget.durability = plan::Durability::none;
+        settings.budget.own_weights = world.own_weights;
         if (world.paths) {
           settings.storage.places.push_back({directories[rank].path()});
           settings.budget.paths.push_back({.name = "path:0", .capacity = 1 * GiB});
         }
         if (world.size > 1) settings.network = port_of(network, rank);
-        out[rank] =
-            train_rank(for_rank(whole, rank, world.size), std::move(settings), world, [&] { network.lose(rank); });
+        out[rank] = train_rank(for_rank(whole, rank, world.size, world.local), std::move(settings), world,
+                               [&] { network.lose(rank); });
       } catch (...) {
         errors[rank] = std::current_exception();
         network.lose(rank);
@@ -278,7 +286,7 @@ std::vector<Outcome> train(const plan::Description& whole, const World& world, s
 
 Shape shape_of(const Shape& shape) {
   auto out = shape;
-  out.virtual_ranks = 4;
+  out.virtual_ranks = std::max<std::uint64_t>(4, shape.virtual_ranks);
   out.chunk_elements = 2048;
   return out;
 }
@@ -287,12 +295,13 @@ void expect_same_in_every_world(const Shape& shape, const std::string& what, con
   const auto description = describe(shape_of(shape));
   const auto expected = train(description, {}, 1).front();
   for (const double norm : expected.norms) ASSERT_GT(norm, 0);
-  for (std::size_t size = 1; size <= 4; ++size) {
+  for (const auto& [size, local] : {std::pair<std::size_t, std::size_t>{1, 1}, {2, 2}, {3, 1}, {4, 1}, {4, 2}}) {
     auto world = like;
     world.size = size;
-    const auto found = train(description, world, static_cast<std::uint32_t>(size) * 7);
+    world.local = local;
+    const auto found = train(description, world, static_cast<std::uint32_t>(size + local) * 7);
     for (std::size_t rank = 0; rank < size; ++rank) {
-      expect_same(expected, found[rank], text(what, ", rank ", rank, " of ", size));
+      expect_same(expected, found[rank], text(what, ", rank ", rank, " of ", size, ", ", local, " on each machine"));
     }
   }
 }
@@ -301,6 +310,7 @@ TEST(Ranks, OfAnyNumberTrainAsOneDoes) {
   expect_same_in_every_world({.layers = 2, .tied = true, .micro_batches = 5}, "tied");
   expect_same_in_every_world({.layers = 2, .tied = false, .micro_batches = 8}, "untied");
   expect_same_in_every_world({.layers = 2, .embedding = false, .head = false, .micro_batches = 4}, "layers alone");
+  expect_same_in_every_world({.layers = 1, .tied = true, .micro_batches = 7, .virtual_ranks = 6}, "six virtual ranks");
 }
 
 TEST(Ranks, OfAnyNumberTrainAsOneDoesOnPaths) {
@@ -309,6 +319,37 @@ TEST(Ranks, OfAnyNumberTrainAsOneDoesOnPaths) {
   expect_same_in_every_world(shape, "paths", {.placement = {0, 0, 0, 0}, .paths = true});
   expect_same_in_every_world({.layers = 3, .tied = false, .micro_batches = 4}, "untied, on paths",
                              {.placement = {0, 0, 0, 0}, .paths = true});
+}
+
+TEST(Ranks, OfAnyNumberTrainAsOneDoesWhereEachKeepsItsOwnWeights) {
+  const Shape tied{.layers = 2, .tied = true, .micro_batches = 5};
+  expect_same_in_every_world(tied, "in memory", {.evaluates = true, .own_weights = true});
+  expect_same_in_every_world({.layers = 2, .tied = false, .micro_batches = 4, .fp32 = "norm"}, "half",
+                             {.placement = {0.5, 0.5, 0.5, 0.5}, .paths = true, .own_weights = true});
+  expect_same_in_every_world({.layers = 2, .micro_batches = 4, .frozen = "up"}, "partly frozen",
+                             {.evaluates = true, .own_weights = true});
+}
+
+TEST(Ranks, OnTwoMachinesSendBetweenThemWhatTwoProcessesWould) {
+  const auto description = describe(shape_of({.layers = 2, .tied = true, .micro_batches = 4}));
+  const auto between = [&](std::size_t size, std::size_t local) {
+    std::atomic<std::uint64_t> sent = 0, inside = 0;
+    World world{.size = size, .own_weights = true, .local = local};
+    world.tell = [&](const Engine& engine, bool after) {
+      const auto found = nlohmann::json::parse(engine.counters())["network"];
+      const auto crossed = found["between_machines"]["sent"].get<std::uint64_t>();
+      const auto stayed = found["sent"].get<std::uint64_t>() - crossed;
+      after ? sent += crossed : sent -= crossed;
+      after ? inside += stayed : inside -= stayed;
+    };
+    train(description, world, 5);
+    EXPECT_EQ(inside > 0, local > 1);
+    return sent.load();
+  };
+  const auto two = between(2, 1);
+  EXPECT_GT(two, 0U);
+  EXPECT_EQ(between(4, 2), two);
+  EXPECT_GT(between(4, 1), 2 * two);
 }
 
 TEST(Ranks, OfAnyNumberTrainEveryStateFormatAndType) {

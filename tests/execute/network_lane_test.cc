@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "spillway/base/error.h"
@@ -37,13 +38,16 @@ class Lane : public ::testing::Test, public NetworkWork {
   }
   void arrived(const plan::Task& task) override {
     arrived_.push_back(task.what.index);
+    adder_ = std::this_thread::get_id();
     if (task.what.index == 1) throw Error(ErrorCode::internal, "no room");
   }
+  [[nodiscard]] bool adds(const plan::Task& task) const override { return task.op == plan::Op::scatter; }
 
   plan::Schedule schedule_ = schedule();
   Kept port_;
   std::vector<std::byte> byte_{1};
   std::vector<plan::Index> begun_, arrived_, ended_;
+  std::thread::id adder_;
   std::string failure_;
   NetworkLane lane_{schedule_, port_, *this, [this](const Start& start, const std::exception_ptr& error) {
                       ended_.push_back(start.task);
@@ -95,6 +99,20 @@ TEST_F(Lane, TellsWhatFailedAndBeginsNoMore) {
   lane_.ready({1, 2});
   lane_.start();
   EXPECT_EQ(begun_, (Tasks{1}));
+}
+
+TEST_F(Lane, AddsUpInAThreadOfItsOwn) {
+  schedule_.tasks[2].op = plan::Op::scatter;
+  lane_.begin(0);
+  for (const plan::Index t : {0U, 1U, 3U}) lane_.skip({0, t});
+  lane_.ready({0, 2});
+  lane_.start();
+  const auto here = std::this_thread::get_id();
+  port_.open[0](nullptr);
+  lane_.stop();
+  EXPECT_TRUE(lane_.ended());
+  EXPECT_EQ(arrived_, (Tasks{2}));
+  EXPECT_NE(adder_, here);
 }
 
 }  // namespace

@@ -106,7 +106,7 @@ TEST(RankSums, AreThoseOfATreeWhicheverProcessesMadeThem) {
         }
         ASSERT_EQ(number, mine.partials());
       }
-      ASSERT_LE(parts.size(), plan::most_received(count, 20, size) + ranks.sums());
+      ASSERT_LE(parts.size(), plan::most_received(count, 20, size, size) + ranks.sums());
       const auto* whole = add_partials(parts, kOfEach);
       const Floats lowest(whole, whole + kOfEach);
       ASSERT_EQ(lowest, wanted) << count << " ranks, " << micro_batches << " micro-batches, " << size << " processes";

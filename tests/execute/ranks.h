@@ -16,20 +16,20 @@ namespace spillway::execute::test {
 
 /// One of them. Its chunks are small, so that every rank has some of each layer.
 struct RankPlan {
-  RankPlan(std::size_t rank, std::size_t size, network::Port* port = nullptr)
-      : description(describe(rank, size)), layout(description.layout()), port_(port) {
+  RankPlan(std::size_t rank, std::size_t size, network::Port* port = nullptr, std::size_t local = 1)
+      : description(describe(rank, size, local)), layout(description.layout()), port_(port) {
     budget.dram = 2 * GiB;
     plan = plan::make_plan(description, layout, budget, rates);
     memory.resize(plan.arena);
   }
-  static plan::Description describe(std::size_t rank, std::size_t size) {
+  static plan::Description describe(std::size_t rank, std::size_t size, std::size_t local) {
     auto out = plan::test::describe({.layers = 2,
                                      .embedding = false,
                                      .head = false,
                                      .micro_batches = 4,
                                      .chunk_elements = 2048,
                                      .virtual_ranks = size});
-    out.world = {.size = size, .rank = rank};
+    out.world = {.size = size, .rank = rank, .local = local};
     return out;
   }
   [[nodiscard]] RunPlan run_plan() const {

@@ -176,10 +176,12 @@ TEST_P(Rows, OfSeveralProcessesAreThoseOfOne) {
       std::vector<float> own(200 * 8, 0.3F);
       std::vector<std::byte> out(plan::sparse_bytes(200, 8, 4));
       processes[rank]->place(own.data(), out.data());
-      std::vector<const float*> parts;
+      SparseEmbedding::Parts parts;
       for (std::size_t from = 0; from < size; ++from) {
-        EXPECT_EQ(processes[from]->sent(from, rank).count, processes[rank]->sent(from, rank).count);
-        parts.push_back(&sent[from][processes[rank]->sent(from, rank).first * 8]);
+        EXPECT_EQ(processes[from]->made(from, rank), processes[rank]->made_by_machine(from, rank));
+        std::size_t first = 0;
+        for (std::size_t owner = 0; owner < rank; ++owner) first += processes[from]->made(from, owner);
+        parts.push_back(&sent[from][first * 8]);
       }
       processes[rank]->round_parts(parts);
       std::int64_t count = 0;

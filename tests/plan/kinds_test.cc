@@ -19,7 +19,7 @@ bool in_table(const Task& task) {
   if (task.op == Op::compute) return task.lane == Lane::compute && task.what.kind == ObjectKind::pass;
   if (task.op == Op::update) return task.lane == Lane::update || task.lane == Lane::device_update;
   if (task.op == Op::refit) return task.lane == Lane::refit;
-  if (task.op == Op::gather || task.op == Op::scatter) return task.lane == Lane::network;
+  if (task.what.kind == ObjectKind::pass) return task.lane == Lane::network;
   return (traits(task.what.kind).lanes >> static_cast<unsigned>(task.lane) & 1) != 0;
 }
 
@@ -33,7 +33,7 @@ TEST(Kinds, EveryTaskOfASchedule) {
     const bool shared = round % 2 == 0 && round % 3 != 0;
     if (shared) shape.virtual_ranks = 2;
     auto description = test::describe(shape);
-    if (shared) description.world = {.size = 2, .rank = random() % 2};
+    if (shared) description.world = {.size = 2, .rank = random() % 2, .local = 1 + random() % 2};
     const auto layout = description.layout();
     const auto placement = round % 2 == 0 ? test::random_placement_of(layout, random)
                                           : test::random_device_placement(description, layout, random);

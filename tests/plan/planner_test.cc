@@ -321,5 +321,48 @@ TEST(Planner, SubspacesCountTheirProjectorsAndFitWhereTheModelInFullDoesNot) {
   EXPECT_THROW(static_cast<void>(subspace_plan(false, "up|down", plan.dram_peak - 1)), Error);
 }
 
+/// One of so many processes, with everything in memory.
+Plan plan_of_rank(std::size_t size, Bytes dram, bool own_weights = false) {
+  auto description = test::describe({.layers = 6,
+                                     .hidden = 128,
+                                     .ffn = 512,
+                                     .tied = false,
+                                     .micro_batches = 4,
+                                     .chunk_elements = 2048,
+                                     .virtual_ranks = 4});
+  description.world = {.size = size, .rank = 0};
+  Budget budget;
+  budget.dram = dram;
+  budget.own_weights = own_weights;
+  return make_plan(description, description.layout(), budget, {});
+}
+
+TEST(Planner, AProcessKeepsItsPartOfTheStateAlone) {
+  EXPECT_LT(plan_of_rank(4, GiB, true).resident, plan_of_rank(1, GiB).resident * 3 / 10);
+}
+
+TEST(Planner, SeveralProcessesFitInABudgetThatIsTooSmallForOne) {
+  const auto least = [](std::size_t size) {
+    Bytes fails = 0, fits = GiB;
+    while (fits - fails > 64 * KiB) {
+      const auto dram = (fits + fails) / 2;
+      try {
+        static_cast<void>(plan_of_rank(size, dram));
+        fits = dram;
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::does_not_fit);
+        fails = dram;
+      }
+    }
+    return fits;
+  };
+  const auto several = least(4);
+  EXPECT_LT(several, least(1));
+  const auto plan = plan_of_rank(4, several);
+  EXPECT_TRUE(plan.placement.own_weights);
+  EXPECT_LE(plan.dram_peak, several);
+  EXPECT_FALSE(plan_of_rank(4, GiB).placement.own_weights) << "which takes more of the network";
+}
+
 }  // namespace
 }  // namespace spillway::plan

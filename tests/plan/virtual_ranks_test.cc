@@ -76,7 +76,7 @@ TEST(VirtualRanks, OfProcessesCoverTheStepInOrder) {
           EXPECT_EQ(own, 0U);
         }
         EXPECT_EQ(next, micro_batches);
-        EXPECT_LE(partials, most_received(ranks, micro_batches, size) + all.sums());
+        EXPECT_LE(partials, most_received(ranks, micro_batches, size, size) + all.sums());
       }
     }
   }

@@ -3,7 +3,9 @@ run of one process bit by bit."""
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -18,7 +20,7 @@ import pytest
 import real_runs
 import seeds
 from hf_models import batch, random_ids
-from spillway.base.ranks import ALONE, Ranks, of_environment
+from spillway.base.ranks import ALONE, Ranks, machines_of, of_environment
 from spillway.config import checks, resolve
 from spillway.errors import InputError, Interrupted
 from spillway.machine import threads
@@ -45,6 +47,10 @@ def test_who_a_process_is() -> None:
             of_environment(launched | {name: value})
     assert Ranks(3, 4, 1, 2).filled("/mnt/nvme{local_rank}/of-{rank}") == "/mnt/nvme1/of-3"
     assert placed(2, ["a", "b", "b"]) == Ranks(2, 3, 1, 2)
+    assert machines_of([(0, 2), (1, 2), (0, 2), (1, 2)]) == 2
+    assert machines_of([(0, 3), (1, 3), (2, 3)]) == 1
+    assert machines_of([(0, 1), (0, 2), (1, 2)]) == 3, "not as many on each: none has anything to do with its own alone"
+    assert machines_of([(0, 2), (0, 2), (1, 2), (1, 2)]) == 4, "in another order"
 
 
 @pytest.mark.parametrize(("micro_batches", "virtual_ranks"), [(9, 4), (3, 4), (4, 4), (7, 3), (1, 2), (16, 8)])
@@ -276,6 +282,29 @@ def test_two_processes_make_what_one_makes(given: Path, tmp_path: Path) -> None:
     assert "virtual_ranks: 4" in written and "drive{local_rank}" in written
 
 
+def test_several_train_under_a_budget_that_is_too_small_for_one(given: Path, tmp_path: Path) -> None:
+    """In memory alone: each keeps half of the state, and what it keeps of it stays below its plan."""
+    wide = tmp_path / "wide"
+    shutil.copytree(given / "model", wide, ignore=shutil.ignore_patterns("*.safetensors"))
+    config = json.loads((wide / "config.json").read_text()) | {"hidden_size": 512, "intermediate_size": 4096}
+    (wide / "config.json").write_text(json.dumps(config))
+    keys = ("--model", str(wide), "--init", "random", "--max_steps", "1", "--virtual_ranks", "2")
+    plan = real_runs.apart("-m", "spillway", *real_runs.words(given, tmp_path / "none", *keys, "--json", verb="plan"))
+    told, error = plan.communicate(timeout=LIMIT)
+    assert plan.returncode == 0, error
+    (dram,) = (tier for tier in json.loads(told)["tiers"] if tier["name"] == "dram")
+    budget = ("--dram_budget", str(dram["planned_peak"] - 24 * 2**20))
+    one = real_runs.apart("-m", "spillway", *real_runs.words(given, tmp_path / "one", *keys, *budget))
+    assert one.communicate(timeout=LIMIT)[1].count("does not fit") and one.returncode == 3
+    ends = [
+        (*process.communicate(timeout=LIMIT), process.returncode)
+        for process in processes(2, given, tmp_path / "two", *keys, *budget)
+    ]
+    assert [code for *_, code in ends] == [0, 0], ends
+    summary = json.loads((tmp_path / "two" / "summary.json").read_text())
+    assert summary["process_peak"] <= int(budget[1]) * 1.02
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("world", [3, 4])
 @pytest.mark.parametrize(
@@ -288,6 +317,18 @@ def test_any_number_of_processes_makes_the_same(given: Path, tmp_path: Path, wor
     found = torchrun(world, words, 600)
     assert found.returncode == 0, found.stderr
     assert real_runs.result(tmp_path / "several") == real_runs.result(tmp_path / "one")
+
+
+@pytest.mark.nightly
+def test_two_processes_on_each_of_two_machines_make_the_same(given: Path, tmp_path: Path) -> None:
+    one_process(given, tmp_path / "one", *KEYS)
+    ends = [
+        (*process.communicate(timeout=LIMIT), process.returncode)
+        for process in processes(4, given, tmp_path / "four", *KEYS, machines=2)
+    ]
+    assert [code for *_, code in ends] == [0, 0, 0, 0], ends
+    assert "go between machines" in ends[0][0]
+    assert real_runs.result(tmp_path / "four") == real_runs.result(tmp_path / "one")
 
 
 @pytest.mark.nightly
@@ -319,12 +360,14 @@ def test_equal_to_plain_pytorch(given: Path, tmp_path: Path, how: str) -> None:
     assert [row["grad_norm"] for row in streamed] == pytest.approx([row["grad_norm"] for row in plain], rel=1e-5)
 
 
-def processes(world: int, given: Path, out: Path, *keys: str) -> list[Any]:
+def processes(world: int, given: Path, out: Path, *keys: str, machines: int = 1) -> list[Any]:
+    local = world // machines
     where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    where |= {"WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world)}
+    where |= {"WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(local)}
     words = ["-m", "spillway", *real_runs.words(given, out, *keys)]
     return [
-        real_runs.apart(*words, env_more={**where, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(world)
+        real_runs.apart(*words, env_more={**where, "RANK": str(rank), "LOCAL_RANK": str(rank % local)})
+        for rank in range(world)
     ]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from spillway.errors import InputError
@@ -16,6 +16,7 @@ class Ranks:
     world: int = 1  # processes of the run
     local_rank: int = 0  # among those of this machine
     local_world: int = 1
+    machines: int = 1  # each with as many processes, in the order of ranks; else each process counts as one
 
     def of(self, virtual_ranks: int) -> range:
         """The virtual ranks whose gradients this process computes: contiguous ones."""
@@ -29,6 +30,13 @@ class Ranks:
 
 
 ALONE = Ranks()
+
+
+def machines_of(places: Sequence[tuple[int, int]]) -> int:
+    """`Ranks.machines`, by what each process has as its local rank and local world."""
+    world, local = len(places), places[0][1]
+    even = world % local == 0 and all(place == (rank % local, local) for rank, place in enumerate(places))
+    return world // local if even else world
 
 
 def of_environment(environment: Mapping[str, str]) -> Ranks:

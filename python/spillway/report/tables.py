@@ -48,7 +48,13 @@ def processes(plan: Plan) -> str:
         return ""
     sent, received = (size(plan.get(f"network_{way}", 0)) for way in ("sent", "received"))
     words = f"{plan['world']} processes train together, and this plan is each one's"
-    return f"{words}: in a step it sends {sent} to the others and receives {received}."
+    words += f": in a step it sends {sent} to the others and receives {received}"
+    if 1 < plan.get("machines", 1) < plan["world"]:
+        between = plan["between_machines"]
+        words += f"; of that {size(between['sent'])} and {size(between['received'])} go between machines"
+    if plan.get("own_weights"):
+        words += ". Of the weights that stay in memory each keeps its own part, and passes gather all of them"
+    return f"{words}."
 
 
 def device(plan: Plan) -> str:

@@ -83,9 +83,19 @@ def engine_spec(profiled: Profiled, keeping: Keeping, world: World) -> EngineSpe
     settings["saved_activations"] = saved_settings(profiled)
     return EngineSpec(
         description,
-        alike(world, settings | {"profile": world.network() | settings["profile"]}),
+        alike(world, settings | network_of(world, settings["profile"])),
         (*notices, *of_files, *rounded_tables(meta_model), *saved_notice(profiled), *tiles_notice(profiled)),
     )
+
+
+def network_of(world: World, profile: dict[str, Any]) -> dict[str, Any]:
+    """What goes between this process and others, as measured, or as the profile says it of whole machines."""
+    if world.ranks.world == 1:
+        return {}
+    found = world.network()
+    inside = {"network_inside": found.pop("network_inside")} if "network_inside" in found else {}
+    said = {"network": profile["network"] * world.ranks.machines / world.ranks.world} if "network" in profile else {}
+    return {"profile": found | profile | said, **inside}
 
 
 def planned_engine(spec: EngineSpec, profiled: Profiled, engine_type: EngineType, network: Any = None) -> PlannedEngine:
@@ -138,7 +148,8 @@ def description_of(verified: Verified, shape: WorkShape, ranks: Ranks = ALONE) -
     if ranks.world == 1:
         return model
     step_tokens = model["tokens"] // shape.own * shape.micro_batches
-    return model | {"world": ranks.world, "rank": ranks.rank, "step_tokens": step_tokens}
+    world = {"world": ranks.world, "rank": ranks.rank, "machines": ranks.machines}
+    return model | world | {"step_tokens": step_tokens}
 
 
 def work_size(shape: WorkShape, tiles: TokenTiles = ALL_AT_ONCE) -> WorkSize:

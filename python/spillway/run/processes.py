@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from importlib import import_module
 from typing import Any, NoReturn, TypeVar
@@ -75,6 +75,8 @@ class Processes:
         self.hosts: list[str] = ["?"] * size
         self.hosts = self.gather(socket.gethostname())
         self.ranks = placed(rank, self.hosts)
+        machines = ranks.machines_of(self.gather((self.ranks.local_rank, self.ranks.local_world)))
+        self.ranks = replace(self.ranks, machines=machines)
 
     @property
     def leads(self) -> bool:
@@ -110,10 +112,21 @@ class Processes:
             self._service = self._votes = None
 
     def network(self) -> dict[str, float]:
-        """Each process sends to the next one and receives from the one before, all at once."""
-        rank, world = self.ranks.rank, self.ranks.world
-        one, many = (least(functools.partial(passed_on, size, rank, world, self._data)) for size in (1, MEASURED))
-        return {"network": MEASURED / many, "network_latency": one}
+        """Each process sends to the next one and receives from the one before, all at once: of its machine, and of the
+        same place on other machines, which is where the bytes of a step go."""
+        rank, world, machines = self.ranks.rank, self.ranks.world, self.ranks.machines
+        local = world // machines
+        first = rank - rank % local
+        found: dict[str, float] = {}
+        if local > 1:
+            found |= self._measured("network_inside", first + (rank + 1) % local, first + (rank - 1) % local)
+        if machines > 1:
+            found |= self._measured("network", (rank + local) % world, (rank - local) % world)
+        return found
+
+    def _measured(self, name: str, to: int, source: int) -> dict[str, float]:
+        one, many = (least(functools.partial(passed_on, size, to, source, self._data)) for size in (1, MEASURED))
+        return {name: MEASURED / many, "network_latency": one}
 
     def port(self) -> Any:
         return import_module("spillway._engine").Network(self.ranks.rank, self.ranks.world)
@@ -277,10 +290,9 @@ def words_of(error: BaseException) -> tuple[str, int]:
     return f"{type(error).__name__}: {error}", 1
 
 
-def passed_on(size: int, rank: int, world: int, group: Any) -> None:
-    """So many bytes from each process to the next."""
+def passed_on(size: int, to: int, source: int, group: Any) -> None:
+    """So many bytes from each process to another."""
     given, taken = torch.zeros(size, dtype=torch.uint8), torch.empty(size, dtype=torch.uint8)
-    to, source = (rank + 1) % world, (rank - 1) % world
     works = dist.batch_isend_irecv(
         [dist.P2POp(dist.isend, given, to, group), dist.P2POp(dist.irecv, taken, source, group)]
     )

@@ -41,8 +41,9 @@ class World(Protocol):
         (_engine.Engine) on durable steps are counted."""
 
     def network(self) -> dict[str, float]:
-        """{"network": bytes per second that a process sends and receives, "network_latency": seconds of a message}, as
-        measured now; empty in a world of one."""
+        """As measured now: {"network": bytes per second that a process sends to other machines and receives, while all
+        of its machine do, "network_inside": the same inside the machine, "network_latency": seconds of a message}. What
+        there is none of is left out."""
 
     def port(self) -> Any:
         """A new port for `serve`; None in a world of one."""

@@ -11,7 +11,7 @@ namespace {
 
 void add_backward_weights(StepGraph& graph, Index b, Index forward, Index pass) {
   const auto first = graph.chunk_of(b, 0);
-  if (graph.placement[first].weight.in_memory() || graph.placement[first].weight_copy) {
+  if (graph.stays(first) || graph.placement[first].weight_copy) {
     return graph.set_weights(pass, {graph.host_weights[forward].buffer, {}});
   }
   Bytes bytes = 0;
@@ -23,7 +23,7 @@ void add_backward_weights(StepGraph& graph, Index b, Index forward, Index pass) 
   Bytes offset = 0;
   for (Index i = 0; i < graph.block(b).chunks; ++i) {
     const Place place{weights.buffer, offset};
-    if (graph.is_mine(first + i)) weights.reads.push_back(add_pass_read(graph, first + i, place, pass));
+    if (graph.is_read(first + i)) weights.reads.push_back(add_pass_read(graph, first + i, place, pass));
     offset += graph.weight_bytes(first + i);
   }
   graph.set_weights(pass, std::move(weights));

@@ -35,9 +35,13 @@ void keep_weight(StepGraph& graph, Index c, Place there) {
   if (graph.is_trainable(c)) add_weight_snapshot(graph, c, there);
 }
 
-void bring_chunk(StepGraph& graph, Index c, Place place, Index pass, HostWeights& weights) {
+/// `own`: where this process's weights of the block stay, apart from what passes read.
+void bring_chunk(StepGraph& graph, Index c, Place place, Place& own, Index pass, HostWeights& weights) {
   if (!graph.is_mine(c)) return;  // a gather brings it
-  if (graph.placement[c].weight.in_memory()) {
+  if (own.any()) {
+    keep_weight(graph, c, own);
+    own.offset += graph.weight_bytes(c);
+  } else if (graph.placement[c].weight.in_memory()) {
     keep_weight(graph, c, place);
   } else {
     weights.reads.push_back(add_weight_round(graph, c, place, pass));
@@ -48,15 +52,19 @@ void bring_chunk(StepGraph& graph, Index c, Place place, Index pass, HostWeights
 /// Adds the weights of a layer or of one slice, for its updates and the first pass that reads it. `resident`: its
 /// buffer, where it stays on the host; else a window holds it `until` that position at least.
 void add_weights(StepGraph& graph, Range chunks, Index& resident, Index pass, std::uint32_t until = 0) {
-  Bytes bytes = 0;
+  Bytes bytes = 0, mine = 0;
   until = std::max(until, graph.order.position(pass));
   for (auto c = chunks.first; c < chunks.end(); ++c) {
     bytes += graph.weight_bytes(c);
-    if (graph.is_trainable(c)) until = std::max(until, graph.order.after_update(c));
+    mine += graph.is_mine(c) ? graph.weight_bytes(c) : 0;
+    const bool updated_there = graph.is_trainable(c) && !keeps_own(graph.layout, graph.placement, c);
+    if (updated_there) until = std::max(until, graph.order.after_update(c));
   }
   HostWeights weights;
   const auto home = graph.placement[chunks.first].weight;
-  if (home.in_memory()) {
+  Place own;
+  if (home.in_memory() && !graph.stays(chunks.first) && mine > 0) own = {graph.add_whole(BufferClass::weight, mine)};
+  if (graph.stays(chunks.first)) {
     weights.buffer = graph.add_whole(BufferClass::weight, bytes, home.kind);
     if (home.kind == TierKind::host) resident = weights.buffer;
   } else {
@@ -66,7 +74,7 @@ void add_weights(StepGraph& graph, Range chunks, Index& resident, Index pass, st
   }
   Place place{weights.buffer};
   for (auto c = chunks.first; c < chunks.end(); ++c) {
-    bring_chunk(graph, c, place, pass, weights);
+    bring_chunk(graph, c, place, own, pass, weights);
     place.offset += graph.weight_bytes(c);
   }
   graph.set_weights(pass, std::move(weights));

@@ -111,7 +111,7 @@ void add_gradient(StepGraph& graph, Index pass, Index first, std::size_t chunks)
     mine += graph.chunk(c).gradient_elements;
     bytes += graph.grad_bytes(c);
   }
-  if (graph.description.is_shared()) add_scatter(graph, pass, values, mine);
+  if (graph.description.is_shared()) add_scatter(graph, pass, {first, static_cast<Index>(chunks)});
   const auto at = order.position(pass);
   const auto leave = mine == 0 ? sent_until(graph, pass)
                      : graph.placement[own].gradient.in_memory()

@@ -82,6 +82,12 @@ class StepGraph {
   [[nodiscard]] std::uint32_t before_pass(Index pass, std::uint32_t ahead) const {
     return order.before_pass(pass, description.is_shared() ? std::max(1U, ahead) : ahead);
   }
+  /// Whether passes find the weights of chunk c where they stay; else they come to a window.
+  [[nodiscard]] bool stays(Index c) const {
+    return placement[c].weight.in_memory() && !keeps_own(layout, placement, c);
+  }
+  /// Whether they come there from a path.
+  [[nodiscard]] bool is_read(Index c) const { return is_mine(c) && !placement[c].weight.in_memory(); }
   /// The chunk may be updated before its step is decided, and there is room for its old version.
   [[nodiscard]] bool is_early(Index c) const;
 

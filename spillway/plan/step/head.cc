@@ -15,20 +15,20 @@ void read_again(StepGraph& graph, Index c, Index pass, std::uint32_t until = 0) 
   const auto window = graph.add_buffer(BufferClass::window, graph.weight_bytes(c), first, last);
   if (graph.computes_on_host(pass)) graph.lets_go(graph.task_of(pass), window);
   HostWeights weights{window, {}};
-  if (graph.is_mine(c)) weights.reads.push_back(add_pass_read(graph, c, {window}, pass));
+  if (graph.is_read(c)) weights.reads.push_back(add_pass_read(graph, c, {window}, pass));
   graph.set_weights(pass, std::move(weights));
 }
 
 /// For the two passes over a slice. Of the last slice (`turn`) the second pass finds what the first has left.
 void add_slice_weights(StepGraph& graph, Index slice, Index loss, Index gradient, bool turn) {
   const auto c = graph.chunk_of(graph.order.head, slice);
-  const bool stays = graph.placement[c].weight.in_memory() || graph.placement[c].weight_copy;
+  const bool stays = graph.stays(c) || graph.placement[c].weight_copy;
   const auto until = turn && !stays ? graph.order.position(gradient) : 0;
   if (!graph.description.tied_head) {
     add_slice_forward(graph, graph.order.head, slice, loss, until);
   } else {
     graph.need(graph.task_of(loss), graph.out.update_task[c]);
-    if (graph.placement[c].weight.in_memory()) {
+    if (graph.stays(c)) {
       graph.set_weights(loss, {graph.out.resident_slice[c], {}});
     } else {
       read_again(graph, c, loss, until);

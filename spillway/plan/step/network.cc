@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <set>
+#include <tuple>
 
+#include "spillway/plan/routes.h"
 #include "spillway/plan/step/passes.h"
 
 namespace spillway::plan::step {
@@ -11,37 +13,77 @@ namespace {
 /// A transfer that others wait for may be of nothing here.
 constexpr Bytes kLeast = 64;
 
-Index add_task(StepGraph& graph, Op op, Index pass, Bytes sent, Bytes received) {
-  graph.out.network_sent += sent;
-  graph.out.network_received += received;
+/// By process, the sums that it sends of each gradient in the largest step: its own, or those of its machine.
+std::vector<unsigned> partials_of_all(const Description& description, Op op) {
+  const VirtualRanks ranks(description.virtual_ranks, description.micro_batches);
+  const auto& world = description.world;
+  std::vector<unsigned> out;
+  for (std::size_t process = 0; process < world.size; ++process) {
+    const auto of = crosses(op) ? ranks.of(world.machine_of(process), world.machines()) : ranks.of(process, world.size);
+    out.push_back(of.partials());
+  }
+  return out;
+}
+
+/// Sums that arrive of each gradient which others send here, in any step.
+unsigned most_arriving(const Description& description, Op op) {
+  const auto& world = description.world;
+  const auto size = crosses(op) ? world.machines() : world.size, members = crosses(op) ? size : world.local;
+  return most_received(description.virtual_ranks, description.micro_batches, size, members);
+}
+
+/// Bytes that one task moves between this process and others.
+struct Moved {
+  Bytes sent = 0, received = 0;
+  void add(bool sends, Bytes bytes) { (sends ? sent : received) += bytes; }
+};
+
+Index add_task(StepGraph& graph, Op op, Index pass, const Moved& moved) {
+  auto& out = graph.out;
+  out.network_sent += moved.sent;
+  out.network_received += moved.received;
+  out.sent_between += crosses(op) ? moved.sent : 0;
+  out.received_between += crosses(op) ? moved.received : 0;
+  const auto bytes = std::max(moved.sent, moved.received);
   const auto& of = graph.out.tasks[graph.task_of(pass)];
   return graph.add(Task{.op = op,
                         .lane = Lane::network,
                         .what = {ObjectKind::pass, pass},
-                        .bytes = std::max(sent, received),
-                        .deadline = graph.order.position(pass) + (op == Op::scatter ? 1 : 0),
+                        .bytes = bytes,
+                        .between = crosses(op) ? bytes : 0,
+                        .deadline = graph.order.position(pass) + (gathers(op) ? 0 : 1),
                         .phase = of.phase});
 }
 
 /// The weights of a pass that other processes have, to the window or to the copy that stays here. Sends this process's
 /// own once they are updated.
 void add_gather(StepGraph& graph, Index pass) {
+  const auto& world = graph.description.world;
   const auto chunks = chunks_of(graph.layout, graph.out.passes[pass]);
-  const auto others = graph.description.world.size - 1;
-  Bytes sent = 0, received = 0;
+  const auto trainable = [&](Index c) { return state::is_trainable(graph.chunk(c).training); };
   bool any = false;
-  for (auto c = chunks.first; c < chunks.end(); ++c) {
-    if (!state::is_trainable(graph.chunk(c).training)) continue;
-    any = true;
-    (graph.is_mine(c) ? sent : received) += graph.weight_bytes(c) * (graph.is_mine(c) ? others : 1);
-  }
+  for (auto c = chunks.first; c < chunks.end(); ++c) any = any || trainable(c);
   if (!any) return;
-  const auto task = add_task(graph, Op::gather, pass, sent, received);
-  for (auto c = chunks.first; c < chunks.end(); ++c) graph.need(task, graph.out.update_task[c]);
-  const auto& weights = graph.host_weights[pass];
-  for (const auto read : weights.reads) graph.need(task, read);
-  if (!graph.out.buffers[weights.buffer].whole) graph.fills(task, weights.buffer);
-  graph.need(graph.task_of(pass), task);
+  Index before = kNone;
+  for (const auto op : {Op::gather, Op::local_gather}) {
+    if (!has_hops(op, world)) continue;
+    Moved moved;
+    for (auto c = chunks.first; c < chunks.end(); ++c) {
+      if (!trainable(c)) continue;
+      const auto owner = graph.description.owner(graph.layout, graph.chunk(c));
+      each_hop(op, world, owner, [&](std::size_t, bool sends) { moved.add(sends, graph.weight_bytes(c)); });
+    }
+    const auto task = add_task(graph, op, pass, moved);
+    graph.need(task, before);
+    if (before == kNone) {
+      for (auto c = chunks.first; c < chunks.end(); ++c) graph.need(task, graph.out.update_task[c]);
+      const auto& weights = graph.host_weights[pass];
+      for (const auto read : weights.reads) graph.need(task, read);
+      if (!graph.out.buffers[weights.buffer].whole) graph.fills(task, weights.buffer);
+    }
+    before = task;
+  }
+  graph.need(graph.task_of(pass), before);
 }
 
 /// What a task of the network comes after, the same on every process: it follows from the order of passes alone.
@@ -49,7 +91,7 @@ void add_gather(StepGraph& graph, Index pass) {
 /// computes.
 std::uint32_t turn_of(const StepGraph& graph, const Task& task) {
   const auto at = 2 * graph.order.position(task.what.index);
-  if (task.op == Op::scatter) return at + 1;
+  if (!gathers(task.op)) return at + 1;
   return task.phase == Phase::backward ? at - 2 : at;
 }
 
@@ -60,37 +102,72 @@ std::uint32_t sent_until(const StepGraph& graph, Index pass) {
   return std::min(later, graph.order.positions() - 1);
 }
 
-void add_scatter(StepGraph& graph, Index pass, std::uint64_t values, std::uint64_t mine) {
+void add_scatter(StepGraph& graph, Index pass, Range chunks) {
   const auto& description = graph.description;
-  const auto sums = most_received(description.virtual_ranks, description.micro_batches, description.world.size);
-  const Bytes sent = (values - mine) * sizeof(float), received = sums * mine * sizeof(float);
-  const auto task = graph.scatters[pass] = add_task(graph, Op::scatter, pass, sent, received);
-  graph.need(task, graph.task_of(pass));
-  const auto buffer = graph.out.passes[pass].received = graph.add_buffer(
-      BufferClass::scratch, std::max(received, kLeast), graph.order.position(pass), sent_until(graph, pass));
-  graph.fills(task, buffer);
-  graph.lets_go(task, buffer);
+  const auto buffer = graph.out.passes[pass].received =
+      graph.add_buffer(BufferClass::scratch, kLeast, graph.order.position(pass), sent_until(graph, pass));
+  Bytes room = 0;
+  auto before = graph.task_of(pass);
+  for (const auto op : {Op::local_scatter, Op::scatter}) {
+    if (!has_hops(op, description.world)) continue;
+    const auto partials = partials_of_all(description, op);
+    const auto most = most_arriving(description, op);
+    Moved moved;
+    for (auto c = chunks.first; c < chunks.end(); ++c) {
+      const auto bytes = graph.chunk(c).gradient_elements * sizeof(float);
+      bool arrives = false;
+      each_hop(op, description.world, description.owner(graph.layout, graph.chunk(c)),
+               [&](std::size_t peer, bool sends) {
+                 moved.add(sends, partials[sends ? description.world.rank : peer] * bytes);
+                 arrives = !sends;
+               });
+      room += arrives ? most * bytes : 0;
+    }
+    const auto task = add_task(graph, op, pass, moved);
+    graph.need(task, before);
+    if (before == graph.task_of(pass)) graph.fills(task, buffer);
+    graph.scatters[pass] = before = task;
+  }
+  graph.lets_go(before, buffer);
+  graph.out.buffers[buffer].bytes = std::max(room, kLeast);
 }
 
 Index add_row_scatter(StepGraph& graph, Index pass) {
   const auto& description = graph.description;
+  const auto& world = description.world;
   if (!description.is_shared()) return graph.task_of(pass);
   const auto row = graph.block(graph.out.passes[pass].block).columns * sizeof(float);
-  const auto sent = std::max(description.tokens * row, kLeast),
-             received = std::max(description.all_tokens() * row, kLeast);
-  const auto task = graph.scatters[pass] = add_task(graph, Op::scatter, pass, sent, sent);
-  graph.need(task, graph.task_of(pass));
-  for (const auto head : graph.order.head_gradient) {
-    if (description.tied_head) graph.need(task, graph.scatters[head]);
-  }
-  const auto at = graph.order.position(pass);
+  const auto add_rows = [&](std::uint64_t rows) {
+    return graph.add_buffer(BufferClass::scratch, std::max(rows * row, kLeast), graph.order.position(pass),
+                            sent_until(graph, pass));
+  };
   auto& out = graph.out;
-  out.sent_rows = graph.add_buffer(BufferClass::scratch, sent, at, sent_until(graph, pass));
-  out.received_rows = graph.add_buffer(BufferClass::scratch, received, at, sent_until(graph, pass));
+  out.sent_rows = add_rows(description.tokens);
+  out.received_rows = add_rows(description.all_tokens());
+  if (world.local > 1 && world.machines() > 1) {
+    out.machine_rows = add_rows(std::min(world.local * description.tokens, description.all_tokens()));
+  }
   graph.fills(graph.task_of(pass), out.sent_rows);
-  graph.fills(task, out.received_rows);
-  for (const auto buffer : {out.sent_rows, out.received_rows}) graph.lets_go(task, buffer);
-  return task;
+  auto before = graph.task_of(pass);
+  for (const auto op : {Op::local_scatter, Op::scatter}) {
+    if (!has_hops(op, world)) continue;
+    const auto members = crosses(op) ? world.machines() : world.local;
+    const auto moved = description.tokens * row / members * (members - 1);
+    const auto task = add_task(graph, op, pass, {moved, moved});
+    graph.need(task, before);
+    if (before == graph.task_of(pass)) {
+      graph.fills(task, out.received_rows);
+      if (out.machine_rows != kNone) graph.fills(task, out.machine_rows);
+    }
+    graph.scatters[pass] = before = task;
+  }
+  for (const auto head : graph.order.head_gradient) {
+    if (description.tied_head) graph.need(before, graph.scatters[head]);
+  }
+  for (const auto buffer : {out.sent_rows, out.received_rows, out.machine_rows}) {
+    if (buffer != kNone) graph.lets_go(before, buffer);
+  }
+  return before;
 }
 
 void add_network(StepGraph& graph) {
@@ -106,7 +183,7 @@ void add_network(StepGraph& graph) {
   }
   std::ranges::sort(order, {}, [&](Index t) {
     const auto& task = graph.out.tasks[t];
-    return std::pair(turn_of(graph, task), task.what.index);
+    return std::tuple(turn_of(graph, task), task.what.index, task.op);
   });
 }
 

@@ -8,9 +8,9 @@ namespace spillway::plan::step {
 /// The last position at which the sums of a pass's gradients may lie where the pass left them.
 [[nodiscard]] std::uint32_t sent_until(const StepGraph& graph, Index pass);
 
-/// The task that brings the sums of a pass's gradients, of so many values, to the owners of their chunks, `mine` of
-/// them to this process; and where the sums of others arrive. Gradients are complete with it.
-void add_scatter(StepGraph& graph, Index pass, std::uint64_t values, std::uint64_t mine);
+/// The tasks that bring the sums of a pass's gradients to the owners of their chunks, and where the sums of others
+/// arrive. Gradients are complete with the last of them.
+void add_scatter(StepGraph& graph, Index pass, Range chunks);
 
 /// The same for rows of the embedding. In a world of one process it adds nothing. Returns the task with which the rows
 /// are complete.

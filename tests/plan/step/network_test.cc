@@ -15,9 +15,9 @@
 namespace spillway::plan::step {
 namespace {
 
-Description of_rank(const test::Shape& shape, std::size_t rank, std::size_t size) {
+Description of_rank(const test::Shape& shape, std::size_t rank, std::size_t size, std::size_t local = 1) {
   auto out = test::describe(shape);
-  out.world = {.size = size, .rank = rank};
+  out.world = {.size = size, .rank = rank, .local = local};
   out.step_tokens = 4 * out.tokens;
   return out;
 }
@@ -66,7 +66,9 @@ TEST(Network, MakesOneOrderForAllAndNoCircle) {
     const auto shape = shared_shape(random, round);
     const auto size = 2 + random() % (shape.virtual_ranks - 1);
     const auto layout = test::describe(shape).layout();
-    const auto placement = test::random_placement_of(layout, random);
+    auto placement = test::random_placement_of(layout, random);
+    placement.own_weights = random() % 2 == 0;
+    const auto local = round % 3 == 0 || size % 2 != 0 ? size : 1 + random() % 2;
     std::vector<Process> processes;
     for (std::size_t rank = 0; rank < size; ++rank) {
       const Lookahead ahead{.state_read = 1,
@@ -74,7 +76,7 @@ TEST(Network, MakesOneOrderForAllAndNoCircle) {
                             .backward = static_cast<std::uint32_t>(random() % 3),
                             .grad_write = static_cast<std::uint32_t>(random() % 3),
                             .head = static_cast<std::uint32_t>(random() % 3)};
-      const auto description = of_rank(shape, rank, size);
+      const auto description = of_rank(shape, rank, size, local);
       processes.emplace_back(make_schedule(description, layout, placement, ahead));
       auto& schedule = processes.back().schedule;
       static_cast<void>(lay_out(schedule));
@@ -101,6 +103,37 @@ TEST(Network, MakesOneOrderForAllAndNoCircle) {
       }
     }
     for (const auto& it : processes) EXPECT_TRUE(std::ranges::all_of(it.done, [](bool done) { return done; }));
+  }
+}
+
+TEST(Network, MovesBetweenMachinesWhatOneProcessOnEachWould) {
+  std::mt19937 random(8);
+  for (int round = 0; round < 20; ++round) {
+    auto shape = shared_shape(random, round);
+    shape.virtual_ranks = 4;
+    shape.micro_batches = 4;
+    const auto layout = test::describe(shape).layout();
+    const auto placement = test::random_placement_of(layout, random);
+    const auto between = [&](std::size_t size, std::size_t local) {
+      Bytes sent = 0, received = 0, inside = 0;
+      for (std::size_t rank = 0; rank < size; ++rank) {
+        auto description = of_rank(shape, rank, size, local);
+        description.tokens = 64 * local / size;  // of the rows of an embedding, which are a bound
+        const auto schedule = make_schedule(description, layout, placement, {});
+        sent += schedule.sent_between;
+        received += schedule.received_between;
+        inside += schedule.network_sent - schedule.sent_between;
+        EXPECT_GE(schedule.network_received, schedule.received_between);
+      }
+      EXPECT_EQ(sent, received);
+      EXPECT_EQ(inside > 0, local > 1);
+      return sent;
+    };
+    const auto two = between(2, 1);
+    ASSERT_GT(two, 0U);
+    EXPECT_EQ(between(4, 4), 0U);
+    if (shape.embedding) continue;
+    EXPECT_EQ(between(4, 2), two) << "round " << round;
   }
 }
 
