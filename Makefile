@@ -228,6 +228,8 @@ check-includes: $(VENV)/stamp-venv
 	$(BIN)/python scripts/check_includes.py
 	$(BIN)/python scripts/check_imports.py
 	$(BIN)/python scripts/check_words.py
+	$(BIN)/python scripts/check_kinds.py
+	$(BIN)/python scripts/check_sizes.py
 
 check-format: $(VENV)/stamp-dependencies
 	@$(CXX_FILES) | xargs -r $(BIN)/clang-format --dry-run -Werror && echo "clang-format: all files formatted"

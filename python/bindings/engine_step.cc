@@ -43,12 +43,6 @@ T* there(const Engine& engine, const Anywhere& array, std::size_t count, const c
   return there<T>(engine, array, what);
 }
 
-const char* kind_name(spillway::plan::PassKind kind) {
-  static constexpr const char* kNames[] = {"embedding",     "forward",  "head_loss",
-                                           "head_gradient", "backward", "embedding_backward"};
-  return kNames[static_cast<std::size_t>(kind)];
-}
-
 /// A block pass with offsets into Engine.device_memory() instead of pointers, or into Engine.memory() where it is on
 /// the host.
 struct PyPass {
@@ -60,12 +54,12 @@ struct PyPass {
 };
 
 PyPass convert(const Engine& engine, const spillway::BlockPass& pass) {
-  const bool on_host = pass.kind == spillway::plan::PassKind::embedding_backward;
-  const auto base = (on_host ? engine.memory() : engine.device_memory()).data();
+  const auto& kind = traits(pass.kind);
+  const auto base = (kind.of_rows ? engine.memory() : engine.device_memory()).data();
   const auto offset = [&](const void* at) {
     return at == nullptr ? 0 : static_cast<std::uint64_t>(static_cast<const std::byte*>(at) - base);
   };
-  return {kind_name(pass.kind),
+  return {kind.key,
           pass.block,
           pass.slice,
           pass.first_row,

@@ -79,7 +79,7 @@ Launch of(const Sample& it) {
 
 /// The constants of a step, of the one optimizer that a GPU has kernels for.
 kernels::AdamW formula_of(const kernels::UpdateStep& step) {
-  if (step.optimizer != kernels::Optimizer::adamw) {
+  if (step.optimizer != kernels::AdamW::kOptimizer) {
     throw Error(ErrorCode::internal, "of the optimizers only adamw has a kernel for a GPU");
   }
   return {step, kernels::Moments::fp32};

@@ -1,21 +1,23 @@
 // The memory that a schedule's buffers lie in.
 #pragma once
 
+#include <array>
 #include <cstddef>
 
 #include "spillway/plan/schedule.h"
 
 namespace spillway::execute {
 
-struct Arenas {
-  std::byte* host = nullptr;
-  std::byte* device = nullptr;  ///< null: every buffer is the host's
-
-  Arenas(std::byte* host_arena, std::byte* device_arena = nullptr) : host(host_arena), device(device_arena) {}
-
-  [[nodiscard]] std::byte* at(const plan::Buffer& buffer) const noexcept {
-    return (buffer.tier == plan::TierKind::device ? device : host) + buffer.offset;
+class Arenas {
+ public:
+  Arenas(std::byte* host, std::byte* device = nullptr) {
+    bases_[static_cast<std::size_t>(plan::TierKind::host)] = host;
+    bases_[static_cast<std::size_t>(plan::TierKind::device)] = device;
   }
+
+  /// Null where there is none.
+  [[nodiscard]] std::byte* of(plan::TierKind tier) const noexcept { return bases_[static_cast<std::size_t>(tier)]; }
+  [[nodiscard]] std::byte* at(const plan::Buffer& buffer) const noexcept { return of(buffer.tier) + buffer.offset; }
   /// Null for kNone.
   [[nodiscard]] std::byte* at(const plan::Schedule& schedule, plan::Index buffer) const noexcept {
     return buffer == plan::kNone ? nullptr : at(schedule.buffers[buffer]);
@@ -24,6 +26,9 @@ struct Arenas {
   [[nodiscard]] std::byte* at(const plan::Schedule& schedule, const plan::Place& place) const noexcept {
     return place.any() ? at(schedule.buffers[place.buffer]) + place.offset : nullptr;
   }
+
+ private:
+  std::array<std::byte*, plan::kTiers.size()> bases_ = {};  ///< by kind of tier
 };
 
 }  // namespace spillway::execute

@@ -11,30 +11,7 @@ using plan::Lane;
 using plan::Phase;
 using plan::Task;
 
-namespace {
-
-/// The field as which the store knows it.
-Field field_of(plan::ObjectKind kind) {
-  switch (kind) {
-    case plan::ObjectKind::weight:
-      return Field::weight;
-    case plan::ObjectKind::state:
-      return Field::state;
-    case plan::ObjectKind::gradient:
-      return Field::grad;
-    case plan::ObjectKind::sparse_gradient:
-      return Field::sparse_grad;
-    default:
-      return Field::activation;
-  }
-}
-
-/// The number by which the store knows it.
-std::size_t subject_of(const plan::Schedule& schedule, const Task& task) {
-  return field_of(task.what.kind) == Field::activation ? schedule.activation(task.what) : task.what.index;
-}
-
-}  // namespace
+namespace {}  // namespace
 
 Executor::Executor(const plan::Schedule& schedule, std::byte* arena, Store* store, UpdateWork& work, UpdateCores cores,
                    ComputeDevice device, OtherProcesses others)
@@ -96,8 +73,9 @@ bool Executor::refits(const Task& task) const {
 }
 
 bool Executor::is_for_update(const Task& task) const {
-  if (task.moves(Lane::to_device, plan::ObjectKind::weight)) return schedule_.updated_there(task.what.index);
-  return task.moves(Lane::read, plan::ObjectKind::weight) && schedule_.update_task[task.what.index] != plan::kNone;
+  if (task.op != plan::Op::transfer || !traits(task.lane).fetches || !traits(task.what.kind).other_part) return false;
+  if (is_link(task.lane)) return schedule_.updated_there(task.what.index);
+  return schedule_.update_task[task.what.index] != plan::kNone;
 }
 
 bool Executor::runs(const Mode& mode, const Task& task) const {
@@ -360,8 +338,8 @@ void Executor::launch_transfer(const Start& start, const Task& task) {
   const bool updates = task.phase == Phase::update;
   const auto& memory = task.memory();
   store_->start({.direction = traits(task.lane).fetches ? storage::Direction::read : storage::Direction::write,
-                 .field = field_of(task.what.kind),
-                 .subject = subject_of(schedule_, task),
+                 .kind = task.what.kind,
+                 .subject = task.what.index,
                  .memory = arena_ + schedule_.buffers[memory.buffer].offset + memory.offset,
                  .bytes = task.bytes,
                  .version = updates ? mode.updated : mode.step,

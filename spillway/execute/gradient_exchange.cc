@@ -79,7 +79,7 @@ std::vector<GradientExchange::ChunkSums> GradientExchange::sums_of(const plan::P
 
 std::vector<network::Message> GradientExchange::messages(const plan::Pass& pass, plan::Op op) {
   std::vector<network::Message> out;
-  if (pass.kind == plan::PassKind::embedding_backward) {
+  if (traits(pass.kind).of_rows) {
     for (const auto& hop : rows_moved_) {
       if (hop.op == op) out.push_back(hop.message);
     }
@@ -108,7 +108,7 @@ void GradientExchange::add_hops(const ChunkSums& sums, plan::Op op, std::vector<
 }
 
 void GradientExchange::arrived(const plan::Pass& pass, plan::Op op) {
-  if (pass.kind == plan::PassKind::embedding_backward) return rows_arrived(op);
+  if (traits(pass.kind).of_rows) return rows_arrived(op);
   for (const auto& sums : sums_of(pass)) {
     const auto elements = layout_.chunks()[sums.chunk].gradient_elements;
     if (op == plan::Op::local_scatter && sums.local != nullptr) join_partials(of_machine(sums), elements);

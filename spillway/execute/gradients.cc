@@ -86,7 +86,7 @@ void Gradients::begin(std::uint64_t micro_batches) {
 void Gradients::open(const plan::Pass& pass) {
   pass_ = &pass;
   std::ranges::fill(seen_, Seen{});
-  if (pass.kind == plan::PassKind::backward) sink_.open(layout_.blocks()[pass.block]);
+  if (traits(pass.kind).of_layer) sink_.open(layout_.blocks()[pass.block]);
 }
 
 Gradients::Target Gradients::target(Bytes at, std::uint64_t sum_at, std::uint64_t elements,
@@ -107,7 +107,7 @@ Gradients::Target Gradients::target(Bytes at, std::uint64_t sum_at, std::uint64_
 
 Gradients::Target Gradients::target_of(std::size_t tensor) const {
   const auto& it = layout_.tensors()[tensor];
-  const auto type = it.spec.form == state::Form::fp32 ? state::ComputeType::fp32 : type_;
+  const auto type = type_of(it.spec.form, type_);
   return target(places_[tensor].grad, places_[tensor].sum, it.gradient_elements(), type);
 }
 
@@ -164,7 +164,7 @@ const float* Gradients::unrounded(const Target& to, const std::byte* values) {
 
 void Gradients::take(std::size_t tensor, const std::byte* values, std::uint64_t micro_batch) {
   const auto& it = layout_.tensors().at(tensor);
-  if (pass_ == nullptr || pass_->kind != plan::PassKind::backward || it.block != pass_->block) {
+  if (pass_ == nullptr || !traits(pass_->kind).of_layer || it.block != pass_->block) {
     throw Error(ErrorCode::internal, text("a gradient of ", it.spec.name, " outside its block's backward pass"));
   }
   if (!has_gradient(it.spec.training)) {
@@ -257,7 +257,8 @@ void Gradients::take_sparse(const std::byte* values) {
 }
 
 void Gradients::close() {
-  if (pass_ != nullptr && pass_->kind == plan::PassKind::backward) {
+  const bool of_layer = pass_ != nullptr && traits(pass_->kind).of_layer;
+  if (of_layer) {
     const auto& block = layout_.blocks()[pass_->block];
     for (std::size_t i = 0; i < block.tensors; ++i) {
       const auto number = block.first_tensor + i;
@@ -279,7 +280,7 @@ void Gradients::close() {
     }
   }
   const bool wanted = !exchange_ || sums_.any();
-  if (wanted && pass_ != nullptr && pass_->kind == plan::PassKind::head_gradient && seen_[0].state != 2) {
+  if (wanted && pass_ != nullptr && !of_layer && seen_[0].state != 2) {
     throw Error(ErrorCode::internal, text("head slice ", pass_->slice, " ended without its gradient"));
   }
   pass_ = nullptr;

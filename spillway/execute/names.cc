@@ -6,6 +6,22 @@
 #include "spillway/plan/schedule.h"
 
 namespace spillway::execute {
+namespace {
+
+/// The first and the last tensor of a chunk that has such a span.
+template <class Counts>
+std::string of_spans(const state::Layout& layout, std::size_t chunk, const Counts& counts) {
+  std::string begin, end;
+  for (const auto& span : layout.spans(chunk)) {
+    if (!counts(span)) continue;
+    end = layout.tensors()[span.tensor].spec.name;
+    if (begin.empty()) begin = end;
+  }
+  return begin == end ? begin : text(begin, " to ", end);
+}
+
+}  // namespace
+
 ObjectNames::ObjectNames(const plan::Description& description, const state::Layout& layout)
     : description_(description), layout_(layout) {
   for (plan::Index c = 0; c < layout.chunks().size(); ++c) {
@@ -41,32 +57,21 @@ std::string ObjectNames::fields(std::size_t chunk, std::uint32_t part, Bytes fir
     const auto begin = std::max(first, array.first), end = std::min(last, array.first + array.bytes);
     if (begin >= end) continue;
     const auto entry = (begin - array.first) / array.item, beyond = ceil_div(end - array.first, array.item);
+    const auto unquantised = [&](const state::Span& span) {
+      return span.is_unquantised() && span.unquantised < beyond && span.unquantised + span.elements > entry;
+    };
     out += text(out.empty() ? "" : ", ", array.name, " of ",
-                array.covers == 0 ? unquantised_tensors(chunk, entry, beyond)
+                array.covers == 0 ? of_spans(layout_, chunk, unquantised)
                                   : tensors(chunk, entry * array.covers, beyond * array.covers));
   }
   return out.empty() ? text("padding of ", layout_.blocks()[it.block].name) : out;
 }
 
-std::string ObjectNames::unquantised_tensors(std::size_t chunk, std::uint64_t first, std::uint64_t last) const {
-  std::string begin, end;
-  for (const auto& span : layout_.spans(chunk)) {
-    if (!span.is_unquantised() || span.unquantised >= last || span.unquantised + span.elements <= first) continue;
-    end = layout_.tensors()[span.tensor].spec.name;
-    if (begin.empty()) begin = end;
-  }
-  return begin == end ? begin : text(begin, " to ", end);
-}
-
 std::string ObjectNames::tensors(std::size_t chunk, std::uint64_t first, std::uint64_t last) const {
-  std::string begin, end;
-  for (const auto& span : layout_.spans(chunk)) {
-    if (span.chunk_first >= last || span.chunk_first + span.elements <= first) continue;
-    end = layout_.tensors()[span.tensor].spec.name;
-    if (begin.empty()) begin = end;
-  }
-  if (begin.empty()) return text("padding of ", layout_.blocks()[layout_.chunks()[chunk].block].name);
-  return begin == end ? begin : text(begin, " to ", end);
+  auto out = of_spans(layout_, chunk, [&](const state::Span& span) {
+    return span.chunk_first < last && span.chunk_first + span.elements > first;
+  });
+  return out.empty() ? text("padding of ", layout_.blocks()[layout_.chunks()[chunk].block].name) : out;
 }
 
 }  // namespace spillway::execute

@@ -24,7 +24,6 @@ class ObjectNames {
 
  private:
   [[nodiscard]] std::string tensors(std::size_t chunk, std::uint64_t first, std::uint64_t last) const;
-  [[nodiscard]] std::string unquantised_tensors(std::size_t chunk, std::uint64_t first, std::uint64_t last) const;
   [[nodiscard]] std::string fields(std::size_t chunk, std::uint32_t part, Bytes first, Bytes last) const;
 
   const plan::Description& description_;

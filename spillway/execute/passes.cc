@@ -45,7 +45,7 @@ void Passes::embedding_forward(std::byte* output) {
 std::byte* Passes::first_input() const {
   if (schedule_.embedding_output != kNone) return at(schedule_.embedding_output);
   for (const auto& pass : schedule_.passes) {
-    if (pass.kind == PassKind::forward && pass.input != kNone) return at(pass.input);
+    if (traits(pass.kind).of_layer && pass.input != kNone) return at(pass.input);
   }
   throw Error(ErrorCode::bad_input, "no layer takes the embedding's rows; pass an output");
 }
@@ -88,15 +88,10 @@ BlockPass Passes::describe(const plan::Pass& pass) const {
 }
 
 std::byte* Passes::hidden_gradient(const plan::Pass& pass) const {
-  switch (pass.kind) {
-    case PassKind::backward:
-    case PassKind::head_gradient:
-      return at(schedule_.hidden_gradient);
-    case PassKind::embedding_backward:
-      return at(schedule_.embedding_gradient != kNone ? schedule_.embedding_gradient : schedule_.hidden_gradient);
-    default:
-      return nullptr;
-  }
+  const auto& kind = traits(pass.kind);
+  if (kind.phase != plan::Phase::backward) return nullptr;
+  const bool apart = kind.of_rows && schedule_.embedding_gradient != kNone;
+  return at(apart ? schedule_.embedding_gradient : schedule_.hidden_gradient);
 }
 
 float* Passes::accumulator(const plan::Pass& pass) const {

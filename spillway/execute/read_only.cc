@@ -3,7 +3,6 @@
 #include <string>
 
 #include "spillway/base/error.h"
-#include "spillway/storage/waiter.h"
 
 namespace spillway::execute {
 
@@ -26,20 +25,12 @@ ReadOnly::ReadOnly(const RunPlan& plan, VolumeSettings volumes, bool records)
   check.emplace(spec, object_sizes(plan.description, plan.layout, spec), capacities_of(paths));
 }
 
-void ReadOnly::flush() const {
-  for (auto* path : pointers) {
-    storage::Waiter waiter;
-    path->sync(&storage::Waiter::done, &waiter, 0);
-    waiter.wait();
-  }
-}
-
 journal::NewestStep newest_step(const RunPlan& plan, const VolumeSettings& volumes) {
   const auto spec = journal_spec(plan.description, plan.layout, plan.ownership, plan::Durability::checkpoint,
                                  volumes.run, volumes.places.size());
   if (!holds_run(volumes, journal::MetadataLayout(spec))) return {};
   const ReadOnly there(plan, volumes);
-  there.flush();
+  for (auto* path : there.pointers) path->sync();
   return journal::newest_step(there.spec, *there.media);
 }
 

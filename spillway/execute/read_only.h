@@ -22,8 +22,6 @@ struct ReadOnly {
   ReadOnly(const RunPlan& plan, VolumeSettings volumes, bool records = true);
 
   /// `at_most` as journal::RecoveryOptions has it.
-  /// Everything that can be read is durable when it returns.
-  void flush() const;
   [[nodiscard]] journal::Recovered recover(const ObjectNames& names,
                                            std::int64_t at_most = std::numeric_limits<std::int64_t>::max()) const;
 

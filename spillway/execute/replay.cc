@@ -88,9 +88,9 @@ void Replay::load(std::size_t chunk, std::byte* weight, std::byte* state, std::s
   const auto weights = weight_bytes(rule, parts_.layout.chunks()[chunk]);
   const auto states = state_bytes(rule, parts_.layout.chunks()[chunk]);
   if (weight != nullptr)
-    read(it, journal::kWeightPart, {weight, weights}, name_of(parts_.layout, Field::weight, chunk));
+    read(it, journal::kWeightPart, {weight, weights}, name_of(parts_.layout, plan::ObjectKind::weight, chunk));
   if (state != nullptr && states > 0) {
-    read(it, journal::kStatePart, {state, states}, name_of(parts_.layout, Field::state, chunk));
+    read(it, journal::kStatePart, {state, states}, name_of(parts_.layout, plan::ObjectKind::state, chunk));
   }
   if (missing(chunk) == 0) return;
   for (const auto* commit : commits_) {
@@ -106,7 +106,8 @@ void Replay::update(std::size_t chunk, const journal::Commit& commit, std::byte*
   if (plan::has_dense_grad(parts_.description, parts_.layout, static_cast<plan::Index>(chunk))) {
     const auto& object = gradient(ids_.of_chunk(chunk), commit.step);
     expect(object);
-    read(object, 0, scratch.first(bytes), text(name_of(parts_.layout, Field::grad, chunk), " of step ", commit.step));
+    read(object, 0, scratch.first(bytes),
+         text(name_of(parts_.layout, plan::ObjectKind::gradient, chunk), " of step ", commit.step));
   } else {
     std::memset(grad, 0, bytes);
   }

@@ -64,8 +64,8 @@ void Restore::take(std::size_t chunk) {
 void Restore::update(std::size_t chunk, Recovery& recovery) {
   const auto at = groups(chunk);
   replay_.load(chunk, at.weight.data(), at.state.data(), at.remainder);
-  store_.write(Field::weight, chunk, at.weight, recovery.applied);
-  store_.write(Field::state, chunk, at.state, recovery.applied);
+  store_.write(plan::ObjectKind::weight, chunk, at.weight, recovery.applied);
+  store_.write(plan::ObjectKind::state, chunk, at.state, recovery.applied);
   store_.publish(chunk, recovery.applied);
   if (tiers_.on_device(chunk)) tiers_.store(chunk, at.weight.data(), at.state.data());
   if (auto* weight = tiers_.resident_weight(chunk)) std::memcpy(weight, at.weight.data(), at.weight.size());

@@ -2,7 +2,6 @@
 
 #include "spillway/base/error.h"
 #include "spillway/optim/step.h"
-#include "spillway/storage/waiter.h"
 
 namespace spillway::execute {
 
@@ -37,11 +36,11 @@ void Saving::write(std::size_t chunk, std::uint64_t version) {
   auto& store = *storage_.store();
   if (tiers_.on_device(chunk)) write_from_device(chunk, version);
   if (const auto* weight = tiers_.resident_weight(chunk)) {
-    store.write(Field::weight, chunk, {weight, weight_bytes(rule_, it)}, version);
+    store.write(plan::ObjectKind::weight, chunk, {weight, weight_bytes(rule_, it)}, version);
   }
-  const bool stateful = store.place_bytes(Field::state, chunk) > 0;
+  const bool stateful = store.place_bytes(plan::ObjectKind::state, chunk) > 0;
   if (const auto* state = tiers_.resident_state(chunk); state != nullptr && stateful) {
-    store.write(Field::state, chunk, {state, state_bytes(rule_, it)}, version);
+    store.write(plan::ObjectKind::state, chunk, {state, state_bytes(rule_, it)}, version);
   }
 }
 
@@ -51,8 +50,8 @@ void Saving::write_from_device(std::size_t chunk, std::uint64_t version) {
   const auto weight = scratch_.first(weight_bytes(rule_, it));
   const auto state = scratch_.subspan(weight.size(), state_bytes(rule_, it));
   tiers_.load(chunk, weight.data(), state.data());
-  storage_.store()->write(Field::weight, chunk, weight, version);
-  if (has_state(it.training)) storage_.store()->write(Field::state, chunk, state, version);
+  storage_.store()->write(plan::ObjectKind::weight, chunk, weight, version);
+  if (has_state(it.training)) storage_.store()->write(plan::ObjectKind::state, chunk, state, version);
 }
 
 void Saving::commit(const Commitment& of, std::string_view payload) {
@@ -121,7 +120,7 @@ std::vector<std::byte> Saving::leave(const Commitment& of, std::string_view payl
     write(c, of.at.applied);
     out.snapshots.push_back(store->stored(c, of.at.applied, storage_.paths()));
   }
-  flush_paths();
+  for (auto* path : storage_.paths()) path->sync();
   storage_.remove_on_close(false);
   return journal::encode(out);
 }
@@ -134,22 +133,14 @@ void Saving::check_room() const {
   const auto& store = *storage_.store();
   Bytes needed = 0;
   for (const auto c : plan_.ownership.mine()) {
-    for (const auto field : {Field::weight, Field::state}) {
-      if (!store.written(field, c)) needed += store.place_bytes(field, c);
+    for (const auto kind : {plan::ObjectKind::weight, plan::ObjectKind::state}) {
+      if (!store.written(kind, c)) needed += store.place_bytes(kind, c);
     }
   }
   const auto free = storage_.pool()->free();
   if (needed <= free) return;
   throw Error(ErrorCode::does_not_fit, text("what this run keeps in memory takes ", human(needed),
                                             " of the storage paths, of whose volumes ", human(free), " are free"));
-}
-
-void Saving::flush_paths() {
-  for (auto* path : storage_.paths()) {
-    storage::Waiter waiter;
-    path->sync(&storage::Waiter::done, &waiter, 0);
-    waiter.wait();
-  }
 }
 
 }  // namespace spillway::execute

@@ -54,7 +54,6 @@ class Saving {
   void write_from_device(std::size_t chunk, std::uint64_t version);
   void commit_held();
   void check_room() const;
-  void flush_paths();
 
   /// A commit that waits for a checkpoint.
   struct Held {

@@ -6,13 +6,10 @@
 #include "spillway/storage/waiter.h"
 
 namespace spillway::execute {
+
+using plan::ObjectKind;
+
 namespace {
-
-constexpr const char* kFieldNames[] = {"weights", "remainder and moments", "gradient"};
-
-bool is_gradient(Field field) {
-  return field == Field::grad || field == Field::sparse_grad;
-}
 
 std::size_t object_pieces(Bytes bytes) {
   return ceil_div(bytes, storage::kExtentAlignment);
@@ -20,14 +17,14 @@ std::size_t object_pieces(Bytes bytes) {
 
 }  // namespace
 
-std::string name_of(const state::Layout& layout, Field field, std::size_t chunk) {
+std::string name_of(const state::Layout& layout, ObjectKind kind, std::size_t chunk) {
   const auto& block = layout.blocks()[layout.chunks()[chunk].block];
   const auto& spans = layout.spans(chunk);
   const auto tensors = spans.empty()       ? block.name
                        : spans.size() == 1 ? layout.tensors()[spans.front().tensor].spec.name
                                            : text(layout.tensors()[spans.front().tensor].spec.name, " to ",
                                                   layout.tensors()[spans.back().tensor].spec.name);
-  return text(kFieldNames[static_cast<std::size_t>(field)], " of ", tensors, " (chunk ", chunk, ")");
+  return text(traits(kind).words, " of ", tensors, " (chunk ", chunk, ")");
 }
 
 Store::Store(const plan::Plan& plan, const plan::Description& description, const state::Layout& layout,
@@ -37,56 +34,58 @@ Store::Store(const plan::Plan& plan, const plan::Description& description, const
       gradients_(description, layout),
       redo_(journal != nullptr && journal->keeps_gradients()) {
   const auto rule = description.rule();
-  for (auto& field : objects_) field.resize(layout.chunks().size());
+  for (const auto kind : {ObjectKind::weight, ObjectKind::state, ObjectKind::gradient}) {
+    objects_[static_cast<std::size_t>(kind)].resize(layout.chunks().size());
+  }
   snapshots_.resize(layout.chunks().size());
   for (std::size_t c = 0; c < layout.chunks().size(); ++c) {
     const auto& chunk = layout.chunks()[c];
-    const auto add_field = [&](Field field, Bytes size) { add(field, c, size, name_of(layout, field, c)); };
+    const auto add_field = [&](ObjectKind kind, Bytes size) { add(kind, c, size, name_of(layout, kind, c)); };
     snapshots_[c].constant = !is_trainable(chunk.training);
     if (!description.has(layout, chunk)) continue;  // another process has it
-    add_field(Field::weight, weight_bytes(rule, chunk));
-    add_field(Field::state, state_bytes(rule, chunk));
+    add_field(ObjectKind::weight, weight_bytes(rule, chunk));
+    add_field(ObjectKind::state, state_bytes(rule, chunk));
     if ((redo_ || !plan.placement[c].gradient.in_memory()) &&
         plan::has_dense_grad(description, layout, static_cast<plan::Index>(c))) {
-      add_field(Field::grad, grad_bytes(rule, chunk));
+      add_field(ObjectKind::gradient, grad_bytes(rule, chunk));
     }
   }
+  const auto add_numbered = [&](const plan::Object& what, Bytes size) {
+    add(what.kind, what.index, size, text(traits(what.kind).words, " ", what.index));
+  };
   for (const auto& task : plan.schedule.tasks) {
-    if (!task.moves(plan::ObjectKind::sparse_gradient)) continue;
-    add(Field::sparse_grad, task.what.index, task.bytes,
-        text("gradient of the embedding's rows, part ", task.what.index));
+    const auto& kind = traits(task.what.kind);
+    const bool sparse = kind.of_gradient && kind.numbered == plan::Numbered::by_number;
+    if (sparse && task.lane == plan::Lane::write) add_numbered(task.what, task.bytes);
   }
-  for (const auto field : {Field::grad, Field::sparse_grad}) {
-    for (const auto& it : objects_[static_cast<std::size_t>(field)]) gradient_places_ += it.places.size();
-  }
-  const auto& activations = plan.schedule.activations;
-  for (std::size_t i = 0; i < activations.size(); ++i) {
-    const auto& [what, bytes] = activations[i];
-    add(Field::activation, i, bytes, text(traits(what.kind).on_path, " ", what.index));
+  for (const auto& it : plan.schedule.activations) add_numbered(it.what, it.bytes);
+  for (std::size_t kind = 0; kind < objects_.size(); ++kind) {
+    if (!plan::kObjects[kind].of_gradient) continue;
+    for (const auto& it : objects_[kind]) gradient_places_ += it.places.size();
   }
 }
 
-void Store::add(Field field, std::size_t subject, Bytes bytes, std::string name) {
-  auto& objects = objects_[static_cast<std::size_t>(field)];
+void Store::add(ObjectKind kind, std::size_t subject, Bytes bytes, std::string name) {
+  auto& objects = objects_[static_cast<std::size_t>(kind)];
   if (objects.size() <= subject) objects.resize(subject + 1);
   auto& object = objects[subject];
   object.store = this;
-  object.field = field;
+  object.kind = kind;
   object.subject = subject;
   object.places.resize(object_pieces(bytes));
   object.name = std::move(name);
 }
 
-Store::Object& Store::object(Field field, std::size_t subject) {
-  return objects_[static_cast<std::size_t>(field)].at(subject);
+Store::Object& Store::object(ObjectKind kind, std::size_t subject) {
+  return objects_[static_cast<std::size_t>(kind)].at(subject);
 }
 
-const Store::Object& Store::object(Field field, std::size_t subject) const {
-  return objects_[static_cast<std::size_t>(field)].at(subject);
+const Store::Object& Store::object(ObjectKind kind, std::size_t subject) const {
+  return objects_[static_cast<std::size_t>(kind)].at(subject);
 }
 
 storage::Pool::Request Store::request(const Transfer& transfer) {
-  auto& it = object(transfer.field, transfer.subject);
+  auto& it = object(transfer.kind, transfer.subject);
   if (it.places.size() != object_pieces(transfer.bytes)) {
     throw Error(ErrorCode::internal,
                 text(transfer.bytes, " bytes of ", it.name, ", which has ", it.places.size(), " pieces"));
@@ -109,15 +108,16 @@ storage::Pool::Request Store::request(const Transfer& transfer) {
   out.done = &Store::ended;
   out.context = &it;
   if (it.snapshot && journal_ != nullptr) pair(it, out);
-  if (redo_ && is_gradient(it.field)) out.group = &gradients_of(it.version);
+  if (redo_ && traits(it.kind).of_gradient) out.group = &gradients_of(it.version);
   return out;
 }
 
 /// Only a snapshot that is whole makes the one before it superfluous. Were first parts to take all places that are
 /// free, no second one could ever be written, and nothing be released.
 void Store::pair(const Object& it, storage::Pool::Request& request) {
-  if (it.field != Field::weight && it.field != Field::state) return;
-  const auto& other = object(it.field == Field::weight ? Field::state : Field::weight, it.subject);
+  const auto part = traits(it.kind).other_part;
+  if (!part) return;
+  const auto& other = object(*part, it.subject);
   if (other.places.empty()) return;
   request.pair = &snapshots_[it.subject].pair;
   request.more = static_cast<std::uint32_t>(other.places.size());
@@ -151,9 +151,9 @@ void Store::run(const Transfer& transfer) {
   waiter.wait();
 }
 
-void Store::write(Field field, std::size_t chunk, std::span<const std::byte> memory, std::uint64_t version) {
+void Store::write(ObjectKind kind, std::size_t chunk, std::span<const std::byte> memory, std::uint64_t version) {
   run({.direction = storage::Direction::write,
-       .field = field,
+       .kind = kind,
        .subject = chunk,
        .memory = const_cast<std::byte*>(memory.data()),  // a write only reads it
        .bytes = memory.size(),
@@ -192,16 +192,17 @@ void Store::ended(void* context, std::uint64_t /*token*/, const std::exception_p
 
 /// A write has ended: the journal is told when that makes something whole.
 void Store::note(Object& it) {
-  if (is_gradient(it.field)) {
+  if (traits(it.kind).of_gradient) {
     if (!redo_) return;
     thread_local std::vector<journal::Piece> pieces;
     pieces.clear();
     append(it, 0, pieces);
     it.owned = true;
-    const auto id = it.field == Field::grad ? gradients_.of_chunk(it.subject) : gradients_.of_sparse(it.subject);
+    const bool dense = traits(it.kind).numbered == plan::Numbered::by_chunk;
+    const auto id = dense ? gradients_.of_chunk(it.subject) : gradients_.of_sparse(it.subject);
     return journal_->gradient_written(id, it.version, pieces);
   }
-  if (!it.snapshot || it.field == Field::activation) return;
+  if (!it.snapshot || !traits(it.kind).other_part) return;
   auto& snapshot = snapshots_[it.subject];
   {
     const std::lock_guard lock(mutex_);
@@ -223,8 +224,8 @@ void Store::append(const Object& it, std::uint32_t part, std::vector<journal::Pi
 
 void Store::tell_snapshot(std::size_t chunk, std::uint64_t version) {
   auto& snapshot = snapshots_[chunk];
-  auto& weight = object(Field::weight, chunk);
-  auto& state = object(Field::state, chunk);
+  auto& weight = object(ObjectKind::weight, chunk);
+  auto& state = object(ObjectKind::state, chunk);
   snapshot.pieces.clear();
   append(weight, journal::kWeightPart, snapshot.pieces);
   append(state, journal::kStatePart, snapshot.pieces);
@@ -244,8 +245,8 @@ void Store::publish(std::size_t chunk, std::uint64_t version) {
 }
 
 void Store::adopt(const journal::StoredObject& stored) {
-  const auto take = [&](Field field, std::uint32_t part) {
-    auto& it = object(field, stored.object);
+  const auto take = [&](ObjectKind kind, std::uint32_t part) {
+    auto& it = object(kind, stored.object);
     it.bytes = 0;
     std::size_t next = 0;
     for (const auto& piece : stored.pieces) {
@@ -259,35 +260,36 @@ void Store::adopt(const journal::StoredObject& stored) {
     }
     it.written = it.owned = true;
   };
-  take(Field::weight, journal::kWeightPart);
-  take(Field::state, journal::kStatePart);
+  take(ObjectKind::weight, journal::kWeightPart);
+  take(ObjectKind::state, journal::kStatePart);
   snapshots_[stored.object].told = stored.version;
   snapshots_[stored.object].any = true;
 }
 
 void Store::drop_transient() {
-  for (const auto field : {Field::grad, Field::activation, Field::sparse_grad}) {
-    for (auto& it : objects_[static_cast<std::size_t>(field)]) {
+  for (std::size_t kind = 0; kind < objects_.size(); ++kind) {
+    if (plan::kObjects[kind].other_part) continue;
+    for (auto& it : objects_[kind]) {
       if (it.written && !it.owned) pool_.release(it.places);
       it.written = false;
     }
   }
 }
 
-bool Store::written(Field field, std::size_t chunk) const {
-  return object(field, chunk).written;
+bool Store::written(ObjectKind kind, std::size_t chunk) const {
+  return object(kind, chunk).written;
 }
 
-Bytes Store::place_bytes(Field field, std::size_t chunk) const {
-  return object(field, chunk).places.size() * storage::kExtentAlignment;
+Bytes Store::place_bytes(ObjectKind kind, std::size_t chunk) const {
+  return object(kind, chunk).places.size() * storage::kExtentAlignment;
 }
 
 journal::StoredObject Store::stored(std::size_t chunk, std::uint64_t version,
                                     std::span<storage::Path* const> paths) const {
   journal::StoredObject out{.object = static_cast<std::uint32_t>(chunk), .version = version, .pieces = {}};
-  for (const auto& [field, part] :
-       {std::pair{Field::weight, journal::kWeightPart}, std::pair{Field::state, journal::kStatePart}}) {
-    const auto& it = object(field, chunk);
+  for (const auto& [kind, part] :
+       {std::pair{ObjectKind::weight, journal::kWeightPart}, std::pair{ObjectKind::state, journal::kStatePart}}) {
+    const auto& it = object(kind, chunk);
     auto left = it.bytes;
     for (const auto place : it.places) {
       const auto bytes = std::min(left, storage::kExtentAlignment);

@@ -1,4 +1,4 @@
-// Field groups and activations on the paths, by number, wherever the pool has put them last.
+// What paths keep of a step, by kind and number, wherever the pool has put them last.
 //
 // A write takes new places. What it replaces is given back first when nothing here has to survive the run; what the
 // journal of a durable run was told of is its own until it releases it.
@@ -21,21 +21,18 @@
 
 namespace spillway::execute {
 
-/// `rows`: parts of the sparse embedding gradient.
-enum class Field : std::uint8_t { weight, state, grad, activation, sparse_grad };
-
 /// So often one who waits looks whether the transfers are stalled.
 inline constexpr std::chrono::milliseconds kStallCheck{500};
 
 /// "weights of model.layers.0.mlp.up_proj.weight to model.norm.weight (chunk 3)": for messages. Not of activations.
-[[nodiscard]] std::string name_of(const state::Layout& layout, Field field, std::size_t chunk);
+[[nodiscard]] std::string name_of(const state::Layout& layout, plan::ObjectKind kind, std::size_t chunk);
 
 class Store {
  public:
   struct Transfer {
     storage::Direction direction = storage::Direction::read;
-    Field field = Field::weight;
-    std::size_t subject = 0;  ///< chunk; number in Schedule::activations; part of the sparse gradient
+    plan::ObjectKind kind = plan::ObjectKind::weight;
+    std::size_t subject = 0;  ///< index of plan::Object
     std::byte* memory = nullptr;
     Bytes bytes = 0;
     std::uint64_t version = 0;  ///< of a write: the step that it is of
@@ -58,7 +55,7 @@ class Store {
   /// Starts a transfer and waits for it, while no other one is under way; throws its error.
   void run(const Transfer& transfer);
   /// Writes the weight or the state of a chunk, as step `version` left it, and waits for it.
-  void write(Field field, std::size_t chunk, std::span<const std::byte> memory, std::uint64_t version);
+  void write(plan::ObjectKind kind, std::size_t chunk, std::span<const std::byte> memory, std::uint64_t version);
 
   /// The run has failed, elsewhere than in a transfer: what is not written yet will not be, and nobody waits for it.
   void give_up(const std::exception_ptr& error);
@@ -93,9 +90,9 @@ class Store {
 
   /// Gradients and activations are given up, and their places free.
   void drop_transient();
-  [[nodiscard]] bool written(Field field, std::size_t chunk) const;
+  [[nodiscard]] bool written(plan::ObjectKind kind, std::size_t chunk) const;
   /// Bytes of places that writing it would take.
-  [[nodiscard]] Bytes place_bytes(Field field, std::size_t chunk) const;
+  [[nodiscard]] Bytes place_bytes(plan::ObjectKind kind, std::size_t chunk) const;
   /// Weight and state of a chunk as they were written last. `paths`: the pool's.
   [[nodiscard]] journal::StoredObject stored(std::size_t chunk, std::uint64_t version,
                                              std::span<storage::Path* const> paths) const;
@@ -103,7 +100,7 @@ class Store {
  private:
   struct Object {
     Store* store = nullptr;
-    Field field = Field::weight;
+    plan::ObjectKind kind = plan::ObjectKind::weight;
     std::size_t subject = 0;
     std::vector<storage::Place> places;
     bool written = false;
@@ -128,9 +125,9 @@ class Store {
     std::vector<journal::Piece> pieces;
   };
 
-  void add(Field field, std::size_t subject, Bytes bytes, std::string name);
-  [[nodiscard]] Object& object(Field field, std::size_t subject);
-  [[nodiscard]] const Object& object(Field field, std::size_t subject) const;
+  void add(plan::ObjectKind kind, std::size_t subject, Bytes bytes, std::string name);
+  [[nodiscard]] Object& object(plan::ObjectKind kind, std::size_t subject);
+  [[nodiscard]] const Object& object(plan::ObjectKind kind, std::size_t subject) const;
   [[nodiscard]] storage::Pool::Request request(const Transfer& transfer);
   [[nodiscard]] storage::Pool::Group& gradients_of(std::uint64_t version) { return gradient_groups_[version % 2]; }
   void begin_write(Object& object, const Transfer& transfer);
@@ -143,9 +140,9 @@ class Store {
   storage::Pool& pool_;
   journal::RunJournal* const journal_;
   const GradientIds gradients_;
-  std::array<std::deque<Object>, 5> objects_;  ///< by field, by subject
-  const bool redo_;                            ///< the journal keeps gradients
-  std::uint64_t gradient_places_ = 0;          ///< that those of a step take
+  std::array<std::deque<Object>, plan::kObjects.size()> objects_;  ///< by kind, by subject
+  const bool redo_;                                                ///< the journal keeps gradients
+  std::uint64_t gradient_places_ = 0;                              ///< that those of a step take
   std::array<storage::Pool::Group, 2> gradient_groups_;
 
   mutable std::mutex mutex_;         ///< guards the snapshots but for what was told of them

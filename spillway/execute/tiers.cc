@@ -13,7 +13,7 @@ Tiers::Tiers(const plan::Plan& plan, const state::Layout& layout, const state::U
 }
 
 std::byte* Tiers::resident_weight(std::size_t chunk) const {
-  if (plan_.placement[chunk].weight.kind != plan::TierKind::host) return nullptr;
+  if (!plan_.placement[chunk].weight.on_host()) return nullptr;
   return arenas_.at(plan_.schedule, plan_.schedule.groups[chunk].weight);
 }
 
@@ -43,17 +43,17 @@ void Tiers::load(std::size_t chunk, std::byte* weight, std::byte* state) {
     copy(device::Direction::from_device, state, from.state, state_bytes(rule_, it));
     return;
   }
-  const auto get = [&](Field field, std::byte* to, const std::byte* resident, Bytes bytes) {
+  const auto get = [&](plan::ObjectKind kind, std::byte* to, const std::byte* resident, Bytes bytes) {
     if (to == nullptr || bytes == 0) return;
     if (resident != nullptr) {
       std::memcpy(to, resident, bytes);
     } else {
       store_->run(
-          {.direction = storage::Direction::read, .field = field, .subject = chunk, .memory = to, .bytes = bytes});
+          {.direction = storage::Direction::read, .kind = kind, .subject = chunk, .memory = to, .bytes = bytes});
     }
   };
-  get(Field::weight, weight, resident_weight(chunk), weight_bytes(rule_, it));
-  get(Field::state, state, resident_state(chunk), state_bytes(rule_, it));
+  get(plan::ObjectKind::weight, weight, resident_weight(chunk), weight_bytes(rule_, it));
+  get(plan::ObjectKind::state, state, resident_state(chunk), state_bytes(rule_, it));
 }
 
 void Tiers::store(std::size_t chunk, const std::byte* weight, const std::byte* state) {
@@ -66,18 +66,18 @@ void Tiers::store(std::size_t chunk, const std::byte* weight, const std::byte* s
     copy(device::Direction::to_device, to.state, state, state_bytes(rule_, it));
     return;
   }
-  const auto put = [&](Field field, const std::byte* from, std::byte* resident, Bytes bytes) {
+  const auto put = [&](plan::ObjectKind kind, const std::byte* from, std::byte* resident, Bytes bytes) {
     if (from == nullptr || bytes == 0) return;
     if (resident != nullptr) {
       std::memcpy(resident, from, bytes);
     } else {
       auto* memory = const_cast<std::byte*>(from);  // a write only reads it
       store_->run(
-          {.direction = storage::Direction::write, .field = field, .subject = chunk, .memory = memory, .bytes = bytes});
+          {.direction = storage::Direction::write, .kind = kind, .subject = chunk, .memory = memory, .bytes = bytes});
     }
   };
-  put(Field::weight, weight, resident_weight(chunk), weight_bytes(rule_, it));
-  put(Field::state, state, resident_state(chunk), state_bytes(rule_, it));
+  put(plan::ObjectKind::weight, weight, resident_weight(chunk), weight_bytes(rule_, it));
+  put(plan::ObjectKind::state, state, resident_state(chunk), state_bytes(rule_, it));
 }
 
 }  // namespace spillway::execute

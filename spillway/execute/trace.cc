@@ -25,6 +25,7 @@ std::string task_name(const plan::Plan& plan, const state::Layout& layout, const
   switch (traits(what.kind).numbered) {
     case plan::Numbered::alone:
       return name;
+    case plan::Numbered::by_layer:
     case plan::Numbered::by_number:
       return text(name, " ", what.index);
     case plan::Numbered::by_chunk:
@@ -67,34 +68,22 @@ void add_task(json& events, int process, const plan::Schedule& schedule, std::si
               double start, double end) {
   const auto& task = schedule.tasks[id];
   const double begin_us = start * 1e6, length_us = std::max(0.0, end - start) * 1e6;
-  const int thread = thread_of(task);
-  const auto args = args_of(schedule, task);
+  json event = {{"ph", "X"},      {"name", name},
+                {"pid", process}, {"tid", thread_of(task)},
+                {"ts", begin_us}, {"args", args_of(schedule, task)}};
   if (task.op != plan::Op::transfer) {
-    events.push_back({{"ph", "X"},
-                      {"name", name},
-                      {"pid", process},
-                      {"tid", thread},
-                      {"ts", begin_us},
-                      {"dur", length_us},
-                      {"args", args}});
+    event["dur"] = length_us;
+    events.push_back(std::move(event));
     return;
   }
-  const auto key = std::to_string(process) + "." + std::to_string(id);
-  events.push_back({{"ph", "b"},
-                    {"cat", plan::name_of(task.lane)},
-                    {"id", key},
-                    {"name", name},
-                    {"pid", process},
-                    {"tid", thread},
-                    {"ts", begin_us},
-                    {"args", args}});
-  events.push_back({{"ph", "e"},
-                    {"cat", plan::name_of(task.lane)},
-                    {"id", key},
-                    {"name", name},
-                    {"pid", process},
-                    {"tid", thread},
-                    {"ts", begin_us + length_us}});
+  event["ph"] = "b";
+  event["cat"] = plan::name_of(task.lane);
+  event["id"] = std::to_string(process) + "." + std::to_string(id);
+  events.push_back(event);
+  event["ph"] = "e";
+  event["ts"] = begin_us + length_us;
+  event.erase("args");
+  events.push_back(std::move(event));
 }
 
 template <class Shown>

@@ -8,6 +8,8 @@
 namespace spillway::kernels {
 
 struct AdamW : AdamFactors {
+  static constexpr auto kOptimizer = Optimizer::adamw;
+
   float decay;  ///< 1 - learning rate * weight decay
 
   AdamW(const UpdateStep& s, Moments form)

@@ -89,10 +89,10 @@ Bytes lay_out(Schedule& schedule, TierKind tier) {
   return total;
 }
 
-Bytes resident_bytes(const Schedule& schedule, TierKind tier) {
+Bytes resident_bytes(const Schedule& schedule) {
   Bytes end = 0;
   for (const auto& buffer : schedule.buffers) {
-    if (buffer.whole && buffer.tier == tier) end = std::max(end, buffer.offset + round_up(buffer.bytes, kAlignment));
+    if (buffer.whole && buffer.on_host()) end = std::max(end, buffer.offset + round_up(buffer.bytes, kAlignment));
   }
   return end;
 }
@@ -100,7 +100,7 @@ Bytes resident_bytes(const Schedule& schedule, TierKind tier) {
 MovingRange moving_range(const Schedule& schedule, std::uint16_t node) {
   MovingRange out;
   for (const auto& buffer : schedule.buffers) {
-    if (buffer.whole || buffer.tier != TierKind::host || buffer.node != node) continue;
+    if (buffer.whole || !buffer.on_host() || buffer.node != node) continue;
     if (out.end == 0) out.begin = buffer.offset;
     out.begin = std::min(out.begin, buffer.offset);
     out.end = std::max(out.end, buffer.offset + round_up(buffer.bytes, kAlignment));
@@ -117,7 +117,7 @@ std::uint16_t last_node(const Schedule& schedule) {
 Bytes bytes_on(const Schedule& schedule, std::uint16_t node) {
   auto out = moving_range(schedule, node).bytes();
   for (const auto& it : schedule.buffers) {
-    if (it.whole && it.tier == TierKind::host && it.node == node) out += round_up(it.bytes, kAlignment);
+    if (it.whole && it.on_host() && it.node == node) out += round_up(it.bytes, kAlignment);
   }
   return out;
 }
@@ -128,7 +128,7 @@ Bytes bytes_moving_later(const Schedule& schedule) {
   return out;
 }
 
-Bytes live_peak(const Schedule& schedule, TierKind tier) {
+Bytes live_peak(const Schedule& schedule) {
   std::vector<std::int64_t> change(schedule.positions + 2, 0);
   std::int64_t whole = 0;
   const auto add = [&](std::uint32_t first, std::uint32_t last, std::int64_t bytes) {
@@ -136,7 +136,7 @@ Bytes live_peak(const Schedule& schedule, TierKind tier) {
     change[last + 1] -= bytes;
   };
   for (const auto& buffer : schedule.buffers) {
-    if (buffer.tier != tier) continue;
+    if (!buffer.on_host()) continue;
     const auto bytes = static_cast<std::int64_t>(round_up(buffer.bytes, kAlignment));
     if (buffer.whole) {
       whole += bytes;
@@ -228,7 +228,9 @@ class Reuse {
 }  // namespace
 
 void add_reuse_dependencies(Schedule& schedule) {
-  for (const auto tier : {TierKind::host, TierKind::device}) Reuse(schedule, tier).add();
+  for (std::size_t tier = 0; tier < kTiers.size(); ++tier) {
+    if (kTiers[tier].in_memory) Reuse(schedule, static_cast<TierKind>(tier)).add();
+  }
 }
 
 }  // namespace spillway::plan

@@ -11,8 +11,8 @@ namespace spillway::plan {
 /// what comes and goes on the first.
 [[nodiscard]] Bytes lay_out(Schedule& schedule, TierKind tier = TierKind::host);
 
-/// End of the buffers in use at every position, which lie at the bottom of the arena.
-[[nodiscard]] Bytes resident_bytes(const Schedule& schedule, TierKind tier = TierKind::host);
+/// End of the host's buffers in use at every position, which lie at the bottom of its arena.
+[[nodiscard]] Bytes resident_bytes(const Schedule& schedule);
 
 /// Where what comes and goes on a tier of host memory begins and ends, after lay_out(); both 0: there is nothing.
 struct MovingRange {
@@ -32,7 +32,7 @@ struct MovingRange {
 /// Adds the dependencies that sharing bytes needs: who fills a buffer waits for those who let go of its bytes last.
 void add_reuse_dependencies(Schedule& schedule);
 
-/// Largest sum of bytes of buffers alive at one position: no layout can be smaller.
-[[nodiscard]] Bytes live_peak(const Schedule& schedule, TierKind tier = TierKind::host);
+/// Largest sum of bytes of the host's buffers alive at one position: no layout can be smaller.
+[[nodiscard]] Bytes live_peak(const Schedule& schedule);
 
 }  // namespace spillway::plan

@@ -10,12 +10,11 @@ bool converts(const Description& description, const state::Block& block) {
 }  // namespace
 
 bool converts(const Description& description, const state::Layout& layout, const Pass& pass) {
-  if (pass.kind == PassKind::embedding || pass.kind == PassKind::embedding_backward) return false;
-  return converts(description, layout.blocks()[pass.block]);
+  return !traits(pass.kind).of_rows && converts(description, layout.blocks()[pass.block]);
 }
 
 state::ComputeType converted_type(const Description& description, const state::Chunk& chunk) noexcept {
-  return chunk.form == state::Form::fp32 ? state::ComputeType::fp32 : description.computes();
+  return type_of(chunk.form, description.computes());
 }
 
 Bytes converted_bytes(const Description& description, const state::Chunk& chunk) noexcept {

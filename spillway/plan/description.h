@@ -2,6 +2,8 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -110,6 +112,24 @@ enum class NodeKind : std::uint8_t {
   file,  ///< a file that is mapped; Budget::dram does not count what it has
 };
 
+struct NodeTraits {
+  const char* word;  ///< of its name and of settings
+  bool is_rest;      ///< there is one, without a number, and its capacity is what Budget::dram has left for it
+  bool in_dram;      ///< Budget::dram counts what it has
+  bool is_numa;      ///< settings name it by the kernel's number, and a device's link to it has rates of its own
+  const char* flag;  ///< that gives it room, before its number where settings have that
+};
+
+inline constexpr std::array<NodeTraits, 3> kNodes = {{
+    {"numa", false, true, true, "--node "},
+    {"dram", true, true, false, "--dram_budget"},
+    {"file", false, false, false, "--memory_file DIR"},
+}};
+
+[[nodiscard]] constexpr const NodeTraits& traits(NodeKind kind) noexcept {
+  return kNodes[static_cast<std::size_t>(kind)];
+}
+
 /// A tier of host memory as the planner sees it: a NUMA node, unless `kind` says otherwise.
 struct NodeBudget {
   unsigned id = 0;     ///< of a node the kernel's number, of a file that among the files
@@ -117,7 +137,7 @@ struct NodeBudget {
   NodeKind kind = NodeKind::numa;
 
   [[nodiscard]] std::string name() const {
-    return kind == NodeKind::dram ? "dram" : text(kind == NodeKind::file ? "file:" : "numa:", id);
+    return traits(kind).is_rest ? traits(kind).word : text(traits(kind).word, ":", id);
   }
 };
 

@@ -149,9 +149,9 @@ DeviceBlocks device_blocks(const Plan& plan, const Description& description, con
   }
   for (const auto& task : plan.schedule.tasks) {  // what only passes there goes home anyway
     if (task.lane != Lane::from_device) continue;
-    const bool master = task.moves(ObjectKind::weight) || task.moves(ObjectKind::state);
-    const bool kept = (task.moves(ObjectKind::gradient) && plan.placement[task.what.index].gradient_there()) ||
-                      (master && plan.placement[task.what.index].device_resident());
+    const auto& what = traits(task.what.kind);
+    const bool kept = (what.of_gradient && plan.placement[task.what.index].gradient_there()) ||
+                      (what.other_part && plan.placement[task.what.index].device_resident());
     if (kept) out.durable += task.bytes / task.every;
   }
   return out;

@@ -30,10 +30,8 @@ std::vector<Index> early_order(const state::Layout& layout, const LaidOut& laid_
   std::vector<Index> out;
   for (const auto& pass : laid_out.schedule.passes) {
     if (pass.grad == kNone) continue;
-    const auto& block = layout.blocks()[pass.block];
-    const bool layer = pass.kind == PassKind::backward;
-    const auto first = static_cast<Index>(block.first_chunk + (layer ? 0 : pass.slice));
-    for (Index c = first; c < first + (layer ? block.chunks : 1); ++c) {
+    const auto chunks = chunks_of(layout, pass);
+    for (auto c = chunks.first; c < chunks.end(); ++c) {
       if (can_be_early(layout, laid_out.placement, c)) out.push_back(c);
     }
   }

@@ -1,6 +1,8 @@
 #include "spillway/plan/json.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "spillway/base/error.h"
 #include "spillway/plan/remote_drives.h"
@@ -242,15 +244,17 @@ PlacementShares parse_placement(const json& object, const std::vector<NodeBudget
 
 /// `dram`: the budget of the process.
 NodeBudget parse_node(const json& node, Bytes dram) {
-  const auto kind = get<std::string>(node, "kind", "numa");
-  if (kind == "dram") return {.capacity = dram, .kind = NodeKind::dram};
-  NodeBudget out{.id = static_cast<unsigned>(count(node, "id")), .capacity = count(node, "capacity")};
-  if (kind == "file") {
-    out.kind = NodeKind::file;
-  } else if (kind != "numa" && kind != "fake") {
-    throw Error(ErrorCode::bad_input, text("a node's kind is ", kind, "; known: numa, fake, dram, file"));
+  const auto said = get<std::string>(node, "kind", "numa");
+  const std::string_view word = said == "fake" ? "numa" : std::string_view(said);
+  const auto it = std::ranges::find_if(kNodes, [&](const NodeTraits& each) { return word == each.word; });
+  if (it == kNodes.end()) {
+    std::string known = "fake";
+    for (const auto& each : kNodes) known += text(", ", each.word);
+    throw Error(ErrorCode::bad_input, text("a node's kind is ", said, "; known: ", known));
   }
-  return out;
+  const auto kind = static_cast<NodeKind>(it - kNodes.begin());
+  if (it->is_rest) return {.capacity = dram, .kind = kind};
+  return {.id = static_cast<unsigned>(count(node, "id")), .capacity = count(node, "capacity"), .kind = kind};
 }
 
 }  // namespace
@@ -324,7 +328,7 @@ std::vector<NodeRates> parse_nodes(const json& object) {
                    .read = rate(node, "read", 0)});
     const auto budget = parse_node(node, 0);
     for (const auto& link : links) {
-      if (budget.kind != NodeKind::numa || count(link, "node") != budget.id) continue;
+      if (!traits(budget.kind).is_numa || count(link, "node") != budget.id) continue;
       out.back().to_device = rate(link, "to_gpu_bytes_per_second_together", 0);
       out.back().from_device = rate(link, "from_gpu_bytes_per_second_together", 0);
     }

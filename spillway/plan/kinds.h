@@ -1,13 +1,17 @@
-// What a task does, on which lane, and to what. These tables are the only list of operations, lanes, objects and
+// What a task does, on which lane, and to what. These tables are the only list of operations, lanes, tiers, objects and
 // passes: the schedule, the simulation, the executor, timelines and the page of a run take from them what they know of
-// a kind.
+// a kind, and compare no kind with a name (scripts/check_kinds.py).
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
+#include <optional>
 #include <string>
 #include <vector>
+
+#include "spillway/plan/description.h"
 
 namespace spillway::plan {
 
@@ -75,6 +79,25 @@ inline constexpr std::array<LaneTraits, 9> kLanes = {{
   return is_link(lane) || traits(lane).server == Server::device;
 }
 
+/// What a tier is: the storage paths together, memory of the host, or that of a device.
+enum class TierKind : std::uint8_t { storage, host, device };
+
+struct TierTraits {
+  bool in_memory;  ///< what lives there is at hand, in an arena, and does not come from a path
+  bool on_host;    ///< the host's CPUs work on it there, on the node that it lies on
+  bool on_device;  ///< it is copied over a link to be there, and a device works on it
+};
+
+inline constexpr std::array<TierTraits, 3> kTiers = {{
+    {false, false, false},
+    {true, true, false},
+    {true, false, true},
+}};
+
+[[nodiscard]] constexpr const TierTraits& traits(TierKind tier) noexcept {
+  return kTiers[static_cast<std::size_t>(tier)];
+}
+
 /// What a task is about.
 enum class ObjectKind : std::uint8_t {
   pass,             ///< of a block: an index into Schedule::passes
@@ -91,15 +114,18 @@ enum class ObjectKind : std::uint8_t {
 };
 
 /// How timelines tell one object of a kind from another.
-enum class Numbered : std::uint8_t { by_chunk, by_number, alone };
+enum class Numbered : std::uint8_t { by_chunk, by_layer, by_number, alone };
 
 struct ObjectTraits {
   const char* name;    ///< in timelines, behind what the lane does
   const char* colour;  ///< a variable of the report's page
   Numbered numbered;
-  std::uint8_t lanes;             ///< that move it: bit n for lane n
-  bool of_refit = false;          ///< it moves something only where a pass has left a background refit
-  const char* on_path = nullptr;  ///< of an activation: what messages call one, before its number
+  std::uint8_t lanes;           ///< that move it: bit n for lane n
+  bool of_refit = false;        ///< it moves something only where a pass has left a background refit
+  const char* words = nullptr;  ///< of what paths keep: what messages call it, before what it is of
+  Bytes (*bytes)(const state::UpdateRule& rule, const state::Chunk& chunk) = nullptr;  ///< of a field group's
+  bool of_gradient = false;                ///< an update takes it; a durable step has left it on the paths
+  std::optional<ObjectKind> other_part{};  ///< of a snapshot of its chunk; none: it is no part of one
 };
 
 [[nodiscard]] constexpr std::uint8_t lane_bits(std::initializer_list<Lane> lanes) noexcept {
@@ -112,20 +138,53 @@ inline constexpr std::uint8_t kEveryTransfer = lane_bits({Lane::read, Lane::writ
 inline constexpr std::array<ObjectTraits, 11> kObjects = {{
     {"pass", "c1", Numbered::by_number, 0},
     {"chunk", "c4", Numbered::by_chunk, 0},
-    {"weight", "c5", Numbered::by_chunk, kEveryTransfer},
-    {"state", "c6", Numbered::by_chunk, kEveryTransfer},
-    {"grad", "c7", Numbered::by_chunk, kEveryTransfer},
-    {"activation", "c8", Numbered::by_number, kEveryTransfer, false, "input of layer"},
-    {"rows", "c7", Numbered::by_number, lane_bits({Lane::write})},
+    {.name = "weight",
+     .colour = "c5",
+     .numbered = Numbered::by_chunk,
+     .lanes = kEveryTransfer,
+     .words = "weights",
+     .bytes = state::weight_bytes,
+     .other_part = ObjectKind::state},
+    {.name = "state",
+     .colour = "c6",
+     .numbered = Numbered::by_chunk,
+     .lanes = kEveryTransfer,
+     .words = "remainder and moments",
+     .bytes = state::state_bytes,
+     .other_part = ObjectKind::weight},
+    {.name = "grad",
+     .colour = "c7",
+     .numbered = Numbered::by_chunk,
+     .lanes = kEveryTransfer,
+     .words = "gradient",
+     .bytes = state::grad_bytes,
+     .of_gradient = true},
+    {"activation", "c8", Numbered::by_layer, kEveryTransfer, false, "input of layer"},
+    {.name = "rows",
+     .colour = "c7",
+     .numbered = Numbered::by_number,
+     .lanes = lane_bits({Lane::write}),
+     .words = "gradient of the embedding's rows, part",
+     .of_gradient = true},
     {"hidden", "c6", Numbered::alone, lane_bits({Lane::from_device})},
     {"record", "c7", Numbered::by_chunk, lane_bits({Lane::from_device}), true},
     {"projectors", "c2", Numbered::by_chunk, lane_bits({Lane::to_device}), true},
-    {"saved activations", "c8", Numbered::by_number, kEveryTransfer, false, "saved activations of layer"},
+    {"saved activations", "c8", Numbered::by_layer, kEveryTransfer, false, "saved activations of layer"},
 }};
 
 [[nodiscard]] constexpr const ObjectTraits& traits(ObjectKind kind) noexcept {
   return kObjects[static_cast<std::size_t>(kind)];
 }
+
+/// What a task is for; an instance runs the phases that apply to it and skips the others.
+enum class Phase : std::uint8_t {
+  update,     ///< needs an update pending
+  forward,    ///< weights for the forward pass (and the update before it), forward passes
+  head_loss,  ///< pass 1 over the head
+  backward,   ///< pass 2, backward, gradients, boundary activations
+  ahead,      ///< first reads for the next step's updates
+  early,      ///< updates during backward, before the step is decided
+};
 
 /// A pass of a block over all micro-batches.
 enum class PassKind : std::uint8_t {
@@ -137,19 +196,45 @@ enum class PassKind : std::uint8_t {
   embedding_backward,  ///< scatter the rows' gradients
 };
 
+/// What a pass takes: of a layer, one of average size. Null where it takes no time of its own, or is of no layer.
+struct PassRates {
+  double Rates::*seconds = nullptr;
+  double Rates::*kept = nullptr;  ///< where the layer keeps what autograd saves
+  double Rates::*last = nullptr;  ///< of the last layer
+};
+
 struct PassTraits {
-  const char* name;
+  const char* name;  ///< in timelines
+  const char* key;   ///< to who computes it
   const char* colour;
+  Phase phase;            ///< those that differentiate are of the phase `backward`
+  bool of_layer;          ///< of all chunks of a layer; else of one of a table
+  bool of_rows;           ///< of some rows of a table, on the host; else its block's weights are multiplied by
   unsigned weight_reads;  ///< times that it reads its block's weights, for each micro-batch
+  PassRates rates = {};
 };
 
 inline constexpr std::array<PassTraits, 6> kPasses = {{
-    {"embedding", "c1", 0},
-    {"forward", "c1", 1},
-    {"head loss", "c2", 1},
-    {"head gradient", "c2", 1},
-    {"backward", "c3", 3},
-    {"embedding backward", "c3", 0},
+    {"embedding", "embedding", "c1", Phase::forward, false, true, 0},
+    {"forward",
+     "forward",
+     "c1",
+     Phase::forward,
+     true,
+     false,
+     1,
+     {&Rates::forward, &Rates::kept_forward, &Rates::last_forward}},
+    {"head loss", "head_loss", "c2", Phase::head_loss, false, false, 1, {&Rates::head_loss}},
+    {"head gradient", "head_gradient", "c2", Phase::backward, false, false, 1, {&Rates::head_gradient}},
+    {"backward",
+     "backward",
+     "c3",
+     Phase::backward,
+     true,
+     false,
+     3,
+     {&Rates::backward, &Rates::kept_backward, &Rates::last_backward}},
+    {"embedding backward", "embedding_backward", "c3", Phase::backward, false, true, 0, {&Rates::between}},
 }};
 
 [[nodiscard]] constexpr const PassTraits& traits(PassKind kind) noexcept {

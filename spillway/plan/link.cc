@@ -11,14 +11,6 @@ double rate_of(const Rates& rates, std::size_t node, bool up) {
   return own > 0 ? own : up ? rates.to_device : rates.from_device;
 }
 
-bool of_states(const Task& task) {
-  return task.moves(ObjectKind::state);
-}
-
-bool of_weights(const Task& task) {
-  return task.moves(ObjectKind::weight);
-}
-
 }  // namespace
 
 double copy_seconds(const Task& task, const Schedule& schedule, const state::Layout& layout,
@@ -28,14 +20,14 @@ double copy_seconds(const Task& task, const Schedule& schedule, const state::Lay
     const auto rate = rate_of(rates, node, up);
     return rate > 0 ? static_cast<double>(bytes) / rate : 0;
   };
-  const bool stays = (of_states(task) || of_weights(task)) && schedule.buffers[task.on_host().buffer].whole;
+  const auto& what = traits(task.what.kind);
+  const bool stays = what.other_part && schedule.buffers[task.on_host().buffer].whole;
   const auto on_host = task.on_host().buffer;
   const auto node = on_host == kNone ? std::uint16_t{0} : schedule.buffers[on_host].node;
   if (!stays || rates.nodes.empty()) return rates.copy_latency + at(task.bytes, node);
   double out = rates.copy_latency;
   for (auto c = task.what.index; c < task.what.end(); ++c) {
-    const auto& chunk = layout.chunks()[c];
-    out += at(of_states(task) ? state_bytes(rule, chunk) : weight_bytes(rule, chunk), schedule.node[c]);
+    out += at(what.bytes(rule, layout.chunks()[c]), schedule.node[c]);
   }
   return out;
 }

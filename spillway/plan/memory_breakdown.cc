@@ -93,11 +93,10 @@ std::map<std::string, Bytes> host_breakdown(const Schedule& schedule, Bytes aren
   return out;
 }
 
-std::vector<std::map<std::string, Bytes>> breakdown_by_position(const Schedule& schedule, TierKind tier) {
+std::vector<std::map<std::string, Bytes>> breakdown_by_position(const Schedule& schedule) {
   std::vector<std::map<std::string, Bytes>> out;
   out.reserve(schedule.positions);
-  const auto counts = [&](const Buffer& buffer) { return buffer.tier == tier; };
-  walk(schedule, counts, [&](const Held& now) { out.push_back(named(now)); });
+  walk(schedule, &Buffer::on_host, [&](const Held& now) { out.push_back(named(now)); });
   return out;
 }
 

@@ -19,8 +19,7 @@ namespace spillway::plan {
 /// The same of all of host memory, each of its tiers where it is at its fullest.
 [[nodiscard]] std::map<std::string, Bytes> host_breakdown(const Schedule& schedule, Bytes arena);
 
-/// The breakdown at every position of the step, without gaps.
-[[nodiscard]] std::vector<std::map<std::string, Bytes>> breakdown_by_position(const Schedule& schedule,
-                                                                              TierKind tier = TierKind::host);
+/// The host's breakdown at every position of the step, without gaps.
+[[nodiscard]] std::vector<std::map<std::string, Bytes>> breakdown_by_position(const Schedule& schedule);
 
 }  // namespace spillway::plan

@@ -12,7 +12,7 @@ namespace {
 double copy_of_saved(const Schedule& schedule, const Pass& pass, const Rates& rates) {
   if (pass.spilled == kNone) return 0;
   const auto& buffer = schedule.buffers[pass.spilled];
-  if (buffer.tier == TierKind::device || (pass.kind == PassKind::backward && buffer.node == 0)) return 0;
+  if (buffer.on_device() || (traits(pass.kind).phase == Phase::backward && buffer.node == 0)) return 0;
   auto rate = rates.copy;
   if (buffer.node > 0 && buffer.node < rates.nodes.size()) {
     const auto read = rates.nodes[buffer.node].read;
@@ -35,6 +35,8 @@ double seconds_aside(const Schedule& schedule, const Pass& pass, const Rates& ra
 
 /// Where all of it lies on the first.
 double seconds_near(const Schedule& schedule, const state::Layout& layout, const Rates& rates, const Pass& it) {
+  const auto& pass = traits(it.kind);
+  if (!pass.of_layer) return pass.rates.seconds != nullptr ? rates.*pass.rates.seconds : 0;
   double average = 0;
   Index layers = 0, last = kNone;
   for (Index b = 0; b < layout.blocks().size(); ++b) {
@@ -43,31 +45,15 @@ double seconds_near(const Schedule& schedule, const state::Layout& layout, const
     last = b;
     ++layers;
   }
-  const bool tail = rates.last_forward > 0 && it.block == last;
+  if (rates.last_forward > 0 && it.block == last) return rates.*pass.rates.last;
   if (rates.last_forward > 0 && layers > 1) {
     average -= static_cast<double>(layout.blocks()[last].elements);
     --layers;
   }
   average /= std::max<Index>(1, layers);
   const auto size = static_cast<double>(layout.blocks()[it.block].elements);
-  const bool keeps = it.saved != Saved::recompute;
-  switch (it.kind) {
-    case PassKind::forward:
-      return tail ? rates.last_forward
-                  : (keeps ? rates.kept_forward : rates.forward) * size / average + copy_of_saved(schedule, it, rates);
-    case PassKind::backward:
-      return tail
-                 ? rates.last_backward
-                 : (keeps ? rates.kept_backward : rates.backward) * size / average + copy_of_saved(schedule, it, rates);
-    case PassKind::head_loss:
-      return rates.head_loss;
-    case PassKind::head_gradient:
-      return rates.head_gradient;
-    case PassKind::embedding:
-    case PassKind::embedding_backward:
-      break;
-  }
-  return it.kind == PassKind::embedding_backward ? rates.between : 0;
+  const auto seconds = it.saved != Saved::recompute ? pass.rates.kept : pass.rates.seconds;
+  return rates.*seconds * size / average + copy_of_saved(schedule, it, rates);
 }
 
 }  // namespace
@@ -80,13 +66,12 @@ double pass_seconds(const Schedule& schedule, const state::Layout& layout, const
 double weight_seconds(const Schedule& schedule, const Description& description, const state::Layout& layout,
                       const Rates& rates, Index pass) {
   const auto& it = schedule.passes[pass];
-  if (it.weights != kNone && schedule.buffers[it.weights].tier == TierKind::device) return 0;
-  const auto& block = layout.blocks()[it.block];
-  const bool layer = it.kind == PassKind::forward || it.kind == PassKind::backward;
-  const auto first = static_cast<Index>(block.first_chunk + (layer ? 0 : it.slice));
+  if (it.weights != kNone && schedule.buffers[it.weights].on_device()) return 0;
+  const bool layer = traits(it.kind).of_layer;
+  const auto chunks = chunks_of(layout, it);
   const auto element = state::field_bytes(description.type).weight;
   std::vector<double> seconds(rates.nodes.size(), 0);
-  for (Index c = first; c < first + (layer ? block.chunks : 1); ++c) {
+  for (auto c = chunks.first; c < chunks.end(); ++c) {
     const auto node = schedule.node.empty() ? 0U : schedule.node[c];
     const bool stays = layer ? schedule.resident_weight[it.block] != kNone : schedule.resident_slice[c] != kNone;
     if (!stays || node == 0 || node >= rates.nodes.size() || rates.nodes[node].read <= 0) continue;

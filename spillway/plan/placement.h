@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "spillway/plan/description.h"
+#include "spillway/plan/kinds.h"
 #include "spillway/state/layout.h"
 
 namespace spillway::plan {
@@ -20,17 +21,14 @@ struct Range {
   [[nodiscard]] Index end() const noexcept { return first + count; }
 };
 
-/// What a tier is: the storage paths together, memory of the host, or that of a device.
-enum class TierKind : std::uint8_t { storage, host, device };
-
 struct TierId {
   TierKind kind = TierKind::storage;
   std::uint16_t node = 0;  ///< host: index into Budget::nodes; else 0
 
   bool operator==(const TierId&) const = default;
-  /// What lives there is at hand, and does not come from a path.
-  [[nodiscard]] constexpr bool in_memory() const noexcept { return kind != TierKind::storage; }
-  [[nodiscard]] constexpr bool on_host() const noexcept { return kind == TierKind::host; }
+  [[nodiscard]] constexpr bool in_memory() const noexcept { return traits(kind).in_memory; }
+  [[nodiscard]] constexpr bool on_host() const noexcept { return traits(kind).on_host; }
+  [[nodiscard]] constexpr bool on_device() const noexcept { return traits(kind).on_device; }
   /// It is in memory: on the host unless it is on a device.
   constexpr void keep() noexcept { kind = in_memory() ? kind : TierKind::host; }
 };
@@ -53,11 +51,11 @@ struct ChunkPlacement {
   bool operator==(const ChunkPlacement&) const = default;
   void live_on_device() noexcept;
 
-  [[nodiscard]] bool device_resident() const noexcept { return weight.kind == TierKind::device; }
-  [[nodiscard]] bool updated_there() const noexcept { return updated_on == TierKind::device; }
+  [[nodiscard]] bool device_resident() const noexcept { return weight.on_device(); }
+  [[nodiscard]] bool updated_there() const noexcept { return traits(updated_on).on_device; }
   /// A device updates it, and its master is on the host.
   [[nodiscard]] bool device_updated() const noexcept { return updated_there() && !device_resident(); }
-  [[nodiscard]] bool gradient_there() const noexcept { return gradient.kind == TierKind::device; }
+  [[nodiscard]] bool gradient_there() const noexcept { return gradient.on_device(); }
   /// Its gradient comes to the device for the update, from the host.
   [[nodiscard]] bool gradient_comes() const noexcept { return updated_there() && !gradient_there(); }
   /// The node that what is in host memory lies on, one for weight and state; the first where nothing is.

@@ -65,7 +65,7 @@ void add_memory(nlohmann::json& out, const Plan& plan, const state::UpdateRule& 
   }
   for (std::size_t n = 0; n < plan.node_peaks.size(); ++n) {
     const auto& node = budget.nodes[n];
-    const auto capacity = node.kind == NodeKind::dram ? budget.dram : node.capacity;
+    const auto capacity = traits(node.kind).is_rest ? budget.dram : node.capacity;
     out["tiers"].push_back({{"name", node.name()}, {"capacity", capacity}, {"planned_peak", plan.node_peaks[n]}});
   }
 }

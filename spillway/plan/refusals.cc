@@ -14,7 +14,7 @@ constexpr const char* kSmallerStep = " or with a smaller max_length or per_devic
 
 /// Whether the first tier is all memory that is no file.
 bool is_dram(const Budget& budget) {
-  return budget.has_nodes() && budget.nodes[0].kind == NodeKind::dram;
+  return budget.has_nodes() && traits(budget.nodes[0].kind).is_rest;
 }
 
 /// MiB of the first tier, which is what settings can enlarge for sure: what comes and goes lies there.
@@ -47,9 +47,9 @@ void refuse_named(const Problem& problem, const Room& room, const Placement& lea
     if (needed <= there) continue;
     throw Error(ErrorCode::does_not_fit,
                 text("does not fit on ", node.name(), ": what placement puts there takes ", human(needed),
-                     ", and there is ", human(there), ". It would fit with ",
-                     node.kind == NodeKind::file ? text("--memory_file DIR=") : text("--node ", node.id, "="),
-                     ceil_div(needed, MiB), "MiB, with another tier in --placement,", kSmallerStep));
+                     ", and there is ", human(there), ". It would fit with ", traits(node.kind).flag,
+                     traits(node.kind).is_numa ? text(node.id) : "", "=", ceil_div(needed, MiB),
+                     "MiB, with another tier in --placement,", kSmallerStep));
   }
 }
 

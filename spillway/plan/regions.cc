@@ -59,7 +59,7 @@ class RegionPlacer {
   void stack(std::uint16_t node) {
     for (Index b = 0; b < schedule_.buffers.size(); ++b) {
       auto& buffer = schedule_.buffers[b];
-      if (!buffer.whole || buffer.tier != TierKind::host || node_[b] != node) continue;
+      if (!buffer.whole || !buffer.on_host() || node_[b] != node) continue;
       buffer.offset = at_;
       at_ += round_up(buffer.bytes, kRegionPage);
       add({buffer.offset, at_, node});
@@ -70,7 +70,7 @@ class RegionPlacer {
   Bytes move(std::uint16_t node, Bytes begin) {
     const auto bytes = moving_range(schedule_, node).bytes();
     for (auto& buffer : schedule_.buffers) {
-      if (buffer.whole || buffer.tier != TierKind::host || buffer.node != node) continue;
+      if (buffer.whole || !buffer.on_host() || buffer.node != node) continue;
       buffer.offset = buffer.offset - begin + at_;
     }
     add({at_, at_ + bytes, node});

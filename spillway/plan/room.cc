@@ -10,13 +10,14 @@ namespace {
 /// By tier. Beside files what is no file has no more than the budget together, the first before the others: so the sum
 /// of all bounds the arena.
 std::vector<Bytes> capacities(const Budget& budget) {
-  const bool files = std::ranges::find(budget.nodes, NodeKind::file, &NodeBudget::kind) != budget.nodes.end();
+  const bool files = !std::ranges::all_of(budget.nodes, [](const auto& node) { return traits(node.kind).in_dram; });
   std::vector<Bytes> out;
   auto left = budget.dram;
   for (const auto& node : budget.nodes) {
-    const auto asked = node.kind == NodeKind::dram ? left : node.capacity;
-    out.push_back(files && node.kind != NodeKind::file ? std::min(asked, left) : asked);
-    if (node.kind != NodeKind::file) left -= std::min(left, out.back());
+    const auto& kind = traits(node.kind);
+    const auto asked = kind.is_rest ? left : node.capacity;
+    out.push_back(files && kind.in_dram ? std::min(asked, left) : asked);
+    if (kind.in_dram) left -= std::min(left, out.back());
   }
   return out;
 }
@@ -34,7 +35,7 @@ Room room_of(const Problem& problem, Bytes device_arena) {
       budget.process + budget.work + kEngineBytes + out.auxiliary + out.update_workspace + (in_dram ? device_arena : 0);
   out.arena = budget.dram - std::min(budget.dram, out.fixed);
   out.nodes = capacities(budget);
-  for (const auto& node : budget.nodes) out.arena += node.kind == NodeKind::file ? node.capacity : 0;
+  for (const auto& node : budget.nodes) out.arena += traits(node.kind).in_dram ? 0 : node.capacity;
   return out;
 }
 

@@ -32,6 +32,16 @@ Bytes placed_on_paths(const Plan& plan) {
   return plan.path_bytes - (spilled == plan.path_breakdown.end() ? 0 : spilled->second);
 }
 
+/// None where it has no room.
+std::optional<Plan> where_it_fits(const PlanSaving& plan, SavedLayers layers) {
+  try {
+    return plan(layers);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::does_not_fit) throw;
+    return std::nullopt;
+  }
+}
+
 /// Plans that were made, of which the fastest is kept.
 class TriedLayers {
  public:
@@ -39,19 +49,17 @@ class TriedLayers {
 
   /// Whether it is the fastest so far. What has room in memory without is not to be sent to a path.
   bool add(SavedLayers layers) {
-    try {
-      auto now = plan_(layers);
-      const bool fits = placed_on_paths(now) == 0 || none_.path_bytes > 0;
-      note(now, fits);
-      const auto enough = layers.spill > 0 && !layers.home.in_memory() ? kWorthWriting : 1.0;
-      if (!fits || step_seconds(now) >= enough * step_seconds(fastest())) return false;
-      best_ = std::move(now);
-      return true;
-    } catch (const Error& error) {
-      if (error.code() != ErrorCode::does_not_fit) throw;
+    auto now = where_it_fits(plan_, layers);
+    if (!now) {
       tried_.push_back({.layers = layers.keep, .spilled = layers.spill, .home = layers.home});
       return false;
     }
+    const bool fits = placed_on_paths(*now) == 0 || none_.path_bytes > 0;
+    note(*now, fits);
+    const auto enough = layers.spill > 0 && !layers.home.in_memory() ? kWorthWriting : 1.0;
+    if (!fits || step_seconds(*now) >= enough * step_seconds(fastest())) return false;
+    best_ = std::move(now);
+    return true;
   }
 
   [[nodiscard]] const Plan& fastest() const { return best_ ? *best_ : none_; }
@@ -185,16 +193,7 @@ Plan fastest_saving(const Problem& problem, const PlanSaving& plan) {
   static_cast<void>(plan({}));  // where nothing has room, that is what is said
   const auto& [description, layout, budget, rates, durability, keeping] = problem;
   const auto& saved = budget.saved;
-  const auto fits = [&](std::size_t fewer) {
-    try {
-      static_cast<void>(plan({fewer}));
-      return true;
-    } catch (const Error& error) {
-      if (error.code() != ErrorCode::does_not_fit) throw;
-      return false;
-    }
-  };
-  const auto most = bisect(layers - 1, fits);
+  const auto most = bisect(layers - 1, [&](std::size_t fewer) { return where_it_fits(plan, {fewer}).has_value(); });
   const bool there = saved.on_device && budget.device;
   auto message =
       text("does not fit ", there ? "on the device" : "in DRAM", ": what autograd saves of ", layers, " layers takes ",
@@ -212,16 +211,6 @@ Plan fastest_saving(const Problem& problem, const PlanSaving& plan) {
     message += text(", with --dram_budget ", ceil_div(enough, MiB), "MiB");
   }
   throw Error(ErrorCode::does_not_fit, message + ", or with a smaller max_length or per_device_train_batch_size");
-}
-
-/// None where it has no room.
-std::optional<Plan> where_it_fits(const PlanSaving& plan, SavedLayers layers) {
-  try {
-    return plan(layers);
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::does_not_fit) throw;
-    return std::nullopt;
-  }
 }
 
 /// Has as many keep, or spill, as were asked.

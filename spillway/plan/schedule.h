@@ -27,16 +27,6 @@
 
 namespace spillway::plan {
 
-/// What a task is for; an instance runs the phases that apply to it and skips the others.
-enum class Phase : std::uint8_t {
-  update,     ///< needs an update pending
-  forward,    ///< weights for the forward pass (and the update before it), forward passes
-  head_loss,  ///< pass 1 over the head
-  backward,   ///< pass 2, backward, gradients, boundary activations
-  ahead,      ///< first reads for the next step's updates
-  early,      ///< updates during backward, before the step is decided
-};
-
 struct Dependency {
   Index task = kNone;
   bool previous = false;  ///< of the instance before this one
@@ -124,6 +114,9 @@ struct Buffer {
   Bytes offset = 0;                            ///< in the arena of its tier, from lay_out()
   std::vector<Index> first_tasks, last_tasks;  ///< who fills it first, who lets go of it last
   std::vector<Index> earlier_tasks;            ///< who lets go of one that wraps around in the instance that filled it
+
+  [[nodiscard]] bool on_host() const noexcept { return traits(tier).on_host; }
+  [[nodiscard]] bool on_device() const noexcept { return traits(tier).on_device; }
 };
 
 struct Pass {
@@ -206,11 +199,6 @@ struct Schedule {
   std::vector<std::uint16_t> node;           ///< by chunk: that what stays of it lies on
   std::vector<Activation> activations = {};  ///< those that lie on paths between two passes
 
-  /// The number of an activation in `activations`; their count: it does not lie on a path.
-  [[nodiscard]] std::size_t activation(const Object& what) const {
-    return static_cast<std::size_t>(std::ranges::find(activations, what, &Activation::what) - activations.begin());
-  }
-
   /// Whether the update that is number `updates` of the run leaves a snapshot of the chunk on the paths.
   [[nodiscard]] bool makes_snapshot(Index chunk, std::uint64_t updates) const {
     return snapshot_every[chunk] != 0 && updates % snapshot_every[chunk] == snapshot_turn[chunk];
@@ -231,8 +219,8 @@ struct Schedule {
 
   /// Whether nothing is left to do for this task when the chunk's early update of the instance before is kept.
   [[nodiscard]] bool settled_by_early(const Task& task) const {
-    return task.phase == Phase::update && (task.op == Op::update || task.moves(Lane::read, ObjectKind::gradient)) &&
-           early[task.what.index].task != kNone;
+    const bool gradient = task.lane == Lane::read && traits(task.what.kind).of_gradient;
+    return task.phase == Phase::update && (task.op == Op::update || gradient) && early[task.what.index].task != kNone;
   }
 };
 

@@ -29,8 +29,7 @@ struct ChunkFields {
 /// The fields of a chunk of a layout whose compute type is `type`.
 [[nodiscard]] inline ChunkFields chunk_fields(ComputeType type, const Chunk& chunk, std::byte* weight,
                                               std::byte* state) {
-  auto out =
-      chunk_fields(chunk.form == Form::fp32 ? ComputeType::fp32 : type, chunk.values(), weight, state, chunk.training);
+  auto out = chunk_fields(type_of(chunk.form, type), chunk.values(), weight, state, chunk.training);
   out.encoding = encoding_of(chunk.form, type);
   return out;
 }

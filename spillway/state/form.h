@@ -61,6 +61,11 @@ struct Packing {
   return form == Form::fp32 && type == ComputeType::fp32 ? Form::as_run : form;
 }
 
+/// The type of weights and gradients of the form, in a run where those of others are of `type`.
+[[nodiscard]] constexpr ComputeType type_of(Form form, ComputeType type) noexcept {
+  return form == Form::fp32 ? ComputeType::fp32 : type;
+}
+
 /// Whether no layer multiplies by weights of the form as they lie, so that a pass converts them first.
 [[nodiscard]] constexpr bool is_packed(Form form) noexcept {
   return form != Form::as_run && form != Form::fp32;

@@ -43,7 +43,7 @@ struct UpdateRule {
 /// What holds for a chunk or a tensor: of one that is kept in fp32 the rule of that; of one that is no whole matrix the
 /// optimizer that a run of matrix scope has for all others.
 [[nodiscard]] constexpr UpdateRule rule_of(const UpdateRule& rule, Form form, bool whole) noexcept {
-  return {form == Form::fp32 ? ComputeType::fp32 : rule.type, &rule.optimizer->of(whole), rule.format};
+  return {type_of(form, rule.type), &rule.optimizer->of(whole), rule.format};
 }
 [[nodiscard]] constexpr UpdateRule rule_of(const UpdateRule& rule, const Chunk& chunk) noexcept {
   return rule_of(rule, chunk.form, chunk.whole);

@@ -206,6 +206,11 @@ void Path::drain() {
 void Path::sync(Done done, void* context, std::uint64_t token) {
   impl_->sync(done, context, token);
 }
+void Path::sync() {
+  Waiter waiter;
+  sync(&Waiter::done, &waiter, 0);
+  waiter.wait();
+}
 PieceMark Path::mark(Bytes offset) const {
   return impl_->mark(offset);
 }

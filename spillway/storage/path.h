@@ -158,6 +158,8 @@ class Path {
   /// failed every later one fails with the same error: what the drive did not keep then, no second attempt brings back.
   /// Thread safe.
   void sync(Done done, void* context, std::uint64_t token);
+  /// Calls it and waits; throws its error. Not from the path's own thread.
+  void sync();
   /// Waits until nothing is queued or in flight, syncs included.
   void drain();
 

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "spillway/base/error.h"
+#include "spillway/optim/optimizers.h"
 #include "spillway/subspace/transfer.h"
 
 namespace spillway::subspace {
@@ -14,15 +15,20 @@ Projectors projectors_of(const MatrixOptions& options) {
   return {Projector(options.rows, d, options.nonzeros), Projector(options.columns, d, options.nonzeros)};
 }
 
+bool is_decoupled(kernels::Optimizer kernel) {
+  return std::ranges::any_of(optim::all(), [=](const optim::Descriptor* it) {
+    return it->matrix == nullptr && it->kernel == kernel && it->decoupled_decay;
+  });
+}
+
 /// One minus what decays, of optimizers whose decay does not pass through the gradient.
 float kept_of(const kernels::UpdateStep& update) {
   if (update.weight_decay == 0) return 1;
-  if (update.optimizer == kernels::Optimizer::adamw || update.optimizer == kernels::Optimizer::lion) {
-    return static_cast<float>(1 - update.learning_rate * update.weight_decay);
-  }
-  throw Error(ErrorCode::bad_input,
-              text("weight_decay ", update.weight_decay,
-                   " in a subspace: adam and sgd add it to the gradient, which is not there; use adamw or lion, or 0"));
+  if (is_decoupled(update.optimizer)) return static_cast<float>(1 - update.learning_rate * update.weight_decay);
+  throw Error(
+      ErrorCode::bad_input,
+      text("weight_decay ", update.weight_decay,
+           " in a subspace: the optimizer adds it to the gradient, which is not there; use adamw or lion, or 0"));
 }
 
 }  // namespace

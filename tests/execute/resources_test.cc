@@ -24,7 +24,7 @@ TEST(Resources, AreTheArenaOfThePlan) {
   EXPECT_EQ(resources.scratch().data(), resources.host().data() + planned.plan.resident);
   EXPECT_EQ(resources.computing().data(), resources.host().data());
   EXPECT_EQ(resources.device(), nullptr);
-  EXPECT_EQ(resources.arenas().device, nullptr);
+  EXPECT_EQ(resources.arenas().of(plan::TierKind::device), nullptr);
 }
 
 TEST(Resources, HaveTheMemoryOfADevice) {
@@ -33,7 +33,7 @@ TEST(Resources, HaveTheMemoryOfADevice) {
   ASSERT_NE(resources.device(), nullptr);
   EXPECT_EQ(resources.computing().data(), resources.device()->memory().data());
   EXPECT_NE(resources.computing().data(), resources.host().data());
-  EXPECT_EQ(resources.arenas().device, resources.computing().data());
+  EXPECT_EQ(resources.arenas().of(plan::TierKind::device), resources.computing().data());
   const auto& workspace = resources.arithmetic();
   EXPECT_EQ(workspace.workspace + workspace.sizes.bytes(), resources.computing().data() + planned.plan.device_arena);
 }

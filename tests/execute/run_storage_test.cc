@@ -132,8 +132,8 @@ class ShardStorage : public ::testing::Test {
     const auto rule = planned_.description.rule();
     for (const auto c : planned_.ownership.mine()) {
       const auto& chunk = planned_.layout.chunks()[c];
-      storage.store()->write(Field::weight, c, memory.span().first(weight_bytes(rule, chunk)), 0);
-      storage.store()->write(Field::state, c, memory.span().first(state_bytes(rule, chunk)), 0);
+      storage.store()->write(plan::ObjectKind::weight, c, memory.span().first(weight_bytes(rule, chunk)), 0);
+      storage.store()->write(plan::ObjectKind::state, c, memory.span().first(state_bytes(rule, chunk)), 0);
       storage.store()->publish(c, 0);
     }
     std::vector<std::byte> update = optim::encode(*planned_.description.optimizer, {});

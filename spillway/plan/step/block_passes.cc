@@ -4,14 +4,6 @@
 #include "spillway/plan/step/passes.h"
 
 namespace spillway::plan::step {
-namespace {
-
-Phase phase_of(PassKind kind) {
-  if (kind == PassKind::embedding || kind == PassKind::forward) return Phase::forward;
-  return kind == PassKind::head_loss ? Phase::head_loss : Phase::backward;
-}
-
-}  // namespace
 
 void add_block_passes(StepGraph& graph) {
   for (Index p = 0; p < graph.out.passes.size(); ++p) {
@@ -20,7 +12,7 @@ void add_block_passes(StepGraph& graph) {
                                .lane = Lane::compute,
                                .what = {ObjectKind::pass, p},
                                .deadline = pass.position,
-                               .phase = phase_of(pass.kind)});
+                               .phase = traits(pass.kind).phase});
     if (p > 0) graph.need(pass.task, graph.task_of(p - 1));
   }
 }

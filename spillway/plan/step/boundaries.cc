@@ -50,7 +50,7 @@ class Boundaries {
     const auto buffer =
         graph_.add_buffer(BufferClass::activation, bytes_, order_.position(maker(i)), order_.position(last), tier);
     graph_.boundary_out[i] = graph_.boundary_in[i] = buffer;
-    if (!until_forward && tier == TierKind::host) {
+    if (!until_forward && traits(tier).on_host) {
       graph_.out.buffers[buffer].node = graph_.placement.boundaries[i].home.node;
     }
     if (in_place(i) || gathered(i)) graph_.fills(task_of(maker(i)), buffer);

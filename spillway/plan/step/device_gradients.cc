@@ -20,14 +20,9 @@ void log_gradient(StepGraph& graph, Index p) {
   const auto until = graph.order.device_after(p);
   const auto staging = graph.add_buffer(BufferClass::grad, graph.out.buffers[pass.grad].bytes, pass.position, until);
   for (const auto& it : copies(graph, pass)) {
-    const auto copy = graph.add(Task{.op = Op::transfer,
-                                     .lane = Lane::from_device,
-                                     .what = {ObjectKind::gradient, it.chunks.first, it.chunks.count},
-                                     .from = {pass.grad, it.at},
-                                     .to = {staging, it.at},
-                                     .bytes = it.bytes,
-                                     .deadline = until,
-                                     .phase = Phase::backward});
+    const Move move{
+        {ObjectKind::gradient, it.chunks.first, it.chunks.count}, {pass.grad, it.at}, {staging, it.at}, it.bytes};
+    const auto copy = add_transfer(graph, Lane::from_device, Phase::backward, move, until);
     graph.need(copy, pass.task);
     graph.out.buffers[pass.grad].earlier_tasks.push_back(copy);
     graph.fills(copy, staging);

@@ -5,9 +5,8 @@ namespace spillway::plan::step {
 namespace {
 
 /// One copy for the snapshots of neighbours, to staging that they are written from.
-void add_snapshot_copy(StepGraph& graph, ObjectKind kind, Range chunks) {
-  const bool weight = kind == ObjectKind::weight;
-  const auto& writes = weight ? graph.snapshot_weight : graph.snapshot_state;
+void add_snapshot_copy(StepGraph& graph, const SnapshotPart& part, Range chunks) {
+  const auto& writes = graph.*part.writes;
   if (writes[chunks.first] == kNone) return;
   const auto& tasks = graph.out.tasks;
   Bytes bytes = 0;
@@ -15,23 +14,16 @@ void add_snapshot_copy(StepGraph& graph, ObjectKind kind, Range chunks) {
   const auto last = chunks.end() - 1;
   const auto until = graph.order.device_after_update(last);
   const auto staging = graph.add_buffer(BufferClass::staging, bytes, graph.order.update(last), until);
-  const auto& first = tasks[writes[chunks.first]];
-  const auto& groups = graph.out.groups[chunks.first];
-  const auto copy = graph.add(Task{.op = Op::transfer,
-                                   .lane = Lane::from_device,
-                                   .what = {kind, chunks.first, chunks.count},
-                                   .from = weight ? groups.weight : groups.state,
-                                   .to = {staging},
-                                   .bytes = bytes,
-                                   .deadline = until,
-                                   .phase = first.phase,
-                                   .every = first.every,
-                                   .turn = first.turn});
+  const Object what{part.kind, chunks.first, chunks.count};
+  const auto from = graph.out.groups[chunks.first].*part.place;
+  const auto copy = add_transfer(graph, Lane::from_device, Phase::update, {what, from, {staging}, bytes}, until);
+  graph.out.tasks[copy].every = graph.out.snapshot_every[chunks.first];
+  graph.out.tasks[copy].turn = graph.out.snapshot_turn[chunks.first];
   graph.fills(copy, staging);
   Bytes at = 0;
   for (auto c = chunks.first; c < chunks.end(); ++c) {
     graph.need(copy, graph.out.update_task[c]);
-    graph.brings(copy, graph.of(c, weight ? ChunkEvent::weight_updated : ChunkEvent::state_updated));
+    graph.brings(copy, graph.of(c, part.updated));
     graph.brings(copy, graph.of(c, ChunkEvent::snapshot_taken));
     graph.place(writes[c], {staging, at});
     graph.lets_go(writes[c], staging);
@@ -43,8 +35,8 @@ void add_snapshot_copy(StepGraph& graph, ObjectKind kind, Range chunks) {
 
 void add_device_snapshots(StepGraph& graph) {
   for (const auto& group : graph.snapshots.groups()) {
-    add_snapshot_copy(graph, ObjectKind::weight, group.chunks);
-    for (const auto& it : group.states) add_snapshot_copy(graph, ObjectKind::state, it.chunks);
+    add_snapshot_copy(graph, kWeightPart, group.chunks);
+    for (const auto& it : group.states) add_snapshot_copy(graph, kStatePart, it.chunks);
   }
 }
 

@@ -92,8 +92,7 @@ class DeviceWeights {
 
   /// The first pass that reads such chunks does so after their update, which takes the weights from the same copy.
   [[nodiscard]] bool brings_master(Index c, Index p) {
-    const auto kind = pass(p).kind;
-    return graph_.placement[c].device_updated() && (kind == PassKind::forward || kind == PassKind::head_loss);
+    return graph_.placement[c].device_updated() && traits(pass(p).kind).phase != Phase::backward;
   }
 
   Index upload(const Coalesced& it, Index there, Index p) {

@@ -32,7 +32,7 @@ Index add_weight_round(StepGraph& graph, Index c, Place to, Index pass) {
 
 void keep_weight(StepGraph& graph, Index c, Place there) {
   graph.out.groups[c].weight = there;
-  if (graph.is_trainable(c)) add_weight_snapshot(graph, c, there);
+  if (graph.is_trainable(c)) add_snapshot(graph, kWeightPart, c, there);
 }
 
 /// `own`: where this process's weights of the block stay, apart from what passes read.
@@ -66,7 +66,7 @@ void add_weights(StepGraph& graph, Range chunks, Index& resident, Index pass, st
   if (home.in_memory() && !graph.stays(chunks.first) && mine > 0) own = {graph.add_whole(BufferClass::weight, mine)};
   if (graph.stays(chunks.first)) {
     weights.buffer = graph.add_whole(BufferClass::weight, bytes, home.kind);
-    if (home.kind == TierKind::host) resident = weights.buffer;
+    if (home.on_host()) resident = weights.buffer;
   } else {
     const auto begin = graph.order.before_update(chunks.first, graph.lookahead.weight_read);
     weights.buffer = graph.add_buffer(BufferClass::window, bytes, begin, until);

@@ -25,9 +25,11 @@ void StepOrder::find_blocks(const Description& description) {
 }
 
 Index StepOrder::add(PassKind kind, Index block, Index slice) {
-  const bool of_table = kind == PassKind::embedding || kind == PassKind::embedding_backward;
-  passes_.push_back(
-      {.kind = kind, .block = block, .slice = slice, .position = positions_++, .on_host = device_ && of_table});
+  passes_.push_back({.kind = kind,
+                     .block = block,
+                     .slice = slice,
+                     .position = positions_++,
+                     .on_host = device_ && traits(kind).of_rows});
   return static_cast<Index>(passes_.size() - 1);
 }
 

@@ -81,11 +81,9 @@ class Outliner {
 
   [[nodiscard]] Index block_of(const Task& task) const {
     if (task.op == Op::compute) return schedule_.passes[task.what.index].block;
-    if (traits(task.what.kind).on_path != nullptr)
-      return layers_[std::min<std::size_t>(task.what.index, layers_.size() - 1)];
-    if (traits(task.what.kind).numbered == Numbered::by_chunk) {
-      return static_cast<Index>(layout_.chunks()[task.what.index].block);
-    }
+    const auto numbered = traits(task.what.kind).numbered;
+    if (numbered == Numbered::by_layer) return layers_[std::min<std::size_t>(task.what.index, layers_.size() - 1)];
+    if (numbered == Numbered::by_chunk) return static_cast<Index>(layout_.chunks()[task.what.index].block);
     return tables_.empty() ? 0 : tables_.front();
   }
 

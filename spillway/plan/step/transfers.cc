@@ -1,25 +1,6 @@
 #include "spillway/plan/step/transfers.h"
 
 namespace spillway::plan::step {
-namespace {
-
-Index add_snapshot(StepGraph& graph, Move move, Index last_of_copy) {
-  if (!graph.redo.gradients) return kNone;
-  const auto c = move.what.index;
-  const bool resident = graph.placement[c].device_resident();
-  const auto& order = graph.order;
-  const auto deadline = resident            ? order.device_after_update(last_of_copy)
-                        : graph.is_early(c) ? order.position(order.pass_of_gradient(c))
-                                            : order.update(c) + order.positions();
-  if (resident) move.from = {};
-  const auto write = add_transfer(graph, Lane::write, Phase::update, move, deadline);
-  graph.out.tasks[write].every = graph.out.snapshot_every[c];
-  graph.out.tasks[write].turn = graph.out.snapshot_turn[c];
-  if (!resident) graph.brings(write, graph.of(c, ChunkEvent::snapshot_taken));
-  return write;
-}
-
-}  // namespace
 
 Index add_transfer(StepGraph& graph, Lane lane, Phase phase, const Move& move, std::uint32_t deadline) {
   return graph.add(Task{.op = Op::transfer,
@@ -60,18 +41,20 @@ RoundTrip add_round_trip(StepGraph& graph, BufferClass kind, const Activation& a
   return out;
 }
 
-void add_weight_snapshot(StepGraph& graph, Index c, Place from) {
-  const Move move{{ObjectKind::weight, c}, from, {}, graph.weight_bytes(c)};
-  const auto write = add_snapshot(graph, move, graph.snapshots.last_weight(c));
-  graph.need(write, graph.of(c, ChunkEvent::weight_updated));
-  graph.snapshot_weight[c] = write;
-}
-
-void add_state_snapshot(StepGraph& graph, Index c, Place from) {
-  const Move move{{ObjectKind::state, c}, from, {}, graph.state_bytes(c)};
-  const auto write = add_snapshot(graph, move, graph.snapshots.last_state(c));
-  graph.need(write, graph.of(c, ChunkEvent::state_updated));
-  graph.snapshot_state[c] = write;
+void add_snapshot(StepGraph& graph, const SnapshotPart& part, Index c, Place from) {
+  if (!graph.redo.gradients) return;
+  const bool resident = graph.placement[c].device_resident();
+  const auto& order = graph.order;
+  const auto deadline = resident            ? order.device_after_update((graph.snapshots.*part.last)(c))
+                        : graph.is_early(c) ? order.position(order.pass_of_gradient(c))
+                                            : order.update(c) + order.positions();
+  const Move move{{part.kind, c}, resident ? Place{} : from, {}, traits(part.kind).bytes(graph.rule, graph.chunk(c))};
+  const auto write = add_transfer(graph, Lane::write, Phase::update, move, deadline);
+  graph.out.tasks[write].every = graph.out.snapshot_every[c];
+  graph.out.tasks[write].turn = graph.out.snapshot_turn[c];
+  if (!resident) graph.brings(write, graph.of(c, ChunkEvent::snapshot_taken));
+  graph.need(write, graph.of(c, part.updated));
+  (graph.*part.writes)[c] = write;
 }
 
 void time_snapshots(StepGraph& graph) {

@@ -34,10 +34,21 @@ struct RoundTrip {
 /// fills the first buffer, and who lets go of the second, is the caller's to say.
 RoundTrip add_round_trip(StepGraph& graph, BufferClass kind, const Activation& activation, const Journey& passes);
 
-/// Chunk c's weight, written after its update, when a step is durable and the weight stays in memory at `from`; and its
-/// state.
-void add_weight_snapshot(StepGraph& graph, Index c, Place from);
-void add_state_snapshot(StepGraph& graph, Index c, Place from);
+/// A part of a chunk's snapshot.
+struct SnapshotPart {
+  ObjectKind kind;
+  Place GroupPlaces::*place;                   ///< around the update
+  std::vector<Index> StepGraph::*writes;       ///< by chunk: the task that writes it
+  Index (SnapshotGroups::*last)(Index) const;  ///< the last chunk whose part leaves a device by the same copy
+  ChunkEvent updated;
+};
+inline constexpr SnapshotPart kWeightPart{ObjectKind::weight, &GroupPlaces::weight, &StepGraph::snapshot_weight,
+                                          &SnapshotGroups::last_weight, ChunkEvent::weight_updated};
+inline constexpr SnapshotPart kStatePart{ObjectKind::state, &GroupPlaces::state, &StepGraph::snapshot_state,
+                                         &SnapshotGroups::last_state, ChunkEvent::state_updated};
+
+/// The part of chunk c is written after its update, when a step is durable and it stays in memory at `from`.
+void add_snapshot(StepGraph& graph, const SnapshotPart& part, Index c, Place from);
 
 /// Says in which steps the chunks leave their snapshots: those whose state stays in memory in turn.
 void time_snapshots(StepGraph& graph);

@@ -41,7 +41,7 @@ void add_state(StepGraph& graph, Index c) {
   }
   place = keep_state(graph, c);
   if (!graph.placement[c].device_resident()) graph.out.resident_state[c] = place.buffer;
-  add_state_snapshot(graph, c, place);
+  add_snapshot(graph, kStatePart, c, place);
 }
 
 /// What the update of chunk c waits for, and what it brings about. Where a device updates what has its master on the

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <set>
 
-#include "spillway/plan/step/picture.h"
 #include "tests/plan/models.h"
 #include "tests/plan/placements.h"
 
@@ -18,12 +17,6 @@ Outline streamed(std::int64_t layers) {
   const auto description = test::describe({.layers = layers});
   const auto layout = description.layout();
   return outline(make_schedule(description, layout, Placement(layout), {}), layout);
-}
-
-std::size_t count(const std::string& text, const std::string& what) {
-  std::size_t out = 0;
-  for (auto at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++out;
-  return out;
 }
 
 TEST(StepOutline, ABoxIsBelowThoseThatItWaitsForAndAloneInItsRowOfALane) {
@@ -64,18 +57,6 @@ TEST(StepOutline, AFewLayersStandForMany) {
   EXPECT_LT(many.boxes.size(), 80U);
   EXPECT_TRUE(std::ranges::any_of(many.arrows, [](const Arrow& it) { return it.skips; }));
   EXPECT_FALSE(std::ranges::any_of(streamed(3).arrows, [](const Arrow& it) { return it.skips; }));
-}
-
-TEST(StepOutline, ItsPicturesHaveEveryBoxAndArrow) {
-  auto found = streamed(3);
-  found.boxes.front().block = "a<b>&\"c\"";
-  const auto svg = to_svg(found), dot = to_dot(found);
-  EXPECT_EQ(count(svg, "<title>"), found.boxes.size());
-  EXPECT_EQ(count(svg, "marker-end"), found.arrows.size());
-  EXPECT_EQ(count(dot, " -> "), found.arrows.size());
-  EXPECT_EQ(count(dot, "[group="), found.boxes.size());
-  EXPECT_NE(svg.find("a&lt;b>&amp;&quot;c&quot;"), std::string::npos);
-  EXPECT_TRUE(svg.starts_with("<svg") && svg.ends_with("</svg>\n"));
 }
 
 }  // namespace

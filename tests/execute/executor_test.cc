@@ -1,0 +1,106 @@
+// Instances of a schedule that lies in memory: which passes they have, and what is updated before these.
+#include "spillway/execute/executor.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <mutex>
+
+#include "spillway/plan/arena_layout.h"
+#include "tests/plan/models.h"
+#include "tests/plan/placements.h"
+
+namespace spillway::execute {
+namespace {
+
+constexpr int kTiles = 3;
+
+/// Counts the tiles of each chunk.
+class Tiles : public UpdateWork {
+ public:
+  [[nodiscard]] std::size_t slices(plan::Index) const override { return 0; }
+  void save(plan::Index, std::size_t) override {}
+  void prepare(plan::Index, bool) override {}
+  [[nodiscard]] std::size_t tiles(plan::Index, std::size_t) const override { return kTiles; }
+  void run(plan::Index chunk, std::size_t, std::size_t, bool) override {
+    const std::lock_guard lock(mutex_);
+    ++counts_[chunk];
+  }
+  [[nodiscard]] int of(plan::Index chunk) {
+    const std::lock_guard lock(mutex_);
+    return counts_[chunk];
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<plan::Index, int> counts_;
+};
+
+class ExecutorTest : public ::testing::Test {
+ protected:
+  ExecutorTest() : description_(plan::test::describe({.layers = 3, .tied = false})), layout_(description_.layout()) {
+    schedule_ = plan::make_schedule(description_, layout_, plan::test::placement_of(layout_), {});
+    static_cast<void>(lay_out(schedule_));
+    add_reuse_dependencies(schedule_);
+  }
+  [[nodiscard]] bool is_updated(plan::Index chunk) const { return schedule_.update_task[chunk] != plan::kNone; }
+
+  const plan::Description description_;
+  const state::Layout layout_;
+  plan::Schedule schedule_;
+  Tiles work_;
+};
+
+TEST_F(ExecutorTest, PassesComeInTheOrderOfTheSchedule) {
+  Executor executor(schedule_, nullptr, nullptr, work_);
+  for (int instance = 0; instance < 3; ++instance) {
+    executor.begin({});
+    for (const auto& pass : schedule_.passes) {
+      ASSERT_EQ(executor.next(), &pass);
+      executor.done();
+    }
+    EXPECT_EQ(executor.next(), nullptr);
+  }
+  executor.drain();
+  const auto times = executor.last_times();
+  for (std::size_t p = 1; p < schedule_.passes.size(); ++p) {
+    EXPECT_LE(times[schedule_.passes[p - 1].task].end, times[schedule_.passes[p].task].start);
+  }
+  for (plan::Index c = 0; c < layout_.chunks().size(); ++c) EXPECT_EQ(work_.of(c), 0) << "no update was pending";
+}
+
+TEST_F(ExecutorTest, AnEvaluationEndsWithTheLoss) {
+  Executor executor(schedule_, nullptr, nullptr, work_);
+  executor.begin({.backward = false});
+  std::size_t passes = 0;
+  while (const auto* pass = executor.next()) {
+    EXPECT_NE(traits(pass->kind).phase, plan::Phase::backward);
+    executor.done();
+    ++passes;
+  }
+  executor.drain();
+  EXPECT_GT(passes, 0U);
+  EXPECT_LT(passes, schedule_.passes.size());
+}
+
+TEST_F(ExecutorTest, AChunkIsUpdatedBeforeAPassReadsIt) {
+  for (const unsigned own : {0U, 2U}) {
+    Tiles work;
+    Executor executor(schedule_, nullptr, nullptr, work, {.own = own, .shared = 2});
+    executor.begin({.update = true, .updates = 1, .step = 1});
+    while (const auto* pass = executor.next()) {
+      const auto chunks = chunks_of(layout_, *pass);
+      for (auto c = chunks.first; c < chunks.end(); ++c) {
+        EXPECT_EQ(work.of(c), is_updated(c) ? kTiles : 0) << "chunk " << c;
+      }
+      executor.done();
+    }
+    executor.drain();
+    std::uint64_t elements = 0;
+    for (const auto& it : executor.updated()) elements += it.elements;
+    EXPECT_GT(elements, 0U);
+  }
+}
+
+}  // namespace
+}  // namespace spillway::execute
