@@ -156,7 +156,7 @@ TEST_P(Calls, EachFails) {
     scenes().prepare(GetParam(), stage);
     const auto plain = disturbed(stage, {.rings = rings}, {});
     ASSERT_EQ(judged(stage, {}, plain), "") << "undisturbed";
-    const auto stride = stride_of(plain.calls, 2);
+    const auto stride = stride_of(plain.calls, 1);
     std::printf("%s, %s: %lu calls, SPILLWAY_SEED=%u\n", name_of(GetParam()).c_str(), rings ? "rings" : "no rings",
                 plain.calls, chosen);
     for (const auto& [name, error] : kErrors) {

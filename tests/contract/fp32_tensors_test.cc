@@ -10,6 +10,7 @@
 
 #include "spillway/optimizer.h"
 #include "tests/contract/lives.h"
+#include "tests/nightly.h"
 
 namespace spillway {
 namespace {
@@ -35,7 +36,7 @@ class Fp32Runs : public ::testing::TestWithParam<Durability> {};
 INSTANTIATE_TEST_SUITE_P(Levels, Fp32Runs, test::kEveryDurability, test::durability_name);
 
 TEST_P(Fp32Runs, PlacementAndGoingOnChangeNoBit) {
-  test::expect_same_bits_of_models(19, 10, 14, GetParam(), random_fp32_shape);
+  test::expect_same_bits_of_models(19, spillway::testing::few_or(5, 10), 14, GetParam(), random_fp32_shape);
 }
 
 /// A model of one layer, whose gradients do not depend on its weights.

@@ -14,6 +14,7 @@
 #include "spillway/state/safetensors.h"
 #include "tests/contract/lives.h"
 #include "tests/contract/on_device.h"
+#include "tests/nightly.h"
 
 namespace spillway {
 namespace {
@@ -43,7 +44,7 @@ class Packed : public ::testing::TestWithParam<Durability> {};
 INSTANTIATE_TEST_SUITE_P(Levels, Packed, test::kEveryDurability, test::durability_name);
 
 TEST_P(Packed, PlacementAndGoingOnChangeNoBit) {
-  test::expect_same_bits_of_models(61, 6, 10, GetParam(), random_packed_shape);
+  test::expect_same_bits_of_models(61, spillway::testing::few_or(4, 6), 10, GetParam(), random_packed_shape);
 }
 
 Outcome packed_run(const plan::Description& description, Settings settings, bool queued) {

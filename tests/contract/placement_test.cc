@@ -45,7 +45,7 @@ void add_paths(Settings& settings, std::span<const Directory> directories, std::
 TEST(Placement, ChangesNoBit) {
   std::mt19937 random(11);
   std::uniform_real_distribution<> share(0, 1);
-  for (int round = 0; round < spillway::testing::few_or(6, 24); ++round) {
+  for (int round = 0; round < spillway::testing::few_or(4, 24); ++round) {
     const auto description = describe(plan::test::random_shape(random, round));
     const auto expected = train_placed(description, everything_in_dram(), 6, false);
     for (int placement = 0; placement < 3; ++placement) {

@@ -10,6 +10,7 @@
 
 #include "tests/contract/lives.h"
 #include "tests/contract/on_device.h"
+#include "tests/nightly.h"
 
 namespace spillway {
 namespace {
@@ -38,7 +39,7 @@ class Widened : public ::testing::TestWithParam<Durability> {};
 INSTANTIATE_TEST_SUITE_P(Levels, Widened, test::kEveryDurability, test::durability_name);
 
 TEST_P(Widened, PlacementAndGoingOnChangeNoBit) {
-  test::expect_same_bits_of_models(47, 5, 8, GetParam(), random_shape);
+  test::expect_same_bits_of_models(47, spillway::testing::few_or(3, 5), 8, GetParam(), random_shape);
 }
 
 Outcome train(const plan::Description& description, Settings settings, bool queued) {

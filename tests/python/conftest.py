@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import Iterator
 
 import pytest
 
 import seeds
+from interposed import PLACE
 from needs import needs, required
 
 # A shell starts what it leaves in the background with Ctrl-C ignored, which the runs of the tests would inherit.
@@ -27,6 +30,9 @@ def pytest_configure(config: pytest.Config) -> None:
     except ValueError as error:
         raise pytest.UsageError(str(error)) from None
     seeds.choose()
+    if PLACE not in os.environ:  # the first process of the session; the others take it over
+        os.environ[PLACE] = tempfile.mkdtemp(prefix="spillway-tests-")
+        config.add_cleanup(lambda: shutil.rmtree(os.environ.pop(PLACE), ignore_errors=True))
 
 
 def pytest_report_header() -> str:

@@ -11,24 +11,20 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import interposed
 import warm
-from needs import shared_library
 
 LIMIT = 300  # seconds that anything may take at most, on a machine with much other work
 ONCE = 0.005  # seconds between two looks
 STEPS = ["--max_steps", "400", "--save_strategy", "no", "--save_only_model"]  # of a run that is killed
 
 
-def library(place: Path) -> Path:
-    """held.c, compiled. Skips where there is no compiler."""
-    source = Path(__file__).with_name("held.c")
-    why = "no C compiler, which the library that holds calls up needs"
-    return shared_library(source, place / "held.so", why)
+def library() -> Path:
+    return interposed.library("held", "no call can be held up")
 
 
 def spillway(*words: str, environment: Mapping[str, str] = MappingProxyType({})) -> Any:
-    """One in which calls may wait begins as a user's does."""
-    return warm.python("-m", "spillway", *words, env=environment, cold="LD_PRELOAD" in environment)
+    return warm.python("-m", "spillway", *words, env=environment)
 
 
 def has_row(out: Path, step: int) -> bool:

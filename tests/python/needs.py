@@ -41,12 +41,16 @@ def needs(capability: str, there: object, why: str) -> None:
         lacks(capability, why)
 
 
+def compiler() -> str | None:
+    return shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+
+
 def shared_library(source: Path, to: Path, why: str) -> Path:
     """A library that is loaded before others, from C. `why`: what is not tried without a compiler."""
-    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-    if compiler is None:
+    found = compiler()
+    if found is None:
         lacks("compiler", why)
-    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", str(to), str(source), "-ldl"], check=True)
+    subprocess.run([found, "-shared", "-fPIC", "-O1", "-o", str(to), str(source), "-ldl"], check=True)
     return to
 
 

@@ -564,7 +564,7 @@ def test_a_disk_without_direct_io(
 def test_one_line_from_the_command_itself(model: Path, inputs: Path, tmp_path: Path) -> None:
     """In a process of its own: nothing of the libraries beside the one message."""
     truncated(model)
-    process = apart("-m", "spillway", *words(inputs, tmp_path / "out", "--model", str(model)), cold=True)
+    process = apart("-m", "spillway", *words(inputs, tmp_path / "out", "--model", str(model)))
     shown, error = process.communicate(timeout=LIMIT)
     assert process.returncode == 2 and not (tmp_path / "out").exists()
     assert error.startswith("spillway: ") and error.count("\n") == 1 and "model.safetensors" in error

@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
 import both_ways
+import interposed
 import real_runs
 import spillway
 from hf_models import tiny_config, tiny_model
@@ -295,7 +296,7 @@ def test_a_path_carries_what_it_did_and_the_plan_holds(inputs: Path, tmp_path: P
         storage.mkdir()
         keys = ["--weight_dtype", "bf16", "--compute_dtype", dtype, "--max_steps", "4", "--durability", "none"]
         keys += ["--storage", f"{storage},capacity=512MiB", "--placement", "path"]
-        process = apart("-m", "spillway", *words(inputs, out, *keys))
+        process = apart("-m", "spillway", *words(inputs, out, *keys), env_more=interposed.BY_ITSELF)
         assert process.wait(LIMIT) == 0, process.communicate()[1]
         plan, summary = (json.loads((out / name).read_text()) for name in ("plan.json", "summary.json"))
         for tier, measured in zip(plan["tiers"], summary["tiers"], strict=True):

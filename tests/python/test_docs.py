@@ -70,7 +70,7 @@ class Sandbox:
         tiny.jsonl(place / "pairs.jsonl", pairs.texts(5))
         shutil.copy(place / "profile.json", place / "other-machine.json")
         shutil.copytree(ROOT / "profiles", place / "profiles")
-        model_shapes.write(place, "Qwen2.5-7B")  # a configuration, no weights
+        model_shapes.write(place, "Qwen2.5-0.5B").rename(place / "Qwen2.5-7B")  # a configuration, no weights
         (place / "config.yaml").write_text(self.moved(self.readme_configuration()))
 
     def readme_configuration(self) -> str:

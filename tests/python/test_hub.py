@@ -88,6 +88,15 @@ def weights_of(home: Path) -> list[Path]:
     return list(home.rglob("*.safetensors"))
 
 
+RESUME = """
+import os, sys
+from huggingface_hub import constants
+constants.ENDPOINT, constants.HF_HUB_CACHE = os.environ["HF_ENDPOINT"], os.environ["HF_HOME"] + "/hub"
+from spillway.cli import main
+sys.exit(main(["resume", *sys.argv[1:]]))
+"""
+
+
 def test_a_name_is_fetched_killed_and_resumed_with_the_hub_gone(given: Path, tmp_path: Path) -> None:
     """As a user does: the installed command, with HF_ENDPOINT and a fresh HF_HOME."""
     more = ("--max_steps", "8", "--compute_dtype", "bf16", *on_path(tmp_path / "paths"))
@@ -112,7 +121,7 @@ def test_a_name_is_fetched_killed_and_resumed_with_the_hub_gone(given: Path, tmp
         commit = served.commit(place / "models" / NAME)
     assert f"downloading model.safetensors of {NAME} (file 1 of 1" in said
     assert yaml.safe_load((out / "config.yaml").read_text())["model_revision"] == commit
-    process = warm.python("-m", "spillway", "resume", str(out), env=environment, cold=True)
+    process = warm.python("-c", RESUME, str(out), env=environment)
     said, errors = process.communicate()
     assert process.returncode == 0, said + errors
     plain = tmp_path / "plain"

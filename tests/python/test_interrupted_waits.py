@@ -26,8 +26,8 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return held.library(tmp_path_factory.mktemp("library"))
+def library() -> Path:
+    return held.library()
 
 
 def ended(process: Any) -> str:
@@ -45,9 +45,9 @@ def interrupt_twice(process: Any) -> None:
 
 
 def test_one_signal_ends_the_making_of_a_volume(given: Path, library: Path, tmp_path: Path) -> None:
-    """512 pieces of 3 seconds each, some at a time: far from done when the signal comes."""
+    """512 pieces of half a second each, some at a time: far from done when the signal comes."""
     out, storage = tmp_path / "out", tmp_path / "storage"
-    slow = held.Held(library, tmp_path / "held", "pwrite", "spillway.volume.new", milliseconds=3000)
+    slow = held.Held(library, tmp_path / "held", "pwrite", "spillway.volume.new", milliseconds=500)
     slow.hold()
     process = spillway(
         *real_runs.words(given, out, *STEPS, *real_runs.on_path(storage)), environment=slow.environment()

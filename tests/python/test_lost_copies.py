@@ -16,9 +16,10 @@ from pathlib import Path
 
 import pytest
 
+import interposed
 import real_runs
 from breadth import some
-from needs import lacks, shared_library
+from needs import lacks
 from real_runs import apart, here, result, words
 from spillway.cli import main
 from stored_bytes import RECORD, SUPERBLOCKS, Piece, blank_metadata, change_manifest, newest_commit, slots
@@ -169,11 +170,8 @@ def test_a_beginning_anew_that_was_interrupted_takes_no_earlier_steps_unasked(
 
 
 @pytest.fixture(scope="module")
-def preloaded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("library")
-    source = Path(__file__).with_name("unreadable.c")
-    why = "no C compiler on this machine: reads that fail stay untried"
-    return shared_library(source, place / "unreadable.so", why)
+def preloaded() -> Path:
+    return interposed.library("unreadable", "reads that fail stay untried")
 
 
 def with_unreadable(

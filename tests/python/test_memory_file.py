@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import interposed
 import real_runs
 import seeds
 from real_runs import apart, here, result, words
@@ -83,7 +84,7 @@ def test_no_file_changes_a_bit(inputs: Path, tmp_path: Path, capfd: pytest.Captu
     assert here(inputs, tmp_path / "dram", *KEYS) == 0
     budget = ["--dram_budget", "4GiB", "--placement", "grad=file:0,activation=file:0"]
     command = words(inputs, tmp_path / "file", *KEYS, *budget, *file_in(tmp_path / "memory"))
-    process = apart("-c", RUN, *command)
+    process = apart("-c", RUN, *command, env_more=interposed.BY_ITSELF)
     shown, error = process.communicate(timeout=LIMIT)
     assert process.returncode == 0, error
     assert result(tmp_path / "file") == result(tmp_path / "dram")

@@ -319,7 +319,7 @@ def test_a_signal_from_outside(
 ) -> None:
     out = tmp_path / "out"
     keys = [*LONG, *on_path(tmp_path / "storage")]
-    process = apart("-m", "spillway", *words(inputs, out, *keys), cold=number == signal.SIGINT)
+    process = apart("-m", "spillway", *words(inputs, out, *keys))
     wait_for_row(process, out, 3)
     process.send_signal(number)
     _, error = process.communicate(timeout=LIMIT)

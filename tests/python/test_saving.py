@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
+import interposed
 import real_runs
-from needs import lacks, shared_library
+from needs import lacks
 from real_runs import apart, last_checkpoint, names, words
 from spillway.output import directory
 
@@ -23,40 +24,6 @@ KEYS = ["--max_steps", "4", "--logging_steps", "1"]
 ON_PATH = "weight=path,state=path,grad=path,activation=path"
 MIXED = "weight=50%,state=path,grad=path,activation=dram"
 
-# Refuses to open what FULL names, as a file system does that has no room.
-SHIM = r"""
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
-static int full(const char* path, int flags) {
-  const char* of = getenv("FULL_PLACE");
-  const char* part = getenv("FULL_PART");
-  if (of == NULL || part == NULL || (flags & O_CREAT) == 0) return 0;
-  const char* also = getenv("FULL_ALSO");
-  if (strstr(path, of) == NULL) return 0;
-  return strstr(path, part) != NULL || (also != NULL && strstr(path, also) != NULL);
-}
-#define OPEN(name)                                              \
-  int name(const char* path, int flags, ...) {                  \
-    va_list rest;                                               \
-    va_start(rest, flags);                                      \
-    int mode = va_arg(rest, int);                               \
-    va_end(rest);                                               \
-    if (full(path, flags)) {                                    \
-      errno = ENOSPC;                                           \
-      return -1;                                                \
-    }                                                           \
-    int (*next)(const char*, int, ...) = dlsym(RTLD_NEXT, #name); \
-    return next(path, flags, mode);                             \
-  }
-OPEN(open)
-OPEN(open64)
-"""
-
 
 @pytest.fixture(scope="module")
 def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -64,11 +31,8 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A library that is loaded before the others."""
-    place = tmp_path_factory.mktemp("shim")
-    (place / "full.c").write_text(SHIM)
-    return shared_library(place / "full.c", place / "full.so", "no C compiler here, so no write can be made to fail")
+def shim() -> Path:
+    return interposed.library("full", "no write can be made to fail")
 
 
 @pytest.fixture(scope="module")
@@ -78,9 +42,9 @@ def undisturbed(given: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def spillway(*command: str, cold: bool = False, **environment: str) -> tuple[int, str]:
+def spillway(*command: str, **environment: str) -> tuple[int, str]:
     """Exit code, and all that was said."""
-    process = apart("-m", "spillway", *command, env_more={"COLUMNS": "1000"} | environment, cold=cold)
+    process = apart("-m", "spillway", *command, env_more={"COLUMNS": "1000"} | environment)
     said = "".join(process.communicate(timeout=LIMIT))
     return process.returncode, said
 
@@ -113,13 +77,13 @@ def model(place: Path) -> bytes:
 def test_a_failed_save_leaves_a_state_that_export_writes(
     given: Path, undisturbed: Path, shim: Path, tmp_path: Path, durability: str, placement: str
 ) -> None:
-    out, elsewhere, cold = tmp_path / "out", tmp_path / "elsewhere", durability == "step"
+    out, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
     keys = [*KEYS, *on(tmp_path / "storage", placement, durability)]
-    code, said = spillway(*words(given, out, *keys), cold=cold, **full(shim, out))
+    code, said = spillway(*words(given, out, *keys), **full(shim, out))
     assert code == 1, said
     assert "No space left" in said and f"spillway export --output_dir {out} --to DIR" in said, said
     assert (tmp_path / "storage" / "spillway.volume").is_file() and not list(out.glob("checkpoint-*"))
-    code, said = spillway("export", "--output_dir", str(out), "--to", str(elsewhere), cold=cold)
+    code, said = spillway("export", "--output_dir", str(out), "--to", str(elsewhere))
     assert code == 0 and "step 4" in said, said
     assert model(elsewhere) == model(undisturbed)
     for name in ("residual", "exp_avg", "exp_avg_sq"):

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from breadth import some
 from hf_models import tiny_config
 from spillway.model import saved_profile
 from spillway.model.batch import WorkShape
@@ -72,7 +73,7 @@ def really(model: MetaModel, dtype: str = "fp32") -> tuple[Heap, Operations, flo
     return heap, found, kept
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", some(KINDS, ["llama", "gemma2", "gpt2", "mixtral"]))
 def test_what_autograd_saves_of_a_layer_is_known_without_computing(kind: str) -> None:
     expected = really(meta_model(kind))[2]
     found = trace_step(meta_model(kind), "fp32", SHAPE, ()).saved
@@ -81,7 +82,7 @@ def test_what_autograd_saves_of_a_layer_is_known_without_computing(kind: str) ->
     assert found.token_bytes == pytest.approx(expected, rel=1e-9 if kind in DENSE else 0.15)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", some(KINDS, ["llama", "gemma2", "gpt2", "mixtral"]))
 def test_the_working_set_is_that_of_a_step_that_computes(kind: str) -> None:
     heap, _, _ = really(meta_model(kind))
     tracer = Tracer(narrow_of_its_kind(meta_model(kind), True), "fp32", SHAPE, (), ALL_AT_ONCE)

@@ -24,7 +24,7 @@ def test_a_second_process_goes_on_in_a_file_that_has_a_name(given: Path, tmp_pat
     out, volume = tmp_path / "out", tmp_path / "storage" / "spillway.volume"
     auto = ["--resume_from_checkpoint", "auto"]
     words = real_runs.words(given, out, *STEPS, *auto, *real_runs.on_path(volume.parent))
-    loading = held.Held(held.library(tmp_path), tmp_path / "held", "pread", "model.safetensors")
+    loading = held.Held(held.library(), tmp_path / "held", "pread", "model.safetensors")
     loading.hold()
     first = spillway(*words, environment=loading.environment())
     loading.wait(first)

@@ -22,6 +22,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NoReturn
 
+import interposed
+
 NIGHTLY = os.environ.get("SPILLWAY_NIGHTLY", "0") not in ("", "0")
 ONE_THREAD = {"OMP_WAIT_POLICY": "passive", "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
 LONGEST = 1 << 20  # bytes of a message
@@ -142,6 +144,8 @@ def python(
             [sys.executable, *words], env=whole, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
     libraries = whole.get("LD_PRELOAD", "")
+    if set(filter(None, libraries.split(":"))) <= set(interposed.all_of_them()):
+        libraries = ":".join(interposed.all_of_them())
     if libraries not in _parents:
         _parents[libraries] = Parent(os.environ | ONE_THREAD | ({"LD_PRELOAD": libraries} if libraries else {}))
     with open(os.devnull) as nothing:
@@ -214,8 +218,10 @@ def main() -> None:
     import transformers.trainer_utils  # noqa: F401
 
     import once
+    from spillway.machine import products
 
-    with once.is_enough():
+    products.measured("bf16")  # which decides what a model computes in: in all of them the same
+    with once.is_enough(forked=True):
         gc.collect()
         gc.freeze()
         serve(socket.socket(fileno=int(sys.argv[1])))
