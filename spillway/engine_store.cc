@@ -48,11 +48,11 @@ void EngineStore::fetch_tensor(std::size_t tensor, std::uint64_t first, std::spa
 void EngineStore::save_weights(const std::filesystem::path& directory, Bytes max_shard,
                                const std::map<std::string, std::string>& stored_names) {
   const state::SaveOptions options{.max_shard = max_shard, .names = stored_names};
-  if (auto* reader = parts_->reader()) return state::save_weights(reader->stream(), directory, options);
+  if (auto* reader = parts_->reader()) return reader->save_weights(directory, options);
   parts_->run().save_weights(directory, options);
 }
 void EngineStore::save_state(const std::filesystem::path& directory) {
-  if (auto* reader = parts_->reader()) return state::save_state(reader->stream(), directory);
+  if (auto* reader = parts_->reader()) return reader->save_state(directory);
   parts_->run().save_state(directory);
 }
 state::StateFormat EngineStore::load_state(const std::filesystem::path& directory, const std::filesystem::path& weights,

@@ -8,6 +8,7 @@
 #include "spillway/execute/names.h"
 #include "spillway/execute/read_only.h"
 #include "spillway/execute/tensor_parts.h"
+#include "spillway/execute/tensors.h"
 #include "spillway/state/convert.h"
 
 namespace spillway::execute {
@@ -85,7 +86,20 @@ state::ChunkStream ReadBack::stream() {
   return {plan_.layout, plan_.description.rule(), *this, stream_};
 }
 
+void ReadBack::save_weights(const std::filesystem::path& directory, const state::SaveOptions& options) {
+  execute::save_weights(stream(), plan_.description.world, directory, options);
+}
+
+void ReadBack::save_state(const std::filesystem::path& directory) {
+  execute::save_state(stream(), plan_.description.world, directory);
+}
+
 void ReadBack::load(std::size_t chunk, std::byte* weight, std::byte* state) {
+  if (plan_.description.has(plan_.layout, plan_.layout.chunks()[chunk])) load_own(chunk, weight, state);
+  share_chunk(plan_.description, plan_.layout, plan_.network, chunk, weight, state);
+}
+
+void ReadBack::load_own(std::size_t chunk, std::byte* weight, std::byte* state) {
   if (replay_->missing(chunk) == 0) return replay_->load(chunk, weight, state, {});
   auto* own = chunk_.data() + weight_bytes(plan_.description.rule(), plan_.layout.chunks()[chunk]);
   replay_->load(chunk, weight != nullptr ? weight : chunk_.data(), state != nullptr ? state : own, replay_memory_);

@@ -1,4 +1,5 @@
-// What a run has left on its paths, without going on with it: nothing is written.
+// What a run has left on its paths, without going on with it: nothing is written. Of several processes each reads its
+// own, and hears from the others what they have.
 #pragma once
 
 #include <filesystem>
@@ -28,14 +29,18 @@ class ReadBack : public state::ChunkStore {
            std::int64_t at_most = std::numeric_limits<std::int64_t>::max(), std::span<std::byte> work = {});
 
   [[nodiscard]] const Recovery& recovery() const noexcept { return recovery_; }
-  [[nodiscard]] state::ChunkStream stream();
-  /// Does what Tensors::fetch() does.
+  // These do what those of Tensors do:
+
+  void save_weights(const std::filesystem::path& directory, const state::SaveOptions& options);
+  void save_state(const std::filesystem::path& directory);
   void fetch(std::size_t tensor, std::uint64_t first, std::span<float> values);
 
   void load(std::size_t chunk, std::byte* weight, std::byte* state) override;
   void store(std::size_t chunk, const std::byte* weight, const std::byte* state) override;
 
  private:
+  [[nodiscard]] state::ChunkStream stream();
+  void load_own(std::size_t chunk, std::byte* weight, std::byte* state);
   void claim(const journal::Manifest& manifest);
   void describe();
 

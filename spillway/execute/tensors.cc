@@ -9,6 +9,55 @@
 #include "spillway/state/source.h"
 
 namespace spillway::execute {
+namespace {
+
+/// What rank 0 loads while it saves, in its order.
+template <class Wanted>
+void send_all(const state::ChunkStream& stream, bool weights, Wanted&& wanted) {
+  check_scratch(stream);
+  auto* scratch = stream.scratch.data();
+  for (const auto& chunk : stream.layout.chunks()) {
+    if (!state::is_trainable(chunk.training) || !wanted(chunk)) continue;  // what is frozen each one has
+    weights ? stream.store.load(chunk.id, scratch, nullptr) : stream.store.load(chunk.id, nullptr, scratch);
+  }
+}
+
+}  // namespace
+
+void share_chunk(const plan::Description& description, const state::Layout& layout, network::Port* network,
+                 std::size_t chunk, std::byte* weight, std::byte* state) {
+  const auto& it = layout.chunks()[chunk];
+  if (network == nullptr || !state::is_trainable(it.training)) return;
+  const auto& world = description.world;
+  const auto owner = description.owner(layout, it);
+  const auto rule = description.rule();
+  std::vector<network::Message> messages;
+  for (std::size_t peer = 0; peer < world.size; ++peer) {
+    if (peer == world.rank || (owner != world.rank && peer != owner)) continue;
+    for (const auto& [at, bytes] :
+         {std::pair(weight, weight_bytes(rule, it)), std::pair(state, state_bytes(rule, it))}) {
+      if (at == nullptr || bytes == 0) continue;
+      messages.push_back({.peer = peer, .sends = owner == world.rank, .bytes = {at, bytes}});
+    }
+  }
+  if (!messages.empty()) network::exchange(*network, std::move(messages));
+}
+
+void save_weights(const state::ChunkStream& stream, const state::World& world, const std::filesystem::path& directory,
+                  const state::SaveOptions& options) {
+  if (world.rank == 0) return state::save_weights(stream, directory, options);
+  send_all(stream, true, [&](const state::Chunk& chunk) {
+    return std::ranges::any_of(stream.layout.spans(chunk.id), [&](const state::Span& span) {
+      return !state::stored_name(options.names, stream.layout.tensors()[span.tensor].spec.name).empty();
+    });
+  });
+}
+
+void save_state(const state::ChunkStream& stream, const state::World& world, const std::filesystem::path& directory) {
+  if (world.rank == 0) return state::save_state(stream, directory);
+  send_all(stream, false, [](const state::Chunk& chunk) { return has_state(chunk.training); });
+}
+
 Tensors::Tensors(const plan::Description& description, const state::Layout& layout, Tiers& tiers,
                  std::span<std::byte> scratch, bool filled, network::Port* network)
     : description_(description),
@@ -96,31 +145,8 @@ void Tensors::load(std::size_t chunk, std::byte* weight, std::byte* state) {
   share(chunk, weight, state);
 }
 
-/// Sends what its owner has of a chunk to all others. Nothing of what each one has.
 void Tensors::share(std::size_t chunk, std::byte* weight, std::byte* state) {
-  const auto& it = layout_.chunks()[chunk];
-  if (network_ == nullptr || !state::is_trainable(it.training)) return;
-  const auto& world = description_.world;
-  const auto owner = description_.owner(layout_, it);
-  const auto rule = description_.rule();
-  std::vector<network::Message> messages;
-  for (std::size_t peer = 0; peer < world.size; ++peer) {
-    if (peer == world.rank || (owner != world.rank && peer != owner)) continue;
-    for (const auto& [at, bytes] :
-         {std::pair(weight, weight_bytes(rule, it)), std::pair(state, state_bytes(rule, it))}) {
-      if (at == nullptr || bytes == 0) continue;
-      messages.push_back({.peer = peer, .sends = owner == world.rank, .bytes = {at, bytes}});
-    }
-  }
-  if (!messages.empty()) network::exchange(*network_, std::move(messages));
-}
-
-/// What rank 0 loads while it saves, in its order.
-void Tensors::send_all(bool weights, const std::function<bool(const state::Chunk&)>& wanted) {
-  for (const auto& chunk : layout_.chunks()) {
-    if (!state::is_trainable(chunk.training) || !wanted(chunk)) continue;  // what is frozen each one has
-    weights ? load(chunk.id, scratch_.data(), nullptr) : load(chunk.id, nullptr, scratch_.data());
-  }
+  share_chunk(description_, layout_, network_, chunk, weight, state);
 }
 
 void Tensors::store(std::size_t chunk, const std::byte* weight, const std::byte* state) {
@@ -137,18 +163,12 @@ void Tensors::load_weights(const std::filesystem::path& checkpoint, const std::m
 
 void Tensors::save_weights(const std::filesystem::path& directory, const state::SaveOptions& options) {
   settle();
-  if (description_.world.rank == 0) return state::save_weights(stream(), directory, options);
-  send_all(true, [&](const state::Chunk& chunk) {
-    return std::ranges::any_of(layout_.spans(chunk.id), [&](const state::Span& span) {
-      return !state::stored_name(options.names, layout_.tensors()[span.tensor].spec.name).empty();
-    });
-  });
+  execute::save_weights(stream(), description_.world, directory, options);
 }
 
 void Tensors::save_state(const std::filesystem::path& directory) {
   settle();
-  if (description_.world.rank == 0) return state::save_state(stream(), directory);
-  send_all(false, [](const state::Chunk& chunk) { return has_state(chunk.training); });
+  execute::save_state(stream(), description_.world, directory);
 }
 
 state::StateFormat Tensors::load_state(const std::filesystem::path& directory, const std::filesystem::path& weights,

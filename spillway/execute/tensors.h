@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <map>
 #include <span>
 #include <string>
@@ -14,8 +13,21 @@
 #include "spillway/plan/description.h"
 #include "spillway/state/checkpoint.h"
 #include "spillway/state/convert.h"
+#include "spillway/state/ownership.h"
 
 namespace spillway::execute {
+
+/// Sends what its owner has of a chunk to all other processes, to the same memory there; nothing of what each one has.
+/// All of them call it alike. `weight`, `state`: null: not wanted. `network`: null: there are no others.
+void share_chunk(const plan::Description& description, const state::Layout& layout, network::Port* network,
+                 std::size_t chunk, std::byte* weight, std::byte* state);
+
+// These do what state::save_weights and state::save_state do, called by all processes of a world, each with a store
+// that shares what it loads: rank 0 alone writes, and the others load what it does in its order.
+
+void save_weights(const state::ChunkStream& stream, const state::World& world, const std::filesystem::path& directory,
+                  const state::SaveOptions& options);
+void save_state(const state::ChunkStream& stream, const state::World& world, const std::filesystem::path& directory);
 
 /// Not for use while an instance runs. What was never stored is zero.
 class Tensors : private state::ChunkStore {
@@ -52,7 +64,6 @@ class Tensors : private state::ChunkStore {
   [[nodiscard]] Memory memory(std::size_t chunk) const;
   [[nodiscard]] bool has(std::size_t chunk) const { return description_.has(layout_, layout_.chunks()[chunk]); }
   void share(std::size_t chunk, std::byte* weight, std::byte* state);
-  void send_all(bool weights, const std::function<bool(const state::Chunk&)>& wanted);
   [[nodiscard]] state::ChunkStream stream();
   state::ChunkFields edit(std::size_t chunk);
   void put_back();

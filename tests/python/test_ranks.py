@@ -90,7 +90,6 @@ def test_a_step_is_that_of_all_processes(tmp_path: Path) -> None:
         ({"virtual_ranks": 2, "gradient_accumulation_steps": 8}, ["virtual_ranks: 2", "3 processes"]),
         ({"virtual_ranks": 4, "gradient_accumulation_steps": 2}, ["gradient_accumulation_steps: 2", "give 3"]),
         ({"method": "lsp"}, ["method: lsp", "3 processes"]),
-        ({"objective": "dpo"}, ["objective: dpo"]),
         ({"device": "simulated"}, ["device: simulated", "cpu"]),
         ({"optim": "muon"}, ["optim: muon"]),
         ({"durability": "checkpoint"}, ["durability: checkpoint", "none, step"]),

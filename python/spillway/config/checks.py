@@ -120,8 +120,8 @@ def check_processes() -> None:
     world = os.environ.get("WORLD_SIZE", "1")
     if world != "1":
         raise InputError(
-            f"WORLD_SIZE: {world} processes were started; in this release `spillway train` and spillway.train() are "
-            "for several, Session, the Trainer and the other verbs for one"
+            f"WORLD_SIZE: {world} processes were started; `spillway train`, `resume`, Session and the Trainer are for "
+            "several, the other verbs for one, started without the launcher"
         )
 
 

@@ -92,9 +92,8 @@ class Config:
         """The configuration of one of several processes. Where nobody said how many virtual ranks there are, each
         process is one, with `gradient_accumulation_steps` micro-batches of a step; from here on the key counts those
         of all, so that what is written down means the same to any number of processes."""
-        found = self.parted(ranks.world) if self.any_ranks else self._copied(self._values, self.chosen)
-        found.ranks = ranks
-        return found
+        found = self.parted(ranks.world) if self.any_ranks else self
+        return found.among(ranks)
 
     def parted(self, virtual_ranks: int) -> Config:
         """A copy with so many virtual ranks, where nobody said how many: each with `gradient_accumulation_steps`
@@ -103,6 +102,12 @@ class Config:
         parts = {"virtual_ranks": virtual_ranks, "gradient_accumulation_steps": accumulation}
         found = self._copied({**self._values, **parts}, self.chosen)
         found.any_ranks = False
+        return found
+
+    def among(self, ranks: Ranks) -> Config:
+        """That of one of several processes, where both keys are of all of them already."""
+        found = self._copied(self._values, self.chosen)
+        found.ranks, found.any_ranks = ranks, False
         return found
 
     def _copied(self, values: Mapping[str, Any], chosen: str) -> Config:

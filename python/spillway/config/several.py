@@ -25,7 +25,6 @@ def check(config: Config) -> None:
             f"processes were started; with virtual_ranks given, the key counts those of all: give {world} or more"
         )
     asked: dict[str, tuple[object, tuple[object, ...]]] = {
-        "objective": (config.objective, ("sft",)),
         "method": (config.method, ("full", "lora")),
         "device": (config.device, ("cpu",)),
         "optim": (config.optim, tuple(it.name for it in OPTIMIZERS.values() if it.scope == "element")),

@@ -22,7 +22,7 @@ from spillway.data.batches import REFERENCE
 from spillway.errors import InputError
 from spillway.model.batch import Batch
 from spillway.output import identity
-from spillway.run.reference import Pass, Reference, computed, there
+from spillway.run.reference import Pass, Reference, begun, computed, known
 
 ROWS = ("prompt_ids", "chosen_ids", "rejected_ids")
 # argument, the value that asks for nothing, and why another is not done
@@ -150,7 +150,7 @@ class Pairs:
         if self._referred and not durable:
             return
         place = Path(trainer.args.output_dir)
-        if not self._referred and not began and not durable:
+        if not self._referred and not began and not durable and trainer._world.leads:
             for path in place.glob(identity.REFERENCES):
                 path.unlink()
         if not self._referred:
@@ -171,11 +171,12 @@ class Pairs:
     def _columns(self, trainer: Any, rows: Any, name: str, places: list[Path], began: bool) -> Any:
         data = Collated(rows, trainer)
         if began:
-            found = there(name, data, places, None)
+            found = known(trainer._world, name, data, places, None)
         else:
-            found = Reference.of(places[0], name, data)
+            found = begun(trainer._world, places[0], name, data)
             if not found.whole:
-                tell(f"reference log-probabilities of {len(data)} pairs: a first pass computes them")
+                if trainer._world.leads:
+                    tell(f"reference log-probabilities of {len(data)} pairs: a first pass computes them")
                 found.compute(trainer.session, data, how(trainer, name), lambda done: None)
         self._references.append(found)
         return with_columns(rows, found.values)
@@ -195,7 +196,7 @@ def of_rows(trainer: Any, rows: Any) -> Any:
 def how(trainer: Any, name: str) -> Pass:
     args = trainer.args
     pairs = args.per_device_train_batch_size if name == "train" else args.per_device_eval_batch_size
-    return Pass(pairs, args.gradient_accumulation_steps)
+    return Pass(pairs, args.gradient_accumulation_steps * trainer._world.ranks.world)
 
 
 def with_columns(rows: Any, values: NDArray[np.float64]) -> Any:

@@ -10,8 +10,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,12 +23,14 @@ import transformers
 from spillway.base.files import flush, replace_text, write_json
 from spillway.config import Config
 from spillway.errors import InputError
-from spillway.output import checkpoints, directory, identity, saved, state
+from spillway.output import checkpoints, directory, identity, saved, state, volumes
 from spillway.output.directory import MANIFEST, RUN_STATE
 from spillway.output.identity import Identity
-from spillway.output.position import Due, Log, Position, position_of
+from spillway.output.position import Due, Log, Position, packed, position_of, random_name
+from spillway.run.alike import next_line, whereabouts
 from spillway.run.protocol import Keeping, Recovery, Saving, StartPoint
 from spillway.run.session import EngineSession
+from spillway.run.world import OneProcess, World
 
 GOING_ON = Path(identity.FOLDER, "going_on")  # what transformers resumes from
 SAVING = ".tmp-saving"  # a checkpoint that is not whole yet
@@ -38,21 +42,34 @@ class DurableRun:
     """What `output_dir` and the storage paths hold of one run."""
 
     def __init__(
-        self, config: Config, resume: Any, checkpoints_at_once: int, rows: int | None, saving: Saving | None = None
+        self,
+        config: Config,
+        resume: Any,
+        checkpoints_at_once: int,
+        rows: int | None,
+        saving: Saving | None = None,
+        world: World | None = None,
     ) -> None:
         """Looks only. `resume`: as `resume_from_checkpoint`; `rows`: of the training data, where they can be counted;
-        `saving`: to output_dir. InputError where the run may not start."""
-        self._start = directory.decide(config.replaced(resume_from_checkpoint=resume or None))
+        `saving`: to output_dir; `world`: of several processes, of which rank 0 sees and writes output_dir. InputError
+        where the run may not start."""
+        self._world = world = world or OneProcess()
+        there = [path for paths in world.gather(volumes.present(config.paths)) for path in paths]
+        asked = config.replaced(resume_from_checkpoint=resume or None)
+        self._start, known = world.agreed(
+            lambda: (directory.decide(asked, there), identity.load(Path(config.output_dir)))
+        )
         self.output_dir = self._start.output_dir
-        known = identity.load(self.output_dir)
+        self._scratch: Path | None = None
         goes_on = self._start.resume is not None or self._start.durable
         if known is not None and known.fixed and goes_on:
             config = state.same_products(known.fixed, config)
             state.check_keys(known.fixed, config)
             check_rows(known.fixed.get("rows"), rows)
             config = state.same_durability(known.durability, config)
-        self._identity: Identity = known or identity.new(self.output_dir)
+        self._identity: Identity = known or world.agreed(lambda: identity.new(self.output_dir))
         self._identity.fixed = state.fixed_keys(config) | {"rows": rows}
+        self._identity.processes = whereabouts(world)
         self.config = config
         self._named = not (resume is True or resume == "auto")
         self._at_once = checkpoints_at_once
@@ -69,18 +86,20 @@ class DurableRun:
 
     def open(self, make: Make) -> EngineSession:
         """A started session, at the step that the run goes on from, or with the model's weights."""
-        held = [] if self._start.clear else directory.manifests(self.output_dir)
-        most = max(self._at_once, len(held)) + 1
+        held = self._world.agreed(lambda: [] if self._start.clear else directory.manifests(self.output_dir))
+        most = max(self._at_once, len(held)) + 1 if self._world.ranks.world == 1 else 0  # there they stand alone
         keeping = Keeping(self._identity.run, most, keep=True, resumes=self._start.from_paths, saving=self._saving)
         session = make(self.config, keeping)
         self._identity.durability = session.plan.get("durability", "none")
         try:
-            with self._identity.claim(self.output_dir):
+            with self._identity.claim(self.output_dir) if self._world.leads else nullcontext():
                 start = self._start
-                start_point = StartPoint(start.resume, start.durable, start.fresh, start.held)
+                line = partial(next_line, self._identity, start, self._world)
+                start_point = StartPoint(start.resume, start.durable, start.fresh, start.held, line=line)
                 recovery = session.start(start_point)
             self._begin(session, recovery)
         except BaseException:
+            self._world.announce()
             session.close()
             raise
         self.session = session
@@ -88,26 +107,31 @@ class DurableRun:
 
     def _begin(self, session: EngineSession, recovery: Recovery | None) -> None:
         """The first writes of the run, as `spillway train` makes them."""
-        directory.prepare(self._start, fresh=recovery is None and self._start.resume is None)
-        out = self.output_dir
-        self._log = Log(out / identity.TRAINER_LOG)
+        out, leads = self.output_dir, self._world.leads
+        if leads:
+            directory.prepare(self._start, fresh=recovery is None and self._start.resume is None)
+        log = Log(out / identity.TRAINER_LOG) if leads else None
+        known = self._world.agreed(lambda: (log.rows, log.done) if log else ([], None))
+        self._log = log or Log(out / identity.TRAINER_LOG, known)
         self.position = self._position(recovery)
-        (out / identity.FOLDER).mkdir(exist_ok=True)
-        write_json(out / identity.DESCRIPTION, session.description)
-        write_json(out / identity.SETTINGS, session.settings)
-        replace_text(out / "config.yaml", self.config.text())
-        write_json(out / "plan.json", session.plan)
-        self._identity.save(out)
+        if leads:
+            (out / identity.FOLDER).mkdir(exist_ok=True)
+            write_json(out / identity.DESCRIPTION, session.description)
+            write_json(out / identity.SETTINGS, session.settings)
+            replace_text(out / "config.yaml", self.config.text())
+            write_json(out / "plan.json", session.plan)
+            self._identity.save(out)
         self.committed = self.position.step if self.position else 0
         if recovery is None:
             session.commit(payload(self.position))
         if self.position is not None:
             session.settle()
-            checkpoints.go_back(out, self.committed, session.release)
+            self._world.agreed(lambda: checkpoints.go_back(out, self.committed, session.release))
             told = recovery.words if recovery and recovery.words else f"going on after step {self.committed}"
             transformers.logging.get_logger("spillway").warning(told)
         self._log.go_back(self.position)
-        self._manifests = {path: (path / MANIFEST).read_bytes() for _, path in directory.manifests(out)}
+        if leads:
+            self._manifests = {path: (path / MANIFEST).read_bytes() for _, path in directory.manifests(out)}
 
     def _position(self, recovery: Recovery | None) -> Position | None:
         """The last one of the step that the session is at: what was done after it is not done again."""
@@ -121,8 +145,12 @@ class DurableRun:
         if saved is None and committed is None:
             return None
         found = saved or Position.of(committed)
+        own = None if saved is None or self._start.resume is None else self._start.resume / self._random
+        if own is not None and self._world.ranks.world > 1 and own.is_file():
+            found = replace(found, random=packed(own.read_bytes()))
         done = self._log.done
-        found = done if done is not None and done.step == found.step else found
+        if done is not None and done.step == found.step:
+            found = done if self._world.leads else replace(done, random=found.random)
         if len(self._log.rows) < found.rows:
             raise InputError(
                 f"resume_from_checkpoint: {self._log.path} holds {len(self._log.rows)} rows of the log, and there were "
@@ -134,13 +162,22 @@ class DurableRun:
         """A directory for the Trainer's own `resume_from_checkpoint`; None: it begins."""
         if self.position is None:
             return None
-        self.position.write(self.output_dir / GOING_ON, self._log.rows)
-        return str(self.output_dir / GOING_ON)
+        self.position.write(self.scratch, self._log.rows, self._random)
+        return str(self.scratch)
 
     @property
     def scratch(self) -> Path:
-        (self.output_dir / GOING_ON).mkdir(parents=True, exist_ok=True)
-        return self.output_dir / GOING_ON
+        """A directory of this process's own."""
+        if self._scratch is None:
+            if not self._world.leads:
+                self._temporary = tempfile.TemporaryDirectory()
+            self._scratch = self.output_dir / GOING_ON if self._world.leads else Path(self._temporary.name)
+            self._scratch.mkdir(parents=True, exist_ok=True)
+        return self._scratch
+
+    @property
+    def _random(self) -> str:
+        return random_name(self._world.ranks.world, self._world.ranks.rank)
 
     def commit(self, trainer: Any, norm: Any, rate: float | None, due: Due) -> None:
         """The step just ended, which was logged."""
@@ -192,7 +229,7 @@ class DurableRun:
     @property
     def saved_last(self) -> bool:
         """The newest checkpoint is of the last step: a process that died may have left older ones than are kept."""
-        newest = directory.checkpoints(self.output_dir)[-1:]
+        newest = self._world.agreed(lambda: directory.checkpoints(self.output_dir)[-1:])
         return bool(newest) and newest[0][0] == self.committed
 
     def sweep(self) -> None:
@@ -205,8 +242,10 @@ class DurableRun:
         """A session at another checkpoint of this run, for evaluation and saving; the open one is closed."""
         self.session.close()
         pinned = partial(directory.pinned, self.output_dir)
-        self.session = make(self.config, Keeping(self._identity.run, len(pinned()) + 1, keep=True, resumes=True))
-        self.session.start(StartPoint(checkpoint, durable=False, fresh=False, pinned=pinned))
+        most = len(pinned()) + 1 if self._world.ranks.world == 1 else 0
+        self.session = make(self.config, Keeping(self._identity.run, most, keep=True, resumes=True))
+        line = partial(next_line, self._identity, replace(self._start, durable=False), self._world)
+        self.session.start(StartPoint(checkpoint, durable=False, fresh=False, pinned=pinned, line=line))
         return self.session
 
 

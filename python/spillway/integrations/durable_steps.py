@@ -15,7 +15,7 @@ import transformers
 from spillway.integrations import dpo
 from spillway.integrations.durable import DurableRun
 from spillway.integrations.loading import untouched
-from spillway.integrations.sizes import row_count, saves, saving_of
+from spillway.integrations.sizes import row_count, saves
 from spillway.integrations.streamed_session import StreamedSession
 from spillway.output.position import Due
 
@@ -38,6 +38,10 @@ class DurableSteps(StreamedSession):
     def train(self, resume_from_checkpoint: Any = None, *positional: Any, **named: Any) -> Any:
         """With durable steps `resume_from_checkpoint`: True, the newest durable step; "auto", that or a fresh start; a
         checkpoint of this run, to go back to it."""
+        with self._as_one():
+            return self._trained(resume_from_checkpoint, *positional, **named)
+
+    def _trained(self, resume_from_checkpoint: Any, *positional: Any, **named: Any) -> Any:
         if not self._durable:
             if self._pairs is not None:
                 from_where = checkpoint_of(resume_from_checkpoint, self.args.output_dir)
@@ -62,7 +66,7 @@ class DurableSteps(StreamedSession):
             sizes = self._known_sizes()
             config = self._config(sizes.shape, sizes.packing)
             rows = row_count(self.train_dataset)  # type: ignore[attr-defined]
-            run = DurableRun(config, resume, saves(self), rows, saving_of(self, config))
+            run = DurableRun(config, resume, saves(self), rows, self._saving(config), self._world)
             self._streamed = run.open(self._made)
         self._run, self._over = run, False
         weakref.finalize(self, self._streamed.close)
@@ -113,7 +117,7 @@ class DurableSteps(StreamedSession):
             self.control = self.callback_handler.on_epoch_end(self.args, state, self.control)  # type: ignore[attr-defined]
             self._maybe_log_save_evaluate(*rest, learning_rate=position.learning_rate)
         self._over = self.control.should_training_stop
-        self._save_rng_state(str(self._run.scratch))  # type: ignore[attr-defined]
+        self._save_own_rng_state(str(self._run.scratch))  # type: ignore[attr-defined]
 
     def _run_epoch(self, *positional: Any, **named: Any) -> Any:
         """None of a run that had stopped already, and has now done what was left to be done."""
@@ -122,9 +126,10 @@ class DurableSteps(StreamedSession):
         return super()._run_epoch(*positional, **named)  # type: ignore[misc]
 
     def evaluate(self, *positional: Any, **named: Any) -> Any:
-        if self._pairs is not None and self._run is None:
-            self._pairs.refer(self, None, began=False, durable=False)
-        return super().evaluate(*positional, **named)  # type: ignore[misc]
+        with self._as_one():
+            if self._pairs is not None and self._run is None:
+                self._pairs.refer(self, None, began=False, durable=False)
+            return super().evaluate(*positional, **named)  # type: ignore[misc]
 
     def _precompute_ref_logps(self, dataset: Any, name: str, batch_size: int) -> Any:
         """Called by TRL: by its constructor, when nothing can be computed yet, and for the rows of one evaluation."""

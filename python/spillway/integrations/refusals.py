@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import transformers
 
+from spillway.base import ranks
 from spillway.config.key import WITHOUT
 from spillway.config.keys import KEYS
 from spillway.errors import InputError
@@ -96,6 +98,28 @@ def check_arguments(args: Any, dpo: bool = False) -> None:
         if getattr(args, name, None):
             setattr(args, name, False)
             transformers.logging.get_logger("spillway").warning(f"{name} changes nothing: {RECOMPUTES}")
+
+
+def check_processes(args: Any) -> None:
+    """What a launcher has started, and how transformers shares rows among several."""
+    started = ranks.of_environment(os.environ).world
+    if args.world_size == 1 and started > 1:
+        raise InputError(
+            f"use_cpu: {started} processes were started (WORLD_SIZE), and transformers joins them on CPUs where it is "
+            "told to alone: TrainingArguments(use_cpu=True)"
+        )
+    if args.world_size == 1:
+        return
+    if not args.average_tokens_across_devices:
+        raise InputError(
+            "average_tokens_across_devices: a step's loss is the mean over the label tokens of all processes; leave it "
+            "out"
+        )
+    if not getattr(args.accelerator_config, "even_batches", True):
+        raise InputError("even_batches: all processes take part in every step; leave it out of accelerator_config")
+    if args.save_on_each_node:
+        raise InputError("save_on_each_node: rank 0 alone writes output_dir; leave it out")
+    args.average_tokens_across_devices = False  # they are counted with the micro-batches, which each process hears of
 
 
 def check_durable(args: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from spillway.model.batch import WorkShape
 from spillway.output.directory import checkpoints
 from spillway.run import room
 from spillway.run.protocol import Saving
+from spillway.run.world import World
 
 if TYPE_CHECKING:
     from spillway.config import Config
@@ -66,7 +67,7 @@ def largest(trainer: Any, origin: Origin) -> Sizes:
     assert planned is not None
     packing = any(each.packing for each in (train, held_out) if each) or bool(origin.config.packing)
     shape = WorkShape(
-        micro_batches=args.gradient_accumulation_steps if train else 1,
+        micro_batches=(args.gradient_accumulation_steps if train else 1) * trainer._world.ranks.world,
         batch=planned.rows,
         length=planned.length,
         eval_batch=held_out.rows if held_out else 0,
@@ -74,6 +75,14 @@ def largest(trainer: Any, origin: Origin) -> Sizes:
         logits=held_logits(trainer, held_out) if held_out else 0,
     )
     return Sizes(shape, packing)
+
+
+def of_all(world: World, own: Sizes) -> Sizes:
+    """The largest of any process, which may have other rows than the others."""
+    every = world.gather(own)
+    names = ("batch", "length", "eval_batch", "eval_length", "logits")
+    largest = {name: max(getattr(each.shape, name) for each in every) for name in names}
+    return Sizes(replace(own.shape, **largest), any(each.packing for each in every))
 
 
 def held_logits(trainer: Any, held_out: Longest) -> int:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import os
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,12 @@ import transformers
 
 from spillway.base.files import replace_text, write_json
 from spillway.errors import InputError
-from spillway.integrations.durable import keep_newest, payload, saving
+from spillway.integrations.durable import SAVING, keep_newest, payload, saving
 from spillway.integrations.streamed_session import StreamedSession
 from spillway.model import hub
 from spillway.model.source import DTYPES, copy_processors, set_dtype
 from spillway.output import checkpoints, identity, saved, unsaved, volumes
+from spillway.output.position import random_name
 from spillway.run.session import EngineSession
 from spillway.run.start_points import STATE
 
@@ -35,6 +37,15 @@ class StreamedSaves(StreamedSession):
     def _get_output_dir(self, *positional: Any, **named: Any) -> str:
         return self._saving_in or super()._get_output_dir(*positional, **named)  # type: ignore[misc, no-any-return]
 
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """All processes call it; rank 0 writes."""
+        with self._as_one():
+            if self._world.leads:
+                super().save_model(output_dir, _internal_call)  # type: ignore[misc]
+            else:
+                self._save(output_dir)
+            self._world.gather(None)
+
     def _save_checkpoint(self, *positional: Any, **named: Any) -> None:
         if self.args.push_to_hub:  # from where it is written
             return super()._save_checkpoint(*positional, **named)  # type: ignore[misc, no-any-return]
@@ -42,25 +53,36 @@ class StreamedSaves(StreamedSession):
         run, release = self._run, self.session.release
         trial = named["trial"] if "trial" in named else (*positional, None, None)[1]
         output_dir = Path(super()._get_output_dir(trial=trial))  # type: ignore[misc]
-        with run.saving(self) if run else saving(output_dir, release, lambda made: None) as place:
+        leads = self._world.leads
+        written = run.saving(self) if run else saving(output_dir, release, lambda made: None)
+        with written if leads else nullcontext(output_dir / SAVING) as place:
             self._saving_in = str(place)
             try:
                 super()._save_checkpoint(*positional, **named)  # type: ignore[misc]
             finally:
                 self._saving_in = None
             best = Path(state.best_model_checkpoint or "")
-            if best.parent == place:
+            if leads and best.parent == place:
                 state.best_model_checkpoint = os.path.join(output_dir, best.name)
                 state.save_to_json(str(best / "trainer_state.json"))
         limit, chosen = self.args.save_total_limit, state.best_model_checkpoint
-        if run is not None:
+        if leads and run is not None:
             run.keep_newest(limit, chosen)
-        else:
+        elif leads:
             keep_newest(output_dir, limit, chosen, release)
+        state.best_model_checkpoint = self._world.agreed(lambda: chosen)
         return None
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         place = Path(output_dir or self.args.output_dir)
+        if self._world.leads:
+            self._write(place)
+        else:
+            self.session.save_model(place)
+        if place == Path(self.args.output_dir):
+            self._saved = self.state.global_step  # type: ignore[attr-defined]
+
+    def _write(self, place: Path) -> None:
         with self._left_where_it_fails():
             place.mkdir(parents=True, exist_ok=True)
             self.session.save_model(place)
@@ -74,8 +96,6 @@ class StreamedSaves(StreamedSession):
                 checkpoints.flush_files(place)
         if self._saving_in is None:
             self._take_back()
-        if place == Path(self.args.output_dir):
-            self._saved = self.state.global_step  # type: ignore[attr-defined]
 
     @contextmanager
     def _left_where_it_fails(self) -> Iterator[None]:
@@ -83,7 +103,8 @@ class StreamedSaves(StreamedSession):
         try:
             yield
         except Exception as error:
-            LOGGER.error(f"{unsaved.why(error)}. {self._leave()}")
+            if self._world.ranks.world == 1:
+                LOGGER.error(f"{unsaved.why(error)}. {self._leave()}")
             raise
 
     def _leave(self) -> str:
@@ -113,10 +134,28 @@ class StreamedSaves(StreamedSession):
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         with self._left_where_it_fails():
             self.session.save_state(Path(output_dir))
+            if not self._world.leads:
+                return
             if self._pairs is not None:
                 self._pairs.save(Path(output_dir))
             saved.record_files(Path(output_dir))
         torch.save(self.lr_scheduler.state_dict(), os.path.join(output_dir, SCHEDULER))  # type: ignore[attr-defined]
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        """Of every process, in rank 0's files."""
+        if self._world.ranks.world == 1:
+            return self._save_own_rng_state(output_dir)
+        with tempfile.TemporaryDirectory() as own:
+            self._save_own_rng_state(own)
+            every = self._world.gather(
+                Path(own, random_name(self.args.world_size, self.args.process_index)).read_bytes()
+            )
+        for rank, content in enumerate(every) if self._world.leads else ():
+            Path(output_dir, random_name(len(every), rank)).write_bytes(content)
+        return None
+
+    def _save_own_rng_state(self, output_dir: str) -> None:
+        super()._save_rng_state(output_dir)  # type: ignore[misc]
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         if self._run is not None:

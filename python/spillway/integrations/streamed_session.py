@@ -3,30 +3,41 @@
 from __future__ import annotations
 
 import copy
+import os
+import threading
+import traceback
 import weakref
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import PreTrainedModel
 
-from spillway.config import Config
+from spillway.base.silence import tell_person
+from spillway.config import Config, several
+from spillway.config.checks import check_places
 from spillway.integrations import dpo, refusals
 from spillway.integrations.durable import DurableRun
 from spillway.integrations.loading import Origin, untouched
-from spillway.integrations.sizes import Sizes, largest, saving_of
+from spillway.integrations.sizes import Sizes, largest, of_all, saving_of
 from spillway.integrations.trl_ways import TrlLog, logged_objective
 from spillway.model.batch import WorkShape
 from spillway.model.freeze import frozen_names
 from spillway.output import directory, identity, left, state
-from spillway.run.protocol import Keeping, StartPoint
+from spillway.run.alike import places, same
+from spillway.run.protocol import Keeping, Saving, StartPoint
 from spillway.run.session import EngineSession
 from spillway.run.start_points import STATE, read_counts
+from spillway.run.world import World, ended_together
+
+ALONE_AFTER = 60.0  # seconds in which the others come to the end that a failure makes for all
 
 
 class StreamedSession:
     """What the other parts of `StreamedTraining` stand on."""
 
+    _world: World  # the processes that train together
     _origin: Origin  # how the model was loaded
     _pairs: dpo.Pairs | None  # of a trainer of preferences
     _told: TrlLog | None  # of a trainer of TRL's
@@ -62,6 +73,27 @@ class StreamedSession:
         self._streamed.close()
         self._streamed = self._run = None
 
+    def _as_one(self) -> AbstractContextManager[None]:
+        """Around what all processes do together."""
+        return ended_together(self._world, self._let_go)
+
+    def _let_go(self) -> None:
+        """All processes end by the failure of one. Where another waits in a collective of transformers' own, which
+        this one will not come to, it does not hear of that before this one is gone."""
+        words = traceback.format_exc()
+
+        def end() -> None:
+            if not self._world.ended:
+                tell_person(words)
+                os._exit(1)
+
+        alone = threading.Timer(ALONE_AFTER, end)
+        alone.daemon = True
+        alone.start()
+        if self._streamed is not None:
+            self._streamed.close()
+        self._streamed = self._run = None
+
     @property
     def _durable(self) -> bool:
         return bool(self._origin.config.durability != "none")
@@ -73,7 +105,7 @@ class StreamedSession:
 
     def _known_sizes(self) -> Sizes:
         if self._sizes is None:
-            self._sizes = largest(self, self._origin)
+            self._sizes = of_all(self._world, largest(self, self._origin))
         return self._sizes
 
     def _open(self) -> EngineSession:
@@ -92,8 +124,8 @@ class StreamedSession:
                 start_point = StartPoint(adapters=self._from)
             elif self._from is not None:
                 config = config.replaced(model=str(self._from), init="pretrained")
-            run = identity.new(Path(self.args.output_dir)).run
-            session = self._made(config, Keeping(run, saving=saving_of(self, config)))
+            run = self._world.agreed(lambda: identity.new(Path(self.args.output_dir)).run)
+            session = self._made(config, Keeping(run, saving=self._saving(config)))
             session.start(start_point)
         weakref.finalize(self, session.close)
         return session
@@ -107,15 +139,21 @@ class StreamedSession:
             model_config=copy.deepcopy(self.model.config),
             frozen=frozen_names(self.model),
             objective=logged_objective(self),
+            world=self._world,
         )
         refusals.same_parameters(self.model, session.description)
         if self._adapted:
             refusals.same_learning(self.model, session.description)
         return session
 
+    def _saving(self, config: Config) -> Saving | None:
+        return saving_of(self, config) if self._world.leads else None
+
     def _config(self, shape: WorkShape, packing: bool) -> Config:
-        args = self.args
-        return self._origin.config.replaced(
+        args, world = self.args, self._world.ranks.world
+        said = "virtual_ranks" in self._origin.given
+        found = self._origin.config.replaced(
+            virtual_ranks=self._origin.config.virtual_ranks if said else world,
             output_dir=str(Path(args.output_dir).absolute()),
             packing=packing,
             max_length=shape.length,
@@ -132,6 +170,17 @@ class StreamedSession:
             optim=refusals.optimizer(str(getattr(args.optim, "value", args.optim))),
             **(dpo.keys(args) if self._pairs is not None else {}),
         )
+        return found if world == 1 else self._joined(found)
+
+    def _joined(self, config: Config) -> Config:
+        """The configuration of one of several processes, which computes in what rank 0 has chosen."""
+        leading = self._world.agreed(lambda: self._origin.config)
+        found = config.among(self._world.ranks).computing(leading.compute_dtype, leading.chosen)
+        same(self._world, found.values())
+        several.check(found)
+        check_places(found)
+        places(self._world, [path.place for path in found.paths])
+        return found
 
     def _take_back(self) -> None:
         """It was saved after all, or training goes on."""
@@ -148,7 +197,7 @@ class StreamedSession:
         """Nobody needs what is on the storage paths: the run is at its end and its model in `output_dir`."""
         state: Any = self.state  # type: ignore[attr-defined]
         ended = state.max_steps and state.global_step >= state.max_steps and self._saved == state.global_step
-        return bool(ended and not directory.manifests(Path(self.args.output_dir)))
+        return bool(ended and not self._world.agreed(lambda: directory.manifests(Path(self.args.output_dir))))
 
 
 def begun_with(config: Config, checkpoint: Path) -> Config:

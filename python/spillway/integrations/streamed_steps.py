@@ -19,6 +19,7 @@ from spillway.integrations.trl_ways import (
 )
 from spillway.model.batch import Batch
 from spillway.model.describe import decay_names
+from spillway.run.world import interleaved
 
 LOGGER = transformers.logging.get_logger("spillway")
 
@@ -71,13 +72,14 @@ class StreamedSteps(StreamedSession):
         model.train()
         if self._samples:
             self._take_back()
-            batches = [self._batch(sample) for sample in self._samples]
+            own = [self._batch(sample) for sample in self._samples]
+            every = self._world.gather((own, self._items))
+            batches, items = interleaved([each for each, _ in every]), [count for _, count in every]
             rate = self.optimizer.param_groups[0]["lr"]
-            count = len(batches)
-            over = None if self._pairs else self._items
-            routers = 1 / count if over and averages_routers(type(self)) else None
+            over = None if self._pairs or None in items else sum(filter(None, items))
+            routers = 1 / len(batches) if over and averages_routers(type(self)) else None
             loss_sum, tokens = self.session.gradients(batches, rate, over, routers)
-            self._shares = [loss_sum / tokens / count if tokens else float("nan")] * count
+            self._shares = [loss_sum / tokens / len(own) if tokens else float("nan")] * len(own)
             self._samples = []
             if self._told is not None:
                 self._total_train_tokens: int = self._total_train_tokens + sum(batch.tokens for batch in batches)
@@ -104,13 +106,13 @@ class StreamedSteps(StreamedSession):
     def prediction_step(
         self, model: nn.Module, inputs: Any, prediction_loss_only: bool, ignore_keys: Any = None
     ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
-        batch, logits = self._batch(inputs), None
+        batches, logits, own = self._world.gather(self._batch(inputs)), None, self._world.ranks.rank
         if self._pairs is not None and not prediction_loss_only:
             raise InputError("compute_metrics: of pairs there are no logits to look at; the log has TRL's own figures")
         if prediction_loss_only:
-            loss_sum, tokens = self.session.evaluate([batch])
+            loss_sum, tokens = self.session.evaluate_each(batches)[own]
         elif self._known_sizes().shape.logits:
-            loss_sum, tokens, logits = self.session.evaluate_whole(batch)
+            loss_sum, tokens, logits = self.session.evaluate_whole(batches, own)
         else:
             raise InputError(refusals.NO_LOGITS)
         self._tell("eval")
@@ -118,6 +120,10 @@ class StreamedSteps(StreamedSession):
             tokens = self._counted(inputs) or tokens
         loss = loss_sum / tokens if tokens else float("nan")
         return torch.tensor(loss, device=self.args.device), logits, None if logits is None else inputs["labels"]
+
+    def predict(self, *positional: Any, **named: Any) -> Any:
+        with self._as_one():
+            return super().predict(*positional, **named)  # type: ignore[misc]
 
     def _counted(self, inputs: Any) -> int | None:
         """What transformers divides the loss of an evaluation's batch by, where it counts for itself."""

@@ -1,8 +1,10 @@
 """transformers' Trainer over a streamed model: its loop, its data, its logs and checkpoints; the engine's steps.
 
 `get_batch_samples` already gives all micro-batches of a step, so the first `training_step` computes the whole step
-layer by layer, and each call returns its share of the loss. The optimizer is a proxy: its `step()` takes the learning
-rate that the schedule has reached by then and lets the engine update. Nothing of the model is ever wrapped or moved.
+layer by layer, and each call returns its share of the loss. Of several processes, which torchrun or accelerate launch
+have started, each has the micro-batches that accelerate gives to it, and a step is over those of all of them. The
+optimizer is a proxy: its `step()` takes the learning rate that the schedule has reached by then and lets the engine
+update. Nothing of the model is ever wrapped or moved.
 Where steps are durable (`load(..., durability="step")`), one is committed where the Trainer has logged it.
 """
 
@@ -13,12 +15,12 @@ from typing import Any
 import torch
 import transformers
 
-from spillway.config import checks
 from spillway.integrations import dpo, refusals
 from spillway.integrations.durable_steps import DurableSteps
 from spillway.integrations.streamed_saves import StreamedSaves
 from spillway.integrations.streamed_steps import StreamedSteps
 from spillway.integrations.trl_ways import TrlLog, is_trl, say_routers
+from spillway.run.world import OneProcess, World, joined
 
 
 class StreamedTraining(StreamedSteps, DurableSteps, StreamedSaves):
@@ -30,6 +32,7 @@ class StreamedTraining(StreamedSteps, DurableSteps, StreamedSaves):
     def __init__(self, *positional: Any, **named: Any) -> None:
         refusals.trainer_first(type(self))
         refusals.model_first(positional, named)
+        self._world: World = OneProcess()
         self._pairs = dpo.Pairs() if dpo.is_dpo(type(self)) else None
         if self._pairs is not None:
             positional, named = dpo.prepared(positional, named)
@@ -44,10 +47,12 @@ class StreamedTraining(StreamedSteps, DurableSteps, StreamedSaves):
             say_routers(self)
         if self._pairs is not None:
             self.ref_model = None
-        self._origin = refusals.check(self)
-        if self._durable:
-            refusals.check_durable(self.args)
-        checks.check_processes()
+        refusals.check_processes(self.args)
+        self._world = joined(stays=True)
+        with self._as_one():
+            self._origin = refusals.check(self)
+            if self._durable:
+                refusals.check_durable(self.args)
 
 
 class Trainer(StreamedTraining, transformers.Trainer):

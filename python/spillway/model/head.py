@@ -121,7 +121,8 @@ class HeadPass:
             stats.add_spread(logits)
 
     def losses(self) -> list[float]:
-        """What the loss, over all label tokens, or pairs, is the exact sum of, once every slice has been seen."""
+        """By micro-batch, what the loss, over all label tokens, or pairs, is the exact sum of, once every slice has
+        been seen."""
         return self._objective.losses(self._whole())
 
     def told(self) -> list[Told]:

@@ -72,6 +72,7 @@ class Work:
     there: torch.Tensor | None = None  # `ids` where layers compute; None: as they are
     over: int | None = None  # what the loss is a mean of, where a caller counts otherwise than `units`
     routers: float | None = None  # as `routers_weight`, where a caller has it otherwise
+    whole: int | None = None  # micro-batches of the step that this is a part of; None: it is all of it
 
     def to(self, device: torch.device) -> Work:
         """For passes there; `ids` stay with the host as well, which gathers the embedding's rows."""
@@ -87,6 +88,11 @@ class Work:
     @property
     def tokens(self) -> int:
         return self.ids.numel()
+
+    @property
+    def step_batches(self) -> int:
+        """Micro-batches of the whole step, those of other processes too."""
+        return len(self.micro_batches) if self.whole is None else self.whole
 
     @property
     def ranks(self) -> int:
@@ -109,7 +115,7 @@ class Work:
         if self.routers is not None:
             return self.routers
         of_pairs = bool(self.micro_batches) and self.micro_batches[0].reference is not None
-        return 1 / len(self.micro_batches) if of_pairs else 1.0
+        return 1 / self.step_batches if of_pairs else 1.0
 
     def part(self, share: slice) -> Work:
         """The micro-batches at these positions of the step's order, for one who computes no others. The loss is a mean
@@ -121,7 +127,7 @@ class Work:
             for index, batch in enumerate(taken)
         ]
         ids = self.ids[first : first + sum(batch.tokens for batch in taken)]
-        return replace(self, ids=ids, micro_batches=moved, over=self.units)
+        return replace(self, ids=ids, micro_batches=moved, over=self.units, whole=self.step_batches)
 
 
 def by_virtual_rank(micro_batches: int, ranks: int) -> list[list[int]]:

@@ -25,7 +25,7 @@ class Objective(Protocol):
     watches: Collection[str]  # what `told` wants of Stats: "mean", "entropy"
 
     def losses(self, stats: Mapping[int, Stats]) -> list[float]:
-        """What the loss, summed over the work's units, is the exact sum of."""
+        """By micro-batch, what the loss, summed over the work's units, is the exact sum of."""
 
     def weights(self, stats: Mapping[int, Stats], batch: MicroBatch, scale: float) -> list[tuple[slice, float]]:
         """Runs of a micro-batch's label tokens, and `scale` times what each token of a run weighs."""
@@ -45,7 +45,7 @@ class CrossEntropy:
         self._units, self._batches = max(1, work.units), work.micro_batches
 
     def losses(self, stats: Mapping[int, Stats]) -> list[float]:
-        return [each.loss() for each in stats.values()]
+        return [stats[each.index].loss() if each.index in stats else 0.0 for each in self._batches]
 
     def weights(self, stats: Mapping[int, Stats], batch: MicroBatch, scale: float) -> list[tuple[slice, float]]:
         return [(slice(None), scale / self._units)]
@@ -66,7 +66,11 @@ class RowSums:
 
     def losses(self, stats: Mapping[int, Stats]) -> list[float]:
         self.rows = [row_sums(batch, stats.get(batch.index)) for batch in self._batches]
-        return []
+        return [0.0] * len(self._batches)
+
+    def numbered(self) -> list[tuple[int, list[float]]]:
+        """`rows`, each with its micro-batch's place in the data's order."""
+        return [(batch.number, rows) for batch, rows in zip(self._batches, self.rows, strict=True)]
 
     def weights(self, stats: Mapping[int, Stats], batch: MicroBatch, scale: float) -> list[tuple[slice, float]]:
         return []

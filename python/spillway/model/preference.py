@@ -84,13 +84,13 @@ class Compared:
     work: Work
     training: bool
     watches: Collection[str] = ("mean", "entropy")
-    _loss: float = 0.0
+    _losses: list[float] = field(default_factory=list)  # by micro-batch
     _weights: dict[int, list[float]] | None = None  # by micro-batch: of each row
     _pairs: list[tuple[Pairs, list[float]]] = field(default_factory=list)  # and log-probabilities of the rows
 
     def losses(self, stats: Mapping[int, Stats]) -> list[float]:
         self._settle(stats)
-        return [self._loss]
+        return list(self._losses)
 
     def weights(self, stats: Mapping[int, Stats], batch: MicroBatch, scale: float) -> list[tuple[slice, float]]:
         found = self._settle(stats)[batch.index]
@@ -107,11 +107,11 @@ class Compared:
     def _settle(self, stats: Mapping[int, Stats]) -> dict[int, list[float]]:
         if self._weights is None:
             self._weights = {}
-            share = self.work.units / len(self.work.micro_batches)
+            count = self.work.step_batches
             for batch in self.work.micro_batches:
                 loss, weights = self._of(batch, row_sums(batch, stats.get(batch.index)))
-                self._loss += loss * (share if self.training else batch.units)
-                self._weights[batch.index] = [weight / len(self.work.micro_batches) for weight in weights]
+                self._losses.append(loss * (self.work.units / count if self.training else batch.units))
+                self._weights[batch.index] = [weight / count for weight in weights]
         return self._weights
 
     def _of(self, batch: MicroBatch, sums: list[float]) -> tuple[float, list[float]]:

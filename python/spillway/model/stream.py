@@ -71,9 +71,13 @@ class Stream:
         self.most_saved = 0  # bytes that were kept at once, in any step
         self.most_spilled = 0  # bytes that were spilled in a step, of any
         self._objective = objective
-        self._share = share
+        self.share = share
         self._kept_logits = kept_logits
-        self.tell: Callable[[], list[Told]] = list  # what the objective tells of what ran last
+        # What the objective tells of what ran last, by micro-batch; all of a run's processes ask.
+        self.tell: Callable[[], list[Told]] = list
+        # Of what ran last, by place in the data's order: what its loss is the sum of.
+        self.losses: dict[int, float] = {}
+        self.auxiliaries: dict[int, float] = {}  # the routers' part of that, where there are routers
         self.meta_model = meta_model
         self._engine = engine
         self._place = place
@@ -141,8 +145,8 @@ class Stream:
         counts = self._parts.sizes if training else work.counts
         self._engine.begin_step(work.ids, counts, training, update if training else None)
         self._engine.embedding_forward(None)
-        share = self._share.of(len(work.micro_batches))
-        if self._share.world > 1:
+        share = self.share.of(len(work.micro_batches))
+        if self.share.world > 1:
             work = work.part(share)
             self._parts.begin(work.micro_batches, share.start)
         work = work.to(self._place.device)
@@ -161,12 +165,16 @@ class Stream:
             self.last_saved = turn.saved if training else self.last_saved
             self.most_saved = max(self.most_saved, turn.saved.most)
             self.most_spilled = max(self.most_spilled, sum(turn.saved.spilled.values()))
-        found = self._share.gather((head.losses(), turn.auxiliaries(training)))
-        loss = math.fsum(value for losses, _ in found for value in losses)
-        self._auxiliary = math.fsum(value for _, auxiliaries in found for value in auxiliaries)
         numbers = [batch.number for batch in work.micro_batches]
-        self.tell = functools.partial(told, head, [passage.balance for passage in turn.passages], numbers)
-        return loss + self._auxiliary
+        found = self.share.gather((numbers, head.losses(), turn.auxiliaries(training)))
+        self.losses, self.auxiliaries = (
+            {number: value for part in found for number, value in zip(part[0], part[which], strict=False)}
+            for which in (1, 2)
+        )
+        self._auxiliary = math.fsum(self.auxiliaries.values())
+        balances = [passage.balance for passage in turn.passages]
+        self.tell = functools.partial(told, head, balances, numbers, self.share.gather)
+        return math.fsum(self.losses.values()) + self._auxiliary
 
     def _passages(self, work: Work) -> list[Passage]:
         meta_model, batches = self.meta_model, work.micro_batches
@@ -382,12 +390,18 @@ class Turn:
         ]
 
 
-def told(head: HeadPass, balances: list[Balance | None], numbers: list[int]) -> list[Told]:
+def told(
+    head: HeadPass,
+    balances: list[Balance | None],
+    numbers: list[int],
+    gather: Callable[[Any], list[Any]] = lambda value: [value],
+) -> list[Told]:
     """By micro-batch, in the data's order: what the objective tells, and the routers' loss where there is one.
-    `numbers`: that order, of micro-batches in the step's."""
+    `numbers`: that order, of micro-batches in the step's. `gather`: as Share has it."""
     routers = [{} if balance is None else {"aux_loss": balance.mean()} for balance in balances]
     every = [found | more for found, more in zip(head.told(), routers, strict=True)]
-    return [found for _, found in sorted(zip(numbers, every, strict=True), key=lambda each: each[0])]
+    numbered = [each for part in gather(list(zip(numbers, every, strict=True))) for each in part]
+    return [found for _, found in sorted(numbered, key=lambda each: each[0])]
 
 
 class Dropout:

@@ -46,12 +46,13 @@ class Identity:
     # The line of another number of processes that this one begins with ({"line", "world", "places"}), as long as not
     # all of its volumes are gone.
     before: dict[str, Any] | None = None
+    processes: list[list[Any]] = field(default_factory=list)  # of several, by rank: host, local rank, processes there
 
     def save(self, output_dir: Path) -> None:
         path = output_dir / RUN
         path.parent.mkdir(parents=True, exist_ok=True)
         content = asdict(self)
-        hidden = [] if self.line else ["line"]
+        hidden = [name for name in ("line", "processes") if not content[name]]
         for name in [*hidden, *([] if self.shared else ["shared", "world", "places", "before"])]:
             del content[name]
         write_json(path, {"format": FORMAT, **content})

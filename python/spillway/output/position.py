@@ -78,12 +78,13 @@ class Position:
         control = self.state["stateful_callbacks"].get("TrainerControl", {"args": {}})
         return self.step < self.state["max_steps"] and bool(control["args"].get("should_training_stop"))
 
-    def write(self, directory: Path, rows: list[dict[str, Any]]) -> None:
-        """The files that transformers goes on from; `rows`: of the log, as many as there were."""
+    def write(self, directory: Path, rows: list[dict[str, Any]], random: str = RANDOM) -> None:
+        """The files that transformers goes on from; `rows`: of the log, as many as there were; `random`: the name of
+        that of the generators."""
         directory.mkdir(parents=True, exist_ok=True)
         state = {**self.state, "log_history": rows[: self.rows]}
         replace_text(directory / STATE, json.dumps(state, indent=2, sort_keys=True) + "\n")
-        for name, packed in ((SCHEDULER, self.scheduler), (RANDOM, self.random)):
+        for name, packed in ((SCHEDULER, self.scheduler), (random, self.random)):
             with open(new_file(directory / name), "wb") as stream:
                 stream.write(unpacked(packed))
 
@@ -122,8 +123,13 @@ def callback_states(trainer: Any) -> dict[str, Any]:
 
 
 def random_state(trainer: Any, scratch: Path) -> bytes:
-    trainer._save_rng_state(str(scratch))
-    return (scratch / RANDOM).read_bytes()
+    trainer._save_own_rng_state(str(scratch))
+    return (scratch / random_name(trainer.args.world_size, trainer.args.process_index)).read_bytes()
+
+
+def random_name(world: int, rank: int) -> str:
+    """Of the file of a process's generators, as transformers names it."""
+    return RANDOM if world <= 1 else f"rng_state_{rank}.pth"
 
 
 def saved(content: Any) -> bytes:
@@ -143,11 +149,15 @@ def unpacked(text: str) -> bytes:
 class Log:
     """The rows of a Trainer's log, and the positions after which all that was due is done; appended, flushed."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, known: tuple[list[dict[str, Any]], Position | None] | None = None) -> None:
+        """`known`: its rows and `done`, of a process that leaves the file to another one."""
         self.path = path
         self.rows: list[dict[str, Any]] = []
         self.done: Position | None = None  # the last one
-        for entry in entries(path):
+        self._writes = known is None
+        if known is not None:
+            self.rows, self.done = known
+        for entry in entries(path) if self._writes else ():
             if "done" in entry:
                 self.done = Position.of(entry["done"])
             else:
@@ -160,10 +170,11 @@ class Log:
         lines += [f'{{"done":{done.text()}}}'] if done else []
         if not lines:
             return
-        with open(self.path, "a", encoding="utf-8", opener=no_link) as stream:
-            stream.write("".join(line + "\n" for line in lines))
-            stream.flush()
-            os.fsync(stream.fileno())
+        if self._writes:
+            with open(self.path, "a", encoding="utf-8", opener=no_link) as stream:
+                stream.write("".join(line + "\n" for line in lines))
+                stream.flush()
+                os.fsync(stream.fileno())
         self.rows, self._written = list(rows), len(rows)
         self.done = done or self.done
 
@@ -172,6 +183,8 @@ class Log:
         self.rows = self.rows[: position.rows] if position else []
         self._written = len(self.rows)
         self.done = self.done if position and self.done and self.done.step == position.step else None
+        if not self._writes:
+            return
         lines = [json.dumps(row) for row in self.rows]
         lines += [f'{{"done":{self.done.text()}}}'] if self.done else []
         replace_text(self.path, "".join(line + "\n" for line in lines))

@@ -71,6 +71,14 @@ def listed(place: Path, run: str) -> list[Path]:
     return [Path(found["file"]) for found in json.loads(list_volumes(str(place))) if found["run"] == run]
 
 
+def give_up_others(paths: Sequence[StoragePath], run: str) -> None:
+    """The run begins anew: what another number of processes has left of it in its directories is gone."""
+    own = [volume(path) for path in paths]
+    for found in [found for path in paths for found in listed(Path(path.place), run)]:
+        if found.is_file() and found not in own:
+            found.unlink()
+
+
 def begins(device: Path) -> bool:
     """Whether a volume begins on a block device."""
     try:

@@ -4,11 +4,14 @@ each makes the same plan, for the process that has least."""
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 from collections.abc import Sequence
 from typing import Any
 
 from spillway.errors import InputError
+from spillway.output.directory import Start
+from spillway.output.identity import Identity
 from spillway.run.world import World
 
 MORE = ("process_bytes", "work_bytes", "seconds", "token_bytes", "latency")  # ends of names whose largest value counts
@@ -55,6 +58,21 @@ def same(world: World, what: dict[str, Any]) -> None:
                     f"{name}: rank 0 has {value}, rank {rank} has {each.get(name)}; all processes of a run are given "
                     "the same configuration, versions and data"
                 )
+
+
+def next_line(identity: Identity, start: Start, world: World) -> int:
+    """Identity.line, in run.json before any volume is of it; another one, where the run does not go on with what is on
+    the paths."""
+    if not start.durable:
+        identity.line = world.agreed(lambda: 1 + secrets.randbelow(2**62))
+    world.agreed(lambda: identity.save(start.output_dir))
+    return identity.line
+
+
+def whereabouts(world: World) -> list[list[Any]]:
+    """Identity.processes."""
+    ranks = world.ranks
+    return world.gather([socket.gethostname(), ranks.local_rank, ranks.local_world]) if ranks.world > 1 else []
 
 
 def places(world: World, given: Sequence[str]) -> None:

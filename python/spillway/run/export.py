@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +21,11 @@ from spillway.output.directory import MANIFEST, RUN_STATE, newest_resumable
 from spillway.output.records import METRICS
 from spillway.output.state import RunState
 from spillway.output.trainer_state import trainer_state
+from spillway.run.shards import Exchange, Shard, unreached
 from spillway.run.start_points import STATE, read_counts, write_counts
 from spillway.run.stored import StoredRun, stored
+
+Saves = Callable[[Any, bool], None]  # of an engine, and whether it is the one that writes
 
 
 def export(config: Config, checkpoint: Path | None, to: Path) -> int:
@@ -29,7 +35,7 @@ def export(config: Config, checkpoint: Path | None, to: Path) -> int:
     if to.exists():
         raise InputError(f"to: {to} exists already; name a directory that does not")
     run = stored(config)
-    unsaved = None if checkpoint else left.found(run.output_dir, run.config.paths)
+    unsaved = None if checkpoint or run.identity.processes else left.found(run.output_dir, run.config.paths)
     checkpoint = checkpoint or unsaved or newest_alone(run)
     if checkpoint and checkpoint != unsaved and not (checkpoint / RUN_STATE).is_file():
         raise InputError(f"checkpoint: {checkpoint} has no {RUN_STATE}, so there is no state to export")
@@ -62,23 +68,53 @@ def fill(run: StoredRun, checkpoint: Path | None, target: Path) -> int:
         saved.check(checkpoint)
         shutil.copytree(checkpoint, target)
         return int(read_counts(checkpoint / STATE)["calls"])
+    shards = run.shards
+    require_all(run, shards)
     target.mkdir()
-    with run.engine() as engine:
-        found = json.loads(engine.read_back(str(checkpoint / STATE) if checkpoint else None))
-        if not found["found"]:
-            raise InputError(f"storage: {directory.nothing_to_resume(run.output_dir)}")
-        payload = json.loads(found["payload"])
-        save(run, engine, payload, target)
+    (target / STATE).mkdir(mode=0o700)
+    saved_by = saving_adapters(run, target) if run.config.method == "lora" else saving_weights(run, target)
+    ports = [shard.port() for shard in shards]
+    with ExitStack() as stack:
+        engines = [stack.enter_context(run.engine(shard, port)) for shard, port in zip(shards, ports, strict=True)]
+        last = {"at_most": last_of_all(run, shards, engines)} if len(shards) > 1 else {}
+
+        def read(number: int) -> dict[str, Any]:
+            engine = engines[number]
+            found = json.loads(engine.read_back(str(checkpoint / STATE) if checkpoint else None, **last))
+            if not found["found"]:
+                raise InputError(f"storage: {directory.nothing_to_resume(run.output_dir)}")
+            payload: dict[str, Any] = json.loads(found["payload"])
+            engine.save_state(str(target / STATE), payload["session"]["steps"])
+            saved_by(engine, number == 0)
+            return payload
+
+        payload = Exchange(ports).run([partial(read, number) for number in range(len(engines))])[0]
+    save_rest(run, payload, target)
     return int(payload["session"]["calls"])
 
 
-def save(run: StoredRun, engine: Any, payload: dict[str, Any], target: Path) -> None:
-    (target / STATE).mkdir(mode=0o700)
-    engine.save_state(str(target / STATE), payload["session"]["steps"])
-    if run.config.method == "lora":
-        save_adapters(run, engine, target)
-    else:
-        save_weights(run, engine, target)
+def require_all(run: StoredRun, shards: Sequence[Shard]) -> None:
+    """InputError where a part of a run of several processes cannot be read from here."""
+    if len(shards) > 1 and (words := unreached(shards)):
+        newest = newest_resumable(run.output_dir)
+        alone = f"; {newest} stands alone: --checkpoint {newest}" if newest else ""
+        raise InputError(
+            f"storage: the newest step of the run lies in {len(shards)} parts, and {'; '.join(words)}; export it where "
+            f"all of them can be reached, or mount them, and name them with --storage (DIR-{{rank}}){alone}"
+        )
+
+
+def last_of_all(run: StoredRun, shards: Sequence[Shard], engines: Sequence[Any]) -> int:
+    """The last step that is durable on every shard."""
+    found = [json.loads(engine.durable_step()) for engine in engines]
+    apart = [str(shard) for shard, each in zip(shards, found, strict=True) if each["line"] != run.identity.line]
+    if apart or min(each["step"] for each in found) < 0:
+        where = f" ({', '.join(apart)} of another beginning)" if apart else ""
+        raise InputError(f"storage: {directory.nothing_to_resume(run.output_dir)}{where}")
+    return int(min(each["step"] for each in found))
+
+
+def save_rest(run: StoredRun, payload: dict[str, Any], target: Path) -> None:
     save_beside(run.config, target)
     write_counts(target / STATE, payload["session"])
     save_position(run, payload["run"], target)
@@ -103,7 +139,7 @@ def save_position(run: StoredRun, moving: dict[str, Any], target: Path) -> None:
         state.save(target)
 
 
-def save_weights(run: StoredRun, engine: Any, target: Path) -> None:
+def saving_weights(run: StoredRun, target: Path) -> Saves:
     """Saves the weights under the library's names."""
     from spillway.model import files
     from spillway.model.building import build
@@ -112,10 +148,15 @@ def save_weights(run: StoredRun, engine: Any, target: Path) -> None:
     source = hub.model_directory(run.config)
     meta_model = build(load_config(source), DTYPES[run.config.weight_dtype])
     files.load_buffers(meta_model, source)
-    files.save_weights(meta_model, run.description(), engine, target, files.MAX_SHARD, source)
+
+    def saves(engine: Any, writes: bool) -> None:
+        by = files.save_weights if writes else files.give_weights
+        by(meta_model, run.description(), engine, target, files.MAX_SHARD, source)
+
+    return saves
 
 
-def save_adapters(run: StoredRun, engine: Any, target: Path) -> None:
+def saving_adapters(run: StoredRun, target: Path) -> Saves:
     """Saves the adapters under PEFT's names; the base stays where it was."""
     from spillway.model.building import build
     from spillway.model.lora import adapters_of
@@ -124,8 +165,15 @@ def save_adapters(run: StoredRun, engine: Any, target: Path) -> None:
     adapters = adapters_of(run.config)
     assert adapters is not None
     adapters.adapt(build(load_config(hub.model_directory(run.config)), DTYPES[run.config.weight_dtype]))
-    adapters.save(engine, run.description(), run.config.model, target)
-    adapters.save_weights(engine, run.description(), target / STATE)
+
+    def saves(engine: Any, writes: bool) -> None:
+        if writes:
+            adapters.save(engine, run.description(), run.config.model, target)
+        else:
+            adapters.give(engine, run.description())
+        adapters.save_weights(engine, run.description(), target / STATE, writes)
+
+    return saves
 
 
 def save_beside(config: Config, target: Path) -> None:

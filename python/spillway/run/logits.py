@@ -3,66 +3,84 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
 from spillway.base.calls import translated
 from spillway.errors import InputError
 from spillway.model.batch import Batch
-from spillway.model.microbatch import MicroBatch, Work, arrange, consecutive
+from spillway.model.microbatch import MicroBatch, Share, Work, arrange, consecutive
 from spillway.model.objective import CrossEntropy
-from spillway.model.stream import Outcome, Stream
+from spillway.model.stream import Stream
 
 PIECE = 256  # tokens whose logits are widened at a time
 
 
-def logits(stream: Stream, most: int, ids: torch.Tensor, last: int = 0) -> torch.Tensor:
-    """The logits of the `last` positions of every row (0: of all): [rows, positions, vocabulary]. ids: [rows, length].
-    `most`: tokens that were planned for."""
+def logits(stream: Stream, most: int, ids: torch.Tensor, last: int, share: Share) -> torch.Tensor:
+    """The logits of the `last` positions of every row (0: of all): [rows, positions, vocabulary]. ids: [rows, length],
+    the same in all processes. `most`: tokens that were planned for."""
     rows, length = ids.shape
     if rows * length > most:
         raise InputError(f"max_length: {rows} rows of {length} tokens are more than was planned for, {most} tokens")
+    if any(other != ids.tolist() for other in share.gather(ids.tolist())):
+        raise InputError("model: all processes of a run call the model with the same input_ids, and these differ")
     kept = min(last or length, length)
     tokens = torch.arange(rows * length).view(rows, length)[:, length - kept :].reshape(-1)
-    return of_tokens(stream, ids, tokens, None, None)[0].view(rows, kept, -1)
+    batch = micro_batch(0, 0, ids, tokens, None, None)
+    share_of = share.of(1)
+    found = of_tokens(stream, Work(ids.reshape(-1), [batch]), 0).view(rows, kept, -1)
+    return next(each for each in share.gather(found if share_of.stop else None) if each is not None)
 
 
-def evaluate_whole(stream: Stream, batch: Batch) -> tuple[float, int, torch.Tensor]:
-    """(loss summed over label tokens, label tokens) of one micro-batch, and its logits [rows, length, vocabulary]."""
-    rows, length = batch.input_ids.shape
-    (arranged,) = arrange([batch]).micro_batches
-    found, outcome = of_tokens(
-        stream, batch.input_ids, torch.arange(rows * length), arranged.position_ids, arranged.real
-    )
+def evaluate_whole(stream: Stream, batches: Sequence[Batch], own: int) -> tuple[float, int, torch.Tensor]:
+    """(loss summed over label tokens, label tokens) of micro-batch `own`, and its logits [rows, length, vocabulary].
+    `batches`: one of each process."""
+    work = arrange(batches)
+    asked = [
+        micro_batch(each.number, each.first, batch.input_ids, torch.arange(each.tokens), each.position_ids, each.real)
+        for each, batch in zip(work.micro_batches, batches, strict=True)
+    ]
+    found = of_tokens(stream, replace(work, micro_batches=asked), own)
+    arranged, (rows, length) = work.micro_batches[own], batches[own].input_ids.shape
     parts = list(zip(arranged.labelled.split(PIECE), arranged.labels.split(PIECE), strict=True))
     loss_sum = math.fsum(
         float(torch.nn.functional.cross_entropy(found[part].float(), labels, reduction="sum")) for part, labels in parts
     )
     right = sum(int((found[part].argmax(1) == labels).sum()) for part, labels in parts)
     accuracy = right / max(1, arranged.labelled.numel())
-    stream.tell = lambda: [{"mean_token_accuracy": accuracy}]
-    loss_sum += outcome.auxiliary / max(1, outcome.label_tokens) * arranged.labelled.numel()
+    told = {"mean_token_accuracy": accuracy}
+    stream.tell = lambda: stream.share.gather(told)
+    loss_sum += stream.auxiliaries.get(own, 0.0) / arranged.tokens * arranged.labelled.numel()
     return loss_sum, arranged.labelled.numel(), found.view(rows, length, -1)
 
 
-def of_tokens(
-    stream: Stream,
+def micro_batch(
+    number: int,
+    first: int,
     ids: torch.Tensor,
     tokens: torch.Tensor,
     positions: torch.Tensor | None,
     real: torch.Tensor | None,
-) -> tuple[torch.Tensor, Outcome]:
-    """[tokens, vocabulary], of these tokens counted row by row; the outcome of a pass in which each had label 0."""
+) -> MicroBatch:
+    """In which each of these tokens, counted row by row, has label 0."""
     rows, length = ids.shape
     labels, ones = torch.zeros_like(tokens), 0.0 if real is None else float(real.sum())
-    batch = MicroBatch(0, 0, rows, length, positions, tokens, labels, real, consecutive(tokens), ones)
-    work = Work(ids.reshape(-1), [batch])
-    meta_model = stream.meta_model
-    found = torch.empty(tokens.numel(), meta_model.vocabulary, dtype=meta_model.dtype)
+    return MicroBatch(
+        number, first, rows, length, positions, tokens, labels, real, consecutive(tokens), ones, number=number
+    )
 
-    def watch(_: MicroBatch, values: torch.Tensor, first: int) -> None:
-        found[:, first : first + values.shape[1]] = values
+
+def of_tokens(stream: Stream, work: Work, own: int) -> torch.Tensor:
+    """[tokens, vocabulary], of the label tokens of micro-batch number `own`, where this process computes it."""
+    meta_model = stream.meta_model
+    found = torch.empty(work.micro_batches[own].labelled.numel(), meta_model.vocabulary, dtype=meta_model.dtype)
+
+    def watch(batch: MicroBatch, values: torch.Tensor, first: int) -> None:
+        if batch.number == own:
+            found[:, first : first + values.shape[1]] = values
 
     with translated():
-        outcome = stream.evaluate(work, watch, CrossEntropy)
-    return found, outcome
+        stream.evaluate(work, watch, CrossEntropy)
+    return found

@@ -152,11 +152,12 @@ class Loop:
         """Finds the references of a run that has made steps. InputError where they are not there as they were."""
         places = [self.output_dir, *([self.began_in] if self.began_in else [])]
         for name, data in self.work.preferences.items():
-            self.references[name] = reference.there(name, data, places, self.state.reference.get(name))
+            digest = self.state.reference.get(name)
+            self.references[name] = reference.known(self.world, name, data, places, digest)
 
     def reference(self, name: str, data: Preferences) -> Reference:
         """The reference of a run that has made no step."""
-        found = Reference.of(self.output_dir, name, data)
+        found = reference.begun(self.world, self.output_dir, name, data)
         if not found.whole:
             what = "" if name == "train" else " of eval_dataset"
             self.display.say(f"reference log-probabilities of {len(data)} pairs{what}: a first pass computes them")

@@ -56,17 +56,23 @@ class Failure:
 class Processes:
     """See spillway.run.world.World."""
 
-    def __init__(self) -> None:
+    made = 0  # worlds of this process so far
+
+    def __init__(self, stays: bool = False) -> None:
         self.ended = False
         self.held: Callable[[], AbstractContextManager[None]] = nullcontext
-        self._began = not dist.is_initialized()
-        if self._began:
+        Processes.made += 1
+        self._failed_key, self._told_key = (f"{name}/{Processes.made}" for name in (FAILED, TOLD))
+        begins = not dist.is_initialized()
+        if begins:
             meet()
+        self._goes = begins and not stays  # the process group, when this is closed
         rank, size = dist.get_rank(), dist.get_world_size()
         self._store = dist.distributed_c10d._get_default_store()
         self._control, self._data, self._commit = (group(name) for name in ("control", "data", "commit"))
         self._disturbed = False  # what fails from now on does because of another process
         self._failed = False  # this process has
+        self._closing = False  # nothing is to be done any more
         self._service: Service | None = None
         self._votes: Votes | None = None
         self._waits: tuple[float, list[int]] | None = None  # of a round: since when, for whom
@@ -92,7 +98,7 @@ class Processes:
         self._failed = True
         self._let_go()
         with suppress(Exception):  # of a store that is gone
-            self._store.set(FAILED, str(self.ranks.rank))
+            self._store.set(self._failed_key, str(self.ranks.rank))
 
     @contextmanager
     def serve(self, network: Any, voter: Any = None) -> Iterator[None]:
@@ -143,11 +149,12 @@ class Processes:
         raise AssertionError("a round with a failure has ended well")
 
     def close(self) -> None:
-        """Nobody goes before all have come to their end."""
+        """Nobody goes before all have come to their end; one that has gone already was at its own."""
+        self._closing = True
         self.gather(None)
         for each in (self._control, self._data, self._commit):
             dist.destroy_process_group(each)
-        if self._began:
+        if self._goes:
             dist.destroy_process_group()
 
     # ---- rounds
@@ -169,7 +176,8 @@ class Processes:
             except RuntimeError:
                 gone.append(rank)
         self._waits = None
-        failure = first_of([each for _, each in found if each is not None], [self._lost(rank) for rank in gone])
+        lost = [] if self._closing else [self._lost(rank) for rank in gone]
+        failure = first_of([each for _, each in found if each is not None], lost)
         reply = ([value for value, _ in found] if failure is None else [], failure)
         for rank in range(1, self.ranks.world):
             if rank not in gone:
@@ -182,7 +190,7 @@ class Processes:
             send(given, 0, self._control)
             reply: tuple[list[Any], Failure | None] = receive(0, self._control)
         except RuntimeError:
-            return [], self._lost(0)
+            return [], None if self._closing else self._lost(0)
         if reply[1] is not None:  # a launcher ends the others when one has gone, and rank 0 is to tell why
             with suppress(RuntimeError):
                 dist.irecv(torch.zeros(1), 0, group=self._control).wait(LINGER)
@@ -203,7 +211,7 @@ class Processes:
     def _tells_of_first(self) -> bool:
         """Of processes that outlive rank 0 one speaks."""
         try:
-            return bool(self._store.add(TOLD, 1) == 1)
+            return bool(self._store.add(self._told_key, 1) == 1)
         except Exception:  # the store was in rank 0
             return self.ranks.rank == 1
 
@@ -224,7 +232,7 @@ class Processes:
         while not over.wait(LOOKS):
             self._tell_late(service.waits or self._waits)
             try:
-                failed = self._store.check([FAILED])
+                failed = self._store.check([self._failed_key])
             except Exception:  # the store is gone, and so is its process
                 failed = True
             if failed:

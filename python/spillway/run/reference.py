@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,6 +25,7 @@ from spillway.data.order import in_file_order
 from spillway.errors import InputError
 from spillway.model.batch import Batch
 from spillway.output import identity
+from spillway.run.world import World
 
 FORMAT = 1
 ROW_BYTES = 24  # of a file, for each row
@@ -64,6 +66,7 @@ class Reference:
     header: dict[str, Any]
     values: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
     digest: str = ""  # once they are whole
+    writes: bool = True  # of several processes one keeps the file
 
     @classmethod
     def of(cls, folder: Path, name: str, data: Comparable) -> Reference:
@@ -81,7 +84,8 @@ class Reference:
         begun = len(self.values) // 2 // how.pairs * how.pairs
         self.values = self.values[: 2 * begun]
         self._rewrite()
-        with open(self.path, "a", encoding="utf-8", opener=no_link) as stream:
+        place = self.path if self.writes else os.devnull
+        with open(place, "a", encoding="utf-8", opener=no_link) as stream:
             for rows in computed(session, data, how, begun):
                 stream.write(json.dumps({"first": len(self.values), "log_probabilities": rows.tolist()}) + "\n")
                 stream.flush()
@@ -100,6 +104,8 @@ class Reference:
         self._rewrite()
 
     def _rewrite(self) -> None:
+        if not self.writes:
+            return
         self.path.parent.mkdir(parents=True, exist_ok=True)
         lines = [json.dumps(self.header)]
         if len(self.values):
@@ -152,6 +158,16 @@ def as_pairs(sums: list[float]) -> list[float]:
 
 def digest_of(values: NDArray[np.float64]) -> str:
     return hashlib.sha256(values.astype("<f8").tobytes()).hexdigest()
+
+
+def begun(world: World, folder: Path, name: str, data: Comparable) -> Reference:
+    """`Reference.of` as rank 0 finds it, for each process of a run."""
+    return replace(world.agreed(lambda: Reference.of(folder, name, data)), writes=world.leads)
+
+
+def known(world: World, name: str, data: Comparable, places: list[Path], digest: str | None) -> Reference:
+    """`there`, the same."""
+    return replace(world.agreed(lambda: there(name, data, places, digest)), writes=world.leads)
 
 
 def there(name: str, data: Comparable, places: list[Path], digest: str | None) -> Reference:

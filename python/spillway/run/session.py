@@ -229,16 +229,26 @@ class EngineSession:
 
         with translated():
             self._running().evaluate(arrange(batches), objective=sums)
-        return made[0].rows
+        found = [each for part in self._share.gather(made[0].numbered()) for each in part]
+        return [rows for _, rows in sorted(found, key=lambda each: each[0])]
 
-    def evaluate_whole(self, batch: Batch) -> tuple[float, int, torch.Tensor]:
-        """`evaluate` of one micro-batch, and its logits [rows, length, vocabulary]."""
-        return logits.evaluate_whole(self._running(), batch)
+    def evaluate_each(self, batches: Sequence[Batch]) -> list[tuple[float, int]]:
+        """`evaluate`, by micro-batch."""
+        work = arrange(batches)
+        with translated():
+            self._running().evaluate(work)
+        losses, routers = self._running().losses, self._running().auxiliaries
+        return [(losses[at] + routers.get(at, 0.0), batch.units) for at, batch in enumerate(work.micro_batches)]
+
+    def evaluate_whole(self, batches: Sequence[Batch], own: int = 0) -> tuple[float, int, torch.Tensor]:
+        """`evaluate` of micro-batch `own`, and its logits [rows, length, vocabulary]. `batches`: one of each
+        process."""
+        return logits.evaluate_whole(self._running(), batches, own)
 
     def logits(self, ids: torch.Tensor, last: int = 0) -> torch.Tensor:
         """The logits of the `last` positions of every row (0: of all): [rows, positions, vocabulary]. ids: [rows,
         length]."""
-        return logits.logits(self._running(), work_size(self._profiled.shape).tokens, ids, last)
+        return logits.logits(self._running(), work_size(self._profiled.shape).tokens, ids, last, self._share)
 
     @property
     def model(self) -> PreTrainedModel:

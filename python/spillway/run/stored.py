@@ -15,6 +15,7 @@ from spillway.config.checks import check_storage
 from spillway.errors import InputError
 from spillway.output import identity, volumes
 from spillway.output.identity import DESCRIPTION, Identity
+from spillway.run.shards import Shard, shards_of
 
 
 @dataclass(frozen=True)
@@ -28,9 +29,15 @@ class StoredRun:
     def output_dir(self) -> Path:
         return Path(self.config.output_dir)
 
+    @property
+    def shards(self) -> list[Shard]:
+        return shards_of(self.config, self.identity)
+
     def volumes(self) -> list[Path]:
         """Those that may hold a durable step."""
-        return [] if self.identity.durability == "none" else volumes.present(self.config.paths)
+        if self.identity.durability == "none":
+            return []
+        return [found for shard in self.shards for found in volumes.present(shard.config.paths)]
 
     def description(self) -> dict[str, Any]:
         """What the engine was told of the model."""
@@ -41,16 +48,20 @@ class StoredRun:
             raise InputError(f"output_dir: {path} cannot be read: {error}") from None
 
     @contextmanager
-    def engine(self) -> Iterator[Any]:
-        """The engine of this run's model, planned but not started."""
+    def engine(self, shard: Shard | None = None, port: Any = None) -> Iterator[Any]:
+        """The engine of a shard of this run's model, planned but not started; None: of a run of one process. `port`: to
+        those of the others, where there are any."""
         from spillway.base import calls
         from spillway.run.settings import reading_settings
 
-        description = json.dumps(self.description())
+        config = self.config if shard is None else shard.config
+        ranks = config.ranks
+        description = self.description() | ({"rank": ranks.rank, "world": ranks.world} if ranks.world > 1 else {})
+        told = [json.dumps(description), json.dumps(reading_settings(config, self.identity.run))]
         with calls.translated(reading=True):
-            engine = calls.native_engine()(description, json.dumps(reading_settings(self.config, self.identity.run)))
+            engine = calls.native_engine()(*told, *([port] if port is not None else []))  # type: ignore[call-arg]
             try:
-                with silence.watched([path.place for path in self.config.paths]):
+                with silence.watched([path.place for path in config.paths]):
                     yield engine
             finally:
                 engine.close()
@@ -62,5 +73,6 @@ def stored(config: Config) -> StoredRun:
     known = identity.load(output_dir)
     if known is None:
         raise InputError(f"output_dir: {output_dir} holds no run (there is no {output_dir / identity.RUN})")
-    check_storage(config)
+    if not known.processes:
+        check_storage(config)
     return StoredRun(config.replaced(durability=known.durability, overwrite=False), known)

@@ -32,7 +32,7 @@ from spillway.output.summary import endurance
 from spillway.report import tables
 from spillway.report.plot import plot_apart
 from spillway.run import reference, room
-from spillway.run.alike import places, same
+from spillway.run.alike import places, same, whereabouts
 from spillway.run.interruption import Interruption
 from spillway.run.lines import Lines
 from spillway.run.loop import Loop, Work
@@ -77,7 +77,9 @@ def train_config(config: Config, console: Console, world: World | None = None) -
         settled = world.agreed(lambda: hub.settled(products.settled(config), display.note))
         config = settled if world.leads else hub.settled(settled_as(config, settled))
         lines = Lines(known, start.output_dir, config.paths, world, also)
-        return Run(config, start, known, saved, display, interruption, lines, world).go()
+        summary = Run(config, start, known, saved, display, interruption, lines, world).go()
+        world.gather(None)  # a signal to one that waits here for the others' last files changes nothing
+        return summary
 
 
 def as_restarted(config: Config, known: Identity | None) -> Config:
@@ -266,6 +268,7 @@ class Run:
         self.identity.fixed = self.state.fixed
         self.identity.durability = plan.get("durability", "none")
         self.identity.steps, self.identity.steps_per_epoch = work.steps, work.order.steps_per_epoch
+        self.identity.processes = whereabouts(self.world)
 
     def begin(self, session: SessionProtocol) -> Recovery | None:
         """No volume is made before its run is known in `output_dir`, and which line of it is to be on all volumes."""
@@ -295,6 +298,8 @@ class Run:
         goes_on = recovery is not None or self.start.resume is not None
         if self.world.leads:
             self.write_beginning(session, goes_on)
+        if self.config.overwrite and not goes_on:
+            volumes.give_up_others(self.config.paths, self.identity.run)
         if recovery is None:
             session.commit(self.state.moving())
         if goes_on or self.identity.shared:

@@ -10,6 +10,7 @@ from spillway.base.sizes import size
 from spillway.config import Config
 from spillway.errors import InputError
 from spillway.output import directory
+from spillway.run.shards import unreached
 from spillway.run.start_points import STATE
 from spillway.run.stored import stored
 
@@ -17,17 +18,25 @@ Say = Callable[[str], None]
 
 
 def verify(config: Config, say: Say) -> bool:
-    """Says each damage in a line, then what was read. Whether all is well."""
+    """Says each damage in a line, then what was read, and of several processes what could not be. Whether all of what
+    was read is well."""
     run = stored(config)
     if not run.volumes():
         raise InputError(f"storage: the run in {run.output_dir} keeps nothing on its storage paths; nothing to verify")
     pinned = [str(path / STATE) for path in directory.pinned(run.output_dir)]
-    with run.engine() as engine:
-        found = json.loads(engine.verify(pinned))
-    for damage in found["damage"]:
-        say(line(damage))
-    say(summary(found, len(config.paths)))
-    return not found["damage"]
+    several = bool(run.identity.processes)
+    well = True
+    for shard in run.shards:
+        if several and shard.missing:
+            say(f"not read: {', '.join(unreached([shard]))}; verify it where it can be reached")
+            continue
+        with run.engine(shard, shard.port()) as engine:
+            found = json.loads(engine.verify(pinned))
+        for damage in found["damage"]:
+            say(line(damage))
+        say((f"{shard}: " if several else "") + summary(found, len(shard.config.paths)))
+        well = well and not found["damage"]
+    return well
 
 
 def line(damage: dict[str, Any]) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from importlib import import_module
+from typing import Any, NoReturn, Protocol, TypeVar
 
 from spillway.base import ranks
 from spillway.base.ranks import ALONE, Ranks
@@ -35,6 +36,12 @@ class World(Protocol):
 
     def announce(self) -> None:
         """This process has failed: those that wait for bytes of it need not."""
+
+    def fail(self, error: BaseException) -> NoReturn:
+        """Ends all processes with the first that failed, and raises what came of it."""
+
+    def close(self) -> None:
+        """Nobody goes before all have come to their end."""
 
     def serve(self, network: Any, voter: Any = None) -> AbstractContextManager[None]:
         """Inside, the engine's transfers through this port (_engine.Network) are made, and the votes of `voter`
@@ -67,6 +74,12 @@ class OneProcess:
     def announce(self) -> None:
         pass
 
+    def fail(self, error: BaseException) -> NoReturn:
+        raise error
+
+    def close(self) -> None:
+        pass
+
     def serve(self, network: Any, voter: Any = None) -> AbstractContextManager[None]:
         return nullcontext()
 
@@ -80,17 +93,43 @@ class OneProcess:
 @contextmanager
 def opened() -> Iterator[World]:
     """The world that a launcher has started, or that the process group of torch.distributed is where there is one."""
-    if not several():
-        yield OneProcess()
-        return
-    from spillway.run.processes import Processes
-
-    processes = Processes()
+    world = joined()
     try:
-        yield processes
+        yield world
     except BaseException as error:
-        processes.fail(error)
-    processes.close()
+        world.fail(error)
+    world.close()
+
+
+def joined(stays: bool = False) -> World:
+    """`opened`, for one who closes it. `stays`: the process group, for worlds that come after this one."""
+    if not several():
+        return OneProcess()
+    return import_module("spillway.run.processes").Processes(stays)  # type: ignore[no-any-return]
+
+
+@contextmanager
+def ended_together(world: World, end: Callable[[], None]) -> Iterator[None]:
+    """Inside, what fails in a process of several ends all of them: `end` has closed what they share by then. Such
+    calls may be made of each other."""
+    try:
+        yield
+    except BaseException as error:
+        if world.ranks.world == 1:
+            raise
+        if not world.ended:
+            world.announce()
+        with suppress(Exception):  # the first error is the one to tell
+            end()
+        if world.ended:
+            raise
+        world.fail(error)
+
+
+def interleaved(parts: Sequence[Sequence[T]]) -> list[T]:
+    """What each process has, by rank, in one order: the first of each, then the second of each, and so on."""
+    most = max(map(len, parts))
+    return [part[place] for place in range(most) for part in parts if place < len(part)]
 
 
 def several() -> bool:

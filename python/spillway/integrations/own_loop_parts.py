@@ -1,0 +1,131 @@
+"""What a Session is made from: its configuration, its run as it begins, and the micro-batches that it is given."""
+
+from __future__ import annotations
+
+import copy
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from spillway.config import Config, normalised, read_file, resolve
+from spillway.errors import InputError
+from spillway.model.batch import WorkShape
+from spillway.output import directory, identity
+from spillway.output.directory import Start
+from spillway.output.identity import Identity
+from spillway.output.state import RunState
+from spillway.run import rates, train
+
+if TYPE_CHECKING:
+    from spillway.model.batch import Batch
+
+# input_ids, labels, and where wanted attention_mask, position_ids: [rows, length]; of pairs see Session.reference
+MicroBatch = Mapping[str, Any]
+STEADY = ("constant", "constant_with_warmup", "inverse_sqrt")  # schedules that need no end
+
+
+def begun(config: Config, there: list[Path]) -> tuple[Start | None, Identity, RunState | None]:
+    """What lies in `output_dir`, if there is one: how the run starts, whose it is, its last state. `there`: the volumes
+    of all processes."""
+    if config.output_dir is None:
+        return None, identity.new(Path.cwd()), None
+    start = directory.decide(config, there)
+    known = identity.load(start.output_dir) or identity.new(start.output_dir)
+    saved = RunState.load(start.resume) if start.resume else None
+    if saved is None and start.durable and known.fixed:
+        saved = RunState(fixed=known.fixed)
+    return start, known, saved
+
+
+def as_begun(config: Config, start: Start | None, known: Identity, saved: RunState | None) -> Config:
+    """`config` with what a run that goes on keeps of its beginning. InputError where it contradicts that."""
+    if start is None:
+        return config.replaced(durability="none", output_dir=None)
+    return train.as_begun(config, start, known, saved)
+
+
+def logging_interval(config: Config) -> int:
+    """Steps between two rows of metrics.jsonl; below 1 `logging_steps` is a share of `max_steps`."""
+    asked = config.logging_steps
+    if asked >= 1:
+        return int(asked)
+    if config.max_steps < 1:
+        raise InputError(f"logging_steps: {asked} is a share of max_steps, which is not given")
+    return math.ceil(config.max_steps * asked)
+
+
+def schedule_of(config: Config) -> rates.Rate:
+    if config.max_steps < 1 and config.lr_scheduler_type not in STEADY:
+        raise InputError(
+            f"max_steps: the schedule {config.lr_scheduler_type} needs an end; give it, or lr_scheduler_type: "
+            "constant, or step(..., learning_rate=...)"
+        )
+    return rates.schedule(config, max(config.max_steps, 1))
+
+
+def check_count(count: int, least: int, most: int) -> None:
+    if not least <= count <= most:
+        raise InputError(
+            f"gradient_accumulation_steps: the session was planned for steps of up to {most} micro-batches, not {count}"
+        )
+
+
+def planned_for(batches: list[MicroBatch], shape: WorkShape, config: Config, referred: bool) -> list[Batch]:
+    """The micro-batches as the engine's session takes them. InputError where one is larger than `shape`. `referred`:
+    pairs have what the reference makes of them."""
+    from spillway.data.batches import batch_of, pairs_of
+
+    pairs = config.objective == "dpo"
+    taken = [pairs_of(batch, referred) if pairs else batch_of(batch, bool(config.packing)) for batch in batches]
+    room = max(shape.batch * shape.length, shape.eval_batch * shape.eval_length)
+    for batch in taken:
+        if batch.input_ids.numel() > room:
+            rows, length = batch.input_ids.shape
+            raise InputError(
+                f"max_length: the session was planned for {shape.batch} rows of {shape.length} tokens, not {rows} "
+                f"of {length}; set per_device_train_batch_size and max_length to the largest there will be"
+            )
+    return taken
+
+
+def as_columns(rows: list[float]) -> dict[str, Any]:
+    """What was told of a micro-batch of pairs, in columns that are named as TRL names them."""
+    import torch
+
+    from spillway.data.batches import REFERENCE
+
+    return dict(zip(REFERENCE, torch.tensor(rows, dtype=torch.float64).chunk(2), strict=True))
+
+
+def same_place(one: Path, other: Path) -> bool:
+    return os.path.realpath(one) == os.path.realpath(other)
+
+
+def refuse_a_run(target: Path) -> None:
+    """A save would replace the file by which a run knows its storage paths."""
+    try:
+        known = identity.load(target)
+    except InputError:  # an earlier save's file of the same name
+        return
+    if known is not None:
+        raise InputError(f"save: {target} is the output_dir of a run; name another directory")
+
+
+def merged(config: Config | Mapping[str, Any] | str | Path | None, values: dict[str, Any]) -> tuple[Config, set[str]]:
+    """The configuration, and the names of the keys that were said."""
+    name = "config" if config is None or isinstance(config, Config | Mapping) else str(config)
+    if isinstance(config, Config):
+        config = config.values() | ({"virtual_ranks": None} if config.any_ranks else {})
+    config = {} if config is None else config
+    file_values = normalised(config, name) if isinstance(config, Mapping) else read_file(Path(config))
+    said = normalised(values, "Session()")
+    return resolve(copy.copy(file_values), said, name), {*file_values, *said}
+
+
+def shape_of(config: Config, given: set[str]) -> WorkShape:
+    batch = config.rows_each * config.per_device_train_batch_size
+    evaluates = "per_device_eval_batch_size" in given
+    evaluated = config.rows_each * config.per_device_eval_batch_size if evaluates else batch
+    return WorkShape(config.gradient_accumulation_steps, batch, config.max_length, evaluated, config.max_length)

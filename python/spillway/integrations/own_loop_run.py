@@ -1,0 +1,254 @@
+"""The run behind a Session: planned, opened, and how its steps are recorded; of several processes, which make the same
+calls in the same order, each with what it gives to them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from spillway.base.files import replace_text, write_json
+from spillway.base.sums import Mean, add_told
+from spillway.config import Config
+from spillway.config.checks import check
+from spillway.errors import InputError
+from spillway.integrations.own_loop_parts import (
+    MicroBatch,
+    as_begun,
+    begun,
+    check_count,
+    logging_interval,
+    merged,
+    planned_for,
+    schedule_of,
+    shape_of,
+)
+from spillway.machine import products
+from spillway.model import hub
+from spillway.model.batch import WorkShape
+from spillway.output import checkpoints, directory, identity, state, volumes
+from spillway.output.directory import pinned
+from spillway.output.identity import Identity
+from spillway.output.records import METRICS, Metrics, NoMetrics
+from spillway.output.so_far import SoFar
+from spillway.output.state import RunState
+from spillway.output.summary import endurance, summary
+from spillway.run import rates, room
+from spillway.run.alike import next_line, places, whereabouts
+from spillway.run.progress import Display
+from spillway.run.protocol import Keeping, StartPoint, StepResult
+from spillway.run.trackers import Trackers
+from spillway.run.train import settled_as, together
+from spillway.run.world import World, ended_together
+
+if TYPE_CHECKING:
+    from spillway.model.batch import Batch
+    from spillway.model.own import Blocks
+    from spillway.run.session import EngineSession
+
+
+class OwnRun:
+    """What is behind a Session."""
+
+    _world: World
+    _opened: bool
+    _closed: bool
+    _config: Config
+    _shape: WorkShape
+    _engine: EngineSession
+    _start: directory.Start | None
+    _identity: Identity
+    _state: RunState
+    _display: Display
+    _trackers: Trackers | None
+    _so_far: SoFar | None
+    _metrics: Metrics | NoMetrics | None
+
+    @property
+    def plan(self) -> dict[str, Any]:
+        """The content of plan.json."""
+        return self._engine.plan
+
+    def _plan(self, config: Any, module: Blocks | None, values: dict[str, Any]) -> None:
+        config, given = merged(config, values)
+        config = together(config, self._world)
+        check(config, required=("model",), described=module is None)
+        places(self._world, [path.place for path in config.paths])
+        self._module = module
+        if config.output_dir is None and (config.resume_from_checkpoint or config.durability not in (None, "none")):
+            raise InputError(
+                "output_dir: durability and resume_from_checkpoint are of a run that lives in one; give it"
+            )
+        if config.output_dir is None and config.report_to:
+            raise InputError("report_to: what is tracked is of a run that lives in an output_dir; give it")
+        self._left = False  # a save failed, and the state stays on the storage paths
+        self._made: Path | None = None  # the checkpoint that `save` wrote last
+        self._metrics = None
+        self._schedule: rates.Rate | None = None
+        self._seconds: list[float] = []  # of the steps of this process
+        self._told: set[str] = set()  # notices
+        self._pairs = config.objective == "dpo"
+        world, leads, named = self._world, self._world.leads, ("model", "tokenizer")
+        there = [path for paths in world.gather(volumes.present(config.paths)) for path in paths]
+        self._start, self._identity, known = world.agreed(lambda: begun(config, there))
+        self._state = known or RunState()
+        self._so_far = SoFar(self._start.output_dir) if self._start is not None and leads else None
+        tracked = config if leads else config.replaced(report_to=[])
+        self._trackers = Trackers(tracked, self._start.output_dir) if self._start is not None else None
+        self._display = Display(Console(stderr=True, quiet=not leads), endurance(config))
+        config = as_begun(config, self._start, self._identity, known)
+        found = world.agreed(lambda: hub.settled(products.settled(config), self._display.note, named))
+        self._config = found if leads else hub.settled(settled_as(config, found), only=named)
+        if not self._state.fixed:
+            self._state.fixed = state.fixed_keys(self._config)
+        self._interval = logging_interval(self._config)  # bad input is refused before anything is planned
+        self._shape = shape_of(self._config, given)
+        self._engine = self._planned()
+
+    def _planned(self) -> EngineSession:
+        from spillway.run.session import EngineSession
+
+        config = self._config.replaced(output_dir=self._config.output_dir or str(Path.cwd()))
+        start, saving = self._start, None
+        held = self._world.agreed(lambda: 0 if start is None or start.clear else len(pinned(start.output_dir)))
+        if start is not None and self._world.leads:
+            saving = room.of_run(config, start, self._state.step, saves=1, rows=config.max_steps)
+        keeps, resumes = config.durability != "none", start is not None and start.from_paths
+        keeping = Keeping(self._identity.run, held, keep=keeps, resumes=resumes, saving=saving)
+        own = None
+        if self._module is not None:
+            from spillway.model.own import OwnConfig
+
+            own = OwnConfig(self._module)
+        return EngineSession(config, self._shape, keeping=keeping, model_config=own, world=self._world)
+
+    def _open_run(self, start: directory.Start) -> None:
+        self._identity.fixed = self._state.fixed
+        self._identity.durability = self.plan.get("durability", "none")
+        self._identity.steps = max(self._config.max_steps, 0)
+        self._identity.processes = whereabouts(self._world)
+        leads = self._world.leads
+
+        def line() -> int:
+            return next_line(self._identity, start, self._world)
+
+        with self._identity.claim(start.output_dir) if leads else nullcontext():
+            recovery = self._engine.start(StartPoint(start.resume, start.durable, start.fresh, start.held, line=line))
+        if recovery is not None:
+            self._state = RunState.of(recovery.state, self._state.fixed)
+        goes_on = recovery is not None or start.resume is not None
+        if leads:
+            self._write_beginning(start, goes_on)
+        if self._config.overwrite and not goes_on:
+            volumes.give_up_others(self._config.paths, self._identity.run)
+        if recovery is None:
+            self._engine.commit(self._state.moving())
+        if goes_on:
+            self._engine.settle()
+            self._world.agreed(lambda: checkpoints.go_back(start.output_dir, self._state.step, self._engine.release))
+        self._metrics = Metrics(start.output_dir / METRICS) if leads else NoMetrics()
+        assert self._trackers is not None
+        self._trackers.start(self._state.step, max(self._config.max_steps, 0))
+        if self._display.console.is_terminal:
+            self._display.start(self._state.step, max(self._config.max_steps, 0))
+
+    def _write_beginning(self, start: directory.Start, goes_on: bool) -> None:
+        directory.prepare(start, fresh=not goes_on)
+        (start.output_dir / identity.FOLDER).mkdir(exist_ok=True)
+        write_json(start.output_dir / identity.DESCRIPTION, self._engine.description)
+        write_json(start.output_dir / identity.SETTINGS, self._engine.settings)
+        replace_text(start.output_dir / "config.yaml", self._config.text())
+        write_json(start.output_dir / "plan.json", self.plan)
+        self._identity.save(start.output_dir)
+
+    def _record(self, result: StepResult, tokens: int, rate: float) -> dict[str, Any]:
+        self._state.step += 1
+        self._state.tokens_seen += tokens
+        self._state.skipped += result.skipped
+        self._seconds.append(result.seconds)
+        loss = result.loss_sum / result.label_tokens if result.label_tokens else math.nan
+        row = result.row(self._state.step, loss, tokens, rate, skipped_steps=self._state.skipped)
+        self._state.losses.add(loss)
+        own: dict[str, Mean] = {}
+        add_told(self._state.told, result.told)
+        add_told(own, result.told)
+        logged = self._state.step % self._interval == 0
+        if logged:
+            means = {name: mean.value() for name, mean in self._state.told.items()}
+            self._log({**row, "loss": self._state.losses.value(), **means})
+            self._state.losses.clear()
+            self._state.told.clear()
+        if self._start is not None:
+            self._engine.commit(self._state.moving())
+            self._display.step(self._state.step, result, tokens, rate, logged=False)
+        self._tell_notices()
+        if self._so_far is not None:
+            self._so_far.tell(self._engine, len(self._seconds), self._summary)
+        return row | {name: mean.value() for name, mean in own.items()}
+
+    def _log(self, row: dict[str, Any]) -> None:
+        """To metrics.jsonl, before the step is durable, and to trackers."""
+        if self._metrics is not None and self._trackers is not None:
+            self._metrics.add(row)
+            if self.plan.get("durability") == "step":
+                self._metrics.sync()
+            self._trackers.log(row)
+
+    def _tell_notices(self) -> None:
+        chosen = products.said(self._config.compute_dtype, self._config.chosen)
+        for notice in [chosen, *products.warnings(self._config), *self._engine.notices()]:
+            if notice and notice not in self._told:
+                self._told.add(notice)
+                self._display.note(notice)
+
+    def _summary(self) -> dict[str, Any]:
+        return summary(self._config, self.plan, self._engine.measured(), self._state, self._seconds)
+
+    def _rate(self, step: int) -> float:
+        if self._schedule is None:
+            self._schedule = schedule_of(self._config)
+        return self._schedule(step)
+
+    def _taken(self, batches: MicroBatch | Sequence[MicroBatch], most: int, referred: bool = True) -> list[Batch]:
+        """What this process gives. `referred`: pairs have what the reference makes of them."""
+        several = [batches] if isinstance(batches, Mapping) else list(batches)
+        check_count(len(several), 1 if self._world.ranks.world == 1 else 0, most)
+        return planned_for(several, self._shape, self._config, referred)
+
+    def _parts(self, call: str, own: list[Batch]) -> list[list[Batch]]:
+        """What each process gives to this call, by rank."""
+        found = self._world.gather((call, own))
+        if other := {name for name, _ in found} - {call}:
+            raise InputError(
+                f"Session: this process called {call}, and another one {other.pop()}; all processes of a run make the "
+                "same calls in the same order"
+            )
+        return [batches for _, batches in found]
+
+    def _rounds(
+        self, call: str, batches: MicroBatch | Iterable[MicroBatch], referred: bool = True
+    ) -> Iterator[tuple[MicroBatch | None, list[list[Batch]]]]:
+        """One micro-batch of each process that still has one: this process's, and those of all, by rank."""
+        given = iter([batches] if isinstance(batches, Mapping) else batches)
+        while True:
+            batch = next(given, None)
+            parts = self._parts(call, [] if batch is None else self._taken(batch, 1, referred))
+            if not any(parts):
+                return
+            yield batch, parts
+
+    def _let_go(self) -> None:
+        """All processes end by the failure of one."""
+        self._closed = True
+        self._engine.close()
+        self._display.stop()
+        if self._metrics is not None:
+            self._metrics.close()
+
+    def _as_one(self) -> AbstractContextManager[None]:
+        """Around what all processes do together."""
+        return ended_together(self._world, self._let_go)
