@@ -1,15 +1,14 @@
 // What the simulator says of each paper's own method on its machine, beside the published figure, and of Spillway's
 // there.
-//   papers PROFILES    the folder with papers-*.json; prints one JSON object
+//   papers PROFILES [TABLE]    the folder with papers-*.json and cluster.json; prints one JSON object, or one table
+//                              (third_level, cluster) of it
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <filesystem>
-#include <nlohmann/json.hpp>
 
+#include "bench/papers_report.h"
 #include "bench/spillway_plan.h"
 #include "spillway/base/error.h"
-#include "spillway/machine/profile_json.h"
 #include "study/cxl.h"
 #include "study/host_memory.h"
 #include "study/lsp.h"
@@ -18,62 +17,13 @@
 
 namespace {
 
+using namespace spillway::bench;
 using namespace spillway::plan;
 using namespace spillway::study;
-using nlohmann::json;
 using spillway::GiB;
-using spillway::bench::least_host_memory;
-using spillway::bench::llama_matrices;
-using spillway::bench::PlannedModel;
-using spillway::bench::spillway_plan;
 using spillway::machine::Profile;
 
 constexpr double kGiB = static_cast<double>(GiB);
-
-struct Published {
-  double value;
-  const char* source;
-};
-Published paper(double value) {
-  return {value, "paper"};
-}
-/// Of what was released with the paper: raw figures, logs, scripts.
-Published repository(double value) {
-  return {value, "repository"};
-}
-/// Computed from published figures, each of which has a row of its own.
-Published derived(double value) {
-  return {value, "derived"};
-}
-
-class Report {
- public:
-  explicit Report(std::filesystem::path folder) : folder_(std::move(folder)) {}
-
-  [[nodiscard]] Profile profile(const std::string& name) const {
-    return spillway::machine::load_profile(folder_ / ("papers-" + name + ".json"));
-  }
-  [[nodiscard]] Hardware machine(const std::string& name) const { return make_hardware(profile(name)); }
-  /// A figure of the paper beside the simulated one. `how`: "given" to the simulator, "fitted" to it, "about" where the
-  /// paper names no number, or "" where it was predicted.
-  void row(const std::string& table, const std::string& what, const Published& published, double simulated,
-           const char* how = "") {
-    out_[table].push_back({{"what", what},
-                           {"published", published.value},
-                           {"source", published.source},
-                           {"simulated", simulated},
-                           {"how", how}});
-  }
-  /// One that nobody has published.
-  void plan(const std::string& table, const std::string& what, double simulated) {
-    out_[table].push_back({{"what", what}, {"simulated", simulated}});
-  }
-  [[nodiscard]] std::string text() const { return out_.dump(1); }
-
- private:
-  std::filesystem::path folder_;
-  json out_;
-};
 
 void transfers(Report& report) {
   const auto hardware = report.machine("cxl");
@@ -196,6 +146,8 @@ void host_memory_table(Report& report) {
 
 void third_level(Report& report) {
   const auto hardware = report.machine("mlp-offload");
+  auto node = report.profile("mlp-offload");
+  node.machines = 1;
   struct Phases {
     double total, forward, backward, update;
   };
@@ -253,7 +205,38 @@ void third_level(Report& report) {
     rows("MLP-Offload", it.mlp, mlp, far ? "fitted" : "", "");
     report.row("third_level", it.shape.name + ", speed-up", derived(it.zero.total / it.mlp.total),
                zero.total() / mlp.total());
+    for (const char* format : {"exact", "bf16"}) {
+      auto model = planned(it.shape);
+      model.sequence = 2048;
+      model.durability = Durability::none;
+      model.format = format;
+      const auto seconds = spillway_plan(node, model).prediction.step_seconds;
+      report.plan("third_level", it.shape.name + ", Spillway, " + format + " states, iteration", seconds);
+    }
   }
+}
+
+/// 70B on the machines of profiles/cluster.json, one sequence of 2048 tokens in a micro-batch.
+void cluster(Report& report) {
+  auto profile = report.described("cluster");
+  auto model = planned({"70B", 80, 8192, 28672, 8192, 1024, 128256});
+  model.sequence = 2048;
+  const auto row = [&](const std::string& name) {
+    const auto plan = spillway_plan(profile, model);
+    const auto processes = static_cast<double>(profile.gpus.size());
+    const auto between =
+        processes * static_cast<double>(std::max(plan.schedule.sent_between, plan.schedule.received_between));
+    report.plan("cluster", name + ", seconds", plan.prediction.step_seconds);
+    report.plan("cluster", name + ", seconds of compute alone", plan.prediction.compute_seconds);
+    report.plan("cluster", name + ", seconds of the network alone", plan.prediction.network_seconds);
+    report.plan("cluster", name + ", GB to or from a machine", between / 1e9);
+  };
+  for (const std::uint64_t accumulation : {1, 2, 8, 16}) {
+    model.micro_batches = accumulation;
+    row("accumulation " + std::to_string(accumulation));
+  }
+  profile.network /= 8;
+  row("accumulation 16, an eighth of the network");
 }
 
 void greedy_snake(Report& report) {
@@ -462,20 +445,19 @@ void lsp(Report& report) {
 }  // namespace
 
 int main(int count, char** words) {
-  if (count != 2) {
-    std::fputs("papers PROFILES: the folder with papers-*.json\n", stderr);
+  if (count < 2 || count > 3) {
+    std::fputs("papers PROFILES [TABLE]: the folder with papers-*.json\n", stderr);
     return 2;
   }
+  const std::pair<const char*, void (*)(Report&)> tables[] = {
+      {"cxl_transfers", transfers},       {"cxl_updates", updates},     {"cxl_steps", cxl_steps},
+      {"host_memory", host_memory_table}, {"third_level", third_level}, {"cluster", cluster},
+      {"greedysnake", greedy_snake},      {"lohan", lohan_drives},      {"lsp", lsp}};
   try {
     Report report(words[1]);
-    transfers(report);
-    updates(report);
-    cxl_steps(report);
-    host_memory_table(report);
-    third_level(report);
-    greedy_snake(report);
-    lohan_drives(report);
-    lsp(report);
+    for (const auto& [name, make] : tables) {
+      if (count == 2 || name == std::string(words[2])) make(report);
+    }
     std::puts(report.text().c_str());
   } catch (const spillway::Error& error) {
     std::fprintf(stderr, "papers: %s\n", error.what());

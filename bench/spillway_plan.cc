@@ -35,7 +35,16 @@ json layer(const PlannedModel& model, std::uint64_t number) {
   return {{"name", text("layers.", number)}, {"role", "layer"}, {"tensors", std::move(tensors)}};
 }
 
-std::string described(const PlannedModel& model) {
+/// Of rank 0, as it is where nobody says how many virtual ranks there are.
+void add_world(json& out, const machine::Profile& profile) {
+  const auto local = profile.gpus.size(), world = local * profile.machines;
+  if (world <= 1) return;
+  out["micro_batches"] = world * out["micro_batches"].get<std::uint64_t>();
+  out["step_tokens"] = world * out["tokens"].get<std::uint64_t>();
+  out.update({{"world", world}, {"rank", 0}, {"machines", profile.machines}, {"virtual_ranks", world}});
+}
+
+std::string described(const PlannedModel& model, const machine::Profile& profile) {
   auto blocks = json::array({table(model, "embedding", "embedding")});
   for (std::uint64_t i = 0; i < model.layers; ++i) blocks.push_back(layer(model, i));
   if (!model.tied) blocks.push_back(table(model, "head", "head"));
@@ -44,7 +53,9 @@ std::string described(const PlannedModel& model) {
            {"micro_batches", model.micro_batches},
            {"tokens", model.sequence * model.batch * model.micro_batches},
            {"tied_head", model.tied},
+           {"state_format", model.format},
            {"blocks", std::move(blocks)}};
+  add_world(out, profile);
   if (model.rotate > 0) out["subspaces"] = {{"check_every", 100}, {"threshold", 0.9}, {"rotate", model.rotate}};
   return out.dump();
 }
@@ -64,7 +75,7 @@ Asked asked_of(const machine::Profile& profile, const PlannedModel& model) {
                   {"feed_forward", model.feed_forward}}},
                 {"dram_budget", model.dram}};
   if (model.durability) settings["durability"] = plan::name_of(*model.durability);
-  const auto text = described(model);
+  const auto text = described(model, profile);
   const auto found = plan::describe_machine(text, settings.dump(), profile);
   return {plan::parse_description(text), plan::parse_budget(found.settings),
           plan::parse_rates(found.settings, found.profile)};
@@ -79,7 +90,8 @@ std::vector<LayerMatrix> llama_matrices(std::int64_t hidden, std::int64_t query,
 
 plan::Plan spillway_plan(const machine::Profile& profile, const PlannedModel& model) {
   const auto asked = asked_of(profile, model);
-  return plan::plan_alone(asked.description, asked.description.layout(), asked.budget, asked.rates);
+  const auto make = asked.description.is_shared() ? &plan::make_plan : &plan::plan_alone;
+  return make(asked.description, asked.description.layout(), asked.budget, asked.rates);
 }
 
 Bytes least_host_memory(const machine::Profile& profile, const PlannedModel& model) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "spillway/machine/profile.h"
@@ -29,13 +30,15 @@ struct PlannedModel {
   std::uint64_t rank = 0, nonzeros = 0, rotate = 0;  ///< of subspaces that trained matrices learn in; rank 0: in full
   Bytes dram = 0;                                    ///< 0: what the machine has
   std::optional<plan::Durability> durability = {};
+  std::string format = "exact";  ///< of states
 };
 
 /// Queries, keys, values, output, and a gated feed-forward.
 [[nodiscard]] std::vector<LayerMatrix> llama_matrices(std::int64_t hidden, std::int64_t query, std::int64_t key,
                                                       std::int64_t feed_forward);
 
-/// Throws as plan::make_plan().
+/// Where the profile says how many machines there are, the plan of one process among one on each GPU of each of them,
+/// and `micro_batches` are each process's. Throws as plan::make_plan().
 [[nodiscard]] plan::Plan spillway_plan(const machine::Profile& profile, const PlannedModel& model);
 
 /// Bytes of host memory that the smallest plan takes, with everything on paths.

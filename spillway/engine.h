@@ -280,6 +280,9 @@ class EngineTelemetry {
   /// JSON {path: {"volume", "under_way": requests that it has not answered, "silent_seconds": since it last answered,
   /// or was first asked; 0 when nothing is under way}}. Any thread may ask, between start() and close().
   [[nodiscard]] std::string silence() const;
+  /// JSON {"pass": "backward of layers.7", "waits_for": "path:1", "seconds": since other processes may wait for it};
+  /// {}: they do not wait for this one. Any thread may ask, between start() and close().
+  [[nodiscard]] std::string lateness() const;
   /// JSON: of each NUMA node the bytes of the arena that are planned for it and those that lie there, as the kernel
   /// says page by page now, the chunks that lie elsewhere, and under "aside" how many buffers of each class lie on
   /// later nodes and how many of these elsewhere; "{}" when DRAM is one tier.

@@ -26,6 +26,9 @@ std::string EngineTelemetry::counters() const {
 std::string EngineTelemetry::silence() const {
   return execute::silence(parts_->run().counted(), parts_->budget());
 }
+std::string EngineTelemetry::lateness() const {
+  return execute::lateness(parts_->run().counted(), parts_->plan().schedule, parts_->layout(), parts_->budget());
+}
 std::string EngineTelemetry::where() const {
   return execute::where(parts_->plan(), parts_->layout(), parts_->description().rule(), parts_->budget(),
                         parts_->settings().nodes, parts_->run().resources().host());

@@ -76,6 +76,7 @@ void bind_telemetry(PyEngine& engine) {
           "sequence"_a, "batch"_a, "work_per_token"_a, "device_per_token"_a = 0.0)
       .def("counters", &Engine::counters)
       .def("silence", &Engine::silence)
+      .def("lateness", &Engine::lateness, nb::call_guard<nb::gil_scoped_release>())
       .def("where", &Engine::where)
       .def("timeline", &Engine::timeline)
       .def("graph", &Engine::graph, "format"_a)

@@ -223,6 +223,9 @@ class Engine:
     def silence(self) -> str:
         """JSON {path: {"volume", "under_way": requests that it has not answered, "silent_seconds"}}. Any thread may
         ask."""
+    def lateness(self) -> str:
+        """JSON {"pass", "waits_for", "seconds"}: what keeps other processes waiting for this one; {} where nothing
+        does. Any thread may ask."""
     def where(self) -> str:
         """JSON {"nodes": {name: {"planned", "there": bytes of the arena, "in_memory": of those, what counts in this
         process's memory}}, "chunks": n, "elsewhere": [chunks], "aside": {class: {"buffers": on later tiers,

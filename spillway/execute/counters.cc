@@ -1,5 +1,6 @@
 #include "spillway/execute/counters.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 namespace spillway::execute {
@@ -15,6 +16,19 @@ std::string node_name(const plan::Budget& budget, std::size_t unit) {
 std::string waited_for(const plan::Budget& budget, const Cause& cause) {
   if (plan::is_path(cause.lane)) return budget.paths.at(cause.unit).name;
   return plan::is_of_device(cause.lane) ? "device" : node_name(budget, cause.unit);
+}
+
+/// The path that has not answered for the longest time; all of them where none has anything to answer.
+std::string silent_path(const RunStorage& storage, const plan::Budget& budget) {
+  const auto paths = storage.paths();
+  std::string out;
+  double longest = 0;
+  for (std::size_t p = 0; p < paths.size(); ++p) {
+    const auto seconds = paths[p]->counters().silent_seconds;
+    if (out.empty() || seconds > longest) out = budget.paths[p].name;
+    longest = std::max(longest, seconds);
+  }
+  return longest > 0 || paths.size() == 1 ? out : "paths";
 }
 
 json of_path(const storage::Path& path) {
@@ -90,6 +104,25 @@ std::string silence(const Counted& run, const plan::Budget& budget) {
                                  {"under_way", counted.under_way},
                                  {"silent_seconds", counted.silent_seconds}};
   }
+  return out.dump();
+}
+
+std::string lateness(const Counted& run, const plan::Schedule& schedule, const state::Layout& layout,
+                     const plan::Budget& budget) {
+  auto out = json::object();
+  const auto late = run.executor.late();
+  if (!late) return out.dump();
+  const auto& cause = schedule.tasks[late->cause];
+  out["pass"] = pass_words(schedule, layout, schedule.tasks[late->task]);
+  const auto computed = [&] {
+    const bool own = cause.what == schedule.tasks[late->task].what;
+    return own ? std::string("its own computation") : text(pass_words(schedule, layout, cause), " to be computed");
+  };
+  out["waits_for"] = cause.lane == plan::Lane::compute ? computed()
+                     : plan::is_path(cause.lane)       ? silent_path(run.storage, budget)
+                     : plan::is_of_device(cause.lane)  ? "device"
+                                                       : text("updates on ", node_name(budget, cause.unit));
+  out["seconds"] = late->seconds;
   return out.dump();
 }
 

@@ -31,6 +31,11 @@ struct Counted {
 /// By path its volume, what it has not answered yet and for how long it has been silent. Any thread may ask.
 [[nodiscard]] std::string silence(const Counted& run, const plan::Budget& budget);
 
+/// {"pass": "backward of layers.7", "waits_for": what has to end first, "seconds"}: what other processes wait for; {}
+/// where they do not, as far as this one knows. Any thread may ask.
+[[nodiscard]] std::string lateness(const Counted& run, const plan::Schedule& schedule, const state::Layout& layout,
+                                   const plan::Budget& budget);
+
 /// Bytes by NUMA node, planned and as the kernel says of `arena`; {} where the plan places nothing on nodes.
 [[nodiscard]] std::string where(const plan::Plan& plan, const state::Layout& layout, const state::UpdateRule& rule,
                                 const plan::Budget& budget, const std::vector<NodeOptions>& nodes,

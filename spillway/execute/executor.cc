@@ -293,6 +293,17 @@ std::vector<Times> Executor::last_times() const {
   return last_times_;
 }
 
+std::optional<Lateness> Executor::late() const {
+  if (!network_) return std::nullopt;
+  const std::lock_guard lock(mutex_);
+  const auto turn = network_->late();
+  if (!turn || instances_ == 0 || turn->start.instance != instances_ - 1) return std::nullopt;
+  const auto& now = banks_[turn->start.instance % banks_.size()].ended;
+  const auto& before = banks_[instances_ % banks_.size()].ended;
+  const auto pass = pass_ < schedule_.passes.size() ? schedule_.passes[pass_].task : plan::kNone;
+  return Lateness{turn->start.task, cause_of(schedule_, {now, before}, turn->start.task, pass), turn->seconds};
+}
+
 void Executor::fail(std::exception_ptr error) {
   if (!failure_ && store_ != nullptr) store_->give_up(error);
   if (!failure_) failure_ = std::move(error);

@@ -12,9 +12,11 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "spillway/execute/copies.h"
+#include "spillway/execute/lateness.h"
 #include "spillway/execute/network_lane.h"
 #include "spillway/execute/store.h"
 #include "spillway/execute/update_lanes.h"
@@ -81,6 +83,8 @@ class Executor final : private UpdateLanes::Owner {
   /// Times of the tasks of the newest training step that has wholly ended; evaluations and flushes do not count.
   [[nodiscard]] std::vector<Times> last_times() const;
   [[nodiscard]] double now() const { return clock_.now(); }
+  /// Empty where nobody waits for this process, as far as it knows. Any thread.
+  [[nodiscard]] std::optional<Lateness> late() const;
 
  private:
   using Index = plan::Index;

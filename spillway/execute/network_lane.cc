@@ -38,6 +38,7 @@ void NetworkLane::begin(std::uint64_t instance) {
   std::ranges::fill(states_, State::waits);
   next_ = 0;
   left_ = states_.size();
+  since_ = clock_.now();
 }
 
 void NetworkLane::ready(const Start& start) {
@@ -57,6 +58,7 @@ bool NetworkLane::take(Start& start) {
   while (next_ < states_.size() && states_[next_] == State::skipped) ++next_;
   if (halted_ || next_ == states_.size() || states_[next_] != State::ready) return false;
   start = {instance_, schedule_.network[next_++]};
+  since_ = clock_.now();
   ++under_way_;
   return true;
 }
@@ -117,6 +119,7 @@ void NetworkLane::end(const Start& start, std::exception_ptr error) {
   }
   ended_(start, error);
   const MutexLock lock(mutex_);
+  since_ = clock_.now();
   if (--under_way_ == 0) idle_.notify_all();
 }
 
@@ -128,6 +131,14 @@ void NetworkLane::halt() {
 bool NetworkLane::ended() const {
   const MutexLock lock(mutex_);
   return left_ == 0;
+}
+
+std::optional<Turn> NetworkLane::late() const {
+  const MutexLock lock(mutex_);
+  auto next = next_;
+  while (next < states_.size() && states_[next] == State::skipped) ++next;
+  if (halted_ || under_way_ > 0 || next == states_.size() || states_[next] != State::waits) return std::nullopt;
+  return Turn{{instance_, schedule_.network[next]}, clock_.now() - since_};
 }
 
 }  // namespace spillway::execute

@@ -6,10 +6,12 @@
 #include <deque>
 #include <exception>
 #include <functional>
+#include <optional>
 #include <thread>
 #include <vector>
 
 #include "spillway/base/mutex.h"
+#include "spillway/execute/clock.h"
 #include "spillway/execute/update_lanes.h"
 #include "spillway/network/port.h"
 #include "spillway/plan/schedule.h"
@@ -26,6 +28,12 @@ class NetworkWork {
   virtual void arrived(const plan::Task& task) = 0;
   /// Whether arrived() adds up what has come, so that who tells of arrivals had better begin the next transfer.
   [[nodiscard]] virtual bool adds(const plan::Task& task) const = 0;
+};
+
+/// A task that other processes may wait for.
+struct Turn {
+  Start start;
+  double seconds = 0;  ///< since it is its turn, and nothing before it is under way
 };
 
 class NetworkLane {
@@ -54,6 +62,9 @@ class NetworkLane {
   void stop();
   /// Every task of the newest instance has ended or was skipped.
   [[nodiscard]] bool ended() const;
+  /// The task whose turn it is while what it needs of this process is not there. Empty: there is none, or what is under
+  /// way waits for other processes.
+  [[nodiscard]] std::optional<Turn> late() const;
 
  private:
   enum class State : std::uint8_t { waits, ready, skipped };
@@ -77,6 +88,8 @@ class NetworkLane {
   std::size_t under_way_ SPILLWAY_GUARDED_BY(mutex_) = 0;
   std::size_t left_ SPILLWAY_GUARDED_BY(mutex_) = 0;  ///< of the instance, that have not ended
   bool halted_ SPILLWAY_GUARDED_BY(mutex_) = false;
+  const Clock clock_;
+  double since_ SPILLWAY_GUARDED_BY(mutex_) = 0;  ///< when the task's turn came, or the last one before it ended
   Condition came_;
   std::deque<Start> sums_ SPILLWAY_GUARDED_BY(mutex_);  ///< that have come and are to be added
   bool over_ SPILLWAY_GUARDED_BY(mutex_) = false;

@@ -166,6 +166,7 @@ struct Profile {
   double compute_share_beside_update = 0;           ///< of its speed that compute keeps meanwhile; 0 = unknown
   double copy_bytes_per_second = 0;                 ///< bytes copied from DRAM to DRAM on one thread; 0 = unknown
   double compute_flops_per_second = 0;              ///< of the compute device; 0 = unknown
+  unsigned machines = 0;                            ///< that are like this one and train one model; 0: this one alone
   double network = 0;                               ///< bytes per second to and from others, each way; 0 = unknown
   double network_latency = 0;                       ///< seconds that a transfer there takes beside its bytes
   std::vector<NodeAccess> access;                   ///< CPUs by memory, as measured; no pair twice

@@ -17,6 +17,7 @@ constexpr const char* kFormatKey = "spillway_profile";
 constexpr const char* kUpdateAll = "update_elements_per_second_all_cores";
 constexpr const char* kUpdateBeside = "update_elements_per_second_beside";
 constexpr const char* kShareBeside = "compute_share_beside_update";
+constexpr const char* kMachines = "machines";
 constexpr const char* kNetwork = "network";
 constexpr const char* kNetworkLatency = "network_latency";
 constexpr int kFormat = 2;
@@ -238,6 +239,9 @@ std::vector<std::string> comment_from(const Json& json, const JsonObject& object
 void check_together(const Profile& profile, const JsonObject& object) {
   Bytes dram = 0;
   for (const auto& node : profile.nodes) dram += node.cxl ? 0 : node.capacity;
+  if (profile.machines > 1 && profile.network <= 0) {
+    object.refuse(kMachines, text("is ", profile.machines, ", and ", kNetwork, " does not say what goes between them"));
+  }
   if (!profile.nodes.empty() && dram == 0) object.refuse("nodes", "has no DRAM");
   if (dram > profile.dram_total) object.refuse("nodes", "has more DRAM than dram_total");
 }
@@ -280,6 +284,7 @@ std::string to_json(const Profile& profile) {
   if (profile.compute_share_beside_update > 0) out[kShareBeside] = profile.compute_share_beside_update;
   out["copy_bytes_per_second"] = profile.copy_bytes_per_second;
   out["compute_flops_per_second"] = profile.compute_flops_per_second;
+  if (profile.machines > 0) out[kMachines] = profile.machines;
   if (profile.network > 0) out[kNetwork] = profile.network;
   if (profile.network_latency > 0) out[kNetworkLatency] = profile.network_latency;
   if (!profile.access.empty()) out["access"] = list_of(profile.access);
@@ -309,6 +314,7 @@ Profile from_json(std::string_view words, const std::string& source) {
                         kShareBeside,
                         "copy_bytes_per_second",
                         "compute_flops_per_second",
+                        kMachines,
                         kNetwork,
                         kNetworkLatency,
                         "access",
@@ -330,6 +336,7 @@ Profile from_json(std::string_view words, const std::string& source) {
   out.compute_share_beside_update = object.optional(kShareBeside, 1);
   out.copy_bytes_per_second = object.number("copy_bytes_per_second", kMostRate);
   out.compute_flops_per_second = object.number("compute_flops_per_second", kMostRate);
+  if (object.has(kMachines)) out.machines = static_cast<unsigned>(object.whole(kMachines, kMostCores));
   out.network = object.optional(kNetwork, kMostRate);
   out.network_latency = object.optional(kNetworkLatency, 1);
   out.access = list_from(object, "access", access_from);

@@ -7,6 +7,7 @@
 #include "spillway/plan/derived.h"
 #include "spillway/plan/json.h"
 #include "spillway/plan/operations.h"
+#include "spillway/plan/process_share.h"
 
 namespace spillway::plan {
 namespace {
@@ -29,10 +30,11 @@ constexpr double kSimulatedPasses = 1.5;
 class Describer {
  public:
   Describer(const std::string& description, const std::string& settings, const machine::Profile& profile)
-      : description_(parse_description(description)),
+      : description_(own(parse_description(description))),
         layout_(description_.layout()),
         out_(json::parse(settings)),
         profile_(profile) {
+    if (description_.is_shared()) share_machine();
     const auto& work = out_.at("work");
     const auto size = [&](const char* key) { return std::max<std::uint64_t>(1, work.at(key).get<std::uint64_t>()); };
     shape_ = {size("sequence"), size("batch"), size("query"), size("key"), size("feed_forward")};
@@ -53,6 +55,20 @@ class Describer {
   }
 
  private:
+  /// With the micro-batches that one process computes.
+  static Description own(Description description) {
+    description.micro_batches = description.own_micro_batches();
+    return description;
+  }
+
+  /// What one of the processes has of its machine.
+  void share_machine() {
+    const auto processes = static_cast<unsigned>(description_.world.local);
+    if (const auto inside = inside_rate(profile_); inside > 0) out_["network_inside"] = inside;
+    profile_ = process_share(std::move(profile_), processes);
+    out_["nodes"] = json::array();
+  }
+
   [[noreturn]] void refuse(const std::string& what) const {
     throw Error(ErrorCode::bad_input, text("the profile of ", profile_.machine, " cannot be planned with: ", what));
   }

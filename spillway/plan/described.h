@@ -28,6 +28,9 @@ struct DescribedMachine {
 /// and no others; "gpu": false where the CPUs compute although there is a GPU; "gpu_memory"; and "simulated":
 /// that share of "dram_budget" is the memory of a simulated device, unless "gpu_memory" says it.
 ///
+/// Where the description is of one process among several, the machine is divided by the processes on it
+/// (process_share.h), "nodes" are not asked for, and "network_inside" is the rate between them.
+///
 /// Throws Error(bad_input) for a machine without a rate that a step needs, or a node that it does not have, and
 /// Error(does_not_fit) for more of a node than there is.
 [[nodiscard]] DescribedMachine describe_machine(const std::string& description, const std::string& settings,

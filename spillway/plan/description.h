@@ -51,6 +51,10 @@ struct Description {
   }
   /// Whether the state is shared among several processes.
   [[nodiscard]] constexpr bool is_shared() const noexcept { return world.size > 1; }
+  /// Most micro-batches of a step that this process computes, where each computes as many.
+  [[nodiscard]] constexpr std::uint64_t own_micro_batches() const noexcept {
+    return ceil_div(micro_batches, std::max<std::uint64_t>(1, world.size));
+  }
   /// Most tokens of a step, of all processes.
   [[nodiscard]] constexpr std::uint64_t all_tokens() const noexcept { return std::max(tokens, step_tokens); }
   /// The rank that keeps and updates a chunk that is trained; what is frozen each one has.

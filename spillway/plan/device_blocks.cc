@@ -121,6 +121,7 @@ Plan choose_there(const PlanThere& plan, std::size_t most, std::optional<std::si
 }
 
 std::string why_no_device_blocks(const Description& description, const state::Layout& layout, const Rates& rates) {
+  if (description.is_shared()) return "a process has its shards of a block alone, and updates them on the host";
   if (auto why = no_device_update(description.rule()); !why.empty()) return why;
   if (rates.device_update <= 0) return "how fast the device updates is not known";
   const auto chunks = static_cast<Index>(layout.chunks().size());

@@ -63,7 +63,7 @@ class Cells {
  public:
   explicit Cells(const FitRequest& request) : request_(request), layout_(request.description.layout()) {
     if (const auto* plan = request.planned) {
-      const auto rate = static_cast<double>(request.description.tokens) / plan->prediction.step_seconds;
+      const auto rate = static_cast<double>(request.description.all_tokens()) / plan->prediction.step_seconds;
       known_[request.sequence * request.batch].push_back(
           {.dram = request.budget.dram, .rate = rate, .ample = plan->ample});
     }
@@ -135,7 +135,7 @@ class Cells {
     try {
       const auto plan = plan_alone(asked.description, layout_, asked.budget, asked.rates);
       if (ample != nullptr) *ample = plan.ample;
-      return static_cast<double>(asked.description.tokens) / plan.prediction.step_seconds;
+      return static_cast<double>(asked.description.all_tokens()) / plan.prediction.step_seconds;
     } catch (const Error& error) {
       if (error.code() != ErrorCode::does_not_fit) throw;
       return 0;
@@ -183,19 +183,21 @@ nlohmann::json with_a_gib_more(const FitRequest& request) {
           {"predicted_step_seconds", plan.prediction.step_seconds}};
 }
 
-/// The plan of a step with one micro-batch more, of which the first one's weights serve this one, too.
+/// The plan of a step with one micro-batch more in each process, which the weights of the others serve, too.
 nlohmann::json with_a_micro_batch_more(const FitRequest& request) {
   auto asked = request;
   auto& description = asked.description;
-  const auto times = 1 + 1 / static_cast<double>(std::max<std::uint64_t>(1, description.micro_batches));
-  description.tokens = static_cast<std::uint64_t>(std::ceil(static_cast<double>(description.tokens) * times));
-  ++description.micro_batches;
+  const auto times = 1 + 1 / static_cast<double>(std::max<std::uint64_t>(1, description.own_micro_batches()));
+  for (auto* tokens : {&description.tokens, &description.step_tokens}) {
+    *tokens = static_cast<std::uint64_t>(std::ceil(static_cast<double>(*tokens) * times));
+  }
+  description.micro_batches += description.world.size;
   scale(asked.rates, times);
   try {
     const auto plan = plan_alone(description, description.layout(), asked.budget, asked.rates);
     return {{"fits", true},
             {"predicted_step_seconds", plan.prediction.step_seconds},
-            {"tokens_per_second", static_cast<double>(description.tokens) / plan.prediction.step_seconds}};
+            {"tokens_per_second", static_cast<double>(description.all_tokens()) / plan.prediction.step_seconds}};
   } catch (const Error& error) {
     if (error.code() != ErrorCode::does_not_fit) throw;
     nlohmann::json out;

@@ -78,7 +78,8 @@ double weight_seconds(const Schedule& schedule, const Description& description, 
     seconds[node] += static_cast<double>(layout.chunks()[c].elements * element) / rates.nodes[node].read;
   }
   const auto most = std::ranges::max_element(seconds);
-  const auto reads = static_cast<double>(traits(it.kind).weight_reads) * static_cast<double>(description.micro_batches);
+  const auto reads =
+      static_cast<double>(traits(it.kind).weight_reads) * static_cast<double>(description.own_micro_batches());
   const auto times = converts(description, layout, it) ? std::min(1.0, reads) : reads;  // else of a copy that is near
   return most == seconds.end() ? 0 : *most * times;
 }

@@ -207,6 +207,16 @@ void add_saving(nlohmann::json& out, const Plan& plan, const Budget& budget) {
                    {"bytes", saving.bytes}};
 }
 
+void add_network(nlohmann::json& out, const Plan& plan, const Description& description) {
+  out["world"] = description.world.size;
+  out["rank"] = description.world.rank;
+  out["network_sent"] = plan.schedule.network_sent;
+  out["network_received"] = plan.schedule.network_received;
+  out["machines"] = description.world.machines();
+  out["between_machines"] = {{"sent", plan.schedule.sent_between}, {"received", plan.schedule.received_between}};
+  out["own_weights"] = plan.placement.own_weights;
+}
+
 }  // namespace
 
 std::string to_json(const Plan& plan, const Description& description, const state::Layout& layout,
@@ -256,15 +266,7 @@ std::string to_json(const Plan& plan, const Description& description, const stat
   if (prediction.step_seconds > 0 && description.tokens > 0) {
     out["tokens_per_second"] = static_cast<double>(description.all_tokens()) / prediction.step_seconds;
   }
-  if (description.is_shared()) {
-    out["world"] = description.world.size;
-    out["rank"] = description.world.rank;
-    out["network_sent"] = plan.schedule.network_sent;
-    out["network_received"] = plan.schedule.network_received;
-    out["machines"] = description.world.machines();
-    out["between_machines"] = {{"sent", plan.schedule.sent_between}, {"received", plan.schedule.received_between}};
-    out["own_weights"] = plan.placement.own_weights;
-  }
+  if (description.is_shared()) add_network(out, plan, description);
   out["bottleneck"] = prediction.bottleneck;
   out["seconds"] = {{"compute", prediction.compute_seconds},
                     {"transfer", prediction.transfer_seconds},
@@ -275,6 +277,7 @@ std::string to_json(const Plan& plan, const Description& description, const stat
     out["seconds"]["from_device"] = prediction.from_device_seconds;
     out["seconds"]["device_update"] = prediction.device_update_seconds;
   }
+  if (description.is_shared()) out["seconds"]["network"] = prediction.network_seconds;
   const auto& ahead = plan.lookahead;
   out["lookahead"] = {{"state_read", ahead.state_read},   {"write", ahead.write},
                       {"weight_read", ahead.weight_read}, {"backward", ahead.backward},

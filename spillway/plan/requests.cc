@@ -1,5 +1,7 @@
 #include "spillway/plan/requests.h"
 
+#include <algorithm>
+
 #include "spillway/base/error.h"
 #include "spillway/plan/units.h"
 
@@ -46,7 +48,10 @@ void check_world(const Problem& problem) {
   if (size > problem.layout.shards()) {
     refuse("and virtual_ranks ", problem.layout.shards(), ": each needs one; start fewer, or use virtual_ranks ", size);
   }
-  if (problem.budget.device) refuse("computes on CPUs only in this release; use device cpu, or one process");
+  if (const auto& device = problem.budget.device;
+      device && std::max(device->state.value_or(0), device->device_updated.value_or(0)) > 0) {
+    refuse("does not bring states to a device in this release; leave them to the host, or use one process");
+  }
   if (problem.budget.nodes.size() > 1) {
     refuse("takes DRAM as one tier in this release; bind each to a NUMA node, or use one process");
   }

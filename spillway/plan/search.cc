@@ -123,12 +123,13 @@ class Search {
   Trial trial_;
 };
 
-/// Whether weights and states are more than the memories of host and device together.
+/// Whether the weights and states that this process has are more than the memories of host and device together.
 bool exceeds_memory(const Problem& problem) {
   const auto rule = problem.description.rule();
   const auto& device = *problem.budget.device;
   Bytes bytes = 0;
   for (const auto& chunk : problem.layout.chunks()) {
+    if (!problem.description.has(problem.layout, chunk)) continue;
     bytes += weight_bytes(rule, chunk) + (has_state(chunk.training) ? state_bytes(rule, chunk) : 0);
   }
   return bytes > room_of(problem, 0).arena + (device.in_dram ? 0 : device.capacity);

@@ -418,7 +418,7 @@ TEST(Ranks, AreToldWhatTheyCannotDo) {
   EXPECT_ERROR(Engine(description, settings), ErrorCode::bad_input, "rank 1 of 2");
   settings.network = port_of(network, 0);
   settings.budget.device = plan::DeviceTier{.capacity = GiB};
-  EXPECT_ERROR(Engine(description, settings), ErrorCode::bad_input, "computes on CPUs only");
+  EXPECT_ERROR(Engine(description, settings).start(), ErrorCode::bad_input, "computes on CPUs only");
   settings.budget.device.reset();
   description.virtual_ranks = 1;
   EXPECT_ERROR(Engine(description, settings), ErrorCode::bad_input, "at most as many as virtual_ranks");

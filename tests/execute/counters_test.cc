@@ -47,6 +47,12 @@ TEST(Counters, TellOfTheDeviceAndOfNoPath) {
   EXPECT_EQ(silence(run.counted(), planned.budget), "{}");
 }
 
+TEST(Counters, KnowOfNobodyWhoWaitsForAProcessThatIsAlone) {
+  const Planned planned;
+  execute::Run run(planned.run_plan(), planned.volumes(), 1, {});
+  EXPECT_EQ(lateness(run.counted(), planned.plan.schedule, planned.layout, planned.budget), "{}");
+}
+
 TEST(Silence, IsOfEachPath) {
   const Planned planned({.paths = 2});
   execute::Run run(planned.run_plan(), planned.volumes(), 1, {});

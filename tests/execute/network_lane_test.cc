@@ -22,7 +22,7 @@ class Kept : public network::Port {
   std::vector<network::Done> open;
 };
 
-class Lane : public ::testing::Test, public NetworkWork {
+class NetworkLaneTest : public ::testing::Test, public NetworkWork {
  protected:
   static plan::Schedule schedule() {
     plan::Schedule out;
@@ -61,7 +61,7 @@ class Lane : public ::testing::Test, public NetworkWork {
 
 using Tasks = std::vector<plan::Index>;
 
-TEST_F(Lane, BeginsTasksInTheirOrder) {
+TEST_F(NetworkLaneTest, BeginsTasksInTheirOrder) {
   EXPECT_TRUE(lane_.ended());
   lane_.begin(5);
   EXPECT_FALSE(lane_.ended());
@@ -86,7 +86,25 @@ TEST_F(Lane, BeginsTasksInTheirOrder) {
   EXPECT_TRUE(failure_.empty());
 }
 
-TEST_F(Lane, TellsWhatFailedAndBeginsNoMore) {
+TEST_F(NetworkLaneTest, KnowsWhatOthersWaitFor) {
+  EXPECT_FALSE(lane_.late()) << "nothing has begun";
+  lane_.begin(1);
+  ASSERT_TRUE(lane_.late());
+  EXPECT_EQ(lane_.late()->start.task, 2U);
+  EXPECT_GE(lane_.late()->seconds, 0);
+  lane_.ready({1, 2});
+  EXPECT_FALSE(lane_.late()) << "it begins at once";
+  lane_.start();
+  EXPECT_FALSE(lane_.late()) << "this process waits for the others";
+  lane_.skip({1, 0});
+  port_.open[0](nullptr);
+  ASSERT_TRUE(lane_.late());
+  EXPECT_EQ(lane_.late()->start.task, 3U);
+  lane_.halt();
+  EXPECT_FALSE(lane_.late());
+}
+
+TEST_F(NetworkLaneTest, TellsWhatFailedAndBeginsNoMore) {
   lane_.begin(0);
   for (const plan::Index t : {2U, 0U, 3U}) lane_.skip({0, t});
   lane_.ready({0, 1});
@@ -101,7 +119,7 @@ TEST_F(Lane, TellsWhatFailedAndBeginsNoMore) {
   EXPECT_EQ(begun_, (Tasks{1}));
 }
 
-TEST_F(Lane, AddsUpInAThreadOfItsOwn) {
+TEST_F(NetworkLaneTest, AddsUpInAThreadOfItsOwn) {
   schedule_.tasks[2].op = plan::Op::scatter;
   lane_.begin(0);
   for (const plan::Index t : {0U, 1U, 3U}) lane_.skip({0, t});

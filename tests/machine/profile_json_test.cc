@@ -21,6 +21,7 @@ Profile sample() {
   out.update_elements_per_second_all_cores = 9.2e8;
   out.update_elements_per_second_beside = 4.1e8;
   out.compute_share_beside_update = 0.55;
+  out.machines = 4;
   out.network = 1.25e9;
   out.network_latency = 2e-4;
   out.copy_bytes_per_second = 9.7e9;
@@ -121,6 +122,7 @@ TEST(ProfileJsonTest, NamesEveryAbsurdValue) {
       {"\"fast\"", "\"0\"", "paths[1].name is the name of an earlier path"},
       {"\"fast\"", "\"\"", "paths[1].name is not a name"},
       {"\"fast\"", "7", "paths[1].name is not a name"},
+      {"\"network\": 1250000000.0", "\"network\": 0", "machines is 4, and network"},
       {"\"spillway_profile\": 2", "\"spillway_profile\": 3", "spillway_profile is 3"},
   };
   for (const Bad& bad : table) {

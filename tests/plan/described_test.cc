@@ -222,5 +222,82 @@ TEST(Described, ARateThatAStepNeedsIsAskedFor) {
   EXPECT_THROW(static_cast<void>(described(settings(), profile)), Error);
 }
 
+// ---- clusters
+
+/// Rank 0 of so many processes on as many machines, two on each where `machines` is half of them.
+std::string rank_of(std::uint64_t size, std::uint64_t machines) {
+  auto out = json::parse(model());
+  const auto micro_batches = 4 * size;
+  out.update({{"world", size},
+              {"rank", 0},
+              {"machines", machines},
+              {"virtual_ranks", size},
+              {"micro_batches", micro_batches},
+              {"step_tokens", 1024 * micro_batches}});
+  return out.dump();
+}
+
+machine::Profile node_of_two() {
+  auto out = workstation();
+  out.gpus.push_back(out.gpus.front());
+  out.gpus.back().name = "1";
+  out.gpus.front().memory = out.gpus.back().memory = 4 * GiB;
+  out.machines = 2;
+  out.network = 1e9;
+  return out;
+}
+
+Plan planned_rank(std::uint64_t size, std::uint64_t machines, const machine::Profile& profile,
+                  json asked = settings()) {
+  const auto text = rank_of(size, machines);
+  const auto found = describe_machine(text, asked.dump(), profile);
+  const auto description = parse_description(text);
+  return make_plan(description, description.layout(), parse_budget(found.settings),
+                   parse_rates(found.settings, found.profile));
+}
+
+TEST(Described, EachProcessOfAMachineHasItsShareOfIt) {
+  const auto found = describe_machine(rank_of(4, 2), settings().dump(), node_of_two());
+  const auto shared = json::parse(found.settings);
+  EXPECT_EQ(shared.at("dram_budget"), static_cast<Bytes>(0.9 * static_cast<double>(30 * GiB)));
+  EXPECT_EQ(shared.at("storage")[0].at("capacity"), 500 * GiB);
+  EXPECT_EQ(shared.at("network_inside"), 9e9);
+  EXPECT_EQ(found.profile.network, 0.5e9);
+  EXPECT_EQ(shared.at("seconds"), described(settings()).at("seconds")) << "each computes as many micro-batches as one";
+}
+
+TEST(Described, ACpuOfAClusterIsBoundByTheNetworkWhereThatIsSlow) {
+  auto profile = node_of_two();
+  profile.gpus.clear();
+  profile.compute_flops_per_second = 1e14;
+  profile.nodes[0].update_elements_per_second = 1e11;
+  const auto slow = planned_rank(4, 4, profile);
+  EXPECT_EQ(slow.prediction.bottleneck, "network");
+  profile.network = 1e12;
+  const auto fast = planned_rank(4, 4, profile);
+  EXPECT_NE(fast.prediction.bottleneck, "network");
+  EXPECT_LT(fast.prediction.step_seconds, slow.prediction.step_seconds);
+  EXPECT_EQ(slow.schedule.network_sent, slow.schedule.sent_between) << "one process on each";
+}
+
+TEST(Described, ProcessesWithGpusSendEachOtherWhatTheHostHas) {
+  const auto plan = planned_rank(4, 2, node_of_two());
+  EXPECT_EQ(plan.device_resident + plan.device_updated, 0U);
+  EXPECT_GT(plan.schedule.network_sent, plan.schedule.sent_between);
+  EXPECT_GT(plan.schedule.sent_between, 0U);
+  EXPECT_LE(plan.device_peak, 4 * GiB);
+  const auto layout = parse_description(model()).layout();
+  EXPECT_GE(plan.from_device_per_step, 4 * layout.parameters() * 9 / 10) << "sums leave a device in fp32";
+}
+
+TEST(Described, TwoLevelsCrossBetweenMachinesWhatOneProcessOnEachWould) {
+  auto alone = node_of_two();
+  alone.gpus.pop_back();
+  const auto two = planned_rank(4, 2, node_of_two()), one = planned_rank(2, 2, alone);
+  EXPECT_NEAR(2.0 * static_cast<double>(two.schedule.received_between),
+              static_cast<double>(one.schedule.received_between),
+              0.1 * static_cast<double>(one.schedule.received_between));
+}
+
 }  // namespace
 }  // namespace spillway::plan

@@ -17,6 +17,7 @@ from spillway import cli
 from spillway.config import Config, resolve
 from spillway.errors import InputError
 from spillway.report import machine_tables
+from spillway.run.cluster import bound_from
 from spillway.run.machines import described, refuse_elsewhere, settled, widths
 
 ROOT = Path(__file__).parents[2]
@@ -58,7 +59,7 @@ def test_a_machine_that_comes_along_is_meant_by_its_name(plan: Plan, tmp_path: P
     assert plan("Qwen2.5-0.5B", Path("laptop"), *words) == plan("Qwen2.5-0.5B", profile("laptop"), *words)
     code, _, message = plan("Qwen2.5-0.5B", Path("mainframe"), *words)
     assert code == 2
-    assert "no file mainframe, and by name there are: laptop, server, two-drives, workstation" in message
+    assert "no file mainframe, and by name there are: cluster, laptop, server, two-drives, workstation" in message
 
 
 def test_a_step_there_is_drawn(plan: Plan, tmp_path: Path) -> None:
@@ -101,6 +102,48 @@ def test_a_plan_says_where_everything_lives_and_what_fits(plan: Plan) -> None:
     assert {change["what"].split()[0] for change in found["what_if"]} >= {"1", "one", "sequences"}
     for group, share in found["shares"]["path"].items():
         assert 0 <= share <= 1, group
+
+
+def test_a_cluster_is_planned_by_one_of_its_processes(plan: Plan, tmp_path: Path) -> None:
+    def cluster(profile: dict[str, Any]) -> None:
+        profile |= {"machines": 2, "network": 1e9, "gpus": []}
+        profile["compute_flops_per_second"] = 1e13
+
+    words = ("--max_length", "256", "--per_device_train_batch_size", "1", "--gradient_accumulation_steps", "2")
+    code, text, _ = plan("Qwen2.5-0.5B", altered(tmp_path, cluster), *words, "--json")
+    found = json.loads(text)
+    assert code == 0 and (found["world"], found["machines"]) == (2, 2)
+    assert found["tokens_per_second"] == pytest.approx(2 * 2 * 256 / found["predicted_step_seconds"])
+    crossing = found["cluster"]["between_machines_per_step"]
+    assert 8 * PARAMETERS / 4 < crossing < 8 * PARAMETERS  # weights twice, or once, and sums in fp32: half of each
+    assert 1 <= found["seconds_alone"]["network"] / (crossing / 1e9) < 1.3  # each transfer takes its slower direction
+    others = max(seconds for name, seconds in found["seconds_alone"].items() if name != "network")
+    assert found["cluster"]["network_needed"] == pytest.approx(crossing / others)
+    more = {change["what"]: change for change in found["what_if"]}
+    assert more["one more machine"]["tokens_per_second"] > found["tokens_per_second"]
+    assert "1 GiB more DRAM for each process" in more
+    code, shown, _ = plan("Qwen2.5-0.5B", altered(tmp_path, cluster), *words)
+    assert code == 0 and "2 machines, processes on each: 1." in shown and "one more machine" in shown
+    code, _, message = plan("Qwen2.5-0.5B", altered(tmp_path, cluster), *words, "--virtual_ranks", "1")
+    assert code == 2 and "virtual_ranks: 1 are fewer than the 2 processes" in message
+
+
+def test_a_process_on_each_gpu_is_planned_where_the_profile_says_machines(plan: Plan, tmp_path: Path) -> None:
+    def two_gpus(profile: dict[str, Any]) -> None:
+        profile["machines"] = 1
+        profile["gpus"] = [gpu | {"name": str(n)} for n, gpu in enumerate(profile["gpus"][:1] * 2)]
+
+    words = (*SMALL, "--max_length", "256", "--json")
+    code, text, message = plan("Qwen2.5-0.5B", altered(tmp_path, two_gpus), *words)
+    found = json.loads(text)
+    assert code == 0 and found["world"] == 2 and found["between_machines"] == {"sent": 0, "received": 0}
+    assert "none of these plans has run" in message
+    assert found["device_blocks"]["state_and_update"] == 0
+
+
+def test_limits_of_a_cluster() -> None:
+    assert bound_from(2, 4.0, 1.0) == 2  # it takes longer already
+    assert bound_from(2, 4.0, 16.0) == 5  # 8 s without end times 4/5, and 16 s times 2/5
 
 
 def test_what_a_person_reads(plan: Plan) -> None:

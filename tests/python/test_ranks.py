@@ -282,6 +282,10 @@ def test_two_processes_make_what_one_makes(given: Path, tmp_path: Path) -> None:
     assert "2 processes train together" in shown and "step" not in ends[1][0]
     written = (tmp_path / "two" / "config.yaml").read_text()
     assert "virtual_ranks: 4" in written and "drive{local_rank}" in written
+    told = json.loads((tmp_path / "two" / "summary.json").read_text())["ranks"]
+    names = [(each["rank"], each["host"], set(each["waited_for"])) for each in told]
+    assert names == [(0, HOST, {"1"}), (1, HOST, {"0"})]
+    assert 'id="late-1"' in (tmp_path / "two" / "report.html").read_text()
 
 
 def test_several_train_under_a_budget_that_is_too_small_for_one(given: Path, tmp_path: Path) -> None:

@@ -6,7 +6,9 @@ import importlib.metadata
 import os
 import platform
 import resource
+import socket
 from collections.abc import Sequence
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
@@ -38,6 +40,7 @@ def examine(places: Sequence[str]) -> list[Finding]:
         names(),
         multiplications(),
         gpu(),
+        processes(),
     ]
 
 
@@ -116,8 +119,42 @@ def gpu() -> Finding:
     return "gpu", "good" if all(taken) else "lesser" if any(taken) else "missing", "; ".join(words)
 
 
-def show_findings(console: Console, findings: Sequence[Finding]) -> None:
-    found = Table(title="What can be used here", title_justify="left")
+def processes() -> Finding:
+    """Whether several processes can train together, and where their bytes go by default."""
+    try:
+        from torch import distributed
+    except Exception as error:
+        return "processes", "missing", f"PyTorch does not load: {error}"
+    if not distributed.is_available() or not distributed.is_gloo_available():
+        return "processes", "missing", "this PyTorch has no gloo, which carries the bytes between processes"
+    host, named = socket.gethostname(), os.environ.get("GLOO_SOCKET_IFNAME")
+    if named:
+        return "processes", "good", f"gloo over {named} (GLOO_SOCKET_IFNAME)"
+    try:
+        address = socket.gethostbyname(host)
+    except OSError as error:
+        return "processes", "lesser", f"gloo; {host} has no address ({error}), so say GLOO_SOCKET_IFNAME"
+    if address.startswith("127."):
+        words = f"gloo; {host} is {address}, which other machines do not reach: there say GLOO_SOCKET_IFNAME"
+        return "processes", "lesser", words
+    return "processes", "good", f"gloo over the interface of {host}, {address}; GLOO_SOCKET_IFNAME names another one"
+
+
+def of_run(output_dir: Path) -> list[Finding]:
+    """Who is late, and for what, while the run goes on; of one that has ended who was."""
+    from spillway.report import facts, ranks
+
+    found = facts.read(output_dir)
+    if late := ranks.late_now(output_dir):
+        return [("late now", "lesser", words) for words in late]
+    if words := ranks.latest(ranks.rows(found)):
+        return [("late", "lesser", words)]
+    state = "has ended" if found.finished else "goes on, or was interrupted"
+    return [("run", "good", f"{output_dir} {state}; no process of it is known to keep others waiting")]
+
+
+def show_findings(console: Console, findings: Sequence[Finding], title: str = "What can be used here") -> None:
+    found = Table(title=title, title_justify="left")
     for name in ("", "", ""):
         found.add_column(name, overflow="fold")
     for what, state, words in findings:

@@ -24,8 +24,9 @@ DESCRIPTION = Path(FOLDER, "description.json")  # as given to the engine
 SETTINGS = Path(FOLDER, "settings.json")  # what the engine planned with
 SO_FAR = Path(FOLDER, "so_far.json")  # what summary.json will say, while the run goes on
 TIMELINE = Path(FOLDER, "timeline.json.gz")  # the newest then
+LATE = Path(FOLDER, "late.json")  # of several processes: who keeps the others waiting now
 TRAINER_LOG = Path(FOLDER, "trainer_log.jsonl")  # of transformers' Trainer: the rows of its log, and what is done
-FILES = (RUN, DESCRIPTION, SETTINGS, SO_FAR, TIMELINE, TRAINER_LOG)
+FILES = (RUN, DESCRIPTION, SETTINGS, SO_FAR, TIMELINE, LATE, TRAINER_LOG)
 REFERENCES = str(Path(FOLDER, "reference-*.jsonl"))  # with objective dpo
 MOST_BYTES = 256  # of an identity: what a volume's superblock has room for
 

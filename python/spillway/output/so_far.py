@@ -35,5 +35,5 @@ class SoFar:
 
     def ended(self) -> None:
         """The files of a finished run say it all."""
-        for path in (identity.SO_FAR, identity.TIMELINE):
+        for path in (identity.SO_FAR, identity.TIMELINE, identity.LATE):
             (self._output_dir / path).unlink(missing_ok=True)

@@ -17,6 +17,7 @@ WORDS = {
     "from_device": "waiting for copies from the device",
     "device_update": "waiting for the optimizer's update on the device",
     "fit": reductions.WAITING,
+    "network": "waiting for the other processes",
     "commit": "waiting for {tier} to be flushed",
 }
 BY_TIER = ("read", "write")  # of which each tier is a cause of its own

@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from spillway.base.sizes import duration, pace, size
+from spillway.base.sizes import decimal, duration, pace, size
 
 Plan = dict[str, Any]
 
@@ -17,6 +17,8 @@ def show_answers(console: Console, plan: Plan) -> None:
     if "what_if" not in plan:
         return
     console.print(speed(plan), soft_wrap=True)
+    if words := cluster(plan):
+        console.print(words, soft_wrap=True)
     console.print(what_if_table(plan))
 
 
@@ -36,6 +38,27 @@ def speed(plan: Plan) -> str:
     if plan["next_bottleneck"]:
         words += f", next by {plan['next_bottleneck']}"
     return f"{words}. Of a step each needs alone: {parts}."
+
+
+def cluster(plan: Plan) -> str:
+    """What machines that train one model send each other, and when that would be the limit; empty of one machine."""
+    found = plan.get("cluster")
+    if found is None or found["machines"] < 2:
+        return ""
+    crossing, has = (decimal(found[key]) for key in ("between_machines_per_step", "network"))
+    words = (
+        f"{found['machines']} machines, processes on each: {found['processes']}. In a step {crossing} go to and from "
+        f"each over its network of {has}/s each way"
+    )
+    if plan["bottleneck"] == "network":
+        words += ", which is what bounds a step"
+    if needed := found.get("network_needed"):
+        words += f"; with more than {decimal(needed)}/s it would not take longer than everything else"
+    if (least := found.get("network_bound_from", 0)) > found["machines"]:
+        words += f"; from {least} machines on it would take longer than the storage paths"
+    elif least:
+        words += "; it takes longer than the storage paths do"
+    return words + "."
 
 
 def what_if_table(plan: Plan) -> Table:

@@ -8,7 +8,7 @@ from typing import Any
 
 from spillway import __version__
 from spillway.base.sizes import duration, pace, size, used_up
-from spillway.report import charts, reductions
+from spillway.report import charts, ranks, reductions
 from spillway.report.causes import Cause, causes
 from spillway.report.facts import Facts
 from spillway.report.tables import device_blocks
@@ -26,6 +26,7 @@ def text(facts: Facts, words: str) -> str:
         section("Loss", loss(facts)),
         section(reductions.MISSED, missed(facts)),
         section("Where the time of a step went", times(facts)),
+        section("The processes", processes(facts)),
         section("Prediction beside measurement", beside(facts)),
         section("Blocks on the device", blocks(facts)),
         section("The step", timeline(two)),
@@ -127,6 +128,32 @@ def times(facts: Facts) -> str:
         f"({escape(optional(facts.step_seconds, duration))}).</p>"
     )
     return bar + table + about
+
+
+def processes(facts: Facts) -> str:
+    """How the processes of a run waited for each other."""
+    late = "" if facts.finished else "; ".join(ranks.late_now(facts.output_dir))
+    now = f'<p id="late-now">Late now: {escape(late)}</p>' if late else ""
+    if not (found := ranks.rows(facts)):
+        return now
+    table = rows_of(
+        ("", "others waited for it", "it waited for others", "and for what is its own"),
+        [
+            (
+                escape(row.name),
+                cell(f"late-{number}", duration(row.kept_waiting)),
+                cell(f"waited-{number}", duration(row.waited)),
+                escape(", ".join(f"{words} {duration(seconds)}" for words, seconds in row.own[:3]) or "nothing"),
+            )
+            for number, row in enumerate(found)
+        ],
+    )
+    words = ranks.latest(found)
+    about = (
+        "<p>Seconds of all steps of these processes. Others waited for one as long as transfers whose last bytes were "
+        "its own took beyond the fastest of as many bytes.</p>"
+    )
+    return now + (f'<p id="latest">{escape(words)}</p>' if words else "") + table + about
 
 
 def colour(cause: Cause) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from spillway.config import Config
 from spillway.errors import DoesNotFit, InputError
+from spillway.run import cluster
 
 if TYPE_CHECKING:
     from spillway.model.batch import WorkShape
@@ -50,12 +51,18 @@ class Asked:
         from spillway.base.calls import translated
 
         text = self.text()
+        world, rank = (self.description.get(key, default) for key, default in (("world", 1), ("rank", 0)))
+        told = (json.dumps(self.description), text)
         with translated():
-            return _engine.Engine(json.dumps(self.description), text)
+            return _engine.Engine(*told) if world == 1 else _engine.Engine(*told, _engine.Network(rank, world))
 
 
-def described(config: Config) -> str | None:
-    """The text of the profile when it names a machine of its own; None: this machine."""
+Change = tuple[str, Asked]  # in words, and what is asked then
+
+
+def described(config: Config, key: str = "machine") -> str | None:
+    """The text of the profile when it names a machine of its own; None: this machine. `key`: another one that it has to
+    have for that."""
     if config.profile is None:
         return None
     try:
@@ -63,7 +70,7 @@ def described(config: Config) -> str | None:
         found = json.loads(text)
     except (OSError, ValueError) as error:
         raise InputError(f"profile: {config.profile}: {error}") from error
-    return text if isinstance(found, dict) and "machine" in found else None
+    return text if isinstance(found, dict) and key in found else None
 
 
 def refuse_elsewhere(config: Config) -> None:
@@ -96,10 +103,10 @@ def plan_elsewhere(config: Config, text: str, tell: Tell, graph: Path | None = N
     with translated():
         profile = json.loads(_engine.check_profile(text, str(config.profile)))
     on_gpu = computes_on_gpu(config, profile)
-    if on_gpu and len(profile["gpus"]) > 1:
-        count, machine = len(profile["gpus"]), profile["machine"]
-        tell(f"profile: of the {count} GPUs of {machine} one is planned with, since one process trains")
-    config = settled(config, profile, on_gpu)
+    several = cluster.of_profile(profile, on_gpu)
+    if on_gpu:
+        tell_of_gpus(profile, several, tell)
+    asked_config, config = config, settled(over(config, several), profile, on_gpu)
     # Neither weights nor a tokenizer:
     config = hub.settled(config.replaced(init="random", tokenizer=config.model), tell, only=("model",))
     found = verified(model_spec(config, only_plan=True))
@@ -110,16 +117,61 @@ def plan_elsewhere(config: Config, text: str, tell: Tell, graph: Path | None = N
     settings = json.loads(asked.text())
     if graph is not None:
         graph.write_text(engine.graph(graph.suffix[1:]), encoding="utf-8")
-    plan: Plan = {**json.loads(engine.plan()), "machine": profile["machine"]}
+    plan: Plan = {**json.loads(engine.plan()), "machine": profile.get("machine", "this machine")}
     if config.chosen:
         plan["compute_why"] = config.chosen
     plan |= bounds(plan) | {"shares": shares(plan)}
+    if several is not None and several.world > 1:
+        plan |= cluster.limits(plan, several, profile.get("network", 0.0))
     plan |= attention(settings["attention_seconds"], plan["seconds"]["compute"], config.max_length)
-    plan["what_if"] = [outcome(what, other) for what, other in changes(asked, settings["dram_budget"])]
+    others = list(changes(asked, settings["dram_budget"]))
+    if several is not None and profile.get("network", 0.0) > 0:  # more than one machine is refused without
+        others += one_more(several.grown, asked, asked_config, on_gpu, found)
+    plan["what_if"] = [outcome(what, other) for what, other in others]
     growth = settings["work_per_token"]
     work, per_token = settings["work"], (0.0, growth) if on_gpu else (growth, 0.0)
     with translated():
         return plan | json.loads(engine.what_fits(work["sequence"], work["batch"], *per_token))
+
+
+def tell_of_gpus(profile: dict[str, Any], several: cluster.Cluster | None, tell: Tell) -> None:
+    """What a person should know of a plan for one of several GPUs."""
+    count, machine = len(profile["gpus"]), profile.get("machine", "this machine")
+    if several is None and count > 1:
+        tell(
+            f"profile: of the {count} GPUs of {machine} one is planned with, since one process trains; "
+            "`machines` in the profile (1, or more) plans a process on each"
+        )
+    elif several is not None and several.world > 1:
+        tell(
+            f"profile: {several.words()} are planned, on a GPU each; in this release several processes train on CPUs, "
+            "and none of these plans has run"
+        )
+
+
+def over(config: Config, several: cluster.Cluster | None) -> Config:
+    """The configuration of one of the processes. InputError where there are more than `virtual_ranks`."""
+    if several is None or several.world == 1:
+        return config
+    if not config.any_ranks and config.virtual_ranks < several.world:
+        raise InputError(
+            f"virtual_ranks: {config.virtual_ranks} are fewer than the {several.world} processes of "
+            f"{several.words()}; give more, or leave the key out"
+        )
+    return config.over(several.ranks)
+
+
+def one_more(several: cluster.Cluster, asked: Asked, config: Config, on_gpu: bool, found: Verified) -> list[Change]:
+    """The same asked of so many machines; nothing where there are fewer virtual ranks. Each process's work is as much
+    as before where steps grow with the world. `config`: of one process."""
+    from spillway.run.engine_spec import description_of
+
+    if not config.any_ranks and config.virtual_ranks < several.world:
+        return []
+    profile = asked.profile | {"machines": several.machines}
+    grown = settled(over(config, several), profile, on_gpu)
+    description = description_of(found, shape_of(grown), grown.ranks) | {"machines": several.machines}
+    return [("one more machine", replace(asked, description=description, profile=profile))]
 
 
 def computes_on_gpu(config: Config, profile: dict[str, Any]) -> bool:
@@ -168,7 +220,10 @@ def asked_of(config: Config, profile: dict[str, Any], found: Verified, here: Ste
         "work": work_of(config, found, here),
         "saved_activations": saved_settings.settings_of(found.spec, saved, found.not_kept, on_gpu),
     }
-    return Asked(description_of(found, shape_of(config)), settings, profile, str(config.profile))
+    description = description_of(found, shape_of(config), config.ranks)
+    if config.ranks.world > 1:
+        description["machines"] = profile["machines"]
+    return Asked(description, settings, profile, str(config.profile))
 
 
 def with_longer(asked: Asked, config: Config, found: Verified, here: StepTrace | None) -> Asked:
@@ -186,9 +241,12 @@ def twice_as_long(config: Config) -> Config:
 def shape_of(config: Config) -> WorkShape:
     """Of a step whose rows are all as long as they may be; nothing is evaluated."""
     from spillway.model.batch import WorkShape
+    from spillway.model.microbatch import Share
 
     rows, micro_batches = config.per_device_train_batch_size * config.rows_each, config.gradient_accumulation_steps
-    return WorkShape(micro_batches, rows, config.max_length, 0, 0, virtual_ranks=config.virtual_ranks)
+    ranks, virtual = config.ranks, config.virtual_ranks
+    share = Share(ranks.rank, ranks.world, virtual).most(micro_batches) if ranks.world > 1 else 0
+    return WorkShape(micro_batches, rows, config.max_length, 0, 0, virtual_ranks=virtual, share=share)
 
 
 def traced(
@@ -310,20 +368,21 @@ def shares(plan: Plan) -> Plan:
     }
 
 
-def changes(asked: Asked, dram: int) -> Iterator[tuple[str, Asked]]:
+def changes(asked: Asked, dram: int) -> Iterator[Change]:
     """One more of each kind of thing that the machine has, and twice the sequence. `dram`: the budget now."""
 
     def altered() -> Asked:
         return copy.deepcopy(asked)
 
     more = altered()
+    shared = asked.description.get("world", 1) > 1
     more.settings["dram_budget"] = dram + GIB
     for number in ("dram_total", "dram_available"):
         more.profile[number] += GIB
     for node in [node for node in more.profile["nodes"] if node["kind"] == "dram"][:1]:
         node["capacity"] += GIB
-    yield "1 GiB more DRAM", more
-    for card in [node for node in asked.profile["nodes"] if node["kind"] == "cxl"][:1]:
+    yield "1 GiB more DRAM" + (" for each process" if shared else ""), more
+    for card in [node for node in asked.profile["nodes"] if node["kind"] == "cxl" and not shared][:1]:
         more = altered()
         more.profile["nodes"].append(card | {"id": 1 + max(node["id"] for node in more.profile["nodes"])})
         more.settings["dram_budget"] = dram + card["capacity"]
@@ -333,7 +392,8 @@ def changes(asked: Asked, dram: int) -> Iterator[tuple[str, Asked]]:
         more.profile["paths"].append(path | {"name": "another drive"})
         yield f"one more drive as path:{path['name']}", more
     more = altered()
-    more.description["tokens"] *= 2
+    for tokens in {"tokens", "step_tokens"} & more.description.keys():
+        more.description[tokens] *= 2
     more.settings["work"] = more.longer
     yield f"sequences of {more.settings['work']['sequence']}", more
 

@@ -17,6 +17,27 @@ def numbered(rank: int) -> str:
     return f"rank {rank}"
 
 
+class Waited:
+    """How long transfers took beyond the fastest one of as many bytes, by the rank whose message came last: what bytes
+    take alone is nobody's lateness."""
+
+    def __init__(self) -> None:
+        self._least: dict[int, float] = {}  # by bytes: seconds
+        self._sums: dict[tuple[int, int], tuple[float, int]] = {}  # by rank and bytes: seconds, transfers
+
+    def add(self, last: int, size: int, seconds: float) -> None:
+        self._least[size] = min(seconds, self._least.get(size, seconds))
+        total, count = self._sums.get((last, size), (0.0, 0))
+        self._sums[last, size] = (total + seconds, count + 1)
+
+    def seconds(self) -> dict[int, float]:
+        """By rank. Any thread."""
+        found: dict[int, float] = {}
+        for (rank, size), (total, count) in list(self._sums.items()):
+            found[rank] = found.get(rank, 0.0) + max(0.0, total - count * self._least[size])
+        return found
+
+
 class Service:
     """Serves a port until it is closed. One group, one thread, one order of transfers that is the same on all ranks, so
     that no rank waits for another in a circle."""
@@ -32,6 +53,7 @@ class Service:
         processes. `name`: of a rank, for people. `disturbed` is called when another process fails a transfer."""
         self._network, self._group, self._name, self._disturbed = network, group, name, disturbed
         self._waits: tuple[float, list[int]] | None = None  # since when, for whom
+        self.waited = Waited()
         self._aborted = False
         self._thread = threading.Thread(target=self._serve, name="network", daemon=True)
         self._thread.start()
@@ -86,6 +108,7 @@ class Service:
                 self._waits = (began, sorted(set(peers[number:])))
                 work.wait()
             self._waits = None
+            self.waited.add(peer, sum(data.nbytes for _, _, data in messages), time.monotonic() - began)
         except Exception as error:  # of whatever kind a backend's own are
             self._waits = None
             self._disturbed()

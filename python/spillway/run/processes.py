@@ -20,6 +20,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from importlib import import_module
+from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import torch
@@ -29,6 +30,7 @@ from spillway.base import ranks
 from spillway.base.ranks import Ranks
 from spillway.base.silence import tell_person
 from spillway.errors import DoesNotFit, InputError, Interrupted, SpillwayError
+from spillway.run.lateness import Ask, Lateness
 from spillway.run.network import LOOKS, Service
 from spillway.run.votes import Votes
 
@@ -76,7 +78,8 @@ class Processes:
         self._service: Service | None = None
         self._votes: Votes | None = None
         self._waits: tuple[float, list[int]] | None = None  # of a round: since when, for whom
-        self._told: dict[str, float] = {}  # when a person was told that others are late
+        self._told: dict[tuple[int, ...], float] = {}  # when a person was told that others are late
+        self._lateness = Lateness(self._store, rank, size, self.named)
         self.ranks = Ranks(rank, size)
         self.hosts: list[str] = ["?"] * size
         self.hosts = self.gather(socket.gethostname())
@@ -136,6 +139,12 @@ class Processes:
 
     def port(self) -> Any:
         return import_module("spillway._engine").Network(self.ranks.rank, self.ranks.world)
+
+    def listen(self, lateness: Ask | None, output_dir: Path | None = None) -> None:
+        self._lateness.listen(lateness, output_dir if self.leads else None)
+
+    def waited(self) -> dict[int, float]:
+        return {} if self._service is None else self._service.waited.seconds()
 
     def named(self, rank: int) -> str:
         return f"rank {rank} ({self.hosts[rank]})"
@@ -230,7 +239,9 @@ class Processes:
     def _watch(self, service: Service, over: threading.Event) -> None:
         """Lets go of transfers that wait for one who has failed, and says once for whom this process waits long."""
         while not over.wait(LOOKS):
-            self._tell_late(service.waits or self._waits)
+            waits = service.waits or self._waits
+            self._lateness.look(waits)
+            self._tell_late(waits)
             try:
                 failed = self._store.check([self._failed_key])
             except Exception:  # the store is gone, and so is its process
@@ -245,10 +256,11 @@ class Processes:
         now = time.monotonic()
         if waits is None or now - waits[0] < LATE:
             return
-        names = ", ".join(map(self.named, waits[1]))
-        if now - self._told.get(names, -AGAIN) >= AGAIN:
-            tell_person(f"{self.named(self.ranks.rank)} has waited for {LATE:.0f} s for {names}")
-            self._told[names] = now
+        late = tuple(waits[1])
+        if now - self._told.get(late, -AGAIN) >= AGAIN:
+            named = self._lateness.why(late)
+            tell_person(f"{self.named(self.ranks.rank)} has waited for {LATE:.0f} s for {named}")
+            self._told[late] = now
 
 
 def meet() -> None:

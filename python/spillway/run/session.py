@@ -148,6 +148,8 @@ class EngineSession:
         )
         if config.paths:
             self._silence = silence.SilenceWatch(weakref.WeakMethod(self._silences))
+        ask, place = weakref.WeakMethod(self._lateness), config.output_dir
+        self._world.listen(lambda: method() if (method := ask()) else "{}", Path(place) if place else None)
         before = [wear.read(path / STATE) for path in start_point.pinned()]
         self._telemetry.written_before = wear.most([self._telemetry.written_before, *before])
         self._telemetry.begin()
@@ -322,6 +324,7 @@ class EngineSession:
         """In a forked child nothing: engine and volumes are its parent's."""
         if self._process != os.getpid():
             return
+        self._world.listen(None)
         if self._silence is not None:
             self._silence.close()
             self._silence = None
@@ -338,6 +341,10 @@ class EngineSession:
 
     def _silences(self) -> str:
         found: str = self._engine.silence()
+        return found
+
+    def _lateness(self) -> str:
+        found: str = self._engine.lateness()
         return found
 
     def _running(self) -> Stream:

@@ -34,6 +34,7 @@ from spillway.report.plot import plot_apart
 from spillway.run import reference, room
 from spillway.run.alike import places, same, whereabouts
 from spillway.run.interruption import Interruption
+from spillway.run.lateness import account
 from spillway.run.lines import Lines
 from spillway.run.loop import Loop, Work
 from spillway.run.machines import described, plan_elsewhere, refuse_elsewhere
@@ -170,7 +171,7 @@ def elsewhere(config: Config) -> str | None:
     """The profile of another machine that a plan is asked for."""
     check_required(config, ("model",))
     check_model(config)
-    return described(config)
+    return described(config) or described(config, "machines")
 
 
 @dataclass
@@ -344,6 +345,9 @@ class Run:
     def finish(self, loop: Loop, session: SessionProtocol) -> dict[str, Any]:
         output_dir = self.start.output_dir
         summary = loop.summary(session)
+        if self.world.ranks.world > 1:
+            own = account(self.world.ranks.rank, session.measured(), self.world.waited())
+            summary["ranks"] = self.world.gather(own)
         if self.world.leads:
             write_json(output_dir / "summary.json", summary)
             session.write_timeline(output_dir / "timeline.json.gz")

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from importlib import import_module
+from pathlib import Path
 from typing import Any, NoReturn, Protocol, TypeVar
 
 from spillway.base import ranks
@@ -55,6 +56,14 @@ class World(Protocol):
     def port(self) -> Any:
         """A new port for `serve`; None in a world of one."""
 
+    def listen(self, lateness: Callable[[], str] | None, output_dir: Path | None = None) -> None:
+        """While `serve` goes on this is asked what the others wait for this process for (_engine.Engine.lateness());
+        None: no more. `output_dir`: of the run, for rank 0, where `spillway doctor` finds who is late."""
+
+    def waited(self) -> dict[int, float]:
+        """Seconds that this process has waited for each other rank in transfers, beyond what their bytes take. Before
+        `serve` ends; empty in a world of one."""
+
 
 class OneProcess:
     """A world of one."""
@@ -88,6 +97,12 @@ class OneProcess:
 
     def port(self) -> Any:
         return None
+
+    def listen(self, lateness: Callable[[], str] | None, output_dir: Path | None = None) -> None:
+        pass
+
+    def waited(self) -> dict[int, float]:
+        return {}
 
 
 @contextmanager

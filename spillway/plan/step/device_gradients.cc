@@ -71,7 +71,7 @@ void hand_over_hidden(StepGraph& graph) {
 
 void add_device_gradients(StepGraph& graph) {
   for (Index p = 0; p < graph.out.passes.size(); ++p) {
-    if (graph.grads[p] == kNone) continue;
+    if (graph.grads[p] == kNone || graph.scatters[p] != kNone) continue;
     const bool stays = graph.placement[chunks_of(graph.layout, graph.out.passes[p]).first].gradient_there();
     stays ? log_gradient(graph, p) : take_gradient(graph, p);
   }

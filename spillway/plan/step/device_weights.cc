@@ -100,6 +100,8 @@ class DeviceWeights {
     const auto first = it.chunks.first;
     const auto task = add_upload(graph_, {ObjectKind::weight, first, it.chunks.count}, {weights.buffer, it.at},
                                  {there, it.at}, it.bytes, p);
+    const auto gather = graph_.gathers[p];  // which comes after all that this process reads itself
+    graph_.need(task, gather);
     const bool master = brings_master(first, p);
     if (master) {
       graph_.out.tasks[task].phase = Phase::forward;
@@ -108,7 +110,7 @@ class DeviceWeights {
     }
     for (auto c = first; c < it.chunks.end(); ++c) {
       if (!master) graph_.need(task, graph_.of(c, ChunkEvent::weight_updated));
-      if (!weights.reads.empty()) graph_.need(task, weights.reads[c - chunks_of(p).first]);
+      if (gather == kNone && !weights.reads.empty()) graph_.need(task, weights.reads[c - chunks_of(p).first]);
     }
     return task;
   }

@@ -71,20 +71,31 @@ void write_gradient(StepGraph& graph, Index c, Index pass, Place grad, std::uint
   graph.need(write, graph.of(c, ChunkEvent::gradient_complete));
 }
 
+/// The sums that a device has made of a pass's gradients, to the buffer on the host that the scatter sends from, which
+/// is returned.
+Index add_sums_download(StepGraph& graph, Index pass, Place from, Bytes bytes) {
+  const auto to = graph.add_buffer(BufferClass::scratch, bytes, graph.order.position(pass), sent_until(graph, pass));
+  const auto chunks = chunks_of(graph.layout, graph.out.passes[pass]);
+  const Object what{ObjectKind::gradient, chunks.first, chunks.count};
+  graph.need(graph.first_scatters[pass], add_download(graph, what, from, {to}, bytes, pass));
+  return to;
+}
+
 void add_sums(StepGraph& graph, Index pass, std::uint64_t values) {
   const auto sums = graph.description.gradient_sums();
   if (sums == 0) return;
   const auto at = graph.order.position(pass);
   const auto last = graph.scatters[pass] == kNone ? at : sent_until(graph, pass);
-  const auto sum =
-      graph.add_buffer(BufferClass::scratch, sums * values * sizeof(float), at, last, graph.compute_tier());
+  const auto bytes = sums * values * sizeof(float);
+  const auto sum = graph.add_buffer(BufferClass::scratch, bytes, at, last, graph.compute_tier());
   graph.fills(graph.task_of(pass), sum);
-  graph.lets_go(graph.maker_of(pass), sum);
   graph.out.passes[pass].grad_sum = sum;
+  if (graph.scatters[pass] == kNone || graph.computes_on_host(pass)) return graph.lets_go(graph.maker_of(pass), sum);
+  graph.lets_go(graph.maker_of(pass), add_sums_download(graph, pass, {sum}, bytes));
 }
 
 void add_chunk_gradient(StepGraph& graph, Index c, Index pass, Place grad, std::uint32_t leave) {
-  if (graph.computes_on_host(pass)) graph.brings(graph.maker_of(pass), graph.of(c, ChunkEvent::gradient_complete));
+  if (graph.completes_on_host(pass)) graph.brings(graph.maker_of(pass), graph.of(c, ChunkEvent::gradient_complete));
   write_gradient(graph, c, pass, grad, leave);
   if (graph.placement[c].gradient.in_memory()) {
     graph.out.groups[c].grad = grad;
@@ -122,7 +133,7 @@ void add_gradient(StepGraph& graph, Index pass, Index first, std::size_t chunks)
                                      there ? TierKind::device : TierKind::host);
   graph.out.buffers[grad].node = graph.placement[first].gradient.node;
   graph.grads[pass] = grad;
-  if (there || graph.computes_on_host(pass)) {
+  if (there || graph.completes_on_host(pass)) {
     graph.fills(graph.maker_of(pass), grad);
     graph.out.passes[pass].grad = grad;
   }

@@ -74,6 +74,8 @@ class StepGraph {
   /// The memory that passes compute in, but those of the embedding.
   [[nodiscard]] TierKind compute_tier() const noexcept { return placement.device ? TierKind::device : TierKind::host; }
   [[nodiscard]] bool computes_on_host(Index pass) const { return !placement.device || out.passes[pass].on_host; }
+  /// Gradients of a pass are complete on the host, where a scatter or the pass itself leaves them.
+  [[nodiscard]] bool completes_on_host(Index pass) const { return computes_on_host(pass) || scatters[pass] != kNone; }
   /// A boundary activation crosses between the host and the device: the first, which the embedding's passes leave on
   /// the host, and those that do not stay.
   [[nodiscard]] bool boundary_is_copied(Index i) const;
@@ -127,6 +129,8 @@ class StepGraph {
   std::vector<HostWeights> host_weights;               ///< by pass
   std::vector<Index> boundary_out, boundary_in;        ///< by boundary: buffers on the host, in forward and backward
   std::vector<Index> boundary_reads;                   ///< by boundary: the task that brings it back from a path
+  std::vector<Index> gathers;                          ///< by pass: the task that brings others' weights to its buffer
+  std::vector<Index> first_scatters;                   ///< by pass: the task that sends its gradients first
   std::vector<Index> scatters;                         ///< by pass: the task that brings its gradients to their owners
   std::vector<Index> grads;                            ///< by pass: buffer of its gradient, where the update has it
   std::vector<Index> write_weight, write_grad;         ///< by chunk: tasks

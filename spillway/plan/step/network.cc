@@ -1,7 +1,7 @@
 #include "spillway/plan/step/network.h"
 
 #include <algorithm>
-#include <set>
+#include <map>
 #include <tuple>
 
 #include "spillway/plan/routes.h"
@@ -56,14 +56,14 @@ Index add_task(StepGraph& graph, Op op, Index pass, const Moved& moved) {
 }
 
 /// The weights of a pass that other processes have, to the window or to the copy that stays here. Sends this process's
-/// own once they are updated.
-void add_gather(StepGraph& graph, Index pass) {
+/// own once they are updated. Returns the last of its tasks; kNone: nobody trains any of them.
+Index add_gather(StepGraph& graph, Index pass) {
   const auto& world = graph.description.world;
   const auto chunks = chunks_of(graph.layout, graph.out.passes[pass]);
   const auto trainable = [&](Index c) { return state::is_trainable(graph.chunk(c).training); };
   bool any = false;
   for (auto c = chunks.first; c < chunks.end(); ++c) any = any || trainable(c);
-  if (!any) return;
+  if (!any) return kNone;
   Index before = kNone;
   for (const auto op : {Op::gather, Op::local_gather}) {
     if (!has_hops(op, world)) continue;
@@ -84,6 +84,7 @@ void add_gather(StepGraph& graph, Index pass) {
     before = task;
   }
   graph.need(graph.task_of(pass), before);
+  return before;
 }
 
 /// What a task of the network comes after, the same on every process: it follows from the order of passes alone.
@@ -125,7 +126,10 @@ void add_scatter(StepGraph& graph, Index pass, Range chunks) {
     }
     const auto task = add_task(graph, op, pass, moved);
     graph.need(task, before);
-    if (before == graph.task_of(pass)) graph.fills(task, buffer);
+    if (before == graph.task_of(pass)) {
+      graph.fills(task, buffer);
+      graph.first_scatters[pass] = task;
+    }
     graph.scatters[pass] = before = task;
   }
   graph.lets_go(before, buffer);
@@ -172,10 +176,13 @@ Index add_row_scatter(StepGraph& graph, Index pass) {
 
 void add_network(StepGraph& graph) {
   if (!graph.description.is_shared()) return;
-  std::set<Index> gathered;
+  std::map<Index, Index> gathered;  // by buffer
   for (Index p = 0; p < graph.out.passes.size(); ++p) {
     const auto weights = graph.host_weights[p].buffer;
-    if (weights != kNone && gathered.insert(weights).second) add_gather(graph, p);
+    if (weights == kNone) continue;
+    const auto [found, is_new] = gathered.try_emplace(weights, kNone);
+    if (is_new) found->second = add_gather(graph, p);
+    graph.gathers[p] = found->second;
   }
   auto& order = graph.out.network;
   for (Index t = 0; t < graph.out.tasks.size(); ++t) {

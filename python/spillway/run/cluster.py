@@ -1,0 +1,70 @@
+"""Machines that are alike and train one model together, as a profile describes them: how many processes there are, and
+what bounds their steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+from spillway.base.ranks import Ranks
+
+Plan = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Cluster:
+    machines: int
+    processes: int  # on each: one for each of its GPUs, or one where the CPUs compute
+
+    @property
+    def world(self) -> int:
+        return self.machines * self.processes
+
+    @property
+    def ranks(self) -> Ranks:
+        """The process that plans are made for, which has as much as any."""
+        return Ranks(0, self.world, 0, self.processes)
+
+    @property
+    def grown(self) -> Cluster:
+        """With one machine more."""
+        return Cluster(self.machines + 1, self.processes)
+
+    def words(self) -> str:
+        return f"{counted(self.machines, 'machine')} with {counted(self.processes, 'process')} each"
+
+
+def counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}{'es' if noun.endswith('s') else 's'}"
+
+
+def of_profile(profile: dict[str, Any], on_gpu: bool) -> Cluster | None:
+    """None: the profile says nothing of `machines`, and one process trains."""
+    machines = profile.get("machines", 0)
+    return Cluster(machines, len(profile["gpus"]) if on_gpu else 1) if machines else None
+
+
+def limits(plan: Plan, cluster: Cluster, network: float) -> Plan:
+    """What is to be told of a plan for one of its processes. `network`: bytes per second of a machine, each way.
+
+    "network_needed": with less than that it would be the network that bounds a step, were all else as planned.
+    "network_bound_from": so many machines from which on it takes longer than the storage paths, whose part shrinks with
+    each machine while what crosses between machines grows towards twice what two of them send."""
+    alone = plan["seconds_alone"]
+    others = max(seconds for name, seconds in alone.items() if name != "network")
+    crossing = cluster.processes * max(plan["between_machines"].values())
+    found: Plan = {"machines": cluster.machines, "processes": cluster.processes, "network": network}
+    found["between_machines_per_step"] = crossing
+    if crossing and others > 0:
+        found["network_needed"] = crossing / others
+    paths = max((alone.get(name, 0.0) for name in ("paths", *plan.get("path_bytes_per_step", {}))), default=0.0)
+    if crossing and paths and network:
+        found["network_bound_from"] = bound_from(cluster.machines, crossing / network, paths)
+    return {"cluster": found}
+
+
+def bound_from(machines: int, network: float, paths: float) -> int:
+    """Seconds of a step on so many machines that what crosses takes, and the paths."""
+    most = network / (1 - 1 / machines)  # with ever more of them
+    return max(2, ceil(1 + paths * machines / most))

@@ -1,0 +1,109 @@
+"""Who is late among the processes of a run, and for what: each says it in the store at which they met, where those that
+wait for it read it, and rank 0 keeps it in the run's directory for `spillway doctor` and `spillway report`."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from spillway.base.files import write_json
+from spillway.base.sizes import duration
+from spillway.output import identity
+
+KEY = "spillway/late/{}"  # in the store, by rank: words, or nothing
+SAID = 5.0  # seconds after which a process says that it is late
+EVERY = 5.0  # seconds between two looks at all of them
+
+Ask = Callable[[], str]  # _engine.Engine.lateness()
+Waits = tuple[float, list[int]]  # since when, for which ranks
+
+
+class Lateness:
+    """Of one process, asked and told from a thread that watches. `name`: of a rank, for people."""
+
+    def __init__(self, store: Any, rank: int, world: int, name: Callable[[int], str]) -> None:
+        self._store, self._rank, self._world, self._name = store, rank, world, name
+        self._asking = threading.Lock()
+        self._ask: Ask | None = None
+        self._place: Path | None = None
+        self._last = ""  # what this process has said
+        self._looked = 0.0
+
+    def listen(self, ask: Ask | None, output_dir: Path | None = None) -> None:
+        """From now on `ask` is asked; None: no more, and nobody is in it. `output_dir`: where rank 0 tells of all."""
+        with self._asking:
+            self._ask = ask
+            self._place = None if output_dir is None else output_dir / identity.LATE
+        if ask is None:
+            self._say("")
+
+    def look(self, waits: Waits | None) -> None:
+        """`waits`: for whom this process waits itself."""
+        with self._asking:
+            if self._ask is None:
+                return
+            words = late_words(json.loads(self._ask())) or self.waiting(waits)
+            self._say(words)
+            now = time.monotonic()
+            if self._place is not None and now - self._looked >= EVERY:
+                self._looked = now
+                self._keep(self._place)
+
+    def why(self, ranks: Sequence[int]) -> str:
+        """Those ranks by name, each with what it has said."""
+        found = self._said(ranks)
+        return "; ".join(self._name(rank) + (f": {found[rank]}" if rank in found else "") for rank in ranks)
+
+    def waiting(self, waits: Waits | None) -> str:
+        if waits is None or (seconds := time.monotonic() - waits[0]) < SAID:
+            return ""
+        return f"waits for {', '.join(map(self._name, waits[1]))}, {duration(seconds)}"
+
+    def _say(self, words: str) -> None:
+        if words == self._last:
+            return
+        with suppress(Exception):  # of a store that is gone
+            self._store.set(KEY.format(self._rank), words)
+            self._last = words
+
+    def _said(self, ranks: Sequence[int]) -> dict[int, str]:
+        found: dict[int, str] = {}
+        with suppress(Exception):
+            for rank in ranks:
+                key = KEY.format(rank)
+                if self._store.check([key]) and (words := self._store.get(key).decode()):
+                    found[rank] = words
+        return found
+
+    def _keep(self, place: Path) -> None:
+        """A file while anybody is late."""
+        late = self._said(range(self._world))
+        with suppress(OSError):
+            if not late:
+                place.unlink(missing_ok=True)
+            elif place.parent.is_dir():
+                told = [{"rank": self._name(rank), "words": words} for rank, words in late.items()]
+                write_json(place, {"at": time.time(), "late": told})
+
+
+def account(rank: int, measured: dict[str, Any], waited: dict[int, float]) -> dict[str, Any]:
+    """What summary.json has of each process. `measured`: of its session; `waited`: World.waited()."""
+    return {
+        "rank": rank,
+        "host": socket.gethostname(),
+        "waits": measured.get("waits", {}),
+        "waited_for": {str(other): seconds for other, seconds in sorted(waited.items())},
+    }
+
+
+def late_words(found: dict[str, Any]) -> str:
+    """`found`: what the engine says. Empty: nobody has waited for long."""
+    if found.get("seconds", 0.0) < SAID:
+        return ""
+    return f"{found['pass']} waits for {found['waits_for']}, {duration(found['seconds'])}"
