@@ -16,10 +16,10 @@
 // A matrix whose TensorSpec says that it is reduced (optim/reduction.h) has a gradient S [rank, rank]: for each
 // micro-batch in its backward pass, with the layer's input x [tokens, columns] and output gradient y [tokens, rows],
 //
-//   if (engine.wants_whole_gradient(t)) engine.whole_gradient(t, y' x);    // in fp32
+//   if (engine.wants_whole_gradient(t, m)) engine.whole_gradient(t, y' x); // in fp32
 //   engine.compress(t, 0, y, ...); engine.compress(t, 1, x, ...);          // y P and x Q
 //   engine.gradient(t, (y P)' (x Q), m);                                   // of the compute type
-//   engine.sample(t, y' (x z));                                            // z from signs(); for refits()
+//   engine.sample(t, y' (x z), m);                                         // z from signs(); for refits()
 //
 // A tensor whose TensorSpec says that it is frozen has a weight alone: no gradient is to be given for it, no moments
 // and no master are kept, and no step writes it. Layers below the lowest one that is trainable have no backward pass,
@@ -136,16 +136,16 @@ class EngineStep {
   // Backward pass, of a tensor that is reduced; see above. Error(bad_input) of any other. Gradients,
   // tokens and samples lie in the memory that passes compute in.
 
-  [[nodiscard]] bool wants_whole_gradient(std::size_t tensor) const;
-  /// The first are fitted at once; later ones are those of the next step, and are fitted beside the passes where there
-  /// is room for the gradient.
+  [[nodiscard]] bool wants_whole_gradient(std::size_t tensor, std::uint64_t micro_batch) const;
+  /// The first are fitted at once, but with several virtual ranks; later ones are those of the next step, and are
+  /// fitted beside the passes where there is room for the gradient.
   void whole_gradient(std::size_t tensor, std::span<const float> gradient);
   /// `tokens` rows of `in`, which are `in_stride` elements apart, times P (side 0) or Q (side 1): out [rank, tokens],
   /// both of the compute type, in the order of the passes' stream.
   void compress(std::size_t tensor, unsigned side, const std::byte* in, std::size_t in_stride, std::size_t tokens,
                 std::byte* out);
-  void signs(std::size_t tensor, std::span<float> out) const;      ///< [columns], 1 and -1: the same all through a step
-  void sample(std::size_t tensor, std::span<const float> values);  ///< [rows]
+  void signs(std::size_t tensor, std::span<float> out) const;  ///< [columns], 1 and -1: the same all through a step
+  void sample(std::size_t tensor, std::span<const float> values, std::uint64_t micro_batch);  ///< [rows]
 
   // Kernels of the loss, where passes compute: over the engine's threads, or in the order of a GPU's stream, whose
   // memory the pointers are into then.

@@ -49,8 +49,8 @@ void EngineStep::embedding_backward(const std::byte* values) {
   parts_->run().step().gradients().embedding(values);
 }
 
-bool EngineStep::wants_whole_gradient(std::size_t tensor) const {
-  return parts_->run().step().gradients().wants_whole_gradient(tensor);
+bool EngineStep::wants_whole_gradient(std::size_t tensor, std::uint64_t micro_batch) const {
+  return parts_->run().step().gradients().wants_whole_gradient(tensor, micro_batch);
 }
 void EngineStep::whole_gradient(std::size_t tensor, std::span<const float> gradient) {
   parts_->run().step().gradients().whole_gradient(tensor, gradient);
@@ -62,8 +62,8 @@ void EngineStep::compress(std::size_t tensor, unsigned side, const std::byte* in
 void EngineStep::signs(std::size_t tensor, std::span<float> out) const {
   parts_->run().step().gradients().signs(tensor, out);
 }
-void EngineStep::sample(std::size_t tensor, std::span<const float> values) {
-  parts_->run().step().gradients().sample(tensor, values);
+void EngineStep::sample(std::size_t tensor, std::span<const float> values, std::uint64_t micro_batch) {
+  parts_->run().step().gradients().sample(tensor, values, micro_batch);
 }
 
 void EngineStep::loss_stats(std::byte* logits, std::uint64_t tokens, std::uint64_t rows, std::uint64_t first_row,

@@ -171,9 +171,9 @@ void bind_reduced(PyEngine& engine) {
            [](const Engine& self, std::size_t tensor, const EngineFloats& out) {
              self.signs(tensor, {out.data(), out.size()});
            })
-      .def("sample", [](Engine& self, std::size_t tensor, const Anywhere& values) {
+      .def("sample", [](Engine& self, std::size_t tensor, const Anywhere& values, std::uint64_t micro_batch) {
         const nb::gil_scoped_release release;
-        self.sample(tensor, {there<float>(self, values, values.size(), "a sample"), values.size()});
+        self.sample(tensor, {there<float>(self, values, values.size(), "a sample"), values.size()}, micro_batch);
       });
 }
 

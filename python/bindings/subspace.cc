@@ -153,8 +153,8 @@ void bind_matrix(nb::module_& module) {
 void bind_projections(nb::module_& module) {
   nb::class_<Projections>(module, "Projections", "Projectors of a description's matrices, as Engine has them.")
       .def(nb::init<const std::string&>(), "description"_a)
-      .def("wants_whole_gradient",
-           [](const Projections& self, std::size_t t) { return self.subspaces.refits_in_pass(t); })
+      .def("wants_whole_gradient", [](const Projections& self, std::size_t tensor,
+                                      std::uint64_t /*micro_batch*/) { return self.subspaces.refits_in_pass(tensor); })
       .def("whole_gradient",
            [](Projections& self, std::size_t tensor, const Given& gradient) {
              const nb::gil_scoped_release release;
@@ -177,7 +177,6 @@ void bind_projections(nb::module_& module) {
            [](const Projections& self, std::size_t tensor, const Floats& out) {
              self.subspaces.signs(tensor, {out.data(), out.size()});
            })
-      .def("sample", [](Projections& self, std::size_t tensor, const Given& /*seen*/) { self.subspaces.made(tensor); })
       .def("end_step", [](Projections& self) {
         self.subspaces.end(true);
         self.subspaces.begin(0, 1);

@@ -179,7 +179,7 @@ class Engine:
         contiguous), or that of a part, as begin_step counted them. In rising order, each number once at most; a tensor
         that got none has gradient zero."""
     # In a backward pass, of a tensor with "subspace" (d = its rank); gradient() then takes S [d, d].
-    def wants_whole_gradient(self, tensor: int) -> bool:
+    def wants_whole_gradient(self, tensor: int, micro_batch: int) -> bool:
         """Whether projectors are to be refitted from this micro-batch's whole gradient before S is made."""
     def whole_gradient(self, tensor: int, gradient: Any) -> None:
         """From a gradient [rows * columns], fp32; of what is not finite nothing is learned, and the step is skipped."""
@@ -187,7 +187,7 @@ class Engine:
         """tokens [n, rows] by P (side 0), or [n, columns] by Q (1), to out [d, n]; both of the compute type."""
     def signs(self, tensor: int, out: Any) -> None:
         """This step's signs z [columns], fp32."""
-    def sample(self, tensor: int, values: Any) -> None:
+    def sample(self, tensor: int, values: Any, micro_batch: int) -> None:
         """A micro-batch's G z [rows], fp32: for the estimate of what the projectors miss."""
     def refits(self) -> str:
         """JSON [{"tensor": name, "fits": times learned, "error": running estimate of |G - P P' G Q Q'| / |G|}], after a
@@ -494,11 +494,10 @@ class Projections:
     """What `Engine` does of subspaces in passes, alone; see there. Every end_step() begins the next step."""
 
     def __init__(self, description: str) -> None: ...
-    def wants_whole_gradient(self, tensor: int) -> bool: ...
+    def wants_whole_gradient(self, tensor: int, micro_batch: int) -> bool: ...
     def whole_gradient(self, tensor: int, gradient: Any) -> None: ...
     def compress(self, tensor: int, side: int, tokens: Any, out: Any) -> None: ...
     def signs(self, tensor: int, out: Any) -> None: ...
-    def sample(self, tensor: int, values: Any) -> None: ...
     def end_step(self) -> None: ...
 
 def share_of_step(virtual_ranks: int, micro_batches: int, rank: int, world: int) -> tuple[int, int]:

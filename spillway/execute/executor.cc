@@ -57,6 +57,7 @@ Executor::~Executor() {
 
 bool Executor::runs(const Bank& its_bank, const Task& task) const {
   if (!runs(its_bank.mode, task)) return false;
+  if (task.lane == Lane::network && follows_refit(task)) return work_.refit_is_due(task.what.index);
   if (task.op == plan::Op::refit || follows_refit(task)) return refits(task);
   if (task.stays && its_bank.mode.passes) {
     return schedule_.runs_once(task) ? its_bank.sends.stored : its_bank.sends.updated;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "spillway/device/typed.h"
 #include "spillway/execute/arithmetic.h"
@@ -16,19 +17,19 @@ std::span<std::byte> bytes_of(float* from, std::uint64_t elements) {
 
 }  // namespace
 
-GradientExchange::GradientExchange(const plan::Schedule& schedule, const state::Layout& layout,
-                                   const plan::Description& description, Arenas arenas, SparseEmbedding* rows,
-                                   SquareSlots& slots, std::span<double> squares)
-    : schedule_(schedule),
-      layout_(layout),
-      description_(description),
-      world_(description.world),
-      arenas_(arenas),
-      rows_(rows),
+GradientExchange::GradientExchange(const Parts& parts, SquareSlots& slots, std::span<double> squares)
+    : schedule_(parts.schedule),
+      layout_(parts.layout),
+      description_(parts.description),
+      world_(parts.description.world),
+      arenas_(parts.arenas),
+      rows_(parts.rows),
+      reduced_(parts.reduced),
+      sink_(parts.sink),
       slots_(slots),
       squares_(squares),
       last_(plan::has_hops(plan::Op::scatter, world_) ? plan::Op::scatter : plan::Op::local_scatter),
-      others_(rows != nullptr && rows->dense() ? layout.blocks()[rows->block()].chunks : 0) {}
+      others_(rows_ != nullptr && rows_->dense() ? layout_.blocks()[rows_->block()].chunks : 0) {}
 
 void GradientExchange::begin(const plan::VirtualRanks& ranks) {
   ranks_ = ranks;
@@ -58,20 +59,31 @@ std::vector<GradientExchange::ChunkSums> GradientExchange::sums_of(const plan::P
   for (std::size_t machine = 0; machine < world_.machines(); ++machine) {
     of_machines += machine != here ? ranks_of_machine(machine).partials() : 0;
   }
+  const auto place = [&](Sums& sums, bool mine) {
+    sums.local = received;
+    received += of_locals * sums.elements;
+    if (!mine) return;
+    sums.received = received;
+    received += of_machines * sums.elements;
+  };
   std::vector<ChunkSums> out;
   for (auto c = chunks.first; c < chunks.end(); ++c) {
     const auto& chunk = layout_.chunks()[c];
     if (!state::is_trainable(chunk.training)) continue;
     const auto owner = description_.owner(layout_, chunk);
-    out.push_back({.chunk = c, .owner = owner, .own = own, .stride = stride});
+    auto& it = out.emplace_back(
+        ChunkSums{.chunk = c, .owner = owner, .gradient = {own, stride, chunk.gradient_elements}, .samples = {}});
     own += chunk.gradient_elements;
+    if (chunk.reduced.any()) {
+      const auto samples = reduced_.sums(tensor_of(c));
+      it.samples = {samples.lowest, samples.stride, samples.elements};
+    }
     if (plan::relay_of(world_, here, owner) != world_.rank) continue;
-    out.back().local = received;
-    received += of_locals * chunk.gradient_elements;
-    if (owner != world_.rank) continue;
-    out.back().received = received;
-    out.back().grad = grad;
-    received += of_machines * chunk.gradient_elements;
+    const bool mine = owner == world_.rank;
+    place(it.gradient, mine);
+    place(it.samples, mine);
+    if (!mine) continue;
+    it.grad = grad;
     grad += grad_bytes(rule, chunk);
   }
   return out;
@@ -85,15 +97,19 @@ std::vector<network::Message> GradientExchange::messages(const plan::Pass& pass,
     }
     return out;
   }
-  for (const auto& sums : sums_of(pass)) add_hops(sums, op, out);
+  for (const auto& it : sums_of(pass)) {
+    for (const auto& sums : {it.gradient, it.samples}) {
+      if (sums.elements > 0) add_hops(sums, it.owner, op, out);
+    }
+  }
   return out;
 }
 
-void GradientExchange::add_hops(const ChunkSums& sums, plan::Op op, std::vector<network::Message>& out) const {
-  const auto elements = layout_.chunks()[sums.chunk].gradient_elements;
+void GradientExchange::add_hops(const Sums& sums, std::size_t owner, plan::Op op,
+                                std::vector<network::Message>& out) const {
   auto* to = plan::crosses(op) ? sums.received : sums.local;
-  plan::each_hop(op, world_, sums.owner, [&](std::size_t peer, bool sends) {
-    const auto add = [&](float* at) { out.push_back({peer, sends, bytes_of(at, elements)}); };
+  plan::each_hop(op, world_, owner, [&](std::size_t peer, bool sends) {
+    const auto add = [&](float* at) { out.push_back({peer, sends, bytes_of(at, sums.elements)}); };
     if (sends && plan::crosses(op)) {
       for (const auto& part : join_partials(of_machine(sums), 0)) add(part.sum);
       return;
@@ -102,23 +118,23 @@ void GradientExchange::add_hops(const ChunkSums& sums, plan::Op op, std::vector<
         plan::crosses(op) ? ranks_of_machine(world_.machine_of(peer)) : ranks_of(sends ? world_.rank : peer);
     for (unsigned part = 0; part < ranks.partials(); ++part) {
       add(sends ? sums.own + part * sums.stride : to);
-      to += sends ? 0 : elements;
+      to += sends ? 0 : sums.elements;
     }
   });
 }
 
 void GradientExchange::arrived(const plan::Pass& pass, plan::Op op) {
   if (traits(pass.kind).of_rows) return rows_arrived(op);
-  for (const auto& sums : sums_of(pass)) {
-    const auto elements = layout_.chunks()[sums.chunk].gradient_elements;
-    if (op == plan::Op::local_scatter && sums.local != nullptr) join_partials(of_machine(sums), elements);
-    if (op == last_ && sums.received != nullptr) finish(sums);
+  for (const auto& it : sums_of(pass)) {
+    for (const auto& sums : {it.gradient, it.samples}) {
+      if (op == plan::Op::local_scatter && sums.local != nullptr) join_partials(of_machine(sums), sums.elements);
+    }
+    if (op == last_ && it.grad != nullptr) finish(it);
   }
 }
 
-/// What this machine's processes have made of a chunk for which this one is the relay.
-std::vector<Partial> GradientExchange::of_machine(const ChunkSums& sums) const {
-  const auto elements = layout_.chunks()[sums.chunk].gradient_elements;
+/// What this machine's processes have made of sums for which this one is the relay.
+std::vector<Partial> GradientExchange::of_machine(const Sums& sums) const {
   const auto begin = world_.machine_of(world_.rank) * world_.local;
   std::vector<Partial> out;
   auto *own = sums.own, *local = sums.local;
@@ -127,14 +143,14 @@ std::vector<Partial> GradientExchange::of_machine(const ChunkSums& sums) const {
     for (auto first = ranks.first(); first < ranks.end(); first += out.back().of.size) {
       const bool mine = process == world_.rank;
       out.push_back({plan::subtree_from(first, ranks.end()), mine ? own : local});
-      (mine ? own : local) += mine ? sums.stride : elements;
+      (mine ? own : local) += mine ? sums.stride : sums.elements;
     }
   }
   return out;
 }
 
-void GradientExchange::finish(const ChunkSums& sums) {
-  const auto& chunk = layout_.chunks()[sums.chunk];
+/// Ends the tree.
+float* GradientExchange::whole(const Sums& sums) const {
   const auto here = world_.machine_of(world_.rank);
   const auto joined = join_partials(of_machine(sums), 0);
   std::vector<Partial> parts;
@@ -147,12 +163,27 @@ void GradientExchange::finish(const ChunkSums& sums) {
     const auto ranks = ranks_of_machine(machine);
     for (auto first = ranks.first(); first < ranks.end(); first += parts.back().of.size) {
       parts.push_back({plan::subtree_from(first, ranks.end()), received});
-      received += chunk.gradient_elements;
+      received += sums.elements;
     }
   }
-  const auto* whole = add_partials(parts, chunk.gradient_elements);
+  return add_partials(parts, sums.elements);
+}
+
+void GradientExchange::finish(const ChunkSums& sums) {
+  const auto* sum = whole(sums.gradient);
+  const auto& chunk = layout_.chunks()[sums.chunk];
+  if (chunk.reduced.any()) return finish_reduced(sums, sum);
   const bool layer = layout_.blocks()[chunk.block].role == state::BlockRole::layer;
-  layer ? round_layer(sums, whole) : round_slice(sums, whole);
+  layer ? round_layer(sums, sum) : round_slice(sums, sum);
+}
+
+void GradientExchange::finish_reduced(const ChunkSums& sums, const float* sum) {
+  const auto tensor = tensor_of(sums.chunk);
+  const auto elements = layout_.tensors()[tensor].gradient_elements();
+  const auto squares = squares_.subspan(slots_.tensor(tensor), device::square_tiles(elements));
+  round(description_.type, sum, sums.grad, elements, squares.data());
+  const auto behind = gradient_value_bytes(description_.rule(), layout_.chunks()[sums.chunk]);
+  reduced_.close(tensor, squares, whole(sums.samples), sums.grad + behind);
 }
 
 /// Tensor by tensor, whose tiles begin with them.
@@ -202,6 +233,26 @@ void GradientExchange::round(state::ComputeType type, const float* from, std::by
     const auto norm = device::round_norm(element, from + first, to + first * device::bytes_of(element), count);
     if (squares != nullptr) squares[tile] = norm.sum;
   }
+}
+
+// ---- refits
+
+std::vector<network::Message> GradientExchange::refit_messages(const plan::Task& task) {
+  std::size_t refits = 0;  // the process that has the first virtual rank of the step
+  while (ranks_of(refits).end() == 0) ++refits;
+  const auto parts = sink_.exchanged(tensor_of(task.what.index), refits == world_.rank);
+  std::vector<network::Message> out;
+  plan::each_hop(task.op, world_, refits, [&](std::size_t peer, bool sends) {
+    for (const auto bytes : parts) out.push_back({peer, sends, bytes});
+  });
+  return out;
+}
+
+void GradientExchange::refit_arrived(const plan::Task& task) {
+  const bool last = task.op == plan::Op::local_gather || !plan::has_hops(plan::Op::local_gather, world_);
+  if (!last) return;
+  const auto& to = task.to;
+  sink_.received(tensor_of(task.what.index), to.any() ? at(to.buffer) + to.offset : nullptr);
 }
 
 // ---- rows of the embedding

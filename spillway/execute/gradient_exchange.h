@@ -1,6 +1,7 @@
 // Gradients of a step between processes: sums of virtual ranks go to the owners of their chunks, who add those of all
 // processes as one tree, round once and take the squares. Where several processes are on each machine, their sums are
-// added there first (plan/routes.h). In host memory.
+// added there first (plan/routes.h). What the process of the first rank has refitted from them goes to all others by
+// the same routes. In host memory.
 #pragma once
 
 #include <span>
@@ -8,6 +9,7 @@
 
 #include "spillway/execute/arenas.h"
 #include "spillway/execute/rank_sums.h"
+#include "spillway/execute/reduced_gradients.h"
 #include "spillway/execute/sparse_embedding.h"
 #include "spillway/execute/squares.h"
 #include "spillway/network/port.h"
@@ -20,10 +22,17 @@ namespace spillway::execute {
 
 class GradientExchange {
  public:
-  /// `rows` may be null. `squares`: as many as `slots` has places, and what `others` take. All references must outlive
-  /// it.
-  GradientExchange(const plan::Schedule& schedule, const state::Layout& layout, const plan::Description& description,
-                   Arenas arenas, SparseEmbedding* rows, SquareSlots& slots, std::span<double> squares);
+  struct Parts {
+    const plan::Schedule& schedule;
+    const state::Layout& layout;
+    const plan::Description& description;
+    Arenas arenas;
+    SparseEmbedding* rows = nullptr;  ///< may be null
+    ReducedGradients& reduced;
+    sink::GradientSink& sink;
+  };
+  /// `squares`: as many as `slots` has places, and what `others` take. All references must outlive it.
+  GradientExchange(const Parts& parts, SquareSlots& slots, std::span<double> squares);
 
   /// Begins a step. `ranks`: of all processes.
   void begin(const plan::VirtualRanks& ranks);
@@ -32,19 +41,26 @@ class GradientExchange {
   [[nodiscard]] std::vector<network::Message> messages(const plan::Pass& pass, plan::Op op);
   /// It has arrived. With the last operation the gradients of this process's chunks are complete.
   void arrived(const plan::Pass& pass, plan::Op op);
+  /// The same of a task that brings what was refitted of a chunk, first to other machines and then inside each.
+  [[nodiscard]] std::vector<network::Message> refit_messages(const plan::Task& task);
+  void refit_arrived(const plan::Task& task);
 
  private:
   using Index = plan::Index;
-  /// The sums of one chunk's gradient: this process's by subtree, and where those of others arrive, by process and
-  /// subtree, one after the other.
+  /// Sums of the same elements: this process's by subtree, and where those of others arrive, by process and subtree,
+  /// one after the other.
+  struct Sums {
+    float* own = nullptr;        ///< the first subtree's
+    std::uint64_t stride = 0;    ///< elements to the next one's
+    std::uint64_t elements = 0;  ///< 0: there are none
+    float* local = nullptr;      ///< of other processes of this machine; null: another one adds its sums
+    float* received = nullptr;   ///< of other machines; null: another process has the chunk
+  };
   struct ChunkSums {
     Index chunk = plan::kNone;
     std::size_t owner = 0;
-    float* own = nullptr;       ///< the first subtree's
-    std::uint64_t stride = 0;   ///< elements to the next one's
-    float* local = nullptr;     ///< of other processes of this machine; null: another one adds its sums
-    float* received = nullptr;  ///< of other machines; null: another process has the chunk
-    std::byte* grad = nullptr;  ///< the same
+    Sums gradient, samples;     ///< samples: of a reduced matrix
+    std::byte* grad = nullptr;  ///< null: another process has the chunk
   };
   /// Rows of sums of the embedding that this process sends or receives.
   struct RowHop {
@@ -57,14 +73,17 @@ class GradientExchange {
   [[nodiscard]] plan::VirtualRanks ranks_of_machine(std::size_t machine) const {
     return ranks_.of(machine, world_.machines());
   }
-  [[nodiscard]] std::vector<Partial> of_machine(const ChunkSums& sums) const;
-  void add_hops(const ChunkSums& sums, plan::Op op, std::vector<network::Message>& out) const;
+  [[nodiscard]] std::size_t tensor_of(Index chunk) const { return layout_.spans(chunk).front().tensor; }
+  [[nodiscard]] std::vector<Partial> of_machine(const Sums& sums) const;
+  void add_hops(const Sums& sums, std::size_t owner, plan::Op op, std::vector<network::Message>& out) const;
   void list_rows();
   void place_machine_rows();
   [[nodiscard]] bool joins_rows_of(std::size_t owner) const;
   [[nodiscard]] SparseEmbedding::Parts rows_for(std::size_t owner) const;
   void rows_arrived(plan::Op op);
+  [[nodiscard]] float* whole(const Sums& sums) const;
   void finish(const ChunkSums& sums);
+  void finish_reduced(const ChunkSums& sums, const float* whole);
   void round_layer(const ChunkSums& sums, const float* whole);
   void round_slice(const ChunkSums& sums, const float* whole);
   void round(state::ComputeType type, const float* from, std::byte* to, std::uint64_t elements, double* squares) const;
@@ -77,6 +96,8 @@ class GradientExchange {
   const state::World world_;
   const Arenas arenas_;
   SparseEmbedding* const rows_;
+  ReducedGradients& reduced_;
+  sink::GradientSink& sink_;
   SquareSlots& slots_;
   const std::span<double> squares_;
   const plan::Op last_;  ///< operation with which gradients are complete

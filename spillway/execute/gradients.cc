@@ -12,8 +12,6 @@ namespace {
 static_assert(plan::kSquaresTile == device::kSquaresTile);
 static_assert(sizeof(device::Part) == 16, "plan::DeviceWorkspace counts on it");
 
-constexpr std::uint8_t kNotANumber = 0xFF;  ///< each byte of a double that is none
-
 float* as_fp32(std::byte* at) {
   return reinterpret_cast<float*>(at);
 }
@@ -35,6 +33,7 @@ Gradients::Gradients(const plan::Schedule& schedule, const state::Layout& layout
       where_(where),
       summed_(where.device.make_event()),
       sums_(where.device, where.stream),
+      reduced_(description, layout, sink, where),
       virtual_ranks_(description.virtual_ranks),
       planned_sums_(description.gradient_sums()),
       slots_(layout, description.virtual_ranks > 1),
@@ -48,7 +47,8 @@ Gradients::Gradients(const plan::Schedule& schedule, const state::Layout& layout
   if (!others_.empty()) parts_.reserve(where.sizes.parts);
   squares_in_order_.reserve(slots_.count() + layout.chunks().size());
   if (!description.is_shared()) return;
-  exchange_ = std::make_unique<GradientExchange>(schedule, layout, description, arenas, rows, slots_, host_squares_);
+  exchange_ = std::make_unique<GradientExchange>(
+      GradientExchange::Parts{schedule, layout, description, arenas, rows, reduced_, sink}, slots_, host_squares_);
 }
 
 void Gradients::place_tensors(const state::UpdateRule& rule) {
@@ -76,6 +76,7 @@ void Gradients::begin(std::uint64_t micro_batches) {
   const auto own = ranks.of(description_.world.rank, description_.world.size);
   end_ = ranks.position_of(own.end());
   sums_.begin(own);
+  reduced_.begin(own);
   if (exchange_) exchange_->begin(ranks);
   slots_.begin();
   sparse_ = exchange_ != nullptr;
@@ -86,7 +87,9 @@ void Gradients::begin(std::uint64_t micro_batches) {
 void Gradients::open(const plan::Pass& pass) {
   pass_ = &pass;
   std::ranges::fill(seen_, Seen{});
-  if (traits(pass.kind).of_layer) sink_.open(layout_.blocks()[pass.block]);
+  if (!traits(pass.kind).of_layer) return;
+  sink_.open(layout_.blocks()[pass.block]);
+  reduced_.open(layout_.blocks()[pass.block]);
 }
 
 Gradients::Target Gradients::target(Bytes at, std::uint64_t sum_at, std::uint64_t elements,
@@ -109,16 +112,6 @@ Gradients::Target Gradients::target_of(std::size_t tensor) const {
   const auto& it = layout_.tensors()[tensor];
   const auto type = type_of(it.spec.form, type_);
   return target(places_[tensor].grad, places_[tensor].sum, it.gradient_elements(), type);
-}
-
-/// S is complete: what an update needs beside it. A step whose gradients were not finite before there was anything
-/// to reduce them by is one to be skipped.
-void Gradients::finish_reduced(std::size_t tensor, const Target& to, bool seen) {
-  const auto first = slots_.tensor(tensor), count = device::square_tiles(to.elements);
-  auto* const there = reinterpret_cast<std::byte*>(squares_ + first);
-  if (!seen) where_.device.fill(where_.stream, there, 0, count * sizeof(double));
-  if (seen && !sink_.ready(tensor)) where_.device.fill(where_.stream, there, kNotANumber, sizeof(double));
-  sink_.close(tensor, {squares_ + first, count}, to.grad + (places_[tensor].auxiliary - places_[tensor].grad));
 }
 
 void Gradients::wait() {
@@ -265,6 +258,8 @@ void Gradients::close() {
       if (!has_gradient(layout_.tensors()[number].spec.training)) continue;
       const auto to = target_of(number);
       auto& seen = seen_[i];
+      const bool reduced = layout_.tensors()[number].reduced.any();
+      if (reduced) reduced_.finish(number);
       if (exchange_) {
         if (seen.state != 2) sums_.finish(to.place, seen.sums);
         continue;
@@ -276,7 +271,10 @@ void Gradients::close() {
       if (seen.state == 0) {
         where_.device.fill(where_.stream, to.grad, 0, to.elements * state::field_bytes(to.type).grad);
       }
-      if (layout_.tensors()[number].reduced.any()) finish_reduced(number, to, seen.state != 0);
+      if (!reduced) continue;
+      const std::span squares(squares_ + slots_.tensor(number), device::square_tiles(to.elements));
+      const auto behind = places_[number].auxiliary - places_[number].grad;
+      reduced_.close(number, seen.state != 0, squares, to.grad + behind);
     }
   }
   const bool wanted = !exchange_ || sums_.any();
@@ -294,7 +292,7 @@ const std::vector<double>& Gradients::squares() {
   }
   sink_.fetch();
   wait();
-  sink_.tell();
+  if (!exchange_) sink_.tell();  // else when those of all processes are there
   auto& out = squares_in_order_;
   out.clear();
   slots_.append_sums(host_squares_, out);

@@ -13,6 +13,7 @@
 #include "spillway/execute/arithmetic.h"
 #include "spillway/execute/gradient_exchange.h"
 #include "spillway/execute/rank_sums.h"
+#include "spillway/execute/reduced_gradients.h"
 #include "spillway/execute/sparse_embedding.h"
 #include "spillway/execute/squares.h"
 #include "spillway/execute/thread_pool.h"
@@ -38,6 +39,10 @@ class Gradients {
   /// One micro-batch's gradient of tensor number `tensor` of the open block, or of the open slice.
   void take(std::size_t tensor, const std::byte* values, std::uint64_t micro_batch);
   void take_slice(const std::byte* values, std::uint64_t micro_batch);
+  /// One micro-batch's sample of the gradient of a tensor of the open block, which is reduced.
+  void take_sample(std::size_t tensor, std::span<const float> sample, std::uint64_t micro_batch) {
+    reduced_.take(tensor, sample, micro_batch);
+  }
   /// d loss / d output of the embedding, [tokens, columns], in host memory: the open pass is embedding_backward.
   void take_sparse(const std::byte* values);
   /// Ends the open pass: what got no gradient is zero.
@@ -63,7 +68,6 @@ class Gradients {
   void place_tensors(const state::UpdateRule& rule);
   [[nodiscard]] Target target(Bytes at, std::uint64_t sum_at, std::uint64_t elements, state::ComputeType type) const;
   [[nodiscard]] Target target_of(std::size_t tensor) const;
-  void finish_reduced(std::size_t tensor, const Target& to, bool seen);
   void wait();
   void run(const device::Work& work) { where_.device.run(where_.stream, work); }
   /// A gradient of the open pass.
@@ -107,6 +111,7 @@ class Gradients {
   const Arithmetic where_;
   const device::Event summed_;
   RankSums sums_;
+  ReducedGradients reduced_;
   const std::uint64_t virtual_ranks_, planned_sums_;  ///< those of a step, and those that the plan has places for
   std::uint64_t micro_batches_ = 1, end_ = 1;         ///< of the step; and one past the last of this process
   const plan::Pass* pass_ = nullptr;

@@ -39,8 +39,8 @@ sink::GradientSink& PassGradients::sink_of(std::size_t tensor, const char* call)
   return resources_.gradient_sink();
 }
 
-bool PassGradients::wants_whole_gradient(std::size_t tensor) const {
-  return sink_of(tensor, "wants_whole_gradient()").wants_whole(tensor);
+bool PassGradients::wants_whole_gradient(std::size_t tensor, std::uint64_t micro_batch) const {
+  return sink_of(tensor, "wants_whole_gradient()").wants_whole(tensor, micro_batch);
 }
 
 void PassGradients::whole_gradient(std::size_t tensor, std::span<const float> gradient) {
@@ -56,8 +56,9 @@ void PassGradients::signs(std::size_t tensor, std::span<float> out) const {
   sink_of(tensor, "signs()").signs(tensor, out);
 }
 
-void PassGradients::sample(std::size_t tensor, std::span<const float> seen) {
-  sink_of(tensor, "sample()").sample(tensor, seen);
+void PassGradients::sample(std::size_t tensor, std::span<const float> seen, std::uint64_t micro_batch) {
+  static_cast<void>(sink_of(tensor, "sample()"));
+  gradients_.take_sample(tensor, seen, micro_batch);
 }
 
 }  // namespace spillway::execute

@@ -27,12 +27,13 @@ class PassGradients {
 
   // The following are for a tensor that is reduced, as sink::GradientSink has them:
 
-  [[nodiscard]] bool wants_whole_gradient(std::size_t tensor) const;
+  [[nodiscard]] bool wants_whole_gradient(std::size_t tensor, std::uint64_t micro_batch) const;
   void whole_gradient(std::size_t tensor, std::span<const float> gradient);
   void compress(std::size_t tensor, unsigned side, const std::byte* in, std::size_t in_stride, std::size_t tokens,
                 std::byte* out);
   void signs(std::size_t tensor, std::span<float> out) const;
-  void sample(std::size_t tensor, std::span<const float> seen);
+  /// One micro-batch's G z [rows], fp32, by the signs z of the step; it stays until the stream has come to it.
+  void sample(std::size_t tensor, std::span<const float> seen, std::uint64_t micro_batch);
 
  private:
   [[nodiscard]] sink::GradientSink& sink_of(std::size_t tensor, const char* call) const;

@@ -37,8 +37,9 @@ OpenDevice Resources::open(const RunPlan& plan) const {
 }
 
 Arithmetic Resources::make_arithmetic(const RunPlan& plan) {
-  const auto sizes = plan::device_workspace(plan.layout, plan.description.tied_head, plan.description.all_tokens(),
-                                            plan.description.virtual_ranks > 1);
+  const auto& description = plan.description;
+  const auto sizes = plan::device_workspace(plan.layout, description.tied_head, description.all_tokens(),
+                                            description.virtual_ranks > 1, description.sample_sums());
   if (cpu_) return {*cpu_, cpu_->adopt_stream(nullptr), nullptr, sizes};
   auto* const end = open_.device->memory().data() + plan.plan.device_arena;
   return {*open_.device, open_.stream, end - sizes.bytes(), sizes};

@@ -9,6 +9,7 @@
 #include "spillway/base/error.h"
 #include "spillway/device/typed.h"
 #include "spillway/execute/arithmetic.h"
+#include "spillway/execute/rank_sums.h"
 #include "spillway/plan/routes.h"
 
 namespace spillway::execute {

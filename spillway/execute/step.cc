@@ -1,5 +1,7 @@
 #include "spillway/execute/step.h"
 
+#include <algorithm>
+
 #include "spillway/base/error.h"
 #include "spillway/execute/nodes.h"
 #include "spillway/network/exchange.h"
@@ -85,7 +87,7 @@ void Step::begin(const StepBegin& begin) {
   if (!begin.training) settle_updates();
   parts_.tensors.settle();
   if (begin.training) {
-    begin_reduced();
+    begin_reduced(begin.counts.size());
     commit_unless_done();
   }
   if (rows_) rows_->begin(begin.ids, begin.counts);
@@ -137,26 +139,26 @@ void Step::check(const StepUpdate& update) const {
 }
 
 /// The auxiliary fields that passes go by: those that the last update had.
-void Step::begin_reduced() {
+void Step::begin_reduced(std::uint64_t micro_batches) {
   if (layout_.reduction() == nullptr) return;
   if (!reduced_read_) restore_reduced();  // no update is pending after a start or a load
   reduced_read_ = true;
-  parts_.resources.gradient_sink().begin(protocol_.position().updates, protocol_.scaler().scale());
+  const plan::VirtualRanks ranks(parts_.plan.description.virtual_ranks, micro_batches);
+  parts_.resources.gradient_sink().begin(protocol_.position().updates, protocol_.scaler().scale(),
+                                         ranks.position_of(1));
 }
 
 void Step::restore_reduced() {
-  const auto rule = parts_.plan.description.rule();
-  for (const auto c : parts_.plan.ownership.mine()) {
-    const auto& chunk = layout_.chunks()[c];
+  const auto& description = parts_.plan.description;
+  for (const auto& chunk : layout_.chunks()) {
     if (!chunk.reduced.any()) continue;
-    const auto* state = parts_.tiers.resident_state(chunk.id);
-    if (state == nullptr) {
-      auto* const scratch = parts_.resources.scratch().data();
-      parts_.tiers.load(chunk.id, nullptr, scratch);
-      state = scratch;
+    const auto fields = parts_.resources.scratch().subspan(state_fields(description.rule(), chunk).auxiliary,
+                                                           chunk.reduced.auxiliary_bytes());
+    if (description.has(layout_, chunk)) parts_.tiers.load(chunk.id, nullptr, parts_.resources.scratch().data());
+    if (description.is_shared()) {
+      network::broadcast(*parts_.plan.network, description.owner(layout_, chunk), fields);
     }
-    parts_.resources.gradient_sink().restore(layout_.spans(chunk.id).front().tensor,
-                                             state + state_fields(rule, chunk).auxiliary);
+    parts_.resources.gradient_sink().restore(layout_.spans(chunk.id).front().tensor, fields.data());
   }
 }
 
@@ -202,31 +204,37 @@ kernels::Norm Step::norm() {
   protocol_.norm();
   executor_.end_network();
   if (!parts_.plan.description.is_shared()) return gradients_.total();
-  auto squares = gradients_.squares();
-  gather(squares);
+  auto& sink = parts_.resources.gradient_sink();
+  const auto& squares = gradients_.squares();
+  const auto records = sink.records();
+  std::vector<double> numbers(squares.begin(), squares.end());
+  numbers.insert(numbers.end(), records.begin(), records.end());
+  gather(numbers);
+  std::copy(numbers.begin() + static_cast<std::ptrdiff_t>(squares.size()), numbers.end(), records.begin());
+  sink.tell();
   kernels::Norm out;
-  for (const auto part : squares) out.sum += part;
+  for (std::size_t i = 0; i < squares.size(); ++i) out.sum += numbers[i];
   return out;
 }
 
 /// Adds those of all processes, each of which has its own and zeros: those of a machine in its first process, which
 /// then has to do with the first ones of the others.
-void Step::gather(std::vector<double>& squares) const {
+void Step::gather(std::vector<double>& numbers) const {
   const auto& world = parts_.plan.description.world;
   auto& port = *parts_.plan.network;
   const auto first = world.machine_of(world.rank) * world.local;
   if (world.rank != first) {
-    move_numbers(port, {first}, true, squares);
-    return move_numbers(port, {first}, false, squares);
+    move_numbers(port, {first}, true, numbers);
+    return move_numbers(port, {first}, false, numbers);
   }
   std::vector<std::size_t> here, elsewhere;
   for (auto peer = first + 1; peer < first + world.local; ++peer) here.push_back(peer);
   for (std::size_t peer = 0; peer < world.size; peer += world.local) {
     if (peer != first) elsewhere.push_back(peer);
   }
-  add_numbers(port, here, false, squares);
-  add_numbers(port, elsewhere, true, squares);
-  move_numbers(port, here, true, squares);
+  add_numbers(port, here, false, numbers);
+  add_numbers(port, elsewhere, true, numbers);
+  move_numbers(port, here, true, numbers);
 }
 
 StepResult Step::decide(const kernels::Norm& norm, const StepUpdate& update) {

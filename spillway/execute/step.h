@@ -74,8 +74,8 @@ class Step {
  private:
   void check(const StepBegin& begin) const;
   void check(const StepUpdate& update) const;
-  void gather(std::vector<double>& squares) const;
-  void begin_reduced();
+  void gather(std::vector<double>& numbers) const;
+  void begin_reduced(std::uint64_t micro_batches);
   void restore_reduced();
   [[nodiscard]] Publication publish();
   [[nodiscard]] Mode mode(const Publication& publication, bool passes, bool backward, bool early);

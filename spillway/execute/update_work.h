@@ -24,6 +24,8 @@ class UpdateWork {
   // The background refit that a pass has left to do of a reduced chunk; by default none.
   static constexpr unsigned kRefitParts = 3;
   virtual bool refits(plan::Index /*chunk*/) const { return false; }
+  /// Whether this process or another has one to do, the same on all of them.
+  virtual bool refit_is_due(plan::Index /*chunk*/) const { return false; }
   virtual void begin_refit(plan::Index /*chunk*/) {}  ///< once, before the tiles of the first part
   virtual std::size_t refit_tiles(plan::Index /*chunk*/, unsigned /*part*/) const { return 0; }
   virtual void run_refit(plan::Index /*chunk*/, unsigned /*part*/, std::size_t /*tile*/) {}

@@ -58,9 +58,11 @@ bool Updater::refits(plan::Index chunk) const {
   return layout_.chunks()[chunk].reduced.any() && sink_.refits(tensor(chunk));
 }
 
-/// On the host, where the gradient's record is or the new fields leave for where that is.
+/// On the host, where the gradient's record is or the new fields leave for where that is. Of several processes the
+/// fields go to that of the chunk (GradientExchange::refit_arrived()).
 void Updater::end_refit(plan::Index chunk) {
-  sink_.end_refit(tensor(chunk), at(schedule_.tasks[schedule_.refit_task[chunk]].to));
+  const auto& to = schedule_.tasks[schedule_.refit_task[chunk]].to;
+  sink_.end_refit(tensor(chunk), to.any() ? at(to) : nullptr);
 }
 
 }  // namespace spillway::execute

@@ -38,6 +38,7 @@ class Updater : public UpdateWork {
   void finish(plan::Index chunk, bool early) override;
 
   [[nodiscard]] bool refits(plan::Index chunk) const override;
+  [[nodiscard]] bool refit_is_due(plan::Index chunk) const override { return sink_.due(tensor(chunk)); }
   void begin_refit(plan::Index chunk) override { sink_.begin_refit(tensor(chunk)); }
   [[nodiscard]] std::size_t refit_tiles(plan::Index chunk, unsigned part) const override {
     return sink_.refit_tiles(tensor(chunk), part);

@@ -7,11 +7,13 @@
 namespace spillway::execute {
 
 std::vector<network::Message> WeightExchange::messages(const plan::Task& task) {
+  if (follows_refit(task)) return gradients_->refit_messages(task);
   const auto& pass = plan_.plan.schedule.passes[task.what.index];
   return plan::gathers(task.op) ? gather(pass, task.op) : gradients_->messages(pass, task.op);
 }
 
 void WeightExchange::arrived(const plan::Task& task) {
+  if (follows_refit(task)) return gradients_->refit_arrived(task);
   if (adds(task)) gradients_->arrived(plan_.plan.schedule.passes[task.what.index], task.op);
 }
 

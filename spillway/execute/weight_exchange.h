@@ -12,7 +12,7 @@ namespace spillway::execute {
 
 class WeightExchange final : public NetworkWork {
  public:
-  /// `gradients` may be null where no task is a scatter. All references must outlive it.
+  /// `gradients` may be null where tasks bring weights alone. All references must outlive it.
   WeightExchange(const RunPlan& plan, Arenas arenas, GradientExchange* gradients)
       : plan_(plan), arenas_(arenas), gradients_(gradients) {}
 

@@ -30,4 +30,15 @@ void exchange(Port& port, std::vector<Message> messages) {
   if (ending.error) std::rethrow_exception(ending.error);
 }
 
+void broadcast(Port& port, std::size_t from, std::span<std::byte> bytes) {
+  const bool sends = from == port.rank();
+  std::vector<Message> messages;
+  for (std::size_t peer = 0; peer < port.size(); ++peer) {
+    if (peer != port.rank() && (sends || peer == from)) {
+      messages.push_back({.peer = peer, .sends = sends, .bytes = bytes});
+    }
+  }
+  exchange(port, std::move(messages));
+}
+
 }  // namespace spillway::network

@@ -1,6 +1,8 @@
-// A transfer that its caller waits for.
+// Transfers that their caller waits for.
 #pragma once
 
+#include <cstddef>
+#include <span>
 #include <vector>
 
 #include "spillway/network/port.h"
@@ -9,5 +11,8 @@ namespace spillway::network {
 
 /// Begins a transfer and waits until it has ended. Throws what failed.
 void exchange(Port& port, std::vector<Message> messages);
+
+/// Every rank calls it: all of them have the bytes of rank `from`. Throws what failed.
+void broadcast(Port& port, std::size_t from, std::span<std::byte> bytes);
 
 }  // namespace spillway::network

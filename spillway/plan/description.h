@@ -49,6 +49,11 @@ struct Description {
     if (micro_batches < 2) return 0;
     return VirtualRanks(virtual_ranks, micro_batches).sums() - (type == state::ComputeType::fp32 ? 1U : 0U);
   }
+  /// The same of samples of what is reduced, which are sums of their own.
+  [[nodiscard]] constexpr unsigned sample_sums() const noexcept {
+    if (is_shared()) return most_sums(virtual_ranks, micro_batches, world.size);
+    return VirtualRanks(virtual_ranks, micro_batches).sums();
+  }
   /// Whether the state is shared among several processes.
   [[nodiscard]] constexpr bool is_shared() const noexcept { return world.size > 1; }
   /// Most micro-batches of a step that this process computes, where each computes as many.

@@ -77,9 +77,9 @@ Bytes DeviceChoice::room() const noexcept {
 
 /// An arena with what arithmetic needs behind it.
 Bytes DeviceChoice::with_workspace(Bytes arena) const {
-  return round_up(arena, 256) +
-         device_workspace(layout_, description_.tied_head, description_.all_tokens(), description_.virtual_ranks > 1)
-             .bytes();
+  return round_up(arena, 256) + device_workspace(layout_, description_.tied_head, description_.all_tokens(),
+                                                 description_.virtual_ranks > 1, description_.sample_sums())
+                                    .bytes();
 }
 
 bool DeviceChoice::try_it(const DeviceSchedule& schedule, std::size_t free, std::uint32_t ahead) {

@@ -9,7 +9,7 @@ namespace spillway::plan {
 namespace {
 
 /// Sums are of one backward pass at a time; records stay until the step ends.
-void add_estimates(const state::Layout& layout, DeviceWorkspace& out) {
+void add_estimates(const state::Layout& layout, unsigned sums, DeviceWorkspace& out) {
   for (const auto& block : layout.blocks()) {
     std::uint64_t seen = 0, squares = 0;
     for (auto t = block.first_tensor; t < block.first_tensor + block.tensors; ++t) {
@@ -19,14 +19,15 @@ void add_estimates(const state::Layout& layout, DeviceWorkspace& out) {
       squares += ceil_div(it.rows, kSquaresTile);
       out.records += it.by->record / sizeof(double);
     }
-    out.seen = std::max(out.seen, seen);
+    out.seen = std::max(out.seen, sums * seen);
     out.seen_squares = std::max(out.seen_squares, squares);
   }
 }
 
 }  // namespace
 
-DeviceWorkspace device_workspace(const state::Layout& layout, bool tied_head, std::uint64_t tokens, bool by_chunk) {
+DeviceWorkspace device_workspace(const state::Layout& layout, bool tied_head, std::uint64_t tokens, bool by_chunk,
+                                 unsigned sums) {
   DeviceWorkspace out;
   for (const auto& chunk : layout.chunks()) {
     if (!by_chunk || chunk.reduced.any()) continue;
@@ -36,7 +37,7 @@ DeviceWorkspace device_workspace(const state::Layout& layout, bool tied_head, st
     if (!by_chunk || tensor.reduced.any()) out.squares += ceil_div(tensor.gradient_elements(), kSquaresTile);
     out.auxiliary += tensor.reduced.refitted_bytes() / sizeof(float);
   }
-  add_estimates(layout, out);
+  add_estimates(layout, sums, out);
   for (const auto& block : layout.blocks()) {
     if (block.role == state::BlockRole::layer) continue;
     for (auto c = block.first_chunk; c < block.first_chunk + block.chunks; ++c) {

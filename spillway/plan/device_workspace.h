@@ -20,7 +20,7 @@ struct DeviceWorkspace {
   std::uint64_t auxiliary = 0;  ///< float: of every tensor, what optim::Reduced::refitted_bytes() says
 
   // The following are for matrices that are reduced:
-  std::uint64_t seen = 0;          ///< float: sums of a block's matrices, a number for each row
+  std::uint64_t seen = 0;          ///< float: sums of a block's matrices, a number for each row, as often as there are
   std::uint64_t seen_squares = 0;  ///< double: of these, by tile
   std::uint64_t records = 0;       ///< double: the records beside each S
 
@@ -35,8 +35,8 @@ struct DeviceWorkspace {
 };
 
 /// For steps of at most `tokens` tokens. `by_chunk`: the parts of a tensor that lie in different chunks have tiles of
-/// their own.
+/// their own. `sums`: sums of virtual ranks at once.
 [[nodiscard]] DeviceWorkspace device_workspace(const state::Layout& layout, bool tied_head, std::uint64_t tokens,
-                                               bool by_chunk = false);
+                                               bool by_chunk = false, unsigned sums = 1);
 
 }  // namespace spillway::plan

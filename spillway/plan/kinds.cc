@@ -1,14 +1,20 @@
 #include "spillway/plan/kinds.h"
 
+#include "spillway/base/error.h"
+
 namespace spillway::plan {
 
 KindLabel label_of(Op op, Lane lane, ObjectKind kind) {
   const auto& object = traits(kind);
   if (op == Op::transfer) return {std::string(traits(lane).moves) + " " + object.name, object.colour};
-  if (op == Op::gather) return {"gather weights", traits(ObjectKind::weight).colour};
-  if (op == Op::local_gather) return {"gather weights in the machine", traits(ObjectKind::weight).colour};
-  if (op == Op::local_scatter) return {"scatter gradients in the machine", traits(ObjectKind::gradient).colour};
-  if (op == Op::scatter) return {"scatter gradients", traits(ObjectKind::gradient).colour};
+  const auto* const inside = op == Op::local_gather || op == Op::local_scatter ? " in the machine" : "";
+  if (op == Op::gather || op == Op::local_gather) {
+    const auto& gathered = traits(kind == ObjectKind::pass ? ObjectKind::weight : kind);
+    return {text("gather ", gathered.name, kind == ObjectKind::pass ? "s" : "", inside), gathered.colour};
+  }
+  if (op == Op::scatter || op == Op::local_scatter) {
+    return {text("scatter gradients", inside), traits(ObjectKind::gradient).colour};
+  }
   return {op == Op::update ? "update" : op == Op::refit ? "fit" : "compute", object.colour};
 }
 
@@ -26,6 +32,9 @@ std::vector<KindLabel> kind_labels() {
   out.push_back(label_of(Op::refit, Lane::refit, ObjectKind::auxiliary));
   for (const auto op : {Op::gather, Op::local_gather, Op::local_scatter, Op::scatter}) {
     out.push_back(label_of(op, Lane::network, ObjectKind::pass));
+  }
+  for (const auto op : {Op::gather, Op::local_gather}) {
+    out.push_back(label_of(op, Lane::network, ObjectKind::auxiliary));
   }
   return out;
 }

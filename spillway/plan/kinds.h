@@ -21,7 +21,8 @@ enum class Op : std::uint8_t {
   refit,     ///< auxiliary fields of a chunk, in the background, from a gradient that a pass has left
   transfer,  ///< of bytes between a storage path or a device and the host's memory
   // Between processes (routes.h), in the order of a pass:
-  gather,         ///< weights of a pass, from the processes that have them, to other machines
+  gather,         ///< weights of a pass, from the processes that have them, to other machines; auxiliary fields of a
+                  ///< chunk, from the process that refits them
   local_gather,   ///< the same inside each machine
   local_scatter,  ///< sums of a pass's gradients, to the processes that have their chunks, inside each machine
   scatter,        ///< the same between machines

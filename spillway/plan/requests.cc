@@ -55,14 +55,6 @@ void check_world(const Problem& problem) {
   if (problem.budget.nodes.size() > 1) {
     refuse("takes DRAM as one tier in this release; bind each to a NUMA node, or use one process");
   }
-  if (problem.description.optimizer->scope == optim::Scope::matrix) {
-    refuse("does not share the matrices of ", problem.description.optimizer->name,
-           " in this release; use another optimizer, or one process");
-  }
-  if (problem.layout.reduction() != nullptr) {
-    refuse("does not share what is trained in a ", problem.layout.reduction()->word,
-           " in this release; use another method, or one process");
-  }
 }
 
 void check_device_state(const Problem& problem) {

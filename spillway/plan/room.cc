@@ -29,7 +29,7 @@ Room room_of(const Problem& problem, Bytes device_arena) {
   const bool in_dram = budget.device && budget.device->in_dram;
   Room out;
   const auto nodes = std::max<std::size_t>(1, budget.nodes.size());
-  out.auxiliary = auxiliary_bytes(problem.layout, nodes + (budget.device ? 1 : 0));
+  out.auxiliary = auxiliary_bytes(problem.layout, nodes + (budget.device ? 1 : 0), problem.description.sample_sums());
   out.update_workspace = nodes * update_workspace(problem.description.rule(), problem.layout);
   out.fixed =
       budget.process + budget.work + kEngineBytes + out.auxiliary + out.update_workspace + (in_dram ? device_arena : 0);

@@ -3,8 +3,9 @@
 // that all of them have made before one sum for each maximal subtree of the machine's virtual ranks leaves. The relays
 // of a machine are as many as its processes, each for the chunks of owners that have its place on their machines.
 //
-//   weights:    owner --gather--> relay of each other machine;  owner and relays --local_gather--> others of the
-//   machine gradients:  others of each machine --local_scatter--> owner and relays;  relays --scatter--> owner
+//   weights:    owner --gather--> relay of each other machine;  owner and relays --local_gather--> their machines
+//   gradients:  others of each machine --local_scatter--> owner and relays;  relays --scatter--> owner
+//   refits:     as weights, from the process that has made them
 //
 // A world with one process on each machine has no local hops, and one on a single machine has no others. Every process
 // knows all of it from the schedule and the sizes of world and machines.

@@ -64,7 +64,8 @@ struct Task {
   Lane lane = Lane::compute;
   std::uint16_t unit = 0;  ///< which of the lanes of that kind; update: the node, an index into Budget::nodes
   Object what;
-  Place from, to;     ///< transfers; no buffer: a storage path. Refits: `to`, the auxiliary fields that they make
+  Place from, to;     ///< transfers; no buffer: a storage path. Refits, and gathers of what they make: `to`, the
+                      ///< auxiliary fields, where this process has the chunk
   Bytes bytes = 0;    ///< transfers: bytes moved; updates: elements; refits: as much of an update, of an average step
   Bytes between = 0;  ///< of the bytes of a task of the network, those to or from other machines
   std::uint32_t deadline =
@@ -83,10 +84,10 @@ struct Task {
   [[nodiscard]] const Place& on_device() const noexcept { return traits(lane).fetches ? to : from; }
 };
 
-/// Copies that only move something where a pass has left a background refit: next to nothing for the link, and in
-/// plans nothing.
+/// What moves something only where a pass has left a background refit, or in another process: next to nothing for the
+/// link or the network, and in plans nothing.
 [[nodiscard]] constexpr bool follows_refit(const Task& task) noexcept {
-  return task.op == Op::transfer && traits(task.what.kind).of_refit;
+  return (task.op == Op::transfer || task.lane == Lane::network) && traits(task.what.kind).of_refit;
 }
 
 enum class BufferClass : std::uint8_t {

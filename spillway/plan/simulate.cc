@@ -384,7 +384,7 @@ Simulation simulate(const Schedule& schedule, const Description& description, co
     const auto& times = machine.times()[machine.node(steps - 1, t)];
     out.tasks.push_back({times.start - begin, times.end - begin});
     const auto& task = schedule.tasks[t];
-    if (schedule.settled_by_early(task) || schedule.runs_once(task)) continue;
+    if (schedule.settled_by_early(task) || schedule.runs_once(task) || follows_refit(task)) continue;
     if (is_link(task.lane)) {
       (task.lane == Lane::to_device ? out.to_device_seconds : out.from_device_seconds) +=
           copy_seconds(task, schedule, layout, description.rule(), rates) / task.every;

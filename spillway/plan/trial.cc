@@ -41,8 +41,9 @@ bool Trial::has_room(const Placement& asked, const Lookahead& lookahead) {
   if (out.arena > room_.arena) return false;
   if (policy_ != nullptr && !place_on(schedule, out.arena, out)) return false;
   if (problem_.budget.device) {
-    out.device_workspace = device_workspace(problem_.layout, problem_.description.tied_head,
-                                            problem_.description.all_tokens(), problem_.description.virtual_ranks > 1);
+    const auto& description = problem_.description;
+    out.device_workspace = device_workspace(problem_.layout, description.tied_head, description.all_tokens(),
+                                            description.virtual_ranks > 1, description.sample_sums());
     out.device_arena = round_up(plan::lay_out(schedule, TierKind::device), 256) + out.device_workspace.bytes();
   }
   out.schedule = std::move(schedule);

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "spillway/device/device.h"
 #include "spillway/kernels/update.h"
@@ -65,8 +66,9 @@ class GradientSink {
 
   /// Between steps: the auxiliary fields as they lie in the state group of the tensor's chunk.
   virtual void restore(std::size_t tensor, const std::byte* fields) = 0;
-  /// A training step begins, after so many updates; gradients come multiplied by `scale`.
-  virtual void begin(std::int64_t updates, double scale) = 0;
+  /// A training step begins, after so many updates; gradients come multiplied by `scale`. Whole ones are wanted of the
+  /// first `first_rank` micro-batches alone: those of the first virtual rank, which one process has.
+  virtual void begin(std::int64_t updates, double scale, std::uint64_t first_rank) = 0;
   /// The step has ended: applied, or skipped, and then what it has changed is forgotten.
   virtual void end(bool applied) = 0;
 
@@ -74,24 +76,27 @@ class GradientSink {
 
   virtual void open(const state::Block& block) = 0;
   /// Whether this micro-batch's gradient is wanted whole before it is reduced.
-  [[nodiscard]] virtual bool wants_whole(std::size_t tensor) const = 0;
+  [[nodiscard]] virtual bool wants_whole(std::size_t tensor, std::uint64_t micro_batch) const = 0;
   /// [rows, columns], fp32, where passes compute.
   virtual void take_whole(std::size_t tensor, std::span<const float> gradient) = 0;
   /// A factor of the gradient: side 0, of the output's gradient, or 1, of the input. in [tokens][rows of the side, or
   /// more], out [rank][tokens], of what passes compute in, both there.
   virtual void compress(std::size_t tensor, unsigned side, const std::byte* in, std::size_t in_stride,
                         std::size_t tokens, std::byte* out) = 0;
-  /// The signs z [columns] of this step, on the host, for
+  /// The signs z [columns] of this step, on the host, for G z [rows] of each micro-batch.
   virtual void signs(std::size_t tensor, std::span<float> out) const = 0;
-  /// a micro-batch's G z [rows], fp32, where passes compute; it stays until the stream has come to it.
-  virtual void sample(std::size_t tensor, std::span<const float> seen) = 0;
-  /// Whether there is what a gradient is reduced by; false: the step is to be skipped.
+  /// Whether there is what a gradient is reduced by; false: the step is to be skipped. With several virtual ranks the
+  /// first step has nothing yet, and its reduced gradients are zero.
   [[nodiscard]] virtual bool ready(std::size_t tensor) const = 0;
-  /// The reduced gradient is complete; `squares` are its tiles' sums. Writes its record to `out`, both where passes
-  /// compute.
-  virtual void close(std::size_t tensor, std::span<const double> squares, std::byte* out) = 0;
+  /// The reduced gradient is complete; `squares` are its tiles' sums. `seen`: G z of the step, fp32, which is
+  /// overwritten; empty: there was no micro-batch. Writes its record to `out`, all of these where passes compute. In a
+  /// world of several processes called by whoever has the chunk, by any thread, for one tensor at a time.
+  virtual void close(std::size_t tensor, std::span<const double> squares, std::span<float> seen, std::byte* out) = 0;
   /// Gives the copy of all records to the host to the stream; tell() after the stream has come to it.
   virtual void fetch() = 0;
+  /// The records of the step, of all tensors: those that this process has not closed are zeros, and in a world of
+  /// several processes the others' take their place before tell().
+  [[nodiscard]] virtual std::span<double> records() = 0;
   virtual void tell() = 0;
 
   // The background refit of a tensor, until the next open(), by one thread but for refit().
@@ -101,8 +106,17 @@ class GradientSink {
   virtual void begin_refit(std::size_t tensor) = 0;
   [[nodiscard]] virtual std::size_t refit_tiles(std::size_t tensor, unsigned part) const = 0;
   virtual void refit(unsigned part, std::size_t tile) = 0;
-  /// Writes them behind the record in `fields`.
+  /// Writes them behind the record in `fields`, unless that is null.
   virtual void end_refit(std::size_t tensor, std::byte* fields) = 0;
+
+  // In a world of several processes one refits, and all others are told, until the next open(), by any thread.
+
+  /// Whether the step is to refit the tensor, the same on all of them.
+  [[nodiscard]] virtual bool due(std::size_t tensor) const = 0;
+  /// What is sent by the one that refits, after end_refit(), or received from it.
+  [[nodiscard]] virtual std::vector<std::span<std::byte>> exchanged(std::size_t tensor, bool sends) = 0;
+  /// It has come, or left. Where it was refitted, writes record and new fields to `fields`, unless that is null.
+  virtual void received(std::size_t tensor, std::byte* fields) = 0;
 
   // These are told of the last step.
 

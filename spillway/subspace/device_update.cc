@@ -30,7 +30,7 @@ void DeviceSubspaceUpdate::run(device::Device& device, device::Stream stream, co
                  .ours = groups.state + state_fields(rule_, chunk).auxiliary,
                  .given = groups.grad + gradient_value_bytes(rule_, chunk)};
   auto [before, after] = subspaces_.change(layout_.spans(chunk.id).front().tensor);
-  if (before.refits == 0) {  // the first pair, which S was made with
+  if (made_with(before, after)) {
     device.run(stream, copy_there(it.given, it.ours, optim::projector_fields(chunk.reduced).bytes));
     before = after;
   }

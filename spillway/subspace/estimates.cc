@@ -1,5 +1,6 @@
 #include "spillway/subspace/estimates.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace spillway::subspace {
@@ -20,74 +21,66 @@ T* at(std::byte* base, Bytes offset) {
 
 }  // namespace
 
-Estimates::Estimates(const state::Layout& layout, Subspaces& subspaces, const sink::Arithmetic& where)
+Estimates::Estimates(const state::Layout& layout, Subspaces& subspaces, const sink::Arithmetic& where, bool shared)
     : layout_(layout),
       subspaces_(subspaces),
       where_(where),
+      shared_(shared),
       places_(layout.tensors().size()),
-      host_seen_(apart() ? 0 : where.sizes.seen),
       host_squares_(apart() ? 0 : where.sizes.seen_squares),
       records_(where.sizes.records),
-      seen_(apart() ? at<float>(where.workspace, where.sizes.seen_at()) : host_seen_.data()),
       squares_(apart() ? at<double>(where.workspace, where.sizes.seen_squares_at()) : host_squares_.data()),
       made_(apart() ? at<double>(where.workspace, where.sizes.records_at()) : records_.data()) {
   std::uint64_t record = 0;
   for (const auto& block : layout.blocks()) {
     Place next;
     for (auto t = block.first_tensor; t < block.first_tensor + block.tensors; ++t) {
-      const auto rows = layout.tensors()[t].reduced.rows;
       if (!layout.tensors()[t].reduced.any()) continue;
-      places_[t] = {.seen = next.seen, .square = next.square, .record = record};
-      next.seen += rows;
-      next.square += device::square_tiles(rows);
+      places_[t] = {.square = next.square, .record = record};
+      next.square += device::square_tiles(layout.tensors()[t].reduced.rows);
       record += Sample::kFields;
     }
   }
 }
 
 void Estimates::begin() {
-  for (auto& place : places_) place.closed = false;
+  for (auto& place : places_) place.told = false;
+  std::ranges::fill(records_, 0.0);
 }
 
 void Estimates::open(const state::Block& block) {
   for (auto t = block.first_tensor; t < block.first_tensor + block.tensors; ++t) {
-    places_[t].taken = false;
-    if (layout_.tensors()[t].reduced.any()) subspaces_.open(t);
+    if (!layout_.tensors()[t].reduced.any()) continue;
+    places_[t].told = shared_;
+    subspaces_.open(t);
   }
 }
 
-void Estimates::take(std::size_t tensor, std::span<const float> seen) {
+void Estimates::close(std::size_t tensor, std::span<const double> squares, std::span<float> seen, std::byte* out) {
   auto& place = places_[tensor];
-  where_.device.run(where_.stream, device::Sum{.type = device::Element::fp32,
-                                               .values = reinterpret_cast<const std::byte*>(seen.data()),
-                                               .sum = seen_ + place.seen,
-                                               .n = seen.size(),
-                                               .first = !place.taken});
-  place.taken = true;
-  subspaces_.made(tensor);
-}
-
-void Estimates::close(std::size_t tensor, std::span<const double> squares, std::byte* out) {
-  auto& place = places_[tensor];
-  const auto rows = layout_.tensors()[tensor].reduced.rows;
-  const bool samples = place.taken && subspaces_.samples(tensor);
+  const bool samples = !seen.empty() && subspaces_.samples(tensor);
   if (samples) {
-    auto* const seen = reinterpret_cast<std::byte*>(seen_ + place.seen);
-    where_.device.run(
-        where_.stream,
-        device::Round{
-            .type = device::Element::fp32, .values = seen, .out = seen, .n = rows, .squares = squares_ + place.square});
+    auto* const values = reinterpret_cast<std::byte*>(seen.data());
+    where_.device.run(where_.stream, device::Round{.type = device::Element::fp32,
+                                                   .values = values,
+                                                   .out = values,
+                                                   .n = seen.size(),
+                                                   .squares = squares_ + place.square});
   }
   Sample work{.first = squares.data(),
               .second = squares_ + place.square,
               .first_count = samples ? squares.size() : 0,
-              .second_count = samples ? device::square_tiles(rows) : 0,
+              .second_count = samples ? device::square_tiles(seen.size()) : 0,
               .scale = subspaces_.square_scale(),
               .out = reinterpret_cast<double*>(out),
               .copy = made_ + place.record};
   std::memcpy(work.record, &subspaces_.record(tensor), sizeof(work.record));
   where_.device.run(where_.stream, work);
-  place.closed = true;
+  place.told = true;
+}
+
+void Estimates::replace(std::size_t tensor) {
+  std::memcpy(made_ + places_[tensor].record, &subspaces_.record(tensor), sizeof(RefitRecord));
 }
 
 void Estimates::fetch() {
@@ -98,7 +91,7 @@ void Estimates::fetch() {
 
 void Estimates::tell() {
   for (std::size_t t = 0; t < places_.size(); ++t) {
-    if (!places_[t].closed) continue;
+    if (!places_[t].told) continue;
     RefitRecord record;
     std::memcpy(&record, reinterpret_cast<const std::byte*>(records_.data() + places_[t].record), sizeof(record));
     subspaces_.note(t, record);

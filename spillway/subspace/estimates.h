@@ -16,37 +16,40 @@ namespace spillway::subspace {
 
 class Estimates {
  public:
-  /// References must outlive it.
-  Estimates(const state::Layout& layout, Subspaces& subspaces, const sink::Arithmetic& where);
+  /// `shared`: other processes close matrices, too, and tell() is of all whose pass was opened. References must outlive
+  /// it.
+  Estimates(const state::Layout& layout, Subspaces& subspaces, const sink::Arithmetic& where, bool shared = false);
 
   /// A training step begins: no record is written.
   void begin();
   /// A backward pass of the block begins.
   void open(const state::Block& block);
-  /// G z of a micro-batch, [rows], fp32, where passes compute; it stays until the stream has come to it.
-  void take(std::size_t tensor, std::span<const float> seen);
-  /// The step's S is complete; `squares` are its tiles' sums, where passes compute. Writes its record to `out` there.
-  void close(std::size_t tensor, std::span<const double> squares, std::byte* out);
+  /// The step's S is complete; `squares` are its tiles' sums, `seen` is G z, fp32, which is overwritten, or empty, all
+  /// where passes compute. Writes its record to `out` there.
+  void close(std::size_t tensor, std::span<const double> squares, std::span<float> seen, std::byte* out);
+  /// The record of Subspaces takes the place of what close() has written.
+  void replace(std::size_t tensor);
   /// Gives the copy of all records to the host to the stream; tell() after the stream has come to it.
   void fetch();
+  /// By matrix, one after the other; those that were not closed are zeros.
+  [[nodiscard]] std::span<double> records() noexcept { return records_; }
   void tell();
 
  private:
   /// Where a matrix's sums and its record lie.
   struct Place {
-    std::uint64_t seen = 0, square = 0, record = 0;  ///< numbers of elements from the start of each
-    bool taken = false, closed = false;
+    std::uint64_t square = 0, record = 0;  ///< numbers of elements from the start of each
+    bool told = false;                     ///< tell() is to take it
   };
   [[nodiscard]] bool apart() const noexcept { return where_.workspace != nullptr; }
 
   const state::Layout& layout_;
   Subspaces& subspaces_;
   const sink::Arithmetic where_;
+  const bool shared_;
   std::vector<Place> places_;  ///< by tensor
-  std::vector<float> host_seen_;
   std::vector<double> host_squares_;
   std::vector<double> records_;  ///< here
-  float* const seen_;
   double *const squares_, *const made_;
 };
 

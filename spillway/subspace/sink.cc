@@ -6,7 +6,7 @@ namespace spillway::subspace {
 
 void Sink::use(const sink::Arithmetic& where, const device::ParallelFor& parallel_for) {
   parallel_for_ = parallel_for;
-  estimates_.emplace(layout_, subspaces_, where);
+  estimates_.emplace(layout_, subspaces_, where, description_.is_shared());
   compress_.emplace(layout_, description_.computes(), subspaces_, where);
   for (auto& room : subspaces_.rooms()) where.device.register_host(std::as_writable_bytes(std::span(room)));
 }
@@ -15,7 +15,8 @@ std::unique_ptr<sink::DeviceUpdate> Sink::make_device_update(const state::Update
   return std::make_unique<DeviceSubspaceUpdate>(layout_, rule, subspaces_, delta);
 }
 
-void Sink::begin(std::int64_t updates, double scale) {
+void Sink::begin(std::int64_t updates, double scale, std::uint64_t first_rank) {
+  first_rank_ = first_rank;
   subspaces_.begin(updates, scale);
   estimates_->begin();
 }
@@ -31,8 +32,15 @@ void Sink::compress(std::size_t tensor, unsigned side, const std::byte* in, std:
   compress_->run(tensor, side, in, in_stride, tokens, out);
 }
 
-void Sink::close(std::size_t tensor, std::span<const double> squares, std::byte* out) {
-  estimates_->close(tensor, squares, out);
+void Sink::close(std::size_t tensor, std::span<const double> squares, std::span<float> seen, std::byte* out) {
+  estimates_->close(tensor, squares, seen, out);
+}
+
+void Sink::received(std::size_t tensor, std::byte* fields) {
+  subspaces_.received(tensor);
+  if (fields == nullptr || !subspaces_.refitted(tensor)) return;
+  subspaces_.put(tensor, fields);
+  estimates_->replace(tensor);
 }
 
 std::size_t Sink::refit_tiles(std::size_t tensor, unsigned part) const {

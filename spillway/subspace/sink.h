@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <vector>
 
 #include "spillway/sink/gradient_sink.h"
 #include "spillway/subspace/compress.h"
@@ -21,19 +22,21 @@ class Sink : public sink::GradientSink {
                                                                        float* delta) const override;
 
   void restore(std::size_t tensor, const std::byte* fields) override { subspaces_.restore(tensor, fields); }
-  void begin(std::int64_t updates, double scale) override;
+  void begin(std::int64_t updates, double scale, std::uint64_t first_rank) override;
   void end(bool applied) override { subspaces_.end(applied); }
 
   void open(const state::Block& block) override { estimates_->open(block); }
-  [[nodiscard]] bool wants_whole(std::size_t tensor) const override { return subspaces_.refits_in_pass(tensor); }
+  [[nodiscard]] bool wants_whole(std::size_t tensor, std::uint64_t micro_batch) const override {
+    return subspaces_.refits_in_pass(tensor) && micro_batch < first_rank_;
+  }
   void take_whole(std::size_t tensor, std::span<const float> gradient) override;
   void compress(std::size_t tensor, unsigned side, const std::byte* in, std::size_t in_stride, std::size_t tokens,
                 std::byte* out) override;
   void signs(std::size_t tensor, std::span<float> out) const override { subspaces_.signs(tensor, out); }
-  void sample(std::size_t tensor, std::span<const float> seen) override { estimates_->take(tensor, seen); }
   [[nodiscard]] bool ready(std::size_t tensor) const override { return subspaces_.has_projectors(tensor); }
-  void close(std::size_t tensor, std::span<const double> squares, std::byte* out) override;
+  void close(std::size_t tensor, std::span<const double> squares, std::span<float> seen, std::byte* out) override;
   void fetch() override { estimates_->fetch(); }
+  [[nodiscard]] std::span<double> records() override { return estimates_->records(); }
   void tell() override { estimates_->tell(); }
 
   [[nodiscard]] bool refits(std::size_t tensor) const override { return subspaces_.refitted(tensor); }
@@ -42,6 +45,12 @@ class Sink : public sink::GradientSink {
   void refit(unsigned part, std::size_t tile) override { subspaces_.refit(part, tile); }
   void end_refit(std::size_t tensor, std::byte* fields) override { subspaces_.end_refit(tensor, fields); }
 
+  [[nodiscard]] bool due(std::size_t tensor) const override { return subspaces_.due(tensor); }
+  [[nodiscard]] std::vector<std::span<std::byte>> exchanged(std::size_t tensor, bool sends) override {
+    return subspaces_.exchanged(tensor, sends);
+  }
+  void received(std::size_t tensor, std::byte* fields) override;
+
   [[nodiscard]] double error(std::size_t tensor) const override { return subspaces_.error(tensor); }
   [[nodiscard]] std::uint64_t refit_count(std::size_t tensor) const override { return subspaces_.refits(tensor); }
 
@@ -49,6 +58,7 @@ class Sink : public sink::GradientSink {
   const plan::Description& description_;
   const state::Layout& layout_;
   Subspaces subspaces_;
+  std::uint64_t first_rank_ = ~std::uint64_t{0};  ///< micro-batches of the first virtual rank
   device::ParallelFor parallel_for_;
   std::optional<Estimates> estimates_;  ///< from use() on, as is
   std::optional<Compress> compress_;

@@ -38,8 +38,11 @@ void run_all(subspace::Refit& refit, const device::ParallelFor& parallel_for) {
   }
 }
 
-void copy_values(const subspace::Projector& from, std::byte* to) {
-  std::memcpy(to, from.values().data(), from.values().size() * sizeof(float));
+/// Behind the record.
+void put_pair(const optim::Reduced& it, const subspace::Projectors& pair, std::byte* projectors) {
+  const auto fields = optim::projector_fields(it);
+  std::memcpy(projectors + fields.p, pair.p.values().data(), fields.p_values * sizeof(float));
+  std::memcpy(projectors + fields.q, pair.q.values().data(), fields.q_values * sizeof(float));
 }
 
 }  // namespace
@@ -59,7 +62,8 @@ Subspaces::Subspaces(const plan::Description& description, const state::Layout& 
                                 .next = empty_projectors(it),
                                 .kept = {},
                                 .record = {},
-                                .before = {}});
+                                .before = {},
+                                .told = {}});
     any_ = true;
   }
   if (!any_) return;
@@ -92,7 +96,7 @@ void Subspaces::begin(std::int64_t updates, double scale) {
   scale_ = scale;
   for (auto& it : matrices_) {
     if (!it) continue;
-    it->made = false;
+    it->taken = false;
     it->samples = true;
   }
 }
@@ -104,11 +108,20 @@ void Subspaces::open(std::size_t tensor) {
     ++it.version;
   }
   it.refitted = it.applied = false;
+  it.due = is_due(it);
 }
 
 bool Subspaces::refits_in_pass(std::size_t tensor) const {
   const auto& it = at(tensor);
-  if (it.made || it.refitted) return false;
+  return !it.taken && !it.refitted && is_due(it);
+}
+
+/// Whether the pair is the first, and made before S is.
+bool Subspaces::refits_first(const Matrix& it) const noexcept {
+  return description_.virtual_ranks == 1 && it.record.refits == 0;
+}
+
+bool Subspaces::is_due(const Matrix& it) const {
   if (it.record.refits == 0) return true;
   if (updates_ <= 0) return false;
   const auto& checks = description_.refits;
@@ -132,7 +145,8 @@ void Subspaces::check(std::size_t tensor, std::size_t given) const {
 void Subspaces::refit(std::size_t tensor, std::span<const float> gradient, const device::ParallelFor& parallel_for) {
   auto& it = at(tensor);
   check(tensor, gradient.size());
-  if (it.record.refits == 0) return refit_first(it, gradient, parallel_for);
+  it.taken = true;
+  if (refits_first(it)) return refit_first(it, gradient, parallel_for);
   begin_later(it);
   ++counts_.inside;
   it.next = it.projectors;
@@ -149,9 +163,9 @@ void Subspaces::refit_first(Matrix& it, std::span<const float> gradient, const d
   ++it.version;
 }
 
-/// From the next step on; the moments begin with that.
+/// From the next step on; the moments begin with that, where they do not go on.
 void Subspaces::begin_later(Matrix& it) {
-  const bool anew = description_.refits.rotate > 0;
+  const bool anew = description_.refits.rotate > 0 || it.kept.refits == 0;
   it.record = {.refits = it.kept.refits + 1, .begun = anew ? static_cast<double>(updates_ + 1) : it.kept.begun};
   it.refitted = true;
   it.first = it.samples = false;
@@ -160,7 +174,8 @@ void Subspaces::begin_later(Matrix& it) {
 
 std::span<float> Subspaces::leave(std::size_t tensor) {
   auto& it = at(tensor);
-  if (it.record.refits == 0) return {};
+  it.taken = true;
+  if (refits_first(it)) return {};
   for (std::size_t room = 0; room < rooms_.size(); ++room) {
     if (taken_[room].load(std::memory_order_acquire)) continue;
     taken_[room].store(true, std::memory_order_relaxed);
@@ -186,12 +201,31 @@ std::size_t Subspaces::refit_tiles(std::size_t tensor, unsigned part) const {
 
 void Subspaces::end_refit(std::size_t tensor, std::byte* projectors) {
   auto& it = at(tensor);
-  const auto fields = optim::projector_fields(layout_.tensors()[tensor].reduced);
   const auto& refitted = it.first ? it.projectors : it.next;
-  copy_values(refitted.p, projectors + fields.p);
-  copy_values(refitted.q, projectors + fields.q);
+  if (projectors != nullptr) put_pair(layout_.tensors()[tensor].reduced, refitted, projectors);
   if (it.room != kNoRoom) taken_[it.room].store(false, std::memory_order_release);
   it.room = kNoRoom;
+}
+
+std::vector<std::span<std::byte>> Subspaces::exchanged(std::size_t tensor, bool sends) {
+  auto& it = at(tensor);
+  if (sends) it.told = it.record;
+  return {std::as_writable_bytes(std::span(&it.told, 1)), std::as_writable_bytes(std::span(it.next.p.values())),
+          std::as_writable_bytes(std::span(it.next.q.values()))};
+}
+
+void Subspaces::received(std::size_t tensor) {
+  auto& it = at(tensor);
+  if (it.told.refits == it.kept.refits) return;  // the first virtual rank had no gradient of it
+  it.record = it.told;
+  it.refitted = true;
+  it.first = it.samples = false;
+}
+
+void Subspaces::put(std::size_t tensor, std::byte* projectors) const {
+  const auto& it = at(tensor);
+  std::memcpy(projectors, &it.record, sizeof(it.record));
+  put_pair(layout_.tensors()[tensor].reduced, it.next, projectors);
 }
 
 kernels::Projector Subspaces::side(std::size_t tensor, unsigned side) const {

@@ -6,6 +6,10 @@
 // leaves, goes into that step's gradient record, and is that of the next step: the update applies S by the pair before
 // and then takes over the new one. The copy here follows when the next step's pass opens; what a step has refitted
 // is forgotten when the step is skipped.
+//
+// With several virtual ranks, which processes may share, the first pair is a later one, too: none of them can wait in
+// its pass for what the first rank's gradient gives. So the first S is zero, and moments begin with the second. Every
+// process has all projectors; one refits a pair and sends it to the others.
 #pragma once
 
 #include <array>
@@ -38,7 +42,7 @@ class Subspaces {
   void begin(std::int64_t updates, double scale);
   /// Its backward pass begins: what the step before has refitted is there.
   void open(std::size_t tensor);
-  /// Whether projectors are to be refitted from this step's gradient before any of S is made.
+  /// Whether this step's gradient is wanted whole, to refit projectors from it.
   [[nodiscard]] bool refits_in_pass(std::size_t tensor) const;
   /// Error(bad_input) unless a gradient of so many elements is one of the tensor.
   void check(std::size_t tensor, std::size_t elements) const;
@@ -57,8 +61,6 @@ class Subspaces {
   [[nodiscard]] bool has_projectors(std::size_t tensor) const { return at(tensor).record.refits > 0; }
   /// The signs z [columns] of this step (subspace/bias.h).
   void signs(std::size_t tensor, std::span<float> signs) const;
-  /// A part of the step's S is made.
-  void made(std::size_t tensor) { at(tensor).made = true; }
   /// What goes into the gradient's record, but for the step's sample of the estimate: |S|² and |G z|², which come
   /// multiplied by square_scale(). Of a pair that is refitted from this step on there is none.
   [[nodiscard]] const optim::RefitRecord& record(std::size_t tensor) const { return at(tensor).record; }
@@ -84,8 +86,20 @@ class Subspaces {
   void begin_refit(std::size_t tensor);
   [[nodiscard]] std::size_t refit_tiles(std::size_t tensor, unsigned part) const;
   void refit(unsigned part, std::size_t tile) { lane_.run(part, tile); }
-  /// The pair behind the record in `projectors` (optim::projector_fields()); the gradient's memory is free again.
+  /// The pair behind the record in `projectors` (optim::projector_fields()), unless that is null; the gradient's memory
+  /// is free again.
   void end_refit(std::size_t tensor, std::byte* projectors);
+
+  // Of several processes:
+
+  /// Whether the step whose pass was opened is to refit it; the same on all.
+  [[nodiscard]] bool due(std::size_t tensor) const { return at(tensor).due; }
+  /// The record and the new pair, to be sent as they are here, or received.
+  [[nodiscard]] std::vector<std::span<std::byte>> exchanged(std::size_t tensor, bool sends);
+  /// They have come: refitted() is what it is where they were made.
+  void received(std::size_t tensor);
+  /// Both to `projectors`.
+  void put(std::size_t tensor, std::byte* projectors) const;
 
   /// What is known after the last step: the running estimate of |G - P P' G Q Q'| / |G|, and how often projectors were
   /// refitted so far.
@@ -106,7 +120,9 @@ class Subspaces {
     subspace::Projectors projectors, next;
     optim::RefitRecord kept, record;  ///< of the steps applied; with this step's
     optim::RefitRecord before;        ///< of the steps applied but the last
-    bool made = false;                ///< a part of this step's S
+    optim::RefitRecord told;          ///< on its way between processes
+    bool due = false;                 ///< the newest training step is to refit it
+    bool taken = false;               ///< a gradient of the step was given whole
     bool samples = true;              ///< this step's S counts for the estimate
     bool refitted = false;            ///< in the newest training step
     bool first = false;               ///< what it refitted is `projectors`, else `next`
@@ -116,6 +132,8 @@ class Subspaces {
   };
   [[nodiscard]] const Matrix& at(std::size_t tensor) const;
   [[nodiscard]] Matrix& at(std::size_t tensor);
+  [[nodiscard]] bool is_due(const Matrix& it) const;
+  [[nodiscard]] bool refits_first(const Matrix& it) const noexcept;
   void refit_first(Matrix& it, std::span<const float> gradient, const device::ParallelFor& parallel_for);
   void begin_later(Matrix& it);
   [[nodiscard]] std::size_t elements(std::size_t tensor) const;

@@ -85,6 +85,10 @@ kernels::UpdateStep step_inside(const kernels::UpdateStep& step, const Reduced& 
   return out;
 }
 
+bool made_with(const optim::RefitRecord& before, const optim::RefitRecord& after) noexcept {
+  return before.refits == 0 && after.refits > 0 && before.begun == after.begun;
+}
+
 float kept_by(const kernels::UpdateStep& step, bool decays) noexcept {
   return decays ? static_cast<float>(1 - step.learning_rate * step.weight_decay) : 1.0F;
 }
@@ -110,7 +114,7 @@ SubspaceUpdate::SubspaceUpdate(const state::Layout& layout, const state::UpdateR
 void SubspaceUpdate::prepare(const state::Chunk& chunk, const state::GroupPointers& groups) {
   auto* const ours = groups.state + state_fields(rule_, chunk).auxiliary;
   const auto* const given = groups.grad + gradient_value_bytes(rule_, chunk);
-  if (record(ours).refits == 0) std::memcpy(ours, given, optim::projector_fields(chunk.reduced).bytes);
+  if (made_with(record(ours), record(given))) std::memcpy(ours, given, optim::projector_fields(chunk.reduced).bytes);
 }
 
 void SubspaceUpdate::finish(const state::Chunk& chunk, const state::GroupPointers& groups) {

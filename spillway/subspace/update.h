@@ -20,6 +20,8 @@ namespace spillway::subspace {
 /// are counted from where the moments began, as `record` says.
 [[nodiscard]] kernels::UpdateStep step_inside(const kernels::UpdateStep& step, const optim::Reduced& subspace,
                                               const optim::RefitRecord& record);
+/// Whether S was made with the gradient's pair, which is the first, and not with that of the state, as the records say.
+[[nodiscard]] bool made_with(const optim::RefitRecord& before, const optim::RefitRecord& after) noexcept;
 /// What an update leaves of the matrix before the change is added: 1, or less where it decays.
 [[nodiscard]] float kept_by(const kernels::UpdateStep& step, bool decays) noexcept;
 /// P and Q as they lie in `projectors` (optim::projector_fields()), and a delta [rank, rank].

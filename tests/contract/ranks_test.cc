@@ -168,6 +168,10 @@ class Rank {
     for (std::size_t t = block.first_tensor; t < block.first_tensor + block.tensors; ++t) {
       const auto& it = engine_.layout().tensors()[t];
       if (!is_trainable(it.spec.training)) continue;
+      if (it.reduced.any()) {
+        inside(pass, t, factor);
+        continue;
+      }
       std::vector<float> memory(it.elements);
       const Numbers to{reinterpret_cast<std::byte*>(memory.data()), fp32() || it.spec.form == state::Form::fp32};
       for (auto m = first_; m < end_; ++m) {
@@ -181,8 +185,24 @@ class Rank {
     for (std::uint64_t i = 0; i < n; ++i) hidden.set(i, hidden[i] * 0.9F + in[i] * 1e-3F + factor);
   }
 
+  /// A matrix that is trained in a subspace: a few tokens of each micro-batch.
+  void inside(const BlockPass& pass, std::size_t t, float factor) {
+    constexpr std::size_t kTokens = 3;
+    const auto hidden = see(pass.hidden_gradient), in = see(pass.input);
+    const auto it = engine_.layout().tensors()[t].reduced;
+    for (auto m = first_; m < end_; ++m) {
+      if ((m + t) % 5 == 4) continue;  // as above
+      const auto pull = hidden[(m - first_) * each() + t % each()] + in[(m - first_) * each() + t % 7];
+      std::vector<std::uint16_t> x(kTokens * it.columns), y(kTokens * it.rows);
+      for (std::size_t i = 0; i < x.size(); ++i) x[i] = test::to_bf16(factor + noise(i * 3 + m));
+      for (std::size_t i = 0; i < y.size(); ++i) y[i] = test::to_bf16(pull * 0.1F + noise(i * 7 + m + t) * 0.3F);
+      toy_.inside(t, x, y, m);
+    }
+  }
+
   Engine& engine_;
   const plan::Description& description_;
+  test::Toy toy_{engine_, description_, 1};
   std::uint64_t first_ = 0, end_ = 0;
   bool first_forward_ = true;
 };
@@ -367,8 +387,33 @@ TEST(Ranks, OfAnyNumberTrainWhatIsPartlyFrozen) {
   expect_same_in_every_world({.layers = 2, .tied = false, .micro_batches = 4, .frozen = "embed"}, "embedding frozen");
 }
 
+TEST(Ranks, OfAnyNumberTrainBesideFrozenCodes) {
+  Shape shape{.layers = 2, .micro_batches = 4, .frozen = "up|down|embed|head", .packed = "up|down"};
+  for (const auto form : {state::Form::nf4, state::Form::int8}) {
+    shape.packed_as = form;
+    expect_same_in_every_world(shape, text(word_of(form)), {.placement = {0.5, 0, 0, 0}, .paths = true});
+  }
+}
+
+TEST(Ranks, OfAnyNumberUpdateWholeMatrices) {
+  const Shape shape{.layers = 2, .micro_batches = 5, .optimizer = &optim::muon};
+  expect_same_in_every_world(shape, "on paths", {.placement = {0.5, 0, 0, 0}, .paths = true, .evaluates = true});
+  expect_same_in_every_world(shape, "weights by owner", {.own_weights = true});
+}
+
+TEST(Ranks, OfAnyNumberTrainInSubspaces) {
+  auto shape = Shape{.layers = 2, .micro_batches = 5, .subspace = "up|down"};
+  expect_same_in_every_world(shape, "in memory");
+  shape.checks = {.every = 100, .rotate = 2};
+  for (const bool own : {false, true}) {
+    expect_same_in_every_world(shape, "in turn", {.placement = {1, 0.5, 0, 1}, .paths = true, .own_weights = own});
+  }
+  shape.format = state::StateFormat::int8;
+  expect_same_in_every_world(shape, "on paths", {.placement = {0.5, 0, 0, 0}, .paths = true, .evaluates = true});
+}
+
 TEST(Ranks, SaveWhatOneDoes) {
-  const auto description = describe(shape_of({.layers = 1, .micro_batches = 4}));
+  const auto description = describe(shape_of({.layers = 1, .micro_batches = 4, .subspace = "up"}));
   const Directory one, two;
   const auto save = [&](std::size_t size, const Directory& to) {
     network::FakeNetwork network(size, 3);
@@ -395,15 +440,15 @@ TEST(Ranks, SaveWhatOneDoes) {
   };
   save(1, one);
   save(2, two);
+  const auto read = [](const std::filesystem::path& file) {
+    std::ifstream in(file, std::ios::binary);
+    return std::string(std::istreambuf_iterator<char>(in), {});
+  };
   std::size_t files = 0;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(one.path())) {
     if (!entry.is_regular_file()) continue;
-    const auto read = [](const std::filesystem::path& file) {
-      std::ifstream in(file, std::ios::binary);
-      return std::string(std::istreambuf_iterator<char>(in), {});
-    };
-    EXPECT_EQ(read(entry.path()), read(two.path() / std::filesystem::relative(entry.path(), one.path())))
-        << entry.path();
+    const auto other = two.path() / std::filesystem::relative(entry.path(), one.path());
+    EXPECT_EQ(read(entry.path()), read(other)) << other;
     ++files;
   }
   EXPECT_GE(files, 3U);

@@ -189,6 +189,11 @@ TEST(RedealContract, EveryFormatGoesOnWithTheSameBits) {
   expect_same_after(of_four({.type = state::ComputeType::fp32}), {0, 0, 0, 0}, {3, 1});
 }
 
+TEST(RedealContract, MatricesThatAreWholeGoOnWithTheSameBits) {
+  expect_same_after(of_four({.optimizer = &optim::muon}), {0.5, 0, 0, 0}, {3, 1});
+  expect_same_after(of_four({.subspace = "up|down"}), {0.5, 0, 0, 0}, {3, 1});
+}
+
 TEST(RedealContract, ADamagedShardEndsAllAndTheOldOnesStay) {
   const DurableRun run(of_four({}), 1);
   Worlds worlds(run, {0, 0, 0, 0});

@@ -55,7 +55,7 @@ class Reference {
     engine_.begin_step({.counts = {description_.tokens}});
     while (const auto pass = engine_.next_pass()) {
       if (pass->kind == plan::PassKind::backward && pass->block == 0) {
-        refitted_ = engine_.wants_whole_gradient(tensor_);
+        refitted_ = engine_.wants_whole_gradient(tensor_, 0);
         s = toy_.inside(tensor_, x, y, 0);
       }
       engine_.end_pass();
@@ -240,7 +240,7 @@ TEST(Subspace, WhatCannotBeIsRefusedByName) {
   Reference reference(shape);
   EXPECT_NE(message([&] { reference.step(1, {.learning_rate = 1e-2, .weight_decay = 0.1}); }).find("weight_decay"),
             std::string::npos);
-  EXPECT_NE(message([&] { static_cast<void>(reference.engine().wants_whole_gradient(0)); }).find("pass"),
+  EXPECT_NE(message([&] { static_cast<void>(reference.engine().wants_whole_gradient(0, 0)); }).find("pass"),
             std::string::npos);
 }
 

@@ -290,7 +290,7 @@ class Toy {
   Shared<T> hand_over(std::size_t tensor, const Shared<T>& x, const Shared<T>& y, std::size_t m) {
     const auto it = engine_.layout().tensors()[tensor].reduced;
     const auto tokens = x->size() / it.columns;
-    if (engine_.wants_whole_gradient(tensor)) {
+    if (engine_.wants_whole_gradient(tensor, m)) {
       const auto whole = shared<float>(it.rows * it.columns);
       compute([=] { std::ranges::copy(product(*y, it.rows, *x, it.columns, tokens), whole->begin()); });
       engine_.whole_gradient(tensor, *whole);
@@ -306,7 +306,7 @@ class Toy {
     engine_.signs(tensor, signs);
     const auto missed = shared<float>(it.rows);
     compute([=] { std::ranges::copy(seen(*y, it.rows, *x, signs, tokens), missed->begin()); });
-    engine_.sample(tensor, *missed);
+    engine_.sample(tensor, *missed, m);
     compute(
         [=] { static_cast<void>(inner), static_cast<void>(outer), static_cast<void>(s), static_cast<void>(missed); });
     return s;

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "spillway/execute/reductions.h"
 #include "spillway/plan/routes.h"
 #include "tests/execute/ranks.h"
 
@@ -23,14 +24,22 @@ TEST_P(Worlds, AddTheSumsOfAllProcessesAndRoundOnce) {
   std::vector<std::unique_ptr<test::RankPlan>> ranks;
   std::vector<std::unique_ptr<SquareSlots>> slots;
   std::vector<std::vector<double>> squares(size);
+  const auto device = device::make_cpu();
+  std::vector<std::unique_ptr<sink::GradientSink>> sinks;
+  std::vector<std::unique_ptr<ReducedGradients>> reduced;
   std::vector<std::unique_ptr<GradientExchange>> exchanges;
   double elements = 0;
   for (std::size_t rank = 0; rank < size; ++rank) {
     auto& it = *ranks.emplace_back(std::make_unique<test::RankPlan>(rank, size, nullptr, local));
     slots.push_back(std::make_unique<SquareSlots>(it.layout, true));
     squares[rank].resize(slots.back()->others_at());
+    sinks.push_back(make_sink(it.description, it.layout));
+    reduced.push_back(
+        std::make_unique<ReducedGradients>(it.description, it.layout, *sinks.back(), Arithmetic{.device = *device}));
     exchanges.push_back(std::make_unique<GradientExchange>(
-        it.plan.schedule, it.layout, it.description, Arenas(it.memory.data()), nullptr, *slots.back(), squares[rank]));
+        GradientExchange::Parts{it.plan.schedule, it.layout, it.description, Arenas(it.memory.data()), nullptr,
+                                *reduced.back(), *sinks.back()},
+        *slots.back(), squares[rank]));
     const plan::VirtualRanks all(size, it.description.micro_batches);
     exchanges.back()->begin(all);
     const auto& pass = it.pass(plan::PassKind::backward, 0);

@@ -74,14 +74,15 @@ TEST(PassGradients, OfSubspacesBelongToTheirBlock) {
       for (auto t = block.first_tensor; t < block.first_tensor + block.tensors; ++t) {
         const auto& subspace = planned.layout.tensors()[t].reduced;
         if (!subspace.any()) continue;
-        EXPECT_TRUE(gradients.wants_whole_gradient(t)) << "the first are fitted in the first step";
+        EXPECT_TRUE(gradients.wants_whole_gradient(t, 0)) << "the first are fitted in the first step";
         EXPECT_ERROR(gradients.whole_gradient(t, std::vector<float>(3)), ErrorCode::bad_input, "");
+        EXPECT_ERROR(gradients.sample(t, std::vector<float>(3), 0), ErrorCode::bad_input, "a sample of 3 rows");
         std::vector<float> signs(subspace.columns);
         gradients.signs(t, signs);
         for (const auto sign : signs) EXPECT_EQ(std::abs(sign), 1);
       }
       const auto other = block.first_tensor == 0 ? block.tensors : 0;
-      EXPECT_ERROR(static_cast<void>(gradients.wants_whole_gradient(other)), ErrorCode::bad_input,
+      EXPECT_ERROR(static_cast<void>(gradients.wants_whole_gradient(other, 0)), ErrorCode::bad_input,
                    "outside its block's pass");
     }
     run.step().end_pass();

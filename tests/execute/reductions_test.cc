@@ -32,7 +32,7 @@ TEST(Reductions, MakeASinkAndAnUpdateForTheMatricesThatHaveThem) {
     }
     ++reduced;
     EXPECT_FALSE(sink->ready(tensor)) << "nothing was refitted";
-    EXPECT_TRUE(sink->wants_whole(tensor));
+    EXPECT_TRUE(sink->wants_whole(tensor, 0));
     for (std::size_t part = 0; part < update->parts(); ++part) EXPECT_GT(update->tiles(chunk, part), 0U);
   }
   EXPECT_EQ(reduced, 1U);

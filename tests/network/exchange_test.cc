@@ -37,5 +37,22 @@ TEST(Exchange, ThrowsWhatFailed) {
   EXPECT_ERROR(exchange(network.port(0), {{.peer = 1, .sends = true, .bytes = bytes}}), ErrorCode::io, "cable");
 }
 
+TEST(Exchange, BroadcastsToAll) {
+  FakeNetwork network(3);
+  std::vector<std::vector<std::byte>> bytes(3, std::vector<std::byte>(5));
+  bytes[1].assign(5, std::byte{7});
+  std::atomic<int> left = 3;
+  std::vector<std::thread> threads;
+  for (std::size_t rank = 0; rank < 3; ++rank) {
+    threads.emplace_back([&, rank] {
+      broadcast(network.port(rank), 1, bytes[rank]);
+      --left;
+    });
+  }
+  while (left > 0) network.move_all();
+  for (auto& thread : threads) thread.join();
+  for (const auto& each : bytes) EXPECT_EQ(each, bytes[1]);
+}
+
 }  // namespace
 }  // namespace spillway::network

@@ -55,8 +55,8 @@ def altered(directory: Path, change: Callable[[dict[str, Any]], Any]) -> Path:
 
 def test_a_machine_that_comes_along_is_meant_by_its_name(plan: Plan, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
-    words = (*SMALL[:2], "--json")
-    assert plan("Qwen2.5-0.5B", Path("laptop"), *words) == plan("Qwen2.5-0.5B", profile("laptop"), *words)
+    words = ("--max_length", "1024", "--json")
+    assert plan("Qwen2.5-0.5B", Path("workstation"), *words) == plan("Qwen2.5-0.5B", profile("workstation"), *words)
     code, _, message = plan("Qwen2.5-0.5B", Path("mainframe"), *words)
     assert code == 2
     assert "no file mainframe, and by name there are: cluster, laptop, server, two-drives, workstation" in message

@@ -32,9 +32,12 @@ class EstimatesTest : public ::testing::Test {
     estimates.begin();
     estimates.open(layout.blocks().front());
     const auto rows = layout.tensors()[matrix].reduced.rows;
-    for (const auto value : seen) estimates.take(matrix, std::vector<float>(rows, value));
+    std::vector<float> sum(seen.empty() ? 0 : rows);
+    for (const auto value : seen) {
+      for (auto& row : sum) row += value;
+    }
     optim::RefitRecord out;
-    estimates.close(matrix, squares, reinterpret_cast<std::byte*>(&out));
+    estimates.close(matrix, squares, sum, reinterpret_cast<std::byte*>(&out));
     estimates.fetch();
     estimates.tell();
     EXPECT_EQ(subspaces.record(matrix), out);

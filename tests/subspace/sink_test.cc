@@ -23,7 +23,7 @@ class SinkTest : public ::testing::Test {
   }
 
   void begin(std::int64_t updates) {
-    sink.begin(updates, 1);
+    sink.begin(updates, 1, 2);
     sink.open(it.layout.blocks()[it.layout.tensors()[it.tensor].block]);
   }
   /// The factor of a token of ones.
@@ -36,7 +36,7 @@ class SinkTest : public ::testing::Test {
   }
   void close() {
     optim::RefitRecord record;
-    sink.close(it.tensor, {}, reinterpret_cast<std::byte*>(&record));
+    sink.close(it.tensor, {}, {}, reinterpret_cast<std::byte*>(&record));
     sink.fetch();
     sink.tell();
     sink.end(true);
@@ -50,12 +50,13 @@ class SinkTest : public ::testing::Test {
 
 TEST_F(SinkTest, IsReadyWhenAWholeGradientHasComeAndReducesFactorsFromThenOn) {
   begin(0);
-  EXPECT_TRUE(sink.wants_whole(it.tensor));
+  EXPECT_TRUE(sink.wants_whole(it.tensor, 1));
+  EXPECT_FALSE(sink.wants_whole(it.tensor, 2)) << "another virtual rank's";
   EXPECT_FALSE(sink.ready(it.tensor));
   EXPECT_EQ(factor(0), std::vector<std::uint16_t>(it.space().rank)) << "projectors of zeros";
   sink.take_whole(it.tensor, gradient);
   EXPECT_TRUE(sink.ready(it.tensor));
-  EXPECT_FALSE(sink.wants_whole(it.tensor));
+  EXPECT_FALSE(sink.wants_whole(it.tensor, 1));
   EXPECT_NE(factor(0), std::vector<std::uint16_t>(it.space().rank));
   close();
   EXPECT_EQ(sink.refit_count(it.tensor), 1U);
@@ -64,7 +65,7 @@ TEST_F(SinkTest, IsReadyWhenAWholeGradientHasComeAndReducesFactorsFromThenOn) {
 TEST_F(SinkTest, ARefitHoldsFromTheNextStepOn) {
   sink.restore(it.tensor, it.projectors(1, {.refits = 1, .whole = 1, .samples = 4}).data());
   begin(3);
-  EXPECT_TRUE(sink.wants_whole(it.tensor));
+  EXPECT_TRUE(sink.wants_whole(it.tensor, 1));
   const auto before = factor(1);
   sink.take_whole(it.tensor, gradient);
   EXPECT_EQ(factor(1), before);

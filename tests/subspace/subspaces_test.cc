@@ -101,6 +101,42 @@ TEST_F(SubspacesTest, ThereIsRoomForSoManyGradientsAndNoMore) {
   EXPECT_EQ(subspaces.counts().beside, plan::kGradientsLeft);
 }
 
+/// Where processes share virtual ranks, one refits, and the first pair is as any other.
+TEST_F(SubspacesTest, AllProcessesHaveWhatOneRefits) {
+  auto description = it.description;
+  description.virtual_ranks = 2;
+  Subspaces one(description, it.layout), other(description, it.layout);
+  for (auto* each : {&one, &other}) {
+    each->begin(0, 1);
+    each->open(it.tensor);
+    EXPECT_TRUE(each->due(it.tensor));
+  }
+  std::ranges::copy(gradient, one.leave(it.tensor).begin());
+  one.begin_refit(it.tensor);
+  for (unsigned part = 0; part < subspace::Refit::kParts; ++part) {
+    for (std::size_t tile = 0; tile < one.refit_tiles(it.tensor, part); ++tile) one.refit(part, tile);
+  }
+  one.end_refit(it.tensor, nullptr);
+  const auto from = one.exchanged(it.tensor, true), to = other.exchanged(it.tensor, false);
+  for (std::size_t i = 0; i < from.size(); ++i) std::ranges::copy(from[i], to[i].begin());
+  std::vector<std::byte> fields(optim::projector_fields(it.space()).bytes);
+  for (auto* each : {&one, &other}) {
+    each->received(it.tensor);
+    EXPECT_TRUE(each->refitted(it.tensor));
+    EXPECT_EQ(each->record(it.tensor).refits, 1);
+    EXPECT_EQ(each->record(it.tensor).begun, 1) << "moments begin with the next step";
+    each->put(it.tensor, fields.data());
+    each->end(true);
+    each->begin(1, 1);
+    each->open(it.tensor);
+    EXPECT_FALSE(each->due(it.tensor));
+    const auto side = each->side(it.tensor, 1);
+    EXPECT_EQ(std::memcmp(side.values, fields.data() + optim::projector_fields(it.space()).q,
+                          side.nonzeros * side.stride() * sizeof(float)),
+              0);
+  }
+}
+
 TEST_F(SubspacesTest, SignsAreThoseOfTheStep) {
   std::vector<float> one(it.space().columns), again = one, next = one;
   subspaces.begin(5, 1);

@@ -105,6 +105,17 @@ TEST_F(SubspaceUpdateTest, TheFirstProjectorsBecomeThoseOfTheStateBeforeIt) {
   EXPECT_EQ(it.adopted(first), given);
 }
 
+TEST_F(SubspaceUpdateTest, FirstProjectorsThatMomentsBeginWithAreForTheNext) {
+  auto groups = it.groups(std::vector<std::byte>(optim::projector_fields(it.space()).bytes),
+                          it.projectors(2, {.refits = 1, .begun = 7}));
+  const auto before = masters(groups);
+  run(groups);
+  const auto after = masters(groups);
+  for (std::size_t i = 0; i < before.size(); i += 11) ASSERT_FLOAT_EQ(after[i], 0.999F * before[i]);
+  EXPECT_EQ(it.adopted(groups), it.projectors(2, {.refits = 1, .begun = 7}));
+  EXPECT_EQ(it.moment(groups, 0), std::vector<float>(it.space().elements(), 0));
+}
+
 TEST_F(SubspaceUpdateTest, MomentsAreCarriedToOtherProjectorsOrBegunAnew) {
   SubspaceUpdate update(it.layout, it.rule());
   const auto ours = it.projectors(1, {.refits = 1}), other = it.projectors(2, {.refits = 2}),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from spillway.config.optimizers import OPTIMIZERS
 from spillway.errors import InputError
 
 if TYPE_CHECKING:
@@ -25,9 +24,7 @@ def check(config: Config) -> None:
             f"processes were started; with virtual_ranks given, the key counts those of all: give {world} or more"
         )
     asked: dict[str, tuple[object, tuple[object, ...]]] = {
-        "method": (config.method, ("full", "lora")),
         "device": (config.device, ("cpu",)),
-        "optim": (config.optim, tuple(it.name for it in OPTIMIZERS.values() if it.scope == "element")),
         "durability": (config.durability, (None, "none", "step")),
         "memory_file": (config.memory_file, ([],)),
         "node": (config.node, ([],)),
@@ -39,8 +36,6 @@ def check(config: Config) -> None:
             raise InputError(
                 f"{name}: {told(value)}, with {world} processes, is not available in this release; they take {said}"
             )
-    if config.load_in_4bit or config.load_in_8bit:
-        raise InputError(f"load_in_{4 if config.load_in_4bit else 8}bit: not available with {world} processes yet")
 
 
 def told(value: object) -> str:

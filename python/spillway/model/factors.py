@@ -145,10 +145,12 @@ def redirected(inners: Sequence[Inner], computed: bool = False) -> Iterator[None
             del it.linear.forward
 
 
-def project(engine: Any, tensor: int, space: Space, x: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
+def project(
+    engine: Any, tensor: int, micro_batch: int, space: Space, x: torch.Tensor, dy: torch.Tensor
+) -> torch.Tensor:
     """S [d, d] of one micro-batch, of the compute type: x [tokens, columns], dy [tokens, rows]."""
     x, dy = x.detach().contiguous(), dy.contiguous()  # one that may need a gradient is not exported by DLPack
-    if engine.wants_whole_gradient(tensor):
+    if engine.wants_whole_gradient(tensor, micro_batch):
         engine.whole_gradient(tensor, (dy.T.float() @ x.float()).view(-1))
     inner, outer = (tokens.new_empty(space.rank, len(tokens)) for tokens in (x, dy))
     engine.compress(tensor, 0, dy, outer)
@@ -156,7 +158,7 @@ def project(engine: Any, tensor: int, space: Space, x: torch.Tensor, dy: torch.T
     signs = torch.empty(x.shape[1])
     engine.signs(tensor, signs)
     there = signs.to(x.device, non_blocking=True).to(x.dtype)  # a copy that waits would wait for all of the pass
-    engine.sample(tensor, (dy.T @ (x @ there)).float())
+    engine.sample(tensor, (dy.T @ (x @ there)).float(), micro_batch)
     return outer @ inner.T
 
 

@@ -298,7 +298,7 @@ class Stream:
             self._give(tensor, gradient)
 
     def _project(self, tensor: int, x: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
-        return project(self._engine, tensor, self._spaces[tensor], x, dy)
+        return project(self._engine, tensor, self._parts.now, self._spaces[tensor], x, dy)
 
     def _give(self, tensor: int, gradient: torch.Tensor) -> None:
         self._engine.gradient(tensor, gradient, self._parts.now)

@@ -236,7 +236,7 @@ class TracedEngine(TimedEngine):
     def loss_gradient(self, logits: Any, *_: Any) -> None:
         self._count("loss_gradient", [logits], [logits])
 
-    def wants_whole_gradient(self, tensor: int) -> bool:
+    def wants_whole_gradient(self, tensor: int, micro_batch: int) -> bool:
         return False
 
     def compress(self, tensor: int, side: int, tokens: torch.Tensor, out: torch.Tensor) -> None:
@@ -245,7 +245,7 @@ class TracedEngine(TimedEngine):
     def signs(self, tensor: int, out: torch.Tensor) -> None:
         return
 
-    def sample(self, tensor: int, values: torch.Tensor) -> None:
+    def sample(self, tensor: int, values: torch.Tensor, micro_batch: int) -> None:
         return
 
     def end_step(self, update: dict[str, float]) -> dict[str, float]:

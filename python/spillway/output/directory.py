@@ -196,7 +196,9 @@ def of_other_numbers(config: Config, output_dir: Path) -> list[Path]:
 def known_run(given: str | None) -> tuple[Identity | None, list[str]]:
     """The run in the `given` output_dir, and where its volumes may be besides the paths of a process."""
     output_dir = Path(given or os.devnull)
-    known = identity.load(output_dir) if given else None
+    known = None
+    with suppress(OSError):  # what cannot be read is refused where the run's directory is opened
+        known = identity.load(output_dir) if given else None
     if known is None or known.durability == "none":
         return known, []
     shards = [*known.places, *(known.before["places"] if known.before else [])]

@@ -34,21 +34,29 @@ void add_early(StepGraph& graph, Index c, Index pass, Place grad) {
   graph.out.early[c] = {.task = task, .undo = undo, .grad = grad};
 }
 
-/// What the pass has left for a background refit of chunk c is part of its gradient before anything takes that.
-void add_refit(StepGraph& graph, Index c, Place grad) {
-  const Place there{grad.buffer, grad.offset + gradient_value_bytes(graph.rule, graph.chunk(c))};
+/// What the pass has left for a background refit of chunk c is part of its gradient before anything takes that. Of
+/// several processes each may have to refit, and one that does not have the chunk has no `grad`.
+void add_refit(StepGraph& graph, Index c, Index pass, Place grad) {
+  const bool shared = graph.description.is_shared();
+  Place there;
+  if (grad.any()) there = {grad.buffer, grad.offset + gradient_value_bytes(graph.rule, graph.chunk(c))};
   const auto refit = graph.add(Task{.op = Op::refit,
                                     .lane = Lane::refit,
                                     .what = {ObjectKind::auxiliary, c},
-                                    .to = graph.placement[c].gradient_there() ? Place{} : there,
+                                    .to = shared || graph.placement[c].gradient_there() ? Place{} : there,
                                     .bytes = refit_elements(graph.description.refits, graph.chunk(c)),
                                     .deadline = graph.order.update(c) + graph.order.positions(),
                                     .phase = Phase::backward});
   graph.out.refit_task[c] = refit;
-  graph.need(refit, graph.of(c, ChunkEvent::gradient_complete));
-  graph.brings(refit, graph.of(c, ChunkEvent::gradient_ready), true);
-  graph.need(graph.out.early[c].task, refit);
-  graph.need(graph.write_grad[c], refit);
+  if (shared) {
+    graph.need(refit, graph.task_of(pass));
+  } else {
+    graph.need(refit, graph.of(c, ChunkEvent::gradient_complete));
+  }
+  const auto done = shared ? add_refit_gather(graph, c, pass, there) : refit;
+  graph.brings(done, graph.of(c, ChunkEvent::gradient_ready), true);
+  graph.need(graph.out.early[c].task, done);
+  graph.need(graph.write_grad[c], done);
 }
 
 /// To a path, until the update or, where it stays, so that a step is durable.
@@ -104,7 +112,7 @@ void add_chunk_gradient(StepGraph& graph, Index c, Index pass, Place grad, std::
     stage_gradient(graph, c);
   }
   add_early(graph, c, pass, grad);
-  if (graph.chunk(c).reduced.any()) add_refit(graph, c, grad);
+  if (graph.chunk(c).reduced.any()) add_refit(graph, c, pass, grad);
 }
 
 }  // namespace
@@ -141,7 +149,10 @@ void add_gradient(StepGraph& graph, Index pass, Index first, std::size_t chunks)
   add_sums(graph, pass, values);
   Bytes offset = 0;
   for (auto c = first; c < end; ++c) {
-    if (!graph.is_mine(c)) continue;
+    if (!graph.is_mine(c)) {
+      if (graph.chunk(c).reduced.any()) add_refit(graph, c, pass, {});
+      continue;
+    }
     add_chunk_gradient(graph, c, pass, {grad, offset}, leave);
     offset += graph.grad_bytes(c);
   }

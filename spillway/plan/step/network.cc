@@ -89,11 +89,16 @@ Index add_gather(StepGraph& graph, Index pass) {
 
 /// What a task of the network comes after, the same on every process: it follows from the order of passes alone.
 /// Weights for a backward pass are sent before the sums of the pass before it, so that they come while that one
-/// computes.
-std::uint32_t turn_of(const StepGraph& graph, const Task& task) {
-  const auto at = 2 * graph.order.position(task.what.index);
-  if (!gathers(task.op)) return at + 1;
-  return task.phase == Phase::backward ? at - 2 : at;
+/// computes; refits of what it has made after its sums.
+std::tuple<std::uint32_t, bool, Index, Op> turn_of(const StepGraph& graph, const Task& task) {
+  if (follows_refit(task)) return {2 * task.deadline - 1, true, task.what.index, task.op};
+  auto at = 2 * graph.order.position(task.what.index);
+  if (!gathers(task.op)) {
+    ++at;
+  } else if (task.phase == Phase::backward) {
+    at -= 2;
+  }
+  return {at, false, task.what.index, task.op};
 }
 
 }  // namespace
@@ -115,13 +120,13 @@ void add_scatter(StepGraph& graph, Index pass, Range chunks) {
     const auto most = most_arriving(description, op);
     Moved moved;
     for (auto c = chunks.first; c < chunks.end(); ++c) {
-      const auto bytes = graph.chunk(c).gradient_elements * sizeof(float);
+      const auto& chunk = graph.chunk(c);
+      const auto bytes = (chunk.gradient_elements + chunk.reduced.rows) * sizeof(float);  // and samples beside S
       bool arrives = false;
-      each_hop(op, description.world, description.owner(graph.layout, graph.chunk(c)),
-               [&](std::size_t peer, bool sends) {
-                 moved.add(sends, partials[sends ? description.world.rank : peer] * bytes);
-                 arrives = !sends;
-               });
+      each_hop(op, description.world, description.owner(graph.layout, chunk), [&](std::size_t peer, bool sends) {
+        moved.add(sends, partials[sends ? description.world.rank : peer] * bytes);
+        arrives = !sends;
+      });
       room += arrives ? most * bytes : 0;
     }
     const auto task = add_task(graph, op, pass, moved);
@@ -134,6 +139,26 @@ void add_scatter(StepGraph& graph, Index pass, Range chunks) {
   }
   graph.lets_go(before, buffer);
   graph.out.buffers[buffer].bytes = std::max(room, kLeast);
+}
+
+Index add_refit_gather(StepGraph& graph, Index c, Index pass, Place fields) {
+  auto before = graph.out.refit_task[c];
+  for (const auto op : {Op::gather, Op::local_gather}) {
+    if (!has_hops(op, graph.description.world)) continue;
+    const auto bytes = graph.chunk(c).reduced.auxiliary_bytes();
+    const auto task = graph.add(Task{.op = op,
+                                     .lane = Lane::network,
+                                     .what = {ObjectKind::auxiliary, c},
+                                     .to = fields,
+                                     .bytes = bytes,
+                                     .between = crosses(op) ? bytes : 0,
+                                     .deadline = graph.order.position(pass) + 1,
+                                     .phase = Phase::backward});
+    graph.need(task, before);
+    graph.need(task, graph.scatters[pass]);
+    before = task;
+  }
+  return before;
 }
 
 Index add_row_scatter(StepGraph& graph, Index pass) {
@@ -188,10 +213,7 @@ void add_network(StepGraph& graph) {
   for (Index t = 0; t < graph.out.tasks.size(); ++t) {
     if (graph.out.tasks[t].lane == Lane::network) order.push_back(t);
   }
-  std::ranges::sort(order, {}, [&](Index t) {
-    const auto& task = graph.out.tasks[t];
-    return std::tuple(turn_of(graph, task), task.what.index, task.op);
-  });
+  std::ranges::sort(order, {}, [&](Index t) { return turn_of(graph, graph.out.tasks[t]); });
 }
 
 }  // namespace spillway::plan::step

@@ -12,8 +12,12 @@ namespace spillway::plan::step {
 /// arrive. Gradients are complete with the last of them.
 void add_scatter(StepGraph& graph, Index pass, Range chunks);
 
-/// The same for rows of the embedding. In a world of one process it adds nothing. Returns the task with which the rows
-/// are complete.
+/// The tasks that bring what one process has refitted for chunk c, from a gradient that the pass has left, to all
+/// others, and to `fields` in the chunk's gradient where this process has it. Returns the last.
+[[nodiscard]] Index add_refit_gather(StepGraph& graph, Index c, Index pass, Place fields);
+
+/// The same as add_scatter() for rows of the embedding. In a world of one process it adds nothing. Returns the task
+/// with which the rows are complete.
 Index add_row_scatter(StepGraph& graph, Index pass);
 
 }  // namespace spillway::plan::step
