@@ -87,7 +87,7 @@ class There(PlainEngine):
     def whole_gradient(self, tensor: int, gradient: torch.Tensor) -> None:
         assert gradient.device == ELSEWHERE.device and gradient.dtype == torch.float32
 
-    def sample(self, tensor: int, values: torch.Tensor) -> None:
+    def sample(self, tensor: int, values: torch.Tensor, micro_batch: int) -> None:
         assert values.device == ELSEWHERE.device and values.dtype == torch.float32
 
     def head_gradient(self, values: torch.Tensor, micro_batch: int) -> None:

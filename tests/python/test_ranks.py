@@ -303,7 +303,7 @@ def test_several_train_under_a_budget_that_is_too_small_for_one(given: Path, tmp
     refusal = small.communicate(timeout=LIMIT)[1]
     assert small.returncode == 3
     (needed,) = re.findall(r"the smallest plan for this placement needs ([0-9.]+) MiB", refusal)
-    budget = ("--dram_budget", str(int((float(needed) - 48) * 2**20)))
+    budget = ("--dram_budget", str(int((float(needed) - 12) * 2**20)))
     ends = [
         (*process.communicate(timeout=LIMIT), process.returncode)
         for process in processes(2, given, tmp_path / "two", *keys, *budget)
