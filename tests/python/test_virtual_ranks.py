@@ -17,8 +17,6 @@ from breadth import some
 from hf_models import batch, random_ids, tiny_config, tiny_model
 from native import opened
 from real_runs import apart, here, on_path, result, words
-from spillway.config import checks, resolve
-from spillway.errors import InputError
 from spillway.model.batch import WorkShape
 from spillway.model.describe import decay_names
 from spillway.model.microbatch import IGNORED, arrange
@@ -172,9 +170,3 @@ def test_killed_and_resumed_from_the_command_line(
     another = [*durable, "--virtual_ranks", "2", "--max_steps", "9"]
     assert here(given, tmp_path / "out", *another) == 2
     assert "virtual_ranks: the run was started with 4" in capfd.readouterr().err
-
-
-def test_with_subspaces_it_is_refused_by_name(model: Path, tmp_path: Path) -> None:
-    keys = {"model": str(model), "output_dir": str(tmp_path), "method": "lsp", "virtual_ranks": 2}
-    with pytest.raises(InputError, match="virtual_ranks: 2 with method lsp"):
-        checks.check(resolve({}, keys), ())

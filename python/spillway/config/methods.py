@@ -42,11 +42,6 @@ def check_reduced(config: Config) -> None:
     if config.method != "lsp":
         return
     optimizer = OPTIMIZERS[config.optim]
-    if config.virtual_ranks > 1:
-        raise InputError(
-            f"virtual_ranks: {config.virtual_ranks} with method lsp, whose projectors learn from the micro-batches in "
-            "one order, are not available in this release; use virtual_ranks 1, or another method"
-        )
     if optimizer.scope == "matrix":
         raise InputError(
             f"optim: {config.optim} updates whole matrices, which have no gradient of their own with method lsp; use "
