@@ -140,6 +140,8 @@ def python(
     besides. `cold`: it imports by itself. `forked`: not even in `make nightly`, of which it does hundreds."""
     words, whole = tuple(map(str, words)), {**os.environ, **ONE_THREAD, **env}
     if cold or (NIGHTLY and not forked):
+        paths = os.pathsep.join(filter(None, (os.path.dirname(os.path.abspath(__file__)), whole.get("PYTHONPATH"))))
+        whole["PYTHONPATH"] = paths  # as a forked one has it
         return subprocess.Popen(
             [sys.executable, *words], env=whole, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
