@@ -72,10 +72,11 @@ def parts(given: Path, out: Path, train: int = 23, **more: Any) -> dict[str, Any
     }
 
 
-def loaded(given: Path, storage: Path | None = None, **more: Any) -> Any:
+def loaded(given: Path, storage: Path | str | None = None, **more: Any) -> Any:
     places: dict[str, Any] = {"placement": "dram"}
     if storage is not None:
-        storage.mkdir(exist_ok=True)
+        if isinstance(storage, Path):  # not one for each process
+            storage.mkdir(exist_ok=True)
         places = {"storage": f"{storage},capacity=256MiB", "placement": "path"}
     values = {"dtype": "float32", "profile": str(given / "profile.json"), **places}
     return load(given / "model", **{**values, **more})
