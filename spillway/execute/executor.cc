@@ -11,8 +11,6 @@ using plan::Lane;
 using plan::Phase;
 using plan::Task;
 
-namespace {}  // namespace
-
 Executor::Executor(const plan::Schedule& schedule, std::byte* arena, Store* store, UpdateWork& work, UpdateCores cores,
                    ComputeDevice device, OtherProcesses others)
     : schedule_(schedule), arena_(arena), store_(store), work_(work) {

@@ -15,6 +15,14 @@ std::span<std::byte> bytes_of(float* from, std::uint64_t elements) {
   return {reinterpret_cast<std::byte*>(from), elements * sizeof(float)};
 }
 
+/// One sum for each maximal subtree of these ranks, `stride` elements apart. `at` is behind them then.
+void add_parts(const plan::VirtualRanks& ranks, float*& at, std::uint64_t stride, std::vector<Partial>& out) {
+  for (auto first = ranks.first(); first < ranks.end(); first += out.back().of.size) {
+    out.push_back({plan::subtree_from(first, ranks.end()), at});
+    at += stride;
+  }
+}
+
 }  // namespace
 
 GradientExchange::GradientExchange(const Parts& parts, SquareSlots& slots, std::span<double> squares)
@@ -139,12 +147,8 @@ std::vector<Partial> GradientExchange::of_machine(const Sums& sums) const {
   std::vector<Partial> out;
   auto *own = sums.own, *local = sums.local;
   for (auto process = begin; process < begin + world_.local; ++process) {
-    const auto ranks = ranks_of(process);
-    for (auto first = ranks.first(); first < ranks.end(); first += out.back().of.size) {
-      const bool mine = process == world_.rank;
-      out.push_back({plan::subtree_from(first, ranks.end()), mine ? own : local});
-      (mine ? own : local) += mine ? sums.stride : sums.elements;
-    }
+    const bool mine = process == world_.rank;
+    add_parts(ranks_of(process), mine ? own : local, mine ? sums.stride : sums.elements, out);
   }
   return out;
 }
@@ -160,11 +164,7 @@ float* GradientExchange::whole(const Sums& sums) const {
       parts.insert(parts.end(), joined.begin(), joined.end());
       continue;
     }
-    const auto ranks = ranks_of_machine(machine);
-    for (auto first = ranks.first(); first < ranks.end(); first += parts.back().of.size) {
-      parts.push_back({plan::subtree_from(first, ranks.end()), received});
-      received += sums.elements;
-    }
+    add_parts(ranks_of_machine(machine), received, sums.elements, parts);
   }
   return add_partials(parts, sums.elements);
 }

@@ -163,12 +163,10 @@ void Redeal::open(std::size_t shard) {
 /// All processes are told what the commit of the step says.
 void Redeal::share_commit(Recovery& recovery) {
   const auto reader = options_.readers.front();
-  std::vector<std::size_t> peers{reader};
+  const auto share = [&](std::span<std::byte> bytes) {
+    if (plan_.network != nullptr) network::broadcast(*plan_.network, reader, bytes);
+  };
   if (reader == rank()) {
-    peers.clear();
-    for (std::size_t peer = 0; peer < plan_.ownership.world().size; ++peer) {
-      if (peer != reader) peers.push_back(peer);
-    }
     open(0);
     const auto& found = shard_->back.recovery();
     recovery.step = found.step;
@@ -179,12 +177,12 @@ void Redeal::share_commit(Recovery& recovery) {
   recovery.found = true;
   std::array<std::uint64_t, 4> head{recovery.step, recovery.applied, static_cast<std::uint64_t>(recovery.updates),
                                     recovery.payload.size()};
-  exchange(peers, reader == rank(), std::as_writable_bytes(std::span(head)));
+  share(std::as_writable_bytes(std::span(head)));
   recovery.step = head[0];
   recovery.applied = head[1];
   recovery.updates = static_cast<std::int64_t>(head[2]);
   recovery.payload.resize(head[3]);
-  exchange(peers, reader == rank(), std::as_writable_bytes(std::span(recovery.payload)));
+  share(std::as_writable_bytes(std::span(recovery.payload)));
 }
 
 void Redeal::read(const Delivery& delivery) {
@@ -205,15 +203,8 @@ void Redeal::hand_over(const Delivery& delivery, state::ChunkStore& chunks) {
     peers = delivery.to;
     std::erase(peers, rank());
   }
-  exchange(peers, reads, bytes);
+  if (!peers.empty()) network::move_bytes(*plan_.network, peers, reads, bytes);
   if (takes) chunks.store(delivery.chunk, bytes.data(), has_state(it.training) ? bytes.data() + weights : nullptr);
-}
-
-void Redeal::exchange(std::span<const std::size_t> ranks, bool sends, std::span<std::byte> bytes) {
-  if (bytes.empty() || ranks.empty()) return;
-  std::vector<network::Message> messages;
-  for (const auto peer : ranks) messages.push_back({.peer = peer, .sends = sends, .bytes = bytes});
-  network::exchange(*plan_.network, std::move(messages));
 }
 
 }  // namespace spillway::execute

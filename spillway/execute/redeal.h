@@ -66,7 +66,6 @@ class Redeal {
   void share_commit(Recovery& recovery);
   void read(const Delivery& delivery);
   void hand_over(const Delivery& delivery, state::ChunkStore& chunks);
-  void exchange(std::span<const std::size_t> ranks, bool sends, std::span<std::byte> bytes);
   [[nodiscard]] std::size_t rank() const noexcept { return plan_.ownership.world().rank; }
 
   const RunPlan plan_;

@@ -32,15 +32,7 @@ std::unique_ptr<SparseEmbedding> make_sparse_embedding(const RunPlan& plan, std:
   return out;
 }
 
-/// To or from these processes.
-void move_numbers(network::Port& port, const std::vector<std::size_t>& peers, bool sends,
-                  std::vector<double>& numbers) {
-  std::vector<network::Message> messages;
-  for (const auto peer : peers) messages.push_back({peer, sends, std::as_writable_bytes(std::span(numbers))});
-  if (!messages.empty()) network::exchange(port, std::move(messages));
-}
-
-/// Adds those of these processes. `mutual`: they add this one's, too.
+/// Adds the numbers of these processes. `mutual`: they add this one's, too.
 void add_numbers(network::Port& port, const std::vector<std::size_t>& peers, bool mutual,
                  std::vector<double>& numbers) {
   std::vector<std::vector<double>> others(peers.size(), std::vector<double>(numbers.size()));
@@ -223,9 +215,10 @@ void Step::gather(std::vector<double>& numbers) const {
   const auto& world = parts_.plan.description.world;
   auto& port = *parts_.plan.network;
   const auto first = world.machine_of(world.rank) * world.local;
+  const auto bytes = std::as_writable_bytes(std::span(numbers));
   if (world.rank != first) {
-    move_numbers(port, {first}, true, numbers);
-    return move_numbers(port, {first}, false, numbers);
+    network::move_bytes(port, std::span(&first, 1), true, bytes);
+    return network::move_bytes(port, std::span(&first, 1), false, bytes);
   }
   std::vector<std::size_t> here, elsewhere;
   for (auto peer = first + 1; peer < first + world.local; ++peer) here.push_back(peer);
@@ -234,7 +227,7 @@ void Step::gather(std::vector<double>& numbers) const {
   }
   add_numbers(port, here, false, numbers);
   add_numbers(port, elsewhere, true, numbers);
-  move_numbers(port, here, true, numbers);
+  network::move_bytes(port, here, true, bytes);
 }
 
 StepResult Step::decide(const kernels::Norm& norm, const StepUpdate& update) {

@@ -30,15 +30,20 @@ void exchange(Port& port, std::vector<Message> messages) {
   if (ending.error) std::rethrow_exception(ending.error);
 }
 
-void broadcast(Port& port, std::size_t from, std::span<std::byte> bytes) {
-  const bool sends = from == port.rank();
+void move_bytes(Port& port, std::span<const std::size_t> peers, bool sends, std::span<std::byte> bytes) {
+  if (peers.empty() || bytes.empty()) return;
   std::vector<Message> messages;
-  for (std::size_t peer = 0; peer < port.size(); ++peer) {
-    if (peer != port.rank() && (sends || peer == from)) {
-      messages.push_back({.peer = peer, .sends = sends, .bytes = bytes});
-    }
-  }
+  for (const auto peer : peers) messages.push_back({.peer = peer, .sends = sends, .bytes = bytes});
   exchange(port, std::move(messages));
+}
+
+void broadcast(Port& port, std::size_t from, std::span<std::byte> bytes) {
+  if (from != port.rank()) return move_bytes(port, std::span(&from, 1), false, bytes);
+  std::vector<std::size_t> others;
+  for (std::size_t peer = 0; peer < port.size(); ++peer) {
+    if (peer != from) others.push_back(peer);
+  }
+  move_bytes(port, others, true, bytes);
 }
 
 }  // namespace spillway::network

@@ -5,17 +5,16 @@
 #include <array>
 #include <atomic>
 #include <cstring>
-#include <exception>
 #include <fstream>
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <random>
-#include <thread>
 #include <utility>
 
 #include "spillway/network/fake.h"
 #include "tests/contract/directory.h"
+#include "tests/contract/each_rank.h"
 #include "tests/contract/outcome.h"
 #include "tests/contract/toy.h"
 #include "tests/plan/models.h"
@@ -270,37 +269,19 @@ std::vector<Outcome> train(const plan::Description& whole, const World& world, s
   network::FakeNetwork network(world.size, seed);
   std::vector<Directory> directories(world.size);
   std::vector<Outcome> out(world.size);
-  std::vector<std::exception_ptr> errors(world.size);
-  std::atomic<std::size_t> running = world.size;
-  std::vector<std::thread> threads;
-  for (std::size_t rank = 0; rank < world.size; ++rank) {
-    threads.emplace_back([&, rank] {
-      try {
-        auto settings = everything_in_dram();
-        settings.budget.placement = world.placement;
-        settings.budget.durability = plan::Durability::none;
-        settings.budget.own_weights = world.own_weights;
-        if (world.paths) {
-          settings.storage.places.push_back({directories[rank].path()});
-          settings.budget.paths.push_back({.name = "path:0", .capacity = 1 * GiB});
-        }
-        if (world.size > 1) settings.network = port_of(network, rank);
-        out[rank] = train_rank(for_rank(whole, rank, world.size, world.local), std::move(settings), world,
-                               [&] { network.lose(rank); });
-      } catch (...) {
-        errors[rank] = std::current_exception();
-        network.lose(rank);
-      }
-      --running;
-    });
-  }
-  while (running > 0) {
-    if (!network.move()) std::this_thread::yield();
-  }
-  for (auto& thread : threads) thread.join();
-  for (const auto& error : errors) {
-    if (error) std::rethrow_exception(error);
-  }
+  test::each_rank(network, world.size, [&](std::size_t rank) {
+    auto settings = everything_in_dram();
+    settings.budget.placement = world.placement;
+    settings.budget.durability = plan::Durability::none;
+    settings.budget.own_weights = world.own_weights;
+    if (world.paths) {
+      settings.storage.places.push_back({directories[rank].path()});
+      settings.budget.paths.push_back({.name = "path:0", .capacity = 1 * GiB});
+    }
+    if (world.size > 1) settings.network = port_of(network, rank);
+    out[rank] = train_rank(for_rank(whole, rank, world.size, world.local), std::move(settings), world,
+                           [&] { network.lose(rank); });
+  });
   return out;
 }
 
@@ -417,26 +398,17 @@ TEST(Ranks, SaveWhatOneDoes) {
   const Directory one, two;
   const auto save = [&](std::size_t size, const Directory& to) {
     network::FakeNetwork network(size, 3);
-    std::atomic<std::size_t> running = size;
-    std::vector<std::thread> threads;
-    for (std::size_t rank = 0; rank < size; ++rank) {
-      threads.emplace_back([&, rank] {
-        auto settings = everything_in_dram();
-        if (size > 1) settings.network = port_of(network, rank);
-        const auto own = for_rank(description, rank, size);
-        Engine engine(own, std::move(settings));
-        engine.start();
-        Rank(engine, own).fill();
-        Rank(engine, own).step(1, 4);
-        engine.save_weights(to.path(), 50'000'000'000);
-        engine.save_state(to.path() / "state");
-        --running;
-      });
-    }
-    while (running > 0) {
-      if (!network.move()) std::this_thread::yield();
-    }
-    for (auto& thread : threads) thread.join();
+    test::each_rank(network, size, [&](std::size_t rank) {
+      auto settings = everything_in_dram();
+      if (size > 1) settings.network = port_of(network, rank);
+      const auto own = for_rank(description, rank, size);
+      Engine engine(own, std::move(settings));
+      engine.start();
+      Rank(engine, own).fill();
+      Rank(engine, own).step(1, 4);
+      engine.save_weights(to.path(), 50'000'000'000);
+      engine.save_state(to.path() / "state");
+    });
   };
   save(1, one);
   save(2, two);
@@ -472,27 +444,18 @@ TEST(Ranks, AreToldWhatTheyCannotDo) {
 TEST(Ranks, ThatPlanOtherwiseAreRefusedByAll) {
   network::FakeNetwork network(2);
   std::array<std::string, 2> words;
-  std::atomic<std::size_t> running = 2;
-  std::vector<std::thread> threads;
-  for (std::size_t rank = 0; rank < 2; ++rank) {
-    threads.emplace_back([&, rank] {
-      auto description = for_rank(describe(shape_of({.layers = 1, .micro_batches = 4})), rank, 2);
-      description.seed += rank;
-      auto settings = everything_in_dram();
-      settings.network = port_of(network, rank);
-      Engine engine(description, settings);
-      try {
-        engine.start();
-      } catch (const Error& error) {
-        words[rank] = error.what();
-      }
-      --running;
-    });
-  }
-  while (running > 0) {
-    if (!network.move()) std::this_thread::yield();
-  }
-  for (auto& thread : threads) thread.join();
+  test::each_rank(network, 2, [&](std::size_t rank) {
+    auto description = for_rank(describe(shape_of({.layers = 1, .micro_batches = 4})), rank, 2);
+    description.seed += rank;
+    auto settings = everything_in_dram();
+    settings.network = port_of(network, rank);
+    Engine engine(description, settings);
+    try {
+      engine.start();
+    } catch (const Error& error) {
+      words[rank] = error.what();
+    }
+  });
   for (const auto& word : words) EXPECT_NE(word.find("rank 1 has another plan than rank 0"), std::string::npos) << word;
 }
 

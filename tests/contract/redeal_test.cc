@@ -2,9 +2,7 @@
 // an engine of its own and a thread here.
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <condition_variable>
-#include <exception>
 #include <functional>
 #include <limits>
 #include <mutex>
@@ -13,6 +11,7 @@
 #include "spillway/network/fake.h"
 #include "tests/contract/directory.h"
 #include "tests/contract/durable_run.h"
+#include "tests/contract/each_rank.h"
 #include "tests/plan/models.h"
 #include "tests/sys/failing.h"
 
@@ -68,27 +67,7 @@ class Worlds {
   void run(std::size_t size, const Body& body) {
     network::FakeNetwork network(size, static_cast<std::uint32_t>(size));
     Count count(size);
-    std::vector<std::exception_ptr> errors(size);
-    std::atomic<std::size_t> running = size;
-    std::vector<std::thread> threads;
-    for (std::size_t rank = 0; rank < size; ++rank) {
-      threads.emplace_back([&, rank] {
-        try {
-          process(network, count, {size, rank}, body);
-        } catch (...) {
-          errors[rank] = std::current_exception();
-          network.lose(rank);
-        }
-        --running;
-      });
-    }
-    while (running > 0) {
-      if (!network.move()) std::this_thread::yield();
-    }
-    for (auto& thread : threads) thread.join();
-    for (const auto& error : errors) {
-      if (error) std::rethrow_exception(error);
-    }
+    test::each_rank(network, size, [&](std::size_t rank) { process(network, count, {size, rank}, body); });
   }
 
   /// From so many processes, which are gone, to others.

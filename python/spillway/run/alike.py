@@ -60,11 +60,16 @@ def same(world: World, what: dict[str, Any]) -> None:
                 )
 
 
+def drawn_line(world: World) -> int:
+    """The number of a line that no process has been on."""
+    return world.agreed(lambda: 1 + secrets.randbelow(2**62))
+
+
 def next_line(identity: Identity, start: Start, world: World) -> int:
     """Identity.line, in run.json before any volume is of it; another one, where the run does not go on with what is on
     the paths."""
     if not start.durable:
-        identity.line = world.agreed(lambda: 1 + secrets.randbelow(2**62))
+        identity.line = drawn_line(world)
     world.agreed(lambda: identity.save(start.output_dir))
     return identity.line
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import shutil
 import socket
 from collections.abc import Sequence
@@ -21,6 +20,7 @@ from spillway.errors import DoesNotFit, InputError
 from spillway.output import directory, volumes
 from spillway.output.identity import Identity
 from spillway.output.volumes import Shard
+from spillway.run.alike import drawn_line
 from spillway.run.world import World
 
 
@@ -133,7 +133,7 @@ class Lines:
     def renew(self) -> None:
         """The run begins a line anew, or at a checkpoint."""
         known, world = self._identity, self._world.ranks.world
-        known.line = self._world.agreed(lambda: 1 + secrets.randbelow(2**62)) if world > 1 else 0
+        known.line = drawn_line(self._world) if world > 1 else 0
         known.shared = known.shared or world > 1 or known.world > 1
         known.world, known.before, known.places = world, None, []
 
