@@ -82,6 +82,15 @@ using StorageOptions = execute::VolumeOptions;  ///< its places are as in plan::
 class EngineParts;
 struct TestHooks;
 
+/// Logits of some tokens and of some consecutive rows of the vocabulary, of the type that layers compute in.
+struct LogitsSlice {
+  std::byte* values =
+      nullptr;  ///< [tokens, rows]; those of a token lie `stride` elements after those of the one before
+  std::uint64_t tokens = 0, rows = 0, stride = 0;
+  std::uint64_t first_row = 0;
+  const std::int64_t* labels = nullptr;  ///< [tokens], rows of the whole vocabulary
+};
+
 struct Settings {
   plan::Budget budget;
   plan::Rates rates;
@@ -150,10 +159,8 @@ class EngineStep {
   // Kernels of the loss, where passes compute: over the engine's threads, or in the order of a GPU's stream, whose
   // memory the pointers are into then.
 
-  void loss_stats(std::byte* logits, std::uint64_t tokens, std::uint64_t rows, std::uint64_t first_row,
-                  const std::int64_t* labels, float* maximum, float* sum, float* gold);
-  void loss_gradient(std::byte* logits, std::uint64_t tokens, std::uint64_t rows, std::uint64_t first_row,
-                     const std::int64_t* labels, const float* maximum, const float* log_sum, float scale);
+  void loss_stats(const LogitsSlice& logits, float* maximum, float* sum, float* gold);
+  void loss_gradient(const LogitsSlice& logits, const float* maximum, const float* log_sum, float scale);
 
   /// Ends the step, or the evaluation: norm() and decide() in one.
   StepResult end_step(const StepUpdate& update);

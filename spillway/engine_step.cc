@@ -6,9 +6,9 @@
 namespace spillway {
 namespace {
 
-device::Logits logits_of(const EngineParts& parts, std::byte* values, std::uint64_t tokens, std::uint64_t rows,
-                         std::uint64_t first_row, const std::int64_t* labels) {
-  return {execute::element_of(parts.description().computes()), values, tokens, rows, first_row, labels};
+device::Logits logits_of(const EngineParts& parts, const LogitsSlice& it) {
+  const auto type = execute::element_of(parts.description().computes());
+  return {type, it.values, it.tokens, it.rows, it.stride, it.first_row, it.labels};
 }
 
 }  // namespace
@@ -66,15 +66,11 @@ void EngineStep::sample(std::size_t tensor, std::span<const float> values, std::
   parts_->run().step().gradients().sample(tensor, values, micro_batch);
 }
 
-void EngineStep::loss_stats(std::byte* logits, std::uint64_t tokens, std::uint64_t rows, std::uint64_t first_row,
-                            const std::int64_t* labels, float* maximum, float* sum, float* gold) {
-  const auto slice = logits_of(*parts_, logits, tokens, rows, first_row, labels);
-  parts_->run().resources().compute(device::LossStats{slice, maximum, sum, gold});
+void EngineStep::loss_stats(const LogitsSlice& logits, float* maximum, float* sum, float* gold) {
+  parts_->run().resources().compute(device::LossStats{logits_of(*parts_, logits), maximum, sum, gold});
 }
-void EngineStep::loss_gradient(std::byte* logits, std::uint64_t tokens, std::uint64_t rows, std::uint64_t first_row,
-                               const std::int64_t* labels, const float* maximum, const float* log_sum, float scale) {
-  const auto slice = logits_of(*parts_, logits, tokens, rows, first_row, labels);
-  parts_->run().resources().compute(device::LossGradient{slice, maximum, log_sum, scale});
+void EngineStep::loss_gradient(const LogitsSlice& logits, const float* maximum, const float* log_sum, float scale) {
+  parts_->run().resources().compute(device::LossGradient{logits_of(*parts_, logits), maximum, log_sum, scale});
 }
 
 StepResult EngineStep::end_step(const StepUpdate& update) {

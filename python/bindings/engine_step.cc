@@ -14,6 +14,7 @@ namespace {
 using Array = nb::ndarray<nb::device::cpu, nb::c_contig>;
 using Anywhere = nb::ndarray<nb::c_contig>;                 // where passes compute
 using PassTokens = nb::ndarray<nb::ndim<2>, nb::c_contig>;  // there, too
+using PassLogits = nb::ndarray<nb::ndim<2>>;                // there, too: a token's lie side by side
 using Ids = nb::ndarray<std::int64_t, nb::ndim<1>, nb::device::cpu, nb::c_contig>;
 
 template <class Any>
@@ -177,25 +178,34 @@ void bind_reduced(PyEngine& engine) {
       });
 }
 
+spillway::LogitsSlice slice_of(const Engine& engine, const PassLogits& logits, std::uint64_t first_row,
+                               const Anywhere& labels) {
+  if (logits.stride(1) != 1) throw spillway::Error(spillway::ErrorCode::bad_input, "logits of a token are apart");
+  const auto tokens = logits.shape(0);
+  return {there(engine, logits, "logits"),
+          tokens,
+          logits.shape(1),
+          static_cast<std::uint64_t>(logits.stride(0)),
+          first_row,
+          there<std::int64_t>(engine, labels, tokens, "labels")};
+}
+
 void bind_losses(PyEngine& engine) {
   engine
       .def("loss_stats",
-           [](Engine& self, const Anywhere& logits, std::uint64_t first_row, const Anywhere& labels,
+           [](Engine& self, const PassLogits& logits, std::uint64_t first_row, const Anywhere& labels,
               const Anywhere& maximum, const Anywhere& sum, const Anywhere& gold) {
              const nb::gil_scoped_release release;
              const auto tokens = logits.shape(0);
-             self.loss_stats(there(self, logits, "logits"), tokens, logits.shape(1), first_row,
-                             there<std::int64_t>(self, labels, tokens, "labels"),
-                             there<float>(self, maximum, tokens, "maximum"), there<float>(self, sum, tokens, "sum"),
-                             there<float>(self, gold, tokens, "gold"));
+             self.loss_stats(slice_of(self, logits, first_row, labels), there<float>(self, maximum, tokens, "maximum"),
+                             there<float>(self, sum, tokens, "sum"), there<float>(self, gold, tokens, "gold"));
            })
       .def("loss_gradient",
-           [](Engine& self, const Anywhere& logits, std::uint64_t first_row, const Anywhere& labels,
+           [](Engine& self, const PassLogits& logits, std::uint64_t first_row, const Anywhere& labels,
               const Anywhere& maximum, const Anywhere& log_sum, double scale) {
              const nb::gil_scoped_release release;
              const auto tokens = logits.shape(0);
-             self.loss_gradient(there(self, logits, "logits"), tokens, logits.shape(1), first_row,
-                                there<std::int64_t>(self, labels, tokens, "labels"),
+             self.loss_gradient(slice_of(self, logits, first_row, labels),
                                 there<float>(self, maximum, tokens, "maximum"),
                                 there<float>(self, log_sum, tokens, "log_sum"), static_cast<float>(scale));
            })

@@ -181,7 +181,7 @@ SPILLWAY_ON_DEVICE void gather(const Gather& a, Grid grid) {
 /// The larger of the old maximum and what a lane sees of a token's logits; NaN left out.
 template <class T>
 SPILLWAY_ON_DEVICE float highest(const LossStats& a, std::uint64_t token, unsigned lane) {
-  const T* const logits = as<T>(a.logits.values) + token * a.logits.rows;
+  const T* const logits = as<T>(a.logits.values) + token * a.logits.stride;
   float out = a.maximum[token];
   for (std::uint64_t i = lane; i < a.logits.rows; i += kWarp) {
     const float value = load(logits[i]);
@@ -193,7 +193,7 @@ SPILLWAY_ON_DEVICE float highest(const LossStats& a, std::uint64_t token, unsign
 /// Exponentials of lanes `lane` and `lane` + 32 of 64, the second onto the first.
 template <class T>
 SPILLWAY_ON_DEVICE float lane_exponentials(const LossStats& a, std::uint64_t token, unsigned lane, float shift) {
-  const T* const logits = as<T>(a.logits.values) + token * a.logits.rows;
+  const T* const logits = as<T>(a.logits.values) + token * a.logits.stride;
   float low = 0, high = 0;
   for (std::uint64_t i = lane; i < a.logits.rows; i += 2 * kWarp) {
     low += kernels::scalar::exp(load(logits[i]) - shift);
@@ -208,12 +208,12 @@ SPILLWAY_ON_DEVICE void end_stats(const LossStats& a, std::uint64_t token, kerne
   a.maximum[token] = fold.maximum;
   a.sum[token] = fold.sum(a.sum[token], sum);
   const auto label = static_cast<std::uint64_t>(a.logits.labels[token]) - a.logits.first_row;
-  if (label < a.logits.rows) a.gold[token] = load(as<T>(a.logits.values)[token * a.logits.rows + label]);
+  if (label < a.logits.rows) a.gold[token] = load(as<T>(a.logits.values)[token * a.logits.stride + label]);
 }
 
 template <class T>
 SPILLWAY_ON_DEVICE void loss_gradient(const LossGradient& a, std::uint64_t token, Grid columns) {
-  T* const logits = as<T>(a.logits.values) + token * a.logits.rows;
+  T* const logits = as<T>(a.logits.values) + token * a.logits.stride;
   const auto label = static_cast<std::uint64_t>(a.logits.labels[token]) - a.logits.first_row;
   const float maximum = a.maximum[token], log_sum = a.log_sum[token];
   for (auto i = columns.thread; i < a.logits.rows; i += columns.threads) {

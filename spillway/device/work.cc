@@ -30,7 +30,7 @@ void by_row(std::uint64_t rows, const ParallelFor& parallel_for, const Body& bod
 }
 
 std::byte* row_of(const Logits& it, std::uint64_t token) {
-  return it.values + token * it.rows * bytes_of(it.type);
+  return it.values + token * it.stride * bytes_of(it.type);
 }
 
 /// Index of the label in the slice; `rows` or more when it is elsewhere.

@@ -86,11 +86,11 @@ struct Gather {
   float* out = nullptr;
 };
 
-/// One slice of logits, [tokens, rows] contiguous.
+/// One slice of logits, [tokens, rows]; those of a token lie `stride` elements after those of the one before.
 struct Logits {
   Element type = Element::bf16;
   std::byte* values = nullptr;
-  std::uint64_t tokens = 0, rows = 0;
+  std::uint64_t tokens = 0, rows = 0, stride = 0;
   std::uint64_t first_row = 0;           ///< of the slice in the vocabulary
   const std::int64_t* labels = nullptr;  ///< [tokens], rows of the whole vocabulary
 };

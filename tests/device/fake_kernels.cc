@@ -40,7 +40,7 @@ Ranges ranges(const Gather& a) {
 }
 
 Ranges ranges(const Logits& a, std::initializer_list<const float*> stats) {
-  Ranges out{range(a.values, a.tokens * a.rows, bytes_of(a.type)), range(a.labels, a.tokens, 8)};
+  Ranges out{range(a.values, (a.tokens - 1) * a.stride + a.rows, bytes_of(a.type)), range(a.labels, a.tokens, 8)};
   for (const auto* each : stats) out.push_back(range(each, a.tokens, 4));
   return out;
 }

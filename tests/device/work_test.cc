@@ -282,7 +282,8 @@ TEST_P(DeviceWork, TheLossInSlices) {
       std::vector<std::int64_t> labels(tokens);
       for (auto& label : labels)
         label = 500 + static_cast<std::int64_t>(next() % (2 * rows)) - static_cast<int>(rows) / 2;
-      const auto logits = image.put(elements(type, tokens * rows));
+      const auto stride = rows + rows % 5;
+      const auto logits = image.put(elements(type, tokens * stride));
       const auto where = image.put(labels);
       std::vector<float> maxima(tokens, -INFINITY);
       maxima[3] = 2.5F;
@@ -290,7 +291,7 @@ TEST_P(DeviceWork, TheLossInSlices) {
       const auto sum = image.put(std::vector<float>(tokens, 0.0F));
       const auto gold = image.put(std::vector<float>(tokens, 0.0F));
       const auto slice = [&](std::byte* base) {
-        return Logits{type, base + logits, tokens, rows, 500, at<std::int64_t>(base, where)};
+        return Logits{type, base + logits, tokens, rows, stride, 500, at<std::int64_t>(base, where)};
       };
       expect_same(
           image,

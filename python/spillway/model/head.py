@@ -44,6 +44,7 @@ class HeadCode:
     trainable: bool = True  # its matrix has a gradient
 
 
+GPU_LINE = 64  # elements: 128 bytes of bf16
 # micro-batch; logits of its labelled tokens, [tokens, rows of the slice]; the slice's first row
 Watch = Callable[[MicroBatch, torch.Tensor, int], None]
 
@@ -62,6 +63,11 @@ class Scratch:
             self._buffers.pop(name, None)
             buffer = self._buffers[name] = torch.empty(count, dtype=dtype, device=self.device)
         return buffer[:count].view(rows, columns)
+
+    def aligned(self, name: str, rows: int, columns: int, dtype: torch.dtype) -> torch.Tensor:
+        """A matrix whose rows begin at cache lines on a GPU, as its fast kernels of products ask for."""
+        apart = math.ceil(columns / GPU_LINE) * GPU_LINE if self.device.type == "cuda" else columns
+        return self.matrix(name, rows, apart, dtype)[:, :columns]
 
 
 class HeadPass:
@@ -238,7 +244,7 @@ class HeadPass:
     def _logits(
         self, selected: torch.Tensor, table: torch.Tensor, first_row: int, where: str = "logits"
     ) -> torch.Tensor:
-        logits = self._scratch.matrix(where, selected.shape[0], table.shape[0], table.dtype)
+        logits = self._scratch.aligned(where, selected.shape[0], table.shape[0], table.dtype)
         bias = self._code.bias
         if bias is None:
             return torch.mm(selected, table.t(), out=logits)
