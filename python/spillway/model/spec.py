@@ -120,7 +120,9 @@ def tiles_of(spec: ModelSpec, found: TokenTiles) -> TokenTiles:
         return replace(ALL_AT_ONCE, why=factors.WHOLE)
     if spec.config.virtual_ranks > 1:
         return replace(ALL_AT_ONCE, why="virtual_ranks: a rank's gradients are summed by whole micro-batches")
-    return replace(found, tokens=tokens_of(spec.config.token_tile, spec.meta_model.hidden_size))
+    config = spec.config
+    tokens = tokens_of(config.token_tile, spec.meta_model.hidden_size, config.device.startswith("cuda"))
+    return replace(found, tokens=tokens)
 
 
 def without_dropout(model: torch.nn.Module) -> None:

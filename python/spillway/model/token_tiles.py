@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from spillway.model.microbatch import MicroBatch
 
 LEAST = 1024  # tokens of a tile of `auto`: products stay large
+LEAST_ON_GPU = 2**34  # times the hidden size's square: then a tile's kernels run longer than it takes to launch them
 DRAWS = ("drop", "jitter")  # in names of settings by which a module draws random numbers
 
 
@@ -49,12 +50,13 @@ class TokenTiles:
 ALL_AT_ONCE = TokenTiles()
 
 
-def tokens_of(asked: str | int, hidden: int) -> int | None:
+def tokens_of(asked: str | int, hidden: int, on_gpu: bool = False) -> int | None:
     """The tokens of a tile, as the key `token_tile` says. `auto`: twice the hidden size, since more than one tile needs
     a sum in fp32 of a layer's gradients, which is about as large as the inner states of so many tokens."""
     if isinstance(asked, int):
         return asked
-    return None if asked == "all" else max(LEAST, 2 * hidden)
+    least = max(LEAST, LEAST_ON_GPU // hidden**2) if on_gpu else LEAST
+    return None if asked == "all" else max(least, 2 * hidden)
 
 
 def bounds(tokens: int, count: int) -> list[tuple[int, int]]:
