@@ -5,6 +5,7 @@ Whatever is made for a pass is made there; nothing here moves weights or gradien
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,11 +33,11 @@ class Place:
 
     @contextmanager
     def current(self) -> Iterator[None]:
-        """PyTorch's own GPU of this thread."""
+        """PyTorch's own GPU of this thread, on which the same work has the same bits."""
         if not self.on_gpu:
             yield
             return
-        with torch.cuda.device(self.device):
+        with torch.cuda.device(self.device), deterministic():
             yield
 
     def seed(self, number: int) -> None:
@@ -71,9 +72,12 @@ class Place:
         return int(torch.cuda.max_memory_reserved(self.device)) if self.on_gpu else 0
 
     def watch_peak(self) -> int:
-        """From now on; returns the bytes that it holds."""
+        """From now on; returns the bytes that it holds. What cuBLAS works in, up to 64 MiB that the allocator does not
+        get back by itself, is taken anew, and so counted."""
         if not self.on_gpu:
             return 0
+        if (clear := getattr(torch._C, "_cuda_clearCublasWorkspaces", None)) is not None:
+            clear()
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(self.device)
         return int(torch.cuda.memory_reserved(self.device))
@@ -88,6 +92,23 @@ class Place:
             total = torch.cuda.get_device_properties(self.device).total_memory
             share = 1.0 if most is None else max(0.0, min(1.0, most / total))
             torch.cuda.set_per_process_memory_fraction(share, self.device)
+
+
+@contextmanager
+def deterministic() -> Iterator[None]:
+    """PyTorch takes kernels that add in one order. Without that the backward pass of attention, for one, has other bits
+    each time, and so would a run that is resumed."""
+    of_memory = torch.utils.deterministic
+    were = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    filled = of_memory.fill_uninitialized_memory
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # PyTorch asks for it, and cuBLAS reads it
+    torch.use_deterministic_algorithms(True)
+    of_memory.fill_uninitialized_memory = False
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(were[0], warn_only=were[1])
+        of_memory.fill_uninitialized_memory = filled
 
 
 HOST = Place(torch.device("cpu"))

@@ -131,21 +131,21 @@ class EngineSession:
         with silence.watched([path.place for path in config.paths]), translated(reading=True):
             recovery = self._state.start(start_point)
         self._heap.give_back()  # what weights were drawn or converted in lies elsewhere than what steps take
-        self._place.watch_peak()
-        self._place.bound(device.left(self.plan))
-        self._stream = Stream(
-            self._spec.meta_model,
-            self._engine,
-            config.seed,
-            self._verified.unneeded,
-            after_pass=self._heap.look,
-            place=self._place,
-            objective=self._objective,
-            kept_logits=self.plan.get("kept_logits", 0),
-            saved=choice_of(self.plan, SLACK),
-            tiles=self._verified.tiles,
-            share=self._share,
-        )
+        self._telemetry.bound_device(device.left(self.plan))
+        with translated():
+            self._stream = Stream(
+                self._spec.meta_model,
+                self._engine,
+                config.seed,
+                self._verified.unneeded,
+                after_pass=self._heap.look,
+                place=self._place,
+                objective=self._objective,
+                kept_logits=self.plan.get("kept_logits", 0),
+                saved=choice_of(self.plan, SLACK),
+                tiles=self._verified.tiles,
+                share=self._share,
+            )
         if config.paths:
             self._silence = silence.SilenceWatch(weakref.WeakMethod(self._silences))
         ask, place = weakref.WeakMethod(self._lateness), config.output_dir
@@ -331,7 +331,7 @@ class EngineSession:
         if self._stream is not None:
             self._stream.close()
             self._stream = None
-            self._place.bound(None)
+        self._place.bound(None)
         self._state.close()
         try:
             with translated():

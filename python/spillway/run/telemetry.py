@@ -29,10 +29,16 @@ class Telemetry:
         self._link_bytes: dict[str, int] = {}
         self._node_updates: dict[str, dict[str, float]] = {}
         self._peak = 0
+        self._held = 0  # bytes of the device that PyTorch had taken before
 
     def begin(self) -> None:
         """What moves from here on is of steps."""
         self._path_bytes, self._link_bytes = self.paths(), self._link()
+
+    def bound_device(self, most: int) -> None:
+        """From here on PyTorch takes no more than so many bytes of the device, besides what this process had there."""
+        self._held = self._place.watch_peak()
+        self._place.bound(self._held + most)
 
     def of_step(self) -> dict[str, Any]:
         """Fields of StepResult: what has moved since the last call."""
@@ -61,7 +67,7 @@ class Telemetry:
         for name, path in paths.items():
             tiers[name] = volume_bytes(path.get("volume"))
         if "device" in counters:
-            tiers["device"] = counters["device"]["memory"] + self._place.peak()
+            tiers["device"] = counters["device"]["memory"] + self._place.peak() - self._held
         return {
             "tiers": tiers,
             **({"nodes": found} if found else {}),

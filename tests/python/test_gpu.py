@@ -1,0 +1,197 @@
+"""The `spillway` command on a real GPU: what it promises where layers compute there. Skipped where there is none; what
+is shown without one is in test_cuda.py (a driver of host memory) and test_place.py (shapes alone)."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import tiny
+from hf_models import tiny_model
+from native import GPU, file_bytes, profile
+from needs import package
+from real_runs import here, names, result, words
+from spillway.cli import main
+from spillway.output.records import rows
+
+pytestmark = pytest.mark.needs("gpu", torch.cuda.is_available(), "PyTorch has no GPU here")
+
+STEPS = ("--max_steps", "4", "--save_steps", "4")
+ROOMY = ("--gpu_memory", "1GiB")
+LIMIT = 300  # seconds that a process may take
+SIZES = {"hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 3, "num_attention_heads": 4,
+         "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 320, "max_position_embeddings": 128}  # fmt: skip
+FORMS = {  # and how far their losses and norms may lie from those of the processors
+    "bf16": (("--compute_dtype", "bf16"), 3e-2),
+    "fp32": (("--compute_dtype", "fp32"), 2e-4),
+    "fp16": (("--compute_dtype", "fp16"), 1e-2),
+    "bf16 weights in fp32": (("--weight_dtype", "bf16", "--compute_dtype", "fp32"), 2e-2),
+    "states of bf16": (("--compute_dtype", "bf16", "--state_format", "bf16"), 3e-2),
+    "states of int8": (("--compute_dtype", "bf16", "--state_format", "int8"), 3e-2),
+    "clipping": (("--compute_dtype", "bf16", "--max_grad_norm", "0.1"), 3e-2),
+    "packed": (("--compute_dtype", "bf16", "--packing"), 3e-2),
+    "muon": (("--compute_dtype", "bf16", "--optim", "muon"), 3e-2),
+    "lora": (("--compute_dtype", "bf16", "--method", "lora", "--lora_r", "4"), 3e-2),
+    "lora over NF4": (("--compute_dtype", "bf16", "--method", "lora", "--lora_r", "4", "--load_in_4bit"), 3e-2),
+    "subspaces": (("--compute_dtype", "bf16", "--method", "lsp", "--lsp_rank", "8", "--lsp_nonzeros", "2"), 3e-2),
+}
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A model that a GPU's attention kernels take, and rows."""
+    from transformers import LlamaConfig
+
+    path = tmp_path_factory.mktemp("gpu")
+    model = path / "model"
+    tiny_model(LlamaConfig(**SIZES)).save_pretrained(model)
+    tiny.tokenizer().save_pretrained(str(model))
+    tiny.jsonl(path / "train.jsonl", tiny.text_rows(23))
+    profile(path)
+    described = json.loads((path / "profile.json").read_text()) | {"gpus": [GPU]}
+    (path / "profile.json").write_text(json.dumps(described))
+    yield path
+
+
+def on_gpu(given: Path, out: Path, *more: str) -> Path:
+    """A run there that ended well."""
+    assert here(given, out, *STEPS, "--device", "cuda", *more) == 0
+    return out
+
+
+def least(given: Path, out: Path, capsys: pytest.CaptureFixture[str], *more: str) -> tuple[str, str]:
+    """The least memory of the GPU that a refusal names, and a little: what PyTorch needs is measured anew each time."""
+    capsys.readouterr()
+    assert here(given, out, *STEPS, "--device", "cuda", *more, "--gpu_memory", "4KiB") == 3
+    found = re.search(r"--gpu_memory (\d+)MiB", capsys.readouterr().err)
+    assert found is not None
+    return "--gpu_memory", f"{int(int(found[1]) * 1.05) + 8}MiB"
+
+
+def same_bits(run: Path, other: Path) -> None:
+    for one, another in zip(rows(run / "metrics.jsonl"), rows(other / "metrics.jsonl"), strict=True):
+        assert (one["loss"], one["grad_norm"]) == (another["loss"], another["grad_norm"])
+    (weights,) = run.glob("*model.safetensors")
+    assert weights.read_bytes() == (other / weights.name).read_bytes()
+
+
+def apart(run: Path, other: Path) -> float:
+    """The largest relative difference of losses and norms."""
+    pairs = zip(rows(run / "metrics.jsonl"), rows(other / "metrics.jsonl"), strict=True)
+    return max(
+        abs(one[key] - another[key]) / abs(another[key]) for one, another in pairs for key in ("loss", "grad_norm")
+    )
+
+
+def plan_of(out: Path) -> dict[str, Any]:
+    return dict(json.loads((out / "plan.json").read_text()))
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_placement_changes_no_bit_and_the_processors_agree(
+    given: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    form, most = FORMS[name]
+    if "lora" in name:
+        package("peft", "adapters are its")
+    roomy = on_gpu(given, tmp_path / "roomy", *form, *ROOMY)
+    same_bits(on_gpu(given, tmp_path / "again", *form, *ROOMY), roomy)
+    little = on_gpu(given, tmp_path / "little", *form, *least(given, tmp_path / "x", capsys, *form))
+    same_bits(little, roomy)
+    tier = next(tier for tier in plan_of(little)["tiers"] if tier["name"] == "device")
+    measured = next(t for t in json.loads((little / "summary.json").read_text())["tiers"] if t["name"] == "device")
+    assert measured["measured_peak"] <= tier["capacity"]
+    storage = ("--storage", f"{tmp_path},capacity=256MiB", "--placement", "path")
+    same_bits(on_gpu(given, tmp_path / "path", *form, *storage, *ROOMY), roomy)
+    assert here(given, tmp_path / "processors", *STEPS, *form, "--device", "cpu") == 0
+    assert apart(roomy, tmp_path / "processors") <= most
+
+
+def test_blocks_live_on_the_gpu_where_there_is_room(given: Path, tmp_path: Path) -> None:
+    out = on_gpu(given, tmp_path / "out", "--compute_dtype", "bf16", *ROOMY)
+    assert plan_of(out)["device_blocks"]["state_and_update"] > 0
+    assert file_bytes(out / "checkpoint-4" / "spillway")
+
+
+@pytest.mark.parametrize("how", ["none", "all"])
+def test_saved_activations_change_no_bit(given: Path, tmp_path: Path, how: str) -> None:
+    form = ("--compute_dtype", "bf16", *ROOMY)
+    auto = on_gpu(given, tmp_path / "auto", *form)
+    same_bits(on_gpu(given, tmp_path / how, *form, "--activation_recompute", how), auto)
+
+
+def test_killed_and_resumed(given: Path, tmp_path: Path) -> None:
+    """By the command in processes of its own, as a user runs it."""
+    storage = tmp_path / "storage"
+    storage.mkdir()
+    many = ("--max_steps", "150", "--save_steps", "50", "--device", "cuda", "--compute_dtype", "bf16", *ROOMY,
+            "--num_train_epochs", "100")  # fmt: skip
+    durable = ("--storage", f"{storage},capacity=256MiB", "--placement", "path", "--durability", "step")
+    assert here(given, tmp_path / "whole", *many) == 0
+    out = tmp_path / "out"
+    verb = words(given, out, *many, *durable)
+    for at in (20, 60, 110):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "spillway", *verb], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        )
+        ends = time.monotonic() + LIMIT
+        while process.poll() is None and time.monotonic() < ends:
+            if (out / "metrics.jsonl").exists() and len(list(rows(out / "metrics.jsonl"))) >= at:
+                break
+            time.sleep(0.002)
+        process.kill()
+        error = process.communicate()[1]
+        assert process.returncode == -signal.SIGKILL, error
+        verb = ["resume", str(out)]
+    assert subprocess.run([sys.executable, "-m", "spillway", *verb], stdout=subprocess.DEVNULL).returncode == 0
+    assert result(out) == result(tmp_path / "whole")
+    assert main(["verify", str(out)]) == 0
+    assert "checkpoint-150" in names(out)
+
+
+def test_what_was_saved_is_a_model_of_the_library(given: Path, tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    out = on_gpu(given, tmp_path / "out", "--compute_dtype", "bf16", *ROOMY)
+    model = AutoModelForCausalLM.from_pretrained(out, dtype=torch.bfloat16).to("cuda")
+    prompt = AutoTokenizer.from_pretrained(out)("The river", return_tensors="pt").to("cuda")
+    made = model.generate(**{key: prompt[key] for key in ("input_ids", "attention_mask")}, max_new_tokens=8)
+    assert made.shape[1] > prompt["input_ids"].shape[1]
+
+
+def test_a_profile_and_the_doctor_know_the_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["probe", "--output", str(tmp_path / "profile.json")]) == 0
+    (gpu, *_) = json.loads((tmp_path / "profile.json").read_text())["gpus"]
+    assert gpu["to_gpu_bytes_per_second"] > 1e9 and gpu["from_gpu_bytes_per_second"] > 1e9
+    assert gpu["update_elements_per_second"] > 1e8 and gpu["memory"] > 1 << 30
+    assert main(["doctor"]) == 0
+    assert "its kernels as" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_loop_of_ones_own(given: Path, tmp_path: Path) -> None:
+    """A Session's steps there."""
+    import spillway
+
+    def steps(device: str) -> list[float]:
+        out = tmp_path / device
+        with spillway.Session(
+            model=str(given / "model"), output_dir=str(out), device=device, compute_dtype="fp32", max_length=32,
+            per_device_train_batch_size=2, gradient_accumulation_steps=1, learning_rate=1e-3,
+            profile=str(given / "profile.json"), gpu_memory="1GiB" if device == "cuda" else None,
+        ) as session:  # fmt: skip
+            ids = torch.arange(64).view(2, 32) % 320
+            return [session.step([{"input_ids": ids, "labels": ids}])["loss"] for _ in range(5)]
+
+    there, host = steps("cuda"), steps("cpu")
+    assert there[-1] < there[0]
+    assert max(abs(a - b) / abs(b) for a, b in zip(there, host, strict=True)) < 2e-4
