@@ -47,7 +47,7 @@ def passed_over(config: Config) -> str:
         return f"the CPUs, and not {gpu}: {without_cuda()}" if gpu else ""
     return (
         f"the CPUs, and not {torch.cuda.get_device_name(0)}: computing on a GPU is tested over a simulated "
-        "driver and has never run on a real one; --device cuda takes it"
+        "driver, and has run on few real ones; --device cuda takes it"
     )
 
 
