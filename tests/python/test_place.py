@@ -18,7 +18,7 @@ from hf_models import batch, random_ids, tiny_config
 from spillway.config import resolve
 from spillway.errors import InputError
 from spillway.machine import device
-from spillway.machine.place import HOST, Place
+from spillway.machine.place import HOST, Place, deterministic
 from spillway.model.building import build
 from spillway.model.describe import WorkSize, describe
 from spillway.model.factors import choose
@@ -51,6 +51,24 @@ class OneDevice(TorchDispatchMode):
         places = {tensor.device.type for tensor in given}
         assert len(places) < 2 or name in CROSSING, f"{name} of tensors on {sorted(places)}"
         return func(*args, **(kwargs or {}))
+
+
+def test_a_gpu_is_asked_for_one_order_and_left_as_it_was() -> None:
+    of_memory = torch.utils.deterministic
+    before = of_memory.fill_uninitialized_memory
+    with deterministic():
+        assert torch.are_deterministic_algorithms_enabled() and not of_memory.fill_uninitialized_memory
+    assert not torch.are_deterministic_algorithms_enabled() and of_memory.fill_uninitialized_memory == before
+
+
+def test_an_operation_without_one_order_is_let_through_and_named() -> None:
+    gpu = Place(torch.device("cuda", 0))
+    refused = RuntimeError("cumsum_cuda_kernel does not have a deterministic implementation, but you set ...")
+    assert gpu.without(refused).any_order == "cumsum_cuda_kernel"
+    for place, other in ((gpu, RuntimeError("out of memory")), (gpu.without(refused), refused)):
+        with pytest.raises(RuntimeError) as raised:
+            place.without(other)
+        assert raised.value is other
 
 
 class Loss:

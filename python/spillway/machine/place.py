@@ -6,17 +6,21 @@ Whatever is made for a pass is made there; nothing here moves weights or gradien
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
+
+NO_ORDER = re.compile(r"(\S+) does not have a deterministic implementation")
 
 
 @dataclass(frozen=True)
 class Place:
     device: torch.device
+    any_order: str = ""  # the operation that PyTorch has for this GPU only so that it adds in any order; "": none
 
     @property
     def on_gpu(self) -> bool:
@@ -37,8 +41,16 @@ class Place:
         if not self.on_gpu:
             yield
             return
-        with torch.cuda.device(self.device), deterministic():
+        with torch.cuda.device(self.device), nullcontext() if self.any_order else deterministic():
             yield
+
+    def without(self, refused: RuntimeError) -> Place:
+        """The place in which operations may add in any order, where PyTorch refused one for that; any other refusal is
+        raised."""
+        found = NO_ORDER.match(str(refused))
+        if found is None or self.any_order:
+            raise refused
+        return replace(self, any_order=found[1])
 
     def seed(self, number: int) -> None:
         """Seeds every random number that a pass draws."""

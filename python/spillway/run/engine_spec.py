@@ -84,7 +84,14 @@ def engine_spec(profiled: Profiled, keeping: Keeping, world: World) -> EngineSpe
     return EngineSpec(
         description,
         alike(world, settings | network_of(world, settings["profile"])),
-        (*notices, *of_files, *rounded_tables(meta_model), *saved_notice(profiled), *tiles_notice(profiled)),
+        (
+            *notices,
+            *of_files,
+            *rounded_tables(meta_model),
+            *saved_notice(profiled),
+            *tiles_notice(profiled),
+            *order_notice(profiled),
+        ),
     )
 
 
@@ -138,6 +145,13 @@ def tiles_notice(profiled: Profiled) -> list[str]:
     """What a person who asked for tiles should know."""
     config, tiles = profiled.spec.config, profiled.verified.tiles
     return [f"token_tile: {config.token_tile}: {tiles.why}"] if tiles.why and isinstance(config.token_tile, int) else []
+
+
+def order_notice(profiled: Profiled) -> list[str]:
+    """What a person should know of a GPU on which the same step does not have the same bits."""
+    if not (operation := profiled.compute.place.any_order):
+        return []
+    return [f"device: on this GPU {operation} adds in any order: the same step has the same bits only within rounding"]
 
 
 def description_of(verified: Verified, shape: WorkShape, ranks: Ranks = ALONE) -> dict[str, Any]:

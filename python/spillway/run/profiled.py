@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from spillway.base.calls import EngineType, loss_kernels
 from spillway.machine import device
 from spillway.machine.compute import Compute
+from spillway.machine.place import Place
 from spillway.model import initialise
 from spillway.model.batch import WorkShape
 from spillway.model.dry_run import DryRun, profile_dry_run
@@ -50,9 +51,17 @@ def profiled(
     with loss_kernels(engine_type, dtype, device.small(config, compute.place)) as kernels:
         budget = memory_budget(config, processes)
         own = replace(shape, micro_batches=shape.own)
-        arguments = (meta_model, dtype, own, spec.packing, verified.unneeded, kernels, compute.place)
         saved = config.activation_recompute != "all"
-        found = profile_dry_run(*arguments, only_plan, budget, saved, verified.tiles)
+
+        def run(place: Place) -> DryRun:
+            arguments = (meta_model, dtype, own, spec.packing, verified.unneeded, kernels, place)
+            return profile_dry_run(*arguments, only_plan, budget, saved, verified.tiles)
+
+        try:
+            found = run(compute.place)
+        except RuntimeError as refused:
+            compute = replace(compute, place=compute.place.without(refused))
+            found = run(compute.place)
     logits = shape.logits * meta_model.vocabulary * meta_model.dtype.itemsize
     drawn = initialise.work_bytes(meta_model) if config.init == "random" else 0  # before the first step
     work = max(found.work_bytes + logits, found.left_bytes + drawn)

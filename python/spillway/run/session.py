@@ -90,7 +90,7 @@ class EngineSession:
         self._network = self._world.port()
         planned = planned_engine(told, self._profiled, engine_type, self._network)
         self.description, self.settings, self.plan = told.description, told.settings, planned.plan
-        self._engine, self._durable, self._place = planned.engine, planned.durable, computing.place
+        self._engine, self._durable, self._place = planned.engine, planned.durable, self._profiled.compute.place
         self._telemetry = Telemetry(self._engine, self.plan, self._place, told.notices)
         self._state = EngineState(self._spec, planned, self._telemetry, self._keeping, self._world)
         self._serving = ExitStack()  # of the network, from before the engine starts until it has closed
