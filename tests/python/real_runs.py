@@ -30,18 +30,21 @@ NOT_BITS = (
 
 def dying(method: str) -> str:
     """The beginning of a script: where DIES_AFTER is set, an alarm that nothing catches ends the process so many
-    seconds after the session's first call of `method`."""
+    seconds after the session's first call of `method`, or after that of number DIES_IN."""
     return f"""
 import os, signal, sys
 from spillway.run.session import EngineSession
 if "DIES_AFTER" in os.environ:
-    method = EngineSession.{method}
-    def first(*given):
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.setitimer(signal.ITIMER_REAL, float(os.environ["DIES_AFTER"]))
-        EngineSession.{method} = method
+    method, left = EngineSession.{method}, int(os.environ.get("DIES_IN", "1"))
+    def counted(*given):
+        global left
+        left -= 1
+        if left == 0:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.setitimer(signal.ITIMER_REAL, float(os.environ["DIES_AFTER"]))
+            EngineSession.{method} = method
         return method(*given)
-    EngineSession.{method} = first
+    EngineSession.{method} = counted
 """
 
 

@@ -7,7 +7,7 @@ import json
 import shutil
 import signal
 import subprocess
-import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -75,10 +75,13 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return real_runs.inputs(tmp_path_factory.mktemp("together"))
 
 
-def ranks_begun(script: str, world: int, *words: object) -> list[Any]:
+def ranks_begun(script: str, world: int, *words: object, more: Mapping[int, dict[str, str]] | None = None) -> list[Any]:
+    """`more`: of the environment of these ranks."""
     where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(world)}
     where |= {"LOCAL_WORLD_SIZE": str(world)}
     environments = [{**where, "RANK": str(rank), "LOCAL_RANK": str(rank)} if world > 1 else {} for rank in range(world)]
+    for rank, environment in (more or {}).items():
+        environments[rank] |= environment
     return [real_runs.apart("-c", script, *map(str, words), env_more=each) for each in environments]
 
 
@@ -134,10 +137,17 @@ def test_a_session_of_two_makes_what_one_makes(given: Path, tmp_path: Path) -> N
 
 
 TRAINER = (
-    BEGINNING
+    real_runs.dying("update")
+    + BEGINNING
     + """
 import test_trainer as tests
+import transformers
 from spillway.hf import Trainer
+
+class Began(transformers.TrainerCallback):
+    def on_train_begin(self, args, state, control, **_):
+        Path(place, f"began-{world}-{rank}").write_text(str(state.global_step))
+
 more = json.loads(sys.argv[3])
 keys = more.pop("load", {})
 resume = more.pop("resume", None)
@@ -150,6 +160,7 @@ events = {"train": 16, "logging_steps": 1, "eval_strategy": "steps", "eval_steps
 model = tests.loaded(given, virtual_ranks=2, **keys)
 parts = tests.parts(given, place / f"of-{world}", **events)
 trainer = Trainer(model=model, compute_metrics=lambda found: {"mean": float(found.predictions.mean())}, **parts)
+trainer.add_callback(Began())
 trainer.train(resume_from_checkpoint=resume)
 trainer.save_model()
 trainer.close()
@@ -271,17 +282,20 @@ def test_a_trainer_of_two_goes_on_from_durable_steps(given: Path, tmp_path: Path
     alone = trained(given, tmp_path, 1)
     for drive in ("drive0", "drive1"):
         (tmp_path / drive).mkdir()
-    load = {**DURABLE, "storage": f"{tmp_path}/drive{{local_rank}},capacity=256MiB"}
+    load = {**DURABLE, "storage": f"{tmp_path}/drive{{local_rank}}"}  # its capacity the script gives
     words = (given, tmp_path, json.dumps({"load": load, "resume": "auto"}))
-    for life in range(5):
-        two = ranks_begun(TRAINER, 2, *words)
-        if life < 3:
-            time.sleep(seeds.instants(f"trainer {life}").uniform(6, 12))
-            two[life % 2].kill()
+    instants = seeds.instants("trainer of two")
+    began = []  # of each life: after so many steps
+    for victim, update in ((0, 3), (1, 2), (0, 1), (0, 0)):  # who is killed in which update of this life; 0: nobody
+        dies = {"DIES_IN": str(update), "DIES_AFTER": str(instants.uniform(0.001, 0.1))}
+        two = ranks_begun(TRAINER, 2, *words, more={victim: dies})
         ends = [(*process.communicate(timeout=LIMIT), process.returncode) for process in two]
+        began.append(int((tmp_path / "began-2-0").read_text()))
         if all(code == 0 for *_, code in ends):
             break
+        assert ends[victim][2] == -signal.SIGALRM and ends[1 - victim][2] in (0, 1), (ends, seeds.said())
     well(ends)
+    assert len(began) > 1 and began[0] == 0 < began[1] and sorted(began) == began, (began, seeds.said())
     assert told(tmp_path, 2) == alone
     same_files(tmp_path / "of-1" / "model.safetensors", tmp_path / "of-2" / "model.safetensors")
 
