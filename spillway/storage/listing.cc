@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cerrno>
 #include <string_view>
 #include <system_error>
 
@@ -31,10 +32,16 @@ bool is_volume_name(std::string_view name) {
          is_number(numbers.substr(between + kBetween.size()));
 }
 
+/// Nothing where the file is gone: another process may have removed it since its name was read.
 void add_volume(const fs::path& file, std::vector<ListedVolume>& out) {
   SuperblockPair pair;
-  const auto unreadable = why_unreadable([&] { pair = read_superblocks(sys::File(file)); });
-  if (unreadable.empty() && pair.state == SuperblockState::valid) out.push_back({file, std::move(pair.superblock)});
+  try {
+    if (!why_unreadable([&] { pair = read_superblocks(sys::File(file)); }).empty()) return;
+  } catch (const Error& error) {
+    if (error.errno_value() != ENOENT) throw;
+    return;
+  }
+  if (pair.state == SuperblockState::valid) out.push_back({file, std::move(pair.superblock)});
 }
 
 }  // namespace
