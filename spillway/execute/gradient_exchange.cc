@@ -238,8 +238,7 @@ void GradientExchange::round(state::ComputeType type, const float* from, std::by
 // ---- refits
 
 std::vector<network::Message> GradientExchange::refit_messages(const plan::Task& task) {
-  std::size_t refits = 0;  // the process that has the first virtual rank of the step
-  while (ranks_of(refits).end() == 0) ++refits;
+  const auto refits = ranks_.process_of_first(world_.size);
   const auto parts = sink_.exchanged(tensor_of(task.what.index), refits == world_.rank);
   std::vector<network::Message> out;
   plan::each_hop(task.op, world_, refits, [&](std::size_t peer, bool sends) {

@@ -85,7 +85,7 @@ struct Task {
 };
 
 /// What moves something only where a pass has left a background refit, or in another process: next to nothing for the
-/// link or the network, and in plans nothing.
+/// link or the network, and in plans it takes no time.
 [[nodiscard]] constexpr bool follows_refit(const Task& task) noexcept {
   return (task.op == Op::transfer || task.lane == Lane::network) && traits(task.what.kind).of_refit;
 }
@@ -189,7 +189,7 @@ struct Schedule {
   /// for its machine.
   Index sent_rows = kNone, received_rows = kNone, machine_rows = kNone;
   std::vector<Index> network = {};  ///< tasks of the network in the order in which every process begins them
-  Bytes network_sent = 0, network_received = 0;  ///< by these, at most
+  Bytes network_sent = 0, network_received = 0;  ///< by these, at most: in a step that refits every matrix
   Bytes sent_between = 0, received_between = 0;  ///< of these, to and from other machines
   Index row_sums = kNone,
         rows =

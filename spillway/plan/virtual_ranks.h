@@ -52,6 +52,10 @@ class VirtualRanks {
     out.end_ = (rank + 1) * count_ / size;
     return out;
   }
+  /// The process among `size` that has the first of them.
+  [[nodiscard]] constexpr std::uint64_t process_of_first(std::uint64_t size) const noexcept {
+    return (size - 1) / count_;
+  }
 
   /// Ranks that have a micro-batch: the first so many.
   [[nodiscard]] constexpr std::uint64_t count() const noexcept { return count_; }

@@ -393,6 +393,43 @@ TEST(Ranks, OfAnyNumberTrainInSubspaces) {
   expect_same_in_every_world(shape, "on paths", {.placement = {0.5, 0, 0, 0}, .paths = true, .evaluates = true});
 }
 
+/// And the numbers of the norm. Every step refits all matrices; of an embedding's rows the plan has a bound alone.
+TEST(Ranks, SendAndReceiveWhatThePlanSays) {
+  auto shape = shape_of({.layers = 2, .embedding = false, .head = false, .micro_batches = 4, .subspace = "up|down"});
+  shape.checks = {.every = 100, .rotate = 1};
+  for (const auto& [size, local] : {std::pair<std::size_t, std::size_t>{2, 2}, {3, 1}, {4, 1}, {4, 2}}) {
+    for (const bool own_weights : {false, true}) {
+      network::FakeNetwork network(size, static_cast<std::uint32_t>(size * 2 + local));
+      std::vector<std::array<Bytes, 2>> beyond(size);
+      test::each_rank(network, size, [&, size = size, local = local](std::size_t rank) {
+        auto settings = everything_in_dram();
+        settings.budget.own_weights = own_weights;
+        settings.network = port_of(network, rank);
+        const auto own = for_rank(describe(shape), rank, size, local);
+        Engine engine(own, std::move(settings));
+        engine.start();
+        Rank(engine, own).fill();
+        const auto moved = [&](std::uint64_t step) {
+          Rank(engine, own).step(step, 4);
+          engine.flush();
+          const auto found = nlohmann::json::parse(engine.counters())["network"];
+          return std::array{found["sent"].get<Bytes>(), found["received"].get<Bytes>()};
+        };
+        const auto before = moved(0), after = moved(1);
+        const auto& plan = engine.plan().schedule;
+        beyond[rank] = {after[0] - before[0] - plan.network_sent, after[1] - before[1] - plan.network_received};
+      });
+      const auto peers = [n = size, m = local](std::size_t rank) { return rank % m != 0 ? 1 : m - 1 + n / m - 1; };
+      const Bytes numbers = beyond.back()[0] / peers(size - 1);
+      EXPECT_LT(numbers, 4096U);
+      for (std::size_t rank = 0; rank < size; ++rank) {
+        const auto norm = numbers * peers(rank);
+        EXPECT_EQ(beyond[rank], (std::array{norm, norm})) << "rank " << rank << " of " << size << ", " << local;
+      }
+    }
+  }
+}
+
 TEST(Ranks, SaveWhatOneDoes) {
   const auto description = describe(shape_of({.layers = 1, .micro_batches = 4, .subspace = "up"}));
   const Directory one, two;

@@ -65,6 +65,7 @@ TEST(VirtualRanks, OfProcessesCoverTheStepInOrder) {
         for (std::uint64_t rank = 0; rank < size; ++rank) {
           const auto found = all.of(rank, size);
           EXPECT_EQ(found.position_of(found.first()), next);
+          EXPECT_EQ(found.first() < found.end() && next == 0, rank == all.process_of_first(size));
           next = found.position_of(found.end());
           EXPECT_LE(found.sums(), size == 1 ? all.sums() : most_sums(ranks, micro_batches, size));
           partials += own = found.partials();

@@ -38,13 +38,17 @@ struct Moved {
   void add(bool sends, Bytes bytes) { (sends ? sent : received) += bytes; }
 };
 
-Index add_task(StepGraph& graph, Op op, Index pass, const Moved& moved) {
-  auto& out = graph.out;
+/// Adds what a task moves to what the step does. Returns the bytes of the task, which go both ways at once.
+Bytes counted(Schedule& out, Op op, const Moved& moved) {
   out.network_sent += moved.sent;
   out.network_received += moved.received;
   out.sent_between += crosses(op) ? moved.sent : 0;
   out.received_between += crosses(op) ? moved.received : 0;
-  const auto bytes = std::max(moved.sent, moved.received);
+  return std::max(moved.sent, moved.received);
+}
+
+Index add_task(StepGraph& graph, Op op, Index pass, const Moved& moved) {
+  const auto bytes = counted(graph.out, op, moved);
   const auto& of = graph.out.tasks[graph.task_of(pass)];
   return graph.add(Task{.op = op,
                         .lane = Lane::network,
@@ -142,10 +146,15 @@ void add_scatter(StepGraph& graph, Index pass, Range chunks) {
 }
 
 Index add_refit_gather(StepGraph& graph, Index c, Index pass, Place fields) {
+  const auto& world = graph.description.world;
+  const VirtualRanks ranks(graph.description.virtual_ranks, graph.description.micro_batches);
   auto before = graph.out.refit_task[c];
   for (const auto op : {Op::gather, Op::local_gather}) {
-    if (!has_hops(op, graph.description.world)) continue;
-    const auto bytes = graph.chunk(c).reduced.auxiliary_bytes();
+    if (!has_hops(op, world)) continue;
+    Moved moved;
+    each_hop(op, world, ranks.process_of_first(world.size),
+             [&](std::size_t, bool sends) { moved.add(sends, graph.chunk(c).reduced.auxiliary_bytes()); });
+    const auto bytes = counted(graph.out, op, moved);
     const auto task = graph.add(Task{.op = op,
                                      .lane = Lane::network,
                                      .what = {ObjectKind::auxiliary, c},
