@@ -29,9 +29,8 @@ from spillway.model.meta_model import MetaModel
 from spillway.model.microbatch import Work, arrange
 from spillway.model.narrow import narrow_of_its_kind
 from spillway.model.plain_engine import PlainEngine
-from spillway.model.row_attention import DenseMasks, grows_linearly
+from spillway.model.row_attention import DenseMasks, attention_width, grows_linearly
 from spillway.model.saved_profile import SavedProfile
-from spillway.model.source import text_config
 from spillway.model.stream import Stream
 from spillway.model.timed_engine import LossKernels, TimedEngine
 from spillway.model.token_tiles import ALL_AT_ONCE, TokenTiles
@@ -162,6 +161,7 @@ class Measurement:
         shape = self._shape
         largest = shape.batch * shape.length
         (rows, length), *rest = quick_dry_run.shapes(shape.batch, shape.length)
+        process_memory.give_back()  # what the heap has free is nothing that steps leave
         self._held = process_memory.anonymous() - self._engine.touched_bytes()
         warm_up = self._taken(rows, length)
         if warm_up is None or not quick_dry_run.is_long(sum(warm_up.seconds.values()), warm_up.tokens, largest):
@@ -179,13 +179,14 @@ class Measurement:
         work_bytes = quick_dry_run.bytes_of(found, largest, linear, tile, beyond)
         if shape.eval_batch * shape.eval_length > largest:
             work_bytes = max(work_bytes, self._evaluated_briefly())
+        more = int(self._other_lengths_briefly() * (1 + SLACK))
         kept = self._kept(self._sample(rows, length))
         seconds = quick_dry_run.seconds_of(found, warm.seconds, largest, shape.micro_batches)
         saved = self._saved_briefly(found[-1], seconds, linear)
         planned, firm = self._with_slack(work_bytes + (shape.micro_batches - 1) * kept, SLACK + BRIEF_SLACK)
         return DryRun(
             before,
-            planned,
+            planned + more,
             seconds,
             firm_bytes=firm,
             per_token=(quick_dry_run.bytes_per_token(found) * (1 + SLACK + BRIEF_SLACK), 0.0),
@@ -224,7 +225,7 @@ class Measurement:
         tokens, tile = self._shape.batch * self._shape.length, self._tiles.tokens
         firm = 0.0
         if tile is not None and tokens > tile and not self._place.on_gpu and self._linear():
-            most = attention_width(text_config(self._small.config)) * self._small.dtype.itemsize * (tokens - tile)
+            most = attention_width(self._small.config) * self._small.dtype.itemsize * (tokens - tile)
             firm = min(work_bytes, most) * (1 + growth.MARGIN)
         rest = max(0.0, work_bytes - firm / (1 + growth.MARGIN))
         return int(firm + rest * (1 + slack)), int(firm)
@@ -238,12 +239,12 @@ class Measurement:
         stages.say(f"measuring one layer with {rows} x {length} of {self._shape.batch} x {self._shape.length} tokens")
         between: list[float] = []
         self._engine.seconds, self._engine.cold = quick_dry_run.by_kind(), cold
-        stays = process_memory.anonymous() - self._engine.touched_bytes() - self._held  # what earlier steps have left
+        stays = self._left()
         found = self._measured(rows, length, lambda work: run(self._stream, self._engine, work, between))
         if found is None:
             return None
         seconds = {kind: statistics.median(self._engine.seconds[cold][kind] or [0.0]) for kind in KINDS}
-        return quick_dry_run.Taken(rows * length, found + max(0, stays), seconds | {"prologue": between[0]})
+        return quick_dry_run.Taken(rows * length, found + stays, seconds | {"prologue": between[0]})
 
     def _in_tiles(self, rows: int, length: int, tile: int) -> quick_dry_run.Taken | None:
         """`_taken` in tiles of so many tokens."""
@@ -254,13 +255,27 @@ class Measurement:
             self._stream.tiles = self._tiles
 
     def _evaluated_briefly(self) -> int:
-        """Bytes of the largest evaluation, by what small ones take."""
-        points = []
-        for rows, length in quick_dry_run.shapes(self._shape.eval_batch, self._shape.eval_length)[:2]:
-            taken = self._measured(rows, length, self._evaluation)
+        """Bytes of the largest evaluation, by small ones, each the second of its shape: with the first PyTorch keeps
+        what it makes for a shape, as much for few tokens as for many."""
+        found = []
+        for rows, length in quick_dry_run.shapes(self._shape.eval_batch, self._shape.eval_length)[:3]:
+            taken = [self._measured(rows, length, self._evaluation) for _ in range(2)][-1]
             if taken is not None:
-                points.append(growth.Point(rows * length, taken))
-        return growth.predicted(points, self._shape.eval_batch * self._shape.eval_length) if points else 0
+                found.append(quick_dry_run.Taken(rows * length, taken, {}))
+        tokens = self._shape.eval_batch * self._shape.eval_length
+        most = quick_dry_run.bytes_of(found, tokens, self._linear(), self._tiles.tokens or 0) if found else 0
+        return most + self._left()
+
+    def _other_lengths_briefly(self) -> int:
+        """Bytes that PyTorch keeps for rows of other lengths, which few tokens tell, too."""
+        before, lengths = self._left(), quick_dry_run.other_lengths(min(quick_dry_run.SHORT, self._shape.length))
+        for length in [] if self._packing else lengths:
+            self._measured(1, length, self._step)
+        return max(0, self._left() - before)
+
+    def _left(self) -> int:
+        """Bytes that the steps so far have left in memory, in a plan alone."""
+        return max(0, process_memory.anonymous() - self._engine.touched_bytes() - self._held)
 
     def _largest(self, before: int, half: bool) -> DryRun:
         """What was asked for, as often as it takes to know its seconds."""
@@ -283,7 +298,7 @@ class Measurement:
                 run(stream, engine, train, between)
             seconds = seconds_of(engine, between, shape)
             if not self._packing:  # rows of many lengths: what PyTorch keeps for each, as many as it will keep
-                for length in sorted({shape.length * part // 8 for part in (7, 6, 5)} - {0, 1}):
+                for length in quick_dry_run.other_lengths(shape.length):
                     stream.step(self._sample(shape.batch, length), {}, 0)
         # The heap keeps what it was given. Libraries' pages may leave meanwhile, where memory is short, and lower the
         # peak.
@@ -396,17 +411,6 @@ class Measurement:
 
     def _kept(self, train: Work) -> int:
         return self._tokens * BYTES_PER_TOKEN + (masks(self._small, train, self._place) if self._packing else 0)
-
-
-def attention_width(config: Any) -> int:
-    """Elements of a token that a layer has at once in attention's backward pass: queries, keys, values and their
-    gradients, the output and its gradient, and the hidden state's. Of layers that do not say so, the last."""
-    hidden, heads = int(getattr(config, "hidden_size", 0) or 0), int(getattr(config, "num_attention_heads", 0) or 0)
-    if not heads:
-        return hidden
-    size = int(getattr(config, "head_dim", None) or hidden // heads)
-    keys = int(getattr(config, "num_key_value_heads", None) or heads)
-    return hidden + 4 * size * (heads + keys)
 
 
 def fill(engine: PlainEngine) -> None:

@@ -14,6 +14,7 @@ from spillway.model import growth
 from spillway.model.growth import Point
 
 FIRST_TOKENS = 64  # measured first, and three times: once to warm up, once from memory, once from caches
+SHORT = 64  # tokens of a row whose layer takes no time to speak of
 AS_A_RUN = 6.0  # seconds: where what a run measures takes no longer, a plan measures it, too
 REPEATS = 8  # micro-batches of the largest shape that a run measures, about
 TWICE, ONCE = 5.0, 10.0  # seconds that all of the tokens may take to be measured so often
@@ -42,6 +43,11 @@ def shapes(rows: int, length: int) -> list[tuple[int, int]]:
             length = -(-length // 2)
         found.append((rows, length))
     return found[::-1]
+
+
+def other_lengths(length: int) -> list[int]:
+    """Of rows that are somewhat shorter: a dataset has many, and PyTorch keeps what it makes for each."""
+    return sorted({length * part // 8 for part in (7, 6, 5)} - {0, 1})
 
 
 def is_long(seconds: float, tokens: int, largest: int) -> bool:

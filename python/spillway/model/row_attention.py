@@ -299,3 +299,15 @@ def grows_linearly(model: nn.Module, packing: bool) -> bool:
     of its kernels; masks that are made all the same are counted by DenseMasks."""
     name = getattr(text_config(getattr(model, "config", None)), "_attn_implementation", None)
     return name == NAME or (name == "sdpa" and not packing)
+
+
+def attention_width(config: Any) -> int:
+    """Elements of a token that a layer has at once in attention's backward pass: queries, keys, values and their
+    gradients, the output and its gradient, and the hidden state's. Of layers that do not say so, the last."""
+    config = text_config(config)
+    hidden, heads = int(getattr(config, "hidden_size", 0) or 0), int(getattr(config, "num_attention_heads", 0) or 0)
+    if not heads:
+        return hidden
+    size = int(getattr(config, "head_dim", None) or hidden // heads)
+    keys = int(getattr(config, "num_key_value_heads", None) or heads)
+    return hidden + 4 * size * (heads + keys)
