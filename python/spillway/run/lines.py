@@ -8,9 +8,11 @@ import os
 import shutil
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spillway._engine import way_on
 from spillway.base.files import flush
@@ -18,10 +20,14 @@ from spillway.base.sizes import size
 from spillway.config.values import StoragePath
 from spillway.errors import DoesNotFit, InputError
 from spillway.output import directory, volumes
+from spillway.output.directory import Start
 from spillway.output.identity import Identity
 from spillway.output.volumes import Shard
 from spillway.run.alike import drawn_line
 from spillway.run.world import World
+
+if TYPE_CHECKING:
+    from spillway.run.protocol import Recovery, SessionProtocol, StartPoint
 
 
 @dataclass(frozen=True)
@@ -57,6 +63,40 @@ class Lines:
     def _before(self) -> dict[str, int] | None:
         before = self._identity.before
         return None if before is None else {name: int(before[name]) for name in ("line", "world")}
+
+    def start(self, session: SessionProtocol, start: Start, start_point: StartPoint) -> Recovery | None:
+        """Starts the session. No volume is made before its run is known in `output_dir`, and which line of it is to be
+        on all volumes."""
+        shared = self._world.ranks.world > 1 or self.change
+        if session.plan.get("durability", "none") != "none" and shared:
+            if not start.durable and self._world.ranks.world == 1:
+                self.renew()
+            start_point = replace(start_point, line=partial(self._line, start), lines=self)
+        elif not (self._world.leads and any(tier["name"].startswith("path:") for tier in session.plan["tiers"])):
+            return session.start(start_point)
+        with self._identity.claim(self._output_dir) if self._world.leads else nullcontext():
+            return session.start(start_point)
+
+    def _line(self, start: Start) -> int:
+        """Another one, where the run does not go on with what is on the paths; in run.json before any volume is of
+        it."""
+        if not start.durable:
+            self.renew()
+        self.save()
+        return self._identity.line
+
+    def begun(self, session: SessionProtocol, state: dict[str, Any] | None, goes_on: bool, anew: bool) -> None:
+        """The run is known in `output_dir`, and its first step is made durable with `state`; None: it is one that was
+        durable. What other lines have left goes then. `goes_on`: it is not the run's first one; `anew`: what was there
+        is given up."""
+        if anew:
+            volumes.give_up_others(self._paths, self._identity.run)
+        if state is not None:
+            session.commit(state)
+        if goes_on or self._identity.shared:
+            session.settle()
+        if state is not None and self._identity.shared:
+            self.settle()
 
     def look(self, engine: Any) -> Way:
         """InputError where a shard is missed."""
@@ -167,6 +207,23 @@ class Lines:
             "cannot be had. Mount them where its processes look, or go back to the newest checkpoint that stands "
             f"alone, {back}"
         )
+
+
+def volumes_of(
+    paths: Sequence[StoragePath], known: Identity | None, also: Sequence[str], world: World
+) -> tuple[list[Path], list[Path]]:
+    """The volumes of all processes, and those that another number of processes of the run has left. `paths`: of this
+    process; `known`, `also`: as `directory.known_run` says it."""
+    others = volumes.of_other_numbers(paths, known.run, also) if known and also else []
+    found = world.gather((volumes.present(paths), others))
+    there, left = ([path for each in found for path in each[which]] for which in (0, 1))
+    return there, left
+
+
+def checkpoints_alone(world: int, shared: bool) -> bool:
+    """Whether checkpoints stand alone: another number of processes may go on with the run, and replace its volumes.
+    `shared`: several have gone on with it."""
+    return world > 1 or shared or "TORCHELASTIC_RUN_ID" in os.environ
 
 
 def asked(shard: Shard) -> str:

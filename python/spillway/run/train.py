@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
@@ -35,7 +35,7 @@ from spillway.run import reference, room
 from spillway.run.alike import places, same, whereabouts
 from spillway.run.interruption import Interruption
 from spillway.run.lateness import account
-from spillway.run.lines import Lines
+from spillway.run.lines import Lines, checkpoints_alone, volumes_of
 from spillway.run.loop import Loop, Work
 from spillway.run.machines import described, plan_elsewhere, refuse_elsewhere
 from spillway.run.progress import Display
@@ -69,9 +69,7 @@ def train_config(config: Config, console: Console, world: World | None = None) -
     places(world, [path.place for path in config.paths])
     with Interruption() as interruption:
         world.held, interruption.speaks = interruption.held, world.leads
-        others = volumes.of_other_numbers(config.paths, known_run.run, also) if known_run and also else []
-        found = world.gather((volumes.present(config.paths), others))
-        there, left = ([path for each in found for path in each[which]] for which in (0, 1))
+        there, left = volumes_of(config.paths, known_run, also, world)
         start, known, saved = world.agreed(lambda: begun(config, there, left))
         config = as_begun(config, start, known, saved)
         display = Display(console if world.leads else Console(quiet=True), endurance(config))
@@ -253,7 +251,7 @@ class Run:
         tables.show_plan(self.display.console, session.plan)
         self.identify(loop.work, session.plan)
         hub.fetch_weights(self.config, self.display.say)
-        recovery = self.begin(session)
+        recovery = self.lines.start(session, self.start, self.start_point)
         if recovery:
             self.state = loop.state = RunState.of(recovery.state, self.state.fixed)
         for notice in session.notices():
@@ -271,42 +269,13 @@ class Run:
         self.identity.steps, self.identity.steps_per_epoch = work.steps, work.order.steps_per_epoch
         self.identity.processes = whereabouts(self.world)
 
-    def begin(self, session: SessionProtocol) -> Recovery | None:
-        """No volume is made before its run is known in `output_dir`, and which line of it is to be on all volumes."""
-        if session.plan.get("durability", "none") != "none" and (self.world.ranks.world > 1 or self.lines.change):
-            return self.begin_line(session)
-        if not (self.world.leads and any(tier["name"].startswith("path:") for tier in session.plan["tiers"])):
-            return session.start(self.start_point)
-        with self.identity.claim(self.start.output_dir):
-            return session.start(self.start_point)
-
-    def begin_line(self, session: SessionProtocol) -> Recovery | None:
-        with self.identity.claim(self.start.output_dir) if self.world.leads else nullcontext():
-            if not self.start.durable and self.world.ranks.world == 1:
-                self.lines.renew()
-            return session.start(replace(self.start_point, line=self.line, lines=self.lines))
-
-    def line(self) -> int:
-        """Another one, where the run does not go on with what is on the paths; in run.json before any volume is of
-        it."""
-        if not self.start.durable:
-            self.lines.renew()
-        self.lines.save()
-        return self.identity.line
-
     def prepare(self, session: SessionProtocol, recovery: Recovery | None) -> None:
         """The first writes of the run; nothing that was durable is removed before what replaces it is."""
         goes_on = recovery is not None or self.start.resume is not None
         if self.world.leads:
             self.write_beginning(session, goes_on)
-        if self.config.overwrite and not goes_on:
-            volumes.give_up_others(self.config.paths, self.identity.run)
-        if recovery is None:
-            session.commit(self.state.moving())
-        if goes_on or self.identity.shared:
-            session.settle()
-        if recovery is None and self.identity.shared:
-            self.lines.settle()
+        anew = self.config.overwrite and not goes_on
+        self.lines.begun(session, None if recovery else self.state.moving(), goes_on, anew)
         if goes_on:
             for removed in self.world.agreed(lambda: self.go_back(session)):
                 self.display.note(f"removed {removed}")
@@ -389,7 +358,7 @@ def keeping(config: Config, run: str, work: Work, held: list[tuple[int, Path]], 
     with the run, and may again."""
     if config.durability == "none":
         return Keeping(run)
-    if config.ranks.world > 1 or shared or "TORCHELASTIC_RUN_ID" in os.environ:
+    if checkpoints_alone(config.ranks.world, shared):
         return Keeping(run, keep=True, alone=True)
     saves = {step for step in range(1, work.steps) if work.events.save_due(step)}
     count = len(saves | {step for step, _ in held})
