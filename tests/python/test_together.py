@@ -150,15 +150,21 @@ class Began(transformers.TrainerCallback):
 
 more = json.loads(sys.argv[3])
 keys = more.pop("load", {})
-resume = more.pop("resume", None)
-if world == 1:
-    more["gradient_accumulation_steps"] = 4
-else:
-    more["gradient_accumulation_steps"] = 2
+resume, dies, out = more.pop("resume", None), more.pop("dies", None), more.pop("out", f"of-{world}")
+more["gradient_accumulation_steps"] = more.pop("micro_batches", 4) // world
+
+from transformers import TrainerCallback
+
+class Dies(TrainerCallback):
+    def on_step_end(self, args, state, control, **named):
+        if dies == [rank, state.global_step]:
+            os.kill(os.getpid(), 9)
+
 events = {"train": 16, "logging_steps": 1, "eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps",
           "save_steps": 2, "per_device_eval_batch_size": 1, **more}
-model = tests.loaded(given, virtual_ranks=2, **keys)
-parts = tests.parts(given, place / f"of-{world}", **events)
+keys = {name: key for name, key in {"virtual_ranks": 2, **keys}.items() if key is not None}
+model = tests.loaded(given, **keys)
+parts = tests.parts(given, place / out, **events) | {"callbacks": [Dies()]}
 trainer = Trainer(model=model, compute_metrics=lambda found: {"mean": float(found.predictions.mean())}, **parts)
 trainer.add_callback(Began())
 trainer.train(resume_from_checkpoint=resume)
@@ -176,10 +182,38 @@ def trained(given: Path, place: Path, world: int, **more: Any) -> list[Any]:
     return told(place, world)
 
 
-def test_a_trainer_of_two_makes_what_one_makes(given: Path, tmp_path: Path) -> None:
-    alone, together = (trained(given, tmp_path, world) for world in (1, 2))
-    assert alone == together and len(alone[1]) == 2
-    same_saves(tmp_path / "of-2", tmp_path / "of-1")
+@pytest.fixture(scope="module")
+def alone(given: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Any]]:
+    """What one process makes, and what it has told."""
+    place = tmp_path_factory.mktemp("alone")
+    found = trained(given, place, 1)
+    return place / "of-1", found
+
+
+def test_a_trainer_of_two_makes_what_one_makes(given: Path, tmp_path: Path, alone: tuple[Path, list[Any]]) -> None:
+    assert trained(given, tmp_path, 2) == alone[1] and len(alone[1][1]) == 2
+    same_saves(tmp_path / "of-2", alone[0])
+
+
+DURABLE = {"durability": "step", "placement": "weight=50%,state=path,grad=path,activation=dram"}
+
+
+def test_a_trainer_goes_on_with_the_steps_of_another_number(
+    given: Path, tmp_path: Path, alone: tuple[Path, list[Any]]
+) -> None:
+    """Of two one is killed in the last step; one process takes over what both had made durable, with the virtual ranks
+    that nobody has given."""
+    for drive in ("drive0", "drive1"):
+        (tmp_path / drive).mkdir()
+    load = {**DURABLE, "storage": f"{tmp_path}/drive{{local_rank}}"}
+    words = {"load": {**load, "virtual_ranks": None}, "out": "out", "resume": "auto"}
+    ends = ranks(TRAINER, 2, given, tmp_path, json.dumps({**words, "dies": [1, 4]}))
+    assert [code for *_, code in ends] == [1, -signal.SIGKILL], ends
+    ((_, said, code),) = ranks(TRAINER, 1, given, tmp_path, json.dumps(words))
+    assert code == 0 and "2 processes had made it" in said, said
+    assert told(tmp_path, 1) == alone[1]
+    same_files(tmp_path / "out" / "model.safetensors", alone[0] / "model.safetensors")
+    assert not [*tmp_path.glob("drive*/*")]  # what no checkpoint needs is gone
 
 
 @pytest.mark.nightly
@@ -272,9 +306,6 @@ def test_one_process_reads_what_two_have_left(given: Path, tmp_path: Path, capfd
 
 
 # ---- larger ones
-
-
-DURABLE = {"durability": "step", "placement": "weight=50%,state=path,grad=path,activation=dram"}
 
 
 @pytest.mark.nightly

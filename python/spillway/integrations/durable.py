@@ -11,8 +11,8 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,11 +23,12 @@ import transformers
 from spillway.base.files import flush, replace_text, write_json
 from spillway.config import Config
 from spillway.errors import InputError
-from spillway.output import checkpoints, directory, identity, saved, state, volumes
+from spillway.output import checkpoints, directory, identity, saved, state
 from spillway.output.directory import MANIFEST, RUN_STATE
 from spillway.output.identity import Identity
 from spillway.output.position import Due, Log, Position, packed, position_of, random_name
-from spillway.run.alike import next_line, whereabouts
+from spillway.run.alike import whereabouts
+from spillway.run.lines import Lines, checkpoints_alone, volumes_of
 from spillway.run.protocol import Keeping, Recovery, Saving, StartPoint
 from spillway.run.session import EngineSession
 from spillway.run.world import OneProcess, World
@@ -44,32 +45,34 @@ class DurableRun:
     def __init__(
         self,
         config: Config,
-        resume: Any,
+        also: Sequence[str],
         checkpoints_at_once: int,
         rows: int | None,
         saving: Saving | None = None,
         world: World | None = None,
     ) -> None:
-        """Looks only. `resume`: as `resume_from_checkpoint`; `rows`: of the training data, where they can be counted;
-        `saving`: to output_dir; `world`: of several processes, of which rank 0 sees and writes output_dir. InputError
-        where the run may not start."""
+        """Looks only. `also`: where volumes of the run may be besides the paths of this process; `rows`: of the
+        training data, where they can be counted; `saving`: to output_dir; `world`: of several processes, of which rank
+        0 sees and writes output_dir. InputError where the run may not start."""
         self._world = world = world or OneProcess()
-        there = [path for paths in world.gather(volumes.present(config.paths)) for path in paths]
-        asked = config.replaced(resume_from_checkpoint=resume or None)
-        self._start, known = world.agreed(
-            lambda: (directory.decide(asked, there), identity.load(Path(config.output_dir)))
-        )
+        known = world.agreed(lambda: identity.load(Path(config.output_dir)))
+        there, others = volumes_of(config.paths, known, also, world)
+        self._start = world.agreed(lambda: directory.decide(config, there, others))
         self.output_dir = self._start.output_dir
         self._scratch: Path | None = None
         goes_on = self._start.resume is not None or self._start.durable
+        resume = config.resume_from_checkpoint
         if known is not None and known.fixed and goes_on:
             config = state.same_products(known.fixed, config)
+            check_step(known.fixed, config)
             state.check_keys(known.fixed, config)
             check_rows(known.fixed.get("rows"), rows)
             config = state.same_durability(known.durability, config)
         self._identity: Identity = known or world.agreed(lambda: identity.new(self.output_dir))
         self._identity.fixed = state.fixed_keys(config) | {"rows": rows}
         self._identity.processes = whereabouts(world)
+        self._lines = Lines(self._identity, self.output_dir, config.paths, world, also)
+        self._alone = checkpoints_alone(world.ranks.world, self._identity.shared)
         self.config = config
         self._named = not (resume is True or resume == "auto")
         self._at_once = checkpoints_at_once
@@ -87,16 +90,12 @@ class DurableRun:
     def open(self, make: Make) -> EngineSession:
         """A started session, at the step that the run goes on from, or with the model's weights."""
         held = self._world.agreed(lambda: [] if self._start.clear else directory.manifests(self.output_dir))
-        most = max(self._at_once, len(held)) + 1 if self._world.ranks.world == 1 else 0  # there they stand alone
-        keeping = Keeping(self._identity.run, most, keep=True, resumes=self._start.from_paths, saving=self._saving)
-        session = make(self.config, keeping)
+        session = make(self.config, self._keeping(max(self._at_once, len(held)), self._start.from_paths, self._saving))
         self._identity.durability = session.plan.get("durability", "none")
+        start = self._start
         try:
-            with self._identity.claim(self.output_dir) if self._world.leads else nullcontext():
-                start = self._start
-                line = partial(next_line, self._identity, start, self._world)
-                start_point = StartPoint(start.resume, start.durable, start.fresh, start.held, line=line)
-                recovery = session.start(start_point)
+            start_point = StartPoint(start.resume, start.durable, start.fresh, start.held)
+            recovery = self._lines.start(session, start, start_point)
             self._begin(session, recovery)
         except BaseException:
             self._world.announce()
@@ -104,6 +103,11 @@ class DurableRun:
             raise
         self.session = session
         return session
+
+    def _keeping(self, most: int, resumes: bool, saving: Saving | None = None) -> Keeping:
+        """`most`: checkpoints that hold places on the paths, where they do not stand alone."""
+        most = 0 if self._alone else most + 1
+        return Keeping(self._identity.run, most, keep=True, resumes=resumes, alone=self._alone, saving=saving)
 
     def _begin(self, session: EngineSession, recovery: Recovery | None) -> None:
         """The first writes of the run, as `spillway train` makes them."""
@@ -122,10 +126,10 @@ class DurableRun:
             write_json(out / "plan.json", session.plan)
             self._identity.save(out)
         self.committed = self.position.step if self.position else 0
-        if recovery is None:
-            session.commit(payload(self.position))
+        goes_on = recovery is not None or self.position is not None
+        first, anew = None if recovery else payload(self.position), self.config.overwrite and not goes_on
+        self._lines.begun(session, first, goes_on, anew)
         if self.position is not None:
-            session.settle()
             self._world.agreed(lambda: checkpoints.go_back(out, self.committed, session.release))
             told = recovery.words if recovery and recovery.words else f"going on after step {self.committed}"
             transformers.logging.get_logger("spillway").warning(told)
@@ -181,6 +185,8 @@ class DurableRun:
 
     def commit(self, trainer: Any, norm: Any, rate: float | None, due: Due) -> None:
         """The step just ended, which was logged."""
+        trainer.state.total_flos += sum(self._world.gather(trainer.current_flos))  # another number may go on
+        trainer.current_flos = 0
         self._log.add(trainer.state.log_history)
         self.position = position_of(trainer, self.scratch, norm, rate, due)
         self.session.commit(payload(self.position))
@@ -242,10 +248,9 @@ class DurableRun:
         """A session at another checkpoint of this run, for evaluation and saving; the open one is closed."""
         self.session.close()
         pinned = partial(directory.pinned, self.output_dir)
-        most = len(pinned()) + 1 if self._world.ranks.world == 1 else 0
-        self.session = make(self.config, Keeping(self._identity.run, most, keep=True, resumes=True))
-        line = partial(next_line, self._identity, replace(self._start, durable=False), self._world)
-        self.session.start(StartPoint(checkpoint, durable=False, fresh=False, pinned=pinned, line=line))
+        self.session = make(self.config, self._keeping(len(pinned()), resumes=True))
+        start_point = StartPoint(checkpoint, durable=False, fresh=False, pinned=pinned)
+        self._lines.start(self.session, replace(self._start, durable=False), start_point)
         return self.session
 
 
@@ -291,6 +296,25 @@ def tell(words: list[str]) -> None:
 def payload(position: Position | None) -> dict[str, Any]:
     """What is committed with a step; of the first one, before any, nothing."""
     return {} if position is None else {"position": json.loads(position.text())}
+
+
+def check_step(fixed: dict[str, Any], config: Config) -> None:
+    """InputError where a step has other micro-batches than before: each process gives its own number of them."""
+    before, now, world = (
+        fixed.get("gradient_accumulation_steps"),
+        config.gradient_accumulation_steps,
+        config.ranks.world,
+    )
+    if before is None or before == now:
+        return
+    fits = f"start a number of processes that divides {before}"
+    if before % world == 0:
+        fits = f"give TrainingArguments gradient_accumulation_steps={before // world}"
+    each = "" if world == 1 else f", {now // world} of each of {world} processes"
+    raise InputError(
+        f"gradient_accumulation_steps: the run was started with {before} micro-batches in a step, a resume cannot "
+        f"change it to {now}{each}; {fits}"
+    )
 
 
 def check_rows(before: int | None, now: int | None) -> None:

@@ -17,7 +17,9 @@ from spillway.integrations.durable import DurableRun
 from spillway.integrations.loading import untouched
 from spillway.integrations.sizes import row_count, saves
 from spillway.integrations.streamed_session import StreamedSession
+from spillway.output import directory
 from spillway.output.position import Due
+from spillway.run.train import as_restarted
 
 
 class Unfinished(transformers.TrainerCallback):
@@ -36,8 +38,8 @@ class DurableSteps(StreamedSession):
     _over: bool  # the last step was done before this process
 
     def train(self, resume_from_checkpoint: Any = None, *positional: Any, **named: Any) -> Any:
-        """With durable steps `resume_from_checkpoint`: True, the newest durable step; "auto", that or a fresh start; a
-        checkpoint of this run, to go back to it."""
+        """With durable steps `resume_from_checkpoint`: True, the newest durable step; "auto", that or a fresh start,
+        which a launcher means that starts processes again; a checkpoint of this run, to go back to it."""
         with self._as_one():
             return self._trained(resume_from_checkpoint, *positional, **named)
 
@@ -64,9 +66,12 @@ class DurableSteps(StreamedSession):
         untouched(self.model)
         with torch.random.fork_rng(devices=[]):
             sizes = self._known_sizes()
-            config = self._config(sizes.shape, sizes.packing)
+            before, also = self._world.agreed(lambda: directory.known_run(self.args.output_dir))
+            asked = as_restarted(self._origin.config.replaced(resume_from_checkpoint=resume or None), before)
+            begun = before.fixed if before is not None and asked.resume_from_checkpoint is not None else {}
+            config = self._config(sizes.shape, sizes.packing, asked, begun)
             rows = row_count(self.train_dataset)  # type: ignore[attr-defined]
-            run = DurableRun(config, resume, saves(self), rows, self._saving(config), self._world)
+            run = DurableRun(config, also, saves(self), rows, self._saving(config), self._world)
             self._streamed = run.open(self._made)
         self._run, self._over = run, False
         weakref.finalize(self, self._streamed.close)
@@ -99,7 +104,7 @@ class DurableSteps(StreamedSession):
         self._tr_loss: torch.Tensor = self._tr_loss + position.loss
         self._total_loss_scalar: float = self._total_loss_scalar - position.loss  # of steps of this process only
         self._globalstep_last_logged = position.last_logged
-        self.current_flos = position.flos
+        self.current_flos = position.flos if self._world.leads else 0
         if self._told is not None:
             self._told.go_on(self, position.told)
         self._load_rng_state(str(self._run.scratch))  # type: ignore[attr-defined]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from spillway.config import Config, normalised, read_file, resolve
 from spillway.errors import InputError
 from spillway.model.batch import WorkShape
-from spillway.output import directory, identity
+from spillway.output import identity
 from spillway.output.directory import Start
 from spillway.output.identity import Identity
 from spillway.output.state import RunState
@@ -26,17 +26,12 @@ MicroBatch = Mapping[str, Any]
 STEADY = ("constant", "constant_with_warmup", "inverse_sqrt")  # schedules that need no end
 
 
-def begun(config: Config, there: list[Path]) -> tuple[Start | None, Identity, RunState | None]:
+def begun(config: Config, there: list[Path], others: list[Path]) -> tuple[Start | None, Identity, RunState | None]:
     """What lies in `output_dir`, if there is one: how the run starts, whose it is, its last state. `there`: the volumes
-    of all processes."""
+    of all processes; `others`: of another number of them."""
     if config.output_dir is None:
         return None, identity.new(Path.cwd()), None
-    start = directory.decide(config, there)
-    known = identity.load(start.output_dir) or identity.new(start.output_dir)
-    saved = RunState.load(start.resume) if start.resume else None
-    if saved is None and start.durable and known.fixed:
-        saved = RunState(fixed=known.fixed)
-    return start, known, saved
+    return train.begun(config, there, others)
 
 
 def as_begun(config: Config, start: Start | None, known: Identity, saved: RunState | None) -> Config:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,7 @@ from spillway.integrations.own_loop_parts import (
 from spillway.machine import products
 from spillway.model import hub
 from spillway.model.batch import WorkShape
-from spillway.output import checkpoints, directory, identity, state, volumes
+from spillway.output import checkpoints, directory, identity, state
 from spillway.output.directory import pinned
 from spillway.output.identity import Identity
 from spillway.output.records import METRICS, Metrics, NoMetrics
@@ -38,11 +38,12 @@ from spillway.output.so_far import SoFar
 from spillway.output.state import RunState
 from spillway.output.summary import endurance, summary
 from spillway.run import rates, room
-from spillway.run.alike import next_line, places, whereabouts
+from spillway.run.alike import places, whereabouts
+from spillway.run.lines import Lines, volumes_of
 from spillway.run.progress import Display
 from spillway.run.protocol import Keeping, StartPoint, StepResult
 from spillway.run.trackers import Trackers
-from spillway.run.train import settled_as, together
+from spillway.run.train import as_parted, as_restarted, settled_as, together
 from spillway.run.world import World, ended_together
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ class OwnRun:
     _engine: EngineSession
     _start: directory.Start | None
     _identity: Identity
+    _lines: Lines  # where there is an output_dir
     _state: RunState
     _display: Display
     _trackers: Trackers | None
@@ -75,7 +77,8 @@ class OwnRun:
 
     def _plan(self, config: Any, module: Blocks | None, values: dict[str, Any]) -> None:
         config, given = merged(config, values)
-        config = together(config, self._world)
+        before, also = self._world.agreed(lambda: directory.known_run(config.output_dir))
+        config = together(as_parted(as_restarted(config, before), before), self._world)
         check(config, required=("model",), described=module is None)
         places(self._world, [path.place for path in config.paths])
         self._module = module
@@ -93,8 +96,8 @@ class OwnRun:
         self._told: set[str] = set()  # notices
         self._pairs = config.objective == "dpo"
         world, leads, named = self._world, self._world.leads, ("model", "tokenizer")
-        there = [path for paths in world.gather(volumes.present(config.paths)) for path in paths]
-        self._start, self._identity, known = world.agreed(lambda: begun(config, there))
+        there, others = volumes_of(config.paths, before, also, world)
+        self._start, self._identity, known = world.agreed(lambda: begun(config, there, others))
         self._state = known or RunState()
         self._so_far = SoFar(self._start.output_dir) if self._start is not None and leads else None
         tracked = config if leads else config.replaced(report_to=[])
@@ -105,6 +108,8 @@ class OwnRun:
         self._config = found if leads else hub.settled(settled_as(config, found), only=named)
         if not self._state.fixed:
             self._state.fixed = state.fixed_keys(self._config)
+        if self._start is not None:
+            self._lines = Lines(self._identity, self._start.output_dir, self._config.paths, world, also)
         self._interval = logging_interval(self._config)  # bad input is refused before anything is planned
         self._shape = shape_of(self._config, given)
         self._engine = self._planned()
@@ -132,23 +137,17 @@ class OwnRun:
         self._identity.steps = max(self._config.max_steps, 0)
         self._identity.processes = whereabouts(self._world)
         leads = self._world.leads
-
-        def line() -> int:
-            return next_line(self._identity, start, self._world)
-
-        with self._identity.claim(start.output_dir) if leads else nullcontext():
-            recovery = self._engine.start(StartPoint(start.resume, start.durable, start.fresh, start.held, line=line))
+        recovery = self._lines.start(
+            self._engine, start, StartPoint(start.resume, start.durable, start.fresh, start.held)
+        )
         if recovery is not None:
             self._state = RunState.of(recovery.state, self._state.fixed)
         goes_on = recovery is not None or start.resume is not None
         if leads:
             self._write_beginning(start, goes_on)
-        if self._config.overwrite and not goes_on:
-            volumes.give_up_others(self._config.paths, self._identity.run)
-        if recovery is None:
-            self._engine.commit(self._state.moving())
+        anew = self._config.overwrite and not goes_on
+        self._lines.begun(self._engine, None if recovery else self._state.moving(), goes_on, anew)
         if goes_on:
-            self._engine.settle()
             self._world.agreed(lambda: checkpoints.go_back(start.output_dir, self._state.step, self._engine.release))
         self._metrics = Metrics(start.output_dir / METRICS) if leads else NoMetrics()
         assert self._trackers is not None

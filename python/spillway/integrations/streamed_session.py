@@ -7,8 +7,10 @@ import os
 import threading
 import traceback
 import weakref
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -31,6 +33,7 @@ from spillway.run.session import EngineSession
 from spillway.run.start_points import STATE, read_counts
 from spillway.run.world import World, ended_together
 
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 ALONE_AFTER = 60.0  # seconds in which the others come to the end that a failure makes for all
 
 
@@ -112,14 +115,15 @@ class StreamedSession:
         untouched(self.model)
         with torch.random.fork_rng(devices=[]):
             sizes = self._known_sizes()
-            config = self._config(sizes.shape, sizes.packing)
+            begun = self._from if self._with_state else None
+            config = self._config(sizes.shape, sizes.packing, before=parts_of(begun, self._world.ranks.world))
             if self._durable:  # outside of train() nothing is
                 refusals.check_free(config)
                 config = config.replaced(durability="none")
             start_point = StartPoint()
-            if self._from is not None and self._with_state:
-                config = begun_with(config, self._from)
-                start_point = StartPoint(checkpoint=self._from)
+            if begun is not None:
+                config = begun_with(config, begun)
+                start_point = StartPoint(checkpoint=begun)
             elif self._from is not None and self._adapted:
                 start_point = StartPoint(adapters=self._from)
             elif self._from is not None:
@@ -149,11 +153,15 @@ class StreamedSession:
     def _saving(self, config: Config) -> Saving | None:
         return saving_of(self, config) if self._world.leads else None
 
-    def _config(self, shape: WorkShape, packing: bool) -> Config:
-        args, world = self.args, self._world.ranks.world
+    def _config(
+        self, shape: WorkShape, packing: bool, asked: Config | None = None, before: Mapping[str, Any] = NOTHING
+    ) -> Config:
+        """`asked`: what `load` was, and what is to be gone on with; `before`: keys of the run that is, of which those
+        count that nobody says."""
+        args, world, asked = self.args, self._world.ranks.world, asked or self._origin.config
         said = "virtual_ranks" in self._origin.given
-        found = self._origin.config.replaced(
-            virtual_ranks=self._origin.config.virtual_ranks if said else world,
+        found = asked.replaced(
+            virtual_ranks=asked.virtual_ranks if said else before.get("virtual_ranks") or world,
             output_dir=str(Path(args.output_dir).absolute()),
             packing=packing,
             max_length=shape.length,
@@ -198,6 +206,12 @@ class StreamedSession:
         state: Any = self.state  # type: ignore[attr-defined]
         ended = state.max_steps and state.global_step >= state.max_steps and self._saved == state.global_step
         return bool(ended and not self._world.agreed(lambda: directory.manifests(Path(self.args.output_dir))))
+
+
+def parts_of(checkpoint: Path | None, world: int) -> dict[str, Any]:
+    """Key `virtual_ranks` of what was saved there, where so many processes can go on with as many."""
+    ranks = 0 if checkpoint is None else read_counts(checkpoint / STATE).get("virtual_ranks", 0)
+    return {"virtual_ranks": ranks} if ranks >= world else {}
 
 
 def begun_with(config: Config, checkpoint: Path) -> Config:

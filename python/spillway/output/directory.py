@@ -108,10 +108,9 @@ def pinned(output_dir: Path) -> tuple[Path, ...]:
     return tuple(path for _, path in manifests(output_dir))
 
 
-def decide(config: Config, there: Sequence[Path] | None = None, others: Sequence[Path] | None = None) -> Start:
+def decide(config: Config, there: Sequence[Path] | None = None, others: Sequence[Path] = ()) -> Start:
     """Raises InputError where the run may not start. Leaves behind only the name of a checkpoint that lost it. `there`:
-    the volumes of all processes; None: of this one. `others`: those that another number of processes has left, where
-    the run can go on from them; None: it cannot."""
+    the volumes of all processes; None: of this one. `others`: those that another number of processes has left."""
     output_dir = Path(config.output_dir)
     check_place(output_dir)
     check_sources(config, output_dir)
@@ -120,18 +119,12 @@ def decide(config: Config, there: Sequence[Path] | None = None, others: Sequence
         raise InputError(words)
     asked = config.resume_from_checkpoint
     goes_on = not config.overwrite and asked in (None, True, "auto")
-    if goes_on and (outside := left_out(config, output_dir, others or ())):
+    if goes_on and (outside := left_out(config, output_dir, others)):
         raise InputError(
             f"storage: the steps of the run in {output_dir} lie in {', '.join(map(str, outside))}, which this "
             "configuration leaves out; give the storage that the run had, as `spillway resume` does, or begin anew "
             f"with --overwrite (`spillway export --output_dir {output_dir} --to DIR` makes a checkpoint that goes on "
             "without storage)"
-        )
-    if goes_on and others is None and (others := of_other_numbers(config, output_dir)):
-        raise InputError(
-            f"storage: steps of the run in {output_dir} lie in {', '.join(map(str, others))}, of another number of "
-            "processes; start as many as the run had, or, once these files are removed, any number goes on from a "
-            "checkpoint: --resume_from_checkpoint DIR"
         )
     if goes_on and others and (pinning := pinned(output_dir)):
         raise InputError(
@@ -139,7 +132,7 @@ def decide(config: Config, there: Sequence[Path] | None = None, others: Sequence
             "another number of processes would replace; `spillway export` makes checkpoints of them that stand alone. "
             "Once these directories are removed any number goes on from the last step"
         )
-    on_paths = durable_volumes(config, output_dir, None if there is None else [*there, *(others or ())])
+    on_paths = durable_volumes(config, output_dir, None if there is None else [*there, *others])
     resume = resume_point(config, output_dir, bool(on_paths))
     durable = bool(on_paths) and asked in (True, "auto")
     held = [path for path in run_files(output_dir) if is_precious(path)] + on_paths
@@ -183,14 +176,6 @@ def paths_before(output_dir: Path) -> list[StoragePath]:
         return resolve(read_file(before), {}, str(before)).paths
     except InputError:  # nobody knows any more
         return []
-
-
-def of_other_numbers(config: Config, output_dir: Path) -> list[Path]:
-    """The volumes in which this output_dir's run may have left a durable step as another number of processes."""
-    known = identity.load(output_dir)
-    if known is None or known.durability == "none":
-        return []
-    return volumes.of_other_numbers(config.paths, known.run)
 
 
 def known_run(given: str | None) -> tuple[Identity | None, list[str]]:

@@ -4,14 +4,11 @@ each makes the same plan, for the process that has least."""
 from __future__ import annotations
 
 import os
-import secrets
 import socket
 from collections.abc import Sequence
 from typing import Any
 
 from spillway.errors import InputError
-from spillway.output.directory import Start
-from spillway.output.identity import Identity
 from spillway.run.world import World
 
 MORE = ("process_bytes", "work_bytes", "seconds", "token_bytes", "latency")  # ends of names whose largest value counts
@@ -58,20 +55,6 @@ def same(world: World, what: dict[str, Any]) -> None:
                     f"{name}: rank 0 has {value}, rank {rank} has {each.get(name)}; all processes of a run are given "
                     "the same configuration, versions and data"
                 )
-
-
-def drawn_line(world: World) -> int:
-    """The number of a line that no process has been on."""
-    return world.agreed(lambda: 1 + secrets.randbelow(2**62))
-
-
-def next_line(identity: Identity, start: Start, world: World) -> int:
-    """Identity.line, in run.json before any volume is of it; another one, where the run does not go on with what is on
-    the paths."""
-    if not start.durable:
-        identity.line = drawn_line(world)
-    world.agreed(lambda: identity.save(start.output_dir))
-    return identity.line
 
 
 def whereabouts(world: World) -> list[list[Any]]:

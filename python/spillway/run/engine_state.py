@@ -244,7 +244,7 @@ class EngineState:
 
     def _counts(self) -> dict[str, Any]:
         counts: dict[str, Any] = {"steps": self.steps, "calls": self.calls}
-        counts["compute_dtype"] = self._spec.config.compute_dtype
+        counts |= {name: getattr(self._spec.config, name) for name in ("compute_dtype", "virtual_ranks")}
         if self._spec.config.weight_dtype == "fp16":
             counts["loss_scale"] = list(self._engine.loss_scale())
         return counts

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import shutil
 import socket
 from collections.abc import Sequence
@@ -23,7 +24,6 @@ from spillway.output import directory, volumes
 from spillway.output.directory import Start
 from spillway.output.identity import Identity
 from spillway.output.volumes import Shard
-from spillway.run.alike import drawn_line
 from spillway.run.world import World
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ class Lines:
     def renew(self) -> None:
         """The run begins a line anew, or at a checkpoint."""
         known, world = self._identity, self._world.ranks.world
-        known.line = drawn_line(self._world) if world > 1 else 0
+        known.line = self._world.agreed(lambda: 1 + secrets.randbelow(2**62)) if world > 1 else 0
         known.shared = known.shared or world > 1 or known.world > 1
         known.world, known.before, known.places = world, None, []
 
@@ -184,8 +184,9 @@ class Lines:
 
     def settle(self) -> None:
         """All processes have a step durable: what other numbers of them have left goes, and then its line."""
-        self._world.gather(None)
-        for there in volumes.of_other_numbers(self._paths, self._identity.run, self._places):
+        left = volumes.of_other_numbers(self._paths, self._identity.run, self._places)
+        self._world.gather(None)  # no process looks at what another one removes
+        for there in left:
             if there.is_file():
                 there.unlink(missing_ok=True)
         self._world.gather(None)
