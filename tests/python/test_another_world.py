@@ -21,7 +21,7 @@ from spillway.config import resolve
 from spillway.errors import DoesNotFit, InputError
 from spillway.output import directory, identity, volumes
 from spillway.output.identity import Identity
-from spillway.output.volumes import Shard
+from spillway.output.volumes import ShardVolumes
 from spillway.run import processes as world_of_several
 from spillway.run.lines import Lines, chosen
 from spillway.run.train import as_parted, as_restarted, keeping
@@ -42,7 +42,9 @@ from test_ranks import (
 
 __all__ = ["given"]  # a fixture
 
-TWO = [Shard(2, shard, 5, (f"/drive{shard}",)) for shard in range(2)]
+TWO = [ShardVolumes(2, shard, 5, (f"/drive{shard}",)) for shard in range(2)]
+
+NODES = [["node0", 0, 1, ["/drive0"]], ["node1", 0, 1, ["/drive1"]]]
 
 
 class Reading:
@@ -57,8 +59,7 @@ class Reading:
 
 def left_by_two(tmp_path: Path, world: OneProcess | None = None) -> tuple[Identity, Lines]:
     """What run.json says after two processes."""
-    places = [["node0", ["/drive0"]], ["node1", ["/drive1"]]]
-    known = Identity("a run", {}, "step", line=7, shared=True, world=2, places=places)
+    known = Identity("a run", {}, "step", line=7, shared=True, world=2, processes=NODES)
     known.save(tmp_path)
     paths = resolve({}, {"storage": [str(tmp_path)]}).paths
     return known, Lines(known, tmp_path, paths, world or OneProcess(), ["/drive0", "/drive1"])
@@ -78,7 +79,7 @@ def test_the_least_that_all_shards_have_is_read_by_those_that_reach_them(
     assert (tmp_path / "spillway.volume").exists()  # which the engine refuses to take
     written = identity.load(tmp_path)
     assert written is not None and written.world == 1 and written.line == 0
-    assert written.before == {"line": 7, "world": 2, "places": [["node0", ["/drive0"]], ["node1", ["/drive1"]]]}
+    assert written.before == {"line": 7, "world": 2, "processes": NODES}
     assert lines.change  # until the old volumes are gone
     assert lines.look(Reading(4, 3)).line == {"line": 7, "world": 2}
     lines.settle()
@@ -106,7 +107,7 @@ def test_room_for_both_is_asked_for_first(tmp_path: Path) -> None:
 
 
 def test_shards_are_read_near_those_that_will_have_them() -> None:
-    four = [Shard(4, shard, 1, (f"/{shard}",)) for shard in range(4)]
+    four = [ShardVolumes(4, shard, 1, (f"/{shard}",)) for shard in range(4)]
     assert list(chosen([four, four], 2).values()) == [0, 0, 1, 1]
     assert chosen([four[:1], [], four[:3]], 3) == {four[0]: 0, four[1]: 2, four[2]: 2}
 

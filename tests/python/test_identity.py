@@ -79,3 +79,23 @@ def test_volumes_seen_from_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert volumes.held(paths[0]) >= 3 << 20 and volumes.held(paths[3]) == 0
     assert volumes.told(tmp_path / "spillway.volume") == f"{tmp_path}/spillway.volume (3.00 MiB)"
     assert volumes.told(device) == str(device)
+
+
+def test_earlier_lists_of_a_runs_processes_are_read(tmp_path: Path) -> None:
+    (tmp_path / identity.FOLDER).mkdir()
+    old = {"format": 1, "run": "a run", "line": 7, "shared": True, "world": 2}
+    places = [["a", ["/one", "/two"]], ["b", ["/three", "/four"]]]
+    before = {"line": 5, "world": 1, "places": [["a", ["/one", "/two"]]]}
+    more = {"processes": [["a", 0, 1], ["b", 0, 1]], "places": places, "before": before}
+    for content in (old | more, old | {"places": places, "before": before}):
+        (tmp_path / identity.RUN).write_text(json.dumps(content))
+        known = identity.load(tmp_path)
+        assert known is not None and known.world == 2
+        assert known.processes == [["a", 0, 1, ["/one", "/two"]], ["b", 0, 1, ["/three", "/four"]]]
+        assert known.before == {"line": 5, "world": 1, "processes": [["a", 0, 1, ["/one", "/two"]]]}
+        known.save(tmp_path)
+        assert identity.load(tmp_path) == known
+    earliest = {"format": 1, "run": "a run", "line": 7, "processes": [["a", 0, 2], ["a", 1, 2]]}
+    (tmp_path / identity.RUN).write_text(json.dumps(earliest))
+    known = identity.load(tmp_path)
+    assert known is not None and (known.world, known.processes[1]) == (2, ["a", 1, 2, []])

@@ -27,7 +27,6 @@ from spillway.output import checkpoints, directory, identity, saved, state
 from spillway.output.directory import MANIFEST, RUN_STATE
 from spillway.output.identity import Identity
 from spillway.output.position import Due, Log, Position, packed, position_of, random_name
-from spillway.run.alike import whereabouts
 from spillway.run.lines import Lines, checkpoints_alone, volumes_of
 from spillway.run.protocol import Keeping, Recovery, Saving, StartPoint
 from spillway.run.session import EngineSession
@@ -70,7 +69,6 @@ class DurableRun:
             config = state.same_durability(known.durability, config)
         self._identity: Identity = known or world.agreed(lambda: identity.new(self.output_dir))
         self._identity.fixed = state.fixed_keys(config) | {"rows": rows}
-        self._identity.processes = whereabouts(world)
         self._lines = Lines(self._identity, self.output_dir, config.paths, world, also)
         self._alone = checkpoints_alone(world.ranks.world, self._identity.shared)
         self.config = config

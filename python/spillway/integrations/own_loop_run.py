@@ -38,7 +38,7 @@ from spillway.output.so_far import SoFar
 from spillway.output.state import RunState
 from spillway.output.summary import endurance, summary
 from spillway.run import rates, room
-from spillway.run.alike import places, whereabouts
+from spillway.run.alike import places
 from spillway.run.lines import Lines, volumes_of
 from spillway.run.progress import Display
 from spillway.run.protocol import Keeping, StartPoint, StepResult
@@ -135,7 +135,6 @@ class OwnRun:
         self._identity.fixed = self._state.fixed
         self._identity.durability = self.plan.get("durability", "none")
         self._identity.steps = max(self._config.max_steps, 0)
-        self._identity.processes = whereabouts(self._world)
         leads = self._world.leads
         recovery = self._lines.start(
             self._engine, start, StartPoint(start.resume, start.durable, start.fresh, start.held)

@@ -186,8 +186,8 @@ def known_run(given: str | None) -> tuple[Identity | None, list[str]]:
         known = identity.load(output_dir) if given else None
     if known is None or known.durability == "none":
         return known, []
-    shards = [*known.places, *(known.before["places"] if known.before else [])]
-    places = [place for _, each in shards for place in each] or [path.place for path in paths_before(output_dir)]
+    processes = [*known.processes, *(known.before["processes"] if known.before else [])]
+    places = [place for *_, each in processes for place in each] or [path.place for path in paths_before(output_dir)]
     return known, list(dict.fromkeys(places))
 
 

@@ -42,19 +42,24 @@ class Identity:
     steps_per_epoch: int = 0
     line: int = 0  # of several processes: another number each time that the run begins anew or goes back
     shared: bool = False  # several processes have gone on with it; where not, the rest is not written
-    world: int = 1  # processes that keep the line; 0: nobody knows
-    places: list[list[Any]] = field(default_factory=list)  # by shard: host, and its storage paths
-    # The line of another number of processes that this one begins with ({"line", "world", "places"}), as long as not
+    world: int = 1  # processes that keep the line
+    # The line of another number of processes that this one begins with ({"line", "world", "processes"}), as long as not
     # all of its volumes are gone.
     before: dict[str, Any] | None = None
-    processes: list[list[Any]] = field(default_factory=list)  # of several, by rank: host, local rank, processes there
+    # by rank: host, local rank, processes there, storage paths; of one process that has never been one of several none
+    processes: list[list[Any]] = field(default_factory=list)
+
+    @property
+    def several(self) -> bool:
+        """The run is one of several processes now."""
+        return len(self.processes) > 1
 
     def save(self, output_dir: Path) -> None:
         path = output_dir / RUN
         path.parent.mkdir(parents=True, exist_ok=True)
         content = asdict(self)
         hidden = [name for name in ("line", "processes") if not content[name]]
-        for name in [*hidden, *([] if self.shared else ["shared", "world", "places", "before"])]:
+        for name in [*hidden, *([] if self.shared else ["shared", "world", "before"])]:
             del content[name]
         write_json(path, {"format": FORMAT, **content})
         for folder in (path.parent, output_dir, output_dir.parent):
@@ -95,8 +100,22 @@ def load(output_dir: Path) -> Identity | None:
         found = content.pop("format")
         if found != FORMAT:
             raise InputError(f"output_dir: {path} has {other_format(found, FORMAT)}")
-        return Identity(**{"world": 0 if content.get("line") else 1} | content)
+        return Identity(**as_written_now(content))
     except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(f"output_dir: {path} cannot be read: {error!r}") from None
+
+
+def as_written_now(content: dict[str, Any]) -> dict[str, Any]:
+    """Earlier builds wrote hosts and storage paths as a list of its own, `places`."""
+    processes = with_places(content.get("processes", []), content.pop("places", []))
+    if (before := content.get("before")) and "places" in before:
+        before["processes"] = with_places([], before.pop("places"))
+    return {"world": max(1, len(processes)), **content, "processes": processes}
+
+
+def with_places(processes: list[list[Any]], places: list[list[Any]]) -> list[list[Any]]:
+    known = processes or [[host, 0, 1] for host, _ in places]
+    paths = [where for _, where in places] if len(places) == len(known) else [[]] * len(known)
+    return [[*process[:3], *(process[3:] or [where])] for process, where in zip(known, paths, strict=True)]

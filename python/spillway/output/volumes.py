@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from spillway._engine import list_volumes
 from spillway.base.sizes import size
@@ -38,14 +39,19 @@ def of_run(paths: Sequence[StoragePath], run: str) -> list[Path]:
 def of_other_numbers(paths: Sequence[StoragePath], run: str, also: Iterable[str] = ()) -> list[Path]:
     """The volumes that another number of processes of this run has left where the `paths` of this process are, and in
     other places."""
-    own, number = {volume(path) for path in paths}, paths[0].world if paths else 0
+    own, number = set(map(volume, paths)), paths[0].world if paths else 0
     places = dict.fromkeys([*(path.place for path in paths), *also])
-    found = [each for place in places for each in json.loads(list_volumes(place)) if each["run"] == run]
-    return [Path(each["file"]) for each in found if each["world"] != number and Path(each["file"]) not in own]
+    others = [Path(each["file"]) for each in told_of(places, run) if each["world"] != number]
+    return [each for each in others if each not in own]
+
+
+def told_of(places: Iterable[str], run: str) -> list[dict[str, Any]]:
+    """What the engine tells of the volumes of this run in these places."""
+    return [each for place in places for each in json.loads(list_volumes(place)) if each["run"] == run]
 
 
 @dataclass(frozen=True)
-class Shard:
+class ShardVolumes:
     """Volumes of a run that were made together, on all of a process's paths."""
 
     world: int
@@ -54,7 +60,7 @@ class Shard:
     places: tuple[str, ...]  # by path
 
 
-def shards(places: Iterable[str], run: str) -> list[Shard]:
+def shards(places: Iterable[str], run: str) -> list[ShardVolumes]:
     """Those of which every volume is in one of these places."""
     found: dict[tuple[int, int, int, int], dict[int, str]] = {}
     for place in dict.fromkeys(map(os.path.realpath, places)):
@@ -63,20 +69,27 @@ def shards(places: Iterable[str], run: str) -> list[Shard]:
                 key = (each["world"], each["shard"], each["set"], each["paths"])
                 found.setdefault(key, {})[each["path"]] = place
     whole = {key: there for key, there in found.items() if len(there) == key[3]}
-    return [Shard(*key[:3], tuple(there[path] for path in range(key[3]))) for key, there in sorted(whole.items())]
+    return [
+        ShardVolumes(*key[:3], tuple(there[path] for path in range(key[3]))) for key, there in sorted(whole.items())
+    ]
 
 
 def listed(place: Path, run: str) -> list[Path]:
     """The volumes of a run in a directory, or the one that a file or device is."""
-    return [Path(found["file"]) for found in json.loads(list_volumes(str(place))) if found["run"] == run]
+    return [Path(found["file"]) for found in told_of([str(place)], run)]
 
 
 def give_up_others(paths: Sequence[StoragePath], run: str) -> None:
-    """The run begins anew: what another number of processes has left of it in its directories is gone."""
-    own = [volume(path) for path in paths]
-    for found in [found for path in paths for found in listed(Path(path.place), run)]:
-        if found.is_file() and found not in own:
-            found.unlink()
+    """The run begins anew: what other processes have left of it in the directories of this one is gone."""
+    own = set(map(volume, paths))
+    remove(found for path in paths for found in listed(Path(path.place), run) if found not in own)
+
+
+def remove(found: Iterable[Path]) -> None:
+    """What is no block device, and is still there."""
+    for each in found:
+        if each.is_file():
+            each.unlink(missing_ok=True)
 
 
 def begins(device: Path) -> bool:

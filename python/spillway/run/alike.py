@@ -57,12 +57,6 @@ def same(world: World, what: dict[str, Any]) -> None:
                 )
 
 
-def whereabouts(world: World) -> list[list[Any]]:
-    """Identity.processes."""
-    ranks = world.ranks
-    return world.gather([socket.gethostname(), ranks.local_rank, ranks.local_world]) if ranks.world > 1 else []
-
-
 def places(world: World, given: Sequence[str]) -> None:
     """InputError where two processes of one machine have the same storage path."""
     if world.ranks.world == 1:

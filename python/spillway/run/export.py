@@ -35,7 +35,7 @@ def export(config: Config, checkpoint: Path | None, to: Path) -> int:
     if to.exists():
         raise InputError(f"to: {to} exists already; name a directory that does not")
     run = stored(config)
-    unsaved = None if checkpoint or run.identity.processes else left.found(run.output_dir, run.config.paths)
+    unsaved = None if checkpoint or run.identity.several else left.found(run.output_dir, run.config.paths)
     checkpoint = checkpoint or unsaved or newest_alone(run)
     if checkpoint and checkpoint != unsaved and not (checkpoint / RUN_STATE).is_file():
         raise InputError(f"checkpoint: {checkpoint} has no {RUN_STATE}, so there is no state to export")

@@ -23,7 +23,7 @@ from spillway.errors import DoesNotFit, InputError
 from spillway.output import directory, volumes
 from spillway.output.directory import Start
 from spillway.output.identity import Identity
-from spillway.output.volumes import Shard
+from spillway.output.volumes import ShardVolumes
 from spillway.run.world import World
 
 if TYPE_CHECKING:
@@ -67,8 +67,10 @@ class Lines:
     def start(self, session: SessionProtocol, start: Start, start_point: StartPoint) -> Recovery | None:
         """Starts the session. No volume is made before its run is known in `output_dir`, and which line of it is to be
         on all volumes."""
-        shared = self._world.ranks.world > 1 or self.change
-        if session.plan.get("durability", "none") != "none" and shared:
+        several, durable = self._world.ranks.world > 1, session.plan.get("durability", "none") != "none"
+        if not durable:
+            self._identity.processes = self._whereabouts() if several else []
+        if durable and (several or self.change):
             if not start.durable and self._world.ranks.world == 1:
                 self.renew()
             start_point = replace(start_point, line=partial(self._line, start), lines=self)
@@ -97,6 +99,16 @@ class Lines:
             session.settle()
         if state is not None and self._identity.shared:
             self.settle()
+
+    def _whereabouts(self) -> list[list[Any]]:
+        """Identity.processes."""
+        ranks, places = self._world.ranks, [str(Path(path.place).absolute()) for path in self._paths]
+        return self._world.gather([socket.gethostname(), ranks.local_rank, ranks.local_world, places])
+
+    def _processes_of(self, line: dict[str, int] | None) -> list[list[Any]]:
+        known = self._identity
+        replaced = known.before is not None and line == self._before
+        return known.before["processes"] if replaced and known.before is not None else known.processes
 
     def look(self, engine: Any) -> Way:
         """InputError where a shard is missed."""
@@ -151,14 +163,14 @@ class Lines:
         """A new line of this world, which is in run.json when this returns; `before`: what it begins with. Volumes that
         have its names are of no line that is needed, and are gone before: a process alone numbers none of its lines."""
         known = self._identity
-        places = known.before["places"] if known.before is not None and before == self._before else known.places
+        processes = self._processes_of(before)
         for there in volumes.of_run(self._paths, known.run):
             if there.is_file():
                 there.unlink()
                 flush(there.parent)
         self._world.gather(None)
         self.renew()
-        known.before = None if before is None else {**before, "places": places}
+        known.before = None if before is None else {**before, "processes": processes}
         self.save()
         return known.line
 
@@ -166,7 +178,7 @@ class Lines:
         """The line goes on that was being replaced, or the one that is named already, whose volumes all have it."""
         known = self._identity
         if known.before is not None and line == self._before:
-            known.line, known.world, known.places = line["line"], line["world"], known.before["places"]
+            known.line, known.world, known.processes = line["line"], line["world"], known.before["processes"]
             known.before = None
             self.save()
 
@@ -175,31 +187,27 @@ class Lines:
         known, world = self._identity, self._world.ranks.world
         known.line = self._world.agreed(lambda: 1 + secrets.randbelow(2**62)) if world > 1 else 0
         known.shared = known.shared or world > 1 or known.world > 1
-        known.world, known.before, known.places = world, None, []
+        known.world, known.before, known.processes = world, None, []
 
     def save(self) -> None:
-        own = (socket.gethostname(), [str(Path(path.place).absolute()) for path in self._paths])
-        self._identity.places = [list(each) for each in self._world.gather(own)]
+        self._identity.processes = self._whereabouts()
         self._world.agreed(lambda: self._identity.save(self._output_dir))
 
     def settle(self) -> None:
         """All processes have a step durable: what other numbers of them have left goes, and then its line."""
         left = volumes.of_other_numbers(self._paths, self._identity.run, self._places)
         self._world.gather(None)  # no process looks at what another one removes
-        for there in left:
-            if there.is_file():
-                there.unlink(missing_ok=True)
+        volumes.remove(left)
         self._world.gather(None)
         if self._identity.before is not None:
             self._identity.before = None
             self._world.agreed(lambda: self._identity.save(self._output_dir))
 
     def _missed(self, way: dict[str, Any]) -> str:
-        known, line = self._identity, way["from"]
-        places = known.before["places"] if known.before is not None and line == self._before else known.places
-        told = []
+        line, told = way["from"], []
+        processes = self._processes_of(line)
         for shard in way["missing"]:
-            host, where = places[shard] if shard < len(places) else ("?", ["?"])
+            host, _, _, where = processes[shard] if shard < len(processes) else ("?", 0, 0, ["?"])
             told.append(f"shard {shard} of {line['world']}, last on {host} in {', '.join(where)}")
         checkpoint = self._world.agreed(lambda: directory.newest_alone(self._output_dir))
         back = f"--resume_from_checkpoint {checkpoint}" if checkpoint else "which there is none of"
@@ -227,7 +235,7 @@ def checkpoints_alone(world: int, shared: bool) -> bool:
     return world > 1 or shared or "TORCHELASTIC_RUN_ID" in os.environ
 
 
-def asked(shard: Shard) -> str:
+def asked(shard: ShardVolumes) -> str:
     return json.dumps({"world": shard.world, "shard": shard.shard, "places": shard.places})
 
 
@@ -235,9 +243,9 @@ def newest_of(found: dict[str, Any]) -> dict[str, int]:
     return {"step": int(found["step"]), "line": int(found["line"])}
 
 
-def chosen(every: Sequence[Sequence[Shard]], processes: int) -> dict[Shard, int]:
+def chosen(every: Sequence[Sequence[ShardVolumes]], processes: int) -> dict[ShardVolumes, int]:
     """Which rank reads each shard: of those that reach it the one that is likeliest to keep much of it."""
-    reached: dict[Shard, list[int]] = {}
+    reached: dict[ShardVolumes, list[int]] = {}
     for rank, shards in enumerate(every):
         for shard in shards:
             reached.setdefault(shard, []).append(rank)

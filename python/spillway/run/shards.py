@@ -46,12 +46,12 @@ class Shard:
 
 def shards_of(config: Config, known: Identity) -> list[Shard]:
     """By number; of a run of one process the only one."""
-    if not known.processes:
+    if not known.several:
         return [Shard(config, "", known.run)]
     world = len(known.processes)
     return [
         Shard(config.among(Ranks(rank, world, local_rank, local_world)), host, known.run)
-        for rank, (host, local_rank, local_world) in enumerate(known.processes)
+        for rank, (host, local_rank, local_world, _) in enumerate(known.processes)
     ]
 
 

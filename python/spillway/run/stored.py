@@ -73,6 +73,6 @@ def stored(config: Config) -> StoredRun:
     known = identity.load(output_dir)
     if known is None:
         raise InputError(f"output_dir: {output_dir} holds no run (there is no {output_dir / identity.RUN})")
-    if not known.processes:
+    if not known.several:
         check_storage(config)
     return StoredRun(config.replaced(durability=known.durability, overwrite=False), known)

@@ -32,7 +32,7 @@ from spillway.output.summary import endurance
 from spillway.report import tables
 from spillway.report.plot import plot_apart
 from spillway.run import reference, room
-from spillway.run.alike import places, same, whereabouts
+from spillway.run.alike import places, same
 from spillway.run.interruption import Interruption
 from spillway.run.lateness import account
 from spillway.run.lines import Lines, checkpoints_alone, volumes_of
@@ -267,7 +267,6 @@ class Run:
         self.identity.fixed = self.state.fixed
         self.identity.durability = plan.get("durability", "none")
         self.identity.steps, self.identity.steps_per_epoch = work.steps, work.order.steps_per_epoch
-        self.identity.processes = whereabouts(self.world)
 
     def prepare(self, session: SessionProtocol, recovery: Recovery | None) -> None:
         """The first writes of the run; nothing that was durable is removed before what replaces it is."""

@@ -24,7 +24,7 @@ def verify(config: Config, say: Say) -> bool:
     if not run.volumes():
         raise InputError(f"storage: the run in {run.output_dir} keeps nothing on its storage paths; nothing to verify")
     pinned = [str(path / STATE) for path in directory.pinned(run.output_dir)]
-    several = bool(run.identity.processes)
+    several = run.identity.several
     well = True
     for shard in run.shards:
         if several and shard.missing:
