@@ -14,7 +14,7 @@ from spillway.output import identity
 from spillway.report import page, ranks
 from spillway.report.facts import Facts
 from spillway.run.lateness import Lateness, account
-from spillway.run.network import Waited
+from spillway.run.network import Waited, received_first
 
 LATE = {"pass": "backward of layers.7", "waits_for": "path:1", "seconds": 34.0}
 WORDS = "backward of layers.7 waits for path:1, 34.0 s"
@@ -63,9 +63,14 @@ def test_a_process_says_what_it_is_late_for_and_those_that_wait_say_it(tmp_path:
 
 def test_what_bytes_take_alone_is_nobodys_lateness() -> None:
     waited = Waited()
-    for rank, size, seconds in ((1, 100, 2.0), (2, 100, 5.0), (1, 100, 2.5), (2, 7, 0.5)):
-        waited.add(rank, size, seconds)
+    for waits, size in (([(1, 2.0)], 100), ([(1, 1.0), (2, 4.0)], 100), ([(1, 2.0), (2, 0.5)], 100), ([(2, 0.5)], 7)):
+        waited.add(waits, size)
     assert waited.seconds() == {1: 0.5, 2: 3.0}
+
+
+def test_what_is_received_is_asked_for_before_anything_is_sent() -> None:
+    messages = [(1, True, "a"), (2, False, "b"), (2, True, "c"), (1, False, "d")]
+    assert received_first(messages) == [(2, False, "b"), (1, False, "d"), (1, True, "a"), (2, True, "c")]
 
 
 def run_of(output_dir: Path, told: list[dict[str, Any]], finished: bool = True) -> Facts:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -18,17 +18,20 @@ def numbered(rank: int) -> str:
 
 
 class Waited:
-    """How long transfers took beyond the fastest one of as many bytes, by the rank whose message came last: what bytes
-    take alone is nobody's lateness."""
+    """How long transfers took beyond the fastest one of as many bytes, by the rank that was waited for longest in each:
+    what bytes take alone is nobody's lateness."""
 
     def __init__(self) -> None:
         self._least: dict[int, float] = {}  # by bytes: seconds
         self._sums: dict[tuple[int, int], tuple[float, int]] = {}  # by rank and bytes: seconds, transfers
 
-    def add(self, last: int, size: int, seconds: float) -> None:
+    def add(self, waits: Sequence[tuple[int, float]], size: int) -> None:
+        """`waits` of one transfer, one after the other: rank and seconds."""
+        late, _ = max(waits, key=lambda wait: wait[1])
+        seconds = sum(each for _, each in waits)
         self._least[size] = min(seconds, self._least.get(size, seconds))
-        total, count = self._sums.get((last, size), (0.0, 0))
-        self._sums[last, size] = (total + seconds, count + 1)
+        total, count = self._sums.get((late, size), (0.0, 0))
+        self._sums[late, size] = (total + seconds, count + 1)
 
     def seconds(self) -> dict[int, float]:
         """By rank. Any thread."""
@@ -93,8 +96,10 @@ class Service:
 
     def _moved(self, messages: list[tuple[int, bool, Any]]) -> str:
         """Why it failed, in words; empty: it did not."""
+        messages = received_first(messages)
         peers = [peer for peer, _, _ in messages]
         peer = peers[0]
+        waits: list[tuple[int, float]] = []
         try:
             works = dist.batch_isend_irecv(
                 [
@@ -102,16 +107,24 @@ class Service:
                     for peer, sends, data in messages
                 ]
             )
-            began = time.monotonic()
+            began = since = time.monotonic()
             for number, work in enumerate(works):
                 peer = peers[number]
                 self._waits = (began, sorted(set(peers[number:])))
                 work.wait()
+                before, since = since, time.monotonic()
+                waits.append((peer, since - before))
             self._waits = None
-            self.waited.add(peer, sum(data.nbytes for _, _, data in messages), time.monotonic() - began)
+            self.waited.add(waits, sum(data.nbytes for _, _, data in messages))
         except Exception as error:  # of whatever kind a backend's own are
             self._waits = None
             self._disturbed()
             reason = str(error).strip().partition("\n")[0]
             return f"{self._name(peer)} cannot be reached any more: {reason}"
         return ""
+
+
+def received_first(messages: list[tuple[int, bool, Any]]) -> list[tuple[int, bool, Any]]:
+    """As they are begun. gloo sends nothing before the other side has said that it receives, which it says through the
+    connection that its own bytes go through: behind them, both directions would take turns."""
+    return sorted(messages, key=lambda message: message[1])

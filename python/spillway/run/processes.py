@@ -13,6 +13,7 @@ import os
 import pickle
 import signal
 import socket
+import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -134,8 +135,8 @@ class Processes:
         return found
 
     def _measured(self, name: str, to: int, source: int) -> dict[str, float]:
-        one, many = (least(functools.partial(passed_on, size, to, source, self._data)) for size in (1, MEASURED))
-        return {name: MEASURED / many, "network_latency": one}
+        one, many = (seconds(functools.partial(passed_on, size, to, source, self._data)) for size in (1, MEASURED))
+        return {name: MEASURED / min(many), "network_latency": statistics.median(one)}
 
     def port(self) -> Any:
         return import_module("spillway._engine").Network(self.ranks.rank, self.ranks.world)
@@ -313,21 +314,21 @@ def words_of(error: BaseException) -> tuple[str, int]:
 def passed_on(size: int, to: int, source: int, group: Any) -> None:
     """So many bytes from each process to another."""
     given, taken = torch.zeros(size, dtype=torch.uint8), torch.empty(size, dtype=torch.uint8)
-    works = dist.batch_isend_irecv(
-        [dist.P2POp(dist.isend, given, to, group), dist.P2POp(dist.irecv, taken, source, group)]
+    works = dist.batch_isend_irecv(  # received first, as `run.network` does it
+        [dist.P2POp(dist.irecv, taken, source, group), dist.P2POp(dist.isend, given, to, group)]
     )
     for work in works:
         work.wait()
 
 
-def least(call: Callable[[], None]) -> float:
-    """Seconds of the fastest of some calls."""
-    seconds = []
+def seconds(call: Callable[[], None]) -> list[float]:
+    """Of some calls, each."""
+    found = []
     for _ in range(TRIES):
         began = time.perf_counter()
         call()
-        seconds.append(time.perf_counter() - began)
-    return min(seconds)
+        found.append(time.perf_counter() - began)
+    return found
 
 
 def send(value: Any, peer: int, group: Any) -> None:

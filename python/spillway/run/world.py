@@ -50,8 +50,8 @@ class World(Protocol):
 
     def network(self) -> dict[str, float]:
         """As measured now: {"network": bytes per second that a process sends to other machines and receives, while all
-        of its machine do, "network_inside": the same inside the machine, "network_latency": seconds of a message}. What
-        there is none of is left out."""
+        of its machine do, "network_inside": the same inside the machine, "network_latency": seconds of most messages}.
+        What there is none of is left out."""
 
     def port(self) -> Any:
         """A new port for `serve`; None in a world of one."""
