@@ -193,6 +193,8 @@ def run(arguments):
         assert world.agreed(lambda: f"of {rank}") == "of 0"
         if sys.argv[-1] == "raises" and rank == 1:
             raise InputError("storage: there is no directory /there")
+        if sys.argv[-1] == "leads" and rank == 0:
+            raise InputError("storage: there is no directory /there")
         if sys.argv[-1] == "alike":
             raise InputError("seed: no")
         if sys.argv[-1] == "dies" and rank == 2:
@@ -220,6 +222,7 @@ def ranks_of(script: str, world: int, *words: str) -> list[tuple[str, str, int]]
     [
         ("well", [0, 0, 0], ""),
         ("raises", [2, 2, 2], f"spillway: rank 1 ({HOST}): storage: there is no directory /there"),
+        ("leads", [2, 2, 2], f"spillway: rank 0 ({HOST}): storage: there is no directory /there"),
         ("alike", [2, 2, 2], "spillway: seed: no"),
         ("dies", [1, 1, 9], f"spillway: rank 2 ({HOST}): has ended without a word"),
         ("first", [9, 1, 1], f"spillway: rank 0 ({HOST}): has ended without a word"),

@@ -54,6 +54,7 @@ class Failure:
     words: str
     code: int  # exit code
     follows: bool = False  # it came of another process's end
+    gone: bool = False  # that process says nothing any more
 
 
 class Processes:
@@ -207,7 +208,7 @@ class Processes:
         return reply
 
     def _lost(self, rank: int) -> Failure:
-        return Failure(rank, "has ended without a word (killed, or its machine is gone)", 1)
+        return Failure(rank, "has ended without a word (killed, or its machine is gone)", 1, gone=True)
 
     def _error(self, failure: Failure) -> SpillwayError:
         """For this process; rank 0, or where that is gone the first to ask, is to tell it."""
@@ -215,7 +216,7 @@ class Processes:
         words = f"{self.named(failure.rank)}: {failure.words}" if failure.rank >= 0 else failure.words
         error = Interrupted(words, failure.code - 128) if failure.code > 128 else kind(words)
         error.at_once = True
-        error.silent = not self.leads and not (failure.rank == 0 and self._tells_of_first())
+        error.silent = not self.leads and not (failure.gone and failure.rank == 0 and self._tells_of_first())
         return error
 
     def _tells_of_first(self) -> bool:
