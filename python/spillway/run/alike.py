@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from spillway.errors import InputError
+from spillway.run import shared_locks
 from spillway.run.world import World
 
 MORE = ("process_bytes", "work_bytes", "seconds", "token_bytes", "latency")  # ends of names whose largest value counts
@@ -58,7 +59,8 @@ def same(world: World, what: dict[str, Any]) -> None:
 
 
 def places(world: World, given: Sequence[str]) -> None:
-    """InputError where two processes of one machine have the same storage path."""
+    """InputError where two processes of one machine have the same storage path, or two machines one whose locks they do
+    not see of each other."""
     if world.ranks.world == 1:
         return
     owners: dict[tuple[str, str], int] = {}
@@ -71,3 +73,4 @@ def places(world: World, given: Sequence[str]) -> None:
                     f"storage: ranks {first} and {rank} ({where}) have the same directory {path}; name {{local_rank}} "
                     "or {rank} in it, such as /mnt/nvme/spillway-{local_rank}, and make one for each process"
                 )
+    shared_locks.check(world, given)

@@ -98,12 +98,17 @@ def mount_point(place: Path) -> Path:
 
 def kind(mount: Path) -> str:
     """The kind of the file system mounted there; empty where it is not known."""
+    return mounted(mount)[0]
+
+
+def mounted(mount: Path) -> tuple[str, str]:
+    """The kind of the file system mounted there, and its options; empty where they are not known."""
     try:
         lines = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
-        return ""
-    kinds = [words[2] for words in map(str.split, lines) if len(words) > 2 and words[1] == str(mount)]
-    return kinds[-1] if kinds else ""
+        return "", ""
+    found = [(words[2], words[3]) for words in map(str.split, lines) if len(words) > 3 and words[1] == str(mount)]
+    return found[-1] if found else ("", "")
 
 
 def volume_bytes(volume: Path) -> int:
