@@ -43,6 +43,7 @@
   X(root)                        \
   X(seccomp)                     \
   X(shm)                         \
+  X(slurm)                       \
   X(statx)                       \
   X(strace)                      \
   X(tensorboard)                 \
