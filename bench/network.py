@@ -1,15 +1,18 @@
 """Two machines on a slow network: what a step sends over it, and how long it takes, beside the plan.
 
-    network.py [--shape tiny] [--layers N] [--length 128] [--steps 4] [--rates 1000 100] [--accumulation 1 2 8]
-               [--processes 1]
+    network.py [--shape wide] [--layers 3] [--length 128] [--steps 2] [--rates 1000 100] [--accumulation 1 2 8]
+               [--minutes 12]
 
 The machines are two network namespaces that are joined by a pair of virtual interfaces, each of which sends at most
-that many Mbit/s (`tc tbf`). On each, torchrun starts so many processes of the installed `spillway train`, which train
-one model of that shape in memory, with weights drawn at random, as many micro-batches of a row a step as
-gradient_accumulation_steps says. Bytes are those that the kernel counts on the interfaces between two steps, headers
-included; those of the plan are of all processes, as each of them has planned. Both machines share the CPUs that there
-are. A step's seconds are the median without the first. Needs root, `ip` and `tc`; leaves nothing behind. Results go to
-bench/results/network.json, where rows of other settings stay.
+that many Mbit/s (`tc tbf`). A process of the installed `spillway train` on each trains one model of that shape in
+memory, with weights and words drawn at random, as many micro-batches of a row a step as gradient_accumulation_steps
+says; then, at the first of the rates, two processes on each with half of 2, so that a step is as large. Bytes are those
+that the kernel counts on the interfaces between two steps, headers included; those of the plan are of all processes of
+a machine, as each of them has planned. Both machines share the CPUs that there are. A step's seconds are the median of
+so many steps, without the first and the last. Runs beside which other programs had more than a tenth of the CPUs, while
+they planned or in the steps, are made again, twice at most, the most disturbed first, while the minutes last; the least
+disturbed counts, and the others stand beside it. Needs root, `ip` and `tc`; leaves nothing behind. Results go to
+bench/results/network.json, where runs of other settings stay.
 """
 
 from __future__ import annotations
@@ -18,6 +21,8 @@ import argparse
 import contextlib
 import json
 import os
+import random
+import signal
 import statistics
 import subprocess
 import sys
@@ -25,19 +30,36 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from figures import RESULTS, machine, processor, save
+from prediction import taken_by_others
 from shapes import SHAPES, VOCABULARY, config_of
 
 NAME = "network"
-MACHINES = ("spillway-m0", "spillway-m1")  # namespaces
+MACHINES = tuple(f"spillway-m{number}-{os.getpid()}" for number in (0, 1))  # namespaces
 INTERFACES = ("spw0", "spw1")
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
 PORT = 29541
 LOOK = 0.002  # seconds between two looks at the metrics
-PATIENCE = 3600  # seconds that a run may take
-TEXT = "The river rises in the hills and runs to the sea. "
+MOST_OTHERS = 0.1  # of the CPUs
+MOST_TRIES = 3
+MINUTES_OF_ONE = 2  # that have to be left for a run to be made again
+OF_OTHER = ("median_seconds", "predicted_seconds", "bytes_per_step", "others")
+PATIENCE = 1200  # seconds that a run may take
+TOKENS = 100_000  # of the text
+
+
+class Setting(NamedTuple):
+    shape: str
+    layers: int | None
+    length: int
+    megabits: float
+    processes: int  # on each machine
+    accumulation: int  # of each process
+
+    def key(self) -> dict[str, Any]:
+        return self._asdict()
 
 
 def command(*words: str) -> None:
@@ -76,35 +98,42 @@ def sent() -> list[int]:
     return found
 
 
-def model(folder: Path, shape: str, layers: int | None) -> Path:
-    """A configuration, and a tokenizer of bytes."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+def model(folder: Path, shape: str, layers: int | None) -> None:
+    """A configuration, a tokenizer of as many words as the shape's vocabulary has, and a text of them."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    directory = folder / "model"
-    config_of(shape, layers).save_pretrained(directory)
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    known = {letter: number for number, letter in enumerate(["<eos>", *letters])}
-    assert len(known) <= VOCABULARY[shape]
-    tokenizer = Tokenizer(models.BPE(vocab=known, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
+    config_of(shape, layers).save_pretrained(folder / "model")
+    words = ["<eos>", *(f"w{number}" for number in range(1, VOCABULARY[shape]))]
+    tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="<eos>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>", pad_token="<eos>")
-    fast.save_pretrained(str(directory))
-    (folder / "text.txt").write_text(TEXT * 20000, encoding="utf-8")
-    return directory
+    fast.save_pretrained(str(folder / "tokenizer"))
+    drawn = random.Random(0).choices(words[1:], k=TOKENS)
+    (folder / "text.txt").write_text(" ".join(drawn), encoding="utf-8")
 
 
-def started(number: int, given: list[str], processes: int, log: Path) -> subprocess.Popen[bytes]:
-    environment = os.environ | {"GLOO_SOCKET_IFNAME": INTERFACES[number], "OMP_NUM_THREADS": "1"}
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--nnodes", str(len(MACHINES)), "--node_rank",
-                str(number), "--nproc_per_node", str(processes), "--master_addr", ADDRESSES[0], "--master_port",
-                str(PORT)]  # fmt: skip
-    with log.open("wb") as file:
-        return subprocess.Popen(
-            ["ip", "netns", "exec", MACHINES[number], *launcher, "-m", "spillway", "train", *given],
-            env=environment, stdout=file, stderr=file,
-        )  # fmt: skip
+@contextlib.contextmanager
+def started(given: list[str], processes: int, folder: Path) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """The command in so many processes on each machine, with what a launcher says to them."""
+    running: list[subprocess.Popen[bytes]] = []
+    world = processes * len(MACHINES)
+    try:
+        for rank in range(world):
+            number, local = divmod(rank, processes)
+            environment = os.environ | {
+                "MASTER_ADDR": ADDRESSES[0], "MASTER_PORT": str(PORT), "GLOO_SOCKET_IFNAME": INTERFACES[number],
+                "RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": str(local),
+                "LOCAL_WORLD_SIZE": str(processes), "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive",
+            }  # fmt: skip
+            words = ["ip", "netns", "exec", MACHINES[number], sys.executable, "-m", "spillway", "train", *given]
+            with (folder / f"rank-{rank}.log").open("wb") as log:
+                running.append(subprocess.Popen(words, env=environment, stdout=log, stderr=log))
+        yield running
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
 
 
 def steps_of(out: Path) -> list[float]:
@@ -116,17 +145,29 @@ def steps_of(out: Path) -> list[float]:
     return [row["step_seconds"] for row in map(json.loads, lines) if "step_seconds" in row]
 
 
-def watched(out: Path, running: list[subprocess.Popen[bytes]], steps: int) -> list[list[int]]:
-    """What had been sent when each step was told."""
-    found: list[list[int]] = []
-    began = time.monotonic()
-    while len(found) < steps and all(process.poll() is None for process in running):
-        if time.monotonic() - began > PATIENCE:
-            break
-        if len(steps_of(out)) > len(found):
-            found.append(sent())
+class Watched(NamedTuple):
+    sent: list[list[int]]  # by step: what each machine had sent when it was told
+    others: list[float]  # by step: the share of the CPUs that other programs had until it was
+
+
+def watched(out: Path, running: list[subprocess.Popen[bytes]], steps: int) -> Watched:
+    found = Watched([], [])
+    own, others, since = 0.0, taken_by_others(), time.monotonic()
+    until = since + PATIENCE
+    while len(found.sent) < steps and all(process.poll() is None for process in running) and time.monotonic() < until:
+        if len(steps_of(out)) > len(found.sent):
+            found.sent.append(sent())
+            now, taken, computed_now = time.monotonic(), taken_by_others(), sum(map(computed, running))
+            found.others.append((taken - others - (computed_now - own)) / (now - since) / (os.cpu_count() or 1))
+            own, others, since = computed_now, taken, now
         time.sleep(LOOK)
     return found
+
+
+def computed(process: subprocess.Popen[bytes]) -> float:
+    """CPU seconds of a process so far, without those of the kernel."""
+    after_name = Path(f"/proc/{process.pid}/stat").read_text().rpartition(") ")[2]
+    return int(after_name.split()[11]) / os.sysconf("SC_CLK_TCK")
 
 
 def planned(out: Path, processes: int) -> list[int]:
@@ -145,55 +186,96 @@ def planned(out: Path, processes: int) -> list[int]:
     return found
 
 
-def measured(folder: Path, accumulation: int, arguments: argparse.Namespace) -> dict[str, Any]:
-    out = folder / f"out-{accumulation}"
+def measured(folder: Path, setting: Setting, steps: int) -> dict[str, Any]:
+    out = folder / f"out-{setting.processes}-{setting.accumulation}"
     given = [
-        "--model", str(folder / "model"), "--init", "random", "--dataset", str(folder / "text.txt"), "--packing",
-        "--max_length", str(arguments.length), "--per_device_train_batch_size", "1", "--max_steps",
-        str(arguments.steps), "--gradient_accumulation_steps", str(accumulation), "--output_dir", str(out),
-        "--save_only_model", "true", "--overwrite", "true",
+        "--model", str(folder / "model"), "--tokenizer", str(folder / "tokenizer"), "--init", "random",
+        "--dataset", str(folder / "text.txt"), "--packing", "--max_length", str(setting.length),
+        "--per_device_train_batch_size", "1", "--max_steps", str(steps + 2),
+        "--gradient_accumulation_steps", str(setting.accumulation), "--output_dir", str(out),
+        "--save_only_model", "true",
     ]  # fmt: skip
-    logs = [folder / f"machine-{number}.log" for number in range(len(MACHINES))]
-    running = [started(number, given, arguments.processes, logs[number]) for number in range(len(MACHINES))]
-    bytes_sent = watched(out, running, arguments.steps)
-    codes = [process.wait() for process in running]
-    if any(codes) or len(bytes_sent) < 2:
-        return {"exit": codes, "told": [log.read_text(encoding="utf-8")[-1000:] for log in logs]}
+    with started(given, setting.processes, folder) as running:
+        bytes_sent, others = watched(out, running, steps + 1)
+        try:
+            codes = [process.wait(PATIENCE) for process in running]
+        except subprocess.TimeoutExpired:
+            codes = [process.poll() for process in running]
+    if any(code != 0 for code in codes) or len(bytes_sent) <= steps:
+        logs = sorted(folder.glob("rank-*.log"))
+        return {"exit": codes, "told": [log.read_text(encoding="utf-8", errors="replace")[-1000:] for log in logs]}
     plan = json.loads((out / "plan.json").read_text(encoding="utf-8"))
-    each = [(last - first) / (len(bytes_sent) - 1) for first, last in zip(bytes_sent[0], bytes_sent[-1], strict=True)]
+    settings = json.loads((out / "spillway" / "settings.json").read_text(encoding="utf-8"))
+    each = [(last - first) / steps for first, last in zip(bytes_sent[0], bytes_sent[-1], strict=True)]
+    planned_each = planned(out, setting.processes)
     seconds = steps_of(out)
+    median = statistics.median(seconds[1:-1])
     return {
-        "bytes_per_step": each, "planned_bytes_per_step": planned(out, arguments.processes),
-        "step_seconds": seconds, "median_seconds": statistics.median(seconds[1:]),
-        "predicted_seconds": plan["predicted_step_seconds"], "bottleneck": plan["bottleneck"],
-        "seconds": plan["seconds"],
+        "bytes_per_step": each, "planned_bytes_per_step": planned_each,
+        "beside_plan": [there / asked for there, asked in zip(each, planned_each, strict=True)],
+        "step_seconds": seconds, "median_seconds": median,
+        "predicted_seconds": plan["predicted_step_seconds"], "error": plan["predicted_step_seconds"] / median - 1,
+        "bottleneck": plan["bottleneck"], "seconds": plan["seconds"],
+        "others": {"while_planned": others[0], "in_steps": statistics.mean(others[1:])},
+        "rates": {name: settings["profile"][name] for name in ("network", "network_latency")},
     }  # fmt: skip
+
+
+def settings_of(arguments: argparse.Namespace) -> list[Setting]:
+    """In an order in which those of one rate come together."""
+    of_all = (arguments.shape, arguments.layers, arguments.length)
+    each = [Setting(*of_all, rate, 1, count) for rate in arguments.rates for count in arguments.accumulation]
+    halved = [count // 2 for count in arguments.accumulation if count == 2]
+    return each + [Setting(*of_all, arguments.rates[0], 2, count) for count in halved]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shape", choices=tuple(SHAPES), default="tiny")
-    parser.add_argument("--layers", type=int)
+    parser.add_argument("--shape", choices=tuple(SHAPES), default="wide")
+    parser.add_argument("--layers", type=int, default=3)
     parser.add_argument("--length", type=int, default=128)
-    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=2, help="that are counted")
     parser.add_argument("--rates", type=float, nargs="+", default=[1000.0, 100.0], help="Mbit/s each way")
     parser.add_argument("--accumulation", type=int, nargs="+", default=[1, 2, 8])
-    parser.add_argument("--processes", type=int, default=1, help="on each machine")
+    parser.add_argument("--minutes", type=float, default=12, help="after which nothing is made again")
+    parser.add_argument("--note", default="", help="on the machine, for readers of the results")
+    parser.add_argument("--results", default=NAME, help="the name of a file in bench/results")
     arguments = parser.parse_args()
-    file = RESULTS / f"{NAME}.json"
-    content = json.loads(file.read_text()) if file.is_file() else {"runs": []}
-    names = ("shape", "layers", "length", "processes")
-    for rate in arguments.rates:
-        with tempfile.TemporaryDirectory() as directory, joined(rate):
-            model(Path(directory), arguments.shape, arguments.layers)
-            for accumulation in arguments.accumulation:
-                key = {name: getattr(arguments, name) for name in names}
-                key |= {"megabits": rate, "accumulation": accumulation}
-                found = key | measured(Path(directory), accumulation, arguments)
-                print(json.dumps(found), flush=True)
-                kept = [run for run in content["runs"] if not key.items() <= run.items()]
-                content = {"machine": machine() | processor(), "runs": [*kept, found]}
-                save(NAME, content)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that everything is taken down
+    until = time.monotonic() + 60 * arguments.minutes
+    made = {setting: [run(setting, arguments)] for setting in settings_of(arguments)}
+    for _ in range(1, MOST_TRIES):
+        for setting in sorted(made, key=lambda each: -least_disturbed(made[each])):
+            if least_disturbed(made[setting]) > MOST_OTHERS and until - time.monotonic() > 60 * MINUTES_OF_ONE:
+                made[setting].append(run(setting, arguments))
+                kept, *others = sorted(made[setting], key=disturbed)
+                beside = [{name: other.get(name) for name in OF_OTHER} for other in others]
+                keep(setting, kept | {"beside": beside}, arguments.results)
+
+
+def disturbed(found: dict[str, Any]) -> float:
+    return max(found.get("others", {"failed": 1.0}).values())
+
+
+def least_disturbed(tries: list[dict[str, Any]]) -> float:
+    return min(map(disturbed, tries))
+
+
+def run(setting: Setting, arguments: argparse.Namespace) -> dict[str, Any]:
+    beside = machine() | processor() | {"note": arguments.note}
+    with tempfile.TemporaryDirectory() as directory, joined(setting.megabits):
+        model(Path(directory), setting.shape, setting.layers)
+        found = setting.key() | measured(Path(directory), setting, arguments.steps) | {"machine": beside}
+    print(json.dumps(found), flush=True)
+    keep(setting, found, arguments.results)
+    return found
+
+
+def keep(setting: Setting, found: dict[str, Any], name: str) -> None:
+    """In place of an earlier run of the same setting."""
+    file = RESULTS / f"{name}.json"
+    runs = json.loads(file.read_text())["runs"] if file.is_file() else []
+    save(name, {"runs": [*(each for each in runs if not setting.key().items() <= each.items()), found]})
 
 
 if __name__ == "__main__":
