@@ -1,16 +1,19 @@
 """Several processes on machines of their own, beside what a user would pick: DeepSpeed ZeRO-3 with its optimizer on the
 drive, and FSDP2 with its parameters offloaded to host memory.
 
-    ranks_vs_peers.py run --storage DIR [--shape 0.5b] [--ranks 2] [--accumulation 1 8] [--sides NAME ...] [--rounds 1]
-                          [--rate 1gbit] [--deepspeed-python PYTHON] [--results FILE]
+    ranks_vs_peers.py run --storage DIR [--shape 0.5b] [--sequence 128] [--ranks 2] [--accumulation 1 8]
+                          [--sides NAME ...] [--rounds 1] [--minutes 15] [--rate 1gbit] [--deepspeed-python PYTHON]
+                          [--results FILE]
     ranks_vs_peers.py show [--results FILE]
 
 Each process is in a network namespace of its own, joined to the others by a bridge (as root; without, all are on
 loopback), and in a memory cgroup of its own. Random weights, the same random tokens in a step on every side, AdamW,
 clipping at 1.0, a thread for each process. A round runs every side once with every accumulation; of a side's steps the
-first is not counted. What is kept of a rank: seconds of its steps, the most memory that it had as the kernel counted it
-(VmHWM, and of the cgroup, which page cache is part of), and the bytes that its network interface sent and received in
-the counted steps. A side that cannot run is a row with the reason.
+first is not counted, but where eight micro-batches of a peer, which gathers weights and reduces gradients in each, are
+one step. What is kept of a rank: seconds of its steps, the most memory that it had as the kernel counted it (VmHWM, and
+of the cgroup, which page cache is part of), and the bytes that its network interface sent and received in the counted
+steps. A side that cannot run, or not in its share of the minutes that are left, is a row with the reason; one of an
+earlier call with the same settings takes its place.
 
     spillway-dram   all state in memory, a half of it in each of two processes
     spillway-disk   states on the drive, every step durable on both
@@ -40,8 +43,8 @@ from typing import Any
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "ranks-peers.json"
 SIDES = ("spillway-dram", "spillway-disk", "deepspeed", "fsdp2")
-STEPS = {1: 4, 8: 2}  # of a process, by accumulation: the first is not counted
-PATIENCE = 2 * 3600  # seconds that a side may take
+KEY = ("side", "shape", "sequence", "ranks", "accumulation", "rate")  # of a row
+SHARE = 2.0  # times what is left for each side that is still to come: what one may take
 NAME = "spw"  # of bridge, namespaces and interfaces
 MEMORY = Path("/sys/fs/cgroup/memory"), "memory.max_usage_in_bytes"  # of the first version of cgroups
 UNIFIED = Path("/sys/fs/cgroup"), "memory.peak"  # and of the second
@@ -60,12 +63,13 @@ def rank_main(arguments: argparse.Namespace) -> None:
 
     def counted(step: int) -> None:
         """Before each step and after the last."""
-        if step in (1, arguments.steps):
+        if step in (arguments.uncounted, arguments.steps):
             before.append(moved())
 
     with refuses():
         seconds = side(arguments, counted)
     (sent, received), (all_sent, all_received) = before
+    seconds = seconds[arguments.uncounted :]
     print(json.dumps({"seconds": seconds, "sent": all_sent - sent, "received": all_received - received,
                       "resident_peak": resident_peak()}))  # fmt: skip
 
@@ -286,25 +290,39 @@ class Cgroup:
 def run(arguments: argparse.Namespace) -> None:
     if arguments.storage is None or not arguments.storage.is_dir():
         raise SystemExit(f"--storage names a directory that exists, not {arguments.storage}")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that everything is taken down
     content = read(arguments.results)
+    until = time.monotonic() + 60 * arguments.minutes
+    one_round = [(side, count) for count in arguments.accumulation for side in arguments.sides]
+    left = one_round * arguments.rounds
     with machines(arguments.ranks, arguments.rate) as places:
-        for _ in range(arguments.rounds):
-            for accumulation in arguments.accumulation:
-                for side in arguments.sides:
-                    found = measure(side, accumulation, arguments, places)
-                    print(line(found), flush=True)
-                    content["runs"].append(found)
-                    keep(arguments.results, content)
+        for number in range(len(left)):
+            side, accumulation = left[number]
+            remains = max(0.0, until - time.monotonic())
+            patience = min(remains, SHARE * remains / (len(left) - number))
+            found = measure(side, accumulation, arguments, places, patience)
+            print(line(found), flush=True)
+            if number < len(one_round):
+                content["runs"] = [
+                    each for each in content["runs"] if any(each.get(name) != found[name] for name in KEY)
+                ]
+            content["runs"].append(found)
+            keep(arguments.results, content)
 
 
 def measure(
-    side: str, accumulation: int, arguments: argparse.Namespace, places: list[tuple[list[str], dict[str, str]]]
+    side: str,
+    accumulation: int,
+    arguments: argparse.Namespace,
+    places: list[tuple[list[str], dict[str, str]]],
+    patience: float,
 ) -> dict[str, Any]:
     from headline import where
 
+    uncounted = 0 if accumulation > 1 and not side.startswith("spillway") else 1
     found: dict[str, Any] = {
         "side": side, "shape": arguments.shape, "sequence": arguments.sequence, "ranks": arguments.ranks,
-        "accumulation": accumulation, "steps": STEPS.get(accumulation, 3), "rate": arguments.rate,
+        "accumulation": accumulation, "steps": uncounted + (2 if accumulation == 1 else 1), "rate": arguments.rate,
         "processor": where(), "date": datetime.date.today().isoformat(), "load": os.getloadavg()[0],
     }  # fmt: skip
     python = arguments.deepspeed_python if side == "deepspeed" else sys.executable
@@ -312,7 +330,7 @@ def measure(
     with tempfile.TemporaryDirectory(dir=arguments.storage) as work:
         command = [python, str(Path(__file__).resolve()), "rank", "--side", side, "--accumulation", str(accumulation),
                    "--shape", arguments.shape, "--sequence", str(arguments.sequence), "--ranks", str(arguments.ranks),
-                   "--steps", str(found["steps"]), "--storage", work]  # fmt: skip
+                   "--steps", str(found["steps"]), "--uncounted", str(uncounted), "--storage", work]  # fmt: skip
         processes = [
             subprocess.Popen(
                 [*prefix, *command, "--rank", str(rank)], env=environment(rank, arguments.ranks, told),
@@ -322,7 +340,7 @@ def measure(
             for rank, (prefix, told) in enumerate(places)
         ]  # fmt: skip
         try:
-            said = heard(processes, arguments.patience)
+            said = heard(processes, patience)
         finally:
             for process in processes:
                 with contextlib.suppress(ProcessLookupError):
@@ -333,7 +351,13 @@ def measure(
         group.remove()
     if isinstance(said, str):
         return found | {"refused": said}
-    return found | {"of_ranks": [each | {"cgroup_peak": peak} for each, peak in zip(said, peaks, strict=True)]}
+    of_ranks = [each | {"cgroup_peak": peak} for each, peak in zip(said, peaks, strict=True)]
+    slowest = [max(each) for each in zip(*(rank["seconds"] for rank in of_ranks), strict=True)]
+    return found | {
+        "of_ranks": of_ranks, "median_seconds": statistics.median(slowest),
+        "sent_per_step": max(rank["sent"] for rank in of_ranks) / len(slowest),
+        "resident_peak": max(rank["resident_peak"] for rank in of_ranks),
+    }  # fmt: skip
 
 
 def heard(processes: list[subprocess.Popen[str]], patience: float) -> list[dict[str, Any]] | str:
@@ -343,7 +367,7 @@ def heard(processes: list[subprocess.Popen[str]], patience: float) -> list[dict[
         try:
             out, errors = process.communicate(timeout=max(1.0, until - time.monotonic()))
         except subprocess.TimeoutExpired:
-            return f"more than {patience / 60:.0f} minutes"
+            return f"more than {patience / 60:.1f} minutes"
         if process.returncode != 0:
             last = (errors.strip().splitlines() or ["nothing"])[-1]
             return f"rank {rank} ended with {process.returncode}: {last}"
@@ -376,15 +400,12 @@ def line(found: dict[str, Any]) -> str:
     start = f"{found['side']:14} accumulation {found['accumulation']}:"
     if "refused" in found:
         return f"{start} {found['refused']}"
-    of_ranks, counted = found["of_ranks"], found["steps"] - 1
-    seconds = [max(each) for each in zip(*(rank["seconds"] for rank in of_ranks), strict=True)][1:]
-    sent = max(rank["sent"] for rank in of_ranks) / counted
-    peak = max(rank["resident_peak"] for rank in of_ranks)
+    of_ranks = found["of_ranks"]
     groups = [rank["cgroup_peak"] for rank in of_ranks if rank["cgroup_peak"] is not None]
     cache = f", with page cache {max(groups) / 2**30:.2f}" if groups else ""
     return (
-        f"{start} {statistics.median(seconds):8.2f} s a step, {sent / 1e9:6.3f} GB sent by a rank in a step, "
-        f"{peak / 2**30:5.2f} GiB{cache}"
+        f"{start} {found['median_seconds']:8.2f} s a step, {found['sent_per_step'] / 1e9:6.3f} GB sent by a rank in a "
+        f"step, {found['resident_peak'] / 2**30:5.2f} GiB{cache}"
     )
 
 
@@ -393,16 +414,16 @@ def main() -> None:
     parser.add_argument("what", choices=("run", "show", "rank"))
     parser.add_argument("--storage", type=Path)
     parser.add_argument("--shape", default="0.5b")
-    parser.add_argument("--sequence", type=int, default=1024)
+    parser.add_argument("--sequence", type=int, default=128)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--accumulation", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES))
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--rate", default="", help="of each interface, as tc says it")
     parser.add_argument("--deepspeed-python", default=sys.executable, help="of an environment with DeepSpeed")
-    parser.add_argument("--patience", type=float, default=PATIENCE, help="seconds that a side may take")
+    parser.add_argument("--minutes", type=float, default=15, help="that all of it may take")
     parser.add_argument("--results", type=Path, default=RESULTS)
-    for name in ("--side", "--rank", "--steps"):  # of one process
+    for name in ("--side", "--rank", "--steps", "--uncounted"):  # of one process
         parser.add_argument(name, type=str if name == "--side" else int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.what == "show":
