@@ -17,6 +17,12 @@ using ::testing::KilledBySignal;
 
 constexpr int kCode = 3;
 
+#ifdef __SANITIZE_THREAD__
+constexpr bool kHandlersTakeMemory = true;  // the sanitizer's, where a signal arrives
+#else
+constexpr bool kHandlersTakeMemory = false;
+#endif
+
 /// From now on the kernel gives this process no memory.
 void bound() {
   const rlimit none{0, 0};
@@ -26,6 +32,7 @@ void bound() {
 class OutOfMemoryExitTest : public ::testing::TestWithParam<int> {};
 
 TEST_P(OutOfMemoryExitTest, ACrashWithoutMemoryEndsWithTheCode) {
+  if (kHandlersTakeMemory) GTEST_SKIP() << "the thread sanitizer takes memory where a signal arrives";
   const int status = in_child([&] {
     const OutOfMemoryExit exit("there is no memory\n", kCode);
     bound();
@@ -55,6 +62,7 @@ TEST(OutOfMemoryExit, AFaultWithMemoryIsAFault) {
 }
 
 TEST_P(OutOfMemoryExitTest, AHandlerFromBeforeIsPutBack) {
+  if (kHandlersTakeMemory) GTEST_SKIP() << "the thread sanitizer takes memory where a signal arrives";
   const int status = in_child([&] {
     ::signal(GetParam(), [](int) { ::_exit(7); });
     { const OutOfMemoryExit exit("there is no memory\n", kCode); }
