@@ -21,14 +21,6 @@ void check_network(const plan::Description& description, const network::Port* ne
                                       : text("is that of rank ", network->rank(), " of ", network->size())));
 }
 
-/// A plan of several processes may have a device, and no run in this release.
-void check_device(const plan::Description& description, const plan::Budget& budget) {
-  if (!description.is_shared() || !budget.device) return;
-  throw Error(ErrorCode::bad_input, text("a run of ", description.world.size,
-                                         " processes computes on CPUs only in this release; use device cpu, or one "
-                                         "process"));
-}
-
 std::unique_ptr<network::CountingPort> counted(const std::shared_ptr<network::Port>& port, const state::World& world) {
   return port == nullptr ? nullptr : std::make_unique<network::CountingPort>(port, world.local);
 }
@@ -74,7 +66,6 @@ EngineParts::~EngineParts() {
 }
 
 Recovery EngineParts::start(const OpenOptions& open_options) {
-  check_device(description_, budget_);
   reader_.reset();
   run_.reset();
   auto run = std::make_unique<execute::Run>(run_plan(), volumes(), settings_.threads, open_options);

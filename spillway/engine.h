@@ -259,9 +259,10 @@ class EngineStore {
   void release_manifest(std::span<const std::byte> manifest);
   /// After the last step of a run that cannot be saved where it should be: what was reached stays on the paths,
   /// together with `payload`, and so do the volumes. Of a run that is durable it is its newest durable step, and empty
-  /// is returned; of another one the bytes of a manifest: with them in a file manifest.bin, read_back() of the
-  /// directory takes it. Throws Error(bad_input) where nothing lies on a path, Error(does_not_fit) where what stays in
-  /// memory has no room there; the run can go on then.
+  /// is returned: such a run may go on, and where only its checkpoints are durable this is one without a manifest. Of
+  /// another one the bytes of a manifest are returned: with them in a file manifest.bin, read_back() of the directory
+  /// takes it. Throws Error(bad_input) where nothing lies on a path, Error(does_not_fit) where what stays in memory has
+  /// no room there; the run can go on then.
   [[nodiscard]] std::vector<std::byte> leave(std::string_view payload);
   /// It was saved after all: the volumes of a run that is not durable go when the engine closes.
   void take_back();

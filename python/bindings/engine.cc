@@ -14,6 +14,7 @@
 #include "spillway/network/served.h"
 #include "spillway/plan/json.h"
 #include "spillway/storage/listing.h"
+#include "spillway/storage/volume.h"
 
 using namespace nb::literals;
 
@@ -149,5 +150,12 @@ void bind_engine(nb::module_& module) {
   bind_engine_store(engine);
   bind_telemetry(engine);
   module.def("list_volumes", &list_volumes, "place"_a);
+  module.def(
+      "give_back_volume",
+      [](const std::string& device, const std::string& run) {
+        const nb::gil_scoped_release release;
+        spillway::storage::give_back(device, run);
+      },
+      "device"_a, "run"_a);
   module.def("way_on", &way_on, "lines"_a, "found"_a, "world"_a);
 }

@@ -241,6 +241,10 @@ def list_volumes(place: str) -> str:
     "world": shards of the run, "path": which of its paths, "paths", "set": a number that those made together have,
     "ready": false while it is being prepared}]."""
 
+def give_back_volume(device: str, run: str) -> None:
+    """A volume of this run on a block device is nobody's, as when the run that has it open gives it back. Refused while
+    anybody has the device open."""
+
 def way_on(lines: str, found: str, world: int) -> str:
     """How so many processes go on with a run, as JSON {"kind": "open", "redeal", "nothing" or "missing", "from":
     {"line", "world"}, "step", "missing": numbers of shards} (journal/lines.h). `lines`: {"now": {"line", "world"},

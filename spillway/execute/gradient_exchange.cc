@@ -54,7 +54,7 @@ void GradientExchange::begin(const plan::VirtualRanks& ranks) {
 std::vector<GradientExchange::ChunkSums> GradientExchange::sums_of(const plan::Pass& pass) const {
   const auto chunks = plan::chunks_of(layout_, pass);
   const auto rule = description_.rule();
-  const auto& buffer = schedule_.buffers[pass.grad_sum];
+  const auto& buffer = schedule_.buffers[pass.sent];
   auto* own = reinterpret_cast<float*>(arenas_.at(buffer));
   auto* received = reinterpret_cast<float*>(at(pass.received));
   auto* grad = at(pass.grad);
@@ -83,7 +83,7 @@ std::vector<GradientExchange::ChunkSums> GradientExchange::sums_of(const plan::P
         ChunkSums{.chunk = c, .owner = owner, .gradient = {own, stride, chunk.gradient_elements}, .samples = {}});
     own += chunk.gradient_elements;
     if (chunk.reduced.any()) {
-      const auto samples = reduced_.sums(tensor_of(c));
+      const auto samples = reduced_.sent(tensor_of(c));
       it.samples = {samples.lowest, samples.stride, samples.elements};
     }
     if (plan::relay_of(world_, here, owner) != world_.rank) continue;

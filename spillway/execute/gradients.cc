@@ -285,7 +285,7 @@ void Gradients::close() {
 }
 
 const std::vector<double>& Gradients::squares() {
-  if (apart()) {
+  if (apart() && !exchange_) {  // else they were taken here
     where_.device.copy(where_.stream, device::Direction::from_device,
                        reinterpret_cast<std::byte*>(host_squares_.data()), reinterpret_cast<const std::byte*>(squares_),
                        host_squares_.size() * sizeof(double));

@@ -91,7 +91,7 @@ OnNodes on_nodes(const plan::Plan& plan, const state::Layout& layout, const stat
   }
   const auto& placement = plan.placement;
   for (std::size_t c = 0; c < placement.chunks.size(); ++c) {
-    if (placement[c].device_resident()) continue;
+    if (placement[c].device_resident() || !schedule.groups[c].weight.any()) continue;  // or another process has it
     const auto& chunk = layout.chunks()[c];
     const auto node = placement[c].node();
     const auto& place = schedule.groups[c].weight;

@@ -17,19 +17,24 @@ ReducedGradients::ReducedGradients(const plan::Description& description, const s
       sink_(sink),
       where_(where),
       by_rank_(description.virtual_ranks > 1),
+      sends_(where.workspace != nullptr && description.is_shared()),
+      count_(description.sample_sums()),
       sums_(where.device, where.stream),
       samples_(layout.tensors().size()) {
+  const bool apart = where.workspace != nullptr;
   std::uint64_t first = 0;
   for (const auto& block : layout.blocks()) {
-    if (!description.is_shared()) first = 0;  // sums are of one pass at a time; those that are sent may be of several
+    // Sums are of one pass at a time; those that are sent may be of several.
+    if (!description.is_shared() || apart) first = 0;
     for (auto t = block.first_tensor; t < block.first_tensor + block.tensors; ++t) {
       samples_[t].first = first;
+      samples_[t].sent = sent_;
       first += rows(t);
+      sent_ += rows(t);
     }
     stride_ = std::max(stride_, first);
   }
-  const bool apart = where.workspace != nullptr;
-  if (!apart) host_.resize(stride_ * description.sample_sums());
+  if (!apart || sends_) host_.resize((sends_ ? sent_ : stride_) * count_);
   memory_ = apart ? reinterpret_cast<float*>(where.workspace + where.sizes.seen_at()) : host_.data();
 }
 
@@ -45,6 +50,12 @@ RankSums::Place ReducedGradients::sums(std::size_t tensor) const {
   return {.lowest = lowest, .others = lowest + stride_, .stride = stride_, .elements = rows(tensor)};
 }
 
+RankSums::Place ReducedGradients::sent(std::size_t tensor) {
+  if (!sends_) return sums(tensor);
+  auto* const lowest = host_.data() + samples_[tensor].sent;
+  return {.lowest = lowest, .others = lowest + sent_, .stride = sent_, .elements = rows(tensor)};
+}
+
 void ReducedGradients::take(std::size_t tensor, std::span<const float> sample, std::uint64_t micro_batch) {
   const auto& it = layout_.tensors().at(tensor);
   if (!it.reduced.any() || sample.size() != it.reduced.rows) {
@@ -58,7 +69,13 @@ void ReducedGradients::take(std::size_t tensor, std::span<const float> sample, s
 }
 
 void ReducedGradients::finish(std::size_t tensor) {
-  if (sums_.any()) sums_.finish(sums(tensor), samples_[tensor].progress);
+  if (!sums_.any()) return;
+  sums_.finish(sums(tensor), samples_[tensor].progress);
+  const auto from = sums(tensor), to = sent(tensor);
+  for (unsigned i = 0; sends_ && i < count_; ++i) {
+    where_.device.copy(where_.stream, device::Direction::from_device, reinterpret_cast<std::byte*>(to.sum(i)),
+                       reinterpret_cast<const std::byte*>(from.sum(i)), to.elements * sizeof(float));
+  }
 }
 
 void ReducedGradients::close(std::size_t tensor, bool any, std::span<double> squares, std::byte* out) {

@@ -30,8 +30,10 @@ class ReducedGradients {
   void take(std::size_t tensor, std::span<const float> sample, std::uint64_t micro_batch);
   /// Ends the sums over this process's micro-batches.
   void finish(std::size_t tensor);
-  /// These. In a world of several processes they stay until the tensor's next pass.
+  /// These, where passes compute.
   [[nodiscard]] RankSums::Place sums(std::size_t tensor) const;
+  /// And as other processes get them, in host memory. They stay there until the tensor's next pass.
+  [[nodiscard]] RankSums::Place sent(std::size_t tensor);
 
   /// S is complete, and `squares` are its tiles' sums: writes what an update needs beside it to `out`. `any`: there was
   /// a gradient of it; else the squares become 0. A step whose gradients were not finite before there was anything to
@@ -43,6 +45,7 @@ class ReducedGradients {
  private:
   struct Samples {
     std::uint64_t first = 0;  ///< element from the start of the sums
+    std::uint64_t sent = 0;   ///< of those that are sent
     bool any = false;
     RankSums::Progress progress = {};
   };
@@ -52,10 +55,13 @@ class ReducedGradients {
   sink::GradientSink& sink_;
   const Arithmetic where_;
   const bool by_rank_;  ///< a rank without a micro-batch counts as one of zeros
+  const bool sends_;    ///< from the device, where passes compute, to host memory
+  const unsigned count_;
   RankSums sums_;
   std::vector<Samples> samples_;  ///< by tensor
   std::uint64_t stride_ = 0;      ///< elements from one sum to the next
-  std::vector<float> host_;       ///< the sums, without a device that has memory of its own
+  std::uint64_t sent_ = 0;        ///< elements from one to the next of those that are sent
+  std::vector<float> host_;       ///< the sums, without a device that has memory of its own, or those that are sent
   float* memory_ = nullptr;
 };
 

@@ -69,8 +69,10 @@ class Aside {
     if (!has_dense_grad(problem_.description, problem_.layout, chunks.first)) return;
     Bytes bytes = 0;
     for (auto c = chunks.first; c < chunks.end(); ++c) {
-      bytes += grad_bytes(problem_.description.rule(), problem_.layout.chunks()[c]);
+      const auto& chunk = problem_.layout.chunks()[c];
+      bytes += problem_.description.has(problem_.layout, chunk) ? grad_bytes(problem_.description.rule(), chunk) : 0;
     }
+    if (bytes == 0) return;  // other processes have them
     const auto tier = give(bytes, problem_.budget.placement.grad_on);
     for (auto c = chunks.first; c < chunks.end(); ++c) placed[c].gradient.node = tier;
   }

@@ -85,7 +85,9 @@ Bytes kept_bytes(const Description& description, const state::Layout& layout, co
   const auto& it = layout.chunks()[chunk];
   const auto rule = description.rule();
   const auto kept = [](const TierId& home, Bytes bytes) { return home.on_host() ? round_up(bytes, kPage) : 0; };
-  return kept(placement[chunk].weight, weight_bytes(rule, it)) + kept(placement[chunk].state, state_bytes(rule, it));
+  const bool mine = description.has(layout, it);
+  const auto weight = mine || !keeps_own(layout, placement, chunk) ? weight_bytes(rule, it) : 0;
+  return kept(placement[chunk].weight, weight) + kept(placement[chunk].state, mine ? state_bytes(rule, it) : 0);
 }
 
 std::optional<std::vector<std::uint16_t>> distribute(const Description& description, const state::Layout& layout,
@@ -96,11 +98,13 @@ std::optional<std::vector<std::uint16_t>> distribute(const Description& descript
   std::vector<std::uint16_t> out(chunks, 0);
   Distribution distribution(rates, policy, std::move(room));
   const auto bytes = [&](Index c) { return kept_bytes(description, layout, placement, c); };
-  const auto is_trainable = [&](Index c) { return state::is_trainable(layout.chunks()[c].training); };
+  const auto is_trainable = [&](Index c) {
+    return state::is_trainable(layout.chunks()[c].training) && description.has(layout, layout.chunks()[c]);
+  };
   const auto weights_alone = [&] {
     for (Index c = 0; c < chunks; ++c) {
       const bool alone = placement[c].weight.on_host() && !(placement[c].state.in_memory() && is_trainable(c));
-      if (alone && !distribution.put(bytes(c), streams_weights, out[c])) return false;
+      if (alone && bytes(c) > 0 && !distribution.put(bytes(c), streams_weights, out[c])) return false;
     }
     return true;
   };

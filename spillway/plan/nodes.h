@@ -24,7 +24,7 @@ struct DistributionPolicy {
 /// with `spill` the first node alone, the rest goes elsewhere. The best guess first.
 [[nodiscard]] std::vector<DistributionPolicy> distribution_policies(const Rates& rates, std::size_t nodes, bool spill);
 
-/// Bytes of a chunk that stay in DRAM: whole pages.
+/// Bytes of a chunk that stay in DRAM, where several processes train in that of this one: whole pages.
 [[nodiscard]] Bytes kept_bytes(const Description& description, const state::Layout& layout, const Placement& placement,
                                Index chunk);
 

@@ -205,6 +205,23 @@ double weights_kept(const Description& description, const state::Layout& layout,
   return static_cast<double>(kept) / static_cast<double>(all);
 }
 
+/// The share of the weights that passes read on a device of which a copy stays there (DeviceTier::weight).
+double copies_kept(const Description& description, const state::Layout& layout, const Placement& placement) {
+  std::size_t all = 0, kept = 0;
+  const auto count = [&](Index first) {
+    ++all;
+    kept += placement[first].weight_copy ? 1 : 0;
+  };
+  for (const auto& block : layout.blocks()) {
+    const auto first = static_cast<Index>(block.first_chunk);
+    const bool table = block.role == state::BlockRole::embedding;
+    if (block.role == state::BlockRole::layer) count(first);
+    const bool head = block.role == state::BlockRole::head || (table && description.tied_head);
+    for (Index c = first; head && c < first + block.chunks; ++c) count(c);
+  }
+  return all == 0 ? 0 : static_cast<double>(kept) / static_cast<double>(all);
+}
+
 /// The plan of the process that has most to keep. That each one keeps all weights is faster, since they cross the
 /// network once in a step, but leaves less room for all else.
 Plan plan_largest(const Description& description, const state::Layout& layout, Budget& budget, const Rates& rates) {
@@ -242,6 +259,9 @@ Plan plan_shared(const Description& description, const state::Layout& layout, co
   if (largest.world.rank == description.world.rank) return plan;
   if (budget.has_path() && !budget.placement.weight) {
     alike.placement.weight = weights_kept(description, layout, plan.placement);
+  }
+  if (alike.device && !alike.device->weight) {
+    alike.device->weight = copies_kept(description, layout, plan.placement);
   }
   return plan_alone(description, layout, alike, rates);
 }

@@ -26,7 +26,7 @@ class RegionPlacer {
       if (at_ > 0) at_ = round_up(at_, kHugePage);
       add({at_, at_, node});
     }
-    for (Index b = 0; b < layout_.blocks().size(); ++b) place_mixed(b);
+    for (const auto& it : weights_) place_mixed(it);
     if (at_ > 0) at_ = round_up(at_, kHugePage);
     stack(0);
     const auto above = at_;
@@ -37,6 +37,11 @@ class RegionPlacer {
 
  private:
   static constexpr std::uint16_t kMixed = 0xffff;
+  /// Weights of neighbours of a layer that stay, one behind the other.
+  struct Weights {
+    Index buffer = kNone;
+    std::vector<Index> chunks;
+  };
 
   void find_nodes() {
     for (Index b = 0; b < node_.size(); ++b) node_[b] = schedule_.buffers[b].node;
@@ -45,13 +50,24 @@ class RegionPlacer {
         if (buffer != kNone) node_[buffer] = schedule_.node[c];
       }
     }
-    for (Index b = 0; b < layout_.blocks().size(); ++b) {
-      if (schedule_.resident_weight[b] == kNone) continue;
-      const auto& block = layout_.blocks()[b];
-      const auto first = schedule_.node.begin() + static_cast<std::ptrdiff_t>(block.first_chunk);
-      const auto last = first + static_cast<std::ptrdiff_t>(block.chunks);
-      const bool one = std::all_of(first, last, [&](auto node) { return node == *first; });
-      node_[schedule_.resident_weight[b]] = one ? *first : kMixed;
+    for (Index b = 0; b < layout_.blocks().size(); ++b) list_weights(b);
+    for (const auto& it : weights_) {
+      const auto first = schedule_.node[it.chunks.front()];
+      const bool one = std::ranges::all_of(it.chunks, [&](Index c) { return schedule_.node[c] == first; });
+      node_[it.buffer] = one ? first : kMixed;
+    }
+  }
+
+  /// All of them where passes find them so; else where a process keeps its own apart.
+  void list_weights(Index b) {
+    const auto& block = layout_.blocks()[b];
+    const auto all = schedule_.resident_weight[b];
+    for (auto c = static_cast<Index>(block.first_chunk); c < block.first_chunk + block.chunks; ++c) {
+      const auto buffer = all != kNone ? all : schedule_.groups[c].weight.buffer;
+      if (buffer == kNone || buffer == schedule_.resident_slice[c]) continue;
+      if (!schedule_.buffers[buffer].whole || !schedule_.buffers[buffer].on_host()) continue;
+      if (weights_.empty() || weights_.back().buffer != buffer) weights_.push_back({buffer, {}});
+      weights_.back().chunks.push_back(c);
     }
   }
 
@@ -79,16 +95,16 @@ class RegionPlacer {
   }
 
   /// A layer's weights, chunk by chunk.
-  void place_mixed(Index b) {
-    const auto index = schedule_.resident_weight[b];
-    if (index == kNone || node_[index] != kMixed) return;
-    auto& buffer = schedule_.buffers[index];
+  void place_mixed(const Weights& weights) {
+    if (node_[weights.buffer] != kMixed) return;
+    auto& buffer = schedule_.buffers[weights.buffer];
     if (buffer.bytes >= kLarge) at_ = round_up(at_, kHugePage);
     buffer.offset = at_;
-    const auto& block = layout_.blocks()[b];
-    const auto element = buffer.bytes / block.elements;
+    std::uint64_t elements = 0;
+    for (const auto c : weights.chunks) elements += layout_.chunks()[c].elements;
+    const auto element = buffer.bytes / elements;
     Bytes end = at_;
-    for (auto c = block.first_chunk; c < block.first_chunk + block.chunks; ++c) {
+    for (const auto c : weights.chunks) {
       end += layout_.chunks()[c].elements * element;
       add({at_, round_up(end, kRegionPage), schedule_.node[c]});
       at_ = round_up(end, kRegionPage);
@@ -109,6 +125,7 @@ class RegionPlacer {
   Schedule& schedule_;
   const state::Layout& layout_;
   std::vector<std::uint16_t> node_;  ///< by buffer
+  std::vector<Weights> weights_;
   std::vector<Region> regions_;
   Bytes at_ = 0;
 };

@@ -52,9 +52,6 @@ void check_world(const Problem& problem) {
       device && std::max(device->state.value_or(0), device->device_updated.value_or(0)) > 0) {
     refuse("does not bring states to a device in this release; leave them to the host, or use one process");
   }
-  if (problem.budget.nodes.size() > 1) {
-    refuse("takes DRAM as one tier in this release; bind each to a NUMA node, or use one process");
-  }
 }
 
 void check_device_state(const Problem& problem) {

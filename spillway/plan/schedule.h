@@ -73,6 +73,7 @@ struct Task {
   Phase phase = Phase::forward;
   std::uint32_t every = 1, turn = 0;  ///< phase update: runs when the count of updates modulo `every` is `turn`
   bool stays = false;  ///< what it brings stays on the device: with passes, it runs when that has changed on the host
+  bool others_too = false;  ///< other processes may have updated it; such a task does not run once
   std::vector<Dependency> needs;
 
   [[nodiscard]] bool moves(ObjectKind kind) const noexcept { return op == Op::transfer && what.kind == kind; }
@@ -130,7 +131,10 @@ struct Pass {
   Saved saved = Saved::recompute;  ///< passes of a layer
   // Buffers, kNone where there is none.
   Index weights = kNone, input = kNone, output = kNone, grad = kNone, grad_sum = kNone;
-  Index received = kNone;  ///< sums of its gradients that other processes have made
+  // In a world of several processes, in the host's memory wherever passes compute:
+  Index gathered = kNone;  ///< its weights, as they come from the processes that have them
+  Index sent = kNone;      ///< sums of its gradients that this process has made
+  Index received = kNone;  ///< those that others have made
   Index spilled = kNone;   ///< of a layer that spills: where what is saved leaves from, or has come to
 };
 
@@ -215,7 +219,7 @@ struct Schedule {
   }
   /// Whether it runs once and not in every step: it brings to a device what stays there and the host does not update.
   [[nodiscard]] bool runs_once(const Task& task) const {
-    return task.stays && (update_task[task.what.index] == kNone || updated_there(task.what.index));
+    return task.stays && !task.others_too && (update_task[task.what.index] == kNone || updated_there(task.what.index));
   }
 
   /// Whether nothing is left to do for this task when the chunk's early update of the instance before is kept.

@@ -245,6 +245,14 @@ void Volume::remove() noexcept {
   }
 }
 
+void give_back(const fs::path& device, const std::string& run) {
+  const sys::File claim = open_block_device(device, false);
+  const sys::File file(device, {.write = true});
+  const SuperblockPair there = read_superblocks(file);
+  if (there.state != SuperblockState::valid || there.superblock.run != run) return;
+  write_superblocks(file, given_back(there.superblock));
+}
+
 void Volume::open_in_directory(const VolumeOptions& options) {
   require_directory(options.directory);
   path_ = options.directory / volume_name(options.shard, options.world);

@@ -90,4 +90,8 @@ class Volume {
   sys::File file_;
 };
 
+/// What a run has on a block device is nobody's from now on, as when the run gives it back; nothing of any other run is
+/// touched. Throws Error(bad_input) while anybody has the device.
+void give_back(const std::filesystem::path& device, const std::string& run);
+
 }  // namespace spillway::storage

@@ -6,7 +6,10 @@ namespace spillway::subspace {
 
 void Sink::use(const sink::Arithmetic& where, const device::ParallelFor& parallel_for) {
   parallel_for_ = parallel_for;
-  estimates_.emplace(layout_, subspaces_, where, description_.is_shared());
+  const bool shared = description_.is_shared();
+  if (shared && where.workspace != nullptr) host_ = device::make_cpu();  // whoever has a chunk closes it there
+  const auto closes = host_ ? sink::Arithmetic{*host_, host_->adopt_stream(nullptr), nullptr, where.sizes} : where;
+  estimates_.emplace(layout_, subspaces_, closes, shared);
   compress_.emplace(layout_, description_.computes(), subspaces_, where);
   for (auto& room : subspaces_.rooms()) where.device.register_host(std::as_writable_bytes(std::span(room)));
 }

@@ -1,9 +1,11 @@
 // The gradient sink of subspaces: gradients through the projectors of their matrices, on a machine.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <vector>
 
+#include "spillway/device/device.h"
 #include "spillway/sink/gradient_sink.h"
 #include "spillway/subspace/compress.h"
 #include "spillway/subspace/estimates.h"
@@ -60,7 +62,8 @@ class Sink : public sink::GradientSink {
   Subspaces subspaces_;
   std::uint64_t first_rank_ = ~std::uint64_t{0};  ///< micro-batches of the first virtual rank
   device::ParallelFor parallel_for_;
-  std::optional<Estimates> estimates_;  ///< from use() on, as is
+  std::unique_ptr<device::Device> host_;  ///< of several processes whose passes compute on a device; else null
+  std::optional<Estimates> estimates_;    ///< from use() on, as is
   std::optional<Compress> compress_;
 };
 

@@ -2,6 +2,7 @@
 // and a thread here, and the network brings messages in an order that it draws.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstring>
@@ -15,6 +16,8 @@
 #include "spillway/network/fake.h"
 #include "tests/contract/directory.h"
 #include "tests/contract/each_rank.h"
+#include "tests/contract/fake_nodes.h"
+#include "tests/contract/on_device.h"
 #include "tests/contract/outcome.h"
 #include "tests/contract/toy.h"
 #include "tests/plan/models.h"
@@ -213,6 +216,9 @@ struct World {
   bool evaluates = false;
   bool own_weights = false;                                         ///< each keeps in memory what it owns of them alone
   std::size_t local = 1;                                            ///< processes of each machine
+  std::optional<plan::DeviceTier> device = {};                      ///< of each, with random delays
+  std::vector<double> nodes = {};                                   ///< update rates of the NUMA nodes of each
+  bool file = false;                                                ///< the last one is a file
   std::function<void(const Engine& engine, bool after)> tell = {};  ///< called before and after all steps
 };
 
@@ -264,6 +270,16 @@ Outcome train_rank(const plan::Description& description, Settings settings, cons
   }
 }
 
+/// Gradients and boundary activations lie on the last of them.
+void use_nodes(Settings& settings, const World& world, const std::filesystem::path& directory) {
+  test::use_fake_nodes(settings, world.nodes);
+  const auto last = world.nodes.size() - 1;
+  settings.budget.placement.grad_on = settings.budget.placement.activation_on = static_cast<std::uint16_t>(last);
+  if (!world.file) return;
+  settings.budget.nodes[last] = {.id = 0, .capacity = 256 * MiB, .kind = plan::NodeKind::file};
+  settings.nodes[last].backing = memory::in_file(directory);
+}
+
 /// What each rank has in the end.
 std::vector<Outcome> train(const plan::Description& whole, const World& world, std::uint32_t seed) {
   network::FakeNetwork network(world.size, seed);
@@ -274,6 +290,11 @@ std::vector<Outcome> train(const plan::Description& whole, const World& world, s
     settings.budget.placement = world.placement;
     settings.budget.durability = plan::Durability::none;
     settings.budget.own_weights = world.own_weights;
+    if (!world.nodes.empty()) use_nodes(settings, world, directories[rank].path());
+    if (world.device) {
+      settings.budget.device = world.device;
+      test::delay_copies(settings, seed + rank);
+    }
     if (world.paths) {
       settings.storage.places.push_back({directories[rank].path()});
       settings.budget.paths.push_back({.name = "path:0", .capacity = 1 * GiB});
@@ -329,6 +350,39 @@ TEST(Ranks, OfAnyNumberTrainAsOneDoesWhereEachKeepsItsOwnWeights) {
                              {.placement = {0.5, 0.5, 0.5, 0.5}, .paths = true, .own_weights = true});
   expect_same_in_every_world({.layers = 2, .micro_batches = 4, .frozen = "up"}, "partly frozen",
                              {.evaluates = true, .own_weights = true});
+}
+
+TEST(Ranks, OfAnyNumberTrainAsOneDoesOnDevices) {
+  const plan::DeviceTier streams{.capacity = GiB, .weight = 0, .activation = 0}, keeps{.capacity = GiB, .weight = 1};
+  const Shape tied{.layers = 2, .tied = true, .micro_batches = 5};
+  expect_same_in_every_world(tied, "weights pass", {.evaluates = true, .device = streams});
+  expect_same_in_every_world(tied, "weights stay", {.evaluates = true, .own_weights = true, .device = keeps});
+  expect_same_in_every_world({.layers = 2, .tied = false, .micro_batches = 4, .frozen = "up", .fp32 = "norm"}, "half",
+                             {.placement = {0.5, 0.5, 0.5, 0.5}, .paths = true, .device = keeps});
+  expect_same_in_every_world(
+      {.layers = 2, .micro_batches = 5, .subspace = "up|down", .checks = {.every = 100, .rotate = 2}}, "subspaces",
+      {.placement = {0.5, 0, 0, 0}, .paths = true, .device = streams});
+}
+
+TEST(Ranks, OfAnyNumberTrainAsOneDoesOnNodes) {
+  std::atomic<std::size_t> distributed = 0;
+  const auto is_used = [&](const Engine& engine, bool after) {
+    EXPECT_GT(engine.plan().node_peaks.back(), 0U);
+    const auto& chunks = engine.plan().placement.chunks;
+    distributed += std::ranges::any_of(chunks, [](const auto& it) { return it.node() > 0; }) ? 1 : 0;
+    if (after) {
+      EXPECT_NE(engine.where().find("\"elsewhere\":[]"), std::string::npos) << engine.where();
+    }
+  };
+  const Shape tied{.layers = 2, .tied = true, .micro_batches = 5};
+  const std::vector<double> rates{4e8, 1e8, 2e8};
+  expect_same_in_every_world(tied, "all weights", {.evaluates = true, .nodes = rates, .tell = is_used});
+  expect_same_in_every_world({.layers = 2, .tied = false, .micro_batches = 4, .fp32 = "norm"}, "weights by owner",
+                             {.own_weights = true, .nodes = rates, .tell = is_used});
+  expect_same_in_every_world(
+      {.layers = 2, .micro_batches = 4, .frozen = "up"}, "half, and a file",
+      {.placement = {0.5, 0.5, 0.5, 0.5}, .paths = true, .nodes = {1e8, 1e8}, .file = true, .tell = is_used});
+  EXPECT_GT(distributed, 10U);
 }
 
 TEST(Ranks, OnTwoMachinesSendBetweenThemWhatTwoProcessesWould) {
@@ -471,8 +525,8 @@ TEST(Ranks, AreToldWhatTheyCannotDo) {
   settings.network = port_of(network, 1);
   EXPECT_ERROR(Engine(description, settings), ErrorCode::bad_input, "rank 1 of 2");
   settings.network = port_of(network, 0);
-  settings.budget.device = plan::DeviceTier{.capacity = GiB};
-  EXPECT_ERROR(Engine(description, settings).start(), ErrorCode::bad_input, "computes on CPUs only");
+  settings.budget.device = plan::DeviceTier{.capacity = GiB, .state = 1};
+  EXPECT_ERROR(Engine(description, settings), ErrorCode::bad_input, "does not bring states to a device");
   settings.budget.device.reset();
   description.virtual_ranks = 1;
   EXPECT_ERROR(Engine(description, settings), ErrorCode::bad_input, "at most as many as virtual_ranks");

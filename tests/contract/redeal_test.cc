@@ -53,7 +53,9 @@ class Worlds {
  public:
   using Body = std::function<void(Engine&, std::size_t rank)>;
 
-  Worlds(const DurableRun& run, const plan::PlacementShares& placement) : run_(run), placement_(placement) {
+  Worlds(const DurableRun& run, const plan::PlacementShares& placement,
+         plan::Durability durability = plan::Durability::step)
+      : run_(run), placement_(placement), durability_(durability) {
     for (std::size_t rank = 0; rank < 4; ++rank) std::filesystem::create_directory(place(rank).parent_path());
   }
 
@@ -68,6 +70,24 @@ class Worlds {
     network::FakeNetwork network(size, static_cast<std::uint32_t>(size));
     Count count(size);
     test::each_rank(network, size, [&](std::size_t rank) { process(network, count, {size, rank}, body); });
+  }
+
+  /// What was committed last becomes durable.
+  void keep(Engine& engine) const {
+    engine.flush();
+    if (durability_ == plan::Durability::checkpoint) {
+      EXPECT_TRUE(engine.leave("").empty());
+    }
+  }
+
+  /// So many processes that were killed, or ended, go on from the step.
+  void reopen(std::size_t size, std::uint64_t step) {
+    run(size, [&](Engine& engine, std::size_t rank) {
+      const auto found = engine.durable_step();
+      EXPECT_EQ(found.step, step);
+      engine.start({.reopen = true, .at_most = found.step, .line = found.line});
+      EXPECT_TRUE(run_.holds(engine, step)) << "rank " << rank << " of " << size << ", opened again";
+    });
   }
 
   /// From so many processes, which are gone, to others.
@@ -88,7 +108,7 @@ class Worlds {
       EXPECT_EQ(found.step, step);
       EXPECT_EQ(found.payload, text("step ", step));
       engine.commit(found.payload);
-      engine.flush();
+      keep(engine);
       EXPECT_TRUE(run_.holds(engine, step)) << "rank " << rank << " of " << size;
     });
     for (std::size_t shard = 0; shard < old; ++shard) std::filesystem::remove(volume(shard, old));
@@ -98,7 +118,8 @@ class Worlds {
   void process(network::FakeNetwork& network, Count& count, const state::World& world, const Body& body) {
     auto description = run_.description();
     description.world = world;
-    auto settings = DurableRun::settings(directory_.path() / text("drive", world.rank), 1, placement_);
+    auto settings = DurableRun::settings(directory_.path() / text("drive", world.rank), 1, placement_, durability_);
+    settings.budget.checkpoints = 1;
     if (world.size > 1) settings.network = {std::shared_ptr<void>{}, &network.port(world.rank)};
     Engine engine(description, settings);
     std::thread votes([&] {
@@ -120,23 +141,25 @@ class Worlds {
 
   const DurableRun& run_;
   const plan::PlacementShares placement_;
+  const plan::Durability durability_;
   const test::Directory directory_;
 };
 
 void expect_same_after(const Shape& shape, const plan::PlacementShares& placement,
-                       const std::vector<std::size_t>& sizes) {
+                       const std::vector<std::size_t>& sizes, plan::Durability durability = plan::Durability::step) {
   const DurableRun run(shape, 5);
-  Worlds worlds(run, placement);
+  Worlds worlds(run, placement, durability);
   worlds.run(1, [&](Engine& engine, std::size_t) {
     engine.start();
     run.fill(engine);
     engine.commit("step 0");
     run.train(engine, 1, 3);
-    engine.flush();
+    worlds.keep(engine);
   });
   std::size_t old = 1;
   for (const auto size : sizes) {
     worlds.redeal(old, size, 3);
+    if (durability == plan::Durability::checkpoint) worlds.reopen(size, 3);
     old = size;
   }
   ASSERT_EQ(old, 1U);
@@ -158,6 +181,11 @@ Shape of_four(Shape shape) {
 TEST(RedealContract, AnyNumberGoesOnWithTheSameBits) {
   expect_same_after(of_four({}), {0.5, 0.5, 0.5, 0.5}, {2, 1});
   expect_same_after(of_four({.tied = false}), {0, 0, 0, 0}, {4, 3, 1});
+}
+
+TEST(RedealContract, TheLastCheckpointGoesOnWithTheSameBits) {
+  expect_same_after(of_four({}), {0.5, 0.5, 0.5, 0.5}, {2, 1}, plan::Durability::checkpoint);
+  expect_same_after(of_four({.tied = false}), {0, 0, 0, 0}, {3, 1}, plan::Durability::checkpoint);
 }
 
 TEST(RedealContract, EveryFormatGoesOnWithTheSameBits) {

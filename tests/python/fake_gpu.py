@@ -9,7 +9,7 @@ is shown on torch's `meta` device (test_place.py). As on a GPU, backward passes 
 engine gives to its streams runs behind, with random delays.
 
 As a program it takes commands from its standard input, one JSON object a line ("words", and "environment" for the
-driver), and answers each with its exit code and what it has shown.
+driver), and answers each with its exit code and what it has shown. With words of its own it is that command.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ ROOT = Path(__file__).parents[2]
 TREE = ROOT / "build" / "wheel"
 DRIVER = TREE / "tests" / "fake_driver" / "libcuda.so.1"
 GPUS = 2  # that the driver has unless FAKE_CUDA_GPUS says otherwise
+DRIVEN = {"LD_LIBRARY_PATH": str(DRIVER.parent), "FAKE_CUDA_MIB": "512"}  # of a process that finds it
 CPU, CUDA = 1, 2  # DLPack's device types
 HANGS = 600  # seconds after which a command is ended, with the stack of every thread
 STREAMED = ("gradient", "head_gradient", "loss_stats", "loss_gradient", "compress", "whole_gradient", "sample")
@@ -67,9 +68,12 @@ class FakeGpu:
     """The process; commands run in it one after the other."""
 
     def __init__(self) -> None:
-        environment = os.environ | {"LD_LIBRARY_PATH": str(DRIVER.parent), "FAKE_CUDA_MIB": "512"}
         self._process = subprocess.Popen(
-            [sys.executable, __file__], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, __file__],
+            env=os.environ | DRIVEN,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
 
     def run(self, words: list[str], **environment: str) -> Said:
@@ -129,8 +133,8 @@ class Driver:
         assert result == 0, f"the fake driver answers {result}"
 
 
-def relabelled(capsule: Any, device: int) -> Any:
-    """A DLPack capsule whose tensor lies on device number 0 of this type."""
+def relabelled(capsule: Any, device: int, number: int = 0) -> Any:
+    """A DLPack capsule whose tensor lies on a device of this type and number."""
     api = ctypes.pythonapi
     api.PyCapsule_GetName.restype, api.PyCapsule_GetName.argtypes = ctypes.c_char_p, [ctypes.py_object]
     api.PyCapsule_GetPointer.restype = ctypes.c_void_p
@@ -138,27 +142,28 @@ def relabelled(capsule: Any, device: int) -> Any:
     name = api.PyCapsule_GetName(capsule)
     tensor = api.PyCapsule_GetPointer(capsule, name) + (32 if name == b"dltensor_versioned" else 0)
     ctypes.c_int32.from_address(tensor + 8).value = device
+    ctypes.c_int32.from_address(tensor + 12).value = number
     return capsule
 
 
 class OnGpu:
     """A tensor as the engine is given it."""
 
-    def __init__(self, tensor: Any) -> None:
-        self._tensor = tensor
+    def __init__(self, tensor: Any, number: int) -> None:
+        self._tensor, self._number = tensor, number
 
     def __dlpack__(self, **options: Any) -> Any:
-        return relabelled(self._tensor.__dlpack__(**options), CUDA)
+        return relabelled(self._tensor.__dlpack__(**options), CUDA, self._number)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return CUDA, 0
+        return CUDA, self._number
 
 
 class Given:
     """An engine's method whose tensors a GPU has."""
 
-    def __init__(self, engine: Any, name: str, driver: Driver) -> None:
-        self._engine, self._method, self._driver = engine, getattr(engine, name), driver
+    def __init__(self, engine: Any, name: str, driver: Driver, number: int) -> None:
+        self._engine, self._method, self._driver, self._number = engine, getattr(engine, name), driver, number
 
     def __call__(self, *arguments: Any) -> Any:
         import torch
@@ -169,21 +174,23 @@ class Given:
             inside = 0 <= tensor.data_ptr() - host.ctypes.data < host.nbytes
             assert not inside, "a tensor in the engine's host memory is handed over as a GPU's"
         with self._driver.lent(tensors):
-            return self._method(*(OnGpu(each) if isinstance(each, torch.Tensor) else each for each in arguments))
+            lent = (OnGpu(each, self._number) if isinstance(each, torch.Tensor) else each for each in arguments)
+            return self._method(*lent)
 
 
-def engine_class(real: type, driver: Driver) -> Callable[[str, str], Any]:
+def engine_class(real: type, driver: Driver) -> Callable[..., Any]:
     """The engine, around which PyTorch's tensors change their label, and PyTorch's work begins when the stream is
     ready: it is no work of the stream's."""
 
     class Engine:
-        def __init__(self, description: str, settings: str) -> None:
-            self._real = real(description, settings)
-            self._on_gpu = json.loads(settings).get("device", {}).get("name", "").startswith("cuda")
+        def __init__(self, description: str, settings: str, *network: Any) -> None:
+            self._real = real(description, settings, *network)
+            kind, _, number = json.loads(settings).get("device", {}).get("name", "").partition(":")
+            self._number = int(number) if kind == "cuda" else None
 
         def __getattr__(self, name: str) -> Any:
-            if self._on_gpu and name in STREAMED:
-                return Given(self._real, name, driver)
+            if self._number is not None and name in STREAMED:
+                return Given(self._real, name, driver, self._number)
             return getattr(self._real, name)
 
         def next_pass(self) -> Any:
@@ -334,4 +341,8 @@ def serve() -> None:
 
 if __name__ == "__main__":
     play()
+    if sys.argv[1:]:
+        from spillway.cli import main
+
+        sys.exit(main(sys.argv[1:]))
     serve()

@@ -22,6 +22,7 @@ from spillway.errors import DoesNotFit, InputError
 from spillway.output import directory, identity, volumes
 from spillway.output.identity import Identity
 from spillway.output.volumes import ShardVolumes
+from spillway.run import lines as lines_of_runs
 from spillway.run import processes as world_of_several
 from spillway.run.lines import Lines, chosen
 from spillway.run.train import as_parted, as_restarted, keeping
@@ -106,6 +107,19 @@ def test_room_for_both_is_asked_for_first(tmp_path: Path) -> None:
     lines.require_room({"tiers": [path | {"planned_peak": 1 << 20}]})
 
 
+def test_a_block_device_has_room_for_one_volume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, lines = left_by_two(tmp_path)
+    held = json.dumps([{"run": "a run", "world": 2, "file": str(tmp_path)}])
+    monkeypatch.setattr(lines_of_runs, "list_volumes", lambda place: held)
+    lines.require_other_devices({"line": 7, "world": 2})  # a directory has room for more
+    monkeypatch.setattr(Path, "is_block_device", lambda self: True)
+    lines.require_other_devices({"line": 7, "world": 3})
+    with pytest.raises(InputError, match=f"storage_device: {tmp_path} hold what 2 processes have left"):
+        lines.require_other_devices({"line": 7, "world": 2})
+    monkeypatch.setattr(volumes, "list_volumes", lambda place: held)
+    assert volumes.of_other_numbers(resolve({}, {"storage": [str(tmp_path)]}).paths, "a run") == [tmp_path]
+
+
 def test_shards_are_read_near_those_that_will_have_them() -> None:
     four = [ShardVolumes(4, shard, 1, (f"/{shard}",)) for shard in range(4)]
     assert list(chosen([four, four], 2).values()) == [0, 0, 1, 1]
@@ -131,6 +145,8 @@ def test_what_may_be_taken_over_needs_no_manifest(monkeypatch: pytest.MonkeyPatc
     assert keeping(config, "a run", None, [], shared=True).alone  # type: ignore[arg-type]
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "a")
     assert keeping(config, "a run", None, []).alone  # type: ignore[arg-type]
+    kept = keeping(config.replaced(durability="checkpoint"), "a run", None, [])  # type: ignore[arg-type]
+    assert kept.alone and kept.checkpoints == 1  # the paths have the newest one, too
 
 
 def test_checkpoints_that_lie_in_the_old_volumes_are_exported_first(tmp_path: Path) -> None:
@@ -195,10 +211,11 @@ def live(world: int, given: Path, out: Path, words: Sequence[str], until: int | 
     return [(*process.communicate(timeout=LIMIT), process.returncode) for process in ranks]
 
 
-def expect_same(given: Path, tmp_path: Path, worlds: Sequence[int], keys: Sequence[str]) -> None:
+def expect_same(given: Path, tmp_path: Path, worlds: Sequence[int], keys: Sequence[str], *more: str) -> None:
+    """`more`: keys of the lives alone."""
     keys = (*KEYS, *keys, "--max_steps", str(4 * len(worlds)))
     one_process(given, tmp_path / "one", *keys)
-    out, words = tmp_path / "out", lives(tmp_path, max(worlds), keys)
+    out, words = tmp_path / "out", lives(tmp_path, max(worlds), (*keys, *more))
     for number, world in enumerate(worlds):
         last = number == len(worlds) - 1
         ends = live(world, given, out, words, None if last else 2 * number + 1)
@@ -221,6 +238,24 @@ def test_two_then_one_then_two(given: Path, tmp_path: Path) -> None:
 )
 def test_four_then_three_then_one_then_two(given: Path, tmp_path: Path, keys: tuple[str, ...]) -> None:
     expect_same(given, tmp_path, [4, 3, 1, 2], keys)
+
+
+@pytest.mark.nightly
+def test_the_last_checkpoint_is_taken_over(given: Path, tmp_path: Path) -> None:
+    """Where only checkpoints are durable."""
+    expect_same(given, tmp_path, [2, 1, 3], [], "--durability", "checkpoint")
+
+
+@pytest.mark.nightly
+def test_as_many_go_on_from_the_last_checkpoint(given: Path, tmp_path: Path) -> None:
+    keys = (*KEYS, "--durability", "checkpoint")
+    one_process(given, tmp_path / "one", *KEYS)
+    out, words = tmp_path / "out", lives(tmp_path, 2, keys)
+    live(2, given, out, words, 3)
+    ends = live(2, given, out, words, None)
+    assert [code for *_, code in ends] == [0, 0], ends
+    assert "going on after step 2" in ends[0][0], ends
+    assert real_runs.result(out) == real_runs.result(tmp_path / "one")
 
 
 @pytest.mark.nightly

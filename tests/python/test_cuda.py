@@ -4,16 +4,21 @@ device, with the bits of a run on the CPU; and with drivers that are too old."""
 from __future__ import annotations
 
 import json
+import os
+import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import fake_gpu
 from fake_gpu import FakeGpu, Said, build_driver
 from native import GPU, file_bytes
 from needs import lacks
-from real_runs import here, inputs, words
+from real_runs import here, inputs, result, words
 from spillway import _engine
 from spillway.output.records import rows
 
@@ -150,3 +155,31 @@ def test_every_form_has_the_bits_of_the_processor(given: Path, gpu: FakeGpu, nam
     pair = Pair(given, gpu, name, *FORMS[name])
     pair.on_gpu("--gpu_memory", "96MiB")
     pair.on_gpu("--gpu_memory", least_of(pair.run(given / "never", "--gpu_memory", "4KiB")))
+
+
+@pytest.mark.nightly
+def test_several_processes_have_a_gpu_each(given: Path, gpu: FakeGpu, tmp_path: Path) -> None:
+    keys = (*STEPS, "--compute_dtype", "bf16", "--virtual_ranks", "2", "--gradient_accumulation_steps", "4")
+    assert here(given, tmp_path / "plain", *keys) == 0
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(found.getsockname()[1])}
+    where |= {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, fake_gpu.__file__, *words(given, tmp_path / "out", *keys, "--device", "cuda")]
+    started = [
+        subprocess.Popen(
+            command,
+            env=os.environ | fake_gpu.DRIVEN | where | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    ends = [(*process.communicate(timeout=fake_gpu.HANGS), process.returncode) for process in started]
+    assert [code for *_, code in ends] == [0, 0], ends
+    assert result(tmp_path / "out") == result(tmp_path / "plain")
+    plan, summary = (json.loads((tmp_path / "out" / f"{name}.json").read_text()) for name in ("plan", "summary"))
+    assert plan["device_bytes_per_step"]["from_device"] > 0
+    (there,) = (tier for tier in summary["tiers"] if tier["name"] == "device")
+    assert 0 < there["measured_peak"] <= there["planned_peak"]

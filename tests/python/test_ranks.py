@@ -23,11 +23,11 @@ import seeds
 from hf_models import batch, random_ids
 from spillway.base.ranks import ALONE, Ranks, machines_of, of_environment
 from spillway.config import checks, resolve
-from spillway.errors import InputError, Interrupted
-from spillway.machine import threads
+from spillway.errors import DoesNotFit, InputError, Interrupted
+from spillway.machine import device, nodes, threads
 from spillway.model.microbatch import Share, arrange, share_of
 from spillway.output.records import rows
-from spillway.run import alike
+from spillway.run import alike, engine_spec, room
 from spillway.run.interruption import Interruption
 from spillway.run.processes import Failure, first_of, placed
 from spillway.run.world import OneProcess
@@ -90,8 +90,6 @@ def test_a_step_is_that_of_all_processes(tmp_path: Path) -> None:
     [
         ({"virtual_ranks": 2, "gradient_accumulation_steps": 8}, ["virtual_ranks: 2", "3 processes"]),
         ({"virtual_ranks": 4, "gradient_accumulation_steps": 2}, ["gradient_accumulation_steps: 2", "give 3"]),
-        ({"device": "simulated"}, ["device: simulated", "cpu"]),
-        ({"durability": "checkpoint"}, ["durability: checkpoint", "none, step"]),
     ],
 )
 def test_what_they_cannot_do_together_is_refused_by_name(
@@ -142,9 +140,38 @@ def test_all_plan_for_the_one_that_has_least() -> None:
         alike.alike(Told(first, other | {"storage": []}), first)
     with pytest.raises(InputError, match="seed: rank 0 has 42, rank 1 has 43"):
         alike.same(Told({"seed": 42}, {"seed": 43}), {"seed": 42})
+    each = resolve({}, {"storage": ["/a"]})
     with pytest.raises(InputError, match="ranks 0 and 1 .* the same directory /a; name {local_rank}"):
-        alike.places(Told(("host", ["/a"]), ("host", ["/a"])), ["/a"])
-    alike.places(Told(("host", ["/a"]), ("another", ["/a"])), ["/a"])
+        alike.places(Told(("host", alike.own_places(each)), ("host", alike.own_places(each))), each)
+    alike.places(Told(("host", alike.own_places(each)), ("another", alike.own_places(each))), each)
+
+
+def test_each_has_the_gpu_of_its_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    own, first = (
+        [resolve({}, {"device": name}).over(Ranks(r, 2, r, 2)) for r in (0, 1)] for name in ("cuda", "cuda:0")
+    )
+    assert [device.number(config) for config in own] == [0, 1]
+    alike.places(Told(*(("host", alike.own_places(config)) for config in own)), own[0])
+    told = [("host", alike.own_places(config)) for config in first]
+    with pytest.raises(InputError, match="device: ranks 0 and 1 .* the same GPU cuda:0; --device cuda"):
+        alike.places(Told(*told), first[0])
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")  # as a launcher may say it to each, whose only one is cuda:0
+    alike.places(Told(told[0], ("host", alike.own_places(first[1]))), first[0])
+    of_gpus = [{"device": {"stream": rank, "work": 2 + rank, "memory": 9 - rank}, "storage": []} for rank in (0, 1)]
+    assert alike.alike(Told(*of_gpus), of_gpus[1])["device"] == {"stream": 1, "work": 3, "memory": 8}
+
+
+def test_each_has_its_part_of_memory(tmp_path: Path) -> None:
+    on_machine = Told((HOST, [0, 1]), (HOST, [1]), ("another", [0]))
+    assert engine_spec.sharing(on_machine, [0, 1]) == [1, 2]
+    there: list[dict[str, Any]] = [{"id": 0, "capacity": 110}, {"id": 1, "capacity": 100}]
+    nodes.share_nodes(there, [], 10, None, {0: 2, 1: 4})
+    assert there == [{"id": 0, "capacity": 60}, {"id": 1, "capacity": 25}]  # beside what the process has on the first
+    files = resolve({}, {"memory_file": [f"{tmp_path}/{{local_rank}}=6B"]}).over(Ranks(3, 4, 1, 2)).files
+    assert [(share.directory, share.capacity) for share in files] == [(f"{tmp_path}/1", 6)]
+    room.require_files(Told([("one", 1, "/pmem", 6, 10)], [("other", 1, "/pmem", 6, 10)]), [])
+    with pytest.raises(DoesNotFit, match="memory_file: the file system of /pmem .* ask for 12 B"):
+        room.require_files(Told([("one", 1, "/pmem", 6, 10)], [("one", 1, "/pmem", 6, 10)]), [])
 
 
 def test_the_first_failure_is_told() -> None:
@@ -328,6 +355,7 @@ def test_several_train_under_a_budget_that_is_too_small_for_one(given: Path, tmp
         LSP,
         ("--state_format", "int8", "--weight_dtype", "bf16"),
         ("--compute_dtype", "fp32"),
+        ("--device", "simulated"),
     ],
 )
 def test_any_number_of_processes_makes_the_same(given: Path, tmp_path: Path, world: int, keys: tuple[str, ...]) -> None:
@@ -336,6 +364,21 @@ def test_any_number_of_processes_makes_the_same(given: Path, tmp_path: Path, wor
     found = torchrun(world, words, 600)
     assert found.returncode == 0, found.stderr
     assert real_runs.result(tmp_path / "several") == real_runs.result(tmp_path / "one")
+
+
+@pytest.mark.nightly
+def test_memory_files_and_a_node_change_no_bit(given: Path, tmp_path: Path) -> None:
+    """Each has a file in a directory of its own, and no more of the first node than it asks for."""
+    one_process(given, tmp_path / "one", *KEYS)
+    for rank in range(2):
+        (tmp_path / f"memory{rank}").mkdir()
+    places = ("--memory_file", f"{tmp_path}/memory{{local_rank}}=64MiB", "--placement", "grad=file:0,activation=file:0")
+    ranks = processes(2, given, tmp_path / "two", *KEYS, *places, "--node", "0=2GiB")
+    ends = [(*process.communicate(timeout=LIMIT), process.returncode) for process in ranks]
+    assert [code for *_, code in ends] == [0, 0], ends
+    assert real_runs.result(tmp_path / "two") == real_runs.result(tmp_path / "one")
+    tiers = {tier["name"]: tier for tier in json.loads((tmp_path / "two" / "plan.json").read_text())["tiers"]}
+    assert tiers["file:0"]["planned_peak"] > 0 and tiers["dram"]["capacity"] <= 2 << 30
 
 
 @pytest.mark.nightly

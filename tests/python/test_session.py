@@ -51,7 +51,8 @@ def config(model: Path, **more: Any) -> Any:
     }  # fmt: skip
     values |= more
     values = {"weight_dtype": values["compute_dtype"], "chosen": ""} | values
-    return SimpleNamespace(**values, paths=[*values["storage"], *values["storage_device"]])
+    paths = [*values["storage"], *values["storage_device"]]
+    return SimpleNamespace(**values, paths=paths, files=values["memory_file"])
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ import real_runs
 from needs import lacks, needs
 from real_runs import here, metrics, result
 from spillway.cli import main
+from test_ranks import LIMIT, one_process, processes, wait_for_rows
 
 BYTES = 256 << 20
 KEYS = ["--max_steps", "6", "--lr_scheduler_type", "constant", "--save_steps", "2", "--logging_steps", "1"]
@@ -72,6 +73,29 @@ def test_a_device_beside_a_directory(given: Path, tmp_path: Path, device: Path) 
     assert metrics(tmp_path / "out") == metrics(tmp_path / "whole")
     rows = list(real_runs.rows(tmp_path / "out" / "metrics.jsonl"))
     assert all(rows[-1]["path_bytes"][path]["written"] > 0 for path in ("path:0", "path:1"))
+
+
+@pytest.mark.nightly
+def test_two_processes_have_a_device_each(given: Path, tmp_path: Path, device: Path, other: Path) -> None:
+    """They go on where they were killed; one process, which would need the same device for its own, does not."""
+    keys = [*KEYS, "--max_steps", "12", "--virtual_ranks", "2", "--gradient_accumulation_steps", "2"]
+    one_process(given, tmp_path / "one", *keys)
+    for rank, place in enumerate((device, other)):
+        (tmp_path / f"drive{rank}").symlink_to(place)
+    where = ["--storage_device", f"{tmp_path}/drive{{local_rank}}", *PLACED, "--resume_from_checkpoint", "auto"]
+    ends = []
+    for world, code in ((2, None), (1, 2), (2, 0)):
+        ranks = processes(world, given, tmp_path / "out", *keys, *where)
+        if code is None:
+            wait_for_rows(2, ranks, tmp_path / "out")
+            for process in ranks:
+                process.kill()
+        ends = [(*process.communicate(timeout=LIMIT), process.returncode) for process in ranks]
+        assert code is None or [each for *_, each in ends] == [code] * world, ends
+        if world == 1:
+            assert "hold what 2 processes have left of the run" in ends[0][1], ends
+    assert "from the storage paths" in ends[0][0], ends
+    assert result(tmp_path / "out") == result(tmp_path / "one")
 
 
 def test_what_a_device_holds_is_erased_only_when_that_is_asked(

@@ -68,6 +68,18 @@ TEST_F(VolumeDevice, WhatTheRunHasRecordedIsNotGivenUpUnasked) {
   EXPECT_NO_THROW(Volume{careful});
 }
 
+TEST_F(VolumeDevice, IsGivenBackByThoseWhoDoNotHaveItOpen) {
+  {
+    const Volume volume(options());
+    EXPECT_ERROR(give_back(loop_.path(), "run-a"), ErrorCode::bad_input, loop_.path().string());
+  }
+  give_back(loop_.path(), "run-b");
+  EXPECT_EQ(superblock().run, "run-a");
+  give_back(loop_.path(), "run-a");
+  EXPECT_TRUE(is_nobodys(superblock()));
+  EXPECT_NO_THROW(Volume{options("run-b")});
+}
+
 TEST_F(VolumeDevice, IsTakenWholeInMebibytes) {
   const Volume volume(options());
   EXPECT_EQ(volume.capacity(), 13 * MiB);

@@ -115,6 +115,8 @@ def gpu() -> Finding:
         f"cuda:{number} {torch.cuda.get_device_name(number)}, its kernels as {words}" if loaded else words
         for number, loaded, words in found
     ]
+    if len(found) > 1:
+        words.append(f"of several processes each has that of its LOCAL_RANK, up to {len(found)} on this machine")
     taken = [loaded for _, loaded, _ in found]
     return "gpu", "good" if all(taken) else "lesser" if any(taken) else "missing", "; ".join(words)
 

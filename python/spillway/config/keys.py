@@ -257,7 +257,8 @@ GROUPS: dict[str, list[Key]] = {
             "where layers compute: `cpu`; `simulated`: a device with memory of its own, made of host memory, with the "
             "link and updates of the `profile`'s first GPU, or else a link as fast as memory and no updates, to see "
             "what a GPU would do and that the results are the same; `cuda:N`: the NVIDIA GPU of that number, `cuda`: "
-            "that of the environment's LOCAL_RANK, or the first; `auto` is `cpu`",
+            "that of the environment's LOCAL_RANK, or the first, so that each of several processes has its own; `auto` "
+            "is `cpu`",
             absent=unknown_device,
         ),
         Key(
@@ -330,7 +331,8 @@ GROUPS: dict[str, list[Key]] = {
             "storage_device",
             DEVICE,
             [],
-            "raw block device, with the same options; one that holds anything is refused without `erase`",
+            "raw block device, with the same options and `{local_rank}` and `{rank}` in it; one that holds anything is "
+            "refused without `erase`",
             "none",
         ),
         Key("erase", FLAG, False, "whatever the block devices of `storage_device` hold may be erased"),
@@ -362,8 +364,8 @@ GROUPS: dict[str, list[Key]] = {
             NODE,
             [],
             "NUMA node (of DRAM or CXL) to use and how much of it, `N=SIZE`; may be given several times, what the "
-            "nodes update adds",
-            "all, what is free",
+            "nodes update adds; of several processes each may use as much",
+            "all, what is free, of which each of several processes of a machine has a part",
         ),
         Key(
             "memory_file",
@@ -371,7 +373,8 @@ GROUPS: dict[str, list[Key]] = {
             [],
             "directory in which a file is mapped as memory, and how much of it, `DIR=SIZE`; may be given several "
             "times. For memory behind a file system: DAX (persistent memory, CXL), tmpfs. What lies there is a tier "
-            "`file:N` of its own, and `dram_budget` does not count it",
+            "`file:N` of its own, and `dram_budget` does not count it. Of several processes each has as much, in a "
+            "directory of all or one that `{local_rank}` names",
             "none",
         ),
         Key(

@@ -68,6 +68,11 @@ class Config:
         return [self._filled(path) for path in self.storage_device]
 
     @property
+    def files(self) -> list[FileShare]:
+        """Where this process maps files as memory."""
+        return [replace(share, directory=self.ranks.filled(share.directory)) for share in self.memory_file]
+
+    @property
     def rows_each(self) -> int:
         """That one of what `per_device_train_batch_size` counts is: of a pair two."""
         return 2 if self.objective == "dpo" else 1

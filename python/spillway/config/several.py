@@ -23,20 +23,3 @@ def check(config: Config) -> None:
             f"gradient_accumulation_steps: {config.gradient_accumulation_steps} micro-batches in a step, and {world} "
             f"processes were started; with virtual_ranks given, the key counts those of all: give {world} or more"
         )
-    asked: dict[str, tuple[object, tuple[object, ...]]] = {
-        "device": (config.device, ("cpu",)),
-        "durability": (config.durability, (None, "none", "step")),
-        "memory_file": (config.memory_file, ([],)),
-        "node": (config.node, ([],)),
-        "storage_device": (config.storage_device, ([],)),
-    }
-    for name, (value, taken) in asked.items():
-        if value not in taken:
-            said = ", ".join(str(each) for each in taken if each) or "none"
-            raise InputError(
-                f"{name}: {told(value)}, with {world} processes, is not available in this release; they take {said}"
-            )
-
-
-def told(value: object) -> str:
-    return " ".join(map(str, value)) if isinstance(value, list) else str(value)

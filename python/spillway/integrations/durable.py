@@ -104,7 +104,7 @@ class DurableRun:
 
     def _keeping(self, most: int, resumes: bool, saving: Saving | None = None) -> Keeping:
         """`most`: checkpoints that hold places on the paths, where they do not stand alone."""
-        most = 0 if self._alone else most + 1
+        most = int(self.config.durability == "checkpoint") if self._alone else most + 1
         return Keeping(self._identity.run, most, keep=True, resumes=resumes, alone=self._alone, saving=saving)
 
     def _begin(self, session: EngineSession, recovery: Recovery | None) -> None:

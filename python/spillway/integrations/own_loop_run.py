@@ -80,7 +80,7 @@ class OwnRun:
         before, also = self._world.agreed(lambda: directory.known_run(config.output_dir))
         config = together(as_parted(as_restarted(config, before), before), self._world)
         check(config, required=("model",), described=module is None)
-        places(self._world, [path.place for path in config.paths])
+        places(self._world, config)
         self._module = module
         if config.output_dir is None and (config.resume_from_checkpoint or config.durability not in (None, "none")):
             raise InputError(
@@ -120,6 +120,8 @@ class OwnRun:
         config = self._config.replaced(output_dir=self._config.output_dir or str(Path.cwd()))
         start, saving = self._start, None
         held = self._world.agreed(lambda: 0 if start is None or start.clear else len(pinned(start.output_dir)))
+        if self._world.ranks.world > 1:
+            held = int(config.durability == "checkpoint")
         if start is not None and self._world.leads:
             saving = room.of_run(config, start, self._state.step, saves=1, rows=config.max_steps)
         keeps, resumes = config.durability != "none", start is not None and start.from_paths

@@ -187,7 +187,7 @@ class StreamedSession:
         same(self._world, found.values())
         several.check(found)
         check_places(found)
-        places(self._world, [path.place for path in found.paths])
+        places(self._world, found)
         return found
 
     def _take_back(self) -> None:

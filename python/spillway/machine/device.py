@@ -31,7 +31,7 @@ def place(config: Config) -> Place:
         return HOST
     if not torch.cuda.is_available():
         raise InputError(f"device: {config.device}: {without_cuda()}; use --device cpu")
-    index, count = number(config.device), torch.cuda.device_count()
+    index, count = number(config), torch.cuda.device_count()
     if index >= count:
         asked = "LOCAL_RANK asks for" if config.device == "cuda" else f"device: {config.device} asks for"
         raise InputError(f"{asked} GPU {index}, and this process sees {count}, cuda:0 to cuda:{count - 1}")
@@ -67,9 +67,11 @@ def listed() -> str:
     return ""
 
 
-def number(name: str) -> int:
-    """The number of the GPU. Where several processes run on one machine, each has the one of its rank."""
-    return int(name.partition(":")[2] or os.environ.get("LOCAL_RANK", "0"))
+def number(config: Config) -> int:
+    """The number of the GPU. Where several processes run on one machine, each has the one of its rank there."""
+    ranks = config.ranks
+    own = ranks.local_rank if ranks.world > 1 else os.environ.get("LOCAL_RANK", "0")
+    return int(config.device.partition(":")[2] or own)
 
 
 def settings(
@@ -81,7 +83,7 @@ def settings(
         return {}
     if place.on_gpu:
         memory = config.gpu_memory or int(place.free() * (1 - GPU_MARGIN))
-        rates = described(profile, number(config.device)) or measured(place)
+        rates = described(profile, number(config)) or measured(place)
         return gpu_settings(place) | {"memory": memory, "work": work, **rates}
     return {
         "name": config.device,

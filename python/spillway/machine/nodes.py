@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from spillway.base.calls import translated
+from spillway.errors import DoesNotFit
 from spillway.machine.profile import MEASURE_SECONDS
 
 if TYPE_CHECKING:
     from spillway.config.values import NodeShare
 
 
+def alone(ids: Sequence[int]) -> Sequence[int]:
+    """One process, on each of these nodes."""
+    return [1] * len(ids)
+
+
 def node_settings(
     asked: Sequence[NodeShare], held: int, dram_budget: int, rule: Mapping[str, str],
     profile: Mapping[str, Any] | None, gpu: int | None = None, storage: Sequence[Mapping[str, Any]] = (),
+    sharing: Callable[[Sequence[int]], Sequence[int]] = alone,
 ) -> tuple[dict[str, Any], list[str]]:  # fmt: skip
     """What the engine plans with, beside its other settings, and what a person should know about it. `held`: bytes of
     this process; `rule`: what an update is of; `profile`: says the rates; None: they are measured. `gpu`: that layers
     compute on; what comes and goes lies by it. `storage`: the paths as the engine is told of them; which are remote
-    from that GPU is added."""
+    from that GPU is added. `sharing`: how many processes of the run are on each of these nodes; of what is free each
+    has its part, and all have room for what each is asked."""
     from spillway import _engine
 
     with translated():
@@ -28,8 +36,11 @@ def node_settings(
         near, remote = _engine.near_gpu(gpu, places) if gpu is not None else (None, {})
         choice = json.loads(_engine.choose_nodes([(share.node, share.capacity) for share in asked], held, near))
         ids = [node["id"] for node in choice["nodes"]]
+        sharers = sharing(ids)
+        if any(count > 1 for count in sharers):
+            share_nodes(choice["nodes"], asked, held, near, dict(zip(ids, sharers, strict=True)))
         if profile is not None:
-            rates = profile_rates(profile, ids)
+            rates = profile_rates(profile, ids, sharers)
         elif len(ids) > 1:
             rates = json.loads(_engine.measure_nodes(ids, MEASURE_SECONDS, **rule))
         else:
@@ -46,17 +57,39 @@ def node_settings(
     return {"nodes": found, "dram_budget": memory, "storage": paths} | by_gpu, news
 
 
-def profile_rates(profile: Mapping[str, Any], ids: Sequence[int]) -> list[dict[str, float]]:
-    """What a profile says of each node, as measure_nodes() would; of one that it does not know nothing."""
+def share_nodes(
+    nodes: list[dict[str, Any]], asked: Sequence[NodeShare], held: int, near: int | None, sharers: Mapping[int, int]
+) -> None:
+    """So many processes of each node have as much of what is free; or what each asks for, and else DoesNotFit."""
+    from spillway import _engine
+
+    if not asked:
+        for number, node in enumerate(nodes):
+            own = held if number == 0 else 0
+            node["capacity"] = own + (node["capacity"] - own) // sharers[node["id"]]
+        return
+    most = max(sharers.values())
+    try:
+        _engine.choose_nodes([(share.node, sharers[share.node] * share.capacity) for share in asked], most * held, near)
+    except MemoryError as error:
+        raise DoesNotFit(f"{error} (for {most} processes, each of which takes its part of that)") from error
+
+
+def profile_rates(
+    profile: Mapping[str, Any], ids: Sequence[int], sharers: Sequence[int] | None = None
+) -> list[dict[str, float]]:
+    """What a profile says of each node, as measure_nodes() would, by one of so many processes; of one that it does not
+    know nothing."""
     known = {node["id"]: node for node in profile.get("nodes", []) if node["update_elements_per_second"]}
-    return [rates_of(known[node]) if node in known else {} for node in ids]
+    counts = sharers or alone(ids)
+    return [rates_of(known[node], count) if node in known else {} for node, count in zip(ids, counts, strict=True)]
 
 
-def rates_of(node: Mapping[str, Any]) -> dict[str, float]:
+def rates_of(node: Mapping[str, Any], processes: int = 1) -> dict[str, float]:
     return {
-        "update": node["update_elements_per_second"],
+        "update": node["update_elements_per_second"] / processes,
         "update_thread": node.get("update_elements_per_second_thread", 0.0),
-        "read": node.get("read_bytes_per_second", 0.0),
+        "read": node.get("read_bytes_per_second", 0.0) / processes,
     }
 
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spillway._engine import list_volumes
+from spillway._engine import give_back_volume, list_volumes
+from spillway.base.files import flush
 from spillway.base.sizes import size
 from spillway.config.values import StoragePath
 
@@ -42,12 +43,21 @@ def of_other_numbers(paths: Sequence[StoragePath], run: str, also: Iterable[str]
     own, number = set(map(volume, paths)), paths[0].world if paths else 0
     places = dict.fromkeys([*(path.place for path in paths), *also])
     others = [Path(each["file"]) for each in told_of(places, run) if each["world"] != number]
-    return [each for each in others if each not in own]
+    return [each for each in others if each.is_block_device() or each not in own]  # a device has one name for all
 
 
 def told_of(places: Iterable[str], run: str) -> list[dict[str, Any]]:
     """What the engine tells of the volumes of this run in these places."""
     return [each for place in places for each in json.loads(list_volumes(place)) if each["run"] == run]
+
+
+def remove(volume: Path, run: str) -> None:
+    """The volume of the run is gone: the file, or what a block device holds."""
+    if volume.is_block_device():
+        give_back_volume(str(volume), run)
+    else:
+        volume.unlink(missing_ok=True)
+        flush(volume.parent)
 
 
 @dataclass(frozen=True)
@@ -82,14 +92,9 @@ def listed(place: Path, run: str) -> list[Path]:
 def give_up_others(paths: Sequence[StoragePath], run: str) -> None:
     """The run begins anew: what other processes have left of it in the directories of this one is gone."""
     own = set(map(volume, paths))
-    remove(found for path in paths for found in listed(Path(path.place), run) if found not in own)
-
-
-def remove(found: Iterable[Path]) -> None:
-    """What is no block device, and is still there."""
-    for each in found:
-        if each.is_file():
-            each.unlink(missing_ok=True)
+    for found in [found for path in paths for found in listed(Path(path.place), run)]:
+        if found not in own:
+            remove(found, run)
 
 
 def begins(device: Path) -> bool:

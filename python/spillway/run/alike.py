@@ -8,12 +8,15 @@ import socket
 from collections.abc import Sequence
 from typing import Any
 
+from spillway.config import Config
 from spillway.errors import InputError
+from spillway.machine import device
 from spillway.run import shared_locks
 from spillway.run.world import World
 
 MORE = ("process_bytes", "work_bytes", "seconds", "token_bytes", "latency")  # ends of names whose largest value counts
-NAMED = ("id", "node", "near")  # numbers that name something; each process has its own
+WORK = "work"  # so does that of what PyTorch takes of a GPU
+NAMED = ("id", "node", "near", "stream")  # numbers that name something; each process has its own
 OWN = ("file_systems", "saving", "threads")  # of settings; nothing that is placed depends on them
 
 
@@ -40,7 +43,7 @@ def merged(name: str, own: Any, every: Sequence[Any]) -> Any:
     if isinstance(own, list) and all(isinstance(each, list) and len(each) == len(own) for each in every):
         return [merged(name, value, [each[at] for each in every]) for at, value in enumerate(own)]
     if name not in NAMED and all(isinstance(each, int | float) and not isinstance(each, bool) for each in every):
-        return max(every) if name.endswith(MORE) else min(every)
+        return max(every) if name == WORK or name.endswith(MORE) else min(every)
     return own
 
 
@@ -58,19 +61,33 @@ def same(world: World, what: dict[str, Any]) -> None:
                 )
 
 
-def places(world: World, given: Sequence[str]) -> None:
-    """InputError where two processes of one machine have the same storage path, or two machines one whose locks they do
-    not see of each other."""
+SHARED = {  # by key: what two processes of a machine may not both have, and how each gets its own
+    "storage": "directory {0}; name {{local_rank}} or {{rank}} in it, such as /mnt/nvme/spillway-{{local_rank}}, and "
+    "make one for each process",
+    "storage_device": "block device {0}; name {{local_rank}} or {{rank}} in it, such as /dev/nvme{{local_rank}}n1",
+    "device": "GPU {0}; --device cuda is that of each one's LOCAL_RANK",
+}
+
+
+def places(world: World, config: Config) -> None:
+    """InputError where two processes of one machine have the same storage path, block device or GPU, or two machines
+    one path whose locks they do not see of each other."""
     if world.ranks.world == 1:
         return
-    owners: dict[tuple[str, str], int] = {}
-    own = (socket.gethostname(), [os.path.realpath(place) for place in given])
-    for rank, (where, paths) in enumerate(world.gather(own)):
-        for path in paths:
-            first = owners.setdefault((where, path), rank)
+    owners: dict[tuple[str, str, str, str], int] = {}
+    for rank, (where, own) in enumerate(world.gather((socket.gethostname(), own_places(config)))):
+        for key, place, beside in own:
+            first = owners.setdefault((where, key, place, beside), rank)
             if first != rank:
-                raise InputError(
-                    f"storage: ranks {first} and {rank} ({where}) have the same directory {path}; name {{local_rank}} "
-                    "or {rank} in it, such as /mnt/nvme/spillway-{local_rank}, and make one for each process"
-                )
-    shared_locks.check(world, given)
+                raise InputError(f"{key}: ranks {first} and {rank} ({where}) have the same {SHARED[key].format(place)}")
+    shared_locks.check(world, [path.place for path in config.directories])
+
+
+def own_places(config: Config) -> list[tuple[str, str, str]]:
+    """By key; of a GPU also by what its number counts."""
+    found = [("storage", os.path.realpath(path.place), "") for path in config.directories]
+    found += [("storage_device", os.path.realpath(path.place), "") for path in config.devices]
+    if config.device.startswith("cuda"):
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        found.append(("device", f"cuda:{device.number(config)}", visible))
+    return found

@@ -5,9 +5,11 @@ and machine, and the engine with its plan. Nothing is allocated yet.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import socket
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from spillway.base import stages
@@ -68,14 +70,16 @@ def engine_spec(profiled: Profiled, keeping: Keeping, world: World) -> EngineSpe
         None if config.profile is None else settings["profile"],
         compute.gpu,
         settings["storage"],
+        partial(sharing, world),
     )
     memory["nodes"], of_files = memory_files.tiers(
-        config.memory_file,
+        config.files,
         memory["nodes"],
         update_rule(config),
         settings["profile"],
         measured_in(settings["dram_budget"], spec.trainable()),
     )
+    room.require_files(world, config.files)
     # Files that hold tensors in another form than the engine does are written twice.
     converted = spec.adapters is None and files.converts(meta_model, description, spec.begins_with, files.MAX_SHARD)
     settings |= memory | room.settings(config, keeping.saving, converted, files.carried_bytes(meta_model))
@@ -93,6 +97,13 @@ def engine_spec(profiled: Profiled, keeping: Keeping, world: World) -> EngineSpe
             *order_notice(profiled),
         ),
     )
+
+
+def sharing(world: World, nodes: Sequence[int]) -> list[int]:
+    """How many processes of the run are on each of these NUMA nodes of this machine. All call it."""
+    host = socket.gethostname()
+    here = [own for where, own in world.gather((host, list(nodes))) if where == host]
+    return [sum(node in own for own in here) for node in nodes]
 
 
 def network_of(world: World, profile: dict[str, Any]) -> dict[str, Any]:

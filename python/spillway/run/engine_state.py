@@ -37,6 +37,7 @@ class EngineState:
         self.precious = False  # the volumes hold something that a later process may go on from
         self._started = False  # the volumes are open, and ours
         self._spec, self._telemetry, self._keep = spec, telemetry, keeping.keep
+        self._run = keeping.run
         self._world, self._writes = world, world.leads
         self._alone = keeping.alone or world.ranks.world > 1  # what is saved is
         self._engine, self._plan, self._durable = planned.engine, planned.plan, planned.durable
@@ -90,9 +91,17 @@ class EngineState:
                 self._engine.save_state(str(state), self.steps)
                 if self._spec.adapters is not None:
                     self._spec.adapters.save_weights(self._engine, self._description, state, self._writes)
+                if self._alone:
+                    self._keep_step()
         if self._writes:
             write_counts(state, self._counts())
             wear.save(state, self._telemetry.written())
+
+    def _keep_step(self) -> None:
+        """Where only checkpoints are durable, the step that was committed last is so on the paths of every process:
+        what another number of them takes over."""
+        if self._plan.get("durability") == "checkpoint":
+            self._engine.leave("")
 
     def _give_model(self, directory: Path) -> None:
         """What this process has of what another one writes there."""
@@ -163,6 +172,7 @@ class EngineState:
             lines.restore(way.line)
         if way.kind != "redeal":
             return None
+        lines.require_other_devices(way.line)
         lines.require_room(self._plan)
         line = lines.begin(way.line)
         self._engine.start(json.dumps({"line": line} if line else {}))
@@ -171,6 +181,7 @@ class EngineState:
         recovery = self._going_on(found)
         self._engine.commit(found["payload"])
         self._engine.flush()
+        self._keep_step()
         self.precious = True
         lines.settle()
         return replace(recovery, words=f"{recovery.words}; {way.line['world']} processes had made it")
@@ -196,7 +207,7 @@ class EngineState:
         # Where one is not on the line, none has got beyond its beginning, which is made anew.
         if own["line"] not in (0, line):
             for volume in volumes.present(self._spec.config.paths):
-                volume.unlink()
+                volumes.remove(volume, self._run)
         return {"line": line, "at_most": -1}
 
     def _going_on(self, found: dict[str, Any]) -> Recovery:

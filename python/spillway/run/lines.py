@@ -15,8 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spillway._engine import way_on
-from spillway.base.files import flush
+from spillway._engine import list_volumes, way_on
 from spillway.base.sizes import size
 from spillway.config.values import StoragePath
 from spillway.errors import DoesNotFit, InputError
@@ -137,11 +136,28 @@ class Lines:
         }
         return Way("redeal", way["from"], options)
 
+    def require_other_devices(self, line: dict[str, int]) -> None:
+        """InputError where what the processes of the line have left is on a block device of these: it has room for one
+        volume."""
+        own = [path.place for path in self._paths if Path(path.place).is_block_device()]
+        held = [place for place in own for each in json.loads(list_volumes(place)) if self._is_of(each, line)]
+        if taken := [place for places in self._world.gather(held) for place in places]:
+            raise InputError(
+                f"storage_device: {', '.join(taken)} hold what {line['world']} processes have left of the run, and a "
+                f"block device has room for one volume, so {self._world.ranks.world} cannot take it over there; name "
+                f"other devices or directories, or start {line['world']} processes"
+            )
+
+    def _is_of(self, volume: dict[str, Any], line: dict[str, int]) -> bool:
+        return volume["run"] == self._identity.run and volume["world"] == line["world"]
+
     def require_room(self, plan: dict[str, Any]) -> None:
         """DoesNotFit where the volumes of all processes have no room beside those that are there."""
         peaks = [tier["planned_peak"] for tier in plan["tiers"] if tier["name"].startswith("path:")]
         own = []
         for path, peak in zip(self._paths, peaks, strict=False):
+            if Path(path.place).is_block_device():
+                continue
             replaced = volumes.held(path) if volumes.volume(path).is_file() else 0
             where = os.stat(path.place)
             free = shutil.disk_usage(path.place).free
@@ -165,9 +181,7 @@ class Lines:
         known = self._identity
         processes = self._processes_of(before)
         for there in volumes.of_run(self._paths, known.run):
-            if there.is_file():
-                there.unlink()
-                flush(there.parent)
+            volumes.remove(there, known.run)
         self._world.gather(None)
         self.renew()
         known.before = None if before is None else {**before, "processes": processes}
@@ -195,9 +209,14 @@ class Lines:
 
     def settle(self) -> None:
         """All processes have a step durable: what other numbers of them have left goes, and then its line."""
-        left = volumes.of_other_numbers(self._paths, self._identity.run, self._places)
-        self._world.gather(None)  # no process looks at what another one removes
-        volumes.remove(left)
+        host, own = socket.gethostname(), volumes.of_other_numbers(self._paths, self._identity.run, self._places)
+        first: dict[tuple[str, str], int] = {}  # of those that reach it
+        for rank, each in enumerate(self._world.gather([(host, str(there)) for there in own])):
+            for there in each:
+                first.setdefault(there, rank)
+        for volume in own:
+            if first[host, str(volume)] == self._world.ranks.rank:
+                volumes.remove(volume, self._identity.run)
         self._world.gather(None)
         if self._identity.before is not None:
             self._identity.before = None

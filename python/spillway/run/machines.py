@@ -104,6 +104,11 @@ def plan_elsewhere(config: Config, text: str, tell: Tell, graph: Path | None = N
         profile = json.loads(_engine.check_profile(text, str(config.profile)))
     on_gpu = computes_on_gpu(config, profile)
     several = cluster.of_profile(profile, on_gpu)
+    if config.node and several is not None and several.world > 1:
+        raise InputError(
+            "node: the plan of one of several processes has its part of all nodes of the profile's machine together; "
+            "leave it out"
+        )
     if on_gpu:
         tell_of_gpus(profile, several, tell)
     asked_config, config = config, settled(over(config, several), profile, on_gpu)
@@ -144,8 +149,8 @@ def tell_of_gpus(profile: dict[str, Any], several: cluster.Cluster | None, tell:
         )
     elif several is not None and several.world > 1:
         tell(
-            f"profile: {several.words()} are planned, on a GPU each; in this release several processes train on CPUs, "
-            "and none of these plans has run"
+            f"profile: {several.words()} are planned, on a GPU each; several processes have run over a simulated "
+            "driver alone, and none of these plans has"
         )
 
 

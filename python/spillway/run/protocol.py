@@ -40,7 +40,7 @@ class Keeping:
     """What a run leaves on its storage paths, and in its output_dir."""
 
     run: str  # its identity, written into every volume
-    checkpoints: int = 0  # most that hold places there at once while the run goes on
+    checkpoints: int = 0  # most that hold places there at once while the run goes on, the newest durable step included
     keep: bool = False  # whether the volumes stay when the session closes
     resumes: bool = False  # the paths hold steps of the run that it goes on from
     alone: bool = False  # checkpoints stand alone: another number of processes may replace the volumes

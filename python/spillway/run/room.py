@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable
+import socket
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spillway.base import files
+from spillway.base.sizes import size
+from spillway.errors import DoesNotFit
 from spillway.model import hub
 from spillway.output import directory, volumes
 from spillway.output.directory import Start
 from spillway.run.protocol import Saving
+from spillway.run.world import World
 
 if TYPE_CHECKING:
     from spillway.config import Config
+    from spillway.config.values import FileShare
 
 ROW_BYTES = 640  # of a step in metrics.jsonl or trainer_state.json
 RUN_BYTES = 4 << 20  # timeline, page, curve and what else a run leaves once
@@ -42,6 +47,31 @@ def of_run(config: Config, start: Start, begun: int, saves: int, rows: int, also
         beside=RUN_BYTES + rows * ROW_BYTES + also,
         model_only=config.save_only_model,
     )
+
+
+def require_files(world: World, shares: Sequence[FileShare]) -> None:
+    """DoesNotFit where a file system has too little for the files that several processes map there as memory. All
+    call it."""
+    host = socket.gethostname()
+    own = [
+        (
+            host,
+            os.stat(share.directory).st_dev,
+            share.directory,
+            share.capacity,
+            shutil.disk_usage(share.directory).free,
+        )
+        for share in shares
+    ]
+    asked: dict[tuple[str, int], int] = {}
+    for where, device, place, capacity, free in (each for part in world.gather(own) for each in part):
+        asked[where, device] = asked.get((where, device), 0) + capacity
+        if asked[where, device] > free:
+            raise DoesNotFit(
+                f"memory_file: the file system of {place} ({where}) has {size(free)} free, and the processes of "
+                f"the run ask for {size(asked[where, device])} or more there; ask for less, or name {{local_rank}} in "
+                "the directory, such as /mnt/pmem{local_rank}"
+            )
 
 
 def settings(config: Config, saving: Saving | None, converted: bool, carried: int = 0) -> dict[str, Any]:

@@ -94,7 +94,7 @@ def path_settings(config: Config, keeping: Keeping, processes: int = 1) -> dict[
 
 def memory_budget(config: Config, processes: int = 1) -> int:
     """Bytes for the process, but for what it has in files. InputError, DoesNotFit where these cannot be had."""
-    taken = memory_files.taken(config.memory_file)
+    taken = memory_files.taken(config.files)
     return config.dram_budget or default_budget(processes) - taken
 
 

@@ -66,7 +66,7 @@ def train_config(config: Config, console: Console, world: World | None = None) -
     config = together(as_parted(as_restarted(config, known_run), known_run), world)
     check(config)
     refuse_elsewhere(config)
-    places(world, [path.place for path in config.paths])
+    places(world, config)
     with Interruption() as interruption:
         world.held, interruption.speaks = interruption.held, world.leads
         there, left = volumes_of(config.paths, known_run, also, world)
@@ -358,7 +358,7 @@ def keeping(config: Config, run: str, work: Work, held: list[tuple[int, Path]], 
     if config.durability == "none":
         return Keeping(run)
     if checkpoints_alone(config.ranks.world, shared):
-        return Keeping(run, keep=True, alone=True)
+        return Keeping(run, int(config.durability == "checkpoint"), keep=True, alone=True)
     saves = {step for step in range(1, work.steps) if work.events.save_due(step)}
     count = len(saves | {step for step, _ in held})
     if config.save_total_limit is not None:

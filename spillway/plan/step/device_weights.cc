@@ -81,10 +81,13 @@ class DeviceWeights {
     for (const auto& it : groups) upload(it, window, p);
   }
 
+  /// Whether any process updates it.
+  [[nodiscard]] bool is_trained(Index c) const { return state::is_trainable(graph_.chunk(c).training); }
+
   /// `apart`: what is trainable and what is not is sent at different times.
   [[nodiscard]] std::vector<Coalesced> copies(Range chunks, bool apart) const {
     const auto size = [this](Index c) { return graph_.weight_bytes(c); };
-    const auto ends = [this](Index c) { return graph_.is_trainable(c) != graph_.is_trainable(c - 1); };
+    const auto ends = [this](Index c) { return is_trained(c) != is_trained(c - 1); };
     return coalesce(chunks, graph_.lookahead.coalesce_to, size, apart ? Separate(ends) : Separate{});
   }
 
@@ -102,6 +105,7 @@ class DeviceWeights {
                                  {there, it.at}, it.bytes, p);
     const auto gather = graph_.gathers[p];  // which comes after all that this process reads itself
     graph_.need(task, gather);
+    graph_.out.tasks[task].others_too = gather != kNone && is_trained(first);
     const bool master = brings_master(first, p);
     if (master) {
       graph_.out.tasks[task].phase = Phase::forward;

@@ -49,7 +49,7 @@ void add_refit(StepGraph& graph, Index c, Index pass, Place grad) {
                                     .phase = Phase::backward});
   graph.out.refit_task[c] = refit;
   if (shared) {
-    graph.need(refit, graph.task_of(pass));
+    graph.need(refit, graph.downloads[pass] != kNone ? graph.downloads[pass] : graph.task_of(pass));
   } else {
     graph.need(refit, graph.of(c, ChunkEvent::gradient_complete));
   }
@@ -85,7 +85,8 @@ Index add_sums_download(StepGraph& graph, Index pass, Place from, Bytes bytes) {
   const auto to = graph.add_buffer(BufferClass::scratch, bytes, graph.order.position(pass), sent_until(graph, pass));
   const auto chunks = chunks_of(graph.layout, graph.out.passes[pass]);
   const Object what{ObjectKind::gradient, chunks.first, chunks.count};
-  graph.need(graph.first_scatters[pass], add_download(graph, what, from, {to}, bytes, pass));
+  graph.downloads[pass] = add_download(graph, what, from, {to}, bytes, pass);
+  graph.need(graph.first_scatters[pass], graph.downloads[pass]);
   return to;
 }
 
@@ -98,8 +99,10 @@ void add_sums(StepGraph& graph, Index pass, std::uint64_t values) {
   const auto sum = graph.add_buffer(BufferClass::scratch, bytes, at, last, graph.compute_tier());
   graph.fills(graph.task_of(pass), sum);
   graph.out.passes[pass].grad_sum = sum;
-  if (graph.scatters[pass] == kNone || graph.computes_on_host(pass)) return graph.lets_go(graph.maker_of(pass), sum);
-  graph.lets_go(graph.maker_of(pass), add_sums_download(graph, pass, {sum}, bytes));
+  const bool crosses = graph.scatters[pass] != kNone && !graph.computes_on_host(pass);
+  const auto sent = crosses ? add_sums_download(graph, pass, {sum}, bytes) : sum;
+  if (graph.scatters[pass] != kNone) graph.out.passes[pass].sent = sent;
+  graph.lets_go(graph.maker_of(pass), sent);
 }
 
 void add_chunk_gradient(StepGraph& graph, Index c, Index pass, Place grad, std::uint32_t leave) {

@@ -40,7 +40,7 @@ StepGraph::StepGraph(const Description& of, const state::Layout& its_layout, con
   out.groups.assign(n, {});
   out.resident_weight.assign(layout.blocks().size(), kNone);
   host_weights.assign(passes, {});
-  for (auto* list : {&grads, &gathers, &first_scatters, &scatters}) list->assign(passes, kNone);
+  for (auto* list : {&grads, &gathers, &first_scatters, &scatters, &downloads}) list->assign(passes, kNone);
   for (auto* list : {&boundary_out, &boundary_in, &boundary_reads}) list->assign(boundaries, kNone);
 }
 

@@ -132,6 +132,7 @@ class StepGraph {
   std::vector<Index> gathers;                          ///< by pass: the task that brings others' weights to its buffer
   std::vector<Index> first_scatters;                   ///< by pass: the task that sends its gradients first
   std::vector<Index> scatters;                         ///< by pass: the task that brings its gradients to their owners
+  std::vector<Index> downloads;                        ///< by pass: the task that brings sums of a device to be sent
   std::vector<Index> grads;                            ///< by pass: buffer of its gradient, where the update has it
   std::vector<Index> write_weight, write_grad;         ///< by chunk: tasks
   std::vector<Index> snapshot_weight, snapshot_state;  ///< by chunk: tasks that write what stays in memory

@@ -217,6 +217,7 @@ void add_network(StepGraph& graph) {
     const auto [found, is_new] = gathered.try_emplace(weights, kNone);
     if (is_new) found->second = add_gather(graph, p);
     graph.gathers[p] = found->second;
+    graph.out.passes[p].gathered = weights;
   }
   auto& order = graph.out.network;
   for (Index t = 0; t < graph.out.tasks.size(); ++t) {
