@@ -137,7 +137,7 @@ def test_a_process_on_each_gpu_is_planned_where_the_profile_says_machines(plan: 
     code, text, message = plan("Qwen2.5-0.5B", altered(tmp_path, two_gpus), *words)
     found = json.loads(text)
     assert code == 0 and found["world"] == 2 and found["between_machines"] == {"sent": 0, "received": 0}
-    assert "none of these plans has run" in message
+    assert "over a simulated driver alone, and none of these plans has" in message
     assert found["device_blocks"]["state_and_update"] == 0
 
 

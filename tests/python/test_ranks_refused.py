@@ -115,13 +115,14 @@ socket.gethostname = lambda: f"{name}-{rank}"  # of one machine each
 if not holds and rank == "1":
     fcntl.flock = lambda file, how: None  # as a mount whose locks are its own
 from spillway.cli import command
+from spillway.config import resolve
 from spillway.run import alike
 from spillway.run.world import opened
 
 def run(arguments):
     with opened() as world:
         assert world.ranks.machines == 2
-        alike.places(world, [sys.argv[1]])
+        alike.places(world, resolve({}, {"storage": [sys.argv[1]]}))
         world.gather(None)
     return 0
 

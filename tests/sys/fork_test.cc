@@ -68,7 +68,7 @@ TEST_F(ForkTest, AnOrphanHoldsNoLock) {
   ::waitpid(holder, nullptr, 0);
   const File file = open();
   bool free = file.lock();
-  for (int tries = 0; tries < 500 && !free; ++tries) {  // a ring is given up behind the process's back
+  for (int tries = 0; tries < 6000 && !free; ++tries) {  // a ring is given up behind the process's back
     ::usleep(10000);
     free = file.lock();
   }
