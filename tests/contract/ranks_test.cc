@@ -455,11 +455,12 @@ TEST(Ranks, SendAndReceiveWhatThePlanSays) {
     for (const bool own_weights : {false, true}) {
       network::FakeNetwork network(size, static_cast<std::uint32_t>(size * 2 + local));
       std::vector<std::array<Bytes, 2>> beyond(size);
+      const auto whole = describe(shape);
       test::each_rank(network, size, [&, size = size, local = local](std::size_t rank) {
         auto settings = everything_in_dram();
         settings.budget.own_weights = own_weights;
         settings.network = port_of(network, rank);
-        const auto own = for_rank(describe(shape), rank, size, local);
+        const auto own = for_rank(whole, rank, size, local);
         Engine engine(own, std::move(settings));
         engine.start();
         Rank(engine, own).fill();

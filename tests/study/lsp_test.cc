@@ -33,7 +33,7 @@ TEST(Lsp, TakesAsLongAsPublished) {
 
 TEST(Lsp, WithoutDelaysWholeGradientsLeaveNothingBesideAnythingElse) {
   const auto one_by_one = lsp_step(workstation(), deepseek(), kWhole, LspMethod::published);
-  const auto& machine = workstation().devices.front();
+  const auto machine = workstation().devices.front();
   const double elements = 32 * (4 * 4096.0 * 4096 + 3 * 4096.0 * 11008);
   const auto serial = one_by_one.operations / machine.flops + 4 * elements / machine.from_device +
                       26 * elements / (26 * 3.5e9) + 4 * elements / machine.to_device + 12 * elements / machine.update;
