@@ -158,17 +158,29 @@ def deepspeed(arguments: argparse.Namespace, counted: Callable[[int], None]) -> 
     model.gradient_checkpointing_enable()
     model.train()
     engine, *_ = ds.initialize(model=model, config=settings, model_parameters=model.parameters())
+
+    def train(rows: list[Any]) -> None:
+        for ids in rows:
+            engine.backward(engine(input_ids=ids, labels=ids).loss)
+            engine.step()
+
+    seconds = timed(arguments, counted, train)
+    del keep
+    return seconds
+
+
+def timed(
+    arguments: argparse.Namespace, counted: Callable[[int], None], train: Callable[[list[Any]], None]
+) -> list[float]:
+    """Seconds of each step; `train`: on this rank's rows of one."""
     seconds = []
     for step in range(arguments.steps):
         rows = tokens(arguments, step, arguments.rank)
         counted(step)
         began = time.perf_counter()
-        for ids in rows:
-            engine.backward(engine(input_ids=ids, labels=ids).loss)
-            engine.step()
+        train(rows)
         seconds.append(time.perf_counter() - began)
     counted(arguments.steps)
-    del keep
     return seconds
 
 
@@ -196,18 +208,15 @@ def fsdp2(arguments: argparse.Namespace, counted: Callable[[int], None]) -> list
         fully_shard(layer, **policy)
     fully_shard(model, **policy)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, weight_decay=0.01)
-    seconds = []
-    for step in range(arguments.steps):
-        rows = tokens(arguments, step, arguments.rank)
-        counted(step)
-        began = time.perf_counter()
+
+    def train(rows: list[Any]) -> None:
         for ids in rows:
             (model(input_ids=ids, labels=ids).loss / len(rows)).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
-        seconds.append(time.perf_counter() - began)
-    counted(arguments.steps)
+
+    seconds = timed(arguments, counted, train)
     dist.barrier()
     dist.destroy_process_group()
     return seconds

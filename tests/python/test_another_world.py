@@ -22,7 +22,6 @@ from spillway.errors import DoesNotFit, InputError
 from spillway.output import directory, identity, volumes
 from spillway.output.identity import Identity
 from spillway.output.volumes import ShardVolumes
-from spillway.run import lines as lines_of_runs
 from spillway.run import processes as world_of_several
 from spillway.run.lines import Lines, chosen
 from spillway.run.train import as_parted, as_restarted, keeping
@@ -110,13 +109,12 @@ def test_room_for_both_is_asked_for_first(tmp_path: Path) -> None:
 def test_a_block_device_has_room_for_one_volume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, lines = left_by_two(tmp_path)
     held = json.dumps([{"run": "a run", "world": 2, "file": str(tmp_path)}])
-    monkeypatch.setattr(lines_of_runs, "list_volumes", lambda place: held)
+    monkeypatch.setattr(volumes, "list_volumes", lambda place: held)
     lines.require_other_devices({"line": 7, "world": 2})  # a directory has room for more
     monkeypatch.setattr(Path, "is_block_device", lambda self: True)
     lines.require_other_devices({"line": 7, "world": 3})
     with pytest.raises(InputError, match=f"storage_device: {tmp_path} hold what 2 processes have left"):
         lines.require_other_devices({"line": 7, "world": 2})
-    monkeypatch.setattr(volumes, "list_volumes", lambda place: held)
     assert volumes.of_other_numbers(resolve({}, {"storage": [str(tmp_path)]}).paths, "a run") == [tmp_path]
 
 

@@ -20,30 +20,30 @@ def function(lines: int) -> str:
     return "template <class T>\nint Some::thing(T a,\n int b) const {" + "\n  f('{');" * (lines - 3) + "\n}\n"
 
 
+def largest(place: Path, more: int = 0) -> None:
+    """A file, a class, functions as long as they may be, or longer; and a header with a source file."""
+    write(place, "spillway/plan/a.cc", "\n" * (500 + more))
+    write(place, "spillway/plan/b.cc", "/// Class, {\nclass Some : Other {" + "\n  int a;" * (348 + more) + "\n};\n")
+    write(place, "python/bindings/c.cc", function(70 + more))
+    write(place, "python/spillway/d.py", "def thing():\n" + "    pass\n" * (69 + more))
+    write(place, "spillway/journal/e.h", "")
+    write(place, "spillway/journal/e.cc", "")
+
+
 def test_this_tree_keeps_its_sizes() -> None:
     result = check(ROOT)
     assert result.returncode == 0, result.stdout
 
 
 def test_what_is_as_long_as_it_may_be_is_allowed(tmp_path: Path) -> None:
-    write(tmp_path, "spillway/plan/a.cc", "\n" * 500)
-    write(tmp_path, "spillway/plan/b.cc", "/// Class, {\nclass Some : Other {" + "\n  int a;" * 348 + "\n};\n")
-    write(tmp_path, "python/bindings/c.cc", function(70))
-    write(tmp_path, "python/spillway/d.py", "def thing():\n" + "    pass\n" * 69)
-    write(tmp_path, "spillway/journal/e.h", "")
-    write(tmp_path, "spillway/journal/e.cc", "")
+    largest(tmp_path)
     write(tmp_path, "tests/journal/e_test.cc", function(100))
     result = check(tmp_path)
     assert result.returncode == 0, result.stdout
 
 
 def test_a_line_more_is_refused(tmp_path: Path) -> None:
-    write(tmp_path, "spillway/plan/a.cc", "\n" * 501)
-    write(tmp_path, "spillway/plan/b.cc", "/// Class, {\nclass Some : Other {" + "\n  int a;" * 349 + "\n};\n")
-    write(tmp_path, "python/bindings/c.cc", function(71))
-    write(tmp_path, "python/spillway/d.py", "def thing():\n" + "    pass\n" * 70)
-    write(tmp_path, "spillway/journal/e.h", "")
-    write(tmp_path, "spillway/journal/e.cc", "")
+    largest(tmp_path, more=1)
     for number in range(26):
         write(tmp_path, f"spillway/state/f{number}.h", "// Of LSP.\n")
     result = check(tmp_path)

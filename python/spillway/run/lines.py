@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spillway._engine import list_volumes, way_on
+from spillway._engine import way_on
 from spillway.base.sizes import size
 from spillway.config.values import StoragePath
 from spillway.errors import DoesNotFit, InputError
@@ -140,16 +140,14 @@ class Lines:
         """InputError where what the processes of the line have left is on a block device of these: it has room for one
         volume."""
         own = [path.place for path in self._paths if Path(path.place).is_block_device()]
-        held = [place for place in own for each in json.loads(list_volumes(place)) if self._is_of(each, line)]
+        run, world = self._identity.run, line["world"]
+        held = [place for place in own if any(each["world"] == world for each in volumes.told_of([place], run))]
         if taken := [place for places in self._world.gather(held) for place in places]:
             raise InputError(
                 f"storage_device: {', '.join(taken)} hold what {line['world']} processes have left of the run, and a "
                 f"block device has room for one volume, so {self._world.ranks.world} cannot take it over there; name "
                 f"other devices or directories, or start {line['world']} processes"
             )
-
-    def _is_of(self, volume: dict[str, Any], line: dict[str, int]) -> bool:
-        return volume["run"] == self._identity.run and volume["world"] == line["world"]
 
     def require_room(self, plan: dict[str, Any]) -> None:
         """DoesNotFit where the volumes of all processes have no room beside those that are there."""
