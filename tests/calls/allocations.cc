@@ -45,6 +45,10 @@ void* operator new(std::size_t bytes, std::align_val_t alignment) {
   return memory;
 }
 
+void* operator new(std::size_t bytes, const std::nothrow_t& /*none*/) noexcept {
+  return spillway::calls::refused() ? nullptr : std::malloc(bytes == 0 ? 1 : bytes);
+}
+
 void operator delete(void* memory) noexcept {
   std::free(memory);
 }

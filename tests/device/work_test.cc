@@ -11,6 +11,7 @@
 #include <functional>
 #include <limits>
 #include <random>
+#include <span>
 #include <vector>
 
 #include "spillway/device/typed.h"
@@ -38,7 +39,7 @@ class Image {
   template <class T>
   Bytes put(const std::vector<T>& values) {
     const auto at = room<T>(values.size());
-    std::memcpy(bytes_.data() + at, values.data(), values.size() * sizeof(T));
+    std::ranges::copy(std::as_bytes(std::span(values)), bytes_.begin() + static_cast<std::ptrdiff_t>(at));
     return at;
   }
   [[nodiscard]] const std::vector<std::byte>& bytes() const { return bytes_; }

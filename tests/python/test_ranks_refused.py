@@ -89,8 +89,8 @@ def test_one_that_differs_is_refused_once(
 MEETING = """
 import sys
 from datetime import timedelta
-from spillway.run import processes
-processes.MEETING = timedelta(seconds=1)
+from spillway.run import meeting
+meeting.MEETING = timedelta(seconds=1)
 from spillway.cli import command
 sys.exit(command.main(sys.argv[1:]))
 """

@@ -16,7 +16,7 @@ from spillway.base.files import write_json
 from spillway.base.sizes import duration
 from spillway.output import identity
 
-KEY = "spillway/late/{}"  # in the store, by rank: words, or nothing
+KEY = "late/{}"  # in the store, by rank: words, or nothing
 SAID = 5.0  # seconds after which a process says that it is late
 EVERY = 5.0  # seconds between two looks at all of them
 

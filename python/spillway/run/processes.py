@@ -32,6 +32,7 @@ from spillway.base.ranks import Ranks
 from spillway.base.silence import tell_person
 from spillway.errors import DoesNotFit, InputError, Interrupted, SpillwayError
 from spillway.run.lateness import Ask, Lateness
+from spillway.run.meeting import group, meet
 from spillway.run.network import LOOKS, Service
 from spillway.run.votes import Votes
 
@@ -41,9 +42,8 @@ LATE = 20.0  # seconds after which a person is told of a process that lets other
 MEASURED, TRIES = 16 * 2**20, 5  # bytes that a measurement of the network moves, and how often
 AGAIN = 600.0  # seconds after which this may be told again
 LINGER = timedelta(seconds=5)  # that the others wait for rank 0 to end before they do
-MEETING = timedelta(minutes=5)  # that processes wait for each other at the start
-FAILED = "spillway/failed"  # in the store of the process group: somebody has failed
-TOLD = "spillway/told"  # somebody has said that rank 0 is gone
+FAILED = "failed"  # in the store at which they met: somebody has failed
+TOLD = "told"  # somebody has said that rank 0 is gone
 
 
 @dataclass(frozen=True)
@@ -60,20 +60,16 @@ class Failure:
 class Processes:
     """See spillway.run.world.World."""
 
-    made = 0  # worlds of this process so far
-
     def __init__(self, stays: bool = False) -> None:
         self.ended = False
         self.held: Callable[[], AbstractContextManager[None]] = nullcontext
-        Processes.made += 1
-        self._failed_key, self._told_key = (f"{name}/{Processes.made}" for name in (FAILED, TOLD))
         begins = not dist.is_initialized()
-        if begins:
-            meet()
+        self._store = meet()
         self._goes = begins and not stays  # the process group, when this is closed
         rank, size = dist.get_rank(), dist.get_world_size()
-        self._store = dist.distributed_c10d._get_default_store()
-        self._control, self._data, self._commit = (group(name) for name in ("control", "data", "commit"))
+        self._control, self._data, self._commit = (
+            group(self._store, name, PATIENCE) for name in ("control", "data", "commit")
+        )
         self._disturbed = False  # what fails from now on does because of another process
         self._failed = False  # this process has
         self._closing = False  # nothing is to be done any more
@@ -103,7 +99,7 @@ class Processes:
         self._failed = True
         self._let_go()
         with suppress(Exception):  # of a store that is gone
-            self._store.set(self._failed_key, str(self.ranks.rank))
+            self._store.set(FAILED, str(self.ranks.rank))
 
     @contextmanager
     def serve(self, network: Any, voter: Any = None) -> Iterator[None]:
@@ -222,7 +218,7 @@ class Processes:
     def _tells_of_first(self) -> bool:
         """Of processes that outlive rank 0 one speaks."""
         try:
-            return bool(self._store.add(self._told_key, 1) == 1)
+            return bool(self._store.add(TOLD, 1) == 1)
         except Exception:  # the store was in rank 0
             return self.ranks.rank == 1
 
@@ -245,7 +241,7 @@ class Processes:
             self._lateness.look(waits)
             self._tell_late(waits)
             try:
-                failed = self._store.check([self._failed_key])
+                failed = self._store.check([FAILED])
             except Exception:  # the store is gone, and so is its process
                 failed = True
             if failed:
@@ -263,24 +259,6 @@ class Processes:
             named = self._lateness.why(late)
             tell_person(f"{self.named(self.ranks.rank)} has waited for {LATE:.0f} s for {named}")
             self._told[late] = now
-
-
-def meet() -> None:
-    """Joins the processes that a launcher has started."""
-    try:
-        dist.init_process_group("gloo", timeout=MEETING)
-    except (ValueError, RuntimeError, OSError) as error:  # of whatever kind the store's are
-        where = ":".join(os.environ.get(name, "?") for name in ("MASTER_ADDR", "MASTER_PORT"))
-        reason = str(error).strip().partition("\n")[0]
-        raise InputError(
-            f"WORLD_SIZE: {os.environ.get('WORLD_SIZE')} processes were to meet at {where}, and this one, rank "
-            f"{os.environ.get('RANK')} on {socket.gethostname()}, did not find the others: {reason}. Launchers such as "
-            "torchrun say to each process where (MASTER_ADDR, MASTER_PORT)"
-        ) from error
-
-
-def group(name: str) -> Any:
-    return dist.new_group(backend="gloo", timeout=PATIENCE, group_desc=f"spillway {name}")
 
 
 def placed(rank: int, hosts: list[str]) -> Ranks:
