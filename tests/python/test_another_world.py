@@ -23,8 +23,9 @@ from spillway.output import directory, identity, volumes
 from spillway.output.identity import Identity
 from spillway.output.volumes import ShardVolumes
 from spillway.run import processes as world_of_several
+from spillway.run.beginning import as_parted, as_restarted
 from spillway.run.lines import Lines, chosen
-from spillway.run.train import as_parted, as_restarted, keeping
+from spillway.run.train import keeping
 from spillway.run.world import OneProcess
 from test_ranks import (
     HOST,

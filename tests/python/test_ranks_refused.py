@@ -55,7 +55,11 @@ sys.exit(command.main(words))
 OTHERS = {  # what makes of rank 1 another one than rank 0: statements before its command, or keys; and what is told
     "configurations": ("", ("--learning_rate", "0.5"), ("learning_rate: rank 0 has 0.001, rank 1 has 0.5",)),
     "seeds": ("", ("--seed", "7"), ("seed: rank 0 has 42, rank 1 has 7",)),
-    "versions": ("from spillway.run import train; train.__version__ = '9.9'", (), ("rank 0 has", "rank 1 has 9.9")),
+    "versions": (
+        "from spillway.run import beginning; beginning.__version__ = '9.9'",
+        (),
+        ("rank 0 has", "rank 1 has 9.9"),
+    ),
     "data": ("os.chdir('other')", (), ("dataset: rank 0 has", "rank 1 has")),
     "models": ("os.chdir('wider')", (), ("rank 1 has another plan than rank 0", "models")),
     "no storage": ("", (), (f"rank 1 ({HOST}): storage: there is no directory", "drive1; create it")),

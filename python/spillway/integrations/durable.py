@@ -14,21 +14,21 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import transformers
 
-from spillway.base.files import flush, replace_text, write_json
+from spillway.base.files import flush, replace_text
 from spillway.config import Config
 from spillway.errors import InputError
 from spillway.output import checkpoints, directory, identity, saved, state
 from spillway.output.directory import MANIFEST, RUN_STATE
 from spillway.output.identity import Identity
 from spillway.output.position import Due, Log, Position, packed, position_of, random_name
+from spillway.run import beginning
 from spillway.run.lines import Lines, checkpoints_alone, volumes_of
-from spillway.run.protocol import Keeping, Recovery, Saving, StartPoint
+from spillway.run.protocol import Keeping, Recovery, Saving
 from spillway.run.session import EngineSession
 from spillway.run.world import OneProcess, World
 
@@ -90,11 +90,8 @@ class DurableRun:
         held = self._world.agreed(lambda: [] if self._start.clear else directory.manifests(self.output_dir))
         session = make(self.config, self._keeping(max(self._at_once, len(held)), self._start.from_paths, self._saving))
         self._identity.durability = session.plan.get("durability", "none")
-        start = self._start
         try:
-            start_point = StartPoint(start.resume, start.durable, start.fresh, start.held)
-            recovery = self._lines.start(session, start, start_point)
-            self._begin(session, recovery)
+            self._begin(session, self._lines.start(session, self._start))
         except BaseException:
             self._world.announce()
             session.close()
@@ -117,12 +114,7 @@ class DurableRun:
         self._log = log or Log(out / identity.TRAINER_LOG, known)
         self.position = self._position(recovery)
         if leads:
-            (out / identity.FOLDER).mkdir(exist_ok=True)
-            write_json(out / identity.DESCRIPTION, session.description)
-            write_json(out / identity.SETTINGS, session.settings)
-            replace_text(out / "config.yaml", self.config.text())
-            write_json(out / "plan.json", session.plan)
-            self._identity.save(out)
+            beginning.write(out, self.config, session, self._identity)
         self.committed = self.position.step if self.position else 0
         goes_on = recovery is not None or self.position is not None
         first, anew = None if recovery else payload(self.position), self.config.overwrite and not goes_on
@@ -245,10 +237,9 @@ class DurableRun:
     def go_back_to(self, checkpoint: Path, make: Make) -> EngineSession:
         """A session at another checkpoint of this run, for evaluation and saving; the open one is closed."""
         self.session.close()
-        pinned = partial(directory.pinned, self.output_dir)
-        self.session = make(self.config, self._keeping(len(pinned()), resumes=True))
-        start_point = StartPoint(checkpoint, durable=False, fresh=False, pinned=pinned)
-        self._lines.start(self.session, replace(self._start, durable=False), start_point)
+        start = replace(self._start, resume=checkpoint, durable=False, fresh=False, clear=False)
+        self.session = make(self.config, self._keeping(len(start.held()), resumes=True))
+        self._lines.start(self.session, start)
         return self.session
 
 

@@ -17,9 +17,8 @@ from spillway.integrations.durable import DurableRun
 from spillway.integrations.loading import untouched
 from spillway.integrations.sizes import row_count, saves
 from spillway.integrations.streamed_session import StreamedSession
-from spillway.output import directory
 from spillway.output.position import Due
-from spillway.run.train import as_restarted
+from spillway.run.beginning import known_run
 
 
 class Unfinished(transformers.TrainerCallback):
@@ -66,8 +65,8 @@ class DurableSteps(StreamedSession):
         untouched(self.model)
         with torch.random.fork_rng(devices=[]):
             sizes = self._known_sizes()
-            before, also = self._world.agreed(lambda: directory.known_run(self.args.output_dir))
-            asked = as_restarted(self._origin.config.replaced(resume_from_checkpoint=resume or None), before)
+            asked = self._origin.config.replaced(resume_from_checkpoint=resume or None, output_dir=self.args.output_dir)
+            asked, before, also = known_run(asked, self._world)
             begun = before.fixed if before is not None and asked.resume_from_checkpoint is not None else {}
             config = self._config(sizes.shape, sizes.packing, asked, begun)
             rows = row_count(self.train_dataset)  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""What a Session is made from: its configuration, its run as it begins, and the micro-batches that it is given."""
+"""What a Session is made from: its configuration, and the micro-batches that it is given."""
 
 from __future__ import annotations
 
@@ -13,10 +13,7 @@ from spillway.config import Config, normalised, read_file, resolve
 from spillway.errors import InputError
 from spillway.model.batch import WorkShape
 from spillway.output import identity
-from spillway.output.directory import Start
-from spillway.output.identity import Identity
-from spillway.output.state import RunState
-from spillway.run import rates, train
+from spillway.run import rates
 
 if TYPE_CHECKING:
     from spillway.model.batch import Batch
@@ -24,21 +21,6 @@ if TYPE_CHECKING:
 # input_ids, labels, and where wanted attention_mask, position_ids: [rows, length]; of pairs see Session.reference
 MicroBatch = Mapping[str, Any]
 STEADY = ("constant", "constant_with_warmup", "inverse_sqrt")  # schedules that need no end
-
-
-def begun(config: Config, there: list[Path], others: list[Path]) -> tuple[Start | None, Identity, RunState | None]:
-    """What lies in `output_dir`, if there is one: how the run starts, whose it is, its last state. `there`: the volumes
-    of all processes; `others`: of another number of them."""
-    if config.output_dir is None:
-        return None, identity.new(Path.cwd()), None
-    return train.begun(config, there, others)
-
-
-def as_begun(config: Config, start: Start | None, known: Identity, saved: RunState | None) -> Config:
-    """`config` with what a run that goes on keeps of its beginning. InputError where it contradicts that."""
-    if start is None:
-        return config.replaced(durability="none", output_dir=None)
-    return train.as_begun(config, start, known, saved)
 
 
 def logging_interval(config: Config) -> int:

@@ -11,15 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from spillway.base.files import replace_text, write_json
 from spillway.base.sums import Mean, add_told
 from spillway.config import Config
 from spillway.config.checks import check
 from spillway.errors import InputError
 from spillway.integrations.own_loop_parts import (
     MicroBatch,
-    as_begun,
-    begun,
     check_count,
     logging_interval,
     merged,
@@ -28,22 +25,20 @@ from spillway.integrations.own_loop_parts import (
     shape_of,
 )
 from spillway.machine import products
-from spillway.model import hub
 from spillway.model.batch import WorkShape
-from spillway.output import checkpoints, directory, identity, state
+from spillway.output import checkpoints, directory, state
 from spillway.output.directory import pinned
 from spillway.output.identity import Identity
 from spillway.output.records import METRICS, Metrics, NoMetrics
 from spillway.output.so_far import SoFar
 from spillway.output.state import RunState
 from spillway.output.summary import endurance, summary
-from spillway.run import rates, room
+from spillway.run import beginning, rates, room
 from spillway.run.alike import places
-from spillway.run.lines import Lines, volumes_of
+from spillway.run.lines import Lines
 from spillway.run.progress import Display
-from spillway.run.protocol import Keeping, StartPoint, StepResult
+from spillway.run.protocol import Keeping, StepResult
 from spillway.run.trackers import Trackers
-from spillway.run.train import as_parted, as_restarted, settled_as, together
 from spillway.run.world import World, ended_together
 
 if TYPE_CHECKING:
@@ -77,8 +72,8 @@ class OwnRun:
 
     def _plan(self, config: Any, module: Blocks | None, values: dict[str, Any]) -> None:
         config, given = merged(config, values)
-        before, also = self._world.agreed(lambda: directory.known_run(config.output_dir))
-        config = together(as_parted(as_restarted(config, before), before), self._world)
+        config, before, also = beginning.known_run(config, self._world)
+        config = beginning.of_one(config, before, self._world)
         check(config, required=("model",), described=module is None)
         places(self._world, config)
         self._module = module
@@ -95,17 +90,14 @@ class OwnRun:
         self._seconds: list[float] = []  # of the steps of this process
         self._told: set[str] = set()  # notices
         self._pairs = config.objective == "dpo"
-        world, leads, named = self._world, self._world.leads, ("model", "tokenizer")
-        there, others = volumes_of(config.paths, before, also, world)
-        self._start, self._identity, known = world.agreed(lambda: begun(config, there, others))
-        self._state = known or RunState()
+        world, leads = self._world, self._world.leads
+        config, self._start, self._identity, saved = beginning.begun(config, before, also, world)
+        self._state = saved or RunState()
         self._so_far = SoFar(self._start.output_dir) if self._start is not None and leads else None
         tracked = config if leads else config.replaced(report_to=[])
         self._trackers = Trackers(tracked, self._start.output_dir) if self._start is not None else None
         self._display = Display(Console(stderr=True, quiet=not leads), endurance(config))
-        config = as_begun(config, self._start, self._identity, known)
-        found = world.agreed(lambda: hub.settled(products.settled(config), self._display.note, named))
-        self._config = found if leads else hub.settled(settled_as(config, found), only=named)
+        self._config = beginning.settled(config, world, self._display.note, ("model", "tokenizer"))
         if not self._state.fixed:
             self._state.fixed = state.fixed_keys(self._config)
         if self._start is not None:
@@ -138,14 +130,13 @@ class OwnRun:
         self._identity.durability = self.plan.get("durability", "none")
         self._identity.steps = max(self._config.max_steps, 0)
         leads = self._world.leads
-        recovery = self._lines.start(
-            self._engine, start, StartPoint(start.resume, start.durable, start.fresh, start.held)
-        )
+        recovery = self._lines.start(self._engine, start)
         if recovery is not None:
             self._state = RunState.of(recovery.state, self._state.fixed)
         goes_on = recovery is not None or start.resume is not None
         if leads:
-            self._write_beginning(start, goes_on)
+            directory.prepare(start, fresh=not goes_on)
+            beginning.write(start.output_dir, self._config, self._engine, self._identity)
         anew = self._config.overwrite and not goes_on
         self._lines.begun(self._engine, None if recovery else self._state.moving(), goes_on, anew)
         if goes_on:
@@ -155,15 +146,6 @@ class OwnRun:
         self._trackers.start(self._state.step, max(self._config.max_steps, 0))
         if self._display.console.is_terminal:
             self._display.start(self._state.step, max(self._config.max_steps, 0))
-
-    def _write_beginning(self, start: directory.Start, goes_on: bool) -> None:
-        directory.prepare(start, fresh=not goes_on)
-        (start.output_dir / identity.FOLDER).mkdir(exist_ok=True)
-        write_json(start.output_dir / identity.DESCRIPTION, self._engine.description)
-        write_json(start.output_dir / identity.SETTINGS, self._engine.settings)
-        replace_text(start.output_dir / "config.yaml", self._config.text())
-        write_json(start.output_dir / "plan.json", self.plan)
-        self._identity.save(start.output_dir)
 
     def _record(self, result: StepResult, tokens: int, rate: float) -> dict[str, Any]:
         self._state.step += 1

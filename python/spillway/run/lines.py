@@ -23,10 +23,11 @@ from spillway.output import directory, volumes
 from spillway.output.directory import Start
 from spillway.output.identity import Identity
 from spillway.output.volumes import ShardVolumes
+from spillway.run.protocol import StartPoint
 from spillway.run.world import World
 
 if TYPE_CHECKING:
-    from spillway.run.protocol import Recovery, SessionProtocol, StartPoint
+    from spillway.run.protocol import Recovery, SessionProtocol
 
 
 @dataclass(frozen=True)
@@ -63,10 +64,11 @@ class Lines:
         before = self._identity.before
         return None if before is None else {name: int(before[name]) for name in ("line", "world")}
 
-    def start(self, session: SessionProtocol, start: Start, start_point: StartPoint) -> Recovery | None:
+    def start(self, session: SessionProtocol, start: Start) -> Recovery | None:
         """Starts the session. No volume is made before its run is known in `output_dir`, and which line of it is to be
         on all volumes."""
         several, durable = self._world.ranks.world > 1, session.plan.get("durability", "none") != "none"
+        start_point = StartPoint(start.resume, start.durable, start.fresh, start.held)
         if not durable:
             self._identity.processes = self._whereabouts() if several else []
         if durable and (several or self.change):

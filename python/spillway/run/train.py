@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -13,9 +12,9 @@ from typing import Any
 
 from rich.console import Console
 
-from spillway import __version__, report
+from spillway import report
 from spillway.base import stages
-from spillway.base.files import replace_text, write_json
+from spillway.base.files import write_json
 from spillway.config import Config, normalised, read_file, resolve
 from spillway.config.checks import check, check_model, check_required
 from spillway.data.media import media_of
@@ -31,15 +30,15 @@ from spillway.output.state import RunState
 from spillway.output.summary import endurance
 from spillway.report import tables
 from spillway.report.plot import plot_apart
-from spillway.run import reference, room
+from spillway.run import beginning, reference, room
 from spillway.run.alike import places, same
 from spillway.run.interruption import Interruption
 from spillway.run.lateness import account
-from spillway.run.lines import Lines, checkpoints_alone, volumes_of
+from spillway.run.lines import Lines, checkpoints_alone
 from spillway.run.loop import Loop, Work
 from spillway.run.machines import described, plan_elsewhere, refuse_elsewhere
 from spillway.run.progress import Display
-from spillway.run.protocol import Keeping, Recovery, Saving, SessionProtocol, StartPoint
+from spillway.run.protocol import Keeping, Recovery, Saving, SessionProtocol
 from spillway.run.world import OneProcess, World, opened
 
 Tell = Callable[[str], None]
@@ -62,76 +61,21 @@ def train(config: Config | Mapping[str, Any] | str | Path, **values: Any) -> dic
 def train_config(config: Config, console: Console, world: World | None = None) -> dict[str, Any]:
     """`world`: of the run's processes, all of which call this; None: there is one."""
     world = world or OneProcess()
-    known_run, also = world.agreed(lambda: directory.known_run(config.output_dir))
-    config = together(as_parted(as_restarted(config, known_run), known_run), world)
+    config, known, also = beginning.known_run(config, world)
+    config = beginning.of_one(config, known, world)
     check(config)
     refuse_elsewhere(config)
     places(world, config)
     with Interruption() as interruption:
         world.held, interruption.speaks = interruption.held, world.leads
-        there, left = volumes_of(config.paths, known_run, also, world)
-        start, known, saved = world.agreed(lambda: begun(config, there, left))
-        config = as_begun(config, start, known, saved)
+        config, start, run, saved = beginning.begun(config, known, also, world)
+        assert start is not None  # a configuration that was checked has an output_dir
         display = Display(console if world.leads else Console(quiet=True), endurance(config))
-        settled = world.agreed(lambda: hub.settled(products.settled(config), display.note))
-        config = settled if world.leads else hub.settled(settled_as(config, settled))
-        lines = Lines(known, start.output_dir, config.paths, world, also)
-        summary = Run(config, start, known, saved, display, interruption, lines, world).go()
+        config = beginning.settled(config, world, display.note)
+        lines = Lines(run, start.output_dir, config.paths, world, also)
+        summary = Run(config, start, run, saved, display, interruption, lines, world).go()
         world.gather(None)  # a signal to one that waits here for the others' last files changes nothing
         return summary
-
-
-def as_restarted(config: Config, known: Identity | None) -> Config:
-    """A launcher that starts processes again, which it says (torchrun's --max_restarts), means them to go on."""
-    again = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") not in ("", "0")
-    if not again or known is None:
-        return config
-    return config.replaced(resume_from_checkpoint="auto", overwrite=False)
-
-
-def as_parted(config: Config, known: Identity | None) -> Config:
-    """With as many virtual ranks as the run was begun with, where nobody says how many and each has as many
-    micro-batches as then: another number of processes goes on with the same run."""
-    fixed = known.fixed if known and config.resume_from_checkpoint and config.any_ranks else {}
-    ranks = int(fixed.get("virtual_ranks") or 0)
-    same = config.gradient_accumulation_steps * ranks == fixed.get("gradient_accumulation_steps")
-    return config.parted(ranks) if ranks and same else config
-
-
-def together(config: Config, world: World) -> Config:
-    """The configuration of one of a world's processes. InputError where another has been given something else."""
-    if world.ranks.world == 1:
-        return config
-    config = config.over(world.ranks)
-    same(world, {"spillway": __version__, "torch": import_module("torch").__version__} | config.values())
-    return config
-
-
-def settled_as(config: Config, found: Config) -> Config:
-    """`config` with what rank 0 has settled for all."""
-    revisions = {f"{key}_revision": state.revision_of(found, key) for key in state.NAMED}
-    return config.replaced(**revisions).computing(found.compute_dtype, found.chosen)
-
-
-def begun(config: Config, there: list[Path], others: list[Path]) -> tuple[Start, Identity, RunState | None]:
-    """What lies in `output_dir`, which rank 0 alone sees for sure: how the run starts, whose it is, its last state.
-    `there`: the volumes of all processes; `others`: of another number of them."""
-    start = directory.decide(config, there, others)
-    known = identity.load(start.output_dir) or identity.new(start.output_dir)
-    saved = RunState.load(start.resume) if start.resume else None
-    if start.durable and known.fixed:
-        saved = saved or RunState(fixed=known.fixed)
-    return start, known, saved
-
-
-def as_begun(config: Config, start: Start, known: Identity, saved: RunState | None) -> Config:
-    """`config` with what a run that goes on keeps of its beginning. InputError where it contradicts that."""
-    if saved:
-        config = state.same_revisions(saved.fixed, state.same_products(saved.fixed, config))
-        state.converted(saved, config, start.stands_alone)
-        state.check_keys(saved.fixed, config)
-        config = state.same_durability(known.durability, config)
-    return config
 
 
 def plan_config(config: Config, tell: Tell, graph: Path | None = None) -> dict[str, Any]:
@@ -195,7 +139,6 @@ class Run:
         else:
             self.state.fixed["data"] = work.train.fingerprint()
         held = self.world.agreed(lambda: [] if self.start.clear else directory.manifests(self.start.output_dir))
-        self.start_point = StartPoint(self.start.resume, self.start.durable, self.start.fresh, self.start.held)
         place = self.start.output_dir
         loop = Loop(
             self.config, work, self.state, self.display, self.interruption, place, self.start.resume, world=self.world
@@ -251,7 +194,7 @@ class Run:
         tables.show_plan(self.display.console, session.plan)
         self.identify(loop.work, session.plan)
         hub.fetch_weights(self.config, self.display.say)
-        recovery = self.lines.start(session, self.start, self.start_point)
+        recovery = self.lines.start(session, self.start)
         if recovery:
             self.state = loop.state = RunState.of(recovery.state, self.state.fixed)
         for notice in session.notices():
@@ -284,15 +227,9 @@ class Run:
         return checkpoints.go_back(self.start.output_dir, self.state.step, session.release)
 
     def write_beginning(self, session: SessionProtocol, goes_on: bool) -> None:
-        output_dir = self.start.output_dir
         for removed in directory.prepare(self.start, fresh=not goes_on):
             self.display.note(f"removed {removed}")
-        (output_dir / identity.FOLDER).mkdir(exist_ok=True)
-        write_json(output_dir / identity.DESCRIPTION, session.description)
-        write_json(output_dir / identity.SETTINGS, session.settings)
-        replace_text(output_dir / "config.yaml", self.config.text())
-        write_json(output_dir / "plan.json", session.plan)
-        self.identity.save(output_dir)  # the last, since it flushes the directories
+        beginning.write(self.start.output_dir, self.config, session, self.identity)
 
     def tell_recovery(self, recovery: Recovery | None) -> None:
         if recovery and recovery.words:

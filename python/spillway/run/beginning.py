@@ -1,0 +1,107 @@
+"""How a run begins or goes on, whoever asks for it (`spillway train`, a Session, a Trainer): what its processes agree
+on before the model is planned, and what its directory says of it before the first step."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from importlib import import_module
+from pathlib import Path
+
+from spillway import __version__
+from spillway.base.files import replace_text, write_json
+from spillway.config import Config
+from spillway.machine import products
+from spillway.model import hub
+from spillway.output import directory, identity, state
+from spillway.output.directory import Start
+from spillway.output.identity import Identity
+from spillway.output.state import RunState
+from spillway.run.alike import same
+from spillway.run.lines import volumes_of
+from spillway.run.protocol import SessionProtocol
+from spillway.run.world import World
+
+
+def known_run(config: Config, world: World) -> tuple[Config, Identity | None, list[str]]:
+    """The configuration as a launcher means it, and what `directory.known_run` says of the run in `output_dir`, which
+    rank 0 alone sees for sure."""
+    known, also = world.agreed(lambda: directory.known_run(config.output_dir))
+    return as_restarted(config, known), known, also
+
+
+def as_restarted(config: Config, known: Identity | None) -> Config:
+    """A launcher that starts processes again, which it says (torchrun's --max_restarts), means them to go on."""
+    again = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") not in ("", "0")
+    if not again or known is None:
+        return config
+    return config.replaced(resume_from_checkpoint="auto", overwrite=False)
+
+
+def of_one(config: Config, known: Identity | None, world: World) -> Config:
+    """The configuration of one of a world's processes. InputError where another has been given something else."""
+    config = as_parted(config, known)
+    if world.ranks.world == 1:
+        return config
+    config = config.over(world.ranks)
+    same(world, {"spillway": __version__, "torch": import_module("torch").__version__} | config.values())
+    return config
+
+
+def as_parted(config: Config, known: Identity | None) -> Config:
+    """With as many virtual ranks as the run was begun with, where nobody says how many and each has as many
+    micro-batches as then: another number of processes goes on with the same run."""
+    fixed = known.fixed if known and config.resume_from_checkpoint and config.any_ranks else {}
+    ranks = int(fixed.get("virtual_ranks") or 0)
+    same = config.gradient_accumulation_steps * ranks == fixed.get("gradient_accumulation_steps")
+    return config.parted(ranks) if ranks and same else config
+
+
+def begun(
+    config: Config, known: Identity | None, also: list[str], world: World
+) -> tuple[Config, Start | None, Identity, RunState | None]:
+    """What lies in `output_dir` and on the paths of all processes: how the run starts (None: without an `output_dir`),
+    whose it is, its last state; and `config` with what a run that goes on keeps of its beginning. InputError where it
+    contradicts that. `known`, `also`: as `known_run` says it."""
+    there, others = volumes_of(config.paths, known, also, world)
+    start, run, saved = world.agreed(lambda: found(config, there, others))
+    if start is None:
+        return config.replaced(durability="none", output_dir=None), None, run, None
+    if saved:
+        config = state.same_revisions(saved.fixed, state.same_products(saved.fixed, config))
+        state.converted(saved, config, start.stands_alone)
+        state.check_keys(saved.fixed, config)
+        config = state.same_durability(run.durability, config)
+    return config, start, run, saved
+
+
+def found(config: Config, there: list[Path], others: list[Path]) -> tuple[Start | None, Identity, RunState | None]:
+    """`there`: the volumes of all processes; `others`: of another number of them."""
+    if config.output_dir is None:
+        return None, identity.new(Path.cwd()), None
+    start = directory.decide(config, there, others)
+    known = identity.load(start.output_dir) or identity.new(start.output_dir)
+    saved = RunState.load(start.resume) if start.resume else None
+    if start.durable and known.fixed:
+        saved = saved or RunState(fixed=known.fixed)
+    return start, known, saved
+
+
+def settled(config: Config, world: World, tell: hub.Tell, only: Iterable[str] = hub.SETTLED) -> Config:
+    """`config` with the commits (`hub.settled`) and the compute type that rank 0 has settled for all."""
+    leading = world.agreed(lambda: hub.settled(products.settled(config), tell, only))
+    if world.leads:
+        return leading
+    revisions = {f"{key}_revision": state.revision_of(leading, key) for key in state.NAMED}
+    return hub.settled(config.replaced(**revisions).computing(leading.compute_dtype, leading.chosen), only=only)
+
+
+def write(output_dir: Path, config: Config, session: SessionProtocol, run: Identity) -> None:
+    """What the directory of a run says of it before its first step. The identity comes last, since it flushes the
+    directories."""
+    (output_dir / identity.FOLDER).mkdir(exist_ok=True)
+    write_json(output_dir / identity.DESCRIPTION, session.description)
+    write_json(output_dir / identity.SETTINGS, session.settings)
+    replace_text(output_dir / "config.yaml", config.text())
+    write_json(output_dir / "plan.json", session.plan)
+    run.save(output_dir)
