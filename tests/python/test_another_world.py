@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from spillway.output import directory, identity, volumes
 from spillway.output.identity import Identity
 from spillway.output.volumes import ShardVolumes
 from spillway.run import processes as world_of_several
-from spillway.run.beginning import as_parted, as_restarted
+from spillway.run.beginning import as_parted, known_run
 from spillway.run.lines import Lines, chosen
 from spillway.run.train import keeping
 from spillway.run.world import OneProcess
@@ -125,17 +125,18 @@ def test_shards_are_read_near_those_that_will_have_them() -> None:
     assert chosen([four[:1], [], four[:3]], 3) == {four[0]: 0, four[1]: 2, four[2]: 2}
 
 
-def test_what_a_launcher_starts_again_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    config, known = resolve({}, {"overwrite": True, "gradient_accumulation_steps": 3}), Identity("a run")
-    assert as_restarted(config, known).resume_from_checkpoint is None
-    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
-    assert as_restarted(config, None).overwrite  # it has not begun
-    again = as_restarted(config, known)
-    assert (again.resume_from_checkpoint, again.overwrite) == ("auto", False)
-    known.fixed = {"virtual_ranks": 4, "gradient_accumulation_steps": 12}
-    fewer = as_parted(again, known).over(Ranks(0, 2, 0, 2))
+def test_what_a_launcher_starts_again_goes_on(tmp_path: Path) -> None:
+    given = {"overwrite": True, "gradient_accumulation_steps": 3, "output_dir": str(tmp_path)}
+    config, again = resolve({}, given), OneProcess(again=True)
+    assert known_run(config, again)[0].overwrite  # it has not begun
+    begun = Identity("a run", fixed={"virtual_ranks": 4, "gradient_accumulation_steps": 12})
+    begun.save(tmp_path)
+    assert known_run(config, OneProcess())[0].overwrite  # somebody has given the command once more
+    config, known, _ = known_run(config, again)
+    assert (config.resume_from_checkpoint, config.overwrite) == ("auto", False)
+    fewer = as_parted(config, known).over(Ranks(0, 2, 0, 2))
     assert (fewer.virtual_ranks, fewer.gradient_accumulation_steps) == (4, 12)
-    other = as_parted(again.replaced(gradient_accumulation_steps=2), known)
+    other = as_parted(config.replaced(gradient_accumulation_steps=2), known)
     assert other.any_ranks  # that would be another step
 
 
@@ -309,35 +310,57 @@ def wait_for_port(port: int) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.nightly
-def test_elastic_with_fewer_machines(given: Path, tmp_path: Path) -> None:
-    """Two agents of torchrun, as on two machines; one is gone, and the other starts its process again, alone."""
-    keys = (*KEYS, "--max_steps", "12", "--durability", "step")
-    one_process(given, tmp_path / "one", *keys[:-2])
-    out, port = tmp_path / "out", free_port()
+def elastic(given: Path, place: Path, *keys: str) -> Callable[[], Any]:
+    """Starts an agent of torchrun, as on another machine each time: one machine or two train."""
+    port = free_port()
     rendezvous = ["--nnodes", "1:2", "--nproc_per_node", "1", "--max_restarts", "3", "--rdzv_id", "a"]
     quick = "last_call_timeout=3,keep_alive_interval=1,keep_alive_max_attempt=2"
     rendezvous += ["--rdzv_backend", "c10d", "--rdzv_endpoint", f"127.0.0.1:{port}", "--rdzv_conf", quick]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
-    agents: list[Any] = []
     for rank in range(2):
-        (tmp_path / f"machine{rank}").mkdir()
-    where = [
-        "--storage",
-        f"{tmp_path}/machine{{rank}},capacity=512MiB",
-        "--placement",
-        "weight=50%,state=50%,grad=path",
-    ]
-    command = [*LAUNCHER[:3], *rendezvous, "-m", "spillway", *real_runs.words(given, out, *keys, *where)]
-    for _ in range(2):
+        (place / f"machine{rank}").mkdir()
+    where = ["--storage", f"{place}/machine{{rank}},capacity=512MiB", "--placement", "weight=50%,state=50%,grad=path"]
+    words = real_runs.words(given, place / "out", *keys, "--durability", "step", *where)
+    command = [*LAUNCHER[:3], *rendezvous, "-m", "spillway", *words]
+
+    def agent() -> Any:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
         told = {"env": environment, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        agents.append(subprocess.Popen(command, **told))  # type: ignore[call-overload]
+        begun = subprocess.Popen(command, **told)  # type: ignore[call-overload]
         wait_for_port(port)  # the first one has the store
-    wait_for_rows(2, agents, out)
+        return begun
+
+    return agent
+
+
+ELASTIC = (*KEYS, "--max_steps", "12")
+
+
+@pytest.mark.nightly
+def test_elastic_with_fewer_machines(given: Path, tmp_path: Path) -> None:
+    """Of two machines one is gone, and the other starts its process again, alone."""
+    one_process(given, tmp_path / "one", *ELASTIC)
+    agent = elastic(given, tmp_path, *ELASTIC)
+    agents = [agent(), agent()]
+    wait_for_rows(2, agents, tmp_path / "out")
     for pid in [agents[1].pid, *children(agents[1].pid)]:
         os.kill(pid, signal.SIGKILL)
     agents[1].communicate()
     output, error = agents[0].communicate(timeout=LIMIT)
     assert agents[0].returncode == 0, (output, error)
     assert "2 processes had made it" in output
-    assert real_runs.result(out) == real_runs.result(tmp_path / "one")
+    assert real_runs.result(tmp_path / "out") == real_runs.result(tmp_path / "one")
+
+
+@pytest.mark.nightly
+def test_elastic_with_one_machine_more(given: Path, tmp_path: Path) -> None:
+    """torchrun counts no restart then; what was said for the beginning does not begin the run anew."""
+    keys = (*KEYS, "--max_steps", "300", "--save_total_limit", "1")  # the second is there before the first has ended
+    one_process(given, tmp_path / "one", *keys)
+    agent = elastic(given, tmp_path, *keys, "--overwrite")
+    first = agent()
+    wait_for_rows(2, [first], tmp_path / "out")
+    agents = [first, agent()]
+    ends = [each.communicate(timeout=LIMIT) for each in agents]
+    assert [each.returncode for each in agents] == [0, 0], ends
+    assert any("processes had made it" in output for output, _ in ends), ends
+    assert real_runs.result(tmp_path / "out") == real_runs.result(tmp_path / "one")

@@ -3,7 +3,6 @@ on before the model is planned, and what its directory says of it before the fir
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
@@ -27,14 +26,11 @@ def known_run(config: Config, world: World) -> tuple[Config, Identity | None, li
     """The configuration as a launcher means it, and what `directory.known_run` says of the run in `output_dir`, which
     rank 0 alone sees for sure."""
     known, also = world.agreed(lambda: directory.known_run(config.output_dir))
-    return as_restarted(config, known), known, also
+    return (as_restarted(config) if world.again and known else config), known, also
 
 
-def as_restarted(config: Config, known: Identity | None) -> Config:
-    """A launcher that starts processes again, which it says (torchrun's --max_restarts), means them to go on."""
-    again = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") not in ("", "0")
-    if not again or known is None:
-        return config
+def as_restarted(config: Config) -> Config:
+    """A launcher that starts processes again, such as torchrun with --max_restarts, means them to go on."""
     return config.replaced(resume_from_checkpoint="auto", overwrite=False)
 
 

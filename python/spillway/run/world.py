@@ -23,6 +23,7 @@ class World(Protocol):
 
     ranks: Ranks
     ended: bool  # the processes have ended together, by an error
+    again: bool  # a launcher has started others before them, which they go on for
     held: Callable[[], AbstractContextManager[None]]  # what a call is made inside of
 
     @property
@@ -68,9 +69,10 @@ class World(Protocol):
 class OneProcess:
     """A world of one."""
 
-    def __init__(self) -> None:
+    def __init__(self, again: bool = False) -> None:
         self.ranks = ALONE
         self.ended = False
+        self.again = again
         self.leads = True
         self.held: Callable[[], AbstractContextManager[None]] = nullcontext
 
@@ -119,7 +121,8 @@ def opened() -> Iterator[World]:
 def joined(stays: bool = False) -> World:
     """`opened`, for one who closes it. `stays`: the process group, for worlds that come after this one."""
     if not several():
-        return OneProcess()
+        launched = "TORCHELASTIC_RESTART_COUNT" in os.environ
+        return OneProcess(launched and import_module("spillway.run.meeting").alone())
     return import_module("spillway.run.processes").Processes(stays)  # type: ignore[no-any-return]
 
 
