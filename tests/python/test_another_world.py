@@ -310,11 +310,12 @@ def wait_for_port(port: int) -> None:
         time.sleep(0.05)
 
 
-def elastic(given: Path, place: Path, *keys: str) -> Callable[[], Any]:
-    """Starts an agent of torchrun, as on another machine each time: one machine or two train."""
+def elastic(given: Path, place: Path, *keys: str, alive: int = 2) -> Callable[[], Any]:
+    """Starts an agent of torchrun, as on another machine each time: one machine or two train. `alive`:
+    seconds without a sign of it after which one is gone."""
     port = free_port()
     rendezvous = ["--nnodes", "1:2", "--nproc_per_node", "1", "--max_restarts", "3", "--rdzv_id", "a"]
-    quick = "last_call_timeout=3,keep_alive_interval=1,keep_alive_max_attempt=2"
+    quick = f"last_call_timeout=3,keep_alive_interval=1,keep_alive_max_attempt={alive}"
     rendezvous += ["--rdzv_backend", "c10d", "--rdzv_endpoint", f"127.0.0.1:{port}", "--rdzv_conf", quick]
     for rank in range(2):
         (place / f"machine{rank}").mkdir()
@@ -352,11 +353,12 @@ def test_elastic_with_fewer_machines(given: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_elastic_with_one_machine_more(given: Path, tmp_path: Path) -> None:
-    """torchrun counts no restart then; what was said for the beginning does not begin the run anew."""
+def test_elastic_with_one_machine_more(given: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torchrun's agents find each other then where each attempt has a store of its own."""
+    monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
     keys = (*KEYS, "--max_steps", "300", "--save_total_limit", "1")  # the second is there before the first has ended
     one_process(given, tmp_path / "one", *keys)
-    agent = elastic(given, tmp_path, *keys, "--overwrite")
+    agent = elastic(given, tmp_path, *keys, "--resume_from_checkpoint", "auto", alive=60)
     first = agent()
     wait_for_rows(2, [first], tmp_path / "out")
     agents = [first, agent()]

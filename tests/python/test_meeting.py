@@ -6,7 +6,6 @@ import uuid
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
-import pytest
 import torch.distributed as dist
 
 from spillway.run import meeting
@@ -27,11 +26,3 @@ def test_all_have_one_name_and_each_attempt_another() -> None:
     store.set("spillway/answer/of-a-process-that-is-gone", "a name that is gone")
     first, second = names(store, [*range(WORLD)]), names(store, [3, 2, 1, 0])
     assert len(set(first)) == 1 and len(set(second)) == 1 and first[0] != second[0]
-
-
-def test_who_comes_after_others_knows_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torchrun does not count it as a restart where machines come or go."""
-    store = dist.HashStore()
-    assert [meeting._comes_after(store) for _ in range(2)] == [False, False], "the same process, in a second world"
-    monkeypatch.setattr(meeting, "OURS", uuid.uuid4().hex)
-    assert meeting._comes_after(store)

@@ -59,6 +59,11 @@ def of_environment(environment: Mapping[str, str]) -> Ranks:
     return found
 
 
+def restarted(environment: Mapping[str, str]) -> bool:
+    """Whether torchrun says that it has started this process again."""
+    return environment.get("TORCHELASTIC_RESTART_COUNT", "0") not in ("", "0")
+
+
 def number(environment: Mapping[str, str], name: str, default: int) -> int:
     text = environment.get(name, "").strip()
     if not text:

@@ -20,23 +20,19 @@ from torch.distributed.rendezvous import rendezvous
 
 from spillway.errors import InputError
 
-OURS = uuid.uuid4().hex  # this process
-BEGAN = "spillway/began"  # in the store of a launcher: the process that was the first to come
 MEETING = timedelta(minutes=5)  # that processes wait for each other at the start
 LOOKS = 0.01  # seconds between two looks of rank 0 at who is there
 
 
-def meet() -> tuple[Any, bool]:
-    """The store of the processes that are alive now, which a process group of torch is begun with unless there is one,
-    and whether this process knows that a launcher has started others before them. All processes call it, and each call
-    has a store of its own. InputError where they do not find each other."""
+def meet() -> Any:
+    """The store of the processes that are alive now, which a process group of torch is begun with unless there is one.
+    All processes call it, and each call has a store of its own. InputError where they do not find each other."""
     begins = not dist.is_initialized()
     try:
         if begins:
             store, rank, world = next(rendezvous("env://", timeout=MEETING))
         else:
             store, rank, world = distributed_c10d._get_default_store(), dist.get_rank(), dist.get_world_size()
-        again = restarted() or (rank == 0 and _comes_after(store))
         store = dist.PrefixStore(f"spillway/{_name(store, rank, world)}", store)
         if begins:
             dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=MEETING)
@@ -48,30 +44,7 @@ def meet() -> tuple[Any, bool]:
             f"{os.environ.get('RANK')} on {socket.gethostname()}, did not find the others: {reason}. Launchers such as "
             "torchrun say to each process where (MASTER_ADDR, MASTER_PORT)"
         ) from error
-    return store, again
-
-
-def alone() -> bool:
-    """Whether a launcher has started others before the one process of a world."""
-    if restarted() or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
-        return restarted()
-    try:
-        return _comes_after(next(rendezvous("env://", timeout=MEETING))[0])
-    except (ValueError, RuntimeError, OSError):  # it has no store any more
-        return False
-
-
-def restarted() -> bool:
-    """What torchrun says where a process of this machine has failed; not where machines have come or gone."""
-    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") not in ("", "0")
-
-
-def _comes_after(store: Any) -> bool:
-    """Whether another process has been here before, in a store that the launcher keeps."""
-    if store.check([BEGAN]):
-        return bool(store.get(BEGAN).decode() != OURS)
-    store.set(BEGAN, OURS)
-    return False
+    return store
 
 
 def group(store: Any, name: str, patience: timedelta) -> Any:

@@ -64,7 +64,7 @@ class Processes:
         self.ended = False
         self.held: Callable[[], AbstractContextManager[None]] = nullcontext
         begins = not dist.is_initialized()
-        self._store, again = meet()
+        self._store = meet()
         self._goes = begins and not stays  # the process group, when this is closed
         rank, size = dist.get_rank(), dist.get_world_size()
         self._control, self._data, self._commit = (
@@ -84,7 +84,7 @@ class Processes:
         self.ranks = placed(rank, self.hosts)
         machines = ranks.machines_of(self.gather((self.ranks.local_rank, self.ranks.local_world)))
         self.ranks = replace(self.ranks, machines=machines)
-        self.again = any(self.gather(again))
+        self.again = any(self.gather(ranks.restarted(os.environ)))  # each agent of torchrun counts its own
 
     @property
     def leads(self) -> bool:

@@ -121,8 +121,7 @@ def opened() -> Iterator[World]:
 def joined(stays: bool = False) -> World:
     """`opened`, for one who closes it. `stays`: the process group, for worlds that come after this one."""
     if not several():
-        launched = "TORCHELASTIC_RESTART_COUNT" in os.environ
-        return OneProcess(launched and import_module("spillway.run.meeting").alone())
+        return OneProcess(ranks.restarted(os.environ))
     return import_module("spillway.run.processes").Processes(stays)  # type: ignore[no-any-return]
 
 
