@@ -53,6 +53,16 @@ struct Numbers {
   }
 };
 
+inline std::uint64_t mix(std::uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
+  return x ^ (x >> 31);
+}
+/// From -1/2 to 1/2.
+inline float noise(std::uint64_t x) {
+  return static_cast<float>(mix(x + 1) >> 40) / 16777216.0F - 0.5F;
+}
+
 /// Runs what it is given, at once or later, in order.
 using Compute = std::function<void(std::function<void()>)>;
 
@@ -125,13 +135,6 @@ class Toy {
   std::optional<StepUpdate> expected = std::nullopt;                                    ///< that they begin with
 
  private:
-  static std::uint64_t mix(std::uint64_t x) {
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
-    return x ^ (x >> 31);
-  }
-  static float noise(std::uint64_t x) { return static_cast<float>(mix(x + 1) >> 40) / 16777216.0F - 0.5F; }
-
   [[nodiscard]] bool fp32() const { return description_.computes() == state::ComputeType::fp32; }
   /// What lies where a pass computes.
   [[nodiscard]] Numbers see(std::byte* at) const { return {at, fp32()}; }
