@@ -1,13 +1,13 @@
 // EngineStep: what is asked of a step, handed to the run.
 #include "spillway/engine_parts.h"
-#include "spillway/execute/arithmetic.h"
 #include "spillway/plan/conversion.h"
+#include "spillway/sink/arithmetic.h"
 
 namespace spillway {
 namespace {
 
 device::Logits logits_of(const EngineParts& parts, const LogitsSlice& it) {
-  const auto type = execute::element_of(parts.description().computes());
+  const auto type = sink::element_of(parts.description().computes());
   return {type, it.values, it.tokens, it.rows, it.stride, it.first_row, it.labels};
 }
 

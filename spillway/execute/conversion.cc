@@ -1,12 +1,11 @@
 #include "spillway/execute/conversion.h"
 
-#include "spillway/execute/arithmetic.h"
 #include "spillway/plan/conversion.h"
 
 namespace spillway::execute {
 
 Conversion::Conversion(const plan::Description& description, const state::Layout& layout,
-                       const plan::Schedule& schedule, Arenas arenas, const Arithmetic& where)
+                       const plan::Schedule& schedule, Arenas arenas, const sink::Arithmetic& where)
     : description_(description), layout_(layout), schedule_(schedule), arenas_(arenas), where_(where) {}
 
 std::byte* Conversion::weights(const plan::Pass& pass) const {
@@ -23,7 +22,7 @@ void Conversion::convert(const plan::Pass& pass, const std::byte* from, std::byt
   for (auto c = chunks.first; c < chunks.end(); ++c) {
     const auto& chunk = layout_.chunks()[c];
     where_.device.run(where_.stream, device::Convert{.from = state::encoding_of(chunk.form, rule.type),
-                                                     .to = element_of(plan::converted_type(description_, chunk)),
+                                                     .to = sink::element_of(plan::converted_type(description_, chunk)),
                                                      .values = from,
                                                      .out = to,
                                                      .n = chunk.values()});

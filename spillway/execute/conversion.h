@@ -4,9 +4,9 @@
 #include <cstddef>
 
 #include "spillway/execute/arenas.h"
-#include "spillway/execute/arithmetic.h"
 #include "spillway/plan/description.h"
 #include "spillway/plan/schedule.h"
+#include "spillway/sink/arithmetic.h"
 #include "spillway/state/layout.h"
 
 namespace spillway::execute {
@@ -15,7 +15,7 @@ class Conversion {
  public:
   /// All references must outlive it.
   Conversion(const plan::Description& description, const state::Layout& layout, const plan::Schedule& schedule,
-             Arenas arenas, const Arithmetic& where);
+             Arenas arenas, const sink::Arithmetic& where);
 
   /// Where the pass finds its weights: the ones in memory, or, in the order of the stream, their copy in what layers
   /// multiply in (plan/conversion.h), which is good until the next pass's. Null where it has none.
@@ -28,7 +28,7 @@ class Conversion {
   const state::Layout& layout_;
   const plan::Schedule& schedule_;
   const Arenas arenas_;
-  const Arithmetic where_;
+  const sink::Arithmetic where_;
 };
 
 }  // namespace spillway::execute

@@ -22,10 +22,6 @@ bool later(const CopyLane::Copy& a, const CopyLane::Copy& b) {
 
 }  // namespace
 
-CopyLane::CopyLane(device::Device& device, Direction direction) : CopyLane(device, direction, nullptr) {}
-
-CopyLane::CopyLane(device::Device& device, DeviceUpdates& updates) : CopyLane(device, Direction::to_device, &updates) {}
-
 CopyLane::CopyLane(device::Device& device, Direction direction, DeviceUpdates* updates)
     : device_(device), direction_(direction), updates_(updates), stream_(device.make_stream()) {
   for (auto& event : events_) event = device.make_event();
@@ -102,7 +98,7 @@ Copies::Copies(const plan::Schedule& schedule, std::byte* host, device::Device& 
       compute_(compute),
       up_(device, Direction::to_device),
       down_(device, Direction::from_device),
-      updates_(device, updates) {
+      updates_(device, Direction::to_device, &updates) {
   for (auto& marks : marks_) {
     marks.resize(schedule.passes.size());
     for (auto& mark : marks) mark.event = device.make_event();

@@ -35,8 +35,8 @@ class CopyLane {
     std::uint64_t token = 0;
   };
 
-  CopyLane(device::Device& device, device::Direction direction);
-  CopyLane(device::Device& device, DeviceUpdates& updates);
+  /// `updates`: runs these; null: copies in that direction.
+  CopyLane(device::Device& device, device::Direction direction, DeviceUpdates* updates = nullptr);
   ~CopyLane();
   CopyLane(const CopyLane&) = delete;
   CopyLane& operator=(const CopyLane&) = delete;
@@ -57,8 +57,6 @@ class CopyLane {
   void serve();
   void issue(UnderWay& it);
   void end(UnderWay& it);
-
-  CopyLane(device::Device& device, device::Direction direction, DeviceUpdates* updates);
 
   device::Device& device_;
   const device::Direction direction_;

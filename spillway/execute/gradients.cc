@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "spillway/base/error.h"
-#include "spillway/execute/arithmetic.h"
 
 namespace spillway::execute {
 namespace {
@@ -20,7 +19,7 @@ float* as_fp32(std::byte* at) {
 
 Gradients::Gradients(const plan::Schedule& schedule, const state::Layout& layout, const plan::Description& description,
                      Arenas arenas, SparseEmbedding* rows, sink::GradientSink& sink, ThreadPool& thread_pool,
-                     const Arithmetic& where)
+                     const sink::Arithmetic& where)
     : schedule_(schedule),
       layout_(layout),
       description_(description),
@@ -121,7 +120,7 @@ void Gradients::wait() {
 
 bool Gradients::take(const Target& to, Seen& seen, const std::byte* values, std::uint64_t micro_batch) {
   const bool last = micro_batch + 1 == end_;
-  if (summed()) sums_.add(to.place, seen.sums, element_of(to.given), values, micro_batch);
+  if (summed()) sums_.add(to.place, seen.sums, sink::element_of(to.given), values, micro_batch);
   if (summed() && last) sums_.finish(to.place, seen.sums);
   seen.state = last ? 2 : 1;
   return last;
@@ -142,7 +141,7 @@ void Gradients::finish_tensor(std::size_t tensor, const Target& to, const std::b
 
 void Gradients::finish(const Target& to, const std::byte* values, double* squares) {
   const auto* sums = unrounded(to, values);
-  run(device::Round{.type = element_of(to.type),
+  run(device::Round{.type = sink::element_of(to.type),
                     .sums = sums,
                     .values = values != nullptr ? values : to.grad,
                     .out = to.grad,
@@ -191,7 +190,7 @@ void Gradients::end_tied(const Target& to, const float* sums, const state::Chunk
   const auto chunk = static_cast<std::size_t>(&it - layout_.chunks().data());
   const auto* parts =
       apart() ? reinterpret_cast<device::Part*>(where_.workspace + where_.sizes.parts_at()) : parts_.data();
-  run(device::Squares{.type = element_of(type_),
+  run(device::Squares{.type = sink::element_of(type_),
                       .values = to.grad,
                       .parts = parts + others.first,
                       .count = others.count,
@@ -208,7 +207,7 @@ void Gradients::keep_rows(const Target& to, const float* sums, const state::Chun
     ids = reinterpret_cast<std::int64_t*>(where_.workspace + where_.sizes.rows_at());
     out = as_fp32(where_.workspace + where_.sizes.gathered_at());
   }
-  run(device::Gather{.type = sums == nullptr ? element_of(type_) : device::Element::fp32,
+  run(device::Gather{.type = sums == nullptr ? sink::element_of(type_) : device::Element::fp32,
                      .values = sums == nullptr ? to.grad : reinterpret_cast<const std::byte*>(sums),
                      .rows = ids + kept.first,
                      .base = kept.base,

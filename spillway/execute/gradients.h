@@ -10,7 +10,6 @@
 
 #include "spillway/device/device.h"
 #include "spillway/execute/arenas.h"
-#include "spillway/execute/arithmetic.h"
 #include "spillway/execute/gradient_exchange.h"
 #include "spillway/execute/rank_sums.h"
 #include "spillway/execute/reduced_gradients.h"
@@ -20,6 +19,7 @@
 #include "spillway/kernels/gradient.h"
 #include "spillway/plan/description.h"
 #include "spillway/plan/schedule.h"
+#include "spillway/sink/arithmetic.h"
 #include "spillway/sink/gradient_sink.h"
 #include "spillway/state/layout.h"
 
@@ -31,7 +31,7 @@ class Gradients {
   /// type that passes compute in, and stays until the stream has come to it. All references must outlive it.
   Gradients(const plan::Schedule& schedule, const state::Layout& layout, const plan::Description& description,
             Arenas arenas, SparseEmbedding* rows, sink::GradientSink& sink, ThreadPool& thread_pool,
-            const Arithmetic& where);
+            const sink::Arithmetic& where);
 
   /// Micro-batches of the step, of all processes.
   void begin(std::uint64_t micro_batches);
@@ -108,7 +108,7 @@ class Gradients {
     Bytes auxiliary = 0;    ///< as `grad`: the auxiliary fields of what is reduced
   };
   std::vector<Place> places_;  ///< by tensor
-  const Arithmetic where_;
+  const sink::Arithmetic where_;
   const device::Event summed_;
   RankSums sums_;
   ReducedGradients reduced_;

@@ -25,7 +25,7 @@ class GradientIds {
   [[nodiscard]] std::uint32_t of_sparse(std::size_t part) const {
     return first_sparse_ + static_cast<std::uint32_t>(part);
   }
-  [[nodiscard]] std::size_t sparse_parts() const noexcept { return sparse_parts_; }  ///< of the largest step
+  /// In the largest step.
   [[nodiscard]] std::uint32_t count() const noexcept {
     return first_sparse_ + static_cast<std::uint32_t>(sparse_parts_);
   }

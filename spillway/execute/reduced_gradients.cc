@@ -12,7 +12,7 @@ constexpr std::uint8_t kNotANumber = 0xFF;  ///< each byte of a double that is n
 }  // namespace
 
 ReducedGradients::ReducedGradients(const plan::Description& description, const state::Layout& layout,
-                                   sink::GradientSink& sink, const Arithmetic& where)
+                                   sink::GradientSink& sink, const sink::Arithmetic& where)
     : layout_(layout),
       sink_(sink),
       where_(where),

@@ -7,9 +7,9 @@
 #include <span>
 #include <vector>
 
-#include "spillway/execute/arithmetic.h"
 #include "spillway/execute/rank_sums.h"
 #include "spillway/plan/description.h"
+#include "spillway/sink/arithmetic.h"
 #include "spillway/sink/gradient_sink.h"
 #include "spillway/state/layout.h"
 
@@ -19,7 +19,7 @@ class ReducedGradients {
  public:
   /// References must outlive it.
   ReducedGradients(const plan::Description& description, const state::Layout& layout, sink::GradientSink& sink,
-                   const Arithmetic& where);
+                   const sink::Arithmetic& where);
 
   /// A step begins, of which this process has such ranks.
   void begin(const plan::VirtualRanks& own) noexcept { sums_.begin(own); }
@@ -53,7 +53,7 @@ class ReducedGradients {
 
   const state::Layout& layout_;
   sink::GradientSink& sink_;
-  const Arithmetic where_;
+  const sink::Arithmetic where_;
   const bool by_rank_;  ///< a rank without a micro-batch counts as one of zeros
   const bool sends_;    ///< from the device, where passes compute, to host memory
   const unsigned count_;

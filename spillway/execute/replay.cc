@@ -18,23 +18,20 @@ Bytes bytes_of(const journal::StoredObject& object) {
 
 }  // namespace
 
-Replay::Replay(const Parts& parts, const journal::Recovered& recovered)
+Replay::Replay(const Parts& parts, const journal::Commit& commit)
     : parts_(parts),
       ids_(parts.description, parts.layout),
       table_(table_of(parts.layout)),
       update_(parts.layout, parts.description.rule()),
-      commit_(&recovered.newest) {
+      commit_(&commit) {}
+
+Replay::Replay(const Parts& parts, const journal::Recovered& recovered) : Replay(parts, recovered.newest) {
   for (const auto& snapshot : recovered.snapshots) snapshots_.push_back(&snapshot.stored);
   for (const auto& it : recovered.commits) commits_.push_back(&it.commit);
   for (const auto& it : recovered.gradients) gradients_[{it.stored.object, it.stored.version}] = &it.stored;
 }
 
-Replay::Replay(const Parts& parts, const journal::Manifest& manifest)
-    : parts_(parts),
-      ids_(parts.description, parts.layout),
-      table_(table_of(parts.layout)),
-      update_(parts.layout, parts.description.rule()),
-      commit_(&manifest.commit) {
+Replay::Replay(const Parts& parts, const journal::Manifest& manifest) : Replay(parts, manifest.commit) {
   for (const auto& snapshot : manifest.snapshots) snapshots_.push_back(&snapshot);
 }
 

@@ -51,6 +51,7 @@ class Replay {
   void expect_snapshot(std::size_t chunk);
 
  private:
+  Replay(const Parts& parts, const journal::Commit& commit);
   void expect(const journal::StoredObject& object);
   Bytes read(const journal::StoredObject& object, std::uint32_t part, std::span<std::byte> memory,
              const std::string& what);

@@ -36,10 +36,8 @@ OpenDevice Resources::open(const RunPlan& plan) const {
   return out;
 }
 
-Arithmetic Resources::make_arithmetic(const RunPlan& plan) {
-  const auto& description = plan.description;
-  const auto sizes = plan::device_workspace(plan.layout, description.tied_head, description.all_tokens(),
-                                            description.virtual_ranks > 1, description.sample_sums());
+sink::Arithmetic Resources::make_arithmetic(const RunPlan& plan) {
+  const auto sizes = plan::device_workspace(plan.description, plan.layout);
   if (cpu_) return {*cpu_, cpu_->adopt_stream(nullptr), nullptr, sizes};
   auto* const end = open_.device->memory().data() + plan.plan.device_arena;
   return {*open_.device, open_.stream, end - sizes.bytes(), sizes};

@@ -8,11 +8,11 @@
 
 #include "spillway/device/device.h"
 #include "spillway/execute/arenas.h"
-#include "spillway/execute/arithmetic.h"
 #include "spillway/execute/device_options.h"
 #include "spillway/execute/run_plan.h"
 #include "spillway/execute/thread_pool.h"
 #include "spillway/memory/arena.h"
+#include "spillway/sink/arithmetic.h"
 #include "spillway/sink/gradient_sink.h"
 #include "spillway/storage/path.h"
 
@@ -37,7 +37,7 @@ class Resources {
   [[nodiscard]] device::Device* device() const noexcept { return open_.device.get(); }
   /// That passes are issued to.
   [[nodiscard]] device::Stream stream() const noexcept { return open_.stream; }
-  [[nodiscard]] const Arithmetic& arithmetic() const noexcept { return arithmetic_; }
+  [[nodiscard]] const sink::Arithmetic& arithmetic() const noexcept { return arithmetic_; }
   /// On the device that passes compute on, in the order of their stream.
   void compute(const device::Work& work) { arithmetic_.device.run(arithmetic_.stream, work); }
 
@@ -47,7 +47,7 @@ class Resources {
 
  private:
   [[nodiscard]] OpenDevice open(const RunPlan& plan) const;
-  [[nodiscard]] Arithmetic make_arithmetic(const RunPlan& plan);
+  [[nodiscard]] sink::Arithmetic make_arithmetic(const RunPlan& plan);
 
   const Bytes resident_;
   memory::Arena arena_;
@@ -55,7 +55,7 @@ class Resources {
   ThreadPool thread_pool_;
   OpenDevice open_;
   std::unique_ptr<device::Device> cpu_;  ///< where arithmetic is done when there is no other device
-  Arithmetic arithmetic_;
+  sink::Arithmetic arithmetic_;
 };
 
 }  // namespace spillway::execute

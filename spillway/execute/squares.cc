@@ -107,10 +107,4 @@ void SquareSlots::append_sums(std::span<const double> squares, std::vector<doubl
   for (const auto& slots : slots_) out.push_back(slots.written ? sum(slots, squares) : 0);
 }
 
-double SquareSlots::total(std::span<const double> squares) const {
-  double out = 0;
-  for (const auto& slots : slots_) out += slots.written ? sum(slots, squares) : 0;
-  return out;
-}
-
 }  // namespace spillway::execute

@@ -44,16 +44,13 @@ class SquareSlots {
   std::size_t piece(std::size_t tensor, std::size_t number) noexcept { return write(first_piece_[tensor] + number); }
   std::size_t tensor(std::size_t tensor) noexcept { return piece(tensor, 0); }  ///< that is one piece
   std::size_t slice(std::size_t chunk) noexcept;
-  /// Takes places for a tied slice: `others` are in those from others_at() + others.first on.
+  /// Number of the first place of a tied slice, behind those of pieces and slices.
   std::size_t other_rows(std::size_t chunk, const OtherRows& others) noexcept;
 
-  [[nodiscard]] std::size_t others_at() const noexcept { return end_; }
   [[nodiscard]] std::size_t count() const noexcept { return slots_.size(); }  ///< of pieces and slices
   /// Appends the sums of these, in the order in which they are to be added; 0 of what was not written. `squares` holds
   /// all places.
   void append_sums(std::span<const double> squares, std::vector<double>& out) const;
-  /// The sum of everything that was written.
-  [[nodiscard]] double total(std::span<const double> squares) const;
 
  private:
   struct Slots {

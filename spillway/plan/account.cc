@@ -13,9 +13,8 @@ namespace {
 
 /// The block that logits are made of; none: there is no head.
 const state::Block* head_of(const Problem& problem) {
-  const auto role = problem.description.tied_head ? state::BlockRole::embedding : state::BlockRole::head;
   const auto& blocks = problem.layout.blocks();
-  const auto head = std::ranges::find(blocks, role, &state::Block::role);
+  const auto head = std::ranges::find_if(blocks, [&](const auto& it) { return problem.description.is_head(it); });
   return head == blocks.end() ? nullptr : &*head;
 }
 

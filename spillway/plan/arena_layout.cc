@@ -129,29 +129,17 @@ Bytes bytes_moving_later(const Schedule& schedule) {
 }
 
 Bytes live_peak(const Schedule& schedule) {
-  std::vector<std::int64_t> change(schedule.positions + 2, 0);
-  std::int64_t whole = 0;
-  const auto add = [&](std::uint32_t first, std::uint32_t last, std::int64_t bytes) {
-    change[first] += bytes;
-    change[last + 1] -= bytes;
-  };
+  std::vector<std::int64_t> change(schedule.positions + 1, 0);
   for (const auto& buffer : schedule.buffers) {
     if (!buffer.on_host()) continue;
     const auto bytes = static_cast<std::int64_t>(round_up(buffer.bytes, kAlignment));
-    if (buffer.whole) {
-      whole += bytes;
-    } else if (buffer.first <= buffer.last) {
-      add(buffer.first, buffer.last, bytes);
-    } else {
-      add(buffer.first, schedule.positions, bytes);
-      add(0, buffer.last, bytes);
-    }
+    buffer.each_use(schedule.positions, [&](std::uint32_t first, std::uint32_t last) {
+      change[first] += bytes;
+      change[last + 1] -= bytes;
+    });
   }
-  std::int64_t now = whole, peak = whole;
-  for (std::uint32_t p = 0; p < schedule.positions; ++p) {
-    now += change[p];
-    peak = std::max(peak, now);
-  }
+  std::int64_t now = 0, peak = 0;
+  for (const auto more : change) peak = std::max(peak, now += more);
   return static_cast<Bytes>(peak);
 }
 

@@ -60,8 +60,7 @@ class Deriver {
 
   void set(Rates& rates) const {
     set_layers(rates);
-    const auto role = description_.tied_head ? BlockRole::embedding : BlockRole::head;
-    const auto head = std::ranges::find(layout_.blocks(), role, &state::Block::role);
+    const auto head = std::ranges::find_if(layout_.blocks(), [&](const auto& it) { return description_.is_head(it); });
     if (head != layout_.blocks().end() && head->chunks > 0) set_head(*head, rates);
     rates.between = times_ * passes(kOutsidePasses * hidden());
   }

@@ -87,6 +87,10 @@ struct Description {
     }
     return out;
   }
+  /// Whether the head's passes read the block: a head, or an embedding's table that is the head's matrix, too.
+  [[nodiscard]] constexpr bool is_head(const state::Block& block) const noexcept {
+    return block.role == (tied_head ? state::BlockRole::embedding : state::BlockRole::head);
+  }
   /// Bytes of the activation between two layers, of all tokens of the largest step.
   [[nodiscard]] constexpr Bytes boundary_bytes() const noexcept {
     return tokens * hidden * state::field_bytes(computes()).weight;
@@ -288,6 +292,11 @@ struct NodeRates {
     return all > 0 ? std::min(update, all) : update;
   }
 };
+
+/// Seconds that so many bytes or elements take at a rate; at one that is not known, 0, none.
+[[nodiscard]] constexpr double seconds_at(Bytes amount, double rate) noexcept {
+  return rate > 0 ? static_cast<double>(amount) / rate : 0;
+}
 
 /// Rates of the machine: bytes and elements per second, seconds per pass at the largest step. 0 = unknown.
 struct Rates {

@@ -134,19 +134,12 @@ std::string why_no_device_blocks(const Description& description, const state::La
 DeviceBlocks device_blocks(const Plan& plan, const Description& description, const state::Layout& layout) {
   DeviceBlocks out;
   if (!plan.placement.device) return out;
-  const auto count = [&](Index first) {
-    const auto& it = plan.placement[first];
+  for (const auto& weights : weights_of_passes(description, layout)) {
+    const auto& it = plan.placement[weights.first];
     ++(it.device_resident()  ? out.device_resident
        : it.device_updated() ? out.device_updated
        : it.weight_copy      ? out.weights
                              : out.streamed);
-  };
-  for (const auto& block : layout.blocks()) {
-    const auto first = static_cast<Index>(block.first_chunk);
-    const bool head =
-        block.role == state::BlockRole::head || (block.role == state::BlockRole::embedding && description.tied_head);
-    if (block.role == state::BlockRole::layer) count(first);
-    for (auto c = first; head && c < first + block.chunks; ++c) count(c);
   }
   for (const auto& task : plan.schedule.tasks) {  // what only passes there goes home anyway
     if (task.lane != Lane::from_device) continue;

@@ -9,24 +9,12 @@
 
 namespace spillway::plan {
 
-using state::BlockRole;
-
 void DeviceChoice::list_units() {
   for (auto* list : {&fixed_, &free_, &states_}) list->clear();
   std::vector<Unit> boundaries, weights, grads;
-  Index layers = 0;
-  for (const auto& block : layout_.blocks()) {
-    const auto first = static_cast<Index>(block.first_chunk);
-    if (block.role == BlockRole::layer) {
-      boundaries.push_back({Kind::activation, layers++, 1});
-      weights.push_back({Kind::weight, first, static_cast<Index>(block.chunks)});
-    }
-    const bool head = block.role == BlockRole::head || (block.role == BlockRole::embedding && description_.tied_head);
-    for (Index c = first; head && c < first + block.chunks; ++c) {
-      weights.push_back({Kind::weight, c, 1});
-    }
-  }
-  for (const auto& it : weights) {
+  for (Index i = 0; i < placement_.boundaries.size(); ++i) boundaries.push_back({Kind::activation, i, 1});
+  for (const auto& it : weights_of_passes(description_, layout_)) {
+    weights.push_back({Kind::weight, it.first, it.count});
     if (can_be_on_device(description_, layout_, it.first)) states_.push_back({Kind::state, it.first, it.count});
   }
   for (const auto& it : device_updated()) grads.push_back({Kind::grad, it.first, it.count});
@@ -77,9 +65,7 @@ Bytes DeviceChoice::room() const noexcept {
 
 /// An arena with what arithmetic needs behind it.
 Bytes DeviceChoice::with_workspace(Bytes arena) const {
-  return round_up(arena, 256) + device_workspace(layout_, description_.tied_head, description_.all_tokens(),
-                                                 description_.virtual_ranks > 1, description_.sample_sums())
-                                    .bytes();
+  return round_up(arena, 256) + device_workspace(description_, layout_).bytes();
 }
 
 bool DeviceChoice::try_it(const DeviceSchedule& schedule, std::size_t free, std::uint32_t ahead) {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "spillway/state/rule.h"
+#include "spillway/plan/description.h"
 
 namespace spillway::plan {
 
@@ -53,6 +53,11 @@ DeviceWorkspace device_workspace(const state::Layout& layout, bool tied_head, st
   }
   out.squares += out.parts;
   return out;
+}
+
+DeviceWorkspace device_workspace(const Description& description, const state::Layout& layout) {
+  return device_workspace(layout, description.tied_head, description.all_tokens(), description.virtual_ranks > 1,
+                          description.sample_sums());
 }
 
 }  // namespace spillway::plan

@@ -8,6 +8,8 @@
 
 namespace spillway::plan {
 
+struct Description;
+
 /// Elements whose squares are summed together (kernels::kNormTile).
 inline constexpr std::uint64_t kSquaresTile = 65536;
 
@@ -38,5 +40,7 @@ struct DeviceWorkspace {
 /// their own. `sums`: sums of virtual ranks at once.
 [[nodiscard]] DeviceWorkspace device_workspace(const state::Layout& layout, bool tied_head, std::uint64_t tokens,
                                                bool by_chunk = false, unsigned sums = 1);
+/// The same for the steps of a description.
+[[nodiscard]] DeviceWorkspace device_workspace(const Description& description, const state::Layout& layout);
 
 }  // namespace spillway::plan

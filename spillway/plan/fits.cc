@@ -7,6 +7,7 @@
 #include <future>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <system_error>
 #include <thread>
@@ -14,6 +15,7 @@
 
 #include "spillway/base/error.h"
 #include "spillway/plan/bisect.h"
+#include "spillway/plan/if_it_fits.h"
 
 namespace spillway::plan {
 namespace {
@@ -57,15 +59,24 @@ FitRequest with(const FitRequest& request, std::uint64_t tokens_of_micro_batch) 
   return out;
 }
 
+/// None where it does not fit.
+std::optional<Plan> plan_of(const FitRequest& asked, const state::Layout& layout) {
+  return if_it_fits([&] { return plan_alone(asked.description, layout, asked.budget, asked.rates); });
+}
+
+/// Tokens per second.
+double rate_of(const FitRequest& asked, const Plan& plan) {
+  return static_cast<double>(asked.description.all_tokens()) / plan.prediction.step_seconds;
+}
+
 /// What was asked of the planner, so that it is asked once: of sequence and batch only their product counts, and more
 /// DRAM than a plan has use for changes nothing.
 class Cells {
  public:
   explicit Cells(const FitRequest& request) : request_(request), layout_(request.description.layout()) {
     if (const auto* plan = request.planned) {
-      const auto rate = static_cast<double>(request.description.all_tokens()) / plan->prediction.step_seconds;
       known_[request.sequence * request.batch].push_back(
-          {.dram = request.budget.dram, .rate = rate, .ample = plan->ample});
+          {.dram = request.budget.dram, .rate = rate_of(request, *plan), .ample = plan->ample});
     }
   }
 
@@ -106,7 +117,7 @@ class Cells {
     auto asked = with(request_, sequence * batch);
     asked.budget.dram = dram;
     if (!asked.budget.saved.keep) asked.budget.saved = {};
-    return least_fits(asked.description, layout_, asked.budget, asked.rates) || rate(asked) > 0;
+    return least_fits(asked.description, layout_, asked.budget, asked.rates) || plan_of(asked, layout_);
   }
 
  private:
@@ -125,21 +136,8 @@ class Cells {
   [[nodiscard]] Known ask(Bytes dram, std::uint64_t tokens) const {
     auto asked = with(request_, tokens);
     asked.budget.dram = dram;
-    Known out{.dram = dram};
-    out.rate = rate(asked, &out.ample);
-    return out;
-  }
-
-  /// Tokens per second; 0: it does not fit. `ample`: whether more DRAM would change nothing.
-  double rate(const FitRequest& asked, bool* ample = nullptr) const {
-    try {
-      const auto plan = plan_alone(asked.description, layout_, asked.budget, asked.rates);
-      if (ample != nullptr) *ample = plan.ample;
-      return static_cast<double>(asked.description.all_tokens()) / plan.prediction.step_seconds;
-    } catch (const Error& error) {
-      if (error.code() != ErrorCode::does_not_fit) throw;
-      return 0;
-    }
+    const auto plan = plan_of(asked, layout_);
+    return plan ? Known{dram, rate_of(asked, *plan), plan->ample} : Known{.dram = dram};
   }
 
   const FitRequest& request_;
@@ -193,17 +191,13 @@ nlohmann::json with_a_micro_batch_more(const FitRequest& request) {
   }
   description.micro_batches += description.world.size;
   scale(asked.rates, times);
-  try {
-    const auto plan = plan_alone(description, description.layout(), asked.budget, asked.rates);
-    return {{"fits", true},
-            {"predicted_step_seconds", plan.prediction.step_seconds},
-            {"tokens_per_second", static_cast<double>(description.all_tokens()) / plan.prediction.step_seconds}};
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::does_not_fit) throw;
-    nlohmann::json out;
-    out["fits"] = false;
-    return out;
-  }
+  const auto plan = plan_of(asked, description.layout());
+  nlohmann::json out;
+  out["fits"] = plan.has_value();
+  if (!plan) return out;
+  out["predicted_step_seconds"] = plan->prediction.step_seconds;
+  out["tokens_per_second"] = rate_of(asked, *plan);
+  return out;
 }
 
 nlohmann::json json_of(const FitTable& table) {

@@ -16,10 +16,7 @@ double rate_of(const Rates& rates, std::size_t node, bool up) {
 double copy_seconds(const Task& task, const Schedule& schedule, const state::Layout& layout,
                     const state::UpdateRule& rule, const Rates& rates) {
   const bool up = traits(task.lane).fetches;
-  const auto at = [&](Bytes bytes, std::size_t node) {
-    const auto rate = rate_of(rates, node, up);
-    return rate > 0 ? static_cast<double>(bytes) / rate : 0;
-  };
+  const auto at = [&](Bytes bytes, std::size_t node) { return seconds_at(bytes, rate_of(rates, node, up)); };
   const auto& what = traits(task.what.kind);
   const bool stays = what.other_part && schedule.buffers[task.on_host().buffer].whole;
   const auto on_host = task.on_host().buffer;

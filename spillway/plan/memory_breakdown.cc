@@ -15,27 +15,19 @@ constexpr std::array kNames = {"weight",  "state",   "grad", "activation",      
 /// Bytes of every class at a position.
 using Held = std::array<std::int64_t, kNames.size()>;
 
-void add(std::vector<Held>& change, const Buffer& buffer, std::uint32_t first, std::uint32_t last) {
-  const auto kind = static_cast<std::size_t>(buffer.kind);
-  change[first][kind] += static_cast<std::int64_t>(buffer.bytes);
-  change[last + 1][kind] -= static_cast<std::int64_t>(buffer.bytes);
-}
-
 using Counts = std::function<bool(const Buffer&)>;
 
 /// What begins and ends to be held at every position, of buffers that count.
 std::vector<Held> changes(const Schedule& schedule, const Counts& counts) {
-  std::vector<Held> out(schedule.positions + 2, Held{});
+  std::vector<Held> out(schedule.positions + 1, Held{});
   for (const auto& buffer : schedule.buffers) {
     if (!counts(buffer)) continue;
-    if (buffer.whole) {
-      add(out, buffer, 0, schedule.positions - 1);
-    } else if (buffer.first <= buffer.last) {
-      add(out, buffer, buffer.first, buffer.last);
-    } else {
-      add(out, buffer, buffer.first, schedule.positions - 1);
-      add(out, buffer, 0, buffer.last);
-    }
+    const auto kind = static_cast<std::size_t>(buffer.kind);
+    const auto bytes = static_cast<std::int64_t>(buffer.bytes);
+    buffer.each_use(schedule.positions, [&](std::uint32_t first, std::uint32_t last) {
+      out[first][kind] += bytes;
+      out[last + 1][kind] -= bytes;
+    });
   }
   return out;
 }

@@ -18,7 +18,7 @@ double copy_of_saved(const Schedule& schedule, const Pass& pass, const Rates& ra
     const auto read = rates.nodes[buffer.node].read;
     if (read > 0) rate = rate > 0 ? std::min(rate, read) : read;
   }
-  return rate > 0 ? static_cast<double>(buffer.bytes) / rate : 0;
+  return seconds_at(buffer.bytes, rate);
 }
 
 /// Of boundary activations and gradients that a pass finds on later tiers of host memory or leaves there.
@@ -27,8 +27,9 @@ double seconds_aside(const Schedule& schedule, const Pass& pass, const Rates& ra
   for (const auto index : {pass.input, pass.output, pass.grad}) {
     if (index == kNone) continue;
     const auto& buffer = schedule.buffers[index];
-    const auto rate = buffer.node > 0 && buffer.node < rates.nodes.size() ? rates.nodes[buffer.node].read : 0;
-    if (rate > 0) out += static_cast<double>(buffer.bytes) / rate;
+    if (buffer.node > 0 && buffer.node < rates.nodes.size()) {
+      out += seconds_at(buffer.bytes, rates.nodes[buffer.node].read);
+    }
   }
   return out;
 }

@@ -49,6 +49,16 @@ bool keeps_own(const state::Layout& layout, const Placement& placement, Index ch
   return placement.own_weights && placement[chunk].weight.in_memory() && block.trainable_chunks == block.chunks;
 }
 
+std::vector<Range> weights_of_passes(const Description& description, const state::Layout& layout) {
+  std::vector<Range> out;
+  for (const auto& block : layout.blocks()) {
+    const Range all{static_cast<Index>(block.first_chunk), static_cast<Index>(block.chunks)};
+    if (block.role == BlockRole::layer) out.push_back(all);
+    for (auto c = all.first; description.is_head(block) && c < all.end(); ++c) out.push_back({c, 1});
+  }
+  return out;
+}
+
 std::string no_device_update(const state::UpdateRule& rule) {
   const state::UpdateRule known;
   if (rule.optimizer->on_device && rule.type == known.type && rule.format == known.format) return {};

@@ -106,6 +106,9 @@ struct Placement {
 /// frozen in part each one keeps all, which is brought to no window in every step.
 [[nodiscard]] bool keeps_own(const state::Layout& layout, const Placement& placement, Index chunk);
 
+/// What one pass over a layer or a head reads: the chunks of a layer, or one slice of a head, in the order of blocks.
+[[nodiscard]] std::vector<Range> weights_of_passes(const Description& description, const state::Layout& layout);
+
 /// Why a device does not update such chunks; empty: it does.
 [[nodiscard]] std::string no_device_update(const state::UpdateRule& rule);
 

@@ -8,7 +8,7 @@
 #include "spillway/plan/drive_life.h"
 #include "spillway/plan/memory_breakdown.h"
 #include "spillway/plan/planner.h"
-#include "spillway/plan/reduced_json.h"
+#include "spillway/plan/reduced_share.h"
 #include "spillway/plan/remote_drives.h"
 #include "spillway/plan/saved_choice.h"
 #include "spillway/plan/spill_choice.h"
@@ -207,6 +207,21 @@ void add_saving(nlohmann::json& out, const Plan& plan, const Budget& budget) {
                    {"bytes", saving.bytes}};
 }
 
+/// What is reduced, and the same plan in full, where that fits.
+void add_reduced(nlohmann::json& out, const Plan& plan, const ReducedShare& share) {
+  const auto& in_full = *plan.in_full;
+  out = {{"matrices", share.matrices},
+         {"elements", share.elements},
+         {"gradient_bytes", share.gradients},
+         {"gradient_bytes_in_full", share.gradients_in_full},
+         {"helps", !no_help(plan)}};
+  if (!in_full.fits) return;
+  out["in_full"] = {{"predicted_step_seconds", in_full.step_seconds},
+                    {"without_products_seconds", in_full.hidden_seconds},
+                    {"path_bytes_per_step", in_full.on_paths},
+                    {"device_bytes_per_step", in_full.on_link}};
+}
+
 void add_network(nlohmann::json& out, const Plan& plan, const Description& description) {
   out["world"] = description.world.size;
   out["rank"] = description.world.rank;
@@ -246,10 +261,7 @@ std::string to_json(const Plan& plan, const Description& description, const stat
   add_paths(out, plan, budget);
   add_remote_drives(out, plan, budget);
   add_saving(out, plan, budget);
-  if (plan.in_full) {
-    out[text(layout.reduction()->word, "s")] =
-        reduced_json(reduced_share(description, layout), *plan.in_full, !no_help(plan));
-  }
+  if (plan.in_full) add_reduced(out[text(layout.reduction()->word, "s")], plan, reduced_share(description, layout));
   const auto& prediction = plan.prediction;
   out["durability"] = name_of(plan.durability);
   if (plan.durability == Durability::step) {

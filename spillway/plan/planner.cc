@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <exception>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -10,6 +9,7 @@
 #include "spillway/base/error.h"
 #include "spillway/plan/account.h"
 #include "spillway/plan/device_blocks.h"
+#include "spillway/plan/if_it_fits.h"
 #include "spillway/plan/reduced_share.h"
 #include "spillway/plan/refusals.h"
 #include "spillway/plan/requests.h"
@@ -86,17 +86,15 @@ std::optional<InFull> plan_in_full(const Description& asked, const state::Layout
   const auto description = in_full(asked);
   const auto whole = description.layout();
   const auto slower = with_longer_products(rates, products_in_full(layout));
-  try {
+  const auto found = if_it_fits([&] {
     const auto plan = plan_alone(description, whole, budget, slower);
     return InFull{.fits = true,
                   .step_seconds = plan.prediction.step_seconds,
                   .hidden_seconds = plan_alone(description, whole, budget, rates).prediction.step_seconds,
                   .on_paths = plan.read_per_step + plan.written_per_step,
                   .on_link = plan.to_device_per_step + plan.from_device_per_step};
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::does_not_fit) throw;
-    return InFull{};
-  }
+  });
+  return found.value_or(InFull{});
 }
 
 Plan fastest_plan(const Problem& problem) {
@@ -119,13 +117,8 @@ Plan fastest_plan(const Problem& problem) {
 /// Where layers keep or spill: as many blocks on the device as were fastest without, if these have room; else none.
 Plan plan_like(const Problem& problem, UpdatedThere before) {
   before.device_resident = std::min(before.device_resident, most_device_resident(problem));
-  try {
-    return plan_one(problem, before);
-  } catch (const Error& error) {
-    const bool none = before.device_resident + before.device_updated == 0;
-    if (error.code() != ErrorCode::does_not_fit || none) throw;
-    return plan_one(problem, UpdatedThere{});
-  }
+  auto out = if_it_fits([&] { return plan_one(problem, before); });
+  return out ? std::move(*out) : plan_one(problem, UpdatedThere{});
 }
 
 Plan plan_with(const Problem& problem) {
@@ -207,44 +200,23 @@ double weights_kept(const Description& description, const state::Layout& layout,
 
 /// The share of the weights that passes read on a device of which a copy stays there (DeviceTier::weight).
 double copies_kept(const Description& description, const state::Layout& layout, const Placement& placement) {
-  std::size_t all = 0, kept = 0;
-  const auto count = [&](Index first) {
-    ++all;
-    kept += placement[first].weight_copy ? 1 : 0;
-  };
-  for (const auto& block : layout.blocks()) {
-    const auto first = static_cast<Index>(block.first_chunk);
-    const bool table = block.role == state::BlockRole::embedding;
-    if (block.role == state::BlockRole::layer) count(first);
-    const bool head = block.role == state::BlockRole::head || (table && description.tied_head);
-    for (Index c = first; head && c < first + block.chunks; ++c) count(c);
-  }
-  return all == 0 ? 0 : static_cast<double>(kept) / static_cast<double>(all);
+  const auto all = weights_of_passes(description, layout);
+  const auto kept = std::ranges::count_if(all, [&](const Range& it) { return placement[it.first].weight_copy; });
+  return all.empty() ? 0 : static_cast<double>(kept) / static_cast<double>(all.size());
 }
 
 /// The plan of the process that has most to keep. That each one keeps all weights is faster, since they cross the
 /// network once in a step, but leaves less room for all else.
 Plan plan_largest(const Description& description, const state::Layout& layout, Budget& budget, const Rates& rates) {
-  if (budget.own_weights) return plan_alone(description, layout, budget, rates);
-  std::optional<Plan> all;
-  std::exception_ptr refusal;
-  try {
-    all = plan_alone(description, layout, budget, rates);
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::does_not_fit) throw;
-    refusal = std::current_exception();
-  }
+  const auto plan = [&] { return plan_alone(description, layout, budget, rates); };
+  if (budget.own_weights) return plan();
+  auto all = if_it_fits(plan);
   if (all && all->path_bytes == 0) return std::move(*all);
   budget.own_weights = true;
-  try {
-    auto own = plan_alone(description, layout, budget, rates);
-    if (!all || own.prediction.step_seconds < all->prediction.step_seconds) return own;
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::does_not_fit) throw;
-  }
+  auto own = if_it_fits(plan);
+  if (own && (!all || own->prediction.step_seconds < all->prediction.step_seconds)) return std::move(*own);
   budget.own_weights = false;
-  if (refusal) std::rethrow_exception(refusal);
-  return std::move(*all);
+  return all ? std::move(*all) : plan();  // which says what would fit
 }
 
 /// The plan of one process of several. Which weights stay in memory, and how, is said by the process that has most to
@@ -272,7 +244,7 @@ bool least_fits(const Description& description, const state::Layout& layout, con
   if (budget.saved.keep.value_or(0) > 0) return false;
   const auto durability = budget.durability.value_or(budget.has_path() ? Durability::step : Durability::none);
   const Problem problem{description, layout, budget, rates, durability};
-  try {
+  const auto fits = if_it_fits([&] {
     check_request(problem);
     const auto choice = choose_device(problem);
     const Units units(problem, choice.placement());
@@ -284,10 +256,8 @@ bool least_fits(const Description& description, const state::Layout& layout, con
     if (const auto& device = budget.device; device && device->work + out.device_arena > device->capacity) return false;
     account_for_paths(problem, out);
     return true;
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::does_not_fit) throw;
-    return false;
-  }
+  });
+  return fits.value_or(false);
 }
 
 Plan make_plan(const Description& description, const state::Layout& layout, const Budget& budget, const Rates& rates) {
@@ -297,12 +267,9 @@ Plan make_plan(const Description& description, const state::Layout& layout, cons
   return plan;
 }
 
-bool helps(const InFull& in_full, double step_seconds) noexcept {
-  return !in_full.fits || step_seconds < (1 - InFull::kNoHelp) * in_full.hidden_seconds;
-}
-
 bool no_help(const Plan& plan) noexcept {
-  return plan.in_full && !helps(*plan.in_full, plan.prediction.step_seconds);
+  if (!plan.in_full || !plan.in_full->fits) return false;
+  return plan.prediction.step_seconds >= (1 - InFull::kNoHelp) * plan.in_full->hidden_seconds;
 }
 
 }  // namespace spillway::plan

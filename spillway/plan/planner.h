@@ -108,8 +108,6 @@ struct Plan : LaidOut {
 [[nodiscard]] Plan make_plan(const Description& description, const state::Layout& layout, const Budget& budget,
                              const Rates& rates);
 
-/// Whether fewer bytes make a step of so many seconds faster than the one in full, by more than InFull::kNoHelp.
-[[nodiscard]] bool helps(const InFull& in_full, double step_seconds) noexcept;
 /// Plans without `in_full`, which takes two plans more.
 [[nodiscard]] Plan plan_alone(const Description& description, const state::Layout& layout, const Budget& budget,
                               const Rates& rates);

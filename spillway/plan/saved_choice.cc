@@ -8,6 +8,7 @@
 
 #include "spillway/base/error.h"
 #include "spillway/plan/bisect.h"
+#include "spillway/plan/if_it_fits.h"
 #include "spillway/plan/search.h"
 #include "spillway/plan/spill_choice.h"
 
@@ -34,12 +35,7 @@ Bytes placed_on_paths(const Plan& plan) {
 
 /// None where it has no room.
 std::optional<Plan> where_it_fits(const PlanSaving& plan, SavedLayers layers) {
-  try {
-    return plan(layers);
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::does_not_fit) throw;
-    return std::nullopt;
-  }
+  return if_it_fits([&] { return plan(layers); });
 }
 
 /// Plans that were made, of which the fastest is kept.

@@ -119,6 +119,14 @@ struct Buffer {
 
   [[nodiscard]] bool on_host() const noexcept { return traits(tier).on_host; }
   [[nodiscard]] bool on_device() const noexcept { return traits(tier).on_device; }
+  /// Calls body(first, last) for the positions at which it is in use, of so many: twice where it wraps around.
+  template <class Body>
+  void each_use(std::uint32_t positions, const Body& body) const {
+    if (whole) return body(0, positions - 1);
+    if (first <= last) return body(first, last);
+    body(first, positions - 1);
+    body(0, last);
+  }
 };
 
 struct Pass {
@@ -226,6 +234,10 @@ struct Schedule {
   [[nodiscard]] bool settled_by_early(const Task& task) const {
     const bool gradient = task.lane == Lane::read && traits(task.what.kind).of_gradient;
     return task.phase == Phase::update && (task.op == Op::update || gradient) && early[task.what.index].task != kNone;
+  }
+  /// Whether an average step has no time and no bytes for it.
+  [[nodiscard]] bool costs_nothing(const Task& task) const {
+    return settled_by_early(task) || runs_once(task) || follows_refit(task);
   }
 };
 

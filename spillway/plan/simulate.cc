@@ -66,14 +66,10 @@ class Followers {
 /// Lanes behind those of updates: their work is counted in seconds. (Paths have their place there, and serve apart.)
 constexpr std::size_t kFirstTimed = static_cast<std::size_t>(Lane::read);
 
-double device_update_seconds(const Task& task, const Rates& rates) {
-  return rates.device_update > 0 ? static_cast<double>(task.bytes) / rates.device_update : 0;
-}
-
 double network_seconds(const Task& task, const Rates& rates) {
-  const auto seconds = [](Bytes bytes, double rate) { return rate > 0 ? static_cast<double>(bytes) / rate : 0; };
   const auto inside = rates.network_inside > 0 ? rates.network_inside : rates.network;
-  return rates.network_latency + seconds(task.between, rates.network) + seconds(task.bytes - task.between, inside);
+  return rates.network_latency + seconds_at(task.between, rates.network) +
+         seconds_at(task.bytes - task.between, inside);
 }
 
 /// One node per task and step; successors by template.
@@ -94,11 +90,11 @@ class Machine {
     for (Index t = 0; t < tasks_; ++t) {
       const auto& task = schedule.tasks[t];
       work_[t] =
-          task.op == Op::compute ? std::max(pass_seconds(schedule, layout, rates, task.what.index),
-                                            weight_seconds(schedule, description, layout, rates, task.what.index))
-          : schedule.settled_by_early(task) || schedule.runs_once(task) || follows_refit(task) ? 0
+          task.op == Op::compute             ? std::max(pass_seconds(schedule, layout, rates, task.what.index),
+                                                        weight_seconds(schedule, description, layout, rates, task.what.index))
+          : schedule.costs_nothing(task)     ? 0
           : is_link(task.lane)               ? copy_seconds(task, schedule, layout, description.rule(), rates)
-          : task.lane == Lane::device_update ? device_update_seconds(task, rates)
+          : task.lane == Lane::device_update ? seconds_at(task.bytes, rates.device_update)
           : task.lane == Lane::network       ? network_seconds(task, rates)
           : task.lane == Lane::refit         ? static_cast<double>(task.bytes) / rates.update_with(1)
                                      : static_cast<double>(task.bytes) * (task.phase == Phase::early ? kEarlyWork : 1);
@@ -384,13 +380,13 @@ Simulation simulate(const Schedule& schedule, const Description& description, co
     const auto& times = machine.times()[machine.node(steps - 1, t)];
     out.tasks.push_back({times.start - begin, times.end - begin});
     const auto& task = schedule.tasks[t];
-    if (schedule.settled_by_early(task) || schedule.runs_once(task) || follows_refit(task)) continue;
+    if (schedule.costs_nothing(task)) continue;
     if (is_link(task.lane)) {
       (task.lane == Lane::to_device ? out.to_device_seconds : out.from_device_seconds) +=
           copy_seconds(task, schedule, layout, description.rule(), rates) / task.every;
     }
     if (task.lane == Lane::network) out.network_seconds += network_seconds(task, rates);
-    if (task.lane == Lane::device_update) out.device_update_seconds += device_update_seconds(task, rates);
+    if (task.lane == Lane::device_update) out.device_update_seconds += seconds_at(task.bytes, rates.device_update);
     if (is_path(task.lane)) {
       out.transfer_seconds += static_cast<double>(task.bytes) / task.every;
     }

@@ -5,7 +5,7 @@ namespace spillway::plan {
 Traffic traffic_of(const Schedule& schedule) {
   Traffic sum;
   for (const auto& task : schedule.tasks) {
-    if (schedule.settled_by_early(task) || schedule.runs_once(task) || follows_refit(task)) continue;
+    if (schedule.costs_nothing(task)) continue;
     if (task.lane == Lane::read) sum.read += task.bytes;
     if (task.lane == Lane::write) sum.written += task.bytes / task.every;
     if (task.lane == Lane::to_device) sum.to_device += task.bytes;

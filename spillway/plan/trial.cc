@@ -41,9 +41,7 @@ bool Trial::has_room(const Placement& asked, const Lookahead& lookahead) {
   if (out.arena > room_.arena) return false;
   if (policy_ != nullptr && !place_on(schedule, out.arena, out)) return false;
   if (problem_.budget.device) {
-    const auto& description = problem_.description;
-    out.device_workspace = device_workspace(problem_.layout, description.tied_head, description.all_tokens(),
-                                            description.virtual_ranks > 1, description.sample_sums());
+    out.device_workspace = device_workspace(problem_.description, problem_.layout);
     out.device_arena = round_up(plan::lay_out(schedule, TierKind::device), 256) + out.device_workspace.bytes();
   }
   out.schedule = std::move(schedule);

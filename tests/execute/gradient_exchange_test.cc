@@ -5,10 +5,12 @@
 
 #include <bit>
 #include <memory>
+#include <numeric>
 #include <utility>
 #include <vector>
 
 #include "spillway/execute/reductions.h"
+#include "spillway/plan/device_workspace.h"
 #include "spillway/plan/routes.h"
 #include "tests/execute/ranks.h"
 
@@ -32,10 +34,10 @@ TEST_P(Worlds, AddTheSumsOfAllProcessesAndRoundOnce) {
   for (std::size_t rank = 0; rank < size; ++rank) {
     auto& it = *ranks.emplace_back(std::make_unique<test::RankPlan>(rank, size, nullptr, local));
     slots.push_back(std::make_unique<SquareSlots>(it.layout, true));
-    squares[rank].resize(slots.back()->others_at());
+    squares[rank].resize(plan::device_workspace(it.description, it.layout).squares);
     sinks.push_back(make_sink(it.description, it.layout));
-    reduced.push_back(
-        std::make_unique<ReducedGradients>(it.description, it.layout, *sinks.back(), Arithmetic{.device = *device}));
+    reduced.push_back(std::make_unique<ReducedGradients>(it.description, it.layout, *sinks.back(),
+                                                         sink::Arithmetic{.device = *device}));
     exchanges.push_back(std::make_unique<GradientExchange>(
         GradientExchange::Parts{it.plan.schedule, it.layout, it.description, Arenas(it.memory.data()), nullptr,
                                 *reduced.back(), *sinks.back()},
@@ -80,7 +82,9 @@ TEST_P(Worlds, AddTheSumsOfAllProcessesAndRoundOnce) {
       }
       grad += chunk.gradient_elements;
     }
-    total += slots[rank]->total(squares[rank]);
+    std::vector<double> sums;
+    slots[rank]->append_sums(squares[rank], sums);
+    total = std::accumulate(sums.begin(), sums.end(), total);
   }
   EXPECT_EQ(total, 9 * elements);
   double parameters = 0;

@@ -100,7 +100,7 @@ TEST_P(GradientPass, NormAndFiniteCheckTakeNoBytesBesideTheGradient) {
   ThreadPool thread_pool(2);
   const auto device = device::make_cpu();
   const auto sizes = plan::device_workspace(layout_, false, description_.tokens);
-  const Arithmetic where{*device, 0, nullptr, sizes};
+  const sink::Arithmetic where{*device, 0, nullptr, sizes};
   const auto sink = make_sink(description_, layout_);
   sink->use(where, {});
   Gradients gradients(schedule_, layout_, description_, arena_.data(), nullptr, *sink, thread_pool, where);

@@ -40,7 +40,7 @@ class ReducedGradientsTest : public ::testing::Test {
   const plan::Description description;
   const state::Layout layout = description.layout();
   const std::unique_ptr<device::Device> cpu = device::make_cpu();
-  const Arithmetic where;
+  const sink::Arithmetic where;
   const std::unique_ptr<sink::GradientSink> sink;
   ReducedGradients reduced;
   std::size_t tensor = 0;

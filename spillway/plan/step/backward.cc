@@ -14,19 +14,7 @@ void add_backward_weights(StepGraph& graph, Index b, Index forward, Index pass) 
   if (graph.stays(first) || graph.placement[first].weight_copy) {
     return graph.set_weights(pass, {graph.host_weights[forward].buffer, {}});
   }
-  Bytes bytes = 0;
-  for (Index i = 0; i < graph.block(b).chunks; ++i) bytes += graph.weight_bytes(first + i);
-  HostWeights weights;
-  weights.buffer = graph.add_buffer(BufferClass::window, bytes, graph.before_pass(pass, graph.lookahead.backward),
-                                    graph.order.position(pass));
-  if (graph.computes_on_host(pass)) graph.lets_go(graph.task_of(pass), weights.buffer);
-  Bytes offset = 0;
-  for (Index i = 0; i < graph.block(b).chunks; ++i) {
-    const Place place{weights.buffer, offset};
-    if (graph.is_read(first + i)) weights.reads.push_back(add_pass_read(graph, first + i, place, pass));
-    offset += graph.weight_bytes(first + i);
-  }
-  graph.set_weights(pass, std::move(weights));
+  read_again(graph, {first, static_cast<Index>(graph.block(b).chunks)}, pass, graph.lookahead.backward);
 }
 
 /// The embedding's gradient of this step's tokens: a few rows, summed in fp32, rounded once, put in place by the

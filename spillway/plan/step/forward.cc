@@ -80,13 +80,7 @@ void add_weights(StepGraph& graph, Range chunks, Index& resident, Index pass, st
   graph.set_weights(pass, std::move(weights));
 }
 
-}  // namespace
-
-void add_slice_forward(StepGraph& graph, Index b, Index slice, Index pass, std::uint32_t until) {
-  const auto c = graph.chunk_of(b, slice);
-  add_weights(graph, {c, 1}, graph.out.resident_slice[c], pass, until);
-}
-
+/// Reads the weight of chunk c into a buffer for a pass that does not update it.
 Index add_pass_read(StepGraph& graph, Index c, Place to, Index pass) {
   const auto phase = graph.out.tasks[graph.task_of(pass)].phase;
   const auto read =
@@ -95,6 +89,27 @@ Index add_pass_read(StepGraph& graph, Index c, Place to, Index pass) {
   graph.need(read, graph.write_weight[c]);
   graph.need(graph.task_of(pass), read);
   return read;
+}
+
+}  // namespace
+
+void add_slice_forward(StepGraph& graph, Index b, Index slice, Index pass, std::uint32_t until) {
+  const auto c = graph.chunk_of(b, slice);
+  add_weights(graph, {c, 1}, graph.out.resident_slice[c], pass, until);
+}
+
+void read_again(StepGraph& graph, Range chunks, Index pass, std::uint32_t ahead, std::uint32_t until) {
+  Bytes bytes = 0;
+  for (auto c = chunks.first; c < chunks.end(); ++c) bytes += graph.weight_bytes(c);
+  const auto last = std::max(until, graph.order.position(pass));
+  HostWeights weights{graph.add_buffer(BufferClass::window, bytes, graph.before_pass(pass, ahead), last), {}};
+  if (graph.computes_on_host(pass)) graph.lets_go(graph.task_of(pass), weights.buffer);
+  Place place{weights.buffer};
+  for (auto c = chunks.first; c < chunks.end(); ++c) {
+    if (graph.is_read(c)) weights.reads.push_back(add_pass_read(graph, c, place, pass));
+    place.offset += graph.weight_bytes(c);
+  }
+  graph.set_weights(pass, std::move(weights));
 }
 
 void add_forward(StepGraph& graph) {

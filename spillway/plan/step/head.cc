@@ -1,23 +1,9 @@
-#include <algorithm>
-#include <utility>
-
 #include "spillway/plan/step/gradients.h"
 #include "spillway/plan/step/passes.h"
 #include "spillway/plan/step/weights.h"
 
 namespace spillway::plan::step {
 namespace {
-
-/// A window of its own for a pass that needs the weights of slice c once more, `until` that position at least.
-void read_again(StepGraph& graph, Index c, Index pass, std::uint32_t until = 0) {
-  const auto first = graph.before_pass(pass, graph.lookahead.head);
-  const auto last = std::max(until, graph.order.position(pass));
-  const auto window = graph.add_buffer(BufferClass::window, graph.weight_bytes(c), first, last);
-  if (graph.computes_on_host(pass)) graph.lets_go(graph.task_of(pass), window);
-  HostWeights weights{window, {}};
-  if (graph.is_read(c)) weights.reads.push_back(add_pass_read(graph, c, {window}, pass));
-  graph.set_weights(pass, std::move(weights));
-}
 
 /// For the two passes over a slice. Of the last slice (`turn`) the second pass finds what the first has left.
 void add_slice_weights(StepGraph& graph, Index slice, Index loss, Index gradient, bool turn) {
@@ -31,10 +17,10 @@ void add_slice_weights(StepGraph& graph, Index slice, Index loss, Index gradient
     if (graph.stays(c)) {
       graph.set_weights(loss, {graph.out.resident_slice[c], {}});
     } else {
-      read_again(graph, c, loss, until);
+      read_again(graph, {c, 1}, loss, graph.lookahead.head, until);
     }
   }
-  if (!stays && !turn) return read_again(graph, c, gradient);
+  if (!stays && !turn) return read_again(graph, {c, 1}, gradient, graph.lookahead.head);
   const auto weights = graph.host_weights[loss].buffer;
   if (!stays && graph.computes_on_host(gradient)) graph.lets_go(graph.task_of(gradient), weights);
   graph.set_weights(gradient, {weights, {}});

@@ -9,7 +9,8 @@ namespace spillway::plan::step {
 /// until that pass, and `until` at least.
 void add_slice_forward(StepGraph& graph, Index block, Index slice, Index pass, std::uint32_t until = 0);
 
-/// Reads the weight of chunk c into a buffer for a pass that does not update it.
-Index add_pass_read(StepGraph& graph, Index c, Place to, Index pass);
+/// A window of its own for a pass that needs weights once more, filled at most `ahead` passes before it, and held
+/// `until` that position at least.
+void read_again(StepGraph& graph, Range chunks, Index pass, std::uint32_t ahead, std::uint32_t until = 0);
 
 }  // namespace spillway::plan::step
