@@ -31,6 +31,7 @@ class Verb:
     named: tuple[str, ...] = ()  # the same with a value
     own_signals: bool = False  # it says itself what an interruption does
     keys: bool = True  # those of a run may be given
+    stored: bool = False  # what is not given is as the run's config.yaml says
     about: str = ""  # what a person should know before the first use, in whole sentences
     example: str = ""
 
@@ -227,6 +228,7 @@ VERBS = {
         "resume OUTPUT_DIR [--key value ...]",
         "continue a run from its newest durable step",
         resume,
+        stored=True,
         own_signals=True,
         about="Continues a run after Ctrl-C, a kill or a power cut, as train would with OUTPUT_DIR/config.yaml "
         "and --resume_from_checkpoint true. The result has the bits of a run that was never interrupted.",
@@ -235,6 +237,7 @@ VERBS = {
         "verify OUTPUT_DIR [--key value ...]",
         "read a run's storage paths and name what is damaged; exit code 1 when anything is",
         verify,
+        stored=True,
         about="Reads every byte on the storage paths that the run would use again, compares it with its "
         "checksum, and reports damage by tensor, path and offset. It writes nothing.",
     ),
@@ -242,6 +245,7 @@ VERBS = {
         "export OUTPUT_DIR --to DIR [--checkpoint DIR] [--key value ...]",
         "write a Hugging Face checkpoint that needs no storage path",
         export,
+        stored=True,
         named=("to", "checkpoint"),
         about="A run's own checkpoints may name bytes that lie on its storage paths. This writes one that "
         "stands alone into DIR, of the newest durable step, or of the checkpoint that --checkpoint names.",
@@ -355,13 +359,15 @@ def verb_help(name: str, verb: Verb, every_key: bool) -> str:
     if verb.example:
         parts.append(f"Example:\n  {verb.example}")
     if verb.keys:
-        parts.append(key_help() if every_key else f"{main_keys()}\nspillway {name} --help-all lists every key.")
+        main = KEYS_OF_RUN if verb.stored else main_keys()
+        parts.append(key_help() if every_key else f"{main}\nspillway {name} --help-all lists every key.")
     return "\n\n".join(parts)
 
 
 WHAT = """\
 Spillway fine-tunes Hugging Face language models whose training state does not fit in memory. What does not fit
 goes to storage paths (directories on SSDs, or block devices); where it lies changes no bit of the result."""
+KEYS_OF_RUN = "Every key is as OUTPUT_DIR/config.yaml says, unless it is given here."
 EXITS = "Exit codes: 0 done, 1 failed, 2 bad input, 3 does not fit, 130 and 143 interrupted with the state saved."
 
 

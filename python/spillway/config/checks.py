@@ -196,7 +196,9 @@ def check_evaluation(config: Config) -> None:
         check_dataset("eval_dataset", config)
     elif config.eval_strategy != "no" or config.eval_on_start:
         asked = "eval_on_start" if config.eval_on_start else "eval_steps or eval_strategy"
-        raise InputError(f"eval_dataset: {asked} asks for evaluations, but no data is given for them")
+        raise InputError(
+            f"eval_dataset: {asked} asks for evaluations, but no data is given for them; add --eval_dataset"
+        )
 
 
 def check_fields(config: Config) -> None:
@@ -211,9 +213,15 @@ def check_fields(config: Config) -> None:
 
 def check_places(config: Config) -> None:
     if not config.paths and any(place in config.placement for place in ("path", "%")):
-        raise InputError(f"storage: placement {config.placement} puts bytes on a path, but no storage is given")
+        raise InputError(
+            f"storage: placement {config.placement} puts bytes on a path, but no storage is given; add "
+            "--storage DIR, or use another placement"
+        )
     if not config.paths and config.durability in ("checkpoint", "step"):
-        raise InputError(f"durability: {config.durability} needs a place to write to, but no storage is given")
+        raise InputError(
+            f"durability: {config.durability} needs a place to write to, but no storage is given; add "
+            "--storage DIR, or leave durability out"
+        )
     check_spilling(config)
     if config.erase and not config.storage_device:
         raise InputError("erase: it is about the block devices of storage_device, but none is given")
@@ -233,7 +241,7 @@ def check_spilling(config: Config) -> None:
     if not (config.paths or config.node or config.memory_file or config.device == "simulated"):
         raise InputError(
             "activation_spill: all sends what autograd saves to a path or to another tier of memory, but no storage, "
-            "node or memory_file is given"
+            "node or memory_file is given; add one of them, or leave activation_spill out"
         )
     if config.device.startswith("cuda"):
         raise InputError(

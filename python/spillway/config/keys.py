@@ -107,22 +107,22 @@ GROUPS: dict[str, list[Key]] = {
             "log-probabilities a first pass computes",
             absent=lambda value: f"{value}" if value not in ("sft", "dpo") else "",
         ),
-        Key("beta", POSITIVE, None, "of `dpo`: the higher, the closer to the reference model", "0.1"),
+        Key("beta", POSITIVE, None, "with `dpo`: the higher, the closer to the reference model", "0.1"),
         Key(
             "loss_type",
             choice(*PREFERENCES, single=True),
             None,
-            "of `dpo`, by TRL's names: " + ", ".join(f"`{name}`" for name in PREFERENCES),
+            "the loss of `dpo`, by TRL's names: " + ", ".join(f"`{name}`" for name in PREFERENCES),
             "`sigmoid`",
         ),
         Key(
             "label_smoothing",
             BETA,
             None,
-            "of `loss_type: robust`: the share of pairs that are the wrong way round",
+            "with `loss_type: robust`: the share of pairs whose answers are swapped",
             "0",
         ),
-        Key("disable_dropout", FLAG, None, "of `dpo`: modules of dropout do nothing, adapters' too", "true"),
+        Key("disable_dropout", FLAG, None, "with `dpo`: no dropout, of adapters neither", "true"),
     ],
     "Output": [
         Key("output_dir", TEXT, None, "directory of the run", required=True),
@@ -207,7 +207,9 @@ GROUPS: dict[str, list[Key]] = {
         Key(
             "warmup_steps", NOT_NEGATIVE, 0, "steps of warm-up; below 1 a share of all steps (old name: `warmup_ratio`)"
         ),
-        Key("weight_decay", NOT_NEGATIVE, 0.0, "decoupled decay of the parameters that transformers' own rule decays"),
+        Key(
+            "weight_decay", NOT_NEGATIVE, 0.0, "decay of what transformers decays; decoupled but with `adam` and `sgd`"
+        ),
         *optimizer_keys(),
         Key("max_grad_norm", NOT_NEGATIVE, 1.0, "clip to this global norm; 0: no clipping"),
         Key(
@@ -286,7 +288,7 @@ GROUPS: dict[str, list[Key]] = {
             "what of them stays on a device; with `auto` they go to such tiers where that makes room, in proportion to "
             "how fast these are",
         ),
-        Key("window", whole(1), None, "blocks in flight", "by plan"),
+        Key("window", whole(1), None, "blocks in flight in backward; fewer of them take less memory", "by plan"),
         Key(
             "activation_recompute",
             RECOMPUTE,
@@ -363,8 +365,8 @@ GROUPS: dict[str, list[Key]] = {
             "node",
             NODE,
             [],
-            "NUMA node (of DRAM or CXL) to use and how much of it, `N=SIZE`; may be given several times, what the "
-            "nodes update adds; of several processes each may use as much",
+            "NUMA node (of DRAM or CXL) to use and how much of its memory, `N=SIZE`; may be given several times, and "
+            "their update rates add. Each of several processes may use as much",
             "all, what is free, of which each of several processes of a machine has a part",
         ),
         Key(
@@ -381,9 +383,9 @@ GROUPS: dict[str, list[Key]] = {
             "profile",
             TEXT,
             None,
-            "a profile file, instead of measuring this machine; for one that names another `machine` `plan` answers "
-            "for that, reading nothing but the model's config.json; `laptop`, `workstation`, `server` and `two-drives` "
-            "come along and are meant by these names",
+            "a file with a machine's rates (`spillway probe` writes one), used instead of measuring this one. Where it "
+            "names another `machine`, `plan` answers for that, and reads nothing of the model but config.json. "
+            "`laptop`, `workstation`, `server` and `two-drives` are installed, and given by these names",
             "this machine's",
         ),
     ],
@@ -412,8 +414,8 @@ GROUPS: dict[str, list[Key]] = {
             "for gradients and moments, and every weight is trained",
         ),
         Key("lora_r", whole(1), None, "rank of the adapters", "16"),
-        Key("lora_alpha", whole(1), None, "over `lora_r`, what the adapters' product is multiplied by", "32"),
-        Key("lora_dropout", BETA, None, "of the adapters' input", "0.05"),
+        Key("lora_alpha", whole(1), None, "the adapters' product is multiplied by `lora_alpha` / `lora_r`", "32"),
+        Key("lora_dropout", BETA, None, "dropout of the adapters' input", "0.05"),
         Key(
             "lora_target_modules",
             TEXTS,
@@ -444,7 +446,7 @@ GROUPS: dict[str, list[Key]] = {
             "the values of `load_in_4bit`'s codes",
             absent=lambda value: "" if value == "nf4" else f"{value}",
         ),
-        Key("lsp_rank", whole(1), None, "d, a multiple of `lsp_nonzeros`", "half of each matrix's smaller side"),
+        Key("lsp_rank", whole(1), None, "size d, a multiple of `lsp_nonzeros`", "half of each matrix's smaller side"),
         Key("lsp_nonzeros", whole(1), None, "values in each row of a projector", "4"),
         Key(
             "lsp_modules",
@@ -458,15 +460,15 @@ GROUPS: dict[str, list[Key]] = {
             "lsp_check_every",
             whole(1),
             None,
-            "updates between two looks at what each matrix's projectors miss of its gradients",
+            "updates between two checks of how much of its gradients each matrix's projectors miss",
             "100",
         ),
         Key(
             "lsp_threshold",
             POSITIVE,
             None,
-            "of that error, relative to the gradient (0: nothing, 1: all is missed): beyond it the matrix's projectors "
-            "are refitted and its moments carried over (with `lsp_residual: rotating` they begin anew)",
+            "how much they may miss, relative to the gradient (0: nothing, 1: all of it): beyond that a matrix's "
+            "projectors are refitted and its moments carried over (with `lsp_residual: rotating` they begin anew)",
             "0.9",
         ),
         Key(
