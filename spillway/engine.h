@@ -29,7 +29,8 @@
 // EngineTelemetry tells what was planned and what is happening. What only tests need is in engine_testing.h.
 //
 // One thread drives an engine. Every call may throw spillway::Error; after an error from a lane only close() helps. A
-// child that is forked meanwhile has nothing of it: no memory, no locks; every call there throws Error(unsupported).
+// child process that is forked has nothing of the engine, no memory and no locks: every call there throws
+// Error(unsupported).
 #pragma once
 
 #include <cstddef>
@@ -99,8 +100,8 @@ struct Settings {
   execute::DeviceOptions device;            ///< where passes compute, when the budget has a device
   std::string run = "spillway";             ///< identity of the run, written into the volumes
   unsigned threads = 1;                     ///< threads of compute kernels (loss, gradients), the caller included
-  /// To the other processes of the description's world; null: there are none. After an error it is to be closed before
-  /// the engine, so that no transfer waits for a process that is gone.
+  /// Moves bytes to and from the other processes of the description's world; null: there are none. After an error close
+  /// it before the engine, so that no transfer waits for a process that is gone.
   std::shared_ptr<network::Port> network = nullptr;
   std::shared_ptr<const TestHooks> hooks = nullptr;  ///< engine_testing.h; null: none
 };
@@ -192,11 +193,12 @@ class EngineStore {
   /// Before start(): the step that is durable on this process's volumes, and the line of the run that it is of. Where
   /// processes share a run, the smallest of all is what each is started with (OpenOptions::at_most).
   [[nodiscard]] DurableStep durable_step() const;
-  /// The same of volumes that another number of processes has left: of one shard, all paths of which are reached here.
+  /// The step that is durable on the volumes of one shard that another number of processes has left. This process has
+  /// to reach all paths of the shard.
   [[nodiscard]] DurableStep durable_step(const ShardVolumes& shard) const;
-  /// After start() anew, in place of loading weights and state, and before the first commit: brings in the step that
-  /// another number of processes has left, bit by bit. The old volumes stay as they are. All processes call it alike;
-  /// each is told the same step and payload.
+  /// After a start() that found nothing, instead of loading weights and state, and before the first commit: brings in
+  /// the step that another number of processes has left, bit by bit. The old volumes stay as they are. All processes
+  /// call it alike; each is told the same step and payload.
   Recovery redeal(const RedealOptions& options);
   /// Instead of start(): opens the volumes for reading only, for save_weights() and save_state() of the newest durable
   /// step, or of the checkpoint in that directory. `at_most` as in OpenOptions.
@@ -208,19 +210,21 @@ class EngineStore {
   /// too, which swallows errors.
   void close();
 
-  // Where processes share a run a step is durable when it is on the drives of all. A thread of the caller's asks the
-  // others, from before start(), which takes the first vote, to the end; the k-th vote of each process is one.
+  // Where processes share a run, a step is durable when it is on the drives of all of them. A thread of the caller's
+  // carries the votes, from before start(), which waits for the first, to the end: it takes the next vote of this
+  // process, gathers those of all, and returns the smallest. The k-th votes of all processes belong together.
 
-  /// The step that is durable here, once for each; journal::kNoStep: none. Waits for one; empty when close() has been
-  /// called, and none will come. Any thread.
+  /// Waits for the next step that is durable here (journal::kNoStep: there is none yet), and returns each once. Empty
+  /// when close() has been called and no vote will come. Any thread.
   [[nodiscard]] std::optional<std::int64_t> next_vote();
-  /// The smallest of the steps that all processes gave. `error`: why there is none; the last step that all have stands
-  /// then, and whoever waits for a later one is told the error. Empty: there is one. Any thread.
+  /// Answers the vote for `step`: `minimum` is the smallest step of all processes. `error`: why there is no answer;
+  /// empty: there is one. After an error the last step that all have stands, and whoever waits for a later one is told
+  /// it. Any thread.
   void end_vote(std::int64_t step, std::int64_t minimum, const std::string& error = {});
 
-  /// Before close(), of volumes that StorageOptions says to keep: what they hold is needed no longer, and they are
+  /// Before close(): what the volumes hold is needed no longer, although StorageOptions says to keep them. They are
   /// removed before the engine lets go of them, so that no run that waits for them goes on in a file without a name.
-  /// Nothing where start() did not end well: then only what was there before is left.
+  /// Does nothing where start() failed: then only what was there before is left.
   void give_up_volumes();
 
   // Weights and states in and out; these wait for pending updates:
@@ -244,27 +248,28 @@ class EngineStore {
   /// Waits until every pending update is done and on its tier, and every committed step is durable.
   void flush();
 
-  // Durability; nothing of it does anything when plan().durability is none:
+  // Durability. Where plan().durability is none, these do nothing:
 
   /// The step just ended, or what was loaded before the first one, becomes durable as soon as all it needs is on the
-  /// drives, together with `payload`. Does not wait for that, but for the commit before. When it was not called,
-  /// whatever needs the step's updates does so. Between commits of a durable run nothing may be stored but by steps.
+  /// drives, together with `payload`. It does not wait for that, only for the commit before. A step that was not
+  /// committed is committed by the first call that needs its updates. Once a durable run has begun, steps alone change
+  /// weights and states.
   void commit(std::string_view payload = {});
   /// Before the first commit: number of the step that was loaded; commits count from there. Default 0.
   void set_step(std::uint64_t step);
-  /// The state after the last step as directory/manifest.bin: it stays on the paths until release_manifest(). Good only
-  /// with the volumes.
+  /// Writes the state after the last step as directory/manifest.bin, which names places on the paths: they stay as they
+  /// are until release_manifest(). The manifest is of use only with the volumes.
   void save_manifest(const std::filesystem::path& directory);
-  /// The manifest with these bytes is gone for good.
+  /// The file with these bytes, a manifest's, is gone for good, and its places are free for others.
   void release_manifest(std::span<const std::byte> manifest);
-  /// After the last step of a run that cannot be saved where it should be: what was reached stays on the paths,
-  /// together with `payload`, and so do the volumes. Of a run that is durable it is its newest durable step, and empty
-  /// is returned: such a run may go on, and where only its checkpoints are durable this is one without a manifest. Of
-  /// another one the bytes of a manifest are returned: with them in a file manifest.bin, read_back() of the directory
-  /// takes it. Throws Error(bad_input) where nothing lies on a path, Error(does_not_fit) where what stays in memory has
-  /// no room there; the run can go on then.
+  /// After the last step of a run that cannot be saved where it should be: its state stays on the paths, together with
+  /// `payload`, and the volumes stay, too. For a durable run that is its newest durable step, and the result is empty;
+  /// the run may go on. (Where only checkpoints are durable, this is one without a manifest.) For a run that is not
+  /// durable the result is the bytes of a manifest: read_back() takes a directory that has them as manifest.bin. Throws
+  /// Error(bad_input) where nothing lies on a path, Error(does_not_fit) where what stays in memory has no room there;
+  /// then the run can go on.
   [[nodiscard]] std::vector<std::byte> leave(std::string_view payload);
-  /// It was saved after all: the volumes of a run that is not durable go when the engine closes.
+  /// After leave(), when the run was saved after all: volumes of a run that is not durable are removed at close().
   void take_back();
 
  protected:
@@ -291,9 +296,9 @@ class EngineTelemetry {
   /// JSON {"pass": "backward of layers.7", "waits_for": "path:1", "seconds": since other processes may wait for it};
   /// {}: they do not wait for this one. Any thread may ask, between start() and close().
   [[nodiscard]] std::string lateness() const;
-  /// JSON: of each NUMA node the bytes of the arena that are planned for it and those that lie there, as the kernel
-  /// says page by page now, the chunks that lie elsewhere, and under "aside" how many buffers of each class lie on
-  /// later nodes and how many of these elsewhere; "{}" when DRAM is one tier.
+  /// JSON: for each NUMA node the bytes of the arena that are planned for it and the bytes that lie there, as the
+  /// kernel says page by page now; the chunks that lie elsewhere; under "aside" how many buffers of each class are
+  /// planned for later nodes, and how many of these lie elsewhere. "{}" when DRAM is one tier.
   [[nodiscard]] std::string where() const;
   /// JSON in Chrome's trace event format: predicted and measured tasks of the last step that has wholly ended; before
   /// start() what is predicted.

@@ -39,7 +39,7 @@ class EngineParts {
 
   /// Throws Error(bad_input) where the engine is not started.
   [[nodiscard]] execute::Run& run() const;
-  /// Of a world of one nobody asks for any.
+  /// In a world of one process nobody asks for a vote.
   [[nodiscard]] journal::ServedVotes& votes() noexcept { return votes_; }
   [[nodiscard]] bool started() const noexcept { return run_ != nullptr; }
   /// To the other processes; null: there are none.

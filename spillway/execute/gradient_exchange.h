@@ -41,7 +41,8 @@ class GradientExchange {
   [[nodiscard]] std::vector<network::Message> messages(const plan::Pass& pass, plan::Op op);
   /// It has arrived. With the last operation the gradients of this process's chunks are complete.
   void arrived(const plan::Pass& pass, plan::Op op);
-  /// The same of a task that brings what was refitted of a chunk, first to other machines and then inside each.
+  /// What a task sends and receives that brings the refitted fields of a chunk, first to other machines and then inside
+  /// each; and it has arrived.
   [[nodiscard]] std::vector<network::Message> refit_messages(const plan::Task& task);
   void refit_arrived(const plan::Task& task);
 

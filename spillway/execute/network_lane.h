@@ -57,8 +57,8 @@ class NetworkLane {
   void start();
   /// No further task begins.
   void halt();
-  /// The same, and waits for the transfers that are under way; those of a peer that is gone end when the port is
-  /// closed.
+  /// No further task begins; waits for the transfers that are under way. Those with a peer that is gone end when the
+  /// port is closed.
   void stop();
   /// Every task of the newest instance has ended or was skipped.
   [[nodiscard]] bool ended() const;

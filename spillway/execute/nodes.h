@@ -27,12 +27,12 @@ struct OnNodes {
   std::vector<memory::Held> held;  ///< by tier, of the parts of the arena that are for it
   std::vector<std::size_t>
       elsewhere;  ///< chunks of which a page of weight or state, where it stays, is not on its tier
-  /// Of gradients and activations that lie on a later tier, by class of buffer.
+  /// Gradients and activations that lie on a later tier.
   struct Aside {
     std::size_t buffers = 0;
     std::size_t elsewhere = 0;  ///< of them, that have a page which is not there
   };
-  std::map<std::string, Aside> aside = {};
+  std::map<std::string, Aside> aside = {};  ///< by class of buffer
 };
 /// Asks for every page. A tier that may lie anywhere has what is planned for it.
 [[nodiscard]] OnNodes on_nodes(const plan::Plan& plan, const state::Layout& layout, const state::UpdateRule& rule,

@@ -34,7 +34,7 @@ class RankSums {
 
   RankSums(device::Device& device, device::Stream stream) noexcept : device_(device), stream_(stream) {}
 
-  /// Of a step.
+  /// Begins a step. `ranks`: of this process.
   void begin(const plan::VirtualRanks& ranks) noexcept { ranks_ = ranks; }
   /// Whether any rank of the step is this process's.
   [[nodiscard]] bool any() const noexcept { return ranks_.first() < ranks_.end(); }

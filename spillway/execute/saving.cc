@@ -55,9 +55,7 @@ void Saving::write_from_device(std::size_t chunk, std::uint64_t version) {
 }
 
 void Saving::commit(const Commitment& of, std::string_view payload) {
-  const auto previous = held_ ? (held_->skipped ? held_->previous : held_->step) : 0;
-  held_ = {of.at.step, previous, of.skipped, optim::encode(*plan_.description.optimizer, of.update),
-           std::string(payload)};
+  held_ = commit_of(of, held_ ? held_->applied() : 0, payload);
   if (!storage_.run_journal()->keeps_gradients()) return;
   const auto before = committed_;
   commit_held();
@@ -66,13 +64,23 @@ void Saving::commit(const Commitment& of, std::string_view payload) {
   if (before) storage_.run_journal()->wait_durable(*before);
 }
 
+/// `previous`: the last step before it that changed something, of those that the journal was not told of.
+journal::Commit Saving::commit_of(const Commitment& of, std::uint64_t previous, std::string_view payload) const {
+  const auto bytes = std::as_bytes(std::span(payload));
+  return {.step = of.at.step,
+          .previous = previous,
+          .skipped = of.skipped,
+          .update = optim::encode(*plan_.description.optimizer, of.update),
+          .payload = {bytes.begin(), bytes.end()}};
+}
+
 void Saving::commit_held() {
   if (!held_) return;
   storage_.run_journal()->commit({.step = held_->step,
                                   .previous = held_->previous,
                                   .skipped = held_->skipped,
                                   .update = held_->update,
-                                  .payload = std::as_bytes(std::span(held_->payload)),
+                                  .payload = held_->payload,
                                   .gradients = gradients_});
   committed_ = held_->step;
   held_.reset();
@@ -103,15 +111,9 @@ std::vector<std::byte> Saving::leave(const Commitment& of, std::string_view payl
   const auto& volumes = storage_.volumes();
   const auto spec = journal_spec(plan_.description, plan_.layout, plan_.ownership, plan::Durability::checkpoint,
                                  volumes.run, volumes.places.size());
-  journal::Commit commit{.step = of.at.step,
-                         .previous = of.at.applied,
-                         .skipped = of.skipped,
-                         .update = optim::encode(*plan_.description.optimizer, of.update),
-                         .payload = {}};
-  const auto bytes = std::as_bytes(std::span(payload));
-  commit.payload.assign(bytes.begin(), bytes.end());
-  journal::Manifest out{
-      .identity = journal::MetadataLayout(spec).identity(), .commit = std::move(commit), .snapshots = {}};
+  journal::Manifest out{.identity = journal::MetadataLayout(spec).identity(),
+                        .commit = commit_of(of, of.at.applied, payload),
+                        .snapshots = {}};
   for (std::uint32_t c = 0; c < spec.chunks.size(); ++c) {
     if (spec.chunks[c].elsewhere) {
       out.snapshots.push_back({c, of.at.applied, {}});

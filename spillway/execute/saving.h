@@ -52,17 +52,9 @@ class Saving {
  private:
   void write(std::size_t chunk, std::uint64_t version);
   void write_from_device(std::size_t chunk, std::uint64_t version);
+  [[nodiscard]] journal::Commit commit_of(const Commitment& of, std::uint64_t previous, std::string_view payload) const;
   void commit_held();
   void check_room() const;
-
-  /// A commit that waits for a checkpoint.
-  struct Held {
-    std::uint64_t step = 0;
-    std::uint64_t previous = 0;  ///< the last before it that changed something, of those that were held
-    bool skipped = false;
-    std::vector<std::byte> update;  ///< as optim::encode() makes it
-    std::string payload;
-  };
 
   const RunPlan& plan_;
   const state::UpdateRule rule_;
@@ -70,7 +62,7 @@ class Saving {
   Tiers& tiers_;
   const std::span<std::byte> scratch_;
   std::vector<std::uint32_t> gradients_;  ///< the journal's numbers of those that every update uses
-  std::optional<Held> held_;
+  std::optional<journal::Commit> held_;   ///< that waits for a checkpoint
   std::optional<std::uint64_t> committed_;
   double waited_ = 0;
 };

@@ -70,7 +70,7 @@ class SparseEmbedding {
   /// Rows of sums that a process of this machine has made for an owner: of each of its rows one for each subtree of the
   /// process that has tokens of it. All of them know it, since they know the step's ids.
   [[nodiscard]] std::size_t made(std::size_t process, std::size_t owner) const;
-  /// The same of a machine and its subtrees.
+  /// Rows of sums that a machine has made for an owner, one for each subtree of the machine.
   [[nodiscard]] std::size_t made_by_machine(std::size_t machine, std::size_t owner) const;
   /// Makes this process's sums of d loss / d output [its tokens, columns], by owner, all others and itself: `out` holds
   /// as many rows as it has tokens.

@@ -107,8 +107,8 @@ storage::Pool::Request Store::request(const Transfer& transfer) {
   begin_write(it, transfer);
   out.done = &Store::ended;
   out.context = &it;
-  if (it.snapshot && journal_ != nullptr) pair(it, out);
-  if (redo_ && traits(it.kind).of_gradient) out.group = &gradients_of(it.version);
+  if (transfer.snapshot && journal_ != nullptr) pair(it, out);
+  if (redo_ && traits(it.kind).of_gradient) out.group = &gradients_of(transfer.version);
   return out;
 }
 
@@ -127,12 +127,7 @@ void Store::begin_write(Object& it, const Transfer& transfer) {
   if (it.written && !it.owned) pool_.release(it.places);
   it.written = true;
   it.owned = false;
-  it.bytes = transfer.bytes;
-  it.version = transfer.version;
-  it.snapshot = transfer.snapshot;
-  it.done = transfer.done;
-  it.context = transfer.context;
-  it.token = transfer.token;
+  it.write = transfer;
 }
 
 void Store::start(const Transfer& transfer) {
@@ -187,7 +182,7 @@ void Store::ended(void* context, std::uint64_t /*token*/, const std::exception_p
     }
   }
   if (failure && it.store->journal_ != nullptr) it.store->journal_->give_up(failure);
-  it.done(it.context, it.token, failure);
+  it.write.done(it.write.context, it.write.token, failure);
 }
 
 /// A write has ended: the journal is told when that makes something whole.
@@ -200,21 +195,21 @@ void Store::note(Object& it) {
     it.owned = true;
     const bool dense = traits(it.kind).numbered == plan::Numbered::by_chunk;
     const auto id = dense ? gradients_.of_chunk(it.subject) : gradients_.of_sparse(it.subject);
-    return journal_->gradient_written(id, it.version, pieces);
+    return journal_->gradient_written(id, it.write.version, pieces);
   }
-  if (!it.snapshot || !traits(it.kind).other_part) return;
+  if (!it.write.snapshot || !traits(it.kind).other_part) return;
   auto& snapshot = snapshots_[it.subject];
   {
     const std::lock_guard lock(mutex_);
-    if (snapshot.version != it.version) snapshot.parts = 0;
-    snapshot.version = it.version;
+    if (snapshot.version != it.write.version) snapshot.parts = 0;
+    snapshot.version = it.write.version;
     if (++snapshot.parts < 2) return;
   }
-  tell_snapshot(it.subject, it.version);
+  tell_snapshot(it.subject, it.write.version);
 }
 
 void Store::append(const Object& it, std::uint32_t part, std::vector<journal::Piece>& pieces) const {
-  auto left = it.bytes;
+  auto left = it.write.bytes;
   for (const auto place : it.places) {
     const auto bytes = std::min(left, storage::kExtentAlignment);
     pieces.push_back(journal_->piece(place, bytes, part));
@@ -247,12 +242,12 @@ void Store::publish(std::size_t chunk, std::uint64_t version) {
 void Store::adopt(const journal::StoredObject& stored) {
   const auto take = [&](ObjectKind kind, std::uint32_t part) {
     auto& it = object(kind, stored.object);
-    it.bytes = 0;
+    it.write.bytes = 0;
     std::size_t next = 0;
     for (const auto& piece : stored.pieces) {
       if (piece.part != part || next == it.places.size()) continue;
       it.places[next++] = piece.place;
-      it.bytes += piece.bytes;
+      it.write.bytes += piece.bytes;
     }
     if (next != it.places.size()) {
       throw Error(ErrorCode::corrupt,
@@ -290,7 +285,7 @@ journal::StoredObject Store::stored(std::size_t chunk, std::uint64_t version,
   for (const auto& [kind, part] :
        {std::pair{ObjectKind::weight, journal::kWeightPart}, std::pair{ObjectKind::state, journal::kStatePart}}) {
     const auto& it = object(kind, chunk);
-    auto left = it.bytes;
+    auto left = it.write.bytes;
     for (const auto place : it.places) {
       const auto bytes = std::min(left, storage::kExtentAlignment);
       out.pieces.push_back(journal::piece_of(paths, place, bytes, part));

@@ -106,13 +106,7 @@ class Store {
     bool written = false;
     bool owned = false;  ///< by the journal, which releases its places
     std::string name;    ///< for errors
-    // These describe the write under way:
-    Bytes bytes = 0;
-    std::uint64_t version = 0;
-    bool snapshot = false;
-    storage::Done done = nullptr;
-    void* context = nullptr;
-    std::uint64_t token = 0;
+    Transfer write;      ///< the last one, or the one that is under way
   };
   /// The snapshot of a chunk that is being written.
   struct Snapshot {

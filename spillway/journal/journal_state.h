@@ -64,8 +64,8 @@ struct Action {
   enum class Kind : std::uint8_t { write, sync, vote, opened, durable, released, checkpoint, path_failed, failed };
   Kind kind = Kind::sync;
   std::uint32_t path = 0;
-  Bytes offset = 0;                       ///< of a write, and
-  std::span<const std::byte> bytes = {};  ///< its bytes
+  Bytes offset = 0;                       ///< of a write
+  std::span<const std::byte> bytes = {};  ///< of a write
   RecordTask* task = nullptr;             ///< whose write it is; null: the commit's
   std::uint32_t copy = 0;
   std::uint64_t step = 0;

@@ -35,7 +35,7 @@ class FakeNetwork {
   /// Transfers that have not ended, of all ranks.
   [[nodiscard]] std::size_t under_way() const;
   [[nodiscard]] std::uint64_t bytes() const;  ///< moved so far
-  /// The same of what one rank sent to another.
+  /// Bytes that one rank has sent to another so far.
   [[nodiscard]] std::uint64_t bytes(std::size_t from, std::size_t to) const;
 
  private:

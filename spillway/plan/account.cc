@@ -77,7 +77,8 @@ void count_durability(const Problem& problem, Plan& plan) {
   static_cast<void>(lay_out(without));
   if (problem.budget.device) static_cast<void>(lay_out(without, TierKind::device));
   plan.durable_per_step = plan.written_per_step - std::min(plan.written_per_step, traffic_of(without).written);
-  const auto seconds = predict_laid_out(problem, std::move(without)).step_seconds;
+  add_reuse_dependencies(without);
+  const auto seconds = predict(problem, without).step_seconds;
   plan.durable_seconds = std::max(0.0, plan.prediction.step_seconds - seconds);
 }
 

@@ -49,7 +49,7 @@ struct Description {
     if (micro_batches < 2) return 0;
     return VirtualRanks(virtual_ranks, micro_batches).sums() - (type == state::ComputeType::fp32 ? 1U : 0U);
   }
-  /// The same of samples of what is reduced, which are sums of their own.
+  /// fp32 values beside each row of a reduced matrix, whose samples are summed by themselves.
   [[nodiscard]] constexpr unsigned sample_sums() const noexcept {
     if (is_shared()) return most_sums(virtual_ranks, micro_batches, world.size);
     return VirtualRanks(virtual_ranks, micro_batches).sums();
@@ -260,10 +260,11 @@ struct Budget {
   std::uint32_t checkpoints = 0;  ///< checkpoints that stay on the paths at once while the run goes on
   Updates updates = Updates::automatic;
   bool own_weights = false;  ///< Placement::own_weights; else where that is faster, or needed, by the plan
-  bool clipping = true;    ///< steps clip, so that the factor is known when backward has ended; then updates are early
-  bool speculate = false;  ///< only by a predicted factor, undone when it was wrong
-  Bytes superblock = 0;    ///< bytes of each path that hold no data, and
-  Bytes records = 0;       ///< bytes of each path for records, unless durability is `none`
+  bool clipping = true;      ///< steps clip, by a factor that is known when backward has ended
+  bool speculate =
+      false;  ///< early updates of steps that clip go by a predicted factor, and are undone where it was wrong
+  Bytes superblock = 0;                  ///< bytes of each path that hold no data
+  Bytes records = 0;                     ///< bytes of each path for records, unless durability is `none`
   std::optional<Saving> saving;          ///< none: nothing is saved, or nobody knows what
   std::vector<FileSystem> systems = {};  ///< that bound the volumes and what is saved; none: nothing is known of them
 
@@ -303,15 +304,15 @@ struct Rates {
   unsigned cores = 1;
   std::vector<PathRates> paths;  ///< as in Budget::paths; fewer: the rest is unknown
   std::vector<PathRates> near_paths =
-      {};                            ///< the same were none remote (remote_drives.h); empty: none is, or nobody knows
-  std::vector<NodeRates> nodes;      ///< as in Budget::nodes; none: one node
-  double update = 0;                 ///< elements per second, one thread
-  double update_all = 0;             ///< elements per second, every core at once; 0 = unknown
-  unsigned update_cores = 0;         ///< that only updates use, beside `cores`; 0: they share those
-  double update_beside = 0;          ///< elements per second, one thread while compute has all cores, and
-  double compute_beside = 0;         ///< the share of its speed that compute keeps; 0 = unknown: fair shares
-  double io_cores = 0.1;             ///< cores that compute loses to the paths at full speed
-  double forward = 0, backward = 0;  ///< one layer block of average size, all micro-batches
+      {};                        ///< the same were none remote (remote_drives.h); empty: none is, or nobody knows
+  std::vector<NodeRates> nodes;  ///< as in Budget::nodes; none: one node
+  double update = 0;             ///< elements per second, one thread
+  double update_all = 0;         ///< elements per second, every core at once; 0 = unknown
+  unsigned update_cores = 0;     ///< that only updates use, beside `cores`; 0: they share those
+  double update_beside = 0;      ///< elements per second, one thread while compute has all cores; 0 = unknown
+  double compute_beside = 0;     ///< share of its speed that compute keeps then; 0 = unknown: cores are shared fairly
+  double io_cores = 0.1;         ///< cores that compute loses to the paths at full speed
+  double forward = 0, backward = 0;            ///< one layer block of average size, all micro-batches
   double kept_forward = 0, kept_backward = 0;  ///< the same of one that keeps what autograd saves
   double head_loss = 0, head_gradient = 0;     ///< one slice, all micro-batches
   double last_forward = 0, last_backward = 0;  ///< the last layer block when a head follows

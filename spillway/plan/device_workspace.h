@@ -40,7 +40,7 @@ struct DeviceWorkspace {
 /// their own. `sums`: sums of virtual ranks at once.
 [[nodiscard]] DeviceWorkspace device_workspace(const state::Layout& layout, bool tied_head, std::uint64_t tokens,
                                                bool by_chunk = false, unsigned sums = 1);
-/// The same for the steps of a description.
+/// What the steps of a description need.
 [[nodiscard]] DeviceWorkspace device_workspace(const Description& description, const state::Layout& layout);
 
 }  // namespace spillway::plan

@@ -59,6 +59,13 @@ FitRequest with(const FitRequest& request, std::uint64_t tokens_of_micro_batch) 
   return out;
 }
 
+/// Tokens per second by DRAM budget, sequence and batch; 0 where there is no plan.
+struct FitTable {
+  std::vector<Bytes> budgets;
+  std::vector<std::uint64_t> sequences, batches;
+  std::vector<double> rates;  ///< by budget, then sequence, then batch
+};
+
 /// None where it does not fit.
 std::optional<Plan> plan_of(const FitRequest& asked, const state::Layout& layout) {
   return if_it_fits([&] { return plan_alone(asked.description, layout, asked.budget, asked.rates); });
@@ -153,8 +160,11 @@ FitTable fit_table(const FitRequest& request, Cells& cells) {
                .rates = {}};
   if (request.batch > 1) out.batches.insert(out.batches.begin(), request.batch / 2);
   cells.ask_all(out);
-  out.fill(
-      [&](Bytes budget, std::uint64_t sequence, std::uint64_t batch) { return cells.rate(budget, sequence, batch); });
+  for (const auto budget : out.budgets) {
+    for (const auto sequence : out.sequences) {
+      for (const auto batch : out.batches) out.rates.push_back(cells.rate(budget, sequence, batch));
+    }
+  }
   return out;
 }
 
@@ -208,17 +218,6 @@ nlohmann::json json_of(const FitTable& table) {
 }
 
 }  // namespace
-
-FitTable fit_table(const FitRequest& request) {
-  check(request);
-  Cells cells(request);
-  return fit_table(request, cells);
-}
-
-std::uint64_t longest_sequence(const FitRequest& request) {
-  check(request);
-  return longest_sequence(request, Cells(request));
-}
 
 std::string fits_json(const FitRequest& request) {
   check(request);

@@ -9,23 +9,6 @@
 
 namespace spillway::plan {
 
-/// Tokens per second by DRAM budget, sequence and batch; 0 where there is no plan.
-struct FitTable {
-  std::vector<Bytes> budgets;
-  std::vector<std::uint64_t> sequences, batches;
-  std::vector<double> rates;  ///< by budget, then sequence, then batch
-
-  /// `rate(budget, sequence, batch)` of every cell.
-  template <class Rate>
-  void fill(const Rate& rate) {
-    for (const auto budget : budgets) {
-      for (const auto sequence : sequences) {
-        for (const auto batch : batches) rates.push_back(rate(budget, sequence, batch));
-      }
-    }
-  }
-};
-
 /// A step that a dry run has profiled, and how what it takes changes with the tokens of a micro-batch: time in
 /// proportion, memory by the line through two dry runs. (Attention's part that is quadratic in the sequence is left
 /// out.)
@@ -38,18 +21,13 @@ struct FitRequest {
   const Plan* planned = nullptr;                    ///< what the planner says of all that; null: it is asked
 };
 
-/// The budget with a half and twice as much, a half to four times the sequence, a half to twice the batch. Throws
-/// Error(bad_input) for a request without tokens.
-[[nodiscard]] FitTable fit_table(const FitRequest& request);
-
-/// Longest sequence for which there is a plan at this batch, a multiple of 64 (of a shorter one that the dry run had);
-/// 0 = none. At most 4 times that of the dry run.
-[[nodiscard]] std::uint64_t longest_sequence(const FitRequest& request);
-
-/// {"longest_sequence", "fit_table", "a_micro_batch_more": {"fits", "predicted_step_seconds", "tokens_per_second"}}: of
-/// a step that accumulates once more, and where layers can keep what autograd saves of them {"a_gib_more": {"tier",
-/// "keep", "predicted_step_seconds"}}: the plan with a GiB more for that. Plans on up to four threads; the result is
-/// the same on any number.
+/// {"longest_sequence": for which there is a plan at this batch, a multiple of 64 (of a shorter one that the dry run
+/// had), at most 4 times that of the dry run; 0: none, "fit_table": {"dram_budgets": the budget, a half and twice as
+/// much, "sequences": from a half to four times, "batches": from a half to twice, "tokens_per_second": by budget, then
+/// sequence, then batch; 0 where there is no plan}, "a_micro_batch_more": {"fits", "predicted_step_seconds",
+/// "tokens_per_second"}: of a step that accumulates once more, and where layers can keep what autograd saves of them
+/// "a_gib_more": {"tier", "keep", "predicted_step_seconds"}: the plan with a GiB more for that}. Plans on up to four
+/// threads; the result is the same on any number. Throws Error(bad_input) for a request without tokens.
 [[nodiscard]] std::string fits_json(const FitRequest& request);
 
 }  // namespace spillway::plan

@@ -13,10 +13,10 @@ namespace spillway::plan {
 [[nodiscard]] const char* name_of(BufferClass kind) noexcept;
 
 /// Bytes by class of buffer of a tier at the position where most are in use, and "gaps" between them; sums to `arena`.
-/// Of host memory: of the buffers that name this tier of it (Buffer::node).
+/// In host memory `node` is the tier of it whose buffers are counted (Buffer::node).
 [[nodiscard]] std::map<std::string, Bytes> memory_breakdown(const Schedule& schedule, Bytes arena,
                                                             TierKind tier = TierKind::host, std::uint16_t node = 0);
-/// The same of all of host memory, each of its tiers where it is at its fullest.
+/// The breakdown of all of host memory, each of its tiers where it is at its fullest.
 [[nodiscard]] std::map<std::string, Bytes> host_breakdown(const Schedule& schedule, Bytes arena);
 
 /// The host's breakdown at every position of the step, without gaps.

@@ -81,8 +81,8 @@ struct Plan : LaidOut {
   std::string device_blocks_why_not = {};  ///< why there was none, in words; empty: there was
   Simulation prediction;
   std::optional<InFull> in_full;  ///< none: nothing is reduced
-  std::size_t early_chunks = 0;   ///< updated during backward (Budget::updates), and
-  Bytes undo = 0;                 ///< what their old versions take, which shares memory with what backward has let go
+  std::size_t early_chunks = 0;   ///< updated during backward (Budget::updates)
+  Bytes undo = 0;                 ///< that old versions of these take, in memory that backward has let go
   double early_saves = 0;         ///< seconds of the predicted step; negative: early updates were asked for and cost
   Bytes durable_per_step = 0;     ///< bytes of `written_per_step` that durability costs
   double durable_seconds = 0;     ///< of the predicted step that durability costs

@@ -1,7 +1,5 @@
 #include "spillway/plan/prediction.h"
 
-#include "spillway/plan/arena_layout.h"
-
 namespace spillway::plan {
 namespace {
 
@@ -14,11 +12,6 @@ Simulation predict(const Problem& problem, const Schedule& schedule) {
   const auto& paths = problem.budget.paths;
   return simulate(schedule, problem.description, problem.layout, problem.rates, kSimulatedSteps,
                   paths.size() == 1 ? paths[0].name : "paths");
-}
-
-Simulation predict_laid_out(const Problem& problem, Schedule schedule) {
-  add_reuse_dependencies(schedule);
-  return predict(problem, schedule);
 }
 
 }  // namespace spillway::plan

@@ -15,8 +15,8 @@ void check_placement(const Problem& problem) {
                 "durability: step keeps every step on the storage paths, but there is none; add --storage DIR or use "
                 "--durability none");
   }
-  for (const auto group : {Group::weight, Group::activation, Group::grad, Group::state}) {
-    if (asked_share(problem.budget.placement, group).value_or(1) < 1) {
+  for (const auto& group : kGroups) {
+    if ((problem.budget.placement.*group.share).value_or(1) < 1) {
       throw Error(ErrorCode::bad_input,
                   "placement asks for a storage path, but there is none; add --storage DIR or use --placement dram");
     }

@@ -17,8 +17,8 @@ struct Simulation {
   double compute_seconds = 0;        ///< passes alone, on free cores
   double transfer_seconds = 0;       ///< all bytes of the paths at their mixed rate
   double update_seconds = 0;         ///< all updates on one core; with several NUMA nodes, by the one that ends last
-  double to_device_seconds = 0;      ///< all copies to the device, and
-  double from_device_seconds = 0;    ///< from there
+  double to_device_seconds = 0;      ///< all copies to the device
+  double from_device_seconds = 0;    ///< all copies from the device
   double device_update_seconds = 0;  ///< all updates of chunks that live on the device
   double network_seconds = 0;        ///< all transfers between this process and others
   double stall_seconds = 0;          ///< compute waiting

@@ -7,16 +7,16 @@ namespace {
 
 /// Share of the snapshots of a step that may wait for a flush.
 constexpr Bytes kSpareShare = 4;
+/// Bytes that places on paths are made of (storage::kExtentAlignment).
+constexpr Bytes kPiece = 1 * MiB;
 
 class Count {
  public:
-  Count(const Description& description, const state::Layout& layout, const Placement& placement, Durability durability,
-        Bytes piece)
+  Count(const Description& description, const state::Layout& layout, const Placement& placement, Durability durability)
       : description_(description),
         layout_(layout),
         placement_(placement),
         durability_(durability),
-        piece_(piece),
         rule_(description.rule()),
         bytes_(state::field_bytes(description.type)) {}
 
@@ -35,7 +35,7 @@ class Count {
 
  private:
   void add(const char* name, Bytes bytes) { out_.breakdown[name] += bytes; }
-  [[nodiscard]] Bytes whole(Bytes bytes) const { return round_up(bytes, piece_); }
+  [[nodiscard]] Bytes whole(Bytes bytes) const { return round_up(bytes, kPiece); }
 
   void add_chunk(Index c) {
     const auto& chunk = layout_.chunks()[c];
@@ -78,7 +78,6 @@ class Count {
   const state::Layout& layout_;
   const Placement& placement_;
   const Durability durability_;
-  const Bytes piece_;
   const state::UpdateRule rule_;
   const state::FieldBytes bytes_;
   StorageNeed out_;
@@ -88,9 +87,8 @@ class Count {
 }  // namespace
 
 StorageNeed storage_need(const Description& description, const state::Layout& layout, const Placement& placement,
-                         const std::vector<Activation>& activations, Durability durability, std::uint32_t checkpoints,
-                         Bytes piece) {
-  return Count(description, layout, placement, durability, piece).run(activations, checkpoints);
+                         const std::vector<Activation>& activations, Durability durability, std::uint32_t checkpoints) {
+  return Count(description, layout, placement, durability).run(activations, checkpoints);
 }
 
 }  // namespace spillway::plan

@@ -16,9 +16,8 @@ inline constexpr std::uint32_t kSnapshotPeriod = 8;
 /// Bytes by class; each object is rounded up to whole pieces.
 struct StorageNeed {
   std::map<std::string, Bytes> breakdown;
-  Bytes spare =
-      0;  ///< part of class "durability": snapshots that wait for a flush. Fewer bytes mean more flushes, down to
-  Bytes least_spare = 0;  ///< this
+  Bytes spare = 0;        ///< part of class "durability": snapshots that wait for a flush
+  Bytes least_spare = 0;  ///< fewer bytes of these mean more flushes, down to so many
 
   [[nodiscard]] Bytes bytes() const noexcept {
     Bytes sum = 0;
@@ -31,6 +30,6 @@ struct StorageNeed {
 /// (pinned at once) add: class "durability", records and superblocks not counted.
 [[nodiscard]] StorageNeed storage_need(const Description& description, const state::Layout& layout,
                                        const Placement& placement, const std::vector<Activation>& activations,
-                                       Durability durability, std::uint32_t checkpoints, Bytes piece = 1 * MiB);
+                                       Durability durability, std::uint32_t checkpoints);
 
 }  // namespace spillway::plan

@@ -12,9 +12,8 @@ using state::BlockRole;
 /// Where the group's object of a chunk lives, or that boundary.
 template <class Residencies>
 auto& home_of(Residencies& placement, Group group, Index i) {
-  if (group == Group::activation) return placement.boundaries[i].home;
-  auto& chunk = placement.chunks[i];
-  return group == Group::weight ? chunk.weight : group == Group::grad ? chunk.gradient : chunk.state;
+  const auto home = traits(group).home;
+  return home == nullptr ? placement.boundaries[i].home : placement.chunks[i].*home;
 }
 
 void keep(Placement& placement, const Unit& unit) {
@@ -27,13 +26,6 @@ std::array<Group, 4> groups(const Problem& problem) {
 }
 
 }  // namespace
-
-std::optional<double> asked_share(const PlacementShares& shares, Group group) noexcept {
-  return group == Group::weight       ? shares.weight
-         : group == Group::activation ? shares.activation
-         : group == Group::grad       ? shares.grad
-                                      : shares.state;
-}
 
 Placement least_placement(const Problem& problem, Placement device) {
   const auto& chunks = problem.layout.chunks();
@@ -116,11 +108,7 @@ void Units::list_chunk(Group group, Index chunk) {
 }
 
 Bytes Units::bytes_of(Group group, Index chunk) const {
-  const auto rule = problem_.description.rule();
-  const auto& it = problem_.layout.chunks()[chunk];
-  return group == Group::weight ? weight_bytes(rule, it)
-         : group == Group::grad ? grad_bytes(rule, it)
-                                : state_bytes(rule, it);
+  return traits(group).bytes(problem_.description.rule(), problem_.layout.chunks()[chunk]);
 }
 
 /// On a device, and nowhere on the host.
@@ -130,8 +118,7 @@ bool Units::elsewhere(Group group, Index chunk) const {
 
 void Units::fix() {
   for (const auto group : groups(problem_)) {
-    const auto share =
-        problem_.budget.has_path() ? asked_share(problem_.budget.placement, group) : std::optional<double>(1.0);
+    const auto share = problem_.budget.has_path() ? problem_.budget.placement.*traits(group).share : 1.0;
     Bytes total = 0, kept = 0;
     for (const auto& unit : units_) total += unit.group == group ? unit.all : 0;
     for (std::size_t i = 0; i < units_.size(); ++i) {

@@ -1,6 +1,7 @@
 // What of a model can stay in DRAM, unit by unit, and which units the planner may choose among.
 #pragma once
 
+#include <array>
 #include <optional>
 #include <vector>
 
@@ -10,6 +11,23 @@ namespace spillway::plan {
 
 /// What lies together by kind.
 enum class Group : std::uint8_t { weight, activation, grad, state };
+
+struct GroupTraits {
+  std::optional<double> PlacementShares::*share;  ///< of it that the caller placed in DRAM; empty: the planner decides
+  TierId ChunkPlacement::*home;                   ///< null: of a boundary
+  Bytes (*bytes)(const state::UpdateRule& rule, const state::Chunk& chunk);  ///< null: a boundary's
+};
+
+inline constexpr std::array<GroupTraits, 4> kGroups = {{
+    {&PlacementShares::weight, &ChunkPlacement::weight, state::weight_bytes},
+    {&PlacementShares::activation, nullptr, nullptr},
+    {&PlacementShares::grad, &ChunkPlacement::gradient, state::grad_bytes},
+    {&PlacementShares::state, &ChunkPlacement::state, state::state_bytes},
+}};
+
+[[nodiscard]] constexpr const GroupTraits& traits(Group group) noexcept {
+  return kGroups[static_cast<std::size_t>(group)];
+}
 
 /// What becomes resident together: a layer's weights or gradients, one slice of a table, one boundary activation, one
 /// chunk's state.
@@ -21,13 +39,10 @@ struct Unit {
   Bytes all = 0;  ///< the same, with what other processes keep of weights: what a share of them is of
 };
 
-/// The share of a group that the caller placed in DRAM; none: the planner decides.
-[[nodiscard]] std::optional<double> asked_share(const PlacementShares& shares, Group group) noexcept;
-
 /// The least that the host keeps beside `device`, what stays on a device: what there is none of.
 [[nodiscard]] Placement least_placement(const Problem& problem, Placement device);
 
-/// What can stay, beside what the caller fixed in Budget::shares; without a path everything is fixed to stay. Units
+/// What can stay, beside what the caller fixed in Budget::placement; without a path everything is fixed to stay. Units
 /// are listed by group, most traffic saved per byte first: weights, activations, gradients, states; a gradient that is
 /// logged is written wherever it stays, so then states come before gradients.
 class Units {

@@ -36,7 +36,7 @@ struct Subtree {
   return out;
 }
 
-/// Of one step. Ranks without a micro-batch take no part.
+/// The virtual ranks of one step, or those of one process. Ranks without a micro-batch take no part.
 class VirtualRanks {
  public:
   /// Both > 0. All ranks of the step.
@@ -59,7 +59,7 @@ class VirtualRanks {
 
   /// Ranks that have a micro-batch: the first so many.
   [[nodiscard]] constexpr std::uint64_t count() const noexcept { return count_; }
-  /// Of these, the process has [first, end).
+  /// The process has the ranks [first, end).
   [[nodiscard]] constexpr std::uint64_t first() const noexcept { return first_; }
   [[nodiscard]] constexpr std::uint64_t end() const noexcept { return end_; }
   /// The position in the step's order at which a rank begins.

@@ -120,8 +120,8 @@ struct Block {
   std::size_t first_tensor = 0, tensors = 0;  ///< range in Layout::tensors()
   std::size_t first_chunk = 0, chunks = 0;    ///< range in Layout::chunks()
   std::uint64_t elements = 0;                 ///< sum of its chunks' `elements`
-  std::size_t trainable_chunks = 0;           ///< of its chunks the first so many are trainable, and
-  std::uint64_t trainable_elements = 0;       ///< of its elements, reduced ones by their matrices
+  std::size_t trainable_chunks = 0;           ///< the first so many of its chunks are trainable
+  std::uint64_t trainable_elements = 0;       ///< elements of these; of reduced matrices those of the weight
   std::uint64_t rows = 0, columns = 0;        ///< embedding and head: shape of the table; else 0
   std::uint64_t slice_rows = 0;               ///< embedding and head: rows of every slice but the last
   bool packed = false;                        ///< it has chunks whose form is_packed()

@@ -95,8 +95,8 @@ class Pool {
     Done done = nullptr;           ///< once, when every piece has ended; with the first error
     void* context = nullptr;
     std::uint64_t token = 0;
-    Pair* pair = nullptr;                ///< of a write: which it belongs to,
-    std::uint32_t more = 0;              ///< and the places that the other one takes; must outlive both
+    Pair* pair = nullptr;                ///< of a write: which it belongs to; must outlive both writes
+    std::uint32_t more = 0;              ///< places that the other write of the pair takes
     Group* group = nullptr;              ///< of a write: which it belongs to
     std::string_view what = {};          ///< names the content in errors; must outlive the request
     std::uint32_t* last_path = nullptr;  ///< if given: set before Done to the path whose piece ended last

@@ -90,7 +90,7 @@ class Subspaces {
   /// is free again.
   void end_refit(std::size_t tensor, std::byte* projectors);
 
-  // Of several processes:
+  // Where several processes train together:
 
   /// Whether the step whose pass was opened is to refit it; the same on all.
   [[nodiscard]] bool due(std::size_t tensor) const { return at(tensor).due; }

@@ -92,8 +92,8 @@ def attention(plan: Plan) -> str:
     share, length = 100 * found["share"], found["half_at"]
     words = f"Attention takes {share:.1f} % of the time of passes at {found['sequence']} tokens a row"
     if found["share"] >= 0.5:
-        return f"{words}: it is what bounds them, and with rows of less than {length} tokens the rest would."
-    return f"{words}; with rows of more than {length} tokens it would take more than all the rest."
+        return f"{words}, more than all other operations; with rows of less than {length} tokens it would take less."
+    return f"{words}; with rows of more than {length} tokens it would take more than all other operations."
 
 
 def accumulation(plan: Plan) -> str:

@@ -47,7 +47,7 @@ def processes(plan: Plan) -> str:
     if plan.get("world", 1) == 1:
         return ""
     sent, received = (size(plan.get(f"network_{way}", 0)) for way in ("sent", "received"))
-    words = f"{plan['world']} processes train together, and this plan is each one's"
+    words = f"{plan['world']} processes train together, and each of them has such a plan"
     words += f": in a step it sends {sent} to the others and receives {received}"
     if 1 < plan.get("machines", 1) < plan["world"]:
         between = plan["between_machines"]
@@ -126,8 +126,8 @@ def updates(plan: Plan) -> str:
         if found.get("asked") != "early":
             return ""
         return (
-            "Updates: none during backward, for no memory is left for old versions of chunks whose weights and states "
-            "both stay in DRAM; all behind the next forward pass."
+            "Updates: none during backward, since no memory is left for old versions of chunks whose weights and "
+            "states both stay in DRAM; all run behind the next forward pass."
         )
     words = f"Updates: {found['early_chunks']} of {found['chunks']} chunks during backward"
     if found["speculative"]:

@@ -16,8 +16,8 @@ void add_scatter(StepGraph& graph, Index pass, Range chunks);
 /// others, and to `fields` in the chunk's gradient where this process has it. Returns the last.
 [[nodiscard]] Index add_refit_gather(StepGraph& graph, Index c, Index pass, Place fields);
 
-/// The same as add_scatter() for rows of the embedding. In a world of one process it adds nothing. Returns the task
-/// with which the rows are complete.
+/// Does for rows of the embedding what add_scatter() does for other gradients. In a world of one process it adds
+/// nothing. Returns the task with which the rows are complete.
 Index add_row_scatter(StepGraph& graph, Index pass);
 
 }  // namespace spillway::plan::step

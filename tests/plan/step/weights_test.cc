@@ -61,11 +61,33 @@ TEST_F(Weights, WhatStaysIsNotReadAgain) {
     EXPECT_TRUE(graph.host_weights[pass].reads.empty());
     EXPECT_TRUE(graph.out.buffers[graph.host_weights[pass].buffer].whole);
   }
+}
+
+TEST_F(Weights, OfALayerComeOnceMoreToAWindowOfAnotherPass) {
+  const auto placement = all(false);
+  const Lookahead lookahead;
+  const Redo redo;
+  StepGraph graph(description_, layout_, placement, lookahead, redo);
+  add_block_passes(graph);
+  add_updates(graph);
+  add_forward(graph);
+  const auto pass = graph.order.backward.front();
+  const auto chunks = chunks_of(layout_, graph.out.passes[pass]);
   const auto before = graph.out.tasks.size();
-  const Place there{graph.add_buffer(BufferClass::window, 4096, 0, 1)};
-  const auto read = add_pass_read(graph, 0, there, graph.order.forward.front());
-  EXPECT_EQ(graph.out.tasks.size(), before + 1);
-  EXPECT_EQ(graph.out.tasks[read].phase, Phase::forward);
+  read_again(graph, chunks, pass, 1);
+  const auto& weights = graph.host_weights[pass];
+  ASSERT_EQ(graph.out.tasks.size(), before + chunks.count);
+  ASSERT_EQ(weights.reads.size(), chunks.count);
+  Bytes at = 0;
+  for (Index i = 0; i < chunks.count; ++i) {
+    const auto& read = graph.out.tasks[weights.reads[i]];
+    EXPECT_EQ(read.phase, Phase::backward);
+    EXPECT_EQ(read.to.offset, at);
+    at += read.bytes;
+    const auto written = graph.write_weight[chunks.first + i];
+    EXPECT_TRUE(std::ranges::any_of(read.needs, [&](const auto& it) { return it.task == written && !it.previous; }));
+  }
+  EXPECT_EQ(graph.out.buffers[weights.buffer].bytes, at);
 }
 
 }  // namespace
