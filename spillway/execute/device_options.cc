@@ -22,7 +22,7 @@ OpenDevice open_gpu(int index, const DeviceOptions& options) {
   auto device = device::make_cuda({index, options.cuda.library, options.cuda.kernels});
   if (const auto reason = device->cannot_compute(); !reason.empty()) throw Error(ErrorCode::unsupported, reason);
   const auto adopted = device->adopt_stream(options.stream);
-  return {std::move(device), adopted, nullptr};
+  return {std::move(device), adopted};
 }
 
 OpenDevice open_device(const DeviceOptions& options) {
@@ -32,14 +32,9 @@ OpenDevice open_device(const DeviceOptions& options) {
                                            " is none that passes can compute on; there are cpu, simulated and cuda:N"));
   }
   auto device = device::make_simulated(options.simulated);
-  auto* const simulated = device.get();
-  if (!options.queue) {
-    const auto stream = device->adopt_stream(nullptr);
-    return {std::move(device), stream, nullptr};
-  }
-  const auto stream = device->make_stream();
-  options.queue(*simulated, stream);
-  return {std::move(device), stream, simulated};
+  const auto stream = options.queue ? device->make_stream() : device->adopt_stream(nullptr);
+  if (options.queue) options.queue(*device, stream);
+  return {std::move(device), stream};
 }
 
 }  // namespace spillway::execute

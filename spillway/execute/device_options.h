@@ -26,7 +26,6 @@ struct DeviceOptions {
 struct OpenDevice {
   std::unique_ptr<device::Device> device;
   device::Stream stream = 0;
-  device::Simulated* queue = nullptr;  ///< null: the caller computes itself
 };
 
 /// Number of the GPU that `name` asks for; none: it asks for none.

@@ -129,7 +129,7 @@ Bytes bytes_moving_later(const Schedule& schedule) {
 }
 
 Bytes live_peak(const Schedule& schedule) {
-  std::vector<std::int64_t> change(schedule.positions + 1, 0);
+  std::vector<std::int64_t> change(schedule.positions + 2, 0);
   for (const auto& buffer : schedule.buffers) {
     if (!buffer.on_host()) continue;
     const auto bytes = static_cast<std::int64_t>(round_up(buffer.bytes, kAlignment));

@@ -259,10 +259,9 @@ struct Budget {
   bool resumes = false;
   std::uint32_t checkpoints = 0;  ///< checkpoints that stay on the paths at once while the run goes on
   Updates updates = Updates::automatic;
-  bool own_weights = false;  ///< Placement::own_weights; else where that is faster, or needed, by the plan
-  bool clipping = true;      ///< steps clip, by a factor that is known when backward has ended
-  bool speculate =
-      false;  ///< early updates of steps that clip go by a predicted factor, and are undone where it was wrong
+  bool own_weights = false;              ///< Placement::own_weights; else where that is faster, or needed, by the plan
+  bool clipping = true;                  ///< steps clip, by a factor that is known when backward has ended
+  bool speculate = false;                ///< early updates of steps that clip go by a predicted factor
   Bytes superblock = 0;                  ///< bytes of each path that hold no data
   Bytes records = 0;                     ///< bytes of each path for records, unless durability is `none`
   std::optional<Saving> saving;          ///< none: nothing is saved, or nobody knows what

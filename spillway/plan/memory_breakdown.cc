@@ -19,7 +19,7 @@ using Counts = std::function<bool(const Buffer&)>;
 
 /// What begins and ends to be held at every position, of buffers that count.
 std::vector<Held> changes(const Schedule& schedule, const Counts& counts) {
-  std::vector<Held> out(schedule.positions + 1, Held{});
+  std::vector<Held> out(schedule.positions + 2, Held{});
   for (const auto& buffer : schedule.buffers) {
     if (!counts(buffer)) continue;
     const auto kind = static_cast<std::size_t>(buffer.kind);

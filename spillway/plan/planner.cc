@@ -117,7 +117,8 @@ Plan fastest_plan(const Problem& problem) {
 /// Where layers keep or spill: as many blocks on the device as were fastest without, if these have room; else none.
 Plan plan_like(const Problem& problem, UpdatedThere before) {
   before.device_resident = std::min(before.device_resident, most_device_resident(problem));
-  auto out = if_it_fits([&] { return plan_one(problem, before); });
+  const bool any = before.device_resident + before.device_updated > 0;
+  auto out = any ? if_it_fits([&] { return plan_one(problem, before); }) : std::nullopt;
   return out ? std::move(*out) : plan_one(problem, UpdatedThere{});
 }
 

@@ -1,6 +1,7 @@
 // What the planner does not look at: each shortcut gives the answer of the long way.
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <random>
 
@@ -137,11 +138,14 @@ TEST(Shortcuts, ATableIsThePlannersWordOnEachOfItsCells) {
     request.sequence = 8;
     request.batch = 2;
     request.work_per_token = 32 * KiB;
-    const auto table = fit_table(request);
-    auto cell = table.rates.begin();
-    for (const auto dram : table.budgets) {
-      for (const auto sequence : table.sequences) {
-        for (const auto batch : table.batches) {
+    const auto table = nlohmann::json::parse(fits_json(request))["fit_table"];
+    const auto rates = table["tokens_per_second"].get<std::vector<double>>();
+    const auto sequences = table["sequences"].get<std::vector<std::uint64_t>>();
+    const auto batches = table["batches"].get<std::vector<std::uint64_t>>();
+    auto cell = rates.begin();
+    for (const auto dram : table["dram_budgets"].get<std::vector<Bytes>>()) {
+      for (const auto sequence : sequences) {
+        for (const auto batch : batches) {
           const auto tokens = static_cast<double>(sequence * batch);
           auto other = it;
           other.budget.dram = dram;
