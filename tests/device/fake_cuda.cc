@@ -398,7 +398,9 @@ EXPORT int cuLaunchKernel(CUfunc_st* function, unsigned x, unsigned y, unsigned 
   if (threads != spillway::device::threads::kBlock || shared != 0 || extra != nullptr) return kInvalidValue;
   const auto work = kernel->bound(arguments[0]);  // a driver takes the arguments' bytes now
   for (const auto& range : work.ranges) {
-    if (range.bytes > 0 && !on_device(reinterpret_cast<std::uintptr_t>(range.at), range.bytes)) return kInvalidValue;
+    if (range.bytes == 0 || on_device(reinterpret_cast<std::uintptr_t>(range.at), range.bytes)) continue;
+    std::fprintf(stderr, "%s is given %zu bytes that are not the GPU's\n", kernel->name.c_str(), range.bytes);
+    return kInvalidValue;
   }
   driver().simulated->call(*in, [run = work.run, x] { run(x); });
   return 0;

@@ -120,7 +120,7 @@ class Driver:
         """Their memory is the GPU's until what uses it has ended."""
         at = [ctypes.c_ulonglong(tensor.data_ptr()) for tensor in tensors]
         for address, tensor in zip(at, tensors, strict=True):
-            self._calls.fakeCudaLend(address, ctypes.c_size_t(tensor.nbytes))
+            self._calls.fakeCudaLend(address, ctypes.c_size_t(extent(tensor)))
         try:
             yield
             self.settle()
@@ -131,6 +131,14 @@ class Driver:
     @staticmethod
     def _check(result: int) -> None:
         assert result == 0, f"the fake driver answers {result}"
+
+
+def extent(tensor: Any) -> int:
+    """Bytes from the first element to the last, with what lies between its rows."""
+    if tensor.numel() == 0:
+        return 0
+    last = sum((count - 1) * stride for count, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return int((last + 1) * tensor.element_size())
 
 
 def relabelled(capsule: Any, device: int, number: int = 0) -> Any:
@@ -215,6 +223,8 @@ def play_cuda(driver: Driver) -> None:
         "synchronize": lambda device=None: driver.settle(),
         "mem_get_info": lambda device=None: driver.memory(),
         "device": lambda device: nullcontext(),
+        "set_device": lambda device: None,
+        "is_bf16_supported": lambda including_emulation=True: True,
         "get_rng_state": lambda device=None: torch.get_rng_state(),
         "set_rng_state": lambda state, device=None: torch.set_rng_state(state),
         "manual_seed_all": lambda seed: None,
@@ -227,6 +237,7 @@ def play_cuda(driver: Driver) -> None:
     for name, answer in said.items():
         assert hasattr(torch.cuda, name), name
         setattr(torch.cuda, name, answer)
+    torch.cuda.random.get_rng_state = said["get_rng_state"]  # as transformers' Trainer asks for it
     torch.cuda.default_generators = (torch.default_generator,) * GPUS
 
 
