@@ -73,7 +73,7 @@ bool Executor::refits(const Task& task) const {
 
 bool Executor::is_for_update(const Task& task) const {
   if (task.op != plan::Op::transfer || !traits(task.lane).fetches || !traits(task.what.kind).other_part) return false;
-  if (is_link(task.lane)) return schedule_.updated_there(task.what.index);
+  if (is_link(task.lane)) return schedule_.updated_there(task.what.index) && !task.others_too;
   return schedule_.update_task[task.what.index] != plan::kNone;
 }
 

@@ -35,7 +35,9 @@ std::vector<network::Message> WeightExchange::gather(const plan::Pass& pass, pla
     at += bytes.size();
     if (!state::is_trainable(chunk.training)) continue;
     const auto owner = description.owner(plan_.layout, chunk);
-    if (first && owner == world.rank && plan::keeps_own(plan_.layout, plan_.plan.placement, c)) {
+    const auto& placement = plan_.plan.placement;
+    const bool apart = plan::keeps_own(plan_.layout, placement, c) && placement[c].weight.on_host();
+    if (first && owner == world.rank && apart) {
       std::memcpy(bytes.data(), arenas_.at(plan_.plan.schedule, plan_.plan.schedule.groups[c].weight), bytes.size());
     }
     plan::each_hop(op, world, owner, [&](std::size_t peer, bool sends) { out.push_back({peer, sends, bytes}); });

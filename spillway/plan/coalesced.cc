@@ -20,14 +20,32 @@ std::vector<Coalesced> coalesce(Range chunks, Bytes coalesce_to, const ChunkByte
   return out;
 }
 
-std::vector<SnapshotGroup> snapshot_groups(const state::Layout& layout, const state::UpdateRule& rule,
+namespace {
+
+/// Those of `chunks` that this process has, neighbour by neighbour.
+std::vector<Range> own_ranges(const Description& description, const state::Layout& layout, Range chunks) {
+  std::vector<Range> out;
+  for (auto c = chunks.first; c < chunks.end(); ++c) {
+    if (!description.has(layout, layout.chunks()[c])) continue;
+    if (out.empty() || out.back().end() != c) out.push_back({c, 0});
+    ++out.back().count;
+  }
+  return out;
+}
+
+}  // namespace
+
+std::vector<SnapshotGroup> snapshot_groups(const Description& description, const state::Layout& layout,
                                            const Placement& placement, Bytes coalesce_to) {
+  const auto rule = description.rule();
   const auto weight = [&](Index c) { return state::weight_bytes(rule, layout.chunks()[c]); };
   const auto state = [&](Index c) { return state::state_bytes(rule, layout.chunks()[c]); };
   std::vector<SnapshotGroup> out;
   const auto add = [&](Range resident) {
-    for (const auto& it : coalesce(resident, coalesce_to, weight))
-      out.push_back({it.chunks, coalesce(it.chunks, coalesce_to, state)});
+    for (const auto& range : own_ranges(description, layout, resident)) {
+      for (const auto& it : coalesce(range, coalesce_to, weight))
+        out.push_back({it.chunks, coalesce(it.chunks, coalesce_to, state)});
+    }
   };
   for (const auto& block : layout.blocks()) {
     const Range trainable{static_cast<Index>(block.first_chunk), static_cast<Index>(block.trainable_chunks)};

@@ -23,15 +23,15 @@ using Separate = std::function<bool(Index)>;
 [[nodiscard]] std::vector<Coalesced> coalesce(Range chunks, Bytes coalesce_to, const ChunkBytes& bytes,
                                               const Separate& separate = {});
 
-/// Chunks of a block that live on a device and have their snapshots in the same steps: their weights are one copy,
-/// their states, which lie behind one another as far as they are one copy, one or more.
+/// Chunks of a block that live on this process's device and have their snapshots in the same steps: their weights are
+/// one copy, their states, which lie behind one another as far as they are one copy, one or more.
 struct SnapshotGroup {
   Range chunks;
   std::vector<Coalesced> states;
 };
 
-/// The groups of all chunks that are device-resident and trainable, in order.
-[[nodiscard]] std::vector<SnapshotGroup> snapshot_groups(const state::Layout& layout, const state::UpdateRule& rule,
+/// The groups of all chunks that are device-resident and trainable and that this process has, in order.
+[[nodiscard]] std::vector<SnapshotGroup> snapshot_groups(const Description& description, const state::Layout& layout,
                                                          const Placement& placement, Bytes coalesce_to);
 
 }  // namespace spillway::plan

@@ -121,14 +121,14 @@ Plan choose_there(const PlanThere& plan, std::size_t most, std::optional<std::si
 }
 
 std::string why_no_device_blocks(const Description& description, const state::Layout& layout, const Rates& rates) {
-  if (description.is_shared()) return "a process has its shards of a block alone, and updates them on the host";
   if (auto why = no_device_update(description.rule()); !why.empty()) return why;
   if (rates.device_update <= 0) return "how fast the device updates is not known";
   const auto chunks = static_cast<Index>(layout.chunks().size());
   for (Index c = 0; c < chunks; ++c) {
     if (can_be_on_device(description, layout, c)) return {};
   }
-  return "no layer has all that is trainable in bf16";
+  return description.is_shared() ? "no layer is trainable as a whole, in bf16"
+                                 : "no layer has all that is trainable in bf16";
 }
 
 DeviceBlocks device_blocks(const Plan& plan, const Description& description, const state::Layout& layout) {
@@ -144,8 +144,9 @@ DeviceBlocks device_blocks(const Plan& plan, const Description& description, con
   for (const auto& task : plan.schedule.tasks) {  // what only passes there goes home anyway
     if (task.lane != Lane::from_device) continue;
     const auto& what = traits(task.what.kind);
-    const bool kept = (what.of_gradient && plan.placement[task.what.index].gradient_there()) ||
-                      (what.other_part && plan.placement[task.what.index].device_resident());
+    const bool kept =
+        (what.of_gradient && plan.placement[task.what.index].gradient_there()) ||
+        (task.phase == Phase::update && what.other_part && plan.placement[task.what.index].device_resident());
     if (kept) out.durable += task.bytes / task.every;
   }
   return out;

@@ -1,6 +1,7 @@
 #include "spillway/plan/device_choice.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "spillway/base/error.h"
 #include "spillway/plan/arena_layout.h"
@@ -17,7 +18,11 @@ void DeviceChoice::list_units() {
     weights.push_back({Kind::weight, it.first, it.count});
     if (can_be_on_device(description_, layout_, it.first)) states_.push_back({Kind::state, it.first, it.count});
   }
-  for (const auto& it : device_updated()) grads.push_back({Kind::grad, it.first, it.count});
+  take_turns();
+  const bool stay = !description_.is_shared();  // those of several processes are added on the host
+  for (const auto& it : device_updated()) {
+    if (stay) grads.push_back({Kind::grad, it.first, it.count});
+  }
   const auto add = [&](std::vector<Unit>& units, const std::optional<double>& share) {
     std::ranges::reverse(units);
     const auto count = static_cast<double>(units.size());
@@ -29,6 +34,19 @@ void DeviceChoice::list_units() {
   add(boundaries, budget_.device->activation);
   add(grads, budget_.device->grad);
   add(weights, budget_.device->weight);
+}
+
+/// Of a head's slices the first of each process come first, then the second of each, so that all have as many there.
+void DeviceChoice::take_turns() {
+  std::vector<std::size_t> slices(description_.world.size, 0);
+  std::vector<std::pair<std::size_t, Unit>> turns;
+  for (const auto& unit : states_) {
+    const auto& chunk = layout_.chunks()[unit.first];
+    const bool layer = layout_.blocks()[chunk.block].role == BlockRole::layer;
+    turns.emplace_back(layer ? 0 : ++slices[description_.owner(layout_, chunk)], unit);
+  }
+  std::ranges::stable_sort(turns, {}, &std::pair<std::size_t, Unit>::first);
+  std::ranges::transform(turns, states_.begin(), &std::pair<std::size_t, Unit>::second);
 }
 
 std::span<const DeviceChoice::Unit> DeviceChoice::device_updated() const {
@@ -43,7 +61,7 @@ Placement DeviceChoice::with(std::size_t free) const {
     for (auto i = unit.first; i < unit.first + unit.count; ++i) {
       if (unit.kind == Kind::activation) out.boundaries[i].on_device = true;
       if (unit.kind == Kind::weight) out.chunks[i].weight_copy = true;
-      if (unit.kind == Kind::state) out.chunks[i].live_on_device();
+      if (unit.kind == Kind::state) out.chunks[i].live_on_device(!description_.is_shared());
       if (unit.kind == Kind::grad) out.chunks[i].gradient = {TierKind::device};
     }
   };
@@ -68,10 +86,26 @@ Bytes DeviceChoice::with_workspace(Bytes arena) const {
   return round_up(arena, 256) + device_workspace(description_, layout_).bytes();
 }
 
+/// What the process that has most of the blocks which live there has more of them, and of their gradients that come,
+/// than this one: all choose alike.
+Bytes DeviceChoice::more_elsewhere() const {
+  if (!description_.is_shared()) return 0;
+  const auto rule = description_.rule();
+  std::vector<Bytes> bytes(description_.world.size, 0);
+  for (const auto& unit : std::span(states_).first(blocks_.device_resident)) {
+    for (Index c = unit.first; c < unit.first + unit.count; ++c) {
+      const auto& chunk = layout_.chunks()[c];
+      bytes[description_.owner(layout_, chunk)] +=
+          weight_bytes(rule, chunk) + state_bytes(rule, chunk) + grad_bytes(rule, chunk);
+    }
+  }
+  return *std::ranges::max_element(bytes) - bytes[description_.world.rank];
+}
+
 bool DeviceChoice::try_it(const DeviceSchedule& schedule, std::size_t free, std::uint32_t ahead) {
   const auto stays = with(free);
   auto tried = schedule(stays, ahead);
-  const auto bytes = with_workspace(lay_out(tried, TierKind::device));
+  const auto bytes = with_workspace(lay_out(tried, TierKind::device) + more_elsewhere());
   asked_ = bytes;
   if (bytes > room()) return false;
   if (budget_.device->in_dram) {  // and leaves the host what it needs at least

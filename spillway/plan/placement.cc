@@ -6,8 +6,9 @@ namespace spillway::plan {
 
 using state::BlockRole;
 
-void ChunkPlacement::live_on_device() noexcept {
-  weight = state = gradient = {TierKind::device};
+void ChunkPlacement::live_on_device(bool gradient_too) noexcept {
+  weight = state = {TierKind::device};
+  gradient = gradient_too ? weight : TierId{};
   updated_on = TierKind::device;
 }
 
@@ -46,7 +47,9 @@ bool can_be_early(const state::Layout& layout, const Placement& placement, Index
 
 bool keeps_own(const state::Layout& layout, const Placement& placement, Index chunk) {
   const auto& block = layout.blocks()[layout.chunks()[chunk].block];
-  return placement.own_weights && placement[chunk].weight.in_memory() && block.trainable_chunks == block.chunks;
+  const auto& home = placement[chunk].weight;
+  const bool own = home.on_device() ? placement.shared : placement.own_weights;
+  return own && home.in_memory() && block.trainable_chunks == block.chunks;
 }
 
 std::vector<Range> weights_of_passes(const Description& description, const state::Layout& layout) {
@@ -70,6 +73,7 @@ std::string no_device_update(const state::UpdateRule& rule) {
 bool can_be_on_device(const Description& description, const state::Layout& layout, Index chunk) {
   const auto& block = layout.blocks()[layout.chunks()[chunk].block];
   if (block.role == BlockRole::embedding || block.trainable_chunks == 0) return false;
+  if (description.is_shared() && block.trainable_chunks < block.chunks) return false;
   if (!no_device_update(description.rule()).empty()) return false;
   const auto first = layout.chunks().begin() + static_cast<std::ptrdiff_t>(block.first_chunk);
   return std::none_of(first, first + static_cast<std::ptrdiff_t>(block.chunks), [](const state::Chunk& it) {

@@ -40,7 +40,8 @@ enum class When : std::uint8_t {
 };
 
 /// Where a chunk's objects live: of what there is none counts as kept. Weight and state have their master there; where
-/// the weight lives on a device, so do state and gradient, and that is their only place.
+/// the weight lives on a device, so does the state, in a world of one process the gradient, and that is their only
+/// place.
 struct ChunkPlacement {
   TierId weight = {}, state = {};
   TierId gradient = {};                  ///< from backward to the update; one tier for those that a pass makes
@@ -49,7 +50,9 @@ struct ChunkPlacement {
   When when = When::decided;
 
   bool operator==(const ChunkPlacement&) const = default;
-  void live_on_device() noexcept;
+  /// `gradient_too`: the pass that makes the gradient leaves it there; of several processes a scatter leaves it on the
+  /// host.
+  void live_on_device(bool gradient_too = true) noexcept;
 
   [[nodiscard]] bool device_resident() const noexcept { return weight.on_device(); }
   [[nodiscard]] bool updated_there() const noexcept { return traits(updated_on).on_device; }
@@ -91,9 +94,10 @@ struct Placement {
   std::vector<ChunkPlacement> chunks;         ///< as Layout's
   std::vector<BoundaryPlacement> boundaries;  ///< boundary i: input of layer i
   bool device = false;                        ///< passes compute on a device with memory of its own
-  /// In a world of several processes: of the weights that stay in memory each one keeps those of its own chunks alone,
-  /// and passes find all of them in windows (keeps_own()); else each keeps all of them.
+  /// In a world of several processes: of the weights that stay in host memory each one keeps those of its own chunks
+  /// alone, and passes find all of them in windows (keeps_own()); else each keeps all of them.
   bool own_weights = false;
+  bool shared = false;  ///< the world has several processes: the same of weights that live on a device
 
   bool operator==(const Placement&) const = default;
   [[nodiscard]] const ChunkPlacement& operator[](std::size_t chunk) const { return chunks[chunk]; }
@@ -113,7 +117,8 @@ struct Placement {
 [[nodiscard]] std::string no_device_update(const state::UpdateRule& rule);
 
 /// True when a device may update the chunk: in a layer or a head of its own of which something is trainable, and
-/// nothing in fp32 beside a narrower type. (A table that tokens look up is the host's.)
+/// nothing in fp32 beside a narrower type. (A table that tokens look up is the host's.) In a world of several processes
+/// all of it is trainable, as a process has but its shards of it.
 [[nodiscard]] bool can_be_on_device(const Description& description, const state::Layout& layout, Index chunk);
 
 /// True when the gradient of this chunk is stored as a dense field: everything that is trainable but an embedding that

@@ -32,7 +32,8 @@ Rates with_longer_products(Rates rates, double longer) {
 struct Attempt {
   Room room;
   Found found;
-  Bytes excess = 0;  ///< of the device's arena over what it may have
+  Bytes chosen = 0;  ///< bytes of the device's arena as what stays there was chosen
+  Bytes excess = 0;  ///< of that arena, laid out, over what it may have
 };
 
 Attempt attempt(const Problem& problem, UpdatedThere blocks, Bytes spare) {
@@ -41,7 +42,7 @@ Attempt attempt(const Problem& problem, UpdatedThere blocks, Bytes spare) {
   auto room = room_of(problem, choice.bytes());
   auto found = search(problem, units, room, choice.ahead());
   if (!found) refuse(problem, units, room, choice.ahead());
-  Attempt out{std::move(room), std::move(*found)};
+  Attempt out{std::move(room), std::move(*found), choice.bytes()};
   if (const auto& device = problem.budget.device) {
     const auto peak = device->work + out.found.laid_out.device_arena;
     out.excess = peak - std::min(peak, device->capacity);
@@ -56,7 +57,9 @@ Attempt attempt_within(const Problem& problem, UpdatedThere blocks) {
   Bytes spare = 0;
   auto out = attempt(problem, blocks, spare);
   for (int tried = 1; out.excess > 0 && tried < kTries; ++tried) {
-    spare += out.excess;
+    const auto& device = *problem.budget.device;
+    const auto left = device.capacity - std::min(device.capacity, device.work + out.chosen);
+    spare = left + out.excess;  // what was left as it was chosen is not enough
     out = attempt(problem, blocks, spare);
   }
   return out;
@@ -67,7 +70,7 @@ Plan plan_one(const Problem& problem, std::optional<UpdatedThere> there = {}) {
   check_request(problem);
   const bool device = problem.budget.device.has_value();
   const auto blocks = !device ? UpdatedThere{} : there ? *there : asked_updates(problem);
-  auto [room, found, excess] = attempt_within(problem, blocks);
+  auto [room, found, chosen, excess] = attempt_within(problem, blocks);
   Plan out{{std::move(found.laid_out)}};
   out.durability = problem.durability;
   out.ample = found.ample && !(device && problem.budget.device->in_dram);
@@ -191,12 +194,13 @@ double weights_kept(const Description& description, const state::Layout& layout,
   Bytes all = 0, kept = 0;
   const auto element = state::field_bytes(description.type).weight;
   for (const auto& chunk : layout.chunks()) {
+    if (placement[chunk.id].device_resident()) continue;  // Units has none of it
     const bool layer = layout.blocks()[chunk.block].role == state::BlockRole::layer;
     const auto bytes = layer ? chunk.elements * element : weight_bytes(description.rule(), chunk);  // as Units counts
     all += bytes;
     kept += placement[chunk.id].weight.in_memory() ? bytes : 0;
   }
-  return static_cast<double>(kept) / static_cast<double>(all);
+  return all == 0 ? 1 : static_cast<double>(kept) / static_cast<double>(all);
 }
 
 /// The share of the weights that passes read on a device of which a copy stays there (DeviceTier::weight).
@@ -220,8 +224,20 @@ Plan plan_largest(const Description& description, const state::Layout& layout, B
   return all ? std::move(*all) : plan();  // which says what would fit
 }
 
-/// The plan of one process of several. Which weights stay in memory, and how, is said by the process that has most to
-/// keep, so that all of them send and receive alike.
+/// Asks for what a plan does with blocks on a device (DeviceTier::weight, state, device_updated).
+void ask_for(const Plan& plan, const Description& description, const state::Layout& layout, Budget& budget) {
+  auto& device = *budget.device;
+  if (!device.weight) device.weight = copies_kept(description, layout, plan.placement);
+  const auto may = DeviceChoice(description, layout, budget).may_live(), others = may - plan.device_resident;
+  const auto share = [](std::size_t part, std::size_t of) {
+    return of == 0 ? 0 : static_cast<double>(part) / static_cast<double>(of);
+  };
+  device.state = share(plan.device_resident, may);
+  device.device_updated = share(plan.device_updated, others);
+}
+
+/// The plan of one process of several. Which weights stay in memory, how, and which blocks a device updates is said by
+/// the process that has most to keep, so that all of them send and receive alike.
 Plan plan_shared(const Description& description, const state::Layout& layout, const Budget& budget,
                  const Rates& rates) {
   check_request({description, layout, budget, rates});
@@ -233,10 +249,12 @@ Plan plan_shared(const Description& description, const state::Layout& layout, co
   if (budget.has_path() && !budget.placement.weight) {
     alike.placement.weight = weights_kept(description, layout, plan.placement);
   }
-  if (alike.device && !alike.device->weight) {
-    alike.device->weight = copies_kept(description, layout, plan.placement);
-  }
-  return plan_alone(description, layout, alike, rates);
+  if (!alike.device) return plan_alone(description, layout, alike, rates);
+  ask_for(plan, largest, layout, alike);
+  auto out = plan_alone(description, layout, alike, rates);
+  out.device_blocks_tried = plan.device_blocks_tried;
+  out.device_blocks_why_not = plan.device_blocks_why_not;
+  return out;
 }
 
 }  // namespace

@@ -36,7 +36,7 @@ void check_learning(const state::Layout& layout) {
   throw Error(ErrorCode::bad_input, "all tensors of the model are frozen, so there is nothing to train");
 }
 
-/// What steps of several processes cannot do yet.
+/// What several processes cannot do.
 void check_world(const Problem& problem) {
   const auto& [size, rank, local] = problem.description.world;
   if (size == 1) return;
@@ -47,10 +47,6 @@ void check_world(const Problem& problem) {
   if (local == 0 || size % local != 0) refuse("is not made of machines of ", local, " processes");
   if (size > problem.layout.shards()) {
     refuse("and virtual_ranks ", problem.layout.shards(), ": each needs one; start fewer, or use virtual_ranks ", size);
-  }
-  if (const auto& device = problem.budget.device;
-      device && std::max(device->state.value_or(0), device->device_updated.value_or(0)) > 0) {
-    refuse("does not bring states to a device in this release; leave them to the host, or use one process");
   }
 }
 

@@ -34,7 +34,8 @@ Placement least_placement(const Problem& problem, Placement device) {
     if (!mine || !has_state(chunks[c].training)) device.chunks[c].state.keep();
     if (!mine || !has_gradient(chunks[c].training)) device.chunks[c].gradient.keep();
   }
-  device.own_weights = problem.budget.own_weights && problem.description.is_shared();
+  device.shared = problem.description.is_shared();
+  device.own_weights = problem.budget.own_weights && device.shared;
   for (Index i = 0; i < first_backward(problem.layout); ++i) device.boundaries[i].home.keep();
   return device;
 }

@@ -121,9 +121,6 @@ TEST(Ranks, AreToldWhatTheyCannotDo) {
   settings.network = test::port_of(network, 1);
   EXPECT_ERROR(Engine(description, settings), ErrorCode::bad_input, "rank 1 of 2");
   settings.network = test::port_of(network, 0);
-  settings.budget.device = plan::DeviceTier{.capacity = GiB, .state = 1};
-  EXPECT_ERROR(Engine(description, settings), ErrorCode::bad_input, "does not bring states to a device");
-  settings.budget.device.reset();
   description.virtual_ranks = 1;
   EXPECT_ERROR(Engine(description, settings), ErrorCode::bad_input, "at most as many as virtual_ranks");
 }

@@ -9,6 +9,10 @@
 #include <utility>
 #include <vector>
 
+#include "tests/contract/durable_run.h"
+#include "tests/contract/on_device.h"
+#include "tests/contract/votes.h"
+
 namespace spillway {
 namespace {
 
@@ -65,6 +69,100 @@ TEST(Ranks, OfAnyNumberTrainAsOneDoesOnDevices) {
   expect_same_in_every_world(
       {.layers = 2, .micro_batches = 5, .subspace = "up|down", .checks = {.every = 100, .rotate = 2}}, "subspaces",
       {.placement = {0.5, 0, 0, 0}, .paths = true, .device = streams});
+}
+
+/// Blocks live there with the state of each process's shards, or come for the update, in every mixture.
+TEST(Ranks, OfAnyNumberTrainAsOneDoesWithStatesOnDevices) {
+  const Shape untied{.layers = 2, .tied = false, .micro_batches = 5};
+  const auto device = [](std::optional<double> weight, double state, double updated) {
+    return plan::DeviceTier{.capacity = GiB, .weight = weight, .state = state, .device_updated = updated};
+  };
+  const auto is_there = [](const Engine& engine, bool after) {
+    if (after) return;
+    const auto& tasks = engine.plan().schedule.tasks;
+    EXPECT_TRUE(std::ranges::any_of(tasks, [](const auto& it) { return it.lane == plan::Lane::device_update; }));
+  };
+  expect_same_in_every_world(untied, "all live there",
+                             {.evaluates = true, .device = device(0, 1, 0), .tell = is_there});
+  expect_same_in_every_world(untied, "all pass", {.evaluates = true, .device = device(0, 0, 1), .tell = is_there});
+  expect_same_in_every_world(untied, "half live there, copies stay",
+                             {.evaluates = true, .own_weights = true, .device = device(1, 0.5, 1), .tell = is_there});
+  expect_same_in_every_world(
+      untied, "half live there, all else on paths",
+      {.placement = {0, 0, 0, 0}, .paths = true, .evaluates = true, .device = device(0.5, 0.5, 1)});
+  expect_same_in_every_world({.layers = 2, .micro_batches = 4, .frozen = "up"}, "partly frozen",
+                             {.device = device(std::nullopt, 1, 0)});
+  expect_same_in_every_world(
+      {.layers = 2, .micro_batches = 5, .subspace = "up|down", .checks = {.every = 100, .rotate = 2}}, "subspaces",
+      {.placement = {0.5, 0, 0, 0}, .paths = true, .device = device(0, 0.5, 1), .tell = is_there});
+}
+
+/// One is lost in the middle of a step, and all of them go on, with other blocks on their devices.
+TEST(Ranks, WithStatesOnDevicesGoOnAfterOneWasLost) {
+  constexpr std::uint64_t kSteps = 5;
+  const auto description = describe(test::shape_of({.layers = 2, .tied = false, .micro_batches = 4}));
+  const auto train_on = [](Engine& engine, const plan::Description& own, std::uint64_t first, std::uint64_t last) {
+    test::Rank rank(engine, own);
+    for (auto s = first; s <= last; ++s) {
+      rank.step(s, own.micro_batches);
+      engine.commit(text("step ", s));
+    }
+    return rank.masters();
+  };
+  Outcome expected;
+  {
+    Engine engine(test::for_rank(description, 0, 1), everything_in_dram());
+    engine.start();
+    test::Rank(engine, description).fill();
+    expected.masters = train_on(engine, test::for_rank(description, 0, 1), 1, kSteps);
+  }
+  for (const std::size_t size : {1, 2, 4}) {
+    const std::vector<test::Directory> directories(size);
+    const auto life = [&](const plan::DeviceTier& device, const auto& body) {
+      network::FakeNetwork network(size, static_cast<std::uint32_t>(size));
+      test::Count count(size);
+      test::each_rank(network, size, [&](std::size_t rank) {
+        const auto own = test::for_rank(description, rank, size);
+        auto settings = test::DurableRun::settings(directories[rank].path(), 1, {0.5, 0.5, 0.5, 1});
+        settings.budget.device = device;
+        test::delay_copies(settings, size * 10 + rank);
+        if (size > 1) settings.network = test::port_of(network, rank);
+        Engine engine(own, std::move(settings));
+        const test::Voter votes(engine, count);
+        try {
+          body(engine, own);
+        } catch (...) {
+          count.lose();
+          network.lose(rank);
+          throw;
+        }
+      });
+    };
+    const auto first = [&](Engine& engine, const plan::Description& own) {
+      engine.start({.line = size > 1 ? size : 0});
+      test::Rank(engine, own).fill();
+      engine.commit("step 0");
+      train_on(engine, own, 1, 3);
+      if (own.world.rank + 1 == size) throw Error(ErrorCode::internal, "lost");
+      train_on(engine, own, 4, 4);
+      engine.flush();
+    };
+    EXPECT_THROW(life(test::tier(1), first), Error);
+    std::vector<Outcome> found(size);
+    std::atomic<std::int64_t> newest = kSteps;
+    std::vector<DurableStep> durable(size);
+    life(test::tier(0.5, 1),
+         [&](Engine& engine, const plan::Description& own) { durable[own.world.rank] = engine.durable_step(); });
+    for (const auto& it : durable) newest = std::min<std::int64_t>(newest, it.step);
+    EXPECT_GE(newest, 2);
+    life(test::tier(0.5, 1), [&](Engine& engine, const plan::Description& own) {
+      const auto& line = durable[own.world.rank].line;
+      const auto at = engine.start({.reopen = true, .at_most = newest, .line = line});
+      EXPECT_EQ(at.step, static_cast<std::uint64_t>(newest));
+      found[own.world.rank].masters = train_on(engine, own, at.step + 1, kSteps);
+    });
+    for (const auto& it : found) expect_same(expected, it, text("a world of ", size));
+  }
 }
 
 TEST(Ranks, OfAnyNumberTrainAsOneDoesOnNodes) {

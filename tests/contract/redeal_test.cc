@@ -2,16 +2,14 @@
 // an engine of its own and a thread here.
 #include <gtest/gtest.h>
 
-#include <condition_variable>
 #include <functional>
-#include <limits>
-#include <mutex>
-#include <thread>
 
 #include "spillway/network/fake.h"
 #include "tests/contract/directory.h"
 #include "tests/contract/durable_run.h"
 #include "tests/contract/each_rank.h"
+#include "tests/contract/on_device.h"
+#include "tests/contract/votes.h"
 #include "tests/plan/models.h"
 #include "tests/sys/failing.h"
 
@@ -21,41 +19,14 @@ namespace {
 using plan::test::Shape;
 using test::DurableRun;
 
-/// Counts the votes of so many processes.
-class Count {
- public:
-  explicit Count(std::size_t size) : size_(size) {}
-
-  std::int64_t vote(std::int64_t step) {
-    std::unique_lock lock(mutex_);
-    smallest_ = std::min(smallest_, step);
-    const auto round = round_;
-    if (++arrived_ == size_) {
-      result_ = std::exchange(smallest_, std::numeric_limits<std::int64_t>::max());
-      arrived_ = 0;
-      ++round_;
-      all_.notify_all();
-    }
-    all_.wait(lock, [&] { return round_ != round; });
-    return result_;
-  }
-
- private:
-  const std::size_t size_;
-  std::mutex mutex_;
-  std::condition_variable all_;
-  std::size_t arrived_ = 0, round_ = 0;
-  std::int64_t smallest_ = std::numeric_limits<std::int64_t>::max(), result_ = 0;
-};
-
 /// Processes that go on, one world after the other, on a directory for each rank.
 class Worlds {
  public:
   using Body = std::function<void(Engine&, std::size_t rank)>;
 
   Worlds(const DurableRun& run, const plan::PlacementShares& placement,
-         plan::Durability durability = plan::Durability::step)
-      : run_(run), placement_(placement), durability_(durability) {
+         plan::Durability durability = plan::Durability::step, std::optional<plan::DeviceTier> device = {})
+      : run_(run), placement_(placement), durability_(durability), device_(device) {
     for (std::size_t rank = 0; rank < 4; ++rank) std::filesystem::create_directory(place(rank).parent_path());
   }
 
@@ -68,7 +39,7 @@ class Worlds {
 
   void run(std::size_t size, const Body& body) {
     network::FakeNetwork network(size, static_cast<std::uint32_t>(size));
-    Count count(size);
+    test::Count count(size);
     test::each_rank(network, size, [&](std::size_t rank) { process(network, count, {size, rank}, body); });
   }
 
@@ -115,40 +86,31 @@ class Worlds {
   }
 
  private:
-  void process(network::FakeNetwork& network, Count& count, const state::World& world, const Body& body) {
+  void process(network::FakeNetwork& network, test::Count& count, const state::World& world, const Body& body) {
     auto description = run_.description();
     description.world = world;
     auto settings = DurableRun::settings(directory_.path() / text("drive", world.rank), 1, placement_, durability_);
     settings.budget.checkpoints = 1;
+    settings.budget.device = device_;
+    if (device_) test::delay_copies(settings, 7 * world.size + world.rank);
     if (world.size > 1) settings.network = {std::shared_ptr<void>{}, &network.port(world.rank)};
     Engine engine(description, settings);
-    std::thread votes([&] {
-      while (const auto step = engine.next_vote()) engine.end_vote(*step, count.vote(*step));
-    });
-    struct Join {
-      Engine& engine;
-      std::thread& votes;
-      ~Join() {
-        try {
-          engine.close();
-        } catch (const Error&) {  // the body has thrown what matters
-        }
-        votes.join();
-      }
-    } const join{engine, votes};
+    const test::Voter votes(engine, count);
     body(engine, world.rank);
   }
 
   const DurableRun& run_;
   const plan::PlacementShares placement_;
   const plan::Durability durability_;
+  const std::optional<plan::DeviceTier> device_;
   const test::Directory directory_;
 };
 
 void expect_same_after(const Shape& shape, const plan::PlacementShares& placement,
-                       const std::vector<std::size_t>& sizes, plan::Durability durability = plan::Durability::step) {
+                       const std::vector<std::size_t>& sizes, plan::Durability durability = plan::Durability::step,
+                       std::optional<plan::DeviceTier> device = {}) {
   const DurableRun run(shape, 5);
-  Worlds worlds(run, placement, durability);
+  Worlds worlds(run, placement, durability, device);
   worlds.run(1, [&](Engine& engine, std::size_t) {
     engine.start();
     run.fill(engine);
@@ -186,6 +148,10 @@ TEST(RedealContract, AnyNumberGoesOnWithTheSameBits) {
 TEST(RedealContract, TheLastCheckpointGoesOnWithTheSameBits) {
   expect_same_after(of_four({}), {0.5, 0.5, 0.5, 0.5}, {2, 1}, plan::Durability::checkpoint);
   expect_same_after(of_four({.tied = false}), {0, 0, 0, 0}, {3, 1}, plan::Durability::checkpoint);
+}
+
+TEST(RedealContract, StatesOnDevicesGoOnWithTheSameBits) {
+  expect_same_after(of_four({.tied = false}), {0.5, 0.5, 0.5, 1}, {2, 1}, plan::Durability::step, test::tier(0.5, 1));
 }
 
 TEST(RedealContract, EveryFormatGoesOnWithTheSameBits) {

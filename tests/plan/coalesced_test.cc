@@ -62,7 +62,7 @@ TEST(Coalesced, SnapshotGroupsAreOfOneBlockAndHoldAllThatIsResidentAndTrainable)
     }
     const Bytes coalesce_to = random() % (64 * KiB);
     std::vector<int> seen(layout.chunks().size());
-    for (const auto& group : snapshot_groups(layout, rule, placement, coalesce_to)) {
+    for (const auto& group : snapshot_groups(description, layout, placement, coalesce_to)) {
       several += group.chunks.count > 1 ? 1 : 0;
       const auto& block = layout.blocks()[layout.chunks()[group.chunks.first].block];
       EXPECT_TRUE(block.role == state::BlockRole::layer || group.chunks.count == 1) << round;

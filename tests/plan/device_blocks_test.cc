@@ -4,6 +4,10 @@
 
 #include <gtest/gtest.h>
 
+#include <optional>
+#include <random>
+#include <vector>
+
 #include "spillway/base/error.h"
 #include "tests/plan/models.h"
 
@@ -19,6 +23,11 @@ class DeviceBlocksTest : public ::testing::Test {
     return make_plan(description_, layout_, budget, rates_);
   }
   [[nodiscard]] DeviceBlocks blocks(const Plan& plan) const { return device_blocks(plan, description_, layout_); }
+  /// So many blocks a device computes in all.
+  static std::size_t blocks_of(const Plan& plan, const Description& description, const state::Layout& layout) {
+    const auto it = device_blocks(plan, description, layout);
+    return it.device_resident + it.device_updated + it.weights + it.streamed;
+  }
   /// Bytes of the device that hold so much.
   [[nodiscard]] Bytes room_for(double weight, double activation, double state) const {
     return plan({.capacity = 1 * GiB, .weight = weight, .activation = activation, .state = state}).device_peak;
@@ -156,6 +165,67 @@ TEST_F(DeviceBlocksTest, ThePlanSaysWhyNone) {
   const auto found = make_plan(description_, layout, budget, rates_);
   EXPECT_NE(device_blocks_words(found).find("this run has adamw with int8 states"), std::string::npos)
       << device_blocks_words(found);
+}
+
+/// What of a plan all processes have to do alike.
+struct Alike {
+  std::vector<std::pair<Op, Index>> network;
+  std::vector<bool> resident, updated, copies;
+  bool operator==(const Alike&) const = default;
+};
+
+TEST_F(DeviceBlocksTest, SeveralProcessesChooseAlikeWhateverRoomThereIs) {
+  std::mt19937 random(7);
+  std::size_t resident = 0, updated = 0, fewer = 0;
+  rates_.update = 1e6;
+  rates_.to_device = rates_.from_device = 1e10;
+  for (int round = 0; round < 24; ++round) {
+    auto description = describe(
+        {.layers = 4, .tied = false, .tokens = 16, .micro_batches = 4, .chunk_elements = 2048, .virtual_ranks = 4});
+    description.step_tokens = 4 * description.tokens;
+    description.world.size = 2 + random() % 3;
+    const auto layout = description.layout();
+    Budget budget{.dram = 1 * GiB, .device = DeviceTier{.capacity = 1 * GiB, .coalesce_to = 4 * KiB}};
+    if (round % 3 == 0) {
+      budget.paths.push_back({.capacity = 1 * GiB});
+      budget.placement.state = 0.5;
+    }
+    const auto all = make_plan(description, layout, budget, rates_);
+    EXPECT_EQ(all.device_resident, blocks_of(all, description, layout)) << "there is room for all";
+    budget.device->capacity = all.device_peak * (1 + random() % 100) / 100;
+    std::optional<Alike> expected;
+    std::size_t refused = 0;
+    for (std::size_t rank = 0; rank < description.world.size; ++rank) {
+      description.world.rank = rank;
+      try {
+        const auto plan = make_plan(description, layout, budget, rates_);
+        Alike found;
+        for (const auto t : plan.schedule.network) {
+          found.network.emplace_back(plan.schedule.tasks[t].op, plan.schedule.tasks[t].what.index);
+        }
+        for (const auto& it : plan.placement.chunks) {
+          found.resident.push_back(it.device_resident());
+          found.updated.push_back(it.device_updated());
+          found.copies.push_back(it.weight_copy);
+        }
+        EXPECT_LE(plan.device_peak, budget.device->capacity)
+            << "round " << round << ", rank " << rank << " of " << description.world.size << ": "
+            << plan.device_resident << " + " << plan.device_updated << ", " << plan.lookahead.device << " ahead";
+        EXPECT_EQ(found, expected.value_or(found)) << "round " << round << ", rank " << rank;
+        expected = found;
+        resident += plan.device_resident;
+        updated += plan.device_updated;
+        fewer += plan.device_resident < all.device_resident ? 1 : 0;
+      } catch (const Error& error) {
+        ASSERT_EQ(error.code(), ErrorCode::does_not_fit);
+        ++refused;
+      }
+    }
+    EXPECT_TRUE(refused == 0 || refused == description.world.size) << "round " << round;
+  }
+  EXPECT_GT(resident, 20U);
+  EXPECT_GT(updated, 20U);
+  EXPECT_GT(fewer, 10U);
 }
 
 TEST_F(DeviceBlocksTest, MoreHostMemoryThanIsAmpleChangesNothing) {

@@ -63,11 +63,12 @@ inline Placement random_device_placement(const Description& description, const s
                                          std::mt19937& random) {
   Placement out(layout);
   out.device = true;
+  out.shared = description.is_shared();
   Index layers = 0;
   for (const auto& block : layout.blocks()) {
     const bool layer = block.role == state::BlockRole::layer;
     const bool weight = random() % 2 == 0, grad = random() % 2 == 0, there = random() % 3 == 0;
-    const bool lives = random() % 3 == 0, comes = random() % 2 == 0, gradient = random() % 2 == 0;
+    const bool lives = random() % 3 == 0, comes = random() % 2 == 0, gradient = random() % 2 == 0 && !out.shared;
     for (auto c = block.first_chunk; c < block.first_chunk + block.chunks; ++c) {
       auto& it = out.chunks[c];
       if (layer ? weight : random() % 2 == 0) it.weight.keep();
@@ -75,7 +76,9 @@ inline Placement random_device_placement(const Description& description, const s
       if (random() % 2 == 0) it.state.keep();
       it.weight_copy = layer ? there : random() % 3 == 0;
       if (!can_be_on_device(description, layout, static_cast<Index>(c))) continue;
-      if (lives) it.live_on_device();
+      const auto home = it.gradient;
+      if (lives) it.live_on_device(!out.shared);
+      if (lives && out.shared) it.gradient = home;
       if (lives || !comes || !is_trainable(layout.chunks()[c].training)) continue;
       it.updated_on = TierKind::device;
       if (gradient) it.gradient = {TierKind::device};

@@ -157,18 +157,16 @@ def test_every_form_has_the_bits_of_the_processor(given: Path, gpu: FakeGpu, nam
     pair.on_gpu("--gpu_memory", least_of(pair.run(given / "never", "--gpu_memory", "4KiB")))
 
 
-@pytest.mark.nightly
-def test_several_processes_have_a_gpu_each(given: Path, gpu: FakeGpu, tmp_path: Path) -> None:
-    keys = (*STEPS, "--compute_dtype", "bf16", "--virtual_ranks", "2", "--gradient_accumulation_steps", "4")
-    assert here(given, tmp_path / "plain", *keys) == 0
+def two_on_gpus(*command: str) -> None:
+    """Python runs it in two processes, on a GPU each."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(found.getsockname()[1])}
     where |= {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, fake_gpu.__file__, *words(given, tmp_path / "out", *keys, "--device", "cuda")]
+    where["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     started = [
         subprocess.Popen(
-            command,
+            [sys.executable, *command],
             env=os.environ | fake_gpu.DRIVEN | where | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -178,8 +176,29 @@ def test_several_processes_have_a_gpu_each(given: Path, gpu: FakeGpu, tmp_path: 
     ]
     ends = [(*process.communicate(timeout=fake_gpu.HANGS), process.returncode) for process in started]
     assert [code for *_, code in ends] == [0, 0], ends
+
+
+@pytest.mark.nightly
+def test_several_processes_have_a_gpu_each(given: Path, gpu: FakeGpu, tmp_path: Path) -> None:
+    keys = (*STEPS, "--compute_dtype", "bf16", "--virtual_ranks", "2", "--gradient_accumulation_steps", "4")
+    assert here(given, tmp_path / "plain", *keys) == 0
+    two_on_gpus(fake_gpu.__file__, *words(given, tmp_path / "out", *keys, "--device", "cuda"))
     assert result(tmp_path / "out") == result(tmp_path / "plain")
     plan, summary = (json.loads((tmp_path / "out" / f"{name}.json").read_text()) for name in ("plan", "summary"))
-    assert plan["device_bytes_per_step"]["from_device"] > 0
+    assert plan["device_blocks"]["state_and_update"] > 0
     (there,) = (tier for tier in summary["tiers"] if tier["name"] == "device")
     assert 0 < there["measured_peak"] <= there["planned_peak"]
+
+
+@pytest.mark.nightly
+def test_a_trainer_in_two_processes_has_a_gpu_in_each(given: Path, gpu: FakeGpu, tmp_path: Path) -> None:
+    """transformers' Trainer, as torchrun starts it beside GPUs: it, too, is told that there are some."""
+    from test_together import TRAINER, ranks, same_saves, told, well  # without accelerate this test alone is skipped
+
+    keys = {"dtype": "bfloat16", "virtual_ranks": 2}
+    asked = {"micro_batches": 4, "load": keys}
+    well(ranks(TRAINER, 1, given, tmp_path, json.dumps(asked)))
+    asked |= {"load": {**keys, "device": "cuda", "gpu_memory": "96MiB"}, "use_cpu": False, "ddp_backend": "gloo"}
+    two_on_gpus("-c", f"import fake_gpu\nfake_gpu.play()\n{TRAINER}", str(given), str(tmp_path), json.dumps(asked))
+    assert told(tmp_path, 1) == told(tmp_path, 2)
+    same_saves(tmp_path / "of-2", tmp_path / "of-1")

@@ -138,7 +138,7 @@ def test_a_process_on_each_gpu_is_planned_where_the_profile_says_machines(plan: 
     found = json.loads(text)
     assert code == 0 and found["world"] == 2 and found["between_machines"] == {"sent": 0, "received": 0}
     assert "over a simulated driver alone, and none of these plans has" in message
-    assert found["device_blocks"]["state_and_update"] == 0
+    assert found["device_blocks"]["state_and_update"] > 0
 
 
 def test_limits_of_a_cluster() -> None:

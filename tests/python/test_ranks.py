@@ -21,6 +21,7 @@ import pytest
 import real_runs
 import seeds
 from hf_models import batch, random_ids
+from native import GPU
 from spillway.base.ranks import ALONE, Ranks, machines_of, of_environment
 from spillway.config import checks, resolve
 from spillway.errors import DoesNotFit, InputError, Interrupted
@@ -364,6 +365,28 @@ def test_any_number_of_processes_makes_the_same(given: Path, tmp_path: Path, wor
     found = torchrun(world, words, 600)
     assert found.returncode == 0, found.stderr
     assert real_runs.result(tmp_path / "several") == real_runs.result(tmp_path / "one")
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("where", ["dram", "path"])
+def test_blocks_live_on_the_device_of_each_and_change_no_bit(given: Path, tmp_path: Path, where: str) -> None:
+    """Its link and updates are a GPU's, and the CPUs are slow, so that they are worth it."""
+    slow = {"update_elements_per_second": 1e5, "update_elements_per_second_all_cores": 1e5, "gpus": [GPU]}
+    profile = json.loads((given / "profile.json").read_text()) | slow
+    (tmp_path / "profile.json").write_text(json.dumps(profile))
+    on_device = (*KEYS, "--device", "simulated", "--profile", str(tmp_path / "profile.json"))
+    one_process(given, tmp_path / "one", *KEYS)
+    one_process(given, tmp_path / "alone", *on_device)
+    paths = [*on_paths(tmp_path, 2), "--durability", "step"] if where == "path" else []
+    ranks = processes(2, given, tmp_path / "two", *on_device, *paths)
+    ends = [(*process.communicate(timeout=LIMIT), process.returncode) for process in ranks]
+    assert [code for *_, code in ends] == [0, 0], ends
+    plain = real_runs.result(tmp_path / "one")
+    for name in ("alone", "two"):
+        assert real_runs.result(tmp_path / name) == plain
+        blocks = json.loads((tmp_path / name / "plan.json").read_text())["device_blocks"]
+        assert blocks["state_and_update"] > 0, blocks
+    assert "live there with their states" in ends[0][0]
 
 
 @pytest.mark.nightly

@@ -16,9 +16,13 @@ class DeviceUpdates {
     out_.device_groups.assign(graph_.chunks(), {});
     for (const auto upload : graph_.master_uploads) return_weights(upload);
     for (Index c = 0; c < graph_.chunks(); ++c) {
-      if (!graph_.placement[c].device_updated()) continue;
-      add_state(c);
-      if (graph_.placement[c].gradient_there()) out_.device_groups[c].grad = out_.groups[c].grad;
+      const auto& placed = graph_.placement[c];
+      if (!graph_.is_trainable(c)) continue;
+      if (placed.device_resident() && placed.gradient_comes()) out_.device_groups[c] = out_.groups[c];
+      if (!placed.device_updated()) continue;
+      bring(c, kStatePart, ChunkEvent::state_read);
+      if (graph_.description.is_shared()) bring(c, kWeightPart, ChunkEvent::weight_read);
+      if (placed.gradient_there()) out_.device_groups[c].grad = out_.groups[c].grad;
     }
     for (const auto& it : gradients_that_come()) bring_gradients(it);
     for (Index p = 0; p < out_.passes.size(); ++p) wait_for_readers(p);
@@ -56,27 +60,28 @@ class DeviceUpdates {
     }
   }
 
-  void add_state(Index c) {
-    const Place here{out_.groups[c].state.buffer};
-    const auto bytes = out_.buffers[here.buffer].bytes;
+  /// To staging of its own for the update, and back.
+  void bring(Index c, const SnapshotPart& part, ChunkEvent read) {
+    const Object what{part.kind, c};
+    const auto here = out_.groups[c].*part.place;
+    const auto bytes = traits(part.kind).bytes(graph_.rule, graph_.chunk(c));
     const auto until = order_.device_after_update(c);
     const Place there{
         graph_.add_buffer(BufferClass::staging, bytes, order_.device_before_update(c), until, TierKind::device)};
-    const Object what{ObjectKind::state, c};
     const auto up = copy(Lane::to_device, what, here, there, bytes, order_.update(c));
     const auto down = copy(Lane::from_device, what, there, here, bytes, until);
     graph_.fills(up, there.buffer);
     graph_.lets_go(down, there.buffer);
     graph_.need(up, down, true);
-    graph_.need(up, of(c, ChunkEvent::state_read));
+    graph_.need(up, of(c, read));
     graph_.need(update(c), up);
-    follows_update(down, c, ChunkEvent::state_updated);
-    out_.device_groups[c].state = there;
+    follows_update(down, c, part.updated);
+    out_.device_groups[c].*part.place = there;
   }
 
   /// Those that lie behind one another on the host are one copy.
   [[nodiscard]] std::vector<Coalesced> gradients_that_come() const {
-    const auto comes = [&](Index c) { return graph_.placement[c].gradient_comes(); };
+    const auto comes = [&](Index c) { return graph_.placement[c].gradient_comes() && graph_.is_trainable(c); };
     const auto host = [&](Index c) { return out_.groups[c].grad.buffer; };
     std::vector<Coalesced> out;
     for (Index c = 0; c < graph_.chunks();) {
@@ -114,7 +119,7 @@ class DeviceUpdates {
     if (graph_.computes_on_host(p)) return;
     const auto chunks = chunks_of(graph_.layout, pass);
     for (auto c = chunks.first; c < chunks.end(); ++c) {
-      if (!graph_.placement[c].device_updated()) continue;
+      if (!graph_.placement[c].device_updated() || !graph_.is_mine(c)) continue;
       const bool makes = pass.grad != kNone && graph_.placement[c].gradient_there();
       const bool keeps = out_.buffers[out_.device_groups[c].weight.buffer].whole;
       if (makes || keeps) graph_.need(update(c), pass.task, true);
@@ -129,7 +134,8 @@ class DeviceUpdates {
 }  // namespace
 
 void add_device_updates(StepGraph& graph) {
-  if (std::ranges::any_of(graph.placement.chunks, &ChunkPlacement::device_updated)) DeviceUpdates(graph).run();
+  const auto comes = [](const ChunkPlacement& it) { return it.device_updated() || it.gradient_comes(); };
+  if (std::ranges::any_of(graph.placement.chunks, comes)) DeviceUpdates(graph).run();
 }
 
 }  // namespace spillway::plan::step

@@ -30,8 +30,9 @@ class DeviceWeights {
 
   void add(Index p) {
     const auto chunks = chunks_of(p);
-    if (graph_.placement[chunks.first].device_resident()) return read_in_place(p, chunks);
-    if (graph_.placement[chunks.first].weight_copy) return keep(p, chunks);
+    const auto& placed = graph_.placement[chunks.first];
+    if (placed.device_resident() && graph_.stays(chunks.first)) return read_in_place(p, chunks);
+    if (placed.weight_copy) return keep(p, chunks);
     if (p > 0 && same_slice(p - 1, p)) {  // the turn from the first pass over a head
       auto& window = graph_.out.buffers[pass(p - 1).weights];
       window.last = order_.position(p);
@@ -93,9 +94,11 @@ class DeviceWeights {
 
   [[nodiscard]] const Buffer& host(Index p) const { return graph_.out.buffers[graph_.host_weights[p].buffer]; }
 
-  /// The first pass that reads such chunks does so after their update, which takes the weights from the same copy.
+  /// The first pass that reads such chunks does so after their update, which takes the weights from the same copy. Of
+  /// several processes each brings its own apart (add_device_updates), as a gather comes between update and pass.
   [[nodiscard]] bool brings_master(Index c, Index p) {
-    return graph_.placement[c].device_updated() && traits(pass(p).kind).phase != Phase::backward;
+    const bool alone = graph_.gathers[p] == kNone;
+    return alone && graph_.placement[c].device_updated() && traits(pass(p).kind).phase != Phase::backward;
   }
 
   Index upload(const Coalesced& it, Index there, Index p) {
@@ -103,7 +106,7 @@ class DeviceWeights {
     const auto first = it.chunks.first;
     const auto task = add_upload(graph_, {ObjectKind::weight, first, it.chunks.count}, {weights.buffer, it.at},
                                  {there, it.at}, it.bytes, p);
-    const auto gather = graph_.gathers[p];  // which comes after all that this process reads itself
+    const auto gather = graph_.gathers[p];  // which comes after all that this process updates and reads itself
     graph_.need(task, gather);
     graph_.out.tasks[task].others_too = gather != kNone && is_trained(first);
     const bool master = brings_master(first, p);
@@ -112,9 +115,9 @@ class DeviceWeights {
       graph_.out.tasks[task].deadline = order_.update(first);
       graph_.master_uploads.push_back(task);
     }
-    for (auto c = first; c < it.chunks.end(); ++c) {
+    for (auto c = first; gather == kNone && c < it.chunks.end(); ++c) {
       if (!master) graph_.need(task, graph_.of(c, ChunkEvent::weight_updated));
-      if (gather == kNone && !weights.reads.empty()) graph_.need(task, weights.reads[c - chunks_of(p).first]);
+      if (!weights.reads.empty()) graph_.need(task, weights.reads[c - chunks_of(p).first]);
     }
     return task;
   }

@@ -7,9 +7,36 @@
 namespace spillway::plan::step {
 namespace {
 
-/// What a pass reads once, and a device keeps, need not come again.
+/// What a pass reads once, and a device keeps, need not come again. Of several processes each updates its own there
+/// apart from what stays.
 bool stays(const StepGraph& graph, Index c, Index pass) {
-  return graph.placement[c].weight_copy && !graph.computes_on_host(pass);
+  const bool apart = graph.description.is_shared() && graph.placement[c].updated_there();
+  return graph.placement[c].weight_copy && !graph.computes_on_host(pass) && !apart;
+}
+
+/// The weight of chunk c, which this process keeps on a device, to where a gather sends it from for a pass.
+Index add_own_download(StepGraph& graph, Index c, Place to, Index pass) {
+  const auto update = graph.out.update_task[c];
+  const Move move{{ObjectKind::weight, c}, graph.out.groups[c].weight, to, graph.weight_bytes(c)};
+  const auto phase = graph.out.tasks[graph.task_of(pass)].phase;
+  const auto task = add_transfer(graph, Lane::from_device, phase, move, graph.order.position(pass));
+  graph.fills(task, to.buffer);
+  graph.need(task, update);
+  graph.need(update, task, true);
+  graph.need(graph.task_of(pass), task);
+  return task;
+}
+
+/// Brings the weight of chunk c, from a path or from a device, into a buffer for a pass that does not update it there.
+Index add_pass_read(StepGraph& graph, Index c, Place to, Index pass) {
+  if (graph.placement[c].device_resident()) return add_own_download(graph, c, to, pass);
+  const auto phase = graph.out.tasks[graph.task_of(pass)].phase;
+  const auto read =
+      add_read(graph, {ObjectKind::weight, c}, to, graph.weight_bytes(c), graph.order.position(pass), phase);
+  graph.out.tasks[read].stays = stays(graph, c, pass);
+  graph.need(read, graph.write_weight[c]);
+  graph.need(graph.task_of(pass), read);
+  return read;
 }
 
 /// Reads chunk c's weight to `to` for its update and its pass, and writes it after the update. What does not learn is
@@ -41,6 +68,7 @@ void bring_chunk(StepGraph& graph, Index c, Place place, Place& own, Index pass,
   if (own.any()) {
     keep_weight(graph, c, own);
     own.offset += graph.weight_bytes(c);
+    if (graph.is_read(c)) weights.reads.push_back(add_pass_read(graph, c, place, pass));
   } else if (graph.placement[c].weight.in_memory()) {
     keep_weight(graph, c, place);
   } else {
@@ -63,7 +91,9 @@ void add_weights(StepGraph& graph, Range chunks, Index& resident, Index pass, st
   HostWeights weights;
   const auto home = graph.placement[chunks.first].weight;
   Place own;
-  if (home.in_memory() && !graph.stays(chunks.first) && mine > 0) own = {graph.add_whole(BufferClass::weight, mine)};
+  if (home.in_memory() && !graph.stays(chunks.first) && mine > 0) {
+    own = {graph.add_whole(BufferClass::weight, mine, home.kind)};
+  }
   if (graph.stays(chunks.first)) {
     weights.buffer = graph.add_whole(BufferClass::weight, bytes, home.kind);
     if (home.on_host()) resident = weights.buffer;
@@ -78,17 +108,6 @@ void add_weights(StepGraph& graph, Range chunks, Index& resident, Index pass, st
     place.offset += graph.weight_bytes(c);
   }
   graph.set_weights(pass, std::move(weights));
-}
-
-/// Reads the weight of chunk c into a buffer for a pass that does not update it.
-Index add_pass_read(StepGraph& graph, Index c, Place to, Index pass) {
-  const auto phase = graph.out.tasks[graph.task_of(pass)].phase;
-  const auto read =
-      add_read(graph, {ObjectKind::weight, c}, to, graph.weight_bytes(c), graph.order.position(pass), phase);
-  graph.out.tasks[read].stays = stays(graph, c, pass);
-  graph.need(read, graph.write_weight[c]);
-  graph.need(graph.task_of(pass), read);
-  return read;
 }
 
 }  // namespace

@@ -25,7 +25,7 @@ StepGraph::StepGraph(const Description& of, const state::Layout& its_layout, con
       rule(of.rule()),
       order(of, its_layout, ahead, where.device),
       saved(std::move(saves)),
-      snapshots(its_layout, rule, where, ahead.coalesce_to) {
+      snapshots(of, its_layout, where, ahead.coalesce_to) {
   const auto n = layout.chunks().size(), passes = order.passes().size(), boundaries = order.layers.size() + 1;
   out.tasks.reserve(kReserved * n);
   out.buffers.reserve(kReserved / 2 * n);

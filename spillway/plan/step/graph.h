@@ -88,8 +88,8 @@ class StepGraph {
   [[nodiscard]] bool stays(Index c) const {
     return placement[c].weight.in_memory() && !keeps_own(layout, placement, c);
   }
-  /// Whether they come there from a path.
-  [[nodiscard]] bool is_read(Index c) const { return is_mine(c) && !placement[c].weight.in_memory(); }
+  /// Whether this process brings them there, from a path, or from a device where it keeps its own.
+  [[nodiscard]] bool is_read(Index c) const { return is_mine(c) && !placement[c].weight.on_host(); }
   /// The chunk may be updated before its step is decided, and there is room for its old version.
   [[nodiscard]] bool is_early(Index c) const;
 

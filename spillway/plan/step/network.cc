@@ -80,7 +80,9 @@ Index add_gather(StepGraph& graph, Index pass) {
     const auto task = add_task(graph, op, pass, moved);
     graph.need(task, before);
     if (before == kNone) {
-      for (auto c = chunks.first; c < chunks.end(); ++c) graph.need(task, graph.out.update_task[c]);
+      for (auto c = chunks.first; c < chunks.end(); ++c) {
+        if (!graph.placement[c].device_resident()) graph.need(task, graph.of(c, ChunkEvent::weight_updated));
+      }
       const auto& weights = graph.host_weights[pass];
       for (const auto read : weights.reads) graph.need(task, read);
       if (!graph.out.buffers[weights.buffer].whole) graph.fills(task, weights.buffer);

@@ -2,9 +2,9 @@
 
 namespace spillway::plan::step {
 
-SnapshotGroups::SnapshotGroups(const state::Layout& layout, const state::UpdateRule& rule, const Placement& placement,
+SnapshotGroups::SnapshotGroups(const Description& description, const state::Layout& layout, const Placement& placement,
                                Bytes coalesce_to) {
-  groups_ = snapshot_groups(layout, rule, placement, coalesce_to);
+  groups_ = snapshot_groups(description, layout, placement, coalesce_to);
   if (groups_.empty()) return;
   members_.resize(layout.chunks().size());
   for (const auto& group : groups_) {

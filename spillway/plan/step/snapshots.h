@@ -10,7 +10,7 @@ namespace spillway::plan::step {
 
 class SnapshotGroups {
  public:
-  SnapshotGroups(const state::Layout& layout, const state::UpdateRule& rule, const Placement& placement,
+  SnapshotGroups(const Description& description, const state::Layout& layout, const Placement& placement,
                  Bytes coalesce_to);
 
   [[nodiscard]] const std::vector<SnapshotGroup>& groups() const noexcept { return groups_; }

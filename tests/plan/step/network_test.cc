@@ -67,7 +67,8 @@ TEST(Network, MakesOneOrderForAllAndNoCircle) {
     if (round % 3 == 2) shape.subspace = "up|down";
     const auto size = 2 + random() % (shape.virtual_ranks - 1);
     const auto layout = test::describe(shape).layout();
-    auto placement = test::random_placement_of(layout, random);
+    auto placement = round % 2 == 0 ? test::random_placement_of(layout, random)
+                                    : test::random_device_placement(of_rank(shape, 0, size), layout, random);
     placement.own_weights = random() % 2 == 0;
     const auto local = round % 3 == 0 || size % 2 != 0 ? size : 1 + random() % 2;
     const Redo redo{.gradients = random() % 2 == 0, .period = 3};
@@ -77,11 +78,13 @@ TEST(Network, MakesOneOrderForAllAndNoCircle) {
                             .write = 1 + static_cast<std::uint32_t>(random() % 3),
                             .backward = static_cast<std::uint32_t>(random() % 3),
                             .grad_write = static_cast<std::uint32_t>(random() % 3),
-                            .head = static_cast<std::uint32_t>(random() % 3)};
+                            .head = static_cast<std::uint32_t>(random() % 3),
+                            .device = static_cast<std::uint32_t>(random() % 3)};
       const auto description = of_rank(shape, rank, size, local);
       processes.emplace_back(make_schedule(description, layout, placement, ahead, redo));
       auto& schedule = processes.back().schedule;
       static_cast<void>(lay_out(schedule));
+      static_cast<void>(lay_out(schedule, TierKind::device));
       add_reuse_dependencies(schedule);
     }
     const auto what = [](const Schedule& schedule) {
