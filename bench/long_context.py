@@ -3,7 +3,8 @@
     python bench/long_context.py --model DIR [--lengths 1024 4096 8192 16384 32768] [--steps 2] [--untiled] [-- WORDS]
 
 Each length is planned without a limit, then trained with that plan's peak as `dram_budget`, in a cgroup that allows 2 %
-more: packed rows, one sequence a step. Both plans' working sets are told, since a run measures its layers more often.
+more: packed rows, one sequence a step. Both plans' working sets and seconds are told, since a run measures its layers
+more often.
 WORDS go to both, as `--init random --tokenizer DIR` for a shape without weights. --untiled: with `token_tile: all`,
 too, where that has room. The group's peak is of anonymous memory and the kernel's, looked at every 20 ms.
 Needs root. Results go to bench/results/long-context.json and long-context.png; rows of other lengths and settings stay.
@@ -68,7 +69,8 @@ def measured(folder: Path, length: int, given: list[str]) -> dict[str, Any]:
     seconds = [row["step_seconds"] for row in rows if row.get("tokens", 0) > FULL * length]  # the last row may be short
     summary = json.loads((out / "summary.json").read_text(encoding="utf-8"))
     own = json.loads((out / "plan.json").read_text(encoding="utf-8"))
-    found |= {"run_working_set": work_of(own), "compute_dtype": own["compute_dtype"]}
+    found |= {"run_working_set": work_of(own), "run_predicted_seconds": own["predicted_step_seconds"],
+              "compute_dtype": own["compute_dtype"]}  # fmt: skip
     return found | {"counted": seconds[1:] or seconds, "process_peak": summary["process_peak"]}
 
 
