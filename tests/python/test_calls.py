@@ -146,7 +146,8 @@ def expect_whole(scene: Scene, ended: Ended, wanted: Any) -> None:
     assert result(scene.out) == wanted
 
 
-def train(scene: Scene, number: int, error: str, wanted: Any, installed: bool = False) -> None:
+def train(scene: Scene, number: int, error: str, wanted: Any, installed: bool = False) -> str:
+    """The call that failed, which may be another one: threads make theirs when they come to it."""
     ended = scene.disturbed(scene.train(), number, ERRORS[error], installed)
     try:
         expect_clear(ended, error)
@@ -155,6 +156,7 @@ def train(scene: Scene, number: int, error: str, wanted: Any, installed: bool = 
         raise AssertionError(f"train, call {number} ({ended.at}) is {error}: {ended.code}: {ended.said}") from wrong
     finally:
         shutil.rmtree(scene.place)
+    return ended.at
 
 
 def cases(undisturbed: tuple[Scene, Ended, Any], test: str) -> Iterator[tuple[int, str]]:
@@ -171,6 +173,17 @@ def test_each_kind_of_call_of_training_fails(
     chosen = seeds.instants("calls of training").sample([*cases(undisturbed, "training")], 3)
     for number, error in chosen:
         train(Scene(tmp_path / "stage", given), number, error, undisturbed[2], installed=warm.NIGHTLY)
+
+
+def test_a_row_that_cannot_be_written_is_in_no_other_rows_loss(
+    undisturbed: tuple[Scene, Ended, Any], given: Path, tmp_path: Path
+) -> None:
+    """The step that it is of is made again, with its row."""
+    scene, ended, wanted = undisturbed
+    calls = [kind(call, scene.place) for call in ended.calls]
+    numbers = [n for n, each in enumerate(calls, 1) if each == "write /run/metrics.jsonl"]
+    failed = (train(Scene(tmp_path / "stage", given), number, "ENOSPC", wanted) for number in numbers[1:])
+    assert any(at.endswith("metrics.jsonl") for at in failed)
 
 
 @pytest.mark.nightly

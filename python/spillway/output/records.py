@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from spillway.base.files import no_link, replace_text
 
@@ -21,11 +22,19 @@ class Metrics:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._stream: IO[str] = open(path, "a", encoding="utf-8", opener=no_link)  # noqa: SIM115 - as long as the run
+        self._stream = open(path, "ab", buffering=0, opener=no_link)  # noqa: SIM115 - as long as the run
 
     def add(self, row: dict[str, Any]) -> None:
-        self._stream.write(json.dumps(row) + "\n")
-        self._stream.flush()
+        """OSError where it cannot be written, and then nothing of it is in the file, now or later."""
+        line, before = memoryview((json.dumps(row) + "\n").encode()), os.fstat(self._stream.fileno()).st_size
+        try:
+            while line:
+                line = line[self._stream.write(line) :]
+        except OSError as error:
+            with suppress(OSError):
+                self._stream.truncate(before)
+            error.filename = str(self.path)
+            raise
 
     def sync(self) -> None:
         os.fsync(self._stream.fileno())

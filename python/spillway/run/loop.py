@@ -104,6 +104,7 @@ class Loop:
         Raises Interrupted, state saved."""
         self.session = session
         self.saved = saved
+        self.committed = True  # the session has the step that the state says
         self.every_step = session.plan.get("durability") == "step"
         self.metrics = Metrics(self.output_dir / METRICS) if self.world.leads else NoMetrics()
         if self.every_step and self.world.leads:
@@ -183,11 +184,12 @@ class Loop:
         self.state.losses.add(result.loss_sum / result.label_tokens)
         add_told(self.state.told, result.told)
         self.seconds.append(result.seconds)
-        self.saved = None
+        self.saved, self.committed = None, False
         logged = self.work.events.log_due(self.state.step)
         if logged:
             self.log(result, tokens, learning_rate)
         self.session.commit(self.state.moving())
+        self.committed = True
         self.display.step(self.state.step, result, tokens, learning_rate, logged)
         if result.skipped:
             self.display.note(f"step {self.state.step}: the gradient is not finite, nothing was updated")
@@ -297,6 +299,8 @@ class Loop:
         step = f"step {self.state.step}"
         if self.saved is not None:
             return f"{step} is saved in {self.saved}"
+        if not self.committed and self.session.plan.get("durability") == "step":
+            return f"{step} is not durable yet; the run goes on from the one before, and does it again"
         try:
             words = unsaved.leave(self.session, self.config, self.output_dir, self.state.moving())
             return f"{step} is not saved, but {words}"
