@@ -39,6 +39,32 @@ ctypes.CDLL(library).spillway_fail_call(
 """
 HERE = COMMAND + "from spillway.cli import main\nsys.exit(main(sys.argv[7:]))\n"
 INSTALLED = COMMAND + f"os.execv({str(Path(sys.executable).with_name('spillway'))!r}, ['spillway', *sys.argv[7:]])\n"
+HALF_A_ROW = """
+import sys
+from spillway.output import records
+add, rows = records.Metrics.add, []
+
+class Full:
+    def __init__(self, stream):
+        self._stream, self.fileno, self.truncate = stream, stream.fileno, stream.truncate
+    def write(self, line):
+        self._stream.write(line[: len(line) // 2])
+        raise OSError(28, "No space left on device")
+
+def counted(metrics, row):
+    stream = metrics._stream
+    rows.append(row)
+    if len(rows) == 2:
+        metrics._stream = Full(stream)
+    try:
+        add(metrics, row)
+    finally:
+        metrics._stream = stream
+
+records.Metrics.add = counted
+from spillway.cli import main
+sys.exit(main(sys.argv[1:]))
+"""  # the file system is full in the middle of the second row
 
 pytestmark = pytest.mark.needs("tools", LIBRARY.exists(), f"{LIBRARY} is not there; make test-cpp builds it")
 
@@ -146,8 +172,7 @@ def expect_whole(scene: Scene, ended: Ended, wanted: Any) -> None:
     assert result(scene.out) == wanted
 
 
-def train(scene: Scene, number: int, error: str, wanted: Any, installed: bool = False) -> str:
-    """The call that failed, which may be another one: threads make theirs when they come to it."""
+def train(scene: Scene, number: int, error: str, wanted: Any, installed: bool = False) -> None:
     ended = scene.disturbed(scene.train(), number, ERRORS[error], installed)
     try:
         expect_clear(ended, error)
@@ -156,7 +181,6 @@ def train(scene: Scene, number: int, error: str, wanted: Any, installed: bool = 
         raise AssertionError(f"train, call {number} ({ended.at}) is {error}: {ended.code}: {ended.said}") from wrong
     finally:
         shutil.rmtree(scene.place)
-    return ended.at
 
 
 def cases(undisturbed: tuple[Scene, Ended, Any], test: str) -> Iterator[tuple[int, str]]:
@@ -179,11 +203,13 @@ def test_a_row_that_cannot_be_written_is_in_no_other_rows_loss(
     undisturbed: tuple[Scene, Ended, Any], given: Path, tmp_path: Path
 ) -> None:
     """The step that it is of is made again, with its row."""
-    scene, ended, wanted = undisturbed
-    calls = [kind(call, scene.place) for call in ended.calls]
-    numbers = [n for n, each in enumerate(calls, 1) if each == "write /run/metrics.jsonl"]
-    failed = (train(Scene(tmp_path / "stage", given), number, "ENOSPC", wanted) for number in numbers[1:])
-    assert any(at.endswith("metrics.jsonl") for at in failed)
+    scene = Scene(tmp_path / "stage", given)
+    process = real_runs.apart("-c", HALF_A_ROW, *scene.train(), forked=True)
+    told, said = process.communicate(timeout=LIMIT)
+    assert process.returncode == 1 and f"{scene.out}/metrics.jsonl: No space left on device" in said, said
+    assert [row["step"] for row in real_runs.metrics(scene.out)] == [1]
+    assert (scene.out / "metrics.jsonl").read_bytes().endswith(b"\n")
+    expect_whole(scene, Ended(process.returncode, said, told, []), undisturbed[2])
 
 
 @pytest.mark.nightly
