@@ -44,6 +44,12 @@ struct Numbers {
   [[nodiscard]] float operator[](std::uint64_t i) const {
     return fp32 ? reinterpret_cast<const float*>(at)[i] : to_float(reinterpret_cast<const std::uint16_t*>(at)[i]);
   }
+  /// Of the first `elements`, each so many times as its place says.
+  [[nodiscard]] float mean_of(std::uint64_t elements) const {
+    float sum = 0;
+    for (std::uint64_t i = 0; i < elements; ++i) sum += (*this)[i] * static_cast<float>(i % 5 + 1);
+    return sum / static_cast<float>(elements);
+  }
   void set(std::uint64_t i, float value) const {
     if (fp32) {
       reinterpret_cast<float*>(at)[i] = value;
@@ -139,12 +145,7 @@ class Toy {
   /// What lies where a pass computes.
   [[nodiscard]] Numbers see(std::byte* at) const { return {at, fp32()}; }
 
-  float sum_of(std::byte* weights, std::uint64_t elements) const {
-    float sum = 0;
-    const auto w = see(weights);
-    for (std::uint64_t i = 0; i < elements; ++i) sum += w[i] * static_cast<float>(i % 5 + 1);
-    return sum / static_cast<float>(elements);
-  }
+  float sum_of(std::byte* weights, std::uint64_t elements) const { return see(weights).mean_of(elements); }
 
   /// Of all weights of a layer; where some are kept in fp32, tensor by tensor.
   float sum_of(std::byte* weights, const state::Block& block) const {

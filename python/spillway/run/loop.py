@@ -299,7 +299,7 @@ class Loop:
         step = f"step {self.state.step}"
         if self.saved is not None:
             return f"{step} is saved in {self.saved}"
-        if not self.committed and self.session.plan.get("durability") == "step":
+        if self.every_step and not self.committed:
             return f"{step} is not durable yet; the run goes on from the one before, and does it again"
         try:
             words = unsaved.leave(self.session, self.config, self.output_dir, self.state.moving())

@@ -20,15 +20,22 @@ class Weights : public ::testing::Test {
 
   const Description description_;
   const state::Layout layout_;
+  const Lookahead lookahead_;
+  const Redo redo_;
+
+  /// A step's passes and updates, with weights placed so.
+  struct Updated : StepGraph {
+    Updated(const Weights& of, const Placement& placed)
+        : StepGraph(of.description_, of.layout_, placed, of.lookahead_, of.redo_) {
+      add_block_passes(*this);
+      add_updates(*this);
+    }
+  };
 };
 
 TEST_F(Weights, ASliceIsReadForItsUpdateAndWrittenAfterIt) {
   const auto placement = all(false);
-  const Lookahead lookahead;
-  const Redo redo;
-  StepGraph graph(description_, layout_, placement, lookahead, redo);
-  add_block_passes(graph);
-  add_updates(graph);
+  Updated graph(*this, placement);
   const auto pass = graph.order.head_loss.front();
   const auto last = graph.order.positions() - 1;
   add_slice_forward(graph, graph.order.head, 0, pass, last);
@@ -51,11 +58,7 @@ TEST_F(Weights, ASliceIsReadForItsUpdateAndWrittenAfterIt) {
 
 TEST_F(Weights, WhatStaysIsNotReadAgain) {
   const auto placement = all(true);
-  const Lookahead lookahead;
-  const Redo redo;
-  StepGraph graph(description_, layout_, placement, lookahead, redo);
-  add_block_passes(graph);
-  add_updates(graph);
+  Updated graph(*this, placement);
   add_forward(graph);
   for (const auto pass : graph.order.forward) {
     EXPECT_TRUE(graph.host_weights[pass].reads.empty());
@@ -65,11 +68,7 @@ TEST_F(Weights, WhatStaysIsNotReadAgain) {
 
 TEST_F(Weights, OfALayerComeOnceMoreToAWindowOfAnotherPass) {
   const auto placement = all(false);
-  const Lookahead lookahead;
-  const Redo redo;
-  StepGraph graph(description_, layout_, placement, lookahead, redo);
-  add_block_passes(graph);
-  add_updates(graph);
+  Updated graph(*this, placement);
   add_forward(graph);
   const auto pass = graph.order.backward.front();
   const auto chunks = chunks_of(layout_, graph.out.passes[pass]);
