@@ -75,6 +75,15 @@ def test_packing_by_hand() -> None:
     assert dataset.token_count == 9
 
 
+def test_rows_of_a_piece_count_as_many_of_one_length() -> None:
+    """By what attention does: the square of each."""
+    rows = [counted(8), counted(12), counted(4)]
+    assert built(rows, 4, packing=True).packed_rows == 1.0 and built(rows, 24).packed_rows == 1.0
+    assert built(rows, 24, packing=True).packed_rows == pytest.approx(24**2 / (8**2 + 12**2 + 4**2))
+    by_hand = built([counted(3), counted(4, 11), counted(2, 21)], max_length=5, packing=True)
+    assert by_hand.packed_rows == pytest.approx((5**2 + 4**2) / (3**2 + 2**2 + 2**2 + 2**2))
+
+
 def test_a_piece_without_labels_is_dropped() -> None:
     silent = Encoded([5] * 6, [False] * 5 + [True])
     dataset = built([counted(2), silent], max_length=2, packing=True)

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from spillway.model.dry_run import argument_bytes
-from spillway.model.layer_arguments import Arguments
+from spillway.model.layer_arguments import Arguments, argument_bytes
 
 KINDS = {"forward", "backward", "tail_forward", "tail_backward", "head_loss", "head_gradient", "prologue"}
 MEGABYTE = 1 << 20
@@ -53,6 +52,13 @@ for name, meta_model, dtype, shape, packing in [
     result = profile_dry_run(meta_model, dtype, shape, packing)
     found[name] = {"process": result.process_bytes, "work": result.work_bytes, "seconds": result.seconds}
     found[name]["meta"] = all(parameter.is_meta for parameter in meta_model.model.parameters())
+given, made = module.sample, []
+module.sample = lambda model, sequences, length, rows: made.append(rows) or given(model, sequences, length, rows)
+for rows in (1.0, 1.2, 6.4):
+    made.clear()
+    profile_dry_run(tiny, "fp32", WorkShape(1, 1, 32, 0, 0, packed_rows=rows), True)
+    found[f"joined {rows}"] = sorted(set(made))
+module.sample = given
 peak = heap.peak
 # The second as if all libraries' pages had left since.
 for name, rows, peak_now in [("half", 24, peak), ("reclaimed", 8, lambda: 0)]:
@@ -175,6 +181,11 @@ def test_rows_that_have_room_are_measured_at_their_length(measured: dict[str, An
 
 def test_without_room_for_anything_the_refusal_says_so(measured: dict[str, Any]) -> None:
     assert "a layer over 32 rows of 64 tokens alone takes more than dram_budget" in measured["no room"]
+
+
+def test_packed_rows_are_as_long_as_those_of_the_data(measured: dict[str, Any]) -> None:
+    """Memory is that of two at least, where any are joined."""
+    assert measured["joined 1.0"] == [1] and measured["joined 1.2"] == [1, 2] and measured["joined 6.4"] == [2, 6]
 
 
 def test_arguments_are_counted_once() -> None:

@@ -86,6 +86,23 @@ def test_what_more_tokens_take_lies_on_the_line() -> None:
     assert sum(quick_dry_run.seconds_of(found, warm, 1024, 3).values()) == pytest.approx(9.0 + 2 * (9.0 - 1.0))
 
 
+def test_longer_rows_take_more_than_lies_on_the_line() -> None:
+    """By the square, where attention is a part of a pass that can be told from noise."""
+
+    def seconds(length: int, rows: int = 1) -> dict[str, float]:
+        return {"forward": rows * (length + length**2 / 1024), "head": rows * (length + length**2 / 1e6)}
+
+    last, shorter = Taken(8192, 0, seconds(8192)), Taken(8192, 0, seconds(1024, 8))
+    more = quick_dry_run.beyond_a_line(last, shorter, 32768, 4.0)
+    assert more == {"forward": pytest.approx(seconds(32768)["forward"] - 4 * last.seconds["forward"])}
+    found = [Taken(64, 0, {kind: value / 128 for kind, value in last.seconds.items()}), last]
+    assert quick_dry_run.seconds_of(found, {}, 32768, 1, more)["forward"] == pytest.approx(seconds(32768)["forward"])
+
+
+def test_the_middle_of_measurements_is_of_each_thing() -> None:
+    assert quick_dry_run.middle([taken(8, 4.0, 300), taken(8, 8.0, 100), taken(8, 6.0, 200)]) == taken(8, 6.0, 200)
+
+
 PLANNED = """
 import json, sys
 import spillway.run.profiled

@@ -16,12 +16,12 @@ from spillway.model import saved_profile
 from spillway.model.batch import WorkShape
 from spillway.model.building import build
 from spillway.model.describe import WorkSize, describe
-from spillway.model.dry_run import fill, sample
 from spillway.model.heap import Heap
 from spillway.model.meta_model import MetaModel
 from spillway.model.narrow import narrow_of_its_kind
 from spillway.model.recorder import Operations, Recorder
 from spillway.model.stream import Stream
+from spillway.model.synthetic import fill, sample
 from spillway.model.timed_engine import TimedEngine
 from spillway.model.token_tiles import ALL_AT_ONCE
 from spillway.model.trace import Tracer, trace_step
@@ -62,7 +62,7 @@ def really(model: MetaModel, dtype: str = "fp32") -> tuple[Heap, Operations, flo
     """Of a step that computes: its heap, its operations, and the bytes that a layer keeps of each token."""
     small = narrow_of_its_kind(model, True)
     heap, found = Heap(), Operations()
-    work = sample(small, ROWS, LENGTH, False)
+    work = sample(small, ROWS, LENGTH)
     with computing(small, dtype) as (stream, engine):
         with Recorder(heap, lambda: found, None):
             stream.step(work, {}, 0)

@@ -44,6 +44,16 @@ class Dataset:
     def largest_token(self) -> int:
         return int(self.tokens.max(initial=0))
 
+    @property
+    def packed_rows(self) -> float:
+        """Rows of one length that each piece would join if attention over them took as long as over these, which grows
+        with the square of their lengths: 1 where none is joined with another."""
+        if self.joints is None or not len(self):
+            return 1.0
+        cuts = np.unique(np.concatenate([self.joints, self.begin, self.end]))
+        squares = [np.square(lengths, dtype=np.float64).sum() for lengths in (self.end - self.begin, np.diff(cuts))]
+        return float(max(1.0, squares[0] / squares[1]))
+
     def fingerprint(self) -> str:
         """Equal exactly when training on it is equal."""
         digest = hashlib.sha256()

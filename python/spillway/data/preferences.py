@@ -28,6 +28,10 @@ class Preferences:
         return self.rows.longest
 
     @property
+    def packed_rows(self) -> float:
+        return self.rows.packed_rows
+
+    @property
     def largest_token(self) -> int:
         return self.rows.largest_token
 

@@ -36,7 +36,14 @@ class WorkShape:
     pairs: int = 0  # of rows, whose log-probabilities a first pass computes
     passes: int = 0  # forward passes that this takes before the first step
     virtual_ranks: int = 1
+    # Packed: of one length in each sequence, of which attention takes as long as of the rows that are there. 1: none is
+    # joined with another. Where the data is not known, two.
+    packed_rows: float = 2.0
     share: int = 0  # most micro-batches of a step that one of several processes computes; 0: there is one
+
+    def rows_in(self, length: int) -> int:
+        """Packed rows in a sequence of `length` tokens, about as long as they are in longer ones."""
+        return max(1, round(self.packed_rows * length / self.length))
 
     @property
     def own(self) -> int:

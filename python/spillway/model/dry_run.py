@@ -13,25 +13,22 @@ from collections import defaultdict
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
-
-import torch
+from typing import TYPE_CHECKING
 
 from spillway.base import stages
 from spillway.errors import DoesNotFit
 from spillway.machine import process_memory
 from spillway.machine.place import HOST, Place
 from spillway.model import growth, quick_dry_run, saved_profile
-from spillway.model.batch import Batch
 from spillway.model.describe import WorkSize, describe
-from spillway.model.layer_arguments import Arguments, LayerArguments
+from spillway.model.layer_arguments import masks
 from spillway.model.meta_model import MetaModel
-from spillway.model.microbatch import Work, arrange
+from spillway.model.microbatch import Work
 from spillway.model.narrow import narrow_of_its_kind
-from spillway.model.plain_engine import PlainEngine
 from spillway.model.row_attention import DenseMasks, attention_width, grows_linearly
 from spillway.model.saved_profile import SavedProfile
 from spillway.model.stream import Stream
+from spillway.model.synthetic import fill, sample
 from spillway.model.timed_engine import LossKernels, TimedEngine
 from spillway.model.token_tiles import ALL_AT_ONCE, TokenTiles
 
@@ -43,7 +40,6 @@ BYTES_PER_TOKEN = 64  # ids, labels, positions, running log-sum-exp: what a step
 SLACK = 0.35  # of the working set: holes of the heap, and huge pages that fill them (0.25 seen at 1.5 G parameters)
 DEVICE_SLACK = 0.2  # the same on a GPU, whose allocator keeps blocks that it has split
 FEW_TOKENS = 2048  # of a micro-batch that is measured at once, however little memory there is
-DRAWN = 1 << 20  # random weights, which are repeated: drawing all of a large layer takes seconds
 LONG = 10.0  # seconds; a step longer than this is measured once, shorter ones several times:
 LEAST_RUNS, MOST_RUNS, LEAST_SECONDS = 4, 40, 2.0  # so often, and so long; the first half warms up
 
@@ -60,7 +56,7 @@ class DryRun:
     per_token: tuple[float, float] = (0.0, 0.0)  # by which both grow with the tokens of a micro-batch, when asked for
     measured_rows: int = 0  # the largest micro-batch that was measured: `work_bytes` of a larger one are extrapolated
     measured_length: int = 0
-    firm_bytes: int = 0  # of `work_bytes`: hidden states of a long row, which are measured alike each time
+    firm_bytes: int = 0  # of `work_bytes`: of the tokens beyond one tile, which is measured alike each time
     left_bytes: int = 0  # that stay when all is given back: libraries' pages, what PyTorch keeps for later
     saved: SavedProfile = SavedProfile()  # of layers that keep what autograd saves, when asked for
 
@@ -171,6 +167,7 @@ class Measurement:
         warm = self._taken(rows, length, cold=False) or first
         found = quick_dry_run.measured(first, rest, self._taken)
         linear = self._linear()
+        found[-1] = self._settled(found[-1], linear)
         tile, every = self._tiles.tokens or 0, quick_dry_run.shapes(shape.batch, shape.length)
 
         def beyond() -> float | None:
@@ -181,9 +178,12 @@ class Measurement:
             work_bytes = max(work_bytes, self._evaluated_briefly())
         more = int(self._other_lengths_briefly() * (1 + SLACK))
         kept = self._kept(self._sample(rows, length))
-        seconds = quick_dry_run.seconds_of(found, warm.seconds, largest, shape.micro_batches)
+        more_seconds = self._beyond_a_line(found[-1])
+        seconds = quick_dry_run.seconds_of(found, warm.seconds, largest, shape.micro_batches, more_seconds)
         saved = self._saved_briefly(found[-1], seconds, linear)
-        planned, firm = self._with_slack(work_bytes + (shape.micro_batches - 1) * kept, SLACK + BRIEF_SLACK)
+        firmly = growth.MARGIN if found[-1].tokens == largest else 0.0  # it is among what `bytes_of` says otherwise
+        margin = BRIEF_SLACK if found[-1].tokens < tile else firmly
+        planned, firm = self._with_slack(work_bytes + (shape.micro_batches - 1) * kept, SLACK + BRIEF_SLACK, margin)
         return DryRun(
             before,
             planned + more,
@@ -193,12 +193,34 @@ class Measurement:
             saved=saved,
         )
 
+    def _beyond_a_line(self, last: quick_dry_run.Taken) -> quick_dry_run.Kinds:
+        """Seconds that attention takes in longer rows, beyond a line through the measurements."""
+        shape = self._shape
+        rows, length = quick_dry_run.shape_of(self._shape.batch, self._shape.length, last.tokens)
+        longest, now = float(shape.length), float(length)
+        if self._packing:
+            longest, now = longest / shape.packed_rows, now / shape.rows_in(length)
+        times = longest / now
+        shorter = length // quick_dry_run.SHORTER
+        if times <= 1 or longest < quick_dry_run.LONG_ROW or shorter < 2:
+            return {}
+        taken = self._taken(rows * quick_dry_run.SHORTER, shorter)
+        return {} if taken is None else quick_dry_run.beyond_a_line(last, taken, shape.batch * shape.length, times)
+
+    def _settled(self, last: quick_dry_run.Taken, linear: bool) -> quick_dry_run.Taken:
+        """What was measured last and tells of the tokens beyond a tile: the middle of three measurements, since a heap
+        that grows has other holes each time."""
+        if not linear or not (self._tiles.tokens or last.tokens) < last.tokens < self._tokens:
+            return last
+        shape = quick_dry_run.shape_of(self._shape.batch, self._shape.length, last.tokens)
+        again = [self._taken(*shape) for _ in range(2)]
+        return quick_dry_run.middle([last, *[each for each in again if each is not None]])
+
     def _saved_briefly(self, last: quick_dry_run.Taken, seconds: dict[str, float], linear: bool) -> SavedProfile:
         """With as many tokens as were measured last; adds to `seconds`. `linear`: see `quick_dry_run.bytes_of`."""
         if not self._asks_saved:
             return SavedProfile()
-        shapes = quick_dry_run.shapes(self._shape.batch, self._shape.length)
-        rows, length = next(shape for shape in shapes if shape[0] * shape[1] == last.tokens)
+        rows, length = quick_dry_run.shape_of(self._shape.batch, self._shape.length, last.tokens)
         self._engine.seconds = quick_dry_run.by_kind()
         found = saved_profile.measure(self._stream, self._engine, self._sample(rows, length), False, 0, self._budget)
         ratios = saved_profile.ratios(self._engine, last.seconds["forward"], last.seconds["backward"])
@@ -219,16 +241,26 @@ class Measurement:
             seconds |= {kind: pass_seconds(self._engine, kind, self._shape) for kind in saved_profile.KINDS}
         return found
 
-    def _with_slack(self, work_bytes: float, slack: float) -> tuple[int, int]:
-        """Temporaries with holes of the heap, and bytes of them that are hidden states of the tokens beyond one tile.
-        These are a few blocks of one size, which leave no holes between them: they have the margin of a measurement."""
-        tokens, tile = self._shape.batch * self._shape.length, self._tiles.tokens
-        firm = 0.0
-        if tile is not None and tokens > tile and not self._place.on_gpu and self._linear():
-            most = attention_width(self._small.config) * self._small.dtype.itemsize * (tokens - tile)
-            firm = min(work_bytes, most) * (1 + growth.MARGIN)
-        rest = max(0.0, work_bytes - firm / (1 + growth.MARGIN))
-        return int(firm + rest * (1 + slack)), int(firm)
+    def _with_slack(self, work_bytes: float, slack: float, margin: float = growth.MARGIN) -> tuple[int, int]:
+        """Temporaries with holes of the heap, and bytes of them that vary little: what grows with the tokens beyond one
+        tile are hidden states, a few blocks of one size, which have the `margin` of a measurement. Where they were not
+        measured, and `margin` is 0, they are at least what attention holds, with the holes of a heap."""
+        tile = self._of_a_tile()
+        if tile is None:
+            return int(work_bytes * (1 + slack)), 0
+        beyond = self._tokens - (self._tiles.tokens or 0)
+        least = attention_width(self._small.config) * self._small.dtype.itemsize * beyond * (1 + slack)
+        firm = max(0.0, (work_bytes - tile) * (1 + margin), 0.0 if margin else least)
+        return int(firm + min(work_bytes, tile) * (1 + slack)), int(firm)
+
+    def _of_a_tile(self) -> int | None:
+        """Bytes of temporaries of one tile's tokens. None: there are no more tokens, or their memory grows faster."""
+        tile, length = self._tiles.tokens, self._shape.length
+        if tile is None or self._shape.batch * length <= tile or self._place.on_gpu or not self._linear():
+            return None
+        work = self._sample(max(1, tile // length), min(tile, length))
+        found = [self._measured(work, self._step) for _ in range(2)][-1]
+        return None if found is None else found + (self._left() if self._held else 0)
 
     def _linear(self) -> bool:
         """Whether what attention takes grows with the tokens of a row, by what was seen so far."""
@@ -240,7 +272,7 @@ class Measurement:
         between: list[float] = []
         self._engine.seconds, self._engine.cold = quick_dry_run.by_kind(), cold
         stays = self._left()
-        found = self._measured(rows, length, lambda work: run(self._stream, self._engine, work, between))
+        found = self._measured(self._timed(rows, length), lambda work: run(self._stream, self._engine, work, between))
         if found is None:
             return None
         seconds = {kind: statistics.median(self._engine.seconds[cold][kind] or [0.0]) for kind in KINDS}
@@ -259,7 +291,7 @@ class Measurement:
         what it makes for a shape, as much for few tokens as for many."""
         found = []
         for rows, length in quick_dry_run.shapes(self._shape.eval_batch, self._shape.eval_length)[:3]:
-            taken = [self._measured(rows, length, self._evaluation) for _ in range(2)][-1]
+            taken = [self._measured(self._sample(rows, length), self._stream.evaluate) for _ in range(2)][-1]
             if taken is not None:
                 found.append(quick_dry_run.Taken(rows * length, taken, {}))
         tokens = self._shape.eval_batch * self._shape.eval_length
@@ -270,7 +302,7 @@ class Measurement:
         """Bytes that PyTorch keeps for rows of other lengths, which few tokens tell, too."""
         before, lengths = self._left(), quick_dry_run.other_lengths(min(quick_dry_run.SHORT, self._shape.length))
         for length in [] if self._packing else lengths:
-            self._measured(1, length, self._step)
+            self._measured(self._sample(1, length), self._step)
         return max(0, self._left() - before)
 
     def _left(self) -> int:
@@ -283,7 +315,7 @@ class Measurement:
         self._engine.touch(shape.batch * shape.length)
         with_arena, anonymous = process_memory.resident(), process_memory.anonymous()
         held = place.watch_peak()
-        train = self._sample(shape.batch, shape.length)
+        train, timed = self._sample(shape.batch, shape.length), self._timed(shape.batch, shape.length)
         between: list[float] = []
         with process_memory.bounded(self._budget), process_memory.PeakWatch() as watch:
             if half:
@@ -295,7 +327,7 @@ class Measurement:
             process_memory.use_huge_pages()
             for number in range(runs_after(warm_up)):
                 engine.cold = shape.micro_batches == 1 or number % 2 == 0
-                run(stream, engine, train, between)
+                run(stream, engine, timed, between)
             seconds = seconds_of(engine, between, shape)
             if not self._packing:  # rows of many lengths: what PyTorch keeps for each, as many as it will keep
                 for length in quick_dry_run.other_lengths(shape.length):
@@ -326,14 +358,14 @@ class Measurement:
     def _evaluated(self, with_arena: int) -> int:
         """Bytes of the largest evaluation, which is larger than a step, beyond `with_arena`."""
         shape = self._shape
-        seen = self._climb(shape.eval_batch, shape.eval_length, self._evaluation)
+        seen = self._climb(shape.eval_batch, shape.eval_length, self._stream.evaluate)
         if seen.there:
             before = process_memory.resident()
             self._engine.touch(shape.eval_batch * shape.eval_length)
             with_arena += max(0, process_memory.resident() - before)
             with suppress(process_memory.OutOfBounds):
                 with process_memory.bounded(self._budget), process_memory.PeakWatch() as watch:
-                    self._evaluation(self._sample(shape.eval_batch, shape.eval_length))
+                    self._stream.evaluate(self._sample(shape.eval_batch, shape.eval_length))
                 return max(watch.bytes, process_memory.resident()) - with_arena
         return max(seen.bytes, (self._budget or 0) - with_arena)
 
@@ -365,13 +397,19 @@ class Measurement:
         if self._budget is None or rows * length <= FEW_TOKENS:
             return Seen(0, 0, 0, True)
         first, bend = FEW_TOKENS // 4, self._tiles.tokens or 0
-        long = growth.climb(lambda at: self._measured(1, at, call), lambda at: self._room(at), first, length, bend)
+        long = growth.climb(
+            lambda at: self._measured(self._sample(1, at), call), lambda at: self._room(at), first, length, bend
+        )
         if not long.there:
             seen = growth.predicted(long.points, length) * rows if long.points else 0
             return Seen(seen, 1, long.points[-1].length if long.points else 0, False)
         first, bend = max(1, first // length), bend // length
         many = growth.climb(
-            lambda at: self._measured(at, length, call), lambda at: self._room(at * length), first, rows, bend
+            lambda at: self._measured(self._sample(at, length), call),
+            lambda at: self._room(at * length),
+            first,
+            rows,
+            bend,
         )
         if many.points:
             return Seen(growth.predicted(many.points, rows), many.points[-1].length, length, many.there)
@@ -379,13 +417,13 @@ class Measurement:
             return Seen(growth.predicted(long.points, length) * rows, 1, long.points[-1].length, rows == 1)
         return Seen(0, 0, 0, many.there)
 
-    def _measured(self, rows: int, length: int, call: Callable[[Work], object]) -> int | None:
+    def _measured(self, work: Work, call: Callable[[Work], object]) -> int | None:
         """Bytes of its temporaries; None: there is not enough memory for them."""
-        self._engine.touch(rows * length)
+        self._engine.touch(work.micro_batches[0].rows * work.micro_batches[0].length)
         with_arena, anonymous = process_memory.resident(), process_memory.anonymous()
         try:
             with process_memory.bounded(self._budget), process_memory.PeakWatch() as watch:
-                call(self._sample(rows, length))
+                call(work)
             return max(0, watch.bytes - with_arena, process_memory.anonymous() - anonymous)
         except process_memory.OutOfBounds:
             return None
@@ -398,42 +436,22 @@ class Measurement:
         run(self._stream, self._engine, work, between)
         self._seconds = seconds_of(self._engine, between, self._shape)
 
-    def _evaluation(self, work: Work) -> None:
-        self._stream.evaluate(work)
-
     def _room(self, tokens: int) -> int:
         """Bytes for temporaries beside what there is and what the arena takes for so many tokens."""
         assert self._budget is not None
         return self._budget - process_memory.resident() - self._engine.untouched(tokens)
 
     def _sample(self, rows: int, length: int) -> Work:
-        return sample(self._small, rows, length, self._packing)
+        """By which memory is known: a sequence of several rows takes more than one row does, whatever their lengths."""
+        joined = (2 if self._shape.packed_rows > 1 else 1) if self._packing else 0
+        return sample(self._small, rows, length, min(joined, length))
+
+    def _timed(self, rows: int, length: int) -> Work:
+        """Of which attention takes as long as of the data's."""
+        return sample(self._small, rows, length, self._shape.rows_in(length) if self._packing else 0)
 
     def _kept(self, train: Work) -> int:
         return self._tokens * BYTES_PER_TOKEN + (masks(self._small, train, self._place) if self._packing else 0)
-
-
-def fill(engine: PlainEngine) -> None:
-    """Weights of a usual size: zeros would run faster than a model does, in some places."""
-    generator = torch.Generator(engine.memory().device).manual_seed(0)
-    drawn = torch.empty(DRAWN, device=engine.memory().device, dtype=engine.dtype).normal_(0, 0.02, generator=generator)
-    for number, tensor in enumerate(engine.tensors):
-        weight = engine.weight(number)
-        if len(tensor["shape"]) == 1:
-            weight.fill_(1.0)
-            continue
-        for part in weight.view(-1).split(DRAWN):
-            part.copy_(drawn[: part.numel()])
-
-
-def sample(meta_model: MetaModel, rows: int, length: int, packed: bool) -> Work:
-    """One micro-batch in which every token has a label, as many as there can be; packed: two rows in each."""
-    ids = torch.randint(0, meta_model.vocabulary, (rows, length), generator=torch.Generator().manual_seed(0))
-    positions = None
-    if packed and length > 1:
-        half = length // 2
-        positions = torch.cat([torch.arange(half), torch.arange(length - half)]).expand(rows, length)
-    return arrange([Batch(ids, ids, positions, rows * length)])
 
 
 def run(stream: Stream, engine: TimedEngine, work: Work, between: list[float]) -> float:
@@ -451,34 +469,6 @@ def runs_after(warm_up: float) -> int:
     if warm_up > LONG:
         return 1
     return max(LEAST_RUNS, min(MOST_RUNS, math.ceil(2 * LEAST_SECONDS / warm_up)))
-
-
-def masks(meta_model: MetaModel, work: Work, place: Place = HOST) -> int:
-    """Bytes of what the layers are given besides the hidden state, rotary tables and masks that have bytes among it:
-    kept for every packed micro-batch of a step."""
-    if not meta_model.simple_entry:
-        return 0
-    return argument_bytes(
-        LayerArguments(meta_model, place.device).record(work.to(place.device).micro_batches[:1])[0].calls
-    )
-
-
-def argument_bytes(calls: list[Arguments]) -> int:
-    """Bytes of the tensors that the layers are given besides the hidden state, each counted once."""
-    storages: dict[int, int] = {}
-
-    def block_pass(value: Any) -> None:
-        if isinstance(value, torch.Tensor):
-            storages[value.untyped_storage().data_ptr()] = value.untyped_storage().nbytes()
-        elif isinstance(value, dict):
-            block_pass(list(value.values()))
-        elif isinstance(value, list | tuple):
-            for item in value:
-                block_pass(item)
-
-    for call in calls:
-        block_pass([call.positional, call.keywords])
-    return sum(storages.values())
 
 
 def seconds_of(engine: TimedEngine, between: list[float], shape: WorkShape) -> dict[str, float]:

@@ -16,8 +16,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from spillway.machine.place import HOST, Place
 from spillway.model.meta_model import MetaModel, zeros
-from spillway.model.microbatch import MicroBatch
+from spillway.model.microbatch import MicroBatch, Work
 from spillway.model.model_code import Left, call_without_layers, refusal, replaced_forwards
 from spillway.model.nested import tensors_in
 
@@ -175,3 +176,31 @@ class LayerArguments:
         rows = row.expand(batch.tokens, meta_model.embedding.embedding_dim)
         with torch.no_grad(), meta_model.stand_ins(device=self._device):
             return record(meta_model, batch, ids, rows)
+
+
+def masks(meta_model: MetaModel, work: Work, place: Place = HOST) -> int:
+    """Bytes of what the layers are given besides the hidden state, rotary tables and masks that have bytes among it:
+    kept for every packed micro-batch of a step."""
+    if not meta_model.simple_entry:
+        return 0
+    return argument_bytes(
+        LayerArguments(meta_model, place.device).record(work.to(place.device).micro_batches[:1])[0].calls
+    )
+
+
+def argument_bytes(calls: list[Arguments]) -> int:
+    """Bytes of the tensors that the layers are given besides the hidden state, each counted once."""
+    storages: dict[int, int] = {}
+
+    def block_pass(value: Any) -> None:
+        if isinstance(value, torch.Tensor):
+            storages[value.untyped_storage().data_ptr()] = value.untyped_storage().nbytes()
+        elif isinstance(value, dict):
+            block_pass(list(value.values()))
+        elif isinstance(value, list | tuple):
+            for item in value:
+                block_pass(item)
+
+    for call in calls:
+        block_pass([call.positional, call.keywords])
+    return sum(storages.values())

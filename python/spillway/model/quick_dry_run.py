@@ -6,6 +6,7 @@ A run that trains measures what it will do itself, more often (`spillway.model.d
 
 from __future__ import annotations
 
+import statistics
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +20,8 @@ AS_A_RUN = 6.0  # seconds: where what a run measures takes no longer, a plan mea
 REPEATS = 8  # micro-batches of the largest shape that a run measures, about
 TWICE, ONCE = 5.0, 10.0  # seconds that all of the tokens may take to be measured so often
 QUICK, LEAST = 5.0, 3  # otherwise: seconds that one more measurement may take, and how many there are at least
+SHORTER = 8  # times: with as many tokens in rows of that part of the length, attention takes little
+LONG_ROW, SEEN = 1024, 0.1  # tokens of a row whose attention is looked at; least share of a pass that is no noise
 FAR, GROWN = 16, 1.5  # of what has so many times the tokens nothing is known before memory has grown so much
 
 Kinds = dict[str, float]
@@ -43,6 +46,11 @@ def shapes(rows: int, length: int) -> list[tuple[int, int]]:
             length = -(-length // 2)
         found.append((rows, length))
     return found[::-1]
+
+
+def shape_of(rows: int, length: int, tokens: int) -> tuple[int, int]:
+    """The one of `shapes` that has so many tokens."""
+    return next(shape for shape in shapes(rows, length) if shape[0] * shape[1] == tokens)
 
 
 def other_lengths(length: int) -> list[int]:
@@ -117,6 +125,12 @@ def slope_in_tiles(
     return max(0.0, growth.slope(*points)) if len(points) == 2 else None
 
 
+def middle(found: Sequence[Taken]) -> Taken:
+    """Of measurements of one shape the medians."""
+    seconds = {kind: statistics.median(each.seconds[kind] for each in found) for kind in found[0].seconds}
+    return Taken(found[0].tokens, int(statistics.median(each.bytes for each in found)), seconds)
+
+
 def bytes_per_token(found: Sequence[Taken]) -> float:
     if len(found) < 2:
         return found[-1].bytes / found[-1].tokens
@@ -124,10 +138,20 @@ def bytes_per_token(found: Sequence[Taken]) -> float:
     return max(0.0, (last.bytes - before.bytes) / (last.tokens - before.tokens))
 
 
-def seconds_of(found: Sequence[Taken], warm: Kinds, tokens: int, micro_batches: int) -> Kinds:
+def beyond_a_line(last: Taken, shorter: Taken, tokens: int, times: float) -> Kinds:
+    """Seconds of so many tokens in rows `times` as long as those measured `last`, beyond the line: attention grows with
+    the square of a row. Its share is what `shorter` saves, as many tokens in rows of one part in SHORTER."""
+    shares = {kind: (all_of_it - shorter.seconds[kind]) / (1 - 1 / SHORTER) for kind, all_of_it in last.seconds.items()}
+    seen = {kind: share for kind, share in shares.items() if share > SEEN * last.seconds[kind]}
+    return {kind: share * (times - 1) * tokens / last.tokens for kind, share in seen.items()}
+
+
+def seconds_of(
+    found: Sequence[Taken], warm: Kinds, tokens: int, micro_batches: int, more: Kinds | None = None
+) -> Kinds:
     """The seconds of a step: the first micro-batch of a pass has its weights from memory, the others from caches, which
-    is faster by as much as it was with the fewest tokens (`warm`)."""
-    cold = {kind: on_line(found, kind, tokens) for kind in found[0].seconds}
+    is faster by as much as it was with the fewest tokens (`warm`). `more`: of a micro-batch, beyond the line."""
+    cold = {kind: on_line(found, kind, tokens) + (more or {}).get(kind, 0.0) for kind in found[0].seconds}
     saved = {kind: max(0.0, found[0].seconds[kind] - warm.get(kind, found[0].seconds[kind])) for kind in cold}
     return {kind: value + (micro_batches - 1) * max(0.0, value - saved[kind]) for kind, value in cold.items()}
 

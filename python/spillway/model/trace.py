@@ -22,7 +22,7 @@ from transformers import masking_utils
 
 from spillway.model import quick_dry_run, saved_profile
 from spillway.model.describe import WorkSize, describe
-from spillway.model.dry_run import BRIEF_SLACK, BYTES_PER_TOKEN, KINDS, SLACK, sample
+from spillway.model.dry_run import BRIEF_SLACK, BYTES_PER_TOKEN, KINDS, SLACK
 from spillway.model.heap import Heap
 from spillway.model.narrow import narrow_of_its_kind
 from spillway.model.passage import Passage, with_tensors
@@ -31,6 +31,7 @@ from spillway.model.saved import RECOMPUTE_ALL
 from spillway.model.saved_profile import SavedProfile
 from spillway.model.source import text_config
 from spillway.model.stream import Stream
+from spillway.model.synthetic import sample
 from spillway.model.timed_engine import TimedEngine
 from spillway.model.token_tiles import ALL_AT_ONCE, TokenTiles
 
@@ -122,7 +123,7 @@ class Tracer:
 
     def trace(self, rows: int, length: int, again: bool = False) -> Trace:
         """`again`: the heap is that of a second step."""
-        work = sample(self._small, rows, length, False)
+        work = sample(self._small, rows, length)
         with self._opened() as (stream, engine):
             stream.step(work, {}, 0)
             passes = {kind: engine.told(kind) for kind in (*KINDS, OUTSIDE)}
@@ -135,7 +136,7 @@ class Tracer:
         choice = saved_profile.keep_all(self._small)
         if not choice.stages:
             return {}, SavedProfile(why=saved_profile.NOT_ALONE)
-        work = sample(self._small, rows, length, False)
+        work = sample(self._small, rows, length)
         with self._opened() as (stream, engine):
             stream.saved, engine.kept_blocks = choice, frozenset(place + 1 for place in choice.stages)
             stream.step(work, {}, 0)

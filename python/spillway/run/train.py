@@ -346,6 +346,7 @@ def load_work(config: Config, tell: Tell) -> Work:
         length=train_rows.longest,
         eval_batch=config.rows_each * min(config.per_device_eval_batch_size, len(held_out)) if held_out else 0,
         eval_length=held_out.longest if held_out else 0,
+        packed_rows=train_rows.packed_rows,
     )
     work = Work(
         train_rows, held_out, tokenizer, order, rates.schedule(config, steps), Events(config, order, steps), shape
