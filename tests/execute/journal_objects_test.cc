@@ -5,6 +5,7 @@
 
 #include <set>
 
+#include "spillway/plan/placement.h"
 #include "spillway/storage/path.h"
 #include "tests/plan/models.h"
 

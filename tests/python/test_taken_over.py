@@ -114,7 +114,7 @@ def lives(script: str, given: Path, place: Path, worlds: Sequence[int], **words:
         else:
             assert [code for *_, code in ends] == [1] * (world - 1) + [-signal.SIGKILL], ends
         if number and script is not OWN:
-            assert f"{worlds[number - 1]} processes had made it" in ends[0][1], ends
+            assert f"{worlds[number - 1]} process{'es' * (worlds[number - 1] > 1)} had made it" in ends[0][1], ends
 
 
 def killed_meanwhile(run: Callable[[int], list[Any]], drive: Path, name: str) -> None:

@@ -7,13 +7,15 @@ import time
 from collections.abc import Callable
 
 WINDOW = 0.008  # seconds of calls, whose mean counts
-LEAST = 3  # windows
+LEAST = 5  # windows
+HELD_UP = 2.0  # medians: what takes longer counts as that much
 
 
 def typical(call: Callable[[], object], seconds: float, before: Callable[[], object] = lambda: None) -> float:
-    """A call's seconds: the median over windows, and of each window the mean. A layer's time is the sum of many calls,
-    those included that others on the machine hold up, and of a layer's times it is the median that a plan has.
-    `seconds`: for all of them. `before`: what comes before each call and is not counted."""
+    """A call's seconds: the mean over windows, and of each window the mean. A layer's time is the sum of many calls,
+    those included that others on the machine hold up, so it is no sum of medians; but of a layer's times it is the
+    median that a plan has, so that what was held up for long counts as HELD_UP medians. `seconds`: for all of them.
+    `before`: what comes before each call and is not counted."""
     found: list[float] = []
     began = time.perf_counter()
     while len(found) < LEAST or time.perf_counter() - began < seconds:
@@ -24,4 +26,5 @@ def typical(call: Callable[[], object], seconds: float, before: Callable[[], obj
             call()
             taken, calls = taken + time.perf_counter() - start, calls + 1
         found.append(taken / calls)
-    return statistics.median(found)
+    most = HELD_UP * statistics.median(found)
+    return statistics.fmean(min(each, most) for each in found)

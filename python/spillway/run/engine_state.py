@@ -184,7 +184,8 @@ class EngineState:
         self._keep_step()
         self.precious = True
         lines.settle()
-        return replace(recovery, words=f"{recovery.words}; {way.line['world']} processes had made it")
+        made = "1 process" if way.line["world"] == 1 else f"{way.line['world']} processes"
+        return replace(recovery, words=f"{recovery.words}; {made} had made it")
 
     def _shared(self, start_point: StartPoint) -> dict[str, int]:
         """What several processes start alike with: the run's line, and the last step that is durable on all of them.
