@@ -53,7 +53,7 @@ Attempt attempt(const Problem& problem, UpdatedThere blocks, Bytes spare) {
 /// Lifetimes on a device depend on the lookahead of the host, too, so that what was chosen to stay there may turn out
 /// to be too much: then less stays.
 Attempt attempt_within(const Problem& problem, UpdatedThere blocks) {
-  constexpr int kTries = 4;
+  constexpr int kTries = 8;
   Bytes spare = 0;
   auto out = attempt(problem, blocks, spare);
   for (int tried = 1; out.excess > 0 && tried < kTries; ++tried) {
