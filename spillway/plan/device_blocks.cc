@@ -127,8 +127,7 @@ std::string why_no_device_blocks(const Description& description, const state::La
   for (Index c = 0; c < chunks; ++c) {
     if (can_be_on_device(description, layout, c)) return {};
   }
-  return description.is_shared() ? "no layer is trainable as a whole, in bf16"
-                                 : "no layer has all that is trainable in bf16";
+  return "no layer has all that is trainable in bf16";
 }
 
 DeviceBlocks device_blocks(const Plan& plan, const Description& description, const state::Layout& layout) {

@@ -42,7 +42,7 @@ void DeviceChoice::take_turns() {
   std::vector<std::pair<std::size_t, Unit>> turns;
   for (const auto& unit : states_) {
     const auto& chunk = layout_.chunks()[unit.first];
-    const bool layer = layout_.blocks()[chunk.block].role == BlockRole::layer;
+    const bool layer = layout_.blocks()[chunk.block].role == state::BlockRole::layer;
     turns.emplace_back(layer ? 0 : ++slices[description_.owner(layout_, chunk)], unit);
   }
   std::ranges::stable_sort(turns, {}, &std::pair<std::size_t, Unit>::first);
@@ -87,16 +87,20 @@ Bytes DeviceChoice::with_workspace(Bytes arena) const {
 }
 
 /// What the process that has most of the blocks which live there has more of them, and of their gradients that come,
-/// than this one: all choose alike.
+/// than this one: all choose alike, if there is something left to choose. Of what is frozen, and of all weights beside
+/// it, each one has as much.
 Bytes DeviceChoice::more_elsewhere() const {
-  if (!description_.is_shared()) return 0;
+  const auto& asked = *budget_.device;
+  if (!description_.is_shared() || (asked.weight && asked.state && asked.device_updated)) return 0;
   const auto rule = description_.rule();
   std::vector<Bytes> bytes(description_.world.size, 0);
   for (const auto& unit : std::span(states_).first(blocks_.device_resident)) {
     for (Index c = unit.first; c < unit.first + unit.count; ++c) {
       const auto& chunk = layout_.chunks()[c];
-      bytes[description_.owner(layout_, chunk)] +=
-          weight_bytes(rule, chunk) + state_bytes(rule, chunk) + grad_bytes(rule, chunk);
+      if (!state::is_trainable(chunk.training)) continue;
+      const auto& block = layout_.blocks()[chunk.block];
+      const auto weight = block.trainable_chunks == block.chunks ? weight_bytes(rule, chunk) : 0;
+      bytes[description_.owner(layout_, chunk)] += weight + state_bytes(rule, chunk) + grad_bytes(rule, chunk);
     }
   }
   return *std::ranges::max_element(bytes) - bytes[description_.world.rank];

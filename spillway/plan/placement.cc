@@ -73,7 +73,6 @@ std::string no_device_update(const state::UpdateRule& rule) {
 bool can_be_on_device(const Description& description, const state::Layout& layout, Index chunk) {
   const auto& block = layout.blocks()[layout.chunks()[chunk].block];
   if (block.role == BlockRole::embedding || block.trainable_chunks == 0) return false;
-  if (description.is_shared() && block.trainable_chunks < block.chunks) return false;
   if (!no_device_update(description.rule()).empty()) return false;
   const auto first = layout.chunks().begin() + static_cast<std::ptrdiff_t>(block.first_chunk);
   return std::none_of(first, first + static_cast<std::ptrdiff_t>(block.chunks), [](const state::Chunk& it) {

@@ -107,7 +107,8 @@ struct Placement {
 };
 
 /// Whether a process keeps in memory what it has of the weights of the chunk's block, and no more. Of a block that is
-/// frozen in part each one keeps all, which is brought to no window in every step.
+/// frozen in part each one keeps all, on its device, too: what is frozen nobody sends, and passes read all of it in
+/// place.
 [[nodiscard]] bool keeps_own(const state::Layout& layout, const Placement& placement, Index chunk);
 
 /// What one pass over a layer or a head reads: the chunks of a layer, or one slice of a head, in the order of blocks.
@@ -117,8 +118,7 @@ struct Placement {
 [[nodiscard]] std::string no_device_update(const state::UpdateRule& rule);
 
 /// True when a device may update the chunk: in a layer or a head of its own of which something is trainable, and
-/// nothing in fp32 beside a narrower type. (A table that tokens look up is the host's.) In a world of several processes
-/// all of it is trainable, as a process has but its shards of it.
+/// nothing in fp32 beside a narrower type. (A table that tokens look up is the host's.)
 [[nodiscard]] bool can_be_on_device(const Description& description, const state::Layout& layout, Index chunk);
 
 /// True when the gradient of this chunk is stored as a dense field: everything that is trainable but an embedding that

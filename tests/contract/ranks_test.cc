@@ -90,17 +90,38 @@ TEST(Ranks, OfAnyNumberTrainAsOneDoesWithStatesOnDevices) {
   expect_same_in_every_world(
       untied, "half live there, all else on paths",
       {.placement = {0, 0, 0, 0}, .paths = true, .evaluates = true, .device = device(0.5, 0.5, 1)});
-  expect_same_in_every_world({.layers = 2, .micro_batches = 4, .frozen = "up"}, "partly frozen",
-                             {.device = device(std::nullopt, 1, 0)});
   expect_same_in_every_world(
       {.layers = 2, .micro_batches = 5, .subspace = "up|down", .checks = {.every = 100, .rotate = 2}}, "subspaces",
       {.placement = {0.5, 0, 0, 0}, .paths = true, .device = device(0, 0.5, 1), .tell = is_there});
 }
 
+/// Each has all that is frozen on its device, beside its shards of the rest.
+TEST(Ranks, OfAnyNumberTrainWhatIsPartlyFrozenOnDevices) {
+  const auto is_there = [](const Engine& engine, bool) {
+    const auto& chunks = engine.layout().chunks();
+    EXPECT_TRUE(std::ranges::any_of(chunks, [&](const auto& it) {
+      return !is_trainable(it.training) && engine.plan().placement[it.id].device_resident();
+    }));
+  };
+  expect_same_in_every_world({.layers = 2, .micro_batches = 5, .frozen = "up"}, "all live there",
+                             {.evaluates = true, .device = test::tier(1), .tell = is_there});
+  expect_same_in_every_world(
+      {.layers = 2, .micro_batches = 4, .frozen = "up|down|embed|head", .packed = "up|down"}, "norms beside codes",
+      {.placement = {0.5, 0, 0, 0}, .paths = true, .device = test::tier(0.7, 1), .tell = is_there});
+  expect_same_in_every_world({.layers = 2, .tied = false, .micro_batches = 4, .frozen = "down|embed"}, "all pass",
+                             {.placement = {0.5, 0.5, 0.5, 0.5},
+                              .paths = true,
+                              .evaluates = true,
+                              .own_weights = true,
+                              .device = plan::DeviceTier{.capacity = GiB, .state = 0, .device_updated = 1}});
+  expect_same_in_every_world({.layers = 2, .micro_batches = 5, .frozen = "norm", .subspace = "up|down"}, "subspaces",
+                             {.device = test::tier(1), .tell = is_there});
+}
+
 /// One is lost in the middle of a step, and all of them go on, with other blocks on their devices.
-TEST(Ranks, WithStatesOnDevicesGoOnAfterOneWasLost) {
+void expect_to_go_on_after_one_was_lost(const Shape& shape, const std::vector<std::size_t>& sizes) {
   constexpr std::uint64_t kSteps = 5;
-  const auto description = describe(test::shape_of({.layers = 2, .tied = false, .micro_batches = 4}));
+  const auto description = describe(test::shape_of(shape));
   const auto train_on = [](Engine& engine, const plan::Description& own, std::uint64_t first, std::uint64_t last) {
     test::Rank rank(engine, own);
     for (auto s = first; s <= last; ++s) {
@@ -116,7 +137,7 @@ TEST(Ranks, WithStatesOnDevicesGoOnAfterOneWasLost) {
     test::Rank(engine, description).fill();
     expected.masters = train_on(engine, test::for_rank(description, 0, 1), 1, kSteps);
   }
-  for (const std::size_t size : {1, 2, 4}) {
+  for (const auto size : sizes) {
     const std::vector<test::Directory> directories(size);
     const auto life = [&](const plan::DeviceTier& device, const auto& body) {
       network::FakeNetwork network(size, static_cast<std::uint32_t>(size));
@@ -163,6 +184,11 @@ TEST(Ranks, WithStatesOnDevicesGoOnAfterOneWasLost) {
     });
     for (const auto& it : found) expect_same(expected, it, text("a world of ", size));
   }
+}
+
+TEST(Ranks, WithStatesOnDevicesGoOnAfterOneWasLost) {
+  expect_to_go_on_after_one_was_lost({.layers = 2, .tied = false, .micro_batches = 4}, {1, 2, 4});
+  expect_to_go_on_after_one_was_lost({.layers = 2, .micro_batches = 4, .frozen = "up|embed"}, {2});
 }
 
 TEST(Ranks, OfAnyNumberTrainAsOneDoesOnNodes) {

@@ -152,6 +152,8 @@ TEST(RedealContract, TheLastCheckpointGoesOnWithTheSameBits) {
 
 TEST(RedealContract, StatesOnDevicesGoOnWithTheSameBits) {
   expect_same_after(of_four({.tied = false}), {0.5, 0.5, 0.5, 1}, {2, 1}, plan::Durability::step, test::tier(0.5, 1));
+  expect_same_after(of_four({.frozen = "up|embed", .packed = "up"}), {0.5, 0.5, 0.5, 1}, {2, 1, 2, 1},
+                    plan::Durability::step, test::tier(0.7));
 }
 
 TEST(RedealContract, EveryFormatGoesOnWithTheSameBits) {

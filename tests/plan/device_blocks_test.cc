@@ -180,8 +180,13 @@ TEST_F(DeviceBlocksTest, SeveralProcessesChooseAlikeWhateverRoomThereIs) {
   rates_.update = 1e6;
   rates_.to_device = rates_.from_device = 1e10;
   for (int round = 0; round < 24; ++round) {
-    auto description = describe(
-        {.layers = 4, .tied = false, .tokens = 16, .micro_batches = 4, .chunk_elements = 2048, .virtual_ranks = 4});
+    auto description = describe({.layers = 4,
+                                 .tied = false,
+                                 .tokens = 16,
+                                 .micro_batches = 4,
+                                 .chunk_elements = 2048,
+                                 .frozen = round % 4 == 3 ? "up|norm" : "",
+                                 .virtual_ranks = 4});
     description.step_tokens = 4 * description.tokens;
     description.world.size = 2 + random() % 3;
     const auto layout = description.layout();
@@ -191,7 +196,8 @@ TEST_F(DeviceBlocksTest, SeveralProcessesChooseAlikeWhateverRoomThereIs) {
       budget.placement.state = 0.5;
     }
     const auto all = make_plan(description, layout, budget, rates_);
-    EXPECT_EQ(all.device_resident, blocks_of(all, description, layout)) << "there is room for all";
+    const auto frozen = std::ranges::count(layout.blocks(), 0U, &state::Block::trainable_chunks);
+    EXPECT_EQ(all.device_resident, blocks_of(all, description, layout) - static_cast<std::size_t>(frozen));
     budget.device->capacity = all.device_peak * (1 + random() % 100) / 100;
     std::optional<Alike> expected;
     std::size_t refused = 0;
@@ -226,6 +232,51 @@ TEST_F(DeviceBlocksTest, SeveralProcessesChooseAlikeWhateverRoomThereIs) {
   EXPECT_GT(resident, 20U);
   EXPECT_GT(updated, 20U);
   EXPECT_GT(fewer, 10U);
+}
+
+/// What is frozen lies on each one's device, as codes, too, and nowhere else; what others have updated comes there.
+TEST_F(DeviceBlocksTest, OfABlockThatIsFrozenInPartEachOfSeveralProcessesHasAllWeightsOnItsDevice) {
+  auto description = describe({.layers = 2,
+                               .embedding = false,
+                               .head = false,
+                               .micro_batches = 4,
+                               .chunk_elements = 2048,
+                               .frozen = "up",
+                               .packed = "up",
+                               .virtual_ranks = 4});
+  description.world.size = 2;
+  description.step_tokens = 2 * description.tokens;
+  const auto layout = description.layout();
+  const auto& block = layout.blocks().front();
+  Bytes all = 0, trained = 0;
+  for (std::size_t c = 0; c < block.chunks; ++c) {
+    const auto bytes = weight_bytes(description.rule(), layout.chunks()[c]);
+    all += bytes;
+    trained += c < block.trainable_chunks ? bytes : 0;
+  }
+  const Budget budget{.dram = 1 * GiB, .device = DeviceTier{.capacity = 1 * GiB, .state = 1}};
+  Bytes up = 0, down = 0;
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    description.world.rank = rank;
+    const auto found = make_plan(description, layout, budget, rates_);
+    const auto& schedule = found.schedule;
+    ASSERT_TRUE(found.placement[0].device_resident());
+    for (const auto& it : schedule.buffers) EXPECT_FALSE(it.on_host() && it.kind == BufferClass::weight);
+    for (const auto& pass : schedule.passes) {
+      if (pass.block != 0) continue;
+      const auto& weights = schedule.buffers[pass.weights];
+      EXPECT_TRUE(weights.on_device() && weights.whole);
+      EXPECT_EQ(weights.bytes, all);
+      EXPECT_EQ(schedule.buffers[pass.gathered].bytes, trained);
+    }
+    for (const auto& task : schedule.tasks) {
+      if (!task.moves(ObjectKind::weight) || task.what.index >= block.chunks) continue;
+      EXPECT_LE(task.what.end(), block.trainable_chunks);
+      (task.lane == Lane::to_device ? up : down) += task.bytes;
+    }
+  }
+  EXPECT_EQ(up, trained) << "of both: what the other one has";
+  EXPECT_EQ(down, trained);
 }
 
 TEST_F(DeviceBlocksTest, MoreHostMemoryThanIsAmpleChangesNothing) {

@@ -136,6 +136,7 @@ def test_auto_beside_a_gpu_takes_the_processors_and_says_why(bf16: Pair, gpu: Fa
     assert gpu.run(["resume", str(ours)]).code == 0
 
 
+LORA = ("--method", "lora", "--lora_r", "4")
 FORMS = {
     "fp32": ("--compute_dtype", "fp32"),
     "fp16": ("--compute_dtype", "fp16"),
@@ -144,7 +145,7 @@ FORMS = {
     "states of int8": ("--state_format", "int8"),
     "clipping": ("--max_grad_norm", "0.1"),
     "packed": ("--packing",),
-    "lora": ("--method", "lora", "--lora_r", "4"),
+    "lora": LORA,
     "subspaces": ("--method", "lsp", "--lsp_rank", "8", "--lsp_nonzeros", "2"),
 }
 
@@ -178,9 +179,14 @@ def two_on_gpus(*command: str) -> None:
     assert [code for *_, code in ends] == [0, 0], ends
 
 
+SHARED = (*STEPS, "--compute_dtype", "bf16", "--virtual_ranks", "2", "--gradient_accumulation_steps", "4")
+METHODS = {"full": (), "lora": LORA, "lora beside codes": (*LORA, "--load_in_4bit", "true")}
+
+
 @pytest.mark.nightly
-def test_several_processes_have_a_gpu_each(given: Path, gpu: FakeGpu, tmp_path: Path) -> None:
-    keys = (*STEPS, "--compute_dtype", "bf16", "--virtual_ranks", "2", "--gradient_accumulation_steps", "4")
+@pytest.mark.parametrize("method", METHODS)
+def test_several_processes_have_a_gpu_each(given: Path, gpu: FakeGpu, tmp_path: Path, method: str) -> None:
+    keys = (*SHARED, *METHODS[method])
     assert here(given, tmp_path / "plain", *keys) == 0
     two_on_gpus(fake_gpu.__file__, *words(given, tmp_path / "out", *keys, "--device", "cuda"))
     assert result(tmp_path / "out") == result(tmp_path / "plain")

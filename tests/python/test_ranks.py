@@ -368,14 +368,17 @@ def test_any_number_of_processes_makes_the_same(given: Path, tmp_path: Path, wor
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("where", ["dram", "path"])
-def test_blocks_live_on_the_device_of_each_and_change_no_bit(given: Path, tmp_path: Path, where: str) -> None:
+@pytest.mark.parametrize(("where", "method"), [("dram", "full"), ("path", "full"), ("path", "lora")])
+def test_blocks_live_on_the_device_of_each_and_change_no_bit(
+    given: Path, tmp_path: Path, where: str, method: str
+) -> None:
     """Its link and updates are a GPU's, and the CPUs are slow, so that they are worth it."""
     slow = {"update_elements_per_second": 1e5, "update_elements_per_second_all_cores": 1e5, "gpus": [GPU]}
     profile = json.loads((given / "profile.json").read_text()) | slow
     (tmp_path / "profile.json").write_text(json.dumps(profile))
-    on_device = (*KEYS, "--device", "simulated", "--profile", str(tmp_path / "profile.json"))
-    one_process(given, tmp_path / "one", *KEYS)
+    keys = (*KEYS, "--method", method)
+    on_device = (*keys, "--device", "simulated", "--profile", str(tmp_path / "profile.json"))
+    one_process(given, tmp_path / "one", *keys)
     one_process(given, tmp_path / "alone", *on_device)
     paths = [*on_paths(tmp_path, 2), "--durability", "step"] if where == "path" else []
     ranks = processes(2, given, tmp_path / "two", *on_device, *paths)

@@ -43,12 +43,27 @@ class DeviceWeights {
     add_window(p, chunks);
   }
 
-  /// An update changes what passes of the step before have read.
+  /// An update changes what passes of the step before have read. The last chunk is there on each of several processes:
+  /// it is frozen.
   void read_in_place(Index p, Range chunks) {
-    pass(p).weights = graph_.host_weights[p].buffer;
+    pass(p).weights = graph_.out.groups[chunks.end() - 1].weight.buffer;
     for (auto c = chunks.first; c < chunks.end(); ++c) {
       graph_.need(graph_.out.update_task[c], graph_.task_of(p), true);
     }
+    if (graph_.gathers[p] != kNone) bring_others(p, chunks);
+  }
+
+  /// What other processes have updated comes from the window that a gather has filled.
+  void bring_others(Index p, Range chunks) {
+    auto& kept = kept_[chunks.first];
+    kept.readers.push_back(p);
+    if (kept.buffer != kNone) return;
+    kept.buffer = pass(p).weights;
+    const auto ends = [this](Index c) { return graph_.is_mine(c) != graph_.is_mine(c - 1); };
+    for (const auto& it : coalesce(chunks, graph_.lookahead.coalesce_to, size_of(), ends)) {
+      if (!graph_.is_mine(it.chunks.first)) kept.uploads.push_back(upload(it, kept.buffer, p));
+    }
+    graph_.lets_go(graph_.gathers[p], graph_.host_weights[p].buffer);
   }
 
   void keep(Index p, Range chunks) {
@@ -85,11 +100,14 @@ class DeviceWeights {
   /// Whether any process updates it.
   [[nodiscard]] bool is_trained(Index c) const { return state::is_trainable(graph_.chunk(c).training); }
 
+  [[nodiscard]] ChunkBytes size_of() const {
+    return [this](Index c) { return graph_.weight_bytes(c); };
+  }
+
   /// `apart`: what is trainable and what is not is sent at different times.
   [[nodiscard]] std::vector<Coalesced> copies(Range chunks, bool apart) const {
-    const auto size = [this](Index c) { return graph_.weight_bytes(c); };
     const auto ends = [this](Index c) { return is_trained(c) != is_trained(c - 1); };
-    return coalesce(chunks, graph_.lookahead.coalesce_to, size, apart ? Separate(ends) : Separate{});
+    return coalesce(chunks, graph_.lookahead.coalesce_to, size_of(), apart ? Separate(ends) : Separate{});
   }
 
   [[nodiscard]] const Buffer& host(Index p) const { return graph_.out.buffers[graph_.host_weights[p].buffer]; }

@@ -110,6 +110,30 @@ void add_weights(StepGraph& graph, Range chunks, Index& resident, Index pass, st
   graph.set_weights(pass, std::move(weights));
 }
 
+/// Adds the weights of a layer that lives on the devices of several processes and is frozen in part. Each one has all
+/// of them there, where passes read them in place; what is trainable, the first chunks, is sent and received through a
+/// window on the host.
+void add_weights_there(StepGraph& graph, Range chunks, Index pass) {
+  const auto& block = graph.block(graph.chunk(chunks.first).block);
+  Bytes bytes = 0, window = 0;
+  for (auto c = chunks.first; c < chunks.end(); ++c) {
+    bytes += graph.weight_bytes(c);
+    if (c < chunks.first + block.trainable_chunks) window = bytes;
+  }
+  Place there{graph.add_whole(BufferClass::weight, bytes, TierKind::device)};
+  const auto begin = graph.order.before_update(chunks.first, graph.lookahead.weight_read);
+  HostWeights weights{graph.add_buffer(BufferClass::window, window, begin, graph.order.position(pass)), {}};
+  for (auto c = chunks.first; c < chunks.end(); ++c) {
+    if (graph.is_mine(c)) keep_weight(graph, c, there);
+    if (graph.is_trainable(c)) {
+      weights.reads.push_back(add_own_download(graph, c, {weights.buffer, there.offset}, pass));
+      graph.need(graph.task_of(pass), graph.out.update_task[c]);
+    }
+    there.offset += graph.weight_bytes(c);
+  }
+  graph.set_weights(pass, std::move(weights));
+}
+
 }  // namespace
 
 void add_slice_forward(StepGraph& graph, Index b, Index slice, Index pass, std::uint32_t until) {
@@ -136,7 +160,12 @@ void add_forward(StepGraph& graph) {
   for (std::size_t i = 0; i < order.layers.size(); ++i) {
     const auto b = order.layers[i];
     const Range chunks{graph.chunk_of(b, 0), static_cast<Index>(graph.block(b).chunks)};
-    add_weights(graph, chunks, graph.out.resident_weight[b], order.forward[i]);
+    const bool in_place = graph.placement[chunks.first].device_resident() && graph.stays(chunks.first);
+    if (in_place && graph.description.is_shared()) {
+      add_weights_there(graph, chunks, order.forward[i]);
+    } else {
+      add_weights(graph, chunks, graph.out.resident_weight[b], order.forward[i]);
+    }
   }
   for (Index s = 0; s < order.embedding.size(); ++s) {
     add_slice_forward(graph, order.embedding_block, s, order.embedding[s]);

@@ -62,13 +62,19 @@ TEST(Network, HasNothingInAWorldOfOne) {
 
 TEST(Network, MakesOneOrderForAllAndNoCircle) {
   std::mt19937 random(31);
+  std::size_t partly_frozen = 0;  // blocks that live on devices
   for (int round = 0; round < 60; ++round) {
     auto shape = shared_shape(random, round);
     if (round % 3 == 2) shape.subspace = "up|down";
+    if (round % 4 == 1) test::freeze_some(shape, random);
     const auto size = 2 + random() % (shape.virtual_ranks - 1);
     const auto layout = test::describe(shape).layout();
     auto placement = round % 2 == 0 ? test::random_placement_of(layout, random)
                                     : test::random_device_placement(of_rank(shape, 0, size), layout, random);
+    for (const auto& it : layout.blocks()) {
+      const bool partly = it.trainable_chunks > 0 && it.trainable_chunks < it.chunks;
+      partly_frozen += partly && placement[it.first_chunk].device_resident() ? 1 : 0;
+    }
     placement.own_weights = random() % 2 == 0;
     const auto local = round % 3 == 0 || size % 2 != 0 ? size : 1 + random() % 2;
     const Redo redo{.gradients = random() % 2 == 0, .period = 3};
@@ -109,6 +115,7 @@ TEST(Network, MakesOneOrderForAllAndNoCircle) {
     }
     for (const auto& it : processes) EXPECT_TRUE(std::ranges::all_of(it.done, [](bool done) { return done; }));
   }
+  EXPECT_GT(partly_frozen, 3U);
 }
 
 TEST(Network, MovesBetweenMachinesWhatOneProcessOnEachWould) {
