@@ -173,8 +173,8 @@ void GradientExchange::finish(const ChunkSums& sums) {
   const auto* sum = whole(sums.gradient);
   const auto& chunk = layout_.chunks()[sums.chunk];
   if (chunk.reduced.any()) return finish_reduced(sums, sum);
-  const bool layer = layout_.blocks()[chunk.block].role == state::BlockRole::layer;
-  layer ? round_layer(sums, sum) : round_slice(sums, sum);
+  const bool slice = traits(layout_.blocks()[chunk.block].role).is_table;
+  slice ? round_slice(sums, sum) : round_layer(sums, sum);
 }
 
 void GradientExchange::finish_reduced(const ChunkSums& sums, const float* sum) {

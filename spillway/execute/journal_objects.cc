@@ -23,17 +23,11 @@ Bytes rows_of(const plan::Description& description, const state::Block& table, s
 
 }  // namespace
 
-const state::Block* table_of(const state::Layout& layout) {
-  const auto& blocks = layout.blocks();
-  const auto at = std::ranges::find(blocks, state::BlockRole::embedding, &state::Block::role);
-  return at == blocks.end() ? nullptr : &*at;
-}
-
 GradientIds::GradientIds(const plan::Description& description, const state::Layout& layout) {
   for (plan::Index c = 0; c < layout.chunks().size(); ++c) {
     of_chunk_.push_back(plan::has_dense_grad(description, layout, c) ? first_sparse_++ : kNoGradient);
   }
-  if (const auto* table = table_of(layout); table != nullptr && table->trainable_chunks > 0) {
+  if (const auto* table = layout.embedding(); table != nullptr && table->trainable_chunks > 0) {
     sparse_parts_ =
         ceil_div(rows_of(description, *table, std::min(table->rows, description.all_tokens())), plan::kSparsePart);
   }
@@ -64,7 +58,7 @@ journal::JournalSpec journal_spec(const plan::Description& description, const st
     if (!plan::has_dense_grad(description, layout, c)) continue;
     out.gradients.push_back({.pieces = pieces_of(grad_bytes(rule, chunk)), .first_chunk = c, .chunks = 1});
   }
-  const auto* table = table_of(layout);
+  const auto* table = layout.embedding();
   if (table == nullptr || table->trainable_chunks == 0) return out;
   // There are as many parts as the whole table would need, since another run may have more tokens in a step.
   const auto parts = ceil_div(rows_of(description, *table, table->rows), plan::kSparsePart);

@@ -13,9 +13,6 @@
 
 namespace spillway::execute {
 
-/// The embedding's table; null where there is none.
-[[nodiscard]] const state::Block* table_of(const state::Layout& layout);
-
 /// The journal's numbers for the gradients of a run: those of dense chunks in their order, then parts of the rows.
 class GradientIds {
  public:

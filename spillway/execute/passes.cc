@@ -79,8 +79,8 @@ BlockPass Passes::describe(const plan::Pass& pass) const {
   out.accumulator = accumulator(pass);
   out.spilled = at(pass.spilled);
   if (pass.spilled != kNone) out.spilled_bytes = schedule_.buffers[pass.spilled].bytes;
+  if (traits(pass.kind).of_layer) return out;
   const auto& block = layout_.blocks()[pass.block];
-  if (block.role == state::BlockRole::layer) return out;
   const auto& chunk = layout_.chunks()[block.first_chunk + pass.slice];
   out.first_row = chunk.first / block.columns;
   out.rows = chunk.used / block.columns;

@@ -21,7 +21,7 @@ Bytes bytes_of(const journal::StoredObject& object) {
 Replay::Replay(const Parts& parts, const journal::Commit& commit)
     : parts_(parts),
       ids_(parts.description, parts.layout),
-      table_(table_of(parts.layout)),
+      table_(parts.layout.embedding()),
       update_(parts.layout, parts.description.rule()),
       commit_(&commit) {}
 

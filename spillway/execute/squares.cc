@@ -56,7 +56,7 @@ SquareSlots::SquareSlots(const state::Layout& layout, bool by_chunk) {
   }
   slots_.resize(pieces_.size() + layout.chunks().size());
   for (const auto& block : layout.blocks()) {
-    if (block.role == state::BlockRole::layer) continue;
+    if (!traits(block.role).is_table) continue;
     for (auto c = block.first_chunk; c < block.first_chunk + block.chunks; ++c) {
       auto& slots = slots_[pieces_.size() + c];
       slots = {.first = end_, .count = device::square_tiles(layout.chunks()[c].used)};

@@ -20,7 +20,7 @@ StepProtocol::Options options_of(const RunPlan& plan) {
 }
 
 std::unique_ptr<SparseEmbedding> make_sparse_embedding(const RunPlan& plan, std::byte* memory) {
-  const auto* table = table_of(plan.layout);
+  const auto* table = plan.layout.embedding();
   if (table == nullptr) return nullptr;
   const auto block = static_cast<std::size_t>(table - plan.layout.blocks().data());
   auto out = std::make_unique<SparseEmbedding>(plan.description, plan.layout, block);

@@ -12,16 +12,10 @@ namespace spillway::plan {
 namespace {
 
 /// The block that logits are made of; none: there is no head.
-const state::Block* head_of(const Problem& problem) {
-  const auto& blocks = problem.layout.blocks();
-  const auto head = std::ranges::find_if(blocks, [&](const auto& it) { return problem.description.is_head(it); });
-  return head == blocks.end() ? nullptr : &*head;
-}
-
 /// Keeps the logits of as many slices as there is room for, from the head's loss to its gradient.
 void keep_logits(const Problem& problem, const Room& room, Plan& plan) {
   const auto& [description, layout, budget, rates, durability, keeping] = problem;
-  const auto* head = head_of(problem);
+  const auto* head = description.head(layout);
   if (!budget.keeps_logits || budget.device || head == nullptr) return;
   const bool several = !plan.node_peaks.empty();
   const auto capacity = several ? room.nodes[0] : budget.dram;
@@ -39,7 +33,7 @@ void keep_logits(const Problem& problem, const Room& room, Plan& plan) {
 Rates rates_of(const Problem& problem, const Plan& plan) {
   auto out = problem.rates;
   if (plan.kept_slices == 0) return out;
-  const auto part = static_cast<double>(plan.kept_slices) / static_cast<double>(head_of(problem)->chunks);
+  const auto part = static_cast<double>(plan.kept_slices) / static_cast<double>(problem.description.head(problem.layout)->chunks);
   out.head_gradient -= part * std::min(out.head_loss, out.head_gradient / 3);
   return out;
 }

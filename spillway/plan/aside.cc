@@ -9,7 +9,6 @@
 namespace spillway::plan {
 namespace {
 
-using state::BlockRole;
 
 /// Bytes per second; of tiers of which nothing is known all are alike.
 double rate_of(const Problem& problem, std::uint16_t tier) {
@@ -34,7 +33,9 @@ class Aside {
         seconds_(room_.size(), 0) {}
 
   Placement run() {
-    for (const auto& block : problem_.layout.blocks()) put_gradients(block);
+    for (const auto& block : problem_.layout.blocks()) {
+      for (const auto& range : pass_ranges(block, block.trainable_chunks)) put_gradient(range);
+    }
     if (problem_.description.hidden > 0) put_boundaries();
     return std::move(placement_);
   }
@@ -55,12 +56,6 @@ class Aside {
     if (out < room_.size()) room_[out] -= std::min(room_[out], bytes);
     if (out < room_.size()) seconds_[out] += static_cast<double>(bytes) / rate_of(problem_, out);
     return out;
-  }
-
-  void put_gradients(const state::Block& block) {
-    const auto count = static_cast<Index>(block.role == BlockRole::layer ? block.trainable_chunks : 1);
-    const auto end = static_cast<Index>(block.first_chunk + block.trainable_chunks);
-    for (auto first = static_cast<Index>(block.first_chunk); first < end; first += count) put_gradient({first, count});
   }
 
   void put_gradient(Range chunks) {

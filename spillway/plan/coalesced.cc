@@ -48,13 +48,8 @@ std::vector<SnapshotGroup> snapshot_groups(const Description& description, const
     }
   };
   for (const auto& block : layout.blocks()) {
-    const Range trainable{static_cast<Index>(block.first_chunk), static_cast<Index>(block.trainable_chunks)};
-    if (block.role == state::BlockRole::layer) {
-      if (trainable.count > 0 && placement[trainable.first].device_resident()) add(trainable);
-      continue;
-    }
-    for (auto c = trainable.first; c < trainable.end(); ++c) {  // slices have buffers of their own
-      if (placement[c].device_resident()) add({c, 1});
+    for (const auto& range : pass_ranges(block, block.trainable_chunks)) {  // slices have buffers of their own
+      if (placement[range.first].device_resident()) add(range);
     }
   }
   return out;

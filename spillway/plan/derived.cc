@@ -7,8 +7,6 @@
 namespace spillway::plan {
 namespace {
 
-using state::BlockRole;
-
 // Times that operations on each element of a layer read or write an array: of the width of the hidden state (two norms
 // of seven each, two sums of three), of queries and keys (rotation), and of the feed-forward (activation and product).
 constexpr double kHiddenPasses = 20, kRotatedPasses = 10, kInnerPasses = 5;
@@ -60,8 +58,7 @@ class Deriver {
 
   void set(Rates& rates) const {
     set_layers(rates);
-    const auto head = std::ranges::find_if(layout_.blocks(), [&](const auto& it) { return description_.is_head(it); });
-    if (head != layout_.blocks().end() && head->chunks > 0) set_head(*head, rates);
+    if (const auto* head = description_.head(layout_); head != nullptr) set_head(*head, rates);
     rates.between = times_ * passes(kOutsidePasses * hidden());
   }
 
@@ -76,16 +73,15 @@ class Deriver {
   }
 
   void set_layers(Rates& rates) const {
-    const state::Block* last = nullptr;
     double forward = 0, backward = 0, layers = 0, conversions = 0;
-    for (const auto& block : layout_.blocks()) {
-      if (block.role != BlockRole::layer) continue;
+    for (const auto b : layout_.layers()) {
+      const auto& block = layout_.blocks()[b];
       const auto [there, back] = layer(block);
       forward += there, backward += back, conversions += conversion(block), ++layers;
-      last = &block;
     }
-    if (last != nullptr && layers > 1 && matrices_of(layout_, *last).empty()) {  // a norm before the head
-      const auto [there, back] = layer(*last);
+    const auto last = layers > 1 ? layout_.layers().back() : 0;
+    if (layers > 1 && matrices_of(layout_, layout_.blocks()[last]).empty()) {  // a norm before the head
+      const auto [there, back] = layer(layout_.blocks()[last]);
       rates.last_forward = times_ * there;
       rates.last_backward = times_ * back;
       forward -= there, backward -= back, --layers;
@@ -160,13 +156,10 @@ Bytes derive_work(const Description& description, const state::Layout& layout, c
       shape.tokens() * element *
       (kHiddenHeld * hidden + kRotatedHeld * rotated + kInnerHeld * static_cast<double>(shape.feed_forward));
   double matrix = 0, slice = 0;
-  for (const auto& block : layout.blocks()) {
-    if (block.role == BlockRole::layer) {
-      for (const auto& it : matrices_of(layout, block)) matrix = std::max(matrix, it.inner * it.outer);
-    } else {
-      slice = std::max(slice, static_cast<double>(block.slice_rows));
-    }
+  for (const auto b : layout.layers()) {
+    for (const auto& it : matrices_of(layout, layout.blocks()[b])) matrix = std::max(matrix, it.inner * it.outer);
   }
+  for (const auto& block : layout.blocks()) slice = std::max(slice, static_cast<double>(block.slice_rows));
   const auto head = shape.tokens() * slice * (element + sizeof(float));
   return static_cast<Bytes>(std::max(held + matrix * element, head));
 }

@@ -222,8 +222,7 @@ class Describer {
     for (const auto& [kind, pass] : parse_operations(out_.at("work").at("passes"))) {
       if (kind == "forward" || kind == "backward") each += attention_seconds(pass.each, compute);
     }
-    const auto layers = std::ranges::count(layout_.blocks(), state::BlockRole::layer, &state::Block::role);
-    return each * static_cast<double>(layers) * static_cast<double>(description_.micro_batches);
+    return each * static_cast<double>(layout_.layers().size()) * static_cast<double>(description_.micro_batches);
   }
 
   /// A working set, and by how much it grows with every token.

@@ -89,7 +89,13 @@ struct Description {
   }
   /// Whether the head's passes read the block: a head, or an embedding's table that is the head's matrix, too.
   [[nodiscard]] constexpr bool is_head(const state::Block& block) const noexcept {
-    return block.role == (tied_head ? state::BlockRole::embedding : state::BlockRole::head);
+    const auto& role = traits(block.role);
+    return role.is_table && role.is_gathered == tied_head;
+  }
+  /// Null: there is none.
+  [[nodiscard]] const state::Block* head(const state::Layout& layout) const {
+    const auto at = std::ranges::find_if(layout.blocks(), [&](const state::Block& it) { return is_head(it); });
+    return at == layout.blocks().end() ? nullptr : &*at;
   }
   /// Bytes of the activation between two layers, of all tokens of the largest step.
   [[nodiscard]] constexpr Bytes boundary_bytes() const noexcept {

@@ -42,8 +42,8 @@ void DeviceChoice::take_turns() {
   std::vector<std::pair<std::size_t, Unit>> turns;
   for (const auto& unit : states_) {
     const auto& chunk = layout_.chunks()[unit.first];
-    const bool layer = layout_.blocks()[chunk.block].role == state::BlockRole::layer;
-    turns.emplace_back(layer ? 0 : ++slices[description_.owner(layout_, chunk)], unit);
+    const bool slice = traits(layout_.blocks()[chunk.block].role).is_table;
+    turns.emplace_back(slice ? ++slices[description_.owner(layout_, chunk)] : 0, unit);
   }
   std::ranges::stable_sort(turns, {}, &std::pair<std::size_t, Unit>::first);
   std::ranges::transform(turns, states_.begin(), &std::pair<std::size_t, Unit>::second);

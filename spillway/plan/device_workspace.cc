@@ -39,7 +39,7 @@ DeviceWorkspace device_workspace(const state::Layout& layout, bool tied_head, st
   }
   add_estimates(layout, sums, out);
   for (const auto& block : layout.blocks()) {
-    if (block.role == state::BlockRole::layer) continue;
+    if (!traits(block.role).is_table) continue;
     for (auto c = block.first_chunk; c < block.first_chunk + block.chunks; ++c) {
       const auto& slice = layout.chunks()[c];
       out.squares += ceil_div(slice.used, kSquaresTile);

@@ -41,13 +41,6 @@ std::uint64_t count(const json& object, const char* key, std::optional<double> f
   return static_cast<std::uint64_t>(value);
 }
 
-state::BlockRole parse_role(const std::string& role) {
-  if (role == "embedding") return state::BlockRole::embedding;
-  if (role == "layer") return state::BlockRole::layer;
-  if (role == "head") return state::BlockRole::head;
-  throw Error(ErrorCode::bad_input, text("the role of a block is ", role, "; known: embedding, layer, head"));
-}
-
 /// The form of a tensor; as_run where nothing is said.
 state::Form parse_form(const json& tensor) {
   if (get<bool>(tensor, "wide", false)) return state::Form::fp32;
@@ -65,7 +58,7 @@ void parse_reduced(const json& tensor, const optim::Reduction& reduction, state:
 }
 
 state::BlockSpec parse_block(const json& object) {
-  state::BlockSpec out{get<std::string>(object, "name"), parse_role(get<std::string>(object, "role")), {}};
+  state::BlockSpec out{get<std::string>(object, "name"), state::parse_role(get<std::string>(object, "role")), {}};
   for (const auto& tensor : get<json>(object, "tensors")) {
     out.tensors.push_back({get<std::string>(tensor, "name"), get<std::vector<std::int64_t>>(tensor, "shape"),
                            get<bool>(tensor, "decay", false),

@@ -38,23 +38,16 @@ double seconds_aside(const Schedule& schedule, const Pass& pass, const Rates& ra
 double seconds_near(const Schedule& schedule, const state::Layout& layout, const Rates& rates, const Pass& it) {
   const auto& pass = traits(it.kind);
   if (!pass.of_layer) return pass.rates.seconds != nullptr ? rates.*pass.rates.seconds : 0;
+  const auto size_of = [&](std::size_t block) { return static_cast<double>(layout.blocks()[block].elements); };
+  const auto last = layout.layers().back();
+  auto layers = layout.layers().size();
   double average = 0;
-  Index layers = 0, last = kNone;
-  for (Index b = 0; b < layout.blocks().size(); ++b) {
-    if (layout.blocks()[b].role != state::BlockRole::layer) continue;
-    average += static_cast<double>(layout.blocks()[b].elements);
-    last = b;
-    ++layers;
-  }
+  for (const auto b : layout.layers()) average += size_of(b);
   if (rates.last_forward > 0 && it.block == last) return rates.*pass.rates.last;
-  if (rates.last_forward > 0 && layers > 1) {
-    average -= static_cast<double>(layout.blocks()[last].elements);
-    --layers;
-  }
-  average /= std::max<Index>(1, layers);
-  const auto size = static_cast<double>(layout.blocks()[it.block].elements);
+  if (rates.last_forward > 0 && layers > 1) average -= size_of(last), --layers;
+  average /= static_cast<double>(layers);
   const auto seconds = it.saved != Saved::recompute ? pass.rates.kept : pass.rates.seconds;
-  return rates.*seconds * size / average + copy_of_saved(schedule, it, rates);
+  return rates.*seconds * size_of(it.block) / average + copy_of_saved(schedule, it, rates);
 }
 
 }  // namespace

@@ -4,8 +4,6 @@
 
 namespace spillway::plan {
 
-using state::BlockRole;
-
 void ChunkPlacement::live_on_device(bool gradient_too) noexcept {
   weight = state = {TierKind::device};
   gradient = gradient_too ? weight : TierId{};
@@ -13,9 +11,7 @@ void ChunkPlacement::live_on_device(bool gradient_too) noexcept {
 }
 
 Placement::Placement(const state::Layout& layout)
-    : chunks(layout.chunks().size()),
-      boundaries(static_cast<std::size_t>(std::ranges::count(layout.blocks(), BlockRole::layer, &state::Block::role))) {
-}
+    : chunks(layout.chunks().size()), boundaries(layout.layers().size()) {}
 
 std::vector<std::uint16_t> Placement::nodes() const {
   std::vector<std::uint16_t> out;
@@ -36,12 +32,12 @@ bool has_dense_grad(const Description& description, const state::Layout& layout,
   const auto& it = layout.chunks()[chunk];
   if (!has_gradient(it.training)) return false;
   const auto& block = layout.blocks()[it.block];
-  return block.role != BlockRole::embedding || description.tied_head;
+  return !traits(block.role).is_gathered || description.tied_head;
 }
 
 bool can_be_early(const state::Layout& layout, const Placement& placement, Index chunk) {
   const auto& it = layout.chunks()[chunk];
-  return has_gradient(it.training) && layout.blocks()[it.block].role != BlockRole::embedding &&
+  return has_gradient(it.training) && !traits(layout.blocks()[it.block].role).is_gathered &&
          placement[chunk].weight.in_memory() && placement[chunk].state.in_memory() && !placement[chunk].updated_there();
 }
 
@@ -52,12 +48,19 @@ bool keeps_own(const state::Layout& layout, const Placement& placement, Index ch
   return own && home.in_memory() && block.trainable_chunks == block.chunks;
 }
 
+std::vector<Range> pass_ranges(const state::Block& block, std::size_t chunks) {
+  std::vector<Range> out;
+  for (std::size_t i = 0; i < chunks; i += block.pass_chunks) {
+    out.push_back({static_cast<Index>(block.first_chunk + i), static_cast<Index>(std::min(block.pass_chunks, chunks))});
+  }
+  return out;
+}
+
 std::vector<Range> weights_of_passes(const Description& description, const state::Layout& layout) {
   std::vector<Range> out;
   for (const auto& block : layout.blocks()) {
-    const Range all{static_cast<Index>(block.first_chunk), static_cast<Index>(block.chunks)};
-    if (block.role == BlockRole::layer) out.push_back(all);
-    for (auto c = all.first; description.is_head(block) && c < all.end(); ++c) out.push_back({c, 1});
+    if (traits(block.role).is_table && !description.is_head(block)) continue;
+    for (const auto& range : pass_ranges(block, block.chunks)) out.push_back(range);
   }
   return out;
 }
@@ -72,7 +75,7 @@ std::string no_device_update(const state::UpdateRule& rule) {
 
 bool can_be_on_device(const Description& description, const state::Layout& layout, Index chunk) {
   const auto& block = layout.blocks()[layout.chunks()[chunk].block];
-  if (block.role == BlockRole::embedding || block.trainable_chunks == 0) return false;
+  if (traits(block.role).is_gathered || block.trainable_chunks == 0) return false;
   if (!no_device_update(description.rule()).empty()) return false;
   const auto first = layout.chunks().begin() + static_cast<std::ptrdiff_t>(block.first_chunk);
   return std::none_of(first, first + static_cast<std::ptrdiff_t>(block.chunks), [](const state::Chunk& it) {
@@ -83,8 +86,8 @@ bool can_be_on_device(const Description& description, const state::Layout& layou
 Index first_backward(const state::Layout& layout) {
   Index layer = 0;
   for (const auto& block : layout.blocks()) {
-    if (block.role != BlockRole::head && block.trainable_chunks > 0) break;
-    layer += block.role == BlockRole::layer ? 1 : 0;
+    if (block.trainable_chunks > 0) break;
+    layer += traits(block.role).is_table ? 0 : 1;
   }
   return layer;
 }

@@ -111,6 +111,9 @@ struct Placement {
 /// place.
 [[nodiscard]] bool keeps_own(const state::Layout& layout, const Placement& placement, Index chunk);
 
+/// The first `chunks` of a block as its passes take them: of a layer all at once, of a table one by one.
+[[nodiscard]] std::vector<Range> pass_ranges(const state::Block& block, std::size_t chunks);
+
 /// What one pass over a layer or a head reads: the chunks of a layer, or one slice of a head, in the order of blocks.
 [[nodiscard]] std::vector<Range> weights_of_passes(const Description& description, const state::Layout& layout);
 

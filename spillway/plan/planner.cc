@@ -192,11 +192,9 @@ std::size_t largest_rank(const Description& description, const state::Layout& la
 /// The share of all weights that stay in memory.
 double weights_kept(const Description& description, const state::Layout& layout, const Placement& placement) {
   Bytes all = 0, kept = 0;
-  const auto element = state::field_bytes(description.type).weight;
   for (const auto& chunk : layout.chunks()) {
     if (placement[chunk.id].device_resident()) continue;  // Units has none of it
-    const bool layer = layout.blocks()[chunk.block].role == state::BlockRole::layer;
-    const auto bytes = layer ? chunk.elements * element : weight_bytes(description.rule(), chunk);  // as Units counts
+    const auto bytes = weight_bytes(description.rule(), chunk);
     all += bytes;
     kept += placement[chunk.id].weight.in_memory() ? bytes : 0;
   }

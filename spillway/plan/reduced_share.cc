@@ -20,7 +20,7 @@ double turn(const optim::RefitRule& checks) noexcept {
 Products products_of(const state::Layout& layout) {
   Products out;
   for (const auto& tensor : layout.tensors()) {
-    if (layout.blocks()[tensor.block].role != state::BlockRole::layer || tensor.spec.shape.size() < 2) continue;
+    if (traits(layout.blocks()[tensor.block].role).is_table || tensor.spec.shape.size() < 2) continue;
     out.all += static_cast<double>(tensor.elements);
     if (!is_trainable(tensor.spec.training)) continue;
     out.trainable += static_cast<double>(tensor.elements);

@@ -9,11 +9,10 @@ namespace {
 /// Blocks that can keep and have a backward pass.
 std::vector<Index> able_blocks(const state::Layout& layout, const SavedActivations& saved) {
   std::vector<Index> out;
-  const auto lowest = first_backward(layout);
-  Index layer = 0;
-  for (Index b = 0; b < layout.blocks().size(); ++b) {
-    if (layout.blocks()[b].role != state::BlockRole::layer) continue;
-    if (layer++ >= lowest && std::ranges::find(saved.blocks, b) != saved.blocks.end()) out.push_back(b);
+  const auto& layers = layout.layers();
+  for (auto i = first_backward(layout); i < layers.size(); ++i) {
+    const auto block = static_cast<Index>(layers[i]);
+    if (std::ranges::find(saved.blocks, block) != saved.blocks.end()) out.push_back(block);
   }
   return out;
 }

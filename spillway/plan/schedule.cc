@@ -4,13 +4,9 @@
 
 namespace spillway::plan {
 
-using state::BlockRole;
-
 Range chunks_of(const state::Layout& layout, const Pass& pass) {
   const auto& block = layout.blocks()[pass.block];
-  const auto first = static_cast<Index>(block.first_chunk);
-  if (block.role == BlockRole::layer) return {first, static_cast<Index>(block.chunks)};
-  return {first + pass.slice, 1};
+  return {static_cast<Index>(block.first_chunk) + pass.slice, static_cast<Index>(block.pass_chunks)};
 }
 
 void set_nodes(Schedule& schedule, const Placement& placement) {

@@ -67,11 +67,10 @@ class Count {
   }
 
   void add_rows() {
-    for (const auto& block : layout_.blocks()) {
-      if (block.role != state::BlockRole::embedding || block.trainable_chunks == 0) continue;
-      const auto rows = std::min(description_.rows_of(layout_, block), description_.all_tokens());
-      durable_ += (kSnapshotPeriod + 2) * whole(sparse_bytes(rows, block.columns, bytes_.grad));
-    }
+    const auto* table = layout_.embedding();
+    if (table == nullptr || table->trainable_chunks == 0) return;
+    const auto rows = std::min(description_.rows_of(layout_, *table), description_.all_tokens());
+    durable_ += (kSnapshotPeriod + 2) * whole(sparse_bytes(rows, table->columns, bytes_.grad));
   }
 
   const Description& description_;

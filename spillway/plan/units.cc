@@ -7,8 +7,6 @@
 namespace spillway::plan {
 namespace {
 
-using state::BlockRole;
-
 /// Where the group's object of a chunk lives, or that boundary.
 template <class Residencies>
 auto& home_of(Residencies& placement, Group group, Index i) {
@@ -58,54 +56,32 @@ void Units::list(Group group) {
 }
 
 void Units::list_block(Group group, const state::Block& block) {
-  const auto first = static_cast<Index>(block.first_chunk);
-  const bool layer = block.role == BlockRole::layer;
-  if (layer && elsewhere(group, first)) return;
-  if (!layer || group == Group::state) {
-    for (Index c = first; c < first + block.chunks; ++c) list_chunk(group, c);
-    return;
+  const bool weights = group == Group::weight;
+  for (const auto& range : pass_ranges(block, weights ? block.chunks : block.trainable_chunks)) {
+    if (group == Group::grad && !has_dense_grad(problem_.description, problem_.layout, range.first)) continue;
+    if (group != Group::state) list_range(group, block, range);
+    for (auto c = range.first; group == Group::state && c < range.end(); ++c) list_range(group, block, {c, 1});
+  }
+}
+
+/// Of weights all of it; of the rest what lies from the first chunk to the last that this process has.
+void Units::list_range(Group group, const state::Block& block, Range chunks) {
+  if (elsewhere(group, chunks.first)) return;
+  Range own;
+  Bytes all = 0, mine = 0;
+  for (auto c = chunks.first; c < chunks.end(); ++c) {
+    all += bytes_of(group, c);
+    if (!problem_.description.has(problem_.layout, problem_.layout.chunks()[c])) continue;
+    mine += bytes_of(group, c);
+    if (own.count == 0) own.first = c;
+    own.count = c + 1 - own.first;
   }
   if (group == Group::weight) {
-    const auto bytes = block.elements * problem_.weight_element();
-    units_.push_back({group, first, static_cast<Index>(block.chunks), kept_weights(first, bytes, block.chunks), bytes});
-  } else if (const auto own = own_gradients(block); own.count > 0) {
-    Bytes bytes = 0;
-    for (auto c = own.first; c < own.end(); ++c) bytes += is_mine(c) ? bytes_of(group, c) : 0;
-    units_.push_back({group, own.first, own.count, bytes, bytes});
+    const bool keeps_own = fixed_.own_weights && block.trainable_chunks == block.chunks;
+    units_.push_back({group, chunks.first, chunks.count, keeps_own ? mine : all, all});
+  } else if (own.count > 0) {
+    units_.push_back({group, own.first, own.count, mine, mine});
   }
-}
-
-/// Of the weights of so many chunks what a process that keeps them has in memory.
-Bytes Units::kept_weights(Index first, Bytes all, std::size_t chunks) const {
-  const auto& block = problem_.layout.blocks()[problem_.layout.chunks()[first].block];
-  if (!fixed_.own_weights || block.trainable_chunks < block.chunks) return all;
-  Bytes out = 0;
-  for (auto c = first; c < first + chunks; ++c) out += is_mine(c) ? bytes_of(Group::weight, c) : 0;
-  return out;
-}
-
-bool Units::is_mine(Index chunk) const {
-  return problem_.description.has(problem_.layout, problem_.layout.chunks()[chunk]);
-}
-
-/// The chunks of a layer from the first to the last that is trainable and that this process has.
-Range Units::own_gradients(const state::Block& block) const {
-  Range out;
-  for (Index i = 0; i < block.trainable_chunks; ++i) {
-    const auto c = static_cast<Index>(block.first_chunk + i);
-    if (!is_mine(c)) continue;
-    if (out.count == 0) out.first = c;
-    out.count = c + 1 - out.first;
-  }
-  return out;
-}
-
-void Units::list_chunk(Group group, Index chunk) {
-  if (elsewhere(group, chunk) || (group != Group::weight && !is_mine(chunk))) return;
-  if (group == Group::grad && !has_dense_grad(problem_.description, problem_.layout, chunk)) return;
-  if (group == Group::state && !has_state(problem_.layout.chunks()[chunk].training)) return;
-  const auto bytes = bytes_of(group, chunk);
-  units_.push_back({group, chunk, 1, group == Group::weight ? kept_weights(chunk, bytes, 1) : bytes, bytes});
 }
 
 Bytes Units::bytes_of(Group group, Index chunk) const {

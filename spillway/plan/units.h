@@ -63,13 +63,10 @@ class Units {
  private:
   void list(Group group);
   void list_block(Group group, const state::Block& block);
-  void list_chunk(Group group, Index chunk);
+  void list_range(Group group, const state::Block& block, Range chunks);
   void fix();
   [[nodiscard]] Bytes bytes_of(Group group, Index chunk) const;
   [[nodiscard]] bool elsewhere(Group group, Index chunk) const;
-  [[nodiscard]] Bytes kept_weights(Index first, Bytes all, std::size_t chunks) const;
-  [[nodiscard]] bool is_mine(Index chunk) const;
-  [[nodiscard]] Range own_gradients(const state::Block& block) const;
 
   const Problem problem_;
   Placement fixed_;

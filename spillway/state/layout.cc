@@ -27,7 +27,7 @@ optim::Reduced checked_reduction(const TensorSpec& spec, BlockRole role) {
   const auto refuse = [&](const std::string& why) {
     throw Error(ErrorCode::bad_input, text("tensor ", spec.name, " cannot learn in a ", spec.by->word, ": ", why));
   };
-  if (role != BlockRole::layer || spec.shape.size() != 2) refuse("only matrices inside layers can");
+  if (traits(role).is_table || spec.shape.size() != 2) refuse("only matrices inside layers can");
   if (spec.form != Form::as_run) refuse(text("it is kept in ", spec.form == Form::fp32 ? "fp32" : word_of(spec.form)));
   const optim::Reduced out{static_cast<std::uint64_t>(spec.shape[0]), static_cast<std::uint64_t>(spec.shape[1]),
                            spec.rank, spec.nonzeros, spec.by};
@@ -36,7 +36,7 @@ optim::Reduced checked_reduction(const TensorSpec& spec, BlockRole role) {
 }
 
 void check_form(const TensorSpec& spec, BlockRole role) {
-  if (!is_packed(spec.form) || (role == BlockRole::layer && !is_trainable(spec.training))) return;
+  if (!is_packed(spec.form) || (!traits(role).is_table && !is_trainable(spec.training))) return;
   throw Error(ErrorCode::bad_input, text("tensor ", spec.name, " cannot be kept as ", word_of(spec.form),
                                          ": only what is frozen inside layers can"));
 }
@@ -46,6 +46,11 @@ void check_form(const TensorSpec& spec, BlockRole role) {
 std::vector<std::int64_t> Tensor::gradient_shape() const {
   const auto rank = static_cast<std::int64_t>(reduced.rank);
   return rank > 0 ? std::vector{rank, rank} : spec.shape;
+}
+
+const Block* Layout::embedding() const noexcept {
+  const auto at = std::ranges::find_if(blocks_, [](const Block& it) { return traits(it.role).is_gathered; });
+  return at == blocks_.end() ? nullptr : &*at;
 }
 
 Layout::Layout(const std::vector<BlockSpec>& blocks, std::uint64_t chunk_elements, std::uint64_t alignment,
@@ -64,11 +69,7 @@ Layout::Layout(const std::vector<BlockSpec>& blocks, std::uint64_t chunk_element
         throw Error(ErrorCode::bad_input, text("tensor ", tensor.name, " is listed twice"));
       }
     }
-    if (spec.role == BlockRole::layer) {
-      add_layer(spec);
-    } else {
-      add_table(spec);
-    }
+    traits(spec.role).is_table ? add_table(spec) : add_layer(spec);
   }
 }
 
@@ -97,7 +98,7 @@ Block& Layout::add_block(const BlockSpec& spec) {
 }
 
 bool Layout::is_whole(const TensorSpec& spec, BlockRole role) const {
-  return scope_ == optim::Scope::matrix && role == BlockRole::layer && spec.shape.size() == 2 &&
+  return scope_ == optim::Scope::matrix && !traits(role).is_table && spec.shape.size() == 2 &&
          spec.form == Form::as_run && spec.training == Training::full && !spec.table;
 }
 
@@ -151,6 +152,7 @@ void Layout::add_chunk(std::uint64_t first, std::uint64_t used, Training trainin
 }
 
 void Layout::add_layer(const BlockSpec& spec) {
+  layers_.push_back(blocks_.size());
   add_block(spec);
   std::uint64_t begin = 0;
   for (const auto training : kTrainings) {
@@ -159,6 +161,7 @@ void Layout::add_layer(const BlockSpec& spec) {
     }
     begin = add_matrices(begin, training);
   }
+  blocks_.back().pass_chunks = blocks_.back().chunks;
 }
 
 /// The last block's tensors that learn so, from element `begin` on, cut into chunks; returns where the next may begin.
@@ -234,6 +237,7 @@ void Layout::add_table(const BlockSpec& spec) {
                                            " is a table, which cannot be kept in fp32 where the rest is not"));
   }
   const auto& shape = spec.tensors.front().shape;
+  block.pass_chunks = 1;
   block.rows = static_cast<std::uint64_t>(shape[0]);
   block.columns = static_cast<std::uint64_t>(shape[1]);
   // Slices of equal height, so that the last is not a splinter.

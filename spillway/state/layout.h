@@ -41,17 +41,33 @@ struct TensorSpec {
   const optim::Reduction* by = optim::Reduced{}.by;  ///< for Training::reduced; those of a layout are the same
 };
 
-/// How a block takes part in a step.
+/// How a block takes part in a step; what is asked of a role is a column of its row below.
 enum class BlockRole : std::uint8_t {
   embedding,  ///< one table [rows, columns], cut into slices of whole rows; read by gathering rows
   layer,      ///< any tensors, contiguous in memory during its passes, forward and backward
   head,       ///< one matrix [rows, columns], cut like an embedding; it has two passes, slice by slice
 };
 
+struct RoleTraits {
+  const char* name;  ///< in descriptions
+  bool is_table;     ///< of one tensor [rows, columns], whose slices have passes of their own; else a layer
+  bool is_gathered;  ///< its passes read some rows, which alone have gradients; else all of it is multiplied by
+};
+
+inline constexpr std::array<RoleTraits, 3> kRoles = {{
+    {"embedding", true, true},
+    {"layer", false, false},
+    {"head", true, false},
+}};
+
+[[nodiscard]] constexpr const RoleTraits& traits(BlockRole role) noexcept {
+  return kRoles[static_cast<std::size_t>(role)];
+}
+
 struct BlockSpec {
   std::string name;
   BlockRole role = BlockRole::layer;
-  std::vector<TensorSpec> tensors;  ///< embedding and head: exactly one, of two dimensions
+  std::vector<TensorSpec> tensors;  ///< of a table exactly one, of two dimensions
 };
 
 /// Where one tensor lies in its block.
@@ -119,11 +135,12 @@ struct Block {
   BlockRole role = BlockRole::layer;
   std::size_t first_tensor = 0, tensors = 0;  ///< range in Layout::tensors()
   std::size_t first_chunk = 0, chunks = 0;    ///< range in Layout::chunks()
+  std::size_t pass_chunks = 0;                ///< chunks that a pass takes: of a layer all, of a table one, a slice
   std::uint64_t elements = 0;                 ///< sum of its chunks' `elements`
   std::size_t trainable_chunks = 0;           ///< the first so many of its chunks are trainable
   std::uint64_t trainable_elements = 0;       ///< elements of these; of reduced matrices those of the weight
-  std::uint64_t rows = 0, columns = 0;        ///< embedding and head: shape of the table; else 0
-  std::uint64_t slice_rows = 0;               ///< embedding and head: rows of every slice but the last
+  std::uint64_t rows = 0, columns = 0;        ///< shape of a table; else 0
+  std::uint64_t slice_rows = 0;               ///< of a table: rows of every slice but the last
   bool packed = false;                        ///< it has chunks whose form is_packed()
 };
 
@@ -153,6 +170,10 @@ class Layout {
                   optim::Scope scope = optim::Scope::element, std::size_t shards = 1);
 
   [[nodiscard]] const std::vector<Block>& blocks() const noexcept { return blocks_; }
+  /// Those that are no tables, as indices into blocks().
+  [[nodiscard]] const std::vector<std::size_t>& layers() const noexcept { return layers_; }
+  /// The block whose rows are gathered; null: there is none.
+  [[nodiscard]] const Block* embedding() const noexcept;
   [[nodiscard]] const std::vector<Tensor>& tensors() const noexcept { return tensors_; }
   [[nodiscard]] const std::vector<Chunk>& chunks() const noexcept { return chunks_; }
   /// Parts of tensors in chunk `id`, by rising chunk_first.
@@ -188,6 +209,7 @@ class Layout {
   std::uint64_t largest_chunk_ = 0;
   const optim::Reduction* reduction_ = nullptr;
   std::vector<Block> blocks_;
+  std::vector<std::size_t> layers_;
   std::vector<Tensor> tensors_;
   std::vector<Chunk> chunks_;
   std::vector<std::vector<Span>> spans_;

@@ -11,6 +11,14 @@ constexpr std::array kComputeTypes{ComputeType::bf16, ComputeType::fp16, Compute
 constexpr std::array kPackedForms{Form::nf4, Form::int8};
 constexpr std::array kFormats{StateFormat::exact, StateFormat::bf16, StateFormat::int8};
 
+/// The kinds that a table has rows of.
+template <class Value, class Row, std::size_t n>
+constexpr std::array<Value, n> kinds_of(const std::array<Row, n>& /*table*/) {
+  std::array<Value, n> out;
+  for (std::size_t i = 0; i < n; ++i) out[i] = static_cast<Value>(i);
+  return out;
+}
+
 template <class Value, std::size_t n>
 Value parse(const char* key, std::string_view name, const std::array<Value, n>& known) {
   std::string names;
@@ -161,6 +169,10 @@ StateFormat parse_format(std::string_view name) {
 }
 Form parse_packed_form(std::string_view name) {
   return parse("the form of packed weights", name, kPackedForms);
+}
+
+BlockRole parse_role(std::string_view name) {
+  return parse("the role of a block", name, kinds_of<BlockRole>(kRoles));
 }
 
 }  // namespace spillway::state

@@ -218,10 +218,14 @@ void check_format(const UpdateRule& rule);
 [[nodiscard]] constexpr const char* name_of(Form form) noexcept {
   return word_of(form);
 }
-/// The reverse. Throw Error(bad_input) naming what there is.
+[[nodiscard]] constexpr const char* name_of(BlockRole role) noexcept {
+  return traits(role).name;
+}
+/// The reverse, and a role by its name. Throw Error(bad_input) naming what there is.
 [[nodiscard]] ComputeType parse_compute_type(std::string_view name);
 [[nodiscard]] ComputeType parse_weight_type(std::string_view name);
 [[nodiscard]] StateFormat parse_format(std::string_view name);
 [[nodiscard]] Form parse_packed_form(std::string_view name);
+[[nodiscard]] BlockRole parse_role(std::string_view name);
 
 }  // namespace spillway::state

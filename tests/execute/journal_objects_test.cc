@@ -48,7 +48,7 @@ TEST(JournalObjects, HavePiecesForTheirBytes) {
     EXPECT_EQ(spec.gradients[g].pieces, pieces(sizes.gradients[g].bytes));
     EXPECT_EQ(sizes.gradients[g].varies, g + 1 == spec.gradients.size()) << "the rows of the table";
   }
-  EXPECT_EQ(spec.gradients.back().chunks, table_of(layout)->chunks);
+  EXPECT_EQ(spec.gradients.back().chunks, layout.embedding()->chunks);
   EXPECT_EQ(spec.run, "a run");
   EXPECT_EQ(spec.paths, 3U);
 }
@@ -60,7 +60,7 @@ TEST(JournalObjects, AreTheSameForShorterStepsAndWithoutATableThereAreNoRows) {
   };
   EXPECT_EQ(of(longer), of(shorter));
   const auto without = describe({.layers = 1, .embedding = false, .head = false, .tied = false});
-  EXPECT_EQ(table_of(without.layout()), nullptr);
+  EXPECT_EQ(without.layout().embedding(), nullptr);
   EXPECT_EQ(of(without), without.layout().chunks().size());
 }
 

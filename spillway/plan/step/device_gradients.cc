@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "spillway/plan/coalesced.h"
 #include "spillway/plan/step/passes.h"
 #include "spillway/plan/step/transfers.h"
@@ -8,8 +10,7 @@ namespace {
 /// Gradients of neighbours that a pass makes, by copies of so many bytes.
 std::vector<Coalesced> copies(const StepGraph& graph, const Pass& pass) {
   auto chunks = chunks_of(graph.layout, pass);
-  const auto& block = graph.block(pass.block);
-  if (block.role == state::BlockRole::layer) chunks.count = static_cast<Index>(block.trainable_chunks);
+  chunks.count = std::min(chunks.count, static_cast<Index>(graph.block(pass.block).trainable_chunks));
   return coalesce(chunks, graph.lookahead.coalesce_to, [&](Index c) { return graph.grad_bytes(c); });
 }
 

@@ -73,8 +73,8 @@ void write_gradient(StepGraph& graph, Index c, Index pass, Place grad, std::uint
   } else {
     write = add_gradient_log(graph, what, grad, bytes, graph.order.positions());
     // The update of a tied table puts rows into it.
-    const bool table = graph.block(graph.out.passes[pass].block).role == state::BlockRole::embedding;
-    if (table) graph.need(graph.out.update_task[c], write, true);
+    const bool gathered = traits(graph.block(graph.out.passes[pass].block).role).is_gathered;
+    if (gathered) graph.need(graph.out.update_task[c], write, true);
   }
   graph.need(write, graph.of(c, ChunkEvent::gradient_complete));
 }

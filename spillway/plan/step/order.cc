@@ -4,24 +4,17 @@
 
 namespace spillway::plan::step {
 
-using state::BlockRole;
-
 StepOrder::StepOrder(const Description& description, const state::Layout& layout, const Lookahead& lookahead,
                      bool device)
     : layout_(layout), lookahead_(lookahead), device_(device), updates_(layout.chunks().size(), 0) {
-  find_blocks(description);
+  const auto number = [&](const state::Block* block) {
+    return block == nullptr ? kNone : static_cast<Index>(block - layout.blocks().data());
+  };
+  for (const auto b : layout.layers()) layers.push_back(static_cast<Index>(b));
+  embedding_block = number(layout.embedding());
+  head = number(description.head(layout));
+  lowest = first_backward(layout);
   place(description.tied_head);
-}
-
-void StepOrder::find_blocks(const Description& description) {
-  for (Index b = 0; b < layout_.blocks().size(); ++b) {
-    const auto role = layout_.blocks()[b].role;
-    if (role == BlockRole::layer) layers.push_back(b);
-    if (role == BlockRole::embedding) embedding_block = b;
-    if (role == BlockRole::head) head = b;
-  }
-  if (description.tied_head) head = embedding_block;
-  lowest = first_backward(layout_);
 }
 
 Index StepOrder::add(PassKind kind, Index block, Index slice) {
@@ -38,10 +31,10 @@ void StepOrder::place(bool tied_head) {
     const auto& block = layout_.blocks()[b];
     for (Index i = 0; i < block.chunks; ++i) {
       updates_[block.first_chunk + i] = positions_++;
-      if (block.role == BlockRole::embedding) embedding.push_back(add(PassKind::embedding, b, i));
-      if (block.role == BlockRole::head) head_loss.push_back(add(PassKind::head_loss, b, i));
+      if (b == embedding_block) embedding.push_back(add(PassKind::embedding, b, i));
+      if (b == head && !tied_head) head_loss.push_back(add(PassKind::head_loss, b, i));
     }
-    if (block.role == BlockRole::layer) forward.push_back(add(PassKind::forward, b));
+    if (!traits(block.role).is_table) forward.push_back(add(PassKind::forward, b));
   }
   last_update_ = updates_.back();
   const auto slices = head == kNone ? Index{0} : static_cast<Index>(layout_.blocks()[head].chunks);
@@ -57,7 +50,7 @@ void StepOrder::place(bool tied_head) {
 
 Index StepOrder::pass_of_gradient(Index chunk) const {
   const auto block = static_cast<Index>(layout_.chunks()[chunk].block);
-  if (layout_.blocks()[block].role != BlockRole::layer) {
+  if (traits(layout_.blocks()[block].role).is_table) {
     const auto slice = chunk - layout_.blocks()[block].first_chunk;
     return head_gradient[head_gradient.size() - 1 - slice];
   }

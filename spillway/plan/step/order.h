@@ -55,7 +55,6 @@ class StepOrder {
   [[nodiscard]] std::uint32_t device_after_update(Index c) const;
 
  private:
-  void find_blocks(const Description& description);
   void place(bool tied_head);
   Index add(PassKind kind, Index block, Index slice = 0);
   [[nodiscard]] bool is_trainable(Index c) const { return state::is_trainable(layout_.chunks()[c].training); }

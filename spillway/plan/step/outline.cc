@@ -12,14 +12,6 @@ namespace {
 
 constexpr std::size_t kAllLayers = 5;  // at most so many are drawn, each of them
 
-std::vector<Index> blocks_of(const state::Layout& layout, state::BlockRole role) {
-  std::vector<Index> out;
-  for (Index b = 0; b < layout.blocks().size(); ++b) {
-    if (layout.blocks()[b].role == role) out.push_back(b);
-  }
-  return out;
-}
-
 /// By task: its place in an order in which one lane could run them all, the earliest deadline first.
 std::vector<Index> places_in_order(const Schedule& schedule) {
   const auto& tasks = schedule.tasks;
@@ -55,8 +47,7 @@ class Outliner {
   Outliner(const Schedule& schedule, const state::Layout& layout)
       : schedule_(schedule),
         layout_(layout),
-        layers_(blocks_of(layout, state::BlockRole::layer)),
-        tables_(blocks_of(layout, state::BlockRole::embedding)),
+        layers_(layout.layers()),
         drawn_(layout.blocks().size(), true) {
     choose();
     make_boxes();
@@ -74,17 +65,18 @@ class Outliner {
   void choose() {
     out_.layers = out_.drawn = layers_.size();
     if (layers_.size() <= kAllLayers) return;
-    const std::set<Index> kept{layers_.front(), layers_[layers_.size() / 2], layers_.end()[-2], layers_.back()};
+    const std::set<std::size_t> kept{layers_.front(), layers_[layers_.size() / 2], layers_.end()[-2], layers_.back()};
     for (const auto b : layers_) drawn_[b] = kept.contains(b);
     out_.drawn = kept.size();
   }
 
-  [[nodiscard]] Index block_of(const Task& task) const {
+  [[nodiscard]] std::size_t block_of(const Task& task) const {
     if (task.op == Op::compute) return schedule_.passes[task.what.index].block;
     const auto numbered = traits(task.what.kind).numbered;
     if (numbered == Numbered::by_layer) return layers_[std::min<std::size_t>(task.what.index, layers_.size() - 1)];
-    if (numbered == Numbered::by_chunk) return static_cast<Index>(layout_.chunks()[task.what.index].block);
-    return tables_.empty() ? 0 : tables_.front();
+    if (numbered == Numbered::by_chunk) return layout_.chunks()[task.what.index].block;
+    const auto* table = layout_.embedding();
+    return table == nullptr ? 0 : static_cast<std::size_t>(table - layout_.blocks().data());
   }
 
   [[nodiscard]] KindLabel kind_of(const Task& task) const {
@@ -99,7 +91,7 @@ class Outliner {
     std::vector<Index> tasks(schedule_.tasks.size());
     for (Index t = 0; t < tasks.size(); ++t) tasks[t] = t;
     std::ranges::sort(tasks, {}, [&](Index t) { return places[t]; });
-    std::map<std::tuple<Lane, std::string, Phase, Index>, Index> known;
+    std::map<std::tuple<Lane, std::string, Phase, std::size_t>, Index> known;
     box_.assign(tasks.size(), kNone);
     for (const auto t : tasks) {
       const auto& task = schedule_.tasks[t];
@@ -155,7 +147,7 @@ class Outliner {
 
   const Schedule& schedule_;
   const state::Layout& layout_;
-  const std::vector<Index> layers_, tables_;
+  const std::vector<std::size_t>& layers_;
   std::vector<bool> drawn_;  ///< by block
   std::vector<Index> box_;   ///< by task; kNone: it is not drawn
   std::array<unsigned, kLanes.size()> next_row_{};
