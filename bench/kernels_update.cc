@@ -37,9 +37,9 @@ using Clock = std::chrono::steady_clock;
 namespace kernels = spillway::kernels;
 
 const std::map<std::string, kernels::Weights> kWeights = {
-    {"split", kernels::Weights::split}, {"fp32", kernels::Weights::fp32}, {"fp16", kernels::Weights::fp16}};
+    {"split", kernels::Weights::bf16}, {"fp32", kernels::Weights::fp32}, {"fp16", kernels::Weights::fp16}};
 const std::map<std::string, kernels::Moments> kMoments = {
-    {"fp32", kernels::Moments::fp32}, {"bf16", kernels::Moments::bf16}, {"int8", kernels::Moments::int8}};
+    {"fp32", kernels::Moments::exact}, {"bf16", kernels::Moments::bf16}, {"int8", kernels::Moments::int8}};
 const std::map<std::string, kernels::Optimizer> kOptimizers = {{"adamw", kernels::Optimizer::adamw},
                                                                {"adam", kernels::Optimizer::adam},
                                                                {"lion", kernels::Optimizer::lion},
@@ -146,11 +146,11 @@ struct Widths {
   Widths(const kernels::UpdateForm& form, kernels::Optimizer optimizer)
       : weight(form.weights == kernels::Weights::fp32 ? 4 : 2),
         remainder(form.weights == kernels::Weights::fp16    ? 4
-                  : form.weights == kernels::Weights::split ? 2
+                  : form.weights == kernels::Weights::bf16 ? 2
                                                             : 0),
         grad(weight) {
     for (std::size_t k = 0; k < kernels::moment_count(optimizer); ++k) {
-      moments[k] = form.moments == kernels::Moments::fp32 ? 4 : form.moments == kernels::Moments::bf16 ? 2 : 1;
+      moments[k] = form.moments == kernels::Moments::exact ? 4 : form.moments == kernels::Moments::bf16 ? 2 : 1;
     }
   }
   [[nodiscard]] std::size_t written() const { return weight + remainder + moments[0] + moments[1]; }

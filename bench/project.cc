@@ -90,7 +90,7 @@ void measure_apply(const Sizes& sizes, const kernels::Projector& view) {
         const kernels::UpdateSpan span{.weight = reinterpret_cast<std::byte*>(weight.data() + l * matrix),
                                        .remainder = reinterpret_cast<std::byte*>(remainder.data() + l * matrix),
                                        .n = matrix};
-        kernels::apply(kernels::Weights::split, expansion, 0.999F, span, 0, work.data());
+        kernels::apply(kernels::Weights::bf16, expansion, 0.999F, span, 0, work.data());
       }
     });
     const double other = seconds([&] { rewrite(weight, remainder, sizes.hidden); });

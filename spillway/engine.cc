@@ -28,7 +28,7 @@ std::unique_ptr<network::CountingPort> counted(const std::shared_ptr<network::Po
 /// The budget with what each volume takes for itself.
 plan::Budget checked(const plan::Description& description, const state::Layout& layout,
                      const state::Ownership& ownership, const Settings& settings) {
-  if (description.widens() && description.computes() != state::ComputeType::fp32) {
+  if (description.widens() && traits(description.computes()).rounds) {
     throw Error(ErrorCode::bad_input, text("compute_dtype ", state::name_of(description.computes()),
                                            " with weight_dtype ", state::name_of(description.type),
                                            ": weights are computed with as they are kept, or in fp32; give only one"));

@@ -7,7 +7,7 @@ namespace spillway {
 namespace {
 
 device::Logits logits_of(const EngineParts& parts, const LogitsSlice& it) {
-  const auto type = sink::element_of(parts.description().computes());
+  const auto type = parts.description().computes();
   return {type, it.values, it.tokens, it.rows, it.stride, it.first_row, it.labels};
 }
 

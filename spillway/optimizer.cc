@@ -9,7 +9,7 @@
 #include "spillway/execute/chunk_update.h"
 #include "spillway/execute/group_bank.h"
 #include "spillway/execute/thread_pool.h"
-#include "spillway/kernels/gradient.h"
+#include "spillway/state/convert.h"
 #include "spillway/state/layout.h"
 #include "spillway/state/saved_state.h"
 #include "spillway/storage/path.h"
@@ -79,15 +79,10 @@ class Optimizer::Impl {
 
   void set_master(std::size_t tensor, const std::byte* weight) {
     const auto type = rule_of(tensor).type;
-    if (type == state::ComputeType::fp32) return;
+    if (traits(type).remainder == 0) return;
     pass(tensor, true, [&](const state::Located& at) {
-      if (type == state::ComputeType::bf16) {
-        std::memset(at.span.remainder, 0, at.span.n * state::remainder_bytes(type));
-        return;
-      }
-      kernels::widen_fp16(reinterpret_cast<const std::uint16_t*>(weight), reinterpret_cast<float*>(at.span.remainder),
-                          at.span.n);
-      weight += at.span.n * state::field_bytes(type).weight;
+      state::set_masters(type, weight, at.span.remainder, at.span.n);
+      weight += at.span.n * traits(type).bytes;
     });
   }
 
@@ -95,13 +90,13 @@ class Optimizer::Impl {
     const auto& rule = rule_of(tensor);
     const std::uint64_t elements = tensors_[tensor].elements;
     std::vector<StateArray> out;
-    if (const Bytes remainder = state::remainder_bytes(rule.type); remainder > 0)
-      out.push_back({state::remainder_name(rule.type), elements, remainder});
+    if (const auto& type = traits(rule.type); type.remainder > 0)
+      out.push_back({type.remainder_name, elements, type.remainder});
     const auto kept = state::moments_of(rule.format, elements < state::kUnquantisedBelow);
     for (std::size_t m = 0; m < rule.moments(); ++m) {
-      out.push_back({rule.optimizer->fields[m], elements, state::moment_bytes(kept)});
+      out.push_back({rule.optimizer->fields[m], elements, traits(kept).bytes});
     }
-    if (kept != kernels::Moments::int8) return out;
+    if (!traits(kept).is_scaled) return out;
     for (std::size_t m = 0; m < rule.moments(); ++m) {
       out.push_back({state::scale_name(rule.optimizer->fields[m]), state::scales_of(elements), sizeof(float)});
     }
@@ -121,8 +116,8 @@ class Optimizer::Impl {
       };
       if (at.span.remainder != nullptr) one(at.span.remainder, at.span.n * state::remainder_bytes(rule.type));
       for (std::size_t m = 0; m < rule.moments(); ++m)
-        one(at.span.moments[m], at.span.n * state::moment_bytes(at.form.moments));
-      if (at.form.moments != kernels::Moments::int8) return;
+        one(at.span.moments[m], at.span.n * traits(at.form.moments).bytes);
+      if (!traits(at.form.moments).is_scaled) return;
       const Bytes scales = state::scales_of(at.span.n) * sizeof(float);
       for (std::size_t m = 0; m < rule.moments(); ++m) one(reinterpret_cast<std::byte*>(at.span.scales[m]), scales);
     });

@@ -18,7 +18,6 @@ namespace {
 
 using spillway::optim::Descriptor;
 using spillway::optim::Hyperparameter;
-using spillway::state::StateFormat;
 
 template <class Strings>
 std::vector<std::string> list(const Strings& strings) {
@@ -40,9 +39,7 @@ nb::dict as_dict(const Hyperparameter& it) {
 
 std::vector<std::string> formats_of(const Descriptor& it) {
   std::vector<std::string> out;
-  for (const auto format : {StateFormat::exact, StateFormat::bf16, StateFormat::int8}) {
-    if (it.keeps(spillway::state::moments_of(format, false))) out.emplace_back(spillway::state::name_of(format));
-  }
+  for (const auto format : it.formats) out.emplace_back(name_of(format));
   return out;
 }
 

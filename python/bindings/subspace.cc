@@ -61,7 +61,7 @@ void compress(const Matrix& matrix, unsigned side, std::uintptr_t in, std::size_
     spillway::kernels::compress(view, reinterpret_cast<const T*>(in), stride, tokens,  // NOLINT
                                 reinterpret_cast<T*>(out), tokens, work.data());       // NOLINT
   };
-  spillway::state::parse_compute_type(type) == spillway::state::ComputeType::fp32 ? as(float{}) : as(std::uint16_t{});
+  traits(spillway::state::parse_compute_type(type)).rounds ? as(std::uint16_t{}) : as(float{});
 }
 
 using Rates = std::tuple<spillway::optim::NamedValues, float, std::int64_t>;
@@ -164,7 +164,7 @@ void bind_projections(nb::module_& module) {
            [](Projections& self, std::size_t tensor, unsigned side, const Tokens& in, const Tokens& out) {
              const nb::gil_scoped_release release;
              spillway::device::compute(
-                 spillway::device::Compress{.type = spillway::sink::element_of(self.description.computes()),
+                 spillway::device::Compress{.type = self.description.computes(),
                                             .by = self.subspaces.side(tensor, side),
                                             .in = bytes(in),
                                             .in_stride = in.shape(1),

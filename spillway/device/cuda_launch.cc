@@ -82,7 +82,7 @@ kernels::AdamW formula_of(const kernels::UpdateStep& step) {
   if (step.optimizer != kernels::AdamW::kOptimizer) {
     throw Error(ErrorCode::internal, "of the optimizers only adamw has a kernel for a GPU");
   }
-  return {step, kernels::Moments::fp32};
+  return {step, kernels::Moments::exact};
 }
 
 Launch of(const AdamWUpdate& it) {

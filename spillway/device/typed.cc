@@ -37,15 +37,9 @@ void round_to(Element type, const std::byte* in, std::uint64_t n, Element to, st
   std::array<float, kPiece> piece;  // NOLINT: filled below
   for (std::uint64_t at = 0; at < n; at += kPiece) {
     const auto count = std::min(kPiece, n - at);
-    widen(type, in + at * bytes_of(type), piece.data(), count);
-    static_cast<void>(round_norm(to, piece.data(), out + at * bytes_of(to), count));
+    widen(type, in + at * traits(type).bytes, piece.data(), count);
+    static_cast<void>(round_norm(to, piece.data(), out + at * traits(to).bytes, count));
   }
-}
-
-kernels::Encoding encoding_of(Element type) {
-  return type == Element::bf16   ? kernels::Encoding::bf16
-         : type == Element::fp16 ? kernels::Encoding::fp16
-                                 : kernels::Encoding::fp32;
 }
 
 }  // namespace
@@ -121,11 +115,11 @@ void softmax_gradient(Element type, std::byte* logits, std::size_t n, kernels::L
 
 void convert(kernels::Encoding from, const std::byte* in, std::uint64_t all, std::uint64_t first, std::uint64_t n,
              Element to, std::byte* out) {
-  if (kernels::is_packed(from)) return kernels::unpack(from, in, all, first, n, encoding_of(to), out);
+  if (kernels::is_packed(from)) return kernels::unpack(from, in, all, first, n, traits(to).encoding, out);
   const auto* const values = in + kernels::encoded_bytes(from, first);
   const auto type = element_of(from);
   if (type == to) {
-    if (n > 0) std::memcpy(out, values, n * bytes_of(to));
+    if (n > 0) std::memcpy(out, values, n * traits(to).bytes);
   } else if (to == Element::fp32) {
     widen(type, values, floats(out), n);
   } else {

@@ -30,7 +30,7 @@ void by_row(std::uint64_t rows, const ParallelFor& parallel_for, const Body& bod
 }
 
 std::byte* row_of(const Logits& it, std::uint64_t token) {
-  return it.values + token * it.stride * bytes_of(it.type);
+  return it.values + token * it.stride * traits(it.type).bytes;
 }
 
 /// Index of the label in the slice; `rows` or more when it is elsewhere.
@@ -40,18 +40,18 @@ std::uint64_t label_in(const Logits& it, std::uint64_t token) {
 
 void on_host(const Sum& it, const ParallelFor& parallel_for) {
   by_tile(it.n, parallel_for, [&](std::size_t, std::uint64_t at, std::uint64_t n) {
-    (it.first ? widen : add)(it.type, it.values + at * bytes_of(it.type), it.sum + at, n);
+    (it.first ? widen : add)(it.type, it.values + at * traits(it.type).bytes, it.sum + at, n);
   });
 }
 
 void on_host(const Convert& it, const ParallelFor& parallel_for) {
   by_tile(it.n, parallel_for, [&](std::size_t, std::uint64_t at, std::uint64_t n) {
-    convert(it.from, it.values, it.n, at, n, it.to, it.out + at * bytes_of(it.to));
+    convert(it.from, it.values, it.n, at, n, it.to, it.out + at * traits(it.to).bytes);
   });
 }
 
 void on_host(const Round& it, const ParallelFor& parallel_for) {
-  const auto bytes = bytes_of(it.type);
+  const auto bytes = traits(it.type).bytes;
   by_tile(it.n, parallel_for, [&](std::size_t tile, std::uint64_t at, std::uint64_t n) {
     auto* const out = it.out + at * bytes;
     const auto norm = it.sums != nullptr ? round_norm(it.type, it.sums + at, out, n)
@@ -63,7 +63,7 @@ void on_host(const Round& it, const ParallelFor& parallel_for) {
 void on_host(const Squares& it, const ParallelFor& parallel_for) {
   by_row(it.count, parallel_for, [&](std::uint64_t i) {
     const auto& part = it.parts[i];
-    auto* const from = const_cast<std::byte*>(it.values) + part.first * bytes_of(it.type);
+    auto* const from = const_cast<std::byte*>(it.values) + part.first * traits(it.type).bytes;
     it.squares[i] = copy_norm(it.type, from, from, part.count).sum;  // onto itself: only the norm is wanted
   });
 }
@@ -71,7 +71,7 @@ void on_host(const Squares& it, const ParallelFor& parallel_for) {
 void on_host(const Gather& it, const ParallelFor& parallel_for) {
   by_row(it.count, parallel_for, [&](std::uint64_t i) {
     const auto row = static_cast<std::uint64_t>(it.rows[i] - it.base);
-    widen(it.type, it.values + row * it.columns * bytes_of(it.type), it.out + i * it.columns, it.columns);
+    widen(it.type, it.values + row * it.columns * traits(it.type).bytes, it.out + i * it.columns, it.columns);
   });
 }
 
@@ -114,7 +114,7 @@ void on_host(const AdamWDelta& it, const ParallelFor& parallel_for) {
       const auto count = std::min(kPiece, end - at);
       widen(Element::bf16, reinterpret_cast<const std::byte*>(it.grad + at), gradient.data(), count);
       std::fill_n(it.delta + at, count, 0.0F);
-      kernels::update({kernels::Weights::fp32, kernels::Moments::fp32},
+      kernels::update({kernels::Weights::fp32, kernels::Moments::exact},
                       {.weight = bytes(it.delta + at),
                        .moments = {bytes(it.exp_avg + at), bytes(it.exp_avg_sq + at)},
                        .grad = bytes(gradient.data()),
@@ -148,7 +148,7 @@ void on_host(const Apply& it, const ParallelFor& parallel_for) {
   by_tile(it.n, parallel_for, [&](std::size_t, std::uint64_t at, std::uint64_t n) {
     thread_local std::vector<float> work;  // grows to its size and stays
     work.resize(std::max(work.size(), kernels::apply_work(it.expansion)));
-    kernels::apply(kernels::Weights::split, it.expansion, it.keep,
+    kernels::apply(kernels::Weights::bf16, it.expansion, it.keep,
                    {.weight = reinterpret_cast<std::byte*>(it.weight + at),
                     .remainder = reinterpret_cast<std::byte*>(it.remainder + at),
                     .n = n},

@@ -10,7 +10,7 @@
 #include <variant>
 
 #include "spillway/base/on_device.h"
-#include "spillway/kernels/encoding.h"
+#include "spillway/kernels/element.h"
 #include "spillway/kernels/gradient.h"
 #include "spillway/kernels/mean.h"
 #include "spillway/kernels/project.h"
@@ -18,11 +18,7 @@
 
 namespace spillway::device {
 
-enum class Element : std::uint8_t { bf16, fp16, fp32 };
-
-[[nodiscard]] constexpr std::size_t bytes_of(Element type) noexcept {
-  return type == Element::fp32 ? 4 : 2;
-}
+using kernels::Element;
 
 /// Squares are summed in tiles of so many elements, each by itself; who wants the sum of a span adds its tiles in
 /// order.

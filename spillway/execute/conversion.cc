@@ -22,7 +22,7 @@ void Conversion::convert(const plan::Pass& pass, const std::byte* from, std::byt
   for (auto c = chunks.first; c < chunks.end(); ++c) {
     const auto& chunk = layout_.chunks()[c];
     where_.device.run(where_.stream, device::Convert{.from = state::encoding_of(chunk.form, rule.type),
-                                                     .to = sink::element_of(plan::converted_type(description_, chunk)),
+                                                     .to = plan::converted_type(description_, chunk),
                                                      .values = from,
                                                      .out = to,
                                                      .n = chunk.values()});

@@ -217,20 +217,19 @@ void GradientExchange::round_slice(const ChunkSums& sums, const float* whole) {
 void GradientExchange::take_squares(const ChunkSums& sums) {
   const auto& others = others_[sums.chunk - layout_.blocks()[rows_->block()].first_chunk];
   auto* to = squares_.data() + slots_.other_rows(sums.chunk, others);
-  const auto type = sink::element_of(description_.type);
+  const auto type = description_.type;
   for (std::size_t i = 0; i < others.count; ++i) {
     const auto& part = parts_[others.first + i];
-    auto* const values = sums.grad + part.first * device::bytes_of(type);
+    auto* const values = sums.grad + part.first * traits(type).bytes;
     to[i] = device::copy_norm(type, values, values, part.count).sum;  // onto itself: only the norm is wanted
   }
 }
 
 void GradientExchange::round(state::ComputeType type, const float* from, std::byte* to, std::uint64_t elements,
                              double* squares) const {
-  const auto element = sink::element_of(type);
   for (std::uint64_t tile = 0, first = 0; first < elements; ++tile, first += device::kSquaresTile) {
     const auto count = std::min(device::kSquaresTile, elements - first);
-    const auto norm = device::round_norm(element, from + first, to + first * device::bytes_of(element), count);
+    const auto norm = device::round_norm(type, from + first, to + first * traits(type).bytes, count);
     if (squares != nullptr) squares[tile] = norm.sum;
   }
 }

@@ -94,15 +94,15 @@ void Gradients::open(const plan::Pass& pass) {
 Gradients::Target Gradients::target(Bytes at, std::uint64_t sum_at, std::uint64_t elements,
                                     state::ComputeType type) const {
   // What is kept in fp32 is computed in fp32 in any case.
-  Target out{.type = type, .given = type == state::ComputeType::fp32 ? type : given_, .elements = elements};
+  Target out{.type = type, .given = traits(type).rounds ? given_ : type, .elements = elements};
   out.grad = arenas_.at(schedule_.buffers[pass_->grad]) + at;
-  const bool in_place = type == state::ComputeType::fp32 && !exchange_;
+  const bool in_place = !traits(type).rounds && !exchange_;
   out.place = {.lowest = in_place ? as_fp32(out.grad) : nullptr, .elements = elements};
   if (pass_->grad_sum == plan::kNone || !summed()) return out;
   const auto& buffer = schedule_.buffers[pass_->grad_sum];
   auto* const sums = as_fp32(arenas_.at(buffer)) + sum_at;
   out.place.stride = buffer.bytes / sizeof(float) / planned_sums_;
-  out.place.others = type_ == state::ComputeType::fp32 && !exchange_ ? sums : sums + out.place.stride;
+  out.place.others = traits(type_).rounds || exchange_ ? sums + out.place.stride : sums;
   if (!in_place) out.sum = out.place.lowest = sums;
   return out;
 }
@@ -120,7 +120,7 @@ void Gradients::wait() {
 
 bool Gradients::take(const Target& to, Seen& seen, const std::byte* values, std::uint64_t micro_batch) {
   const bool last = micro_batch + 1 == end_;
-  if (summed()) sums_.add(to.place, seen.sums, sink::element_of(to.given), values, micro_batch);
+  if (summed()) sums_.add(to.place, seen.sums, to.given, values, micro_batch);
   if (summed() && last) sums_.finish(to.place, seen.sums);
   seen.state = last ? 2 : 1;
   return last;
@@ -141,7 +141,7 @@ void Gradients::finish_tensor(std::size_t tensor, const Target& to, const std::b
 
 void Gradients::finish(const Target& to, const std::byte* values, double* squares) {
   const auto* sums = unrounded(to, values);
-  run(device::Round{.type = sink::element_of(to.type),
+  run(device::Round{.type = to.type,
                     .sums = sums,
                     .values = values != nullptr ? values : to.grad,
                     .out = to.grad,
@@ -151,7 +151,7 @@ void Gradients::finish(const Target& to, const std::byte* values, double* square
 
 const float* Gradients::unrounded(const Target& to, const std::byte* values) {
   if (values != nullptr) return to.given == to.type ? nullptr : reinterpret_cast<const float*>(values);
-  return to.type == state::ComputeType::fp32 ? nullptr : to.sum;
+  return traits(to.type).rounds ? to.sum : nullptr;
 }
 
 void Gradients::take(std::size_t tensor, const std::byte* values, std::uint64_t micro_batch) {
@@ -190,7 +190,7 @@ void Gradients::end_tied(const Target& to, const float* sums, const state::Chunk
   const auto chunk = static_cast<std::size_t>(&it - layout_.chunks().data());
   const auto* parts =
       apart() ? reinterpret_cast<device::Part*>(where_.workspace + where_.sizes.parts_at()) : parts_.data();
-  run(device::Squares{.type = sink::element_of(type_),
+  run(device::Squares{.type = type_,
                       .values = to.grad,
                       .parts = parts + others.first,
                       .count = others.count,
@@ -207,7 +207,7 @@ void Gradients::keep_rows(const Target& to, const float* sums, const state::Chun
     ids = reinterpret_cast<std::int64_t*>(where_.workspace + where_.sizes.rows_at());
     out = as_fp32(where_.workspace + where_.sizes.gathered_at());
   }
-  run(device::Gather{.type = sums == nullptr ? sink::element_of(type_) : device::Element::fp32,
+  run(device::Gather{.type = sums == nullptr ? type_ : device::Element::fp32,
                      .values = sums == nullptr ? to.grad : reinterpret_cast<const std::byte*>(sums),
                      .rows = ids + kept.first,
                      .base = kept.base,

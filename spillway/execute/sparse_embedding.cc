@@ -57,7 +57,7 @@ class RankTree {
   void sum_rank(std::span<const std::uint32_t> tokens, float* out) const {
     std::memset(out, 0, columns_ * sizeof(float));
     for (const auto token : tokens) {
-      device::add(type_, gradient_ + (token - offset_) * columns_ * device::bytes_of(type_), out, columns_);
+      device::add(type_, gradient_ + (token - offset_) * columns_ * traits(type_).bytes, out, columns_);
     }
   }
 
@@ -202,7 +202,7 @@ void SparseEmbedding::gather(const state::Chunk& chunk, const std::byte* weights
   const auto made = columns_ * state::field_bytes(computes_).weight;
   const auto copy = [&](const std::byte* from, std::byte* to) {
     if (computes_ == type_) return static_cast<void>(std::memcpy(to, from, bytes));
-    device::widen(sink::element_of(type_), from, reinterpret_cast<float*>(to), columns_);
+    device::widen(type_, from, reinterpret_cast<float*>(to), columns_);
   };
   thread_pool.run(ceil_div(kept.rows.size(), kRowsPerTile), [&](std::size_t tile) {
     const auto end = std::min((tile + 1) * kRowsPerTile, kept.rows.size());
@@ -221,7 +221,7 @@ void SparseEmbedding::gather(const state::Chunk& chunk, const std::byte* weights
 void SparseEmbedding::sum_tokens(std::size_t row, const std::byte* gradient, float* sum) const {
   const auto given = state::field_bytes(computes_).grad;
   for (const auto token : tokens_of(row)) {
-    device::add(sink::element_of(computes_), gradient + token * columns_ * given, sum, columns_);
+    device::add(computes_, gradient + token * columns_ * given, sum, columns_);
   }
 }
 
@@ -250,7 +250,7 @@ void SparseEmbedding::sum_parts(const std::byte* gradient, float* out, ThreadPoo
   std::vector<std::size_t> first(rows_.size() + 1, 0);
   for (std::size_t row = 0; row < rows_.size(); ++row) first[row + 1] = first[row] + parts_of(parts_, world_.rank, row);
   thread_pool.run(ceil_div(rows_.size(), kRowsPerTile), [&](std::size_t tile) {
-    RankTree tree(sink::element_of(computes_), gradient, columns_, rank_ends_);
+    RankTree tree(computes_, gradient, columns_, rank_ends_);
     const auto end = std::min((tile + 1) * kRowsPerTile, rows_.size());
     for (auto row = tile * kRowsPerTile; row < end; ++row) {
       auto* to = out + first[row] * columns_;
@@ -308,7 +308,7 @@ void SparseEmbedding::round_row(std::size_t row, const float* of_tokens) {
   device::add(device::Element::fp32, reinterpret_cast<const std::byte*>(of_tokens), sum, columns_);
   const auto bytes = state::field_bytes(type_).grad;
   auto* out = rounded_ + plan::sparse_header(own_end_ - own_first_) + (row - own_first_) * columns_ * bytes;
-  norms_[row - own_first_] = device::round_norm(sink::element_of(type_), sum, out, columns_);
+  norms_[row - own_first_] = device::round_norm(type_, sum, out, columns_);
 }
 
 /// Ids and count of this process's rows before them.
@@ -323,7 +323,7 @@ kernels::Norm SparseEmbedding::round(const std::byte* gradient, ThreadPool& thre
   const bool ranked = virtual_ranks_ > 1 && !rank_ends_.empty();
   thread_pool.run(ceil_div(rows_.size(), kRowsPerTile), [&](std::size_t tile) {
     std::optional<RankTree> tree;
-    if (ranked) tree.emplace(sink::element_of(computes_), gradient, columns_, rank_ends_);
+    if (ranked) tree.emplace(computes_, gradient, columns_, rank_ends_);
     const auto end = std::min((tile + 1) * kRowsPerTile, rows_.size());
     for (auto row = tile * kRowsPerTile; row < end; ++row) {
       auto* sum = sums_ + row * columns_;
@@ -335,7 +335,7 @@ kernels::Norm SparseEmbedding::round(const std::byte* gradient, ThreadPool& thre
         sum_tokens(row, gradient, sum);
       }
       auto* out = rounded_ + plan::sparse_header(rows_.size()) + row * columns_ * bytes;
-      norms_[row] = device::round_norm(sink::element_of(type_), sum, out, columns_);
+      norms_[row] = device::round_norm(type_, sum, out, columns_);
     }
   });
   put_rounded();

@@ -14,7 +14,7 @@ StepProtocol::Options options_of(const RunPlan& plan) {
   const auto& description = plan.description;
   return {.optimizer = description.optimizer,
           .seed = description.seed,
-          .scales_loss = description.type == state::ComputeType::fp16,
+          .scales_loss = traits(description.type).scales_loss,
           .early = plan.plan.early_chunks > 0,
           .speculates = plan.budget.speculate};
 }

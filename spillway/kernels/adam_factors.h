@@ -34,7 +34,7 @@ struct AdamFactors {
         bias2_reciprocal(1.0f / bias2_root),
         epsilon(static_cast<float>(s.epsilon)),
         minus_step_size(static_cast<float>(-(s.learning_rate / (1 - std::pow(s.beta1, static_cast<double>(s.step)))))),
-        exact(moments == Moments::fp32) {
+        exact(moments == Moments::exact) {
     if (lerp_from_grad) lerp_weight -= 1.0f;
   }
 

@@ -25,7 +25,7 @@ inline constexpr std::size_t kTile = kQuantBlock;
 template <std::size_t kMoments>
 class Fp32Moments {
  public:
-  static constexpr Moments kForm = Moments::fp32;
+  static constexpr Moments kForm = Moments::exact;
 
   struct Fields {
     std::array<float*, kMoments> data;

@@ -306,7 +306,7 @@ HWY_NOINLINE void apply_as(const Expansion& e, float keep, const UpdateSpan& spa
 
 void apply_to(Weights weights, const Expansion& e, float keep, const UpdateSpan& span, std::size_t first, float* work) {
   switch (weights) {
-    case Weights::split:
+    case Weights::bf16:
       return apply_as<SplitWeights>(e, keep, span, first, work);
     case Weights::fp32:
       return apply_as<Fp32Weights>(e, keep, span, first, work);

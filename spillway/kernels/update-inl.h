@@ -8,8 +8,8 @@
 
 #include <cstring>
 
-#include "spillway/kernels/form_bytes.h"
 #include "spillway/kernels/moments-inl.h"
+#include "spillway/kernels/moments.h"
 #include "spillway/kernels/weights-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -39,12 +39,13 @@ class LastTile {
       field += first_ * size;
       std::memcpy(in ? own : field, in ? field : own, n_ * size);
     };
-    move(weight_, span_.weight, weight_bytes(form_.weights));
-    move(remainder_, span_.remainder, remainder_bytes(form_.weights));
-    if (in) std::memcpy(grad_, span_.grad + first_ * weight_bytes(form_.weights), n_ * weight_bytes(form_.weights));
+    const auto& weights = traits(form_.weights);
+    move(weight_, span_.weight, weights.bytes);
+    move(remainder_, span_.remainder, weights.remainder);
+    if (in) std::memcpy(grad_, span_.grad + first_ * weights.bytes, n_ * weights.bytes);
     for (std::size_t k = 0; k < span_.moments.size(); ++k) {
-      move(moments_[k], span_.moments[k], moment_bytes(form_.moments));
-      if (form_.moments != Moments::int8 || span_.scales[k] == nullptr) continue;
+      move(moments_[k], span_.moments[k], traits(form_.moments).bytes);
+      if (!traits(form_.moments).is_scaled || span_.scales[k] == nullptr) continue;
       float& scale = span_.scales[k][first_ / kTile];
       (in ? scales_[k] : scale) = in ? scale : scales_[k];
     }
@@ -182,7 +183,7 @@ HWY_NOINLINE void pass_with_scales(const UpdateSpan& span, const UpdateStep& ste
 
 template <class Formula, class WeightsOf, class MomentsOf>
 HWY_INLINE void pass_over(const UpdateSpan& span, const UpdateStep& step) {
-  if constexpr (MomentsOf::kForm == Moments::int8) {
+  if constexpr (traits(MomentsOf::kForm).is_scaled) {
     pass_with_scales<Formula, WeightsOf, MomentsOf>(span, step);
   } else {
     pass<Formula, WeightsOf, MomentsOf>(span, step);
@@ -203,7 +204,7 @@ template <template <bool> class Formula, class WeightsOf>
 HWY_INLINE void update_moments(const UpdateForm& form, const UpdateSpan& span, const UpdateStep& step) {
   constexpr std::size_t count = Formula<true>::kMoments;
   switch (form.moments) {
-    case Moments::fp32:
+    case Moments::exact:
       return update_span<Formula<true>, WeightsOf, Fp32Moments<count>>(form, span, step);
     case Moments::bf16:
       return update_span<Formula<false>, WeightsOf, Bf16Moments<count>>(form, span, step);
@@ -215,7 +216,7 @@ HWY_INLINE void update_moments(const UpdateForm& form, const UpdateSpan& span, c
 template <template <bool> class Formula>
 HWY_INLINE void update_as(const UpdateForm& form, const UpdateSpan& span, const UpdateStep& step) {
   switch (form.weights) {
-    case Weights::split:
+    case Weights::bf16:
       return update_moments<Formula, SplitWeights>(form, span, step);
     case Weights::fp32:
       return update_moments<Formula, Fp32Weights>(form, span, step);

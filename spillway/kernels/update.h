@@ -9,6 +9,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "spillway/kernels/element.h"
+
 namespace spillway::kernels {
 
 enum class Optimizer : std::uint8_t {
@@ -22,23 +24,20 @@ enum class Optimizer : std::uint8_t {
   return optimizer == Optimizer::adamw || optimizer == Optimizer::adam ? 2 : 1;
 }
 
-/// How weights and gradients lie.
-enum class Weights : std::uint8_t {
-  split,  ///< weight bf16, remainder: the 16 bits that make it the fp32 master; gradient bf16
-  fp32,   ///< weight and gradient fp32; no remainder
-  fp16,   ///< weight fp16, remainder: the fp32 master; gradient fp16
-};
+/// How weights and gradients lie: both of bf16, with a remainder of the 16 bits that make the weight the fp32 master;
+/// both of fp16, with a remainder that is the fp32 master; or both of fp32, without one.
+using Weights = Element;
 
-/// How moments lie.
+/// How moments lie, what takes most bytes first; what is asked of a format is a column of moments.h.
 enum class Moments : std::uint8_t {
-  fp32,
-  bf16,  ///< rounded stochastically, by UpdateStep::seed, UpdateStep::step and the element's index
-  int8,  ///< 8-bit codes and an fp32 scale for every kQuantBlock elements (code8.h); rounded as bf16 is
+  exact,  ///< fp32
+  bf16,   ///< rounded stochastically, by UpdateStep::seed, UpdateStep::step and the element's index
+  int8,   ///< 8-bit codes and an fp32 scale for every kQuantBlock elements (code8.h); rounded as bf16 is
 };
 
 struct UpdateForm {
-  Weights weights = Weights::split;
-  Moments moments = Moments::fp32;
+  Weights weights = Weights::bf16;
+  Moments moments = Moments::exact;
   friend bool operator==(const UpdateForm&, const UpdateForm&) = default;
 };
 

@@ -11,6 +11,7 @@
 #include "spillway/kernels/code8.h"
 #include "spillway/kernels/fp16.h"
 #include "spillway/kernels/lion.h"
+#include "spillway/kernels/moments.h"
 #include "spillway/kernels/random.h"
 #include "spillway/kernels/sgd.h"
 #include "spillway/kernels/split.h"
@@ -20,16 +21,10 @@
 namespace spillway::kernels::scalar {
 namespace {
 
-float gradient(Weights weights, const UpdateSpan& s, std::size_t i) {
-  if (weights == Weights::split) return kernels::widen(get<std::uint16_t>(s.grad, i));
-  if (weights == Weights::fp16) return widen_fp16(get<std::uint16_t>(s.grad, i));
-  return get<float>(s.grad, i);
-}
-
 /// Moment k of the elements from `first` on, in fp32.
 void load_moments(Moments moments, const UpdateSpan& s, std::size_t k, std::size_t first, std::size_t n, float* out) {
   for (std::size_t i = 0; i < n; ++i) {
-    if (moments == Moments::fp32) {
+    if (moments == Moments::exact) {
       out[i] = get<float>(s.moments[k], first + i);
     } else if (moments == Moments::bf16) {
       out[i] = kernels::widen(get<std::uint16_t>(s.moments[k], first + i));
@@ -51,11 +46,11 @@ float scale_of(const float* values, std::size_t n, Moment moment) {
 void store_moments(Moments moments, const UpdateSpan& s, const RandomKey& key, std::size_t k, std::size_t first,
                    std::size_t n, const float* values) {
   const float scale = scale_of(values, n, k == 0 ? Moment::first : Moment::second);
-  if (moments == Moments::int8) s.scales[k][first / kQuantBlock] = scale;
+  if (traits(moments).is_scaled) s.scales[k][first / kQuantBlock] = scale;
   for (std::size_t i = 0; i < n; ++i) {
     const std::uint64_t index = s.index + first + i;
     const float scaled = values[i] * block_reciprocal(scale);
-    if (moments == Moments::fp32) {
+    if (moments == Moments::exact) {
       put(s.moments[k], first + i, values[i]);
     } else if (moments == Moments::bf16) {
       put(s.moments[k], first + i, round_bf16_randomly(values[i], random16(key, index + k)));
@@ -77,7 +72,7 @@ void update_as(const UpdateForm& form, const UpdateSpan& s, const UpdateStep& st
     for (std::size_t k = 0; k < moments.size(); ++k) load_moments(form.moments, s, k, first, n, moments[k].data());
     for (std::size_t i = 0; i < n; ++i) {
       const float weight = master(form.weights, s, first + i);
-      const float grad = gradient(form.weights, s, first + i) * formula.gradient_scale;
+      const float grad = gradient(form.weights, s.grad, first + i) * formula.gradient_scale;
       const auto next = [&](auto&... of) { return formula.scalar(weight, grad, of[i]...); };
       put_master(form.weights, s, first + i, quiet(std::apply(next, moments)));
       for (auto& moment : moments) moment[i] = quiet(moment[i]);

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "spillway/kernels/bf16.h"
 #include "spillway/kernels/fp16.h"
 #include "spillway/kernels/split.h"
 #include "spillway/kernels/update.h"
@@ -24,9 +25,15 @@ void put(std::byte* array, std::size_t i, T value) {
   std::memcpy(array + i * sizeof(T), &value, sizeof(T));
 }
 
+/// Gradient i, which lies as weights do.
+[[nodiscard]] inline float gradient(Weights weights, const std::byte* grad, std::size_t i) {
+  if (weights == Weights::bf16) return kernels::widen(get<std::uint16_t>(grad, i));
+  return weights == Weights::fp16 ? kernels::widen_fp16(get<std::uint16_t>(grad, i)) : get<float>(grad, i);
+}
+
 /// The fp32 master of element i, and a new one.
 [[nodiscard]] inline float master(Weights weights, const UpdateSpan& s, std::size_t i) {
-  if (weights == Weights::split) {
+  if (weights == Weights::bf16) {
     return std::bit_cast<float>(join_bits(get<std::uint16_t>(s.weight, i), get<std::uint16_t>(s.remainder, i)));
   }
   return get<float>(weights == Weights::fp16 ? s.remainder : s.weight, i);

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "spillway/base/error.h"
-#include "spillway/kernels/form_bytes.h"
+#include "spillway/kernels/moments.h"
 #include "spillway/machine/compute_load.h"
 
 namespace spillway::machine {
@@ -31,7 +31,7 @@ void fill(std::byte* at, std::size_t n, T value) {
 /// Weights of 1, gradients of 0.001.
 void fill(kernels::Weights weights, const kernels::UpdateSpan& span, std::byte* grad) {
   switch (weights) {
-    case kernels::Weights::split:
+    case kernels::Weights::bf16:
       fill(span.weight, span.n, std::uint16_t{0x3F80});
       return fill(grad, span.n, std::uint16_t{0x3A83});
     case kernels::Weights::fp32:
@@ -46,8 +46,8 @@ void fill(kernels::Weights weights, const kernels::UpdateSpan& span, std::byte* 
 
 /// Lays out as many elements as `memory` holds, one field behind the other; moments are zero.
 kernels::UpdateSpan lay_out(std::span<std::byte> memory, const UpdateKind& kind) {
-  const auto weight = kernels::weight_bytes(kind.form.weights), remainder = kernels::remainder_bytes(kind.form.weights);
-  const auto moment = kernels::moment_bytes(kind.form.moments);
+  const auto weight = traits(kind.form.weights).bytes, remainder = traits(kind.form.weights).remainder;
+  const auto moment = traits(kind.form.moments).bytes;
   const auto moments = kernels::moment_count(kind.optimizer);
   const auto block = kernels::kQuantBlock * (2 * weight + remainder + moments * moment) + moments * 4;
   kernels::UpdateSpan out{.n = memory.size() / block * kernels::kQuantBlock};
@@ -55,9 +55,8 @@ kernels::UpdateSpan lay_out(std::span<std::byte> memory, const UpdateKind& kind)
   auto* at = memory.data();
   const auto take = [&](Bytes size) { return std::exchange(at, at + size); };
   for (std::size_t m = 0; m < moments; ++m) {
-    if (kind.form.moments == kernels::Moments::int8) {
-      out.scales[m] = reinterpret_cast<float*>(take(out.n / kernels::kQuantBlock * 4));
-    }
+    if (!traits(kind.form.moments).is_scaled) break;
+    out.scales[m] = reinterpret_cast<float*>(take(out.n / kernels::kQuantBlock * 4));
   }
   out.remainder = remainder > 0 ? take(out.n * remainder) : nullptr;
   for (std::size_t m = 0; m < moments; ++m) out.moments[m] = take(out.n * moment);

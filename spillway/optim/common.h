@@ -7,7 +7,7 @@
 
 namespace spillway::optim {
 
-inline constexpr std::array kEveryFormat{kernels::Moments::fp32, kernels::Moments::bf16, kernels::Moments::int8};
+inline constexpr std::array kEveryFormat{kernels::Moments::exact, kernels::Moments::bf16, kernels::Moments::int8};
 
 inline constexpr Hyperparameter kRate{.name = "learning_rate", .slot = 0};
 inline constexpr Hyperparameter kDecay{.name = "weight_decay", .key = "weight_decay", .slot = 4};

@@ -46,7 +46,7 @@ inline constexpr ElementValues kElementDefaults{0, 0.9, 0.999, 1e-8, 0};
 /// `weights`.
 struct MatrixSpan {
   std::uint64_t rows = 0, columns = 0;
-  kernels::Weights weights = kernels::Weights::split;
+  kernels::Weights weights = kernels::Weights::bf16;
   std::byte* weight = nullptr;
   std::byte* remainder = nullptr;
   std::array<float*, 2> fields = {};  ///< state fields, in the order of the descriptor

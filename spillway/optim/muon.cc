@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "spillway/kernels/bf16.h"
-#include "spillway/kernels/fp16.h"
 #include "spillway/kernels/product.h"
 #include "spillway/kernels/weights_scalar.h"
 #include "spillway/optim/optimizers.h"
@@ -31,7 +30,7 @@ constexpr std::uint64_t kOperations = 100;
 enum : std::size_t { kMomentum = kWeightDecay + 1, kAdjust };
 constexpr std::array kAdjustments{"original", "match_rms_adamw"};
 constexpr std::array kMuonFields{"momentum_buffer"};
-constexpr std::array kMuonFormats{kernels::Moments::fp32};
+constexpr std::array kMuonFormats{kernels::Moments::exact};
 constexpr std::array kMuonHyperparameters{
     Hyperparameter{
         .name = "learning_rate",
@@ -83,13 +82,6 @@ struct Work {
   Bytes bytes = 0;
 };
 
-float gradient(const MatrixSpan& span, std::uint64_t i) {
-  using kernels::scalar::get;
-  if (span.weights == kernels::Weights::split) return kernels::widen(get<std::uint16_t>(span.grad, i));
-  if (span.weights == kernels::Weights::fp16) return kernels::widen_fp16(get<std::uint16_t>(span.grad, i));
-  return get<float>(span.grad, i);
-}
-
 /// torch.lerp.
 float lerp(float from, float to, float weight) {
   return weight < 0.5F ? std::fma(weight, to - from, from) : std::fma(weight - 1, to - from, to);
@@ -116,7 +108,7 @@ void gather(const MatrixSpan& span, const Step& step, const Sides& s, const Work
   for (auto row = first; row < last; ++row) {
     for (std::uint64_t column = 0; column < s.columns; ++column) {
       const auto i = row * s.columns + column;
-      const float grad = gradient(span, i) * step.gradient_scale;
+      const float grad = kernels::scalar::gradient(span.weights, span.grad, i) * step.gradient_scale;
       float& mean = span.fields[0][i];
       mean = kernels::quiet(lerp(mean, grad, fresh));
       const auto ahead = kernels::round_bf16(lerp(grad, mean, momentum));

@@ -50,9 +50,8 @@ ComputeRates ComputeRates::of_cpus(const machine::Profile& profile, state::Compu
     out.libraries_ = found->libraries_bytes;
     return out;
   }
-  const bool whole = type == state::ComputeType::fp32;
   for (const auto& layer : profile.layers) {
-    const auto rate = whole ? layer.fp32_flops_per_second : layer.flops_per_second;
+    const auto rate = traits(type).rounds ? layer.flops_per_second : layer.fp32_flops_per_second;
     if (rate > 0) out.products_.push_back(alike(layer.tokens, layer.hidden, layer.intermediate, rate));
   }
   if (out.products_.empty() && profile.compute_flops_per_second > 0) {

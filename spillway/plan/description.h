@@ -47,7 +47,7 @@ struct Description {
   [[nodiscard]] constexpr unsigned gradient_sums() const noexcept {
     if (is_shared()) return most_sums(virtual_ranks, micro_batches, world.size);
     if (micro_batches < 2) return 0;
-    return VirtualRanks(virtual_ranks, micro_batches).sums() - (type == state::ComputeType::fp32 ? 1U : 0U);
+    return VirtualRanks(virtual_ranks, micro_batches).sums() - (traits(type).rounds ? 0U : 1U);
   }
   /// fp32 values beside each row of a reduced matrix, whose samples are summed by themselves.
   [[nodiscard]] constexpr unsigned sample_sums() const noexcept {

@@ -17,16 +17,4 @@ struct Arithmetic {
   plan::DeviceWorkspace sizes = {};  ///< of that
 };
 
-[[nodiscard]] constexpr device::Element element_of(state::ComputeType type) noexcept {
-  switch (type) {
-    case state::ComputeType::bf16:
-      return device::Element::bf16;
-    case state::ComputeType::fp16:
-      return device::Element::fp16;
-    case state::ComputeType::fp32:
-      break;
-  }
-  return device::Element::fp32;
-}
-
 }  // namespace spillway::sink

@@ -80,7 +80,7 @@ void save_weights(const ChunkStream& stream, const std::filesystem::path& direct
   for (const auto& tensor : stream.layout.tensors()) {
     const auto& name = stored_name(options.names, tensor.spec.name);
     numbers.push_back(name.empty() ? kAbsent : tensors.size());
-    if (!name.empty()) tensors.push_back({name, weight_dtype(rule_of(stream.rule, tensor).type), tensor.spec.shape});
+    if (!name.empty()) tensors.push_back({name, traits(rule_of(stream.rule, tensor).type).dtype, tensor.spec.shape});
   }
   SafetensorsWriter writer(directory, "model", std::move(tensors), options.max_shard);
   for (const auto& chunk : stream.layout.chunks()) {

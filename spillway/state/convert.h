@@ -13,12 +13,11 @@ namespace spillway::state {
 /// Views of the masters in the two groups of one chunk; nothing is owned. A group that was not given has null fields.
 struct ChunkFields {
   ComputeType type = ComputeType::bf16;
-  std::uint64_t elements = 0;          ///< Chunk::values(): the length of every array below
-  std::byte* weight = nullptr;         ///< bf16, fp16 or fp32, by `type`
-  std::uint16_t* remainder = nullptr;  ///< bf16 only, else null
-  float* master = nullptr;             ///< fp16 only, else null
-  kernels::Encoding encoding = {};     ///< of the weight, where it is packed
-  bool rounded = false;                ///< there is no remainder and no master: masters are what the weights say
+  std::uint64_t elements = 0;       ///< Chunk::values(): the length of every array below
+  std::byte* weight = nullptr;      ///< of `type`
+  std::byte* remainder = nullptr;   ///< null where the type has none
+  kernels::Encoding encoding = {};  ///< of the weight, where it is packed
+  bool rounded = false;             ///< there is no remainder: masters are what the weights say
 };
 
 /// The fields of a chunk of `elements` elements in memory: its weight group and its state group, aligned to 4 bytes,
@@ -43,5 +42,8 @@ void to_chunk(std::span<const float> masters, const ChunkFields& chunk, std::uin
 /// The masters of elements [first, first + size): inverts to_chunk; of a rounded chunk they are the weights, of a
 /// packed one what its codes stand for.
 void from_chunk(const ChunkFields& chunk, std::uint64_t first, std::span<float> masters);
+
+/// Makes the remainders of `n` weights what says that each weight is its master.
+void set_masters(ComputeType type, const std::byte* weight, std::byte* remainder, std::size_t n);
 
 }  // namespace spillway::state

@@ -9,16 +9,12 @@
 #include <numeric>
 
 #include "spillway/base/bytes.h"
-#include "spillway/kernels/encoding.h"
+#include "spillway/kernels/element.h"
 
 namespace spillway::state {
 
-/// Element type of weights, of gradients and of what passes compute in. Of weights:
-enum class ComputeType : std::uint8_t {
-  bf16,  ///< weight bf16 + 16-bit remainder, gradient bf16
-  fp32,  ///< weight fp32, no remainder, gradient fp32
-  fp16,  ///< weight fp16 + fp32 master, gradient fp16
-};
+/// Element type of weights, of gradients and of what passes compute in.
+using ComputeType = kernels::Element;
 
 /// Bytes per element of what computing needs; of the state see rule.h.
 struct FieldBytes {
@@ -27,7 +23,7 @@ struct FieldBytes {
 };
 
 [[nodiscard]] constexpr FieldBytes field_bytes(ComputeType type) noexcept {
-  return type == ComputeType::fp32 ? FieldBytes{4, 4} : FieldBytes{2, 2};
+  return {traits(type).bytes, traits(type).bytes};
 }
 
 /// How the weights of a tensor are stored in a run.
@@ -58,7 +54,7 @@ struct Packing {
 
 /// The form that a tensor has in a run whose weights are of `type`: where that is fp32, none is kept in fp32 beside it.
 [[nodiscard]] constexpr Form form_in(Form form, ComputeType type) noexcept {
-  return form == Form::fp32 && type == ComputeType::fp32 ? Form::as_run : form;
+  return form == Form::fp32 && !traits(type).rounds ? Form::as_run : form;
 }
 
 /// The type of weights and gradients of the form, in a run where those of others are of `type`.
@@ -75,8 +71,7 @@ struct Packing {
 [[nodiscard]] constexpr kernels::Encoding encoding_of(Form form, ComputeType type) noexcept {
   if (form == Form::nf4) return kernels::Encoding::nf4;
   if (form == Form::int8) return kernels::Encoding::int8;
-  if (form == Form::fp32 || type == ComputeType::fp32) return kernels::Encoding::fp32;
-  return type == ComputeType::bf16 ? kernels::Encoding::bf16 : kernels::Encoding::fp16;
+  return traits(type_of(form, type)).encoding;
 }
 
 /// The packing of a form that form_in() gives for the type.

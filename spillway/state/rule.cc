@@ -7,9 +7,7 @@
 namespace spillway::state {
 namespace {
 
-constexpr std::array kComputeTypes{ComputeType::bf16, ComputeType::fp16, ComputeType::fp32};
 constexpr std::array kPackedForms{Form::nf4, Form::int8};
-constexpr std::array kFormats{StateFormat::exact, StateFormat::bf16, StateFormat::int8};
 
 /// The kinds that a table has rows of.
 template <class Value, class Row, std::size_t n>
@@ -33,31 +31,37 @@ std::byte* at(std::byte* group, Bytes bytes) {
   return group == nullptr ? nullptr : group + bytes;
 }
 
+/// The moments from element `first` of a chunk on; of unquantised tensors from `unquantised` of these.
+void locate_moments(const UpdateRule& rule, const StateFields& fields, std::byte* state, std::uint64_t first,
+                    std::uint64_t unquantised, Located& out) {
+  const auto& kept = traits(out.form.moments);
+  const bool apart = out.form.moments != rule.format;
+  for (std::size_t m = 0; m < rule.moments(); ++m) {
+    out.span.moments[m] = at(state, apart ? fields.unquantised[m] + unquantised * kept.bytes
+                                          : fields.moments[m] + first * kept.bytes);
+    if (!kept.is_scaled) continue;
+    const auto scale = fields.scales[m] + first / kernels::kQuantBlock * sizeof(float);
+    out.span.scales[m] = reinterpret_cast<float*>(at(state, scale));
+  }
+}
+
 }  // namespace
 
 Located locate(const UpdateRule& of_all, const Chunk& chunk, const Span& span, const GroupPointers& groups,
                std::uint64_t first, std::uint64_t n) {
   const auto rule = rule_of(of_all, chunk);
   const auto bytes = field_bytes(rule.type);
-  const auto fields = state_fields(rule, chunk);
   auto* const state = has_state(chunk.training) ? groups.state : nullptr;
   const bool inside = chunk.training == Training::reduced;
-  const auto kept = moments_of(rule.format, span.is_unquantised());
-  const bool apart = rule.format == StateFormat::int8 && kept == kernels::Moments::fp32;
   Located out{
-      .form = {.weights = form_of(rule).weights, .moments = kept},
+      .form = {.weights = rule.type, .moments = moments_of(rule.format, span.is_unquantised())},
       .span = {.weight = at(groups.weight, first * bytes.weight),
                .remainder = remainder_bytes(rule.type) == 0 ? nullptr : at(state, first * remainder_bytes(rule.type)),
                .grad = groups.grad == nullptr || inside ? nullptr : groups.grad + first * bytes.grad,
                .n = n,
                .index = (std::uint64_t{chunk.block} << 40) | (chunk.index + first)}};
-  for (std::size_t m = 0; m < rule.moments() && !inside; ++m) {
-    const auto unquantised = fields.unquantised[m] + (span.unquantised + first - span.chunk_first) * sizeof(float);
-    out.span.moments[m] = at(state, apart ? unquantised : fields.moments[m] + first * moment_bytes(rule.format));
-    if (out.form.moments != kernels::Moments::int8) continue;
-    const auto scale = fields.scales[m] + first / kernels::kQuantBlock * sizeof(float);
-    out.span.scales[m] = reinterpret_cast<float*>(at(state, scale));
-  }
+  const auto unquantised = span.unquantised + first - span.chunk_first;
+  if (!inside) locate_moments(rule, state_fields(rule, chunk), state, first, unquantised, out);
   return out;
 }
 
@@ -65,21 +69,11 @@ Located locate_gradient(const UpdateRule& of_all, const Chunk& chunk, const Grou
                         std::uint64_t n) {
   const auto rule = rule_of(of_all, chunk);
   const auto bytes = field_bytes(rule.type);
-  const auto fields = state_fields(rule, chunk);
-  const bool unquantised = chunk.unquantised > 0;
-  const auto kept = moments_of(rule.format, unquantised);
-  const bool apart = unquantised && rule.format == StateFormat::int8;
-  Located out{.form = {.weights = kernels::Weights::fp32, .moments = kept},
+  Located out{.form = {.weights = kernels::Weights::fp32, .moments = moments_of(rule.format, chunk.unquantised > 0)},
               .span = {.grad = groups.grad == nullptr ? nullptr : groups.grad + first * bytes.grad,
                        .n = n,
                        .index = (std::uint64_t{chunk.block} << 40) | (chunk.index + first)}};
-  for (std::size_t m = 0; m < rule.moments(); ++m) {
-    out.span.moments[m] = at(groups.state, apart ? fields.unquantised[m] + first * sizeof(float)
-                                                 : fields.moments[m] + first * moment_bytes(kept));
-    if (kept != kernels::Moments::int8) continue;
-    const auto scale = fields.scales[m] + first / kernels::kQuantBlock * sizeof(float);
-    out.span.scales[m] = reinterpret_cast<float*>(at(groups.state, scale));
-  }
+  locate_moments(rule, state_fields(rule, chunk), groups.state, first, first, out);
   return out;
 }
 
@@ -88,7 +82,7 @@ optim::MatrixSpan matrix_of(const UpdateRule& rule, const Chunk& chunk, const Gr
   const auto fields = state_fields(rule, chunk);
   optim::MatrixSpan out{.rows = chunk.rows,
                         .columns = chunk.columns,
-                        .weights = form_of(own).weights,
+                        .weights = own.type,
                         .weight = groups.weight,
                         .remainder = remainder_bytes(own.type) == 0 ? nullptr : groups.state,
                         .grad = groups.grad};
@@ -116,15 +110,16 @@ std::vector<NamedArray> state_arrays(const UpdateRule& of_all, const Chunk& chun
     if (entries > 0) out.push_back({name, first, entries * item, item, covers});
   };
   const auto remainder = remainder_bytes(rule.type);
-  if (remainder > 0) add(remainder_name(rule.type), 0, chunk.values(), remainder, 1);
+  if (remainder > 0) add(traits(rule.type).remainder_name, 0, chunk.values(), remainder, 1);
+  const auto& format = traits(rule.format);
   for (std::size_t m = 0; m < rule.moments(); ++m) {
-    add(rule.optimizer->fields[m], fields.moments[m], chunk.gradient_elements, moment_bytes(rule.format), 1);
+    add(rule.optimizer->fields[m], fields.moments[m], chunk.gradient_elements, format.bytes, 1);
   }
-  for (std::size_t m = 0; m < rule.moments() && rule.format == StateFormat::int8; ++m) {
+  for (std::size_t m = 0; m < rule.moments() && format.is_scaled; ++m) {
     add(scale_name(rule.optimizer->fields[m]), fields.scales[m], chunk.gradient_elements / kernels::kQuantBlock,
         sizeof(float), kernels::kQuantBlock);
   }
-  for (std::size_t m = 0; m < rule.moments() && rule.format == StateFormat::int8; ++m) {
+  for (std::size_t m = 0; m < rule.moments() && format.is_scaled; ++m) {
     add(rule.optimizer->fields[m], fields.unquantised[m], chunk.unquantised, sizeof(float), 0);
   }
   add(chunk.reduced.by->auxiliary, fields.auxiliary, chunk.reduced.auxiliary_bytes() / sizeof(float), sizeof(float), 1);
@@ -135,37 +130,23 @@ std::string scale_name(const char* field) {
   return std::string(field) + "_scale";
 }
 
-const char* remainder_name(ComputeType type) noexcept {
-  return type == ComputeType::bf16 ? "residual" : type == ComputeType::fp16 ? "master" : "";
-}
-
-const char* name_of(ComputeType type) noexcept {
-  return type == ComputeType::bf16 ? "bf16" : type == ComputeType::fp16 ? "fp16" : "fp32";
-}
-
-const char* name_of(StateFormat format) noexcept {
-  return format == StateFormat::exact ? "exact" : format == StateFormat::bf16 ? "bf16" : "int8";
-}
-
 void check_format(const UpdateRule& rule) {
-  if (rule.optimizer->keeps(moments_of(rule.format, false))) return;
+  if (rule.optimizer->keeps(rule.format)) return;
   std::string known;
-  for (const auto format : kFormats) {
-    if (rule.optimizer->keeps(moments_of(format, false))) known += text(known.empty() ? "" : ", ", name_of(format));
-  }
+  for (const auto format : rule.optimizer->formats) known += text(known.empty() ? "" : ", ", name_of(format));
   throw Error(ErrorCode::bad_input, text("state_format is ", name_of(rule.format), "; ", rule.optimizer->name,
                                          " keeps its state in: ", known));
 }
 
 ComputeType parse_compute_type(std::string_view name) {
-  return parse("compute_dtype", name, kComputeTypes);
+  return parse("compute_dtype", name, kinds_of<ComputeType>(kernels::kElements));
 }
 
 ComputeType parse_weight_type(std::string_view name) {
-  return parse("weight_dtype", name, kComputeTypes);
+  return parse("weight_dtype", name, kinds_of<ComputeType>(kernels::kElements));
 }
 StateFormat parse_format(std::string_view name) {
-  return parse("state_format", name, kFormats);
+  return parse("state_format", name, kinds_of<StateFormat>(kernels::kMomentFormats));
 }
 Form parse_packed_form(std::string_view name) {
   return parse("the form of packed weights", name, kPackedForms);

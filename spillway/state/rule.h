@@ -12,19 +12,15 @@
 #include <vector>
 
 #include "spillway/base/bytes.h"
-#include "spillway/kernels/form_bytes.h"
+#include "spillway/kernels/moments.h"
 #include "spillway/kernels/update.h"
 #include "spillway/optim/optimizers.h"
 #include "spillway/state/layout.h"
 
 namespace spillway::state {
 
-/// How the moments are kept.
-enum class StateFormat : std::uint8_t {
-  exact,  ///< fp32
-  bf16,   ///< rounded stochastically
-  int8,   ///< 8-bit codes, an fp32 scale for kernels::kQuantBlock elements; of unquantised tensors fp32
-};
+/// How the moments are kept; where they are scaled, those of unquantised tensors are exact.
+using StateFormat = kernels::Moments;
 
 struct UpdateRule {
   ComputeType type = ComputeType::bf16;
@@ -36,7 +32,7 @@ struct UpdateRule {
   [[nodiscard]] constexpr std::size_t moments() const noexcept { return optimizer->fields.size(); }
   /// The alignment of a layout: no block of codes holds two tensors, and those of a tensor do not depend on its chunks.
   [[nodiscard]] constexpr std::uint64_t alignment() const noexcept {
-    return format == StateFormat::int8 ? kernels::kQuantBlock : kTensorAlignment;
+    return traits(format).is_scaled ? kernels::kQuantBlock : kTensorAlignment;
   }
 };
 
@@ -62,23 +58,16 @@ struct UpdateRule {
 
 /// Bytes per element beside the moments: the remainder of a bf16 weight, the master of an fp16 weight.
 [[nodiscard]] constexpr Bytes remainder_bytes(ComputeType type) noexcept {
-  return type == ComputeType::bf16 ? 2 : type == ComputeType::fp16 ? 4 : 0;
+  return traits(type).remainder;
 }
 
 /// How the moments of a tensor are kept; unquantised ones have fewer than kUnquantisedBelow elements.
 [[nodiscard]] constexpr kernels::Moments moments_of(StateFormat format, bool unquantised) noexcept {
-  if (format == StateFormat::bf16) return kernels::Moments::bf16;
-  return format == StateFormat::int8 && !unquantised ? kernels::Moments::int8 : kernels::Moments::fp32;
+  return traits(format).is_scaled && unquantised ? kernels::Moments::exact : format;
 }
 
-/// Bytes per element of one moment, scales not counted.
-using kernels::moment_bytes;
-[[nodiscard]] constexpr Bytes moment_bytes(StateFormat format) noexcept {
-  return moment_bytes(moments_of(format, false));
-}
-
-/// The arrays of a state group, in bytes from its start: first the remainder, then the moments, then, int8 only, scales
-/// and the moments of unquantised tensors, as Span::unquantised numbers them, at last the auxiliary fields of what is
+/// The arrays of a state group, in bytes from its start: first the remainder, then the moments, then, of scaled ones,
+/// scales and the moments of unquantised tensors, as Span::unquantised numbers them, at last the auxiliary fields of what is
 /// reduced. Optimizers of one moment leave the second of each empty. What is frozen has none of them; reduced, the
 /// moments are those of S.
 struct StateFields {
@@ -98,8 +87,8 @@ struct StateFields {
       out.bytes += bytes;
     }
   };
-  place(out.moments, chunk.gradient_elements * moment_bytes(rule.format));
-  if (rule.format == StateFormat::int8) {
+  place(out.moments, chunk.gradient_elements * traits(rule.format).bytes);
+  if (traits(rule.format).is_scaled) {
     place(out.scales, chunk.gradient_elements / kernels::kQuantBlock * sizeof(float));
     place(out.unquantised, chunk.unquantised * sizeof(float));
   }
@@ -133,7 +122,7 @@ struct StateFields {
   if (!chunk.reduced.any()) return chunk.values();
   const auto bytes = field_bytes(rule.type);
   const auto rewritten = 2 * (bytes.weight + remainder_bytes(rule.type));
-  const auto all = rewritten + 2 * rule.moments() * moment_bytes(rule.format) + bytes.grad;
+  const auto all = rewritten + 2 * rule.moments() * traits(rule.format).bytes + bytes.grad;
   return chunk.gradient_elements + ceil_div(chunk.elements * rewritten, all);
 }
 
@@ -175,10 +164,7 @@ struct GroupPointers {
 
 /// The form of the update, of quantised tensors.
 [[nodiscard]] constexpr kernels::UpdateForm form_of(const UpdateRule& rule) noexcept {
-  const auto weights = rule.type == ComputeType::bf16   ? kernels::Weights::split
-                       : rule.type == ComputeType::fp16 ? kernels::Weights::fp16
-                                                        : kernels::Weights::fp32;
-  return {weights, moments_of(rule.format, false)};
+  return {rule.type, rule.format};
 }
 
 /// What the kernels need for values [first, first + n) of the chunk, which lie in `span`. With int8 `first` is a
@@ -207,14 +193,10 @@ struct NamedArray {
 /// The name of a state field with "_scale" behind it: that of the scales of its codes.
 [[nodiscard]] std::string scale_name(const char* field);
 
-/// "residual", "master"; of fp32 "".
-[[nodiscard]] const char* remainder_name(ComputeType type) noexcept;
-
 /// Throws Error(bad_input) where the optimizer does not keep its state in that format.
 void check_format(const UpdateRule& rule);
 
-[[nodiscard]] const char* name_of(ComputeType type) noexcept;
-[[nodiscard]] const char* name_of(StateFormat format) noexcept;
+using kernels::name_of;
 [[nodiscard]] constexpr const char* name_of(Form form) noexcept {
   return word_of(form);
 }

@@ -52,11 +52,6 @@ bool has_remainder(const Tensor& tensor) {
   return has_state(tensor.spec.training) && tensor.spec.form == Form::as_run;
 }
 
-/// A remainder's bits, or a master.
-const char* remainder_dtype(ComputeType type) {
-  return type == ComputeType::bf16 ? "U16" : "F32";
-}
-
 Shape scale_shape(const Tensor& tensor) {
   return {static_cast<std::int64_t>(scales_of(tensor.gradient_elements()))};
 }
@@ -89,7 +84,7 @@ class FileOut {
     std::vector<TensorOut> list;
     for (const auto& tensor : stream.layout.tensors()) {
       const auto kept = kept_by(stream.rule, tensor);
-      const bool unscaled = file.holds == StateFile::Holds::scale && kept != Moments::int8;
+      const bool unscaled = file.holds == StateFile::Holds::scale && !traits(kept).is_scaled;
       const bool without_remainder = file.holds == StateFile::Holds::remainder && !has_remainder(tensor);
       const auto moment = moment_of(stream.rule, tensor, file.field);
       const bool other = file.holds != StateFile::Holds::remainder && !moment;
@@ -100,9 +95,8 @@ class FileOut {
       if (file.holds == StateFile::Holds::scale) {
         list.push_back({tensor.spec.name, "F32", scale_shape(tensor)});
       } else {
-        const auto* dtype =
-            file.holds == StateFile::Holds::remainder ? remainder_dtype(stream.rule.type) : moment_dtype(kept);
         const bool whole = file.holds == StateFile::Holds::remainder;
+        const auto* dtype = whole ? traits(stream.rule.type).remainder_dtype : traits(kept).dtype;
         list.push_back({tensor.spec.name, dtype, whole ? tensor.spec.shape : tensor.gradient_shape()});
       }
     }
@@ -117,7 +111,7 @@ class FileOut {
       case StateFile::Holds::remainder:
         return put(places.span, places.at.span.remainder, remainder_bytes(rule.type));
       case StateFile::Holds::moment:
-        return put(places.inner, moments.span.moments[moment], moment_bytes(moments.form.moments));
+        return put(places.inner, moments.span.moments[moment], traits(moments.form.moments).bytes);
       case StateFile::Holds::scale:
         const ScaleSpan scales(places.inner);
         const std::span values(moments.span.scales[moment], scales.count);
@@ -206,7 +200,7 @@ struct FileIn {
 
 FileIn open_remainder(const ChunkStream& stream, const fs::path& directory, const StateFile& file) {
   FileIn out(stream.layout, path_of(directory, file.name), remainder_shape_of);
-  const std::string needed = remainder_dtype(stream.rule.type);
+  const std::string needed = traits(stream.rule.type).remainder_dtype;
   out.source.check_types([&](const std::string& dtype) { return dtype == needed; }, needed.c_str());
   return out;
 }
@@ -226,13 +220,11 @@ class MomentIn {
     }
   }
 
-  /// That of the largest form found.
+  /// The one found that takes least.
   [[nodiscard]] StateFormat format(const Layout& layout) const {
     auto out = StateFormat::exact;
     for (std::size_t t = 0; t < layout.tensors().size(); ++t) {
-      if (!moments_[t]) continue;
-      if (saved(t) == Moments::bf16) out = StateFormat::bf16;
-      if (saved(t) == Moments::int8) return StateFormat::int8;
+      if (moments_[t]) out = std::max(out, saved(t));
     }
     return out;
   }
@@ -242,17 +234,19 @@ class MomentIn {
     if (!moment) return;
     if (saved(span.tensor) != to.form.moments) return convert(span, to);
     values_.source.read(span.tensor, span.tensor_first, span.elements, to.span.moments[*moment]);
-    if (to.form.moments == Moments::int8) read_scales(span.tensor, ScaleSpan(span), to.span.scales[*moment]);
+    if (traits(to.form.moments).is_scaled) read_scales(span.tensor, ScaleSpan(span), to.span.scales[*moment]);
   }
 
  private:
   [[nodiscard]] Moments saved(std::size_t tensor) const { return *moments_of(values_.source.find(tensor)->dtype); }
 
   void open_scales(const Layout& layout, const fs::path& directory, const std::string& name) {
-    if (scales_ || values_.reader->find(name)->dtype != "U8") return;
+    const auto is_scaled = [&](const std::string& of) {
+      return traits(*moments_of(values_.reader->find(of)->dtype)).is_scaled;
+    };
+    if (scales_ || !is_scaled(name)) return;
     const auto shape = [&](const Tensor& tensor) -> std::optional<Shape> {
-      if (!moment_of(rule_, tensor, field_) || values_.reader->find(tensor.spec.name)->dtype != "U8")
-        return std::nullopt;
+      if (!moment_of(rule_, tensor, field_) || !is_scaled(tensor.spec.name)) return std::nullopt;
       return scale_shape(tensor);
     };
     scales_.emplace(layout, path_of(directory, scale_name(field_)), shape);
@@ -272,37 +266,27 @@ class MomentIn {
 
   /// Elements of a tensor, wherever in a block of codes they begin.
   std::span<const float> read_fp32(std::size_t tensor, std::uint64_t first, std::uint64_t count) {
-    const auto before = saved(tensor) == Moments::int8 ? first % kQuantBlock : 0;
+    const auto& kept = traits(saved(tensor));
+    const auto before = kept.is_scaled ? first % kQuantBlock : 0;
     const auto all = before + count;
     fp32_.resize(all);
-    if (saved(tensor) != Moments::int8) {
+    if (!kept.is_scaled) {
       values_.source.read_fp32(tensor, first, all, fp32_.data());
     } else {
-      codes_.resize(all);
+      codes_.resize(all * kept.bytes);
       block_scales_.resize(scales_of(all));
-      values_.source.read(tensor, first - before, all, reinterpret_cast<std::byte*>(codes_.data()));
+      values_.source.read(tensor, first - before, all, codes_.data());
       scales_->source.read_fp32(tensor, first / kQuantBlock, block_scales_.size(), block_scales_.data());
-      kernels::decode_int8(kind(*moments_[tensor]), codes_.data(), block_scales_.data(), fp32_.data(), all);
+      kept.decode(*moments_[tensor], codes_.data(), block_scales_.data(), fp32_.data(), all);
     }
     return std::span(fp32_).subspan(before);
   }
 
   /// To elements `at` and on of a span, which start a block.
   static void write_fp32(std::span<const float> values, std::size_t moment, const Located& to, std::uint64_t at) {
-    auto* out = to.span.moments[moment] + at * moment_bytes(to.form.moments);
-    switch (to.form.moments) {
-      case Moments::fp32:
-        return static_cast<void>(std::memcpy(out, values.data(), values.size_bytes()));
-      case Moments::bf16:
-        return kernels::encode_bf16(values.data(), reinterpret_cast<std::uint16_t*>(out), values.size());
-      case Moments::int8:
-        return kernels::encode_int8(kind(moment), values.data(), reinterpret_cast<std::uint8_t*>(out),
-                                    to.span.scales[moment] + at / kQuantBlock, values.size());
-    }
-  }
-
-  static kernels::Moment kind(std::size_t moment) {
-    return moment == 0 ? kernels::Moment::first : kernels::Moment::second;
+    const auto& kept = traits(to.form.moments);
+    auto* scales = kept.is_scaled ? to.span.scales[moment] + at / kQuantBlock : nullptr;
+    kept.encode(moment, values.data(), to.span.moments[moment] + at * kept.bytes, scales, values.size());
   }
 
   const UpdateRule rule_;
@@ -311,7 +295,7 @@ class MomentIn {
   FileIn values_;
   std::optional<FileIn> scales_;
   std::vector<float> fp32_, block_scales_;
-  std::vector<std::uint8_t> codes_;
+  std::vector<std::byte> codes_;
 };
 
 /// The auxiliary fields as they were saved. Throws Error(bad_input) naming the first that is missing or of another
@@ -372,24 +356,19 @@ void check_optimizer(const UpdateRule& rule, const fs::path& directory) {
 
 std::vector<StateFile> state_files(const UpdateRule& rule) {
   std::vector<StateFile> out;
-  if (remainder_bytes(rule.type) > 0) out.push_back({StateFile::Holds::remainder, "", remainder_name(rule.type)});
+  if (remainder_bytes(rule.type) > 0) out.push_back({StateFile::Holds::remainder, "", traits(rule.type).remainder_name});
   for (const auto* optimizer : optimizers_of(rule)) {
     for (const char* field : optimizer->fields) out.push_back({StateFile::Holds::moment, field, field});
-    if (rule.format != StateFormat::int8) continue;
+    if (!traits(rule.format).is_scaled) continue;
     for (const char* field : optimizer->fields) out.push_back({StateFile::Holds::scale, field, scale_name(field)});
   }
   return out;
 }
 
-const char* moment_dtype(Moments moments) noexcept {
-  return moments == Moments::fp32 ? "F32" : moments == Moments::bf16 ? "BF16" : "U8";
-}
-
 std::optional<Moments> moments_of(const std::string& dtype) noexcept {
-  for (const auto moments : {Moments::fp32, Moments::bf16, Moments::int8}) {
-    if (dtype == moment_dtype(moments)) return moments;
-  }
-  return std::nullopt;
+  const auto at = std::ranges::find(kernels::kMomentFormats, dtype, &kernels::MomentsTraits::dtype);
+  if (at == kernels::kMomentFormats.end()) return std::nullopt;
+  return static_cast<Moments>(at - kernels::kMomentFormats.begin());
 }
 
 void save_state(const ChunkStream& stream, const fs::path& directory) {

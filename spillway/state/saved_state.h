@@ -22,9 +22,7 @@ struct StateFile {
 /// tensors, those of all. A tensor is in the files of its own optimizer's fields.
 [[nodiscard]] std::vector<StateFile> state_files(const UpdateRule& rule);
 
-/// Type in the file's header of elements of a tensor kept so: F32, BF16, U8.
-[[nodiscard]] const char* moment_dtype(kernels::Moments moments) noexcept;
-/// The reverse; empty for a type that holds no moments.
+/// How moments of a type in a file's header are kept; empty for a type that holds none.
 [[nodiscard]] std::optional<kernels::Moments> moments_of(const std::string& dtype) noexcept;
 
 /// Entries of a scale file for so many elements.

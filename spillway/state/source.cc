@@ -57,7 +57,7 @@ void Source::check_types(const std::function<bool(const std::string&)>& allowed,
 
 void Source::check_weights(const Layout& layout, ComputeType type) const {
   for (std::size_t t = 0; t < tensors_.size(); ++t) {
-    const auto* needed = weight_dtype(type_of(layout.tensors()[t].spec.form, type));
+    const auto* needed = traits(type_of(layout.tensors()[t].spec.form, type)).dtype;
     if (tensors_[t] != nullptr && tensors_[t]->dtype != needed) refuse_type(*tensors_[t], needed);
   }
 }

@@ -13,11 +13,6 @@
 
 namespace spillway::state {
 
-/// Type in a file's header of compute weights.
-[[nodiscard]] constexpr const char* weight_dtype(ComputeType type) noexcept {
-  return type == ComputeType::bf16 ? "BF16" : type == ComputeType::fp16 ? "F16" : "F32";
-}
-
 [[nodiscard]] const std::string& stored_name(const StoredNames& names, const std::string& name);
 
 class Source {

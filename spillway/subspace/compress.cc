@@ -60,7 +60,7 @@ std::span<const float> Compress::here(std::span<const float> values) {
 
 void Compress::run(std::size_t tensor, unsigned side, const std::byte* in, std::size_t in_stride, std::size_t tokens,
                    std::byte* out) {
-  where_.device.run(where_.stream, device::Compress{.type = sink::element_of(type_),
+  where_.device.run(where_.stream, device::Compress{.type = type_,
                                                     .by = projector(tensor, side),
                                                     .in = in,
                                                     .in_stride = in_stride,

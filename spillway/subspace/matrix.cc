@@ -106,7 +106,7 @@ void Matrix::step(kernels::Weights weights, std::span<const float> s, const kern
   // The optimizer's change of a weight that is 0 is the delta.
   std::ranges::fill(delta_, 0.0F);
   const auto bytes = [](std::vector<float>& array) { return reinterpret_cast<std::byte*>(array.data()); };
-  kernels::update({kernels::Weights::fp32, kernels::Moments::fp32},
+  kernels::update({kernels::Weights::fp32, kernels::Moments::exact},
                   {.weight = bytes(delta_),
                    .moments = {bytes(moments_[0]), bytes(moments_[1])},
                    .grad = reinterpret_cast<const std::byte*>(s.data()),

@@ -3,7 +3,7 @@
 //
 //   Matrix matrix({.rows = m, .columns = n, .rank = d});
 //   matrix.learn(gradient, anew);                // before the first step: projectors from a real gradient
-//   matrix.step(kernels::Weights::split, s, step, span);   // S = Pᵀ G Q by kernels::compress() or project()
+//   matrix.step(kernels::Weights::bf16, s, step, span);   // S = Pᵀ G Q by kernels::compress() or project()
 //
 // The size of a step. With orthonormal P and Q an optimizer's direction in the subspace, elements around 1, makes an
 // update of W whose elements are around d / sqrt(m n). step() multiplies the learning rate by the reverse, so that one

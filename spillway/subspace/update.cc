@@ -13,7 +13,6 @@
 namespace spillway::subspace {
 namespace {
 
-using kernels::Moments;
 using optim::Reduced;
 
 /// Elements of a tile of S and, about, of the matrix: what one thread does at a time.
@@ -47,31 +46,9 @@ subspace::Projectors copied(const std::byte* projectors, const Reduced& it) {
   return {copied(projectors + at.p, it.rows, it), copied(projectors + at.q, it.columns, it)};
 }
 
-void decode(const state::Located& from, std::size_t moment, float* values) {
-  const auto* at = from.span.moments[moment];
-  switch (from.form.moments) {
-    case Moments::fp32:
-      return static_cast<void>(std::memcpy(values, at, from.span.n * sizeof(float)));
-    case Moments::bf16:
-      return kernels::decode_bf16(reinterpret_cast<const std::uint16_t*>(at), values, from.span.n);
-    case Moments::int8:
-      const auto kind = moment == 0 ? kernels::Moment::first : kernels::Moment::second;
-      return kernels::decode_int8(kind, reinterpret_cast<const std::uint8_t*>(at), from.span.scales[moment], values,
-                                  from.span.n);
-  }
-}
-
 void encode(const float* values, std::size_t moment, const state::Located& to) {
-  auto* at = to.span.moments[moment];
-  switch (to.form.moments) {
-    case Moments::fp32:
-      return static_cast<void>(std::memcpy(at, values, to.span.n * sizeof(float)));
-    case Moments::bf16:
-      return kernels::encode_bf16(values, reinterpret_cast<std::uint16_t*>(at), to.span.n);
-    case Moments::int8:
-      const auto kind = moment == 0 ? kernels::Moment::first : kernels::Moment::second;
-      return kernels::encode_int8(kind, values, reinterpret_cast<std::uint8_t*>(at), to.span.scales[moment], to.span.n);
-  }
+  const auto& at = to.span;
+  traits(to.form.moments).encode(moment, values, at.moments[moment], at.scales[moment], at.n);
 }
 
 }  // namespace
@@ -145,7 +122,7 @@ void SubspaceUpdate::carry(const state::Chunk& chunk, const state::GroupPointers
   const auto at = locate_gradient(rule_, chunk, groups, 0, it.elements());
   const auto values = std::span(delta_).first(it.elements());
   for (std::size_t m = 0; m < rule_.moments(); ++m) {
-    decode(at, m, values.data());
+    traits(at.form.moments).decode(m, at.span.moments[m], at.span.scales[m], values.data(), at.span.n);
     carry_over(it, before, after, m, values);
     encode(values.data(), m, at);
   }
@@ -163,7 +140,7 @@ void SubspaceUpdate::run_first(const state::Chunk& chunk, const state::GroupPoin
   for (auto first = begin; first < end; first += kPiece) {
     const auto n = std::min(kPiece, end - first);
     auto at = locate_gradient(rule_, chunk, groups, first, n);
-    device::widen(sink::element_of(rule_.type), at.span.grad, gradient.data(), n);
+    device::widen(rule_.type, at.span.grad, gradient.data(), n);
     std::fill_n(delta_.data() + first, n, 0.0F);
     at.span.weight = reinterpret_cast<std::byte*>(delta_.data() + first);
     at.span.grad = reinterpret_cast<const std::byte*>(gradient.data());

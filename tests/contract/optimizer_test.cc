@@ -128,7 +128,7 @@ std::vector<std::vector<std::byte>> run_kernels(const Case& it) {
     for (const auto& update : tensors.updates(step, it.optimizer)) {
       const auto t = update.tensor;
       const UpdateForm form{
-          .weights = it.type == state::ComputeType::bf16 ? kernels::Weights::split : kernels::Weights::fp32,
+          .weights = it.type == state::ComputeType::bf16 ? kernels::Weights::bf16 : kernels::Weights::fp32,
           .moments = state::moments_of(it.format, kElements[t] < state::kUnquantisedBelow)};
       auto applied = optim::kernel_step(*it.optimizer, update.step);
       applied.seed = 5;

@@ -19,16 +19,16 @@ Range range(const void* at, std::uint64_t count, std::size_t size) {
 }
 
 Ranges ranges(const Sum& a) {
-  return {range(a.values, a.n, bytes_of(a.type)), range(a.sum, a.n, 4)};
+  return {range(a.values, a.n, traits(a.type).bytes), range(a.sum, a.n, 4)};
 }
 
 Ranges ranges(const Convert& a) {
-  return {range(a.values, kernels::encoded_bytes(a.from, a.n), 1), range(a.out, a.n, bytes_of(a.to))};
+  return {range(a.values, kernels::encoded_bytes(a.from, a.n), 1), range(a.out, a.n, traits(a.to).bytes)};
 }
 
 Ranges ranges(const Round& a) {
-  return {range(a.sums, a.n, 4), range(a.sums == nullptr ? a.values : nullptr, a.n, bytes_of(a.type)),
-          range(a.out, a.n, bytes_of(a.type)), range(a.squares, square_tiles(a.n), 8)};
+  return {range(a.sums, a.n, 4), range(a.sums == nullptr ? a.values : nullptr, a.n, traits(a.type).bytes),
+          range(a.out, a.n, traits(a.type).bytes), range(a.squares, square_tiles(a.n), 8)};
 }
 
 Ranges ranges(const Squares& a) {
@@ -40,7 +40,7 @@ Ranges ranges(const Gather& a) {
 }
 
 Ranges ranges(const Logits& a, std::initializer_list<const float*> stats) {
-  Ranges out{range(a.values, (a.tokens - 1) * a.stride + a.rows, bytes_of(a.type)), range(a.labels, a.tokens, 8)};
+  Ranges out{range(a.values, (a.tokens - 1) * a.stride + a.rows, traits(a.type).bytes), range(a.labels, a.tokens, 8)};
   for (const auto* each : stats) out.push_back(range(each, a.tokens, 4));
   return out;
 }
@@ -55,8 +55,8 @@ Ranges ranges(const LossGradient& a) {
 
 Ranges ranges(const Compress& a) {
   const auto& r = a.by;
-  return {range(r.values, r.nonzeros * r.stride(), 4), range(a.in, a.tokens * a.in_stride, bytes_of(a.type)),
-          range(a.out, r.columns * a.out_stride, bytes_of(a.type))};
+  return {range(r.values, r.nonzeros * r.stride(), 4), range(a.in, a.tokens * a.in_stride, traits(a.type).bytes),
+          range(a.out, r.columns * a.out_stride, traits(a.type).bytes)};
 }
 
 Ranges ranges(const Apply& a) {

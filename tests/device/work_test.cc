@@ -104,7 +104,7 @@ class DeviceWork : public ::testing::TestWithParam<DeviceKind> {
   }
   /// The elements of `type`, as bytes.
   std::vector<std::byte> elements(Element type, std::uint64_t n) {
-    std::vector<std::byte> out(n * bytes_of(type));
+    std::vector<std::byte> out(n * traits(type).bytes);
     static_cast<void>(round_norm(type, floats(n).data(), out.data(), n));
     return out;
   }
@@ -187,7 +187,7 @@ TEST_P(DeviceWork, RoundedWithTheirSquares) {
     for (const auto n : kSizes) {
       Image image;
       const auto sums = image.put(floats(n));
-      const auto out = image.room<std::byte>(n * bytes_of(type));
+      const auto out = image.room<std::byte>(n * traits(type).bytes);
       const auto squares = image.room<double>(square_tiles(n));
       expect_same(
           image,
@@ -205,7 +205,7 @@ TEST_P(DeviceWork, CopiedWithTheirSquaresAlsoInPlace) {
       for (const bool in_place : {true, false}) {
         Image image;
         const auto values = image.put(elements(type, n));
-        const auto out = in_place ? values : image.room<std::byte>(n * bytes_of(type));
+        const auto out = in_place ? values : image.room<std::byte>(n * traits(type).bytes);
         const auto squares = image.room<double>(square_tiles(n));
         expect_same(
             image,
@@ -225,7 +225,7 @@ TEST_P(DeviceWork, WhatIsNotFiniteIsSeen) {
       std::vector<float> values(70000, 0.5F);
       values[66666] = odd;
       const auto sums = image.put(values);
-      const auto out = image.room<std::byte>(values.size() * bytes_of(type));
+      const auto out = image.room<std::byte>(values.size() * traits(type).bytes);
       const auto squares = image.room<double>(2);
       expect_same(
           image,

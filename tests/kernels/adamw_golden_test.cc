@@ -67,7 +67,7 @@ struct Fp32 {
   void step(const UpdateStep& s) {
     std::vector<float> grad(kGoldenElements);
     widen_all(testing::golden_gradient(static_cast<std::uint32_t>(s.step)), grad);
-    update({Weights::fp32, Moments::fp32},
+    update({Weights::fp32, Moments::exact},
            {.weight = bytes(weight),
             .moments = {bytes(exp_avg), bytes(exp_avg_sq)},
             .grad = bytes(grad),

@@ -24,7 +24,7 @@ class Fields {
   /// One in `rarity` numbers is a special one (0: none, and second moments are not negative).
   Fields(const UpdateForm& form, std::size_t count, std::size_t front, std::uint32_t rarity)
       : form_(form), n_(count), offset_(front) {
-    if (form.weights == Weights::split) {
+    if (form.weights == Weights::bf16) {
       weight = bytes(values<std::uint16_t>(1, rarity));
       auto low_bits = values<std::uint16_t>(2, rarity);
       for (std::size_t i = 0; i < low_bits.size(); ++i)

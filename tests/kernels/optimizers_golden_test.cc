@@ -49,7 +49,7 @@ void run_others_case(const OthersCase& c, const std::uint32_t* golden) {
     const auto patterns = testing::golden_gradient(static_cast<std::uint32_t>(s.step));
     for (std::size_t i = 0; i < kGoldenElements; ++i) grad[i] = widen(patterns[i]);
     update(
-        {Weights::fp32, Moments::fp32},
+        {Weights::fp32, Moments::exact},
         {.weight = bytes(weight), .moments = {bytes(first), bytes(second)}, .grad = bytes(grad), .n = kGoldenElements},
         s);
     if (s.step != kOthersKept[kept]) continue;

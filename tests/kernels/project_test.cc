@@ -152,11 +152,11 @@ struct Matrix {
     }
   }
   [[nodiscard]] UpdateSpan span(std::size_t first, std::size_t count) {
-    const std::size_t w = weights == Weights::fp32 ? 4 : 2, r = weights == Weights::split ? 2 : 4;
+    const std::size_t w = weights == Weights::fp32 ? 4 : 2, r = weights == Weights::bf16 ? 2 : 4;
     return {.weight = weight.data() + first * w, .remainder = remainder.data() + first * r, .n = count};
   }
   void put(std::size_t i, float value) {
-    if (weights == Weights::split) {
+    if (weights == Weights::bf16) {
       split(&value, reinterpret_cast<std::uint16_t*>(weight.data()) + i,
             reinterpret_cast<std::uint16_t*>(remainder.data()) + i, 1);
     } else {
@@ -165,7 +165,7 @@ struct Matrix {
     }
   }
   [[nodiscard]] float at(std::size_t i) const {
-    if (weights == Weights::split) {
+    if (weights == Weights::bf16) {
       float out = 0;
       join(reinterpret_cast<const std::uint16_t*>(weight.data()) + i,
            reinterpret_cast<const std::uint16_t*>(remainder.data()) + i, &out, 1);
@@ -197,7 +197,7 @@ const std::vector<std::pair<Shape, Shape>> kRectangles = {
 
 TEST(Project, AppliesAsScalarWhereverItIsCut) {
   testing::on_every_target([] {
-    for (const auto form : {Weights::split, Weights::fp32, Weights::fp16}) {
+    for (const auto form : {Weights::bf16, Weights::fp32, Weights::fp16}) {
       for (const auto& [rows, columns] : kRectangles) {
         Rectangle it(rows, columns);
         const auto n = rows.rows * columns.rows;
@@ -221,7 +221,7 @@ TEST(Project, AppliesAsDenseMatrices) {
   for (const auto& [rows, columns] : kRectangles) {
     Rectangle it(rows, columns);
     const auto m = rows.rows, n = columns.rows, d = rows.columns;
-    Matrix matrix(Weights::split, m * n);
+    Matrix matrix(Weights::bf16, m * n);
     std::vector<double> expected(m * n);
     const auto p = it.p.dense(), q = it.q.dense();
     for (std::size_t i = 0; i < m; ++i) {
@@ -233,7 +233,7 @@ TEST(Project, AppliesAsDenseMatrices) {
         expected[i * n + j] = sum;
       }
     }
-    apply(Weights::split, it.expansion, 0.97F, matrix.span(0, m * n), 0, it.work.data());
+    apply(Weights::bf16, it.expansion, 0.97F, matrix.span(0, m * n), 0, it.work.data());
     for (std::size_t i = 0; i < m * n; ++i) ASSERT_NEAR(expected[i], matrix.at(i), 2e-5);
   }
 }
@@ -244,10 +244,10 @@ TEST(Project, KeepsWhatIsNotANumber) {
       const auto n = 8 * columns;
       Rectangle it({8, 4, 4}, {columns, 4, 4});
       it.delta[0] = NAN;
-      Matrix expected(Weights::split, n), actual(Weights::split, n);
+      Matrix expected(Weights::bf16, n), actual(Weights::bf16, n);
       for (auto* matrix : {&expected, &actual}) matrix->put(n - 1, INFINITY), matrix->put(n - 2, -INFINITY);
-      scalar::apply(Weights::split, it.expansion, 1, expected.span(0, n), 0);
-      apply(Weights::split, it.expansion, 1, actual.span(0, n), 0, it.work.data());
+      scalar::apply(Weights::bf16, it.expansion, 1, expected.span(0, n), 0);
+      apply(Weights::bf16, it.expansion, 1, actual.span(0, n), 0, it.work.data());
       EXPECT_TRUE(std::isnan(actual.at(0)));
       EXPECT_EQ(expected.weight, actual.weight);
       EXPECT_EQ(expected.remainder, actual.remainder);
@@ -259,10 +259,10 @@ TEST(Project, KeepsInfinities) {
   testing::on_every_target([] {
     const std::size_t n = 8 * 64;
     Rectangle it({8, 4, 4}, {64, 4, 4});
-    Matrix expected(Weights::split, n), actual(Weights::split, n);
+    Matrix expected(Weights::bf16, n), actual(Weights::bf16, n);
     for (auto* matrix : {&expected, &actual}) matrix->put(0, INFINITY), matrix->put(1, -INFINITY);
-    scalar::apply(Weights::split, it.expansion, 1, expected.span(0, n), 0);
-    apply(Weights::split, it.expansion, 1, actual.span(0, n), 0, it.work.data());
+    scalar::apply(Weights::bf16, it.expansion, 1, expected.span(0, n), 0);
+    apply(Weights::bf16, it.expansion, 1, actual.span(0, n), 0, it.work.data());
     EXPECT_EQ(INFINITY, actual.at(0));
     EXPECT_EQ(-INFINITY, actual.at(1));
     EXPECT_EQ(expected.weight, actual.weight);

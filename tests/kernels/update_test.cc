@@ -106,15 +106,15 @@ std::string name_of(const ::testing::TestParamInfo<Update::ParamType>& info) {
 INSTANTIATE_TEST_SUITE_P(All, Update,
                          ::testing::Combine(::testing::Values(Optimizer::adamw, Optimizer::adam, Optimizer::lion,
                                                               Optimizer::sgd),
-                                            ::testing::Values(Weights::split, Weights::fp32, Weights::fp16),
-                                            ::testing::Values(Moments::fp32, Moments::bf16, Moments::int8)),
+                                            ::testing::Values(Weights::bf16, Weights::fp32, Weights::fp16),
+                                            ::testing::Values(Moments::exact, Moments::bf16, Moments::int8)),
                          name_of);
 
 // The division by sqrt(1 - beta2^step) is a corrected product on most targets; here it must be exact for divisors of
 // all magnitudes, and for the square roots of a whole range of consecutive floats.
 TEST(AdamW, CorrectedReciprocalDividesExactly) {
   constexpr std::size_t n = 4096;
-  const UpdateForm form{Weights::fp32, Moments::fp32};
+  const UpdateForm form{Weights::fp32, Moments::exact};
   testing::on_every_target([&] {
     for (std::uint32_t round = 0; round < 400; ++round) {
       UpdateStep step{.learning_rate = 1, .beta1 = 0, .beta2 = 1 - 1.0 / (2 + testing::mix(round) % 100000), .step = 1};

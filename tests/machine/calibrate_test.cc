@@ -109,8 +109,8 @@ TEST_F(CalibrateTest, UpdateAndCopyHaveARate) {
 
 TEST_F(CalibrateTest, EveryKindOfUpdateHasARate) {
   using namespace kernels;
-  for (const auto weights : {Weights::split, Weights::fp32, Weights::fp16}) {
-    for (const auto moments : {Moments::fp32, Moments::bf16, Moments::int8}) {
+  for (const auto weights : {Weights::bf16, Weights::fp32, Weights::fp16}) {
+    for (const auto moments : {Moments::exact, Moments::bf16, Moments::int8}) {
       for (const auto optimizer : {Optimizer::adamw, Optimizer::lion, Optimizer::sgd}) {
         EXPECT_GT(calibrate_update(arena_.span(), 0, {{weights, moments}, optimizer}), 0);
       }

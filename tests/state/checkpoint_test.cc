@@ -88,7 +88,7 @@ struct Model {
     std::string values, scales;
     for_parts(name, [&](const Located& at) {
       const auto* first = reinterpret_cast<const char*>(at.span.moments[number]);
-      values.append(first, at.span.n * moment_bytes(at.form.moments));
+      values.append(first, at.span.n * traits(at.form.moments).bytes);
       if (at.form.moments != kernels::Moments::int8) return;
       scales.append(reinterpret_cast<const char*>(at.span.scales[number]), ceil_div(at.span.n, 256) * 4);
     });
@@ -201,7 +201,7 @@ void expect_padding_is_zero(Model& model) {
       from_chunk(fields, i, {&master, 1});
       ASSERT_EQ(std::bit_cast<std::uint32_t>(master), 0U);
       for (std::size_t m = 0; m < model.rule.moments(); ++m) {
-        const auto unit = moment_bytes(model.rule.format);
+        const auto unit = traits(model.rule.format).bytes;
         const auto first = state_fields(model.rule, chunk).moments[m] + i * unit;
         for (Bytes b = 0; b < unit; ++b) ASSERT_EQ(model.store.state[chunk.id][first + b], std::byte{0});
       }
@@ -422,7 +422,7 @@ std::vector<float> moments(Model& model, const std::string& name, std::size_t nu
   model.for_parts(name, [&](const Located& at) {
     const auto* from = at.span.moments[number];
     std::vector<float> part(at.span.n);
-    if (at.form.moments == kernels::Moments::fp32) {
+    if (at.form.moments == kernels::Moments::exact) {
       std::memcpy(part.data(), from, part.size() * sizeof(float));
     } else if (at.form.moments == kernels::Moments::bf16) {
       kernels::decode_bf16(reinterpret_cast<const std::uint16_t*>(from), part.data(), part.size());

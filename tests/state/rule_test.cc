@@ -103,7 +103,7 @@ TEST(UpdateRule, NoTwoFieldsOfAnyElementsShareAByte) {
         ASSERT_TRUE(starts.insert(at.span.index).second);
         if (at.span.remainder != nullptr) use(used, state.data(), at.span.remainder, n * remainder_bytes(rule.type));
         for (std::size_t m = 0; m < rule.moments(); ++m) {
-          use(used, state.data(), at.span.moments[m], n * moment_bytes(at.form.moments));
+          use(used, state.data(), at.span.moments[m], n * traits(at.form.moments).bytes);
           if (at.form.moments != Moments::int8) continue;
           use(used, state.data(), at.span.scales[m], ceil_div(n, kernels::kQuantBlock) * 4);
         }

@@ -56,7 +56,7 @@ TEST(Matrix, AStepIsAdamWInTheSubspaceInDouble) {
   for (int step = 1; step <= 5; ++step) {
     const auto gradient = testing::gradient_like(kRows, kColumns, 4, 10 + static_cast<std::uint64_t>(step));
     const auto s = project(matrix.projectors(), gradient);
-    matrix.step(kernels::Weights::split, s,
+    matrix.step(kernels::Weights::bf16, s,
                 {.learning_rate = kRate,
                  .beta1 = kBeta1,
                  .beta2 = kBeta2,
@@ -95,7 +95,7 @@ TEST(Matrix, SolvesLeastSquares) {
       for (std::size_t i = 0; i < now.size(); ++i) gradient[i] = now[i] - target[i];
       if (step == 1 || (refits && step % 20 == 0)) matrix.refit(gradient, false);
       const auto s = project(matrix.projectors(), gradient);
-      matrix.step(kernels::Weights::split, s, {.learning_rate = 0.03, .step = step}, weight.span());
+      matrix.step(kernels::Weights::bf16, s, {.learning_rate = 0.03, .step = step}, weight.span());
     }
     double sum = 0;
     const auto now = weight.master();
@@ -117,14 +117,14 @@ TEST(Matrix, EveryOptimizerStepsAndOnlyDecoupledDecayIsTaken) {
     matrix.refit(gradient, false);
     const auto s = project(matrix.projectors(), gradient);
     kernels::UpdateStep step{.optimizer = optimizer, .learning_rate = 1e-3};
-    matrix.step(kernels::Weights::split, s, step, weight.span());
+    matrix.step(kernels::Weights::bf16, s, step, weight.span());
     EXPECT_NE(before, weight.master());
     step.weight_decay = 0.1;
     const bool decoupled = optimizer == kernels::Optimizer::adamw || optimizer == kernels::Optimizer::lion;
     if (decoupled) {
-      EXPECT_NO_THROW(matrix.step(kernels::Weights::split, s, step, weight.span()));
+      EXPECT_NO_THROW(matrix.step(kernels::Weights::bf16, s, step, weight.span()));
     } else {
-      EXPECT_THROW(matrix.step(kernels::Weights::split, s, step, weight.span()), Error);
+      EXPECT_THROW(matrix.step(kernels::Weights::bf16, s, step, weight.span()), Error);
     }
   }
 }
@@ -142,7 +142,7 @@ TEST(Matrix, GoesOnFromWhatWasSavedBitByBit) {
         for (const std::size_t k : {0, 1}) other->moment(k) = matrix->moment(k);
         matrix = std::move(other);
       }
-      matrix->step(kernels::Weights::split, project(matrix->projectors(), gradient),
+      matrix->step(kernels::Weights::bf16, project(matrix->projectors(), gradient),
                    {.learning_rate = 1e-2, .step = step}, weight.span());
     }
     return weight.high;
@@ -154,7 +154,7 @@ TEST(Matrix, RefusesOtherShapesAndAStepBeforeAFit) {
   Matrix matrix({.rows = kRows, .columns = kColumns});
   Weight weight(testing::white(kRows * kColumns, 1));
   const std::vector<float> s(matrix.rank() * matrix.rank());
-  EXPECT_THROW(matrix.step(kernels::Weights::split, s, {}, weight.span()), Error);
+  EXPECT_THROW(matrix.step(kernels::Weights::bf16, s, {}, weight.span()), Error);
   EXPECT_THROW(matrix.set_projectors({Projector(24, 8, 4), Projector(40, 8, 4)}, 1), Error);
 }
 
