@@ -145,9 +145,9 @@ struct Widths {
 
   Widths(const kernels::UpdateForm& form, kernels::Optimizer optimizer)
       : weight(form.weights == kernels::Weights::fp32 ? 4 : 2),
-        remainder(form.weights == kernels::Weights::fp16    ? 4
+        remainder(form.weights == kernels::Weights::fp16   ? 4
                   : form.weights == kernels::Weights::bf16 ? 2
-                                                            : 0),
+                                                           : 0),
         grad(weight) {
     for (std::size_t k = 0; k < kernels::moment_count(optimizer); ++k) {
       moments[k] = form.moments == kernels::Moments::exact ? 4 : form.moments == kernels::Moments::bf16 ? 2 : 1;

@@ -1,5 +1,6 @@
-"""Holds kinds to their tables: outside its registry no code compares an object, a tier, a pass, an optimizer or a form
-of storage with one by name, so that a new one is a row there and an edit nowhere else. Prints each line that does.
+"""Holds kinds to their tables: outside its registry no code compares an object, a tier, a pass, a role of a block, an
+optimizer, a type of elements, a format of moments or a form of storage with one by name, so that a new one is a row
+there and an edit nowhere else. Prints each line that does.
 
 What makes an object, or asks for a pass, names its kind; what handles any asks the row of it (`traits(kind).on_host`).
 Tests compare as they like, and so does whoever computes the passes that an engine hands out (bench, examples).
@@ -28,7 +29,13 @@ KINDS = (
     Kind("TierKind", ("spillway/plan/kinds.h",)),
     Kind("NodeKind", ("spillway/plan/description.h",)),
     Kind("Backing::Kind", ("spillway/memory/",)),
+    Kind("BlockRole", ("spillway/state/layout.h",)),
     Kind("Optimizer", ("spillway/kernels/",)),
+    Kind("Moments", ("spillway/kernels/",)),
+    Kind("StateFormat", ("spillway/kernels/",)),
+    Kind("Element", ("spillway/kernels/", "spillway/device/")),
+    Kind("ComputeType", ("spillway/kernels/",)),
+    Kind("Weights", ("spillway/kernels/",)),
     Kind("Form", ("spillway/state/",), never="as_run"),
 )
 FOLDERS = ("spillway", "study", "python/bindings")

@@ -163,15 +163,14 @@ void bind_projections(nb::module_& module) {
       .def("compress",
            [](Projections& self, std::size_t tensor, unsigned side, const Tokens& in, const Tokens& out) {
              const nb::gil_scoped_release release;
-             spillway::device::compute(
-                 spillway::device::Compress{.type = self.description.computes(),
-                                            .by = self.subspaces.side(tensor, side),
-                                            .in = bytes(in),
-                                            .in_stride = in.shape(1),
-                                            .tokens = in.shape(0),
-                                            .out = bytes(out),
-                                            .out_stride = in.shape(0)},
-                 {});
+             spillway::device::compute(spillway::device::Compress{.type = self.description.computes(),
+                                                                  .by = self.subspaces.side(tensor, side),
+                                                                  .in = bytes(in),
+                                                                  .in_stride = in.shape(1),
+                                                                  .tokens = in.shape(0),
+                                                                  .out = bytes(out),
+                                                                  .out_stride = in.shape(0)},
+                                       {});
            })
       .def("signs",
            [](const Projections& self, std::size_t tensor, const Floats& out) {

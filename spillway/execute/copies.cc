@@ -172,7 +172,7 @@ std::optional<device::Event> Copies::last_of(const std::vector<Need>& needs, std
 void Copies::start(std::uint64_t instance, Index task, std::uint64_t deadline, storage::Done done, void* context,
                    std::uint64_t token) {
   const auto& it = schedule_.tasks[task];
-  if (it.op == plan::Op::update) {
+  if (traits(it.lane).server == plan::Server::device) {
     return updates_.start({.updates = it.what.index,
                            .after = last_of(needs_[task], instance),
                            .deadline = deadline,

@@ -7,7 +7,6 @@
 
 namespace spillway::execute {
 
-using plan::Lane;
 using plan::Phase;
 using plan::Task;
 
@@ -55,8 +54,8 @@ Executor::~Executor() {
 
 bool Executor::runs(const Bank& its_bank, const Task& task) const {
   if (!runs(its_bank.mode, task)) return false;
-  if (task.lane == Lane::network && follows_refit(task)) return work_.refit_is_due(task.what.index);
-  if (task.op == plan::Op::refit || follows_refit(task)) return refits(task);
+  const bool crosses = traits(task.lane).server == plan::Server::network;
+  if (traits(task.what.kind).of_refit) return crosses ? work_.refit_is_due(task.what.index) : refits(task);
   if (task.stays && its_bank.mode.passes) {
     return schedule_.runs_once(task) ? its_bank.sends.stored : its_bank.sends.updated;
   }
@@ -155,7 +154,7 @@ void Executor::make_ready(Start start, std::vector<Start>& transfers, std::vecto
   const auto& task = schedule_.tasks[start.task];
   auto& its_bank = bank(start.instance);
   if (!runs(its_bank, task)) {
-    if (task.lane == Lane::network) network_->skip(start);
+    if (traits(task.lane).server == plan::Server::network) network_->skip(start);
     skipped.push_back(start);
     return;
   }

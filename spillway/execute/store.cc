@@ -56,7 +56,7 @@ Store::Store(const plan::Plan& plan, const plan::Description& description, const
   for (const auto& task : plan.schedule.tasks) {
     const auto& kind = traits(task.what.kind);
     const bool sparse = kind.of_gradient && kind.numbered == plan::Numbered::by_number;
-    if (sparse && task.lane == plan::Lane::write) add_numbered(task.what, task.bytes);
+    if (sparse) add_numbered(task.what, task.bytes);
   }
   for (const auto& it : plan.schedule.activations) add_numbered(it.what, it.bytes);
   for (std::size_t kind = 0; kind < objects_.size(); ++kind) {

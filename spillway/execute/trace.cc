@@ -144,10 +144,9 @@ std::string trace(const plan::Plan& plan, const state::Layout& layout, const std
   json events = json::array();
   const auto& tasks = plan.schedule.tasks;
   const bool device = plan.placement.device;
-  const bool refits = std::ranges::any_of(tasks, [](const plan::Task& task) { return task.op == plan::Op::refit; });
   const auto shown = [&](Lane lane) {
     if (lane == Lane::network) return !plan.schedule.network.empty();
-    return lane == Lane::refit ? refits : device || !is_of_device(lane);
+    return lane == Lane::refit ? plan.schedule.has_refits() : device || !is_of_device(lane);
   };
   add_names(events, 1, "measured", plan.node_peaks.size(), shown);
   add_names(events, 2, "predicted", plan.node_peaks.size(), shown);

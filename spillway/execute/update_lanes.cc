@@ -19,12 +19,8 @@ UpdateLanes::UpdateLanes(const plan::Schedule& schedule, UpdateWork& work, Updat
   const auto threads = cores.own > 0 ? cores.own : std::max(2U, cores.shared) - 1;
   auto& nodes = cores.nodes;
   if (nodes.empty()) nodes.push_back({.threads = threads});
-  auto count = nodes.size();
-  for (const auto& task : schedule.tasks) {
-    if (task.lane == plan::Lane::update) count = std::max<std::size_t>(count, task.unit + 1U);
-  }
-  nodes.resize(count);
-  refits_ = std::ranges::any_of(schedule.tasks, [](const Task& task) { return task.op == plan::Op::refit; });
+  nodes.resize(std::max(nodes.size(), schedule.update_lanes()));
+  refits_ = schedule.has_refits();
   if (refits_) nodes.push_back({.threads = threads});
   for (const auto& options : nodes) add(options);
   try {

@@ -6,7 +6,9 @@
 #include <utility>
 
 #include "spillway/base/error.h"
+#include "spillway/device/typed.h"
 #include "spillway/kernels/moments.h"
+#include "spillway/kernels/weights_scalar.h"
 #include "spillway/machine/compute_load.h"
 
 namespace spillway::machine {
@@ -23,25 +25,22 @@ void require_memory(std::span<std::byte> memory) {
               text("a measurement needs ", human(kCalibrationMemory), " of memory, not ", human(memory.size())));
 }
 
-template <class T>
-void fill(std::byte* at, std::size_t n, T value) {
-  for (std::size_t i = 0; i < n; ++i) std::memcpy(at + i * sizeof value, &value, sizeof value);
+/// The first of `n` items, `n` times.
+void repeat(std::byte* items, std::size_t n, Bytes bytes) {
+  for (std::size_t made = 1; made < n; made *= 2) {
+    std::memcpy(items + made * bytes, items, std::min(made, n - made) * bytes);
+  }
 }
 
 /// Weights of 1, gradients of 0.001.
 void fill(kernels::Weights weights, const kernels::UpdateSpan& span, std::byte* grad) {
-  switch (weights) {
-    case kernels::Weights::bf16:
-      fill(span.weight, span.n, std::uint16_t{0x3F80});
-      return fill(grad, span.n, std::uint16_t{0x3A83});
-    case kernels::Weights::fp32:
-      fill(span.weight, span.n, 1.0F);
-      return fill(grad, span.n, 1e-3F);
-    case kernels::Weights::fp16:
-      fill(span.weight, span.n, std::uint16_t{0x3C00});
-      fill(span.remainder, span.n, 1.0F);
-      return fill(grad, span.n, std::uint16_t{0x1419});
-  }
+  const float gradient = 1e-3F;
+  const auto& type = traits(weights);
+  kernels::scalar::put_master(weights, span, 0, 1);
+  static_cast<void>(device::round_norm(weights, &gradient, grad, 1));
+  repeat(span.weight, span.n, type.bytes);
+  repeat(grad, span.n, type.bytes);
+  if (type.remainder > 0) repeat(span.remainder, span.n, type.remainder);
 }
 
 /// Lays out as many elements as `memory` holds, one field behind the other; moments are zero.

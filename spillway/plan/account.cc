@@ -33,7 +33,8 @@ void keep_logits(const Problem& problem, const Room& room, Plan& plan) {
 Rates rates_of(const Problem& problem, const Plan& plan) {
   auto out = problem.rates;
   if (plan.kept_slices == 0) return out;
-  const auto part = static_cast<double>(plan.kept_slices) / static_cast<double>(problem.description.head(problem.layout)->chunks);
+  const auto part =
+      static_cast<double>(plan.kept_slices) / static_cast<double>(problem.description.head(problem.layout)->chunks);
   out.head_gradient -= part * std::min(out.head_loss, out.head_gradient / 3);
   return out;
 }
@@ -50,10 +51,10 @@ void count_peaks(const Problem& problem, const Room& room, Plan& plan) {
 
 void count_traffic(Plan& plan) {
   const auto moved = traffic_of(plan.schedule);
-  plan.read_per_step = moved.read;
-  plan.written_per_step = moved.written;
-  plan.to_device_per_step = moved.to_device;
-  plan.from_device_per_step = moved.from_device;
+  plan.read_per_step = moved[Lane::read];
+  plan.written_per_step = moved[Lane::write];
+  plan.to_device_per_step = moved[Lane::to_device];
+  plan.from_device_per_step = moved[Lane::from_device];
 }
 
 void break_memory_down(const Problem& problem, Plan& plan) {
@@ -70,7 +71,7 @@ void count_durability(const Problem& problem, Plan& plan) {
       make_schedule(problem.description, problem.layout, plan.placement, plan.lookahead, {}, problem.saved());
   static_cast<void>(lay_out(without));
   if (problem.budget.device) static_cast<void>(lay_out(without, TierKind::device));
-  plan.durable_per_step = plan.written_per_step - std::min(plan.written_per_step, traffic_of(without).written);
+  plan.durable_per_step = plan.written_per_step - std::min(plan.written_per_step, traffic_of(without)[Lane::write]);
   add_reuse_dependencies(without);
   const auto seconds = predict(problem, without).step_seconds;
   plan.durable_seconds = std::max(0.0, plan.prediction.step_seconds - seconds);

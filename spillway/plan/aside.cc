@@ -9,7 +9,6 @@
 namespace spillway::plan {
 namespace {
 
-
 /// Bytes per second; of tiers of which nothing is known all are alike.
 double rate_of(const Problem& problem, std::uint16_t tier) {
   const auto& rates = problem.rates;

@@ -141,7 +141,7 @@ DeviceBlocks device_blocks(const Plan& plan, const Description& description, con
                              : out.streamed);
   }
   for (const auto& task : plan.schedule.tasks) {  // what only passes there goes home anyway
-    if (task.lane != Lane::from_device) continue;
+    if (!is_link(task.lane) || traits(task.lane).fetches) continue;
     const auto& what = traits(task.what.kind);
     const bool kept =
         (what.of_gradient && plan.placement[task.what.index].gradient_there()) ||

@@ -19,9 +19,7 @@ Placement with_early(const Placement& placement, const std::vector<Index>& order
 
 /// Whether a step with early updates could be worth it: what they do not make shorter takes less than that.
 bool may_be_worth_it(const Simulation& deferred) {
-  const auto others = std::max({deferred.compute_seconds, deferred.transfer_seconds, deferred.to_device_seconds,
-                                deferred.from_device_seconds, deferred.device_update_seconds});
-  return others < kWorthIt * deferred.step_seconds;
+  return std::max(deferred.compute_seconds, deferred.moving_seconds()) < kWorthIt * deferred.step_seconds;
 }
 
 }  // namespace

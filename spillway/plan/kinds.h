@@ -63,6 +63,15 @@ inline constexpr std::array<LaneTraits, 9> kLanes = {{
 [[nodiscard]] constexpr const LaneTraits& traits(Lane lane) noexcept {
   return kLanes[static_cast<std::size_t>(lane)];
 }
+/// A value of each lane.
+template <class Value>
+struct ByLane {
+  std::array<Value, kLanes.size()> values{};
+
+  [[nodiscard]] Value& operator[](Lane lane) noexcept { return values[static_cast<std::size_t>(lane)]; }
+  [[nodiscard]] const Value& operator[](Lane lane) const noexcept { return values[static_cast<std::size_t>(lane)]; }
+};
+
 /// The name of a lane in timelines and stalls: "read", "to_device".
 [[nodiscard]] constexpr const char* name_of(Lane lane) noexcept {
   return traits(lane).name;
@@ -70,6 +79,10 @@ inline constexpr std::array<LaneTraits, 9> kLanes = {{
 /// Between memory and the storage paths.
 [[nodiscard]] constexpr bool is_path(Lane lane) noexcept {
   return traits(lane).server == Server::paths;
+}
+/// From a storage path.
+[[nodiscard]] constexpr bool is_read(Lane lane) noexcept {
+  return is_path(lane) && traits(lane).fetches;
 }
 /// Between the host's memory and a device's.
 [[nodiscard]] constexpr bool is_link(Lane lane) noexcept {

@@ -285,11 +285,11 @@ std::string to_json(const Plan& plan, const Description& description, const stat
                     {"update", prediction.update_seconds},
                     {"stall", prediction.stall_seconds}};
   if (budget.device) {
-    out["seconds"]["to_device"] = prediction.to_device_seconds;
-    out["seconds"]["from_device"] = prediction.from_device_seconds;
-    out["seconds"]["device_update"] = prediction.device_update_seconds;
+    out["seconds"]["to_device"] = prediction.seconds[Lane::to_device];
+    out["seconds"]["from_device"] = prediction.seconds[Lane::from_device];
+    out["seconds"]["device_update"] = prediction.seconds[Lane::device_update];
   }
-  if (description.is_shared()) out["seconds"]["network"] = prediction.network_seconds;
+  if (description.is_shared()) out["seconds"]["network"] = prediction.seconds[Lane::network];
   const auto& ahead = plan.lookahead;
   out["lookahead"] = {{"state_read", ahead.state_read},   {"write", ahead.write},
                       {"weight_read", ahead.weight_read}, {"backward", ahead.backward},

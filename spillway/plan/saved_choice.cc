@@ -132,10 +132,8 @@ void try_between(TriedLayers& tried) {
 /// links, which would move no less, take all of it already.
 bool may_save(const Rates& rates, const Plan& none) {
   const auto& found = none.prediction;
-  const auto moving = std::max(
-      {found.transfer_seconds, found.to_device_seconds, found.from_device_seconds, found.device_update_seconds});
   return rates.kept_forward + rates.kept_backward < rates.forward + rates.backward &&
-         moving < kBound * found.step_seconds;
+         found.moving_seconds() < kBound * found.step_seconds;
 }
 
 /// Beside so many that keep: as many as are worth it by `first`, half of these where that is no faster, or more while

@@ -46,7 +46,7 @@ std::vector<bool> idle_priority(const Schedule& schedule) {
   std::vector<bool> out;
   out.reserve(schedule.tasks.size());
   for (const auto& task : schedule.tasks) {
-    out.push_back((task.lane == Lane::update && task.phase == Phase::update) || task.lane == Lane::refit);
+    out.push_back(traits(task.lane).server == Server::cores && task.phase != Phase::early);
   }
   const auto each_need = [&](const auto& body) {
     for (Index t = 0; t < schedule.tasks.size(); ++t) {
@@ -54,14 +54,13 @@ std::vector<bool> idle_priority(const Schedule& schedule) {
     }
   };
   each_need([&](Index t, const Task& task, Index need) {
-    if (task.lane == Lane::network) out[need] = false;  // other processes wait for it
-    if (task.lane == Lane::read || task.lane == Lane::write || task.lane == Lane::to_device) {
-      if (task.lane != Lane::write || schedule.tasks[need].lane == Lane::refit) out[need] = false;
-    }
-    if (schedule.tasks[need].lane == Lane::read) out[t] = false;
+    const auto& lane = traits(task.lane);
+    const bool refit = schedule.tasks[need].op == Op::refit;
+    if (lane.server == Server::network || lane.fetches || (is_path(task.lane) && refit)) out[need] = false;
+    if (is_read(schedule.tasks[need].lane)) out[t] = false;
   });
   each_need([&](Index t, const Task& task, Index need) {  // what they wait for cannot wait either
-    if (task.lane == Lane::update && !out[t] && schedule.tasks[need].lane == Lane::refit) out[need] = false;
+    if (task.lane == Lane::update && !out[t] && schedule.tasks[need].op == Op::refit) out[need] = false;
   });
   return out;
 }

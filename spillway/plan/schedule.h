@@ -88,7 +88,7 @@ struct Task {
 /// What moves something only where a pass has left a background refit, or in another process: next to nothing for the
 /// link or the network, and in plans it takes no time.
 [[nodiscard]] constexpr bool follows_refit(const Task& task) noexcept {
-  return (task.op == Op::transfer || task.lane == Lane::network) && traits(task.what.kind).of_refit;
+  return task.op != Op::refit && traits(task.what.kind).of_refit;
 }
 
 enum class BufferClass : std::uint8_t {
@@ -212,6 +212,13 @@ struct Schedule {
   std::vector<std::uint16_t> node;           ///< by chunk: that what stays of it lies on
   std::vector<Activation> activations = {};  ///< those that lie on paths between two passes
 
+  /// The lanes that update: one for each NUMA node up to the last that has chunks.
+  [[nodiscard]] std::size_t update_lanes() const {
+    return tasks.empty() ? 1 : std::ranges::max_element(tasks, {}, &Task::unit)->unit + std::size_t{1};
+  }
+  [[nodiscard]] bool has_refits() const {
+    return std::ranges::any_of(refit_task, [](Index task) { return task != kNone; });
+  }
   /// Whether the update that is number `updates` of the run leaves a snapshot of the chunk on the paths.
   [[nodiscard]] bool makes_snapshot(Index chunk, std::uint64_t updates) const {
     return snapshot_every[chunk] != 0 && updates % snapshot_every[chunk] == snapshot_turn[chunk];
@@ -223,7 +230,7 @@ struct Schedule {
   }
   /// Whether a device updates the chunk.
   [[nodiscard]] bool updated_there(Index chunk) const {
-    return update_task[chunk] != kNone && tasks[update_task[chunk]].lane == Lane::device_update;
+    return update_task[chunk] != kNone && is_of_device(tasks[update_task[chunk]].lane);
   }
   /// Whether it runs once and not in every step: it brings to a device what stays there and the host does not update.
   [[nodiscard]] bool runs_once(const Task& task) const {
@@ -232,7 +239,7 @@ struct Schedule {
 
   /// Whether nothing is left to do for this task when the chunk's early update of the instance before is kept.
   [[nodiscard]] bool settled_by_early(const Task& task) const {
-    const bool gradient = task.lane == Lane::read && traits(task.what.kind).of_gradient;
+    const bool gradient = is_read(task.lane) && traits(task.what.kind).of_gradient;
     return task.phase == Phase::update && (task.op == Op::update || gradient) && early[task.what.index].task != kNone;
   }
   /// Whether an average step has no time and no bytes for it.

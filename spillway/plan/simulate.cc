@@ -30,11 +30,7 @@ struct Ready {
 
 /// One per NUMA node.
 std::size_t update_lanes(const Schedule& schedule, const Rates& rates) {
-  auto out = std::max<std::size_t>(1, rates.nodes.size());
-  for (const auto& task : schedule.tasks) {
-    if (task.lane == Lane::update) out = std::max<std::size_t>(out, task.unit + 1U);
-  }
-  return out;
+  return std::max(rates.nodes.size(), schedule.update_lanes());
 }
 
 /// Which tasks wait for a task of the same step, or of the step before.
@@ -66,6 +62,11 @@ class Followers {
 /// Lanes behind those of updates: their work is counted in seconds. (Paths have their place there, and serve apart.)
 constexpr std::size_t kFirstTimed = static_cast<std::size_t>(Lane::read);
 
+/// Whether the work of a lane's tasks is counted in seconds, whatever else runs.
+constexpr bool is_timed(Lane lane) {
+  return is_of_device(lane) || traits(lane).server == Server::network;
+}
+
 double network_seconds(const Task& task, const Rates& rates) {
   const auto inside = rates.network_inside > 0 ? rates.network_inside : rates.network;
   return rates.network_latency + seconds_at(task.between, rates.network) +
@@ -89,15 +90,16 @@ class Machine {
     work_.resize(tasks_);
     for (Index t = 0; t < tasks_; ++t) {
       const auto& task = schedule.tasks[t];
+      const auto server = traits(task.lane).server;
       work_[t] =
-          task.op == Op::compute             ? std::max(pass_seconds(schedule, layout, rates, task.what.index),
-                                                        weight_seconds(schedule, description, layout, rates, task.what.index))
-          : schedule.costs_nothing(task)     ? 0
-          : is_link(task.lane)               ? copy_seconds(task, schedule, layout, description.rule(), rates)
-          : task.lane == Lane::device_update ? seconds_at(task.bytes, rates.device_update)
-          : task.lane == Lane::network       ? network_seconds(task, rates)
-          : task.lane == Lane::refit         ? static_cast<double>(task.bytes) / rates.update_with(1)
-                                     : static_cast<double>(task.bytes) * (task.phase == Phase::early ? kEarlyWork : 1);
+          server == Server::caller       ? std::max(pass_seconds(schedule, layout, rates, task.what.index),
+                                                    weight_seconds(schedule, description, layout, rates, task.what.index))
+          : schedule.costs_nothing(task) ? 0
+          : server == Server::link       ? copy_seconds(task, schedule, layout, description.rule(), rates)
+          : server == Server::device     ? seconds_at(task.bytes, rates.device_update)
+          : server == Server::network    ? network_seconds(task, rates)
+          : task.op == Op::refit         ? static_cast<double>(task.bytes) / rates.update_with(1)
+                                 : static_cast<double>(task.bytes) * (task.phase == Phase::early ? kEarlyWork : 1);
     }
     if (rates.update_cores == 0) idle_ = idle_priority(schedule);
     waiting_.assign(tasks_ * steps, 0);
@@ -122,6 +124,8 @@ class Machine {
 
   [[nodiscard]] const std::vector<TaskTimes>& times() const { return times_; }
   [[nodiscard]] std::size_t node(unsigned step, Index task) const { return step * tasks_ + task; }
+  /// Seconds of a task; updates: elements; of paths: bytes.
+  [[nodiscard]] double work_of(Index task) const { return work_[task]; }
 
  private:
   struct LaneState {
@@ -140,7 +144,7 @@ class Machine {
   static constexpr std::size_t kCompute = 0, kUpdates = 1;  ///< the first of them
 
   LaneState& lane_of(const Task& task) {
-    if (task.lane == Lane::compute) return lanes_[kCompute];
+    if (task.op == Op::compute) return lanes_[kCompute];
     return task.lane == Lane::update ? lanes_[kUpdates + task.unit] : timed(task.lane);
   }
   LaneState& timed(Lane lane) { return lanes_[kUpdates + updates_ + static_cast<std::size_t>(lane) - kFirstTimed]; }
@@ -150,7 +154,7 @@ class Machine {
     const auto deadline = (n / tasks_) * schedule_.positions + task.deadline;
     const bool transfer = is_path(task.lane);
     if ((transfer || traits(task.lane).server == Server::cores) && work(n) <= 0) return skipped_.push_back(n);
-    if (transfer) return (task.lane == Lane::read ? reads_ : writes_).queue.add(deadline, n, work(n), most_in_flight());
+    if (transfer) return (is_read(task.lane) ? reads_ : writes_).queue.add(deadline, n, work(n), most_in_flight());
     auto& lane = lane_of(task);
     (!idle_.empty() && idle_[n % tasks_] ? lane.idle : lane.ready).push({deadline, n});
   }
@@ -380,16 +384,9 @@ Simulation simulate(const Schedule& schedule, const Description& description, co
     const auto& times = machine.times()[machine.node(steps - 1, t)];
     out.tasks.push_back({times.start - begin, times.end - begin});
     const auto& task = schedule.tasks[t];
-    if (schedule.costs_nothing(task)) continue;
-    if (is_link(task.lane)) {
-      (task.lane == Lane::to_device ? out.to_device_seconds : out.from_device_seconds) +=
-          copy_seconds(task, schedule, layout, description.rule(), rates) / task.every;
-    }
-    if (task.lane == Lane::network) out.network_seconds += network_seconds(task, rates);
-    if (task.lane == Lane::device_update) out.device_update_seconds += seconds_at(task.bytes, rates.device_update);
-    if (is_path(task.lane)) {
-      out.transfer_seconds += static_cast<double>(task.bytes) / task.every;
-    }
+    const auto mean = machine.work_of(t) / task.every;
+    if (is_path(task.lane)) out.transfer_seconds += mean;
+    if (is_timed(task.lane)) out.seconds[task.lane] += mean;
   }
   for (Index v = 0; v < schedule.passes.size(); ++v) out.compute_seconds += pass_seconds(schedule, layout, rates, v);
   out.update_seconds = update_seconds(schedule, rates);
@@ -398,13 +395,10 @@ Simulation simulate(const Schedule& schedule, const Description& description, co
   double busy = 0;
   for (const auto& pass : schedule.passes) busy += out.tasks[pass.task].end - out.tasks[pass.task].start;
   out.stall_seconds = std::max(0.0, out.step_seconds - busy);
-  const std::pair<double, std::string> parts[] = {{out.compute_seconds, "compute"},
-                                                  {out.transfer_seconds, storage_name},
-                                                  {out.update_seconds, "update"},
-                                                  {out.to_device_seconds, name_of(Lane::to_device)},
-                                                  {out.from_device_seconds, name_of(Lane::from_device)},
-                                                  {out.device_update_seconds, name_of(Lane::device_update)},
-                                                  {out.network_seconds, name_of(Lane::network)}};
+  std::vector<std::pair<double, std::string>> parts{
+      {out.compute_seconds, "compute"}, {out.transfer_seconds, storage_name}, {out.update_seconds, "update"}};
+  for (std::size_t lane = 0; lane < kLanes.size(); ++lane)
+    parts.emplace_back(out.seconds.values[lane], kLanes[lane].name);
   out.bottleneck = std::ranges::max_element(parts, {}, &std::pair<double, std::string>::first)->second;
   return out;
 }

@@ -1,6 +1,7 @@
 // Plays a schedule against a profile: when every task of a steady step starts and ends.
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -13,17 +14,20 @@ struct TaskTimes {
 };
 
 struct Simulation {
-  double step_seconds = 0;           ///< from one steady step's end to the next; with snapshots in turn, their mean
-  double compute_seconds = 0;        ///< passes alone, on free cores
-  double transfer_seconds = 0;       ///< all bytes of the paths at their mixed rate
-  double update_seconds = 0;         ///< all updates on one core; with several NUMA nodes, by the one that ends last
-  double to_device_seconds = 0;      ///< all copies to the device
-  double from_device_seconds = 0;    ///< all copies from the device
-  double device_update_seconds = 0;  ///< all updates of chunks that live on the device
-  double network_seconds = 0;        ///< all transfers between this process and others
-  double stall_seconds = 0;          ///< compute waiting
-  std::string bottleneck;            ///< "compute", the name of the storage, or a lane's: "update", "to_device", ...
-  std::vector<TaskTimes> tasks;      ///< of the last simulated step, by Schedule::tasks
+  double step_seconds = 0;       ///< from one steady step's end to the next; with snapshots in turn, their mean
+  double compute_seconds = 0;    ///< passes alone, on free cores
+  double transfer_seconds = 0;   ///< all bytes of the paths at their mixed rate
+  double update_seconds = 0;     ///< all updates on one core; with several NUMA nodes, by the one that ends last
+  ByLane<double> seconds;        ///< all tasks of a link, of updates on a device, of the network; of others nothing
+  double stall_seconds = 0;      ///< compute waiting
+  std::string bottleneck;        ///< "compute", the name of the storage, or a lane's: "update", "to_device", ...
+  std::vector<TaskTimes> tasks;  ///< of the last simulated step, by Schedule::tasks
+
+  /// Of drives, links and updates on a device, that which takes longest.
+  [[nodiscard]] double moving_seconds() const noexcept {
+    return std::max(
+        {transfer_seconds, seconds[Lane::to_device], seconds[Lane::from_device], seconds[Lane::device_update]});
+  }
 };
 
 /// Event-driven, fluid: a lane serves its earliest deadline among the tasks that are ready; reads and writes share the

@@ -5,11 +5,9 @@
 
 namespace spillway::plan {
 
-/// Bytes of a step over the paths and over the link of a device. What has its turn in some steps counts as its mean.
-struct Traffic {
-  Bytes read = 0, written = 0, to_device = 0, from_device = 0;
-
-  [[nodiscard]] Bytes on_paths() const noexcept { return read + written; }
+/// Bytes of a step over the lanes of paths and links. What has its turn in some steps counts as its mean.
+struct Traffic : ByLane<Bytes> {
+  [[nodiscard]] Bytes on_paths() const noexcept { return (*this)[Lane::read] + (*this)[Lane::write]; }
 };
 
 [[nodiscard]] Traffic traffic_of(const Schedule& schedule);

@@ -19,8 +19,7 @@ void check_range(const ChunkFields& chunk, std::uint64_t first, std::uint64_t co
     throw Error(ErrorCode::internal,
                 text(count, " elements at ", first, " of a chunk that has ", chunk.elements, " of them"));
   }
-  const bool remainder =
-      chunk.rounded || chunk.remainder != nullptr || traits(chunk.type).remainder == 0;
+  const bool remainder = chunk.rounded || chunk.remainder != nullptr || traits(chunk.type).remainder == 0;
   if (chunk.weight == nullptr || !remainder) {
     throw Error(ErrorCode::internal, "masters of a chunk without its weight or remainder");
   }
@@ -139,8 +138,8 @@ void from_chunk(const ChunkFields& chunk, std::uint64_t first, std::span<float> 
 
 void set_masters(ComputeType type, const std::byte* weight, std::byte* remainder, std::size_t n) {
   constexpr std::size_t kPiece = 1024;
-  std::array<float, kPiece> masters;                        // NOLINT: filled below
-  std::array<std::byte, kPiece * sizeof(float)> weights;    // NOLINT: the same
+  std::array<float, kPiece> masters;                      // NOLINT: filled below
+  std::array<std::byte, kPiece * sizeof(float)> weights;  // NOLINT: the same
   const auto& codec = kCodecs[static_cast<std::size_t>(type)];
   const auto& of = traits(type);
   for (std::size_t at = 0; at < n && of.remainder > 0; at += kPiece) {

@@ -37,8 +37,8 @@ void locate_moments(const UpdateRule& rule, const StateFields& fields, std::byte
   const auto& kept = traits(out.form.moments);
   const bool apart = out.form.moments != rule.format;
   for (std::size_t m = 0; m < rule.moments(); ++m) {
-    out.span.moments[m] = at(state, apart ? fields.unquantised[m] + unquantised * kept.bytes
-                                          : fields.moments[m] + first * kept.bytes);
+    out.span.moments[m] =
+        at(state, apart ? fields.unquantised[m] + unquantised * kept.bytes : fields.moments[m] + first * kept.bytes);
     if (!kept.is_scaled) continue;
     const auto scale = fields.scales[m] + first / kernels::kQuantBlock * sizeof(float);
     out.span.scales[m] = reinterpret_cast<float*>(at(state, scale));

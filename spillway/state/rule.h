@@ -67,9 +67,9 @@ struct UpdateRule {
 }
 
 /// The arrays of a state group, in bytes from its start: first the remainder, then the moments, then, of scaled ones,
-/// scales and the moments of unquantised tensors, as Span::unquantised numbers them, at last the auxiliary fields of what is
-/// reduced. Optimizers of one moment leave the second of each empty. What is frozen has none of them; reduced, the
-/// moments are those of S.
+/// scales and the moments of unquantised tensors, as Span::unquantised numbers them, at last the auxiliary fields of
+/// what is reduced. Optimizers of one moment leave the second of each empty. What is frozen has none of them; reduced,
+/// the moments are those of S.
 struct StateFields {
   std::array<Bytes, 2> moments = {}, scales = {}, unquantised = {};
   Bytes auxiliary = 0;  ///< optim::Reduced::auxiliary_bytes()

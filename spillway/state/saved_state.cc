@@ -356,7 +356,8 @@ void check_optimizer(const UpdateRule& rule, const fs::path& directory) {
 
 std::vector<StateFile> state_files(const UpdateRule& rule) {
   std::vector<StateFile> out;
-  if (remainder_bytes(rule.type) > 0) out.push_back({StateFile::Holds::remainder, "", traits(rule.type).remainder_name});
+  if (remainder_bytes(rule.type) > 0)
+    out.push_back({StateFile::Holds::remainder, "", traits(rule.type).remainder_name});
   for (const auto* optimizer : optimizers_of(rule)) {
     for (const char* field : optimizer->fields) out.push_back({StateFile::Holds::moment, field, field});
     if (!traits(rule.format).is_scaled) continue;

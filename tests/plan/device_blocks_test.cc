@@ -61,7 +61,7 @@ TEST_F(DeviceBlocksTest, WithRoomForAllOfThemAllBlocksLiveThereAndNothingOfThemC
                        layout_.blocks()[layout_.chunks()[task.what.index].block].role != state::BlockRole::embedding;
     EXPECT_FALSE(layer);
   }
-  EXPECT_GT(found.prediction.device_update_seconds, 0);
+  EXPECT_GT(found.prediction.seconds[Lane::device_update], 0);
   EXPECT_NE(device_blocks_words(found).find("fastest of those compared"), std::string::npos);
 }
 

@@ -109,7 +109,8 @@ struct Model {
     return out;
   }
   std::string remainder(const std::string& name) {
-    return field<std::uint16_t>(name, [](const ChunkFields& f) { return f.remainder; });
+    return field<std::uint16_t>(name,
+                                [](const ChunkFields& f) { return reinterpret_cast<std::uint16_t*>(f.remainder); });
   }
   std::string exp_avg(const std::string& name) { return moment(name, 0); }
   std::string exp_avg_sq(const std::string& name) { return moment(name, 1); }

@@ -143,8 +143,7 @@ class DeviceWeights {
   [[nodiscard]] bool same_slice(Index a, Index b) {
     const auto& one = pass(a);
     const auto& other = pass(b);
-    return !one.on_host && !traits(other.kind).of_layer && one.block == other.block &&
-           one.slice == other.slice;
+    return !one.on_host && !traits(other.kind).of_layer && one.block == other.block && one.slice == other.slice;
   }
 
   StepGraph& graph_;

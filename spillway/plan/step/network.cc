@@ -223,7 +223,7 @@ void add_network(StepGraph& graph) {
   }
   auto& order = graph.out.network;
   for (Index t = 0; t < graph.out.tasks.size(); ++t) {
-    if (graph.out.tasks[t].lane == Lane::network) order.push_back(t);
+    if (traits(graph.out.tasks[t].lane).server == Server::network) order.push_back(t);
   }
   std::ranges::sort(order, {}, [&](Index t) { return turn_of(graph, graph.out.tasks[t]); });
 }

@@ -45,10 +45,7 @@ std::vector<Index> places_in_order(const Schedule& schedule) {
 class Outliner {
  public:
   Outliner(const Schedule& schedule, const state::Layout& layout)
-      : schedule_(schedule),
-        layout_(layout),
-        layers_(layout.layers()),
-        drawn_(layout.blocks().size(), true) {
+      : schedule_(schedule), layout_(layout), layers_(layout.layers()), drawn_(layout.blocks().size(), true) {
     choose();
     make_boxes();
     connect();

@@ -374,7 +374,7 @@ TEST(DevicePlan, WhatIsFrozenAndStaysIsSentOnce) {
   for (const auto& chunk : layout.chunks()) trainable += state::is_trainable(chunk.training) ? chunk.elements * 2 : 0;
   const auto boundaries = description.tokens * description.hidden * 2;
   EXPECT_LE(plan.to_device_per_step, trainable + boundaries + 8 * KiB);
-  EXPECT_NEAR(plan.prediction.to_device_seconds, static_cast<double>(plan.to_device_per_step) / 1e6, 1e-6);
+  EXPECT_NEAR(plan.prediction.seconds[Lane::to_device], static_cast<double>(plan.to_device_per_step) / 1e6, 1e-6);
   EXPECT_LT(plan.prediction.step_seconds, 1.0);  // all weights alone take longer
   std::size_t once = 0;
   for (const auto& task : plan.schedule.tasks) once += plan.schedule.runs_once(task) ? 1 : 0;
@@ -393,8 +393,8 @@ TEST_F(DeviceSchedules, TasksEnd) {
                   schedule.runs_once(schedule.tasks[t]))
           << "round " << round << ", task " << t << " of lane " << name_of(schedule.tasks[t].lane);
     }
-    EXPECT_GT(played.to_device_seconds, 0) << round;
-    EXPECT_GT(played.from_device_seconds, 0) << round;
+    EXPECT_GT(played.seconds[Lane::to_device], 0) << round;
+    EXPECT_GT(played.seconds[Lane::from_device], 0) << round;
   });
 }
 
@@ -430,7 +430,7 @@ TEST(DevicePlan, ASlowLinkIsTheBottleneck) {
   rates.from_device = 1e9;
   const auto plan = make_plan(description, layout, budget, rates);
   EXPECT_EQ(plan.prediction.bottleneck, "to_device");
-  EXPECT_GE(plan.prediction.step_seconds, 0.99 * plan.prediction.to_device_seconds);
+  EXPECT_GE(plan.prediction.step_seconds, 0.99 * plan.prediction.seconds[Lane::to_device]);
 }
 
 }  // namespace
