@@ -1,10 +1,8 @@
 #include "spillway/execute/gradient_exchange.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
-#include "spillway/device/typed.h"
 #include "spillway/plan/routes.h"
 #include "spillway/sink/arithmetic.h"
 
@@ -204,34 +202,28 @@ void GradientExchange::round_slice(const ChunkSums& sums, const float* whole) {
   const bool tied = rows_ != nullptr && rows_->dense() && rows_->block() == chunk.block;
   round(description_.type, whole, sums.grad, chunk.used, tied ? nullptr : squares_.data() + slots_.slice(sums.chunk));
   if (!tied) return;
-  const auto columns = layout_.blocks()[chunk.block].columns;
+  const auto& table = layout_.blocks()[chunk.block];
   const auto kept = rows_->in_chunk(chunk);
-  for (std::size_t i = 0; i < kept.rows.size(); ++i) {
-    const auto* from = whole + static_cast<std::uint64_t>(kept.rows[i] - kept.base) * columns;
-    std::memcpy(rows_->sum_of(kept.first + i), from, columns * sizeof(float));
-  }
-  take_squares(sums);
-}
-
-/// Of the rows of a tied table that wait for no token's part.
-void GradientExchange::take_squares(const ChunkSums& sums) {
-  const auto& others = others_[sums.chunk - layout_.blocks()[rows_->block()].first_chunk];
-  auto* to = squares_.data() + slots_.other_rows(sums.chunk, others);
-  const auto type = description_.type;
-  for (std::size_t i = 0; i < others.count; ++i) {
-    const auto& part = parts_[others.first + i];
-    auto* const values = sums.grad + part.first * traits(type).bytes;
-    to[i] = device::copy_norm(type, values, values, part.count).sum;  // onto itself: only the norm is wanted
-  }
+  device::compute(device::Gather{.type = device::Element::fp32,
+                                 .values = reinterpret_cast<const std::byte*>(whole),
+                                 .rows = kept.rows.data(),
+                                 .base = kept.base,
+                                 .count = kept.rows.size(),
+                                 .columns = table.columns,
+                                 .out = rows_->sum_of(kept.first)},
+                  {});
+  const auto& others = others_[sums.chunk - table.first_chunk];  // rows that wait for no token's part
+  device::compute(device::Squares{.type = description_.type,
+                                  .values = sums.grad,
+                                  .parts = parts_.data() + others.first,
+                                  .count = others.count,
+                                  .squares = squares_.data() + slots_.other_rows(sums.chunk, others)},
+                  {});
 }
 
 void GradientExchange::round(state::ComputeType type, const float* from, std::byte* to, std::uint64_t elements,
                              double* squares) const {
-  for (std::uint64_t tile = 0, first = 0; first < elements; ++tile, first += device::kSquaresTile) {
-    const auto count = std::min(device::kSquaresTile, elements - first);
-    const auto norm = device::round_norm(type, from + first, to + first * traits(type).bytes, count);
-    if (squares != nullptr) squares[tile] = norm.sum;
-  }
+  device::compute(device::Round{.type = type, .sums = from, .out = to, .n = elements, .squares = squares}, {});
 }
 
 // ---- refits

@@ -88,7 +88,6 @@ class GradientExchange {
   void round_layer(const ChunkSums& sums, const float* whole);
   void round_slice(const ChunkSums& sums, const float* whole);
   void round(state::ComputeType type, const float* from, std::byte* to, std::uint64_t elements, double* squares) const;
-  void take_squares(const ChunkSums& sums);
   [[nodiscard]] std::byte* at(Index buffer) const { return arenas_.at(schedule_, buffer); }
 
   const plan::Schedule& schedule_;

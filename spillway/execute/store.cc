@@ -191,7 +191,7 @@ void Store::note(Object& it) {
     if (!redo_) return;
     thread_local std::vector<journal::Piece> pieces;
     pieces.clear();
-    append(it, 0, pieces);
+    append(it, 0, journal_->paths(), pieces);
     it.owned = true;
     const bool dense = traits(it.kind).numbered == plan::Numbered::by_chunk;
     const auto id = dense ? gradients_.of_chunk(it.subject) : gradients_.of_sparse(it.subject);
@@ -208,11 +208,12 @@ void Store::note(Object& it) {
   tell_snapshot(it.subject, it.write.version);
 }
 
-void Store::append(const Object& it, std::uint32_t part, std::vector<journal::Piece>& pieces) const {
+void Store::append(const Object& it, std::uint32_t part, std::span<storage::Path* const> paths,
+                   std::vector<journal::Piece>& pieces) {
   auto left = it.write.bytes;
   for (const auto place : it.places) {
     const auto bytes = std::min(left, storage::kExtentAlignment);
-    pieces.push_back(journal_->piece(place, bytes, part));
+    pieces.push_back(journal::piece_of(paths, place, bytes, part));
     left -= bytes;
   }
 }
@@ -222,8 +223,8 @@ void Store::tell_snapshot(std::size_t chunk, std::uint64_t version) {
   auto& weight = object(ObjectKind::weight, chunk);
   auto& state = object(ObjectKind::state, chunk);
   snapshot.pieces.clear();
-  append(weight, journal::kWeightPart, snapshot.pieces);
-  append(state, journal::kStatePart, snapshot.pieces);
+  append(weight, journal::kWeightPart, journal_->paths(), snapshot.pieces);
+  append(state, journal::kStatePart, journal_->paths(), snapshot.pieces);
   weight.owned = state.owned = true;
   snapshot.told = version;
   snapshot.any = true;
@@ -282,16 +283,8 @@ Bytes Store::place_bytes(ObjectKind kind, std::size_t chunk) const {
 journal::StoredObject Store::stored(std::size_t chunk, std::uint64_t version,
                                     std::span<storage::Path* const> paths) const {
   journal::StoredObject out{.object = static_cast<std::uint32_t>(chunk), .version = version, .pieces = {}};
-  for (const auto& [kind, part] :
-       {std::pair{ObjectKind::weight, journal::kWeightPart}, std::pair{ObjectKind::state, journal::kStatePart}}) {
-    const auto& it = object(kind, chunk);
-    auto left = it.write.bytes;
-    for (const auto place : it.places) {
-      const auto bytes = std::min(left, storage::kExtentAlignment);
-      out.pieces.push_back(journal::piece_of(paths, place, bytes, part));
-      left -= bytes;
-    }
-  }
+  append(object(ObjectKind::weight, chunk), journal::kWeightPart, paths, out.pieces);
+  append(object(ObjectKind::state, chunk), journal::kStatePart, paths, out.pieces);
   return out;
 }
 

@@ -129,7 +129,8 @@ class Store {
   static void ended(void* context, std::uint64_t token, const std::exception_ptr& error) noexcept;
   void note(Object& object);
   void tell_snapshot(std::size_t chunk, std::uint64_t version);
-  void append(const Object& object, std::uint32_t part, std::vector<journal::Piece>& pieces) const;
+  static void append(const Object& object, std::uint32_t part, std::span<storage::Path* const> paths,
+                     std::vector<journal::Piece>& pieces);
 
   storage::Pool& pool_;
   journal::RunJournal* const journal_;

@@ -1,6 +1,5 @@
 #include "spillway/execute/updater.h"
 
-#include <algorithm>
 #include <cstring>
 
 namespace spillway::execute {
@@ -14,9 +13,7 @@ Updater::Updater(const plan::Schedule& schedule, const state::Layout& layout, co
       rows_(rows),
       sink_(sink),
       undo_(schedule, arena) {
-  std::size_t lanes = 1;
-  for (plan::Index c = 0; c < layout.chunks().size(); ++c) lanes = std::max(lanes, unit_of(c) + 1);
-  for (std::size_t lane = 0; lane < lanes; ++lane) updates_.emplace_back(layout, rule_);
+  for (std::size_t lane = 0; lane < schedule.update_lanes(); ++lane) updates_.emplace_back(layout, rule_);
 }
 
 /// The unit of a chunk's update; the first where there is no update.

@@ -69,10 +69,6 @@ void RunJournal::wait(MutexLock& lock) {
   throw_if_failed();
 }
 
-Piece RunJournal::piece(storage::Place place, Bytes bytes, std::uint32_t part) const {
-  return piece_of(paths_, place, bytes, part);
-}
-
 Piece piece_of(std::span<storage::Path* const> paths, storage::Place place, Bytes bytes, std::uint32_t part) {
   const auto mark = paths[place.path]->mark(place.piece * storage::kExtentAlignment);
   if (mark.bytes != bytes) {

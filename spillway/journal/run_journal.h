@@ -44,8 +44,8 @@ class RunJournal : private JournalListener {
   /// to be left (base/interrupt.h).
   void open(const Start& start);
 
-  /// Describes a piece as it was written just now.
-  [[nodiscard]] Piece piece(storage::Place place, Bytes bytes, std::uint32_t part) const;
+  /// Those that pieces lie on (piece_of()).
+  [[nodiscard]] std::span<storage::Path* const> paths() const noexcept { return paths_; }
 
   void snapshot_written(std::size_t chunk, std::uint64_t version, std::span<const Piece> pieces);
   void gradient_written(std::uint32_t gradient, std::uint64_t version, std::span<const Piece> pieces);

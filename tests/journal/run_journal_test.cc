@@ -48,7 +48,7 @@ class RunJournalTest : public ::testing::Test {
   std::vector<Piece> write() {
     storage::testing::Object object(memory_.span().first(kObject));
     object.write(*pool_);
-    return {journal_->piece(object.places[0], kObject, 0)};
+    return {piece_of(journal_->paths(), object.places[0], kObject, 0)};
   }
   void snapshot(std::uint64_t step) { journal_->snapshot_written(0, step, write()); }
   void commit_with_gradient(std::uint64_t step) {
@@ -145,7 +145,7 @@ TEST_F(RunJournalTest, WhoGivesUpEndsEveryWait) {
 TEST_F(RunJournalTest, APieceOfAnotherLengthIsAnError) {
   storage::testing::Object object(memory_.span().first(kObject));
   object.write(*pool_);
-  EXPECT_ERROR((void)journal_->piece(object.places[0], 2 * kObject, 0), ErrorCode::internal,
+  EXPECT_ERROR((void)piece_of(journal_->paths(), object.places[0], 2 * kObject, 0), ErrorCode::internal,
                "4096 bytes instead of 8192");
 }
 
