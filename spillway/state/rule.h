@@ -1,7 +1,7 @@
 // What an optimizer keeps of every element, in which format, and where it lies in a chunk's state group.
 //
 // Whoever moves bytes asks the rule for sizes; whoever computes on them asks it for pointers. Which fields there are is
-// said by the optimizer's descriptor (optim/descriptor.h); a new format is an addition here and in `kernels`.
+// said by the optimizer's descriptor (optim/descriptor.h), what a type and a format take by their rows in `kernels`.
 #pragma once
 
 #include <algorithm>

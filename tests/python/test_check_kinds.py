@@ -29,11 +29,14 @@ def test_refused(tmp_path: Path) -> None:
         ("python/bindings/engine.cc", "using enum spillway::plan::PassKind;", "PassKind"),
         ("spillway/device/cuda_launch.cc", "if (o != kernels::Optimizer::adamw) fail();", "Optimizer"),
         ("spillway/execute/passes.cc", "    case plan::PassKind::backward:", "PassKind"),
+        ("spillway/execute/squares.cc", "if (block.role == state::BlockRole::layer) continue;", "BlockRole"),
+        ("spillway/execute/step.cc", "scales_loss = type == state::ComputeType::fp16;", "ComputeType"),
         ("spillway/execute/tiers.cc", "return plan::TierKind::host != kind;", "TierKind"),
         ("spillway/plan/link.cc", "return task.moves(Lane::read, ObjectKind::state);", "ObjectKind"),
         ("spillway/plan/placement.cc", "return form == state::Form::nf4;", "Form"),
         ("spillway/plan/room.cc", "std::ranges::find(nodes, NodeKind::file, &NodeBudget::kind)", "NodeKind"),
         ("spillway/plan/simulate.cc", "if (buffer.tier == TierKind::device) return;", "TierKind"),
+        ("spillway/subspace/update.cc", "    case Moments::int8:", "Moments"),
     ]
     result = check(write(tmp_path, [(file, line) for file, line, _ in refused]))
     assert result.returncode == 1
