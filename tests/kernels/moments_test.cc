@@ -135,6 +135,24 @@ TEST(Int8, ZeroStaysZeroAndWhatIsNotFiniteIsSeen) {
   }
 }
 
+TEST(MomentFormats, ConvertAsTheirRowsSay) {
+  std::vector<float> values(300), back(300), scales(2);
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = 0.5f + static_cast<float>(i) / 601;
+  const float error[] = {0, 0x1p-9f, 0x1p-5f};
+  for (const auto moments : {Moments::exact, Moments::bf16, Moments::int8}) {
+    const auto& it = traits(moments);
+    std::vector<std::byte> bytes(values.size() * it.bytes);
+    auto* const at = it.is_scaled ? scales.data() : nullptr;
+    for (const std::size_t k : {0, 1}) {
+      it.encode(k, values.data(), bytes.data(), at, values.size());
+      it.decode(k, bytes.data(), at, back.data(), values.size());
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        ASSERT_NEAR(back[i], values[i], error[static_cast<std::size_t>(moments)]) << it.name << " " << k << " " << i;
+      }
+    }
+  }
+}
+
 // A second moment far below the largest of its block is kept above 0: the update stays small.
 TEST(Int8, ASmallSecondMomentDoesNotBlowTheUpdateUp) {
   constexpr std::size_t n = kQuantBlock;

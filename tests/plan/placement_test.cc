@@ -24,6 +24,21 @@ TEST_F(Placed, EverythingIsOnPathsAtFirst) {
   EXPECT_FALSE(placement[0].weight.in_memory());
 }
 
+TEST_F(Placed, APassTakesALayerAtOnceAndATableSliceBySlice) {
+  for (const auto& block : layout_.blocks()) {
+    auto next = static_cast<Index>(block.first_chunk);
+    for (const auto& range : pass_ranges(block, block.chunks)) {
+      EXPECT_EQ(range.first, next);
+      EXPECT_EQ(range.count, traits(block.role).is_table ? 1 : block.chunks);
+      next = range.end();
+    }
+    EXPECT_EQ(next, block.first_chunk + block.chunks);
+    EXPECT_TRUE(pass_ranges(block, 0).empty());
+    ASSERT_EQ(pass_ranges(block, 1).size(), 1U);
+    EXPECT_EQ(pass_ranges(block, 1).front().count, 1U) << "as of a layer that is frozen but for a chunk";
+  }
+}
+
 TEST_F(Placed, WhatIsKeptIsOnTheHostUnlessItIsOnADevice) {
   TierId home, there{TierKind::device};
   home.keep();

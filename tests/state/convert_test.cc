@@ -91,6 +91,20 @@ TEST(Convert, AnFp16WeightIsTheMasterRoundedToNearestEven) {
   EXPECT_EQ(raw(std::vector<float>(kept, kept + 5)), raw(masters));
 }
 
+TEST(Convert, AWeightCanBeItsMaster) {
+  const std::vector<float> masters{1.5F, -2.0F, 0.0F, 0.25F};
+  for (const auto type : {ComputeType::bf16, ComputeType::fp16, ComputeType::fp32}) {
+    Memory memory(type);
+    to_chunk(masters, memory.fields, 0);
+    std::ranges::fill(memory.state, std::byte{0xEE});
+    set_masters(type, memory.weight.data(), memory.fields.remainder, masters.size());
+    std::vector<float> again(masters.size());
+    from_chunk(memory.fields, 0, again);
+    EXPECT_EQ(again, masters);
+    EXPECT_EQ(memory.state[masters.size() * remainder_bytes(type)], std::byte{0xEE});
+  }
+}
+
 TEST(Convert, OutOfRangeIsAFaultOfTheCaller) {
   Memory memory(ComputeType::bf16);
   std::vector<float> masters(2);

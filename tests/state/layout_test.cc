@@ -55,7 +55,21 @@ void check_spans(const Layout& layout) {
   EXPECT_EQ(elements, layout.parameters());
 }
 
+void check_roles(const Layout& layout) {
+  std::vector<std::size_t> layers;
+  const Block* embedding = nullptr;
+  for (const auto& block : layout.blocks()) {
+    if (block.role == BlockRole::layer) layers.push_back(static_cast<std::size_t>(&block - layout.blocks().data()));
+    if (block.role == BlockRole::embedding) embedding = &block;
+    EXPECT_EQ(block.pass_chunks, block.role == BlockRole::layer ? block.chunks : 1);
+    EXPECT_EQ(traits(block.role).is_table, block.rows > 0);
+  }
+  EXPECT_EQ(layout.layers(), layers);
+  EXPECT_EQ(layout.embedding(), embedding);
+}
+
 void check_chunks(const Layout& layout, std::uint64_t chunk_elements) {
+  check_roles(layout);
   std::uint64_t largest = 0;
   for (std::size_t i = 0; i < layout.chunks().size(); ++i) {
     const auto& chunk = layout.chunks()[i];
