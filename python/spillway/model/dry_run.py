@@ -181,8 +181,7 @@ class Measurement:
         more_seconds = self._beyond_a_line(found[-1])
         seconds = quick_dry_run.seconds_of(found, warm.seconds, largest, shape.micro_batches, more_seconds)
         saved = self._saved_briefly(found[-1], seconds, linear)
-        firmly = growth.MARGIN if found[-1].tokens == largest else 0.0  # it is among what `bytes_of` says otherwise
-        margin = BRIEF_SLACK if found[-1].tokens < tile else firmly
+        margin = 0.0 if tile < found[-1].tokens < largest else BRIEF_SLACK
         planned, firm = self._with_slack(work_bytes + (shape.micro_batches - 1) * kept, SLACK + BRIEF_SLACK, margin)
         return DryRun(
             before,
@@ -243,8 +242,8 @@ class Measurement:
 
     def _with_slack(self, work_bytes: float, slack: float, margin: float = growth.MARGIN) -> tuple[int, int]:
         """Temporaries with holes of the heap, and bytes of them that vary little: what grows with the tokens beyond one
-        tile are hidden states, a few blocks of one size, which have the `margin` of a measurement. Where they were not
-        measured, and `margin` is 0, they are at least what attention holds, with the holes of a heap."""
+        tile are hidden states, a few blocks of one size, which have the `margin` of a measurement. With `margin` 0 they
+        were not measured, and have what `bytes_of` says, or what attention holds with the holes of a heap if more."""
         tile = self._of_a_tile()
         if tile is None:
             return int(work_bytes * (1 + slack)), 0
