@@ -4,6 +4,7 @@ starts, with the rank and the host."""
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import socket
 from collections.abc import Sequence
@@ -147,6 +148,15 @@ def test_a_directory_of_two_machines_has_locks_that_hold_on_both(tmp_path: Path)
     )  # whoever looked first
     expect_once(ends, *named, f"{mount} is a file system of kind {room.kind(mount)}")
     assert not list(tmp_path.iterdir())
+
+
+def test_what_was_killed_while_it_looked_at_locks_leaves_nothing_for_long(tmp_path: Path) -> None:
+    left = [tmp_path / f"{shared_locks.PREFIX}{name}" for name in ("old", "new")]
+    for path in left:
+        path.touch()
+    os.utime(left[0], (0, 0))
+    with shared_locks.locked(tmp_path) as (name,):
+        assert sorted(tmp_path.iterdir()) == sorted([left[1], tmp_path / name])
 
 
 def test_a_mount_without_locks_is_named_with_its_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

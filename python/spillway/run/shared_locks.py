@@ -7,14 +7,17 @@ import errno
 import fcntl
 import os
 import secrets
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from spillway.errors import InputError
 from spillway.run import room
 from spillway.run.world import World
 
+PREFIX = ".spillway-lock-"
+OLD = 3600  # seconds: what has looked for so long was killed meanwhile
 ADVICE = {
     "nfs": "without nolock and local_lock",
     "nfs4": "without local_lock",
@@ -46,7 +49,8 @@ def check(world: World, places: Sequence[str]) -> None:
 def locked(place: Path) -> Iterator[list[str]]:
     """The name of a new file in a directory, whose lock this process has meanwhile; none where none can be made, which
     the volume's own creation says better."""
-    path = place / f".spillway-lock-{secrets.token_hex(8)}"
+    clear(place)
+    path = place / f"{PREFIX}{secrets.token_hex(8)}"
     try:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except OSError:
@@ -58,6 +62,14 @@ def locked(place: Path) -> Iterator[list[str]]:
     finally:
         path.unlink(missing_ok=True)
         os.close(file)
+
+
+def clear(place: Path) -> None:
+    """Takes away what processes have left that were killed here."""
+    for left in place.glob(f"{PREFIX}*"):
+        with suppress(OSError):
+            if time.time() - left.lstat().st_mtime > OLD:
+                left.unlink()
 
 
 def take(file: int, place: Path) -> None:
