@@ -372,8 +372,9 @@ def test_any_number_of_processes_makes_the_same(given: Path, tmp_path: Path, wor
 def test_blocks_live_on_the_device_of_each_and_change_no_bit(
     given: Path, tmp_path: Path, where: str, method: str
 ) -> None:
-    """Its link and updates are a GPU's, and the CPUs are slow, so that they are worth it."""
-    slow = {"update_elements_per_second": 1e5, "update_elements_per_second_all_cores": 1e5, "gpus": [GPU]}
+    """The CPUs are so slow that updates there are worth it, and the link so slow that states stay."""
+    gpu = GPU | {"to_gpu_bytes_per_second": 1e6, "from_gpu_bytes_per_second": 1e6}
+    slow = {"update_elements_per_second": 1e5, "update_elements_per_second_all_cores": 1e5, "gpus": [gpu]}
     profile = json.loads((given / "profile.json").read_text()) | slow
     (tmp_path / "profile.json").write_text(json.dumps(profile))
     keys = (*KEYS, "--method", method)
@@ -390,6 +391,29 @@ def test_blocks_live_on_the_device_of_each_and_change_no_bit(
         blocks = json.loads((tmp_path / name / "plan.json").read_text())["device_blocks"]
         assert blocks["state_and_update"] > 0, blocks
     assert "live there with their states" in ends[0][0]
+
+
+ENDS = """
+import sys
+from spillway.cli import main
+from spillway.run.session import EngineSession
+EngineSession.give_up_volumes = lambda self: None  # as if it were killed there
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.nightly
+def test_a_run_that_was_killed_at_its_very_end_leaves_no_volumes(given: Path, tmp_path: Path) -> None:
+    keys = (*KEYS, *on_paths(tmp_path, 2), "--durability", "step", "--resume_from_checkpoint", "auto")
+    left = tmp_path / "out" / ".old-checkpoint-1"
+    for command in (["-c", ENDS], ["-m", "spillway"]):
+        words = [*command, *real_runs.words(given, tmp_path / "out", *keys)]
+        ends = [(*each.communicate(timeout=LIMIT), each.returncode) for each in started(2, words)]
+        assert [code for *_, code in ends] == [0, 0], ends
+        if command[0] == "-c":
+            assert len(list(tmp_path.glob("drive*/*"))) == 2
+            left.mkdir()
+    assert "The run is complete" in ends[0][0] and not list(tmp_path.glob("drive*/*")) and not left.exists()
 
 
 @pytest.mark.nightly
@@ -449,10 +473,13 @@ def test_equal_to_plain_pytorch(given: Path, tmp_path: Path, how: str) -> None:
 
 
 def processes(world: int, given: Path, out: Path, *keys: str, machines: int = 1) -> list[Any]:
+    return started(world, ["-m", "spillway", *real_runs.words(given, out, *keys)], machines)
+
+
+def started(world: int, words: Sequence[str], machines: int = 1) -> list[Any]:
     local = world // machines
     where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     where |= {"WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(local)}
-    words = ["-m", "spillway", *real_runs.words(given, out, *keys)]
     return [
         real_runs.apart(*words, env_more={**where, "RANK": str(rank), "LOCAL_RANK": str(rank % local)})
         for rank in range(world)

@@ -185,10 +185,23 @@ class Run:
         assert self.start.resume is not None
         output_dir = self.start.output_dir
         self.display.say(f"The run is complete: step {self.state.step} of {work.steps} is in {self.start.resume}.")
-        if self.world.leads and self.start.resume.resolve().parent == output_dir.resolve():
-            checkpoints.publish(self.start.resume, output_dir)
+        if self.start.resume.resolve().parent == output_dir.resolve():
+            self.end_again()
         summary = output_dir / "summary.json"
         return dict(json.loads(summary.read_text(encoding="utf-8"))) if summary.exists() else {}
+
+    def end_again(self) -> None:
+        """What a run does at its end, for one that was killed in the middle of it."""
+        output_dir = self.start.output_dir
+        alone = not self.world.agreed(lambda: directory.manifests(output_dir))
+        if self.world.leads:
+            assert self.start.resume is not None
+            checkpoints.publish(self.start.resume, output_dir)
+            for old in output_dir.glob(".old-checkpoint-*") if alone else ():
+                for words in checkpoints.tried(old, lambda _: None):
+                    self.display.note(words)
+        for volume in volumes.of_run(self.config.paths, self.identity.run) if alone else ():
+            volumes.remove(volume, self.identity.run)
 
     def train(self, loop: Loop, session: SessionProtocol) -> dict[str, Any]:
         tables.show_plan(self.display.console, session.plan)
