@@ -182,21 +182,19 @@ class Run:
         return [(step, path) for step, path in held if not named or step <= self.state.step]
 
     def already_complete(self, work: Work) -> dict[str, Any]:
-        assert self.start.resume is not None
-        output_dir = self.start.output_dir
-        self.display.say(f"The run is complete: step {self.state.step} of {work.steps} is in {self.start.resume}.")
-        if self.start.resume.resolve().parent == output_dir.resolve():
-            self.end_again()
+        output_dir, resume = self.start.output_dir, self.start.resume
+        assert resume is not None
+        self.display.say(f"The run is complete: step {self.state.step} of {work.steps} is in {resume}.")
+        if self.world.agreed(lambda: resume.resolve().parent == output_dir.resolve()):
+            self.end_again(output_dir, resume)
         summary = output_dir / "summary.json"
         return dict(json.loads(summary.read_text(encoding="utf-8"))) if summary.exists() else {}
 
-    def end_again(self) -> None:
-        """What a run does at its end, for one that was killed in the middle of it."""
-        output_dir = self.start.output_dir
+    def end_again(self, output_dir: Path, last: Path) -> None:
+        """What a run does at its end, for one that was killed in the middle of it. `last`: its last checkpoint."""
         alone = not self.world.agreed(lambda: directory.manifests(output_dir))
         if self.world.leads:
-            assert self.start.resume is not None
-            checkpoints.publish(self.start.resume, output_dir)
+            checkpoints.publish(last, output_dir)
             for old in output_dir.glob(".old-checkpoint-*") if alone else ():
                 for words in checkpoints.tried(old, lambda _: None):
                     self.display.note(words)
