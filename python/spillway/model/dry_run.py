@@ -195,7 +195,7 @@ class Measurement:
     def _beyond_a_line(self, last: quick_dry_run.Taken) -> quick_dry_run.Kinds:
         """Seconds that attention takes in longer rows, beyond a line through the measurements."""
         shape = self._shape
-        rows, length = quick_dry_run.shape_of(self._shape.batch, self._shape.length, last.tokens)
+        rows, length = quick_dry_run.shape_of(shape.batch, shape.length, last.tokens)
         longest, now = float(shape.length), float(length)
         if self._packing:
             longest, now = longest / shape.packed_rows, now / shape.rows_in(length)

@@ -17,6 +17,7 @@ from spillway.model.source import save_config
 from spillway.model.spec import ModelSpec
 from spillway.output import saved, volumes, wear
 from spillway.output.directory import nothing_to_resume
+from spillway.run.cluster import counted
 from spillway.run.engine_spec import PlannedEngine
 from spillway.run.lines import Lines
 from spillway.run.protocol import Keeping, Recovery, StartPoint
@@ -184,8 +185,7 @@ class EngineState:
         self._keep_step()
         self.precious = True
         lines.settle()
-        made = "1 process" if way.line["world"] == 1 else f"{way.line['world']} processes"
-        return replace(recovery, words=f"{recovery.words}; {made} had made it")
+        return replace(recovery, words=f"{recovery.words}; {counted(way.line['world'], 'process')} had made it")
 
     def _shared(self, start_point: StartPoint) -> dict[str, int]:
         """What several processes start alike with: the run's line, and the last step that is durable on all of them.

@@ -195,9 +195,8 @@ class Run:
         alone = not self.world.agreed(lambda: directory.manifests(output_dir))
         if self.world.leads:
             checkpoints.publish(last, output_dir)
-            for old in output_dir.glob(".old-checkpoint-*") if alone else ():
-                for words in checkpoints.tried(old, lambda _: None):
-                    self.display.note(words)
+            if alone:
+                directory.prepare(self.start, fresh=False)
         for volume in volumes.of_run(self.config.paths, self.identity.run) if alone else ():
             volumes.remove(volume, self.identity.run)
 
