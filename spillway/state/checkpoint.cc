@@ -57,7 +57,7 @@ void load_weights(const ChunkStream& stream, const SafetensorsReader& checkpoint
   const auto& files = checkpoint.files();
   const auto where = files.size() == 1 ? files.front() : files.front().parent_path();
   const Source source(stream.layout, checkpoint, where.string(), names);
-  source.check_types(converts_to_fp32, "BF16, F16, F32 or F64");
+  source.check_types(kToFp32);
   std::vector<float> piece(std::min(kCopyPiece, stream.layout.largest_chunk()));
   for (const auto& chunk : stream.layout.chunks()) {
     throw_if_interrupted();

@@ -1,5 +1,6 @@
 #include "spillway/state/dtype.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstring>
@@ -47,7 +48,7 @@ const DType* find_dtype(std::string_view name) noexcept {
 }
 
 bool converts_to_fp32(std::string_view dtype) noexcept {
-  return dtype == "BF16" || dtype == "F16" || dtype == "F32" || dtype == "F64";
+  return std::ranges::find(kToFp32, dtype) != kToFp32.end();
 }
 
 void to_fp32(std::string_view dtype, const std::byte* raw, std::size_t n, float* out) {

@@ -1,6 +1,7 @@
 // Element types of the safetensors format.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
@@ -18,7 +19,8 @@ struct DType {
 /// nullptr for a name that is unknown or whose elements are not whole bytes ("F4").
 [[nodiscard]] const DType* find_dtype(std::string_view name) noexcept;
 
-/// Whether to_fp32 knows the type: BF16, F16, F32, F64.
+/// The types that to_fp32 knows.
+inline constexpr std::array<std::string_view, 4> kToFp32 = {"BF16", "F16", "F32", "F64"};
 [[nodiscard]] bool converts_to_fp32(std::string_view dtype) noexcept;
 
 /// `n` raw little-endian elements to fp32: exact for BF16, F16 and F32 (NaN payloads included), F64 rounded to nearest

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstring>
 #include <memory>
+#include <string_view>
 #include <system_error>
 
 #include "spillway/base/error.h"
@@ -200,8 +201,7 @@ struct FileIn {
 
 FileIn open_remainder(const ChunkStream& stream, const fs::path& directory, const StateFile& file) {
   FileIn out(stream.layout, path_of(directory, file.name), remainder_shape_of);
-  const std::string needed = traits(stream.rule.type).remainder_dtype;
-  out.source.check_types([&](const std::string& dtype) { return dtype == needed; }, needed.c_str());
+  out.source.check_types(std::array{std::string_view(traits(stream.rule.type).remainder_dtype)});
   return out;
 }
 
@@ -212,8 +212,9 @@ class MomentIn {
       : rule_(stream.rule), field_(field), values_(stream.layout, path_of(directory, field), [&](const Tensor& tensor) {
           return moment_of(stream.rule, tensor, field) ? std::optional(tensor.gradient_shape()) : std::nullopt;
         }) {
-    values_.source.check_types([](const std::string& dtype) { return moments_of(dtype).has_value(); },
-                               "F32, BF16 or U8");
+    std::array<std::string_view, kernels::kMomentFormats.size()> types;
+    std::ranges::transform(kernels::kMomentFormats, types.begin(), &kernels::MomentsTraits::dtype);
+    values_.source.check_types(types);
     for (const auto& tensor : stream.layout.tensors()) {
       moments_.push_back(moment_of(rule_, tensor, field));
       if (moments_.back()) open_scales(stream.layout, directory, tensor.spec.name);
@@ -250,7 +251,7 @@ class MomentIn {
       return scale_shape(tensor);
     };
     scales_.emplace(layout, path_of(directory, scale_name(field_)), shape);
-    scales_->source.check_types([](const std::string& dtype) { return dtype == "F32"; }, "F32");
+    scales_->source.check_types(std::array<std::string_view, 1>{"F32"});
   }
 
   void read_scales(std::size_t tensor, const ScaleSpan& scales, float* out) const {

@@ -49,9 +49,12 @@ Source::Source(const Layout& layout, const SafetensorsReader& reader, const std:
   }
 }
 
-void Source::check_types(const std::function<bool(const std::string&)>& allowed, const char* needed) const {
+void Source::check_types(std::span<const std::string_view> allowed) const {
   for (const auto* tensor : tensors_) {
-    if (tensor != nullptr && !allowed(tensor->dtype)) refuse_type(*tensor, needed);
+    if (tensor == nullptr || std::ranges::find(allowed, tensor->dtype) != allowed.end()) continue;
+    std::string needed;
+    for (const auto type : allowed.first(allowed.size() - 1)) needed += text(needed.empty() ? "" : ", ", type);
+    refuse_type(*tensor, text(needed, needed.empty() ? "" : " or ", allowed.back()));
   }
 }
 
@@ -62,7 +65,7 @@ void Source::check_weights(const Layout& layout, ComputeType type) const {
   }
 }
 
-void Source::refuse_type(const StoredTensor& tensor, const char* needed) const {
+void Source::refuse_type(const StoredTensor& tensor, const std::string& needed) const {
   refuse(file(tensor),
          text("tensor ", tensor.name, " is ", tensor.dtype, " in ", file(tensor), ", but ", needed, " is needed"));
 }

@@ -4,7 +4,9 @@
 
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "spillway/state/checkpoint.h"
@@ -24,8 +26,8 @@ class Source {
   Source(const Layout& layout, const SafetensorsReader& reader, const std::string& where, const StoredNames& names = {},
          const Shape& shape = whole);
 
-  /// Throws Error(bad_input) for a type that is not `allowed`; `needed` says in words which are.
-  void check_types(const std::function<bool(const std::string&)>& allowed, const char* needed) const;
+  /// Throws Error(bad_input) for a type that is not `allowed`. At least one is.
+  void check_types(std::span<const std::string_view> allowed) const;
   /// Checks the weights for a type that is not what compute weights have in files.
   void check_weights(const Layout& layout, ComputeType type) const;
   /// Refuses a tensor that the layout does not have.
@@ -46,7 +48,7 @@ class Source {
   }
 
  private:
-  [[noreturn]] void refuse_type(const StoredTensor& tensor, const char* needed) const;
+  [[noreturn]] void refuse_type(const StoredTensor& tensor, const std::string& needed) const;
   [[nodiscard]] std::string file(const StoredTensor& tensor) const { return reader_.files()[tensor.file].string(); }
 
   const SafetensorsReader& reader_;

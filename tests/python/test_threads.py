@@ -10,17 +10,17 @@ TORCHRUN = {"OMP_NUM_THREADS": "1", "TORCHELASTIC_RUN_ID": "none"}
 @pytest.mark.parametrize(
     ("cores", "default", "environment", "compute", "update_cores", "words"),
     [
-        (2, 2, {}, 2, 0, ["2 compute on 2 cores; ", "share these cores"]),
-        (1, 1, {}, 1, 0, ["1 computes on 1 core; "]),
-        (16, 1, TORCHRUN, 16, 0, ["16 compute", "not 1 as torchrun asks", "OMP_NUM_THREADS=1"]),
+        (2, 2, {}, 2, 0, ["2 for compute on 2 cores; ", "share these cores"]),
+        (1, 1, {}, 1, 0, ["1 for compute on 1 core; "]),
+        (16, 1, TORCHRUN, 16, 0, ["16 for compute", "not 1 as torchrun asks", "OMP_NUM_THREADS=1"]),
         (8, 1, {"OMP_NUM_THREADS": "1", "ACCELERATE_MIXED_PRECISION": "no"}, 8, 0, ["accelerate launch"]),
         (8, 1, {"OMP_NUM_THREADS": "1"}, 1, 7, ["kept as OMP_NUM_THREADS=1 asks", "7 cores of their own"]),
         (8, 7, {"OMP_NUM_THREADS": "7"}, 7, 1, ["1 core of their own"]),
         (8, 4, {"OMP_NUM_THREADS": "4", "TORCHELASTIC_RUN_ID": "none"}, 4, 4, ["kept as OMP_NUM_THREADS=4 asks"]),
-        (1, 1, TORCHRUN, 1, 0, ["1 computes"]),
+        (1, 1, TORCHRUN, 1, 0, ["1 for compute"]),
         (2, 64, {}, 2, 0, ["not 64 as PyTorch would take", "cgroup"]),
         (2, 64, {"OMP_NUM_THREADS": "64"}, 2, 0, ["not 64"]),
-        (16, 8, {}, 8, 8, ["8 compute on 16 cores; ", "8 cores of their own"]),
+        (16, 8, {}, 8, 8, ["8 for compute on 16 cores; ", "8 cores of their own"]),
     ],
 )  # fmt: skip
 def test_choice(

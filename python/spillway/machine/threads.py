@@ -10,6 +10,8 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from spillway.base.counts import counted
+
 KEY = "OMP_NUM_THREADS"
 # what a launcher leaves in the environment of the processes that it starts
 LAUNCHERS = {"TORCHELASTIC_RUN_ID": "torchrun", "ACCELERATE_MIXED_PRECISION": "accelerate launch"}
@@ -29,9 +31,9 @@ def choose(cores: int, default: int, environment: Mapping[str, str], processes: 
         return shared(cores, default, environment, processes)
     compute, why = compute_threads(cores, default, environment)
     spare = max(0, cores - compute)
-    words = f"Threads: {plural(compute, 'computes', 'compute')} on {plural(cores, 'core', 'cores')}"
+    words = f"Threads: {compute} for compute on {counted(cores, 'core')}"
     words += f", {why}; " if why else "; "
-    words += f"updates have {plural(spare, 'core', 'cores')} of their own." if spare else "updates share these cores."
+    words += f"updates have {counted(spare, 'core')} of their own." if spare else "updates share these cores."
     return Threads(compute, spare, words)
 
 
@@ -40,8 +42,7 @@ def shared(cores: int, default: int, environment: Mapping[str, str], processes: 
     did."""
     given = environment.get(KEY, "1")
     part, why = (max(1, cores // processes), "") if given in ("", "1") else (default, f", as {KEY}={given} asks")
-    words = f"Threads: {plural(part, 'computes', 'compute')} in each of {processes} processes on "
-    words += plural(cores, "core", "cores") + why
+    words = f"Threads: {part} for compute in each of {processes} processes on {counted(cores, 'core')}{why}"
     return Threads(part, 0, f"{words}; updates share these cores.")
 
 
@@ -56,10 +57,6 @@ def compute_threads(cores: int, default: int, environment: Mapping[str, str]) ->
     if given and default < cores:
         return default, f"kept as {KEY}={given} asks (unset it to use all)"
     return default, ""
-
-
-def plural(count: int, one: str, many: str) -> str:
-    return f"{count} {one if count == 1 else many}"
 
 
 def settle(processes: int = 1) -> Threads:

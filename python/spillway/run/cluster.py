@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
+from spillway.base.counts import counted
 from spillway.base.ranks import Ranks
 
 Plan = dict[str, Any]
@@ -33,10 +34,6 @@ class Cluster:
 
     def words(self) -> str:
         return f"{counted(self.machines, 'machine')} with {counted(self.processes, 'process')} each"
-
-
-def counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}{'es' if noun.endswith('s') else 's'}"
 
 
 def of_profile(profile: dict[str, Any], on_gpu: bool) -> Cluster | None:

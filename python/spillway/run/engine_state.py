@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from spillway.base.calls import translated
+from spillway.base.counts import counted
 from spillway.errors import InputError
 from spillway.model import files, initialise
 from spillway.model.own import OwnConfig
@@ -17,7 +18,6 @@ from spillway.model.source import save_config
 from spillway.model.spec import ModelSpec
 from spillway.output import saved, volumes, wear
 from spillway.output.directory import nothing_to_resume
-from spillway.run.cluster import counted
 from spillway.run.engine_spec import PlannedEngine
 from spillway.run.lines import Lines
 from spillway.run.protocol import Keeping, Recovery, StartPoint
