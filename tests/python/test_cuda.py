@@ -196,12 +196,16 @@ def test_several_processes_have_a_gpu_each(given: Path, gpu: FakeGpu, tmp_path: 
     assert 0 < there["measured_peak"] <= there["planned_peak"]
 
 
+LOADED = {"full": {}, "lora": {"method": "lora", "lora_r": 4}, "codes": {"method": "lora", "load_in_4bit": True}}
+
+
 @pytest.mark.nightly
-def test_a_trainer_in_two_processes_has_a_gpu_in_each(given: Path, gpu: FakeGpu, tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", LOADED)
+def test_a_trainer_in_two_processes_has_a_gpu_in_each(given: Path, gpu: FakeGpu, tmp_path: Path, method: str) -> None:
     """transformers' Trainer, as torchrun starts it beside GPUs: it, too, is told that there are some."""
     from test_together import TRAINER, ranks, same_saves, told, well  # without accelerate this test alone is skipped
 
-    keys = {"dtype": "bfloat16", "virtual_ranks": 2}
+    keys = {"dtype": "bfloat16", "virtual_ranks": 2, **LOADED[method]}
     asked = {"micro_batches": 4, "load": keys}
     well(ranks(TRAINER, 1, given, tmp_path, json.dumps(asked)))
     asked |= {"load": {**keys, "device": "cuda", "gpu_memory": "96MiB"}, "use_cpu": False, "ddp_backend": "gloo"}
