@@ -27,6 +27,7 @@ import signal
 import statistics
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -99,7 +100,8 @@ def run(arguments: argparse.Namespace) -> None:
                     before = of(content, shape, micro_batches, side)
                     if len(before) > number or any("refused" in each for each in before):
                         continue
-                    found = measure(side, shape, micro_batches, arguments, content.get("aio", {}))
+                    with tempfile.TemporaryDirectory(dir=arguments.storage) as storage:
+                        found = measure(side, shape, micro_batches, Path(storage), arguments, content.get("aio", {}))
                     print(line(found), flush=True)
                     content["runs"].append(found)
                     keep(arguments.results, content)
@@ -118,10 +120,9 @@ def where() -> str:
 
 
 def measure(
-    side: str, shape: str, micro_batches: int, arguments: argparse.Namespace, aio: dict[str, Any]
+    side: str, shape: str, micro_batches: int, storage: Path, arguments: argparse.Namespace, aio: dict[str, Any]
 ) -> dict[str, Any]:
-    """Runs a side once. Its files are gone afterwards."""
-    storage = arguments.storage
+    """Runs a side once. `storage`: a directory for its files."""
     program, *words = SIDES[side]
     words += ["--shape", shape, "--sequence", str(SEQUENCE), "--steps", str(STEPS[micro_batches])]
     words += ["--micro-batches", str(micro_batches)]

@@ -3,11 +3,12 @@
     large.py --tokenizer DIR [--shape 3B] [--budget 4GiB] [--durability step] [--steps 4] [--kill-after 2] [options]
 
 SHAPE is one of budget.py's, with its full vocabulary and depth and with weights drawn at random; everything lies on a
-storage path in --back. `spillway train` runs in a cgroup that allows 2 % more than the plan's peak. With --kill-after N
-it gets SIGKILL when N steps are in its metrics, and `spillway resume` goes on in a group of the same size. The
-checkpoint that it saves is then loaded by transformers, shard by shard, and asked for the loss of a row of the text.
---profiles: what `spillway plan` says of the same run on those machines. The group's peak is of anonymous memory and the
-kernel's, looked at every 20 ms. Needs root. Results go to bench/results/large.json; the row of another setting stays.
+storage path in --back, unless --placement says otherwise. `spillway train` runs in a cgroup that allows 2 % more than
+the plan's peak. With --kill-after N it gets SIGKILL when N steps are in its metrics, and `spillway resume` goes on in
+a group of the same size. The checkpoint that it saves is then loaded by transformers, shard by shard, and asked for
+the loss of a row of the text. --profiles: what `spillway plan` says of the same run on those machines. The group's
+peak is of anonymous memory and the kernel's, looked at every 20 ms. Needs root. Results go to
+bench/results/large.json; the row of another setting stays.
 """
 
 from __future__ import annotations
@@ -77,18 +78,19 @@ def measured(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     (folder / "text.txt").write_text("The river rises in the hills and runs to the sea. " * 4000, encoding="utf-8")
     given = [
         "--model", str(budget.model(folder, arguments.shape, None, arguments.tokenizer)), "--init", "random",
-        "--dataset", str(folder / "text.txt"), "--storage", str(folder / "storage"), "--placement", "path",
+        "--dataset", str(folder / "text.txt"), "--storage", str(folder / "storage"), "--placement", arguments.placement,
         "--state_format", arguments.state_format, "--durability", arguments.durability,
         "--max_length", str(arguments.length), "--packing", "--per_device_train_batch_size", "1",
         "--max_steps", str(arguments.steps), "--dram_budget", arguments.budget, "--output_dir", str(out),
+        "--save_only_model", str(arguments.save_only_model),
     ]  # fmt: skip
     planned = budget.spillway("plan", *given, "--json")
     if planned.returncode:
         return {"exit": planned.returncode, "told": planned.stderr[-1000:]}
     plan = json.loads(planned.stdout)
     found: dict[str, Any] = {
-        "planned_bytes": budget.dram(plan)["planned_peak"], "predicted_seconds": plan["predicted_step_seconds"],
-        "bottleneck": plan["bottleneck"],
+        "placement": arguments.placement, "planned_bytes": budget.dram(plan)["planned_peak"],
+        "predicted_seconds": plan["predicted_step_seconds"], "bottleneck": plan["bottleneck"],
     }  # fmt: skip
     if arguments.only_plan:
         return found
@@ -134,10 +136,12 @@ def main() -> None:
     parser.add_argument("--budget", default="4GiB")
     parser.add_argument("--state-format", default="int8")
     parser.add_argument("--durability", default="step")
+    parser.add_argument("--placement", default="path", help="auto: what the budget has room for lies in DRAM")
     parser.add_argument("--length", type=int, default=512)
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--kill-after", type=int, default=0)
     parser.add_argument("--profiles", type=Path, nargs="*", default=[])
+    parser.add_argument("--save-only-model", action="store_true", help="where states have no room twice")
     parser.add_argument("--only-plan", action="store_true")
     parser.add_argument("--back", type=Path, default=Path("/var/tmp"))
     arguments = parser.parse_args()

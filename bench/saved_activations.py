@@ -4,30 +4,39 @@
                                       [--peer plain] [--storage DIR]
 
 Everything in DRAM; in every round each side runs in a process of its own, in turn, and the first step of each is not
-counted. All rounds are kept, those of earlier calls too; the losses of Spillway's sides have to be the same
-bits. With `--peer plain` PyTorch's own loop in fp32 with gradient checkpointing is a third side: run so, with
-ONEDNN_MAX_CPU_ISA=AVX2 and ATEN_CPU_CAPABILITY=avx2, this is a CPU without instructions for bf16. With `--storage` a
-further side sends what every layer saves to that directory and back, all else in DRAM; its bits have to be the same,
-too. Results go to bench/results/saved-activations.json, where those of other settings stay.
+counted; of one more side half of the layers keep. All rounds are kept, those of earlier calls too; the losses of
+Spillway's sides have to be the same bits. `passes`: seconds of forward and backward passes, by the last step's own
+timeline, of which the median layer stands for all, since others on the machine hold some up; `gone`: what these are
+less than where all layers compute again, in parts of the seconds that computing again takes, which are those of a
+forward pass that keeps what autograd saves. With `--peer plain` PyTorch's own loop in fp32 with gradient checkpointing
+is a third side: run so, with ONEDNN_MAX_CPU_ISA=AVX2 and ATEN_CPU_CAPABILITY=avx2, this is a CPU without instructions
+for bf16. With `--storage` a further side sends what every layer saves to that directory and back, all else in DRAM;
+its bits have to be the same, too. Results go to bench/results/saved-activations.json, where those of other settings
+stay.
 """
 
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import os
+import statistics
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 from figures import RESULTS, machine, processor, save
+from shapes import config_of
 
 HERE = Path(__file__).parent
 NAME = "saved-activations"
 SIDES = {
     "recompute": ("engine_run.py", "--set", "activation_recompute=all"),
     "keep": ("engine_run.py", "--set", "activation_recompute=auto", "--set", "activation_spill=never"),
+    "half": ("engine_run.py", "--set", "activation_spill=never"),  # and how many recompute
     "spill": ("engine_run.py", *"--set activation_recompute=none --set activation_spill=all --durability none".split()),
     "plain": ("peers.py", "plain", "--dtype", "fp32"),
 }
@@ -37,16 +46,40 @@ def measured(side: str, words: list[str], storage: str | None) -> dict[str, Any]
     program, *more = SIDES[side]
     if side == "spill":
         more += ["--storage", str(storage)]
-    command = [sys.executable, str(HERE / program), *more, *words]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    said = json.loads(done.stdout.strip().splitlines()[-1])
-    found = {"counted": said["seconds"][1:], "peak_bytes": said["peak_bytes"], "loss": said["loss"]}
-    if "plan" in said:
-        kept = said["plan"].get("saved_activations", {})
-        found |= {"layers": kept.get("keep", 0), "bytes": kept.get("bytes", 0), "losses": said["losses"],
-                  "spilled_layers": kept.get("spill", 0), "spilled_bytes": kept.get("spilled_bytes", 0),
-                  "predicted_seconds": said["plan"]["predicted_step_seconds"]}  # fmt: skip
-    return found
+    if side == "plain":
+        said = told(program, *more, *words)
+        return {"counted": said["seconds"][1:], "peak_bytes": said["peak_bytes"], "loss": said["loss"]}
+    with tempfile.TemporaryDirectory() as name:
+        said = told(program, *more, *words, "--timelines", name)
+        last = max(Path(name).iterdir(), key=lambda file: int(file.name.split(".")[0]))
+        passes = passes_of(json.loads(gzip.decompress(last.read_bytes()))["traceEvents"])
+    kept = said["plan"].get("saved_activations", {})
+    return {
+        "counted": said["seconds"][1:], "peak_bytes": said["peak_bytes"], "loss": said["loss"], "passes": passes,
+        "layers": kept.get("keep", 0), "bytes": kept.get("bytes", 0), "losses": said["losses"],
+        "spilled_layers": kept.get("spill", 0), "spilled_bytes": kept.get("spilled_bytes", 0),
+        "predicted_seconds": said["plan"]["predicted_step_seconds"],
+    }  # fmt: skip
+
+
+def told(program: str, *words: str) -> dict[str, Any]:
+    done = subprocess.run([sys.executable, str(HERE / program), *words], stdout=subprocess.PIPE, text=True, check=True)
+    return dict(json.loads(done.stdout.strip().splitlines()[-1]))
+
+
+def passes_of(trace: list[dict[str, Any]]) -> dict[str, float]:
+    from spillway.report.timeline import steps
+
+    found: dict[str, list[float]] = {"forward": [], "backward": []}
+    for span in steps(trace)["measured"].lanes["compute"]:
+        if span.kind in found:
+            found[span.kind].append(span.end - span.start)
+    return {kind: len(seconds) * statistics.median(seconds) for kind, seconds in found.items()}
+
+
+def gone(side: dict[str, Any], recompute: dict[str, Any], keep: dict[str, Any]) -> float:
+    saved = sum(recompute["passes"].values()) - sum(side["passes"].values())
+    return float(saved / keep["passes"]["forward"])
 
 
 def main() -> None:
@@ -60,16 +93,21 @@ def main() -> None:
     words = ["--shape", arguments.shape]
     for name in ("sequence", "micro_batches", "steps"):
         words += [f"--{name.replace('_', '-')}", str(getattr(arguments, name))]
-    sides = ["recompute", "keep", *(["spill"] if arguments.storage else []), *filter(None, [arguments.peer])]
+    layers = config_of(arguments.shape).num_hidden_layers
+    SIDES["half"] += ("--set", f"activation_recompute={layers // 2}")
+    sides = ["recompute", "keep", "half", *(["spill"] if arguments.storage else []), *filter(None, [arguments.peer])]
     isa = os.environ.get("ONEDNN_MAX_CPU_ISA", "")
     parts = [arguments.shape.replace(".", "_"), arguments.sequence, arguments.micro_batches, *([isa] if isa else [])]
     setting = "-".join(map(str, parts))
     rounds = []
     for number in range(arguments.rounds):
         rounds.append({side: measured(side, words, arguments.storage) for side in sides})
-        print(number, {side: each["counted"] for side, each in rounds[-1].items()}, flush=True)
-        for side in ("keep", "spill")[: 1 + bool(arguments.storage)]:
-            assert rounds[-1]["recompute"]["losses"] == rounds[-1][side]["losses"], f"{side}: the bits are others"
+        recompute, keep = rounds[-1]["recompute"], rounds[-1]["keep"]
+        for side, each in rounds[-1].items():
+            if side not in ("recompute", "plain"):
+                assert recompute["losses"] == each["losses"], f"{side}: the bits are others"
+                each["gone"] = gone(each, recompute, keep)
+            print(number, side, each["counted"], each.get("passes"), each.get("gone"), flush=True)
     file = RESULTS / f"{NAME}.json"
     before = json.loads(file.read_text()) if file.is_file() else {}
     earlier = before.get(setting, {}).get("rounds", [])
