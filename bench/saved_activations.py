@@ -6,13 +6,13 @@
 Everything in DRAM; in every round each side runs in a process of its own, in turn, and the first step of each is not
 counted; of one more side half of the layers keep. All rounds are kept, those of earlier calls too; the losses of
 Spillway's sides have to be the same bits. `passes`: seconds of forward and backward passes, by the last step's own
-timeline, of which the median layer stands for all, since others on the machine hold some up; `gone`: what these are
-less than where all layers compute again, in parts of the seconds that computing again takes, which are those of a
-forward pass that keeps what autograd saves. With `--peer plain` PyTorch's own loop in fp32 with gradient checkpointing
-is a third side: run so, with ONEDNN_MAX_CPU_ISA=AVX2 and ATEN_CPU_CAPABILITY=avx2, this is a CPU without instructions
-for bf16. With `--storage` a further side sends what every layer saves to that directory and back, all else in DRAM;
-its bits have to be the same, too. Results go to bench/results/saved-activations.json, where those of other settings
-stay.
+timeline, of which the median layer stands for all that do the same, since others on the machine hold some up; `gone`:
+what these are less than where all layers compute again, in parts of the seconds that computing again takes, which are
+those of a forward pass that keeps what autograd saves. With `--peer plain` PyTorch's own loop in fp32 with gradient
+checkpointing is a third side: run so, with ONEDNN_MAX_CPU_ISA=AVX2 and ATEN_CPU_CAPABILITY=avx2, this is a CPU without
+instructions for bf16. With `--storage` a further side sends what every layer saves to that directory and back, all
+else in DRAM; its bits have to be the same, too. Results go to bench/results/saved-activations.json, where those of
+other settings stay.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import argparse
 import gzip
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -52,8 +53,10 @@ def measured(side: str, words: list[str], storage: str | None) -> dict[str, Any]
     with tempfile.TemporaryDirectory() as name:
         said = told(program, *more, *words, "--timelines", name)
         last = max(Path(name).iterdir(), key=lambda file: int(file.name.split(".")[0]))
-        passes = passes_of(json.loads(gzip.decompress(last.read_bytes()))["traceEvents"])
+        trace = json.loads(gzip.decompress(last.read_bytes()))["traceEvents"]
     kept = said["plan"].get("saved_activations", {})
+    blocks = kept.get("blocks", []) + kept.get("spilled_blocks", [])  # of which the first is the embedding
+    passes = passes_of(trace, {block - 1 for block in blocks})
     return {
         "counted": said["seconds"][1:], "peak_bytes": said["peak_bytes"], "loss": said["loss"], "passes": passes,
         "layers": kept.get("keep", 0), "bytes": kept.get("bytes", 0), "losses": said["losses"],
@@ -67,14 +70,19 @@ def told(program: str, *words: str) -> dict[str, Any]:
     return dict(json.loads(done.stdout.strip().splitlines()[-1]))
 
 
-def passes_of(trace: list[dict[str, Any]]) -> dict[str, float]:
+def passes_of(trace: list[dict[str, Any]], keeping: set[int]) -> dict[str, float]:
+    """`keeping`: numbers of the layers that do not compute again. A layer's number is in its tasks' names."""
     from spillway.report.timeline import steps
 
-    found: dict[str, list[float]] = {"forward": [], "backward": []}
+    found: dict[tuple[str, bool], list[float]] = {}
     for span in steps(trace)["measured"].lanes["compute"]:
-        if span.kind in found:
-            found[span.kind].append(span.end - span.start)
-    return {kind: len(seconds) * statistics.median(seconds) for kind, seconds in found.items()}
+        if span.kind in ("forward", "backward"):
+            number = int(re.findall(r"\d+", span.name)[0])
+            found.setdefault((span.kind, number in keeping), []).append(span.end - span.start)
+    passes = {"forward": 0.0, "backward": 0.0}
+    for (kind, _), seconds in found.items():
+        passes[kind] += len(seconds) * statistics.median(seconds)
+    return passes
 
 
 def gone(side: dict[str, Any], recompute: dict[str, Any], keep: dict[str, Any]) -> float:
@@ -98,6 +106,7 @@ def main() -> None:
     sides = ["recompute", "keep", "half", *(["spill"] if arguments.storage else []), *filter(None, [arguments.peer])]
     isa = os.environ.get("ONEDNN_MAX_CPU_ISA", "")
     parts = [arguments.shape.replace(".", "_"), arguments.sequence, arguments.micro_batches, *([isa] if isa else [])]
+    parts += ["spill"] if arguments.storage else []
     setting = "-".join(map(str, parts))
     rounds = []
     for number in range(arguments.rounds):
