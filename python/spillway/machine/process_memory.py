@@ -28,8 +28,12 @@ CLEAR_REFS = Path("/proc/self/clear_refs")
 RESET_PEAK = "5"
 
 STACK = 8 << 20  # bytes of address space of a thread's stack
-# What PyTorch and oneDNN say when memory is refused; oneDNN has no other words for code that it could not make.
-REFUSED = ("can't allocate memory", "not enough memory", "bad_alloc", "out of memory", "could not create a primitive")
+TO_TELL = 64 << 20  # bytes for what is measured under a budget that the process has passed already
+# What PyTorch and oneDNN say when memory is refused.
+REFUSED = ("can't allocate memory", "not enough memory", "bad_alloc", "out of memory")
+# Of oneDNN, for code that it could not make. What makes it, Xbyak, keeps an error of a thread for good (its
+# local::GetErrorRef), so that the thread gets no product of another shape from there on.
+NO_CODE = "could not create a primitive"
 
 
 # PyTorch keeps a compiled product for every shape of matrix it meets, up to 1024 of them in each of two caches, some
@@ -111,17 +115,21 @@ class OutOfBounds(Exception):
 def bounded(most: int | None) -> Iterator[None]:
     """While it is open, this process may hold about `most` bytes in memory: the kernel refuses to map more, and
     what asked for it ends with OutOfBounds instead of the process by the kernel. Libraries do not check their small
-    allocations: where one crashes over what it was refused, the process ends with the exit code of DoesNotFit. None: no
+    allocations: where one crashes over what it was refused, the process ends with the exit code of DoesNotFit; and
+    where oneDNN is refused room for code, this thread can multiply nothing new, so that DoesNotFit is raised. None: no
     bound.
 
-    The kernel counts what is mapped, so what the heap has free counts as held, and stacks of threads may come to be.
+    The kernel counts what is mapped, so what the heap has free counts as held, and stacks of threads may come to be. A
+    budget that the process has passed already is refused later, with what would fit: for that a small layer gets room.
     """
     if most is None:
         yield
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     stacks = (os.cpu_count() or 1) * STACK
-    limit = _field("VmData") + max(0, most - resident() - _free()) + stacks
+    left = most - resident()
+    room = max(0, left - _free()) if left > 0 else TO_TELL
+    limit = _field("VmData") + room + stacks
     found = [value for value in (limit, soft, hard) if value != resource.RLIM_INFINITY]
     crashed = OutOfMemoryExit(f"spillway: {no_room(most)}\n", DoesNotFit.exit_code)
     resource.setrlimit(resource.RLIMIT_DATA, (min(found), hard))
@@ -130,6 +138,8 @@ def bounded(most: int | None) -> Iterator[None]:
     except MemoryError as error:
         raise OutOfBounds from error
     except RuntimeError as error:  # PyTorch's and oneDNN's
+        if NO_CODE in str(error):
+            raise DoesNotFit(no_room(most)) from error
         if not any(words in str(error) for words in REFUSED):
             raise
         raise OutOfBounds from error
