@@ -89,8 +89,8 @@ def measured(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
         return {"exit": planned.returncode, "told": planned.stderr[-1000:]}
     plan = json.loads(planned.stdout)
     found: dict[str, Any] = {
-        "placement": arguments.placement, "planned_bytes": budget.dram(plan)["planned_peak"],
-        "predicted_seconds": plan["predicted_step_seconds"], "bottleneck": plan["bottleneck"],
+        "planned_bytes": budget.dram(plan)["planned_peak"], "predicted_seconds": plan["predicted_step_seconds"],
+        "bottleneck": plan["bottleneck"],
     }  # fmt: skip
     if arguments.only_plan:
         return found
@@ -145,7 +145,8 @@ def main() -> None:
     parser.add_argument("--only-plan", action="store_true")
     parser.add_argument("--back", type=Path, default=Path("/var/tmp"))
     arguments = parser.parse_args()
-    key = {name: getattr(arguments, name) for name in ("shape", "budget", "state_format", "durability", "length")}
+    setting = ("shape", "budget", "state_format", "durability", "placement", "length")
+    key = {name: getattr(arguments, name) for name in setting}
     with tempfile.TemporaryDirectory(dir=arguments.back) as name:
         row = key | measured(Path(name), arguments) | {"profiles": on_profiles(Path(name), arguments)}
     print(json.dumps(row), flush=True)

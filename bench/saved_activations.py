@@ -18,7 +18,6 @@ other settings stay.
 from __future__ import annotations
 
 import argparse
-import gzip
 import json
 import os
 import re
@@ -31,6 +30,9 @@ from typing import Any
 
 from figures import RESULTS, machine, processor, save
 from shapes import config_of
+
+from spillway.report.facts import events
+from spillway.report.timeline import Span, steps
 
 HERE = Path(__file__).parent
 NAME = "saved-activations"
@@ -52,11 +54,10 @@ def measured(side: str, words: list[str], storage: str | None) -> dict[str, Any]
         return {"counted": said["seconds"][1:], "peak_bytes": said["peak_bytes"], "loss": said["loss"]}
     with tempfile.TemporaryDirectory() as name:
         said = told(program, *more, *words, "--timelines", name)
-        last = max(Path(name).iterdir(), key=lambda file: int(file.name.split(".")[0]))
-        trace = json.loads(gzip.decompress(last.read_bytes()))["traceEvents"]
+        done = steps(events(max(Path(name).iterdir(), key=lambda file: int(file.name.split(".")[0]))))["measured"]
     kept = said["plan"].get("saved_activations", {})
     blocks = kept.get("blocks", []) + kept.get("spilled_blocks", [])  # of which the first is the embedding
-    passes = passes_of(trace, {block - 1 for block in blocks})
+    passes = passes_of(done.lanes["compute"], {block - 1 for block in blocks})
     return {
         "counted": said["seconds"][1:], "peak_bytes": said["peak_bytes"], "loss": said["loss"], "passes": passes,
         "layers": kept.get("keep", 0), "bytes": kept.get("bytes", 0), "losses": said["losses"],
@@ -70,12 +71,10 @@ def told(program: str, *words: str) -> dict[str, Any]:
     return dict(json.loads(done.stdout.strip().splitlines()[-1]))
 
 
-def passes_of(trace: list[dict[str, Any]], keeping: set[int]) -> dict[str, float]:
+def passes_of(spans: list[Span], keeping: set[int]) -> dict[str, float]:
     """`keeping`: numbers of the layers that do not compute again. A layer's number is in its tasks' names."""
-    from spillway.report.timeline import steps
-
     found: dict[tuple[str, bool], list[float]] = {}
-    for span in steps(trace)["measured"].lanes["compute"]:
+    for span in spans:
         if span.kind in ("forward", "backward"):
             number = int(re.findall(r"\d+", span.name)[0])
             found.setdefault((span.kind, number in keeping), []).append(span.end - span.start)
