@@ -1,18 +1,16 @@
 """Does a plan for a profile that describes this machine say what a plan here says? In 20 settings, both side by side.
 
-    described.py [--profile FILE] [--settings N[,N...]] [--repeats N] [--anew] [--out bench/results/described.json]
+    described.py [--profile FILE] [--settings N[,N...]] [--rounds N] [--out bench/results/described.json]
 
 FILE: this machine's, by `spillway probe --storage DIR`; without it the machine is probed first. Here a layer is run and
-measured, as often as `--repeats` says, since a machine that others use, too, differs from minute to minute; for the
-described machine its times and PyTorch's working set follow from the profile's rates and the model's shapes. Everything
-else, rates of updates and paths among it, is the same profile's in both. With `--anew` the rates of the CPUs are
-measured again beside each setting, between its two measurements here, on a machine whose speed drifts within minutes. A
-setting is a model's shape, a step, budgets, and what computes. Compared are the step's time, here the median; of each
+measured; for the described machine its times and PyTorch's working set follow from the profile's rates and the model's
+shapes. Everything else, rates of updates and paths among it, is the same profile's in both. A machine that others use,
+too, drifts within minutes: in a round the rates of the CPUs are measured between two plans here. A setting is a model's
+shape, a step, budgets, and what computes. Compared are the step's time, as the median of the rounds' ratios; of each
 field group the share of bytes that lies outside of DRAM, and the share of layers that keep what autograd saves. GOAL:
 within 5 %.
 
-It may be made in pieces: what a file of results with the same profile has of other settings stays, and of the same ones
-the measurements here are added to.
+It may be made in pieces: to what a file of results with the same profile has, rounds and settings are added.
 """
 
 from __future__ import annotations
@@ -133,24 +131,36 @@ def outcome(plan: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def compared(number: int, measured: list[dict[str, Any]], derived: dict[str, Any]) -> dict[str, Any]:
-    """Beside the median of what was measured, and the placement of the plan that it is of."""
-    middle = sorted(measured, key=lambda plan: plan["step_seconds"])[(len(measured) - 1) // 2]
-    seconds = statistics.median(plan["step_seconds"] for plan in measured)
-    spread = max(plan["step_seconds"] for plan in measured) - min(plan["step_seconds"] for plan in measured)
-    apart = {name: derived["outside"][name] - share for name, share in middle["outside"].items()}
+def a_round(config: Any, machine: dict[str, Any]) -> dict[str, Any]:
+    before = outcome(here(config))
+    described = with_rates_of_now(machine, config.compute_dtype)
+    after = outcome(here(config))
+    return {"here": [before, after], "described": outcome(there(config, json.dumps(described)))}
+
+
+def compared(number: int, rounds: list[dict[str, Any]]) -> dict[str, Any]:
+    """The medians of all rounds; placements are of the plans whose times are in the middle."""
+    here = sorted((plan for each in rounds for plan in each["here"]), key=seconds_of)
+    described = sorted((each["described"] for each in rounds), key=seconds_of)
+    ratios = [seconds_of(each["described"]) / statistics.mean(map(seconds_of, each["here"])) for each in rounds]
+    middle, theirs = (plans[(len(plans) - 1) // 2]["outside"] for plans in (here, described))
+    apart = {name: theirs[name] - share for name, share in middle.items()}
+    seconds = statistics.median(map(seconds_of, here))
     return {
         "number": number,
         "setting": SETTINGS[number],
         "here_seconds": seconds,
-        "here_spread": spread / seconds,
-        "described_seconds": derived["step_seconds"],
-        "error": derived["step_seconds"] / seconds - 1,
+        "here_spread": (seconds_of(here[-1]) - seconds_of(here[0])) / seconds,
+        "described_seconds": statistics.median(map(seconds_of, described)),
+        "error": statistics.median(ratios) - 1,
         "placement_apart": max(map(abs, apart.values())),
         "apart": {name: value for name, value in apart.items() if value},
-        "here": measured,
-        "described": derived,
+        "rounds": rounds,
     }
+
+
+def seconds_of(plan: dict[str, Any]) -> float:
+    return float(plan["step_seconds"])
 
 
 def told(row: dict[str, Any]) -> str:
@@ -158,7 +168,7 @@ def told(row: dict[str, Any]) -> str:
     times = (
         f"here {row['here_seconds']:7.3f} s, described {row['described_seconds']:7.3f} s, {100 * row['error']:+6.1f} %"
     )
-    spread = f"{len(row['here'])} here {100 * row['here_spread']:.1f} % apart"
+    spread = f"{len(row['rounds'])} rounds, here {100 * row['here_spread']:.1f} % apart"
     return (
         f"{row['number']:2} {setting[:60]:60} {times}, placement {100 * row['placement_apart']:4.1f} % apart; {spread}"
     )
@@ -186,8 +196,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--profile", type=Path)
     parser.add_argument("--settings", default=",".join(map(str, range(len(SETTINGS)))))
-    parser.add_argument("--repeats", type=int, default=1)
-    parser.add_argument("--anew", action="store_true")
+    parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--storage", type=Path, default=Path(tempfile.gettempdir()))
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
@@ -202,13 +211,9 @@ def main() -> None:
         rows = known(arguments.out, machine)
         for number in map(int, arguments.settings.split(",")):
             config = configuration(number, directory, arguments.storage, profile)
-            measured = rows[number]["here"] if number in rows else []
-            measured += [outcome(here(config)) for _ in range(arguments.repeats)]
-            described = machine
-            if arguments.anew:
-                described = with_rates_of_now(machine, config.compute_dtype)
-                measured += [outcome(here(config)) for _ in range(arguments.repeats)]
-            rows[number] = compared(number, measured, outcome(there(config, json.dumps(described))))
+            rounds = rows[number]["rounds"] if number in rows else []
+            rounds += [a_round(config, machine) for _ in range(arguments.rounds)]
+            rows[number] = compared(number, rounds)
             print(told(rows[number]), flush=True)
             ordered = [rows[each] for each in sorted(rows)]
             found = summary(ordered) | {"profile": machine, "rows": ordered}

@@ -116,8 +116,8 @@ def bounded(most: int | None) -> Iterator[None]:
     """While it is open, this process may hold about `most` bytes in memory: the kernel refuses to map more, and
     what asked for it ends with OutOfBounds instead of the process by the kernel. Libraries do not check their small
     allocations: where one crashes over what it was refused, the process ends with the exit code of DoesNotFit; and
-    where oneDNN is refused room for code, this thread can multiply nothing new, so that DoesNotFit is raised. None: no
-    bound.
+    where oneDNN is refused room for code, this thread can multiply nothing new, so that DoesNotFit is raised, and what
+    is bounded is best done in a thread of its own. None: no bound.
 
     The kernel counts what is mapped, so what the heap has free counts as held, and stacks of threads may come to be. A
     budget that the process has passed already is refused later, with what would fit: for that a small layer gets room.

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from spillway.base import stages
+from spillway.base.own_thread import in_own_thread
 from spillway.errors import DoesNotFit
 from spillway.machine import process_memory
 from spillway.machine.place import HOST, Place
@@ -82,12 +83,18 @@ def profile_dry_run(
     DoesNotFit when not even shorter rows have room. `meta_model` itself is not touched."""
     stages.say("measuring one layer")
     before = process_memory.resident()
-    measurement = Measurement(meta_model, compute_dtype, shape, packing, unneeded, kernels, place, budget, saved, tiles)
-    try:
-        found = measurement.run(before, half)
+
+    def measured() -> DryRun:
+        asked = (meta_model, compute_dtype, shape, packing, unneeded, kernels, place, budget, saved, tiles)
+        measurement = Measurement(*asked)
+        try:
+            return measurement.run(before, half)
+        finally:
+            measurement.close()
+
+    try:  # a thread that a bound has refused room for code is of no more use: see `bounded`
+        found = measured() if place.on_gpu or budget is None else in_own_thread(measured)
     finally:
-        measurement.close()
-        del measurement
         process_memory.give_back()
         place.give_back()
     return replace(found, left_bytes=max(0, process_memory.resident() - before))
