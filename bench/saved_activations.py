@@ -7,8 +7,9 @@ Everything in DRAM; in every round each side runs in a process of its own, in tu
 counted; of one more side half of the layers keep. All rounds are kept, those of earlier calls too; the losses of
 Spillway's sides have to be the same bits. `passes`: seconds of forward and backward passes, by the last step's own
 timeline, of which the median layer stands for all that do the same, since others on the machine hold some up; `gone`:
-what these are less than where all layers compute again, in parts of the seconds that computing again takes, which are
-those of a forward pass that keeps what autograd saves. With `--peer plain` PyTorch's own loop in fp32 with gradient
+what these are less than where all layers compute again, in parts of the seconds that computing again takes: those of a
+forward pass that keeps what autograd saves, but for its last product (`recomputed`), whose result no backward pass
+needs. With `--peer plain` PyTorch's own loop in fp32 with gradient
 checkpointing is a third side: run so, with ONEDNN_MAX_CPU_ISA=AVX2 and ATEN_CPU_CAPABILITY=avx2, this is a CPU without
 instructions for bf16. With `--storage` a further side sends what every layer saves to that directory and back, all
 else in DRAM; its bits have to be the same, too. Results go to bench/results/saved-activations.json, where those of
@@ -84,9 +85,18 @@ def passes_of(spans: list[Span], keeping: set[int]) -> dict[str, float]:
     return passes
 
 
-def gone(side: dict[str, Any], recompute: dict[str, Any], keep: dict[str, Any]) -> float:
+def recomputed(config: Any, sequence: int) -> float:
+    """The share of a layer's forward operations that a backward pass does again: all but those of the down projection."""
+    hidden, inner = config.hidden_size, config.intermediate_size
+    keys = hidden * config.num_key_value_heads // config.num_attention_heads
+    attention = 2 * hidden * (hidden + keys) + hidden * sequence  # of a token, which sees half of its row
+    return (attention + 2 * hidden * inner) / (attention + 3 * hidden * inner)
+
+
+def gone(side: dict[str, Any], recompute: dict[str, Any], keep: dict[str, Any], share: float) -> float:
+    """`share`: of a forward pass that is computed again."""
     saved = sum(recompute["passes"].values()) - sum(side["passes"].values())
-    return float(saved / keep["passes"]["forward"])
+    return float(saved / (share * keep["passes"]["forward"]))
 
 
 def main() -> None:
@@ -100,8 +110,9 @@ def main() -> None:
     words = ["--shape", arguments.shape]
     for name in ("sequence", "micro_batches", "steps"):
         words += [f"--{name.replace('_', '-')}", str(getattr(arguments, name))]
-    layers = config_of(arguments.shape).num_hidden_layers
-    SIDES["half"] += ("--set", f"activation_recompute={layers // 2}")
+    config = config_of(arguments.shape)
+    share = recomputed(config, arguments.sequence)
+    SIDES["half"] += ("--set", f"activation_recompute={config.num_hidden_layers // 2}")
     sides = ["recompute", "keep", "half", *(["spill"] if arguments.storage else []), *filter(None, [arguments.peer])]
     isa = os.environ.get("ONEDNN_MAX_CPU_ISA", "")
     parts = [arguments.shape.replace(".", "_"), arguments.sequence, arguments.micro_batches, *([isa] if isa else [])]
@@ -114,7 +125,7 @@ def main() -> None:
         for side, each in rounds[-1].items():
             if side not in ("recompute", "plain"):
                 assert recompute["losses"] == each["losses"], f"{side}: the bits are others"
-                each["gone"] = gone(each, recompute, keep)
+                each["gone"] = gone(each, recompute, keep, share)
             print(number, side, each["counted"], each.get("passes"), each.get("gone"), flush=True)
     file = RESULTS / f"{NAME}.json"
     before = json.loads(file.read_text()) if file.is_file() else {}

@@ -47,6 +47,12 @@ const DType* find_dtype(std::string_view name) noexcept {
   return nullptr;
 }
 
+std::string one_of(std::span<const std::string_view> dtypes) {
+  std::string out;
+  for (const auto name : dtypes.first(dtypes.size() - 1)) out += text(out.empty() ? "" : ", ", name);
+  return text(out, out.empty() ? "" : " or ", dtypes.back());
+}
+
 bool converts_to_fp32(std::string_view dtype) noexcept {
   return std::ranges::find(kToFp32, dtype) != kToFp32.end();
 }

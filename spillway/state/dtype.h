@@ -4,6 +4,8 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
+#include <string>
 #include <string_view>
 
 #include "spillway/base/bytes.h"
@@ -18,6 +20,9 @@ struct DType {
 
 /// nullptr for a name that is unknown or whose elements are not whole bytes ("F4").
 [[nodiscard]] const DType* find_dtype(std::string_view name) noexcept;
+
+/// For a person: "BF16, F16 or F32". `dtypes` are one at least.
+[[nodiscard]] std::string one_of(std::span<const std::string_view> dtypes);
 
 /// The types that to_fp32 knows.
 inline constexpr std::array<std::string_view, 4> kToFp32 = {"BF16", "F16", "F32", "F64"};

@@ -160,8 +160,8 @@ void SafetensorsReader::read(const StoredTensor& tensor, std::uint64_t first, st
 void SafetensorsReader::read_fp32(const StoredTensor& tensor, std::uint64_t first, std::uint64_t count,
                                   float* out) const {
   if (!converts_to_fp32(tensor.dtype)) {
-    throw Error(ErrorCode::bad_input, text("tensor ", tensor.name, " is ", tensor.dtype,
-                                           "; what can be read as fp32 is BF16, F16, F32 and F64"));
+    throw Error(ErrorCode::bad_input,
+                text("tensor ", tensor.name, " is ", tensor.dtype, ", but ", one_of(kToFp32), " is needed"));
   }
   if (tensor.dtype == "F32") return read(tensor, first, count, reinterpret_cast<std::byte*>(out));
   const std::uint64_t most = std::min(count, kConvertGranule / tensor.element_bytes);

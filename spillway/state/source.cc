@@ -52,9 +52,7 @@ Source::Source(const Layout& layout, const SafetensorsReader& reader, const std:
 void Source::check_types(std::span<const std::string_view> allowed) const {
   for (const auto* tensor : tensors_) {
     if (tensor == nullptr || std::ranges::find(allowed, tensor->dtype) != allowed.end()) continue;
-    std::string needed;
-    for (const auto type : allowed.first(allowed.size() - 1)) needed += text(needed.empty() ? "" : ", ", type);
-    refuse_type(*tensor, text(needed, needed.empty() ? "" : " or ", allowed.back()));
+    refuse_type(*tensor, one_of(allowed));
   }
 }
 

@@ -126,6 +126,8 @@ def test_a_cluster_is_planned_by_one_of_its_processes(plan: Plan, tmp_path: Path
     assert code == 0 and "2 machines, processes on each: 1." in shown and "one more machine" in shown
     code, _, message = plan("Qwen2.5-0.5B", altered(tmp_path, cluster), *words, "--virtual_ranks", "1")
     assert code == 2 and "virtual_ranks: 1 are fewer than the 2 processes" in message
+    code, _, message = plan("Qwen2.5-0.5B", altered(tmp_path, cluster), *words, "--node", "0=4GiB")
+    assert code == 2 and "node: the plan of one of several processes has its part of all nodes" in message
 
 
 def test_a_process_on_each_gpu_is_planned_where_the_profile_says_machines(plan: Plan, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@ which operations there are."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -80,6 +81,19 @@ def test_what_autograd_saves_of_a_layer_is_known_without_computing(kind: str) ->
     assert found.why == ""
     # Experts are asked by as many tokens each, and are not in a step that computes.
     assert found.token_bytes == pytest.approx(expected, rel=1e-9 if kind in DENSE else 0.15)
+
+
+def test_digests_are_no_part_of_what_a_pass_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run makes none."""
+    small = narrow_of_its_kind(meta_model("llama"), True)
+    slow, work = 0.02, sample(small, ROWS, LENGTH)
+    with computing(small, "fp32") as (stream, engine):
+        stream.step(work, {}, 0)
+        monkeypatch.setattr("zlib.crc32", lambda _: time.sleep(slow) or 1)
+        before, aside, engine.digests = engine.in_passes(), engine.aside, {}
+        stream.step(work, {}, 0)
+    assert len(engine.digests) > 9 and engine.aside - aside > slow * len(engine.digests)
+    assert engine.in_passes() - before < slow * len(engine.digests) / 2
 
 
 @pytest.mark.parametrize("kind", some(KINDS, ["llama", "gemma2", "gpt2", "mixtral"]))

@@ -1,5 +1,6 @@
 #include "spillway/state/dtype.h"
 
+#include <array>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -67,6 +68,12 @@ TEST(DType, Fp64IsRoundedToNearestEven) {
 TEST(DType, NothingIsNothing) {
   for (const auto* type : {"BF16", "F16", "F32", "F64"}) to_fp32(type, nullptr, 0, nullptr);
   expect_error(ErrorCode::internal, {"I64"}, [] { converted<std::int64_t>("I64", {1}); });
+}
+
+TEST(DType, SeveralAreToldAsAPersonWould) {
+  EXPECT_EQ(one_of(std::array<std::string_view, 1>{"BF16"}), "BF16");
+  EXPECT_EQ(one_of(std::array<std::string_view, 2>{"BF16", "F16"}), "BF16 or F16");
+  EXPECT_EQ(one_of(kToFp32), "BF16, F16, F32 or F64");
 }
 
 TEST(DType, NamesAndSizes) {

@@ -228,7 +228,7 @@ class Measurement:
             return SavedProfile()
         rows, length = quick_dry_run.shape_of(self._shape.batch, self._shape.length, last.tokens)
         self._engine.seconds = quick_dry_run.by_kind()
-        found = saved_profile.measure(self._stream, self._engine, self._sample(rows, length), False, 0, self._budget)
+        found = saved_profile.measure(self._stream, self._engine, self._sample(rows, length), False, 1, self._budget)
         ratios = saved_profile.ratios(self._engine, last.seconds["forward"], last.seconds["backward"])
         for kind, ratio in zip(("forward", "backward"), ratios, strict=True):
             seconds["kept_" + kind] = seconds[kind] * ratio
@@ -244,7 +244,9 @@ class Measurement:
         self._engine.seconds = quick_dry_run.by_kind()
         found = saved_profile.measure(self._stream, self._engine, work, several, rounds, self._budget)
         if found.token_bytes:
-            seconds |= {kind: pass_seconds(self._engine, kind, self._shape) for kind in saved_profile.KINDS}
+            seconds |= {
+                kind: self._engine.pass_seconds(kind, self._shape.micro_batches) for kind in saved_profile.KINDS
+            }
         return found
 
     def _with_slack(self, work_bytes: float, slack: float, margin: float = growth.MARGIN) -> tuple[int, int]:
@@ -276,13 +278,21 @@ class Measurement:
         """One step of so many tokens; None: it has no room."""
         stages.say(f"measuring one layer with {rows} x {length} of {self._shape.batch} x {self._shape.length} tokens")
         between: list[float] = []
-        self._engine.seconds, self._engine.cold = quick_dry_run.by_kind(), cold
+        self._engine.cold = cold
+
+        def steps(work: Work) -> None:
+            """The second one finds pages in the heap, which had given them back, as in a run."""
+            for _ in range(2):
+                self._engine.seconds = quick_dry_run.by_kind()
+                if run(self._stream, self._engine, work, between) > quick_dry_run.AGAIN:
+                    return
+
         stays = self._left()
-        found = self._measured(self._timed(rows, length), lambda work: run(self._stream, self._engine, work, between))
+        found = self._measured(self._timed(rows, length), steps)
         if found is None:
             return None
         seconds = {kind: statistics.median(self._engine.seconds[cold][kind] or [0.0]) for kind in KINDS}
-        return quick_dry_run.Taken(rows * length, found + stays, seconds | {"prologue": between[0]})
+        return quick_dry_run.Taken(rows * length, found + stays, seconds | {"prologue": between[-1]})
 
     def _in_tiles(self, rows: int, length: int, tile: int) -> quick_dry_run.Taken | None:
         """`_taken` in tiles of so many tokens."""
@@ -478,18 +488,6 @@ def runs_after(warm_up: float) -> int:
 
 
 def seconds_of(engine: TimedEngine, between: list[float], shape: WorkShape) -> dict[str, float]:
-    found = {kind: pass_seconds(engine, kind, shape) for kind in KINDS}
+    found = {kind: engine.pass_seconds(kind, shape.micro_batches) for kind in KINDS}
     found["prologue"] = statistics.median(between[len(between) // 2 :]) * shape.micro_batches
     return found
-
-
-def pass_seconds(engine: TimedEngine, kind: str, shape: WorkShape) -> float:
-    """The seconds of a step's passes of that kind: medians over the later half of the runs, since PyTorch's heap and
-    caches take a few to settle."""
-
-    def median(cold: bool) -> float:
-        values = engine.seconds[cold][kind]
-        return statistics.median(values[len(values) // 2 :]) if values else 0.0
-
-    first = median(True)
-    return first + (shape.micro_batches - 1) * (median(False) or first)

@@ -20,6 +20,7 @@ AS_A_RUN = 6.0  # seconds: where what a run measures takes no longer, a plan mea
 REPEATS = 8  # micro-batches of the largest shape that a run measures, about
 TWICE, ONCE = 5.0, 10.0  # seconds that all of the tokens may take to be measured so often
 QUICK, LEAST = 5.0, 3  # otherwise: seconds that one more measurement may take, and how many there are at least
+AGAIN = 2.0  # seconds that a step takes at most of which the second one counts
 SHORTER = 8  # times: with as many tokens in rows of that part of the length, attention takes little
 LONG_ROW, SEEN = 1024, 0.1  # tokens of a row whose attention is looked at; least share of a pass that is no noise
 FAR, GROWN = 16, 1.5  # of what has so many times the tokens nothing is known before memory has grown so much

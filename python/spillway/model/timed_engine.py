@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 import zlib
 from collections import defaultdict
@@ -83,10 +84,15 @@ class TimedEngine(PlainEngine):
         self._digest((0, -1), values)
 
     def _digest(self, of: tuple[int, int], values: torch.Tensor) -> None:
-        """Takes up the values in the digest of a pass, but not those of a GPU, whose kernels may add up in any
-        order."""
-        if self.digests is not None and values.device.type == "cpu":
-            self.digests[of] = zlib.crc32(values.detach().contiguous().view(-1).view(torch.uint8).numpy())
+        """Takes up the values in the digest of a pass, which no run makes, so that it does not count as the pass's
+        time; but not those of a GPU, whose kernels may add up in any order."""
+        if self.digests is None or values.device.type != "cpu":
+            return
+        began = time.perf_counter()
+        self.digests[of] = zlib.crc32(values.detach().contiguous().view(-1).view(torch.uint8).numpy())
+        seconds = time.perf_counter() - began
+        self._began += seconds
+        self.aside += seconds
 
     def head_gradient(self, values: torch.Tensor, micro_batch: int) -> None:
         self._taken[: values.numel()].copy_(values.view(-1))
@@ -145,3 +151,14 @@ class TimedEngine(PlainEngine):
     def in_passes(self) -> float:
         """Seconds of all passes so far."""
         return sum(sum(map(sum, kinds.values())) for kinds in self.seconds.values())
+
+    def pass_seconds(self, kind: str, micro_batches: int) -> float:
+        """The seconds of a step's passes of that kind: medians over the later half of the runs, since PyTorch's heap
+        and caches take a few to settle."""
+
+        def median(cold: bool) -> float:
+            values = self.seconds[cold][kind]
+            return statistics.median(values[len(values) // 2 :]) if values else 0.0
+
+        first = median(True)
+        return first + (micro_batches - 1) * (median(False) or first)
