@@ -86,7 +86,7 @@ def passes_of(spans: list[Span], keeping: set[int]) -> dict[str, float]:
 
 
 def recomputed(config: Any, sequence: int) -> float:
-    """The share of a layer's forward operations that a backward pass does again: all but those of the down projection."""
+    """The share of a layer's forward operations that a backward pass does again: not those of the down projection."""
     hidden, inner = config.hidden_size, config.intermediate_size
     keys = hidden * config.num_key_value_heads // config.num_attention_heads
     attention = 2 * hidden * (hidden + keys) + hidden * sequence  # of a token, which sees half of its row

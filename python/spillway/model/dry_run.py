@@ -244,9 +244,7 @@ class Measurement:
         self._engine.seconds = quick_dry_run.by_kind()
         found = saved_profile.measure(self._stream, self._engine, work, several, rounds, self._budget)
         if found.token_bytes:
-            seconds |= {
-                kind: self._engine.pass_seconds(kind, self._shape.micro_batches) for kind in saved_profile.KINDS
-            }
+            seconds |= self._engine.pass_seconds(saved_profile.KINDS, self._shape.micro_batches)
         return found
 
     def _with_slack(self, work_bytes: float, slack: float, margin: float = growth.MARGIN) -> tuple[int, int]:
@@ -279,16 +277,10 @@ class Measurement:
         stages.say(f"measuring one layer with {rows} x {length} of {self._shape.batch} x {self._shape.length} tokens")
         between: list[float] = []
         self._engine.cold = cold
-
-        def steps(work: Work) -> None:
-            """The second one finds pages in the heap, which had given them back, as in a run."""
-            for _ in range(2):
-                self._engine.seconds = quick_dry_run.by_kind()
-                if run(self._stream, self._engine, work, between) > quick_dry_run.AGAIN:
-                    return
-
         stays = self._left()
-        found = self._measured(self._timed(rows, length), steps)
+        found = self._measured(
+            self._timed(rows, length), lambda work: settled(self._stream, self._engine, work, between)
+        )
         if found is None:
             return None
         seconds = {kind: statistics.median(self._engine.seconds[cold][kind] or [0.0]) for kind in KINDS}
@@ -480,6 +472,15 @@ def run(stream: Stream, engine: TimedEngine, work: Work, between: list[float]) -
     return seconds
 
 
+def settled(stream: Stream, engine: TimedEngine, work: Work, between: list[float]) -> None:
+    """Runs a step twice, where that is quick, and keeps the second one's seconds: it finds pages in the heap, which had
+    given them back, as in a run."""
+    for _ in range(2):
+        engine.seconds = quick_dry_run.by_kind()
+        if run(stream, engine, work, between) > quick_dry_run.AGAIN:
+            return
+
+
 def runs_after(warm_up: float) -> int:
     """How many runs take at most twice the seconds of those that follow."""
     if warm_up > LONG:
@@ -488,6 +489,6 @@ def runs_after(warm_up: float) -> int:
 
 
 def seconds_of(engine: TimedEngine, between: list[float], shape: WorkShape) -> dict[str, float]:
-    found = {kind: engine.pass_seconds(kind, shape.micro_batches) for kind in KINDS}
+    found = engine.pass_seconds(KINDS, shape.micro_batches)
     found["prologue"] = statistics.median(between[len(between) // 2 :]) * shape.micro_batches
     return found

@@ -6,6 +6,7 @@ import statistics
 import time
 import zlib
 from collections import defaultdict
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 import torch
@@ -152,13 +153,13 @@ class TimedEngine(PlainEngine):
         """Seconds of all passes so far."""
         return sum(sum(map(sum, kinds.values())) for kinds in self.seconds.values())
 
-    def pass_seconds(self, kind: str, micro_batches: int) -> float:
-        """The seconds of a step's passes of that kind: medians over the later half of the runs, since PyTorch's heap
-        and caches take a few to settle."""
+    def pass_seconds(self, kinds: Iterable[str], micro_batches: int) -> dict[str, float]:
+        """The seconds of a step's passes by kind: medians over the later half of the runs, since PyTorch's heap and
+        caches take a few to settle."""
 
-        def median(cold: bool) -> float:
+        def median(cold: bool, kind: str) -> float:
             values = self.seconds[cold][kind]
             return statistics.median(values[len(values) // 2 :]) if values else 0.0
 
-        first = median(True)
-        return first + (micro_batches - 1) * (median(False) or first)
+        first = {kind: median(True, kind) for kind in kinds}
+        return {kind: it + (micro_batches - 1) * (median(False, kind) or it) for kind, it in first.items()}
