@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 TYPES = {"fp32": "float32", "bf16": "bfloat16"}
 # Inner and outer size of weights: of attention and of the feed-forward, of models of 0.1 to 7 billion parameters.
 SHAPES = ((256, 256), (896, 128), (896, 896), (896, 4864), (4864, 896), (1536, 1536), (1536, 8960), (8960, 1536))
-TOKENS = (256, 1024, 4096)
+TOKENS = (64, 256, 1024, 4096)
 ROWS = (256, 1024, 2048)  # tokens of a row of attention
 HEADS, SIZES = 14, (64, 128)
-HIDDEN, INNER = 896, 4864  # of the operations on each element
+HIDDEN, INNER, OF_ELEMENTS = 896, 4864, 1024  # and tokens: of the operations on each element
 NORM_PASSES, GATE_PASSES, BACKWARD = 7, 5, 3  # as plan/derived.cc counts what they read and write
 OF_A_LAYER = ((256, 896, 896), (256, 896, 128), (256, 896, 4864), (256, 4864, 896))  # tokens, inner and outer size
 HEAP = 1 << 29  # bytes that it has grown to before anything is measured
@@ -122,7 +122,7 @@ def elementwise(dtype: str, device: str = "cpu") -> float:
     """Bytes a second that a norm and a gate read and write, forward and backward."""
     import torch
 
-    tokens = TOKENS[1]
+    tokens = OF_ELEMENTS
     hidden, gate, up = (made(tokens, width, dtype, device).requires_grad_() for width in (HIDDEN, INNER, INNER))
     scale = made(1, HIDDEN, dtype, device).requires_grad_()
     gradients = [torch.ones_like(hidden), torch.ones_like(gate)]
