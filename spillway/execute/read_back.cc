@@ -32,7 +32,7 @@ ReadBack::ReadBack(const RunPlan& plan, VolumeSettings volumes, unsigned threads
   const Replay::Parts parts{plan_.description, plan_.layout, path_pointers_, *pool_, *thread_pool_};
   for (const auto place : recovered_.places) pool_->claim(place);
   if (manifest_) {
-    claim(*manifest_);
+    for (const auto place : journal::places_of({&*manifest_, 1})) pool_->claim(place);
     replay_.emplace(parts, *manifest_);
   } else {
     replay_.emplace(parts, recovered_);
@@ -46,16 +46,6 @@ ReadBack::ReadBack(const RunPlan& plan, VolumeSettings volumes, unsigned threads
   chunk_ = work.subspan(scratch, scratch);
   replay_memory_ = work.subspan(2 * scratch);
   describe();
-}
-
-void ReadBack::claim(const journal::Manifest& manifest) {
-  std::vector<storage::Place> places;
-  for (const auto& snapshot : manifest.snapshots) {
-    for (const auto& piece : snapshot.pieces) places.push_back(piece.place);
-  }
-  std::ranges::sort(places);
-  places.erase(std::ranges::unique(places).begin(), places.end());
-  for (const auto place : places) pool_->claim(place);
 }
 
 void ReadBack::describe() {

@@ -41,7 +41,6 @@ class ReadBack : public state::ChunkStore {
  private:
   [[nodiscard]] state::ChunkStream stream();
   void load_own(std::size_t chunk, std::byte* weight, std::byte* state);
-  void claim(const journal::Manifest& manifest);
   void describe();
 
   const RunPlan plan_;

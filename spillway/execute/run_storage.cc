@@ -162,7 +162,9 @@ void RunStorage::start(const Recovery& recovery) {
 
 void RunStorage::open_journal(bool resume) {
   journal_->attach(*pool_);
-  for (const auto place : found_.recovered.places) pool_->claim(place);
+  // Where the run begins anew, a step that does not count is gone once the journal is open; checkpoints stay.
+  const bool counts = resume || found_.back;
+  for (const auto place : counts ? found_.recovered.places : journal::places_of(found_.pinned)) pool_->claim(place);
   journal_->open({.before = &found_.recovered,
                   .back = found_.back ? &*found_.back : nullptr,
                   .resume = resume,

@@ -99,4 +99,16 @@ Manifest decode_manifest(std::span<const std::byte> bytes, std::uint64_t identit
   return out;
 }
 
+std::vector<storage::Place> places_of(std::span<const Manifest> manifests) {
+  std::vector<storage::Place> out;
+  for (const auto& manifest : manifests) {
+    for (const auto& snapshot : manifest.snapshots) {
+      for (const auto& piece : snapshot.pieces) out.push_back(piece.place);
+    }
+  }
+  std::ranges::sort(out);
+  out.erase(std::ranges::unique(out).begin(), out.end());
+  return out;
+}
+
 }  // namespace spillway::journal

@@ -35,4 +35,7 @@ struct Manifest {
 /// Throws Error(corrupt) for bytes that are not those of a manifest, Error(bad_input) for those of another run.
 [[nodiscard]] Manifest decode_manifest(std::span<const std::byte> bytes, std::uint64_t identity);
 
+/// The places of all their snapshots, sorted, each once.
+[[nodiscard]] std::vector<storage::Place> places_of(std::span<const Manifest> manifests);
+
 }  // namespace spillway::journal

@@ -91,6 +91,26 @@ TEST(RunStorage, DoesNotCountAStepThatIsTooOld) {
   }
 }
 
+/// Its places would otherwise be missing for good, and a write wait for one until the end of days.
+TEST(RunStorage, AStepThatDoesNotCountHoldsNoPlaces) {
+  const Planned planned;
+  {
+    execute::Run run(planned.run_plan(), planned.volumes(), 1, {});
+    test::fill(run, planned);
+    run.set_step(4);
+    run.commit("");
+    run.wait_durable();
+  }
+  RunStorage storage(planned.run_plan(), planned.volumes());
+  Recovery recovery;
+  ASSERT_TRUE(storage.open({.reopen = true, .at_least = 5}, recovery));
+  ASSERT_FALSE(recovery.found);
+  storage.start(recovery);
+  for (const auto& path : storage.pool()->paths()) {
+    EXPECT_EQ(path.free, path.capacity / storage::kExtentAlignment * storage::kExtentAlignment);
+  }
+}
+
 TEST(RunStorage, LosesNothingThatWasCommittedUnasked) {
   const Planned planned;
   {
