@@ -208,6 +208,7 @@ def main() -> None:
 
             probe(profile, [str(arguments.storage)], print)
         machine = json.loads(profile.read_text()) | {"machine": "this one, described"}
+        machine.pop("comment", None)  # names the paths of who measures
         rows = known(arguments.out, machine)
         for number in map(int, arguments.settings.split(",")):
             config = configuration(number, directory, arguments.storage, profile)

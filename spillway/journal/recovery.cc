@@ -1,6 +1,7 @@
 #include "spillway/journal/recovery.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <utility>
 
@@ -28,9 +29,7 @@ class Recovery {
     if (out_.found) check_places();
     // A step is durable when snapshots of it are recorded: this is a first commit that was torn.
     if (!reader_.recorded) reader_.damage.clear();
-    for (const Manifest& manifest : options_.pinned) {
-      for (const StoredObject& snapshot : manifest.snapshots) use(snapshot);
-    }
+    std::ranges::copy(places_of(options_.pinned), std::back_inserter(out_.places));
     std::sort(out_.places.begin(), out_.places.end());
     out_.places.erase(std::unique(out_.places.begin(), out_.places.end()), out_.places.end());
     out_.damage = std::move(reader_.damage);

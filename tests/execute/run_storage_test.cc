@@ -74,15 +74,17 @@ TEST(RunStorage, AsksForPinnedCheckpointsWhereThereIsARunAlone) {
   }
 }
 
+void make_durable(const Planned& planned, std::uint64_t step) {
+  execute::Run run(planned.run_plan(), planned.volumes(), 1, {});
+  test::fill(run, planned);
+  run.set_step(step);
+  run.commit("");
+  run.wait_durable();
+}
+
 TEST(RunStorage, DoesNotCountAStepThatIsTooOld) {
   const Planned planned;
-  {
-    execute::Run run(planned.run_plan(), planned.volumes(), 1, {});
-    test::fill(run, planned);
-    run.set_step(4);
-    run.commit("");
-    run.wait_durable();
-  }
+  make_durable(planned, 4);
   for (const std::uint64_t least : {4U, 5U}) {
     RunStorage storage(planned.run_plan(), planned.volumes());
     Recovery recovery;
@@ -94,13 +96,7 @@ TEST(RunStorage, DoesNotCountAStepThatIsTooOld) {
 /// Its places would otherwise be missing for good, and a write wait for one until the end of days.
 TEST(RunStorage, AStepThatDoesNotCountHoldsNoPlaces) {
   const Planned planned;
-  {
-    execute::Run run(planned.run_plan(), planned.volumes(), 1, {});
-    test::fill(run, planned);
-    run.set_step(4);
-    run.commit("");
-    run.wait_durable();
-  }
+  make_durable(planned, 4);
   RunStorage storage(planned.run_plan(), planned.volumes());
   Recovery recovery;
   ASSERT_TRUE(storage.open({.reopen = true, .at_least = 5}, recovery));

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections import defaultdict
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -329,7 +328,7 @@ class Measurement:
             if half:
                 stream.step(self._sample(shape.batch, max(1, shape.length // 2)), {}, 0)
             before_whole = process_memory.anonymous(), place.peak()
-            engine.seconds = {True: defaultdict(list), False: defaultdict(list)}
+            engine.seconds = quick_dry_run.by_kind()
             warm_up = run(stream, engine, train, between)
             after_whole = process_memory.anonymous(), place.peak()
             process_memory.use_huge_pages()
@@ -440,7 +439,7 @@ class Measurement:
 
     def _step(self, work: Work) -> None:
         between: list[float] = []
-        self._engine.seconds = {True: defaultdict(list), False: defaultdict(list)}
+        self._engine.seconds = quick_dry_run.by_kind()
         run(self._stream, self._engine, work, between)
         self._seconds = seconds_of(self._engine, between, self._shape)
 
