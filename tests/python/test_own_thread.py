@@ -26,6 +26,24 @@ def test_what_a_call_raises_is_raised() -> None:
         in_own_thread(lambda: 1 // 0)
 
 
+def test_a_thread_that_does_not_suit_waits_for_one_that_does() -> None:
+    asked = list[int]()
+
+    def third() -> bool:
+        asked.append(threading.get_ident())
+        return len(asked) == 3
+
+    before = threading.active_count()
+    thread, there = in_own_thread(lambda: (threading.get_ident(), threading.active_count()), third)
+    assert len({*asked}) == 3 and thread == asked[2] and there == before + 3 and threading.active_count() == before
+    assert in_own_thread(lambda: 5, lambda: False) == 5
+
+
+def test_what_suiting_raises_is_raised() -> None:
+    with pytest.raises(ZeroDivisionError):
+        in_own_thread(lambda: 5, lambda: 1 // 0 > 0)
+
+
 def test_an_interrupt_ends_the_call() -> None:
     ended = []
 

@@ -19,6 +19,7 @@ from spillway.errors import DoesNotFit
 
 # <malloc.h>
 M_TRIM_THRESHOLD, M_MMAP_MAX, M_ARENA_MAX = -1, -4, -8
+NON_MAIN_ARENA = 4  # a flag in the size that lies before each block (malloc.c)
 # <sys/mman.h>
 MADV_HUGEPAGE, MADV_COLLAPSE = 14, 25
 HUGE_PAGE = 2 << 20
@@ -74,6 +75,24 @@ def give_back() -> None:
         ctypes.CDLL(None).malloc_trim(0)
     except (OSError, AttributeError):
         return
+
+
+def in_main_arena() -> bool:
+    """Whether this thread allocates from the heap that the main thread allocates from; True where that is not known.
+    Threads that were there before `settle` have left arenas of their own, which new ones take over: of these glibc
+    returns only parts to the kernel, so that what runs in one is seen to take other memory than in the main one."""
+    try:
+        libc = ctypes.CDLL(None)
+        libc.malloc_trim  # noqa: B018  # glibc alone has it, and with it the words before a block
+    except (OSError, AttributeError):
+        return True
+    libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+    block = libc.malloc(ctypes.c_size_t(64 << 10))  # too large for what a thread keeps of small blocks
+    if not block:
+        return True
+    size = ctypes.c_size_t.from_address(block - ctypes.sizeof(ctypes.c_size_t)).value
+    libc.free(block)
+    return not size & NON_MAIN_ARENA
 
 
 def use_huge_pages() -> None:

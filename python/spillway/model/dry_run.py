@@ -92,7 +92,7 @@ def profile_dry_run(
             measurement.close()
 
     try:  # a thread that a bound has refused room for code is of no more use: see `bounded`
-        found = measured() if place.on_gpu or budget is None else in_own_thread(measured)
+        found = measured() if place.on_gpu or budget is None else in_own_thread(measured, process_memory.in_main_arena)
     finally:
         process_memory.give_back()
         place.give_back()
