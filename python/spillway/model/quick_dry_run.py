@@ -16,7 +16,7 @@ from spillway.model.growth import Point
 
 FIRST_TOKENS = 64  # measured first, and three times: once to warm up, once from memory, once from caches
 SHORT = 64  # tokens of a row whose layer takes no time to speak of
-AS_A_RUN = 6.0  # seconds: where what a run measures takes no longer, a plan measures it, too
+AS_A_RUN = 4.5  # seconds: where what a run measures takes no longer, a plan measures it, too
 REPEATS = 8  # micro-batches of the largest shape that a run measures, about
 TWICE, ONCE = 5.0, 10.0  # seconds that all of the tokens may take to be measured so often
 QUICK, LEAST = 5.0, 3  # otherwise: seconds that one more measurement may take, and how many there are at least
@@ -71,7 +71,8 @@ def measured(first: Taken, rest: Sequence[tuple[int, int]], measure: Callable[[i
         rows, length = rest[-1]
         seconds = sum(first.seconds.values()) * rows * length / first.tokens
         if seconds <= ONCE and (whole := measure(rows, length)) is not None:
-            again = measure(rows, length) if seconds <= TWICE else None  # what was new to the heap is known by then
+            new = sum(whole.seconds.values()) > AGAIN and seconds <= TWICE  # to the heap, which the second step is not
+            again = measure(rows, length) if new else None
             return [first, replace(again, bytes=max(again.bytes, whole.bytes)) if again else whole]
     return ascend(first, rest, measure)
 
