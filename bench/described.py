@@ -5,8 +5,8 @@
 FILE: this machine's, by `spillway probe --storage DIR`; without it the machine is probed first. Here a layer is run and
 measured; for the described machine its times and PyTorch's working set follow from the profile's rates and the model's
 shapes. Everything else, rates of updates and paths among it, is the same profile's in both. A machine that others use,
-too, drifts within minutes: in a round the rates of the CPUs are measured between two plans here. A setting is a model's
-shape, a step, budgets, and what computes. Compared are the step's time, as the median of the rounds' ratios; of each
+too, drifts within minutes: in a round the rates of the CPUs are measured between two plans here, each in a process of
+its own, as by command: what one has left of the heap the next one would measure. A setting is a model's shape, a step, budgets, and what computes. Compared are the step's time, as the median of the rounds' ratios; of each
 field group the share of bytes that lies outside of DRAM, and the share of layers that keep what autograd saves. GOAL:
 within 5 %.
 
@@ -17,8 +17,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import statistics
 import tempfile
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -72,14 +75,16 @@ def configuration(number: int, directory: Path, storage: Path, profile: Path) ->
     return parse([word for key, value in (words | keys).items() for word in (f"--{key}", str(value))]).config()
 
 
-def here(config: Any) -> dict[str, Any]:
+def here(*given: Any) -> dict[str, Any]:
+    """What a plan of `configuration` says in this process."""
+    config = configuration(*given)
     from spillway.run.protocol import WorkShape
     from spillway.run.session import EngineSession
 
     shape = WorkShape(config.gradient_accumulation_steps, config.per_device_train_batch_size, config.max_length, 0, 0)
     session = EngineSession(config, shape, only_plan=True)
     try:
-        return session.plan | {"settings": session.settings}
+        return outcome(session.plan | {"settings": session.settings})
     finally:
         session.close()
 
@@ -93,19 +98,17 @@ def there(config: Any, text: str) -> dict[str, Any]:
     return {**json.loads(asked.engine().plan()), "settings": json.loads(asked.text())}
 
 
-def with_rates_of_now(machine: dict[str, Any], dtype: str) -> dict[str, Any]:
-    """What libraries take stays: it is to be had once in a process."""
+def rates_of_now(dtype: str) -> dict[str, Any]:
     from spillway.machine import compute_rates, process_memory
 
     process_memory.settle()
-    now = compute_rates.rates(dtype, compute_rates.TYPES[dtype])
-    process_memory.give_back()
-    return machine | {
-        "compute": [
-            old | now | {"libraries_bytes": old["libraries_bytes"]} if old["dtype"] == dtype else old
-            for old in machine["compute"]
-        ]
-    }
+    return compute_rates.rates(dtype, compute_rates.TYPES[dtype])
+
+
+def apart(call: Callable[..., dict[str, Any]], *given: Any) -> dict[str, Any]:
+    """What the call returns in a process of its own."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+        return process.submit(call, *given).result()
 
 
 def outside(plan: dict[str, Any]) -> dict[str, float]:
@@ -131,11 +134,14 @@ def outcome(plan: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def a_round(config: Any, machine: dict[str, Any]) -> dict[str, Any]:
-    before = outcome(here(config))
-    described = with_rates_of_now(machine, config.compute_dtype)
-    after = outcome(here(config))
-    return {"here": [before, after], "described": outcome(there(config, json.dumps(described)))}
+def a_round(given: tuple[Any, ...], machine: dict[str, Any]) -> dict[str, Any]:
+    config = configuration(*given)
+    before = apart(here, *given)
+    now = apart(rates_of_now, config.compute_dtype)
+    after = apart(here, *given)
+    compute = [old | now if old["dtype"] == config.compute_dtype else old for old in machine["compute"]]
+    described = there(config, json.dumps(machine | {"compute": compute}))
+    return {"here": [before, after], "described": outcome(described)}
 
 
 def compared(number: int, rounds: list[dict[str, Any]]) -> dict[str, Any]:
@@ -211,9 +217,9 @@ def main() -> None:
         machine.pop("comment", None)  # names the paths of who measures
         rows = known(arguments.out, machine)
         for number in map(int, arguments.settings.split(",")):
-            config = configuration(number, directory, arguments.storage, profile)
+            given = number, directory, arguments.storage, profile
             rounds = rows[number]["rounds"] if number in rows else []
-            rounds += [a_round(config, machine) for _ in range(arguments.rounds)]
+            rounds += [a_round(given, machine) for _ in range(arguments.rounds)]
             rows[number] = compared(number, rounds)
             print(told(rows[number]), flush=True)
             ordered = [rows[each] for each in sorted(rows)]
