@@ -431,18 +431,19 @@ void Executor::tiles_begin() {
 }
 
 /// The caller waits, no update can begin, and every transfer is a write that waits for a place: nobody is left who
-/// would give one back, nor change that.
+/// would give one back, nor change that. (In a world of several, what arrives from others may.)
 bool Executor::stalled() const {
-  if (network_ && !network_->ended()) return false;  // what arrives may let something go
+  if (network_ && !network_->ended()) return false;
   return store_ != nullptr && in_flight_ > 0 && updates_->idle() && store_->stalled() == in_flight_;
 }
 
 template <class Done>
 void Executor::help_until(std::unique_lock<std::mutex>& lock, std::condition_variable& wake, const Done& is_done) {
   updates_->caller_waits(true);
-  while (!failure_ && !is_done()) {
-    if (updates_->help(lock)) continue;
-    if (wake.wait_for(lock, kStallCheck) == std::cv_status::no_timeout || failure_ || is_done() || !stalled()) continue;
+  for (int looks = 0; !failure_ && !is_done();) {
+    const bool idle = !updates_->help(lock) && wake.wait_for(lock, kStallCheck) == std::cv_status::timeout;
+    looks = idle && !failure_ && !is_done() && stalled() ? looks + 1 : 0;
+    if (looks < kStalledLooks) continue;
     lock.unlock();
     store_->refuse_waiting();  // transfer_done() takes the lock
     lock.lock();

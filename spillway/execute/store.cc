@@ -140,8 +140,9 @@ void Store::run(const Transfer& transfer) {
   waited.done = &storage::Waiter::done;
   waited.context = &waiter;
   start(waited);
-  while (!waiter.wait_for(kStallCheck)) {
-    if (stalled() == 1) refuse_waiting();
+  for (int looks = 0; !waiter.wait_for(kStallCheck);) {
+    looks = stalled() == 1 ? looks + 1 : 0;
+    if (looks == kStalledLooks) refuse_waiting();
   }
   waiter.wait();
 }
@@ -164,7 +165,7 @@ void Store::reserve_gradients(std::uint64_t version) {
 }
 
 std::size_t Store::stalled() const {
-  return journal_ == nullptr ? pool_.stalled() : 0;
+  return journal_ == nullptr || journal_->quiet() ? pool_.stalled() : 0;
 }
 
 void Store::give_up(const std::exception_ptr& error) {

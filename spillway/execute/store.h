@@ -21,8 +21,10 @@
 
 namespace spillway::execute {
 
-/// So often one who waits looks whether the transfers are stalled.
+/// So often one who waits looks whether the transfers are stalled, and takes them to be so after as many looks in a row:
+/// a journal may be told of something by another thread between two of them.
 inline constexpr std::chrono::milliseconds kStallCheck{500};
+inline constexpr int kStalledLooks = 4;
 
 /// "weights of model.layers.0.mlp.up_proj.weight to model.norm.weight (chunk 3)": for messages. Not of activations.
 [[nodiscard]] std::string name_of(const state::Layout& layout, plan::ObjectKind kind, std::size_t chunk);
@@ -60,10 +62,9 @@ class Store {
   /// The run has failed, elsewhere than in a transfer: what is not written yet will not be, and nobody waits for it.
   void give_up(const std::exception_ptr& error);
 
-  // Runs without a journal, which could release places by itself:
-
-  /// The number of transfers under way when each of them is a write that waits for a place, and none moves: unless a
-  /// later write gives places back, they wait for ever. Otherwise, and in runs with a journal, 0.
+  /// The number of transfers under way when each of them is a write that waits for a place, none moves, and the journal
+  /// waits for nothing by which it would release some: unless a later write gives places back, they wait for ever.
+  /// Otherwise 0.
   [[nodiscard]] std::size_t stalled() const;
   /// What waits for a place ends with the pool's Error about that. On the calling thread, without a lock that a
   /// transfer's `done` takes.

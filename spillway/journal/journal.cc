@@ -178,6 +178,11 @@ void Journal::stop() {
   while (another(carrier_) || another(teller_)) idle_.wait(lock);
 }
 
+bool Journal::quiet() const {
+  const MutexLock lock(mutex_);
+  return outstanding_ == 0 && carrier_ == kNobody;
+}
+
 std::optional<std::uint64_t> Journal::durable() const {
   const MutexLock lock(mutex_);
   return state_.durable();

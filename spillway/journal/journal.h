@@ -83,6 +83,9 @@ class Journal {
   void stop();
 
   [[nodiscard]] const MetadataLayout& layout() const noexcept { return layout_; }
+  /// Nothing that was asked of the Media is under way, and the Listener is not being told: nothing will be durable or
+  /// released before the next event.
+  [[nodiscard]] bool quiet() const;
   /// The last durable step of this journal's line; none before opened().
   [[nodiscard]] std::optional<std::uint64_t> durable() const;
 

@@ -55,6 +55,8 @@ class RunJournal : private JournalListener {
   /// Makes a checkpoint, which is pinned. Snapshots of the last committed step must have been written, of every chunk.
   [[nodiscard]] Manifest checkpoint();
   void unpin(const Manifest& manifest);
+  /// As Journal::quiet().
+  [[nodiscard]] bool quiet() const { return journal_.quiet(); }
   /// What the next commit needs could not be written: every wait ends with this error.
   void give_up(std::exception_ptr error);
   /// From now on the paths are asked nothing and the pool is told nothing.

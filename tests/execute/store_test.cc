@@ -122,6 +122,17 @@ TEST_P(StoreTest, KeepsPlacesForGradientsThatComeLate) {
   EXPECT_EQ(storage.pool()->free(), kept) << "it has taken a place that was not its own";
 }
 
+/// With a journal, too, which has nothing under way that would release any.
+TEST_P(StoreTest, RefusesAWriteThatWaitsForPlacesThatNothingWillRelease) {
+  auto& store = *storage.store();
+  auto& pool = *storage.pool();
+  std::vector<storage::Place> taken(1);
+  while (pool.free() > 0) {
+    pool.run({.direction = Direction::write, .memory = memory(0, 4096).data(), .bytes = 4096, .places = taken});
+  }
+  EXPECT_ERROR(store.write(plan::ObjectKind::weight, 0, memory(0, weights()), 1), ErrorCode::does_not_fit, "lacking");
+}
+
 TEST(Store, NamesChunksByTheirTensors) {
   const Planned planned;
   const auto name = name_of(planned.layout, plan::ObjectKind::state, 0);
