@@ -40,11 +40,10 @@ class Ownership {
   Ownership(const Layout& layout, World world, const std::vector<bool>& replicated = {});
 
   [[nodiscard]] World world() const noexcept { return world_; }
-  /// The rank that has a shard's chunks; shards [first_shard(r), first_shard(r + 1)) are those of rank r.
+  /// The rank that has a shard's chunks; a rank has shards that follow each other, one at least.
   [[nodiscard]] std::size_t rank_of(std::size_t shard) const noexcept {
     return state::rank_of(shard, shards_, world_.size);
   }
-  [[nodiscard]] std::size_t first_shard(std::size_t rank) const noexcept { return rank * shards_ / world_.size; }
   /// The only rank that has a chunk; empty: each one has it.
   [[nodiscard]] std::optional<std::size_t> owner(std::size_t chunk) const { return owners_.at(chunk); }
   /// Whether this process has it.
