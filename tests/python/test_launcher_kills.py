@@ -35,9 +35,7 @@ class Launched:
 
     def __init__(self, given: Path, place: Path) -> None:
         self.out = place / "out"
-        drives = ["--storage", f"{place}/drive{{local_rank}},capacity=512MiB", "--durability", "step"]
-        placed = ["--placement", "weight=50%,state=50%,grad=path,activation=dram"]
-        keys = [*KEYS, *STEPS, *drives, *placed, "--resume_from_checkpoint", "auto"]
+        keys = [*KEYS, *STEPS, *durable_on(place), "--resume_from_checkpoint", "auto"]
         self._command = [*LAUNCHER, str(WORLD), "--max_restarts", "10000", "-m", "spillway"]
         self._command += real_runs.words(given, self.out, *keys)
         self._said = place / "said.log"
@@ -84,6 +82,10 @@ class Launched:
         self._agent = self._start()
 
 
+def durable_on(place: Path) -> list[str]:
+    return [*on_paths(place, WORLD), "--durability", "step"]
+
+
 def environment() -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
 
@@ -104,7 +106,6 @@ def test_killed_and_started_again_by_torchrun(given: Path, tmp_path: Path) -> No
     while killed < KILLS:
         place = tmp_path / f"run{runs}"
         place.mkdir()
-        on_paths(place, WORLD)
         launched, known, runs = Launched(given, place), set[int](), runs + 1
         while killed < KILLS:
             ranks = launched.ranks(known)
@@ -128,6 +129,23 @@ def test_killed_and_started_again_by_torchrun(given: Path, tmp_path: Path) -> No
         assert launched.code() == 0, launched.said
         assert real_runs.result(launched.out) == wanted, f"run {runs}, after {killed} kills"
         assert not list(place.glob("drive*/*"))  # what no checkpoint needs is gone
+
+
+@pytest.mark.nightly
+def test_killed_when_no_path_has_a_later_step_than_the_checkpoint(given: Path, tmp_path: Path) -> None:
+    """All begin anew on their paths, from the checkpoint's files; what the paths hold of the steps before is free."""
+    few = ("--max_steps", "7", "--save_steps", "5")
+    one_process(given, tmp_path / "one", *KEYS, *few)
+    (tmp_path / "script.py").write_text(f"{real_runs.dying('step')}\nfrom spillway.cli import main\nsys.exit(main())")
+    words = real_runs.words(given, tmp_path / "out", *KEYS, *few, *durable_on(tmp_path))
+    command = [*LAUNCHER, str(WORLD), str(tmp_path / "script.py"), *words, "--resume_from_checkpoint", "auto"]
+    for code, more in ((1, {"DIES_AFTER": "1e-6", "DIES_IN": "6"}), (0, {})):
+        ended = subprocess.run(
+            command, env=environment() | more, capture_output=True, text=True, timeout=300, check=False
+        )
+        assert ended.returncode == code, ended.stderr
+    assert f"going on after step 5, from {tmp_path / 'out' / 'checkpoint-5'}" in ended.stdout
+    assert real_runs.result(tmp_path / "out") == real_runs.result(tmp_path / "one")
 
 
 @pytest.mark.nightly

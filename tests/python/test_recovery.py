@@ -190,26 +190,6 @@ def test_durable_in_dram_and_gone_back_to_a_checkpoint_that_stands_alone(
     assert result(tmp_path / "out") == result(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("placement", ["dram", "weight=path,state=dram,grad=path,activation=dram"])
-def test_killed_when_the_paths_have_no_later_step_than_a_checkpoint_that_stands_alone(
-    inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, placement: str
-) -> None:
-    """The run begins anew on them from that, and what they have of their steps is free."""
-    assert here(inputs, tmp_path / "whole", *KEYS) == 0
-    (tmp_path / "storage").mkdir()
-    keys = [*KEYS, "--durability", "step", "--placement", placement, "--storage", str(tmp_path / "storage")]
-    monkeypatch.setenv("DIES_AFTER", "1e-6")
-    monkeypatch.setenv("DIES_IN", "5")
-    process = apart("-c", KILLED, *words(inputs, tmp_path / "out", *keys))
-    process.communicate(timeout=LIMIT)
-    assert process.returncode == -14
-    process = apart("-m", "spillway", *words(inputs, tmp_path / "out", *keys, "--resume_from_checkpoint", "auto"))
-    said, error = process.communicate(timeout=LIMIT)
-    assert process.returncode == 0, error
-    assert f"going on after step 4, from {tmp_path / 'out' / 'checkpoint-4'}" in said
-    assert result(tmp_path / "out") == result(tmp_path / "whole")
-
-
 def test_a_volume_of_another_run_is_refused_by_its_name(
     inputs: Path, finished: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
