@@ -1,5 +1,8 @@
 """Thread counts come from the machine, and a launcher's OMP_NUM_THREADS=1 is noticed and named."""
 
+import subprocess
+import sys
+
 import pytest
 
 from spillway.machine.threads import choose
@@ -30,3 +33,28 @@ def test_choice(
     assert (found.compute, found.update_cores) == (compute, update_cores)
     for part in words:
         assert part in found.words
+
+
+RESTING = """
+import os, time
+import torch
+from spillway.machine import threads
+
+def there():
+    return len(os.listdir("/proc/self/task"))
+
+torch.set_num_threads(3)
+x = torch.ones(1 << 20)
+before = there()
+x.exp()
+computing, end = there(), time.monotonic() + 60
+threads.rest()
+while there() > before and time.monotonic() < end:
+    time.sleep(0.01)
+print(computing - before, there() - before, bool((x.exp() > 1).all()), there() - before)
+"""
+
+
+def test_threads_that_rest_are_gone_until_the_next_operation() -> None:
+    found = subprocess.run([sys.executable, "-c", RESTING], capture_output=True, text=True, timeout=120)
+    assert found.stdout.split() == ["2", "0", "True", "2"], found.stderr

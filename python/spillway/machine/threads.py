@@ -6,13 +6,18 @@ never from a budget or a placement.
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from spillway.base.counts import counted
 
 KEY = "OMP_NUM_THREADS"
+MAPS = Path("/proc/self/maps")
+OPENMP, OMP_PAUSE_SOFT = ("libgomp", "libomp", "libiomp"), 1  # files of the libraries; <omp.h>
 # what a launcher leaves in the environment of the processes that it starts
 LAUNCHERS = {"TORCHELASTIC_RUN_ID": "torchrun", "ACCELERATE_MIXED_PRECISION": "accelerate launch"}
 
@@ -69,3 +74,14 @@ def settle(processes: int = 1) -> Threads:
     if threads.compute != torch.get_num_threads():
         torch.set_num_threads(threads.compute)
     return threads
+
+
+def rest() -> None:
+    """Ends the threads that wait for what this one computes next, which starts others then. Before another thread
+    computes meanwhile: where there are more of them than cores, GNU's OpenMP lets those of that thread sleep after each
+    operation, of which a small one takes twice as long (libgomp's throttled spin count)."""
+    mapped = {line.split()[-1] for line in MAPS.read_text().splitlines() if "/" in line}
+    for file in mapped:
+        if Path(file).name.startswith(OPENMP):
+            with suppress(OSError, AttributeError):
+                ctypes.CDLL(file).omp_pause_resource_all(OMP_PAUSE_SOFT)

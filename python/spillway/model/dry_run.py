@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from spillway.base import stages
 from spillway.base.own_thread import in_own_thread
 from spillway.errors import DoesNotFit
-from spillway.machine import process_memory
+from spillway.machine import process_memory, threads
 from spillway.machine.place import HOST, Place
 from spillway.model import growth, quick_dry_run, saved_profile
 from spillway.model.describe import WorkSize, describe
@@ -91,8 +91,12 @@ def profile_dry_run(
         finally:
             measurement.close()
 
-    try:  # a thread that a bound has refused room for code is of no more use: see `bounded`
-        found = measured() if place.on_gpu or budget is None else in_own_thread(measured, process_memory.in_main_arena)
+    try:
+        if place.on_gpu or budget is None:
+            found = measured()
+        else:  # a thread that a bound has refused room for code is of no more use: see `bounded`
+            threads.rest()
+            found = in_own_thread(measured, process_memory.in_main_arena)
     finally:
         process_memory.give_back()
         place.give_back()
