@@ -44,14 +44,13 @@ def there():
     return len(os.listdir("/proc/self/task"))
 
 torch.set_num_threads(3)
-x = torch.ones(1 << 20)
 before = there()
-x.exp()
+x = torch.ones(1 << 20).exp()
 computing, end = there(), time.monotonic() + 60
 threads.rest()
 while there() > before and time.monotonic() < end:
     time.sleep(0.01)
-print(computing - before, there() - before, bool((x.exp() > 1).all()), there() - before)
+print(computing - before, there() - before, bool((x.log() == 1).all()), there() - before)
 """
 
 
