@@ -6,9 +6,9 @@ FILE: this machine's, by `spillway probe --storage DIR`; without it the machine 
 measured; for the described machine its times and PyTorch's working set follow from the profile's rates and the model's
 shapes. Everything else, rates of updates and paths among it, is the same profile's in both. A machine that others use,
 too, drifts within minutes: in a round the rates of the CPUs are measured between two plans here, each in a process of
-its own, as by command: what one has left of the heap the next one would measure. A setting is a model's shape, a step, budgets, and what computes. Compared are the step's time, as the median of the rounds' ratios; of each
-field group the share of bytes that lies outside of DRAM, and the share of layers that keep what autograd saves. GOAL:
-within 5 %.
+its own, as by command: what one has left of the heap the next one would measure. A setting is a model's shape, a step,
+budgets, and what computes. Compared are the step's time, as the median of the rounds' ratios; of each field group the
+share of bytes that lies outside of DRAM, and the share of layers that keep what autograd saves. GOAL: within 5 %.
 
 It may be made in pieces: to what a file of results with the same profile has, rounds and settings are added.
 """

@@ -21,8 +21,8 @@
 
 namespace spillway::execute {
 
-/// So often one who waits looks whether the transfers are stalled, and takes them to be so after as many looks in a row:
-/// a journal may be told of something by another thread between two of them.
+/// So often one who waits looks whether the transfers are stalled, and takes them to be so after as many looks in a
+/// row: a journal may be told of something by another thread between two of them.
 inline constexpr std::chrono::milliseconds kStallCheck{500};
 inline constexpr int kStalledLooks = 4;
 

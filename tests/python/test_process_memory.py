@@ -22,7 +22,8 @@ threads = [threading.Thread(target=thread_of_its_own) for _ in range(6)]
 [thread.start() for thread in threads]
 [thread.join() for thread in threads]
 settle()
-print(all(in_own_thread(in_main_arena) for _ in range(4)), all(in_own_thread(in_main_arena, in_main_arena) for _ in range(4)))
+print(all(in_own_thread(in_main_arena) for _ in range(4)))
+print(all(in_own_thread(in_main_arena, in_main_arena) for _ in range(4)))
 """
 
 
