@@ -80,7 +80,7 @@ def rest() -> None:
     """Ends the threads that wait for what this one computes next, which starts others then. Before another thread
     computes meanwhile: where there are more of them than cores, GNU's OpenMP lets those of that thread sleep after each
     operation, of which a small one takes twice as long (libgomp's throttled spin count)."""
-    mapped = {line.split()[-1] for line in MAPS.read_text().splitlines() if "/" in line}
+    mapped = {line[line.index("/") :] for line in MAPS.read_text().splitlines() if "/" in line}
     for file in mapped:
         if Path(file).name.startswith(OPENMP):
             with suppress(OSError, AttributeError):
