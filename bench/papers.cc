@@ -228,7 +228,8 @@ void cluster(Report& report) {
         processes * static_cast<double>(std::max(plan.schedule.sent_between, plan.schedule.received_between));
     report.plan("cluster", name + ", seconds", plan.prediction.step_seconds);
     report.plan("cluster", name + ", seconds of compute alone", plan.prediction.compute_seconds);
-    report.plan("cluster", name + ", seconds of the network alone", plan.prediction.network_seconds);
+    report.plan("cluster", name + ", seconds of the network alone",
+                plan.prediction.seconds[spillway::plan::Lane::network]);
     report.plan("cluster", name + ", GB to or from a machine", between / 1e9);
   };
   for (const std::uint64_t accumulation : {1, 2, 8, 16}) {
