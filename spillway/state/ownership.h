@@ -25,7 +25,8 @@ struct World {
   [[nodiscard]] constexpr std::size_t machine_of(std::size_t process) const noexcept { return process / local; }
 };
 
-/// The rank among `size` that has the chunks of a shard of so many.
+/// The rank among `size` that has the chunks of a shard of so many; a rank has shards that follow each other, one at
+/// least.
 [[nodiscard]] constexpr std::size_t rank_of(std::size_t shard, std::size_t shards, std::size_t size) noexcept {
   return ((shard + 1) * size - 1) / shards;
 }
@@ -40,10 +41,6 @@ class Ownership {
   Ownership(const Layout& layout, World world, const std::vector<bool>& replicated = {});
 
   [[nodiscard]] World world() const noexcept { return world_; }
-  /// The rank that has a shard's chunks; a rank has shards that follow each other, one at least.
-  [[nodiscard]] std::size_t rank_of(std::size_t shard) const noexcept {
-    return state::rank_of(shard, shards_, world_.size);
-  }
   /// The only rank that has a chunk; empty: each one has it.
   [[nodiscard]] std::optional<std::size_t> owner(std::size_t chunk) const { return owners_.at(chunk); }
   /// Whether this process has it.
@@ -53,7 +50,6 @@ class Ownership {
 
  private:
   World world_;
-  std::size_t shards_;
   std::vector<std::optional<std::size_t>> owners_;
   std::vector<std::size_t> mine_;
 };

@@ -54,6 +54,7 @@ TEST(Ownership, GivesEveryChunkToOneRankAndContiguousShardsToEach) {
         for (const auto c : ownership.mine()) {
           owners[c] += 1;
           EXPECT_EQ(ownership.owner(c), rank);
+          EXPECT_EQ(rank_of(layout.chunks()[c].shard, shards, size), rank);
         }
       }
       EXPECT_EQ(rank_of(0, shards, size), 0U);

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from spillway._engine import OutOfMemoryExit
 from spillway.base import sizes
@@ -52,9 +53,8 @@ def settle() -> None:
     """
     for name in PRODUCT_CACHES:
         os.environ.setdefault(name, str(PRODUCTS))
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError):
+    mallopt = _of_libc("mallopt")
+    if mallopt is None:
         return
     mallopt(M_MMAP_MAX, 0)
     mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
@@ -71,27 +71,23 @@ def _give_back_before_forks() -> None:
 def give_back() -> None:
     """Returns what is free in the heap to the kernel: for once, after work that does not come again."""
     gc.collect()
-    try:
-        ctypes.CDLL(None).malloc_trim(0)
-    except (OSError, AttributeError):
-        return
+    if trim := _of_libc("malloc_trim"):
+        trim(0)
 
 
 def in_main_arena() -> bool:
     """Whether this thread allocates from the heap that the main thread allocates from; True where that is not known.
     Threads that were there before `settle` have left arenas of their own, which new ones take over: of these glibc
     returns only parts to the kernel, so that what runs in one is seen to take other memory than in the main one."""
-    try:
-        libc = ctypes.CDLL(None)
-        libc.malloc_trim  # noqa: B018  # glibc alone has it, and with it the words before a block
-    except (OSError, AttributeError):
+    if _of_libc("malloc_trim") is None:  # glibc alone has it, and with it the words before a block
         return True
-    libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
-    block = libc.malloc(ctypes.c_size_t(64 << 10))  # too large for what a thread keeps of small blocks
+    malloc, free = _of_libc("malloc"), _of_libc("free")
+    malloc.restype, free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+    block = malloc(ctypes.c_size_t(64 << 10))  # too large for what a thread keeps of small blocks
     if not block:
         return True
     size = ctypes.c_size_t.from_address(block - ctypes.sizeof(ctypes.c_size_t)).value
-    libc.free(block)
+    free(block)
     return not size & NON_MAIN_ARENA
 
 
@@ -100,7 +96,7 @@ def use_huge_pages() -> None:
 
     Where the kernel does not do this (Linux before 6.1, huge pages off) nothing happens.
     """
-    madvise = getattr(ctypes.CDLL(None), "madvise", None)
+    madvise = _of_libc("madvise")
     if madvise is None:
         return
     for line in Path("/proc/self/maps").read_text().splitlines():
@@ -184,12 +180,19 @@ class _MallocInfo(ctypes.Structure):  # struct mallinfo2
 
 def _free() -> int:
     """Bytes of the heap that nobody uses, in memory or given back; 0 where it cannot be asked."""
-    try:
-        mallinfo = ctypes.CDLL(None).mallinfo2
-    except (OSError, AttributeError):
+    mallinfo = _of_libc("mallinfo2")
+    if mallinfo is None:
         return 0
     mallinfo.restype = _MallocInfo
     return int(mallinfo().fordblks)
+
+
+def _of_libc(name: str) -> Any:
+    """A function of the C library, whose types are the caller's to set; None where there is no such function."""
+    try:
+        return getattr(ctypes.CDLL(None), name)
+    except (OSError, AttributeError):
+        return None
 
 
 def _field(name: str) -> int:
