@@ -219,6 +219,7 @@ def play_cuda(driver: Driver) -> None:
         "current_device": lambda: 0,
         "get_device_name": lambda device=None: "Fake GPU",
         "get_device_properties": lambda device=None: SimpleNamespace(total_memory=driver.memory()[1]),
+        "current_blas_handle": lambda: 0,
         "current_stream": lambda device=None: SimpleNamespace(cuda_stream=0),
         "synchronize": lambda device=None: driver.settle(),
         "mem_get_info": lambda device=None: driver.memory(),

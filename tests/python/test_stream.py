@@ -17,6 +17,7 @@ from fake_engine import FakeEngine
 from hf_models import batch, random_ids, tiny_config, tiny_model
 from spillway.model.building import build
 from spillway.model.describe import WorkSize, decay_names, describe
+from spillway.model.head import Scratch
 from spillway.model.microbatch import IGNORED, arrange
 from spillway.model.stream import Stream
 
@@ -94,6 +95,26 @@ def test_losses_equal_a_plain_loop(kind: str, tied: bool, more: dict[str, Any]) 
     model = tiny_model(tiny_config(kind, tied, **more))
     batches = full_batches(12)
     assert_equal_curves(train_streamed(model, batches), train_plain(model, batches))
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("kind", ["llama", "granite", "phi"])  # with code after the product; with a bias
+def test_rows_that_fill_lines_of_logits_give_nothing(monkeypatch: pytest.MonkeyPatch, kind: str, dtype: str) -> None:
+    """As a GPU has them: slices are a multiple of rows there."""
+    model = tiny_model(tiny_config(kind, tied=kind != "phi"))
+    batches = full_batches(6)
+    plain = train_streamed(model, batches, dtype)
+    heights, lines = set(), Scratch.lines
+
+    def noted(scratch: Scratch, table: torch.Tensor) -> torch.Tensor:
+        scratch.line = 48
+        found = lines(scratch, table)
+        heights.add((len(table), len(found)))
+        return found
+
+    monkeypatch.setattr(Scratch, "lines", noted)
+    assert_equal_curves(train_streamed(model, batches, dtype), plain, 1e-6 if dtype == "fp32" else 1e-3)
+    assert all(found % 48 == 0 for _, found in heights) and any(table < found for table, found in heights)
 
 
 def test_uneven_micro_batches_count_tokens_not_batches() -> None:

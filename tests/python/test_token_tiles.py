@@ -212,6 +212,30 @@ def test_what_a_norm_gives_is_not_kept_for_backward(monkeypatch: pytest.MonkeyPa
     assert found + tokens * 32 * 4 <= most()
 
 
+def test_what_several_saved_it_is_made_again_once() -> None:
+    """As the products of queries, keys and values save what their norm gave; and it is let go after the last."""
+    remaking, norm, parts = token_tiles.Remaking(), torch.nn.LayerNorm(4), Parts(TokenTiles(2))
+    parts.tokens, parts.count = 6, 3
+    given = token_tiles.Call.of((torch.randn(6, 4, generator=torch.Generator().manual_seed(1)),), {})
+    assert given is not None
+    runs = []
+
+    class Counted(token_tiles.Tile):
+        def run(self, hidden: torch.Tensor, call: token_tiles.Call) -> torch.Tensor:
+            runs.append(hidden)
+            return super().run(hidden, call)
+
+    made = token_tiles.Made(Counted(norm, parts), *given)
+    out = norm(given[0]).detach()
+    remaking.note(out, made)
+    factors = [torch.ones(4, requires_grad=True) for _ in range(3)]
+    with remaking.hooks():
+        loss = sum((out * factor).sum() for factor in factors)
+    for found in torch.autograd.grad(loss, factors):
+        torch.testing.assert_close(found, out.sum(0))
+    assert len(runs) == 1 and made.out is None
+
+
 @pytest.mark.parametrize("changed", [False, True])
 def test_what_was_changed_in_place_is_not_made_again(changed: bool) -> None:
     remaking, norm, parts = token_tiles.Remaking(), torch.nn.LayerNorm(4), Parts(TokenTiles(2))

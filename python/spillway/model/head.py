@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
+from torch.nn import functional
 
 from spillway.model.logits import labels_inside, loss_gradient, token_parts
 from spillway.model.microbatch import MicroBatch
@@ -54,6 +55,7 @@ class Scratch:
 
     def __init__(self, device: torch.device | None = None) -> None:
         self.device = device or torch.device("cpu")
+        self.line = GPU_LINE if self.device.type == "cuda" else 1  # elements; a table's rows are a multiple in products
         self._buffers: dict[str, torch.Tensor] = {}
 
     def matrix(self, name: str, rows: int, columns: int, dtype: torch.dtype) -> torch.Tensor:
@@ -64,10 +66,16 @@ class Scratch:
             buffer = self._buffers[name] = torch.empty(count, dtype=dtype, device=self.device)
         return buffer[:count].view(rows, columns)
 
-    def aligned(self, name: str, rows: int, columns: int, dtype: torch.dtype) -> torch.Tensor:
-        """A matrix whose rows begin at cache lines on a GPU, as its fast kernels of products ask for."""
-        apart = math.ceil(columns / GPU_LINE) * GPU_LINE if self.device.type == "cuda" else columns
-        return self.matrix(name, rows, apart, dtype)[:, :columns]
+    def lines(self, table: torch.Tensor) -> torch.Tensor:
+        """The table, or where its rows do not fill whole lines of logits, as a GPU's fast kernels of products ask for,
+        a copy with rows of zeros besides that do."""
+        rows = math.ceil(len(table) / self.line) * self.line
+        if rows == len(table):
+            return table
+        filled = self.matrix("table", rows, table.shape[1], table.dtype)
+        filled[: len(table)] = table
+        filled[len(table) :] = 0
+        return filled
 
 
 class HeadPass:
@@ -106,12 +114,14 @@ class HeadPass:
     def add_loss(self, hidden: torch.Tensor, table: torch.Tensor, first_row: int) -> None:
         """Pass 1 of one slice. hidden: [tokens, hidden] of the whole step; table: [rows, hidden]."""
         keeps, self._keep = self._keep > 0, self._keep - 1
+        factor = self._scratch.lines(table)
         for batch in self._labelled:
             for tile, stats in zip(self._tiles[batch.index], self._stats[batch.index], strict=True):
                 where = f"logits {batch.index} {first_row} {tile.start}" if keeps else "logits"
-                logits = self._transformed(self._logits(self._select(batch, hidden, tile), table, first_row, where))
+                made = self._logits(self._select(batch, hidden, tile), factor, first_row, len(table), where)
                 if keeps:
-                    self._kept[batch.index, first_row, tile.start] = logits
+                    self._kept[batch.index, first_row, tile.start] = made
+                logits = self._transformed(made[:, : len(table)])
                 if self._watch is not None:
                     self._watch(batch, logits, first_row)
                 self._add(stats, logits, first_row, batch.labels[tile])
@@ -139,14 +149,15 @@ class HeadPass:
         self, hidden: torch.Tensor, table: torch.Tensor, first_row: int, accumulator: torch.Tensor
     ) -> None:
         """Pass 2 of one slice. accumulator: fp32 [tokens, hidden]; see `spread`."""
+        factor = self._scratch.lines(table)
         for batch in self._batches:
             tiles = self._tiles.get(batch.index, [])
             for number, tile in enumerate(tiles):
                 selected = self._select(batch, hidden, tile)
                 kept = self._kept.pop((batch.index, first_row, tile.start), None)
-                found = self._logits(selected, table, first_row) if kept is None else kept
-                logits = self._gradient(found, batch, first_row, tile)
-                self._add_hidden_gradient(self._compact(batch, accumulator)[tile], logits, table)
+                found = self._logits(selected, factor, first_row, len(table)) if kept is None else kept
+                logits = self._gradient(found, batch, first_row, len(table), tile)
+                self._add_hidden_gradient(self._compact(batch, accumulator)[tile], logits, factor)
                 if self._code.trainable:
                     self._give(self._parts.number(batch, number, len(tiles)), table, (logits, selected))
             if not tiles and self._code.trainable:
@@ -155,12 +166,13 @@ class HeadPass:
 
     def _give(self, part: int, table: torch.Tensor, found: tuple[torch.Tensor, torch.Tensor] | None) -> None:
         """The slice's own gradient. `found`: gradient of the logits, hidden states; None: no token has a label."""
-        slice_gradient = self._scratch.matrix("slice", table.shape[0], table.shape[1], table.dtype)
+        rows = len(table) if found is None else found[0].shape[1]
+        slice_gradient = self._scratch.matrix("slice", rows, table.shape[1], table.dtype)
         if found is None:
             slice_gradient.zero_()  # the engine counts parts
         else:
             torch.mm(found[0].t(), found[1], out=slice_gradient)
-        self._engine.head_gradient(slice_gradient, part)
+        self._engine.head_gradient(slice_gradient[: len(table)], part)
 
     def spread(self, accumulator: torch.Tensor, hidden_gradient: torch.Tensor) -> None:
         """The accumulator's sums, to their tokens; zero for tokens without a label."""
@@ -192,8 +204,10 @@ class HeadPass:
         count = 1 if self._watch is not None else self._parts.tiles.of(tokens)
         return [slice(first, after) for first, after in bounds(tokens, count)]
 
-    def _gradient(self, logits: torch.Tensor, batch: MicroBatch, first_row: int, tile: slice) -> torch.Tensor:
-        """d loss / d the product's output, from that output; in place where no code follows the product."""
+    def _gradient(self, found: torch.Tensor, batch: MicroBatch, first_row: int, rows: int, tile: slice) -> torch.Tensor:
+        """d loss / d the product's output, from that output and in its place. `rows`: of the slice; those that
+        `Scratch.lines` adds stay zero."""
+        logits = found[:, :rows]
         if self._code.transform is None:
             self._loss_gradient(logits, batch, first_row, tile)
         else:
@@ -202,11 +216,11 @@ class HeadPass:
                 final = self._code.transform(leaf[None])[0]
             gradient = final.detach().clone()
             self._loss_gradient(gradient, batch, first_row, tile)
-            (logits,) = torch.autograd.grad(final, leaf, gradient)
+            logits.copy_(*torch.autograd.grad(final, leaf, gradient))
         if self._code.bias is not None:
             self._code.bias.rank = batch.rank
-            self._code.bias.add(logits.float().sum(0), slice(first_row, first_row + logits.shape[1]))
-        return logits
+            self._code.bias.add(logits.float().sum(0), slice(first_row, first_row + rows))
+        return found
 
     def _loss_gradient(self, logits: torch.Tensor, batch: MicroBatch, first_row: int, tile: slice) -> None:
         stats, labels = self._whole(), batch.labels[tile]
@@ -242,13 +256,15 @@ class HeadPass:
         return torch.index_select(own, 0, batch.labelled[tile], out=selected)
 
     def _logits(
-        self, selected: torch.Tensor, table: torch.Tensor, first_row: int, where: str = "logits"
+        self, selected: torch.Tensor, table: torch.Tensor, first_row: int, rows: int, where: str = "logits"
     ) -> torch.Tensor:
-        logits = self._scratch.aligned(where, selected.shape[0], table.shape[0], table.dtype)
+        """[tokens, rows of the table], of which `rows` are the slice's."""
+        logits = self._scratch.matrix(where, selected.shape[0], table.shape[0], table.dtype)
         bias = self._code.bias
         if bias is None:
             return torch.mm(selected, table.t(), out=logits)
-        return torch.addmm(bias.leaf.detach()[first_row : first_row + table.shape[0]], selected, table.t(), out=logits)
+        own = bias.leaf.detach()[first_row : first_row + rows]
+        return torch.addmm(functional.pad(own, (0, len(table) - rows)), selected, table.t(), out=logits)
 
 
 def whole_batches(batches: list[MicroBatch]) -> Parts:

@@ -234,17 +234,24 @@ class Tiled(torch.autograd.Function):
         return ctx.tile.differentiate(hidden, ctx.call, gradient), None, None, None
 
 
-@dataclass(frozen=True)
+@dataclass
 class Made:
     """What a tile gave for a hidden state."""
 
     tile: Tile
     hidden: torch.Tensor
     call: Call
+    asked: int = 0  # how many saved tensors are to be made from it
+    out: torch.Tensor | None = None  # made again, until the last of them is
 
     def again(self) -> torch.Tensor:
+        """For one of the saved tensors. The products that follow a norm, of queries, keys and values, ask for the same
+        one after the other."""
         with torch.no_grad():
-            return self.tile.run(self.hidden, self.call)
+            out = self.tile.run(self.hidden, self.call) if self.out is None else self.out
+        self.asked -= 1
+        self.out = out if self.asked > 0 else None
+        return out
 
 
 @dataclass(frozen=True)
@@ -282,6 +289,7 @@ class Remaking:
         found = self._made.get(tensor.untyped_storage()._cdata)
         if found is None or found[1] != tensor._version:
             return tensor.detach()
+        found[0].asked += 1
         return Remade(found[0], View.from_element(tensor.storage_offset(), tensor))
 
     @staticmethod
