@@ -86,7 +86,7 @@ TEST(JournalTest, SyncsThatLieAreNoticed) {
   EXPECT_NE(run({.lying_syncs = true}, 3, totals), "");
 }
 
-/// Does everything at once, before the call returns; counts.
+/// Does everything at once, before the call returns, but syncs that it holds; counts.
 class InstantMedia : public Media {
  public:
   explicit InstantMedia(const JournalSpec& spec)
@@ -99,7 +99,10 @@ class InstantMedia : public Media {
   }
   void sync(std::uint32_t, Done done) override {
     ++syncs;
-    done(sync_error);
+    if (holds)
+      held.push_back(std::move(done));
+    else
+      done(sync_error);
   }
   void read(std::uint32_t path, Bytes offset, std::span<std::byte> bytes) override {
     testing::RemainsMedia(remains_).read(path, offset, bytes);
@@ -108,6 +111,8 @@ class InstantMedia : public Media {
   int writes = 0, syncs = 0;
   std::vector<Bytes> offsets;  ///< of the writes
   std::exception_ptr sync_error;
+  bool holds = false;
+  std::vector<Done> held;
 
  private:
   std::vector<testing::Remains> remains_;
@@ -184,6 +189,19 @@ TEST_F(JournalEventsTest, HurryReleasesPlacesAtOnce) {
   diary_.take();
   journal_->hurry();
   EXPECT_EQ(diary_.take(), (Lines{"released 0", "released 1"}));
+}
+
+/// What waits for places is left alone as long as a flush may release some.
+TEST_F(JournalEventsTest, IsQuietWhenNothingIsUnderWay) {
+  EXPECT_TRUE(journal_->quiet());
+  media_.holds = true;
+  gradient(1, 1);
+  commit(1);
+  EXPECT_FALSE(journal_->quiet());
+  media_.holds = false;
+  for (auto& done : std::exchange(media_.held, {})) done(nullptr);
+  EXPECT_EQ(diary_.take(), (Lines{"durable 1"}));
+  EXPECT_TRUE(journal_->quiet());
 }
 
 TEST_F(JournalEventsTest, ASteadyStepFlushesTwice) {
