@@ -72,6 +72,7 @@ def main() -> None:
     parser.add_argument("what", choices=("tune", "run", "show"))
     parser.add_argument("--storage", type=Path)
     parser.add_argument("--shape", nargs="+", choices=(*BUDGET, "tiny"), default=list(BUDGET))
+    parser.add_argument("--sequence", type=int, default=SEQUENCE, help="tokens of a micro-batch")
     parser.add_argument("--micro-batches", type=int, nargs="+", choices=tuple(STEPS), default=list(STEPS))
     parser.add_argument("--sides", nargs="+", choices=tuple(SIDES), default=list(SIDES))
     parser.add_argument("--rounds", type=int, default=3, help="of each side in all, with those of earlier calls")
@@ -107,7 +108,7 @@ def run(arguments: argparse.Namespace) -> None:
         for shape in arguments.shape:
             for micro_batches in arguments.micro_batches:
                 for side in arguments.sides:
-                    before = of(content, shape, micro_batches, side)
+                    before = of(content, shape, micro_batches, side, arguments.sequence)
                     if len(before) > number or any("refused" in each for each in before):
                         continue
                     with tempfile.TemporaryDirectory(dir=arguments.storage) as storage:
@@ -117,9 +118,11 @@ def run(arguments: argparse.Namespace) -> None:
                     keep(arguments.results, content)
 
 
-def of(content: dict[str, Any], shape: str, micro_batches: int, side: str) -> list[dict[str, Any]]:
+def of(
+    content: dict[str, Any], shape: str, micro_batches: int, side: str, sequence: int = SEQUENCE
+) -> list[dict[str, Any]]:
     """What was measured of a side on the CPU that this is."""
-    key = {"shape": shape, "micro_batches": micro_batches, "side": side, "processor": where()}
+    key = {"shape": shape, "micro_batches": micro_batches, "side": side, "sequence": sequence, "processor": where()}
     return [each for each in content["runs"] if key.items() <= each.items()]
 
 
@@ -134,7 +137,7 @@ def measure(
 ) -> dict[str, Any]:
     """Runs a side once. `storage`: a directory for its files."""
     program, *words = SIDES[side]
-    words += ["--shape", shape, "--sequence", str(SEQUENCE), "--steps", str(STEPS[micro_batches])]
+    words += ["--shape", shape, "--sequence", str(arguments.sequence), "--steps", str(STEPS[micro_batches])]
     words += ["--micro-batches", str(micro_batches)]
     if "--placement" in words:
         words += ["--storage", str(storage)]
@@ -145,8 +148,8 @@ def measure(
         for name, value in aio.get("best", {}).items():
             words += [f"--{name.replace('_', '-')}", str(value)]
     found: dict[str, Any] = {
-        "shape": shape, "micro_batches": micro_batches, "side": side, "sequence": SEQUENCE, "processor": where(),
-        "date": datetime.date.today().isoformat(), "load": os.getloadavg()[0],
+        "shape": shape, "micro_batches": micro_batches, "side": side, "sequence": arguments.sequence,
+        "processor": where(), "date": datetime.date.today().isoformat(), "load": os.getloadavg()[0],
     }  # fmt: skip
     process = subprocess.Popen([sys.executable, str(HERE / program), *words], stdout=subprocess.PIPE,
                                stderr=subprocess.PIPE, text=True, start_new_session=True)  # fmt: skip
