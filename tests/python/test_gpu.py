@@ -200,13 +200,8 @@ def ended(ranks: list[subprocess.Popen[str]]) -> list[tuple[int, str]]:
 def test_two_processes_make_what_one_makes(given: Path, tmp_path: Path, name: str) -> None:
     if "lora" in name:
         package("peft", "adapters are its")
-    keys = (
-        *STEPS,
-        *TOGETHER,
-        *TWO[name],
-        "--profile",
-        str(given / "slow.json"),
-    )  # of CPUs that leave updates to the GPU
+    slow = ("--profile", str(given / "slow.json"))  # its CPUs leave updates to the GPU
+    keys = (*STEPS, *TOGETHER, *TWO[name], *slow)
     for place in ("drive0", "drive1", "alone"):
         (tmp_path / place).mkdir()
     each, alone = (
