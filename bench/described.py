@@ -6,11 +6,9 @@ FILE: this machine's, by `spillway probe --storage DIR`; without it the machine 
 measured; for the described machine its times and PyTorch's working set follow from the profile's rates and the model's
 shapes. Everything else, rates of updates and paths among it, is the same profile's in both. A machine that others use,
 too, drifts within minutes: in a round the rates of the CPUs are measured between two plans here, each in a process of
-its own, as by command: what one has left of the heap the next one would measure. How fast the machine was then is told
-by one product, measured before and after each of them; `error_at_one_speed` has what that explains taken out. A setting
-is a model's shape, a step, budgets, and what computes. Compared are the step's time, as the median of the rounds'
-ratios; of each field group the share of bytes that lies outside of DRAM, and the share of layers that keep what
-autograd saves. GOAL: within 5 %.
+its own, as by command: what one has left of the heap the next one would measure. A setting is a model's shape, a step,
+budgets, and what computes. Compared are the step's time, as the median of the rounds' ratios; of each field group the
+share of bytes that lies outside of DRAM, and the share of layers that keep what autograd saves. GOAL: within 5 %.
 
 It may be made in pieces: to what a file of results with the same profile has, rounds and settings are added.
 """
@@ -20,7 +18,6 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
-import operator
 import statistics
 import tempfile
 from collections.abc import Callable
@@ -35,7 +32,6 @@ RESULTS = HERE / "results" / "described.json"
 GOAL = 0.05
 CAPACITY = 200 * 2**30  # bytes of the path, in both
 GIB = 2**30
-REFERENCE, TIMES = (512, 1024, 4096), 3  # tokens, inner and outer size of the product that tells the machine's speed
 
 # (shape, layers, rows, tokens of a row, micro-batches, keys)
 EVERYTHING: dict[str, Any] = {}
@@ -109,25 +105,10 @@ def rates_of_now(dtype: str) -> dict[str, Any]:
     return compute_rates.rates(dtype, compute_rates.TYPES[dtype])
 
 
-def speed(dtype: str) -> float:
-    """FLOP/s of one product, which a layer's resembles."""
-    from spillway.machine import compute_rates
-
-    found = [compute_rates.product(*REFERENCE, compute_rates.TYPES[dtype]) for _ in range(TIMES)]
-    return statistics.median(each["forward_flops_per_second"] for each in found)
-
-
-def beside_speed(dtype: str, call: Callable[..., dict[str, Any]], *given: Any) -> tuple[dict[str, Any], float]:
-    """What the call returns, and the machine's speed meanwhile."""
-    before = speed(dtype)
-    found = call(*given)
-    return found, (before + speed(dtype)) / 2
-
-
-def apart(dtype: str, call: Callable[..., dict[str, Any]], *given: Any) -> tuple[dict[str, Any], float]:
-    """The same in a process of its own."""
+def apart(call: Callable[..., dict[str, Any]], *given: Any) -> dict[str, Any]:
+    """What the call returns in a process of its own."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
-        return process.submit(beside_speed, dtype, call, *given).result()
+        return process.submit(call, *given).result()
 
 
 def outside(plan: dict[str, Any]) -> dict[str, float]:
@@ -155,13 +136,12 @@ def outcome(plan: dict[str, Any]) -> dict[str, Any]:
 
 def a_round(given: tuple[Any, ...], machine: dict[str, Any]) -> dict[str, Any]:
     config = configuration(*given)
-    dtype = config.compute_dtype
-    (before, one), (now, rated), (after, other) = (
-        apart(dtype, call, *words) for call, words in ((here, given), (rates_of_now, (dtype,)), (here, given))
-    )
-    compute = [old | now if old["dtype"] == dtype else old for old in machine["compute"]]
+    before = apart(here, *given)
+    now = apart(rates_of_now, config.compute_dtype)
+    after = apart(here, *given)
+    compute = [old | now if old["dtype"] == config.compute_dtype else old for old in machine["compute"]]
     described = there(config, json.dumps(machine | {"compute": compute}))
-    return {"here": [before, after], "described": outcome(described), "speeds": {"here": [one, other], "rates": rated}}
+    return {"here": [before, after], "described": outcome(described)}
 
 
 def compared(number: int, rounds: list[dict[str, Any]]) -> dict[str, Any]:
@@ -169,7 +149,6 @@ def compared(number: int, rounds: list[dict[str, Any]]) -> dict[str, Any]:
     here = sorted((plan for each in rounds for plan in each["here"]), key=seconds_of)
     described = sorted((each["described"] for each in rounds), key=seconds_of)
     ratios = [seconds_of(each["described"]) / statistics.mean(map(seconds_of, each["here"])) for each in rounds]
-    speeds = [each["speeds"]["rates"] / statistics.mean(each["speeds"]["here"]) for each in rounds]
     middle, theirs = (plans[(len(plans) - 1) // 2]["outside"] for plans in (here, described))
     apart = {name: theirs[name] - share for name, share in middle.items()}
     seconds = statistics.median(map(seconds_of, here))
@@ -180,7 +159,6 @@ def compared(number: int, rounds: list[dict[str, Any]]) -> dict[str, Any]:
         "here_spread": (seconds_of(here[-1]) - seconds_of(here[0])) / seconds,
         "described_seconds": statistics.median(map(seconds_of, described)),
         "error": statistics.median(ratios) - 1,
-        "error_at_one_speed": statistics.median(map(operator.mul, ratios, speeds)) - 1,
         "placement_apart": max(map(abs, apart.values())),
         "apart": {name: value for name, value in apart.items() if value},
         "rounds": rounds,
@@ -195,7 +173,6 @@ def told(row: dict[str, Any]) -> str:
     setting = " ".join(map(str, row["setting"]))
     times = (
         f"here {row['here_seconds']:7.3f} s, described {row['described_seconds']:7.3f} s, {100 * row['error']:+6.1f} %"
-        f", at one speed {100 * row['error_at_one_speed']:+6.1f} %"
     )
     spread = f"{len(row['rounds'])} rounds, here {100 * row['here_spread']:.1f} % apart"
     return (
@@ -210,15 +187,12 @@ def known(out: Path, profile: dict[str, Any]) -> dict[int, dict[str, Any]]:
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    errors, at_one_speed = ([abs(row[name]) for row in rows] for name in ("error", "error_at_one_speed"))
+    errors = [abs(row["error"]) for row in rows]
     return {
         "settings": len(rows),
         "within": sum(error <= GOAL for error in errors),
         "median_error": statistics.median(errors),
         "worst_error": max(errors),
-        "within_at_one_speed": sum(error <= GOAL for error in at_one_speed),
-        "median_error_at_one_speed": statistics.median(at_one_speed),
-        "worst_error_at_one_speed": max(at_one_speed),
         "placements_alike": sum(row["placement_apart"] <= GOAL for row in rows),
         "median_spread": statistics.median(row["here_spread"] for row in rows),
     }
