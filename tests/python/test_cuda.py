@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from needs import lacks
 from real_runs import here, inputs, result, words
 from spillway import _engine
 from spillway.output.records import rows
+from test_ranks import environments
 
 STEPS = ("--max_steps", "4", "--save_steps", "4")
 
@@ -160,20 +160,17 @@ def test_every_form_has_the_bits_of_the_processor(given: Path, gpu: FakeGpu, nam
 
 def two_on_gpus(*command: str) -> None:
     """Python runs it in two processes, on a GPU each."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(found.getsockname()[1])}
-    where |= {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
-    where["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    both = os.environ | fake_gpu.DRIVEN | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path}
     started = [
         subprocess.Popen(
             [sys.executable, *command],
-            env=os.environ | fake_gpu.DRIVEN | where | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            env=both | own,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
-        for rank in range(2)
+        for own in environments(2)
     ]
     ends = [(*process.communicate(timeout=fake_gpu.HANGS), process.returncode) for process in started]
     assert [code for *_, code in ends] == [0, 0], ends

@@ -7,10 +7,8 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +24,7 @@ from real_runs import here, names, result, words
 from spillway.cli import main
 from spillway.machine import compute_rates
 from spillway.output.records import rows
+from test_ranks import environments, wait_for_rows
 
 pytestmark = pytest.mark.needs("gpu", torch.cuda.is_available(), "PyTorch has no GPU here")
 
@@ -158,11 +157,7 @@ def test_killed_and_resumed(given: Path, tmp_path: Path) -> None:
         process = subprocess.Popen(
             [sys.executable, "-m", "spillway", *verb], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
         )
-        ends = time.monotonic() + LIMIT
-        while process.poll() is None and time.monotonic() < ends:
-            if (out / "metrics.jsonl").exists() and len(list(rows(out / "metrics.jsonl"))) >= at:
-                break
-            time.sleep(0.002)
+        wait_for_rows(at, [process], out)
         process.kill()
         error = process.communicate()[1]
         assert process.returncode == -signal.SIGKILL, error
@@ -175,19 +170,15 @@ def test_killed_and_resumed(given: Path, tmp_path: Path) -> None:
 
 def processes(*command: str) -> list[subprocess.Popen[str]]:
     """The command in two processes with a GPU each. Where there is one card, it is named in two ways."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(found.getsockname()[1])}
-    where |= {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "OMP_NUM_THREADS": "2"}
-    one_card = torch.cuda.device_count() == 1
-    own = [{}, {}]
-    if one_card:
-        own = [{"CUDA_VISIBLE_DEVICES": name} for name in ("0", f"GPU-{torch.cuda.get_device_properties(0).uuid}")]
+    cards: list[dict[str, str]] = [{}, {}]
+    if torch.cuda.device_count() == 1:
+        named = ("0", f"GPU-{torch.cuda.get_device_properties(0).uuid}")
+        cards = [{"CUDA_VISIBLE_DEVICES": name} for name in named]
         command = tuple("cuda:0" if word == "cuda" else word for word in command)
     return [
         subprocess.Popen([sys.executable, "-m", "spillway", *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                         text=True, env=os.environ | where | own[rank] | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
-        for rank in range(2)
+                         text=True, env=os.environ | {"OMP_NUM_THREADS": "2"} | own | card)
+        for own, card in zip(environments(2), cards, strict=True)
     ]  # fmt: skip
 
 
@@ -227,11 +218,7 @@ def test_two_processes_are_killed_and_go_on(given: Path, tmp_path: Path) -> None
     verb = words(given, out, *keys, "--storage", f"{tmp_path}/drive{{local_rank}},capacity=256MiB")
     for at, victims in ((20, 1), (70, 2)):
         ranks = processes(*verb)
-        ends = time.monotonic() + LIMIT
-        while all(process.poll() is None for process in ranks) and time.monotonic() < ends:
-            if (out / "metrics.jsonl").exists() and len(list(rows(out / "metrics.jsonl"))) >= at:
-                break
-            time.sleep(0.002)
+        wait_for_rows(at, ranks, out)
         for process in ranks[-victims:]:
             process.kill()
         told = ended(ranks)

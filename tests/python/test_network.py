@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import socket
-
 import pytest
 
-import real_runs
+from test_ranks import started
 
 SIZE = 3
 RANK = """
@@ -36,16 +34,9 @@ os._exit(0)
 """
 
 
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
 @pytest.mark.nightly
 def test_bytes_arrive_and_a_rank_that_goes_is_told() -> None:
-    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(SIZE)}
-    ranks = [real_runs.apart("-c", RANK, env_more={**where, "RANK": str(rank)}) for rank in range(SIZE)]
+    ranks = started(SIZE, ["-c", RANK])
     ends = [(*process.communicate(timeout=120), process.returncode) for process in ranks]
     assert [code for *_, code in ends] == [7, 0, 0], ends
     for out, _, _ in ends[1:]:

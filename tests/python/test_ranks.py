@@ -477,13 +477,15 @@ def processes(world: int, given: Path, out: Path, *keys: str, machines: int = 1)
 
 
 def started(world: int, words: Sequence[str], machines: int = 1) -> list[Any]:
+    return [real_runs.apart(*words, env_more=own) for own in environments(world, machines)]
+
+
+def environments(world: int, machines: int = 1) -> list[dict[str, str]]:
+    """What a launcher tells each of the processes, in the order of their ranks."""
     local = world // machines
     where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     where |= {"WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(local)}
-    return [
-        real_runs.apart(*words, env_more={**where, "RANK": str(rank), "LOCAL_RANK": str(rank % local)})
-        for rank in range(world)
-    ]
+    return [{**where, "RANK": str(rank), "LOCAL_RANK": str(rank % local)} for rank in range(world)]
 
 
 def wait_for_rows(count: int, ranks: list[Any], out: Path) -> None:

@@ -45,11 +45,9 @@ class Place:
         if not self.on_gpu:
             yield
             return
-        with torch.cuda.device(self.device):
-            if not self.any_order:
-                agree_with_cublas(self.device)
-            with nullcontext() if self.any_order else deterministic():
-                yield
+        with torch.cuda.device(self.device), nullcontext() if self.any_order else deterministic():
+            agree_with_cublas(self.device)
+            yield
 
     def without(self, refused: RuntimeError) -> Place:
         """The place in which operations may add in any order, where PyTorch refused one for that; any other refusal is
@@ -115,27 +113,26 @@ class Place:
 
 @cache
 def agree_with_cublas(device: torch.device) -> None:
-    """PyTorch refuses products in one order unless CUBLAS_WORKSPACE_CONFIG is set, which it looks for at the process's
-    first product. It also gives cuBLAS memory for each stream and thread to work in, which is what keeps their order;
-    cuBLAS itself reads the variable at every product (beside an H200 a product took 70 us of the host instead
-    of 12), and so it is there for PyTorch's look alone. What a user has set stays."""
+    """Called inside `deterministic`. PyTorch refuses products in one order unless CUBLAS_WORKSPACE_CONFIG is set, which
+    it looks for at the process's first product. It also gives cuBLAS memory for each stream and thread to work in, and
+    that is what keeps their order; cuBLAS itself reads the variable at every product (beside an H200 a product took
+    70 us of the host instead of 12), so that it is there for PyTorch's look alone. What a user has set stays."""
     if CUBLAS in os.environ:
         return
     torch.cuda.current_blas_handle()  # of this thread, which reads it when it is made
     one = torch.ones(1, 1, device=device)
-    with deterministic():
-        os.environ[CUBLAS] = ":4096:8"
-        try:
-            torch.mm(one, one)
-        except RuntimeError as refused:
-            if CUBLAS not in str(refused):
-                raise
-            raise InputError(
-                f"device: {device}: this process has multiplied on a GPU before, without {CUBLAS} in its environment, "
-                "and so PyTorch refuses products in one order; set it to :4096:8 before the first of them"
-            ) from refused
-        finally:
-            del os.environ[CUBLAS]
+    os.environ[CUBLAS] = ":4096:8"
+    try:
+        torch.mm(one, one)
+    except RuntimeError as refused:
+        if CUBLAS not in str(refused):
+            raise
+        raise InputError(
+            f"device: {device}: this process has multiplied on a GPU before, without {CUBLAS} in its environment, "
+            "and so PyTorch refuses products in one order; set it to :4096:8 before the first of them"
+        ) from refused
+    finally:
+        del os.environ[CUBLAS]
 
 
 @contextmanager
