@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 ARENAS = """
 import threading
@@ -25,6 +26,48 @@ settle()
 print(all(in_own_thread(in_main_arena) for _ in range(4)))
 print(all(in_own_thread(in_main_arena, in_main_arena) for _ in range(4)))
 """
+
+HEAP = """
+import ctypes
+from pathlib import Path
+from spillway.machine import process_memory
+
+HUGE = process_memory.HUGE_PAGE
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+
+def mapped():
+    lines = [line for line in Path("/proc/self/maps").read_text().splitlines() if "[heap]" in line]
+    sizes = [line.split()[0].split("-") for line in lines]
+    return sum(int(last, 16) - int(first, 16) for first, last in sizes)
+
+def huge():
+    return sum(int(line.split()[1]) << 10 for line in Path("/proc/self/smaps").read_text().splitlines()
+               if line.startswith("AnonHugePages:"))
+
+process_memory.settle()
+large = libc.malloc(ctypes.c_size_t(3 << 30))  # nothing touches it
+libc.free(large)
+print(mapped() >= 3 << 30)  # it stays the heap's
+process_memory.give_back()
+print(mapped() < 1 << 30)
+before = process_memory.resident()
+process_memory.reserve(16 * HUGE)
+print(mapped() >= 16 * HUGE and process_memory.resident() - before < HUGE)
+pages = huge()
+block = libc.malloc(ctypes.c_size_t(8 * HUGE))
+ctypes.memset(block, 1, 8 * HUGE)
+print((huge() - pages) // HUGE)
+"""
+THP = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+
+
+def test_the_heap_keeps_what_is_let_go_and_lies_on_huge_pages() -> None:
+    found = subprocess.run([sys.executable, "-c", HEAP], capture_output=True, text=True, timeout=120)
+    *kept, pages = found.stdout.split()
+    assert kept == ["True", "True", "True"], found.stderr
+    if THP.is_file() and "[never]" not in THP.read_text():
+        assert 4 <= int(pages) <= 9
 
 
 def test_threads_of_before_leave_arenas_that_are_not_measured_in() -> None:

@@ -57,7 +57,7 @@ def settle() -> None:
     if mallopt is None:
         return
     mallopt(M_MMAP_MAX, 0)
-    mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
+    mallopt(M_TRIM_THRESHOLD, -1)  # never
     mallopt(M_ARENA_MAX, 1)
     _give_back_before_forks()
 
@@ -105,6 +105,20 @@ def use_huge_pages() -> None:
             first, last = -(-first // HUGE_PAGE) * HUGE_PAGE, last // HUGE_PAGE * HUGE_PAGE
             for advice in (MADV_HUGEPAGE, MADV_COLLAPSE) if first < last else ():
                 madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), advice)
+
+
+def reserve(size: int) -> None:
+    """Makes room in the heap for so many bytes, on huge pages. It is address space alone: a page is taken when it is
+    used first. Without `settle` before, or where the kernel refuses, nothing happens."""
+    malloc, free, madvise = (_of_libc(name) for name in ("malloc", "free", "madvise"))
+    if malloc is None or free is None or madvise is None or size < HUGE_PAGE:
+        return
+    malloc.restype, free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+    if block := malloc(ctypes.c_size_t(size)):
+        first, last = -(-block // HUGE_PAGE) * HUGE_PAGE, (block + size) // HUGE_PAGE * HUGE_PAGE
+        if first < last:
+            madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), MADV_HUGEPAGE)
+        free(block)
 
 
 def resident() -> int:

@@ -13,6 +13,7 @@ from spillway.output import wear
 from spillway.run.protocol import PathBytes
 
 HOLES, SHARE_OF_HOLES = 24 * 2**20, 0.1  # bytes by which the heap grows in one pass at most, as seen, or part of work
+IN_THE_HEAP = ("working set", "saved activations", "logits")  # classes of a plan's bytes that PyTorch takes
 REGROWTH = 4 * 2**20  # bytes since the heap was given back that make it worth doing again: it takes a tenth of a second
 LINK_WAYS = ("to_device", "from_device")
 
@@ -135,10 +136,12 @@ class HeapWatch:
     def __init__(self, plan: dict[str, Any], work_bytes: int) -> None:
         self._planned = nodes.memory_peak(plan)
         self._holes = max(HOLES, int(SHARE_OF_HOLES * work_bytes))
+        self._room = sum(part["bytes"] for part in plan["bytes"] if part["class"] in IN_THE_HEAP)
         self.in_use = 0  # bytes of the process that stayed when the heap was given back last
 
     def give_back(self) -> None:
         process_memory.give_back()
+        process_memory.reserve(self._room)
         self.in_use = process_memory.resident()
 
     def look(self) -> None:
