@@ -90,9 +90,11 @@ def here(*given: Any) -> dict[str, Any]:
 
 
 def there(config: Any, text: str) -> dict[str, Any]:
+    from spillway.machine import auto
     from spillway.model.spec import model_spec, verified
     from spillway.run.machines import asked_of, traced
 
+    config = auto.settled(config)
     found = verified(model_spec(config, only_plan=True))
     asked = asked_of(config, json.loads(text), found, traced(config, found, print), False)
     return {**json.loads(asked.engine().plan()), "settings": json.loads(asked.text())}

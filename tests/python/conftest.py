@@ -50,6 +50,19 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def without_a_gpu(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Runs that name no device compute on the CPUs beside a GPU, too, but in the tests that need one."""
+    if any(mark.args[0] == "gpu" for mark in request.node.iter_markers("needs")):
+        yield
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CUDA_VISIBLE_DEVICES", "")
+        if (torch := sys.modules.get("torch")) is not None:
+            patch.setattr(torch.cuda, "is_available", lambda: False)
+        yield
+
+
 @pytest.fixture(scope="session", autouse=True)
 def once_is_enough() -> Iterator[None]:
     """Runs inside this process repeat less; those of the installed command, and of `make nightly`, repeat it all."""

@@ -49,9 +49,10 @@ PROFILE = {
 def config(model: Path, **more: Any) -> Any:
     values = {
         "model": str(model), "model_revision": None, "tokenizer": str(model), "tokenizer_revision": None,
-        "any_device": False, "init": "pretrained", "seed": 5, "compute_dtype": "fp32", "packing": False,
-        "eval_packing": None, "resume_from_checkpoint": None, "dram_budget": ROOM, "placement": "dram",
-        "window": None, "storage": [], "profile": None, "output_dir": str(model.parent / "out"), "overwrite": False,
+        "any_device": False, "device_why": "", "init": "pretrained", "seed": 5, "compute_dtype": "fp32",
+        "packing": False, "eval_packing": None, "resume_from_checkpoint": None, "dram_budget": ROOM,
+        "placement": "dram", "window": None,
+        "storage": [], "profile": None, "output_dir": str(model.parent / "out"), "overwrite": False,
         "node": [], "memory_file": [], "storage_device": [], "erase": False, "durability": "none", "virtual_ranks": 1,
         "optim": "adamw", "state_format": "exact", "momentum": 0.0,
         "adam_beta1": 0.9, "adam_beta2": 0.999, "adam_epsilon": 1e-8, "weight_decay": 0.1, "max_grad_norm": 1.0,

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -123,17 +124,61 @@ def test_a_driver_that_takes_neither_form_is_quoted(bf16: Pair, gpu: FakeGpu, tm
     assert "UNSUPPORTED_PTX_VERSION" in words
 
 
-def test_auto_beside_a_gpu_takes_the_processors_and_says_why(bf16: Pair, gpu: FakeGpu, given: Path) -> None:
-    said = gpu.run(words(given, given / "auto", "--max_steps", "1", verb="plan"))
+AUTO = ("--max_steps", "2", "--save_steps", "1", "--gpu_memory", "96MiB")
+
+
+def device_of(out: Path) -> str:
+    found = re.search(r"^device: (.*)$", (out / "config.yaml").read_text(), re.MULTILINE)
+    assert found is not None
+    return found[1]
+
+
+def test_auto_is_the_gpu_and_says_so(gpu: FakeGpu, given: Path, tmp_path: Path) -> None:
+    said = gpu.run(words(given, tmp_path / "auto", *AUTO, verb="plan"))
     assert said.code == 0, said.err
-    line = "Layers compute on the CPUs, and not Fake GPU: computing on a GPU is tested over a simulated"
-    assert line in " ".join(said.out.split()) and "--device cuda takes it (device auto)" in " ".join(said.out.split())
-    silent = gpu.run(words(given, given / "auto", "--max_steps", "1", "--device", "cpu", verb="plan"))
-    assert silent.code == 0 and "Fake GPU" not in silent.out
-    ours = given / "auto"
-    assert gpu.run(words(given, ours, "--max_steps", "1")).code == 0
-    assert "Fake GPU" in json.loads((ours / "plan.json").read_text())["device_why"]
-    assert gpu.run(["resume", str(ours)]).code == 0
+    assert "Layers compute on Fake GPU; --device cpu computes on the CPUs (device auto)." in " ".join(said.out.split())
+    silent = gpu.run(words(given, tmp_path / "auto", *AUTO, "--device", "cuda", verb="plan"))
+    assert silent.code == 0 and "device auto" not in silent.out
+    assert gpu.run(words(given, tmp_path / "auto", *AUTO)).code == 0
+    assert gpu.run(words(given, tmp_path / "cuda", *AUTO, "--device", "cuda")).code == 0
+    ours, theirs = (tmp_path / name / "model.safetensors" for name in ("auto", "cuda"))
+    assert ours.read_bytes() == theirs.read_bytes()
+    plan = json.loads((tmp_path / "auto" / "plan.json").read_text())
+    assert device_of(tmp_path / "auto") == "cuda" and plan["device_bytes_per_step"]["to_device"] > 0
+    assert gpu.run(["resume", str(tmp_path / "auto")]).code == 0
+
+
+def test_what_was_begun_on_the_processors_goes_on_there(gpu: FakeGpu, given: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert gpu.run(words(given, out, "--max_steps", "2", "--save_steps", "1", "--device", "cpu")).code == 0
+    said = gpu.run(words(given, out, "--max_steps", "3", "--save_steps", "1", "--resume_from_checkpoint", "auto"))
+    assert said.code == 0, said.err
+    assert device_of(out) == "cpu" and "the CPUs, as the run was begun (device auto)" in " ".join(said.out.split())
+
+
+def test_auto_is_the_processors_where_a_gpu_cannot_be_taken(gpu: FakeGpu, given: Path, tmp_path: Path) -> None:
+    def plan(*more: str, **environment: str) -> str:
+        said = gpu.run(words(given, tmp_path / "out", *AUTO[:4], *more, verb="plan"), **environment)
+        assert said.code == 0, said.err
+        return " ".join(said.out.split())
+
+    not_it = "Layers compute on the CPUs, and not Fake GPU: "
+    (tmp_path / "far").mkdir()
+    assert not_it + "memory_file: weights" in plan("--memory_file", f"{tmp_path / 'far'}=64MiB")
+    assert not_it + "activation_spill: " in plan("--activation_spill", "all", "--storage", str(tmp_path))
+    assert not_it + "cuda:0 (Fake GPU): the driver (for CUDA 10.2) refuses" in plan(FAKE_CUDA_VERSION="10020")
+    assert not_it + "of 3 processes on this machine this one sees 2" in plan(LOCAL_WORLD_SIZE="3", LOCAL_RANK="0")
+    refused = gpu.run(words(given, tmp_path / "out", *AUTO, "--memory_file", f"{tmp_path / 'far'}=64MiB"))
+    assert refused.code == 2 and "gpu_memory: device cpu has no memory" in refused.err
+
+
+def test_what_does_not_fit_a_gpu_that_nobody_asked_for_says_what_does_without(
+    gpu: FakeGpu, given: Path, tmp_path: Path
+) -> None:
+    refused = gpu.run(words(given, tmp_path / "out", "--max_steps", "1", "--gpu_memory", "4KiB"))
+    assert refused.code == 3 and "--device cpu does without it" in refused.err
+    asked = gpu.run(words(given, tmp_path / "out", "--max_steps", "1", "--gpu_memory", "4KiB", "--device", "cuda"))
+    assert asked.code == 3 and "--device cpu" not in asked.err
 
 
 LORA = ("--method", "lora", "--lora_r", "4")

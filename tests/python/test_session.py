@@ -36,9 +36,10 @@ SHAPE = WorkShape(micro_batches=2, batch=2, length=12, eval_batch=2, eval_length
 def config(model: Path, **more: Any) -> Any:
     values = {
         "model": str(model), "model_revision": None, "tokenizer": str(model), "tokenizer_revision": None,
-        "any_device": False, "init": "pretrained", "seed": 5, "compute_dtype": "fp32", "packing": False,
-        "eval_packing": None, "resume_from_checkpoint": None, "dram_budget": 1 << 32, "placement": "auto",
-        "window": None, "node": [], "memory_file": [], "storage": [], "profile": str(native.profile(model.parent)),
+        "any_device": False, "device_why": "", "init": "pretrained", "seed": 5, "compute_dtype": "fp32",
+        "packing": False, "eval_packing": None, "resume_from_checkpoint": None, "dram_budget": 1 << 32,
+        "placement": "auto", "window": None,
+        "node": [], "memory_file": [], "storage": [], "profile": str(native.profile(model.parent)),
         "output_dir": str(model / "out"), "overwrite": False,
         "storage_device": [], "erase": False, "durability": None,
         "optim": "adamw", "state_format": "exact", "momentum": 0.0,

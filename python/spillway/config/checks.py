@@ -226,11 +226,27 @@ def check_places(config: Config) -> None:
     if config.erase and not config.storage_device:
         raise InputError("erase: it is about the block devices of storage_device, but none is given")
     check_storage(config)
-    if config.memory_file and config.device.startswith("cuda"):
-        raise InputError(
-            f"memory_file: with device {config.device} weights and states come from memory that is registered with the "
-            "GPU, which the pages of a file cannot be; leave it out, or use --device cpu"
+    if config.device.startswith("cuda") and (found := not_on_a_gpu(config)):
+        name, why = found
+        raise InputError(f"{name}: with device {config.device} {why}; leave it out, or use --device cpu")
+
+
+def not_on_a_gpu(config: Config) -> tuple[str, str] | None:
+    """The key with which layers cannot compute on a GPU, and why."""
+    if config.memory_file:
+        return (
+            "memory_file",
+            "weights and states come from memory that is registered with the GPU, which the pages of a file cannot be",
         )
+    if config.activation_spill == "all":
+        return "activation_spill", "layers keep what autograd saves on the GPU, or compute it again, and do not spill"
+    return None
+
+
+def check_gpu_memory(config: Config) -> None:
+    """Where it is known which device computes."""
+    if config.gpu_memory is not None and config.device == "cpu" and not config.any_device:
+        raise InputError("gpu_memory: device cpu has no memory of its own; this key needs --device cuda or simulated")
 
 
 def check_spilling(config: Config) -> None:
@@ -242,11 +258,6 @@ def check_spilling(config: Config) -> None:
         raise InputError(
             "activation_spill: all sends what autograd saves to a path or to another tier of memory, but no storage, "
             "node or memory_file is given; add one of them, or leave activation_spill out"
-        )
-    if config.device.startswith("cuda"):
-        raise InputError(
-            f"activation_spill: layers that compute on device {config.device} do not spill; leave it out, or use "
-            "--device cpu or simulated"
         )
 
 

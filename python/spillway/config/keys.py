@@ -259,8 +259,10 @@ GROUPS: dict[str, list[Key]] = {
             "where layers compute: `cpu`; `simulated`: a device with memory of its own, made of host memory, with the "
             "link and updates of the `profile`'s first GPU, or else a link as fast as memory and no updates, to see "
             "what a GPU would do and that the results are the same; `cuda:N`: the NVIDIA GPU of that number, `cuda`: "
-            "that of the environment's LOCAL_RANK, or the first, so that each of several processes has its own; `auto` "
-            "is `cpu`",
+            "that of the environment's LOCAL_RANK, or the first, so that each of several processes has its own; "
+            "`auto`: `cuda` where each process of the machine has a GPU that takes Spillway's kernels, and no other "
+            "key needs the CPUs (`memory_file`, `activation_spill: all`), else `cpu`; what was begun on the CPUs goes "
+            "on there",
             absent=unknown_device,
         ),
         Key(

@@ -39,11 +39,13 @@ class Config:
         any_device: bool = False,
         any_ranks: bool = False,
         ranks: Ranks = ALONE,
+        device_why: str = "",
     ) -> None:
         self._values = dict(values)
         self.notices = list(notices or [])  # what a person should know, one sentence each
         self.chosen = chosen  # why compute_dtype is what it is; empty where it was given
-        self.any_device = any_device  # nobody said which; the key is what `auto` is
+        self.any_device = any_device  # nobody said which, and nobody has looked yet; until then the key is `cpu`
+        self.device_why = device_why  # what computes, and why, where nobody said it and there is a choice
         self.any_ranks = any_ranks  # nobody said how many virtual ranks
         self.ranks = ranks  # which of the run's processes this is
 
@@ -93,6 +95,12 @@ class Config:
         """A copy that multiplies in this type, which nobody gave."""
         return self._copied({**self._values, "compute_dtype": compute_dtype}, why)
 
+    def computing_on(self, device: str, why: str) -> Config:
+        """A copy whose layers compute there, which nobody gave."""
+        found = self._copied({**self._values, "device": device}, self.chosen)
+        found.any_device, found.device_why = False, why
+        return found
+
     def over(self, ranks: Ranks) -> Config:
         """The configuration of one of several processes. Where nobody said how many virtual ranks there are, each
         process is one, with `gradient_accumulation_steps` micro-batches of a step; from here on the key counts those
@@ -116,7 +124,9 @@ class Config:
         return found
 
     def _copied(self, values: Mapping[str, Any], chosen: str) -> Config:
-        return Config(values, self.notices, chosen, self.any_device, self.any_ranks, self.ranks)
+        return Config(
+            values, self.notices, chosen, self.any_device, self.any_ranks, self.ranks, device_why=self.device_why
+        )
 
     def _filled(self, path: StoragePath) -> StoragePath:
         file = path.file if self.ranks.world == 1 else f"spillway.shard-{self.ranks.rank}-of-{self.ranks.world}.volume"

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from spillway.config import Config, checks, normalised, resolve
 from spillway.errors import InputError
-from spillway.machine import products
+from spillway.machine import auto, products
 from spillway.model import freeze, hub
 from spillway.model.building import build
 from spillway.model.lora import adapters_of
@@ -88,7 +88,7 @@ def load(
     checks.check_model(config)
     checks.check_places(config)
     checks.check_method(config)
-    config = hub.settled(products.settled(config), only=("model",))
+    config = hub.settled(auto.settled(config), only=("model",))
     for notice in filter(None, (products.said(config.compute_dtype, config.chosen), *products.warnings(config))):
         LOGGER.warning(notice)
     directory = hub.model_directory(config)

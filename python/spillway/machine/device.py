@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from spillway import _engine
-from spillway.errors import InputError
+from spillway.config.checks import not_on_a_gpu
+from spillway.errors import DoesNotFit, InputError
 from spillway.machine.place import HOST, Place
 
 if TYPE_CHECKING:
@@ -38,17 +40,31 @@ def place(config: Config) -> Place:
     return Place(torch.device("cuda", index))
 
 
-def passed_over(config: Config) -> str:
-    """Why `device: auto` is the CPUs beside a GPU; empty where there is none, or somebody said what is taken."""
-    if not config.any_device:
-        return ""
+def settled(config: Config) -> Config:
+    """`config`, whose device is `auto`, with the GPU, where there is one and nothing speaks against it, or the CPUs."""
     if not torch.cuda.is_available():
         gpu = listed()
-        return f"the CPUs, and not {gpu}: {without_cuda()}" if gpu else ""
-    return (
-        f"the CPUs, and not {torch.cuda.get_device_name(0)}: computing on a GPU is tested over a simulated "
-        "driver, and has run on few real ones; --device cuda takes it"
-    )
+        return config.computing_on("cpu", f"the CPUs, and not {gpu}: {without_cuda()}" if gpu else "")
+    index = number(config.computing_on("cuda", ""))
+    gpu = torch.cuda.get_device_name(min(index, torch.cuda.device_count() - 1))
+    if why := against_a_gpu(config, index):
+        return config.computing_on("cpu", f"the CPUs, and not {gpu}: {why}")
+    return config.computing_on("cuda", f"{gpu}; --device cpu computes on the CPUs")
+
+
+def against_a_gpu(config: Config, index: int) -> str:
+    """Why layers had better not compute on GPU `index`, nor those of other processes of this machine on theirs; empty
+    where nothing is known against it."""
+    processes = max(config.ranks.local_world, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    if max(processes, index + 1) > (count := torch.cuda.device_count()):
+        return (
+            f"of {processes} processes on this machine this one sees {count}; where each sees one of its own, "
+            "--device cuda:0 takes it"
+        )
+    if found := not_on_a_gpu(config):
+        return ": ".join(found)
+    loaded, words = _engine.load_gpu_kernels(index)
+    return "" if loaded else words
 
 
 def without_cuda() -> str:
@@ -65,6 +81,18 @@ def listed() -> str:
             if key == "Model":
                 return value.strip()
     return ""
+
+
+@contextmanager
+def done_without(config: Config) -> Iterator[None]:
+    """A refusal for want of memory says how to do without a GPU that nobody has asked for."""
+    try:
+        yield
+    except (DoesNotFit, torch.cuda.OutOfMemoryError) as error:
+        if config.device == "cpu" or not config.device_why:
+            raise
+        words = f"{str(error).rstrip('.')}. No device was given, and so the GPU was taken; --device cpu does without it"
+        raise DoesNotFit(words, getattr(error, "plan", None)) from error
 
 
 def number(config: Config) -> int:

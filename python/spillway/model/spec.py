@@ -14,7 +14,6 @@ import torch
 
 from spillway.base import stages
 from spillway.errors import InputError
-from spillway.machine import products
 from spillway.model import factors, freeze, hub, quantised
 from spillway.model.building import build
 from spillway.model.equivalence import verify_equivalence, verify_mixed_types
@@ -70,10 +69,10 @@ def model_spec(
     frozen: Collection[str] | None = None,
     only_plan: bool = False,
 ) -> ModelSpec:
-    """`model_config`: the model's own, changed by whoever opens the run; as it lies in the directory when None.
-    `frozen`: names of the parameters that are not trainable; None: as the configuration says. `only_plan`: no weight
-    will be needed."""
-    config = hub.settled(products.settled(config), only=("model", "tokenizer"))
+    """`config`: with what `auto` is (machine.auto). `model_config`: the model's own, changed by whoever opens the run;
+    as it lies in the directory when None. `frozen`: names of the parameters that are not trainable; None: as the
+    configuration says. `only_plan`: no weight will be needed."""
+    config = hub.settled(config, only=("model", "tokenizer"))
     source = hub.model_directory(config)
     model_config = model_config or load_config(source)
     if config.init == "pretrained" and not config.resume_from_checkpoint and not hub.is_name(config.model):

@@ -169,13 +169,19 @@ def left_out(config: Config, output_dir: Path, others: Sequence[Path]) -> list[P
     return volumes.of_run(paths_before(output_dir), known.run)
 
 
-def paths_before(output_dir: Path) -> list[StoragePath]:
-    """As the run's config.yaml names them."""
+def config_before(output_dir: Path) -> Config | None:
+    """As the run's config.yaml says it; None where it says nothing that can be read."""
     before = output_dir / "config.yaml"
     try:
-        return resolve(read_file(before), {}, str(before)).paths
-    except InputError:  # nobody knows any more
-        return []
+        return resolve(read_file(before), {}, str(before))
+    except InputError:
+        return None
+
+
+def paths_before(output_dir: Path) -> list[StoragePath]:
+    """As the run's config.yaml names them."""
+    before = config_before(output_dir)
+    return before.paths if before is not None else []  # nobody knows any more
 
 
 def known_run(given: str | None) -> tuple[Identity | None, list[str]]:

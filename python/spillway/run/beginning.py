@@ -10,7 +10,7 @@ from pathlib import Path
 from spillway import __version__
 from spillway.base.files import replace_text, write_json
 from spillway.config import Config
-from spillway.machine import products
+from spillway.machine import auto
 from spillway.model import hub
 from spillway.output import directory, identity, state
 from spillway.output.directory import Start
@@ -83,13 +83,24 @@ def found(config: Config, there: list[Path], others: list[Path]) -> tuple[Start 
     return start, known, saved
 
 
+def same_device(config: Config) -> Config:
+    """`config` on the CPUs where the run that it goes on with was begun there, unless it says so itself: a GPU adds in
+    another order."""
+    if config.any_device and config.resume_from_checkpoint and config.output_dir is not None:
+        before = directory.config_before(Path(config.output_dir))
+        if before is not None and before.device == "cpu":
+            return config.computing_on("cpu", "the CPUs, as the run was begun")
+    return config
+
+
 def settled(config: Config, world: World, tell: hub.Tell, only: Iterable[str] = hub.SETTLED) -> Config:
-    """`config` with the commits (`hub.settled`) and the compute type that rank 0 has settled for all."""
-    leading = world.agreed(lambda: hub.settled(products.settled(config), tell, only))
+    """`config` with the commits (`hub.settled`), the device and the compute type that rank 0 has settled for all."""
+    leading = world.agreed(lambda: hub.settled(auto.settled(same_device(config)), tell, only))
     if world.leads:
         return leading
     revisions = {f"{key}_revision": state.revision_of(leading, key) for key in state.NAMED}
-    return hub.settled(config.replaced(**revisions).computing(leading.compute_dtype, leading.chosen), only=only)
+    config = config.replaced(**revisions).computing(leading.compute_dtype, leading.chosen)
+    return hub.settled(config.computing_on(leading.device, leading.device_why), only=only)
 
 
 def write(output_dir: Path, config: Config, session: SessionProtocol, run: Identity) -> None:

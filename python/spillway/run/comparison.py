@@ -20,7 +20,7 @@ from spillway.base.sizes import size
 from spillway.config import Config
 from spillway.config.checks import check
 from spillway.errors import DoesNotFit, InputError
-from spillway.machine import products
+from spillway.machine import auto
 from spillway.model import hub
 from spillway.model.batch import Batch
 from spillway.run import plain_losses, plain_reduced
@@ -82,7 +82,9 @@ def compare(config: Config, layers: int | None, tell: Callable[[str], None]) -> 
         )
     from spillway.run.train import load_work
 
-    config = hub.settled(products.settled(config.replaced(lora_dropout=0.0)), tell)
+    if config.any_device:
+        config = config.computing_on("cpu", "")  # where the plain way computes
+    config = hub.settled(auto.settled(config.replaced(lora_dropout=0.0)), tell)
     work = load_work(config.replaced(eval_dataset=None), tell)
     steps = min(config.max_steps if config.max_steps > 0 else STEPS, work.steps)
     with cut_model(config, layers) as (path, model_config):

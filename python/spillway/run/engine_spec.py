@@ -17,7 +17,7 @@ from spillway.base.calls import EngineType, translated
 from spillway.base.ranks import ALONE, Ranks
 from spillway.config.methods import refits
 from spillway.errors import DoesNotFit
-from spillway.machine import device, memory_files, nodes
+from spillway.machine import memory_files, nodes
 from spillway.model import files
 from spillway.model.batch import WorkShape
 from spillway.model.describe import WorkSize, describe
@@ -126,8 +126,8 @@ def planned_engine(spec: EngineSpec, profiled: Profiled, engine_type: EngineType
         plan: dict[str, Any] = json.loads(engine.plan())
     if config.chosen:
         plan["compute_why"] = config.chosen
-    if words := device.passed_over(config):
-        plan["device_why"] = words
+    if config.device_why:
+        plan["device_why"] = config.device_why
     if shape.pairs:
         plan["reference"] = first_pass(shape, plan, spec.settings.get("seconds", {}))
     plan["threads"] = {"compute": threads.compute, "words": threads.words}

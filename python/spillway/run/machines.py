@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spillway.config import Config
+from spillway.config.checks import check_gpu_memory
 from spillway.errors import DoesNotFit, InputError
 from spillway.run import cluster
 
@@ -80,8 +81,7 @@ def refuse_elsewhere(config: Config) -> None:
             f"profile: {config.profile} describes another machine, which `spillway plan` answers for; "
             "training runs on this one"
         )
-    if config.gpu_memory is not None and config.device == "cpu":
-        raise InputError("gpu_memory: device cpu has no memory of its own; this key needs --device cuda or simulated")
+    check_gpu_memory(config)
 
 
 def plan_elsewhere(config: Config, text: str, tell: Tell, graph: Path | None = None) -> Plan:
@@ -103,6 +103,7 @@ def plan_elsewhere(config: Config, text: str, tell: Tell, graph: Path | None = N
     with translated():
         profile = json.loads(_engine.check_profile(text, str(config.profile)))
     on_gpu = computes_on_gpu(config, profile)
+    config = config.computing_on(config.device, "")  # whatever this machine has
     several = cluster.of_profile(profile, on_gpu)
     if config.node and several is not None and several.world > 1:
         raise InputError(

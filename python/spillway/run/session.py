@@ -25,7 +25,7 @@ from spillway.base import calls, silence
 from spillway.base.calls import EngineType, translated
 from spillway.base.files import flush, new_file
 from spillway.config import optimizers
-from spillway.machine import device, process_memory
+from spillway.machine import auto, device, process_memory
 from spillway.machine.compute import compute
 from spillway.model import factors, hub
 from spillway.model.generation import callable_model
@@ -76,6 +76,7 @@ class EngineSession:
         process_memory.settle()
         self._world = world or OneProcess()
         ranks = self._world.ranks
+        config = auto.settled(config)
         self._objective = objective or objective_of(config)
         computing = compute(config, ranks.local_world)
         self._verified = verified(model_spec(config, model_config, frozen, only_plan))
@@ -84,11 +85,12 @@ class EngineSession:
         self._share = Share(ranks.rank, ranks.world, config.virtual_ranks, self._world.gather)
         most = self._share.most(shape.micro_batches) if ranks.world > 1 else 0
         shape = replace(shape, virtual_ranks=config.virtual_ranks, share=most)
-        self._profiled = profiled(self._verified, computing, shape, engine_type, only_plan, ranks.local_world)
         self._keeping = keeping or Keeping(str(Path(config.output_dir).absolute()))
-        told = engine_spec(self._profiled, self._keeping, self._world)
-        self._network = self._world.port()
-        planned = planned_engine(told, self._profiled, engine_type, self._network)
+        with device.done_without(config):
+            self._profiled = profiled(self._verified, computing, shape, engine_type, only_plan, ranks.local_world)
+            told = engine_spec(self._profiled, self._keeping, self._world)
+            self._network = self._world.port()
+            planned = planned_engine(told, self._profiled, engine_type, self._network)
         self.description, self.settings, self.plan = told.description, told.settings, planned.plan
         self._engine, self._durable, self._place = planned.engine, planned.durable, self._profiled.compute.place
         self._telemetry = Telemetry(self._engine, self.plan, self._place, told.notices)

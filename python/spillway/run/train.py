@@ -19,7 +19,7 @@ from spillway.config import Config, normalised, read_file, resolve
 from spillway.config.checks import check, check_model, check_required
 from spillway.data.media import media_of
 from spillway.errors import InputError, Interrupted, SpillwayError
-from spillway.machine import products
+from spillway.machine import auto, products
 from spillway.model import hub
 from spillway.model.batch import WorkShape
 from spillway.output import checkpoints, directory, identity, state, unsaved, volumes
@@ -89,7 +89,7 @@ def plan_config(config: Config, tell: Tell, graph: Path | None = None) -> dict[s
     if named and config.resume_from_checkpoint and (known := identity.load(Path(config.output_dir))) and known.fixed:
         config = state.same_revisions(known.fixed, state.same_products(known.fixed, config))
     stages.say("reading the configuration")
-    config = hub.settled(products.settled(config), tell)
+    config = hub.settled(auto.settled(beginning.same_device(config) if named else config), tell)
     stages.say("reading tokenizer and data")
     work = load_work(config, tell)
     stages.say("building the model without weights")
