@@ -26,6 +26,7 @@
 #include "spillway/machine/profile_json.h"
 #include "spillway/plan/described.h"
 #include "spillway/state/rule.h"
+#include "spillway/sys/aligned_heap.h"
 #include "spillway/sys/cpu.h"
 #include "spillway/sys/exchange.h"
 #include "spillway/sys/process.h"
@@ -110,6 +111,11 @@ void bind_process(nb::module_& module) {
   module.def(
       "reset_peak_resident", [] { return spillway::sys::reset_peak_resident(); },
       "Starts peak_resident() anew from the present; False where the kernel refuses.");
+  module.def(
+      "align_by_us", [](const std::vector<std::string>& libraries) { return spillway::sys::align_by_us(libraries); },
+      nb::arg("libraries"),
+      "Has loaded libraries take aligned memory so that its place serves again when it is freed; how many of their "
+      "calls do.");
   module.def(
       "cores", [] { return spillway::machine::facts().cores; },
       "CPUs this process may run on, by affinity and cgroup.");

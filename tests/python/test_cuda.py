@@ -250,7 +250,8 @@ def test_a_trainer_in_two_processes_has_a_gpu_in_each(given: Path, gpu: FakeGpu,
     keys = {"dtype": "bfloat16", "virtual_ranks": 2, **LOADED[method]}
     asked = {"micro_batches": 4, "load": keys}
     well(ranks(TRAINER, 1, given, tmp_path, json.dumps(asked)))
-    asked |= {"load": {**keys, "device": "cuda", "gpu_memory": "96MiB"}, "use_cpu": False, "ddp_backend": "gloo"}
+    named = {"device": "cuda"} if method == "full" else {}  # else the GPU is what `auto` is
+    asked |= {"load": {**keys, **named, "gpu_memory": "96MiB"}, "use_cpu": False, "ddp_backend": "gloo"}
     two_on_gpus("-c", f"import fake_gpu\nfake_gpu.play()\n{TRAINER}", str(given), str(tmp_path), json.dumps(asked))
     assert told(tmp_path, 1) == told(tmp_path, 2)
     same_saves(tmp_path / "of-2", tmp_path / "of-1")

@@ -59,6 +59,20 @@ block = libc.malloc(ctypes.c_size_t(8 * HUGE))
 ctypes.memset(block, 1, 8 * HUGE)
 print((huge() - pages) // HUGE)
 """
+HOLES = """
+import torch
+from spillway.machine import process_memory
+
+process_memory.settle()
+small, blocks = [], []
+for _ in range(64):
+    blocks.append(torch.empty(300_000))
+    small += [torch.empty(1) for _ in range(4)]
+holes = {block.data_ptr() for block in blocks[::2]}
+blocks[::2] = [None] * 32
+again = [torch.empty(300_000) for _ in range(32)]
+print(len(holes & {block.data_ptr() for block in again}), all(block.data_ptr() % 64 == 0 for block in again))
+"""
 THP = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
@@ -68,6 +82,11 @@ def test_the_heap_keeps_what_is_let_go_and_lies_on_huge_pages() -> None:
     assert kept == ["True", "True", "True"], found.stderr
     if THP.is_file() and "[never]" not in THP.read_text():
         assert 4 <= int(pages) <= 9
+
+
+def test_tensors_lie_where_tensors_of_their_size_have_lain() -> None:
+    found = subprocess.run([sys.executable, "-c", HOLES], capture_output=True, text=True, timeout=120)
+    assert found.stdout.split() == ["32", "True"], found.stderr
 
 
 def test_threads_of_before_leave_arenas_that_are_not_measured_in() -> None:

@@ -6,6 +6,7 @@ import difflib
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,8 +21,10 @@ import warm
 from breadth import some
 from hf_models import tiny_config, tiny_model
 from needs import package
+from spillway.config import resolve
 from spillway.errors import InputError
 from spillway.hf import StreamedTraining, Trainer, load
+from spillway.integrations.streamed_session import as_told
 from spillway.model.dry_run import DryRun
 from spillway.run.session import EngineSession
 
@@ -467,3 +470,11 @@ def test_what_requires_no_gradient_on_the_meta_model_is_frozen(given: Path, tmp_
     for name, tensor in expected.items():
         torch.testing.assert_close(found[name], tensor, **SAME_WEIGHTS)
         assert torch.equal(found[name], begun[name]) == ("embed" in name or "layers.0" in name)
+
+
+def test_use_cpu_is_heard_where_nobody_asked_for_a_gpu(tmp_path: Path) -> None:
+    cpus = TrainingArguments(output_dir=str(tmp_path), use_cpu=True)
+    chosen, asked = resolve({}, {}).computing_on("cuda", "an H100"), resolve({"device": "cuda"}, {})
+    assert as_told(chosen, cpus).device == "cpu" and as_told(asked, cpus).device == "cuda"
+    anything = SimpleNamespace(use_cpu=False)
+    assert as_told(chosen, anything).device == "cuda"

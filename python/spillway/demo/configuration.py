@@ -1,4 +1,5 @@
-"""The configurations of the tour: one that learns, a large one, and one whose runs are compared."""
+"""The configurations of the tour: one that learns, a large one, and one whose runs are compared; beside a GPU, too, all
+of them compute on the CPUs, whose memory is what the tour bounds."""
 
 from __future__ import annotations
 
@@ -42,6 +43,7 @@ eval_on_start: true
 eval_steps: {self.steps}
 logging_steps: {max(1, self.steps // 12)}
 seed: 7
+device: cpu
 """
 
 
@@ -57,6 +59,7 @@ max_steps: {SHORT_STEPS}
 learning_rate: 1e-3
 weight_decay: 0.1
 seed: 7
+device: cpu
 """
 
 
@@ -73,6 +76,7 @@ max_steps: {LARGE_STEPS}
 placement: path
 save_only_model: true
 seed: 7
+device: cpu
 """
 
 

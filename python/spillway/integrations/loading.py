@@ -18,6 +18,7 @@ from spillway.model import freeze, hub
 from spillway.model.building import build
 from spillway.model.lora import adapters_of
 from spillway.model.source import DTYPES, generation_config, load_config
+from spillway.report import tables
 
 LOGGER = transformers.logging.get_logger("spillway")
 
@@ -89,7 +90,8 @@ def load(
     checks.check_places(config)
     checks.check_method(config)
     config = hub.settled(auto.settled(config), only=("model",))
-    for notice in filter(None, (products.said(config.compute_dtype, config.chosen), *products.warnings(config))):
+    computes = (tables.device({"device_why": config.device_why}), products.said(config.compute_dtype, config.chosen))
+    for notice in filter(None, (*computes, *products.warnings(config))):
         LOGGER.warning(notice)
     directory = hub.model_directory(config)
     found = load_config(directory)

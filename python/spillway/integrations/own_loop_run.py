@@ -33,6 +33,7 @@ from spillway.output.records import METRICS, Metrics, NoMetrics
 from spillway.output.so_far import SoFar
 from spillway.output.state import RunState
 from spillway.output.summary import endurance, summary
+from spillway.report import tables
 from spillway.run import beginning, rates, room
 from spillway.run.alike import places
 from spillway.run.lines import Lines
@@ -182,7 +183,7 @@ class OwnRun:
 
     def _tell_notices(self) -> None:
         chosen = products.said(self._config.compute_dtype, self._config.chosen)
-        for notice in [chosen, *products.warnings(self._config), *self._engine.notices()]:
+        for notice in [tables.device(self.plan), chosen, *products.warnings(self._config), *self._engine.notices()]:
             if notice and notice not in self._told:
                 self._told.add(notice)
                 self._display.note(notice)

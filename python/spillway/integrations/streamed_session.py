@@ -158,7 +158,8 @@ class StreamedSession:
     ) -> Config:
         """`asked`: what `load` was, and what is to be gone on with; `before`: keys of the run that is, of which those
         count that nobody says."""
-        args, world, asked = self.args, self._world.ranks.world, asked or self._origin.config
+        args, world = self.args, self._world.ranks.world
+        asked = as_told(asked or self._origin.config, args)
         said = "virtual_ranks" in self._origin.given
         found = asked.replaced(
             virtual_ranks=asked.virtual_ranks if said else before.get("virtual_ranks") or world,
@@ -212,6 +213,13 @@ def parts_of(checkpoint: Path | None, world: int) -> dict[str, Any]:
     """Key `virtual_ranks` of what was saved there, where so many processes can go on with as many."""
     ranks = 0 if checkpoint is None else read_counts(checkpoint / STATE).get("virtual_ranks", 0)
     return {"virtual_ranks": ranks} if ranks >= world else {}
+
+
+def as_told(config: Config, args: Any) -> Config:
+    """`config` on the CPUs where TrainingArguments asks for them, and nobody has asked for a GPU."""
+    if args.use_cpu and config.device_why and config.device != "cpu":
+        return config.computing_on("cpu", "the CPUs, as use_cpu says")
+    return config
 
 
 def begun_with(config: Config, checkpoint: Path) -> Config:

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from spillway._engine import OutOfMemoryExit
+from spillway._engine import OutOfMemoryExit, align_by_us
 from spillway.base import sizes
 from spillway.errors import DoesNotFit
 
@@ -43,9 +43,12 @@ NO_CODE = "could not create a primitive"
 PRODUCT_CACHES = ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY")
 PRODUCTS = 64
 
+ALLOCATING = ["libc10.so", "libtorch_cpu.so"]  # of PyTorch: tensors, and what oneDNN works in
+
 
 def settle() -> None:
-    """Makes glibc keep what a layer frees for the next layer: no mapping and unmapping of every large temporary.
+    """Makes glibc keep what a layer frees for the next layer: no mapping and unmapping of every large temporary, and
+    no holes that a tensor of the same size cannot use.
 
     One arena and no trimming also make the heap's size a fact that a dry run can measure; so do bounded caches of
     compiled products (a user's own setting is left alone). Elsewhere than on glibc nothing happens. Before PyTorch's
@@ -59,6 +62,7 @@ def settle() -> None:
     mallopt(M_MMAP_MAX, 0)
     mallopt(M_TRIM_THRESHOLD, -1)  # never
     mallopt(M_ARENA_MAX, 1)
+    align_by_us(ALLOCATING)
     _give_back_before_forks()
 
 

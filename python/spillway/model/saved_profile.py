@@ -18,9 +18,7 @@ if TYPE_CHECKING:
     from spillway.model.stream import Stream
     from spillway.model.timed_engine import TimedEngine
 
-# Of what is kept: holes of the heap between what stays and what goes (0.28 seen with glibc 2.36, whose posix_memalign
-# finds no place for a tensor in the hole that one of the same size has left).
-SLACK = 0.3
+SLACK = 0.1  # of what is kept: holes of the heap between what stays and what goes
 KINDS = ("kept_forward", "kept_backward")  # of passes, beside those of a dry run
 ROUNDS = 4  # at least, of a step that is not long: two of each kind of run, of which the first warms up
 
