@@ -112,7 +112,8 @@ void bind_process(nb::module_& module) {
       "reset_peak_resident", [] { return spillway::sys::reset_peak_resident(); },
       "Starts peak_resident() anew from the present; False where the kernel refuses.");
   module.def(
-      "align_by_us", [](const std::vector<std::string>& libraries) { return spillway::sys::align_by_us(libraries); },
+      "redirect_posix_memalign",
+      [](const std::vector<std::string>& libraries) { return spillway::sys::redirect_posix_memalign(libraries); },
       nb::arg("libraries"),
       "Has loaded libraries take aligned memory so that its place serves again when it is freed; how many of their "
       "calls do.");

@@ -264,7 +264,7 @@ def lanes() -> list[tuple[str, bool]]:
 def dram_available() -> int:
     """Bytes of DRAM this process can take now without swapping or being killed (cgroups included)."""
 
-def align_by_us(libraries: list[str]) -> int:
+def redirect_posix_memalign(libraries: list[str]) -> int:
     """Has the loaded libraries of these file names take aligned memory so that its place serves again when it is freed;
     how many of their calls do."""
 

@@ -112,7 +112,7 @@ int aligned(void** block, std::size_t alignment, std::size_t size) noexcept {
   return ::posix_memalign(block, alignment, size);
 }
 
-std::size_t align_by_us(std::span<const std::string> libraries) noexcept {
+std::size_t redirect_posix_memalign(std::span<const std::string> libraries) noexcept {
   Asked asked{libraries};
   ::dl_iterate_phdr(look_at, &asked);
   return asked.changed;

@@ -22,6 +22,6 @@ inline constexpr std::size_t kAlignment = 64;  ///< bytes; that of PyTorch's and
 /// Has the loaded libraries of these file names, such as "libc10.so", call aligned() where they call posix_memalign(),
 /// for the rest of the process: their tables of addresses (of ELF: DT_JMPREL, DT_RELA) are changed in memory. Returns
 /// how many entries name it now; 0 where no such library is loaded, or the system links in another way.
-std::size_t align_by_us(std::span<const std::string> libraries) noexcept;
+std::size_t redirect_posix_memalign(std::span<const std::string> libraries) noexcept;
 
 }  // namespace spillway::sys

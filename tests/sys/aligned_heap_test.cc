@@ -61,7 +61,7 @@ TEST(AlignedHeapTest, AHoleServesTheNextBlockOfItsSize) {
 
 TEST(AlignedHeapTest, ALibraryThatIsNotLoadedIsLeftAlone) {
   const std::vector<std::string> libraries{"libnothing.so"};
-  EXPECT_EQ(align_by_us(libraries), 0U);
+  EXPECT_EQ(redirect_posix_memalign(libraries), 0U);
 }
 
 }  // namespace

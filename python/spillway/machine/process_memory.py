@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from spillway._engine import OutOfMemoryExit, align_by_us
+from spillway._engine import OutOfMemoryExit, redirect_posix_memalign
 from spillway.base import sizes
 from spillway.errors import DoesNotFit
 
@@ -62,7 +62,7 @@ def settle() -> None:
     mallopt(M_MMAP_MAX, 0)
     mallopt(M_TRIM_THRESHOLD, -1)  # never
     mallopt(M_ARENA_MAX, 1)
-    align_by_us(ALLOCATING)
+    redirect_posix_memalign(ALLOCATING)
     _give_back_before_forks()
 
 
@@ -75,8 +75,13 @@ def _give_back_before_forks() -> None:
 def give_back() -> None:
     """Returns what is free in the heap to the kernel: for once, after work that does not come again."""
     gc.collect()
-    if trim := _of_libc("malloc_trim"):
-        trim(0)
+    trim()
+
+
+def trim() -> None:
+    """As `give_back`, without a look for what nobody refers to any more, which takes most of its time."""
+    if malloc_trim := _of_libc("malloc_trim"):
+        malloc_trim(0)
 
 
 def in_main_arena() -> bool:

@@ -340,6 +340,7 @@ class EngineSession:
                 self._engine.close()
         finally:
             self._serving.close()
+            process_memory.trim()  # what steps had of the heap; the process may go on
 
     def _silences(self) -> str:
         found: str = self._engine.silence()
