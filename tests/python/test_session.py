@@ -28,7 +28,7 @@ from spillway.model.equivalence import Equivalence
 from spillway.run.protocol import Keeping, Recovery, StartPoint, StepResult
 from spillway.run.session import EngineSession
 from spillway.run.settings import placement_shares, storage
-from spillway.run.telemetry import REGROWTH
+from spillway.run.telemetry import REGROWTH, HeapWatch
 
 SHAPE = WorkShape(micro_batches=2, batch=2, length=12, eval_batch=2, eval_length=12)
 
@@ -399,6 +399,20 @@ def test_packing_is_proven_before_it_is_used(model: Path, monkeypatch: pytest.Mo
     for packing, eval_packing in ((False, None), (True, None), (False, True)):
         EngineSession(config(model, packing=packing, eval_packing=eval_packing), SHAPE, engine_type=FakeEngine)
     assert asked == [False, True, True]
+
+
+def test_room_is_made_in_the_heap_for_what_lies_in_dram(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(process_memory, "reserve", asked.append)
+    kinds = (
+        ("working set", "dram", 1),
+        ("saved activations", "dram", 2),
+        ("state", "dram", 4),
+        ("working set", "device", 8),
+    )
+    parts = [{"class": kind, "tier": tier, "bytes": count} for kind, tier, count in kinds]
+    HeapWatch({"tiers": [{"name": "dram", "kind": "dram", "planned_peak": 7}], "bytes": parts}, 1).give_back()
+    assert asked == [3]
 
 
 def test_the_heap_is_given_back_once_until_it_has_grown_again(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -136,7 +136,9 @@ class HeapWatch:
     def __init__(self, plan: dict[str, Any], work_bytes: int) -> None:
         self._planned = nodes.memory_peak(plan)
         self._holes = max(HOLES, int(SHARE_OF_HOLES * work_bytes))
-        self._room = sum(part["bytes"] for part in plan["bytes"] if part["class"] in IN_THE_HEAP)
+        dram = plan["tiers"][0]["name"]
+        found = (part for part in plan["bytes"] if part["tier"] == dram and part["class"] in IN_THE_HEAP)
+        self._room = sum(part["bytes"] for part in found)
         self.in_use = 0  # bytes of the process that stayed when the heap was given back last
 
     def give_back(self) -> None:
