@@ -90,7 +90,7 @@ def load(
     checks.check_places(config)
     checks.check_method(config)
     config = hub.settled(auto.settled(config), only=("model",))
-    computes = (tables.device({"device_why": config.device_why}), products.said(config.compute_dtype, config.chosen))
+    computes = (tables.computes_on(config.device_why), products.said(config.compute_dtype, config.chosen))
     for notice in filter(None, (*computes, *products.warnings(config))):
         LOGGER.warning(notice)
     directory = hub.model_directory(config)

@@ -183,7 +183,12 @@ class OwnRun:
 
     def _tell_notices(self) -> None:
         chosen = products.said(self._config.compute_dtype, self._config.chosen)
-        for notice in [tables.device(self.plan), chosen, *products.warnings(self._config), *self._engine.notices()]:
+        for notice in [
+            tables.computes_on(self.plan.get("device_why", "")),
+            chosen,
+            *products.warnings(self._config),
+            *self._engine.notices(),
+        ]:
             if notice and notice not in self._told:
                 self._told.add(notice)
                 self._display.note(notice)

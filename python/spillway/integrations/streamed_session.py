@@ -24,6 +24,7 @@ from spillway.integrations.durable import DurableRun
 from spillway.integrations.loading import Origin, untouched
 from spillway.integrations.sizes import Sizes, largest, of_all, saving_of
 from spillway.integrations.trl_ways import TrlLog, logged_objective
+from spillway.machine import device
 from spillway.model.batch import WorkShape
 from spillway.model.freeze import frozen_names
 from spillway.output import directory, identity, left, state
@@ -217,7 +218,7 @@ def parts_of(checkpoint: Path | None, world: int) -> dict[str, Any]:
 
 def as_told(config: Config, args: Any) -> Config:
     """`config` on the CPUs where TrainingArguments asks for them, and nobody has asked for a GPU."""
-    if args.use_cpu and config.device_why and config.device != "cpu":
+    if args.use_cpu and device.is_unasked(config):
         return config.computing_on("cpu", "the CPUs, as use_cpu says")
     return config
 

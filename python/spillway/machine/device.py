@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from spillway import _engine
+from spillway.base import ranks
 from spillway.config.checks import not_on_a_gpu
 from spillway.errors import DoesNotFit, InputError
 from spillway.machine.place import HOST, Place
@@ -45,7 +46,7 @@ def settled(config: Config) -> Config:
     if not torch.cuda.is_available():
         gpu = listed()
         return config.computing_on("cpu", f"the CPUs, and not {gpu}: {without_cuda()}" if gpu else "")
-    index = number(config.computing_on("cuda", ""))
+    index = number(config)
     gpu = torch.cuda.get_device_name(min(index, torch.cuda.device_count() - 1))
     if why := against_a_gpu(config, index):
         return config.computing_on("cpu", f"the CPUs, and not {gpu}: {why}")
@@ -55,7 +56,7 @@ def settled(config: Config) -> Config:
 def against_a_gpu(config: Config, index: int) -> str:
     """Why layers had better not compute on GPU `index`, nor those of other processes of this machine on theirs; empty
     where nothing is known against it."""
-    processes = max(config.ranks.local_world, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    processes = max(config.ranks.local_world, ranks.number(os.environ, "LOCAL_WORLD_SIZE", 1))
     if max(processes, index + 1) > (count := torch.cuda.device_count()):
         return (
             f"of {processes} processes on this machine this one sees {count}; where each sees one of its own, "
@@ -83,13 +84,18 @@ def listed() -> str:
     return ""
 
 
+def is_unasked(config: Config) -> bool:
+    """Whether layers compute on a GPU that nobody has asked for."""
+    return bool(config.device_why) and config.device != "cpu"
+
+
 @contextmanager
 def done_without(config: Config) -> Iterator[None]:
     """A refusal for want of memory says how to do without a GPU that nobody has asked for."""
     try:
         yield
     except (DoesNotFit, torch.cuda.OutOfMemoryError) as error:
-        if config.device == "cpu" or not config.device_why:
+        if not is_unasked(config):
             raise
         words = f"{str(error).rstrip('.')}. No device was given, and so the GPU was taken; --device cpu does without it"
         raise DoesNotFit(words, getattr(error, "plan", None)) from error
@@ -97,8 +103,7 @@ def done_without(config: Config) -> Iterator[None]:
 
 def number(config: Config) -> int:
     """The number of the GPU. Where several processes run on one machine, each has the one of its rank there."""
-    ranks = config.ranks
-    own = ranks.local_rank if ranks.world > 1 else os.environ.get("LOCAL_RANK", "0")
+    own = config.ranks.local_rank if config.ranks.world > 1 else os.environ.get("LOCAL_RANK", "0")
     return int(config.device.partition(":")[2] or own)
 
 

@@ -90,14 +90,10 @@ def in_main_arena() -> bool:
     returns only parts to the kernel, so that what runs in one is seen to take other memory than in the main one."""
     if _of_libc("malloc_trim") is None:  # glibc alone has it, and with it the words before a block
         return True
-    malloc, free = _of_libc("malloc"), _of_libc("free")
-    malloc.restype, free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
-    block = malloc(ctypes.c_size_t(64 << 10))  # too large for what a thread keeps of small blocks
-    if not block:
-        return True
-    size = ctypes.c_size_t.from_address(block - ctypes.sizeof(ctypes.c_size_t)).value
-    free(block)
-    return not size & NON_MAIN_ARENA
+    with _block(64 << 10) as block:  # too large for what a thread keeps of small blocks
+        if not block:
+            return True
+        return not ctypes.c_size_t.from_address(block - ctypes.sizeof(ctypes.c_size_t)).value & NON_MAIN_ARENA
 
 
 def use_huge_pages() -> None:
@@ -105,29 +101,43 @@ def use_huge_pages() -> None:
 
     Where the kernel does not do this (Linux before 6.1, huge pages off) nothing happens.
     """
-    madvise = _of_libc("madvise")
-    if madvise is None:
-        return
     for line in Path("/proc/self/maps").read_text().splitlines():
         if line.endswith("[heap]"):
             first, last = (int(number, 16) for number in line.split()[0].split("-"))
-            first, last = -(-first // HUGE_PAGE) * HUGE_PAGE, last // HUGE_PAGE * HUGE_PAGE
-            for advice in (MADV_HUGEPAGE, MADV_COLLAPSE) if first < last else ():
-                madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), advice)
+            _advise(first, last, MADV_HUGEPAGE, MADV_COLLAPSE)
 
 
 def reserve(size: int) -> None:
     """Makes room in the heap for so many bytes, on huge pages. It is address space alone: a page is taken when it is
     used first. Without `settle` before, or where the kernel refuses, nothing happens."""
-    malloc, free, madvise = (_of_libc(name) for name in ("malloc", "free", "madvise"))
-    if malloc is None or free is None or madvise is None or size < HUGE_PAGE:
+    if size < HUGE_PAGE:
+        return
+    with _block(size) as block:
+        if block:
+            _advise(block, block + size, MADV_HUGEPAGE)
+
+
+@contextmanager
+def _block(size: int) -> Iterator[int | None]:
+    """The address of so many bytes of the C library's heap, which go back to it; None where there are none."""
+    malloc, free = _of_libc("malloc"), _of_libc("free")
+    if malloc is None or free is None:
+        yield None
         return
     malloc.restype, free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
-    if block := malloc(ctypes.c_size_t(size)):
-        first, last = -(-block // HUGE_PAGE) * HUGE_PAGE, (block + size) // HUGE_PAGE * HUGE_PAGE
-        if first < last:
-            madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), MADV_HUGEPAGE)
-        free(block)
+    found: int | None = malloc(ctypes.c_size_t(size))
+    try:
+        yield found
+    finally:
+        free(found)
+
+
+def _advise(first: int, last: int, *advices: int) -> None:
+    """madvise() for the whole huge pages between two addresses, where the C library has it."""
+    first, last = -(-first // HUGE_PAGE) * HUGE_PAGE, last // HUGE_PAGE * HUGE_PAGE
+    if (madvise := _of_libc("madvise")) is not None and first < last:
+        for advice in advices:
+            madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), advice)
 
 
 def resident() -> int:

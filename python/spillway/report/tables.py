@@ -23,7 +23,7 @@ def show_plan(console: Console, plan: Plan) -> None:
     for words in (
         pace_and_wear(plan),
         processes(plan),
-        device(plan),
+        computes_on(plan.get("device_why", "")),
         products.said(plan.get("compute_dtype", ""), plan.get("compute_why", "")),
         device_blocks(plan),
         boundary_activations(plan),
@@ -57,9 +57,8 @@ def processes(plan: Plan) -> str:
     return f"{words}."
 
 
-def device(plan: Plan) -> str:
+def computes_on(why: str) -> str:
     """What computes and why; empty where the configuration said so, or there is nothing to choose from."""
-    why = plan.get("device_why")
     return f"Layers compute on {why} (device auto)." if why else ""
 
 
