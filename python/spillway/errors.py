@@ -41,3 +41,9 @@ class Interrupted(SpillwayError):
 def other_format(found: object, read: int) -> str:
     """What is said of a file that another release has written."""
     return f"format {found}, this release reads {read}; go on with the release that wrote it, or a newer one"
+
+
+def first_line(error: BaseException) -> str:
+    """What is quoted of another library's error."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

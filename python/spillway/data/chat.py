@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from spillway.data.columns import Messages
-from spillway.errors import InputError
+from spillway.errors import InputError, first_line
 
 
 def set_template(tokenizer: Any, path: str) -> None:
@@ -25,8 +25,7 @@ def set_template(tokenizer: Any, path: str) -> None:
     try:
         template = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False).chat_template
     except Exception as error:  # the library raises whatever its readers raise
-        reason = str(error).strip().partition("\n")[0]
-        raise InputError(f"chat_template_path: no tokenizer can be loaded from {path}: {reason}") from None
+        raise InputError(f"chat_template_path: no tokenizer can be loaded from {path}: {first_line(error)}") from None
     if template is None:
         raise InputError(f"chat_template_path: {path} has no chat template")
     tokenizer.chat_template = template

@@ -15,7 +15,7 @@ from spillway.data.encode import Encoder
 from spillway.data.media import TEXT, Media
 from spillway.data.preferences import PairBuilder, Preferences
 from spillway.data.sources import is_document, read
-from spillway.errors import InputError
+from spillway.errors import InputError, first_line
 from spillway.model import hub
 
 Rows = Dataset | Preferences
@@ -33,8 +33,7 @@ def load_tokenizer(config: Config) -> Any:
     try:
         tokenizer = AutoTokenizer.from_pretrained(place, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # the library raises whatever its readers raise
-        reason = str(error).strip().partition("\n")[0]
-        raise InputError(f"{key}: no tokenizer can be loaded from {config.tokenizer}: {reason}") from None
+        raise InputError(f"{key}: no tokenizer can be loaded from {config.tokenizer}: {first_line(error)}") from None
     if config.chat_template_path is not None:
         set_template(tokenizer, config.chat_template_path)
     return tokenizer

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from spillway.errors import InputError
+from spillway.errors import InputError, first_line
 from spillway.model.batch import Batch
 from spillway.model.building import build, find_layers
 from spillway.model.describe import WorkSize, describe
@@ -30,7 +30,6 @@ from spillway.model.on_meta import from_config, widen, without_carried
 from spillway.model.own import OwnConfig
 from spillway.model.plain_engine import PlainEngine
 from spillway.model.saved_equivalence import why_not_kept
-from spillway.model.source import first_line
 from spillway.model.stream import Stream
 from spillway.model.tile_search import UNLIKE, find_idle, find_modules, layer_calls
 from spillway.model.tiny_copy import LENGTH, VOCABULARY, tiny_copy

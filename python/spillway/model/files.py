@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from spillway.base.files import new_file
-from spillway.errors import InputError
+from spillway.errors import InputError, first_line
 from spillway.model.describe import stored_keys, stored_names
-from spillway.model.source import first_line
 from spillway.model.tensor_files import Stored, Tensors, Unit, copied, held, pieces, write_files
 from spillway.model.tensor_names import Group, Names
 

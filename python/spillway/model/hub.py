@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 from spillway.base.files import existing
 from spillway.base.sizes import decimal
 from spillway.config.checks import DATA_SUFFIXES, is_path_like
-from spillway.errors import InputError
+from spillway.errors import InputError, first_line
 
 if TYPE_CHECKING:
     from spillway.config import Config
@@ -366,11 +366,6 @@ def reason(name: str, revision: str | None, error: BaseException) -> str:
         f"{endpoint()} cannot be reached for {name}{at} ({first_line(error)}); try again, or where there is a network "
         f"`hf download {name}` and bring the cache along (HF_HOME)"
     )
-
-
-def first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
 
 
 if __name__ == "__main__":

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from spillway.errors import InputError
+from spillway.errors import InputError, first_line
 from spillway.model.building import build
 from spillway.model.files import tensor_numbers
 from spillway.model.model_code import call_model
 from spillway.model.own import OwnConfig, OwnModel
-from spillway.model.source import first_line, is_multimodal
+from spillway.model.source import is_multimodal
 from spillway.model.tensor_files import Stored
 from spillway.model.text_tower import tower_name
 from spillway.model.tiny_copy import LENGTH, tiny_copy

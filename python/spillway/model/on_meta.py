@@ -10,11 +10,12 @@ import torch
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from spillway.errors import first_line
 from spillway.model.library import kept_in_fp32
 from spillway.model.model_code import refusal
 from spillway.model.own import OwnConfig
 from spillway.model.row_attention import attend_by_row
-from spillway.model.source import auto_class, first_line, text_config
+from spillway.model.source import auto_class, text_config
 from spillway.model.text_tower import embedding_of, head_of
 
 

@@ -13,14 +13,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from spillway.errors import InputError
+from spillway.errors import InputError, first_line
 from spillway.model.after_layers import head_input, transformed_logits
 from spillway.model.layer_arguments import Recording, record
 from spillway.model.meta_model import MetaModel
 from spillway.model.microbatch import MicroBatch
 from spillway.model.model_code import LONGEST_FORM, refusal
 from spillway.model.nested import same, tensors_in
-from spillway.model.source import first_line, is_multimodal
+from spillway.model.source import is_multimodal
 
 ROWS, LENGTH = 2, 3
 

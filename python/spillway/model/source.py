@@ -19,7 +19,7 @@ from transformers import (
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from spillway.base.files import PROCESSORS
-from spillway.errors import InputError
+from spillway.errors import InputError, first_line
 from spillway.model import library
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
@@ -121,8 +121,3 @@ def read_model_type(path: Path) -> str:
     if not isinstance(content, dict) or not isinstance(content.get("model_type"), str):
         raise InputError(f'{path}: "model_type" is missing; the configuration must name its architecture')
     return str(content["model_type"])
-
-
-def first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__

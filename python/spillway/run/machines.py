@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from spillway.config import Config
 from spillway.config.checks import check_gpu_memory
-from spillway.errors import DoesNotFit, InputError
+from spillway.errors import DoesNotFit, InputError, first_line
 from spillway.run import cluster
 
 if TYPE_CHECKING:
@@ -273,7 +273,7 @@ def traced(
             shorter,
         )
     except Exception as error:  # of whatever kind a model's code has for it
-        kind, why = found.spec.model_config.model_type, str(error).partition("\n")[0]
+        kind, why = found.spec.model_config.model_type, first_line(error)
         tell(f"profile: what a layer of {kind} does is taken to be what one of Llama does, since its code asks for "
              f"values ({type(error).__name__}: {why})")  # fmt: skip
         return None

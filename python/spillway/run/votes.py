@@ -11,6 +11,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from spillway.errors import first_line
+
 
 class Votes:
     """Until the engine has no more. The k-th vote of each process is one reduction."""
@@ -54,6 +56,5 @@ class Votes:
             dist.all_reduce(value, op=dist.ReduceOp.MIN, group=self._group)
         except Exception as error:  # of whatever kind a backend's own are
             self._disturbed()
-            reason = str(error).strip().partition("\n")[0]
-            return -1, f"the processes of the run could not agree on step {step}: {reason}"
+            return -1, f"the processes of the run could not agree on step {step}: {first_line(error)}"
         return int(value), ""
