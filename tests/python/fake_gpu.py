@@ -222,6 +222,8 @@ def play_cuda(driver: Driver) -> None:
         "current_blas_handle": lambda: 0,
         "current_stream": lambda device=None: SimpleNamespace(cuda_stream=0),
         "synchronize": lambda device=None: driver.settle(),
+        "Stream": lambda device=None: SimpleNamespace(synchronize=driver.settle),
+        "stream": lambda stream: nullcontext(),
         "mem_get_info": lambda device=None: driver.memory(),
         "device": lambda device: nullcontext(),
         "set_device": lambda device: None,
@@ -317,10 +319,23 @@ def hurry() -> None:
     spillway.model.spec.verify_equivalence = proved
 
 
+def play_nccl() -> None:
+    """Its groups are gloo's, which takes the memory of this GPU."""
+    import torch.distributed as dist
+
+    new_group = dist.new_group
+
+    def of_gloo(*args: Any, backend: str | None = None, **kwargs: Any) -> Any:
+        return new_group(*args, backend="gloo" if backend == "nccl" else backend, **kwargs)
+
+    dist.is_nccl_available, dist.new_group = lambda: True, of_gloo
+
+
 def play() -> None:
     from spillway import _engine
 
     hurry()
+    play_nccl()
     driver = Driver()
     play_cuda(driver)
     play_devices()

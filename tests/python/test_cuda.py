@@ -222,12 +222,18 @@ def two_on_gpus(*command: str) -> None:
 
 
 SHARED = (*STEPS, "--compute_dtype", "bf16", "--virtual_ranks", "2", "--gradient_accumulation_steps", "4")
-METHODS = {"full": (), "lora": LORA, "lora beside codes": (*LORA, "--load_in_4bit", "true")}
+METHODS = {
+    "full": (),
+    "full over nccl": ("--ddp_backend", "nccl"),
+    "lora": LORA,
+    "lora beside codes": (*LORA, "--load_in_4bit", "true"),
+}
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("method", METHODS)
 def test_several_processes_have_a_gpu_each(given: Path, gpu: FakeGpu, tmp_path: Path, method: str) -> None:
+    """What NCCL would move on this GPU gloo does, in the same parts."""
     keys = (*SHARED, *METHODS[method])
     assert here(given, tmp_path / "plain", *keys) == 0
     two_on_gpus(fake_gpu.__file__, *words(given, tmp_path / "out", *keys, "--device", "cuda"))

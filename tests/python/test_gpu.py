@@ -52,6 +52,7 @@ FORMS = {  # and how far their losses and norms may lie from those of the proces
 TOGETHER = ("--device", "cuda", "--compute_dtype", "bf16", "--virtual_ranks", "2", "--gradient_accumulation_steps", "4")
 TWO = {
     "everything on the GPU": ROOMY,
+    "over nccl": (*ROOMY, "--ddp_backend", "nccl"),
     "path": (*ROOMY, "--placement", "path", "--durability", "step"),
     "lora over NF4": (*FORMS["lora over NF4"][0], *ROOMY),
 }
@@ -173,7 +174,11 @@ def processes(*command: str) -> list[subprocess.Popen[str]]:
     cards: list[dict[str, str]] = [{}, {}]
     if torch.cuda.device_count() == 1:
         named = ("0", f"GPU-{torch.cuda.get_device_properties(0).uuid}")
-        cards = [{"CUDA_VISIBLE_DEVICES": name} for name in named]
+        # NCCL takes two ranks on one card where it believes them on two machines
+        cards = [
+            {"CUDA_VISIBLE_DEVICES": name, "NCCL_HOSTID": f"machine {rank}", "NCCL_SOCKET_IFNAME": "lo"}
+            for rank, name in enumerate(named)
+        ]
         command = tuple("cuda:0" if word == "cuda" else word for word in command)
     return [
         subprocess.Popen([sys.executable, "-m", "spillway", *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE,

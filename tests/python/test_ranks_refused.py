@@ -63,6 +63,7 @@ OTHERS = {  # what makes of rank 1 another one than rank 0: statements before it
     ),
     "data": ("os.chdir('other')", (), ("dataset: rank 0 has", "rank 1 has")),
     "models": ("os.chdir('wider')", (), ("rank 1 has another plan than rank 0", "models")),
+    "backends": ("", ("--ddp_backend", "nccl"), ("ddp_backend: rank 0 has gloo, rank 1 has nccl",)),
     "no storage": ("", (), (f"rank 1 ({HOST}): storage: there is no directory", "drive1; create it")),
 }
 
@@ -89,6 +90,12 @@ def test_one_that_differs_is_refused_once(
     ends = ends_of([["-c", LINE, first, *words, *more] for more in ((), keys)], 2)
     expect_once(ends, *told)
     assert not list(tmp_path.glob("drive*/*")) and not (tmp_path / "out" / "metrics.jsonl").exists()
+
+
+def test_nccl_needs_gpus(given: Path, tmp_path: Path) -> None:
+    told = real_runs.words(given, tmp_path / "out", "--ddp_backend", "nccl", "--profile", str(given / "profile.json"))
+    expect_once(ends_of([["-m", "spillway", *told]] * 2, 2), "ddp_backend: nccl takes bytes by way of GPUs", "--device")
+    assert not (tmp_path / "out" / "metrics.jsonl").exists()
 
 
 MEETING = """

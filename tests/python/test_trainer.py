@@ -472,9 +472,10 @@ def test_what_requires_no_gradient_on_the_meta_model_is_frozen(given: Path, tmp_
         assert torch.equal(found[name], begun[name]) == ("embed" in name or "layers.0" in name)
 
 
-def test_use_cpu_is_heard_where_nobody_asked_for_a_gpu(tmp_path: Path) -> None:
+def test_where_the_arguments_of_a_trainer_compute_and_what_carries_bytes(tmp_path: Path) -> None:
     cpus = TrainingArguments(output_dir=str(tmp_path), use_cpu=True)
     chosen, asked = resolve({}, {}).computing_on("cuda", "an H100"), resolve({"device": "cuda"}, {})
     assert as_told(chosen, cpus).device == "cpu" and as_told(asked, cpus).device == "cuda"
-    anything = SimpleNamespace(use_cpu=False)
-    assert as_told(chosen, anything).device == "cuda"
+    anything = SimpleNamespace(use_cpu=False, ddp_backend=None)
+    assert as_told(chosen, anything).device == "cuda" and as_told(chosen, anything).ddp_backend == "gloo"
+    assert as_told(chosen, SimpleNamespace(use_cpu=False, ddp_backend="nccl")).ddp_backend == "nccl"

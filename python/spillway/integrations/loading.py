@@ -43,6 +43,7 @@ ELSEWHERE = (
     "per_device_train_batch_size",
     "per_device_eval_batch_size",
     "gradient_accumulation_steps",
+    "ddp_backend",
     "objective",
     "beta",
     "loss_type",

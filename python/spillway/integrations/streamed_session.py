@@ -217,7 +217,10 @@ def parts_of(checkpoint: Path | None, world: int) -> dict[str, Any]:
 
 
 def as_told(config: Config, args: Any) -> Config:
-    """`config` on the CPUs where TrainingArguments asks for them, and nobody has asked for a GPU."""
+    """`config` with NCCL where TrainingArguments names it, and on the CPUs where it asks for them, and nobody has asked
+    for a GPU."""
+    if args.ddp_backend == "nccl":
+        config = config.replaced(ddp_backend="nccl")
     if args.use_cpu and device.is_unasked(config):
         return config.computing_on("cpu", "the CPUs, as use_cpu says")
     return config

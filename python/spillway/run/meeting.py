@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 from torch.distributed.rendezvous import rendezvous
 
-from spillway.errors import InputError
+from spillway.errors import InputError, first_line
 
 MEETING = timedelta(minutes=5)  # that processes wait for each other at the start
 LOOKS = 0.01  # seconds between two looks of rank 0 at who is there
@@ -38,22 +38,21 @@ def meet() -> Any:
             dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=MEETING)
     except (ValueError, RuntimeError, OSError) as error:  # of whatever kind the store's are
         where = ":".join(os.environ.get(name, "?") for name in ("MASTER_ADDR", "MASTER_PORT"))
-        reason = str(error).strip().partition("\n")[0]
         raise InputError(
             f"WORLD_SIZE: {os.environ.get('WORLD_SIZE')} processes were to meet at {where}, and this one, rank "
-            f"{os.environ.get('RANK')} on {socket.gethostname()}, did not find the others: {reason}. Launchers such as "
-            "torchrun say to each process where (MASTER_ADDR, MASTER_PORT)"
+            f"{os.environ.get('RANK')} on {socket.gethostname()}, did not find the others: {first_line(error)}. "
+            "Launchers such as torchrun say to each process where (MASTER_ADDR, MASTER_PORT)"
         ) from error
     return store
 
 
-def group(store: Any, name: str, patience: timedelta) -> Any:
+def group(store: Any, name: str, patience: timedelta, backend: str = "gloo") -> Any:
     """A process group of all whose keys are in that store."""
     world, default = distributed_c10d._world, dist.group.WORLD
     kept = world.pg_map[default]
     world.pg_map[default] = (kept[0], store)
     try:
-        return dist.new_group(backend="gloo", timeout=patience, group_desc=f"spillway {name}")
+        return dist.new_group(backend=backend, timeout=patience, group_desc=f"spillway {name}")
     finally:
         world.pg_map[default] = kept
 

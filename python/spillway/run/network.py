@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
-import torch.distributed as dist
+from spillway.errors import first_line
+from spillway.run.carriers import Carrier, HostBytes, Message
 
 LOOKS = 0.5  # seconds between two looks at what has failed and who is late
 
@@ -48,13 +48,14 @@ class Service:
     def __init__(
         self,
         network: Any,
-        group: Any = None,
+        carrier: Carrier | None = None,
         name: Callable[[int], str] = numbered,
         disturbed: Callable[[], None] = lambda: None,
     ) -> None:
-        """`network`: _engine.Network. `group`: of torch.distributed, with a backend for host memory; None: all
-        processes. `name`: of a rank, for people. `disturbed` is called when another process fails a transfer."""
-        self._network, self._group, self._name, self._disturbed = network, group, name, disturbed
+        """`network`: _engine.Network. `carrier`: None: by the process group of all. `name`: of a rank, for people.
+        `disturbed` is called when another process fails a transfer."""
+        self._network, self._carrier = network, carrier or HostBytes()
+        self._name, self._disturbed = name, disturbed
         self._waits: tuple[float, list[int]] | None = None  # since when, for whom
         self.waited = Waited()
         self._aborted = False
@@ -94,37 +95,24 @@ class Service:
                 if not self._aborted:  # which has ended it
                     raise
 
-    def _moved(self, messages: list[tuple[int, bool, Any]]) -> str:
+    def _moved(self, messages: list[Message]) -> str:
         """Why it failed, in words; empty: it did not."""
-        messages = received_first(messages)
-        peers = [peer for peer, _, _ in messages]
-        peer = peers[0]
         waits: list[tuple[int, float]] = []
+        peer, began = messages[0][0], time.monotonic()
+
+        def wait(peers: Sequence[int], call: Callable[[], Any]) -> None:
+            nonlocal peer
+            peer, since = peers[0], time.monotonic()
+            self._waits = (began, sorted(set(peers)))
+            call()
+            waits.append((peer, time.monotonic() - since))
+
         try:
-            works = dist.batch_isend_irecv(
-                [
-                    dist.P2POp(dist.isend if sends else dist.irecv, torch.from_dlpack(data), peer, self._group)
-                    for peer, sends, data in messages
-                ]
-            )
-            began = since = time.monotonic()
-            for number, work in enumerate(works):
-                peer = peers[number]
-                self._waits = (began, sorted(set(peers[number:])))
-                work.wait()
-                before, since = since, time.monotonic()
-                waits.append((peer, since - before))
+            self._carrier.move(messages, wait)
             self._waits = None
             self.waited.add(waits, sum(data.nbytes for _, _, data in messages))
         except Exception as error:  # of whatever kind a backend's own are
             self._waits = None
             self._disturbed()
-            reason = str(error).strip().partition("\n")[0]
-            return f"{self._name(peer)} cannot be reached any more: {reason}"
+            return f"{self._name(peer)} cannot be reached any more: {first_line(error)}"
         return ""
-
-
-def received_first(messages: list[tuple[int, bool, Any]]) -> list[tuple[int, bool, Any]]:
-    """As they are begun. gloo sends nothing before the other side has said that it receives, which it says through the
-    connection that its own bytes go through: behind them, both directions would take turns."""
-    return sorted(messages, key=lambda message: message[1])

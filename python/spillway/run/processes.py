@@ -30,7 +30,9 @@ import torch.distributed as dist
 from spillway.base import ranks
 from spillway.base.ranks import Ranks
 from spillway.base.silence import tell_person
-from spillway.errors import DoesNotFit, InputError, Interrupted, SpillwayError
+from spillway.errors import DoesNotFit, InputError, Interrupted, SpillwayError, first_line
+from spillway.machine.place import Place
+from spillway.run.carriers import Carrier, DeviceBytes, HostBytes, at_once, greetings
 from spillway.run.lateness import Ask, Lateness
 from spillway.run.meeting import group, meet
 from spillway.run.network import LOOKS, Service
@@ -67,9 +69,11 @@ class Processes:
         self._store = meet()
         self._goes = begins and not stays  # the process group, when this is closed
         rank, size = dist.get_rank(), dist.get_world_size()
-        self._control, self._data, self._commit = (
+        self._control, data, self._commit = (
             group(self._store, name, PATIENCE) for name in ("control", "data", "commit")
         )
+        self._groups = [self._control, data, self._commit]
+        self._carrier: Carrier = HostBytes(data)
         self._disturbed = False  # what fails from now on does because of another process
         self._failed = False  # this process has
         self._closing = False  # nothing is to be done any more
@@ -102,9 +106,22 @@ class Processes:
         with suppress(Exception):  # of a store that is gone
             self._store.set(FAILED, str(self.ranks.rank))
 
+    def carry(self, backend: str, place: Place) -> None:
+        if backend != "nccl" or isinstance(self._carrier, DeviceBytes):
+            return
+        if why := next(filter(None, self.gather(without_nccl(place))), None):
+            raise InputError(f"ddp_backend: {why}")
+        self._groups.append(group(self._store, "data of devices", PATIENCE, backend))
+        try:
+            self._carrier = DeviceBytes(self._groups[-1], self._carrier, place.device, self.ranks.world)
+            others = [rank for rank in range(self.ranks.world) if rank != self.ranks.rank]
+            self._carrier.move(greetings(others), at_once)  # what NCCL takes of a GPU for each is not there for plans
+        except RuntimeError as error:
+            raise InputError(f"ddp_backend: nccl: {first_line(error)}; leave it out") from error
+
     @contextmanager
     def serve(self, network: Any, voter: Any = None) -> Iterator[None]:
-        service = self._service = Service(network, self._data, self.named, self._was_disturbed)
+        service = self._service = Service(network, self._carrier, self.named, self._was_disturbed)
         self._votes = None if voter is None else Votes(voter, self._commit, self._was_disturbed)
         over = threading.Event()
         watch = threading.Thread(target=self._watch, args=(service, over), name="failures", daemon=True)
@@ -133,7 +150,7 @@ class Processes:
         return found
 
     def _measured(self, name: str, to: int, source: int) -> dict[str, float]:
-        one, many = (seconds(functools.partial(passed_on, size, to, source, self._data)) for size in (1, MEASURED))
+        one, many = (seconds(functools.partial(passed_on, size, to, source, self._carrier)) for size in (1, MEASURED))
         return {name: MEASURED / min(many), "network_latency": statistics.median(one)}
 
     def port(self) -> Any:
@@ -160,7 +177,7 @@ class Processes:
         """Nobody goes before all have come to their end; one that has gone already was at its own."""
         self._closing = True
         self.gather(None)
-        for each in (self._control, self._data, self._commit):
+        for each in self._groups:
             dist.destroy_process_group(each)
         if self._goes:
             dist.destroy_process_group()
@@ -291,14 +308,19 @@ def words_of(error: BaseException) -> tuple[str, int]:
     return f"{type(error).__name__}: {error}", 1
 
 
-def passed_on(size: int, to: int, source: int, group: Any) -> None:
+def without_nccl(place: Place) -> str:
+    """Why this process has no NCCL; empty where it has."""
+    if not place.on_gpu:
+        return "nccl takes bytes by way of GPUs, and layers compute on the CPUs; give --device cuda, or leave it out"
+    if not dist.is_nccl_available():
+        return f"PyTorch {torch.__version__} was built without nccl; leave it out"
+    return ""
+
+
+def passed_on(size: int, to: int, source: int, carrier: Carrier) -> None:
     """So many bytes from each process to another."""
     given, taken = torch.zeros(size, dtype=torch.uint8), torch.empty(size, dtype=torch.uint8)
-    works = dist.batch_isend_irecv(  # received first, as `run.network` does it
-        [dist.P2POp(dist.irecv, taken, source, group), dist.P2POp(dist.isend, given, to, group)]
-    )
-    for work in works:
-        work.wait()
+    carrier.move([(source, False, taken), (to, True, given)], at_once)
 
 
 def seconds(call: Callable[[], None]) -> list[float]:

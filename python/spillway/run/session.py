@@ -79,6 +79,7 @@ class EngineSession:
         config = auto.settled(config)
         self._objective = objective or objective_of(config)
         computing = compute(config, ranks.local_world)
+        self._world.carry(config.ddp_backend, computing.place)
         self._verified = verified(model_spec(config, model_config, frozen, only_plan))
         self._spec = self._verified.spec
         engine_type = engine_type or calls.native_engine()

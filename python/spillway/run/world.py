@@ -9,10 +9,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
 from spillway.base import ranks
 from spillway.base.ranks import ALONE, Ranks
+
+if TYPE_CHECKING:
+    from spillway.machine.place import Place
 
 T = TypeVar("T")
 
@@ -53,6 +56,10 @@ class World(Protocol):
         """As measured now: {"network": bytes per second that a process sends to other machines and receives, while all
         of its machine do, "network_inside": the same inside the machine, "network_latency": seconds of most messages}.
         What there is none of is left out."""
+
+    def carry(self, backend: str, place: Place) -> None:
+        """From here on the model's bytes between processes go as the key `ddp_backend` says; layers compute at `place`.
+        InputError where they cannot."""
 
     def port(self) -> Any:
         """A new port for `serve`; None in a world of one."""
@@ -96,6 +103,9 @@ class OneProcess:
 
     def network(self) -> dict[str, float]:
         return {}
+
+    def carry(self, backend: str, place: Place) -> None:
+        pass
 
     def port(self) -> Any:
         return None
