@@ -13,8 +13,9 @@ from spillway.cli import doctor
 from spillway.output import identity
 from spillway.report import page, ranks
 from spillway.report.facts import Facts
+from spillway.run.carriers import received_first
 from spillway.run.lateness import Lateness, account
-from spillway.run.network import Waited, received_first
+from spillway.run.network import Waited
 
 LATE = {"pass": "backward of layers.7", "waits_for": "path:1", "seconds": 34.0}
 WORDS = "backward of layers.7 waits for path:1, 34.0 s"
