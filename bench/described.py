@@ -1,16 +1,18 @@
-"""Does a plan for a profile that describes this machine say what a plan here says? In 20 settings, both side by side.
+"""Does a plan for a profile that describes this machine say what a plan here says? In 20 settings.
 
-    described.py [--profile FILE] [--settings N[,N...]] [--rounds N] [--out bench/results/described.json]
+    described.py [--profile FILE] [--settings N[,N...]] [--sweeps N] [--samples FILE] [--out FILE]
 
-FILE: this machine's, by `spillway probe --storage DIR`; without it the machine is probed first. Here a layer is run and
-measured; for the described machine its times and PyTorch's working set follow from the profile's rates and the model's
-shapes. Everything else, rates of updates and paths among it, is the same profile's in both. A machine that others use,
-too, drifts within minutes: in a round the rates of the CPUs are measured between two plans here, each in a process of
-its own, as by command: what one has left of the heap the next one would measure. A setting is a model's shape, a step,
-budgets, and what computes. Compared are the step's time, as the median of the rounds' ratios; of each field group the
-share of bytes that lies outside of DRAM, and the share of layers that keep what autograd saves. GOAL: within 5 %.
+--profile: this machine's, by `spillway probe --storage DIR`; without it the machine is probed first. Here a layer is
+run and measured; for the described machine its times and PyTorch's working set follow from the profile's rates and the
+model's shapes. Everything else, rates of updates and paths among it, is the same profile's in both. A setting is a
+model's shape, a step, budgets, and what computes.
 
-It may be made in pieces: to what a file of results with the same profile has, rounds and settings are added.
+A machine that others use, too, drifts within a minute: of what is bound by memory, by half. So both sides are measured
+again and again, each time in a process of its own, as by command, with the rates of the CPUs every EVERY settings of a
+sweep; in the described machine's profile each rate is the median of all sweeps. Compared are the step's time with the
+median of the plans here; of each field group the share of bytes that lies outside of DRAM, and the share of layers that
+keep what autograd saves. GOAL: within 5 %. --samples: what was measured is kept there, and added to. --out:
+bench/results/described.json.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ import shapes
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "described.json"
 GOAL = 0.05
+EVERY = 7
 CAPACITY = 200 * 2**30  # bytes of the path, in both
 GIB = 2**30
 
@@ -136,34 +139,51 @@ def outcome(plan: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def a_round(given: tuple[Any, ...], machine: dict[str, Any]) -> dict[str, Any]:
+def pooled(samples: list[Any]) -> Any:
+    """The median of each number. What a list has is found by all that is no rate; what some lack is left out."""
+    first = samples[0]
+    if isinstance(first, dict):
+        return {key: pooled([each[key] for each in samples]) for key in first}
+    if not isinstance(first, list):
+        return statistics.median(samples) if isinstance(first, float) else first
+    named = [{name_of(entry): entry for entry in each} for each in samples]
+    return [pooled([each[name] for each in named]) for name in named[0] if all(name in each for each in named)]
+
+
+def name_of(entry: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(value for key, value in entry.items() if not key.endswith("per_second"))
+
+
+def sweep(settings: list[tuple[Any, ...]], keep: Callable[[str, dict[str, Any]], None]) -> None:
+    """Each setting once; `keep` is given what was measured, a plan by the setting's number, rates by their type."""
+    for place, given in enumerate(settings):
+        dtype = configuration(*given).compute_dtype
+        if place % EVERY == 0 or dtype != "fp32":
+            keep(dtype, apart(rates_of_now, dtype))
+        keep(str(given[0]), apart(here, *given))
+
+
+def compared(given: tuple[Any, ...], samples: dict[str, list[Any]], machine: dict[str, Any]) -> dict[str, Any]:
+    """The placement here is that of the plan whose time is in the middle."""
     config = configuration(*given)
-    before = apart(here, *given)
-    now = apart(rates_of_now, config.compute_dtype)
-    after = apart(here, *given)
-    compute = [old | now if old["dtype"] == config.compute_dtype else old for old in machine["compute"]]
-    described = there(config, json.dumps(machine | {"compute": compute}))
-    return {"here": [before, after], "described": outcome(described)}
-
-
-def compared(number: int, rounds: list[dict[str, Any]]) -> dict[str, Any]:
-    """The medians of all rounds; placements are of the plans whose times are in the middle."""
-    here = sorted((plan for each in rounds for plan in each["here"]), key=seconds_of)
-    described = sorted((each["described"] for each in rounds), key=seconds_of)
-    ratios = [seconds_of(each["described"]) / statistics.mean(map(seconds_of, each["here"])) for each in rounds]
-    middle, theirs = (plans[(len(plans) - 1) // 2]["outside"] for plans in (here, described))
-    apart = {name: theirs[name] - share for name, share in middle.items()}
-    seconds = statistics.median(map(seconds_of, here))
+    plans = sorted(samples[str(given[0])], key=seconds_of)
+    compute = [old | (pooled(samples[old["dtype"]]) if old["dtype"] in samples else {}) for old in machine["compute"]]
+    described = outcome(there(config, json.dumps(machine | {"compute": compute})))
+    middle = plans[(len(plans) - 1) // 2]
+    apart = {name: described["outside"][name] - share for name, share in middle["outside"].items()}
+    seconds = statistics.median(map(seconds_of, plans))
     return {
-        "number": number,
-        "setting": SETTINGS[number],
+        "number": given[0],
+        "setting": SETTINGS[given[0]],
         "here_seconds": seconds,
-        "here_spread": (seconds_of(here[-1]) - seconds_of(here[0])) / seconds,
-        "described_seconds": statistics.median(map(seconds_of, described)),
-        "error": statistics.median(ratios) - 1,
+        "here_each": [seconds_of(each) for each in samples[str(given[0])]],
+        "here_spread": (seconds_of(plans[-1]) - seconds_of(plans[0])) / seconds,
+        "described_seconds": seconds_of(described),
+        "error": seconds_of(described) / seconds - 1,
         "placement_apart": max(map(abs, apart.values())),
         "apart": {name: value for name, value in apart.items() if value},
-        "rounds": rounds,
+        "here": middle,
+        "described": described,
     }
 
 
@@ -176,16 +196,10 @@ def told(row: dict[str, Any]) -> str:
     times = (
         f"here {row['here_seconds']:7.3f} s, described {row['described_seconds']:7.3f} s, {100 * row['error']:+6.1f} %"
     )
-    spread = f"{len(row['rounds'])} rounds, here {100 * row['here_spread']:.1f} % apart"
+    spread = f"{len(row['here_each'])} plans here, {100 * row['here_spread']:.1f} % apart"
     return (
         f"{row['number']:2} {setting[:60]:60} {times}, placement {100 * row['placement_apart']:4.1f} % apart; {spread}"
     )
-
-
-def known(out: Path, profile: dict[str, Any]) -> dict[int, dict[str, Any]]:
-    """Rows of an earlier call with the same profile, by number."""
-    found = json.loads(out.read_text()) if out.exists() else {}
-    return {row["number"]: row for row in found["rows"]} if found.get("profile") == profile else {}
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -204,7 +218,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--profile", type=Path)
     parser.add_argument("--settings", default=",".join(map(str, range(len(SETTINGS)))))
-    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--sweeps", type=int, default=5)
+    parser.add_argument("--samples", type=Path)
     parser.add_argument("--storage", type=Path, default=Path(tempfile.gettempdir()))
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
@@ -217,17 +232,22 @@ def main() -> None:
             probe(profile, [str(arguments.storage)], print)
         machine = json.loads(profile.read_text()) | {"machine": "this one, described"}
         machine.pop("comment", None)  # names the paths of who measures
-        rows = known(arguments.out, machine)
-        for number in map(int, arguments.settings.split(",")):
-            given = number, directory, arguments.storage, profile
-            rounds = rows[number]["rounds"] if number in rows else []
-            rounds += [a_round(given, machine) for _ in range(arguments.rounds)]
-            rows[number] = compared(number, rounds)
-            print(told(rows[number]), flush=True)
-            ordered = [rows[each] for each in sorted(rows)]
-            found = summary(ordered) | {"profile": machine, "rows": ordered}
-            arguments.out.write_text(json.dumps(found, indent=1) + "\n")
-    print(json.dumps(summary(ordered)))
+        file = arguments.samples or directory / "samples.json"
+        samples: dict[str, list[Any]] = json.loads(file.read_text()) if file.exists() else {}
+
+        def keep(name: str, found: dict[str, Any]) -> None:
+            samples.setdefault(name, []).append(found)
+            file.write_text(json.dumps(samples))
+
+        settings = [
+            (number, directory, arguments.storage, profile) for number in map(int, arguments.settings.split(","))
+        ]
+        for _ in range(arguments.sweeps):
+            sweep(settings, keep)
+        rows = [compared(given, samples, machine) for given in settings]
+    print(*map(told, rows), json.dumps(summary(rows)), sep="\n")
+    found = summary(rows) | {"profile": machine, "rows": rows}
+    arguments.out.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":
