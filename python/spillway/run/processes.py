@@ -111,8 +111,8 @@ class Processes:
             return
         if why := next(filter(None, self.gather(without_nccl(place))), None):
             raise InputError(f"ddp_backend: {why}")
-        self._groups.append(group(self._store, "data of devices", PATIENCE, backend))
         try:
+            self._groups.append(group(self._store, "data of devices", PATIENCE, backend))
             self._carrier = DeviceBytes(self._groups[-1], self._carrier, place.device, self.ranks.world)
             others = [rank for rank in range(self.ranks.world) if rank != self.ranks.rank]
             self._carrier.move(greetings(others), at_once)  # what NCCL takes of a GPU for each is not there for plans
