@@ -12,6 +12,9 @@ namespace {
 
 /// Shapes that are this near, in logarithms of their sizes, are the same.
 constexpr double kSame = 1e-6;
+/// Products whose results have rows that fill whole cache lines are this far, in the same, from those that do not.
+constexpr double kRagged = 1;
+constexpr std::uint64_t kLine = 16;  ///< elements
 /// How many shapes say something of one in between.
 constexpr std::size_t kNeighbours = 4;
 
@@ -72,13 +75,15 @@ ComputeRates ComputeRates::of_gpu(const machine::GpuProfile& gpu) {
 
 double ComputeRates::product(Product product, double tokens, double inner, double outer) const {
   std::vector<std::pair<double, double>> points;
+  const auto ragged = std::fmod(outer, static_cast<double>(kLine)) != 0;
   for (const auto& it : products_) {
     const auto apart =
         std::hypot(std::log(static_cast<double>(it.tokens) / tokens), std::log(static_cast<double>(it.inner) / inner),
                    std::log(static_cast<double>(it.outer) / outer));
-    points.emplace_back(apart, product == Product::forward ? it.forward_flops_per_second
-                               : product == Product::input ? it.input_flops_per_second
-                                                           : it.weight_flops_per_second);
+    const auto other = (it.outer % kLine != 0) != ragged;
+    points.emplace_back(apart + (other ? kRagged : 0), product == Product::forward ? it.forward_flops_per_second
+                                                       : product == Product::input ? it.input_flops_per_second
+                                                                                   : it.weight_flops_per_second);
   }
   return between(std::move(points));
 }

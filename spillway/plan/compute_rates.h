@@ -22,7 +22,8 @@ class ComputeRates {
   /// The rates of a GPU: every product runs at its one rate.
   static ComputeRates of_gpu(const machine::GpuProfile& gpu);
 
-  /// Operations per second: the rates of the nearest shapes that were measured, weighted by how near they are.
+  /// Operations per second: the rates of the nearest shapes that were measured, weighted by how near they are. Shapes
+  /// whose outer size is a multiple of 16, or is not, are nearer to their like.
   [[nodiscard]] double product(Product product, double tokens, double inner, double outer) const;
   /// Operations per second over rows of so many tokens, of those that a causal mask leaves. `head`: channels of one; 0:
   /// unknown.

@@ -37,6 +37,15 @@ TEST(ComputeRates, AShapeThatWasMeasuredHasItsRateAndOneBetweenHasOneBetween) {
   EXPECT_DOUBLE_EQ(rates.elementwise_seconds(1e9), 0) << "which nobody measured";
 }
 
+TEST(ComputeRates, AShapeThatFillsNoLinesIsLikeOthersThatDoNot) {
+  auto profile = cpu_profile();
+  profile.compute[0].products.push_back(product_rate(64, 64, 120, kRate / 8));
+  const auto rates = ComputeRates::of_cpus(profile, state::ComputeType::bf16);
+  EXPECT_LT(rates.product(Product::forward, 64, 64, 121), kRate / 7);
+  EXPECT_GT(rates.product(Product::forward, 64, 64, 128), kRate);
+  EXPECT_DOUBLE_EQ(rates.product(Product::forward, 64, 64, 256), 2 * kRate);
+}
+
 TEST(ComputeRates, AProfileThatSaysLessIsTakenAtItsWord) {
   machine::Profile profile;
   profile.machine = "a test";

@@ -53,7 +53,7 @@ def config(model: Path, **more: Any) -> Any:
         "packing": False, "eval_packing": None, "resume_from_checkpoint": None, "dram_budget": ROOM,
         "placement": "dram", "window": None,
         "storage": [], "profile": None, "output_dir": str(model.parent / "out"), "overwrite": False,
-        "node": [], "memory_file": [], "storage_device": [], "erase": False, "durability": "none", "virtual_ranks": 1,
+        "node": [], "memory_file": [], "storage_device": [], "erase": False, "durability": "none", "virtual_ranks": 1, "ddp_backend": "gloo",
         "optim": "adamw", "state_format": "exact", "momentum": 0.0,
         "adam_beta1": 0.9, "adam_beta2": 0.999, "adam_epsilon": 1e-8, "weight_decay": 0.1, "max_grad_norm": 1.0,
         "update_schedule": "auto", "speculative_updates": False, "activation_recompute": "auto", "token_tile": "auto",

@@ -45,7 +45,7 @@ def config(model: Path, **more: Any) -> Any:
         "optim": "adamw", "state_format": "exact", "momentum": 0.0,
         "adam_beta1": 0.9, "adam_beta2": 0.999, "adam_epsilon": 1e-8, "weight_decay": 0.1, "max_grad_norm": 1.0,
         "update_schedule": "auto", "speculative_updates": False, "activation_recompute": "auto", "token_tile": "auto",
-        "activation_spill": "auto", "virtual_ranks": 1,
+        "activation_spill": "auto", "virtual_ranks": 1, "ddp_backend": "gloo",
         "device": "cpu", "gpu_memory": None,
         "method": "full", "trainable": [], "frozen": [], "base_form": None,
         "objective": "sft", "disable_dropout": None,

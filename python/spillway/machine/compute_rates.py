@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 
 TYPES = {"fp32": "float32", "bf16": "bfloat16"}
 # Inner and outer size of weights: of attention and of the feed-forward, of models of 0.1 to 7 billion parameters. Rows
-# of a power of two lie on each other in caches, which takes up to a tenth of the rate.
+# of a power of two lie on each other in caches, which takes up to a tenth of the rate. The last two are slices of a
+# vocabulary, of whose rows no whole number of cache lines is made, which takes up to a fifth.
 SHAPES = (
     (256, 256), (896, 128), (896, 896), (896, 4864), (4864, 896), (1024, 1024), (1024, 4096), (4096, 1024),
-    (1536, 1536), (1536, 8960), (8960, 1536),
+    (1536, 1536), (1536, 8960), (8960, 1536), (896, 4605), (1536, 2714),
 )  # fmt: skip
 TOKENS = (64, 256, 1024, 4096)
 ROWS = (256, 1024, 2048)  # tokens of a row of attention
