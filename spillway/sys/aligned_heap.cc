@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <cstdlib>
 #include <limits>
@@ -16,6 +17,7 @@ namespace {
 
 constexpr std::size_t kLeast = 4096;  // bytes; glibc keeps smaller blocks in lists by thread
 constexpr std::size_t kHeader = 8;    // bytes that glibc keeps of each block
+constexpr std::size_t kSlack = 128;   // bytes more than posix_memalign asks for to find a line's beginning in a block
 constexpr std::string_view kReplaced = "posix_memalign";
 
 struct Asked {
@@ -97,6 +99,18 @@ int look_at(dl_phdr_info* library, std::size_t /*size*/, void* data) {
   return 0;
 }
 
+/// Where the heap's blocks have ended so far.
+std::atomic<std::uintptr_t> highest = 0;
+
+/// Whether the heap has grown for a block, which then is its highest.
+bool is_highest(const void* block, std::size_t size) {
+  const auto end = reinterpret_cast<std::uintptr_t>(block) + size;
+  auto before = highest.load();
+  while (before < end && !highest.compare_exchange_weak(before, end)) {
+  }
+  return before < end;
+}
+
 }  // namespace
 
 int aligned(void** block, std::size_t alignment, std::size_t size) noexcept {
@@ -104,10 +118,17 @@ int aligned(void** block, std::size_t alignment, std::size_t size) noexcept {
     size = (size + kHeader + kAlignment - 1) / kAlignment * kAlignment - kHeader;
     void* const found = std::malloc(size);
     if (reinterpret_cast<std::uintptr_t>(found) % kAlignment == 0 && found != nullptr) {
+      is_highest(found, size);
       *block = found;
       return 0;
     }
     std::free(found);
+    // What lies before the block up to the line's beginning is free, and becomes one with the hole that it leaves: that
+    // begins in no line, and has room for another one only with what is asked for here.
+    const auto error = ::posix_memalign(block, alignment, size);
+    if (error != 0 || !is_highest(*block, size)) return error;
+    std::free(*block);
+    size += kSlack;
   }
   return ::posix_memalign(block, alignment, size);
 }
