@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstdint>
 #include <cstdlib>
 #include <limits>
@@ -99,16 +98,12 @@ int look_at(dl_phdr_info* library, std::size_t /*size*/, void* data) {
   return 0;
 }
 
-/// Where the heap's blocks have ended so far.
-std::atomic<std::uintptr_t> highest = 0;
-
-/// Whether the heap has grown for a block, which then is its highest.
-bool is_highest(const void* block, std::size_t size) {
-  const auto end = reinterpret_cast<std::uintptr_t>(block) + size;
-  auto before = highest.load();
-  while (before < end && !highest.compare_exchange_weak(before, end)) {
-  }
-  return before < end;
+/// Where the heap has room for so many bytes.
+std::uintptr_t room_for(std::size_t size) {
+  void* const found = std::malloc(size);
+  const volatile auto address = reinterpret_cast<std::uintptr_t>(found);  // else GCC takes it for the pointer
+  std::free(found);
+  return address;
 }
 
 }  // namespace
@@ -118,15 +113,16 @@ int aligned(void** block, std::size_t alignment, std::size_t size) noexcept {
     size = (size + kHeader + kAlignment - 1) / kAlignment * kAlignment - kHeader;
     void* const found = std::malloc(size);
     if (reinterpret_cast<std::uintptr_t>(found) % kAlignment == 0 && found != nullptr) {
-      is_highest(found, size);
       *block = found;
       return 0;
     }
     std::free(found);
     // What lies before the block up to the line's beginning is free, and becomes one with the hole that it leaves: that
-    // begins in no line, and has room for another one only with what is asked for here.
+    // begins in no line, and has room for another one only with what is asked for here, unless the block is in such a
+    // hole already, which has none for more.
+    const auto room = room_for(size + 4 * kSlack);
     const auto error = ::posix_memalign(block, alignment, size);
-    if (error != 0 || !is_highest(*block, size)) return error;
+    if (error != 0 || reinterpret_cast<std::uintptr_t>(*block) - room >= kSlack) return error;
     std::free(*block);
     size += kSlack;
   }

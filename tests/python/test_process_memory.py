@@ -68,14 +68,21 @@ import torch
 from spillway.machine import process_memory
 
 process_memory.settle()
-small, blocks = [], []
-for _ in range(64):
-    blocks.append(torch.empty(300_000))
-    small += [torch.empty(1) for _ in range(4)]
-holes = {block.data_ptr() for block in blocks[::2]}
-blocks[::2] = [None] * 32
-again = [torch.empty(300_000) for _ in range(32)]
-print(len(holes & {block.data_ptr() for block in again}), all(block.data_ptr() % 64 == 0 for block in again))
+used, are_aligned = [], True
+for turn in range(4):
+    small, blocks = [], []
+    for _ in range(64):
+        blocks.append(torch.empty(300_000))
+        small += [torch.empty(1) for _ in range(4)]
+    holes = {block.data_ptr() for block in blocks[::2]}
+    blocks[::2] = [None] * 32
+    again = [torch.empty(300_000) for _ in range(32)]
+    used.append(len(holes & {block.data_ptr() for block in again}))
+    are_aligned = are_aligned and all(block.data_ptr() % 64 == 0 for block in again)
+    del small, blocks, again
+    if turn == 1:
+        process_memory.trim()
+print(min(used), are_aligned)
 """
 THP = Path("/sys/kernel/mm/transparent_hugepage")
 
