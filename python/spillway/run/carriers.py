@@ -50,7 +50,7 @@ class DeviceBytes:
 
     def __init__(self, group: Any, ready: Carrier, device: torch.device, world: int) -> None:
         """`ready`: of a byte from each to each, which says so. Takes STAGED bytes of the device."""
-        self._group, self._ready, self._device = group, ready, device
+        self._group, self._ready = group, ready
         ways = 2 * (world - 1)
         self._part = max(LINE, STAGED // (SETS * ways) // LINE * LINE)
         shape = (SETS, ways, self._part)
@@ -80,10 +80,10 @@ class DeviceBytes:
         for (peer, sends), views in round_:
             if views is None:
                 continue
-            buffer, staged = staged[0], staged[1:]
-            places = buffer[: sum(map(len, views))].split([len(view) for view in views])
-            operations.append(operation(peer, sends, buffer[: sum(map(len, views))], self._group))
-            pairs = list(zip(places, views, strict=True))
+            lengths = [len(view) for view in views]
+            buffer, staged = staged[0, : sum(lengths)], staged[1:]
+            operations.append(operation(peer, sends, buffer, self._group))
+            pairs = list(zip(buffer.split(lengths), views, strict=True))
             if sends:
                 copy(pairs)
             else:
