@@ -11,13 +11,14 @@ A machine that others use, too, drifts within a minute: of what is bound by memo
 again and again, each time in a process of its own, as by command, with the rates of the CPUs every EVERY settings of a
 sweep; in the described machine's profile each rate is the median of all sweeps. Compared are the step's time with the
 median of the plans here; of each field group the share of bytes that lies outside of DRAM, and the share of layers that
-keep what autograd saves. GOAL: within 5 %. --samples: what was measured is kept there, and added to. --out:
-bench/results/described.json.
+keep what autograd saves. GOAL: within 5 %. Beside them stands how many of the plans here, two by two of a setting, are
+as near to each other. --samples: what was measured is kept there, and added to. --out: bench/results/described.json.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import statistics
 import subprocess
@@ -207,12 +208,14 @@ def told(row: dict[str, Any]) -> str:
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
     errors = [abs(row["error"]) for row in rows]
+    pairs = [pair for row in rows for pair in itertools.combinations(row["here_each"], 2)]
     return {
         "settings": len(rows),
         "within": sum(error <= GOAL for error in errors),
         "median_error": statistics.median(errors),
         "worst_error": max(errors),
         "placements_alike": sum(row["placement_apart"] <= GOAL for row in rows),
+        "pairs_within": sum(abs(one / other - 1) <= GOAL for one, other in pairs) / max(1, len(pairs)),
         "median_spread": statistics.median(row["here_spread"] for row in rows),
     }
 

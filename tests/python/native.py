@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from spillway._engine import Engine
-from spillway.config.key import optimizer_keys
+from spillway.config.keys import GROUPS
 from spillway.config.values import StoragePath
 from spillway.model.batch import WorkShape
 from spillway.output import wear
@@ -47,26 +47,15 @@ PROFILE = {
 
 
 def config(model: Path, **more: Any) -> Any:
-    values = {
-        "model": str(model), "model_revision": None, "tokenizer": str(model), "tokenizer_revision": None,
-        "any_device": False, "device_why": "", "init": "pretrained", "seed": 5, "compute_dtype": "fp32",
-        "packing": False, "eval_packing": None, "resume_from_checkpoint": None, "dram_budget": ROOM,
-        "placement": "dram", "window": None,
-        "storage": [], "profile": None, "output_dir": str(model.parent / "out"), "overwrite": False,
-        "node": [], "memory_file": [], "storage_device": [], "erase": False, "durability": "none", "virtual_ranks": 1,
-        "ddp_backend": "gloo",
-        "optim": "adamw", "state_format": "exact", "momentum": 0.0,
-        "adam_beta1": 0.9, "adam_beta2": 0.999, "adam_epsilon": 1e-8, "weight_decay": 0.1, "max_grad_norm": 1.0,
-        "update_schedule": "auto", "speculative_updates": False, "activation_recompute": "auto", "token_tile": "auto",
-        "activation_spill": "auto",
-        "device": "cpu", "gpu_memory": None,
-        "trainable": [], "frozen": [], "method": "full", "base_form": None,
-        "lora_r": 16, "lora_alpha": 32, "lora_dropout": 0.0, "lora_target_modules": [],
-        "lsp_rank": None, "lsp_nonzeros": 4, "lsp_modules": [], "lsp_check_every": 100, "lsp_threshold": 0.9,
-        "lsp_residual": None, "lsp_rotate_every": None, "objective": "sft", "disable_dropout": None,
-    }  # fmt: skip
-    values = {key.name: key.default for key in optimizer_keys()} | values | more
-    values = {"weight_dtype": values["compute_dtype"], "chosen": ""} | values
+    """What a command's keys come to: their defaults, but for what a test says or runs in a moment with."""
+    values = {key.name: key.default for group in GROUPS.values() for key in group} | {
+        "model": str(model), "tokenizer": str(model), "any_device": False, "device_why": "", "seed": 5,
+        "compute_dtype": "fp32", "dram_budget": ROOM, "placement": "dram", "output_dir": str(model.parent / "out"),
+        "durability": "none", "virtual_ranks": 1, "weight_decay": 0.1, "device": "cpu", "base_form": None,
+        "lora_r": 16, "lora_alpha": 32, "lora_dropout": 0.0,
+        "lsp_nonzeros": 4, "lsp_check_every": 100, "lsp_threshold": 0.9,
+    } | more  # fmt: skip
+    values = {"chosen": ""} | values | {"weight_dtype": more.get("weight_dtype", values["compute_dtype"])}
     paths = [*values["storage"], *values["storage_device"]]
     return SimpleNamespace(**values, paths=paths, files=values["memory_file"])
 

@@ -6,7 +6,6 @@ import gzip
 import json
 import warnings
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -34,26 +33,8 @@ SHAPE = WorkShape(micro_batches=2, batch=2, length=12, eval_batch=2, eval_length
 
 
 def config(model: Path, **more: Any) -> Any:
-    values = {
-        "model": str(model), "model_revision": None, "tokenizer": str(model), "tokenizer_revision": None,
-        "any_device": False, "device_why": "", "init": "pretrained", "seed": 5, "compute_dtype": "fp32",
-        "packing": False, "eval_packing": None, "resume_from_checkpoint": None, "dram_budget": 1 << 32,
-        "placement": "auto", "window": None,
-        "node": [], "memory_file": [], "storage": [], "profile": str(native.profile(model.parent)),
-        "output_dir": str(model / "out"), "overwrite": False,
-        "storage_device": [], "erase": False, "durability": None,
-        "optim": "adamw", "state_format": "exact", "momentum": 0.0,
-        "adam_beta1": 0.9, "adam_beta2": 0.999, "adam_epsilon": 1e-8, "weight_decay": 0.1, "max_grad_norm": 1.0,
-        "update_schedule": "auto", "speculative_updates": False, "activation_recompute": "auto", "token_tile": "auto",
-        "activation_spill": "auto", "virtual_ranks": 1, "ddp_backend": "gloo",
-        "device": "cpu", "gpu_memory": None,
-        "method": "full", "trainable": [], "frozen": [], "base_form": None,
-        "objective": "sft", "disable_dropout": None,
-    }  # fmt: skip
-    values |= more
-    values = {"weight_dtype": values["compute_dtype"], "chosen": ""} | values
-    paths = [*values["storage"], *values["storage_device"]]
-    return SimpleNamespace(**values, paths=paths, files=values["memory_file"])
+    planned = {"dram_budget": 1 << 32, "placement": "auto", "durability": None, "output_dir": str(model / "out")}
+    return native.config(model, **planned | {"profile": str(native.profile(model.parent))} | more)
 
 
 @pytest.fixture
