@@ -103,6 +103,20 @@ def test_messages_equal_to_trl_with_adapters(given: Path, tmp_path: Path) -> Non
             assert close(one[name], other[name]), (name, one[name], other[name])
 
 
+def test_adapters_drop_only_where_that_is_asked_for(given: Path, tmp_path: Path) -> None:
+    package("peft", "LoRA is PEFT's")
+    losses = {}
+    for name, more in (
+        ("none", ["--lora_dropout", "0"]),
+        ("off", ["--lora_dropout", "0.5"]),
+        ("on", ["--lora_dropout", "0.5", "--disable_dropout", "false"]),
+    ):
+        assert train(given, tmp_path / name, "--method", "lora", "--learning_rate", "1e-2", *more) == 0
+        losses[name] = [row["loss"] for row in steps_of(tmp_path / name)]
+    assert losses["off"] == losses["none"]
+    assert losses["on"] != losses["none"]
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("loss_type", ["hinge", "ipo", "robust", "sigmoid_norm", "apo_zero", "apo_down"])
 def test_other_losses_equal_to_trl(given: Path, tmp_path: Path, loss_type: str) -> None:
