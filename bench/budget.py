@@ -29,6 +29,7 @@ from typing import Any
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "scripts"))
 
+import shapes  # noqa: E402
 from figures import processor  # noqa: E402
 
 from spillway.demo.memory_limit import MemoryLimit  # noqa: E402
@@ -37,11 +38,11 @@ RESULTS = HERE / "results" / "budget.json"
 OVER = 1.02  # of the plan, which the group allows
 # hidden, feed-forward, layers, heads, key-value heads, vocabulary, tied, family
 SHAPES = {
-    "0.5B": (896, 4864, 24, 14, 2, 151936, True, "qwen2"),
-    "1.5B": (1536, 8960, 28, 12, 2, 151936, True, "qwen2"),
     "3B": (3072, 8192, 28, 24, 8, 128256, True, "llama"),
-    "7B": (3584, 18944, 28, 28, 4, 152064, False, "qwen2"),
     "8B": (4096, 14336, 32, 32, 8, 128256, False, "llama"),
+} | {
+    name.upper(): (*shapes.SHAPES[name], shapes.VOCABULARY[name], name not in shapes.UNTIED, "qwen2")
+    for name in ("0.5b", "1.5b", "7b")
 }
 
 

@@ -216,7 +216,6 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "worst_error": max(errors),
         "placements_alike": sum(row["placement_apart"] <= GOAL for row in rows),
         "pairs_within": sum(abs(one / other - 1) <= GOAL for one, other in pairs) / max(1, len(pairs)),
-        "median_spread": statistics.median(row["here_spread"] for row in rows),
     }
 
 

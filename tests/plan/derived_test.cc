@@ -42,7 +42,7 @@ TEST(ComputeRates, AShapeThatFillsNoLinesIsLikeOthersThatDoNot) {
   profile.compute[0].products.push_back(product_rate(64, 64, 120, kRate / 8));
   const auto rates = ComputeRates::of_cpus(profile, state::ComputeType::bf16);
   EXPECT_LT(rates.product(Product::forward, 64, 64, 121), kRate / 7);
-  EXPECT_GT(rates.product(Product::forward, 64, 64, 128), kRate / 2);
+  EXPECT_NEAR(rates.product(Product::forward, 64, 64, 128), 0.925 * kRate, 5e-3 * kRate) << "a fifth is of its unlike";
   EXPECT_DOUBLE_EQ(rates.product(Product::forward, 64, 64, 256), 2 * kRate);
 }
 
