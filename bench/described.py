@@ -7,12 +7,14 @@ run and measured; for the described machine its times and PyTorch's working set 
 model's shapes. Everything else, rates of updates and paths among it, is the same profile's in both. A setting is a
 model's shape, a step, budgets, and what computes.
 
-A machine that others use, too, drifts within a minute: of what is bound by memory, by half. So both sides are measured
-again and again, each time in a process of its own, as by command, with the rates of the CPUs every EVERY settings of a
-sweep; in the described machine's profile each rate is the median of all sweeps. Compared are the step's time with the
-median of the plans here; of each field group the share of bytes that lies outside of DRAM, and the share of layers that
-keep what autograd saves. GOAL: within 5 %. Beside them stands how many of the plans here, two by two of a setting, are
-as near to each other. --samples: what was measured is kept there, and added to. --out: bench/results/described.json.
+A machine that others use, too, drifts within a minute: of what is bound by memory, by half. So a sample is the CPUs'
+rates, a plan here, and the rates again, each measured in a process of its own, as by command; what is compared are the
+step's time of that plan and of one for the described machine whose rates are the means of those two. Measured are the
+products and attention that tell of the setting's; other rates are the profile's. A setting's error is the median of its
+samples'. Compared are, too, of each field group the share of bytes that lies outside of DRAM, and the
+share of layers that keep what autograd saves. GOAL: within 5 %. Beside them stands how many of the plans here, two by
+two of a setting, are as near to each other. --samples: what was measured is kept there, and added to.
+--out: bench/results/described.json.
 """
 
 from __future__ import annotations
@@ -20,11 +22,12 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import math
 import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +36,10 @@ import shapes
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "described.json"
 GOAL = 0.05
-EVERY = 7
 ALONE = "--alone"  # of a process that makes one call
 CAPACITY = 200 * 2**30  # bytes of the path, in both
 GIB = 2**30
+NEAR = 0.2  # logarithm of a size: what products of such sizes take tells of those of a model
 
 # (shape, layers, rows, tokens of a row, micro-batches, keys)
 EVERYTHING: dict[str, Any] = {}
@@ -94,22 +97,28 @@ def here(number: str, *places: str) -> dict[str, Any]:
         session.close()
 
 
-def there(config: Any, text: str) -> dict[str, Any]:
-    from spillway.machine import auto
-    from spillway.model.spec import model_spec, verified
-    from spillway.run.machines import asked_of, traced
+def there(config: Any, profile: dict[str, Any], found: Any, trace: Any) -> dict[str, Any]:
+    from spillway.run.machines import asked_of
 
-    config = auto.settled(config)
-    found = verified(model_spec(config, only_plan=True))
-    asked = asked_of(config, json.loads(text), found, traced(config, found, print), False)
+    asked = asked_of(config, profile, found, trace, False)
     return {**json.loads(asked.engine().plan()), "settings": json.loads(asked.text())}
 
 
-def rates_of_now(dtype: str) -> dict[str, Any]:
-    from spillway.machine import compute_rates, process_memory
+def rates_of_now(dtype: str, hidden: str, row: str, tokens: str) -> dict[str, Any]:
+    """Of a profile's rates those that tell of a model of that hidden size, of rows of that many tokens, and of so many
+    tokens in all."""
+    from spillway.machine import compute_rates as known
+    from spillway.machine import process_memory
 
     process_memory.settle()
-    return compute_rates.rates(dtype, compute_rates.TYPES[dtype])
+    shapes = [shape for shape in known.SHAPES if any(abs(math.log(size / int(hidden))) < NEAR for size in shape)]
+    several, rows = around(int(tokens), known.TOKENS), around(int(row), known.ROWS)
+    return known.rates(dtype, known.TYPES[dtype], shapes, several, rows)
+
+
+def around(value: int, known: Sequence[int]) -> list[int]:
+    """The value, or the known ones below and above it."""
+    return sorted({max(it for it in known if it <= value), min(it for it in known if it >= value)})
 
 
 def apart(call: Callable[..., dict[str, Any]], *given: Any) -> dict[str, Any]:
@@ -143,52 +152,80 @@ def outcome(plan: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def pooled(samples: list[Any]) -> Any:
-    """The median of each number. What a list has is found by all that is no rate; what some lack is left out."""
+def mean(samples: list[Any]) -> Any:
+    """The mean of each number that they all have."""
     first = samples[0]
     if isinstance(first, dict):
-        return {key: pooled([each[key] for each in samples]) for key in first}
-    if not isinstance(first, list):
-        return statistics.median(samples) if isinstance(first, float) else first
-    named = [{name_of(entry): entry for entry in each} for each in samples]
-    return [pooled([each[name] for each in named]) for name in named[0] if all(name in each for each in named)]
+        return {key: mean([each[key] for each in samples]) for key in first}
+    if isinstance(first, list):
+        named = list(map(by_name, samples))
+        return [mean([each[name] for each in named]) for name in named[0] if all(name in each for each in named)]
+    return statistics.fmean(samples) if isinstance(first, float) else first
 
 
-def name_of(entry: dict[str, Any]) -> tuple[Any, ...]:
-    return tuple(value for key, value in entry.items() if not key.endswith("per_second"))
+def by_name(entries: list[dict[str, Any]]) -> dict[tuple[Any, ...], dict[str, Any]]:
+    """What a list has, found by all that is no rate."""
+    return {tuple(value for key, value in it.items() if not key.endswith("per_second")): it for it in entries}
 
 
-def sweep(settings: list[tuple[Any, ...]], keep: Callable[[str, dict[str, Any]], None]) -> None:
-    """Each setting once; `keep` is given what was measured, a plan by the setting's number, rates by their type."""
-    for place, given in enumerate(settings):
-        dtype = configuration(*given).compute_dtype
-        if place % EVERY == 0 or dtype != "fp32":
-            keep(dtype, apart(rates_of_now, dtype))
-        keep(str(given[0]), apart(here, *given))
+def with_rates(machine: dict[str, Any], dtype: str, rates: dict[str, Any]) -> dict[str, Any]:
+    """The machine's profile with these rates in place of its own; it keeps those that they lack."""
+    old = next(it for it in machine["compute"] if it["dtype"] == dtype)
+    products = list((by_name(old["products"]) | by_name(rates["products"])).values())
+    others = [it for it in machine["compute"] if it is not old]
+    return machine | {"compute": [*others, old | rates | {"products": products}]}
 
 
-def compared(given: tuple[Any, ...], samples: dict[str, list[Any]], machine: dict[str, Any]) -> dict[str, Any]:
-    """The placement here is that of the plan whose time is in the middle."""
+def sample(given: tuple[Any, ...]) -> dict[str, Any]:
     config = configuration(*given)
-    plans = sorted(samples[str(given[0])], key=seconds_of)
-    compute = [old | (pooled(samples[old["dtype"]]) if old["dtype"] in samples else {}) for old in machine["compute"]]
-    described = outcome(there(config, json.dumps(machine | {"compute": compute})))
-    middle = plans[(len(plans) - 1) // 2]
-    apart = {name: described["outside"][name] - share for name, share in middle["outside"].items()}
-    seconds = statistics.median(map(seconds_of, plans))
+    hidden, row = shapes.SHAPES[SETTINGS[given[0]][0]][0], config.max_length
+    asked = config.compute_dtype, hidden, row, config.per_device_train_batch_size * row
+    before = apart(rates_of_now, *asked)
+    plan = apart(here, *given)
+    return {"here": plan, "rates": mean([before, apart(rates_of_now, *asked)])}
+
+
+def compared(given: tuple[Any, ...], samples: list[dict[str, Any]], machine: dict[str, Any]) -> dict[str, Any]:
+    """How far placements are apart is the median of the samples', too; the plans are those of the middle error."""
+    from spillway.machine import auto
+    from spillway.model.spec import model_spec, verified
+    from spillway.run.machines import traced
+
+    config = auto.settled(configuration(*given))
+    found = verified(model_spec(config, only_plan=True))
+    trace = traced(config, found, print)
+
+    def described(one: dict[str, Any]) -> dict[str, Any]:
+        profile = with_rates(machine, config.compute_dtype, one["rates"])
+        return outcome(there(config, profile, found, trace))
+
+    pairs = [(one["here"], described(one)) for one in samples]
+    pairs.sort(key=error_of)
+    one, other = pairs[(len(pairs) - 1) // 2]
+    shares_apart = {
+        name: statistics.median(its["outside"][name] - own["outside"][name] for own, its in pairs)
+        for name in one["outside"]
+    }
+    seconds = sorted(seconds_of(each["here"]) for each in samples)
     return {
         "number": given[0],
         "setting": SETTINGS[given[0]],
-        "here_seconds": seconds,
-        "here_each": [seconds_of(each) for each in samples[str(given[0])]],
-        "here_spread": (seconds_of(plans[-1]) - seconds_of(plans[0])) / seconds,
-        "described_seconds": seconds_of(described),
-        "error": seconds_of(described) / seconds - 1,
-        "placement_apart": max(map(abs, apart.values())),
-        "apart": {name: value for name, value in apart.items() if value},
-        "here": middle,
-        "described": described,
+        "here_seconds": statistics.median(seconds),
+        "here_each": [seconds_of(each["here"]) for each in samples],
+        "here_spread": (seconds[-1] - seconds[0]) / statistics.median(seconds),
+        "described_seconds": statistics.median(seconds_of(each) for _, each in pairs),
+        "error": statistics.median(map(error_of, pairs)),
+        "errors": list(map(error_of, pairs)),
+        "placement_apart": max(map(abs, shares_apart.values())),
+        "apart": {name: value for name, value in shares_apart.items() if value},
+        "here": one,
+        "described": other,
     }
+
+
+def error_of(pair: tuple[dict[str, Any], dict[str, Any]]) -> float:
+    here, described = map(seconds_of, pair)
+    return described / here - 1
 
 
 def seconds_of(plan: dict[str, Any]) -> float:
@@ -240,16 +277,14 @@ def main() -> None:
         file = arguments.samples or directory / "samples.json"
         samples: dict[str, list[Any]] = json.loads(file.read_text()) if file.exists() else {}
 
-        def keep(name: str, found: dict[str, Any]) -> None:
-            samples.setdefault(name, []).append(found)
-            file.write_text(json.dumps(samples))
-
         settings = [
             (number, directory, arguments.storage, profile) for number in map(int, arguments.settings.split(","))
         ]
         for _ in range(arguments.sweeps):
-            sweep(settings, keep)
-        rows = [compared(given, samples, machine) for given in settings]
+            for given in settings:
+                samples.setdefault(str(given[0]), []).append(sample(given))
+                file.write_text(json.dumps(samples))
+        rows = [compared(given, samples[str(given[0])], machine) for given in settings]
     print(*map(told, rows), json.dumps(summary(rows)), sep="\n")
     found = summary(rows) | {"profile": machine, "rows": rows}
     arguments.out.write_text(json.dumps(found, indent=1) + "\n")

@@ -241,7 +241,7 @@ class Describer {
     auto slack = gpu_ ? kGpuSlack : work.at("slack").get<double>();
     if (!gpu_ && timed && measured_briefly(compute)) slack = work.at("brief_slack").get<double>();
     const auto libraries = static_cast<double>(gpu_ ? 0 : compute.libraries_bytes());
-    return {slack * (work.at("bytes").get<double>() + libraries), slack * work.at("per_token").get<double>()};
+    return {slack * work.at("bytes").get<double>() + libraries, slack * work.at("per_token").get<double>()};
   }
 
   /// Whether a plan on the machine itself would measure this briefly, and so count more (model/quick_dry_run): by what

@@ -181,8 +181,8 @@ TEST(Described, SecondsAreThoseOfATraceWhereTheProfileKnowsOperations) {
 
 TEST(Described, TheWorkingSetIsATracesWithTheSlackOfAPlanThere) {
   const auto slow = described(traced(2), with_operations()), quick = described(traced(0.5), with_operations());
-  EXPECT_EQ(quick.at("work_bytes"), static_cast<Bytes>(1.5 * static_cast<double>(110 * MiB)));
-  EXPECT_EQ(slow.at("work_bytes"), 220 * MiB);
+  EXPECT_EQ(quick.at("work_bytes"), 150 * MiB + 10 * MiB);
+  EXPECT_EQ(slow.at("work_bytes"), 200 * MiB + 10 * MiB);
   EXPECT_EQ(quick.at("work_per_token"), 1500);
   const auto gpu = described(traced(2));
   EXPECT_EQ(gpu.at("device").at("work"), GiB + static_cast<Bytes>(1.2 * static_cast<double>(100 * MiB)));

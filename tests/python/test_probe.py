@@ -55,6 +55,18 @@ def test_probe_writes_a_profile_that_can_be_read(tmp_path: Path, capsys: pytest.
     assert json.loads(check_profile(output.read_text(), "x")) == profile
 
 
+def test_the_small_layer_by_which_calls_are_timed_is_one() -> None:
+    """Its gradients are there, and what it asks of PyTorch is counted."""
+    import torch
+
+    layer = operation_rates.small_layer("float32")
+    hidden, scale = layer()
+    assert hidden.shape == (1, 8, 64) and scale.shape == (64,) and hidden.abs().sum() > 0 and scale.abs().sum() > 0
+    x = torch.ones(2)
+    assert operation_rates.calls_of(lambda: x + x) == 1
+    assert operation_rates.calls_of(layer) > 50
+
+
 def test_probe_says_which_path_is_which(tmp_path: Path) -> None:
     assert main(["probe", "--output", str(tmp_path / "p.json"), "--storage", str(tmp_path)]) == 0
     profile = json.loads((tmp_path / "p.json").read_text())

@@ -4,7 +4,7 @@ these and its shapes (the engine's plan/derived.h)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from spillway import _engine
@@ -24,7 +24,8 @@ SHAPES = (
     (1536, 1536), (1536, 8960), (8960, 1536), (896, 4605), (1536, 2714),
 )  # fmt: skip
 TOKENS = (64, 256, 1024, 4096)
-ROWS = (256, 1024, 2048)  # tokens of a row of attention
+# Tokens of a row of attention, which PyTorch cuts into other blocks from 192 and from 768 on.
+ROWS = (128, 256, 512, 1024, 2048)
 HEADS, SIZES = 14, (64, 128)
 HIDDEN, INNER, OF_ELEMENTS = 896, 4864, 1024  # and tokens: of the operations on each element
 NORM_PASSES, GATE_PASSES, BACKWARD = 7, 5, 3  # as plan/derived.cc counts what they read and write
@@ -37,20 +38,23 @@ PATIENCE = 1.0  # seconds that one call may take; larger ones are left out
 def compute_rates() -> list[dict[str, Any]]:
     """In memory as a run has it: a heap that keeps what it was given, on huge pages."""
     process_memory.settle()
-    found = [{"dtype": name, **rates(name, dtype)} for name, dtype in TYPES.items()]
+    found = [{"dtype": name, **rates(name, dtype, SHAPES, TOKENS, ROWS)} for name, dtype in TYPES.items()]
     process_memory.give_back()
     return found
 
 
-def rates(name: str, dtype: str) -> dict[str, Any]:
+def rates(
+    name: str, dtype: str, shapes: Sequence[tuple[int, int]], tokens: Sequence[int], rows: Sequence[int]
+) -> dict[str, Any]:
+    """`shapes`, `tokens`: of the products that are measured; `rows`: of attention."""
     libraries = libraries_bytes(dtype)
     made(HEAP // (4 * HIDDEN), HIDDEN, TYPES["fp32"])
     process_memory.use_huge_pages()
     with loss_kernels(native_engine(), name) as kernels:
         operations = operation_rates.operations(dtype, kernels)
     return {
-        "products": products(dtype),
-        "attention": [attention(rows, size, dtype) for rows in ROWS for size in SIZES],
+        "products": products(dtype, shapes, tokens),
+        "attention": [attention(count, size, dtype) for count in rows for size in SIZES],
         "elementwise_bytes_per_second": elementwise(dtype),
         "operations": operations,
         "call_seconds": operation_rates.call_seconds(dtype),
@@ -71,14 +75,14 @@ def libraries_bytes(dtype: str) -> int:
     return max(0, process_memory.resident() - before)
 
 
-def products(dtype: str) -> list[dict[str, Any]]:
+def products(dtype: str, shapes: Sequence[tuple[int, int]], tokens: Sequence[int]) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     slowest = 0.0
-    for inner, outer in SHAPES:
-        for tokens in TOKENS:
-            if slowest and 2.0 * tokens * inner * outer / slowest > PATIENCE:
+    for inner, outer in shapes:
+        for several in tokens:
+            if slowest and 2.0 * several * inner * outer / slowest > PATIENCE:
                 continue
-            found.append(product(tokens, inner, outer, dtype))
+            found.append(product(several, inner, outer, dtype))
             slowest = min(value for key, value in found[-1].items() if key.endswith("second"))
     return found
 

@@ -16,6 +16,7 @@ COLUMNS, HEAD = 1024, 64
 SIZES = (1 << 20, 1 << 23, 1 << 26)  # bytes of a tensor
 SPREAD = 1 << 25  # bytes of results that are held, so that the next ones lie elsewhere, as a layer's do
 SECONDS = 0.03  # of each
+PRODUCT = ((256, 896), (896, 4864))
 
 
 class Call(NamedTuple):
@@ -102,11 +103,54 @@ def loss_calls(kernels: Any, logits: Tensor) -> Iterator[Call]:
 
 
 def call_seconds(dtype: str) -> float:
-    """The seconds of an operation on next to nothing, as a module of a layer calls it."""
+    """The seconds of an operation on next to nothing: the mean of a small layer's, forward and backward, after a
+    product as large as a feed-forward network's, which leaves neither code nor tensors of the others in caches. Called
+    again and again it would take a quarter of that."""
     import torch
 
-    x, module = torch.ones(1, 8, dtype=getattr(torch, dtype)).requires_grad_(), torch.nn.SiLU()
-    return seconds(lambda: module(x), 0)
+    inputs, weights = (torch.randn(*shape).to(getattr(torch, dtype)) for shape in PRODUCT)
+    layer = small_layer(dtype)
+    return typical(layer, SECONDS, before=lambda: inputs @ weights) / calls_of(layer)
+
+
+def small_layer(dtype: str) -> Callable[[], tuple[Tensor, ...]]:
+    """A norm, a rotation, a gate and sums, forward and backward, on some tokens."""
+    import torch
+
+    kind, tokens, heads, size = getattr(torch, dtype), 8, 4, 16
+    hidden = torch.randn(1, tokens, heads * size, dtype=kind, requires_grad=True)
+    scale = torch.ones(heads * size, dtype=kind, requires_grad=True)
+    cosine, sine = (torch.randn(1, tokens, size, dtype=kind) for _ in range(2))
+
+    def norm(x: Tensor) -> Tensor:
+        in_fp32 = x.float()
+        return scale * (in_fp32 * torch.rsqrt(in_fp32.pow(2).mean(-1, keepdim=True) + 1e-6)).to(kind)
+
+    def layer() -> tuple[Tensor, ...]:
+        with torch.enable_grad():
+            query = norm(hidden).view(1, tokens, heads, size).transpose(1, 2)
+            turned = torch.cat((-query[..., size // 2 :], query[..., : size // 2]), -1)
+            summed = hidden + (query * cosine + turned * sine).transpose(1, 2).reshape(hidden.shape)
+            found = summed + torch.nn.functional.silu(norm(summed)) * summed
+            return torch.autograd.grad(found, (hidden, scale), torch.ones_like(found))
+
+    return layer
+
+
+def calls_of(call: Callable[[], object]) -> int:
+    """How many operations it asks of PyTorch."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Counting(TorchDispatchMode):
+        count = 0
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self.count += 1
+            return func(*args, **(kwargs or {}))
+
+    with Counting() as counting:
+        call()
+    return counting.count
 
 
 def seconds(call: Callable[[], Any], made: int) -> float:
