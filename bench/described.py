@@ -11,10 +11,10 @@ A machine that others use, too, drifts within a minute: of what is bound by memo
 rates, a plan here, and the rates again, each measured in a process of its own, as by command; what is compared are the
 step's time of that plan and of one for the described machine whose rates are the means of those two. Measured are the
 products and attention that tell of the setting's; other rates are the profile's. A setting's error is the median of its
-samples'. Compared are, too, of each field group the share of bytes that lies outside of DRAM, and the
-share of layers that keep what autograd saves. GOAL: within 5 %. Beside them stands how many of the plans here, two by
-two of a setting, are as near to each other. --samples: what was measured is kept there, and added to.
---out: bench/results/described.json.
+samples'. Compared are, too, of each field group the share of bytes that lies outside of DRAM, and the share of layers
+that keep what autograd saves. GOAL: within 5 %. Beside them stands how many of the plans here, two by two of a setting,
+are as near to each other.
+--samples: what was measured is kept there, and added to. --out: bench/results/described.json.
 """
 
 from __future__ import annotations
