@@ -111,9 +111,9 @@ def rates_of_now(dtype: str, hidden: str, row: str, tokens: str) -> dict[str, An
     from spillway.machine import process_memory
 
     process_memory.settle()
-    shapes = [shape for shape in known.SHAPES if any(abs(math.log(size / int(hidden))) < NEAR for size in shape)]
+    near = [shape for shape in known.SHAPES if any(abs(math.log(size / int(hidden))) < NEAR for size in shape)]
     several, rows = around(int(tokens), known.TOKENS), around(int(row), known.ROWS)
-    return known.rates(dtype, known.TYPES[dtype], shapes, several, rows)
+    return known.rates(dtype, known.TYPES[dtype], near, several, rows)
 
 
 def around(value: int, known: Sequence[int]) -> list[int]:

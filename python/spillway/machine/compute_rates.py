@@ -28,8 +28,10 @@ TOKENS = (64, 256, 1024, 4096)
 ROWS = (128, 256, 512, 1024, 2048)
 HEADS, SIZES = 14, (64, 128)
 HIDDEN, INNER, OF_ELEMENTS = 896, 4864, 1024  # and tokens: of the operations on each element
+FEW = 256  # tokens of the products that stand for a layer's
 NORM_PASSES, GATE_PASSES, BACKWARD = 7, 5, 3  # as plan/derived.cc counts what they read and write
-OF_A_LAYER = ((256, 896, 896), (256, 896, 128), (256, 896, 4864), (256, 4864, 896))  # tokens, inner and outer size
+# Tokens, inner and outer size:
+OF_A_LAYER = ((FEW, HIDDEN, HIDDEN), (FEW, HIDDEN, 128), (FEW, HIDDEN, INNER), (FEW, INNER, HIDDEN))
 HEAP = 1 << 29  # bytes that it has grown to before anything is measured
 SECONDS = 0.12  # of each
 PATIENCE = 1.0  # seconds that one call may take; larger ones are left out
@@ -52,12 +54,13 @@ def rates(
     process_memory.use_huge_pages()
     with loss_kernels(native_engine(), name) as kernels:
         operations = operation_rates.operations(dtype, kernels)
+    inputs, weights = made(FEW, HIDDEN, dtype), made(HIDDEN, INNER, dtype)
     return {
         "products": products(dtype, shapes, tokens),
         "attention": [attention(count, size, dtype) for count in rows for size in SIZES],
         "elementwise_bytes_per_second": elementwise(dtype),
         "operations": operations,
-        "call_seconds": operation_rates.call_seconds(dtype),
+        "call_seconds": operation_rates.call_seconds(dtype, before=lambda: inputs @ weights),
         "libraries_bytes": libraries,
     }
 
@@ -137,8 +140,7 @@ def elementwise(dtype: str, device: str = "cpu") -> float:
     gradients = [torch.ones_like(hidden), torch.ones_like(gate)]
 
     def call() -> None:
-        in_fp32 = hidden.float()
-        normed = scale * (in_fp32 * torch.rsqrt(in_fp32.pow(2).mean(-1, keepdim=True) + 1e-6)).to(hidden.dtype)
+        normed = operation_rates.norm(hidden, scale)
         gated = torch.nn.functional.silu(gate) * up
         found = torch.autograd.grad([normed, gated], [hidden, scale, gate, up], gradients)
         if found[0].device.type == "cuda":

@@ -16,7 +16,6 @@ COLUMNS, HEAD = 1024, 64
 SIZES = (1 << 20, 1 << 23, 1 << 26)  # bytes of a tensor
 SPREAD = 1 << 25  # bytes of results that are held, so that the next ones lie elsewhere, as a layer's do
 SECONDS = 0.03  # of each
-PRODUCT = ((256, 896), (896, 4864))
 
 
 class Call(NamedTuple):
@@ -102,15 +101,12 @@ def loss_calls(kernels: Any, logits: Tensor) -> Iterator[Call]:
     yield Call("loss_gradient", False, lambda: kernels.loss_gradient(made, 0, labels, maximum, log_sum, 1.0), (made,))
 
 
-def call_seconds(dtype: str) -> float:
-    """The seconds of an operation on next to nothing: the mean of a small layer's, forward and backward, after a
-    product as large as a feed-forward network's, which leaves neither code nor tensors of the others in caches. Called
-    again and again it would take a quarter of that."""
-    import torch
-
-    inputs, weights = (torch.randn(*shape).to(getattr(torch, dtype)) for shape in PRODUCT)
+def call_seconds(dtype: str, before: Callable[[], object]) -> float:
+    """The seconds of an operation on next to nothing: the mean of a small layer's, forward and backward. `before`: what
+    comes before each layer and is not counted, such as a product that leaves neither code nor tensors of the others in
+    caches. Called again and again it would take a quarter of that."""
     layer = small_layer(dtype)
-    return typical(layer, SECONDS, before=lambda: inputs @ weights) / calls_of(layer)
+    return typical(layer, SECONDS, before) / calls_of(layer)
 
 
 def small_layer(dtype: str) -> Callable[[], tuple[Tensor, ...]]:
@@ -122,19 +118,22 @@ def small_layer(dtype: str) -> Callable[[], tuple[Tensor, ...]]:
     scale = torch.ones(heads * size, dtype=kind, requires_grad=True)
     cosine, sine = (torch.randn(1, tokens, size, dtype=kind) for _ in range(2))
 
-    def norm(x: Tensor) -> Tensor:
-        in_fp32 = x.float()
-        return scale * (in_fp32 * torch.rsqrt(in_fp32.pow(2).mean(-1, keepdim=True) + 1e-6)).to(kind)
-
     def layer() -> tuple[Tensor, ...]:
-        with torch.enable_grad():
-            query = norm(hidden).view(1, tokens, heads, size).transpose(1, 2)
-            turned = torch.cat((-query[..., size // 2 :], query[..., : size // 2]), -1)
-            summed = hidden + (query * cosine + turned * sine).transpose(1, 2).reshape(hidden.shape)
-            found = summed + torch.nn.functional.silu(norm(summed)) * summed
-            return torch.autograd.grad(found, (hidden, scale), torch.ones_like(found))
+        query = norm(hidden, scale).view(1, tokens, heads, size).transpose(1, 2)
+        turned = torch.cat((-query[..., size // 2 :], query[..., : size // 2]), -1)
+        summed = hidden + (query * cosine + turned * sine).transpose(1, 2).reshape(hidden.shape)
+        found = summed + torch.nn.functional.silu(norm(summed, scale)) * summed
+        return torch.autograd.grad(found, (hidden, scale), torch.ones_like(found))
 
     return layer
+
+
+def norm(hidden: Tensor, scale: Tensor) -> Tensor:
+    """By the root of the mean square, as models of the Llama family have it."""
+    import torch
+
+    in_fp32 = hidden.float()
+    return scale * (in_fp32 * torch.rsqrt(in_fp32.pow(2).mean(-1, keepdim=True) + 1e-6)).to(hidden.dtype)
 
 
 def calls_of(call: Callable[[], object]) -> int:
