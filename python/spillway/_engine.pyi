@@ -27,7 +27,8 @@ class Engine:
     `description` (JSON): {"compute_dtype": "bf16"|"fp16"|"fp32" (what passes multiply in: the compute type),
     "weight_dtype": the same or narrower (what weights and gradients are kept in; absent: compute_dtype),
     "optimizer": the name of one of optimizers() (adamw), "state_format": "exact"|"bf16"|"int8" (exact), "seed":
-    of the run (0), "hidden_size": H, "micro_batches": most per step, "virtual_ranks": groups of them that are summed by
+    of the run (0), "hidden_size": H, "micro_batches": most parts per step by which gradients are summed,
+    "accumulation": most micro-batches per step (one for each part), "virtual_ranks": groups of parts that are summed by
     themselves (1; gradients come group by group), "world": processes of the run (1), "rank": this one's (0),
     "machines": that these are on, as many on each, in the order of ranks (1), "tokens": most per step that this process
     computes, "step_tokens": most per step that all of them compute (tokens), "tied_head": bool,

@@ -1,6 +1,7 @@
 #include "spillway/plan/derived.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "spillway/plan/conversion.h"
 
@@ -26,7 +27,8 @@ constexpr double kHiddenHeld = 10, kRotatedHeld = 2, kInnerHeld = 5;
 
 struct Matrix {
   double inner = 0, outer = 0;
-  double gradient = 1;  ///< of the whole product for its own gradient
+  double gradient = 1;          ///< of the whole product for its own gradient
+  double trained_elements = 0;  ///< of its gradient
 };
 
 /// The matrices of a block: tensors of two dimensions or more.
@@ -39,7 +41,7 @@ std::vector<Matrix> matrices_of(const state::Layout& layout, const state::Block&
     const auto elements = static_cast<double>(tensor.elements);
     const auto trained =
         state::is_trainable(tensor.spec.training) ? static_cast<double>(tensor.gradient_elements()) : 0;
-    out.push_back({inner, elements / inner, trained / elements});
+    out.push_back({inner, elements / inner, trained / elements, trained});
   }
   return out;
 }
@@ -53,7 +55,8 @@ class Deriver {
         shape_(shape),
         compute_(compute),
         tokens_(shape.tokens()),
-        times_(static_cast<double>(description.micro_batches)),
+        times_(static_cast<double>(description.own_accumulation())),
+        tiles_(static_cast<double>(description.own_tiles())),
         element_(static_cast<double>(state::field_bytes(description.computes()).weight)) {}
 
   void set(Rates& rates) const {
@@ -68,8 +71,15 @@ class Deriver {
   [[nodiscard]] double passes(double elements) const {
     return compute_.elementwise_seconds(tokens_ * elements * element_);
   }
-  [[nodiscard]] double product(Product which, double inner, double outer) const {
-    return 2 * tokens_ * inner * outer / compute_.product(which, tokens_, inner, outer);
+  /// Seconds of a micro-batch's product, in so many tiles of its tokens.
+  [[nodiscard]] double product(Product which, double inner, double outer, double tiles = 1) const {
+    return 2 * tokens_ * inner * outer / compute_.product(which, tokens_ / tiles, inner, outer);
+  }
+  /// Tiles that a matrix's products are cut into: those of the feed-forward are.
+  [[nodiscard]] double tiles_of(const Matrix& matrix) const {
+    if (shape_.feed_forward == 0) return 1;
+    const auto inner = static_cast<double>(shape_.feed_forward);
+    return std::fmod(matrix.inner, inner) == 0 || std::fmod(matrix.outer, inner) == 0 ? tiles_ : 1;
   }
 
   void set_layers(Rates& rates) const {
@@ -104,11 +114,13 @@ class Deriver {
   [[nodiscard]] std::pair<double, double> layer(const state::Block& block) const {
     const auto matrices = matrices_of(layout_, block);
     if (matrices.empty()) return {passes(kNormPasses * hidden()), passes(kBackwardPasses * kNormPasses * hidden())};
-    double forward = 0, gradients = 0;
+    double forward = 0, gradients = 0, sums = static_cast<double>(block.trainable_elements);
     for (const auto& it : matrices) {
-      forward += product(Product::forward, it.inner, it.outer);
-      gradients += product(Product::input, it.inner, it.outer);
-      if (it.gradient > 0) gradients += it.gradient * product(Product::weight, it.inner, it.outer);
+      const auto tiles = tiles_of(it);
+      forward += product(Product::forward, it.inner, it.outer, tiles);
+      gradients += product(Product::input, it.inner, it.outer, tiles);
+      if (it.gradient > 0) gradients += it.gradient * product(Product::weight, it.inner, it.outer, tiles);
+      sums += (tiles - 1) * it.trained_elements;  // each tile's gradient is summed
     }
     const auto sequence = static_cast<double>(shape_.sequence);
     const auto pairs = 2 * static_cast<double>(shape_.query) * sequence * tokens_;
@@ -117,8 +129,7 @@ class Deriver {
                                kInnerPasses * static_cast<double>(shape_.feed_forward));
     forward += pairs / compute_.attention(sequence, false) + arrays;
     gradients += 2 * pairs / compute_.attention(sequence, true) + (kBackwardPasses - 1) * arrays;
-    gradients +=
-        compute_.elementwise_seconds(kGradientPasses * static_cast<double>(block.trainable_elements) * element_);
+    gradients += compute_.elementwise_seconds(kGradientPasses * sums * element_);
     return {forward, forward + gradients};
   }
 
@@ -138,7 +149,9 @@ class Deriver {
   const state::Layout& layout_;
   const StepShape& shape_;
   const ComputeRates& compute_;
-  const double tokens_, times_, element_;
+  const double tokens_;
+  const double times_, tiles_;  ///< micro-batches of a step, and tiles of each
+  const double element_;
 };
 
 }  // namespace

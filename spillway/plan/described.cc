@@ -30,7 +30,7 @@ constexpr double kSimulatedPasses = 1.5;
 class Describer {
  public:
   Describer(const std::string& description, const std::string& settings, const machine::Profile& profile)
-      : description_(own(parse_description(description))),
+      : description_(parse_description(description)),
         layout_(description_.layout()),
         out_(json::parse(settings)),
         profile_(profile) {
@@ -55,12 +55,6 @@ class Describer {
   }
 
  private:
-  /// With the micro-batches that one process computes.
-  static Description own(Description description) {
-    description.micro_batches = description.own_micro_batches();
-    return description;
-  }
-
   /// What one of the processes has of its machine.
   void share_machine() {
     const auto processes = static_cast<unsigned>(description_.world.local);
@@ -210,19 +204,20 @@ class Describer {
 
   [[nodiscard]] json traced_seconds(const ComputeRates& compute) const {
     const auto passes = parse_operations(out_.at("work").at("passes"));
-    const auto times = static_cast<double>(description_.micro_batches);
+    const auto times = static_cast<double>(description_.own_accumulation());
     auto out = json::object();
     for (const auto& [kind, pass] : passes) out[kind] = seconds_of(passes, kind, times, compute);
     return out;
   }
 
-  /// Seconds of a step that attention takes: of every layer a forward and a backward pass, over all micro-batches.
+  /// Seconds of a step that attention takes: of every layer a forward and a backward pass, over this process's
+  /// micro-batches.
   [[nodiscard]] double traced_attention(const ComputeRates& compute) const {
     double each = 0;
     for (const auto& [kind, pass] : parse_operations(out_.at("work").at("passes"))) {
       if (kind == "forward" || kind == "backward") each += attention_seconds(pass.each, compute);
     }
-    return each * static_cast<double>(layout_.layers().size()) * static_cast<double>(description_.micro_batches);
+    return each * static_cast<double>(layout_.layers().size()) * static_cast<double>(description_.own_accumulation());
   }
 
   /// A working set, and by how much it grows with every token.

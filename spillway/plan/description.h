@@ -32,7 +32,8 @@ struct Description {
   bool tied_head = false;                ///< the embedding's table is the head's matrix, too
   std::uint64_t hidden = 0;              ///< elements of a boundary activation per token; 0 = no boundary activations
   std::uint64_t tokens = 0;              ///< most tokens of a step that this process computes, padding included
-  std::uint64_t micro_batches = 1;       ///< most micro-batches of a step, of all processes
+  std::uint64_t micro_batches = 1;       ///< most parts by which a step's gradients are summed, of all processes
+  std::uint64_t accumulation = 0;        ///< most micro-batches of a step, of all processes; 0: one for each part
   std::uint64_t virtual_ranks = 1;       ///< > 0; into so many shards the state is cut, too
   state::World world = {};               ///< the processes of the run, and which of them this one is
   std::uint64_t step_tokens = 0;         ///< most tokens of a step, of all processes; 0: `tokens`
@@ -56,9 +57,17 @@ struct Description {
   }
   /// Whether the state is shared among several processes.
   [[nodiscard]] constexpr bool is_shared() const noexcept { return world.size > 1; }
-  /// Most micro-batches of a step that this process computes, where each computes as many.
+  /// Most parts of a step that this process computes, where each computes as many.
   [[nodiscard]] constexpr std::uint64_t own_micro_batches() const noexcept {
     return ceil_div(micro_batches, std::max<std::uint64_t>(1, world.size));
+  }
+  /// Most micro-batches of a step whose passes this process computes. Each has `own_tiles` parts.
+  [[nodiscard]] constexpr std::uint64_t own_accumulation() const noexcept {
+    return ceil_div(accumulation > 0 ? accumulation : micro_batches, std::max<std::uint64_t>(1, world.size));
+  }
+  /// Token tiles of a micro-batch, each a part of its own.
+  [[nodiscard]] constexpr std::uint64_t own_tiles() const noexcept {
+    return ceil_div(own_micro_batches(), own_accumulation());
   }
   /// Most tokens of a step, of all processes.
   [[nodiscard]] constexpr std::uint64_t all_tokens() const noexcept { return std::max(tokens, step_tokens); }

@@ -195,11 +195,13 @@ nlohmann::json with_a_gib_more(const FitRequest& request) {
 nlohmann::json with_a_micro_batch_more(const FitRequest& request) {
   auto asked = request;
   auto& description = asked.description;
-  const auto times = 1 + 1 / static_cast<double>(std::max<std::uint64_t>(1, description.own_micro_batches()));
+  const auto times = 1 + 1 / static_cast<double>(std::max<std::uint64_t>(1, description.own_accumulation()));
   for (auto* tokens : {&description.tokens, &description.step_tokens}) {
     *tokens = static_cast<std::uint64_t>(std::ceil(static_cast<double>(*tokens) * times));
   }
-  description.micro_batches += description.world.size;
+  const auto tiles = description.own_tiles();
+  if (description.accumulation > 0) description.accumulation += description.world.size;
+  description.micro_batches += description.world.size * tiles;
   scale(asked.rates, times);
   const auto plan = plan_of(asked, description.layout());
   nlohmann::json out;

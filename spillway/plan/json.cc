@@ -126,6 +126,7 @@ Description parse_description(const std::string& input) {
   out.hidden = count(object, "hidden_size");
   out.tokens = count(object, "tokens");
   out.micro_batches = std::max<std::uint64_t>(1, count(object, "micro_batches"));
+  out.accumulation = count(object, "accumulation", 0);
   out.virtual_ranks = std::max<std::uint64_t>(1, count(object, "virtual_ranks", 1));
   out.world.size = std::max<std::uint64_t>(1, count(object, "world", 1));
   out.world.rank = count(object, "rank", 0);

@@ -9,7 +9,8 @@
 namespace spillway::plan {
 
 /// {"compute_dtype", "hidden_size", "micro_batches", "tokens", "tied_head", "blocks": [{"name", "role", "tensors":
-/// [{"name", "shape", "decay"}]}], optional "chunk_elements", "optimizer", "state_format", "seed", "virtual_ranks"}.
+/// [{"name", "shape", "decay"}]}], optional "accumulation", "chunk_elements", "optimizer", "state_format", "seed",
+/// "virtual_ranks"}.
 /// Error(bad_input) names the key.
 [[nodiscard]] Description parse_description(const std::string& text);
 

@@ -179,6 +179,53 @@ TEST(Described, SecondsAreThoseOfATraceWhereTheProfileKnowsOperations) {
   EXPECT_NE(shapes.at("work_bytes"), plain.at("work_bytes")) << "but what lies in memory is known";
 }
 
+/// The model with each of its four micro-batches in so many tiles of tokens.
+std::string tiled_model(std::uint64_t tiles) {
+  auto out = json::parse(model());
+  out.update({{"accumulation", 4}, {"micro_batches", 4 * tiles}});
+  return out.dump();
+}
+
+json seconds_in_tiles(std::uint64_t tiles, const json& asked, const machine::Profile& profile) {
+  return json::parse(describe_machine(tiled_model(tiles), asked.dump(), profile).settings).at("seconds");
+}
+
+TEST(Described, TracedSecondsOfAMicroBatchCountOnceInAnyNumberOfTiles) {
+  for (const std::uint64_t tiles : {1, 2, 4, 16}) {
+    EXPECT_EQ(seconds_in_tiles(tiles, traced(0.5), with_operations()),
+              seconds_in_tiles(1, traced(0.5), with_operations()))
+        << tiles << " tiles";
+  }
+}
+
+TEST(Described, DerivedSecondsGrowWithTilesByTheirGradientSumsAlone) {
+  auto gpu = workstation(), cpus = with_operations();
+  gpu.gpus.front().elementwise_bytes_per_second = 7e11;
+  cpus.compute.front().elementwise_bytes_per_second = 1e10;
+  for (const auto& profile : {gpu, cpus}) {
+    const auto whole = seconds_in_tiles(1, settings(), profile);
+    auto before = whole;
+    for (const std::uint64_t tiles : {2, 4}) {
+      const auto tiled = seconds_in_tiles(tiles, settings(), profile);
+      for (const auto* pass : {"head_loss", "head_gradient", "between"}) EXPECT_EQ(tiled.at(pass), whole.at(pass));
+      EXPECT_GT(tiled.at("backward"), before.at("backward")) << tiles << " tiles sum as many gradients";
+      EXPECT_LT(tiled.at("backward").get<double>(), 1.3 * whole.at("backward").get<double>()) << tiles << " tiles";
+      before = tiled;
+    }
+  }
+}
+
+TEST(Described, StepsGrowWithTokensAndNotWithTheTilesThatTheyRunIn) {
+  const auto seconds_of_step = [](std::uint64_t tiles) {
+    const auto found = describe_machine(tiled_model(tiles), settings().dump(), workstation());
+    const auto description = parse_description(tiled_model(tiles));
+    return make_plan(description, description.layout(), parse_budget(found.settings),
+                     parse_rates(found.settings, found.profile))
+        .prediction.step_seconds;
+  };
+  EXPECT_LT(seconds_of_step(4), 1.3 * seconds_of_step(1));
+}
+
 TEST(Described, TheWorkingSetIsATracesWithTheSlackOfAPlanThere) {
   const auto slow = described(traced(2), with_operations()), quick = described(traced(0.5), with_operations());
   EXPECT_EQ(quick.at("work_bytes"), 150 * MiB + 10 * MiB);

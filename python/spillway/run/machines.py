@@ -103,7 +103,7 @@ def plan_elsewhere(config: Config, text: str, tell: Tell, graph: Path | None = N
     with translated():
         profile = json.loads(_engine.check_profile(text, str(config.profile)))
     on_gpu = computes_on_gpu(config, profile)
-    config = config.computing_on(config.device, "")  # whatever this machine has
+    config = config.computing_on(planned_device(config, on_gpu), "")  # whatever this machine has
     several = cluster.of_profile(profile, on_gpu)
     if config.node and several is not None and several.world > 1:
         raise InputError(
@@ -182,6 +182,11 @@ def one_more(several: cluster.Cluster, asked: Asked, config: Config, on_gpu: boo
 
 def computes_on_gpu(config: Config, profile: dict[str, Any]) -> bool:
     return bool(profile["gpus"]) and (config.any_device or config.device.startswith("cuda"))
+
+
+def planned_device(config: Config, on_gpu: bool) -> str:
+    """The value of `device` with which the profile's machine would train."""
+    return "cuda" if on_gpu and config.any_device else config.device
 
 
 def settled(config: Config, profile: dict[str, Any], on_gpu: bool) -> Config:
