@@ -21,7 +21,9 @@ import torch
 
 from spillway.base.files import new_file
 from spillway.errors import InputError, first_line
+from spillway.model import ties
 from spillway.model.describe import stored_keys, stored_names
+from spillway.model.library import natural_order
 from spillway.model.tensor_files import Stored, Tensors, Unit, copied, held, pieces, write_files
 from spillway.model.tensor_names import Group, Names
 
@@ -41,7 +43,7 @@ def load(meta_model: MetaModel, description: dict[str, Any], engine: Engine, sou
     numbers = base_numbers(meta_model, description)
     missing = set(numbers) | names.buffers
     for group in names.loading(stored.names()):
-        if group.target in names.towers:
+        if group.target in names.towers or group.target in names.aliases:
             continue
         if not group.transform and group.target in numbers:
             missing.discard(group.target)
@@ -143,7 +145,7 @@ def to_engine(meta_model: MetaModel, description: dict[str, Any], checkpoint: Pa
     numbers = tensor_numbers(description)
     units = []
     for group in names.loading(stored.names()):
-        if group.target in names.towers:
+        if group.target in names.towers or group.target in names.aliases:
             continue
         if not group.transform and group.target in numbers:
             units.append(copied(stored, group.members[0][0], group.target))
@@ -189,6 +191,7 @@ def base_numbers(meta_model: MetaModel, description: dict[str, Any]) -> dict[str
 def load_weights(meta_model: MetaModel, description: dict[str, Any], engine: Engine, source: Path) -> None:
     """From a checkpoint, by the engine itself where nothing is converted. InputError where the checkpoint lacks what
     is carried along, too."""
+    ties.refuse_differing(meta_model, source)
     stored = stored_names(description, source, meta_model.model.base_model_prefix)
     absent = meta_model.adapters.absent(description, adapters=False) if meta_model.adapters is not None else {}
     stored |= absent
@@ -299,9 +302,27 @@ def converts(meta_model: MetaModel, description: dict[str, Any], source: Path, m
     return own is None or in_one_file(meta_model, names, keys, max_shard)
 
 
-def carried_bytes(meta_model: MetaModel) -> int:
-    """The bytes of what a save holds besides what is trained, counted with about as many bytes an element."""
-    return sum(parameter.numel() for parameter in meta_model.carried) * meta_model.kept.itemsize
+def carried_bytes(meta_model: MetaModel, source: Path) -> int:
+    """The bytes of what a save holds besides what is trained, counted with about as many bytes an element. `source`:
+    the checkpoint that the run began with, if there is one. InputError for a tensor that cannot be copied."""
+    towers = sum(parameter.numel() for parameter in meta_model.carried) * meta_model.kept.itemsize
+    if not (extra := Names(meta_model).passed_over(stored_keys(source))):
+        return towers
+    stored = Stored(source)
+    metas = [stored.meta(name) for name in extra]
+    return towers + sum(meta.numel() * meta.element_size() for meta in metas)
+
+
+def carried_notice(meta_model: MetaModel, source: Path) -> list[str]:
+    """What a person should know of tensors that the model has no place for."""
+    extra = sorted(Names(meta_model).passed_over(stored_keys(source)), key=natural_order)
+    if not extra or meta_model.adapters is not None:  # files of adapters hold nothing of the base
+        return []
+    more = f" and {len(extra) - 1} more" if len(extra) > 1 else ""
+    return [
+        f"{extra[0]}{more} in {source}: transformers' model has no place for such tensors; they are not trained, and "
+        "every save holds them as they are"
+    ]
 
 
 def checkpoint_names(meta_model: MetaModel, source: Path) -> dict[str, list[str]]:
