@@ -11,8 +11,10 @@ import pytest
 import real_runs
 import tiny
 from both_ways import save
+from needs import package
 from small_configs import small_config
 from spillway.config.resolve import unknown_key
+from spillway.errors import InputError
 
 KINDS_OF_TABLES = ["gpt2", "opt", "gptj", "ctrl", "roberta"]
 
@@ -93,6 +95,40 @@ def test_weights_survive_a_save_that_fails_in_the_files_beside_them(
     assert (out / "config.json").is_file()
 
 
+def test_trainer_refuses_what_it_could_not_save(given: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A generation configuration when the model is loaded, or changed since then; a tokenizer that is handed in."""
+    package("accelerate", "transformers' Trainer needs accelerate")
+    from test_trainer import loaded, streamed
+
+    path = given / "model" / "generation_config.json"
+    path.write_text(json.dumps({"num_return_sequences": 4}))
+    with pytest.raises(InputError, match="generation_config.json.*num_return_sequences"):
+        loaded(given)
+    path.unlink()
+    trainer = streamed(given, tmp_path / "out", max_steps=1)
+    trainer.model.generation_config.num_return_sequences = 4
+    with pytest.raises(InputError, match="generation_config: a save would fail.*num_return_sequences"):
+        trainer.train()
+    trainer.model.generation_config.num_return_sequences = 1
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise TypeError("no tokenizer today")
+
+    trainer.processing_class = tiny.tokenizer()
+    monkeypatch.setattr(type(trainer.processing_class), "save_pretrained", fail)
+    with pytest.raises(InputError, match="processing_class: a save would fail.*no tokenizer today"):
+        trainer.train()
+    assert not list((tmp_path / "out").glob("*"))
+    monkeypatch.undo()
+    trainer.train()
+    monkeypatch.setattr(type(trainer.processing_class), "save_pretrained", fail)
+    with pytest.raises(TypeError):
+        trainer.save_model()
+    trainer.close()
+    (weights,) = (tmp_path / "out").glob("weights-of-step-1/model.safetensors")
+    assert weights.stat().st_size and (weights.parent / "config.json").is_file()
+
+
 def learned_positions(given: Path, kind: str, count: int) -> None:
     """In place of the model one of this type that has positions for about so many tokens."""
     for name in ("config.json", "model.safetensors"):
@@ -163,7 +199,6 @@ def fields_of_other_trainers() -> set[str]:
 
 
 def test_keys_of_other_trainers_are_never_taken_for_misspelt_ones() -> None:
-    from needs import package
     from spillway.config.aliases import ALIASES
     from spillway.config.keys import KEYS
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import stat
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,10 @@ import real_runs
 import tiny
 from both_ways import tensors
 from hf_models import tiny_model
+from needs import package
 from spillway.cli import main
+from spillway.errors import InputError
+from test_bad_input import mounted
 
 Tensors = dict[str, torch.Tensor]
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
@@ -166,3 +170,75 @@ def test_tensors_without_a_place_are_carried_bit_for_bit(
         for name, value in EXTRA.items():
             assert saved[name].dtype == value.dtype
             assert torch.equal(saved[name].view(torch.uint8), value.view(torch.uint8)), name
+
+
+@pytest.fixture
+def snapshot(given: Path) -> Iterator[Path]:
+    """The model as the hub's cache has it, on a file system that is mounted read-only."""
+    cache = given / "cache" / "models--owner--name"
+    (cache / "blobs").mkdir(parents=True)
+    place = cache / "snapshots" / ("0" * 40)
+    place.mkdir(parents=True)
+    for number, path in enumerate(sorted((given / "model").iterdir())):
+        path.rename(cache / "blobs" / str(number))
+        (cache / "blobs" / str(number)).chmod(0o444)
+        (place / path.name).symlink_to(Path("..", "..", "blobs", str(number)))
+    (given / "model").rmdir()
+    for _ in mounted(given / "read_only", "--bind", "-o", "ro", str(given / "cache")):
+        read_only = given / "read_only" / "models--owner--name" / "snapshots" / ("0" * 40)
+        with pytest.raises(OSError):
+            (read_only / "any").write_text("")
+        yield read_only
+
+
+def is_usual(path: Path) -> bool:
+    """Whether its owner may change a file, which is no link."""
+    return not path.is_symlink() and bool(path.stat().st_mode & stat.S_IWUSR)
+
+
+@pytest.mark.parametrize("kind", ["llama", "mixtral"])
+@pytest.mark.parametrize("more", [(), ("--method", "lora")])
+def test_read_only_cache_of_links_is_read_and_nothing_that_is_saved_is_like_it(
+    given: Path, tmp_path: Path, request: pytest.FixtureRequest, kind: str, more: tuple[str, ...]
+) -> None:
+    """Trained, resumed from a checkpoint and from a path, exported."""
+    if kind != "llama":
+        both_ways.replace_model(given / "model", kind)
+    model = str(request.getfixturevalue("snapshot"))
+    out, alone, path = tmp_path / "out", tmp_path / "alone", real_runs.on_path(tmp_path / "path")
+    words = ("--model", model, *more, "--lr_scheduler_type", "constant", "--save_steps", "1")
+    assert real_runs.here(given, tmp_path / "plain", *words, "--max_steps", "1") == 0
+    resumed = ("--max_steps", "2", "--resume_from_checkpoint", "true")
+    assert real_runs.here(given, tmp_path / "plain", *words, *resumed) == 0
+    assert real_runs.here(given, out, *words, *path, "--max_steps", "1") == 0
+    assert real_runs.here(given, out, *words, *path, *resumed) == 0
+    assert main(["export", str(out), "--to", str(alone)]) == 0
+    for place in (out, alone, tmp_path / "plain"):
+        files = [file for file in place.rglob("*") if not file.is_dir()]
+        assert files and all(map(is_usual, files))
+
+
+def test_weights_that_came_after_the_plan_and_differ_are_refused(given: Path) -> None:
+    """As those of a name on the hub do, which are fetched when the plan is made."""
+    from spillway.model.building import build
+    from spillway.model.source import load_config
+    from spillway.model.ties import refuse_differing
+
+    meta_model = build(load_config(given / "model"), torch.float32)
+    refuse_differing(meta_model, given / "model")
+    rewrite(given, with_another_head)
+    with pytest.raises(InputError, match=f"{EMBEDDING} and {HEAD} differ.*give the same command again"):
+        refuse_differing(meta_model, given / "model")
+
+
+def test_trainer_keeps_a_head_that_differs_from_its_table(given: Path, tmp_path: Path) -> None:
+    package("accelerate", "transformers' Trainer needs accelerate")
+    from test_trainer import streamed
+
+    rewrite(given, with_another_head)
+    trainer = streamed(given, tmp_path / "out", max_steps=1)
+    assert trainer.model.lm_head.weight is not trainer.model.model.embed_tokens.weight
+    trainer.train()
+    trainer.save_model(str(tmp_path / "saved"))
+    trainer.close()
+    assert tensors(tmp_path / "saved").keys() == tensors(given / "model").keys()
