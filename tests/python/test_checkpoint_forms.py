@@ -6,6 +6,7 @@ import json
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -170,6 +171,41 @@ def test_tensors_without_a_place_are_carried_bit_for_bit(
         for name, value in EXTRA.items():
             assert saved[name].dtype == value.dtype
             assert torch.equal(saved[name].view(torch.uint8), value.view(torch.uint8)), name
+
+
+def test_save_whose_carried_tensors_are_gone_fails_and_keeps_the_weights(
+    given: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from spillway.run.session import EngineSession
+
+    rewrite(given, lambda found: found | EXTRA)
+    step = EngineSession.step
+
+    def losing(*parts: Any) -> Any:
+        (given / "model" / "model.safetensors").unlink(missing_ok=True)
+        return step(*parts)
+
+    monkeypatch.setattr(EngineSession, "step", losing)
+    out = tmp_path / "out"
+    assert real_runs.here(given, out, "--max_steps", "1") == 1
+    said = " ".join(capfd.readouterr().err.split())
+    assert "model.layers.2.eh_proj.weight is gone" in said and f"weights of step 1 alone are saved in {out}" in said
+    assert tensors(out).keys().isdisjoint(EXTRA) and EMBEDDING in tensors(out)
+
+
+def test_quantised_tensors_without_a_word_in_the_configuration_are_named(
+    given: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    name = "model.layers.0.self_attn.q_proj"
+
+    def packed(found: Tensors) -> Tensors:
+        found.pop(f"{name}.weight")
+        return found | {f"{name}.qweight": torch.zeros(2, 16, dtype=torch.int32)}
+
+    rewrite(given, packed)
+    assert real_runs.here(given, tmp_path / "out", "--max_steps", "1") == 2
+    said = " ".join(capfd.readouterr().err.split())
+    assert f"tensor {name}.weight is missing" in said and f"{name}.qweight, as of quantised weights" in said
 
 
 @pytest.fixture

@@ -221,8 +221,13 @@ RENAMED = {
     "validation_file": "eval_dataset",
 }
 
-FOREIGN = {
-    **{name: f"a key of transformers or TRL that is not taken here: {why}" for name, why in OF_TRAINERS.items()},
-    **{name: f"a key of PEFT that is not taken here: {why}" for name, why in OF_PEFT.items()},
-    **{name: f"a key of other trainers that is not taken here: its name is `{own}`" for name, own in RENAMED.items()},
-}
+NAMED = {name: f"its name is `{own}`" for name, own in RENAMED.items()}
+FOREIGN = dict(sorted((OF_TRAINERS | OF_PEFT | NAMED).items()))
+
+
+def describe_foreign(name: str) -> str:
+    """The words of a refusal; empty for a name that is none of these."""
+    if name not in FOREIGN:
+        return ""
+    owner = "PEFT" if name in OF_PEFT else "transformers or TRL" if name in OF_TRAINERS else "other trainers"
+    return f"a key of {owner} that is not taken here: {FOREIGN[name]}"

@@ -18,7 +18,7 @@ from spillway.base import installed
 from spillway.base.ranks import ALONE, Ranks
 from spillway.config import methods
 from spillway.config.aliases import ALIASES, translate
-from spillway.config.foreign import FOREIGN
+from spillway.config.foreign import describe_foreign
 from spillway.config.key import Key
 from spillway.config.keys import GROUPS, KEYS
 from spillway.config.values import FileShare, NodeShare, StoragePath
@@ -199,8 +199,8 @@ def normalised(raw: Mapping[Any, Any], origin: str) -> dict[str, Any]:
 
 def unknown_key(given: str) -> str:
     name = given.replace("-", "_").lower()
-    if name in FOREIGN:
-        return f"{given}: {FOREIGN[name]}"
+    if words := describe_foreign(name):
+        return f"{given}: {words}"
     near = difflib.get_close_matches(name, [*KEYS, *ALIASES], n=1, cutoff=NEAR)
     hint = f"did you mean {near[0]!r}?" if near else "`spillway train --help-all` lists all keys"
     return f"unknown key {given!r}; {hint}"

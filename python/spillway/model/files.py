@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 WEIGHTS = ".engine-weights"  # under a checkpoint while it is written or read: tensors as the engine names them
 MAX_SHARD = 5 * 10**9  # bytes of a safetensors file
+# Ends of names that quantised weights have, by the tools that write them.
+CODES = (".qweight", ".qzeros", ".weight_packed", ".weight_scale", ".weight_scale_inv", ".absmax", ".weight.absmax",
+         ".scales", "_scales", "_blocks")  # fmt: skip
 OTHERS = "others"  # base name, until they are counted, of files with what the engine has not
 INDEX = "model.safetensors.index.json"
 
@@ -61,7 +64,9 @@ def load(meta_model: MetaModel, description: dict[str, Any], engine: Engine, sou
                 store(engine, number, pieces(tensor))
     if missing:
         first = next(name for name in [*numbers, *sorted(names.buffers)] if name in missing)
-        raise InputError(f"{source}: tensor {first} is missing")
+        codes = next((name for name in sorted(stored.names()) if name.endswith(CODES)), None)
+        hint = f"; there is {codes}, as of quantised weights, which are not read" if codes else ""
+        raise InputError(f"{source}: tensor {first} is missing{hint}")
 
 
 def check_shape(source: Path, name: str, tensor: torch.Tensor, shape: list[int]) -> None:
@@ -192,6 +197,7 @@ def load_weights(meta_model: MetaModel, description: dict[str, Any], engine: Eng
     """From a checkpoint, by the engine itself where nothing is converted. InputError where the checkpoint lacks what
     is carried along, too."""
     ties.refuse_differing(meta_model, source)
+    know_carried(meta_model, source)
     stored = stored_names(description, source, meta_model.model.base_model_prefix)
     absent = meta_model.adapters.absent(description, adapters=False) if meta_model.adapters is not None else {}
     stored |= absent
@@ -271,7 +277,8 @@ def load_state(
     if found is not None:
         load_buffers(meta_model, checkpoint)
         return engine.load_state(str(state), str(checkpoint), steps, found)
-    with tempfile.TemporaryDirectory(prefix=WEIGHTS, dir=state) as temporary:
+    place = state if os.access(state, os.W_OK) else None  # a checkpoint may lie where nothing can be written
+    with tempfile.TemporaryDirectory(prefix=WEIGHTS, dir=place) as temporary:
         to_engine(meta_model, description, checkpoint, Path(temporary))
         return engine.load_state(str(state), temporary, steps)
 
@@ -311,6 +318,20 @@ def carried_bytes(meta_model: MetaModel, source: Path) -> int:
     stored = Stored(source)
     metas = [stored.meta(name) for name in extra]
     return towers + sum(meta.numel() * meta.element_size() for meta in metas)
+
+
+def know_carried(meta_model: MetaModel, source: Path) -> None:
+    """Remembers what saves carry along from the checkpoint, where its files are here."""
+    if keys := stored_keys(source):
+        meta_model.extra = frozenset(Names(meta_model).carried(keys))
+
+
+def require_carried(meta_model: MetaModel, source: Path) -> None:
+    """InputError where files that a save carries tensors from are gone."""
+    if lost := sorted(meta_model.extra - stored_keys(source)):
+        raise InputError(
+            f"{source}: tensor {lost[0]} is gone, which every save carries along from there; put the files back"
+        )
 
 
 def carried_notice(meta_model: MetaModel, source: Path) -> list[str]:

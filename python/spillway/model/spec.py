@@ -104,6 +104,7 @@ def model_spec(
         without_dropout(meta_model.model)
     factors.choose(meta_model, config)
     quantised.choose(meta_model, config)
+    files.know_carried(meta_model, begins_with)
     told = (*built.notices, *files.carried_notice(meta_model, begins_with), adapters.notice if adapters else "")
     return ModelSpec(config, source, model_config, meta_model, adapters, tuple(filter(None, told)))
 

@@ -186,5 +186,10 @@ class Names:
         computed = [*COMPUTED, *(each for each in patterns if "inv_freq" in each or "bias" in each)]
         return {name for name in names - used if not any(re.search(each, name) for each in computed)}
 
+    def carried(self, names: set[str]) -> set[str]:
+        """Tensors of a file that a save holds and that are not trained."""
+        groups = [group for group in self.loading(names) if group.target in self.towers]
+        return self.passed_over(names) | {name for group in groups for name, _ in group.members}
+
     def _conversions(self, legacy: bool) -> list[Any]:
         return [] if isinstance(self._model, OwnModel) else library.conversions(self._model, legacy)

@@ -74,6 +74,7 @@ class EngineState:
             with translated():
                 spec.adapters.save(self._engine, self._description, spec.config.model, directory)
             return
+        files.require_carried(spec.meta_model, spec.begins_with)
         with translated():
             files.save_weights(
                 spec.meta_model, self._description, self._engine, directory, files.MAX_SHARD, spec.begins_with
