@@ -38,33 +38,33 @@ class Linears:
     fused: list[str]  # parameters of other modules, with the layer's number left out
 
     def words(self) -> str:
-        return f"its linear layers are {listed(self.names)}" if self.names else "it has no linear layers of its own"
+        return f"its linear layers are {join_names(self.names)}" if self.names else "it has no linear layers of its own"
 
 
 def choose_targets(peft: Any, model: Any, asked: Any) -> Targets:
     """`asked`: names, ALL, or None for the ones that PEFT knows. InputError with the names that there are."""
     kind = getattr(getattr(model, "config", None), "model_type", type(model).__name__)
     if asked is None:
-        return default_targets(peft, model, kind)
+        return choose_defaults(peft, model, kind)
     if asked == ALL:
-        return all_linear(peft, model, kind)
+        return choose_all_linear(peft, model, kind)
     if refused := [name for name in asked if is_fused(peft, model, name.rpartition(".")[2])]:
         linears = find_linears(peft, model)
         raise InputError(
-            f"lora_target_modules: in {kind} PEFT takes {listed(refused)} for experts that are fused into one "
+            f"lora_target_modules: in {kind} PEFT takes {join_names(refused)} for experts that are fused into one "
             f"parameter, where no adapter can stream; {linears.words()}"
         )
-    known = [name for name, _ in model.named_modules()]
-    nowhere = [name for name in asked if not any(f".{each}".endswith(f".{name}") for each in known)]
-    words = f"lora_target_modules: {listed(nowhere)} {'is' if len(nowhere) == 1 else 'are'} in no layer of {kind}"
-    return Targets(asked, words if nowhere else "")
+    modules = [name for name, _ in model.named_modules()]
+    missing = [name for name in asked if not any(f".{each}".endswith(f".{name}") for each in modules)]
+    words = f"lora_target_modules: {join_names(missing)} {'is' if len(missing) == 1 else 'are'} in no layer of {kind}"
+    return Targets(asked, words if missing else "")
 
 
-def default_targets(peft: Any, model: Any, kind: str) -> Targets:
-    known = peft.utils.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING.get(kind)
-    if isinstance(known, list | tuple | set) and (names := [n for n in known if not is_fused(peft, model, n)]):
-        return Targets(names if fuses(peft, model) else None)
-    if known is not None and not fuses(peft, model):
+def choose_defaults(peft: Any, model: Any, kind: str) -> Targets:
+    defaults = peft.utils.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING.get(kind)
+    if isinstance(defaults, list | tuple | set) and (names := [n for n in defaults if not is_fused(peft, model, n)]):
+        return Targets(names if is_rewritten(peft, model) else None)
+    if defaults is not None and not is_rewritten(peft, model):
         return Targets(None)
     linears = find_linears(peft, model)
     offer = f"; name some of them, or give {ALL}" if linears.names else ""
@@ -74,24 +74,24 @@ def default_targets(peft: Any, model: Any, kind: str) -> Targets:
     )
 
 
-def all_linear(peft: Any, model: Any, kind: str) -> Targets:
+def choose_all_linear(peft: Any, model: Any, kind: str) -> Targets:
     linears = find_linears(peft, model)
     if not linears.names:
         raise InputError(f"lora_target_modules: {ALL} finds nothing in {kind}: {linears.words()}")
-    notice = left_out(linears)
-    return Targets(linears.names if linears.experts or fuses(peft, model) else ALL, notice)
+    notice = describe_left_out(linears)
+    return Targets(linears.names if linears.experts or is_rewritten(peft, model) else ALL, notice)
 
 
-def left_out(linears: Linears) -> str:
+def describe_left_out(linears: Linears) -> str:
     """The words for what `all-linear` does not train; empty: nothing."""
     parts = []
     if linears.fused:
-        parts.append(f"{listed(linears.fused)} (experts and routers that are no linear layers)")
+        parts.append(f"{join_names(linears.fused)} (experts and routers that are no linear layers)")
     if linears.experts:
-        parts.append(f"{listed(linears.experts)} (names that PEFT takes for fused experts)")
+        parts.append(f"{join_names(linears.experts)} (names that PEFT takes for fused experts)")
     if not parts:
         return ""
-    return f"lora_target_modules: {ALL} trains {listed(linears.names)}; it leaves out {' and '.join(parts)}"
+    return f"lora_target_modules: {ALL} trains {join_names(linears.names)}; it leaves out {' and '.join(parts)}"
 
 
 def find_linears(peft: Any, model: Any) -> Linears:
@@ -106,8 +106,8 @@ def find_linears(peft: Any, model: Any) -> Linears:
         if isinstance(module, nn.Linear | Conv1D):
             (experts if is_fused(peft, model, leaf) else names)[leaf] = None
         elif not isinstance(module, nn.Embedding):
-            own = (each for each, p in module._parameters.items() if p is not None and p.dim() > 1)
-            fused |= dict.fromkeys(short(f"{name}.{each}") for each in own if is_expert(module, each))
+            matrices = (each for each, p in module._parameters.items() if p is not None and p.dim() > 1)
+            fused |= dict.fromkeys(name_in_layer(f"{name}.{each}") for each in matrices if is_expert(module, each))
     return Linears(list(names), list(experts), list(fused))
 
 
@@ -117,15 +117,15 @@ def is_expert(module: nn.Module, name: str) -> bool:
     return parameter is not None and (parameter.dim() == 3 or "router" in type(module).__name__.lower())
 
 
-def short(name: str) -> str:
+def name_in_layer(name: str) -> str:
     """A parameter's name within its layer."""
     return pattern(name).rpartition("*.")[2]
 
 
-def fuses(peft: Any, model: Any) -> bool:
-    """Whether PEFT rewrites what it is asked for, for a model of this type."""
+def is_rewritten(peft: Any, model: Any) -> bool:
+    """True where PEFT rewrites what it is asked for, for a model of this type."""
     asked = peft.LoraConfig()
-    converted(asked, model)
+    convert_targets(asked, model)
     return asked.target_modules is not None
 
 
@@ -133,13 +133,13 @@ def is_fused(peft: Any, model: Any, name: str) -> bool:
     """Whether PEFT takes the name of a linear layer for experts in one parameter."""
     asked = peft.LoraConfig(target_modules=[name])
     try:
-        converted(asked, model)
+        convert_targets(asked, model)
     except ValueError:  # one of two that are fused together
         return True
     return bool(asked.target_parameters)
 
 
-def converted(asked: Any, model: Any) -> None:
+def convert_targets(asked: Any, model: Any) -> None:
     """Does to a configuration what PEFT does before it looks for modules."""
     try:
         from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
@@ -148,7 +148,7 @@ def converted(asked: Any, model: Any) -> None:
     convert_peft_config_for_transformers(asked, model=model, conversions=None)
 
 
-def listed(names: Iterable[str]) -> str:
-    known = list(names)
-    more = f" and {len(known) - SHOWN} more" if len(known) > SHOWN else ""
-    return ", ".join(known[:SHOWN]) + more
+def join_names(names: Iterable[str]) -> str:
+    every = list(names)
+    more = f" and {len(every) - SHOWN} more" if len(every) > SHOWN else ""
+    return ", ".join(every[:SHOWN]) + more

@@ -36,29 +36,29 @@ def find_positions(config: PreTrainedConfig, model: Any, make: Make) -> Position
     small = text_config(model.config)
     keys = [name for name in POSITIONS if type(small.to_dict().get(name)) is int]
     most = max((getattr(small, name) for name in keys), default=0)
-    if most <= LESS or (limit := longest(model, 2 * most + LESS)) is None:
+    if most <= LESS or (limit := longest_row(model, 2 * most + LESS)) is None:
         return None
     for key in keys:
         value = getattr(small, key)
         less = make(tiny_copy(config, **{key: value - LESS}))
-        if longest(less, 2 * most + LESS) == limit - LESS:
+        if longest_row(less, 2 * most + LESS) == limit - LESS:
             real = int(getattr(text_config(config), key))
             return Positions(real - (value - limit), key, real)
     return None
 
 
-def longest(model: Any, most: int) -> int | None:
+def longest_row(model: Any, most: int) -> int | None:
     """The longest row that the model computes; None: `most` tokens, too, or not even a short row."""
-    if computes(model, most) or not computes(model, LENGTH):
+    if can_compute(model, most) or not can_compute(model, LENGTH):
         return None
-    known, refused = LENGTH, most
-    while refused - known > 1:
-        middle = (known + refused) // 2
-        known, refused = (middle, refused) if computes(model, middle) else (known, middle)
-    return known
+    low, high = LENGTH, most  # a length that the model computes, and one that it does not
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if can_compute(model, middle) else (low, middle)
+    return low
 
 
-def computes(model: Any, length: int) -> bool:
+def can_compute(model: Any, length: int) -> bool:
     ids = torch.full((1, length), 3)
     try:
         with torch.no_grad():

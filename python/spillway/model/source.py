@@ -50,12 +50,12 @@ def load_config(directory: Path) -> PreTrainedConfig:
 
 def refuse_quantised(path: Path, config: PreTrainedConfig) -> None:
     """InputError where the weights are codes, whatever is to be trained."""
-    held = [getattr(part, name, None) for part in (config, text_config(config)) for name in QUANTISED]
-    settings = next((each for each in held if each), None)
+    candidates = [getattr(part, name, None) for part in (config, text_config(config)) for name in QUANTISED]
+    settings = next((each for each in candidates if each), None)
     if settings is None:
         return
-    known = settings if isinstance(settings, dict) else settings.to_dict()
-    method = known.get("quant_method") or known.get("format") or "a format without a name"
+    values = settings if isinstance(settings, dict) else settings.to_dict()
+    method = values.get("quant_method") or values.get("format") or "a format without a name"
     raise InputError(
         f"{path}: the weights are quantised ({getattr(method, 'value', method)}), and such weights are not read; name "
         "the model that they were made from, or save a dequantised copy (`model.dequantize()`, then "

@@ -55,23 +55,23 @@ def build_as_stored(
     pairs = find_differing(meta_model, source)
     if not pairs:
         return Built(config, meta_model)
-    untied = without_ties(config)
-    apart = build(copy.deepcopy(untied), dtype, kept)
-    refuse_others(apart, pairs, source)
+    untied_config = without_ties(config)
+    untied_model = build(copy.deepcopy(untied_config), dtype, kept)
+    refuse_others(untied_model, pairs, source)
     words = (
         f"tie_word_embeddings is true, but {pairs[0]} differ in {source}: both are trained and saved, as transformers "
         "keeps them apart; the saved config.json says tie_word_embeddings: false"
     )
-    return Built(untied, apart, (words,))
+    return Built(untied_config, untied_model, (words,))
 
 
 def without_ties(config: PreTrainedConfig | OwnConfig) -> PreTrainedConfig | OwnConfig:
     """The configuration of the same model, embedding and head apart."""
-    found = copy.deepcopy(config)
-    parts: list[Any] = [found, text_config(found)]
+    result = copy.deepcopy(config)
+    parts: list[Any] = [result, text_config(result)]
     for part in parts:
         part.tie_word_embeddings = False
-    return found
+    return result
 
 
 def refuse_others(meta_model: MetaModel, pairs: list[Pair], source: Path) -> None:
@@ -84,9 +84,9 @@ def refuse_others(meta_model: MetaModel, pairs: list[Pair], source: Path) -> Non
                 "out of the files"
             )
     names, stored = Names(meta_model), Stored(source)
-    made = {name for group in names.loading(stored.names()) for name in names.made_of(group, stored)}
+    targets = {name for group in names.loading(stored.names()) for name in names.made_of(group, stored)}
     for parameter in meta_model.streamed:
-        if (name := meta_model.names[id(parameter)]) not in made:
+        if (name := meta_model.names[id(parameter)]) not in targets:
             raise InputError(
                 f"{source}: {pairs[0]} differ, so that they cannot be tied, and {name} is missing; set "
                 "tie_word_embeddings: false in config.json and save that tensor, too, or leave one of the two out"

@@ -200,21 +200,21 @@ def narrow_positions(before: Values, values: Values) -> Values:
 def narrow_rope(rope: Values, before: Values, values: Values) -> Values:
     """One set of settings, or one for each type of layer: lists with an entry for each frequency are cut to the heads
     of a tiny copy."""
-    found: Values = {}
+    settings: Values = {}
     for name, value in rope.items():
         if isinstance(value, dict):
-            found[name] = narrow_rope(value, before, values)
+            settings[name] = narrow_rope(value, before, values)
         elif name == "original_max_position_embeddings" and type(value) is int:
-            found[name] = min(value, ORIGINAL_LENGTH)
+            settings[name] = min(value, ORIGINAL_LENGTH)
         elif isinstance(value, list) and name.endswith("_factor"):
-            found[name] = spread(value, max(1, len(value) * head_size(values) // head_size(before)))
+            settings[name] = spread(value, max(1, len(value) * head_size(values) // head_size(before)))
         else:
-            found[name] = value
+            settings[name] = value
     section = rope.get("mrope_section", SECTIONS.get(before["model_type"]) if rope else None)
     if section:
         total = sum(section) * head_size(values) // head_size(before)
-        found["mrope_section"] = parted(total, section)
-    return found
+        settings["mrope_section"] = parted(total, section)
+    return settings
 
 
 def rope_settings(values: Values) -> list[Values]:
@@ -245,10 +245,10 @@ def wide_heads(values: Values, name: str) -> Values:
         return {}
     if values.get(name) is not None:
         return {name: math.ceil(LEAST_ROTARY / min(parts) / 2) * 2}
-    found: Values = {"num_attention_heads": 2}
+    heads: Values = {"num_attention_heads": 2}
     if (keys := values.get("num_key_value_heads")) is not None:
-        found["num_key_value_heads"] = 2 if keys == values.get("num_attention_heads") else 1
-    return found
+        heads["num_key_value_heads"] = 2 if keys == values.get("num_attention_heads") else 1
+    return heads
 
 
 def spread(values: Sequence[Any], count: int) -> list[Any]:
