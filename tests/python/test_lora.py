@@ -209,3 +209,65 @@ def test_refused_on_the_command_line(given: Path, tmp_path: Path, capsys: Any, m
     monkeypatch.setattr(checks, "find_spec", lambda _: None)
     assert "pip install peft" in said("--method", "lora")
     assert not (tmp_path / "out").exists()
+
+
+# Types whose experts are one parameter of three dimensions; PEFT takes the names of some linear layers for theirs.
+MIXTURES = {
+    "qwen3_moe": (["q_proj", "k_proj", "v_proj", "o_proj"], []),
+    "mixtral": (["q_proj", "k_proj", "v_proj", "o_proj"], []),
+    "deepseek_v3": (["q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"], ["gate_proj", "up_proj"]),
+    "gpt_oss": (["q_proj", "k_proj", "v_proj", "o_proj"], []),
+}
+
+
+@pytest.fixture
+def mixture(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    place = real_runs.inputs(tmp_path / "given")
+    both_ways.replace_model(place / "model", request.param)
+    return place
+
+
+@pytest.mark.parametrize("mixture", some(MIXTURES, ("qwen3_moe", "deepseek_v3")), indirect=True)
+def test_all_linear_layers_of_a_mixture_train_beside_its_experts(
+    mixture: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    kind = json.loads((mixture / "model" / "config.json").read_text())["model_type"]
+    linear, taken = MIXTURES[kind]
+    words = ("--method", "lora", "--lora_r", "4", "--lora_target_modules", "all-linear", "--compute_dtype", "fp32")
+    for dropout in ("0.1", "0"):
+        out = tmp_path / f"out-{dropout}"
+        assert real_runs.here(mixture, out, *words, "--lora_dropout", dropout, "--max_steps", "2") == 0
+        said = " ".join(" ".join(capfd.readouterr()).split())
+        assert "leaves out" in said and "experts" in said and all(name in said for name in taken)
+    saved = load_file(tmp_path / "out-0" / ADAPTER)
+    adapted = {name.split(".lora_")[0].rpartition(".")[2] for name in saved}
+    assert (
+        adapted == set(linear) == set(json.loads((tmp_path / "out-0" / ADAPTER_CONFIG).read_text())["target_modules"])
+    )
+    assert all(float(value.abs().max()) > 0 for name, value in saved.items() if "lora_B" in name)
+    base = AutoModelForCausalLM.from_pretrained(mixture / "model", dtype=torch.float32)
+    model = peft.PeftModel.from_pretrained(base, tmp_path / "out-0")
+    loaded = {name for name, _ in model.named_parameters() if "lora_" in name}
+    assert {name.replace(".default", "") for name in loaded} == saved.keys()
+    assert real_runs.here(mixture, tmp_path / "out", *words, "--max_steps", "2", verb="check") == 0
+
+
+@pytest.mark.parametrize("mixture", ["qwen3_moe"], indirect=True)
+def test_adapters_of_a_mixture_without_targets_name_its_linear_layers(
+    mixture: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for more, word in (
+        ((), "none are given"),
+        (("--lora_target_modules", "q_proj", "--lora_target_modules", "up_proj"), "takes up_proj for experts"),
+        (("--lora_target_modules", "q_prj"), "q_prj"),
+    ):
+        assert real_runs.here(mixture, tmp_path / "out", "--method", "lora", *more) == 2
+        said = " ".join(capfd.readouterr().err.split())
+        assert word in said and "q_proj, k_proj, v_proj, o_proj" in said and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("mixture", ["mixtral"], indirect=True)
+def test_adapters_of_a_mixture_that_peft_knows_have_its_default(mixture: Path, tmp_path: Path) -> None:
+    """PEFT 0.21 itself loses its default for types whose experts it rewrites."""
+    assert real_runs.here(mixture, tmp_path / "out", "--method", "lora", "--max_steps", "1") == 0
+    assert set(json.loads((tmp_path / "out" / ADAPTER_CONFIG).read_text())["target_modules"]) == {"q_proj", "v_proj"}

@@ -72,7 +72,7 @@ def cell(text: str) -> str:
 
 
 FOREIGN_HEAD = """\
-## Keys of transformers and TRL that are refused
+## Keys of transformers, TRL, PEFT and other trainers that are refused
 
 | key | instead |
 |---|---|"""

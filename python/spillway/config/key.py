@@ -12,6 +12,7 @@ from spillway.config.values import (
     Kind,
     choice,
     number,
+    synonym,
 )
 
 
@@ -25,16 +26,20 @@ class Key:
     help: str
     default_text: str = ""  # shown instead of the default
     required: bool = False
-    absent: Callable[[Any], str] | None = None  # what of a given value is not in this release; "": it is
-
-
-def when_given(value: Any) -> str:
-    return "this key" if value else ""
+    absent: Callable[[Any], str] | None = None  # why a given value is not in this release; "": it is
 
 
 def unknown_device(value: Any) -> str:
     known = value in ("auto", "cpu", "simulated", "cuda") or re.fullmatch(r"cuda:[0-9]+", str(value))
-    return "" if known else f"the value {value!r}"
+    return "" if known else f"{value!r} is not available in this release; there are auto, cpu, cuda, cuda:N, simulated"
+
+
+def other_objective(value: Any) -> str:
+    return "" if value in ("sft", "dpo") else f"{value} is not available in this release; there are sft and dpo"
+
+
+def other_codes(value: Any) -> str:
+    return "" if value == "nf4" else f"{value} is not available in this release; there is nf4"
 
 
 NOT_NEGATIVE = number("a number, 0 or more", lambda value: value >= 0)
@@ -42,20 +47,35 @@ BETA = number("a number from 0 up to, but not including, 1", lambda value: 0 <= 
 POSITIVE = number("a number above 0", lambda value: value > 0)
 STRATEGY = choice("no", "steps", "epoch")
 ALSO = {  # transformers' names of optimizers, beside the engine's own
-    "adamw": ("adamw_torch", "adamw_torch_fused", "adamw_hf", "adamw_apex_fused", "adamw_torch_xla"),
-    "lion": ("lion_32bit",),
-}
+    "adamw": ("adamw_torch", "adamw_torch_fused", "adamw_hf", "adamw_apex_fused", "adamw_torch_xla",
+              "adamw_torch_npu_fused", "paged_adamw", "paged_adamw_32bit"),
+    "lion": ("lion_32bit", "paged_lion", "paged_lion_32bit"),
+}  # fmt: skip
 NAMES = {alias: name for name in OPTIMIZERS for alias in (name, *ALSO.get(name, ()))}
-EIGHT_BITS = "; moments of 8 bits are `state_format: int8` with `optim: {}`"
-WITHOUT = {  # names of transformers that people may well ask for, and why or where else
-    "adafactor": ", whose factored second moment is a sum over whole rows and columns: no range of elements can be "
-    "updated by itself,",
-    "adamw_8bit": EIGHT_BITS.format("adamw") + ":",
-    "adamw_bnb_8bit": EIGHT_BITS.format("adamw") + ":",
-    "paged_adamw_8bit": EIGHT_BITS.format("adamw") + ":",
-    "lion_8bit": EIGHT_BITS.format("lion") + ":",
-    "paged_lion_8bit": EIGHT_BITS.format("lion") + ":",
-}
+EIGHT_BITS = "moments of 8 bits are `state_format: int8` with `optim: {}`"
+LOW_RANK = "`method: lsp` trains matrices through a small projection of their gradients"
+WITHOUT = {  # names of transformers' other optimizers, and why they are not here or what is here instead
+    "adafactor": "its factored second moment is a sum over whole rows and columns, so that no range of elements can be "
+    "updated by itself",
+    "adamw_anyprecision": "moments of 16 bits are `state_format: bf16` with `optim: adamw`",
+    "adamw_torch_4bit": "the narrowest moments are of 8 bits, `state_format: int8` with `optim: adamw`",
+    **dict.fromkeys(("adamw_8bit", "adamw_bnb_8bit", "adamw_torch_8bit", "paged_adamw_8bit"),
+                    EIGHT_BITS.format("adamw")),
+    **dict.fromkeys(("lion_8bit", "paged_lion_8bit"), EIGHT_BITS.format("lion")),
+    **dict.fromkeys(("galore_adamw", "galore_adamw_8bit", "galore_adafactor", "galore_adamw_layerwise",
+                     "galore_adamw_8bit_layerwise", "galore_adafactor_layerwise", "apollo_adamw",
+                     "apollo_adamw_layerwise"), LOW_RANK),
+}  # fmt: skip
+OPTIMIZER = synonym(NAMES, WITHOUT)
+
+
+def other_optimizer(value: Any) -> str:
+    """The words for an optimizer of transformers that is not here; empty: it is."""
+    if value not in WITHOUT:
+        return ""
+    return f"{value} is not taken: {WITHOUT[value]}; there are {', '.join(f'`{name}`' for name in OPTIMIZERS)}"
+
+
 OBJECTIVES = ("sft", "dpo", "kto", "orpo", "reward")
 PREFERENCES = ("sigmoid", "hinge", "ipo", "robust", "sigmoid_norm", "apo_zero", "apo_down")
 SCHEDULES = (

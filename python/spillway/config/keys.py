@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from spillway.config.key import (
     BETA,
-    NAMES,
     NOT_NEGATIVE,
     OBJECTIVES,
+    OPTIMIZER,
     POSITIVE,
     PREFERENCES,
     SCHEDULES,
     STRATEGY,
-    WITHOUT,
     Key,
     optimizer_keys,
+    other_codes,
+    other_objective,
+    other_optimizer,
     unknown_device,
 )
 from spillway.config.optimizers import OPTIMIZERS
@@ -40,7 +42,6 @@ from spillway.config.values import (
     TEXTS,
     TILE,
     choice,
-    synonym,
     whole,
 )
 
@@ -105,7 +106,7 @@ GROUPS: dict[str, list[Key]] = {
             "`sft`: the next token of text, completions or answers; `dpo`: direct preference optimisation of pairs, "
             "the columns `prompt`, `chosen` and `rejected`, against the model as it is before the first step, whose "
             "log-probabilities a first pass computes",
-            absent=lambda value: f"{value}" if value not in ("sft", "dpo") else "",
+            absent=other_objective,
         ),
         Key("beta", POSITIVE, None, "with `dpo`: the higher, the closer to the reference model", "0.1"),
         Key(
@@ -216,11 +217,11 @@ GROUPS: dict[str, list[Key]] = {
         Key("max_grad_norm", NOT_NEGATIVE, 1.0, "clip to this global norm; 0: no clipping"),
         Key(
             "optim",
-            synonym(NAMES, WITHOUT),
+            OPTIMIZER,
             "adamw",
             "; ".join(f"`{it.name}`: {it.words}" for it in OPTIMIZERS.values())
             + ". Transformers' other names for them mean the same",
-            absent=lambda value: f"{value}{WITHOUT[value]} it" if value in WITHOUT else "",
+            absent=other_optimizer,
         ),
     ],
     "Precision": [
@@ -448,7 +449,7 @@ GROUPS: dict[str, list[Key]] = {
             choice("nf4", "fp4"),
             "nf4",
             "the values of `load_in_4bit`'s codes",
-            absent=lambda value: "" if value == "nf4" else f"{value}",
+            absent=other_codes,
         ),
         Key("lsp_rank", whole(1), None, "size d, a multiple of `lsp_nonzeros`", "half of each matrix's smaller side"),
         Key("lsp_nonzeros", whole(1), None, "values in each row of a projector", "4"),

@@ -18,7 +18,7 @@ from spillway.base import installed
 from spillway.base.ranks import ALONE, Ranks
 from spillway.config import methods
 from spillway.config.aliases import ALIASES, translate
-from spillway.config.foreign import FOREIGN
+from spillway.config.foreign import describe_foreign
 from spillway.config.key import Key
 from spillway.config.keys import GROUPS, KEYS
 from spillway.config.values import FileShare, NodeShare, StoragePath
@@ -26,6 +26,7 @@ from spillway.errors import InputError
 
 PATHS = ("output_dir", "model", "tokenizer", "chat_template_path", "dataset", "eval_dataset", "profile")
 CONFIG_HEADER = "# Written by spillway"
+NEAR = 0.8  # likeness from which on a name is taken for a mistyped key
 
 
 class Config:
@@ -198,9 +199,9 @@ def normalised(raw: Mapping[Any, Any], origin: str) -> dict[str, Any]:
 
 def unknown_key(given: str) -> str:
     name = given.replace("-", "_").lower()
-    if name in FOREIGN:
-        return f"{given}: a key of transformers or TRL that is not taken here: {FOREIGN[name]}"
-    near = difflib.get_close_matches(name, [*KEYS, *ALIASES], n=1, cutoff=0.6)
+    if words := describe_foreign(name):
+        return f"{given}: {words}"
+    near = difflib.get_close_matches(name, [*KEYS, *ALIASES], n=1, cutoff=NEAR)
     hint = f"did you mean {near[0]!r}?" if near else "`spillway train --help-all` lists all keys"
     return f"unknown key {given!r}; {hint}"
 
@@ -213,7 +214,7 @@ def resolve(file_values: Mapping[str, Any], given: Mapping[str, Any], file_name:
     values = {name: parsed(key, merged.get(name), origins.get(name, "")) for name, key in KEYS.items()}
     for name, key in KEYS.items():
         if key.absent and (what := key.absent(values[name])):
-            raise InputError(f"{origins.get(name, '')}{name}: {what} is not available in this release; {key.help}")
+            raise InputError(f"{origins.get(name, '')}{name}: {what}")
     any_device, any_ranks = values["device"] == "auto", values["virtual_ranks"] is None
     return Config(with_defaults(values), notices, any_device=any_device, any_ranks=any_ranks)
 

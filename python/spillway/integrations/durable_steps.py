@@ -40,6 +40,7 @@ class DurableSteps(StreamedSession):
         """With durable steps `resume_from_checkpoint`: True, the newest durable step; "auto", that or a fresh start,
         which a launcher means that starts processes again; a checkpoint of this run, to go back to it."""
         with self._as_one():
+            self._try_save()  # type: ignore[attr-defined]
             return self._trained(resume_from_checkpoint, *positional, **named)
 
     def _trained(self, resume_from_checkpoint: Any, *positional: Any, **named: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,9 @@ from spillway.config import Config, checks, normalised, resolve
 from spillway.errors import InputError
 from spillway.machine import auto, products
 from spillway.model import freeze, hub
-from spillway.model.building import build
 from spillway.model.lora import adapters_of
 from spillway.model.source import DTYPES, generation_config, load_config
+from spillway.model.ties import build_as_stored
 from spillway.report import tables
 
 LOGGER = transformers.logging.get_logger("spillway")
@@ -95,8 +94,13 @@ def load(
     for notice in filter(None, (*computes, *products.warnings(config))):
         LOGGER.warning(notice)
     directory = hub.model_directory(config)
-    found = load_config(directory)
-    meta_model = build(copy.deepcopy(found), DTYPES[config.compute_dtype], DTYPES[config.weight_dtype])
+    built = build_as_stored(
+        load_config(directory),
+        directory if config.init == "pretrained" else directory / "none",
+        DTYPES[config.compute_dtype],
+        DTYPES[config.weight_dtype],
+    )
+    found, meta_model = built.config, built.meta_model
     model = meta_model.model
     if (adapters := adapters_of(config)) is not None:
         adapters.like(meta_model)  # their values are drawn when training begins, by the Trainer's seed

@@ -25,6 +25,7 @@ from spillway.integrations.own_loop_parts import (
     shape_of,
 )
 from spillway.machine import products
+from spillway.model import hub
 from spillway.model.batch import WorkShape
 from spillway.output import checkpoints, directory, state
 from spillway.output.directory import pinned
@@ -40,6 +41,7 @@ from spillway.run.lines import Lines
 from spillway.run.progress import Display
 from spillway.run.protocol import Keeping, StepResult
 from spillway.run.trackers import Trackers
+from spillway.run.trial_save import try_save
 from spillway.run.world import World, ended_together
 
 if TYPE_CHECKING:
@@ -103,9 +105,23 @@ class OwnRun:
             self._state.fixed = state.fixed_keys(self._config)
         if self._start is not None:
             self._lines = Lines(self._identity, self._start.output_dir, self._config.paths, world, also)
+        self._try_save()
         self._interval = logging_interval(self._config)  # bad input is refused before anything is planned
         self._shape = shape_of(self._config, given)
         self._engine = self._planned()
+
+    def _try_save(self) -> None:
+        """Tries what a save writes beside the weights; a loop of its own may do without a tokenizer."""
+        from spillway.data.loading import load_tokenizer
+        from spillway.model.source import load_config
+
+        own = self._module is not None
+        described = None if own else load_config(hub.model_directory(self._config))
+        try:
+            tokenizer = load_tokenizer(self._config)
+        except InputError:
+            tokenizer = None
+        try_save(self._config, described, tokenizer)
 
     def _planned(self) -> EngineSession:
         from spillway.run.session import EngineSession

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import transformers
 
 from spillway.base import ranks
-from spillway.config.key import WITHOUT
+from spillway.config.key import other_optimizer
 from spillway.config.keys import KEYS
 from spillway.errors import InputError
 from spillway.integrations.dpo import is_dpo
@@ -159,8 +159,8 @@ def check_hooks(trainer: Any) -> None:
 
 def optimizer(name: str) -> str:
     """The engine's name of one of transformers'."""
-    if name in WITHOUT:
-        raise InputError(f"optim: {name}{WITHOUT[name]} it is not in this release")
+    if words := other_optimizer(name):
+        raise InputError(f"optim: {words}")
     try:
         return str(KEYS["optim"].kind.parse(name))
     except ValueError:

@@ -6,7 +6,7 @@ import copy
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from spillway.output import checkpoints, identity, saved, unsaved, volumes
 from spillway.output.position import random_name
 from spillway.run.session import EngineSession
 from spillway.run.start_points import STATE
+from spillway.run.trial_save import Save, try_files
 
 LOGGER = transformers.logging.get_logger("spillway")
 SCHEDULER = "scheduler.pt"
@@ -88,7 +89,7 @@ class StreamedSaves(StreamedSession):
             self.session.save_model(place)
             if not self._adapted:
                 self._save_configs(place)
-            tokenizer = self.processing_class or getattr(self.data_collator, "tokenizer", None)  # type: ignore[attr-defined]
+            tokenizer = self._tokenizer()
             if tokenizer is not None:
                 tokenizer.save_pretrained(place)
             torch.save(self.args, place / ARGUMENTS)
@@ -120,16 +121,49 @@ class StreamedSaves(StreamedSession):
             self._left = True
             return f"The step is not saved, but {words}"
         except Exception as error:
-            return f"The session still has the state: save_model() elsewhere before it closes ({unsaved.why(error)})"
+            words = "The session still has the state: save_model() elsewhere before it closes"
+            return f"{self._save_weights_alone()}{words} ({unsaved.why(error)})"
+
+    def _save_weights_alone(self) -> str:
+        """What can be saved of a state that cannot stay on a storage path, in words; empty where that fails, too."""
+        step = self.state.global_step  # type: ignore[attr-defined]
+        place = Path(self.args.output_dir) / f"weights-of-step-{step}"
+        with suppress(Exception):
+            checkpoints.write_directory(place, self.session.save_weights_alone)
+            return f"The weights of step {step} alone are saved in {place}. "
+        return ""
 
     def _save_configs(self, directory: Path) -> None:
+        for _, save in self._config_files():
+            save(directory)
+
+    def _config_files(self) -> list[tuple[str, Save]]:
+        """What lies beside the weights, and what errors call it by."""
+        source = hub.model_directory(self._origin.config)
+        files: list[tuple[str, Save]] = [(str(source / "config.json"), self._save_config)]
+        if self.model.can_generate():
+            files.append(("model.generation_config", self.model.generation_config.save_pretrained))
+        return [*files, (str(source), lambda directory: copy_processors(source, directory))]
+
+    def _save_config(self, directory: Path) -> None:
         saved = copy.deepcopy(self.model.config)
-        set_dtype(saved, DTYPES[self.session.config.weight_dtype])
+        set_dtype(saved, DTYPES[self._origin.config.weight_dtype])
         saved.architectures = [type(self.model).__name__]
         saved.save_pretrained(directory)
-        if self.model.can_generate():
-            self.model.generation_config.save_pretrained(directory)
-        copy_processors(hub.model_directory(self._origin.config), directory)
+
+    def _try_save(self) -> None:
+        """Tries what a save writes beside the weights, before the first step."""
+        if not self._world.leads:
+            return
+        saves = [] if self._adapted else self._config_files()
+        tokenizer = self._tokenizer()
+        if tokenizer is not None:
+            saves.append(("processing_class", tokenizer.save_pretrained))
+        saves.append(("TrainingArguments", lambda place: torch.save(self.args, place / ARGUMENTS)))
+        try_files(saves)
+
+    def _tokenizer(self) -> Any:
+        return self.processing_class or getattr(self.data_collator, "tokenizer", None)  # type: ignore[attr-defined]
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         with self._left_where_it_fails():

@@ -32,17 +32,20 @@ def head_input(meta_model: MetaModel, batch: MicroBatch, last: torch.Tensor) -> 
 
 
 def transformed_logits(meta_model: MetaModel, logits: torch.Tensor) -> torch.Tensor:
-    """What the model makes of its head's output [1, tokens, rows], which may be a slice of the vocabulary."""
+    """What the model makes of its head's output [1, tokens, rows], which may be a slice of the vocabulary.
+
+    Each token is a sequence of its own, since there may be more of them than a sequence has positions."""
     none = torch.empty(0, dtype=torch.int64)
-    batch = MicroBatch(0, 0, 1, logits.shape[1], None, none, none)
+    tokens = logits.shape[1]
+    batch = MicroBatch(0, 0, tokens, 1, None, none, none)
     with (
-        replaced_forwards({meta_model.head: lambda *_, **__: logits}),
+        replaced_forwards({meta_model.head: lambda *_, **__: logits.view(tokens, 1, -1)}),
         meta_model.stand_ins(meta_model.tail, logits.device),
     ):
         made = run_without_layers(meta_model, batch, None, logits.device).logits
-    if made.shape[:2] != logits.shape[:2]:
+    if made.shape[:2] != (tokens, 1):
         raise refusal(meta_model.config.model_type, "it does not give logits of every token")
-    return made
+    return made.reshape(1, tokens, -1)  # type: ignore[no-any-return]
 
 
 def run_without_layers(

@@ -21,6 +21,7 @@ UNDECAYED_LAYERS = (nn.LayerNorm,)
 UNDECAYED_NAMES = re.compile(r"bias|layernorm|rmsnorm|(?:^|\.)norm(?:$|\.)|_norm(?:$|\.)")
 
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
+METADATA = "__metadata__"  # a key of a file's header that is no tensor
 CHUNK_ELEMENTS = 4 * 1024 * 1024  # state::kDefaultChunkElements
 
 
@@ -130,6 +131,6 @@ def stored_keys(checkpoint: Path) -> set[str]:
             (length,) = struct.unpack("<Q", stream.read(8))
             if length > path.stat().st_size:
                 return set()
-            return set(json.loads(stream.read(length)))
+            return set(json.loads(stream.read(length))) - {METADATA}
     except (OSError, ValueError, KeyError, TypeError, struct.error):
         return set()

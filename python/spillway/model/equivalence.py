@@ -29,6 +29,7 @@ from spillway.model.model_code import call_model, refusal
 from spillway.model.on_meta import from_config, widen, without_carried
 from spillway.model.own import OwnConfig
 from spillway.model.plain_engine import PlainEngine
+from spillway.model.positions import Positions, find_positions
 from spillway.model.saved_equivalence import why_not_kept
 from spillway.model.stream import Stream
 from spillway.model.tile_search import UNLIKE, find_idle, find_modules, layer_calls
@@ -51,6 +52,7 @@ class Equivalence:
     unused: frozenset[str] = frozenset()  # parameters that get no gradient, see meta_model.pattern
     not_kept: str = ""  # why no layer may keep what autograd saves, as the end of a sentence; empty: layers may
     tiles: TokenTiles = ALL_AT_ONCE  # what may run in tiles of tokens, of whatever size
+    positions: Positions | None = None  # of the whole model; None: rows may be of any length
 
 
 def verify_equivalence(config: PreTrainedConfig | OwnConfig, packing: bool = False) -> Equivalence:
@@ -73,10 +75,9 @@ def verify_equivalence(config: PreTrainedConfig | OwnConfig, packing: bool = Fal
     with one_thread():
         try:
             refuse_sight_of_later_tokens(model, kind)
-        except RuntimeError as error:  # of what has no bytes
-            if not meta_model.carried:
-                raise
-            raise refusal(kind, f"text passes through other modalities: {first_line(error)}") from error
+        except (RuntimeError, IndexError) as error:  # of what has no bytes, or whatever sizes do not go together
+            why = "text passes through other modalities" if meta_model.carried else "transformers cannot compute it"
+            raise refusal(kind, f"{why}: {first_line(error)}") from error
         plain, packed = (sample(several, meta_model.vocabulary) for several in (False, True))
         unneeded = unneeded_in(meta_model, model, plain)
         compare(meta_model, model, plain, kind, unneeded)
@@ -87,10 +88,20 @@ def verify_equivalence(config: PreTrainedConfig | OwnConfig, packing: bool = Fal
             not_kept = why_not_kept(meta_model, parameters, plain, unneeded, tiles)
         if packing:
             without_routers(meta_model, model)  # they look at all rows together
-            compare(meta_model, model, packed, kind, unneeded)
+            refuse_joined_rows(meta_model, model, packed, kind, unneeded)
         used = {pattern(name) for name, parameter in parameters.items() if parameter.grad is not None}
         unused = {pattern(name) for name in parameters} - used
-    return Equivalence(unneeded, frozenset(unused), not_kept, tiles)
+        positions = positions_of(config, model, meta_model.carried_names)
+    return Equivalence(unneeded, frozenset(unused), not_kept, tiles, positions)
+
+
+def positions_of(
+    config: PreTrainedConfig | OwnConfig, model: PreTrainedModel, carried: Collection[str]
+) -> Positions | None:
+    """`model`: that of a tiny copy, with parameters named `carried` on meta."""
+    if isinstance(config, OwnConfig):  # whose small module need not have a smaller table
+        return None
+    return find_positions(config, model, lambda small: plain_model(small, carried))
 
 
 def verify_mixed_types(config: PreTrainedConfig | OwnConfig, dtype: torch.dtype) -> None:
@@ -224,10 +235,9 @@ def compare(
     finally:
         stream.close()
     expected = plain_loss(model, work)
-    what = "the rows of a packed sequence" if work.micro_batches[0].position_ids is not None else "the loss"
     if not close(torch.tensor(outcome.loss_sum), torch.tensor(expected)):
         both = f"{outcome.loss_sum:.6g} in the stream, {expected:.6g} in transformers"
-        raise refusal(kind, f"{what} of a small copy is {both}")
+        raise refusal(kind, f"the loss of a small copy is {both}")
     largest = max(float(p.grad.abs().max()) for p in parameters.values() if p.grad is not None)
     for number, tensor in enumerate(engine.tensors):
         if tensor.get("frozen"):
@@ -235,6 +245,19 @@ def compare(
         plain = parameters[tensor["name"]].grad
         if not close(engine.gradients.get(number, torch.zeros(tensor["shape"])), plain, largest * NOISE):
             raise refusal(kind, f"the gradient of {tensor['name']} in a small copy differs from transformers' own")
+
+
+def refuse_joined_rows(
+    meta_model: MetaModel, model: PreTrainedModel, work: Work, kind: str, unneeded: Collection[str]
+) -> None:
+    """InputError where rows that lie in one sequence see each other. The model itself may well stream."""
+    try:
+        compare(meta_model, model, work, kind, unneeded)
+    except (InputError, *UNLIKE) as error:
+        raise InputError(
+            f"packing: {kind} does not keep the rows of a packed sequence apart, so that one row would change another; "
+            "leave packing out, and in a Trainer padding_free or a collator that flattens rows"
+        ) from error
 
 
 def without_routers(meta_model: MetaModel, model: PreTrainedModel) -> None:

@@ -21,7 +21,9 @@ import torch
 
 from spillway.base.files import new_file
 from spillway.errors import InputError, first_line
+from spillway.model import ties
 from spillway.model.describe import stored_keys, stored_names
+from spillway.model.library import natural_order
 from spillway.model.tensor_files import Stored, Tensors, Unit, copied, held, pieces, write_files
 from spillway.model.tensor_names import Group, Names
 
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
 
 WEIGHTS = ".engine-weights"  # under a checkpoint while it is written or read: tensors as the engine names them
 MAX_SHARD = 5 * 10**9  # bytes of a safetensors file
+# Ends of names that quantised weights have, by the tools that write them.
+CODES = (".qweight", ".qzeros", ".weight_packed", ".weight_scale", ".weight_scale_inv", ".absmax", ".weight.absmax",
+         ".scales", "_scales", "_blocks")  # fmt: skip
 OTHERS = "others"  # base name, until they are counted, of files with what the engine has not
 INDEX = "model.safetensors.index.json"
 
@@ -41,7 +46,7 @@ def load(meta_model: MetaModel, description: dict[str, Any], engine: Engine, sou
     numbers = base_numbers(meta_model, description)
     missing = set(numbers) | names.buffers
     for group in names.loading(stored.names()):
-        if group.target in names.towers:
+        if group.target in names.towers or group.target in names.aliases:
             continue
         if not group.transform and group.target in numbers:
             missing.discard(group.target)
@@ -59,7 +64,9 @@ def load(meta_model: MetaModel, description: dict[str, Any], engine: Engine, sou
                 store(engine, number, pieces(tensor))
     if missing:
         first = next(name for name in [*numbers, *sorted(names.buffers)] if name in missing)
-        raise InputError(f"{source}: tensor {first} is missing")
+        codes = next((name for name in sorted(stored.names()) if name.endswith(CODES)), None)
+        hint = f"; there is {codes}, as of quantised weights, which are not read" if codes else ""
+        raise InputError(f"{source}: tensor {first} is missing{hint}")
 
 
 def check_shape(source: Path, name: str, tensor: torch.Tensor, shape: list[int]) -> None:
@@ -143,7 +150,7 @@ def to_engine(meta_model: MetaModel, description: dict[str, Any], checkpoint: Pa
     numbers = tensor_numbers(description)
     units = []
     for group in names.loading(stored.names()):
-        if group.target in names.towers:
+        if group.target in names.towers or group.target in names.aliases:
             continue
         if not group.transform and group.target in numbers:
             units.append(copied(stored, group.members[0][0], group.target))
@@ -189,6 +196,8 @@ def base_numbers(meta_model: MetaModel, description: dict[str, Any]) -> dict[str
 def load_weights(meta_model: MetaModel, description: dict[str, Any], engine: Engine, source: Path) -> None:
     """From a checkpoint, by the engine itself where nothing is converted. InputError where the checkpoint lacks what
     is carried along, too."""
+    ties.refuse_differing(meta_model, source)
+    know_carried(meta_model, source)
     stored = stored_names(description, source, meta_model.model.base_model_prefix)
     absent = meta_model.adapters.absent(description, adapters=False) if meta_model.adapters is not None else {}
     stored |= absent
@@ -268,7 +277,8 @@ def load_state(
     if found is not None:
         load_buffers(meta_model, checkpoint)
         return engine.load_state(str(state), str(checkpoint), steps, found)
-    with tempfile.TemporaryDirectory(prefix=WEIGHTS, dir=state) as temporary:
+    place = state if os.access(state, os.W_OK) else None  # a checkpoint may lie where nothing can be written
+    with tempfile.TemporaryDirectory(prefix=WEIGHTS, dir=place) as temporary:
         to_engine(meta_model, description, checkpoint, Path(temporary))
         return engine.load_state(str(state), temporary, steps)
 
@@ -299,9 +309,41 @@ def converts(meta_model: MetaModel, description: dict[str, Any], source: Path, m
     return own is None or in_one_file(meta_model, names, keys, max_shard)
 
 
-def carried_bytes(meta_model: MetaModel) -> int:
-    """The bytes of what a save holds besides what is trained, counted with about as many bytes an element."""
-    return sum(parameter.numel() for parameter in meta_model.carried) * meta_model.kept.itemsize
+def carried_bytes(meta_model: MetaModel, source: Path) -> int:
+    """The bytes of what a save holds besides what is trained, counted with about as many bytes an element. `source`:
+    the checkpoint that the run began with, if there is one. InputError for a tensor that cannot be copied."""
+    towers = sum(parameter.numel() for parameter in meta_model.carried) * meta_model.kept.itemsize
+    if not (extra := Names(meta_model).passed_over(stored_keys(source))):
+        return towers
+    stored = Stored(source)
+    metas = [stored.meta(name) for name in extra]
+    return towers + sum(meta.numel() * meta.element_size() for meta in metas)
+
+
+def know_carried(meta_model: MetaModel, source: Path) -> None:
+    """Remembers what saves carry along from the checkpoint, where its files are here."""
+    if keys := stored_keys(source):
+        meta_model.extra = frozenset(Names(meta_model).carried(keys))
+
+
+def require_carried(meta_model: MetaModel, source: Path) -> None:
+    """InputError where files that a save carries tensors from are gone."""
+    if lost := sorted(meta_model.extra - stored_keys(source)):
+        raise InputError(
+            f"{source}: tensor {lost[0]} is gone, which every save carries along from there; put the files back"
+        )
+
+
+def carried_notice(meta_model: MetaModel, source: Path) -> list[str]:
+    """What a person should know of tensors that the model has no place for."""
+    extra = sorted(Names(meta_model).passed_over(stored_keys(source)), key=natural_order)
+    if not extra or meta_model.adapters is not None:  # files of adapters hold nothing of the base
+        return []
+    more = f" and {len(extra) - 1} more" if len(extra) > 1 else ""
+    return [
+        f"{extra[0]}{more} in {source}: transformers' model has no place for such tensors; they are not trained, and "
+        "every save holds them as they are"
+    ]
 
 
 def checkpoint_names(meta_model: MetaModel, source: Path) -> dict[str, list[str]]:

@@ -21,6 +21,7 @@ from torch import nn
 from spillway.errors import InputError, first_line
 from spillway.model.building import build
 from spillway.model.files import tensor_numbers
+from spillway.model.lora_targets import choose_targets, find_linears
 from spillway.model.model_code import call_model
 from spillway.model.own import OwnConfig, OwnModel
 from spillway.model.source import is_multimodal
@@ -52,6 +53,7 @@ class Adapters:
     names: list[str] = field(default_factory=list)  # of the adapters' parameters, in the model's order
     begun: dict[str, torch.Tensor] = field(default_factory=dict)  # fp32, by name: PEFT's first values
     config: Any = None  # PEFT's, with the modules that were found
+    notice: str = ""  # what a person should know of the layers that have no adapters
 
     def absent(self, description: dict[str, Any], adapters: bool) -> dict[str, str]:
         """The engine's words for files that hold the base alone (`adapters`: these alone)."""
@@ -74,8 +76,11 @@ class Adapters:
             with drawn_values() as drawn, torch.random.fork_rng(devices=[]):
                 torch.manual_seed(self.seed)
                 made = peft.get_peft_model(model, self.wanted(peft, model))
-        except ValueError as error:  # PEFT knows no such module, or no modules of such a model
-            raise InputError(f"lora_target_modules: {first_line(error)}") from error
+        except InputError:
+            raise
+        except ValueError as error:  # PEFT knows no such module
+            words = find_linears(peft, model).words()
+            raise InputError(f"lora_target_modules: {first_line(error)}; {words}") from error
         self.config = made.peft_config[NAME]
         meta_model.adapters = self
         refuse_elsewhere(meta_model, model)
@@ -106,7 +111,7 @@ class Adapters:
         except Exception as error:  # a linear layer of its own kind, whose forward PEFT does not know
             raise InputError(
                 f"lora_target_modules: {config.model_type} cannot be computed with these adapters, by PEFT and its own "
-                f"code: {first_line(error)}; name other layers"
+                f"code: {first_line(error)}; name other layers: {find_linears(peft, small).words()}"
             ) from error
         learning = {pattern(bare_name(name)): p for name, p in small.named_parameters() if p.requires_grad}
         used = {pattern(bare_name(name)) for name, p in small.named_parameters() if p.grad is not None}
@@ -117,7 +122,9 @@ class Adapters:
         task: dict[str, Any] = {} if isinstance(model, OwnModel) else {"task_type": "CAUSAL_LM"}
         if is_multimodal(getattr(model, "config", None)) and (tower := tower_name(model)):
             task["exclude_modules"] = rf"(?!{re.escape(tower)}\.).*"
-        return peft.LoraConfig(**self.asked, **task)
+        targets = choose_targets(peft, model, self.asked.get("target_modules"))
+        self.notice = targets.notice
+        return peft.LoraConfig(**{**self.asked, **task, "target_modules": targets.modules})
 
     def take_values(self, model: nn.Module, drawn: Drawn, dtype: torch.dtype, kept: torch.dtype) -> None:
         """The adapters' first values, until the engine has them; the parameters are of the base's type."""

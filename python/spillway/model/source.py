@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import json
 import shutil
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,8 @@ from spillway.errors import InputError, first_line
 from spillway.model import library
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+GENERATION = "generation_config.json"
+QUANTISED = ("quantization_config", "quantization", "compression_config")
 PLAIN_PARTS = {"attn_config", "ffn_config"}  # settings of layers that have a class of their own
 
 
@@ -40,19 +44,47 @@ def load_config(directory: Path) -> PreTrainedConfig:
             f"{path}: model type {model_type!r} is neither a causal language model of transformers nor a multimodal "
             "one that answers in text"
         )
-    if getattr(config, "quantization_config", None) is not None:
-        raise InputError(f"{path}: the weights are quantised; full fine-tuning needs bf16, fp16 or fp32 weights")
+    refuse_quantised(path, config)
     return config
+
+
+def refuse_quantised(path: Path, config: PreTrainedConfig) -> None:
+    """InputError where the weights are codes, whatever is to be trained."""
+    candidates = [getattr(part, name, None) for part in (config, text_config(config)) for name in QUANTISED]
+    settings = next((each for each in candidates if each), None)
+    if settings is None:
+        return
+    values = settings if isinstance(settings, dict) else settings.to_dict()
+    method = values.get("quant_method") or values.get("format") or "a format without a name"
+    raise InputError(
+        f"{path}: the weights are quantised ({getattr(method, 'value', method)}), and such weights are not read; name "
+        "the model that they were made from, or save a dequantised copy (`model.dequantize()`, then "
+        "`save_pretrained`); with method lora, load_in_4bit or load_in_8bit quantises its base here"
+    )
 
 
 def save_config(source: Path, config: PreTrainedConfig, weight_dtype: str, directory: Path) -> None:
     """What `from_pretrained` reads beside weights that were trained from the model in `source`."""
-    saved = copy.deepcopy(config)
-    set_dtype(saved, DTYPES[weight_dtype])
-    saved.architectures = [architecture(config)]
-    saved.save_pretrained(directory)
-    generation_config(source, config).save_pretrained(directory)
-    copy_processors(source, directory)
+    for _, save in config_files(source, config, weight_dtype):
+        save(directory)
+
+
+def config_files(
+    source: Path, config: PreTrainedConfig, weight_dtype: str
+) -> list[tuple[Path, Callable[[Path], object]]]:
+    """Files beside the weights: the file that each is made from, and the function that saves it in a directory."""
+
+    def save_model(directory: Path) -> None:
+        saved = copy.deepcopy(config)
+        set_dtype(saved, DTYPES[weight_dtype])
+        saved.architectures = [architecture(config)]
+        saved.save_pretrained(directory)
+
+    return [
+        (source / "config.json", save_model),
+        (source / GENERATION, lambda directory: generation_config(source, config).save_pretrained(directory)),
+        *((source / name, partial(copy_processor, source, name)) for name in PROCESSORS),
+    ]
 
 
 def set_dtype(config: PreTrainedConfig, dtype: torch.dtype) -> None:
@@ -66,8 +98,12 @@ def set_dtype(config: PreTrainedConfig, dtype: torch.dtype) -> None:
 def copy_processors(source: Path, directory: Path) -> None:
     """What prepares images, videos and audio for a multimodal model is carried along as it is."""
     for name in PROCESSORS:
-        if (source / name).is_file():
-            shutil.copyfile(source / name, directory / name)
+        copy_processor(source, name, directory)
+
+
+def copy_processor(source: Path, name: str, directory: Path) -> None:
+    if (source / name).is_file():
+        shutil.copyfile(source / name, directory / name)
 
 
 def text_config(config: Any) -> Any:
@@ -106,9 +142,15 @@ def architecture(config: PreTrainedConfig) -> str:
 
 
 def generation_config(directory: Path, config: PreTrainedConfig) -> GenerationConfig:
-    if (directory / "generation_config.json").exists():
+    """InputError where transformers refuses its file."""
+    path = directory / GENERATION
+    if not path.exists():
+        return GenerationConfig.from_model_config(config)
+    try:
         return GenerationConfig.from_pretrained(directory, local_files_only=True)
-    return GenerationConfig.from_model_config(config)
+    except Exception as error:  # of whatever kind its checks of values are
+        words = " ".join(str(error).split())
+        raise InputError(f"{path}: transformers refuses it: {words} Mend that key, or remove the file") from error
 
 
 def read_model_type(path: Path) -> str:

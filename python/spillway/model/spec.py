@@ -14,13 +14,14 @@ import torch
 
 from spillway.base import stages
 from spillway.errors import InputError
-from spillway.model import factors, freeze, hub, quantised
-from spillway.model.building import build
+from spillway.model import factors, files, freeze, hub, quantised
 from spillway.model.equivalence import verify_equivalence, verify_mixed_types
 from spillway.model.lora import Adapters, adapters_of
 from spillway.model.meta_model import MetaModel
 from spillway.model.own import OwnConfig
+from spillway.model.positions import Positions, refuse_longer
 from spillway.model.source import DTYPES, load_config
+from spillway.model.ties import build_as_stored
 from spillway.model.token_tiles import ALL_AT_ONCE, TokenTiles, tokens_of
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class ModelSpec:
     model_config: PreTrainedConfig | OwnConfig
     meta_model: MetaModel  # on `meta`; its parameters require gradients where they are trainable
     adapters: Adapters | None  # with method lora
+    notices: tuple[str, ...] = ()  # what a person should know of it
 
     @property
     def begins_with(self) -> Path:
@@ -61,6 +63,11 @@ class Verified:
     unneeded: frozenset[str]  # linear layers, by name within a layer, that backward need not compute again
     not_kept: str = ""  # why no layer may keep what autograd saves, as the end of a sentence; empty: layers may
     tiles: TokenTiles = ALL_AT_ONCE  # what runs in tiles of tokens
+    positions: Positions | None = None  # of the longest row; None: rows may be of any length
+
+    def refuse_longer(self, length: int) -> None:
+        """InputError where a row of `length` tokens has no positions."""
+        refuse_longer(self.positions, length, self.spec.model_config.model_type)
 
 
 def model_spec(
@@ -78,7 +85,9 @@ def model_spec(
     if config.init == "pretrained" and not config.resume_from_checkpoint and not hub.is_name(config.model):
         require_weights(source)
     computes, kept = DTYPES[config.compute_dtype], DTYPES[config.weight_dtype]
-    meta_model = build(copy.deepcopy(model_config), computes, kept)
+    begins_with = source if config.init == "pretrained" else source / "none"
+    built = build_as_stored(model_config, begins_with, computes, kept)
+    model_config, meta_model = built.config, built.meta_model
     adapters = adapters_of(config)
     if config.init == "random" and meta_model.carried and not only_plan:
         raise InputError(
@@ -95,7 +104,9 @@ def model_spec(
         without_dropout(meta_model.model)
     factors.choose(meta_model, config)
     quantised.choose(meta_model, config)
-    return ModelSpec(config, source, model_config, meta_model, adapters)
+    files.know_carried(meta_model, begins_with)
+    told = (*built.notices, *files.carried_notice(meta_model, begins_with), adapters.notice if adapters else "")
+    return ModelSpec(config, source, model_config, meta_model, adapters, tuple(filter(None, told)))
 
 
 def verified(spec: ModelSpec) -> Verified:
@@ -109,7 +120,7 @@ def verified(spec: ModelSpec) -> Verified:
     computes = DTYPES[spec.config.compute_dtype]
     if any(map(meta_model.is_fp32, meta_model.streamed)) and computes != torch.float32:
         verify_mixed_types(copy.deepcopy(config), computes)
-    return Verified(spec, found.unneeded, found.not_kept, tiles_of(spec, found.tiles))
+    return Verified(spec, found.unneeded, found.not_kept, tiles_of(spec, found.tiles), found.positions)
 
 
 def tiles_of(spec: ModelSpec, found: TokenTiles) -> TokenTiles:

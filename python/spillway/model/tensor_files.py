@@ -12,6 +12,11 @@ from spillway.errors import InputError
 
 TYPES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.float64: "F64", torch.int64: "I64",
          torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL"}  # fmt: skip
+for name, attribute in (("F8_E4M3", "float8_e4m3fn"), ("F8_E5M2", "float8_e5m2"), ("F8_E8M0", "float8_e8m0fnu"),
+                        ("F8_E4M3FNUZ", "float8_e4m3fnuz"), ("F8_E5M2FNUZ", "float8_e5m2fnuz"), ("U16", "uint16"),
+                        ("U32", "uint32"), ("U64", "uint64"), ("C64", "complex64")):  # fmt: skip
+    if (kind := getattr(torch, attribute, None)) is not None:  # which older releases lack
+        TYPES[kind] = name
 BY_NAME = {name: dtype for dtype, name in TYPES.items()}
 PIECE = 1 << 24  # elements in memory at a time
 Tensors = dict[str, torch.Tensor]

@@ -5,17 +5,22 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from spillway.model import library
+from spillway.model.meta_model import stored_names
 from spillway.model.own import OwnModel
 from spillway.model.tensor_files import Stored, Tensors, Unit, copied, pieces
 
 if TYPE_CHECKING:
     from spillway.model.meta_model import MetaModel
+
+
+# Buffers of older releases, by the end of their names.
+COMPUTED = (r"rotary_emb\.inv_freq$", r"(^|\.)position_ids$", r"\.masked_bias$")
 
 
 @dataclass
@@ -51,6 +56,11 @@ class Names:
         apart = {name for name in buffers if meta_model.is_apart(name)}
         self.buffers = buffers - apart
         self.towers = meta_model.carried_names | apart  # of other modalities: carried along
+        first = stored_names(model)
+        named = model.named_parameters(remove_duplicate=False)
+        several = {name: first[id(parameter)] for name, parameter in named if name != first[id(parameter)]}
+        # Further names of tied parameters, and the one that each is saved by.
+        self.aliases = {alias: name for alias, name in several.items() if name not in self.towers}
 
     def know(self, keys: set[str]) -> None:
         """The checkpoint that the model began with has tensors of these names: a save is to have its names."""
@@ -87,6 +97,9 @@ class Names:
                 group = groups.setdefault(target, Group(by_pattern.get(pattern or ""), [], target))
                 group.members.append((name, pattern or name))
         self._model._weight_conversions = [entry for entry in mapping if entry.was_used()]
+        for alias, own in self.aliases.items():  # a tied parameter that files hold by another of its names alone
+            if alias in groups and own not in groups and groups[alias].transform is None:
+                groups[own] = replace(groups.pop(alias), target=own)
         return list(groups.values())
 
     def saving(self, names: set[str]) -> dict[str, Group]:
@@ -166,11 +179,17 @@ class Names:
         return next((names[0] for names in several.values() if not found & set(names)), None)
 
     def passed_over(self, names: set[str]) -> set[str]:
-        """Tensors of a file that the library passes over when it loads, and that would be lost."""
-        patterns = [*(self._model._keys_to_ignore_on_load_unexpected or [])]
-        kept = [pattern for pattern in patterns if "inv_freq" not in pattern and "bias" not in pattern]
+        """Tensors of a file that the model has no place for, such as layers that predict further tokens. The values
+        that a class computes by itself, and old checkpoints hold, are none of them."""
         used = {name for group in self.loading(names) for name, _ in group.members}
-        return {name for name in names - used if any(re.search(pattern, name) for pattern in kept)}
+        patterns = [*(self._model._keys_to_ignore_on_load_unexpected or [])]
+        computed = [*COMPUTED, *(each for each in patterns if "inv_freq" in each or "bias" in each)]
+        return {name for name in names - used if not any(re.search(each, name) for each in computed)}
+
+    def carried(self, names: set[str]) -> set[str]:
+        """Tensors of a file that a save holds and that are not trained."""
+        groups = [group for group in self.loading(names) if group.target in self.towers]
+        return self.passed_over(names) | {name for group in groups for name, _ in group.members}
 
     def _conversions(self, legacy: bool) -> list[Any]:
         return [] if isinstance(self._model, OwnModel) else library.conversions(self._model, legacy)

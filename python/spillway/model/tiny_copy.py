@@ -7,6 +7,7 @@ are reduced by name; CONSISTENT holds what a few families demand of their sizes 
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from spillway.model.source import text_config
 
 VOCABULARY = 211
 LENGTH = 12
+ORIGINAL_LENGTH = 10  # of rows for which rotary frequencies were made: the verification has longer and shorter rows
 WIDTH = 32
 # Keys of a layer, where each has its own: with a few, of which a threshold lets one in twenty pass, a norm shows the
 # rounding of what is left; of many, some lie at the threshold.
@@ -25,6 +27,12 @@ LAYER_KINDS = ("layer_types", "layers_block_type", "block_types", "layers_type",
 
 HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "decoder_attention_heads", "encoder_attention_heads",
          "swa_num_attention_heads")  # fmt: skip
+
+POSITIONS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "context_length", "max_target_positions",
+             "max_source_positions", "model_max_length", "seq_length")  # fmt: skip
+
+WIDTHS = ("hidden_size", "d_model", "n_embd")
+LEAST_ROTARY = 4  # channels of a head that rotate, where frequencies are scaled
 
 # At most so much of each, where the configuration has it.
 SIZES: dict[str, int] = {
@@ -47,8 +55,7 @@ SIZES: dict[str, int] = {
     **dict.fromkeys(("n_shared_experts", "num_shared_experts", "moe_num_shared_experts"), 1),
     **dict.fromkeys(("n_group", "topk_group", "num_expert_group", "n_groups", "mamba_n_groups", "mamba_ngroups"), 1),
     **dict.fromkeys(("first_k_dense_replace", "num_dense_layers", "index_n_heads"), 1),
-    **dict.fromkeys(("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "context_length"), 64),
-    **dict.fromkeys(("max_target_positions", "max_source_positions", "model_max_length", "seq_length"), 64),
+    **dict.fromkeys(POSITIONS, 64),
     **dict.fromkeys(("state_size", "mamba_d_state", "ssm_state_size"), 8),
     **dict.fromkeys(("linear_num_key_heads", "linear_num_value_heads", "linear_num_heads"), 4),
     **dict.fromkeys(("linear_key_head_dim", "linear_value_head_dim", "linear_head_dim"), 8),
@@ -58,6 +65,7 @@ SIZES: dict[str, int] = {
     **dict.fromkeys(("mamba_num_heads", "mamba_n_heads"), 8),
     **dict.fromkeys(("mamba_head_dim", "mamba_d_head"), 8),
     "num_nextn_predict_layers": 0,
+    "original_max_position_embeddings": ORIGINAL_LENGTH,
 }  # fmt: skip
 
 # What classes take as rotary channels of time, height and width where a configuration names none.
@@ -161,7 +169,9 @@ def tiny_copy(config: PreTrainedConfig, layers: int = 2, **more: Any) -> PreTrai
             sizes[name] = [min(one, UNITS) for one in value]
         elif isinstance(value, int) and not isinstance(value, bool):
             for known in (name, names.get(name)):
-                if known in SIZES:
+                if known in POSITIONS:
+                    sizes[name] = SIZES[known]  # a shorter table would have no room for the verification's rows
+                elif known in SIZES:
                     sizes[name] = min(value, SIZES[known])
                 if known in HEADS and value == 3:  # which divides no width here
                     sizes[name] = 2
@@ -170,22 +180,80 @@ def tiny_copy(config: PreTrainedConfig, layers: int = 2, **more: Any) -> PreTrai
     values |= few_layers(values, layers, config.model_type)
     values |= {name: shrunk_layers(value) for name, value in values.items() if name == "per_layer_config" and value}
     values |= small_numbers(values)
-    values |= narrow_positions(config.to_dict(), values)
+    name = config.attribute_map.get("head_dim", "head_dim")
+    values |= wide_heads(values, name)
+    values |= narrow_positions(with_head(config.to_dict(), name), with_head(values, name))
     if config.model_type in CONSISTENT:
         values |= CONSISTENT[config.model_type](values)
     return rebuilt(config, values | more)
 
 
 def narrow_positions(before: Values, values: Values) -> Values:
-    """Rotary positions of time, height and width share a head's channels; they do so in a smaller head, too."""
-    found: Values = {}
-    for key in ("rope_parameters", "rope_scaling"):
-        named = before.get(key) or {}
-        section = named.get("mrope_section", SECTIONS.get(before["model_type"]) if named else None)
-        if section:
-            total = sum(section) * head_size(values) // head_size(before)
-            found[key] = {**named, "mrope_section": parted(total, section)}
-    return found
+    """Settings of rotary positions, for the smaller heads and the shorter rows of a tiny copy."""
+    return {
+        key: narrow_rope(before[key], before, values)
+        for key in ("rope_parameters", "rope_scaling")
+        if isinstance(before.get(key), dict)
+    } | short_context(before)
+
+
+def narrow_rope(rope: Values, before: Values, values: Values) -> Values:
+    """One set of settings, or one for each type of layer: lists with an entry for each frequency are cut to the heads
+    of a tiny copy."""
+    settings: Values = {}
+    for name, value in rope.items():
+        if isinstance(value, dict):
+            settings[name] = narrow_rope(value, before, values)
+        elif name == "original_max_position_embeddings" and type(value) is int:
+            settings[name] = min(value, ORIGINAL_LENGTH)
+        elif isinstance(value, list) and name.endswith("_factor"):
+            settings[name] = spread(value, max(1, len(value) * head_size(values) // head_size(before)))
+        else:
+            settings[name] = value
+    section = rope.get("mrope_section", SECTIONS.get(before["model_type"]) if rope else None)
+    if section:
+        total = sum(section) * head_size(values) // head_size(before)
+        settings["mrope_section"] = parted(total, section)
+    return settings
+
+
+def rope_settings(values: Values) -> list[Values]:
+    """The settings of rotary positions: of all layers, or of each type of layer."""
+    rope = values.get("rope_parameters") or {}
+    return [each for each in (rope, *rope.values()) if isinstance(each, dict)]
+
+
+def short_context(before: Values) -> Values:
+    """Dynamic frequencies change at `max_position_embeddings`: some rows of the verification are longer."""
+    most = before.get("max_position_embeddings")
+    if not most or all(each.get("rope_type") != "dynamic" for each in rope_settings(before)):
+        return {}
+    return {"max_position_embeddings": min(most, ORIGINAL_LENGTH)}
+
+
+def with_head(values: Values, name: str) -> Values:
+    """Values that have the channels of a head by their usual name."""
+    return values | ({"head_dim": values[name]} if values.get(name) is not None else {})
+
+
+def wide_heads(values: Values, name: str) -> Values:
+    """Frequencies that are scaled need two of them in a head, of which a part may rotate. `name`: of the key with the
+    channels of a head."""
+    parts = [each.get("partial_rotary_factor") or 1.0 for each in rope_settings(values)
+             if each.get("rope_type", "default") != "default"]  # fmt: skip
+    if not parts or int(head_size(with_head(values, name)) * min(parts)) >= LEAST_ROTARY:
+        return {}
+    if values.get(name) is not None:
+        return {name: math.ceil(LEAST_ROTARY / min(parts) / 2) * 2}
+    heads: Values = {"num_attention_heads": 2}
+    if (keys := values.get("num_key_value_heads")) is not None:
+        heads["num_key_value_heads"] = 2 if keys == values.get("num_attention_heads") else 1
+    return heads
+
+
+def spread(values: Sequence[Any], count: int) -> list[Any]:
+    """As many of them, from the first on, evenly spread."""
+    return [values[place * len(values) // count] for place in range(count)]
 
 
 def parted(total: int, section: Sequence[int]) -> list[int]:
@@ -196,7 +264,10 @@ def parted(total: int, section: Sequence[int]) -> list[int]:
 
 
 def head_size(values: Values) -> int:
-    return int(values.get("head_dim") or values["hidden_size"] // values["num_attention_heads"])
+    """Channels of an attention head; 1 where the configuration does not say."""
+    width = next((values[name] for name in WIDTHS if values.get(name)), 1)
+    heads = next((values[name] for name in HEADS if values.get(name)), width)
+    return int(values.get("head_dim") or width // heads)
 
 
 def rebuilt(config: PreTrainedConfig, values: Values) -> PreTrainedConfig:

@@ -145,10 +145,12 @@ def relative(ours: list[float], plain: list[float]) -> float:
 @contextmanager
 def cut_model(config: Config, layers: int | None) -> Iterator[tuple[Path, PreTrainedConfig]]:
     """The model, or the first `layers` of it in a directory of its own; without dropout."""
-    from spillway.model.source import auto_class, load_config, text_config
+    from spillway.model.source import DTYPES, auto_class, load_config, text_config
+    from spillway.model.ties import build_as_stored
 
     path = hub.model_directory(config)
-    found = undropped(load_config(path))
+    dtype = DTYPES[config.weight_dtype]
+    found = undropped(build_as_stored(load_config(path), path, dtype).config)
     if layers is None or layers >= text_config(found).num_hidden_layers:
         yield path, found
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from spillway.base.counts import counted
 from spillway.errors import InputError
 from spillway.model import files, initialise
 from spillway.model.own import OwnConfig
-from spillway.model.source import save_config
+from spillway.model.source import config_files, save_config
 from spillway.model.spec import ModelSpec
 from spillway.output import saved, volumes, wear
 from spillway.output.directory import nothing_to_resume
@@ -73,12 +74,28 @@ class EngineState:
             with translated():
                 spec.adapters.save(self._engine, self._description, spec.config.model, directory)
             return
+        files.require_carried(spec.meta_model, spec.begins_with)
         with translated():
             files.save_weights(
                 spec.meta_model, self._description, self._engine, directory, files.MAX_SHARD, spec.begins_with
             )
         if not isinstance(spec.model_config, OwnConfig):  # what is built by code of its own is described by that
             save_config(spec.source, spec.model_config, spec.config.weight_dtype, directory)
+
+    def save_weights_alone(self, directory: Path) -> None:
+        """The weights without what is carried along, and of the files beside them those that can be saved."""
+        spec = self._spec
+        if spec.adapters is not None or not self._writes:
+            return self.save_model(directory)
+        with translated():
+            files.save_weights(
+                spec.meta_model, self._description, self._engine, directory, files.MAX_SHARD, spec.source / "none"
+            )
+        if isinstance(spec.model_config, OwnConfig):
+            return
+        for _, save in config_files(spec.source, spec.model_config, spec.config.weight_dtype):
+            with suppress(Exception):
+                save(directory)
 
     def save(self, directory: Path) -> None:
         """What the model files lack to go on bit by bit, under directory/spillway/."""

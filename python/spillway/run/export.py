@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spillway.base.files import flush, replace_text, write_json
 from spillway.config import Config
@@ -24,6 +24,9 @@ from spillway.output.trainer_state import trainer_state
 from spillway.run.shards import Exchange, Shard, unreached
 from spillway.run.start_points import STATE, read_counts, write_counts
 from spillway.run.stored import StoredRun, stored
+
+if TYPE_CHECKING:
+    from spillway.model.ties import Built
 
 Saves = Callable[[Any, bool], None]  # of an engine, and whether it is the one that writes
 
@@ -142,18 +145,31 @@ def save_position(run: StoredRun, moving: dict[str, Any], target: Path) -> None:
 def saving_weights(run: StoredRun, target: Path) -> Saves:
     """Saves the weights under the library's names."""
     from spillway.model import files
-    from spillway.model.building import build
-    from spillway.model.source import DTYPES, load_config
 
     source = hub.model_directory(run.config)
-    meta_model = build(load_config(source), DTYPES[run.config.weight_dtype])
+    meta_model = built_model(run.config).meta_model
     files.load_buffers(meta_model, source)
 
     def saves(engine: Any, writes: bool) -> None:
         by = files.save_weights if writes else files.give_weights
-        by(meta_model, run.description(), engine, target, files.MAX_SHARD, source)
+        by(meta_model, run.description(), engine, target, files.MAX_SHARD, begins_with(run.config))
 
     return saves
+
+
+def begins_with(config: Config) -> Path:
+    """The checkpoint whose other tensors are carried along; one that is not there where weights were drawn."""
+    source = hub.model_directory(config)
+    return source if config.init == "pretrained" else source / "none"
+
+
+def built_model(config: Config) -> Built:
+    """The run's model without weights."""
+    from spillway.model.source import DTYPES, load_config
+    from spillway.model.ties import build_as_stored
+
+    found = load_config(hub.model_directory(config))
+    return build_as_stored(found, begins_with(config), DTYPES[config.weight_dtype])
 
 
 def saving_adapters(run: StoredRun, target: Path) -> Saves:
@@ -180,9 +196,8 @@ def save_beside(config: Config, target: Path) -> None:
     """Configuration, generation configuration and tokenizer, from the model that the run began with. Adapters have a
     configuration of their own."""
     from spillway.data.loading import load_tokenizer
-    from spillway.model.source import load_config, save_config
+    from spillway.model.source import save_config
 
-    source = hub.model_directory(config)
     if config.method != "lora":
-        save_config(source, load_config(source), config.weight_dtype, target)
+        save_config(hub.model_directory(config), built_model(config).config, config.weight_dtype, target)
     load_tokenizer(config).save_pretrained(str(target))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import shlex
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -321,16 +322,23 @@ class Loop:
         return ""
 
     def save_model_alone(self) -> str:
-        """Weights take a part of what a checkpoint does."""
+        """Weights take a part of what a checkpoint does, and need no tokenizer or configuration that can be saved."""
+        return self.save_at_root(lambda place: self.fill(place, with_state=False), "model") or self.save_at_root(
+            self.session.save_weights_alone, "weights"
+        )
+
+    def save_at_root(self, fill: Callable[[Path], None], what: str) -> str:
+        """In words; empty where it fails."""
         place = self.output_dir / ".tmp-model"
         with suppress(Exception):
             directory.remove(place)
-            checkpoints.write_directory(place, lambda found: self.fill(found, with_state=False))
+            checkpoints.write_directory(place, fill)
             checkpoints.publish(place, self.output_dir)
             directory.remove(place)
+            verb = "is" if what == "model" else "are"
             return (
-                f"the model of step {self.state.step} alone is saved in {self.output_dir}; the state of its optimizer, "
-                "without which nothing can go on from it, is lost with this process"
+                f"the {what} of step {self.state.step} alone {verb} saved in {self.output_dir}; the state of its "
+                "optimizer, without which nothing can go on from it, is lost with this process"
             )
         with suppress(OSError):
             directory.remove(place)

@@ -116,6 +116,7 @@ def plan_elsewhere(config: Config, text: str, tell: Tell, graph: Path | None = N
     # Neither weights nor a tokenizer:
     config = hub.settled(config.replaced(init="random", tokenizer=config.model), tell, only=("model",))
     found = verified(model_spec(config, only_plan=True))
+    found.refuse_longer(config.max_length)
     here = traced(config, found, tell)
     asked = asked_of(config, profile, found, here, on_gpu)
     engine = asked.engine()

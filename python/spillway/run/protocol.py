@@ -171,6 +171,9 @@ class SessionProtocol(Protocol):
     def save_model(self, directory: Path) -> None:
         """Safetensors (and index), config.json, generation_config.json."""
 
+    def save_weights_alone(self, directory: Path) -> None:
+        """The weights, and what of the rest can be saved: where nothing else of a save succeeds."""
+
     def save_state(self, directory: Path) -> None:
         """What the model files lack to go on bit by bit, under directory/spillway/: a manifest of where it lies on the
         storage paths, or the state itself where none of it lies there durably."""

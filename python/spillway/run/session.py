@@ -82,6 +82,7 @@ class EngineSession:
         self._world.carry(config.ddp_backend, computing.place)
         self._verified = verified(model_spec(config, model_config, frozen, only_plan))
         self._spec = self._verified.spec
+        self._verified.refuse_longer(max(shape.length, shape.eval_length))
         engine_type = engine_type or calls.native_engine()
         self._share = Share(ranks.rank, ranks.world, config.virtual_ranks, self._world.gather)
         most = self._share.most(shape.micro_batches) if ranks.world > 1 else 0
@@ -267,6 +268,11 @@ class EngineSession:
         `PeftModel.from_pretrained` reads beside the base. Rank 0 alone writes; the others give it what they have."""
         self._running()
         self._state.save_model(directory)
+
+    def save_weights_alone(self, directory: Path) -> None:
+        """The weights, and what of the rest can be saved: where nothing else of a save succeeds."""
+        self._running()
+        self._state.save_weights_alone(directory)
 
     def save_state(self, directory: Path) -> None:
         """What the model files lack to go on bit by bit, under directory/spillway/."""

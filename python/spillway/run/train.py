@@ -39,6 +39,7 @@ from spillway.run.loop import Loop, Work
 from spillway.run.machines import described, plan_elsewhere, refuse_elsewhere
 from spillway.run.progress import Display
 from spillway.run.protocol import Keeping, Recovery, Saving, SessionProtocol
+from spillway.run.trial_save import try_save
 from spillway.run.world import OneProcess, World, opened
 
 Tell = Callable[[str], None]
@@ -92,6 +93,7 @@ def plan_config(config: Config, tell: Tell, graph: Path | None = None) -> dict[s
     config = hub.settled(auto.settled(beginning.same_device(config) if named else config), tell)
     stages.say("reading tokenizer and data")
     work = load_work(config, tell)
+    try_save(config, model_description(config), work.tokenizer)
     stages.say("building the model without weights")
     output_dir = Path(config.output_dir)
     held = directory.manifests(output_dir) if config.resume_from_checkpoint else []
@@ -131,6 +133,7 @@ class Run:
 
     def go(self) -> dict[str, Any]:
         work = load_work(self.config, self.display.note)
+        try_save(self.config, model_description(self.config), work.tokenizer)
         if self.world.ranks.world > 1:
             same(self.world, {"dataset": work.train.fingerprint()})
         self.state = self.saved or RunState(fixed=state.fixed_keys(self.config))
@@ -365,6 +368,13 @@ def load_work(config: Config, tell: Tell) -> Work:
         return work
     passes = sum(len(work.passes(config, name).parts(data, 0)) for name, data in work.preferences.items())
     return replace(work, shape=replace(shape, pairs=work.pairs, passes=passes))
+
+
+def model_description(config: Config) -> Any:
+    """The configuration of the model, as transformers reads it."""
+    from spillway.model.source import load_config
+
+    return load_config(hub.model_directory(config))
 
 
 def check_vocabulary(config: Config, key: str, largest: int, size: Any) -> None:

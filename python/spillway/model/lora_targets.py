@@ -1,0 +1,154 @@
+"""Linear layers that adapters are put into: by name, all of them, or the ones that PEFT knows of a model type.
+
+PEFT takes some names of linear layers for experts that transformers has fused into one parameter of three dimensions
+(`gate_proj` of `qwen3_moe`). Adapters of such a parameter cannot stream, so these names are left out or refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+from transformers.pytorch_utils import Conv1D
+
+from spillway.errors import InputError
+from spillway.model.building import find_layers
+from spillway.model.meta_model import pattern
+
+ALL = "all-linear"
+SHOWN = 12  # names in a message
+
+
+@dataclass(frozen=True)
+class Targets:
+    """What PEFT is asked for, and the words for a person about what it leaves out."""
+
+    modules: Any  # `target_modules` of LoraConfig
+    notice: str = ""
+
+
+@dataclass(frozen=True)
+class Linears:
+    """The linear layers inside a model's layers, by the last part of their names."""
+
+    names: list[str]  # that adapters can have
+    experts: list[str]  # that PEFT takes for fused experts
+    fused: list[str]  # parameters of other modules, with the layer's number left out
+
+    def words(self) -> str:
+        return f"its linear layers are {join_names(self.names)}" if self.names else "it has no linear layers of its own"
+
+
+def choose_targets(peft: Any, model: Any, asked: Any) -> Targets:
+    """`asked`: names, ALL, or None for the ones that PEFT knows. InputError with the names that there are."""
+    kind = getattr(getattr(model, "config", None), "model_type", type(model).__name__)
+    if asked is None:
+        return choose_defaults(peft, model, kind)
+    if asked == ALL:
+        return choose_all_linear(peft, model, kind)
+    if refused := [name for name in asked if is_fused(peft, model, name.rpartition(".")[2])]:
+        linears = find_linears(peft, model)
+        raise InputError(
+            f"lora_target_modules: in {kind} PEFT takes {join_names(refused)} for experts that are fused into one "
+            f"parameter, where no adapter can stream; {linears.words()}"
+        )
+    modules = [name for name, _ in model.named_modules()]
+    missing = [name for name in asked if not any(f".{each}".endswith(f".{name}") for each in modules)]
+    words = f"lora_target_modules: {join_names(missing)} {'is' if len(missing) == 1 else 'are'} in no layer of {kind}"
+    return Targets(asked, words if missing else "")
+
+
+def choose_defaults(peft: Any, model: Any, kind: str) -> Targets:
+    defaults = peft.utils.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING.get(kind)
+    if isinstance(defaults, list | tuple | set) and (names := [n for n in defaults if not is_fused(peft, model, n)]):
+        return Targets(names if is_rewritten(peft, model) else None)
+    if defaults is not None and not is_rewritten(peft, model):
+        return Targets(None)
+    linears = find_linears(peft, model)
+    offer = f"; name some of them, or give {ALL}" if linears.names else ""
+    raise InputError(
+        f"lora_target_modules: none are given, and PEFT has no default for model type {kind!r}; "
+        f"{linears.words()}{offer}"
+    )
+
+
+def choose_all_linear(peft: Any, model: Any, kind: str) -> Targets:
+    linears = find_linears(peft, model)
+    if not linears.names:
+        raise InputError(f"lora_target_modules: {ALL} finds nothing in {kind}: {linears.words()}")
+    notice = describe_left_out(linears)
+    return Targets(linears.names if linears.experts or is_rewritten(peft, model) else ALL, notice)
+
+
+def describe_left_out(linears: Linears) -> str:
+    """The words for what `all-linear` does not train; empty: nothing."""
+    parts = []
+    if linears.fused:
+        parts.append(f"{join_names(linears.fused)} (experts and routers that are no linear layers)")
+    if linears.experts:
+        parts.append(f"{join_names(linears.experts)} (names that PEFT takes for fused experts)")
+    if not parts:
+        return ""
+    return f"lora_target_modules: {ALL} trains {join_names(linears.names)}; it leaves out {' and '.join(parts)}"
+
+
+def find_linears(peft: Any, model: Any) -> Linears:
+    layers = {id(module) for layer in find_layers(model, "") for module in layer.modules()}
+    names: dict[str, None] = {}  # in the model's order
+    experts: dict[str, None] = {}
+    fused: dict[str, None] = {}
+    for name, module in model.named_modules():
+        if id(module) not in layers:
+            continue
+        leaf = name.rpartition(".")[2]
+        if isinstance(module, nn.Linear | Conv1D):
+            (experts if is_fused(peft, model, leaf) else names)[leaf] = None
+        elif not isinstance(module, nn.Embedding):
+            matrices = (each for each, p in module._parameters.items() if p is not None and p.dim() > 1)
+            fused |= dict.fromkeys(name_in_layer(f"{name}.{each}") for each in matrices if is_expert(module, each))
+    return Linears(list(names), list(experts), list(fused))
+
+
+def is_expert(module: nn.Module, name: str) -> bool:
+    """Whether a parameter is the matrices of several experts, or the table of a router."""
+    parameter = module._parameters[name]
+    return parameter is not None and (parameter.dim() == 3 or "router" in type(module).__name__.lower())
+
+
+def name_in_layer(name: str) -> str:
+    """A parameter's name within its layer."""
+    return pattern(name).rpartition("*.")[2]
+
+
+def is_rewritten(peft: Any, model: Any) -> bool:
+    """True where PEFT rewrites what it is asked for, for a model of this type."""
+    asked = peft.LoraConfig()
+    convert_targets(asked, model)
+    return asked.target_modules is not None
+
+
+def is_fused(peft: Any, model: Any, name: str) -> bool:
+    """Whether PEFT takes the name of a linear layer for experts in one parameter."""
+    asked = peft.LoraConfig(target_modules=[name])
+    try:
+        convert_targets(asked, model)
+    except ValueError:  # one of two that are fused together
+        return True
+    return bool(asked.target_parameters)
+
+
+def convert_targets(asked: Any, model: Any) -> None:
+    """Does to a configuration what PEFT does before it looks for modules."""
+    try:
+        from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
+    except ImportError:  # a release that has no such names
+        return
+    convert_peft_config_for_transformers(asked, model=model, conversions=None)
+
+
+def join_names(names: Iterable[str]) -> str:
+    every = list(names)
+    more = f" and {len(every) - SHOWN} more" if len(every) > SHOWN else ""
+    return ", ".join(every[:SHOWN]) + more

@@ -1,0 +1,212 @@
+"""Runs that would end in their last save, or in their first long row, are refused before their first step."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import real_runs
+import tiny
+from both_ways import save
+from needs import package
+from small_configs import small_config
+from spillway.config.resolve import unknown_key
+from spillway.errors import InputError
+
+KINDS_OF_TABLES = ["gpt2", "opt", "gptj", "ctrl", "roberta"]
+
+
+@pytest.fixture
+def given(tmp_path: Path) -> Path:
+    return real_runs.inputs(tmp_path / "given")
+
+
+def refused(given: Path, out: Path, capfd: pytest.CaptureFixture[str], *more: str, verb: str = "train") -> str:
+    """What is said of exit code 2; nothing is left of the run."""
+    capfd.readouterr()
+    assert real_runs.here(given, out, *more, verb=verb) == 2
+    assert not out.exists()
+    return " ".join(capfd.readouterr().err.split())
+
+
+@pytest.mark.parametrize("verb", ["train", "plan"])
+@pytest.mark.parametrize(
+    ("content", "key"),
+    [
+        ({"eos_token_id": 2, "num_return_sequences": 4}, "num_return_sequences"),
+        ({"max_new_tokens": -1}, "max_new_tokens"),
+        ({"cache_implementation": "none of these"}, "cache_implementation"),
+        ({"early_stopping": "perhaps"}, "early_stopping"),
+    ],
+)
+def test_generation_config_that_cannot_be_saved_is_refused(
+    given: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], content: dict[str, Any], key: str, verb: str
+) -> None:
+    (given / "model" / "generation_config.json").write_text(json.dumps(content))
+    said = refused(given, tmp_path / "out", capfd, verb=verb)
+    assert str(given / "model" / "generation_config.json") in said and key in said
+
+
+def test_generation_config_that_transformers_saves_with_a_warning_is_kept(given: Path, tmp_path: Path) -> None:
+    content = {"temperature": 0.7, "do_sample": False, "eos_token_id": 2}
+    (given / "model" / "generation_config.json").write_text(json.dumps(content))
+    assert real_runs.here(given, tmp_path / "out", "--max_steps", "1") == 0
+    saved = json.loads((tmp_path / "out" / "generation_config.json").read_text())
+    assert saved["temperature"] == 0.7 and saved["eos_token_id"] == 2
+
+
+@pytest.mark.parametrize("verb", ["train", "plan"])
+def test_tokenizer_that_cannot_be_saved_is_refused(
+    given: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    from transformers import PreTrainedTokenizerFast
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise TypeError("Object of type AddedToken is not JSON serializable")
+
+    monkeypatch.setattr(PreTrainedTokenizerFast, "save_pretrained", fail)
+    said = refused(given, tmp_path / "out", capfd, verb=verb)
+    assert f"tokenizer: {given / 'model'}: a save would fail" in said and "AddedToken" in said
+
+
+def test_weights_survive_a_save_that_fails_in_the_files_beside_them(
+    given: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tokenizer that can be saved when the run begins, and no more when it ends."""
+    from transformers import PreTrainedTokenizerFast
+
+    save_pretrained, calls = PreTrainedTokenizerFast.save_pretrained, iter([True])
+
+    def fail_later(*given: Any, **more: Any) -> Any:
+        if next(calls, False):
+            return save_pretrained(*given, **more)
+        raise TypeError("no tokenizer today")
+
+    assert real_runs.here(given, tmp_path / "whole", "--max_steps", "2") == 0
+    monkeypatch.setattr(PreTrainedTokenizerFast, "save_pretrained", fail_later)
+    out = tmp_path / "out"
+    assert real_runs.here(given, out, "--max_steps", "2") == 1
+    said = " ".join(capfd.readouterr().err.split())
+    assert f"the weights of step 2 alone are saved in {out}" in said
+    assert (out / "model.safetensors").read_bytes() == (tmp_path / "whole" / "model.safetensors").read_bytes()
+    assert (out / "config.json").is_file()
+
+
+def test_trainer_refuses_what_it_could_not_save(given: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A generation configuration when the model is loaded, or changed since then; a tokenizer that is handed in."""
+    package("accelerate", "transformers' Trainer needs accelerate")
+    from test_trainer import loaded, streamed
+
+    path = given / "model" / "generation_config.json"
+    path.write_text(json.dumps({"num_return_sequences": 4}))
+    with pytest.raises(InputError, match="generation_config.json.*num_return_sequences"):
+        loaded(given)
+    path.unlink()
+    trainer = streamed(given, tmp_path / "out", max_steps=1)
+    trainer.model.generation_config.num_return_sequences = 4
+    with pytest.raises(InputError, match="generation_config: a save would fail.*num_return_sequences"):
+        trainer.train()
+    trainer.model.generation_config.num_return_sequences = 1
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise TypeError("no tokenizer today")
+
+    trainer.processing_class = tiny.tokenizer()
+    monkeypatch.setattr(type(trainer.processing_class), "save_pretrained", fail)
+    with pytest.raises(InputError, match="processing_class: a save would fail.*no tokenizer today"):
+        trainer.train()
+    assert not list((tmp_path / "out").glob("*"))
+    monkeypatch.undo()
+    trainer.train()
+    monkeypatch.setattr(type(trainer.processing_class), "save_pretrained", fail)
+    with pytest.raises(TypeError):
+        trainer.save_model()
+    trainer.close()
+    (weights,) = (tmp_path / "out").glob("weights-of-step-1/model.safetensors")
+    assert weights.stat().st_size and (weights.parent / "config.json").is_file()
+
+
+def learned_positions(given: Path, kind: str, count: int) -> None:
+    """In place of the model one of this type that has positions for about so many tokens."""
+    for name in ("config.json", "model.safetensors"):
+        (given / "model" / name).unlink()
+    config = small_config(kind, vocab_size=len(tiny.tokenizer()))
+    key = next(name for name in ("n_positions", "max_position_embeddings") if name in config.to_dict())
+    setattr(config, key, count)
+    save(config, given / "model", 7)
+
+
+@pytest.mark.parametrize("verb", ["train", "plan"])
+@pytest.mark.parametrize("kind", KINDS_OF_TABLES)
+def test_rows_beyond_the_positions_of_a_model_are_refused(
+    given: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], kind: str, verb: str
+) -> None:
+    learned_positions(given, kind, 40)
+    tiny.jsonl(given / "train.jsonl", [{"text": " ".join(tiny.SENTENCES)}, *tiny.text_rows(3)])
+    limit = 39 if kind == "roberta" else 40  # whose first row is for padding
+    said = refused(given, tmp_path / "out", capfd, "--max_length", "64", verb=verb)
+    assert "max_length: there is a row of 64 tokens" in said and f"positions for {limit}" in said
+    assert ": 40 in its config.json" in said and f"--max_length {limit}" in said
+    if verb == "train":
+        assert real_runs.here(given, tmp_path / "out", "--max_length", str(limit), "--max_steps", "1") == 0
+
+
+def test_max_length_beyond_the_positions_is_no_matter_where_rows_are_short(given: Path, tmp_path: Path) -> None:
+    """The key is a bound on rows, and its default is longer than many tables."""
+    learned_positions(given, "gpt2", 40)
+    tiny.jsonl(given / "train.jsonl", [{"text": "A row."}] * 5)
+    assert real_runs.here(given, tmp_path / "out", "--max_length", "1024", "--max_steps", "1") == 0
+
+
+def test_held_out_rows_beyond_the_positions_of_a_model_are_refused(
+    given: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    learned_positions(given, "gpt2", 40)
+    tiny.jsonl(given / "train.jsonl", [{"text": "A row."}] * 5)
+    tiny.jsonl(given / "held_out.jsonl", [{"text": " ".join(tiny.SENTENCES)}])
+    said = refused(given, tmp_path / "out", capfd, "--eval_dataset", str(given / "held_out.jsonl"))
+    assert "positions for 40" in said
+
+
+def test_quantised_weights_are_named_whatever_is_trained(
+    given: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = given / "model" / "config.json"
+    config = json.loads(path.read_text())
+    for settings, name in (
+        ({"quant_method": "gptq", "bits": 4}, "gptq"),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "bitsandbytes"),
+        ({"quant_method": "fp8", "activation_scheme": "dynamic"}, "fp8"),
+    ):
+        path.write_text(json.dumps({**config, "quantization_config": settings}))
+        for method in ("full", "lora"):
+            said = refused(given, tmp_path / "out", capfd, "--method", method)
+            assert f"quantised ({name})" in said and "dequantize" in said and "load_in_4bit" in said
+            assert "full fine-tuning" not in said
+
+
+def fields_of_other_trainers() -> set[str]:
+    from dataclasses import fields
+
+    from peft import LoraConfig
+    from transformers import TrainingArguments
+    from trl import DPOConfig, SFTConfig
+
+    return {field.name for each in (TrainingArguments, SFTConfig, DPOConfig, LoraConfig) for field in fields(each)}
+
+
+def test_keys_of_other_trainers_are_never_taken_for_misspelt_ones() -> None:
+    from spillway.config.aliases import ALIASES
+    from spillway.config.keys import KEYS
+
+    package("peft", "its LoraConfig is walked")
+    package("trl", "its configurations are walked")
+    for name in fields_of_other_trainers() - KEYS.keys() - set(ALIASES):
+        assert "did you mean" not in unknown_key(name), unknown_key(name)
+    for name, words in (("use_dora", "plain LoRA"), ("modules_to_save", "trainable"), ("use_rslora", "lora_alpha"),
+                        ("target_parameters", "lora_target_modules"), ("loftq_config", "PEFT")):  # fmt: skip
+        assert words in unknown_key(name) and "PEFT" in unknown_key(name)
+    assert "did you mean 'learning_rate'" in unknown_key("learning_rte")
