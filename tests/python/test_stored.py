@@ -85,6 +85,10 @@ def test_a_checkpoint_that_stands_alone_is_copied(
         found = tmp_path / "alone" / path.relative_to(tmp_path / "out" / "checkpoint-5")
         assert found.read_bytes() == path.read_bytes()
     capsys.readouterr()
+    assert main(["verify", str(tmp_path / "out")]) == 0
+    assert "no damage" in capsys.readouterr().out
+    for path in (tmp_path / "out").rglob("files.json"):
+        path.unlink()
     assert main(["verify", str(tmp_path / "out")]) == 2
     assert "keeps nothing on its storage paths" in capsys.readouterr().err
 
