@@ -61,8 +61,8 @@ def write_list(directory: Path, content: dict[str, Entry]) -> None:
 
 def publish_list(checkpoint: Path, to: Path, names: Sequence[str]) -> None:
     """The list of a directory that has these files of a checkpoint, and folders of the same names."""
-    listed = read_list(checkpoint)
-    chosen = {name: entry for name, entry in (listed or {}).items() if name.split("/")[0] in names}
+    entries = read_list(checkpoint)
+    chosen = {name: entry for name, entry in (entries or {}).items() if name.split("/")[0] in names}
     if chosen:
         write_list(to, chosen)
     else:
@@ -77,9 +77,10 @@ def check_files(directory: Path, only: Path | None = None, key: str = "resume_fr
     content = load_list(directory)
     if content is None or content["format"] not in (FORMAT, SAMPLED):
         return  # of a later release, which may tell files by other means
-    listed = content["files"]
-    for name in expected_names(directory, listed) if only is None else [str(only)]:
-        for change in changes_of(directory, name, listed.get(name), SPOTS):
+    entries = content["files"]
+    names = expected_names(directory, entries)
+    for name in names if only is None else [name for name in names if name == str(only)]:
+        for change in changes_of(directory, name, entries.get(name), SPOTS):
             raise InputError(
                 f"{key}: {directory} is not as it was saved: {change}. It may be damaged, or hold "
                 f"parts of several saves: name another checkpoint. If the file was changed on purpose, "
@@ -95,16 +96,16 @@ def way_on(path: Path, name: str) -> str:
 
 def find_changes(directory: Path) -> Iterator[Change]:
     """Every change since the files were saved. Reads all bytes that have a digest."""
-    listed = read_list(directory) or {}
-    for name in expected_names(directory, listed):
-        yield from changes_of(directory, name, listed.get(name), None)
+    entries = read_list(directory) or {}
+    for name in expected_names(directory, entries):
+        yield from changes_of(directory, name, entries.get(name), None)
 
 
-def expected_names(directory: Path, listed: dict[str, Entry]) -> list[str]:
+def expected_names(directory: Path, entries: dict[str, Entry]) -> list[str]:
     """What a list names, and the weights and the state that are there."""
     of_checkpoint = (directory / FOLDER / "session.json").is_file()  # the folder of a run at the root is no state
     members = list_members(directory) if of_checkpoint else set(list_top(directory, WEIGHTS))
-    return sorted(listed.keys() | members)
+    return sorted(entries.keys() | members)
 
 
 def changes_of(directory: Path, name: str, entry: Entry | None, spots: int | None) -> Iterator[Change]:
@@ -124,11 +125,11 @@ def tensor_changes(path: Path, name: str, entry: Entry, spots: int | None) -> It
     from spillway._engine import find_damage
 
     try:
-        found = find_damage(str(path), json.dumps(entry), spots)
+        damage = find_damage(str(path), json.dumps(entry), spots)
     except ValueError as error:  # a header that is none
         yield Change(name, f"is not the file that was saved with the others: {error}")
         return
-    for tensor, begin, end in found or []:
+    for tensor, begin, end in damage or []:
         what = f"tensor {tensor}" if tensor else "header or length"
         yield Change(name, f"is not the file that was saved with the others: {what}, bytes {begin} to {end}")
 
@@ -138,8 +139,8 @@ def read_list(directory: Path) -> dict[str, Entry] | None:
     content = load_list(directory)
     if content is None or content["format"] not in (FORMAT, SAMPLED):
         return None
-    listed: dict[str, Entry] = content["files"]
-    return listed
+    entries: dict[str, Entry] = content["files"]
+    return entries
 
 
 def load_list(directory: Path) -> dict[str, Any] | None:
@@ -148,10 +149,10 @@ def load_list(directory: Path) -> dict[str, Any] | None:
         return None
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        found, listed = content["format"], dict(content["files"])
-        if found == SAMPLED:
-            listed = {name: {**entry, "sampled": True} for name, entry in listed.items()}
-        return {"format": found, "files": {name: dict(entry) for name, entry in listed.items()}}
+        version, entries = content["format"], dict(content["files"])
+        if version == SAMPLED:
+            entries = {name: {**entry, "sampled": True} for name, entry in entries.items()}
+        return {"format": version, "files": {name: dict(entry) for name, entry in entries.items()}}
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(f"{path} cannot be read: {error!r}; name another checkpoint, or remove it") from None
 
@@ -162,14 +163,14 @@ def unmarked(entry: Entry) -> Entry:
 
 def list_files(directory: Path) -> set[str]:
     """All files of a directory and its folders, hidden ones left out."""
-    found = {path.relative_to(directory) for path in directory.rglob("*") if path.is_file()}
-    plain = {path for path in found if not any(part.startswith(".") for part in path.parts)}
+    files = {path.relative_to(directory) for path in directory.rglob("*") if path.is_file()}
+    plain = {path for path in files if not any(part.startswith(".") for part in path.parts)}
     return {str(path) for path in plain if path.parts[0] != str(FOLDER) or path.name not in NO_STATE}
 
 
 def list_top(directory: Path, patterns: Sequence[str]) -> list[str]:
-    found = {path.name for pattern in patterns for path in directory.glob(pattern) if path.is_file()}
-    return sorted(name for name in found if not name.startswith("."))
+    names = {path.name for pattern in patterns for path in directory.glob(pattern) if path.is_file()}
+    return sorted(name for name in names if not name.startswith("."))
 
 
 def list_members(directory: Path) -> set[str]:

@@ -290,8 +290,8 @@ class EngineSession:
 
     def displaced_volumes(self) -> list[str]:
         """Volumes whose file was removed or replaced since they were opened."""
-        found: list[str] = self._engine.displaced_volumes() if self.config.paths else []
-        return found
+        volumes: list[str] = self._engine.displaced_volumes() if self.config.paths else []
+        return volumes
 
     def stand_alone(self) -> None:
         """Checkpoints that are saved from here on need no volume."""

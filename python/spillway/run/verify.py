@@ -24,15 +24,15 @@ def verify(config: Config, say: Say) -> bool:
     damage in a line, then what was read. True: all of what was read is well."""
     run = stored(config)
     places = [path for _, path in directory.checkpoints(run.output_dir)] + [run.output_dir]
-    listed = [place for place in places if saved.read_list(place) is not None]
-    if not run.volumes() and not listed:
+    places_with_digests = [place for place in places if saved.read_list(place) is not None]
+    if not run.volumes() and not places_with_digests:
         raise InputError(
             f"storage: the run in {run.output_dir} keeps nothing on its storage paths, and none of its checkpoints has "
             f"digests ({saved.FILES}); nothing to verify"
         )
     well = [verify_volumes(run, say)] if run.volumes() else []
-    well += [verify_files(place, say) for place in listed]
-    if bare := [place.name for place in places[:-1] if place not in listed]:
+    well += [verify_files(place, say) for place in places_with_digests]
+    if bare := [place.name for place in places[:-1] if place not in places_with_digests]:
         say(f"not verified: {', '.join(bare)}, without digests ({saved.FILES})")
     return all(well)
 
@@ -48,12 +48,13 @@ def verify_directory(place: Path, say: Say) -> bool:
 
 
 def verify_files(place: Path, say: Say) -> bool:
-    listed = saved.read_list(place) or {}
+    entries = saved.read_list(place) or {}
     changes = list(saved.find_changes(place))
     for change in changes:
         say(f"damaged: {place / change.name} {change.words}")
-    sampled = any("sampled" in entry for entry in listed.values())
-    read = f"{size(sum(entry['bytes'] for entry in listed.values()))} in {counted(len(listed), 'file')} of {place} read"
+    sampled = any("sampled" in entry for entry in entries.values())
+    amount = size(sum(entry["bytes"] for entry in entries.values()))
+    read = f"{amount} in {counted(len(entries), 'file')} of {place} read"
     how = ", larger files in samples (an older release saved them)" if sampled else ""
     say(f"{read}{how}: {counted(len(changes), 'damaged place') if changes else 'no damage'}.")
     if changes:
