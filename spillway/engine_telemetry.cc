@@ -23,6 +23,13 @@ std::string EngineTelemetry::what_fits(std::uint64_t sequence, std::uint64_t bat
 std::string EngineTelemetry::counters() const {
   return execute::counters(parts_->run().counted(), parts_->budget(), parts_->network());
 }
+std::vector<std::filesystem::path> EngineTelemetry::displaced_volumes() const {
+  std::vector<std::filesystem::path> out;
+  for (const auto* path : parts_->run().counted().storage.paths()) {
+    if (path->is_displaced()) out.push_back(path->volume());
+  }
+  return out;
+}
 std::string EngineTelemetry::silence() const {
   return execute::silence(parts_->run().counted(), parts_->budget());
 }

@@ -1,12 +1,14 @@
 // state::SafetensorsReader and SafetensorsWriter for Python: converts, releases the GIL. No logic.
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include "module.h"
 #include "spillway/base/error.h"
+#include "spillway/state/digests.h"
 #include "spillway/state/safetensors.h"
 
 namespace nb = nanobind;
@@ -47,11 +49,37 @@ void read_tensor(const spillway::state::SafetensorsReader& reader, const std::st
   reader.read(*tensor, first, count, reinterpret_cast<std::byte*>(out.data()));  // NOLINT
 }
 
+using Range = std::tuple<std::string, std::uint64_t, std::uint64_t>;
+
+std::optional<std::vector<Range>> find_damage(const std::string& file, const std::string& digests,
+                                              const std::optional<std::uint64_t>& most_pieces) {
+  const nb::gil_scoped_release release;
+  const auto parsed = spillway::state::parse_digests(digests, file);
+  if (!parsed) return std::nullopt;
+  std::vector<Range> out;
+  for (const auto& range : spillway::state::find_damage(file, *parsed, most_pieces.value_or(~std::uint64_t{0}))) {
+    out.emplace_back(range.tensor, range.begin, range.end);
+  }
+  return out;
+}
+
+void bind_digests(nb::module_& module) {
+  module.def(
+      "digests_of",
+      [](const std::string& file) {
+        const nb::gil_scoped_release release;
+        return to_json(spillway::state::digests_of(file));
+      },
+      "file"_a);
+  module.def("find_damage", &find_damage, "file"_a, "digests"_a, "most_pieces"_a.none() = nb::none());
+}
+
 }  // namespace
 
 void bind_checkpoint(nb::module_& module) {
   using spillway::state::SafetensorsReader;
   using spillway::state::SafetensorsWriter;
+  bind_digests(module);
   nb::class_<SafetensorsReader>(module, "SafetensorsReader",
                                 "Reads one file, or a directory's model.safetensors or the shards of its index.")
       .def(nb::new_([](const std::string& place) { return new SafetensorsReader(place); }), "place"_a,

@@ -221,6 +221,8 @@ class Engine:
         "waits": {tier: {cause: seconds}}: each read and write by the path whose piece came last; and "updates": by
         NUMA node (or "dram") {"elements", "seconds"} of its update lane; of several processes "network": bytes
         {"sent", "received", "between_machines": {"sent", "received"}}, the last of these among the others."""
+    def displaced_volumes(self) -> list[str]:
+        """Volumes whose file was removed or replaced since the engine opened them. Between start() and close()."""
     def silence(self) -> str:
         """JSON {path: {"volume", "under_way": requests that it has not answered, "silent_seconds"}}. Any thread may
         ask."""
@@ -374,6 +376,15 @@ class SafetensorsWriter:
     def write(self, tensor: int, first: int, values: Any) -> None:
         """Bytes (uint8) of whole elements from element `first` of a tensor on."""
     def finish(self) -> None: ...
+
+def digests_of(file: str) -> str:
+    """The digests of a safetensors file as it is, read as a whole. JSON of one file in spillway/files.json. ValueError
+    that names the file where it is not a safetensors file."""
+
+def find_damage(file: str, digests: str, most_pieces: int | None = None) -> list[tuple[str, int, int]] | None:
+    """(tensor, first byte, end) of each range that is not as `digests` (JSON as of digests_of) say. The tensor is ""
+    where header or length differ. `most_pieces`: pieces of the file that are read, evenly; None: all. The result is
+    None for digests of another kind, which a later release makes."""
 
 class SecondSignal:
     """Until it is closed the second of `signals` ends the process at once, whatever it waits for: `words` go to

@@ -6,6 +6,7 @@
 
 #include "spillway/execute/tensor_parts.h"
 #include "spillway/network/exchange.h"
+#include "spillway/state/finite.h"
 #include "spillway/state/source.h"
 
 namespace spillway::execute {
@@ -115,6 +116,10 @@ state::ChunkStore& Tensors::chunks() {
 }
 
 void Tensors::store(std::size_t tensor, std::uint64_t first, std::span<const float> values) {
+  const auto& spec = layout_.tensors().at(tensor).spec;
+  if (const auto at = state::find_not_finite(values, state::type_of(spec.form, description_.type))) {
+    state::refuse_not_finite({spec.name, spec.shape, first + *at, values[*at]}, {});
+  }
   for_parts(layout_, tensor, first, values.size(), [&](const state::Span& span, std::size_t chunk) {
     if (!has(chunk)) return;
     const auto fields = edit(chunk);

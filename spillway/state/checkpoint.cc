@@ -21,6 +21,7 @@ void load_masters(const Source& source, const Span& span, const ChunkFields& fie
   for (std::uint64_t at = 0; at < span.elements; at += piece.size()) {
     const auto n = std::min<std::uint64_t>(piece.size(), span.elements - at);
     source.read_fp32(span.tensor, span.tensor_first + at, n, piece.data());
+    source.require_finite(span.tensor, span.tensor_first + at, piece.first(n), fields.type);
     to_chunk(piece.first(n), fields, span.chunk_first + at);
   }
 }

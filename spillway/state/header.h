@@ -17,6 +17,9 @@ namespace spillway::state {
 /// Longest header that is read or written, in bytes; the reference library's limit.
 inline constexpr Bytes kMaxHeader = 100'000'000;
 
+/// Bytes of the header's length, which come first in a file.
+inline constexpr Bytes kLengthBytes = 8;
+
 struct HeaderTensor {
   std::string name;
   std::string dtype;                ///< known to find_dtype

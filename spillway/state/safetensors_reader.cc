@@ -1,10 +1,14 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cstring>
+#include <mutex>
+#include <optional>
 #include <set>
 #include <utility>
 
 #include "spillway/base/error.h"
+#include "spillway/state/digests.h"
 #include "spillway/state/dtype.h"
 #include "spillway/state/file.h"
 #include "spillway/state/header.h"
@@ -20,7 +24,6 @@ static_assert(std::endian::native == std::endian::little, "safetensors is little
 
 constexpr const char* kSingle = "model.safetensors";
 constexpr const char* kIndex = "model.safetensors.index.json";
-constexpr Bytes kLengthBytes = 8;
 constexpr Bytes kConvertGranule = 4 * MiB;
 
 [[noreturn]] void refuse(const fs::path& file, const std::string& what) {
@@ -63,7 +66,8 @@ std::string listing(const std::set<std::string>& names) {
                                  : ". Name the directory of a model, or one .safetensors file"));
 }
 
-std::vector<HeaderTensor> read_header(const File& file, Bytes& data) {
+std::vector<HeaderTensor> read_header(const File& file, Bytes& data, const std::optional<FileDigests>& digests) {
+  if (digests && file.size() != digests->bytes) refuse_damaged(file.path(), {"", file.size(), digests->bytes});
   if (file.size() < kLengthBytes) {
     refuse(file.path(), text(" holds ", file.size(), " bytes: too short for a safetensors file"));
   }
@@ -79,6 +83,12 @@ std::vector<HeaderTensor> read_header(const File& file, Bytes& data) {
   std::string json(length[0], '\0');
   file.read(kLengthBytes, std::as_writable_bytes(std::span(json)));
   data = kLengthBytes + json.size();
+  if (digests) {
+    storage::RunningChecksum header;
+    header.add(std::as_bytes(std::span(length)));
+    header.add(std::as_bytes(std::span(json)));
+    if (header.value() != digests->header) refuse_damaged(file.path(), {"", 0, data});
+  }
   return parse_header(json, file.size() - data, file.path().string());
 }
 
@@ -96,11 +106,13 @@ void check_index(const WeightMap& index, const std::map<std::string, StoredTenso
 
 struct SafetensorsReader::Files {
   std::vector<File> open;
+  std::vector<std::optional<FileDigests>> digests;
 
   void add(const fs::path& path, std::map<std::string, StoredTensor>& tensors) {
     auto file = File::open(path);
+    const auto& known = digests.emplace_back(find_digests(path));
     Bytes data = 0;
-    for (auto& entry : read_header(file, data)) {
+    for (auto& entry : read_header(file, data, known)) {
       StoredTensor tensor{entry.name,          entry.dtype, std::move(entry.shape), entry.elements,
                           entry.element_bytes, open.size(), data + entry.begin};
       const auto [at, fresh] = tensors.emplace(std::move(entry.name), std::move(tensor));
@@ -108,6 +120,71 @@ struct SafetensorsReader::Files {
     }
     open.push_back(std::move(file));
   }
+
+  /// Bytes [at, at + out.size()) of a tensor. Each piece that has a digest is verified as a whole before any byte of it
+  /// is returned.
+  void read(const StoredTensor& tensor, Bytes at, std::span<std::byte> out) {
+    const auto& file = open[tensor.file];
+    const auto* pieces = find_pieces(tensor);
+    if (pieces == nullptr) return file.read(tensor.offset + at, out);
+    const Bytes size = tensor.elements * tensor.element_bytes;
+    while (!out.empty()) {
+      const Piece piece(at / kDigestPiece, size);
+      const auto part = out.first(std::min<std::size_t>(out.size(), piece.end - at));
+      if (part.size() == piece.end - piece.begin) {
+        file.read(tensor.offset + at, part);
+        verify(tensor, piece, part, *pieces);
+      } else {
+        copy_part(tensor, piece, at, part, *pieces);
+      }
+      at += part.size();
+      out = out.subspan(part.size());
+    }
+  }
+
+ private:
+  struct Piece {
+    Piece(Bytes number, Bytes size)
+        : number(number), begin(number * kDigestPiece), end(std::min(size, begin + kDigestPiece)) {}
+    Bytes number, begin, end;  ///< in the tensor
+  };
+
+  /// Null where there are no digests of the tensor.
+  [[nodiscard]] const std::vector<std::uint64_t>* find_pieces(const StoredTensor& tensor) const {
+    const auto& known = digests[tensor.file];
+    if (!known) return nullptr;
+    const auto found = known->tensors.find(tensor.name);
+    const Bytes size = tensor.elements * tensor.element_bytes;
+    if (found == known->tensors.end() || found->second.size() != digest_pieces(size)) {
+      refuse_damaged(open[tensor.file].path(), {tensor.name, tensor.offset, tensor.offset + size});
+    }
+    return &found->second;
+  }
+
+  void verify(const StoredTensor& tensor, const Piece& piece, std::span<const std::byte> bytes,
+              const std::vector<std::uint64_t>& pieces) const {
+    if (storage::checksum(bytes, 0) == pieces[piece.number]) return;
+    refuse_damaged(open[tensor.file].path(), {tensor.name, tensor.offset + piece.begin, tensor.offset + piece.end});
+  }
+
+  /// Of a piece that is kept for the next part of it.
+  void copy_part(const StoredTensor& tensor, const Piece& piece, Bytes at, std::span<std::byte> out,
+                 const std::vector<std::uint64_t>& pieces) {
+    const std::lock_guard lock(mutex_);
+    const std::pair place(tensor.file, tensor.offset + piece.begin);
+    if (kept_place_ != place) {
+      kept_place_.reset();
+      kept_.resize(piece.end - piece.begin);
+      open[tensor.file].read(place.second, kept_);
+      verify(tensor, piece, kept_, pieces);
+      kept_place_ = place;
+    }
+    std::memcpy(out.data(), kept_.data() + (at - piece.begin), out.size());
+  }
+
+  std::mutex mutex_;
+  std::optional<std::pair<std::size_t, Bytes>> kept_place_;  ///< file, and offset in it, of `kept_`
+  std::vector<std::byte> kept_;                              ///< a verified piece
 };
 
 SafetensorsReader::SafetensorsReader(const fs::path& directory_or_file) : open_(std::make_unique<Files>()) {
@@ -153,8 +230,7 @@ void SafetensorsReader::read(const StoredTensor& tensor, std::uint64_t first, st
     throw Error(ErrorCode::internal, text("elements ", first, " to ", first, " + ", count, " of tensor ", tensor.name,
                                           ", which has ", tensor.elements));
   }
-  open_->open[tensor.file].read(tensor.offset + first * tensor.element_bytes,
-                                {out, static_cast<std::size_t>(count * tensor.element_bytes)});
+  open_->read(tensor, first * tensor.element_bytes, {out, static_cast<std::size_t>(count * tensor.element_bytes)});
 }
 
 void SafetensorsReader::read_fp32(const StoredTensor& tensor, std::uint64_t first, std::uint64_t count,

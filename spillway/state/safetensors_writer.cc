@@ -6,6 +6,7 @@
 
 #include "spillway/base/error.h"
 #include "spillway/state/coverage.h"
+#include "spillway/state/digests.h"
 #include "spillway/state/dtype.h"
 #include "spillway/state/file.h"
 #include "spillway/state/header.h"
@@ -110,7 +111,8 @@ struct SafetensorsWriter::Impl {
     HeaderTensor tensor;
     std::size_t file = 0;  ///< index into files
     Bytes offset = 0;      ///< of its first byte in that file
-    Coverage written;
+    Coverage written = {};
+    PieceDigests digests{0};
   };
 
   fs::path directory;
@@ -119,7 +121,8 @@ struct SafetensorsWriter::Impl {
   std::vector<Slot> slots;
   std::vector<std::string> names;  ///< of the files
   std::vector<std::unique_ptr<PartialFile>> files;
-  bool writable = true;  ///< neither finished nor failed
+  std::vector<FileDigests> digests;  ///< of the shards, which come first among the files
+  bool writable = true;              ///< neither finished nor failed
 
   void add_shard(std::vector<std::size_t> shard, std::vector<HeaderTensor>& tensors, const std::string& name) {
     sort_like_reference(shard, tensors);
@@ -133,7 +136,13 @@ struct SafetensorsWriter::Impl {
     const auto header = serialize_header(ordered);
     files.push_back(std::make_unique<PartialFile>(directory / name, header.size() + at, mode));
     files.back()->file().write(0, std::as_bytes(std::span(header)));
-    for (const auto i : shard) slots[i] = {tensors[i], files.size() - 1, header.size() + tensors[i].begin, {}};
+    digests.push_back({header.size() + at, storage::checksum(std::as_bytes(std::span(header)), 0)});
+    for (const auto i : shard) {
+      slots[i] = {.tensor = tensors[i],
+                  .file = files.size() - 1,
+                  .offset = header.size() + tensors[i].begin,
+                  .digests = PieceDigests(tensors[i].end - tensors[i].begin)};
+    }
     names.push_back(name);
   }
 
@@ -167,6 +176,33 @@ struct SafetensorsWriter::Impl {
     files.back()->file().write(0, std::as_bytes(std::span(index)));
   }
 
+  /// After the last write and before finish() of the files, some of whose bytes may have to be read again.
+  void complete_digests() {
+    for (const auto& slot : slots) {
+      const auto& file = files[slot.file]->file();
+      digests[slot.file].tensors[slot.tensor.name] =
+          slot.digests.finish([&](Bytes at, std::span<std::byte> out) { file.read(slot.offset + at, out); });
+    }
+  }
+
+  /// The digests of an older file are gone before its name is another's.
+  void remove_sheets() const {
+    for (const auto& name : names) {
+      std::error_code ignored;
+      fs::remove(sheet_of(directory / name), ignored);
+    }
+  }
+
+  void write_sheets() const {
+    for (std::size_t i = 0; i < digests.size(); ++i) {
+      const auto content = to_json(digests[i]);
+      PartialFile sheet(sheet_of(directory / names[i]), content.size(), mode);
+      sheet.file().write(0, std::as_bytes(std::span(content)));
+      sheet.file().finish();
+      sheet.give_name();
+    }
+  }
+
   /// Between shards of two checkpoints no index says that they are one.
   void remove_index() const {
     const auto index = directory / (base + ".safetensors.index.json");
@@ -192,7 +228,10 @@ struct SafetensorsWriter::Impl {
     for (const auto& name : names_in(directory)) {
       if (is_checkpoint_file(name, base) && !ours.contains(name)) stale.push_back(directory / name);
     }
-    for (const auto& path : stale) fs::remove(path);
+    for (const auto& path : stale) {
+      fs::remove(sheet_of(path));
+      fs::remove(path);
+    }
   } catch (const fs::filesystem_error& error) {
     throw Error(ErrorCode::io, text("cannot remove an older checkpoint: ", error.what()), error.code().value(),
                 directory.string());
@@ -241,6 +280,7 @@ void SafetensorsWriter::write(std::size_t tensor, std::uint64_t first, std::span
   }
   impl_->writable = false;  // until these bytes are there
   impl_->files[slot.file]->file().write(slot.offset + first * unit, bytes);
+  slot.digests.add(first * unit, bytes);
   impl_->writable = true;
 }
 
@@ -248,10 +288,13 @@ void SafetensorsWriter::finish() {
   impl_->check_writable();
   impl_->check_complete();
   impl_->writable = false;
+  impl_->complete_digests();
   if (impl_->files.size() > 1) impl_->write_index();
   for (auto& file : impl_->files) file->file().finish();
   impl_->remove_index();
+  impl_->remove_sheets();
   impl_->give_names();
+  impl_->write_sheets();
   impl_->remove_stale();
   sync_directory(impl_->directory);
 }

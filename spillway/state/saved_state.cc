@@ -443,6 +443,8 @@ StateFormat load_state(const ChunkStream& stream, const fs::path& directory, con
     for (const auto& span : spans) {
       const Places places(rule, chunk, span, {weight, state});
       weight_source.read(span.tensor, span.tensor_first, span.elements, places.at.span.weight);
+      weight_source.require_finite(span.tensor, span.tensor_first, span.elements, places.at.span.weight,
+                                   type_of(chunk.form, rule.type));
       if (!has_state(chunk.training)) continue;
       if (remainder && chunk.form == Form::as_run)
         remainder->source.read(span.tensor, span.tensor_first, span.elements, places.at.span.remainder);

@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "spillway/base/error.h"
+#include "spillway/state/dtype.h"
+#include "spillway/state/finite.h"
 
 namespace spillway::state {
 namespace {
@@ -61,6 +63,24 @@ void Source::check_weights(const Layout& layout, ComputeType type) const {
     const auto* needed = traits(type_of(layout.tensors()[t].spec.form, type)).dtype;
     if (tensors_[t] != nullptr && tensors_[t]->dtype != needed) refuse_type(*tensors_[t], needed);
   }
+}
+
+void Source::require_finite(std::size_t tensor, std::uint64_t first, std::span<const float> values,
+                            ComputeType type) const {
+  const auto found = find_not_finite(values, type);
+  if (!found) return;
+  const auto& stored = *tensors_[tensor];
+  refuse_not_finite({stored.name, stored.shape, first + *found, values[*found]}, file(stored));
+}
+
+void Source::require_finite(std::size_t tensor, std::uint64_t first, std::uint64_t count, const std::byte* weights,
+                            ComputeType type) const {
+  const auto found = find_not_finite(weights, count, type);
+  if (!found) return;
+  float value = 0;
+  to_fp32(traits(type).dtype, weights + *found * traits(type).bytes, 1, &value);
+  const auto& stored = *tensors_[tensor];
+  refuse_not_finite({stored.name, stored.shape, first + *found, value}, file(stored));
 }
 
 void Source::refuse_type(const StoredTensor& tensor, const std::string& needed) const {

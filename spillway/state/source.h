@@ -42,6 +42,11 @@ class Source {
   void read_fp32(std::size_t tensor, std::uint64_t first, std::uint64_t count, float* out) const {
     reader_.read_fp32(*tensors_[tensor], first, count, out);
   }
+  /// Throws Error(bad_input) where one of these entries, from `first` on, is not finite as a weight of this type.
+  void require_finite(std::size_t tensor, std::uint64_t first, std::span<const float> values, ComputeType type) const;
+  /// The same of `count` weights.
+  void require_finite(std::size_t tensor, std::uint64_t first, std::uint64_t count, const std::byte* weights,
+                      ComputeType type) const;
 
   [[nodiscard]] static std::optional<std::vector<std::int64_t>> whole(const Tensor& tensor) {
     return tensor.spec.shape;

@@ -11,4 +11,8 @@ std::uint64_t checksum_avx2(const void* bytes, std::size_t size, std::uint64_t s
   return XXH3_64bits_withSeed(bytes, size, seed);
 }
 
+void add_to_checksum_avx2(void* state, const void* bytes, std::size_t size) noexcept {
+  (void)XXH3_64bits_update(static_cast<XXH3_state_t*>(state), bytes, size);
+}
+
 }  // namespace spillway::storage

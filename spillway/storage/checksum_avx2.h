@@ -8,5 +8,7 @@
 namespace spillway::storage {
 
 std::uint64_t checksum_avx2(const void* bytes, std::size_t size, std::uint64_t seed) noexcept;
+/// Adds bytes to the state of a RunningChecksum.
+void add_to_checksum_avx2(void* state, const void* bytes, std::size_t size) noexcept;
 
 }  // namespace spillway::storage

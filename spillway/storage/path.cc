@@ -235,6 +235,9 @@ const std::string& Path::notice() const {
 std::filesystem::path Path::volume() const {
   return impl_->volume().path();
 }
+bool Path::is_displaced() const noexcept {
+  return impl_->volume().is_displaced();
+}
 void Path::remove_on_close(bool remove) noexcept {
   impl_->remove_on_close(remove);
 }

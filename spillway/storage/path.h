@@ -179,6 +179,9 @@ class Path {
   [[nodiscard]] const std::string& notice()
       const;  ///< what a person should know: no O_DIRECT, no registration, a damaged superblock; or empty
   [[nodiscard]] std::filesystem::path volume() const;  ///< the file, or the device
+  /// Whether the volume's file was removed, or another one has its name. Its bytes are there until it is closed, and no
+  /// later process finds them. Never of a device.
+  [[nodiscard]] bool is_displaced() const noexcept;
   /// At the end the file's name is removed, while its lock is still held. A device keeps its bytes and says that it
   /// holds nothing and is nobody's, so that any run may take it without `overwrite` or `erase`. With `remove` false
   /// neither happens, as at first.

@@ -58,6 +58,8 @@ class Volume {
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
   /// What a person should know: a damaged copy of the superblock; or empty.
   [[nodiscard]] const std::string& notice() const noexcept { return notice_; }
+  /// Whether the file of a directory lost its name.
+  [[nodiscard]] bool is_displaced() const noexcept { return !claim_.is_open() && file_.is_displaced(); }
   /// What the directory or device can do.
   [[nodiscard]] const Probe& probe() const noexcept { return probe_; }
   /// Where an offset in an area lies in the file.

@@ -204,6 +204,9 @@ class FakeEngine(PlainEngine):
         paths = {"path:0": {"read": 0, "written": self.written}} if self.storage else {}
         return json.dumps({"paths": paths, "peaks": {"dram": self.arena_bytes}, "stall_seconds": {}})
 
+    def displaced_volumes(self) -> list[str]:
+        return []
+
     def silence(self) -> str:
         return "{}"
 

@@ -185,6 +185,12 @@ class FakeSession:
     def settle(self) -> None:
         self.settled.append(self.steps)
 
+    def displaced_volumes(self) -> list[str]:
+        return []
+
+    def stand_alone(self) -> None:
+        raise AssertionError("no volume was displaced")
+
     def release(self, manifest: bytes) -> None:
         if self.volume is not None:
             self.released.append(manifest)

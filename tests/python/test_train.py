@@ -59,7 +59,7 @@ def test_a_run_leaves_what_it_promises(run: Run, out: Path, inputs: Path, capsys
     }
     assert names(out / "checkpoint-12") == sorted([*model, "spillway", "trainer_state.json"])
     assert names(out / "checkpoint-12" / "spillway") == ["files.json", "run.json", "session.json", "state.json"]
-    assert names(out / "spillway") == ["description.json", "run.json", "settings.json"]
+    assert names(out / "spillway") == ["description.json", "files.json", "run.json", "settings.json"]
     assert final(out) == (out / "checkpoint-12" / "model.safetensors").read_bytes()
     assert json.loads((out / "plan.json").read_text()) == PLAN
     assert json.loads(gzip.decompress((out / "timeline.json.gz").read_bytes())) == {"traceEvents": []}
@@ -279,7 +279,7 @@ def test_a_run_is_not_overwritten(run: Run, out: Path, capsys: pytest.CaptureFix
 def test_save_total_limit_and_save_only_model(run: Run, out: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--save_steps", "2", "--save_total_limit", "2", "--save_only_model") == 0
     assert [name for name in names(out) if "checkpoint" in name] == ["checkpoint-10", "checkpoint-12"]
-    assert not (out / "checkpoint-12" / "spillway").exists()
+    assert names(out / "checkpoint-12" / "spillway") == ["files.json"]
     assert run(verb="resume") == 2
     assert "no checkpoint to resume from" in capsys.readouterr().err
 

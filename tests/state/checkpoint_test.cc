@@ -8,6 +8,7 @@
 
 #include "spillway/kernels/moments.h"
 #include "spillway/state/convert.h"
+#include "spillway/state/digests.h"
 #include "tests/state/files.h"
 
 namespace spillway::state {
@@ -156,7 +157,14 @@ std::uint64_t elements_of(const TensorSpec& tensor) {
   return out;
 }
 
-/// Writes `blocks` with random bits of type `dtype`; returns the bytes by name.
+/// Random bits of values of so many bytes, all of which are finite: the exponent's first bit is 0.
+std::string random_values(std::size_t count, Bytes unit, std::mt19937_64& random) {
+  auto out = random_bytes(count * unit, random);
+  for (std::size_t at = unit - 1; at < out.size(); at += unit) out[at] = static_cast<char>(out[at] & 0xBF);
+  return out;
+}
+
+/// Writes `blocks` with random values of type `dtype`; returns the bytes by name.
 std::map<std::string, std::string> write_model(const std::filesystem::path& directory,
                                                const std::vector<BlockSpec>& blocks, const std::string& dtype,
                                                Bytes unit, Bytes max_shard = 50'000'000'000) {
@@ -166,7 +174,7 @@ std::map<std::string, std::string> write_model(const std::filesystem::path& dire
   for (const auto& block : blocks) {
     for (const auto& tensor : block.tensors) {
       list.push_back({tensor.name, dtype, tensor.shape});
-      data[tensor.name] = random_bytes(elements_of(tensor) * unit, random);
+      data[tensor.name] = random_values(elements_of(tensor), unit, random);
     }
   }
   SafetensorsWriter writer(directory, "model", list, max_shard);
@@ -220,6 +228,11 @@ void randomise(Model& model, std::uint64_t seed) {
     for (auto& chunk : *group) {
       for (auto& byte : chunk) byte = static_cast<std::byte>(random());
     }
+  }
+  for (const auto& chunk : model.layout.chunks()) {  // weights that are finite
+    const auto unit = field_bytes(rule_of(model.rule, chunk).type).weight;
+    auto& bytes = model.store.weight[chunk.id];
+    for (std::size_t at = unit - 1; at < bytes.size(); at += unit) bytes[at] &= std::byte{0xBF};
   }
 }
 
@@ -304,13 +317,86 @@ TEST(LoadWeights, WhatDoesNotFitIsNamedAndNothingIsStored) {
   refused(small_model(), "I64", 8, {"tensor embed.weight", "I64", "BF16"});
 }
 
+/// One value of a tensor in a model's file becomes another.
+void put_value(const std::filesystem::path& directory, const std::string& name, std::uint64_t element,
+               std::string bytes) {
+  const SafetensorsReader reader(directory);
+  const auto& tensor = *reader.find(name);
+  const auto& file = reader.files()[tensor.file];
+  auto content = get(file);
+  content.replace(tensor.offset + element * tensor.element_bytes, bytes.size(), bytes);
+  put(file, content);
+  std::filesystem::remove(sheet_of(file));
+}
+
+TEST(LoadWeights, AWeightThatIsNotFiniteIsNamed) {
+  struct Case {
+    const char* dtype;
+    Bytes unit;
+    std::string bits;
+    const char* words;
+  };
+  const std::vector<Case> cases{
+      {"BF16", 2, raw<std::uint16_t>({0x7FC0}), "NaN"},     {"BF16", 2, raw<std::uint16_t>({0xFF80}), "-infinity"},
+      {"F16", 2, raw<std::uint16_t>({0x7C00}), "infinity"}, {"F16", 2, raw<std::uint16_t>({0xFE01}), "NaN"},
+      {"F32", 4, raw<std::uint32_t>({0x7FFFFFFF}), "NaN"},  {"F64", 8, raw<double>({1e300}), "infinity"}};
+  for (const auto& [dtype, unit, bits, words] : cases) {
+    for (const auto training : {Training::full, Training::frozen}) {
+      TempDir dir;
+      auto blocks = small_model();
+      for (auto& block : blocks) {
+        for (auto& tensor : block.tensors) tensor.training = training;
+      }
+      write_model(dir.path(), blocks, dtype, unit);
+      put_value(dir.path(), "layer.w", 6'905, bits);
+      Model model(blocks, kBf16);
+      expect_error(ErrorCode::bad_input, {"tensor layer.w", "model.safetensors", words, "[69, 5]"},
+                   [&] { load_weights(model.stream(), SafetensorsReader(dir.path())); });
+    }
+  }
+  TempDir dir;
+  write_model(dir.path(), small_model(), "F32", 4);
+  put_value(dir.path(), "layer.w", 100, raw<float>({-70'000}));
+  Model fp16(small_model(), ComputeType::fp16), fp32(small_model(), kFp32);
+  load_weights(fp32.stream(), SafetensorsReader(dir.path()));
+  expect_error(ErrorCode::bad_input, {"tensor layer.w", "-70000", "[1, 0]", "weight_dtype"},
+               [&] { load_weights(fp16.stream(), SafetensorsReader(dir.path())); });
+}
+
+TEST(LoadState, AWeightThatIsNotFiniteIsNamed) {
+  TempDir dir;
+  Model model(small_model(), kBf16);
+  randomise(model, 4);
+  save_weights(model.stream(), dir.path());
+  save_state(model.stream(), dir / "spillway");
+  put_value(dir.path(), "embed.weight", 3, raw<std::uint16_t>({0x7F80}));
+  expect_error(ErrorCode::bad_input, {"tensor embed.weight", "infinity"},
+               [&] { load_state(model.stream(), dir / "spillway", dir.path()); });
+}
+
+TEST(LoadState, EveryFileIsVerifiedWhileItIsRead) {
+  for (const std::string name : {"model", "spillway/residual", "spillway/exp_avg", "spillway/exp_avg_sq"}) {
+    TempDir dir;
+    Model model(small_model(), kBf16);
+    randomise(model, 5);
+    save_weights(model.stream(), dir.path());
+    save_state(model.stream(), dir / "spillway");
+    const auto file = dir / (name + ".safetensors");
+    auto content = get(file);
+    content[content.size() / 2] = static_cast<char>(content[content.size() / 2] ^ 1);
+    put(file, content);
+    expect_error(ErrorCode::bad_input, {name + ".safetensors is damaged", "tensor ", "bytes "},
+                 [&] { load_state(model.stream(), dir / "spillway", dir.path()); });
+  }
+}
+
 TEST(SaveWeights, WritesTheBitsOfTheWeightsInShards) {
   for (const auto type : {kBf16, kFp32}) {
     TempDir dir;
     Model model(small_model(), type);
     randomise(model, 4);
     save_weights(model.stream(), dir.path(), {.max_shard = 30'000, .names = {{"head.weight", "lm_head.weight"}}});
-    EXPECT_TRUE(names_in(dir.path()).contains("model.safetensors.index.json"));
+    EXPECT_TRUE(file_names(dir.path()).contains("model.safetensors.index.json"));
     const SafetensorsReader reader(dir.path());
     ASSERT_EQ(reader.tensors().size(), 5U);
     for (const auto& tensor : model.layout.tensors()) {
@@ -334,7 +420,7 @@ TEST(SaveState, HoldsTheFieldsByTensor) {
   Model model(small_model(), kBf16);
   randomise(model, 4);
   save_state(model.stream(), dir / "spillway");
-  EXPECT_EQ(names_in(dir / "spillway"),
+  EXPECT_EQ(file_names(dir / "spillway"),
             (std::set<std::string>{"residual.safetensors", "exp_avg.safetensors", "exp_avg_sq.safetensors"}));
   const auto remainder = read_file(dir / "spillway/residual.safetensors");
   const auto exp_avg = read_file(dir / "spillway/exp_avg.safetensors");
@@ -494,7 +580,7 @@ TEST(SaveState, OfInt8HoldsCodesAndScalesAndSmallTensorsInFp32) {
   Model model(small_model(), UpdateRule{.format = StateFormat::int8});
   randomise(model, 4);
   save_state(model.stream(), dir / "spillway");
-  EXPECT_EQ(names_in(dir / "spillway"),
+  EXPECT_EQ(file_names(dir / "spillway"),
             (std::set<std::string>{"residual.safetensors", "exp_avg.safetensors", "exp_avg_sq.safetensors",
                                    "exp_avg_scale.safetensors", "exp_avg_sq_scale.safetensors"}));
   const SafetensorsReader codes(dir / "spillway/exp_avg.safetensors"),
@@ -570,7 +656,9 @@ TEST_F(LoadStateErrors, StateOfAnotherShapeOrTypeIsNamed) {
                            const std::vector<BlockSpec>& blocks) {
     TempDir other;
     write_model(other.path(), blocks, dtype, unit);
-    std::filesystem::rename(other / "model.safetensors", dir_ / "spillway" / (std::string(field) + ".safetensors"));
+    const auto file = dir_ / "spillway" / (std::string(field) + ".safetensors");
+    std::filesystem::rename(other / "model.safetensors", file);
+    std::filesystem::remove(sheet_of(file));
   };
   auto blocks = small_model();
   blocks[0].tensors[0].shape = {100, 50};
@@ -594,7 +682,7 @@ TEST(ChunkStream, TooLittleScratchIsAFaultOfTheCaller) {
   model.scratch.pop_back();
   expect_error(ErrorCode::internal, {"scratch"}, [&] { save_state(model.stream(), dir / "spillway"); });
   expect_error(ErrorCode::internal, {"scratch"}, [&] { save_weights(model.stream(), dir.path()); });
-  EXPECT_TRUE(names_in(dir.path()).empty());
+  EXPECT_TRUE(file_names(dir.path()).empty());
 }
 
 TEST(ChunkStream, AnErrorOfTheStorePassesAndLeavesNoFile) {
@@ -608,8 +696,8 @@ TEST(ChunkStream, AnErrorOfTheStorePassesAndLeavesNoFile) {
   const ChunkStream stream{model.layout, model.rule, broken, model.scratch};
   expect_error(ErrorCode::corrupt, {"bad chunk"}, [&] { save_weights(stream, dir.path()); });
   expect_error(ErrorCode::corrupt, {"bad chunk"}, [&] { save_state(stream, dir / "spillway"); });
-  EXPECT_EQ(names_in(dir.path()), std::set<std::string>{"spillway"});
-  EXPECT_TRUE(names_in(dir / "spillway").empty());
+  EXPECT_EQ(file_names(dir.path()), std::set<std::string>{"spillway"});
+  EXPECT_TRUE(file_names(dir / "spillway").empty());
 }
 
 TEST(SaveState, ADirectoryThatCannotBeMadeIsNamed) {

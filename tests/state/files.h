@@ -56,10 +56,12 @@ inline std::string get(const std::filesystem::path& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-inline std::set<std::string> names_in(const std::filesystem::path& directory) {
+/// All names but those of sheets with digests, which lie beside every file.
+inline std::set<std::string> file_names(const std::filesystem::path& directory) {
   std::set<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(directory)) {
-    names.insert(entry.path().filename().string());
+    const auto name = entry.path().filename().string();
+    if (!name.ends_with(".digests")) names.insert(name);
   }
   return names;
 }

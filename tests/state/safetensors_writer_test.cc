@@ -22,9 +22,9 @@ TEST(SafetensorsWriter, WritesOneFile) {
   writer.write(1, 0, bytes_of("SSSS"));
   writer.write(0, 2, bytes_of("3344"));
   writer.write(0, 0, bytes_of("1122"));
-  EXPECT_EQ(names_in(dir.path()), std::set<std::string>{"model.safetensors.partial"});
+  EXPECT_EQ(file_names(dir.path()), std::set<std::string>{"model.safetensors.partial"});
   writer.finish();
-  EXPECT_EQ(names_in(dir.path()), std::set<std::string>{"model.safetensors"});
+  EXPECT_EQ(file_names(dir.path()), std::set<std::string>{"model.safetensors"});
   const std::string json =
       R"({"__metadata__":{"format":"pt"},"none":{"dtype":"F32","shape":[0,3],"data_offsets":[0,0]},)"
       R"("s":{"dtype":"F32","shape":[],"data_offsets":[0,4]},"b":{"dtype":"BF16","shape":[2,2],"data_offsets":[4,12]}})";
@@ -41,7 +41,7 @@ TEST(SafetensorsWriter, CutsShardsAndWritesTheIndex) {
     writer.write(1, 0, bytes_of("yyyyyy"));
     writer.finish();
   }
-  EXPECT_EQ(names_in(dir.path()),
+  EXPECT_EQ(file_names(dir.path()),
             (std::set<std::string>{"model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors",
                                    "model.safetensors.index.json"}));
   EXPECT_EQ(get(dir / "model.safetensors.index.json"),
@@ -103,9 +103,9 @@ TEST(SafetensorsWriter, WithoutFinishNothingIsLeftAndTheOldFileStays) {
   {
     SafetensorsWriter writer(dir.path(), "model", {{"a", "U8", {4}}, {"b", "U8", {4}}}, 4);
     writer.write(0, 0, bytes_of("abcd"));
-    EXPECT_EQ(names_in(dir.path()).size(), 3U);
+    EXPECT_EQ(file_names(dir.path()).size(), 3U);
   }
-  EXPECT_EQ(names_in(dir.path()), std::set<std::string>{"model.safetensors"});
+  EXPECT_EQ(file_names(dir.path()), std::set<std::string>{"model.safetensors"});
   EXPECT_EQ(get(dir / "model.safetensors"), "old");
 }
 
@@ -124,7 +124,7 @@ TEST(SafetensorsWriter, ReplacesAnOlderCheckpointOfAnotherShape) {
   const std::set<std::string> others{"config.json", "exp_avg.safetensors"};
   const auto expect_names = [&](std::set<std::string> names) {
     names.insert(others.begin(), others.end());
-    EXPECT_EQ(names_in(dir.path()), names);
+    EXPECT_EQ(file_names(dir.path()), names);
     EXPECT_EQ(read_all(SafetensorsReader(dir.path()), "b"), "bbbb");
   };
   write(4);
@@ -183,7 +183,7 @@ TEST(SafetensorsWriter, AListThatCannotBeIsRefusedBeforeAnyFile) {
   refused({{"a", "float32", {1}}}, {"tensor a", "float32"});
   refused({{"a", "U8", {-1}}}, {"tensor a", "-1"});
   refused({{"a", "F64", {1LL << 40, 1LL << 30}}}, {"tensor a", "more bytes"});
-  EXPECT_TRUE(names_in(dir.path()).empty());
+  EXPECT_TRUE(file_names(dir.path()).empty());
   expect_error(ErrorCode::bad_input, {(dir / "nowhere").string()}, [&] {
     SafetensorsWriter writer(dir / "nowhere", "model", {{"a", "U8", {1}}});
   });
@@ -197,7 +197,7 @@ TEST(SafetensorsWriter, MoreThanTheDiskHoldsIsRefusedAtOnce) {
   EXPECT_EQ(error.code(), ErrorCode::io);
   EXPECT_TRUE(error.errno_value() == ENOSPC || error.errno_value() == EFBIG) << error.what();
   EXPECT_NE(std::string(error.what()).find("safetensors.partial"), std::string::npos) << error.what();
-  EXPECT_TRUE(names_in(dir.path()).empty()) << "the first shard is gone, too";
+  EXPECT_TRUE(file_names(dir.path()).empty()) << "the first shard is gone, too";
 }
 
 /// Files of this process may not grow beyond `bytes` while this lives; writes then fail with EFBIG.
@@ -236,7 +236,7 @@ TEST(SafetensorsWriter, AWriteThatFailsLeavesNothing) {
     expect_error(ErrorCode::internal, {"failed"}, [&] { writer.finish(); });
     expect_error(ErrorCode::internal, {"failed"}, [&] { writer.write(0, 100'000, bytes_of(data)); });
   }
-  EXPECT_TRUE(names_in(dir.path()).empty());
+  EXPECT_TRUE(file_names(dir.path()).empty());
 }
 
 TEST(SafetensorsWriter, ANameThatIsTakenByADirectoryIsAnError) {
@@ -247,7 +247,7 @@ TEST(SafetensorsWriter, ANameThatIsTakenByADirectoryIsAnError) {
     writer.write(0, 0, bytes_of("x"));
     expect_error(ErrorCode::io, {"rename", "model.safetensors"}, [&] { writer.finish(); });
   }
-  EXPECT_EQ(names_in(dir.path()), std::set<std::string>{"model.safetensors"});
+  EXPECT_EQ(file_names(dir.path()), std::set<std::string>{"model.safetensors"});
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "spillway/storage/checksum_avx2.h"
@@ -30,6 +31,23 @@ TEST(Checksum, IsXxh3OnEveryInstructionSet) {
         EXPECT_EQ(checksum_avx2(bytes.data() + from, size, seed), expected) << size << " bytes";
       }
     }
+  }
+}
+
+TEST(Checksum, OfPartsIsThatOfTheWhole) {
+  std::vector<std::byte> bytes(300'000);
+  std::uint32_t word = 7;
+  const auto next = [&] { return (word = word * 1664525 + 1013904223) >> 8; };
+  for (auto& byte : bytes) byte = static_cast<std::byte>(next());
+  for (int round = 0; round < 50; ++round) {
+    const std::size_t size = next() % bytes.size();
+    RunningChecksum running;
+    for (std::size_t at = 0; at < size;) {
+      const auto part = std::min<std::size_t>(size - at, next() % (round % 2 == 0 ? 100 : 100'000));
+      running.add({bytes.data() + at, part});
+      at += part;
+    }
+    EXPECT_EQ(running.value(), checksum({bytes.data(), size}, 0)) << size;
   }
 }
 

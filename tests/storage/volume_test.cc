@@ -65,6 +65,20 @@ TEST_F(VolumeTest, TheSameRunUsesItsVolumeAgain) {
   EXPECT_EQ(std::filesystem::file_size(file()), 9 * MiB);
 }
 
+TEST_F(VolumeTest, AFileThatLosesItsNameIsDisplaced) {
+  const Volume volume(options());
+  EXPECT_FALSE(volume.is_displaced());
+  const auto elsewhere = directory_.path() / "elsewhere";
+  std::filesystem::rename(file(), elsewhere);
+  EXPECT_TRUE(volume.is_displaced());
+  std::filesystem::copy_file(elsewhere, file());
+  EXPECT_TRUE(volume.is_displaced());  // another file has the name
+  std::filesystem::rename(elsewhere, file());
+  EXPECT_FALSE(volume.is_displaced());
+  std::filesystem::remove(file());
+  EXPECT_TRUE(volume.is_displaced());
+}
+
 TEST_F(VolumeTest, AnotherRunsVolumeIsRefusedUnlessItMayBeOverwritten) {
   { const Volume volume(options("run-a")); }
   EXPECT_ERROR(Volume{options("run-b")}, ErrorCode::bad_input, "belongs to run 'run-a'");

@@ -12,6 +12,11 @@ PROCESSORS = ("preprocessor_config.json", "video_preprocessor_config.json", "pro
 PUBLIC, PRIVATE = 0o666, 0o600  # permissions of files, less the umask: results, and the state of a run
 
 
+def sheet_of(path: Path) -> Path:
+    """The digests that the engine's writer leaves beside a safetensors file, until a list has them."""
+    return path.with_name(f".{path.name}.digests")
+
+
 def write_json(path: Path, content: Any, mode: int = PUBLIC) -> None:
     replace_text(path, json.dumps(content, indent=2) + "\n", mode)
 

@@ -30,11 +30,16 @@ class Arguments:
         path = Path(self.positional[0]) if self.positional else None
         return resolve(read_file(path) if path else {}, self.values, str(path))
 
-    def stored_run(self, verb: str) -> Arguments:
-        """What was said of a run that is there: OUTPUT_DIR, or --output_dir. Its config.yaml says the rest."""
+    def stored_place(self, verb: str) -> str:
+        """OUTPUT_DIR, or --output_dir."""
         place = self.positional[0] if self.positional else self.values.get("output_dir")
         if len(self.positional) > 1 or place is None:
             raise InputError(f"{verb}: expects the output_dir of a run: spillway {verb} OUTPUT_DIR [--key value ...]")
+        return str(place)
+
+    def stored_run(self, verb: str) -> Arguments:
+        """What was said of a run that is there: OUTPUT_DIR, or --output_dir. Its config.yaml says the rest."""
+        place = self.stored_place(verb)
         file = Path(place, "config.yaml")
         if not file.is_file():
             raise InputError(f"{verb}: {place} holds no run (there is no {file})")

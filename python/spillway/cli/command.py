@@ -95,10 +95,15 @@ def plan(arguments: Arguments) -> int:
 
 
 def verify(arguments: Arguments) -> int:
+    from spillway.run.verify import verify as verify_config
+    from spillway.run.verify import verify_directory
+
+    place = arguments.stored_place("verify")
+    if Path(place).is_dir() and not Path(place, "config.yaml").is_file():
+        quiet_libraries()
+        return 0 if verify_directory(Path(place), print) else 1
     config = arguments.stored_run("verify").config()
     quiet_libraries()
-    from spillway.run.verify import verify as verify_config
-
     return 0 if verify_config(config, print) else 1
 
 
@@ -235,11 +240,12 @@ VERBS = {
     ),
     "verify": Verb(
         "verify OUTPUT_DIR [--key value ...]",
-        "read a run's storage paths and name what is damaged; exit code 1 when anything is",
+        "read a run's storage paths and checkpoints and name what is damaged; exit code 1 when anything is",
         verify,
         stored=True,
-        about="Reads every byte on the storage paths that the run would use again, compares it with its "
-        "checksum, and reports damage by tensor, path and offset. It writes nothing.",
+        about="Reads every byte on the storage paths that the run would use again, and every file of its "
+        "checkpoints and of the model at its end. It compares them with their checksums and reports damage by "
+        "tensor, path and offset. OUTPUT_DIR may be a checkpoint or an export, too. It writes nothing.",
     ),
     "export": Verb(
         "export OUTPUT_DIR --to DIR [--checkpoint DIR] [--key value ...]",

@@ -203,7 +203,6 @@ class DurableRun:
                 return
             self._log.add(trainer.state.log_history)
             replace_text(made / RUN_STATE, self._now(trainer).text() + "\n")
-            saved.record_files(made)
 
         with saving(self.output_dir, self.session.release, finish) as place:
             yield place
@@ -254,6 +253,7 @@ def saving(output_dir: Path, release: checkpoints.Release, finish: Callable[[Pat
         yield place
         (made,) = place.iterdir()
         finish(made)
+        saved.record_files(made)
         checkpoints.flush_tree(made)
     except BaseException:
         shutil.rmtree(place, ignore_errors=True)
@@ -315,6 +315,7 @@ def check_rows(before: int | None, now: int | None) -> None:
 
 
 def read_position(checkpoint: Path) -> Position:
+    saved.check_files(checkpoint, RUN_STATE)
     path = checkpoint / RUN_STATE
     try:
         return Position.of(json.loads(path.read_text(encoding="utf-8")))
@@ -323,5 +324,6 @@ def read_position(checkpoint: Path) -> Position:
 
 
 def read_rows(checkpoint: Path) -> list[dict[str, Any]]:
+    saved.check_files(checkpoint, Path("trainer_state.json"))
     content = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
     return list(content["log_history"])

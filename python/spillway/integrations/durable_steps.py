@@ -17,6 +17,7 @@ from spillway.integrations.durable import DurableRun
 from spillway.integrations.loading import untouched
 from spillway.integrations.sizes import row_count, saves
 from spillway.integrations.streamed_session import StreamedSession
+from spillway.output.displaced import VolumeDisplaced
 from spillway.output.position import Due
 from spillway.run.beginning import known_run
 
@@ -90,10 +91,22 @@ class DurableSteps(StreamedSession):
             self.control.should_evaluate |= due.evaluate
             self.control.should_save |= due.save
             run.commit(self, positional[1], named.get("learning_rate"), due)
+            self._require_volumes()
         if due or run.ending:
             super()._maybe_log_save_evaluate(*positional, **named)  # type: ignore[misc]
             run.done(self)
+            self._require_volumes()
         return None
+
+    def _require_volumes(self) -> None:
+        """VolumeDisplaced where a volume lost its file, after a checkpoint that needs none."""
+        volumes = self.session.displaced_volumes()
+        if not volumes:
+            return
+        if self._world.ranks.world == 1:
+            self.session.stand_alone()
+            self._save_checkpoint(self.model, None)  # type: ignore[attr-defined]
+        raise VolumeDisplaced(volumes, self._world.ranks.world == 1)
 
     def _finish_step(self) -> None:
         """What a process that died left to be done after the step that this one goes on from."""

@@ -184,12 +184,20 @@ class Session(OwnRun):
 
     def _fill(self, place: Path) -> None:
         """An empty directory."""
+        if self.plan.get("durability", "none") == "none":
+            return self._fill_whole(place)
         self._engine.save_model(place)
         self._save_tokenizer(place)
-        if self.plan.get("durability", "none") == "none":
-            self._engine.save_state(place)
-            self._state.save(place)
-            saved.record_files(place)
+        saved.record_files(place)
+        return None
+
+    def _fill_whole(self, place: Path) -> None:
+        """With the state, too."""
+        self._engine.save_model(place)
+        self._save_tokenizer(place)
+        self._engine.save_state(place)
+        self._state.save(place)
+        saved.record_files(place)
 
     def _save_in_run(self, output_dir: Path) -> None:
         """A checkpoint with the state in place of the one before, or where steps are durable without, the model alone;

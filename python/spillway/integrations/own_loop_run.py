@@ -29,6 +29,7 @@ from spillway.model import hub
 from spillway.model.batch import WorkShape
 from spillway.output import checkpoints, directory, state
 from spillway.output.directory import pinned
+from spillway.output.displaced import VolumeDisplaced
 from spillway.output.identity import Identity
 from spillway.output.records import METRICS, Metrics, NoMetrics
 from spillway.output.so_far import SoFar
@@ -184,10 +185,25 @@ class OwnRun:
         if self._start is not None:
             self._engine.commit(self._state.moving())
             self._display.step(self._state.step, result, tokens, rate, logged=False)
+            self._require_volumes(self._start.output_dir)
         self._tell_notices()
         if self._so_far is not None:
             self._so_far.tell(self._engine, len(self._seconds), self._summary)
         return row | {name: mean.value() for name, mean in own.items()}
+
+    def _require_volumes(self, output_dir: Path) -> None:
+        """VolumeDisplaced where a volume lost its file, after a checkpoint that needs none."""
+        volumes = self._engine.displaced_volumes()
+        if not volumes or self.plan.get("durability", "none") == "none":
+            return
+        alone = self._world.ranks.world == 1
+        if alone:
+            self._engine.stand_alone()
+            checkpoints.write(output_dir, self._state.step, self._fill_whole, self._engine.release, self._display.note)
+        raise VolumeDisplaced(volumes, alone)
+
+    def _fill_whole(self, place: Path) -> None:
+        raise NotImplementedError
 
     def _log(self, row: dict[str, Any]) -> None:
         """To metrics.jsonl, before the step is durable, and to trackers."""

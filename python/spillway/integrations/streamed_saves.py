@@ -48,13 +48,16 @@ class StreamedSaves(StreamedSession):
             self._world.gather(None)
 
     def _save_checkpoint(self, *positional: Any, **named: Any) -> None:
-        if self.args.push_to_hub:  # from where it is written
-            return super()._save_checkpoint(*positional, **named)  # type: ignore[misc, no-any-return]
         state: Any = self.state  # type: ignore[attr-defined]
         run, release = self._run, self.session.release
         trial = named["trial"] if "trial" in named else (*positional, None, None)[1]
         output_dir = Path(super()._get_output_dir(trial=trial))  # type: ignore[misc]
         leads = self._world.leads
+        if self.args.push_to_hub:  # from where it is written
+            super()._save_checkpoint(*positional, **named)  # type: ignore[misc]
+            if leads:
+                saved.record_files(output_dir / f"checkpoint-{state.global_step}")
+            return None
         written = run.saving(self) if run else saving(output_dir, release, lambda made: None)
         with written if leads else nullcontext(output_dir / SAVING) as place:
             self._saving_in = str(place)
@@ -94,6 +97,7 @@ class StreamedSaves(StreamedSession):
                 tokenizer.save_pretrained(place)
             torch.save(self.args, place / ARGUMENTS)
             if self._saving_in is None:
+                saved.record_files(place, (*checkpoints.MODEL_FILES, ARGUMENTS))
                 checkpoints.flush_files(place)
         if self._saving_in is None:
             self._take_back()
@@ -172,7 +176,6 @@ class StreamedSaves(StreamedSession):
                 return
             if self._pairs is not None:
                 self._pairs.save(Path(output_dir))
-            saved.record_files(Path(output_dir))
         torch.save(self.lr_scheduler.state_dict(), os.path.join(output_dir, SCHEDULER))  # type: ignore[attr-defined]
 
     def _save_rng_state(self, output_dir: str) -> None:

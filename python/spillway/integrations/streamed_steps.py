@@ -19,6 +19,7 @@ from spillway.integrations.trl_ways import (
 )
 from spillway.model.batch import Batch
 from spillway.model.describe import decay_names
+from spillway.output.summary import all_skipped
 from spillway.run.world import interleaved
 
 LOGGER = transformers.logging.get_logger("spillway")
@@ -61,6 +62,14 @@ class StreamedSteps(StreamedSession):
     _items: int | None  # that transformers divides its loss by; releases count differently
     _shares: list[float]  # of its loss, not handed over yet
     _norm: torch.Tensor
+    _update_count, _skip_count = 0, 0  # of one call of train()
+
+    def train(self, *positional: Any, **named: Any) -> Any:
+        self._update_count = self._skip_count = 0
+        output = super().train(*positional, **named)  # type: ignore[misc]
+        if words := all_skipped(self._update_count, self._skip_count):
+            LOGGER.warning(words)
+        return output
 
     def get_batch_samples(self, *positional: Any, **named: Any) -> Any:
         samples = super().get_batch_samples(*positional, **named)  # type: ignore[misc]
@@ -90,6 +99,7 @@ class StreamedSteps(StreamedSession):
         session = self.session
         result = session.update(session.rates(learning_rate))
         self._norm.fill_(result.grad_norm)
+        self._update_count, self._skip_count = self._update_count + 1, self._skip_count + result.skipped
         if result.skipped:
             LOGGER.warning("the gradient of this step is not finite, nothing was updated")
         for notice in session.notices():

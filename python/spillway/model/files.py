@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from spillway.base.files import new_file
+from spillway.base.files import new_file, sheet_of
 from spillway.errors import InputError, first_line
 from spillway.model import ties
 from spillway.model.describe import stored_keys, stored_names
@@ -52,7 +52,7 @@ def load(meta_model: MetaModel, description: dict[str, Any], engine: Engine, sou
             missing.discard(group.target)
             number, shape = numbers[group.target]
             check_shape(source, group.target, stored.meta(group.members[0][0]), shape)
-            store(engine, number, stored.pieces(group.members[0][0]))
+            store(engine, source, number, stored.pieces(group.members[0][0]))
             continue
         for name, tensor in converted(names, group, stored, source).items():
             missing.discard(name)
@@ -61,7 +61,7 @@ def load(meta_model: MetaModel, description: dict[str, Any], engine: Engine, sou
             elif name in numbers:
                 number, shape = numbers[name]
                 check_shape(source, name, tensor, shape)
-                store(engine, number, pieces(tensor))
+                store(engine, source, number, pieces(tensor))
     if missing:
         first = next(name for name in [*numbers, *sorted(names.buffers)] if name in missing)
         codes = next((name for name in sorted(stored.names()) if name.endswith(CODES)), None)
@@ -81,10 +81,14 @@ def converted(names: Names, group: Group, stored: Stored, source: Path) -> Tenso
         raise InputError(f"{source}: {group.target} cannot be made of its tensors: {first_line(error)}") from error
 
 
-def store(engine: Engine, number: int, parts: Iterator[torch.Tensor]) -> None:
+def store(engine: Engine, source: Path, number: int, parts: Iterator[torch.Tensor]) -> None:
+    """InputError where a value is not finite."""
     first = 0
     for part in parts:
-        engine.store_tensor(number, first, part.float())
+        try:
+            engine.store_tensor(number, first, part.float())
+        except ValueError as error:
+            raise InputError(f"{source}: {error}") from error
         first += part.numel()
 
 
@@ -138,6 +142,7 @@ def add_files(directory: Path, max_shard: int, units: list[Unit]) -> None:
         size += sum(meta.numel() * meta.element_size() for meta in metas.values())
         parameters += sum(meta.numel() for meta in metas.values())
         os.rename(path, directory / name)
+        os.replace(sheet_of(path), sheet_of(directory / name))
     total = {"total_parameters": parameters, "total_size": size}
     content = {"metadata": total, "weight_map": dict(sorted(places.items()))}
     with open(new_file(directory / INDEX), "w", encoding="utf-8") as stream:

@@ -148,7 +148,10 @@ class Adapters:
         if saved is not None:
             self.take_saved(saved)
         for name in self.names:
-            engine.store_tensor(numbers[name][0], 0, self.begun[name].view(-1))
+            try:
+                engine.store_tensor(numbers[name][0], 0, self.begun[name].view(-1))
+            except ValueError as error:
+                raise InputError(f"{saved or 'the adapters'}: {error}") from error
         self.begun = {}
 
     def take_saved(self, directory: Path) -> None:

@@ -42,7 +42,7 @@ class Stored:
     def tensor(self, name: str) -> torch.Tensor:
         meta = self.meta(name)
         values = torch.empty(meta.numel() * meta.element_size(), dtype=torch.uint8)
-        self._reader.read(name, values.numpy())
+        self._read(name, values, 0)
         return values.view(meta.dtype).view(meta.shape)
 
     def pieces(self, name: str) -> Iterator[torch.Tensor]:
@@ -51,8 +51,15 @@ class Stored:
         for first in range(0, meta.numel(), PIECE):
             count = min(PIECE, meta.numel() - first)
             values = torch.empty(count * meta.element_size(), dtype=torch.uint8)
-            self._reader.read(name, values.numpy(), first)
+            self._read(name, values, first)
             yield values.view(meta.dtype)
+
+    def _read(self, name: str, values: torch.Tensor, first: int) -> None:
+        """InputError where the bytes are not those that were saved."""
+        try:
+            self._reader.read(name, values.numpy(), first)
+        except ValueError as error:
+            raise InputError(str(error)) from error
 
     def meta(self, name: str) -> torch.Tensor:
         kind, shape = self._heads[name]

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from spillway.base.files import flush
 from spillway.errors import InputError
+from spillway.output import saved
 from spillway.output.directory import INDICES, MANIFEST, MODEL_FILES, RESULTS, checkpoints, remove, remove_indices
 from spillway.output.records import METRICS, keep_rows_until
 
@@ -145,6 +146,7 @@ def go_back(output_dir: Path, step: int, release: Release) -> list[str]:
         for pattern in (*MODEL_FILES, *RESULTS):
             for path in output_dir.glob(pattern):
                 remove(path)
+        remove(output_dir / saved.FILES)
     flush(output_dir)
     return removed
 
@@ -156,6 +158,7 @@ def publish(checkpoint: Path, output_dir: Path) -> None:
     names = sorted(path.name for path in checkpoint.iterdir() if path.name not in NOT_MODEL)
     indices = [name for name in names if is_index(name)]
     if any(not same_file(checkpoint / name, output_dir / name) for name in names):
+        remove(output_dir / saved.FILES)
         remove_indices(output_dir)
     for name in names:
         if name not in indices:
@@ -168,6 +171,7 @@ def publish(checkpoint: Path, output_dir: Path) -> None:
         for path in output_dir.glob(pattern):
             if path.name not in names:
                 remove(path)
+    saved.publish_list(checkpoint, output_dir, names)
     flush(output_dir)
 
 

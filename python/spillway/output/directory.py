@@ -93,7 +93,7 @@ def run_files(output_dir: Path) -> list[Path]:
     files = [output_dir / name for name in OWN_FILES if (output_dir / name).exists()]
     for pattern in (*MODEL_FILES, *TEMPORARY):
         files += sorted(output_dir.glob(pattern))
-    files += [output_dir / name for name in identity.FILES if (output_dir / name).is_file()]
+    files += [output_dir / name for name in (*identity.FILES, saved.FILES) if (output_dir / name).is_file()]
     files += sorted(output_dir.glob(identity.REFERENCES))
     return files + [path for _, path in checkpoints(output_dir)]
 
@@ -315,14 +315,14 @@ def adopt(output_dir: Path) -> None:
 def whole(checkpoint: Path) -> bool:
     """Whether all that a checkpoint consists of is there, as far as its files tell."""
     try:
-        saved.check(checkpoint)
+        saved.check_files(checkpoint)
         weights = [path for pattern in saved.WEIGHTS for path in checkpoint.glob(pattern)]
         state = checkpoint / RUN_STATE.parent
-        resumable = (checkpoint / RUN_STATE).is_file() and (state / "session.json").is_file()
+        held = [path.is_file() for path in (checkpoint / RUN_STATE, state / "session.json")]
         return (
             bool(weights)
             and (checkpoint / "trainer_state.json").is_file()
-            and (resumable or not state.exists())
+            and (all(held) or not any(held))
             and all(path.is_file() for path in listed(checkpoint))
             and all(map(saved.complete, checkpoint.rglob("*.safetensors")))
         )

@@ -16,6 +16,7 @@ from spillway.data.dataset import Dataset
 from spillway.data.preferences import Preferences
 from spillway.errors import InputError, other_format
 from spillway.model import hub
+from spillway.output import saved
 from spillway.output.directory import RUN_STATE
 
 FORMAT = 2
@@ -113,6 +114,7 @@ class RunState:
 
     @classmethod
     def load(cls, checkpoint: Path) -> RunState:
+        saved.check_files(checkpoint, RUN_STATE)
         path = checkpoint / RUN_STATE
         try:
             content = json.loads(path.read_text(encoding="utf-8"))

@@ -56,3 +56,13 @@ def quartiles(seconds: Sequence[float]) -> list[float] | None:
 def perplexity(loss: float) -> float:
     """exp(loss); infinite where that is beyond a float."""
     return math.exp(loss) if loss < 700 else math.inf
+
+
+def all_skipped(steps: int, skipped: int) -> str:
+    """A sentence about a run that has trained nothing; empty of any other."""
+    if not steps or skipped < steps:
+        return ""
+    return (
+        f"nothing was trained: the gradient of {'the only step' if steps == 1 else f'each of the {steps} steps'} was "
+        "not finite, so every update was skipped. Look at the data, learning_rate and compute_dtype"
+    )

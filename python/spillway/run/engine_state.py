@@ -38,6 +38,7 @@ class EngineState:
         self.steps = 0  # updates made
         self.precious = False  # the volumes hold something that a later process may go on from
         self._started = False  # the volumes are open, and ours
+        self._displaced = False  # their files have no name
         self._spec, self._telemetry, self._keep = spec, telemetry, keeping.keep
         self._run = keeping.run
         self._world, self._writes = world, world.leads
@@ -109,11 +110,15 @@ class EngineState:
                 self._engine.save_state(str(state), self.steps)
                 if self._spec.adapters is not None:
                     self._spec.adapters.save_weights(self._engine, self._description, state, self._writes)
-                if self._alone:
+                if self._alone and not self._displaced:
                     self._keep_step()
         if self._writes:
             write_counts(state, self._counts())
             wear.save(state, self._telemetry.written())
+
+    def stand_alone(self) -> None:
+        """No later process finds the volumes: what is saved from here on holds all of the state."""
+        self._alone = self._displaced = True
 
     def _keep_step(self) -> None:
         """Where only checkpoints are durable, the step that was committed last is so on the paths of every process:
@@ -167,7 +172,7 @@ class EngineState:
         for each in tries:
             words = each | {name: value for name, value in shared.items() if name == "line" or "reopen" in each}
             if "checkpoint" in words:
-                saved.check(Path(words["checkpoint"]).parent)
+                saved.check_files(Path(words["checkpoint"]).parent)
             told = self._engine.start(json.dumps(words), lambda: [str(path / STATE) for path in start_point.pinned()])
             found = json.loads(told)
             self._started = found["found"] or "if_found" not in words
@@ -258,7 +263,7 @@ class EngineState:
 
     def _load_checkpoint(self, checkpoint: Path) -> None:
         state, spec = checkpoint / STATE, self._spec
-        saved.check(checkpoint)
+        saved.check_files(checkpoint)
         self._set_counts(read_counts(state))
         self._telemetry.written_before = wear.read(state)
         if spec.adapters is not None:

@@ -68,8 +68,10 @@ def newest_alone(run: StoredRun) -> Path | None:
 
 def fill(run: StoredRun, checkpoint: Path | None, target: Path) -> int:
     if checkpoint and not (checkpoint / MANIFEST).is_file():
-        saved.check(checkpoint)
+        saved.check_files(checkpoint)
         shutil.copytree(checkpoint, target)
+        for change in saved.find_changes(target):
+            raise InputError(f"checkpoint: {checkpoint} is damaged: {change}. Name another with --checkpoint")
         return int(read_counts(checkpoint / STATE)["calls"])
     shards = run.shards
     require_all(run, shards)

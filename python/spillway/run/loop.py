@@ -21,7 +21,7 @@ from spillway.data.order import Order, in_file_order
 from spillway.data.preferences import Preferences
 from spillway.errors import Interrupted
 from spillway.model.batch import WorkShape
-from spillway.output import checkpoints, directory, saved, unsaved
+from spillway.output import checkpoints, directory, displaced, saved, unsaved
 from spillway.output.records import METRICS, Metrics, NoMetrics, rows
 from spillway.output.so_far import SoFar
 from spillway.output.state import RunState
@@ -90,6 +90,7 @@ class Loop:
     trackers: Trackers = field(init=False)
     every_step: bool = field(init=False)  # each step is durable once it is committed
     so_far: SoFar = field(init=False)
+    told_displaced: bool = False  # a volume lost its file, and nothing depends on it
     between: bool = True  # no step or evaluation is under way: the session can be saved
     world: World = field(default_factory=OneProcess)  # rank 0 alone writes, and says what its files say
 
@@ -121,11 +122,13 @@ class Loop:
             while self.state.step < self.work.steps:
                 self.stop_if_asked()
                 self.step()
+                self.require_volumes()
                 self.stop_if_asked()
                 if self.work.events.evaluation_due(self.state.step):
                     self.evaluate()
                 if self.work.events.save_due(self.state.step):
                     self.save(with_state=not self.config.save_only_model or bool(self.interruption))
+                    self.require_volumes()
             if self.interruption and self.world.agreed(self.evaluation_missing):
                 raise self.interrupted()
         finally:
@@ -252,6 +255,22 @@ class Loop:
         self.trackers.log(row)
         self.display.evaluation(row)
 
+    def require_volumes(self) -> None:
+        """VolumeDisplaced where a volume lost its file, after the step was saved without it. A run that is not durable
+        is told, and goes on."""
+        volumes = self.session.displaced_volumes()
+        if not volumes:
+            return
+        if self.session.plan.get("durability", "none") == "none":
+            if not self.told_displaced:
+                self.display.note(displaced.describe(volumes))
+            self.told_displaced = True
+            return
+        if self.world.ranks.world == 1:
+            self.session.stand_alone()
+            self.save(with_state=True)
+        raise displaced.VolumeDisplaced(volumes, self.world.ranks.world == 1)
+
     def save(self, with_state: bool) -> None:
         """Writes checkpoint-STEP, with or without what a resume needs."""
         self.saved = self.world.gather(self.write(with_state) if self.world.leads else self.give(with_state))[0]
@@ -290,7 +309,7 @@ class Loop:
             self.state.save(place)
             for each in self.references.values():
                 each.copy(place)
-            saved.record_files(place)
+        saved.record_files(place)
 
     def leave(self) -> str:
         """What becomes of a state that could not be saved here, in words; empty where nothing is to be said, or the
@@ -302,6 +321,9 @@ class Loop:
             return f"{step} is saved in {self.saved}"
         if self.every_step and not self.committed:
             return f"{step} is not durable yet; the run goes on from the one before, and does it again"
+        lost = f"{step} is lost with this process, since its volumes lost their files"
+        if self.session.displaced_volumes():
+            return self.save_elsewhere() or self.save_model_alone() or lost
         try:
             words = unsaved.leave(self.session, self.config, self.output_dir, self.state.moving())
             return f"{step} is not saved, but {words}"

@@ -178,6 +178,13 @@ class SessionProtocol(Protocol):
         """What the model files lack to go on bit by bit, under directory/spillway/: a manifest of where it lies on the
         storage paths, or the state itself where none of it lies there durably."""
 
+    def displaced_volumes(self) -> list[str]:
+        """Volumes whose file was removed or replaced since the session opened them: their bytes are there until it
+        closes, and no later process finds them."""
+
+    def stand_alone(self) -> None:
+        """Checkpoints that are saved from here on need no volume."""
+
     def release(self, manifest: bytes) -> None:
         """The content of a manifest whose checkpoint is gone: its places may be used again."""
 

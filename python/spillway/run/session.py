@@ -294,6 +294,15 @@ class EngineSession:
         if not self._durable:
             self._engine.take_back()
 
+    def displaced_volumes(self) -> list[str]:
+        """Volumes whose file was removed or replaced since they were opened."""
+        volumes: list[str] = self._engine.displaced_volumes() if self.config.paths else []
+        return volumes
+
+    def stand_alone(self) -> None:
+        """Checkpoints that are saved from here on need no volume."""
+        self._state.stand_alone()
+
     def release(self, manifest: bytes) -> None:
         if self._durable:
             with translated():

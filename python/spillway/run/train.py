@@ -22,12 +22,12 @@ from spillway.errors import InputError, Interrupted, SpillwayError
 from spillway.machine import auto, products
 from spillway.model import hub
 from spillway.model.batch import WorkShape
-from spillway.output import checkpoints, directory, identity, state, unsaved, volumes
+from spillway.output import checkpoints, directory, identity, saved, state, unsaved, volumes
 from spillway.output.directory import Start
 from spillway.output.identity import Identity
 from spillway.output.records import METRICS
 from spillway.output.state import RunState
-from spillway.output.summary import endurance
+from spillway.output.summary import all_skipped, endurance
 from spillway.report import tables
 from spillway.report.plot import plot_apart
 from spillway.run import beginning, reference, room
@@ -273,8 +273,14 @@ class Run:
         tables.show_summary(self.display.console, summary)
         if session.plan.get("durability", "none") != "none":
             self.leave_volumes(session)
+        self.require_an_update()
         self.display.say(f"The model is in {output_dir}.")
         return summary
+
+    def require_an_update(self) -> None:
+        """SpillwayError where every step was skipped."""
+        if words := all_skipped(self.state.step, self.state.skipped):
+            raise SpillwayError(f"{words}. The model in {self.start.output_dir} is the one that the run began with")
 
     def plot(self) -> None:
         output_dir = self.start.output_dir
@@ -341,6 +347,7 @@ def load_work(config: Config, tell: Tell) -> Work:
 
     for notice in products.warnings(config):
         tell(notice)
+    saved.check_files(hub.model_directory(config), key="model")
     model = load_config(hub.model_directory(config))  # before the tokenizer, which says less clearly what is wrong
     media, vocabulary = media_of(model), getattr(text_config(model), "vocab_size", None)
     tokenizer = loading.load_tokenizer(config)

@@ -1,28 +1,69 @@
-"""`spillway verify`: reads every byte that counts on a run's storage paths and names what is damaged."""
+"""`spillway verify`: reads every byte that counts on a run's storage paths and in its checkpoints, and names damage."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+from spillway.base.counts import counted
 from spillway.base.sizes import size
 from spillway.config import Config
 from spillway.errors import InputError
-from spillway.output import directory
+from spillway.output import directory, saved
 from spillway.run.shards import unreached
 from spillway.run.start_points import STATE
-from spillway.run.stored import stored
+from spillway.run.stored import StoredRun, stored
 
 Say = Callable[[str], None]
 
 
 def verify(config: Config, say: Say) -> bool:
-    """Says each damage in a line, then what was read, and of several processes what could not be. Whether all of what
-    was read is well."""
+    """Verifies a run: its storage paths, its checkpoints and the model at the root of its `output_dir`. Says each
+    damage in a line, then what was read. True: all of what was read is well."""
     run = stored(config)
-    if not run.volumes():
-        raise InputError(f"storage: the run in {run.output_dir} keeps nothing on its storage paths; nothing to verify")
+    places = [path for _, path in directory.checkpoints(run.output_dir)] + [run.output_dir]
+    places_with_digests = [place for place in places if saved.read_list(place) is not None]
+    if not run.volumes() and not places_with_digests:
+        raise InputError(
+            f"storage: the run in {run.output_dir} keeps nothing on its storage paths, and none of its checkpoints has "
+            f"digests ({saved.FILES}); nothing to verify"
+        )
+    well = [verify_volumes(run, say)] if run.volumes() else []
+    well += [verify_files(place, say) for place in places_with_digests]
+    if bare := [place.name for place in places[:-1] if place not in places_with_digests]:
+        say(f"not verified: {', '.join(bare)}, without digests ({saved.FILES})")
+    return all(well)
+
+
+def verify_directory(place: Path, say: Say) -> bool:
+    """Verifies a checkpoint, an export or a saved model in a directory of its own."""
+    if saved.read_list(place) is None:
+        raise InputError(
+            f"output_dir: {place} holds no run, and no digests of its files (there is no {place / saved.FILES}): its "
+            "bytes cannot be verified"
+        )
+    return verify_files(place, say)
+
+
+def verify_files(place: Path, say: Say) -> bool:
+    entries = saved.read_list(place) or {}
+    changes = list(saved.find_changes(place))
+    for change in changes:
+        say(f"damaged: {place / change.name} {change.words}")
+    sampled = any("sampled" in entry for entry in entries.values())
+    amount = size(sum(entry["bytes"] for entry in entries.values()))
+    read = f"{amount} in {counted(len(entries), 'file')} of {place} read"
+    how = ", larger files in samples (an older release saved them)" if sampled else ""
+    say(f"{read}{how}: {counted(len(changes), 'damaged place') if changes else 'no damage'}.")
+    if changes:
+        say(f"A file that was changed on purpose: remove its entry from {place / saved.FILES}, or the list.")
+    return not changes
+
+
+def verify_volumes(run: StoredRun, say: Say) -> bool:
+    """Of several processes it says what could not be read, too."""
     pinned = [str(path / STATE) for path in directory.pinned(run.output_dir)]
     several = run.identity.several
     well = True
