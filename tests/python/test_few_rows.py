@@ -1,4 +1,4 @@
-"""Products of few rows have the same bits with any number of threads: by themselves, and in the experts of whole runs."""
+"""Products of few rows have the same bits with any number of threads: alone, and in the experts of whole runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from spillway.model import few_rows
 from spillway.model.few_rows import ENOUGH, filled_rows
 
 CPU = torch.device("cpu")
-THREADS = some([(1, 2), (1, 3, 8, 16)], [(1, 2)])
+THREADS = [(1, 2), pytest.param((1, 3, 8, 16), marks=pytest.mark.nightly)]
 ROWS = some([*range(1, 33), 47, 64, 100, ENOUGH - 1, ENOUGH, ENOUGH + 3], (1, 5, 7, 11, 13, 17, 100))
 COUNTS = ([8] * 8, [5, 7, 9, 11, 3, 13, 6, 10], [0, 0, 21, 4, 16, 11, 8, 4], [1, 0, 0, 0, 0, 0, 0, 63])
 
