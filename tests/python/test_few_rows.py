@@ -119,7 +119,8 @@ def trained(given: Path, out: Path, threads: int, *more: str) -> tuple[list[dict
     """Rows of the log, and the weights."""
     done = subprocess.run(
         [sys.executable, "-m", "spillway", *real_runs.words(given, out, *KEYS, *more)],
-        env=os.environ | {"OMP_NUM_THREADS": str(threads)}, capture_output=True, text=True, timeout=300,
+        env=os.environ | {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive"},
+        capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert f"Threads: {threads} for compute" in done.stdout, done.stdout
