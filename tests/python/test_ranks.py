@@ -25,7 +25,7 @@ from native import GPU
 from spillway.base.ranks import ALONE, Ranks, machines_of, of_environment
 from spillway.config import checks, resolve
 from spillway.errors import DoesNotFit, InputError, Interrupted
-from spillway.machine import device, nodes, threads
+from spillway.machine import device, nodes
 from spillway.model.microbatch import Share, arrange, share_of
 from spillway.output.records import rows
 from spillway.run import alike, engine_spec, room
@@ -102,12 +102,6 @@ def test_what_they_cannot_do_together_is_refused_by_name(
     assert all(part in str(refused.value) for part in parts), refused.value
 
 
-def test_threads_are_divided() -> None:
-    assert threads.choose(8, 8, {"OMP_NUM_THREADS": "1"}, 4).compute == 2
-    assert threads.choose(2, 2, {}, 4).compute == 1
-    assert threads.choose(8, 3, {"OMP_NUM_THREADS": "3"}, 2).compute == 3
-
-
 # ---- what they plan with, and how they end
 
 
@@ -141,10 +135,17 @@ def test_all_plan_for_the_one_that_has_least() -> None:
         alike.alike(Told(first, other | {"storage": []}), first)
     with pytest.raises(InputError, match="seed: rank 0 has 42, rank 1 has 43"):
         alike.same(Told({"seed": 42}, {"seed": 43}), {"seed": 42})
-    each = resolve({}, {"storage": ["/a"]})
-    with pytest.raises(InputError, match="ranks 0 and 1 .* the same directory /a; name {local_rank}"):
-        alike.places(Told(("host", alike.own_places(each)), ("host", alike.own_places(each))), each)
-    alike.places(Told(("host", alike.own_places(each)), ("another", alike.own_places(each))), each)
+
+
+def test_directory_of_a_process_is_no_other_process_s(tmp_path: Path) -> None:
+    """Two names that lead to one place."""
+    (tmp_path / "drive0").mkdir()
+    (tmp_path / "drive1").symlink_to("drive0")
+    given = resolve({}, {"storage": [f"{tmp_path}/drive{{local_rank}}"]})
+    first, other = (alike.own_places(given.among(Ranks(rank, 2, rank, 2))) for rank in (0, 1))
+    with pytest.raises(InputError, match="ranks 0 and 1 .* the same directory .*drive0, .* give one directory without"):
+        alike.places(Told(("host", first), ("host", other)), given)
+    alike.places(Told(("host", first), ("another", other)), given)
 
 
 def test_each_has_the_gpu_of_its_rank(monkeypatch: pytest.MonkeyPatch) -> None:

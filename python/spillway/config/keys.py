@@ -331,7 +331,9 @@ GROUPS: dict[str, list[Key]] = {
             [],
             "storage directory, `DIR[,capacity=SIZE][,endurance=SIZE]`; may be given several times, their bandwidths "
             "add; `endurance`: bytes that may be written to the drive in its life, as it is rated, such as 600TB; "
-            "`{local_rank}` and `{rank}` in it are a process's own numbers, where there are several",
+            "of several processes it serves all of a machine, each of which has an equal part of `capacity` and "
+            "`endurance`; `{local_rank}` and `{rank}` in it are a process's own numbers, and the sizes are then each "
+            "one's",
             "none",
         ),
         Key(

@@ -64,7 +64,7 @@ class Config:
     @property
     def directories(self) -> list[StoragePath]:
         """Those that are no block devices."""
-        return [self._filled(path) for path in self.storage]
+        return [self._filled(self._shared(path)) for path in self.storage]
 
     @property
     def devices(self) -> list[StoragePath]:
@@ -132,6 +132,13 @@ class Config:
     def _filled(self, path: StoragePath) -> StoragePath:
         file = path.file if self.ranks.world == 1 else f"spillway.shard-{self.ranks.rank}-of-{self.ranks.world}.volume"
         return replace(path, place=self.ranks.filled(path.place), file=file, world=self.ranks.world)
+
+    def _shared(self, path: StoragePath) -> StoragePath:
+        """A directory that names no process serves all of this machine. Each has an equal part of its capacity and of
+        what its drive is rated for."""
+        sharers = self.ranks.local_world if self.ranks.filled(path.place) == path.place else 1
+        capacity, endurance = (size and max(1, size // sharers) for size in (path.capacity, path.endurance))
+        return replace(path, sharers=sharers, capacity=capacity, endurance=endurance)
 
     def text(self) -> str:
         """config.yaml: every key, resolved; reading it back gives the same values."""

@@ -37,6 +37,7 @@ class StoragePath:
     endurance: int | None = None  # bytes that may be written to the drive in its life, as it is rated
     file: str = "spillway.volume"  # in a directory; of one of several processes its shard's
     world: int = 1  # processes of the run
+    sharers: int = 1  # processes of the run on this machine that have the directory together
 
     def __str__(self) -> str:
         options = {"capacity": self.capacity, "endurance": self.endurance}

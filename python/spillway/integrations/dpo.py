@@ -20,6 +20,7 @@ from torch import nn
 from spillway.config.key import PREFERENCES
 from spillway.data.batches import REFERENCE
 from spillway.errors import InputError
+from spillway.integrations.sizes import row_count
 from spillway.model.batch import Batch
 from spillway.output import identity
 from spillway.run.reference import Pass, Reference, begun, computed, known
@@ -108,6 +109,11 @@ class Collated:
     """The pairs of a dataset of TRL's, through its collator; see preferences.Preferences."""
 
     def __init__(self, rows: Any, trainer: Any) -> None:
+        if row_count(rows) is None:
+            raise InputError(
+                "train_dataset: the reference looks at every pair before the first step, by its number, and this one "
+                "is iterated; give a dataset that can be indexed, as load_dataset(...) without streaming makes it"
+            )
         missing = [name for name in ROWS if name not in (getattr(rows, "column_names", None) or ())]
         if missing:
             raise InputError(

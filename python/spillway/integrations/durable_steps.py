@@ -12,11 +12,13 @@ from typing import Any
 import torch
 import transformers
 
+from spillway.errors import InputError
 from spillway.integrations import dpo
 from spillway.integrations.durable import DurableRun
 from spillway.integrations.loading import untouched
 from spillway.integrations.sizes import row_count, saves
 from spillway.integrations.streamed_session import StreamedSession
+from spillway.output import directory
 from spillway.output.displaced import VolumeDisplaced
 from spillway.output.position import Due
 from spillway.run.beginning import known_run
@@ -38,18 +40,21 @@ class DurableSteps(StreamedSession):
     _over: bool  # the last step was done before this process
 
     def train(self, resume_from_checkpoint: Any = None, *positional: Any, **named: Any) -> Any:
-        """With durable steps `resume_from_checkpoint`: True, the newest durable step; "auto", that or a fresh start,
-        which a launcher means that starts processes again; a checkpoint of this run, to go back to it."""
+        """`resume_from_checkpoint`: True, or `output_dir`, the newest checkpoint, with durable steps the newest step;
+        "auto", that or a fresh start, which a launcher means that starts processes again; a checkpoint, to go back to
+        it."""
+        self._has_trained = self._has_trained and self._streamed is not None
         with self._as_one():
             self._try_save()  # type: ignore[attr-defined]
-            return self._trained(resume_from_checkpoint, *positional, **named)
+            return self._trained(checkpoint_in(resume_from_checkpoint, self.args.output_dir), *positional, **named)
 
     def _trained(self, resume_from_checkpoint: Any, *positional: Any, **named: Any) -> Any:
         if not self._durable:
+            newest = newest_of(resume_from_checkpoint, self.args.output_dir)
             if self._pairs is not None:
-                from_where = checkpoint_of(resume_from_checkpoint, self.args.output_dir)
+                from_where = Path(newest) if newest else None
                 self._pairs.refer(self, from_where, began=from_where is not None, durable=False)
-            return super().train(resume_from_checkpoint, *positional, **named)  # type: ignore[misc]
+            return super().train(newest, *positional, **named)  # type: ignore[misc]
         run = self._begun(resume_from_checkpoint)
         if self._pairs is not None:
             self._pairs.refer(self, run.began_in, began=run.committed > 0, durable=True)
@@ -161,8 +166,28 @@ class DurableSteps(StreamedSession):
         weakref.finalize(self, self._streamed.close)
 
 
-def checkpoint_of(resume: Any, output_dir: str) -> Path | None:
-    """What transformers takes `resume_from_checkpoint` for."""
-    if resume is True:
-        resume = transformers.trainer_utils.get_last_checkpoint(output_dir)
-    return Path(resume) if resume else None
+def checkpoint_in(resume: Any, output_dir: str) -> Any:
+    """`resume_from_checkpoint` as a checkpoint's path, or True, "auto" or None. A directory that holds checkpoints
+    stands for the newest, and `output_dir` for what True means. InputError where it is none of these."""
+    if resume in (None, False, True, "auto"):
+        return resume or None
+    path = Path(resume)
+    if not path.is_dir() and str(resume).lower() in ("true", "auto"):
+        return True if str(resume).lower() == "true" else "auto"
+    inside = directory.checkpoints(path)
+    if inside:
+        return True if path.resolve() == Path(output_dir).resolve() else str(inside[-1][1])
+    if not (path / transformers.trainer.TRAINER_STATE_NAME).is_file():
+        found = "holds no checkpoint" if path.is_dir() else "is no directory"
+        raise InputError(f"resume_from_checkpoint: {path} {found}; name a checkpoint-N, or the directory that holds it")
+    return str(path)
+
+
+def newest_of(resume: Any, output_dir: str) -> str | None:
+    """The checkpoint that `checkpoint_in` means; None: training begins. InputError where there has to be one."""
+    if resume not in (True, "auto"):
+        return resume  # type: ignore[no-any-return]
+    inside = directory.checkpoints(Path(output_dir))
+    if not inside and resume is True:
+        raise InputError(f"resume_from_checkpoint: {output_dir} holds no checkpoint; leave it out to begin")
+    return str(inside[-1][1]) if inside else None

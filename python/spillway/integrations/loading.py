@@ -12,10 +12,12 @@ from transformers import PreTrainedModel
 
 from spillway.config import Config, checks, normalised, resolve
 from spillway.errors import InputError
+from spillway.integrations.keywords import translate
+from spillway.integrations.loaded_model import make_callable
 from spillway.machine import auto, products
 from spillway.model import freeze, hub
 from spillway.model.lora import adapters_of
-from spillway.model.source import DTYPES, generation_config, load_config
+from spillway.model.source import DTYPES, generation_config, load_config, text_config
 from spillway.model.ties import build_as_stored
 from spillway.report import tables
 
@@ -70,15 +72,20 @@ def load(
 
     `keys` are those of the configuration that say where bytes live and how they are computed (`dram_budget`,
     `placement`, `state_format`, `compute_dtype`, `max_length`, `packing` ...), what is trainable (`trainable`,
-    `frozen`, `method="lora"` with `lora_r` and its neighbours); `dtype` is `compute_dtype` by torch's name. What
+    `frozen`, `method="lora"` with `lora_r` and its neighbours). `dtype` is `compute_dtype` by torch's name, or "auto"
+    for the checkpoint's own. Keywords of `from_pretrained` are taken or refused by name (`keywords`). What
     TrainingArguments has is said there. `durability="step"`: every finished step of `train()` survives a crash, and
     `train(resume_from_checkpoint=True)` goes on after the last one; by default ("none") checkpoints stand alone, and
     nothing is kept between them. InputError for anything else.
     """
+    keys = translate(keys if dtype is None else {**keys, "dtype": dtype})
+    dtype = keys.pop("dtype", None)
     given = normalised(keys, "load()")
     for name in given:
         if name in ELSEWHERE:
             raise InputError(f"load(): {name} is not the model's; give it to TrainingArguments, or to the Trainer")
+    if dtype == "auto":
+        dtype = checkpoint_dtype(path, given)
     if dtype is not None:
         given["compute_dtype"] = named_dtype(dtype)
     if storage is not None:
@@ -108,6 +115,7 @@ def load(
         freeze.choose(meta_model, config, directory)
     model.generation_config = generation_config(directory, found)
     model.spillway_origin = Origin(config, set(given), meta_model.carried_names)
+    make_callable(model)
     return model
 
 
@@ -115,6 +123,14 @@ def origin_of(model: Any) -> Origin | None:
     """None for a model that `load` did not make."""
     found = getattr(model, "spillway_origin", None)
     return found if isinstance(found, Origin) else None
+
+
+def checkpoint_dtype(path: str | Path, given: dict[str, Any]) -> Any:
+    """What config.json calls the type of the weights; None where it says nothing."""
+    config = hub.settled(resolve({}, {**given, "model": str(path)}, "load()"), only=("model",))
+    checks.check_model(config)
+    found = load_config(hub.model_directory(config))
+    return getattr(text_config(found), "dtype", None) or getattr(found, "dtype", None)
 
 
 def named_dtype(dtype: Any) -> str:

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from spillway.config import Config
 
 NO_LOGITS = (
-    "predict: it wants the logits of whole batches, for which no memory was planned; give the Trainer compute_metrics, "
-    "or set prediction_loss_only"
+    "predict: it wants the logits of whole batches, for which no memory was planned; give the Trainer an eval_dataset "
+    "and compute_metrics, or set prediction_loss_only"
 )
 NOT_LOADED = (
     "model: the Trainer streams what spillway.hf.load made, and this is something else: "
@@ -46,6 +46,7 @@ ARGUMENTS = (
     ("deepspeed", "two engines cannot own one model"),
     ("fsdp", "two engines cannot own one model"),
     ("auto_find_batch_size", "a plan is made for one batch size, and refuses what does not fit before it starts"),
+    ("predict_with_generate", "an evaluation gives losses; call model.generate in compute_metrics or in a callback"),
     ("fp16_full_eval", "evaluation computes as training does"),
     ("bf16_full_eval", "evaluation computes as training does"),
 )

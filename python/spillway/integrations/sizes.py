@@ -50,14 +50,15 @@ def largest(trainer: Any, origin: Origin) -> Sizes:
     """From `load(max_length=...)` where that was given, else from the rows, through the collator."""
     args = trainer.args
     train = held_out = None
+    rows: dict[str, Any] = {"cut": getattr(args, "max_length", None), "each": 1 if trainer._pairs is None else 2}
     with torch.random.fork_rng(devices=[]):
         if trainer.train_dataset is not None:
-            train = longest(trainer.get_train_dataloader(), args.train_batch_size, "train_dataset", origin)
+            train = longest(trainer.get_train_dataloader(), args.train_batch_size, "train_dataset", origin, **rows)
         if trainer.eval_dataset is not None:
             sets = trainer.eval_dataset
             names = list(sets) if isinstance(sets, dict) else [None]
             found = [
-                longest(trainer.get_eval_dataloader(name), args.eval_batch_size, "eval_dataset", origin)
+                longest(trainer.get_eval_dataloader(name), args.eval_batch_size, "eval_dataset", origin, **rows)
                 for name in names
             ]
             held_out = max(found, key=lambda each: each.rows * each.length)
@@ -104,16 +105,18 @@ def held_logits(trainer: Any, held_out: Longest) -> int:
     return batch + HELD * rows * held_out.length
 
 
-def longest(loader: Any, batch: int, name: str, origin: Origin) -> Longest:
-    """`loader`: the dataset after columns were removed, and the collator that goes with it."""
+def longest(loader: Any, batch: int, name: str, origin: Origin, cut: int | None = None, each: int = 1) -> Longest:
+    """`loader`: the dataset after columns were removed, and the collator that goes with it. Of a dataset that is
+    iterated, `cut`: tokens that TRL cuts rows to; `each`: rows that the collator makes of one."""
     given = origin.config.max_length if "max_length" in origin.given else None
     rows = loader.dataset
-    try:
-        sample = [rows[0]] * min(2, batch)
-    except (TypeError, KeyError, NotImplementedError):  # it is iterated, not indexed
-        if given is None:
-            raise InputError(UNKNOWN.format(f"{name}, which is iterated")) from None
-        return Longest(batch, given, bool(origin.config.packing))
+    if is_iterated(rows):
+        if (given := given or cut) is None:
+            raise InputError(UNKNOWN.format(f"{name}, which is iterated"))
+        if is_padding_free(loader.collate_fn):
+            return Longest(1, given * batch, True)
+        return Longest(each * batch, given, bool(origin.config.packing))
+    sample = [rows[0]] * min(2, batch)
     one, packing = collated(loader.collate_fn, sample)
     many = one.shape[0]
     flat = len(sample) > 1 and many == 1  # padding-free: the rows of a batch lie one after the other
@@ -124,6 +127,24 @@ def longest(loader: Any, batch: int, name: str, origin: Origin) -> Longest:
     count = min(batch, len(rows))
     each = many // len(sample)  # of a pair two
     return Longest(1, given * count, packing) if flat else Longest(each * count, given, packing)
+
+
+def is_iterated(rows: Any) -> bool:
+    """Whether rows have no numbers. A dataset that does not say so has no first row."""
+    if isinstance(rows, torch.utils.data.IterableDataset) or not hasattr(rows, "__getitem__"):
+        return True
+    try:
+        rows[0]
+    except (TypeError, KeyError, NotImplementedError):
+        return True
+    return False
+
+
+def is_padding_free(collator: Any) -> bool:
+    """Whether the rows of a batch lie one after the other: as TRL's collators say it, also behind transformers' own."""
+    while inner := getattr(collator, "data_collator", None):
+        collator = inner
+    return bool(getattr(collator, "padding_free", False))
 
 
 def collated(collator: Any, rows: list[Any]) -> tuple[torch.Tensor, bool]:

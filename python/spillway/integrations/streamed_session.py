@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 from spillway.base.silence import tell_person
 from spillway.config import Config, several
 from spillway.config.checks import check_places
+from spillway.errors import InputError
 from spillway.integrations import dpo, refusals
 from spillway.integrations.durable import DurableRun
 from spillway.integrations.loading import Origin, untouched
@@ -52,6 +53,8 @@ class StreamedSession:
     _sizes: Sizes | None
     _saved: int  # the step of the model in output_dir
     _left: bool  # a save failed, and the state stays on the storage paths
+    _in_step: bool  # its gradients are there, and its update is not
+    _has_trained: bool  # a step was made since training began
 
     # what the Trainer behind has
     args: Any
@@ -70,12 +73,48 @@ class StreamedSession:
 
     def close(self) -> None:
         """Gives the memory and the storage paths back. What was not saved is gone."""
+        self._in_step = False
         if self._streamed is None:
             return
         if self._run is not None and self._all_is_saved():
             self._streamed.give_up_volumes()
         self._streamed.close()
         self._streamed = self._run = None
+
+    def logits(self, ids: torch.Tensor, last: int = 0) -> torch.Tensor:
+        """Of the model as it is now, [rows, positions, vocabulary]: the `last` positions of every row, 0: all. All
+        processes ask for the same. InputError in the middle of a step."""
+        self._require_whole_step("the model")
+        with self._as_one():
+            self._gather("the model", None)
+            return self.session.logits(ids, last)
+
+    def computes_on(self) -> str:
+        """The type of the device that layers compute on."""
+        return torch.device(self._origin.config.device.replace("simulated", "cpu")).type
+
+    def _require_whole_step(self, what: str) -> None:
+        """InputError while a step's gradients wait for their update, and where what was trained is gone."""
+        if self._in_step:
+            raise InputError(
+                f"{what} cannot be asked for in the middle of a step, whose update has not been made: do it in "
+                "on_step_end, not in on_substep_end or on_pre_optimizer_step"
+            )
+        if self._streamed is None and self._has_trained:
+            raise InputError(
+                "trainer: it was closed, and what it had trained is gone from memory; load what was saved, before "
+                "close()"
+            )
+
+    def _gather(self, call: str, value: Any) -> list[Any]:
+        """What each process gives to this call, by rank. InputError where another makes another call."""
+        found = self._world.gather((call, value))
+        if other := next((name for name, _ in found if name != call), None):
+            raise InputError(
+                f"Trainer: this process asked for {call}, and another one for {other}; all processes of a run make "
+                "the same calls in the same order, callbacks too"
+            )
+        return [each for _, each in found]
 
     def _as_one(self) -> AbstractContextManager[None]:
         """Around what all processes do together."""
@@ -201,6 +240,7 @@ class StreamedSession:
 
     def _reopen_from(self, checkpoint: Path, with_state: bool) -> None:
         self.close()
+        self._has_trained = False
         self._from, self._with_state = checkpoint.absolute(), with_state
 
     def _all_is_saved(self) -> bool:

@@ -51,8 +51,11 @@ class Unwrapped(nn.Module):
         super().__init__()
         self.module = model
 
-    def forward(self, *_: Any, **__: Any) -> Any:
-        raise InputError("model: its weights live in the engine; the Trainer streams them, the model is not called")
+    def forward(self, *positional: Any, **named: Any) -> Any:
+        return self.module(*positional, **named)
+
+    def generate(self, *positional: Any, **named: Any) -> Any:
+        return self.module.generate(*positional, **named)  # type: ignore[operator]
 
 
 class StreamedSteps(StreamedSession):
@@ -82,7 +85,8 @@ class StreamedSteps(StreamedSession):
         if self._samples:
             self._take_back()
             own = [self._batch(sample) for sample in self._samples]
-            every = self._world.gather((own, self._items))
+            self._in_step = True
+            every = self._gather("a step", (own, self._items))
             batches, items = interleaved([each for each, _ in every]), [count for _, count in every]
             rate = self.optimizer.param_groups[0]["lr"]
             over = None if self._pairs or None in items else sum(filter(None, items))
@@ -98,6 +102,7 @@ class StreamedSteps(StreamedSession):
     def _update(self, learning_rate: float) -> None:
         session = self.session
         result = session.update(session.rates(learning_rate))
+        self._in_step, self._has_trained = False, True
         self._norm.fill_(result.grad_norm)
         self._update_count, self._skip_count = self._update_count + 1, self._skip_count + result.skipped
         if result.skipped:
@@ -116,7 +121,8 @@ class StreamedSteps(StreamedSession):
     def prediction_step(
         self, model: nn.Module, inputs: Any, prediction_loss_only: bool, ignore_keys: Any = None
     ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
-        batches, logits, own = self._world.gather(self._batch(inputs)), None, self._world.ranks.rank
+        self._require_whole_step("an evaluation")
+        batches, logits, own = self._gather("an evaluation", self._batch(inputs)), None, self._world.ranks.rank
         if self._pairs is not None and not prediction_loss_only:
             raise InputError("compute_metrics: of pairs there are no logits to look at; the log has TRL's own figures")
         if prediction_loss_only:

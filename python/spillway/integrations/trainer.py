@@ -17,6 +17,7 @@ import transformers
 
 from spillway.integrations import dpo, refusals
 from spillway.integrations.durable_steps import DurableSteps
+from spillway.integrations.loaded_model import stream_by
 from spillway.integrations.streamed_saves import StreamedSaves
 from spillway.integrations.streamed_steps import StreamedSteps
 from spillway.integrations.trl_ways import TrlLog, is_trl, say_routers
@@ -37,7 +38,7 @@ class StreamedTraining(StreamedSteps, DurableSteps, StreamedSaves):
         if self._pairs is not None:
             positional, named = dpo.prepared(positional, named)
         self._streamed = self._from = self._sizes = self._items = self._run = self._saving_in = None
-        self._with_state = self._over = self._left = False
+        self._with_state = self._over = self._left = self._in_step = self._has_trained = False
         self._samples, self._shares = [], []
         self._norm = torch.zeros(())
         self._saved = -1
@@ -51,6 +52,7 @@ class StreamedTraining(StreamedSteps, DurableSteps, StreamedSaves):
         self._world = joined(stays=True)
         with self._as_one():
             self._origin = refusals.check(self)
+            stream_by(self.model, self)
             if self._durable:
                 refusals.check_durable(self.args)
 

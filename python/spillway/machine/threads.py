@@ -1,14 +1,14 @@
 """How many threads compute and how many update: from the machine, and said at start.
 
 Compute threads are part of what decides the bits of a run, so they follow from the machine and the environment alone,
-never from a budget or a placement.
+never from a budget or a placement. A number that a person gives is kept, also under a launcher.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +16,16 @@ from pathlib import Path
 from spillway.base.counts import counted
 
 KEY = "OMP_NUM_THREADS"
-MAPS = Path("/proc/self/maps")
+PROCESSES = Path("/proc")
+MAPS = PROCESSES / "self/maps"
 OPENMP, OMP_PAUSE_SOFT = ("libgomp", "libomp", "libiomp"), 1  # files of the libraries; <omp.h>
-# what a launcher leaves in the environment of the processes that it starts
-LAUNCHERS = {"TORCHELASTIC_RUN_ID": "torchrun", "ACCELERATE_MIXED_PRECISION": "accelerate launch"}
+# what a launcher leaves in the environment of the processes that it starts; accelerate launch may start torchrun
+LAUNCHERS = {
+    "ACCELERATE_MIXED_PRECISION": "accelerate launch",
+    "TORCHELASTIC_RUN_ID": "torchrun",
+    "RAY_RAYLET_PID": "Ray",
+}
+OPTION = "--num_cpu_threads_per_process"  # of accelerate launch
 
 
 @dataclass(frozen=True)
@@ -29,12 +35,12 @@ class Threads:
     words: str  # one line for a person
 
 
-def choose(cores: int, default: int, environment: Mapping[str, str], processes: int = 1) -> Threads:
+def choose(cores: int, default: int, environment: Mapping[str, str], processes: int = 1, launcher: str = "") -> Threads:
     """`cores`: that the process may run on; `default`: threads PyTorch would take; `processes`: of the run on this
-    machine, which share the cores."""
+    machine, which share the cores; `launcher`: as `launcher_default` names it."""
     if processes > 1:
-        return shared(cores, default, environment, processes)
-    compute, why = compute_threads(cores, default, environment)
+        return divide(cores, default, environment, processes, launcher)
+    compute, why = compute_threads(cores, default, environment, launcher)
     spare = max(0, cores - compute)
     words = f"Threads: {compute} for compute on {counted(cores, 'core')}"
     words += f", {why}; " if why else "; "
@@ -42,20 +48,19 @@ def choose(cores: int, default: int, environment: Mapping[str, str], processes: 
     return Threads(compute, spare, words)
 
 
-def shared(cores: int, default: int, environment: Mapping[str, str], processes: int) -> Threads:
-    """Each process's part of the cores, unless the environment says otherwise. 1 is what launchers say when nobody
-    did."""
-    given = environment.get(KEY, "1")
-    part, why = (max(1, cores // processes), "") if given in ("", "1") else (default, f", as {KEY}={given} asks")
+def divide(cores: int, default: int, environment: Mapping[str, str], processes: int, launcher: str = "") -> Threads:
+    """Each process's part of the cores, unless a person has said how many threads it has."""
+    given, part, why = environment.get(KEY, ""), max(1, cores // processes), ""
+    if given and not is_default(given, launcher):
+        part, why = default, f", as {KEY}={given} asks"
     words = f"Threads: {part} for compute in each of {processes} processes on {counted(cores, 'core')}{why}"
     return Threads(part, 0, f"{words}; updates share these cores.")
 
 
-def compute_threads(cores: int, default: int, environment: Mapping[str, str]) -> tuple[int, str]:
+def compute_threads(cores: int, default: int, environment: Mapping[str, str], launcher: str = "") -> tuple[int, str]:
     """The number, and what is not plain about it."""
     given = environment.get(KEY, "")
-    launcher = next((name for mark, name in LAUNCHERS.items() if mark in environment), "")
-    if given == "1" and launcher and cores > 1:
+    if is_default(given, launcher) and cores > 1:
         return cores, f"not 1 as {launcher} asks with {KEY}=1 for several processes a machine: here is one"
     if default > cores:
         return cores, f"not {default} as PyTorch would take: affinity or the cgroup allows no more"
@@ -64,13 +69,64 @@ def compute_threads(cores: int, default: int, environment: Mapping[str, str]) ->
     return default, ""
 
 
+def is_default(given: str, launcher: str) -> bool:
+    """Whether a launcher has set the number for want of a better one."""
+    return given == "1" and bool(launcher)
+
+
+def launcher_default(environment: Mapping[str, str], parent: int | None = None) -> str:
+    """The name of the launcher that has set OMP_NUM_THREADS itself; empty where a person has set it, or nobody.
+
+    torchrun sets it for several processes on a machine, accelerate launch always, each only where it was started
+    without it. `parent`: the process that has started this one, by default the real one."""
+    mark = next((mark for mark in LAUNCHERS if mark in environment), None)
+    if mark is None or KEY not in environment:
+        return ""
+    if LAUNCHERS[mark] == "torchrun" and environment.get("LOCAL_WORLD_SIZE") == "1":
+        return ""
+    process = os.getppid() if parent is None else parent
+    while (started := environment_of(process)) is not None and mark in started:
+        process = parent_of(process)
+    given = started is not None and (KEY in started or has_option(process))
+    return "" if given else LAUNCHERS[mark]
+
+
+def environment_of(process: int) -> Collection[str] | None:
+    """The names of the variables that a process was started with; None where nobody may look, or it is gone."""
+    try:
+        content = (PROCESSES / str(process) / "environ").read_bytes()
+    except OSError:
+        return None
+    return {entry.partition(b"=")[0].decode(errors="replace") for entry in content.split(b"\0")}
+
+
+def parent_of(process: int) -> int:
+    """0 where the process is gone."""
+    try:
+        status = (PROCESSES / str(process) / "stat").read_text(errors="replace")
+    except OSError:
+        return 0
+    return int(status.rpartition(")")[2].split()[1])
+
+
+def has_option(process: int) -> bool:
+    """Whether a process was started with accelerate's own option for the number of threads."""
+    try:
+        words = (PROCESSES / str(process) / "cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    given = (word.decode(errors="replace").partition("=")[0].replace("-", "_") for word in words)
+    return OPTION.replace("-", "_") in given
+
+
 def settle(processes: int = 1) -> Threads:
     """Chooses, and tells PyTorch. `processes`: of the run on this machine."""
     import torch
 
     from spillway import _engine
 
-    threads = choose(_engine.cores(), torch.get_num_threads(), os.environ, processes)
+    launcher = launcher_default(os.environ)
+    threads = choose(_engine.cores(), torch.get_num_threads(), os.environ, processes, launcher)
     if threads.compute != torch.get_num_threads():
         torch.set_num_threads(threads.compute)
     return threads

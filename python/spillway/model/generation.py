@@ -21,6 +21,7 @@ class Streamed:
     """Goes before a model's own class."""
 
     _logits: Logits
+    evaluation = "session.evaluate(batch)"  # gives the loss
 
     def forward(
         self,
@@ -29,14 +30,17 @@ class Streamed:
         logits_to_keep: int = 0,
         **others: Any,
     ) -> CausalLMOutputWithPast:
-        """logits: [rows, positions kept, vocabulary]; 0 keeps all."""
+        """logits: [rows, positions kept, vocabulary], zero for padding; 0 keeps all."""
         if input_ids is None:
             raise InputError("model: it takes input_ids")
         if others.get("labels") is not None:
-            raise InputError("model: the loss of a batch is session.evaluate(batch)")
-        if attention_mask is not None and not bool(attention_mask.all()):
-            raise InputError("attention_mask: rows are of one length here; call with one row at a time")
-        return CausalLMOutputWithPast(logits=self._logits(input_ids, int(logits_to_keep)))
+            raise InputError(f"labels: the model gives logits alone; {self.evaluation} gives the loss")
+        last = int(logits_to_keep)
+        if attention_mask is None or bool(attention_mask.all()):
+            found = self._logits(input_ids.cpu(), last)
+        else:
+            found = row_by_row(self._logits, input_ids.cpu(), attention_mask.cpu(), last)
+        return CausalLMOutputWithPast(logits=found.to(input_ids.device))
 
     def generate(self, *positional: Any, **named: Any) -> Any:
         """Generates as the library's own method does, without a cache of keys and values."""
@@ -45,6 +49,26 @@ class Streamed:
     @property
     def device(self) -> torch.device:
         return torch.device("cpu")
+
+
+def row_by_row(logits: Logits, ids: torch.Tensor, mask: torch.Tensor, last: int) -> torch.Tensor:
+    """Logits of rows with padding, each computed without it. InputError where the mask is anything else."""
+    length = ids.shape[1]
+    begin = length - min(last or length, length)
+    rows = []
+    for row, seen in zip(ids, mask if mask.shape == ids.shape else (), strict=False):
+        places = seen.nonzero().view(-1).tolist()
+        if not places or places[-1] - places[0] + 1 != len(places):
+            break
+        first, after = max(begin, places[0]), places[-1] + 1
+        own = logits(row[places[0] : after][None], max(1, after - first))[0]
+        made = own.new_zeros(length - begin, own.shape[1])
+        if after > first:
+            made[first - begin : after - begin] = own
+        rows.append(made)
+    if len(rows) < len(ids):
+        raise InputError("attention_mask: it may mark padding before a row, or after it, and nothing else")
+    return torch.stack(rows)
 
 
 def callable_model(model: PreTrainedModel, logits: Logits) -> PreTrainedModel:

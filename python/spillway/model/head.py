@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch.nn import functional
 
+from spillway.model.few_rows import multiply, multiply_and_add
 from spillway.model.logits import labels_inside, loss_gradient, token_parts
 from spillway.model.microbatch import MicroBatch
 from spillway.model.objective import Told
@@ -234,10 +235,10 @@ class HeadPass:
 
     def _add_hidden_gradient(self, sums: torch.Tensor, logits: torch.Tensor, table: torch.Tensor) -> None:
         if sums.dtype == table.dtype:
-            torch.addmm(sums, logits, table, beta=1 if self._summed else 0, out=sums)
+            multiply_and_add(sums, logits, table, out=sums, beta=1 if self._summed else 0)
             return
         product = self._scratch.matrix("product", sums.shape[0], sums.shape[1], table.dtype)
-        torch.mm(logits, table, out=product)
+        multiply(logits, table, out=product)
         if self._summed:
             sums.add_(product)
         else:
@@ -262,9 +263,9 @@ class HeadPass:
         logits = self._scratch.matrix(where, selected.shape[0], table.shape[0], table.dtype)
         bias = self._code.bias
         if bias is None:
-            return torch.mm(selected, table.t(), out=logits)
+            return multiply(selected, table.t(), out=logits)
         own = bias.leaf.detach()[first_row : first_row + rows]
-        return torch.addmm(functional.pad(own, (0, len(table) - rows)), selected, table.t(), out=logits)
+        return multiply_and_add(functional.pad(own, (0, len(table) - rows)), selected, table.t(), out=logits)
 
 
 def whole_batches(batches: list[MicroBatch]) -> Parts:

@@ -16,6 +16,7 @@ from torch import nn
 
 from spillway.model.after_layers import head_input
 from spillway.model.factors import Inner, redirected
+from spillway.model.few_rows import filled_rows
 from spillway.model.layer_arguments import record
 from spillway.model.meta_model import MetaModel, Places, StagePlan
 from spillway.model.microbatch import MicroBatch
@@ -80,6 +81,7 @@ class Stage:
         inside = {id(it.linear) for it in self._inners}
         self._unneeded = [linear for linear in left_out if id(linear) not in inside]
         self._parts = parts
+        self._device = device
         layer = self._module
         self._tiles = [] if layer is None else tiles_in(meta_model, layer, parts, self._unneeded, alone)
         self._norm = norm_in_tiles(meta_model, parts) if plan.tail else None
@@ -197,7 +199,8 @@ class Stage:
         tiles = self._tiles if self._parts.count > 1 else []
         remaking = Remaking() if again and tiles else None
         forwards = {tile.module: tile.forward(0.0 if again else None, remaking) for tile in tiles}
-        with replaced_forwards(forwards), remaking.hooks() if remaking is not None else nullcontext():
+        hooks = remaking.hooks() if remaking is not None else nullcontext()
+        with replaced_forwards(forwards), hooks, filled_rows(self._device):
             yield
 
     def _after(self, hidden: torch.Tensor, batch: MicroBatch) -> torch.Tensor:

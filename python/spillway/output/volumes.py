@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -89,11 +89,11 @@ def listed(place: Path, run: str) -> list[Path]:
     return [Path(found["file"]) for found in told_of([str(place)], run)]
 
 
-def give_up_others(paths: Sequence[StoragePath], run: str) -> None:
-    """The run begins anew: what other processes have left of it in the directories of this one is gone."""
-    own = set(map(volume, paths))
+def give_up_others(paths: Sequence[StoragePath], run: str, begun: Collection[Path]) -> None:
+    """Removes what earlier processes have left of a run in the directories of this one. `begun`: the volumes of all
+    processes that begin it anew."""
     for found in [found for path in paths for found in listed(Path(path.place), run)]:
-        if found not in own:
+        if found not in begun:
             remove(found, run)
 
 

@@ -62,8 +62,8 @@ def same(world: World, what: dict[str, Any]) -> None:
 
 
 SHARED = {  # by key: what two processes of a machine may not both have, and how each gets its own
-    "storage": "directory {0}; name {{local_rank}} or {{rank}} in it, such as /mnt/nvme/spillway-{{local_rank}}, and "
-    "make one for each process",
+    "storage": "directory {0}, though its name has {{local_rank}} or {{rank}}; give one directory without them, which "
+    "serves all processes, or make one for each",
     "storage_device": "block device {0}; name {{local_rank}} or {{rank}} in it, such as /dev/nvme{{local_rank}}n1",
     "device": "GPU {0}; --device cuda is that of each one's LOCAL_RANK",
 }
@@ -85,7 +85,7 @@ def places(world: World, config: Config) -> None:
 
 def own_places(config: Config) -> list[tuple[str, str, str]]:
     """By key; of a GPU also by what its number counts."""
-    found = [("storage", os.path.realpath(path.place), "") for path in config.directories]
+    found = [("storage", os.path.realpath(path.place), "") for path in config.directories if path.sharers == 1]
     found += [("storage_device", os.path.realpath(path.place), "") for path in config.devices]
     if config.device.startswith("cuda"):
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")

@@ -93,7 +93,8 @@ class Lines:
         durable. What other lines have left goes then. `goes_on`: it is not the run's first one; `anew`: what was there
         is given up."""
         if anew:
-            volumes.give_up_others(self._paths, self._identity.run)
+            begun = self._world.gather([str(volumes.volume(path)) for path in self._paths])
+            volumes.give_up_others(self._paths, self._identity.run, {Path(each) for part in begun for each in part})
         if state is not None:
             session.commit(state)
         if goes_on or self._identity.shared:

@@ -158,7 +158,7 @@ def share_of(
     """Bytes for a path that names no capacity; at least what its volume has already."""
     beside = [other for other, found in zip(paths, devices, strict=True) if found[0] == device[0]]
     free = device[1] + sum(volumes.held(other) for other in beside)
-    taken = sum(other.capacity for other in beside if other.capacity is not None)
+    taken = sum(other.capacity * other.sharers for other in beside if other.capacity is not None)
     sharers = sum(other.capacity is None for other in beside)
     return max(max(0, int(free * (1 - MARGIN)) - taken) // max(1, sharers), volumes.held(path))
 

@@ -1,0 +1,108 @@
+"""The model that `load` returns: without weights, and yet it can be called, asked to generate and saved, by the Trainer
+that streams it."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import weakref
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from transformers import PreTrainedModel
+
+from spillway.errors import InputError
+from spillway.model.generation import Logits, Streamed
+
+NOBODY = (
+    "model: load() made it without weights, which a Trainer streams; give it to spillway.hf.Trainer first, or open a "
+    "spillway.Session, whose `model` generates"
+)
+WEIGHTS = (
+    "state_dict: the weights live in the engine; trainer.save_model(DIR) writes them, for "
+    "from_pretrained(DIR) or safetensors.torch.load_file"
+)
+PLACE = (
+    "model: its weights live in the engine, so it is not moved or converted; load(..., device=...) says where it "
+    "computes, and load(..., dtype=...) in which type"
+)
+
+
+class Host(Protocol):
+    """A Trainer that streams the model."""
+
+    def logits(self, ids: torch.Tensor, last: int) -> torch.Tensor:
+        """As spillway.model.generation.Logits."""
+
+    def save_model(self, output_dir: str) -> None:
+        """Writes the weights as they are, and what `from_pretrained` needs beside them."""
+
+    def computes_on(self) -> str:
+        """The type of the device that layers compute on."""
+
+
+class LoadedModel(Streamed):
+    """Goes before the library's own class."""
+
+    _host: weakref.ref[Host] | None = None
+    evaluation = "trainer.evaluate()"
+
+    @property
+    def _logits(self) -> Logits:  # type: ignore[override]
+        return host_of(self).logits
+
+    def save_pretrained(self, save_directory: str | Path, *_: Any, push_to_hub: bool = False, **__: Any) -> None:
+        """As the Trainer's save_model."""
+        if push_to_hub:
+            raise InputError("push_to_hub: TrainingArguments(push_to_hub=True) and trainer.push_to_hub() upload it")
+        host_of(self).save_model(str(save_directory))
+
+    def state_dict(self, *_: Any, **__: Any) -> Any:
+        raise InputError(WEIGHTS)
+
+    def load_state_dict(self, *_: Any, **__: Any) -> Any:
+        raise InputError("load_state_dict: the weights live in the engine; load(DIR) reads those of a directory")
+
+    def to(self, *asked: Any, **named: Any) -> Any:
+        """Itself, where it computes there already."""
+        device, dtype, *_ = torch._C._nn._parse_to(*asked, **named)
+        host = None if self._host is None else self._host()
+        if dtype is None and device is not None and device.type == (host.computes_on() if host else "cpu"):
+            return self
+        raise InputError(PLACE)
+
+    def cpu(self) -> Any:
+        return self.to("cpu")
+
+    def cuda(self, device: Any = None) -> Any:
+        return self.to("cuda" if device is None else torch.device("cuda", device) if type(device) is int else device)
+
+    def _apply(self, *_: Any, **__: Any) -> Any:
+        """All else that moves or converts a module comes here."""
+        raise InputError(PLACE)
+
+
+def host_of(model: LoadedModel) -> Host:
+    host = None if model._host is None else model._host()
+    if host is None:
+        raise InputError(NOBODY)
+    return host
+
+
+def make_callable(model: PreTrainedModel) -> None:
+    """From here on the model is a LoadedModel; its class has the name and the signature that it had."""
+    kind = type(model)
+    names = list(inspect.signature(kind.forward).parameters)[1:]
+
+    @functools.wraps(kind.forward)
+    def forward(self: Any, *positional: Any, **named: Any) -> Any:
+        return Streamed.forward(self, **dict(zip(names, positional, strict=False)), **named)
+
+    own = {"forward": forward, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    model.__class__ = type(kind.__name__, (LoadedModel, kind), own)
+
+
+def stream_by(model: Any, host: Host) -> None:
+    """The model is called through this Trainer."""
+    model._host = weakref.ref(host)

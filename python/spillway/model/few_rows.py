@@ -1,0 +1,179 @@
+"""Matrix products of few rows, whose bits do not depend on the number of threads.
+
+MKL gives each thread blocks of whole rows. It adds up the rows that fill no block in another order, and their number
+depends on the threads. With 5 to 11 rows one and two threads differ in the last bit, which is enough to send a token
+to another expert. Experts multiply as many rows as tokens are routed to them, the head as many as there are labels. A
+multiple of MULTIPLE rows leaves no incomplete block, so fewer rows than ENOUGH get rows of zeros beside them. Autograd
+saves what it saves of the plain product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+MULTIPLE = 16  # rows: of the blocks of every kernel that was tried
+ENOUGH = 128  # rows from which on no number of threads up to 64 changed a bit
+MATMUL = (torch.mm, torch.matmul, torch.Tensor.mm, torch.Tensor.matmul, torch.Tensor.__matmul__)
+GROUPED = ("grouped_mm", "_grouped_mm", "grouped_mm_fallback")  # of PyTorch's releases, and of transformers without it
+
+
+def missing_rows(rows: int) -> int:
+    """The rows of zeros that a product of so many rows gets."""
+    return -rows % MULTIPLE if 0 < rows < ENOUGH else 0
+
+
+def filled(matrix: torch.Tensor) -> torch.Tensor:
+    """The matrix, with rows of zeros where it has too few on a CPU."""
+    more = missing_rows(matrix.shape[0]) if matrix.is_cpu else 0
+    return functional.pad(matrix, (0, 0, 0, more)) if more else matrix
+
+
+def multiply(first: torch.Tensor, second: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+    """`torch.mm`."""
+    more = filled(first)
+    if more is first:
+        return torch.mm(first, second) if out is None else torch.mm(first, second, out=out)
+    product = torch.mm(more, second)[: first.shape[0]]
+    return product if out is None else out.copy_(product)
+
+
+def multiply_and_add(
+    summand: torch.Tensor, first: torch.Tensor, second: torch.Tensor, out: torch.Tensor, beta: float = 1
+) -> torch.Tensor:
+    """`torch.addmm`."""
+    more = filled(first)
+    if more is first:
+        return torch.addmm(summand, first, second, beta=beta, out=out)
+    product = torch.mm(more, second)[: first.shape[0]]
+    return torch.add(product, summand, out=out) if beta else out.copy_(product)
+
+
+class Product(torch.autograd.Function):
+    """x [rows, in] times a weight, [in, out] or, `turned`, [out, in]."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, turned: bool
+    ) -> torch.Tensor:
+        to_x, to_weight = ctx.needs_input_grad[:2]
+        ctx.save_for_backward(x if to_weight else None, weight if to_x else None)
+        ctx.turned = turned
+        factor = weight.t() if turned else weight
+        made = filled(x)
+        product = torch.mm(made, factor) if bias is None else torch.addmm(bias, made, factor)
+        return product[: x.shape[0]].clone() if made is not x else product
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        to_x, to_weight, to_bias = ctx.needs_input_grad[:3]
+        of_x = multiply(gradient, weight if ctx.turned else weight.t()) if to_x else None
+        pair = (gradient.t(), x) if ctx.turned else (x.t(), gradient) if to_weight else None
+        of_weight = torch.mm(*pair) if to_weight and pair is not None else None
+        return of_x, of_weight, gradient.sum(0) if to_bias else None, None
+
+
+class Groups(torch.autograd.Function):
+    """x [rows, in], whose rows are sorted by group, times the weight [groups, in, out] of each; `ends`: of groups."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weights: torch.Tensor, ends: Sequence[int]) -> torch.Tensor:
+        to_x, to_weights = ctx.needs_input_grad[:2]
+        ctx.save_for_backward(x if to_weights else None, weights if to_x or to_weights else None)
+        ctx.ends = ends
+        product = x.new_empty(x.shape[0], weights.shape[2])
+        for number, rows in groups(ends):
+            multiply(x[rows], weights[number], out=product[rows])
+        return product
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        x, weights = ctx.saved_tensors
+        to_x, to_weights = ctx.needs_input_grad[:2]
+        of_x = gradient.new_empty(gradient.shape[0], weights.shape[1]) if to_x else None
+        of_weights = torch.zeros_like(weights) if to_weights else None
+        for number, rows in groups(ctx.ends):
+            if of_x is not None:
+                multiply(gradient[rows], weights[number].t(), out=of_x[rows])
+            if of_weights is not None:
+                torch.mm(x[rows].t(), gradient[rows], out=of_weights[number])
+        return of_x, of_weights, None
+
+
+def groups(ends: Sequence[int]) -> Iterator[tuple[int, slice]]:
+    """The number of each group that has rows, and its rows."""
+    for number, (first, after) in enumerate(pairwise([0, *ends])):
+        if after > first:
+            yield number, slice(first, after)
+
+
+class FilledRows(TorchFunctionMode):
+    """Inside, products of few rows on a CPU are made so. Others, and whatever else is called, are PyTorch's own."""
+
+    def __torch_function__(
+        self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        named = kwargs or {}
+        made = None
+        if function is functional.linear:
+            made = linear(*args, **named)
+        elif function in MATMUL and len(args) == 2 and not named:
+            made = product(args[0], args[1], None, turned=False)
+        elif function is torch.addmm and len(args) == 3 and not named and args[0].dim() == 1:
+            made = product(args[1], args[2], args[0], turned=False)
+        elif name_of(function) in GROUPED:
+            made = grouped(*args, **named)
+        return function(*args, **named) if made is None else made
+
+
+def linear(input: Any, weight: Any, bias: Any = None) -> torch.Tensor | None:
+    return product(input, weight, bias, turned=True)
+
+
+def product(x: Any, weight: Any, bias: Any, turned: bool) -> torch.Tensor | None:
+    """None: PyTorch's own is as good."""
+    if x.dim() < 2 or weight.dim() != 2 or not x.is_cpu or not missing_rows(x.shape[:-1].numel()):
+        return None
+    found: torch.Tensor = Product.apply(x.flatten(0, -2), weight, bias, turned)
+    return found.view(*x.shape[:-1], found.shape[-1])
+
+
+def grouped(input: Any, weight: Any, offs: Any = None, **others: Any) -> torch.Tensor | None:
+    """None: PyTorch's own is as good."""
+    given = any(other is not None for other in others.values())
+    if given or offs is None or input.dim() != 2 or weight.dim() != 3 or not input.is_cpu:
+        return None
+    if isinstance(offs, FakeTensor) or offs.is_meta or input.dtype != weight.dtype:
+        return None
+    ends = offs.tolist()
+    few = any(missing_rows(rows.stop - rows.start) for _, rows in groups(ends))
+    if not few or ends[-1] != input.shape[0]:
+        return None
+    made: torch.Tensor = Groups.apply(input, weight, ends)
+    return made
+
+
+def name_of(function: Any) -> str:
+    """Without the overload of an operator."""
+    return str(getattr(function, "__name__", "")).partition(".")[0]
+
+
+@contextmanager
+def filled_rows(device: torch.device) -> Iterator[None]:
+    """Inside, what a layer multiplies on this device has the same bits with any number of threads."""
+    if device.type != "cpu":
+        yield
+        return
+    with FilledRows():
+        yield

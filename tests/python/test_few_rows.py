@@ -1,0 +1,143 @@
+"""Products of few rows have the same bits with any number of threads: alone, and in the experts of whole runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+
+import real_runs
+import tiny
+from both_ways import replace_model
+from breadth import some
+from spillway.model import few_rows
+from spillway.model.few_rows import ENOUGH, filled_rows
+
+CPU = torch.device("cpu")
+THREADS = [(1, 2), pytest.param((1, 3, 8, 16), marks=pytest.mark.nightly)]
+ROWS = some([*range(1, 33), 47, 64, 100, ENOUGH - 1, ENOUGH, ENOUGH + 3], (1, 5, 7, 11, 13, 17, 100))
+COUNTS = ([8] * 8, [5, 7, 9, 11, 3, 13, 6, 10], [0, 0, 21, 4, 16, 11, 8, 4], [1, 0, 0, 0, 0, 0, 0, 63])
+
+
+@pytest.fixture(autouse=True)
+def as_before() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def with_gradients(call: Callable[..., torch.Tensor], *given: torch.Tensor) -> list[torch.Tensor]:
+    """The result, and the gradient of each argument."""
+    leaves = [each.clone().requires_grad_() for each in given]
+    made = call(*leaves)
+    made.backward(made.detach().cos())
+    return [made.detach(), *(leaf.grad for leaf in leaves)]  # type: ignore[list-item]
+
+
+def filled(call: Callable[..., torch.Tensor], *given: torch.Tensor) -> list[torch.Tensor]:
+    def inside(*leaves: torch.Tensor) -> torch.Tensor:
+        with filled_rows(CPU):
+            return call(*leaves)
+
+    return with_gradients(inside, *given)
+
+
+def expect_same_bits(threads: Sequence[int], call: Callable[..., torch.Tensor], *given: torch.Tensor) -> None:
+    """With each number of threads, and within rounding PyTorch's own."""
+    results = []
+    for number in threads:
+        torch.set_num_threads(number)
+        results.append(filled(call, *given))
+    for number, result in zip(threads, results, strict=True):
+        assert all(map(torch.equal, result, results[0])), number
+    for ours, plain in zip(results[0], with_gradients(call, *given), strict=True):
+        torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-4)
+        assert ours.stride() == plain.stride()
+
+
+@pytest.mark.parametrize("threads", THREADS)
+@pytest.mark.parametrize("rows", ROWS)
+def test_products_have_the_same_bits_with_any_threads(rows: int, threads: Sequence[int]) -> None:
+    torch.manual_seed(rows)
+    x, weight, bias = torch.randn(rows, 128), torch.randn(256, 128), torch.randn(256)
+    turned = weight.t().contiguous()
+    expect_same_bits(threads, functional.linear, x, weight, bias)
+    expect_same_bits(threads, functional.linear, x.view(1, rows, 128), weight)
+    expect_same_bits(threads, lambda x, weight: x @ weight, x, turned)
+    expect_same_bits(threads, torch.addmm, bias, x, turned)
+
+
+@pytest.mark.parametrize("threads", THREADS)
+@pytest.mark.parametrize("counts", COUNTS)
+def test_groups_have_the_same_bits_with_any_threads(counts: Sequence[int], threads: Sequence[int]) -> None:
+    torch.manual_seed(1)
+    x, weights = torch.randn(64, 128), torch.randn(8, 256, 128)
+    ends = torch.tensor(counts).cumsum(0).to(torch.int32)
+    fallback = torch.ops.transformers.grouped_mm_fallback
+    for grouped in (fallback, getattr(functional, "grouped_mm", fallback)):
+        expect_same_bits(threads, lambda x, weights: grouped(x, weights.transpose(-2, -1), offs=ends), x, weights)  # noqa: B023
+
+
+def test_products_of_enough_rows_are_pytorch_s_own() -> None:
+    torch.manual_seed(2)
+    for rows in (16, 48, ENOUGH, ENOUGH + 5):
+        x, weight = torch.randn(rows, 64), torch.randn(32, 64)
+        assert all(map(torch.equal, filled(functional.linear, x, weight), with_gradients(functional.linear, x, weight)))
+
+
+def test_saved_tensors_are_those_of_the_plain_product() -> None:
+    """Of frozen weights nothing is kept of the input."""
+    x, weight = torch.randn(5, 64, requires_grad=True), torch.randn(32, 64)
+    saved: list[torch.Tensor] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: saved.append(tensor) or tensor, lambda tensor: tensor):
+        with filled_rows(CPU):
+            functional.linear(x, weight)
+            assert [tensor.data_ptr() for tensor in saved] == [weight.data_ptr()]
+            functional.linear(x, weight.requires_grad_())
+    assert {tensor.data_ptr() for tensor in saved} == {weight.data_ptr(), x.data_ptr()}
+    assert few_rows.missing_rows(0) == few_rows.missing_rows(ENOUGH + 1) == 0
+
+
+# ---- whole runs
+
+
+KINDS = ("mixtral", "qwen3_moe", "gpt_oss", "deepseek_v2", "deepseek_v3", "olmoe", "dbrx", "granitemoe", "llama4_text")
+KEYS = ("--compute_dtype", "fp32", "--weight_dtype", "bf16", "--virtual_ranks", "3", "--max_steps", "3",
+        "--per_device_train_batch_size", "2", "--gradient_accumulation_steps", "6",
+        "--save_only_model", "true")  # fmt: skip
+
+
+def trained(given: Path, out: Path, threads: int, *more: str) -> tuple[list[dict[str, Any]], bytes]:
+    """Rows of the log, and the weights."""
+    done = subprocess.run(
+        [sys.executable, "-m", "spillway", *real_runs.words(given, out, *KEYS, *more)],
+        env=os.environ | {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive"},
+        capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert f"Threads: {threads} for compute" in done.stdout, done.stdout
+    return real_runs.metrics(out), (out / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("kind", some(KINDS, ("mixtral", "gpt_oss")))
+def test_experts_train_to_the_same_bits_with_one_thread_and_two(tmp_path: Path, kind: str) -> None:
+    given = real_runs.inputs(tmp_path / "given")
+    replace_model(given / "model", kind)
+    tiny.jsonl(given / "train.jsonl", tiny.text_rows(36))
+    assert trained(given, tmp_path / "one", 1) == trained(given, tmp_path / "two", 2)
+
+
+def test_short_completions_train_to_the_same_bits_with_one_thread_and_two(tmp_path: Path) -> None:
+    """The head multiplies as many rows as there are labels: of these completions some nine."""
+    given = real_runs.inputs(tmp_path / "given")
+    rows = [{"prompt": row["text"], "completion": f" {number}"} for number, row in enumerate(tiny.text_rows(36))]
+    (given / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert trained(given, tmp_path / "one", 1) == trained(given, tmp_path / "two", 2)
