@@ -172,7 +172,7 @@ class EngineStep {
   /// After norm(), instead of decide(): the step ends without a trace, and can be begun again. The gradients of a step
   /// are written to a durable run's paths once: begin it with StepBegin::trial before or after that.
   void abandon_step();
-  /// Of the passes that have ended since the last call, in a step that was begun with StepBegin::digests.
+  /// Digests of the passes that have ended since the last call, in a step that was begun with StepBegin::digests.
   [[nodiscard]] std::vector<StepDigest> take_digests();
   /// XXH3-64 over checksums of each MiB, by the engine's threads. Of bytes in host memory.
   [[nodiscard]] std::uint64_t digest(std::span<const std::byte> bytes);

@@ -48,7 +48,8 @@ Gradients::Gradients(const plan::Schedule& schedule, const state::Layout& layout
   squares_in_order_.reserve(slots_.count() + layout.chunks().size());
   if (!description.is_shared()) return;
   exchange_ = std::make_unique<GradientExchange>(
-      GradientExchange::Parts{schedule, layout, description, arenas, rows, reduced_, sink, digests}, slots_, host_squares_);
+      GradientExchange::Parts{schedule, layout, description, arenas, rows, reduced_, sink, digests}, slots_,
+      host_squares_);
 }
 
 void Gradients::place_tensors(const state::UpdateRule& rule) {

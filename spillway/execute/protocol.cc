@@ -8,7 +8,17 @@
 
 namespace spillway::execute {
 
-enum class StepProtocol::Call : std::uint8_t { load, commit, publish, begin, norm, abandon, decide, evaluate, end_evaluation };
+enum class StepProtocol::Call : std::uint8_t {
+  load,
+  commit,
+  publish,
+  begin,
+  norm,
+  abandon,
+  decide,
+  evaluate,
+  end_evaluation
+};
 
 namespace {
 

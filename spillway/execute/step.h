@@ -56,8 +56,8 @@ class Step {
   StepResult decide(const kernels::Norm& norm, const StepUpdate& update);
   /// After norm(): ends the step without a trace, so that it can be begun again. Early updates are undone.
   void abandon();
-  /// Of the passes that have ended since the last call; empty unless StepBegin::digests. Of several processes that of
-  /// a gradient comes when all of them have made their part, norm() at the latest.
+  /// Digests of the passes that have ended since the last call; empty unless StepBegin::digests. With several processes
+  /// that of a gradient comes when all of them have made their part, norm() at the latest.
   [[nodiscard]] std::vector<StepDigest> take_digests() { return digests_.take(); }
   /// norm(), unless that was done, and decide(); of an evaluation neither.
   StepResult end(const StepUpdate& update);
@@ -105,7 +105,7 @@ class Step {
   PassGradients pass_gradients_;
   kernels::Norm norm_;                    ///< of the step that is to be decided
   std::optional<std::uint64_t> written_;  ///< the last step whose gradients go to the journal
-  bool reduced_read_ = false;  ///< auxiliary fields in memory are those of the states
+  bool reduced_read_ = false;             ///< auxiliary fields in memory are those of the states
   double began_ = 0, stalled_before_ = 0;
 };
 

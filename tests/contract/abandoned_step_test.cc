@@ -1,5 +1,5 @@
-// A step that is abandoned leaves no trace: computed twice, and decided once, it has the bits of a step that is computed
-// once, and both computations have the same digests.
+// A step that is abandoned leaves no trace: computed twice, and decided once, it has the bits of a step that is
+// computed once, and both computations have the same digests.
 #include <gtest/gtest.h>
 
 #include <map>

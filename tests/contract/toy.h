@@ -133,13 +133,12 @@ class Toy {
     for (std::size_t i = 0; i < tokens; ++i) ids[i] = static_cast<std::int64_t>(mix(seed * 131 + i / 2) % rows);
     std::vector<std::uint64_t> counts(micro_batches_, tokens / micro_batches_);
     counts.back() += tokens % micro_batches_;
-    engine_.begin_step(
-        {.ids = embeds ? std::span<const std::int64_t>(ids) : std::span<const std::int64_t>(),
-         .counts = counts,
-         .training = training,
-         .update = expected,
-         .digests = digests,
-         .trial = trial});
+    engine_.begin_step({.ids = embeds ? std::span<const std::int64_t>(ids) : std::span<const std::int64_t>(),
+                        .counts = counts,
+                        .training = training,
+                        .update = expected,
+                        .digests = digests,
+                        .trial = trial});
     if (embeds) engine_.embedding_forward();
     first_forward_ = !embeds;
     while (const auto pass = engine_.next_pass()) {

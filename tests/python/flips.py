@@ -1,4 +1,4 @@
-"""One flipped bit in the product of one computation of a step, as a processor that errs in silence leaves it."""
+"""One flipped bit in the product of one computation of a step, as a CPU that errs in silence leaves it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Products(TorchDispatchMode):
 
 
 @contextmanager
-def watched(products: Callable[[int, int], Products]) -> Iterator[list[Products]]:
+def watch_products(products: Callable[[int, int], Products]) -> Iterator[list[Products]]:
     """Computation number n, from 1, of replayed step number m, from 1, runs in `products(m, n)`."""
     made: list[Products] = []
     place = [0, 0]

@@ -18,7 +18,7 @@ import real_runs
 import spillway
 import tiny
 from breadth import some
-from flips import Products, watched
+from flips import Products, watch_products
 from needs import package
 from real_runs import here, on_path, storage_in
 from spillway.config import resolve
@@ -77,13 +77,13 @@ def bits(out: Path) -> tuple[list[tuple[float, float]], bytes]:
 
 
 def replay_of(out: Path) -> dict[str, int]:
-    found: dict[str, int] = json.loads((out / "summary.json").read_text())["replay"]
-    return found
+    counts: dict[str, int] = json.loads((out / "summary.json").read_text())["replay"]
+    return counts
 
 
 def count_products(given: Path, out: Path, kind: str) -> int:
     """Those of one computation."""
-    with watched(lambda *_: Products()) as seen:
+    with watch_products(lambda *_: Products()) as seen:
         assert train(given, out, kind, "--replay_steps", str(STEPS)) == 0
     assert seen[0].count == seen[1].count > 0
     return seen[0].count
@@ -114,7 +114,7 @@ def test_flipped_bit_of_a_product_reaches_no_update(given: Path, tmp_path: Path,
             hit = 1 if kind == "on a path, durable" else 1 + (step + seed) % 2
             return Products(drawn.randrange(count), step) if computation == hit else Products()
 
-        with watched(flip) as seen:
+        with watch_products(flip) as seen:
             assert train(given, out, kind, "--replay_steps", "1", "--replay_action", "continue") == 0
         words = [each.words for each in seen if each.words]
         assert len(words) == STEPS
@@ -135,7 +135,7 @@ def test_difference_stops_the_run_with_the_state_of_the_step_before(
     assert train(given, tmp_path / "once", kind) == 0
     out = tmp_path / "out"
     capsys.readouterr()
-    with watched(flips_at(3, computation)):
+    with watch_products(flips_at(3, computation)):
         assert train(given, out, kind, "--replay_steps", "1") == 1
     said = " ".join(capsys.readouterr().err.split())
     assert "two computations of step 3 differ, first in the output of model.layers.0 for micro-batch 0" in said
@@ -151,12 +151,12 @@ def test_difference_stops_the_run_with_the_state_of_the_step_before(
 def test_wrong_second_computation_of_a_durable_step_is_skipped(
     given: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with watched(flips_at(2, 2)):
+    with watch_products(flips_at(2, 2)):
         assert train(given, tmp_path / "out", "on a path, durable", "--replay_steps", "1", *CONTINUES) == 0
-    assert "so the step was skipped" in " ".join(capsys.readouterr().err.split())
-    found = rows(tmp_path / "out" / "metrics.jsonl")
-    assert [row.get("skipped", False) for row in found] == [False, True, False, False]
-    assert "replay_difference" in found[1]
+    assert "so the step was skipped" in " ".join(capsys.readouterr().out.split())
+    logged = list(rows(tmp_path / "out" / "metrics.jsonl"))
+    assert [row.get("skipped", False) for row in logged] == [False, True, False, False]
+    assert "replay_difference" in logged[1]
     assert json.loads((tmp_path / "out" / "summary.json").read_text())["skipped_steps"] == 1
 
 
@@ -167,7 +167,7 @@ def test_code_that_is_not_deterministic_is_named_as_such(
     def always(step: int, computation: int) -> Products:
         return Products(3, computation, 22)  # another element each time
 
-    with watched(always):
+    with watch_products(always):
         assert train(given, tmp_path / "out", "in DRAM", "--replay_steps", "2", "--replay_action", action) == 1
     said = " ".join(capsys.readouterr().err.split())
     assert "is not deterministic and cannot be replayed" in said and "Remove replay_steps" in said
@@ -202,7 +202,8 @@ def test_trainer_stops_at_a_difference(given: Path, tmp_path: Path) -> None:
     from test_trainer import loaded, parts
 
     trainer = Trainer(model=loaded(given, replay_steps=2), **parts(given, tmp_path / "out"))
-    with watched(flips_at(1, 1)), pytest.raises(ComputationDiffers, match=r"computations of step 2 differ.* first one"):
+    differs = pytest.raises(ComputationDiffers, match=r"computations of step 2 differ.* first one was wrong")
+    with watch_products(flips_at(1, 1)), differs:
         trainer.train()
     assert trainer.state.global_step == 1
     trainer.save_model(str(tmp_path / "saved"))  # the weights of step 1
@@ -214,29 +215,29 @@ def test_session_goes_on_after_a_difference(given: Path, tmp_path: Path) -> None
     keys |= {"profile": str(given / "profile.json"), "max_steps": 3, "learning_rate": 1e-3}
     ids = torch.arange(32).view(2, 16) % 50
     batch = {"input_ids": ids, "labels": ids}
-    found = []
+    runs = []
     for more in ({}, {"replay_steps": 2}, {"replay_steps": 2, "replay_action": "continue"}):
-        with watched(flips_at(1, 2) if "replay_action" in more else lambda *_: Products()):
+        with watch_products(flips_at(1, 2) if "replay_action" in more else lambda *_: Products()):
             with spillway.Session(keys | more) as session:
-                found.append([session.step(batch) for _ in range(3)])
-    losses = [[row["loss"] for row in steps] for steps in found]
+                runs.append([session.step(batch) for _ in range(3)])
+    losses = [[row["loss"] for row in steps] for steps in runs]
     assert losses[0] == losses[1] == losses[2]
-    assert [row.get("replayed", False) for row in found[1]] == [False, True, False]
-    assert "the second one was wrong; the step goes on" in found[2][1]["replay_difference"]
+    assert [row.get("replayed", False) for row in runs[1]] == [False, True, False]
+    assert "the second one was wrong; the step goes on" in runs[2][1]["replay_difference"]
 
 
 RANK_SCRIPT = """
 import os, sys
-from flips import Products, watched
+from flips import Products, watch_products
 from spillway.cli import main
 hit = (2, 1) if os.environ["RANK"] == "1" else (0, 0)
-with watched(lambda *place: Products(3, 7, 22) if place == hit else Products()):
+with watch_products(lambda *place: Products(3, 7, 22) if place == hit else Products()):
     sys.exit(main(sys.argv[1:]))
 """
 
 
 def test_difference_in_one_of_two_processes_stops_both_and_is_named(given: Path, tmp_path: Path) -> None:
-    keys = ("--virtual_ranks", "2", "--gradient_accumulation_steps", "1", "--replay_steps", "1")
+    keys = ("--virtual_ranks", "2", "--gradient_accumulation_steps", "2", "--replay_steps", "1")
     words = real_runs.words(given, tmp_path / "out", *keys, *RUN, "--placement", "dram")
     ends = ranks_of(RANK_SCRIPT, 2, *words, env_more={"PYTHONPATH": str(Path(__file__).parent)})
     assert [code for *_, code in ends] == [1, 1], ends

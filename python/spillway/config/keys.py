@@ -21,6 +21,7 @@ from spillway.config.key import (
     unknown_device,
 )
 from spillway.config.optimizers import OPTIMIZERS
+from spillway.config.replay_keys import REPLAYS
 from spillway.config.values import (
     DEVICE,
     FLAG,
@@ -365,22 +366,7 @@ GROUPS: dict[str, list[Key]] = {
             "with clipping, early updates go by a predicted factor (1 while the last norms were below "
             "`max_grad_norm`), and are undone where it was another; without it only steps that do not clip are early",
         ),
-        Key(
-            "replay_steps",
-            whole(1),
-            None,
-            "every N-th step is computed twice from the same state, and all weights, activations, gradients, losses "
-            "and the norm are compared bit by bit before its update: errors that a processor, a GPU or memory makes "
-            "in silence are found",
-            "none",
-        ),
-        Key(
-            "replay_action",
-            choice("stop", "continue"),
-            "stop",
-            "where the two computations differ: `stop`: the run ends with exit code 1 and the state of the step "
-            "before; `continue`: a third computation decides, and the run goes on where it equals one of the two",
-        ),
+        *REPLAYS,
         Key(
             "node",
             NODE,

@@ -1,7 +1,6 @@
 """Digests of what one computation of a step reads and makes, in the order of its passes.
 
-Two computations of the same step from the same state have the same digests. Where they have not, the first digest that
-differs names the block.
+Two computations of a step from the same state have the same digests. The first digest that differs names the block.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ Value = int | str | tuple[int, ...]
 
 
 class NoDigests:
-    """Takes everything and makes nothing of it."""
+    """The stand-in of a step that is computed once."""
 
     @property
-    def asked(self) -> dict[str, bool]:
+    def flags(self) -> dict[str, bool]:
         """Further arguments of Engine.begin_step."""
         return {}
 
@@ -41,21 +40,21 @@ class NoDigests:
         """Each micro-batch's loss, once in a step."""
 
     def end_pass(self) -> None:
-        """Takes the engine's own digests: of weights that passes have read, and of complete gradients."""
+        """Adds the engine's own digests: of weights that passes have read, and of complete gradients."""
 
 
 @dataclass
 class Digests(NoDigests):
-    """By what a person calls the bytes."""
+    """Digests by name, in order."""
 
     engine: Engine
     description: dict[str, Any]  # what the engine was told of the model
-    trial: bool = False  # gradients are written nowhere
+    trial: bool = False  # gradients are written to no storage path
     values: dict[str, Value] = field(default_factory=dict)
     weights: set[str] = field(default_factory=set)  # names of the values that passes have only read
 
     @property
-    def asked(self) -> dict[str, bool]:
+    def flags(self) -> dict[str, bool]:
         return {"digests": True, "trial": self.trial}
 
     def __post_init__(self) -> None:
@@ -82,10 +81,10 @@ class Digests(NoDigests):
         self.values["the norm of the gradient"] = squares.hex()
 
     def end_pass(self) -> None:
-        for found in self.engine.take_digests():
-            self.values[found.name] = found.value
-            if found.is_weight:
-                self.weights.add(found.name)
+        for digest in self.engine.take_digests():
+            self.values[digest.name] = digest.value
+            if digest.is_weight:
+                self.weights.add(digest.name)
 
     def _add(self, name: str, tensor: torch.Tensor) -> None:
         flat = tensor.detach().contiguous().view(-1).view(torch.uint8)
@@ -100,16 +99,16 @@ class Digests(NoDigests):
         names += [name for name in other.values if name not in self.values]
         if not names:
             return None
-        changed = [name for name in names if name in self.weights]
-        first = (changed or names)[0]
+        weights = [name for name in names if name in self.weights]
+        first = (weights or names)[0]
         place = list(self.values).index(first) if first in self.values else len(self.values)
         loss = any(name.startswith(LOSS) for name in names)
-        return Difference(first, place, in_weights=bool(changed), in_loss=loss)
+        return Difference(first, place, in_weights=bool(weights), in_loss=loss)
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Between two computations of a step."""
+    """The difference of two computations of a step."""
 
     name: str  # of the first value that differs
     place: int  # of that value in the order of the step

@@ -1,4 +1,4 @@
-"""What code of a model's modules changes besides parameters, to be put back: a step is computed twice from one state."""
+"""Attributes and buffers of a model's modules, put back between two computations of a step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import nn
 COPIED = 1 << 20  # bytes; larger buffers are not copied
 
 
-class Held(NamedTuple):
+class Buffer(NamedTuple):
     name: str
     buffer: torch.Tensor
     copy: torch.Tensor | None  # None: it is larger than COPIED
@@ -23,8 +23,8 @@ class ModuleState:
     def __init__(self, model: nn.Module) -> None:
         modules = list(model.modules())
         self._attributes = [(module, dict(vars(module)), dict(module._buffers)) for module in modules]
-        self._held = [
-            Held(name, buffer, buffer.clone() if buffer.nbytes <= COPIED else None, buffer._version)
+        self._buffers = [
+            Buffer(name, buffer, buffer.clone() if buffer.nbytes <= COPIED else None, buffer._version)
             for name, buffer in model.named_buffers()
             if buffer.device.type != "meta"
         ]
@@ -36,11 +36,11 @@ class ModuleState:
             vars(module).update(attributes)
             module._buffers.clear()
             module._buffers.update(buffers)
-        for held in self._held:
-            if held.buffer._version == held.version:
+        for name, buffer, copy, version in self._buffers:
+            if buffer._version == version:
                 continue
-            if held.copy is None:
-                return held.name
+            if copy is None:
+                return name
             with torch.no_grad():
-                held.buffer.copy_(held.copy)
+                buffer.copy_(copy)
         return ""

@@ -118,8 +118,7 @@ class Stream:
         return self._run(work, True, update, step)
 
     def compute(self, work: Work, step: int, digests: Digests) -> float:
-        """The same, with digests of all that is computed; no update runs during backward. `Digests.trial`: gradients
-        are written nowhere, for Engine.abandon_step."""
+        """The same as `gradients`, with digests of all that is computed. No update runs during backward."""
         self._digests = digests
         try:
             return self._run(work, True, None, step)
@@ -154,7 +153,7 @@ class Stream:
         self.meta_model.train(training)
         self._parts.begin(work.micro_batches)
         counts = self._parts.sizes if training else work.counts
-        self._engine.begin_step(work.ids, counts, training, update if training else None, **self._digests.asked)
+        self._engine.begin_step(work.ids, counts, training, update if training else None, **self._digests.flags)
         self._engine.embedding_forward(None)
         self._digests.end_pass()
         share = self.share.of(len(work.micro_batches))

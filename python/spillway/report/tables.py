@@ -138,15 +138,15 @@ def updates(plan: Plan) -> str:
 
 
 def replays(plan: Plan) -> str:
-    """The cost of computing some steps twice; empty where none are."""
-    found = plan.get("replay")
-    if not found:
+    """The cost of steps that are computed twice; empty without `replay_steps`."""
+    replay = plan.get("replay")
+    if not replay:
         return ""
-    every, seconds = found["every"], found["seconds"]
+    every, seconds = replay["every"], replay["seconds"]
     which = "Every step is" if every == 1 else f"Of every {every} steps one is"
     return (
         f"Replays: {which} computed twice, which adds at most {duration(seconds)} to it, "
-        f"{duration(seconds * found['share'])} to an average step ({found['share']:.1%} of its passes)."
+        f"{duration(seconds * replay['share'])} to an average step ({replay['share']:.1%} of its passes)."
     )
 
 

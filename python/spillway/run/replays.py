@@ -1,8 +1,7 @@
-"""`replay_steps`: every N-th step is computed twice and compared before its update, so that silent errors of compute are
-found.
+"""`replay_steps`: every N-th step is computed twice and compared before its update. Silent errors of compute are found.
 
-A step is computed, abandoned, and computed again from the same state. Where the two computations differ, a third one
-tells which of them was wrong. Gradients go to storage paths in the second computation alone.
+A step is computed, abandoned, and computed again from the same state. If the two computations differ, a third one tells
+which of them was wrong. Gradients go to storage paths in the second computation alone.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ TEST = (
 
 
 @dataclass(frozen=True)
-class Found:
+class StepDifference:
     """The first difference of two computations, over all processes."""
 
-    difference: Difference
-    rank: int
+    name: str  # of the first value that differs
+    rank: int  # of its process
     processes: int
-    in_weights: bool  # on any process
+    in_weights: bool  # of any process
     in_loss: bool
 
 
@@ -52,8 +51,8 @@ class Replays:
         """`writes_once`: the engine takes the gradients of a step once, since each step is durable."""
         self.steps = 0  # computed twice in this process
         self.differences = 0
-        self.is_replayed = False  # the last step was
-        self.difference = ""  # of the last step, in words; "": there was none
+        self.is_replayed = False  # the last step is computed twice
+        self.difference = ""  # of the last step's computations, in words; "": there is none
         self.skips = False  # the last step is to end without an update
         self._every, self._goes_on = config.replay_steps, config.replay_action == "continue"
         self._engine, self._description = engine, description
@@ -72,8 +71,8 @@ class Replays:
 
     def take_notices(self) -> list[str]:
         """Differences since the last call after which the run went on."""
-        taken, self._notices = self._notices, []
-        return taken
+        notices, self._notices = self._notices, []
+        return notices
 
     def compute(self, stream: Stream, work: Work, calls: int) -> float:
         """The summed loss of a step whose computations are equal. Raises ComputationDiffers; the engine is at rest
@@ -81,9 +80,9 @@ class Replays:
         state = ModuleState(stream.meta_model.model)
 
         def compute(trial: bool) -> tuple[Digests, float]:
-            if changed := state.restore():
+            if buffer := state.restore():
                 raise ComputationDiffers(
-                    f"replay_steps: the model's code changes its large buffer {changed} in a forward pass, so no step "
+                    f"replay_steps: the model's code changes its large buffer {buffer} in a forward pass, so no step "
                     "can be computed twice; remove replay_steps"
                 )
             digests = Digests(self._engine, self._description, trial)
@@ -96,32 +95,35 @@ class Replays:
         self._engine.abandon_step()
         second, loss_sum = compute(trial=False)
         self.steps += 1
-        found = self._compare(first, second)
-        if found is None:
+        difference = self._compare(first, second)
+        if difference is None:
             return loss_sum
         self.differences += 1
         self._engine.abandon_step()
         third, loss_sum = compute(trial=self._writes_once)
-        self._judge(found, self._compare(first, third), self._compare(second, third), calls + 1)
+        self._judge(difference, self._compare(first, third), self._compare(second, third), calls + 1)
         return loss_sum
 
-    def _compare(self, one: Digests, other: Digests) -> Found | None:
-        """All processes find the same."""
-        every = self._gather(one.find_difference(other))
-        places = [(found.place, rank, found) for rank, found in enumerate(every) if found is not None]
-        if not places:
+    def _compare(self, one: Digests, other: Digests) -> StepDifference | None:
+        """The first difference of all processes, the same on each of them. None: the computations are equal."""
+        every: list[Difference | None] = self._gather(one.find_difference(other))
+        differences = [(rank, each) for rank, each in enumerate(every) if each is not None]
+        if not differences:
             return None
-        changed = [each for each in places if each[2].in_weights]
-        _, rank, first = min(changed or places, key=lambda each: each[:2])
-        return Found(first, rank, len(every), bool(changed), any(each[2].in_loss for each in places))
+        in_weights = [pair for pair in differences if pair[1].in_weights]
+        rank, first = min(in_weights or differences, key=lambda pair: (pair[1].place, pair[0]))
+        in_loss = any(each.in_loss for _, each in differences)
+        return StepDifference(first.name, rank, len(every), bool(in_weights), in_loss)
 
-    def _judge(self, found: Found, by_first: Found | None, by_second: Found | None, step: int) -> None:
-        """Goes on where the step can be trusted or skipped; else raises ComputationDiffers."""
-        where = f" in the process of rank {found.rank}" if found.processes > 1 else ""
-        loss = "; the losses differ, too" if found.in_loss else "; the losses are equal"
-        words = f"two computations of step {step} differ, first in {found.difference.name}{where}{loss}"
-        memory = any(each is not None and each.in_weights for each in (found, by_first, by_second))
-        if memory:
+    def _judge(
+        self, one: StepDifference, by_first: StepDifference | None, by_second: StepDifference | None, step: int
+    ) -> None:
+        """Raises ComputationDiffers, unless the step can be trusted or skipped. `one`: of the first two computations.
+        `by_first`, `by_second`: of the third one from each of them."""
+        where = f" in the process of rank {one.rank}" if one.processes > 1 else ""
+        loss = "; the losses differ, too" if one.in_loss else "; the losses are equal"
+        words = f"two computations of step {step} differ, first in {one.name}{where}{loss}"
+        if any(each is not None and each.in_weights for each in (one, by_first, by_second)):
             self._stop(f"{words}. The weights in memory have changed, although nothing writes them there. {TEST}", True)
         if by_first is not None and by_second is not None:
             self._stop(
@@ -145,7 +147,7 @@ class Replays:
 
 
 def check_place(config: Config, place: Place) -> None:
-    """InputError where passes may add in any order."""
+    """InputError if passes may add in any order."""
     if config.replay_steps and place.any_order:
         raise InputError(
             f"replay_steps: PyTorch has no deterministic {place.any_order} on this GPU, and two computations of a step "
