@@ -52,6 +52,7 @@
 #include "spillway/execute/node_options.h"
 #include "spillway/execute/recovery.h"
 #include "spillway/execute/redeal.h"
+#include "spillway/execute/step_digests.h"
 #include "spillway/execute/step_values.h"
 #include "spillway/execute/verification.h"
 #include "spillway/execute/volume_options.h"
@@ -73,6 +74,7 @@ using execute::Recovery;
 using execute::RedealOptions;
 using execute::ShardVolumes;
 using execute::StepBegin;
+using execute::StepDigest;
 using execute::StepResult;
 using execute::StepUpdate;
 using execute::Verification;
@@ -166,7 +168,14 @@ class EngineStep {
   /// Ends the step, or the evaluation: norm() and decide() in one.
   StepResult end_step(const StepUpdate& update);
   /// The sum of squares of the gradient, multiplied by the loss scale.
-  [[nodiscard]] kernels::Norm norm();
+  kernels::Norm norm();
+  /// After norm(), instead of decide(): the step ends without a trace, and can be begun again. The gradients of a step
+  /// are written to a durable run's paths once: begin it with StepBegin::trial before or after that.
+  void abandon_step();
+  /// Digests of the passes that have ended since the last call, in a step that was begun with StepBegin::digests.
+  [[nodiscard]] std::vector<StepDigest> take_digests();
+  /// XXH3-64 over checksums of each MiB, by the engine's threads. Of bytes in host memory.
+  [[nodiscard]] std::uint64_t digest(std::span<const std::byte> bytes);
   /// Clip factor, skip and update by the norm of the whole gradient.
   StepResult decide(const kernels::Norm& norm, const StepUpdate& update);
 

@@ -79,6 +79,15 @@ StepResult EngineStep::end_step(const StepUpdate& update) {
 kernels::Norm EngineStep::norm() {
   return parts_->run().step().norm();
 }
+void EngineStep::abandon_step() {
+  parts_->run().step().abandon();
+}
+std::vector<StepDigest> EngineStep::take_digests() {
+  return parts_->run().step().take_digests();
+}
+std::uint64_t EngineStep::digest(std::span<const std::byte> bytes) {
+  return execute::digest(bytes, parts_->run().resources().thread_pool());
+}
 StepResult EngineStep::decide(const kernels::Norm& norm, const StepUpdate& update) {
   return parts_->run().step().decide(norm, update);
 }

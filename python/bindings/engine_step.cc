@@ -74,7 +74,7 @@ PyPass convert(const Engine& engine, const spillway::BlockPass& pass) {
           pass.spilled_bytes};
 }
 
-/// Hyperparameters by name, and "max_grad_norm".
+/// Hyperparameters by name, "max_grad_norm" and "skip".
 spillway::StepUpdate parse_update(const std::map<std::string, double>& update) {
   spillway::StepUpdate out;
   for (const auto& [name, value] : update) {
@@ -82,6 +82,8 @@ spillway::StepUpdate parse_update(const std::map<std::string, double>& update) {
       out.learning_rate = value;
     } else if (name == "weight_decay") {
       out.weight_decay = value;
+    } else if (name == "skip") {
+      out.skip = value != 0;
     } else {
       (name == "max_grad_norm" ? out.max_grad_norm : out.others[name]) = value;
     }
@@ -94,13 +96,15 @@ void bind_passes(PyEngine& engine) {
       .def(
           "begin_step",
           [](Engine& self, const Ids& ids, std::vector<std::uint64_t> counts, bool training,
-             const std::optional<std::map<std::string, double>>& update) {
+             const std::optional<std::map<std::string, double>>& update, bool digests, bool trial) {
             const nb::gil_scoped_release release;
             spillway::StepBegin begin{{ids.data(), ids.size()}, std::move(counts), training};
             if (update) begin.update = parse_update(*update);
+            begin.digests = digests;
+            begin.trial = trial;
             self.begin_step(begin);
           },
-          "ids"_a, "counts"_a, "training"_a, "update"_a.none() = nb::none())
+          "ids"_a, "counts"_a, "training"_a, "update"_a.none() = nb::none(), "digests"_a = false, "trial"_a = false)
       .def(
           "embedding_forward",
           [](Engine& self, const std::optional<Array>& output) {
@@ -219,6 +223,22 @@ void bind_losses(PyEngine& engine) {
       });
 }
 
+void bind_digests(nb::module_& module, PyEngine& engine) {
+  nb::class_<spillway::StepDigest>(module, "StepDigest", "The digest of bytes that a pass has read or made.")
+      .def_ro("name", &spillway::StepDigest::name)
+      .def_ro("is_weight", &spillway::StepDigest::is_weight)
+      .def_ro("value", &spillway::StepDigest::value);
+  engine
+      .def(
+          "norm", [](Engine& self) { return self.norm().sum; }, WithoutGil())
+      .def("abandon_step", &Engine::abandon_step, WithoutGil())
+      .def("take_digests", &Engine::take_digests, WithoutGil())
+      .def("digest", [](Engine& self, const Array& values) {
+        const nb::gil_scoped_release release;
+        return self.digest({bytes_of(values), values.nbytes()});
+      });
+}
+
 void bind_end(PyEngine& engine) {
   engine.def("end_step", [](Engine& self, const std::map<std::string, double>& update) {
     const auto step = parse_update(update);
@@ -260,5 +280,6 @@ void bind_engine_step(nb::module_& module, PyEngine& engine) {
   bind_gradients(engine);
   bind_reduced(engine);
   bind_losses(engine);
+  bind_digests(module, engine);
   bind_end(engine);
 }

@@ -3,6 +3,13 @@
 from collections.abc import Callable
 from typing import Any, Literal
 
+class StepDigest:
+    """The digest of bytes that a pass has read or made."""
+
+    name: str  # once in a step
+    is_weight: bool
+    value: int
+
 class BlockPass:
     """One block's turn on the compute device. Offsets are bytes from the start of `Engine.device_memory()`; those of
     embedding_backward, which is on the host, from that of `Engine.memory()`."""
@@ -165,10 +172,19 @@ class Engine:
         """It was saved after all: volumes of a run that is not durable go at the end."""
 
     # One step: begin, passes in order, end.
-    def begin_step(self, ids: Any, counts: list[int], training: bool, update: dict[str, float] | None = None) -> None:
+    def begin_step(
+        self,
+        ids: Any,
+        counts: list[int],
+        training: bool,
+        update: dict[str, float] | None = None,
+        digests: bool = False,
+        trial: bool = False,
+    ) -> None:
         """ids: int64, token ids of all micro-batches, one after the other, with padding; counts: tokens of each, or of
         each part of them by which gradients are handed over, of which the description's micro_batches are the most.
-        update: what end_step will be given, for updates during backward; where it was another, they are put back."""
+        update: what end_step will be given, for updates during backward; where it was another, they are put back.
+        digests: for take_digests. trial: gradients are written to no path, for abandon_step."""
     def embedding_forward(self, output: Any | None = None) -> None:
         """Gathers the rows of all ids into output [tokens, hidden] (compute type); None: into the first layer's input.
         First call after begin_step, when the description has an embedding."""
@@ -197,8 +213,19 @@ class Engine:
         """In a head_gradient pass: one micro-batch's gradient [rows, hidden] of the slice (compute type)."""
     def embedding_backward(self, values: Any) -> None:
         """In the embedding_backward pass: d loss / d embedding output, [tokens, hidden] (compute type)."""
+    def norm(self) -> float:
+        """After the last pass: the sum of squares of the gradient; all processes call it. abandon_step or end_step
+        follows."""
+    def abandon_step(self) -> None:
+        """After norm: the step is as if it had not begun, and may be begun again. A durable step's gradients are
+        written once: of its computations one is no trial."""
+    def take_digests(self) -> list[StepDigest]:
+        """Of the passes that have ended since the last call; those of other processes' parts are there after norm."""
+    def digest(self, values: Any) -> int:
+        """XXH3-64 over the checksums of each MiB of an array in host memory."""
     def end_step(self, update: dict[str, float]) -> dict[str, float]:
-        """training: {"learning_rate", "beta1", "beta2", "epsilon", "weight_decay", "max_grad_norm" (0 = off)} ->
+        """training: {"learning_rate", "beta1", "beta2", "epsilon", "weight_decay", "max_grad_norm" (0 = off), "skip":
+        1: there is no update} ->
         {"grad_norm", "clip", "loss_scale", "skipped", "step", "seconds", "stall_seconds", "early": chunks that were
         updated during backward, "undone": of these put back}; the rest of the update runs behind the next step."""
     def flush(self) -> None:

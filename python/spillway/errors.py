@@ -30,6 +30,16 @@ class DoesNotFit(SpillwayError, MemoryError):
         self.plan = plan  # the refused plan (plan.json with "fits": false), where there is one
 
 
+class ComputationDiffers(SpillwayError):
+    """Two computations of one step gave different bits. The update was not made; the state is that of the step before.
+
+    The run's loop adds where that state is."""
+
+    def __init__(self, message: str, memory_changed: bool = False) -> None:
+        super().__init__(message)
+        self.memory_changed = memory_changed  # weights in memory have other bytes than before: they are not to be saved
+
+
 class Interrupted(SpillwayError):
     """A signal ended the run before its last step. The exit code is 128 + the signal's number."""
 

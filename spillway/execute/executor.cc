@@ -10,6 +10,14 @@ namespace spillway::execute {
 using plan::Phase;
 using plan::Task;
 
+namespace {
+
+bool stores_gradient(const Task& task) {
+  return is_path(task.lane) && !is_read(task.lane) && traits(task.what.kind).of_gradient;
+}
+
+}  // namespace
+
 Executor::Executor(const plan::Schedule& schedule, std::byte* arena, Store* store, UpdateWork& work, UpdateCores cores,
                    ComputeDevice device, OtherProcesses others)
     : schedule_(schedule), arena_(arena), store_(store), work_(work) {
@@ -87,7 +95,7 @@ bool Executor::runs(const Mode& mode, const Task& task) const {
       return mode.passes;
     case Phase::backward:
     case Phase::ahead:
-      return mode.backward;
+      return mode.backward && !(mode.trial && stores_gradient(task));
     case Phase::early:
       return mode.early;
   }
@@ -98,7 +106,7 @@ bool Executor::runs(const Mode& mode, const Task& task) const {
 
 void Executor::begin(Mode mode) {
   if (store_ != nullptr && mode.update) store_->reserve_gradients(mode.updated);
-  if (store_ != nullptr && mode.backward) store_->expect_gradients(mode.step);
+  if (store_ != nullptr && mode.backward && !mode.trial) store_->expect_gradients(mode.step);
   std::unique_lock lock(mutex_);
   const auto instance = instances_;
   auto& now_bank = bank(instance);

@@ -33,6 +33,7 @@ struct Mode {
   bool backward = true;
   bool early = false;         ///< chunks with room for their old version are updated during backward
   bool kept = false;          ///< of the pending updates, those that were done early are not done again
+  bool trial = false;         ///< gradients are written to no path
   bool stored = false;        ///< weights were stored since the instance before, beside updates
   std::uint64_t updated = 0;  ///< the step whose updates are pending: version of weights and states
   std::uint64_t updates = 0;  ///< count of updates, these included

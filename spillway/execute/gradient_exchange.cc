@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "spillway/base/error.h"
 #include "spillway/plan/routes.h"
 #include "spillway/sink/arithmetic.h"
 
@@ -32,6 +33,7 @@ GradientExchange::GradientExchange(const Parts& parts, SquareSlots& slots, std::
       rows_(parts.rows),
       reduced_(parts.reduced),
       sink_(parts.sink),
+      digests_(parts.digests),
       slots_(slots),
       squares_(squares),
       last_(plan::has_hops(plan::Op::scatter, world_) ? plan::Op::scatter : plan::Op::local_scatter),
@@ -179,7 +181,7 @@ void GradientExchange::finish_reduced(const ChunkSums& sums, const float* sum) {
   const auto tensor = tensor_of(sums.chunk);
   const auto elements = layout_.tensors()[tensor].gradient_elements();
   const auto squares = squares_.subspan(slots_.tensor(tensor), device::square_tiles(elements));
-  round(description_.type, sum, sums.grad, elements, squares.data());
+  add_digest(tensor, sums.chunk, round(description_.type, sum, sums.grad, elements, squares.data()));
   const auto behind = gradient_value_bytes(description_.rule(), layout_.chunks()[sums.chunk]);
   reduced_.close(tensor, squares, whole(sums.samples), sums.grad + behind);
 }
@@ -192,15 +194,18 @@ void GradientExchange::round_layer(const ChunkSums& sums, const float* whole) {
     const auto pieces = slots_.pieces(span.tensor);
     const auto piece = std::ranges::find(pieces, sums.chunk, &SquareSlots::Piece::chunk);
     const auto slot = slots_.piece(span.tensor, static_cast<std::size_t>(piece - pieces.begin()));
-    round(type, whole + span.chunk_first, sums.grad + span.chunk_first * state::field_bytes(type).grad, span.elements,
-          squares_.data() + slot);
+    auto* const to = sums.grad + span.chunk_first * state::field_bytes(type).grad;
+    add_digest(span.tensor, sums.chunk,
+               round(type, whole + span.chunk_first, to, span.elements, squares_.data() + slot));
   }
 }
 
 void GradientExchange::round_slice(const ChunkSums& sums, const float* whole) {
   const auto& chunk = layout_.chunks()[sums.chunk];
   const bool tied = rows_ != nullptr && rows_->dense() && rows_->block() == chunk.block;
-  round(description_.type, whole, sums.grad, chunk.used, tied ? nullptr : squares_.data() + slots_.slice(sums.chunk));
+  auto* const squares = tied ? nullptr : squares_.data() + slots_.slice(sums.chunk);
+  const auto values = round(description_.type, whole, sums.grad, chunk.used, squares);
+  if (digests_ != nullptr) digests_->add_gradient(layout_.blocks()[chunk.block].name, sums.chunk, values, false);
   if (!tied) return;
   const auto& table = layout_.blocks()[chunk.block];
   const auto kept = rows_->in_chunk(chunk);
@@ -221,9 +226,14 @@ void GradientExchange::round_slice(const ChunkSums& sums, const float* whole) {
                   {});
 }
 
-void GradientExchange::round(state::ComputeType type, const float* from, std::byte* to, std::uint64_t elements,
-                             double* squares) const {
+std::span<const std::byte> GradientExchange::round(state::ComputeType type, const float* from, std::byte* to,
+                                                   std::uint64_t elements, double* squares) const {
   device::compute(device::Round{.type = type, .sums = from, .out = to, .n = elements, .squares = squares}, {});
+  return {to, elements * state::field_bytes(type).grad};
+}
+
+void GradientExchange::add_digest(std::size_t tensor, std::size_t chunk, std::span<const std::byte> values) const {
+  if (digests_ != nullptr) digests_->add_gradient(layout_.tensors()[tensor].spec.name, chunk, values, false);
 }
 
 // ---- refits
@@ -309,7 +319,11 @@ void GradientExchange::rows_arrived(plan::Op op) {
       if (joins_rows_of(owner)) rows_->join_parts(owner, rows_for(owner), machine_rows_[owner]);
     }
   }
-  if (op == last_) rows_->round_parts(rows_for(world_.rank));
+  if (op != last_) return;
+  rows_->round_parts(rows_for(world_.rank));
+  if (digests_ == nullptr || !digests_->wanted()) return;
+  const auto& table = layout_.blocks()[rows_->block()];
+  digests_->add_gradient(text("rows of ", table.name), table.first_chunk, rows_->rounded(), false);
 }
 
 }  // namespace spillway::execute

@@ -12,6 +12,7 @@
 #include "spillway/execute/reduced_gradients.h"
 #include "spillway/execute/sparse_embedding.h"
 #include "spillway/execute/squares.h"
+#include "spillway/execute/step_digests.h"
 #include "spillway/network/port.h"
 #include "spillway/plan/description.h"
 #include "spillway/plan/kinds.h"
@@ -30,6 +31,7 @@ class GradientExchange {
     SparseEmbedding* rows = nullptr;  ///< may be null
     ReducedGradients& reduced;
     sink::GradientSink& sink;
+    StepDigests* digests = nullptr;  ///< of what is complete; may be null
   };
   /// `squares`: as many as `slots` has places, and what `others` take. All references must outlive it.
   GradientExchange(const Parts& parts, SquareSlots& slots, std::span<double> squares);
@@ -87,7 +89,10 @@ class GradientExchange {
   void finish_reduced(const ChunkSums& sums, const float* whole);
   void round_layer(const ChunkSums& sums, const float* whole);
   void round_slice(const ChunkSums& sums, const float* whole);
-  void round(state::ComputeType type, const float* from, std::byte* to, std::uint64_t elements, double* squares) const;
+  /// Returns the bytes that it has written.
+  std::span<const std::byte> round(state::ComputeType type, const float* from, std::byte* to, std::uint64_t elements,
+                                   double* squares) const;
+  void add_digest(std::size_t tensor, std::size_t chunk, std::span<const std::byte> values) const;
   [[nodiscard]] std::byte* at(Index buffer) const { return arenas_.at(schedule_, buffer); }
 
   const plan::Schedule& schedule_;
@@ -98,6 +103,7 @@ class GradientExchange {
   SparseEmbedding* const rows_;
   ReducedGradients& reduced_;
   sink::GradientSink& sink_;
+  StepDigests* const digests_;
   SquareSlots& slots_;
   const std::span<double> squares_;
   const plan::Op last_;  ///< operation with which gradients are complete

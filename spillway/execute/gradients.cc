@@ -19,7 +19,7 @@ float* as_fp32(std::byte* at) {
 
 Gradients::Gradients(const plan::Schedule& schedule, const state::Layout& layout, const plan::Description& description,
                      Arenas arenas, SparseEmbedding* rows, sink::GradientSink& sink, ThreadPool& thread_pool,
-                     const sink::Arithmetic& where)
+                     const sink::Arithmetic& where, StepDigests* digests)
     : schedule_(schedule),
       layout_(layout),
       description_(description),
@@ -30,6 +30,7 @@ Gradients::Gradients(const plan::Schedule& schedule, const state::Layout& layout
       sink_(sink),
       thread_pool_(thread_pool),
       where_(where),
+      digests_(digests),
       summed_(where.device.make_event()),
       sums_(where.device, where.stream),
       reduced_(description, layout, sink, where),
@@ -47,7 +48,8 @@ Gradients::Gradients(const plan::Schedule& schedule, const state::Layout& layout
   squares_in_order_.reserve(slots_.count() + layout.chunks().size());
   if (!description.is_shared()) return;
   exchange_ = std::make_unique<GradientExchange>(
-      GradientExchange::Parts{schedule, layout, description, arenas, rows, reduced_, sink}, slots_, host_squares_);
+      GradientExchange::Parts{schedule, layout, description, arenas, rows, reduced_, sink, digests}, slots_,
+      host_squares_);
 }
 
 void Gradients::place_tensors(const state::UpdateRule& rule) {
@@ -136,7 +138,14 @@ void Gradients::finish_tensor(std::size_t tensor, const Target& to, const std::b
     if (part.sum != nullptr) part.sum += pieces[i].first;
     part.elements = pieces[i].elements;
     finish(part, values == nullptr ? nullptr : values + pieces[i].first * in, squares_ + slots_.piece(tensor, i));
+    add_digest(part, pieces[i].chunk, layout_.tensors()[tensor].spec.name);
   }
+}
+
+void Gradients::add_digest(const Target& to, std::size_t chunk, const std::string& tensor) {
+  if (digests_ == nullptr) return;
+  const std::span<const std::byte> values(to.grad, to.elements * state::field_bytes(to.type).grad);
+  digests_->add_gradient(tensor, chunk, values, schedule_.buffers[pass_->grad].on_device());
 }
 
 void Gradients::finish(const Target& to, const std::byte* values, double* squares) {
@@ -175,6 +184,7 @@ void Gradients::take_slice(const std::byte* values, std::uint64_t micro_batch) {
   const auto to = target(0, 0, it.used, type_);
   if (!take(to, seen_[0], values, micro_batch) || exchange_) return;
   finish(to, summed() ? nullptr : values, tied() ? nullptr : squares_ + slots_.slice(chunk));
+  add_digest(to, chunk, layout_.blocks()[pass_->block].name);
   if (tied()) end_tied(to, unrounded(to, summed() ? nullptr : values), it, pass_->slice);
 }
 
@@ -246,6 +256,9 @@ void Gradients::take_sparse(const std::byte* values) {
   }
   sparse_norm_ = rows_->round(values, thread_pool_).sum;
   sparse_ = true;
+  if (digests_ == nullptr || !digests_->wanted()) return;
+  const auto& table = layout_.blocks()[rows_->block()];
+  digests_->add_gradient(text("rows of ", table.name), table.first_chunk, rows_->rounded(), false);
 }
 
 void Gradients::close() {

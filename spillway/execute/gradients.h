@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "spillway/device/device.h"
@@ -15,6 +16,7 @@
 #include "spillway/execute/reduced_gradients.h"
 #include "spillway/execute/sparse_embedding.h"
 #include "spillway/execute/squares.h"
+#include "spillway/execute/step_digests.h"
 #include "spillway/execute/thread_pool.h"
 #include "spillway/kernels/gradient.h"
 #include "spillway/plan/description.h"
@@ -29,9 +31,10 @@ class Gradients {
  public:
   /// `rows` may be null. The gradient of a tensor that is reduced is S. What is handed over is of the
   /// type that passes compute in, and stays until the stream has come to it. All references must outlive it.
+  /// `digests`: of what is complete; may be null.
   Gradients(const plan::Schedule& schedule, const state::Layout& layout, const plan::Description& description,
             Arenas arenas, SparseEmbedding* rows, sink::GradientSink& sink, ThreadPool& thread_pool,
-            const sink::Arithmetic& where);
+            const sink::Arithmetic& where, StepDigests* digests = nullptr);
 
   /// Micro-batches of the step, of all processes.
   void begin(std::uint64_t micro_batches);
@@ -82,6 +85,7 @@ class Gradients {
   void finish_tensor(std::size_t tensor, const Target& target, const std::byte* values);
   /// `values`: not yet in grad, or null. `squares`: null when they are not wanted.
   void finish(const Target& target, const std::byte* values, double* squares);
+  void add_digest(const Target& target, std::size_t chunk, const std::string& tensor);
   /// What finish() rounds into grad; null: it is copied, or is there.
   static const float* unrounded(const Target& target, const std::byte* values);
   /// `sums`: what was rounded into grad; null: nothing was.
@@ -109,6 +113,7 @@ class Gradients {
   };
   std::vector<Place> places_;  ///< by tensor
   const sink::Arithmetic where_;
+  StepDigests* const digests_;
   const device::Event summed_;
   RankSums sums_;
   ReducedGradients reduced_;

@@ -1,5 +1,7 @@
 #include "spillway/execute/passes.h"
 
+#include <utility>
+
 #include "spillway/base/error.h"
 
 namespace spillway::execute {
@@ -8,7 +10,7 @@ using plan::kNone;
 using plan::PassKind;
 
 Passes::Passes(const RunPlan& plan, Resources& resources, SparseEmbedding* rows, Gradients& gradients,
-               Executor& executor)
+               Executor& executor, StepDigests* digests)
     : schedule_(plan.plan.schedule),
       layout_(plan.layout),
       arenas_(resources.arenas()),
@@ -16,6 +18,7 @@ Passes::Passes(const RunPlan& plan, Resources& resources, SparseEmbedding* rows,
       rows_(rows),
       gradients_(gradients),
       executor_(executor),
+      digests_(digests),
       conversion_(plan.description, layout_, schedule_, arenas_, resources.arithmetic()) {}
 
 void Passes::begin(const Mode& mode) {
@@ -38,7 +41,7 @@ void Passes::embedding_forward(std::byte* output) {
   for (std::size_t i = 0; i < block.chunks; ++i) {
     const auto* pass = executor_.next();
     rows_->gather(layout_.chunks()[block.first_chunk + pass->slice], at(pass->weights), output, thread_pool_);
-    executor_.done();
+    end(*pass);
   }
 }
 
@@ -61,7 +64,11 @@ std::optional<BlockPass> Passes::next() {
 void Passes::end() {
   if (open_ == nullptr) throw Error(ErrorCode::bad_input, "end_pass() without a pass");
   if (open_->grad != kNone) gradients_.close();
-  open_ = nullptr;
+  end(*std::exchange(open_, nullptr));
+}
+
+void Passes::end(const plan::Pass& pass) {
+  if (digests_ != nullptr) digests_->add_weights(pass);
   executor_.done();
 }
 

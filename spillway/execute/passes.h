@@ -11,13 +11,15 @@
 #include "spillway/execute/resources.h"
 #include "spillway/execute/run_plan.h"
 #include "spillway/execute/sparse_embedding.h"
+#include "spillway/execute/step_digests.h"
 
 namespace spillway::execute {
 
 class Passes {
  public:
-  /// `rows` may be null: no embedding. All references must outlive it.
-  Passes(const RunPlan& plan, Resources& resources, SparseEmbedding* rows, Gradients& gradients, Executor& executor);
+  /// `rows` may be null: no embedding. `digests`, which may be null: of the weights. All references must outlive it.
+  Passes(const RunPlan& plan, Resources& resources, SparseEmbedding* rows, Gradients& gradients, Executor& executor,
+         StepDigests* digests = nullptr);
 
   /// An instance of the schedule with passes begins.
   void begin(const Mode& mode);
@@ -42,6 +44,8 @@ class Passes {
   [[nodiscard]] BlockPass describe(const plan::Pass& pass) const;
   [[nodiscard]] std::byte* hidden_gradient(const plan::Pass& pass) const;
   [[nodiscard]] float* accumulator(const plan::Pass& pass) const;
+  /// Lets the executor go on after a pass.
+  void end(const plan::Pass& pass);
 
   const plan::Schedule& schedule_;
   const state::Layout& layout_;
@@ -50,6 +54,7 @@ class Passes {
   SparseEmbedding* const rows_;
   Gradients& gradients_;
   Executor& executor_;
+  StepDigests* const digests_;
   const Conversion conversion_;
   const plan::Pass* open_ = nullptr;
   bool left_ = false;

@@ -8,7 +8,17 @@
 
 namespace spillway::execute {
 
-enum class StepProtocol::Call : std::uint8_t { load, commit, publish, begin, norm, decide, evaluate, end_evaluation };
+enum class StepProtocol::Call : std::uint8_t {
+  load,
+  commit,
+  publish,
+  begin,
+  norm,
+  abandon,
+  decide,
+  evaluate,
+  end_evaluation
+};
 
 namespace {
 
@@ -24,12 +34,13 @@ struct Rule {
 };
 
 /// By call.
-constexpr std::array<Rule, 8> kRules = {{
+constexpr std::array<Rule, 9> kRules = {{
     {"loading", bit(StepState::begin) | bit(StepState::decide) | bit(StepState::commit) | bit(StepState::publish)},
     {"commit()", bit(StepState::begin) | bit(StepState::decide)},
     {"publishing an update", bit(StepState::commit)},
     {"begin_step()", bit(StepState::publish)},
     {"the norm", bit(StepState::passes)},
+    {"abandon_step()", bit(StepState::norm)},
     {"the decision", bit(StepState::norm)},
     {"begin_step() of an evaluation", bit(StepState::begin) | bit(StepState::decide) | bit(StepState::publish)},
     {"end_step() of an evaluation", bit(StepState::evaluate)},
@@ -134,11 +145,17 @@ void StepProtocol::norm() {
   state_ = StepState::norm;
 }
 
+void StepProtocol::abandon() {
+  require(Call::abandon);
+  state_ = StepState::publish;
+  predicted_.reset();
+}
+
 Decision StepProtocol::decide(const kernels::Norm& norm, const StepUpdate& update) {
   require(Call::decide);
   check(update);
   state_ = StepState::decide;
-  Decision out{.loss_scale = scaler_.scale(), .skipped = !norm.finite()};
+  Decision out{.loss_scale = scaler_.scale(), .skipped = update.skip || !norm.finite()};
   out.grad_norm = std::sqrt(norm.sum) / out.loss_scale;
   if (update.max_grad_norm > 0) {  // torch.nn.utils.clip_grad_norm_, in fp32
     out.clip = std::min(1.0F, static_cast<float>(update.max_grad_norm) / (static_cast<float>(out.grad_norm) + 1e-6F));

@@ -2,7 +2,9 @@
 // moves nothing and computes nothing but the decision.
 //
 //   begin ----> commit -> publish -> passes -> norm -> decide -> commit -> publish -> ...
+//                            <- abandon --
 //
+// A step that is abandoned leaves no trace, and may be begun again: so it is computed twice before it is decided.
 // The norm and the decision are two calls: between them the parts of the norm of several processes are added. So are
 // the commit and its publication: between them they agree that the step is durable everywhere. An evaluation begins
 // where no update is pending, and ends there.
@@ -43,7 +45,7 @@ struct Decision {
   double grad_norm = 0;   ///< before clipping, the loss scale undone
   double loss_scale = 1;  ///< that the gradient was given with
   float clip = 1;         ///< factor applied to the gradient
-  bool skipped = false;   ///< the gradient is not finite: there is no update
+  bool skipped = false;   ///< the gradient is not finite, or the caller skips: there is no update
   bool kept = false;      ///< what was predicted is what was decided: early updates stay
 };
 
@@ -109,6 +111,8 @@ class StepProtocol {
   std::optional<optim::Step> begin(const std::optional<StepUpdate>& expected);
   /// passes -> norm.
   void norm();
+  /// norm -> publish. The step is as if it had not begun.
+  void abandon();
   /// norm -> decide. `norm`: of the whole gradient, added over all processes.
   Decision decide(const kernels::Norm& norm, const StepUpdate& update);
   /// begin, decide, publish -> evaluate, and back. Not with an update pending.

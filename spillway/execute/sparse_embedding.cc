@@ -344,6 +344,11 @@ kernels::Norm SparseEmbedding::round(const std::byte* gradient, ThreadPool& thre
   return total;
 }
 
+std::span<const std::byte> SparseEmbedding::rounded() const noexcept {
+  const auto count = own_end_ - own_first_;
+  return {rounded_ + plan::sparse_header(count), count * columns_ * state::field_bytes(type_).grad};
+}
+
 void SparseEmbedding::patch(const state::Chunk& chunk, std::byte* gradient) const {
   const auto most = std::min(table_rows_, tokens_);
   patch_sparse(table_, type_, chunk, gradient,

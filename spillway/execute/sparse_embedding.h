@@ -83,6 +83,8 @@ class SparseEmbedding {
   /// processes of this machine, and by relay those of each other machine; they are overwritten.
   void round_parts(Parts parts);
 
+  /// The rounded rows of this process, after round() or round_parts().
+  [[nodiscard]] std::span<const std::byte> rounded() const noexcept;
   /// Puts the rounded rows of `chunk` into its gradient.
   void patch(const state::Chunk& chunk, std::byte* gradient) const;
 

@@ -62,13 +62,16 @@ Step::Step(const Parts& parts, const StepPosition& at, bool recovered)
                rows_.get(), parts.resources.gradient_sink()),
       device_updates_(parts.plan.plan.schedule, layout_, parts.plan.description.rule(), parts.resources.arenas(),
                       parts.resources.gradient_sink()),
+      digests_(parts.plan.plan.schedule, layout_, parts.plan.description, parts.resources.arenas(),
+               parts.resources.arithmetic(), parts.resources.thread_pool()),
       gradients_(parts.plan.plan.schedule, layout_, parts.plan.description, parts.resources.arenas(), rows_.get(),
-                 parts.resources.gradient_sink(), parts.resources.thread_pool(), parts.resources.arithmetic()),
+                 parts.resources.gradient_sink(), parts.resources.thread_pool(), parts.resources.arithmetic(),
+                 &digests_),
       exchange_(parts.plan, parts.resources.arenas(), gradients_.exchange()),
       executor_(parts.plan.plan.schedule, parts.resources.host().data(), parts.store, updater_, cores_of(parts.plan),
                 {parts.resources.device(), parts.resources.stream(), &device_updates_},
                 {parts.plan.network, &exchange_}),
-      passes_(parts.plan, parts.resources, rows_.get(), gradients_, executor_),
+      passes_(parts.plan, parts.resources, rows_.get(), gradients_, executor_, &digests_),
       pass_gradients_(parts.plan, parts.resources, passes_, gradients_) {}
 
 // ---- begin
@@ -79,6 +82,7 @@ void Step::begin(const StepBegin& begin) {
   if (!begin.training) settle_updates();
   parts_.tensors.settle();
   if (begin.training) {
+    require_unwritten(begin);
     begin_reduced(begin.counts.size());
     commit_unless_done();
   }
@@ -86,6 +90,7 @@ void Step::begin(const StepBegin& begin) {
   began_ = executor_.now();
   stalled_before_ = executor_.waits().sum();
   gradients_.begin(begin.counts.size());
+  digests_.begin(begin.digests);
   if (!begin.training) {
     protocol_.evaluate();
     return passes_.begin(mode({}, true, false, false));
@@ -93,7 +98,20 @@ void Step::begin(const StepBegin& begin) {
   const auto pending = publish();
   const auto predicted = protocol_.begin(begin.update);
   if (predicted) updater_.set_early(*predicted);
-  passes_.begin(mode(pending, true, true, predicted.has_value()));
+  auto its_mode = mode(pending, true, true, predicted.has_value());
+  its_mode.trial = begin.trial;
+  passes_.begin(its_mode);
+}
+
+/// The journal takes the gradients of a step once.
+void Step::require_unwritten(const StepBegin& begin) {
+  if (begin.trial || parts_.plan.plan.durability != plan::Durability::step) return;
+  const auto step = protocol_.position().step + 1;
+  if (written_ == step) {
+    throw Error(ErrorCode::bad_input, text("step ", step, " was abandoned after its gradients were written to the ",
+                                           "storage paths; close the run and resume it"));
+  }
+  written_ = step;
 }
 
 void Step::check(const StepBegin& begin) const {
@@ -195,7 +213,10 @@ kernels::Norm Step::norm() {
   passes_.require_ended();
   protocol_.norm();
   executor_.end_network();
-  if (!parts_.plan.description.is_shared()) return gradients_.total();
+  return norm_ = parts_.plan.description.is_shared() ? shared_norm() : gradients_.total();
+}
+
+kernels::Norm Step::shared_norm() {
   auto& sink = parts_.resources.gradient_sink();
   const auto& squares = gradients_.squares();
   const auto records = sink.records();
@@ -258,8 +279,16 @@ void Step::settle_early(const Decision& decision, StepResult& out) {
   out.undone = chunks.size();
 }
 
+void Step::abandon() {
+  protocol_.abandon();
+  if (layout_.reduction() != nullptr) parts_.resources.gradient_sink().end(false);
+  StepResult undone;
+  settle_early({}, undone);
+}
+
 StepResult Step::end(const StepUpdate& update) {
-  protocol_.require_passes("end_step()");
+  const bool is_summed = protocol_.state() == StepState::norm;
+  if (!is_summed) protocol_.require_passes("end_step()");
   passes_.require_ended();
   if (protocol_.state() == StepState::evaluate) {
     protocol_.end_evaluation();
@@ -268,7 +297,7 @@ StepResult Step::end(const StepUpdate& update) {
     return out;
   }
   check(update);
-  return decide(norm(), update);
+  return decide(is_summed ? norm_ : norm(), update);
 }
 
 // ---- between steps

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string_view>
+#include <vector>
 
 #include "spillway/execute/device_updates.h"
 #include "spillway/execute/executor.h"
@@ -17,6 +18,7 @@
 #include "spillway/execute/run_plan.h"
 #include "spillway/execute/saving.h"
 #include "spillway/execute/sparse_embedding.h"
+#include "spillway/execute/step_digests.h"
 #include "spillway/execute/step_values.h"
 #include "spillway/execute/tensors.h"
 #include "spillway/execute/tiers.h"
@@ -49,10 +51,15 @@ class Step {
 
   /// After the last pass of a training step: the sum of squares of the gradient. In a world of several processes each
   /// of them calls it, and all get the same.
-  [[nodiscard]] kernels::Norm norm();
+  kernels::Norm norm();
   /// Decides the step by the norm of the whole gradient. The update itself waits for the next step, or for settle().
   StepResult decide(const kernels::Norm& norm, const StepUpdate& update);
-  /// Both at once, where this process has the whole gradient; of an evaluation neither.
+  /// After norm(): ends the step without a trace, so that it can be begun again. Early updates are undone.
+  void abandon();
+  /// Digests of the passes that have ended since the last call; empty unless StepBegin::digests. With several processes
+  /// that of a gradient comes when all of them have made their part, norm() at the latest.
+  [[nodiscard]] std::vector<StepDigest> take_digests() { return digests_.take(); }
+  /// norm(), unless that was done, and decide(); of an evaluation neither.
   StepResult end(const StepUpdate& update);
 
   /// The journal is given the step that was decided, or what was loaded before the first.
@@ -74,6 +81,8 @@ class Step {
  private:
   void check(const StepBegin& begin) const;
   void check(const StepUpdate& update) const;
+  void require_unwritten(const StepBegin& begin);
+  [[nodiscard]] kernels::Norm shared_norm();
   void gather(std::vector<double>& numbers) const;
   void begin_reduced(std::uint64_t micro_batches);
   void restore_reduced();
@@ -88,12 +97,15 @@ class Step {
   const std::unique_ptr<SparseEmbedding> rows_;  ///< null: no embedding
   Updater updater_;
   DeviceUpdates device_updates_;
+  StepDigests digests_;
   Gradients gradients_;
   WeightExchange exchange_;
   Executor executor_;
   Passes passes_;
   PassGradients pass_gradients_;
-  bool reduced_read_ = false;  ///< auxiliary fields in memory are those of the states
+  kernels::Norm norm_;                    ///< of the step that is to be decided
+  std::optional<std::uint64_t> written_;  ///< the last step whose gradients go to the journal
+  bool reduced_read_ = false;             ///< auxiliary fields in memory are those of the states
   double began_ = 0, stalled_before_ = 0;
 };
 

@@ -15,6 +15,7 @@ struct StepUpdate {
   double learning_rate = 0;
   double weight_decay = 0;
   double max_grad_norm = 0;        ///< 0: no clipping
+  bool skip = false;               ///< the step ends without an update, as one whose gradient is not finite
   optim::NamedValues others = {};  ///< further hyperparameters (optim/step.h); what is not there has its default
 };
 
@@ -26,6 +27,10 @@ struct StepBegin {
   /// What end_step() will be given, as far as that is known: chunks that the plan updates early are updated by it. When
   /// end_step() is given another one, or nothing was expected, they are put back and the result is the same.
   std::optional<StepUpdate> update = std::nullopt;
+  /// Digests of weights and gradients are made, for take_digests().
+  bool digests = false;
+  /// Gradients go to no path: the step ends in abandon(), or has the gradients of one that was abandoned.
+  bool trial = false;
 };
 
 struct StepResult {

@@ -111,6 +111,21 @@ class Toy {
   void poison(bool on) { poisoned_ = on; }
 
   StepResult step(std::uint64_t seed, bool training = true) {
+    run_passes(seed, training);
+    return engine_.end_step(update);
+  }
+
+  /// The passes of a training step that ends in end_step() or abandon_step(), and the digests of all of it.
+  std::vector<StepDigest> compute_step(std::uint64_t seed, bool trial) {
+    run_passes(seed, true, true, trial);
+    norm_ = engine_.norm().sum;
+    return engine_.take_digests();
+  }
+  /// Of what compute_step() has computed last.
+  [[nodiscard]] double norm() const { return norm_; }
+
+  /// All passes of a step.
+  void run_passes(std::uint64_t seed, bool training, bool digests = false, bool trial = false) {
     const auto tokens = description_.tokens;
     std::vector<std::int64_t> ids(tokens);
     const bool embeds = description_.blocks.front().role == state::BlockRole::embedding;
@@ -118,15 +133,19 @@ class Toy {
     for (std::size_t i = 0; i < tokens; ++i) ids[i] = static_cast<std::int64_t>(mix(seed * 131 + i / 2) % rows);
     std::vector<std::uint64_t> counts(micro_batches_, tokens / micro_batches_);
     counts.back() += tokens % micro_batches_;
-    engine_.begin_step(
-        {embeds ? std::span<const std::int64_t>(ids) : std::span<const std::int64_t>(), counts, training, expected});
+    engine_.begin_step({.ids = embeds ? std::span<const std::int64_t>(ids) : std::span<const std::int64_t>(),
+                        .counts = counts,
+                        .training = training,
+                        .update = expected,
+                        .digests = digests,
+                        .trial = trial});
     if (embeds) engine_.embedding_forward();
     first_forward_ = !embeds;
     while (const auto pass = engine_.next_pass()) {
+      look(*pass);
       run(*pass);
       engine_.end_pass();
     }
-    return engine_.end_step(update);
   }
 
   /// Where the arithmetic of passes is done, in the order of these calls: at once, or behind the caller.
@@ -136,6 +155,9 @@ class Toy {
   std::function<std::shared_ptr<std::uint16_t[]>(std::size_t)> memory = [](std::size_t count) {
     return std::make_shared<std::uint16_t[]>(count);
   };
+
+  /// Sees each pass before it is computed.
+  std::function<void(const BlockPass&)> look = [](const BlockPass&) {};
 
   StepUpdate update{.learning_rate = 1e-2, .weight_decay = 0.1, .max_grad_norm = 1.0};  ///< that steps end with
   std::optional<StepUpdate> expected = std::nullopt;                                    ///< that they begin with
@@ -395,6 +417,7 @@ class Toy {
   bool first_forward_ = true;
   bool poisoned_ = false;
   float carry_ = 0;
+  double norm_ = 0;
 };
 
 }  // namespace spillway::test

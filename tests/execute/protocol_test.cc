@@ -59,7 +59,7 @@ struct Call {
   std::optional<StepState> leads_to;  ///< none: the state stays
 };
 
-const std::array<Call, 11> kCalls = {{
+const std::array<Call, 12> kCalls = {{
     {"load", [](StepProtocol& it) { it.load(); }, "x...x.x.", std::nullopt},
     {"load_updates", [](StepProtocol& it) { it.load_updates(3); }, "x...x.x.", std::nullopt},
     {"load_step", [](StepProtocol& it) { it.load_step(3); }, "x...x.x.", std::nullopt},
@@ -72,10 +72,36 @@ const std::array<Call, 11> kCalls = {{
     {"publish", [](StepProtocol& it) { it.publish(); }, ".....x..", StepState::publish},
     {"begin", [](StepProtocol& it) { it.begin(kGiven); }, "......x.", StepState::passes},
     {"norm", [](StepProtocol& it) { it.norm(); }, ".x......", StepState::norm},
+    {"abandon", [](StepProtocol& it) { it.abandon(); }, "..x.....", StepState::publish},
     {"decide", [](StepProtocol& it) { it.decide(kSmall, kGiven); }, "..x.....", StepState::decide},
     {"evaluate", [](StepProtocol& it) { it.evaluate(); }, "x...x.x.", StepState::evaluate},
     {"end_evaluation", [](StepProtocol& it) { it.end_evaluation(); }, ".......x", StepState::begin},
 }};
+
+TEST(StepProtocol, AnAbandonedStepIsAsIfItHadNotBegun) {
+  StepProtocol it({.scales_loss = true});
+  take_step(it);
+  begin_passes(it);
+  const auto at = it.position();
+  const auto scale = it.scaler().state();
+  it.norm();
+  it.abandon();
+  EXPECT_EQ(it.position(), at);
+  EXPECT_EQ(it.scaler().state().good, scale.good);
+  EXPECT_FALSE(it.pending());
+  EXPECT_FALSE(take_step(it).skipped);
+  EXPECT_EQ(it.position().step, at.step + 1);
+}
+
+TEST(StepProtocol, ASkippedStepWithAFiniteGradientLeavesTheLossScale) {
+  StepProtocol it({.scales_loss = true});
+  auto skips = kGiven;
+  skips.skip = true;
+  const auto before = it.scaler().state();
+  EXPECT_TRUE(take_step(it, kSmall, skips).skipped);
+  EXPECT_EQ(it.scaler().state().scale, before.scale);
+  EXPECT_EQ(it.position().updates, 0);
+}
 
 TEST(StepProtocol, HasATableOfTransitions) {
   for (const auto& call : kCalls) {

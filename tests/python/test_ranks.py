@@ -12,8 +12,9 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -239,9 +240,11 @@ sys.exit(command.main(["train"]))
 """
 
 
-def ranks_of(script: str, world: int, *words: str) -> list[tuple[str, str, int]]:
+def ranks_of(
+    script: str, world: int, *words: str, env_more: Mapping[str, str] = MappingProxyType({})
+) -> list[tuple[str, str, int]]:
     """What each of so many processes has said, and how it ended."""
-    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(world)}
+    where = {**env_more, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(world)}
     started = [real_runs.apart("-c", script, *words, env_more={**where, "RANK": str(rank)}) for rank in range(world)]
     return [(*process.communicate(timeout=LIMIT), process.returncode) for process in started]
 

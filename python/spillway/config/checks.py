@@ -37,6 +37,7 @@ def check(
     check_fields(config)
     check_places(config)
     check_updates(config)
+    check_replays(config)
     check_optimizer(config)
     check_method(config)
 
@@ -113,6 +114,11 @@ def check_updates(config: Config) -> None:
             f"{config.max_grad_norm:g} clips by is known only after it; add --speculative_updates (by a predicted "
             "factor, undone where it was wrong), or use --max_grad_norm 0 or --update_schedule deferred"
         )
+
+
+def check_replays(config: Config) -> None:
+    if config.replay_action != KEYS["replay_action"].default and config.replay_steps is None:
+        raise InputError(f"replay_action: {config.replay_action} is for replayed steps; add --replay_steps N")
 
 
 def check_processes() -> None:

@@ -23,6 +23,7 @@ from spillway.config.key import (
     unknown_device,
 )
 from spillway.config.optimizers import OPTIMIZERS
+from spillway.config.replay_keys import REPLAYS
 from spillway.config.values import (
     DEVICE,
     FLAG,
@@ -368,6 +369,7 @@ GROUPS: dict[str, list[Key]] = {
             "with clipping, early updates go by a predicted factor (1 while the last norms were below "
             "`max_grad_norm`), and are undone where it was another; without it only steps that do not clip are early",
         ),
+        *REPLAYS,
         Key(
             "node",
             NODE,

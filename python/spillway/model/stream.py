@@ -14,6 +14,7 @@ import torch
 
 from spillway.machine.place import HOST, Place
 from spillway.model.after_layers import transformed_logits
+from spillway.model.digests import Digests, NoDigests
 from spillway.model.factors import project
 from spillway.model.head import HeadCode, HeadPass, Scratch, Watch
 from spillway.model.layer import Stage, slots_of
@@ -96,6 +97,7 @@ class Stream:
         self._head = HeadCode(self._head_bias(), transform, meta_model.head.weight.requires_grad)
         self._dropout = Dropout(seed, place)
         self._after_pass = after_pass
+        self._digests = NoDigests()  # of the passes under way
 
     @property
     def tiles(self) -> TokenTiles:
@@ -114,6 +116,14 @@ class Stream:
     def gradients(self, work: Work, update: dict[str, float], step: int) -> float:
         """The first part of a step, up to its gradients: the summed loss. `update`: a guess at what `update` gets."""
         return self._run(work, True, update, step)
+
+    def compute(self, work: Work, step: int, digests: Digests) -> float:
+        """The same as `gradients`, with digests of all that is computed. No update runs during backward."""
+        self._digests = digests
+        try:
+            return self._run(work, True, None, step)
+        finally:
+            self._digests = NoDigests()
 
     def update(self, update: dict[str, float]) -> dict[str, float]:
         """The last part of a step: what Engine.end_step returns."""
@@ -135,7 +145,7 @@ class Stream:
         self,
         work: Work,
         training: bool,
-        update: dict[str, float],
+        update: dict[str, float] | None,
         step: int,
         watch: Watch | None = None,
         objective: Choice | None = None,
@@ -143,8 +153,9 @@ class Stream:
         self.meta_model.train(training)
         self._parts.begin(work.micro_batches)
         counts = self._parts.sizes if training else work.counts
-        self._engine.begin_step(work.ids, counts, training, update if training else None)
+        self._engine.begin_step(work.ids, counts, training, update if training else None, **self._digests.flags)
         self._engine.embedding_forward(None)
+        self._digests.end_pass()
         share = self.share.of(len(work.micro_batches))
         if self.share.world > 1:
             work = work.part(share)
@@ -159,6 +170,7 @@ class Stream:
                 while (block_pass := self._engine.next_pass()).kind != "end":
                     self._pass(block_pass, turn)
                     self._engine.end_pass()
+                    self._digests.end_pass()
                     self._after_pass()
         finally:
             turn.saved.release()
@@ -193,6 +205,7 @@ class Stream:
         elif block_pass.kind == "head_loss":
             turn.head.add_loss(self._head_input(block_pass.input, turn), self._table(block_pass), block_pass.first_row)
         elif block_pass.kind == "head_gradient":
+            self._digests.add_losses([batch.number for batch in turn.work.micro_batches], turn.head.losses)
             sums = self._sums(block_pass.accumulator, turn)
             last, table = self._head_input(block_pass.input, turn), self._table(block_pass)
             turn.head.add_gradient(last, table, block_pass.first_row, sums)
@@ -211,13 +224,17 @@ class Stream:
             self._parts.open(batch)
             self._dropout.seed(batch.number, place)
             source = self._source(block_pass.input, place, batch, passage)
+            if place == 0:
+                self._digests.add_output(-1, batch.number, source)
             if turn.keeps(place, stage, passage):
                 output, saved = stage.forward_kept(source, passage, turn.saved.spills(place))
                 turn.saved.add(place, batch.index, saved, self._room(block_pass, turn))
             else:
                 output = stage.forward(source, batch, turn.work.ids_of(batch), passage)
             passage.shapes[place] = output.shape
-            self._output(block_pass.output, place, batch, passage).copy_(output)
+            target = self._output(block_pass.output, place, batch, passage)
+            target.copy_(output)
+            self._digests.add_output(place, batch.number, target)
 
     def _backward(self, block_pass: BlockPass | PlainPass, turn: Turn) -> None:
         place = block_pass.block - 1
@@ -237,7 +254,9 @@ class Stream:
                 result = stage.backward_kept(saved, source, gradient, self._room(block_pass, turn))
             else:
                 result = stage.backward(source, gradient, batch, turn.work.ids_of(batch), passage)
-            self._input(block_pass.hidden_gradient, place, batch, passage).copy_(result)
+            target = self._input(block_pass.hidden_gradient, place, batch, passage)
+            target.copy_(result)
+            self._digests.add_input_gradient(place, batch.number, target)
             for kept in self._owned[place] if batch.ends_rank else ():  # what this block's own pass found none for
                 kept.hand_over(self._give)
 
@@ -301,6 +320,7 @@ class Stream:
         return project(self._engine, tensor, self._parts.now, self._spaces[tensor], x, dy)
 
     def _give(self, tensor: int, gradient: torch.Tensor) -> None:
+        self._digests.add_gradient(tensor, self._parts.now, gradient)
         self._engine.gradient(tensor, gradient, self._parts.now)
 
     def _bound(self, block_pass: BlockPass | PlainPass) -> Stage:

@@ -31,6 +31,7 @@ def show_plan(console: Console, plan: Plan) -> None:
         remote_drives(plan),
         reductions.of_plan(plan),
         updates(plan),
+        replays(plan),
         durability(plan),
         saving(plan),
         reference(plan),
@@ -134,6 +135,19 @@ def updates(plan: Plan) -> str:
     words += f", with {size(found['undo_bytes'])} of old versions to undo them; the others behind the next forward pass"
     saved = found["seconds_saved"]
     return f"{words}. Predicted to {'save' if saved >= 0 else 'cost'} {duration(abs(saved))} a step."
+
+
+def replays(plan: Plan) -> str:
+    """The cost of steps that are computed twice; empty without `replay_steps`."""
+    replay = plan.get("replay")
+    if not replay:
+        return ""
+    every, seconds = replay["every"], replay["seconds"]
+    which = "Every step is" if every == 1 else f"Of every {every} steps one is"
+    return (
+        f"Replays: {which} computed twice, which adds at most {duration(seconds)} to it, "
+        f"{duration(seconds * replay['share'])} to an average step ({replay['share']:.1%} of its passes)."
+    )
 
 
 def plan_table(plan: Plan) -> Table:

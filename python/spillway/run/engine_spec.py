@@ -25,7 +25,7 @@ from spillway.model.library import kept_in_fp32
 from spillway.model.meta_model import MetaModel
 from spillway.model.spec import Verified
 from spillway.model.token_tiles import ALL_AT_ONCE, TokenTiles
-from spillway.run import room
+from spillway.run import replays, room
 from spillway.run.alike import alike
 from spillway.run.profiled import Profiled
 from spillway.run.protocol import Keeping
@@ -135,7 +135,7 @@ def planned_engine(spec: EngineSpec, profiled: Profiled, engine_type: EngineType
     plan["threads"] = {"compute": threads.compute, "words": threads.words}
     if (tiles := profiled.verified.tiles).of(shape.batch * shape.length) > 1:
         plan["token_tile"] = {"tokens": tiles.tokens, "modules": sorted(tiles.modules), "why": tiles.why}
-    return PlannedEngine(spec, engine, plan)
+    return PlannedEngine(spec, engine, plan | replays.plan_replays(config, plan))
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from spillway.config import Config
 from spillway.data.dataset import Dataset
 from spillway.data.order import Order, in_file_order
 from spillway.data.preferences import Preferences
-from spillway.errors import Interrupted
+from spillway.errors import ComputationDiffers, Interrupted
 from spillway.model.batch import WorkShape
 from spillway.output import checkpoints, directory, displaced, saved, unsaved
 from spillway.output.records import METRICS, Metrics, NoMetrics, rows
@@ -178,7 +178,7 @@ class Loop:
         batches = [self.work.train.batch(part) for part in self.work.order.step(self.state.step)]
         learning_rate = self.work.rate(self.state.step)
         self.between = False
-        result = self.session.step(batches, learning_rate)
+        result = self.compute(batches, learning_rate)
         self.between = True
         tokens = sum(batch.tokens for batch in batches)
         self.state.step += 1
@@ -201,6 +201,27 @@ class Loop:
             self.display.note(f"step {self.state.step}: {notice}")
         if self.world.leads:
             self.so_far.tell(self.session, len(self.seconds), lambda: self.summary(self.session))
+
+    def compute(self, batches: list[Any], learning_rate: float) -> StepResult:
+        """Raises ComputationDiffers with the place of the state before the step."""
+        try:
+            return self.session.step(batches, learning_rate)
+        except ComputationDiffers as error:
+            words = self.keep_state(error.memory_changed)
+            raise ComputationDiffers(f"{error}. {words}", error.memory_changed) from error
+
+    def keep_state(self, memory_changed: bool) -> str:
+        """Saves the state before a step that was not updated, and says where it is. All processes call it."""
+        step, go_on = self.state.step, f"go on with: spillway resume {shlex.quote(str(self.output_dir))}"
+        if self.every_step:
+            return f"Step {step} is durable on the storage paths; {go_on}"
+        if step == 0:
+            return "No step was done before, so there is nothing to save"
+        if self.saved is None and memory_changed:
+            return f"Step {step} is not saved, since its weights have changed; from the last checkpoint, {go_on}"
+        if self.saved is None or self.config.save_only_model:
+            self.save(with_state=True)
+        return f"Step {step} is saved in {self.saved}; {go_on}"
 
     def log(self, result: StepResult, tokens: int, learning_rate: float) -> None:
         now, loss = self.state, self.state.losses.value()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from spillway.config import Config
 from spillway.config.checks import check_gpu_memory
 from spillway.errors import DoesNotFit, InputError, first_line
-from spillway.run import cluster
+from spillway.run import cluster, replays
 
 if TYPE_CHECKING:
     from spillway.model.batch import WorkShape
@@ -127,6 +127,7 @@ def plan_elsewhere(config: Config, text: str, tell: Tell, graph: Path | None = N
     plan: Plan = {**json.loads(engine.plan()), "machine": profile.get("machine", "this machine")}
     if config.chosen:
         plan["compute_why"] = config.chosen
+    plan |= replays.plan_replays(config, plan)
     plan |= bounds(plan) | {"shares": shares(plan)}
     if several is not None and several.world > 1:
         plan |= cluster.limits(plan, several, profile.get("network", 0.0))

@@ -87,6 +87,8 @@ class StepResult:
     node_updates: dict[str, dict[str, float]] = field(default_factory=dict)
     written: dict[str, int] = field(default_factory=dict)  # bytes per path over the run's life, earlier processes too
     refits: dict[str, Any] = field(default_factory=dict)  # of reduced gradients, for rows of metrics.jsonl
+    replayed: bool = False  # computed twice, by `replay_steps`
+    replay_difference: str = ""  # of the two computations, where the step went on
     # of each micro-batch, what the objective tells besides its loss: with dpo TRL's rewards/margins and the like
     told: list[dict[str, float]] = field(default_factory=list)
 
@@ -120,6 +122,10 @@ class StepResult:
             row["loss_scale"] = self.loss_scale
         if self.skipped:
             row["skipped"] = True
+        if self.replayed:
+            row["replayed"] = True
+        if self.replay_difference:
+            row["replay_difference"] = self.replay_difference
         if skipped_steps:
             row["skipped_steps"] = skipped_steps
         return row

@@ -38,7 +38,7 @@ from spillway.model.saved_profile import SLACK
 from spillway.model.spec import model_spec, verified
 from spillway.model.stream import Stream
 from spillway.output import wear
-from spillway.run import logits
+from spillway.run import logits, replays
 from spillway.run.engine_spec import engine_spec, planned_engine, work_size
 from spillway.run.engine_state import EngineState
 from spillway.run.profiled import profiled
@@ -93,8 +93,11 @@ class EngineSession:
             told = engine_spec(self._profiled, self._keeping, self._world)
             self._network = self._world.port()
             planned = planned_engine(told, self._profiled, engine_type, self._network)
+        replays.check_place(config, self._profiled.compute.place)
         self.description, self.settings, self.plan = told.description, told.settings, planned.plan
         self._engine, self._durable, self._place = planned.engine, planned.durable, self._profiled.compute.place
+        each_durable = self.plan.get("durability") == "step"
+        self._replays = replays.Replays(config, self._engine, self.description, self._share.gather, each_durable)
         self._telemetry = Telemetry(self._engine, self.plan, self._place, told.notices)
         self._state = EngineState(self._spec, planned, self._telemetry, self._keeping, self._world)
         self._serving = ExitStack()  # of the network, from before the engine starts until it has closed
@@ -187,15 +190,20 @@ class EngineSession:
         Work.routers_weight."""
         self._began = time.perf_counter()
         work = arrange(batches, over, routers, self.config.virtual_ranks)
+        stream, calls = self._running(), self._state.calls
         with translated():
-            loss_sum = self._running().gradients(work, self.rates(learning_rate), self._state.calls)
+            if self._replays.begin_step(calls + 1):
+                loss_sum = self._replays.compute(stream, work, calls)
+            else:
+                loss_sum = stream.gradients(work, self.rates(learning_rate), calls)
         self._half = (loss_sum, work.units)
         return self._half
 
     def update(self, rates: dict[str, float]) -> StepResult:
         """The last part of a step, with rates as `rates` makes them."""
+        skip = {"skip": 1.0} if self._replays.skips else {}
         with translated():
-            update = self._running().update(rates)
+            update = self._running().update(rates | skip)
         self._state.updated(int(update["step"]))
         return StepResult(
             loss_sum=self._half[0],
@@ -205,6 +213,8 @@ class EngineSession:
             skipped=bool(update["skipped"]),
             loss_scale=update.get("loss_scale", 1.0),
             refits=factors.told(self._engine) if self._spec.meta_model.spaces else {},
+            replayed=self._replays.is_replayed,
+            replay_difference=self._replays.difference,
             told=self.told() if self.config.objective == "dpo" else [],
             **self._telemetry.of_step(),
         )
@@ -318,6 +328,7 @@ class EngineSession:
         dry_run = self._profiled.dry_run
         return {
             **self._telemetry.measured(),
+            **self._replays.measured(),
             **(factors.summed(self._engine) if self._spec.meta_model.spaces else {}),
             "rehearsed": {"work_bytes": dry_run.work_bytes, "seconds": dry_run.seconds},
             "saved_activations": {
@@ -328,7 +339,7 @@ class EngineSession:
 
     def notices(self) -> list[str]:
         """What a person should know about the paths and was not told yet: no O_DIRECT, one that was retired."""
-        return self._telemetry.notices()
+        return [*self._telemetry.notices(), *self._replays.take_notices()]
 
     def write_timeline(self, path: Path) -> None:
         """Whole or not at all: the page about a running run reads it."""

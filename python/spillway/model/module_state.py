@@ -1,0 +1,46 @@
+"""Attributes and buffers of a model's modules, put back between two computations of a step."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+COPIED = 1 << 20  # bytes; larger buffers are not copied
+
+
+class Buffer(NamedTuple):
+    name: str
+    buffer: torch.Tensor
+    copy: torch.Tensor | None  # None: it is larger than COPIED
+    version: int  # of PyTorch's counter of changes in place
+
+
+class ModuleState:
+    """Attributes and buffers of all modules of a model, as they are when it is made."""
+
+    def __init__(self, model: nn.Module) -> None:
+        modules = list(model.modules())
+        self._attributes = [(module, dict(vars(module)), dict(module._buffers)) for module in modules]
+        self._buffers = [
+            Buffer(name, buffer, buffer.clone() if buffer.nbytes <= COPIED else None, buffer._version)
+            for name, buffer in model.named_buffers()
+            if buffer.device.type != "meta"
+        ]
+
+    def restore(self) -> str:
+        """The name of a buffer that was changed in place and has no copy; "": everything is as it was."""
+        for module, attributes, buffers in self._attributes:
+            vars(module).clear()
+            vars(module).update(attributes)
+            module._buffers.clear()
+            module._buffers.update(buffers)
+        for name, buffer, copy, version in self._buffers:
+            if buffer._version == version:
+                continue
+            if copy is None:
+                return name
+            with torch.no_grad():
+                buffer.copy_(copy)
+        return ""
