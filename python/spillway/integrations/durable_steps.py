@@ -43,6 +43,7 @@ class DurableSteps(StreamedSession):
             return self._trained(resume_from_checkpoint, *positional, **named)
 
     def _trained(self, resume_from_checkpoint: Any, *positional: Any, **named: Any) -> Any:
+        self._lock_directory(resume_from_checkpoint)
         if not self._durable:
             if self._pairs is not None:
                 from_where = checkpoint_of(resume_from_checkpoint, self.args.output_dir)
@@ -61,7 +62,7 @@ class DurableSteps(StreamedSession):
                 self._run.sweep()
 
     def _begun(self, resume: Any) -> DurableRun:
-        self.close()
+        self._close_session()
         untouched(self.model)
         with torch.random.fork_rng(devices=[]):
             sizes = self._known_sizes()

@@ -9,6 +9,7 @@ import math
 import shlex
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,7 @@ class Work:
     rate: Rate
     events: Events
     shape: WorkShape
+    started: datetime | None = None  # the time that a chat template was told; None: none asked
 
     @property
     def steps(self) -> int:
