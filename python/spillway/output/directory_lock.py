@@ -14,7 +14,7 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -64,6 +64,7 @@ class HeldFile:
     file: int
     is_shared: bool  # by the Trainers of this process
     count: int = 1
+    made: list[Path] = field(default_factory=list)  # folders for it, the innermost first
 
 
 _held: dict[tuple[int, int], HeldFile] = {}  # by device and inode
@@ -100,7 +101,8 @@ class DirectoryLock:
             while not self._lock_named_file(patience, tell):
                 pass
         except BaseException:
-            self._remove_folders()
+            remove_empty(self._made)
+            self._made = []
             raise
 
     def release(self) -> None:
@@ -110,6 +112,8 @@ class DirectoryLock:
         if key is None or self._process != os.getpid() or key not in _held:
             return
         held = _held[key]
+        held.made = [*held.made, *self._made]
+        self._made = []
         held.count -= 1
         if held.count:
             return
@@ -118,7 +122,7 @@ class DirectoryLock:
             if has_name(self._path, key):
                 self._path.unlink()
         os.close(held.file)
-        self._remove_folders()
+        remove_empty(held.made)
 
     def _lock_named_file(self, patience: float, tell: Tell) -> bool:
         """False where the file has lost its name meanwhile: whoever had the lock has removed it."""
@@ -198,11 +202,11 @@ class DirectoryLock:
                 raise InputError(f"output_dir: {each} cannot be made ({error.strerror})") from None
             self._made = [each, *(other for other in self._made if other != each)]
 
-    def _remove_folders(self) -> None:
-        for folder in self._made:
-            with suppress(OSError):
-                folder.rmdir()
-        self._made = []
+
+def remove_empty(folders: list[Path]) -> None:
+    for folder in folders:
+        with suppress(OSError):
+            folder.rmdir()
 
 
 def has_name(path: Path, key: tuple[int, int]) -> bool:
