@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import select
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -76,6 +76,15 @@ def wait_for(process: Any, happened: Callable[[], bool]) -> None:
         os.close(ended)
     process.kill()
     raise AssertionError(f"nothing in {LIMIT} s: {process.communicate()}")
+
+
+def wait_for_any(processes: Sequence[Any]) -> None:
+    """Until one of them has ended."""
+    for _ in range(int(LIMIT / ONCE)):
+        if any(each.poll() is not None for each in processes):
+            return
+        time.sleep(ONCE)
+    raise AssertionError(f"none of them has ended in {LIMIT} s")
 
 
 def pause() -> None:

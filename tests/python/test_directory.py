@@ -226,6 +226,6 @@ def test_floats_survive_the_file(tmp_path: Path) -> None:
     values = [0.1, 1 / 3, 2.0**-1074, 1e22, 5e-324, float(2**53)]
     metrics = records.Metrics(tmp_path / "metrics.jsonl")
     for value in values:
-        metrics.add({"loss": value})
+        metrics.add({"step": 1, "loss": value})
     metrics.close()
     assert [row["loss"] for row in records.rows(tmp_path / "metrics.jsonl")] == values

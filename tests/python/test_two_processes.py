@@ -11,6 +11,7 @@ import pytest
 import held
 import real_runs
 from held import STEPS, has_row, spillway
+from spillway.output.directory_lock import LOCK
 
 
 @pytest.fixture(scope="module")
@@ -19,8 +20,8 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_second_process_goes_on_in_a_file_that_has_a_name(given: Path, tmp_path: Path) -> None:
-    """The first one is interrupted before its first step and removes its volume; the second one waits for that volume's
-    lock. What it has made durable is there after it was killed."""
+    """The first one is interrupted before its first step and removes its volume; the second one waits for the lock of
+    its directory. What it has made durable is there after it was killed."""
     out, volume = tmp_path / "out", tmp_path / "storage" / "spillway.volume"
     auto = ["--resume_from_checkpoint", "auto"]
     words = real_runs.words(given, out, *STEPS, *auto, *real_runs.on_path(volume.parent))
@@ -30,7 +31,7 @@ def test_a_second_process_goes_on_in_a_file_that_has_a_name(given: Path, tmp_pat
     loading.wait(first)
     assert volume.exists()
     second = spillway(*words)
-    held.wait_for(second, lambda: held.has_open(second, volume))
+    held.wait_for(second, lambda: held.has_open(second, out / LOCK))
     first.send_signal(signal.SIGTERM)
     loading.let_go()
     assert "before the first step" in first.communicate(timeout=held.LIMIT)[1]

@@ -150,7 +150,10 @@ def report(arguments: Arguments) -> int:
     from spillway import report as reports
 
     to, profile = run.named.get("to"), run.values.get("profile")
-    print(reports.write(Path(run.values["output_dir"]), Path(to) if to else None, profile=profile))
+    output_dir, target = Path(run.values["output_dir"]), Path(to) if to else None
+    print(
+        reports.write(output_dir, target, profile=profile, tell=lambda words: print(f"note: {words}", file=sys.stderr))
+    )
     return 0
 
 

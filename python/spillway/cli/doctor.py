@@ -147,12 +147,13 @@ def of_run(output_dir: Path) -> list[Finding]:
     from spillway.report import facts, ranks
 
     found = facts.read(output_dir)
+    damaged: list[Finding] = [("damaged", "lesser", words) for words in found.damaged]
     if late := ranks.late_now(output_dir):
-        return [("late now", "lesser", words) for words in late]
+        return [*damaged, *[("late now", "lesser", words) for words in late]]
     if words := ranks.latest(ranks.rows(found)):
-        return [("late", "lesser", words)]
+        return [*damaged, ("late", "lesser", words)]
     state = "has ended" if found.finished else "goes on, or was interrupted"
-    return [("run", "good", f"{output_dir} {state}; no process of it is known to keep others waiting")]
+    return [*damaged, ("run", "good", f"{output_dir} {state}; no process of it is known to keep others waiting")]
 
 
 def show_findings(console: Console, findings: Sequence[Finding], title: str = "What can be used here") -> None:

@@ -13,6 +13,7 @@ from spillway.data.columns import PREFERENCE, Columns, Example, by_name, chosen
 from spillway.data.dataset import Builder, Dataset
 from spillway.data.encode import Encoder
 from spillway.data.media import TEXT, Media
+from spillway.data.origins import ROWS, RowsDigest, digest_tokenizer
 from spillway.data.preferences import PairBuilder, Preferences
 from spillway.data.sources import is_document, read
 from spillway.errors import InputError, first_line
@@ -55,7 +56,9 @@ def load(config: Config, tokenizer: Any, key: str, tell: Callable[[str], None], 
     rows = 0
     split = config.dataset_split if key == "dataset" else config.eval_dataset_split
     revision = config.dataset_revision if key == "dataset" else config.eval_dataset_revision
-    for examples in in_groups(read_examples(config, source, split, revision, media), ROWS_AT_ONCE):
+    digest = RowsDigest()
+    made_of = digest_tokenizer(tokenizer)
+    for examples in in_groups(read_examples(config, source, split, revision, media, digest), ROWS_AT_ONCE):
         rows += len(examples)
         for example, row in zip(examples, encode(examples), strict=True):
             for part in (row.chosen, row.rejected) if of_pairs else (row,):
@@ -64,13 +67,20 @@ def load(config: Config, tokenizer: Any, key: str, tell: Callable[[str], None], 
     if not rows:
         raise InputError(f"{key}: {source} holds no rows")
     dataset: Rows = builder.finish()
+    dataset.origins.update(made_of | {ROWS: digest.hexdigest()})
     report(key, source, dataset, encoder, tell)
     return dataset
 
 
 def read_examples(
-    config: Config, source: str, split: str, revision: str | None = None, media: Media = TEXT
+    config: Config,
+    source: str,
+    split: str,
+    revision: str | None = None,
+    media: Media = TEXT,
+    digest: RowsDigest | None = None,
 ) -> Iterator[Example]:
+    """`digest`: takes each row as it is read."""
     columns = chosen(config)
     if is_document(source):
         if columns is PREFERENCE:
@@ -78,6 +88,8 @@ def read_examples(
         columns = Columns("text", ("text",))
     for record in read(source, config.dataset_config, split, revision):
         media.check_record(record)
+        if digest is not None:
+            digest.add(record.row)
         columns = columns or by_name(record)
         yield columns.example(record)
 

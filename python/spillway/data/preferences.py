@@ -24,6 +24,10 @@ class Preferences:
         return len(self.rows) // 2
 
     @property
+    def origins(self) -> dict[str, str]:
+        return self.rows.origins
+
+    @property
     def longest(self) -> int:
         return self.rows.longest
 

@@ -22,10 +22,12 @@ import transformers
 from spillway.base.files import flush, replace_text
 from spillway.config import Config
 from spillway.errors import InputError
-from spillway.output import checkpoints, directory, identity, saved, state
+from spillway.output import checkpoints, directory, identity, known_runs, saved, state
+from spillway.output.base_files import BASE
 from spillway.output.directory import MANIFEST, RUN_STATE
 from spillway.output.identity import Identity
-from spillway.output.position import Due, Log, Position, packed, position_of, random_name
+from spillway.output.position import STATE as TRAINER_STATE
+from spillway.output.position import Due, Log, Position, Row, packed, position_of, random_name
 from spillway.run import beginning
 from spillway.run.lines import Lines, checkpoints_alone, volumes_of
 from spillway.run.protocol import Keeping, Recovery, Saving
@@ -54,7 +56,7 @@ class DurableRun:
         training data, where they can be counted; `saving`: to output_dir; `world`: of several processes, of which rank
         0 sees and writes output_dir. InputError where the run may not start."""
         self._world = world = world or OneProcess()
-        known = world.agreed(lambda: identity.load(Path(config.output_dir)))
+        known = world.agreed(lambda: known_runs.load_identity(Path(config.output_dir), config.overwrite, config.paths))
         there, others = volumes_of(config.paths, known, also, world)
         self._start = world.agreed(lambda: directory.decide(config, there, others))
         self.output_dir = self._start.output_dir
@@ -68,7 +70,8 @@ class DurableRun:
             check_rows(known.fixed.get("rows"), rows)
             config = state.same_durability(known.durability, config)
         self._identity: Identity = known or world.agreed(lambda: identity.new(self.output_dir))
-        self._identity.fixed = state.fixed_keys(config) | {"rows": rows}
+        base = {BASE: known.fixed[BASE]} if known is not None and goes_on and BASE in known.fixed else {}
+        self._identity.fixed = state.fixed_keys(config) | {"rows": rows} | base
         self._lines = Lines(self._identity, self.output_dir, config.paths, world, also)
         self._alone = checkpoints_alone(world.ranks.world, self._identity.shared)
         self.config = config
@@ -91,7 +94,9 @@ class DurableRun:
         session = make(self.config, self._keeping(max(self._at_once, len(held)), self._start.from_paths, self._saving))
         self._identity.durability = session.plan.get("durability", "none")
         try:
-            self._begin(session, self._lines.start(session, self._start))
+            recovery = self._lines.start(session, self._start)
+            beginning.know_base(self._identity.fixed, self.config, self._world)
+            self._begin(session, recovery)
         except BaseException:
             self._world.announce()
             session.close()
@@ -112,18 +117,20 @@ class DurableRun:
         log = Log(out / identity.TRAINER_LOG) if leads else None
         known = self._world.agreed(lambda: (log.rows, log.done) if log else ([], None))
         self._log = log or Log(out / identity.TRAINER_LOG, known)
-        self.position = self._position(recovery)
+        position = self._position(recovery)
+        if leads and position is not None and (words := self._log.describe_loss(position)):
+            tell([words])
         if leads:
             beginning.write(out, self.config, session, self._identity)
-        self.committed = self.position.step if self.position else 0
-        goes_on = recovery is not None or self.position is not None
-        first, anew = None if recovery else payload(self.position), self.config.overwrite and not goes_on
+        self.committed = position.step if position else 0
+        goes_on = recovery is not None or position is not None
+        first, anew = None if recovery else payload(position), self.config.overwrite and not goes_on
         self._lines.begun(session, first, goes_on, anew)
-        if self.position is not None:
+        if position is not None:
             self._world.agreed(lambda: checkpoints.go_back(out, self.committed, session.release))
             told = recovery.words if recovery and recovery.words else f"going on after step {self.committed}"
             transformers.logging.get_logger("spillway").warning(told)
-        self._log.go_back(self.position)
+        self.position = self._log.go_back(position)
         if leads:
             self._manifests = {path: (path / MANIFEST).read_bytes() for _, path in directory.manifests(out)}
 
@@ -145,18 +152,13 @@ class DurableRun:
         done = self._log.done
         if done is not None and done.step == found.step:
             found = done if self._world.leads else replace(done, random=found.random)
-        if len(self._log.rows) < found.rows:
-            raise InputError(
-                f"resume_from_checkpoint: {self._log.path} holds {len(self._log.rows)} rows of the log, and there were "
-                f"{found.rows} after step {found.step}; put the file back, or name a checkpoint of another directory"
-            )
         return found
 
     def resumed(self) -> str | None:
         """A directory for the Trainer's own `resume_from_checkpoint`; None: it begins."""
         if self.position is None:
             return None
-        self.position.write(self.scratch, self._log.rows, self._random)
+        self.position.write(self.scratch, self._log.until(self.position), self._random)
         return str(self.scratch)
 
     @property
@@ -323,7 +325,14 @@ def read_position(checkpoint: Path) -> Position:
         raise InputError(f"resume_from_checkpoint: {path} cannot be read: {error}") from None
 
 
-def read_rows(checkpoint: Path) -> list[dict[str, Any]]:
-    saved.check_files(checkpoint, Path("trainer_state.json"))
-    content = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
-    return list(content["log_history"])
+def read_rows(checkpoint: Path) -> list[Row]:
+    """The rows of the log up to a checkpoint; none where they cannot be read, since nothing depends on them. InputError
+    where the file is not the one that was saved."""
+    saved.check_files(checkpoint, Path(TRAINER_STATE))
+    path = checkpoint / TRAINER_STATE
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))["log_history"]
+        return [row for row in found if isinstance(row, dict)]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        tell([f"{path} cannot be read: {error!r}; training goes on without the rows of its log"])
+        return []

@@ -49,6 +49,7 @@ class DurableSteps(StreamedSession):
             return self._trained(checkpoint_in(resume_from_checkpoint, self.args.output_dir), *positional, **named)
 
     def _trained(self, resume_from_checkpoint: Any, *positional: Any, **named: Any) -> Any:
+        self._lock_directory(resume_from_checkpoint)
         if not self._durable:
             newest = newest_of(resume_from_checkpoint, self.args.output_dir)
             if self._pairs is not None:
@@ -68,7 +69,7 @@ class DurableSteps(StreamedSession):
                 self._run.sweep()
 
     def _begun(self, resume: Any) -> DurableRun:
-        self.close()
+        self._close_session()
         untouched(self.model)
         with torch.random.fork_rng(devices=[]):
             sizes = self._known_sizes()

@@ -59,8 +59,13 @@ class Session(OwnRun):
         safetensors under the names of its state_dict; None: transformers' own, by the config.json there."""
         self._world = joined(stays=True)
         self._opened = self._closed = False
-        with self._as_one():
-            self._plan(config, module, values)
+        self._lock = None
+        try:
+            with self._as_one():
+                self._plan(config, module, values)
+        except BaseException:
+            self._unlock()
+            raise
 
     @property
     def steps(self) -> int:
@@ -242,10 +247,13 @@ class Session(OwnRun):
         """Gives memory and storage paths back. In an `output_dir` it leaves summary, timeline, loss curve and page."""
         if self._closed:
             return
-        with self._as_one():
-            self._close()
-            self._world.gather(None)
-        self._draw()
+        try:
+            with self._as_one():
+                self._close()
+                self._world.gather(None)
+            self._draw()
+        finally:
+            self._unlock()
         self._world.close()
 
     def _close(self) -> None:

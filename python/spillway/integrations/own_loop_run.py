@@ -4,6 +4,7 @@ calls in the same order, each with what it gives to them."""
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -29,9 +30,10 @@ from spillway.model import hub
 from spillway.model.batch import WorkShape
 from spillway.output import checkpoints, directory, state
 from spillway.output.directory import pinned
+from spillway.output.directory_lock import DirectoryLock
 from spillway.output.displaced import VolumeDisplaced
 from spillway.output.identity import Identity
-from spillway.output.records import METRICS, Metrics, NoMetrics
+from spillway.output.records import METRICS, Metrics, NoMetrics, set_damaged_lines_aside
 from spillway.output.so_far import SoFar
 from spillway.output.state import RunState
 from spillway.output.summary import endurance, summary
@@ -68,6 +70,7 @@ class OwnRun:
     _trackers: Trackers | None
     _so_far: SoFar | None
     _metrics: Metrics | NoMetrics | None
+    _lock: DirectoryLock | None  # of output_dir, where there is one
 
     @property
     def plan(self) -> dict[str, Any]:
@@ -76,7 +79,7 @@ class OwnRun:
 
     def _plan(self, config: Any, module: Blocks | None, values: dict[str, Any]) -> None:
         config, given = merged(config, values)
-        config, before, also = beginning.known_run(config, self._world)
+        config, before, _ = beginning.known_run(config, self._world)
         config = beginning.of_one(config, before, self._world)
         check(config, required=("model",), described=module is None)
         places(self._world, config)
@@ -95,12 +98,16 @@ class OwnRun:
         self._told: set[str] = set()  # notices
         self._pairs = config.objective == "dpo"
         world, leads = self._world, self._world.leads
-        config, self._start, self._identity, saved = beginning.begun(config, before, also, world)
+        self._display = Display(Console(stderr=True, quiet=not leads), endurance(config))
+        if config.output_dir is not None:
+            self._lock = DirectoryLock(Path(config.output_dir))
+            weakref.finalize(self, self._lock.release)
+            beginning.lock_directory(self._lock, config, world, self._display.note)
+        config, self._start, self._identity, saved, also = beginning.begun(config, world)
         self._state = saved or RunState()
         self._so_far = SoFar(self._start.output_dir) if self._start is not None and leads else None
         tracked = config if leads else config.replaced(report_to=[])
         self._trackers = Trackers(tracked, self._start.output_dir) if self._start is not None else None
-        self._display = Display(Console(stderr=True, quiet=not leads), endurance(config))
         self._config = beginning.settled(config, world, self._display.note, ("model", "tokenizer"))
         if not self._state.fixed:
             self._state.fixed = state.fixed_keys(self._config)
@@ -148,12 +155,16 @@ class OwnRun:
         self._identity.durability = self.plan.get("durability", "none")
         self._identity.steps = max(self._config.max_steps, 0)
         leads = self._world.leads
+        hub.fetch_weights(self._config)
+        beginning.know_base(self._state.fixed, self._config, self._world)
         recovery = self._lines.start(self._engine, start)
         if recovery is not None:
             self._state = RunState.of(recovery.state, self._state.fixed)
         goes_on = recovery is not None or start.resume is not None
         if leads:
             directory.prepare(start, fresh=not goes_on)
+            for damaged in set_damaged_lines_aside(start.output_dir / METRICS):
+                self._display.note(damaged)
             beginning.write(start.output_dir, self._config, self._engine, self._identity)
         anew = self._config.overwrite and not goes_on
         self._lines.begun(self._engine, None if recovery else self._state.moving(), goes_on, anew)
@@ -264,10 +275,18 @@ class OwnRun:
     def _let_go(self) -> None:
         """All processes end by the failure of one."""
         self._closed = True
-        self._engine.close()
-        self._display.stop()
-        if self._metrics is not None:
-            self._metrics.close()
+        try:
+            self._engine.close()
+            self._display.stop()
+            if self._metrics is not None:
+                self._metrics.close()
+        finally:
+            self._unlock()
+
+    def _unlock(self) -> None:
+        """Another run may begin in output_dir."""
+        if self._lock is not None:
+            self._lock.release()
 
     def _as_one(self) -> AbstractContextManager[None]:
         """Around what all processes do together."""

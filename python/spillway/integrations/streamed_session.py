@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
+import transformers
 from transformers import PreTrainedModel
 
 from spillway.base.silence import tell_person
@@ -29,7 +30,9 @@ from spillway.machine import device
 from spillway.model.batch import WorkShape
 from spillway.model.freeze import frozen_names
 from spillway.output import directory, identity, left, state
+from spillway.output.directory_lock import DirectoryLock
 from spillway.run.alike import places, same
+from spillway.run.beginning import lock_directory
 from spillway.run.protocol import Keeping, Saving, StartPoint
 from spillway.run.session import EngineSession
 from spillway.run.start_points import STATE, read_counts
@@ -55,6 +58,7 @@ class StreamedSession:
     _left: bool  # a save failed, and the state stays on the storage paths
     _in_step: bool  # its gradients are there, and its update is not
     _has_trained: bool  # a step was made since training began
+    _lock: DirectoryLock | None  # of output_dir, from the first `train` on
 
     # what the Trainer behind has
     args: Any
@@ -72,7 +76,22 @@ class StreamedSession:
         return self._streamed
 
     def close(self) -> None:
-        """Gives the memory and the storage paths back. What was not saved is gone."""
+        """Gives the memory, the storage paths and `output_dir` back. What was not saved is gone."""
+        try:
+            self._close_session()
+        finally:
+            if self._lock is not None:
+                self._lock.release()
+
+    def _lock_directory(self, resume: Any) -> None:
+        """No other process writes to `output_dir` until `close`. Other trainers of this process may."""
+        if self._lock is None:
+            self._lock = DirectoryLock(Path(self.args.output_dir), is_shared=True)
+            weakref.finalize(self, self._lock.release)
+        config = self._origin.config.replaced(resume_from_checkpoint=resume or None, output_dir=self.args.output_dir)
+        lock_directory(self._lock, config, self._world, transformers.logging.get_logger("spillway").warning)
+
+    def _close_session(self) -> None:
         self._in_step = False
         if self._streamed is None:
             return
@@ -136,6 +155,8 @@ class StreamedSession:
         if self._streamed is not None:
             self._streamed.close()
         self._streamed = self._run = None
+        if self._lock is not None:
+            self._lock.release()
 
     @property
     def _durable(self) -> bool:
@@ -239,7 +260,7 @@ class StreamedSession:
         self._left = False
 
     def _reopen_from(self, checkpoint: Path, with_state: bool) -> None:
-        self.close()
+        self._close_session()
         self._has_trained = False
         self._from, self._with_state = checkpoint.absolute(), with_state
 

@@ -37,7 +37,7 @@ class StreamedTraining(StreamedSteps, DurableSteps, StreamedSaves):
         self._pairs = dpo.Pairs() if dpo.is_dpo(type(self)) else None
         if self._pairs is not None:
             positional, named = dpo.prepared(positional, named)
-        self._streamed = self._from = self._sizes = self._items = self._run = self._saving_in = None
+        self._streamed = self._from = self._sizes = self._items = self._run = self._saving_in = self._lock = None
         self._with_state = self._over = self._left = self._in_step = self._has_trained = False
         self._samples, self._shares = [], []
         self._norm = torch.zeros(())

@@ -314,6 +314,15 @@ def converts(meta_model: MetaModel, description: dict[str, Any], source: Path, m
     return own is None or in_one_file(meta_model, names, keys, max_shard)
 
 
+def reads_base(meta_model: MetaModel, source: Path) -> bool:
+    """A run that goes on from its own state still reads weights in `source`: those under adapters, and what a save
+    carries along."""
+    names = Names(meta_model)
+    if meta_model.adapters is not None or names.buffers or names.towers:
+        return True
+    return bool(names.passed_over(stored_keys(source)))
+
+
 def carried_bytes(meta_model: MetaModel, source: Path) -> int:
     """The bytes of what a save holds besides what is trained, counted with about as many bytes an element. `source`:
     the checkpoint that the run began with, if there is one. InputError for a tensor that cannot be copied."""

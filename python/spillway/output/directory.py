@@ -17,15 +17,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from spillway.base.files import PROCESSORS, flush
-from spillway.config import CONFIG_HEADER, Config, read_file, resolve
+from spillway.config import CONFIG_HEADER, Config
 from spillway.config.values import StoragePath
 from spillway.errors import InputError
 from spillway.output import identity, left, saved, volumes
-from spillway.output.identity import Identity
-from spillway.output.records import METRICS
+from spillway.output.known_runs import describe_missing_identity, load_identity, nothing_to_resume, paths_before
+from spillway.output.records import ASIDE, METRICS
 
 RESULTS = ("summary.json", "timeline.json.gz", "loss.png", "report.html")  # written when a run ends
-OWN_FILES = ("config.yaml", "plan.json", METRICS, *RESULTS)
+OWN_FILES = ("config.yaml", "plan.json", METRICS, METRICS + ASIDE, *RESULTS)
 MODEL_FILES = (
     "model*.safetensors",
     "model.safetensors.index.json",
@@ -119,6 +119,9 @@ def decide(config: Config, there: Sequence[Path] | None = None, others: Sequence
         raise InputError(words)
     asked = config.resume_from_checkpoint
     goes_on = not config.overwrite and asked in (None, True, "auto")
+    if goes_on and asked and any(map(is_precious, run_files(output_dir))):
+        if words := describe_missing_identity(output_dir, config.paths):
+            raise InputError(f"resume_from_checkpoint: {words}")
     if goes_on and (outside := left_out(config, output_dir, others)):
         raise InputError(
             f"storage: the steps of the run in {output_dir} lie in {', '.join(map(str, outside))}, which this "
@@ -152,7 +155,7 @@ def decide(config: Config, there: Sequence[Path] | None = None, others: Sequence
 
 def durable_volumes(config: Config, output_dir: Path, there: Sequence[Path] | None = None) -> list[Path]:
     """The volumes in which this output_dir's run may have left a durable step; `there` as `decide` takes it."""
-    known = identity.load(output_dir)
+    known = load_identity(output_dir, config.overwrite, config.paths)
     if known is None or known.durability == "none":
         return []
     return volumes.present(config.paths) if there is None else list(there)
@@ -161,40 +164,12 @@ def durable_volumes(config: Config, output_dir: Path, there: Sequence[Path] | No
 def left_out(config: Config, output_dir: Path, others: Sequence[Path]) -> list[Path]:
     """The volumes in which this output_dir's run may have left a durable step, where `config` names none of the run's
     storage any more. `others`: as `decide` takes them."""
-    known = identity.load(output_dir)
+    known = load_identity(output_dir, config.overwrite, config.paths)
     if known is None or known.durability == "none" or durable_volumes(config, output_dir):
         return []
     if others:
         return [] if config.paths else list(others)
     return volumes.of_run(paths_before(output_dir), known.run)
-
-
-def config_before(output_dir: Path) -> Config | None:
-    """As the run's config.yaml says it; None where it says nothing that can be read."""
-    before = output_dir / "config.yaml"
-    try:
-        return resolve(read_file(before), {}, str(before))
-    except InputError:
-        return None
-
-
-def paths_before(output_dir: Path) -> list[StoragePath]:
-    """As the run's config.yaml names them."""
-    before = config_before(output_dir)
-    return before.paths if before is not None else []  # nobody knows any more
-
-
-def known_run(given: str | None) -> tuple[Identity | None, list[str]]:
-    """The run in the `given` output_dir, and where its volumes may be besides the paths of a process."""
-    output_dir = Path(given or os.devnull)
-    known = None
-    with suppress(OSError):  # what cannot be read is refused where the run's directory is opened
-        known = identity.load(output_dir) if given else None
-    if known is None or known.durability == "none":
-        return known, []
-    processes = [*known.processes, *(known.before["processes"] if known.before else [])]
-    places = [place for *_, each in processes for place in each] or [path.place for path in paths_before(output_dir)]
-    return known, list(dict.fromkeys(places))
 
 
 def newest_alone(output_dir: Path) -> Path | None:
@@ -209,7 +184,11 @@ def is_precious(path: Path) -> bool:
         return not path.read_text(encoding="utf-8", errors="replace").startswith(CONFIG_HEADER)
     if path.name == METRICS:
         return path.stat().st_size > 0
-    return path.name != "plan.json" and not path.name.startswith(".") and path.parent.name != identity.FOLDER
+    return (
+        path.name not in ("plan.json", METRICS + ASIDE)
+        and not path.name.startswith(".")
+        and path.parent.name != identity.FOLDER
+    )
 
 
 def holds_weights(path: Path) -> bool:
@@ -272,7 +251,7 @@ def resume_point(config: Config, output_dir: Path, on_paths: bool) -> Path | Non
     if asked in (True, "auto"):
         found = newest_resumable(output_dir)
         if found is None and asked is True and not on_paths:
-            raise InputError(f"resume_from_checkpoint: {nothing_to_resume(output_dir)}")
+            raise InputError(f"resume_from_checkpoint: {nothing_to_resume(output_dir, config.paths)}")
         return found
     path = Path(asked)
     if path.resolve() == output_dir.resolve() and (found := newest_resumable(output_dir)):
@@ -292,10 +271,6 @@ def resume_point(config: Config, output_dir: Path, on_paths: bool) -> Path | Non
             f"`spillway export --output_dir {path.parent} --checkpoint {path} --to DIR` makes one that stands alone"
         )
     return path
-
-
-def nothing_to_resume(output_dir: Path) -> str:
-    return f"{output_dir} holds no checkpoint to resume from, and its storage paths hold no finished step"
 
 
 def adopt(output_dir: Path) -> None:

@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -26,8 +27,12 @@ SO_FAR = Path(FOLDER, "so_far.json")  # what summary.json will say, while the ru
 TIMELINE = Path(FOLDER, "timeline.json.gz")  # the newest then
 LATE = Path(FOLDER, "late.json")  # of several processes: who keeps the others waiting now
 TRAINER_LOG = Path(FOLDER, "trainer_log.jsonl")  # of transformers' Trainer: the rows of its log, and what is done
-FILES = (RUN, DESCRIPTION, SETTINGS, SO_FAR, TIMELINE, LATE, TRAINER_LOG)
+TRAINER_LOG_ASIDE = Path(FOLDER, f"{TRAINER_LOG.name}.damaged")  # its damaged lines
+FILES = (RUN, DESCRIPTION, SETTINGS, SO_FAR, TIMELINE, LATE, TRAINER_LOG, TRAINER_LOG_ASIDE)
 REFERENCES = str(Path(FOLDER, "reference-*.jsonl"))  # with objective dpo
+DIGEST = "digest"  # of the other entries of run.json
+ALWAYS = ("run",)  # entries that every release has written
+DURABILITIES = ("none", "checkpoint", "step")
 MOST_BYTES = 256  # of an identity: what a volume's superblock has room for
 
 
@@ -61,7 +66,7 @@ class Identity:
         hidden = [name for name in ("line", "processes") if not content[name]]
         for name in [*hidden, *([] if self.shared else ["shared", "world", "before"])]:
             del content[name]
-        write_json(path, {"format": FORMAT, **content})
+        write_json(path, {"format": FORMAT, **content, DIGEST: digest_entries(content)})
         for folder in (path.parent, output_dir, output_dir.parent):
             flush(folder)
 
@@ -91,20 +96,107 @@ def new(output_dir: Path) -> Identity:
 
 
 def load(output_dir: Path) -> Identity | None:
-    """None where no run has begun."""
+    """The identity in a directory; None where no run has begun. InputError names the first entry that is damaged."""
     path = output_dir / RUN
     if not path.is_file():
         return None
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        found = content.pop("format")
-        if found != FORMAT:
-            raise InputError(f"output_dir: {path} has {other_format(found, FORMAT)}")
-        return Identity(**as_written_now(content))
-    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"output_dir: {path} cannot be read: {error!r}") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"output_dir: {path} cannot be read: {error}; put back a copy of it") from None
+    found = content.pop("format", None) if isinstance(content, dict) else None
+    if is_count(found) and found != FORMAT:
+        raise InputError(f"output_dir: {path} has {other_format(found, FORMAT)}")
+    written = content.pop(DIGEST, None) if isinstance(content, dict) else None
+    if wrong := describe_wrong_entry(content, found):
+        raise InputError(f"output_dir: {path} cannot be read: {wrong}; it is damaged: put back a copy of it")
+    if written not in (None, digest_entries(content)):
+        raise InputError(
+            f"output_dir: {path} is damaged: its entries are not those that the run has written; put it back from a "
+            f"copy of {output_dir}, or remove its entry `{DIGEST}` to take it as it is"
+        )
+    return Identity(**as_written_now(content))
+
+
+def digest_entries(content: dict[str, Any]) -> str:
+    """The digest of the entries of run.json, in any order, as JSON has them."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value)
+
+
+def is_list_of_places(value: Any) -> bool:
+    return isinstance(value, list) and all(is_text(each) for each in value)
+
+
+def is_process(value: Any) -> bool:
+    """The entry of one process; earlier builds wrote no storage paths into it."""
+    return (
+        isinstance(value, list)
+        and len(value) in (3, 4)
+        and isinstance(value[0], str)
+        and all(map(is_count, value[1:3]))
+        and all(map(is_list_of_places, value[3:]))
+    )
+
+
+def is_list_of_processes(value: Any) -> bool:
+    return isinstance(value, list) and all(map(is_process, value))
+
+
+def is_list_of_hosts(value: Any) -> bool:
+    """Hosts with their storage paths, as earlier builds wrote them."""
+    return isinstance(value, list) and all(
+        isinstance(each, list) and len(each) == 2 and isinstance(each[0], str) and is_list_of_places(each[1])
+        for each in value
+    )
+
+
+def is_line(value: Any) -> bool:
+    """The line that another number of processes takes over, or none."""
+    if value is None:
+        return True
+    if not isinstance(value, dict) or not all(is_count(value.get(name)) for name in ("line", "world")):
+        return False
+    return is_list_of_hosts(value["places"]) if "places" in value else is_list_of_processes(value.get("processes"))
+
+
+ENTRIES: dict[str, tuple[Callable[[Any], bool], str]] = {  # of run.json: what each may be, and in words
+    "run": (is_text, "the run's name"),
+    "fixed": (lambda value: isinstance(value, dict), "a mapping"),
+    "durability": (lambda value: value in DURABILITIES, f"one of {', '.join(DURABILITIES)}"),
+    "steps": (is_count, "a count"),
+    "steps_per_epoch": (is_count, "a count"),
+    "line": (is_count, "a number"),
+    "shared": (lambda value: isinstance(value, bool), "true or false"),
+    "world": (is_count, "a count"),
+    "before": (is_line, "null, or line, world and processes"),
+    "processes": (is_list_of_processes, "a list of host, number, count and storage paths"),
+    "places": (is_list_of_hosts, "a list of hosts and storage paths"),
+}
+
+
+def describe_wrong_entry(content: Any, form: Any) -> str:
+    """The first entry that cannot be as it is, in words; empty: there is none. `form`: the format."""
+    if not isinstance(content, dict):
+        return "it holds no JSON object"
+    if form != FORMAT:
+        return "`format` is missing" if form is None else f"`format` is {json.dumps(form)[:80]}; expects {FORMAT}"
+    if missing := [name for name in ALWAYS if name not in content]:
+        return f"`{missing[0]}` is missing"
+    for name, value in content.items():
+        if name not in ENTRIES:
+            return f"`{name}` is none of its entries"
+        is_valid, words = ENTRIES[name]
+        if not is_valid(value):
+            return f"`{name}` is {json.dumps(value)[:80]}; expects {words}"
+    return ""
 
 
 def as_written_now(content: dict[str, Any]) -> dict[str, Any]:

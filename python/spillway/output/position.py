@@ -11,7 +11,6 @@ import io
 import json
 import os
 import zlib
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,12 @@ import torch
 
 from spillway.base.files import flush, new_file, no_link, replace_text
 from spillway.errors import InputError
+from spillway.output import identity
+from spillway.output.records import DamagedLine, describe_damage, is_number, read_lines, set_aside
 
 STATE, SCHEDULER, RANDOM = "trainer_state.json", "scheduler.pt", "rng_state.pth"  # transformers' names
+DONE = b'{"done"'  # the beginning of a line with a position
+Row = dict[str, Any] | None
 MOST_BYTES = 56 * 1024  # of a position: what a commit carries, less what the session adds to it
 
 
@@ -68,9 +71,31 @@ class Position:
     @classmethod
     def of(cls, content: Any) -> Position:
         try:
-            return cls(**content)
+            found = cls(**content)
         except TypeError as error:
             raise InputError(f"resume_from_checkpoint: the Trainer's state there cannot be read: {error}") from None
+        if wrong := found.describe_wrong_field():
+            raise InputError(f"resume_from_checkpoint: the Trainer's state there is damaged: {wrong}")
+        return found
+
+    def describe_wrong_field(self) -> str:
+        """The first field that cannot be as it is, in words; empty: there is none."""
+        counts, optional = ("step", "rows", "last_logged"), ("gradient_norm", "learning_rate")
+        kinds = {"state": dict, "scheduler": str, "random": str, "due": dict, "told": dict, "epoch_ended": bool}
+        for name in (*counts, "flos", "loss", *optional):
+            value = getattr(self, name)
+            if not (is_number(value) or (value is None and name in optional)) or (
+                name in counts and not isinstance(value, int)
+            ):
+                return f"`{name}` is {value!r}"
+        return next(
+            (
+                f"`{name}` is {getattr(self, name)!r:.80}"
+                for name, kind in kinds.items()
+                if not isinstance(getattr(self, name), kind)
+            ),
+            "",
+        )
 
     @property
     def stopped(self) -> bool:
@@ -149,18 +174,21 @@ def unpacked(text: str) -> bytes:
 class Log:
     """The rows of a Trainer's log, and the positions after which all that was due is done; appended, flushed."""
 
-    def __init__(self, path: Path, known: tuple[list[dict[str, Any]], Position | None] | None = None) -> None:
+    def __init__(self, path: Path, known: tuple[list[Row], Position | None] | None = None) -> None:
         """`known`: its rows and `done`, of a process that leaves the file to another one."""
         self.path = path
-        self.rows: list[dict[str, Any]] = []
+        self.rows: list[Row] = []  # None: a damaged line, until `go_back`
         self.done: Position | None = None  # the last one
+        self.damage: list[DamagedLine] = []
         self._writes = known is None
         if known is not None:
             self.rows, self.done = known
-        for entry in entries(path) if self._writes else ():
-            if "done" in entry:
+        for entry, damage in read_lines(path, describe_wrong_entry) if self._writes else ():
+            if damage is not None:
+                self.damage.append(damage)
+            if entry is not None and "done" in entry:
                 self.done = Position.of(entry["done"])
-            else:
+            elif damage is None or not damage.content.startswith(DONE):
                 self.rows.append(entry)
         self._written = len(self.rows)
 
@@ -178,28 +206,50 @@ class Log:
         self.rows, self._written = list(rows), len(rows)
         self.done = done or self.done
 
-    def go_back(self, position: Position | None) -> None:
-        """To the rows of a position; None: to none."""
-        self.rows = self.rows[: position.rows] if position else []
-        self._written = len(self.rows)
-        self.done = self.done if position and self.done and self.done.step == position.step else None
+    def until(self, position: Position) -> list[dict[str, Any]]:
+        """The rows of a position that are there: damaged ones are not."""
+        return [row for row in self.rows[: position.rows] if row is not None and is_until(row, position.step)]
+
+    def go_back(self, position: Position | None) -> Position | None:
+        """To the rows of a position, which is returned with as many as there are; None: to none. Damaged lines move to
+        a file beside the log."""
+        kept = self.until(position) if position else []
+        found = dataclasses.replace(position, rows=len(kept)) if position else None
+        self.rows, self._written = list(kept), len(kept)
+        done = self.done if position and self.done and self.done.step == position.step else None
+        self.done = dataclasses.replace(done, rows=len(kept)) if done else None
         if not self._writes:
-            return
+            return found
+        if self.damage:
+            set_aside(self.path, self.damage)
         lines = [json.dumps(row) for row in self.rows]
         lines += [f'{{"done":{self.done.text()}}}'] if self.done else []
         replace_text(self.path, "".join(line + "\n" for line in lines))
         flush(self.path.parent)  # no step is durable before the file of its rows has its name
+        return found
+
+    def describe_loss(self, position: Position) -> str:
+        """The damage of the log, and the rows of a position that are missing, in words; empty: all rows are there."""
+        missing = position.rows - len(self.until(position))
+        where = f"the training goes on with a log of {position.rows - missing} rows, which had {position.rows}"
+        if self.damage:
+            return describe_damage(
+                str(self.path), self.damage, f"set aside in {identity.TRAINER_LOG_ASIDE.name}; {where}"
+            )
+        return f"{self.path}: {missing} rows are missing; {where}" if missing else ""
 
 
-def entries(path: Path) -> Iterator[dict[str, Any]]:
-    """A last line that a crash cut short is left out."""
-    if not path.exists():
-        return
-    with open(path, encoding="utf-8") as stream:
-        for line in stream:
-            if not line.endswith("\n"):
-                return
-            try:
-                yield dict(json.loads(line))
-            except ValueError as error:
-                raise InputError(f"resume_from_checkpoint: {path} cannot be read: {error}") from None
+def is_until(row: dict[str, Any], step: int) -> bool:
+    """The row is of no later step."""
+    return not is_number(row.get("step")) or row["step"] <= step
+
+
+def describe_wrong_entry(entry: dict[str, Any]) -> str:
+    """Why a JSON object is no line of a Trainer's log."""
+    if "done" not in entry:
+        return "" if "step" not in entry or is_number(entry["step"]) else "a `step` that is no number"
+    try:
+        Position.of(entry["done"])
+    except InputError:
+        return "no position"
+    return ""

@@ -7,14 +7,19 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spillway.base.files import no_link, replace_text
+from spillway.base.files import flush, no_link, replace_text
 
 METRICS = "metrics.jsonl"
+ASIDE = ".damaged"  # the end of the name of a file with lines that were set aside
+LINES_TOLD = 5
+LARGEST = 2**63  # beyond all counts
+NUMBERS = ("epoch", "loss", "grad_norm", "learning_rate", "tokens", "step_seconds", "eval_loss", "eval_perplexity")
 
 
 class Metrics:
@@ -58,14 +63,111 @@ class NoMetrics:
         pass
 
 
-def rows(path: Path) -> Iterator[dict[str, Any]]:
-    """The rows of a metrics file; a last line that a crash cut short is left out."""
+@dataclass(frozen=True)
+class DamagedLine:
+    """A line of a log that holds no row."""
+
+    number: int  # from 1 on
+    why: str
+    content: bytes  # with the end of the line, where it has one
+
+
+def read_lines(
+    path: Path, wrong: Callable[[dict[str, Any]], str]
+) -> Iterator[tuple[dict[str, Any] | None, DamagedLine | None]]:
+    """Each line of a log of JSON objects: its row, or its damage. `wrong`: why an object is no row, in words. A last
+    line that a crash cut short is left out."""
     if not path.exists():
         return
-    with open(path, encoding="utf-8") as stream:
-        for line in stream:
-            if line.endswith("\n"):
-                yield json.loads(line)
+    with open(path, "rb") as stream:
+        for number, line in enumerate(stream, start=1):
+            if not line.endswith(b"\n") and line.startswith(b"{") and b"\0" not in line:
+                return
+            row, why = parse_row(line, wrong)
+            yield row, DamagedLine(number, why, line) if why else None
+
+
+def parse_row(line: bytes, wrong: Callable[[dict[str, Any]], str]) -> tuple[dict[str, Any] | None, str]:
+    """A row, or why it is none."""
+    if not line.strip(b"\0\n"):
+        return None, "zeros" if line.strip(b"\n") else "an empty line"
+    try:
+        found = json.loads(line.decode("utf-8"))
+    except UnicodeDecodeError:
+        return None, "bytes that are no UTF-8"
+    except (ValueError, RecursionError):
+        return None, "no JSON"
+    if not isinstance(found, dict):
+        return None, "no JSON object"
+    why = wrong(found)
+    return (None, why) if why else (found, "")
+
+
+def rows(path: Path) -> Iterator[dict[str, Any]]:
+    """The rows of a metrics file; damaged lines, and a last one that a crash cut short, are left out."""
+    return (row for row, _ in read_lines(path, describe_wrong_row) if row is not None)
+
+
+def read_damaged_lines(path: Path) -> list[DamagedLine]:
+    """The damaged lines of a metrics file."""
+    return [damage for _, damage in read_lines(path, describe_wrong_row) if damage is not None]
+
+
+def describe_wrong_row(row: dict[str, Any]) -> str:
+    """Why a JSON object is no row of a metrics file."""
+    step = row.get("step")
+    if not isinstance(step, int) or not is_number(step) or step < 0:
+        return "no `step`" if step is None else "a `step` that is no count"
+    for name in NUMBERS:
+        if name in row and not is_number(row[name]):
+            return f"a `{name}` that is no number"
+    moved = row.get("path_bytes", {})
+    if not isinstance(moved, dict) or not all(isinstance(each, dict) and has_numbers(each) for each in moved.values()):
+        return "`path_bytes` that are no counts"
+    return ""
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, float) or (isinstance(value, int) and not isinstance(value, bool) and abs(value) < LARGEST)
+
+
+def has_numbers(counts: dict[str, Any]) -> bool:
+    return all(map(is_number, counts.values()))
+
+
+def describe_damage(name: str, damage: list[DamagedLine], where: str) -> str:
+    """Which lines of a log are damaged, in words; `where`: what becomes of them."""
+    told = [f"{each.number} ({each.why})" for each in damage[:LINES_TOLD]]
+    more = f" and {len(damage) - LINES_TOLD} more" if len(damage) > LINES_TOLD else ""
+    several = "s" if len(damage) > 1 else ""
+    return f"{name}: damaged line{several} {', '.join(told)}{more}; {where}"
+
+
+def set_aside(path: Path, damage: list[DamagedLine]) -> str:
+    """Appends damaged lines to a file beside their own, where they stay; says so, in words. Their own still has
+    them."""
+    aside = path.with_name(path.name + ASIDE)
+    with open(aside, "ab", opener=no_link) as stream:
+        for each in damage:
+            stream.write(each.content if each.content.endswith(b"\n") else each.content + b"\n")
+        stream.flush()
+        os.fsync(stream.fileno())
+    flush(aside.parent)
+    return describe_damage(path.name, damage, f"set aside in {aside.name}, the others stay")
+
+
+def set_damaged_lines_aside(path: Path) -> list[str]:
+    """Moves damaged lines of a metrics file to a file beside it. Returns what a person should know."""
+    damage = read_damaged_lines(path)
+    if not damage:
+        return []
+    words = set_aside(path, damage)
+    keep_rows(path, list(rows(path)))
+    return [words]
+
+
+def keep_rows(path: Path, kept: list[dict[str, Any]]) -> None:
+    replace_text(path, "".join(json.dumps(row) + "\n" for row in kept))
 
 
 def keep_rows_until(path: Path, step: int) -> int:
@@ -74,5 +176,5 @@ def keep_rows_until(path: Path, step: int) -> int:
         return 0
     everything = list(rows(path))
     kept = [row for row in everything if row["step"] <= step]
-    replace_text(path, "".join(json.dumps(row) + "\n" for row in kept))
+    keep_rows(path, kept)
     return len(everything) - len(kept)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,16 @@ from spillway.base.sums import Mean
 from spillway.config import Config, methods
 from spillway.config.keys import KEYS
 from spillway.data.dataset import Dataset
+from spillway.data.origins import ROWS, TEMPLATE, TOKENIZER
 from spillway.data.preferences import Preferences
 from spillway.errors import InputError, other_format
 from spillway.model import hub
 from spillway.output import saved
 from spillway.output.directory import RUN_STATE
+from spillway.output.records import is_number
 
 FORMAT = 2
+ORIGINS, STARTED = "origins", "started"  # in `fixed`: what rows are made of, and when a run was started
 LISTED = 1  # the format in which the losses were a list
 FIXED = (  # keys that a resumed run cannot change and still be the same run
     "seed",
@@ -54,7 +58,7 @@ MEANT = {**methods.MEANT, "virtual_ranks": 1}  # by runs that left it out, when 
 def earlier(saved: dict[str, Any], name: str) -> Any:
     """What a run's key was, whichever release began it."""
     if name == "weight_dtype" and name not in saved:  # before the two were told apart
-        return saved["compute_dtype"]
+        return require_entry(saved, "compute_dtype")
     return saved.get(name, KEYS[name].default)
 
 
@@ -65,6 +69,16 @@ def same_products(saved: dict[str, Any], config: Config) -> Config:
     return config.computing(earlier(saved, "compute_dtype"), "as the run was begun")
 
 
+ENCODING = (  # keys that say what rows become, beside FIXED; named where the rows are not what they were
+    "dataset_split",
+    "dataset_config",
+    "dataset_text_field",
+    "prompt_field",
+    "completion_field",
+    "messages_field",
+    "completion_only_loss",
+    "assistant_only_loss",
+)
 NAMED = ("model", "tokenizer", "dataset", "eval_dataset")  # keys that may name something on the hub
 
 
@@ -118,14 +132,39 @@ class RunState:
         path = checkpoint / RUN_STATE
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
-            found = content.pop("format")
+        except (OSError, ValueError, RecursionError) as error:
+            raise InputError(f"resume_from_checkpoint: {path} cannot be read: {error}") from None
+        found = content.pop("format", None) if isinstance(content, dict) else None
+        if isinstance(found, int) and found not in (LISTED, FORMAT):
+            raise InputError(f"resume_from_checkpoint: {path} has {other_format(found, FORMAT)}")
+        try:
             if found == LISTED:
                 content["losses"] = asdict(mean_of(content["losses"]))
-            if found in (LISTED, FORMAT):
+            if not (wrong := describe_wrong_field(content, found)):
                 return cls.of(content, content.pop("fixed"))
-        except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
-            raise InputError(f"resume_from_checkpoint: {path} cannot be read: {error!r}") from None
-        raise InputError(f"resume_from_checkpoint: {path} has {other_format(found, FORMAT)}")
+        except (ValueError, KeyError, AttributeError, TypeError):
+            wrong = "its running means are not as a run writes them"
+        raise InputError(f"resume_from_checkpoint: {path} is damaged: {wrong}; name another checkpoint")
+
+
+def describe_wrong_field(content: Any, form: Any) -> str:
+    """The first field of a checkpoint's state that cannot be as it is, in words; empty: there is none. `form`: the
+    format."""
+    if not isinstance(content, dict):
+        return "it holds no JSON object"
+    if form not in (LISTED, FORMAT):
+        return "it has no `format` that a release has written"
+    for name in ("step", "losses", "fixed"):
+        if name not in content:
+            return f"`{name}` is missing"
+    for name in ("step", "tokens_seen", "skipped", "epoch"):
+        value = content.get(name, 0)
+        if not is_number(value) or value < 0 or not (isinstance(value, int) or name == "epoch"):
+            return f"`{name}` is {value!r}"
+    for name in ("losses", "told", "reference", "fixed"):
+        if not isinstance(content.get(name, {}), dict):
+            return f"`{name}` is {content[name]!r:.80}"
+    return ""
 
 
 def mean_of(values: list[float]) -> Mean:
@@ -155,7 +194,7 @@ def converted(saved: RunState, config: Config, alone: bool) -> None:
     """A state that stands `alone` is read in any format; from then on the run has the new one."""
     if alone:
         saved.fixed["state_format"] = config.state_format
-    elif (before := saved.fixed["state_format"]) != config.state_format:
+    elif (before := earlier(saved.fixed, "state_format")) != config.state_format:
         raise InputError(
             f"state_format: the run was started with {before}, and its state lies on the storage paths; a resume "
             f"cannot change it to {config.state_format}. `spillway export` writes a checkpoint that a new run can "
@@ -177,9 +216,10 @@ def check_keys(saved: dict[str, Any], config: Config) -> None:
     begun, given = saved.get("revisions", {}).get("model"), revision_of(config, "model")
     if begun and given and begun[0] == config.model and begun[1] != given:
         raise InputError(f"model_revision: the run was started with {begun[1]}, a resume cannot change it to {given}")
-    same = saved["model_config"] == now["model_config"] if saved["model_config"] else saved["model"] == now["model"]
+    before, model = require_entry(saved, "model_config"), require_entry(saved, "model")
+    same = before == now["model_config"] if before else model == now["model"]
     if not same:
-        raise InputError(changed("model", saved["model"], now["model"], "its config.json"))
+        raise InputError(changed("model", model, now["model"], "its config.json"))
 
 
 def told(value: Any) -> str:
@@ -200,9 +240,75 @@ def same_durability(before: str, config: Config) -> Config:
     return config
 
 
+def require_entry(saved: dict[str, Any], name: str) -> Any:
+    """A value of the run's state. InputError where it is missing."""
+    if name not in saved:
+        raise InputError(f"resume_from_checkpoint: the state of the run is damaged: `fixed` has no `{name}`")
+    return saved[name]
+
+
+def read_start(saved: dict[str, Any] | None) -> datetime:
+    """When the run was started, as its templates know it; of a new run, or one whose templates never asked, now."""
+    told = (saved or {}).get(STARTED)
+    try:
+        return datetime.fromisoformat(told) if told is not None else datetime.now()
+    except (ValueError, TypeError):
+        raise InputError(
+            f"resume_from_checkpoint: the state of the run is damaged: `{STARTED}` of `fixed` is {told!r}, no time"
+        ) from None
+
+
+def fix_data(fixed: dict[str, Any], config: Config, dataset: Dataset | Preferences, started: datetime | None) -> None:
+    """Writes into a run's `fixed` values what its rows are and what they are made of, unless that is there. `started`:
+    the time that a template was told."""
+    fixed.setdefault("data", dataset.fingerprint())
+    fixed.setdefault(ORIGINS, {**dataset.origins, "keys": {name: getattr(config, name) for name in ENCODING}})
+    if started is not None:
+        fixed.setdefault(STARTED, started.isoformat())
+
+
 def check_data(saved: dict[str, Any], config: Config, dataset: Dataset | Preferences) -> None:
-    if saved["data"] != dataset.fingerprint():
-        raise InputError(changed("dataset", saved["dataset"], config.dataset, "its rows, or the tokenizer,"))
+    """InputError that names what changed: the rows, the tokenizer, the template, a revision, or a key."""
+    if "data" not in saved:
+        raise InputError(
+            f"output_dir: the run in {config.output_dir} was begun by a Session or a Trainer, which gives it its rows; "
+            "go on with it there"
+        )
+    if saved["data"] == dataset.fingerprint():
+        return
+    before, now = require_entry(saved, "dataset"), config.dataset
+    origins = saved.get(ORIGINS)
+    if not isinstance(origins, dict) or not dataset.origins:
+        raise InputError(changed("dataset", before, now, "its rows, or the tokenizer,"))
+    told = [*describe_changed_revisions(saved, config), *describe_changed_origins(origins, config, dataset, before)]
+    raise InputError("; ".join(told) or changed("dataset", now, now, "the tokens that a template makes of the rows"))
+
+
+def describe_changed_revisions(saved: dict[str, Any], config: Config) -> list[str]:
+    """The commits that are not those of the run's start, in words."""
+    told = []
+    for key, (name, commit) in saved.get("revisions", {}).items():
+        given = revision_of(config, key)
+        if key in ("tokenizer", "dataset") and getattr(config, key) == name and given not in (None, commit):
+            told.append(f"{key}_revision: the run was started with {commit}, a resume cannot change it to {given}")
+    return told
+
+
+def describe_changed_origins(
+    origins: dict[str, Any], config: Config, dataset: Dataset | Preferences, before: str
+) -> list[str]:
+    """The changes of what rows are made of, in words. `before`: the dataset's name when the run was started."""
+    template = ("chat_template_path", config.chat_template_path) if config.chat_template_path else ("tokenizer", None)
+    parts = {
+        ROWS: ("dataset", before, config.dataset, "the rows"),
+        TOKENIZER: ("tokenizer", config.tokenizer, config.tokenizer, "the vocabulary or the rules"),
+        TEMPLATE: (template[0], *[template[1] or config.tokenizer] * 2, "the chat template"),
+    }
+    told = [changed(*parts[name]) for name in parts if origins.get(name) != dataset.origins.get(name)]
+    for name, value in origins.get("keys", {}).items():
+        if name in ENCODING and (now := getattr(config, name)) != value:
+            told.append(f"{name}: the run was started with {value}, a resume cannot change it to {now}")
+    return told
 
 
 def changed(name: str, before: str, now: str, part: str) -> str:

@@ -48,7 +48,13 @@ def of_other_numbers(paths: Sequence[StoragePath], run: str, also: Iterable[str]
 
 def told_of(places: Iterable[str], run: str) -> list[dict[str, Any]]:
     """What the engine tells of the volumes of this run in these places."""
-    return [each for place in places for each in json.loads(list_volumes(place)) if each["run"] == run]
+    return [each for place in places for each in list_all(place) if each["run"] == run]
+
+
+def list_all(place: str) -> list[dict[str, Any]]:
+    """The volumes in a place as the engine tells of them, whoever they belong to."""
+    found: list[dict[str, Any]] = json.loads(list_volumes(place))
+    return found
 
 
 def remove(volume: Path, run: str) -> None:

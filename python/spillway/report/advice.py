@@ -16,7 +16,7 @@ from spillway.base.calls import EngineType, native_engine, translated
 from spillway.base.sizes import duration, size
 from spillway.errors import InputError
 from spillway.report.causes import COMPUTE, causes
-from spillway.report.facts import Facts
+from spillway.report.facts import DAMAGE, Facts
 
 WORTH = 0.03  # of a step: less is not worth a sentence
 
@@ -133,6 +133,14 @@ def twice_the_work(description: dict[str, Any], settings: dict[str, Any]) -> flo
     for kind in settings.get("seconds", {}):
         settings["seconds"][kind] *= 2
     return 2
+
+
+def describe(facts: Facts, advise: bool) -> str:
+    """`paragraph`, or why there is none. `advise`: plans anew with other settings."""
+    try:
+        return paragraph(facts, options(facts) if advise else [])
+    except DAMAGE as error:
+        return f"What bounds this run cannot be said: its files are damaged ({error!r})."
 
 
 def paragraph(facts: Facts, found: list[Option]) -> str:

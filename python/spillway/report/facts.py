@@ -5,7 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import statistics
-from dataclasses import dataclass
+import zlib
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,16 @@ import yaml
 
 from spillway.errors import InputError
 from spillway.output import identity
-from spillway.output.records import METRICS, rows
+from spillway.output.records import METRICS, describe_damage, read_damaged_lines, rows
 from spillway.output.summary import quartiles
+from spillway.report.soundness import PLAN, SUMMARY, Check, split_entries
+from spillway.report.timeline import steps
 
 MOVED = ("read", "written")
+SUMMARY_FILE = Path("summary.json")
+NO_PLAN: dict[str, Any] = {"tiers": [], "bytes": []}
+NO_CHECKS: dict[str, Check] = {}
+DAMAGE = (OSError, ValueError, LookupError, TypeError, AttributeError, EOFError, RecursionError, zlib.error)
 
 
 @dataclass(frozen=True)
@@ -32,6 +39,7 @@ class Facts:
     settings: dict[str, Any] | None  # what it planned with
     finished: bool = True
     machine: str = ""  # the profile's file, where the plan is for another machine
+    damaged: list[str] = field(default_factory=list)  # files, and what is wrong with each, in words
 
     @cached_property
     def steps(self) -> list[dict[str, Any]]:
@@ -88,57 +96,83 @@ class Facts:
         return sum(steady) / len(steady) if steady else None
 
 
+class Reader:
+    """Reads the files of a run; what is damaged is named and left out."""
+
+    def __init__(self, output_dir: Path) -> None:
+        self._output_dir = output_dir
+        self.damaged: list[str] = []  # files, and what is wrong with each, in words
+
+    def mapping(self, name: str | Path, checks: dict[str, Check] = NO_CHECKS) -> dict[str, Any] | None:
+        """A JSON object, or None where there is none to be had; `checks`: of its entries."""
+        path = self._output_dir / name
+        if not path.is_file():
+            return None
+        try:
+            found = as_mapping(json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError, RecursionError) as error:
+            self.damaged.append(f"{path} cannot be read: {error}")
+            return None
+        sound, wrong = split_entries(found, checks)
+        if wrong:
+            self.damaged.append(f"{path} has {', '.join(f'`{each}`' for each in wrong)} as no run writes them")
+        return sound
+
+    def config(self) -> dict[str, Any]:
+        path = self._output_dir / "config.yaml"
+        try:
+            return as_mapping(yaml.safe_load(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
+            self.damaged.append(f"{path} cannot be read: {' '.join(str(error).split())}")
+            return {}
+
+    def rows(self) -> list[dict[str, Any]]:
+        path = self._output_dir / METRICS
+        try:
+            if damage := read_damaged_lines(path):
+                self.damaged.append(describe_damage(str(path), damage, "the others are shown"))
+            return list(rows(path))
+        except OSError as error:
+            self.damaged.append(f"{path} cannot be read: {error.strerror}")
+            return []
+
+    def events(self, name: str | Path) -> list[dict[str, Any]]:
+        path = self._output_dir / name
+        if not path.is_file():
+            return []
+        try:
+            with gzip.open(path, "rt", encoding="utf-8") as stream:
+                found = list(json.load(stream)["traceEvents"])
+            steps(found)
+            return found
+        except DAMAGE as error:
+            self.damaged.append(f"{path} cannot be read: {error!r}")
+            return []
+
+
 def read(output_dir: Path) -> Facts:
-    """InputError where there is no run, or its files cannot be read."""
+    """InputError where there is no run. What is damaged of its files is named, and the rest is there."""
     plan = output_dir / "plan.json"
     if not plan.is_file():
         raise InputError(f"output_dir: {output_dir} holds no run (there is no {plan})")
     goes_on = (output_dir / identity.SO_FAR).is_file()
-    ended, timeline = output_dir / "summary.json", output_dir / "timeline.json.gz"
-    if goes_on:
-        ended, timeline = output_dir / identity.SO_FAR, output_dir / identity.TIMELINE
+    ended, timeline = (identity.SO_FAR, identity.TIMELINE) if goes_on else (SUMMARY_FILE, Path("timeline.json.gz"))
+    reader = Reader(output_dir)
     return Facts(
         output_dir,
-        as_mapping(yaml.safe_load(text_of(output_dir / "config.yaml")), output_dir / "config.yaml"),
-        as_json(plan),
-        optional(ended) or {},
-        list(rows(output_dir / METRICS)),
-        events(timeline),
-        optional(output_dir / identity.DESCRIPTION),
-        optional(output_dir / identity.SETTINGS),
-        ended.is_file() and not goes_on,
+        reader.config(),
+        NO_PLAN | (reader.mapping("plan.json", PLAN) or {}),
+        reader.mapping(ended, SUMMARY) or {},
+        reader.rows(),
+        reader.events(timeline),
+        reader.mapping(identity.DESCRIPTION),
+        reader.mapping(identity.SETTINGS),
+        (output_dir / ended).is_file() and not goes_on,
+        damaged=reader.damaged,
     )
 
 
-def optional(path: Path) -> dict[str, Any] | None:
-    return as_json(path) if path.is_file() else None
-
-
-def text_of(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"output_dir: {path} cannot be read: {error}") from None
-
-
-def as_json(path: Path) -> dict[str, Any]:
-    try:
-        return as_mapping(json.loads(text_of(path)), path)
-    except ValueError as error:
-        raise InputError(f"output_dir: {path} is not valid JSON: {error}") from None
-
-
-def as_mapping(value: Any, path: Path) -> dict[str, Any]:
+def as_mapping(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise InputError(f"output_dir: {path} is not what a run writes")
+        raise ValueError("it is no mapping")
     return value
-
-
-def events(path: Path) -> list[dict[str, Any]]:
-    if not path.is_file():
-        return []
-    try:
-        with gzip.open(path, "rt", encoding="utf-8") as stream:
-            return list(json.load(stream)["traceEvents"])
-    except (OSError, ValueError, KeyError, EOFError) as error:
-        raise InputError(f"output_dir: {path} cannot be read: {error}") from None

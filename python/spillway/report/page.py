@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 from typing import Any
 
@@ -10,7 +10,7 @@ from spillway import __version__
 from spillway.base.sizes import duration, pace, size, used_up
 from spillway.report import charts, ranks, reductions
 from spillway.report.causes import Cause, causes
-from spillway.report.facts import Facts
+from spillway.report.facts import DAMAGE, Facts
 from spillway.report.tables import device_blocks
 from spillway.report.timeline import KINDS, Step, steps
 
@@ -20,20 +20,24 @@ CAUSES = {"compute": "c1", "read": "c5", "write": "c6", "update": "c4", "commit"
 def text(facts: Facts, words: str) -> str:
     """`words`: what bounds the run and what would help."""
     two = steps(facts.trace)
+    bodies: dict[str, Callable[[], str]] = {
+        "Loss": lambda: loss(facts),
+        reductions.MISSED: lambda: missed(facts),
+        "Where the time of a step went": lambda: times(facts),
+        "The processes": lambda: processes(facts),
+        "Prediction beside measurement": lambda: beside(facts),
+        "Blocks on the device": lambda: blocks(facts),
+        "The step": lambda: timeline(two),
+        "Memory over the step": lambda: memory(facts, two),
+        "Memory and storage by tier": lambda: tiers(facts),
+        "What was written": lambda: wear(facts),
+        "Settings": lambda: settings(facts),
+    }
     parts = [
-        head(facts),
+        render_guarded(lambda: head(facts)),
+        section("Damaged files", list_damage(facts)),
         f'<p class="advice" id="advice">{escape(words)}</p>',
-        section("Loss", loss(facts)),
-        section(reductions.MISSED, missed(facts)),
-        section("Where the time of a step went", times(facts)),
-        section("The processes", processes(facts)),
-        section("Prediction beside measurement", beside(facts)),
-        section("Blocks on the device", blocks(facts)),
-        section("The step", timeline(two)),
-        section("Memory over the step", memory(facts, two)),
-        section("Memory and storage by tier", tiers(facts)),
-        section("What was written", wear(facts)),
-        section("Settings", settings(facts)),
+        *(section(title, render_guarded(body)) for title, body in bodies.items()),
     ]
     title = escape(f"{facts.output_dir.name}: Spillway")
     return (
@@ -42,6 +46,20 @@ def text(facts: Facts, words: str) -> str:
         f"<style>{STYLE}</style></head><body><main>{''.join(filter(None, parts))}"
         f"<footer>Spillway {escape(__version__)}</footer></main></body></html>\n"
     )
+
+
+def render_guarded(body: Callable[[], str]) -> str:
+    """A part of the page, or why it is not there: other parts do not depend on it."""
+    try:
+        return body()
+    except DAMAGE as error:
+        return f"<p>This part cannot be shown: the run's files are damaged ({escape(repr(error))}).</p>"
+
+
+def list_damage(facts: Facts) -> str:
+    """The damaged files, each with its damage."""
+    lines = "".join(f"<li>{escape(words)}</li>" for words in facts.damaged)
+    return f'<ul id="damaged">{lines}</ul>' if lines else ""
 
 
 def blocks(facts: Facts) -> str:

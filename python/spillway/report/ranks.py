@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 from spillway.base.sizes import duration
 from spillway.output import identity
 from spillway.report.causes import WORDS
-from spillway.report.facts import Facts, optional
+from spillway.report.facts import Facts, Reader
+from spillway.report.soundness import LATE
 
 STALE = 60.0  # seconds after which nobody keeps the file any more: the run has gone without taking it away
 LEAST = 0.005  # seconds that are told
@@ -66,7 +67,7 @@ def latest(found: list[Row]) -> str:
 def late_now(output_dir: Path) -> list[str]:
     """Who keeps the others waiting while the run goes on: "rank 3 (node2): backward of layers.7 waits for path:1,
     34.0 s"."""
-    found = optional(output_dir / identity.LATE) or {}
+    found = Reader(output_dir).mapping(identity.LATE, LATE) or {}
     if time.time() - found.get("at", 0.0) > STALE:
         return []
     return [f"{each['rank']}: {each['words']}" for each in found.get("late", [])]

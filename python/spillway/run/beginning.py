@@ -3,17 +3,21 @@ on before the model is planned, and what its directory says of it before the fir
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from spillway import __version__
 from spillway.base.files import replace_text, write_json
 from spillway.config import Config
 from spillway.machine import auto
 from spillway.model import hub
-from spillway.output import directory, identity, state
+from spillway.output import directory, identity, known_runs, state
+from spillway.output.base_files import BASE, read_fingerprint
 from spillway.output.directory import Start
+from spillway.output.directory_lock import PATIENCE, RESUME_PATIENCE, DirectoryLock
 from spillway.output.identity import Identity
 from spillway.output.state import RunState
 from spillway.run.alike import same
@@ -23,15 +27,37 @@ from spillway.run.world import World
 
 
 def known_run(config: Config, world: World) -> tuple[Config, Identity | None, list[str]]:
-    """The configuration as a launcher means it, and what `directory.known_run` says of the run in `output_dir`, which
+    """The configuration as a launcher means it, and what `known_runs.known_run` says of the run in `output_dir`, which
     rank 0 alone sees for sure."""
-    known, also = world.agreed(lambda: directory.known_run(config.output_dir))
+    known, also = world.agreed(lambda: known_runs.known_run(config.output_dir, config.overwrite, config.paths))
     return (as_restarted(config) if world.again and known else config), known, also
 
 
 def as_restarted(config: Config) -> Config:
     """A launcher that starts processes again, such as torchrun with --max_restarts, means them to go on."""
     return config.replaced(resume_from_checkpoint="auto", overwrite=False)
+
+
+def lock_directory(lock: DirectoryLock, config: Config, world: World, tell: hub.Tell) -> None:
+    """The run of these processes is the only one in `output_dir` from here on, until `lock` is released. InputError."""
+    patience = RESUME_PATIENCE if config.resume_from_checkpoint and not config.overwrite else PATIENCE
+
+    def take() -> None:
+        directory.check_place(Path(config.output_dir))
+        lock.take(patience, tell)
+
+    world.agreed(take)
+
+
+@contextmanager
+def locked_directory(config: Config, world: World, tell: hub.Tell) -> Iterator[None]:
+    """`lock_directory`, until the end."""
+    lock = DirectoryLock(Path(config.output_dir))
+    lock_directory(lock, config, world, tell)
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def of_one(config: Config, known: Identity | None, world: World) -> Config:
@@ -53,22 +79,21 @@ def as_parted(config: Config, known: Identity | None) -> Config:
     return config.parted(ranks) if ranks and same else config
 
 
-def begun(
-    config: Config, known: Identity | None, also: list[str], world: World
-) -> tuple[Config, Start | None, Identity, RunState | None]:
+def begun(config: Config, world: World) -> tuple[Config, Start | None, Identity, RunState | None, list[str]]:
     """What lies in `output_dir` and on the paths of all processes: how the run starts (None: without an `output_dir`),
-    whose it is, its last state; and `config` with what a run that goes on keeps of its beginning. InputError where it
-    contradicts that. `known`, `also`: as `known_run` says it."""
+    whose it is, its last state; `config` with what a run that goes on keeps of its beginning; and other places where
+    its volumes may be. InputError where it contradicts that. The directory is locked: no other run changes it."""
+    known, also = world.agreed(lambda: known_runs.known_run(config.output_dir, config.overwrite, config.paths))
     there, others = volumes_of(config.paths, known, also, world)
     start, run, saved = world.agreed(lambda: found(config, there, others))
     if start is None:
-        return config.replaced(durability="none", output_dir=None), None, run, None
+        return config.replaced(durability="none", output_dir=None), None, run, None, also
     if saved:
         config = state.same_revisions(saved.fixed, state.same_products(saved.fixed, config))
         state.converted(saved, config, start.stands_alone)
         state.check_keys(saved.fixed, config)
         config = state.same_durability(run.durability, config)
-    return config, start, run, saved
+    return config, start, run, saved, also
 
 
 def found(config: Config, there: list[Path], others: list[Path]) -> tuple[Start | None, Identity, RunState | None]:
@@ -76,7 +101,7 @@ def found(config: Config, there: list[Path], others: list[Path]) -> tuple[Start 
     if config.output_dir is None:
         return None, identity.new(Path.cwd()), None
     start = directory.decide(config, there, others)
-    known = identity.load(start.output_dir) or identity.new(start.output_dir)
+    known = known_runs.load_identity(start.output_dir, config.overwrite, config.paths) or identity.new(start.output_dir)
     saved = RunState.load(start.resume) if start.resume else None
     if start.durable and known.fixed:
         saved = saved or RunState(fixed=known.fixed)
@@ -87,7 +112,7 @@ def same_device(config: Config) -> Config:
     """`config` on the CPUs where the run that it goes on with was begun there, unless it says so itself: a GPU adds in
     another order."""
     if config.any_device and config.resume_from_checkpoint and config.output_dir is not None:
-        before = directory.config_before(Path(config.output_dir))
+        before = known_runs.config_before(Path(config.output_dir))
         if before is not None and before.device == "cpu":
             return config.computing_on("cpu", "the CPUs, as the run was begun")
     return config
@@ -101,6 +126,13 @@ def settled(config: Config, world: World, tell: hub.Tell, only: Iterable[str] = 
     revisions = {f"{key}_revision": state.revision_of(leading, key) for key in state.NAMED}
     config = config.replaced(**revisions).computing(leading.compute_dtype, leading.chosen)
     return hub.settled(config.computing_on(leading.device, leading.device_why), only=only)
+
+
+def know_base(fixed: dict[str, Any], config: Config, world: World) -> None:
+    """Writes into a run's `fixed` values what the model's files of weights are, unless that is there. They are here by
+    now."""
+    if config.init == "pretrained" and BASE not in fixed:
+        fixed[BASE] = world.agreed(lambda: read_fingerprint(hub.model_directory(config)))
 
 
 def write(output_dir: Path, config: Config, session: SessionProtocol, run: Identity) -> None:

@@ -17,8 +17,9 @@ from spillway.model import files, initialise
 from spillway.model.own import OwnConfig
 from spillway.model.source import config_files, save_config
 from spillway.model.spec import ModelSpec
-from spillway.output import saved, volumes, wear
-from spillway.output.directory import nothing_to_resume
+from spillway.output import base_files, saved, volumes, wear
+from spillway.output.base_files import BASE
+from spillway.output.known_runs import nothing_to_resume
 from spillway.run.engine_spec import PlannedEngine
 from spillway.run.lines import Lines
 from spillway.run.protocol import Keeping, Recovery, StartPoint
@@ -39,6 +40,7 @@ class EngineState:
         self.precious = False  # the volumes hold something that a later process may go on from
         self._started = False  # the volumes are open, and ours
         self._displaced = False  # their files have no name
+        self._base: base_files.Fingerprint = {}  # of the files of weights that the run reads again
         self._spec, self._telemetry, self._keep = spec, telemetry, keeping.keep
         self._run = keeping.run
         self._world, self._writes = world, world.leads
@@ -48,12 +50,24 @@ class EngineState:
 
     def start(self, start_point: StartPoint) -> Recovery | None:
         """Maps the memory and opens the volumes; state from there, from a checkpoint, or the model's weights."""
+        self._know_base(start_point)
         recovery = self._recover(start_point)
         if recovery is None:
             self._load(start_point)
         elif self._spec.config.init == "pretrained":
             files.load_buffers(self._spec.meta_model, self._spec.source)
         return recovery
+
+    def _know_base(self, start_point: StartPoint) -> None:
+        """InputError where weights that the run reads again are not those that it was started with."""
+        spec = self._spec
+        if spec.config.init != "pretrained" or not files.reads_base(spec.meta_model, spec.source):
+            return
+        known = start_point.base
+        if known is None and start_point.checkpoint is not None:
+            known = read_counts(start_point.checkpoint / STATE).get(BASE)
+        base_files.check(known, spec.source)
+        self._base = known or base_files.read_fingerprint(spec.source)
 
     def updated(self, step: int) -> None:
         self.calls += 1
@@ -113,7 +127,7 @@ class EngineState:
                 if self._alone and not self._displaced:
                     self._keep_step()
         if self._writes:
-            write_counts(state, self._counts())
+            write_counts(state, self._counts() | ({BASE: self._base} if self._base else {}))
             wear.save(state, self._telemetry.written())
 
     def stand_alone(self) -> None:
@@ -182,7 +196,8 @@ class EngineState:
                     lines.settle()
                 return recovery
         if start_point.checkpoint is None and not start_point.fresh:
-            raise InputError(f"resume_from_checkpoint: {nothing_to_resume(Path(self._spec.config.output_dir))}")
+            config = self._spec.config
+            raise InputError(f"resume_from_checkpoint: {nothing_to_resume(Path(config.output_dir), config.paths)}")
         return None
 
     def _take_over(self, lines: Lines) -> Recovery | None:

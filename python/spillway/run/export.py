@@ -15,9 +15,11 @@ from spillway.base.files import flush, replace_text, write_json
 from spillway.config import Config
 from spillway.errors import InputError
 from spillway.model import hub
-from spillway.output import directory, identity, left, saved
+from spillway.output import base_files, identity, left, saved
+from spillway.output.base_files import BASE
 from spillway.output.checkpoints import flush_tree
 from spillway.output.directory import MANIFEST, RUN_STATE, newest_resumable
+from spillway.output.known_runs import nothing_to_resume
 from spillway.output.records import METRICS
 from spillway.output.state import RunState
 from spillway.output.trainer_state import trainer_state
@@ -61,12 +63,14 @@ def newest_alone(run: StoredRun) -> Path | None:
     newest = newest_resumable(run.output_dir)
     if not run.volumes():
         if newest is None:
-            raise InputError(f"output_dir: {directory.nothing_to_resume(run.output_dir)}")
+            raise InputError(f"output_dir: {nothing_to_resume(run.output_dir, run.config.paths)}")
         return newest
     return None
 
 
 def fill(run: StoredRun, checkpoint: Path | None, target: Path) -> int:
+    if run.config.method == "lora":
+        base_files.check(run.identity.fixed.get(BASE), hub.model_directory(run.config))
     if checkpoint and not (checkpoint / MANIFEST).is_file():
         saved.check_files(checkpoint)
         shutil.copytree(checkpoint, target)
@@ -87,7 +91,7 @@ def fill(run: StoredRun, checkpoint: Path | None, target: Path) -> int:
             engine = engines[number]
             found = json.loads(engine.read_back(str(checkpoint / STATE) if checkpoint else None, **last))
             if not found["found"]:
-                raise InputError(f"storage: {directory.nothing_to_resume(run.output_dir)}")
+                raise InputError(f"storage: {nothing_to_resume(run.output_dir, run.config.paths)}")
             payload: dict[str, Any] = json.loads(found["payload"])
             engine.save_state(str(target / STATE), payload["session"]["steps"])
             saved_by(engine, number == 0)
@@ -115,7 +119,7 @@ def last_of_all(run: StoredRun, shards: Sequence[Shard], engines: Sequence[Any])
     apart = [str(shard) for shard, each in zip(shards, found, strict=True) if each["line"] != run.identity.line]
     if apart or min(each["step"] for each in found) < 0:
         where = f" ({', '.join(apart)} of another beginning)" if apart else ""
-        raise InputError(f"storage: {directory.nothing_to_resume(run.output_dir)}{where}")
+        raise InputError(f"storage: {nothing_to_resume(run.output_dir, run.config.paths)}{where}")
     return int(min(each["step"] for each in found))
 
 
@@ -135,7 +139,7 @@ def save_position(run: StoredRun, moving: dict[str, Any], target: Path) -> None:
         from spillway.output.position import Log, Position
 
         position = Position.of(moving["position"])
-        position.write(target, Log(run.output_dir / identity.TRAINER_LOG).rows)
+        position.write(target, Log(run.output_dir / identity.TRAINER_LOG).until(position))
         replace_text(target / RUN_STATE, position.text() + "\n")
     elif "losses" in moving:
         state = RunState.of(moving, known.fixed)
@@ -150,6 +154,8 @@ def saving_weights(run: StoredRun, target: Path) -> Saves:
 
     source = hub.model_directory(run.config)
     meta_model = built_model(run.config).meta_model
+    if files.reads_base(meta_model, source):
+        base_files.check(run.identity.fixed.get(BASE), source)
     files.load_buffers(meta_model, source)
 
     def saves(engine: Any, writes: bool) -> None:

@@ -20,6 +20,7 @@ from spillway.base.sizes import size
 from spillway.config.values import StoragePath
 from spillway.errors import DoesNotFit, InputError
 from spillway.output import directory, volumes
+from spillway.output.base_files import BASE
 from spillway.output.directory import Start
 from spillway.output.identity import Identity
 from spillway.output.volumes import ShardVolumes
@@ -68,7 +69,9 @@ class Lines:
         """Starts the session. No volume is made before its run is known in `output_dir`, and which line of it is to be
         on all volumes."""
         several, durable = self._world.ranks.world > 1, session.plan.get("durability", "none") != "none"
-        start_point = StartPoint(start.resume, start.durable, start.fresh, start.held)
+        goes_on = start.durable or start.resume is not None
+        base = self._identity.fixed.get(BASE) if goes_on else None
+        start_point = StartPoint(start.resume, start.durable, start.fresh, start.held, base=base)
         if not durable:
             self._identity.processes = self._whereabouts() if several else []
         if durable and (several or self.change):
@@ -242,7 +245,7 @@ def volumes_of(
     paths: Sequence[StoragePath], known: Identity | None, also: Sequence[str], world: World
 ) -> tuple[list[Path], list[Path]]:
     """The volumes of all processes, and those that another number of processes of the run has left. `paths`: of this
-    process; `known`, `also`: as `directory.known_run` says it."""
+    process; `known`, `also`: as `known_runs.known_run` says it."""
     others = volumes.of_other_numbers(paths, known.run, also) if known and also else []
     found = world.gather((volumes.present(paths), others))
     there, left = ([path for each in found for path in each[which]] for which in (0, 1))

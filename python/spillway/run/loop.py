@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,7 @@ class Work:
     rate: Rate
     events: Events
     shape: WorkShape
+    started: datetime | None = None  # the time that a chat template was told; None: none asked
 
     @property
     def steps(self) -> int:

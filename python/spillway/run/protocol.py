@@ -60,6 +60,8 @@ class StartPoint:
     adapters: Path | None = None  # with method lora, begin with those of this directory
     line: Callable[[], int] = int  # of several processes: Identity.line, once it is in run.json; all call it
     lines: Lines | None = None  # None: another number of processes has left nothing
+    # The model's files of weights as the run knows them (output.base_files); None: it knows nothing, or only begins.
+    base: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)

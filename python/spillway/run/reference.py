@@ -25,6 +25,7 @@ from spillway.data.order import in_file_order
 from spillway.errors import InputError
 from spillway.model.batch import Batch
 from spillway.output import identity
+from spillway.output.records import is_number
 from spillway.run.world import World
 
 FORMAT = 1
@@ -123,7 +124,7 @@ class Reference:
         if not parts or parts[0] != self.header:
             return
         for part in parts[1:]:
-            if part.get("first") == len(self.values) and "log_probabilities" in part:
+            if part.get("first") == len(self.values) and has_probabilities(part):
                 self.values = np.concatenate([self.values, np.array(part["log_probabilities"], dtype=np.float64)])
             elif part.get("sha256") == digest_of(self.values) and len(self.values) == self.header["rows"]:
                 self.digest = part["sha256"]
@@ -145,9 +146,14 @@ def file_of(folder: Path, name: str) -> Path:
 def parsed(line: str) -> dict[str, Any] | None:
     try:
         found = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
+
+
+def has_probabilities(part: dict[str, Any]) -> bool:
+    found = part.get("log_probabilities")
+    return isinstance(found, list) and all(map(is_number, found))
 
 
 def as_pairs(sums: list[float]) -> list[float]:

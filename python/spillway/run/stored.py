@@ -15,6 +15,7 @@ from spillway.config.checks import check_storage
 from spillway.errors import InputError
 from spillway.output import identity, volumes
 from spillway.output.identity import DESCRIPTION, Identity
+from spillway.output.known_runs import describe_missing_identity, load_identity
 from spillway.run.shards import Shard, shards_of
 
 
@@ -70,9 +71,12 @@ class StoredRun:
 def stored(config: Config) -> StoredRun:
     """InputError where `output_dir` holds no run."""
     output_dir = Path(config.output_dir)
-    known = identity.load(output_dir)
+    known = load_identity(output_dir, paths=config.paths)
     if known is None:
-        raise InputError(f"output_dir: {output_dir} holds no run (there is no {output_dir / identity.RUN})")
+        words = describe_missing_identity(output_dir, config.paths)
+        raise InputError(
+            f"output_dir: {words or f'{output_dir} holds no run (there is no {output_dir / identity.RUN})'}"
+        )
     if not known.several:
         check_storage(config)
     return StoredRun(config.replaced(durability=known.durability, overwrite=False), known)

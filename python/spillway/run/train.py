@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,11 @@ from spillway.errors import InputError, Interrupted, SpillwayError
 from spillway.machine import auto, products
 from spillway.model import hub
 from spillway.model.batch import WorkShape
-from spillway.output import checkpoints, directory, identity, saved, state, unsaved, volumes
+from spillway.output import checkpoints, directory, saved, state, unsaved, volumes
 from spillway.output.directory import Start
 from spillway.output.identity import Identity
-from spillway.output.records import METRICS
+from spillway.output.known_runs import load_identity
+from spillway.output.records import METRICS, set_damaged_lines_aside
 from spillway.output.state import RunState
 from spillway.output.summary import all_skipped, endurance
 from spillway.report import tables
@@ -62,21 +64,22 @@ def train(config: Config | Mapping[str, Any] | str | Path, **values: Any) -> dic
 def train_config(config: Config, console: Console, world: World | None = None) -> dict[str, Any]:
     """`world`: of the run's processes, all of which call this; None: there is one."""
     world = world or OneProcess()
-    config, known, also = beginning.known_run(config, world)
+    config, known, _ = beginning.known_run(config, world)
     config = beginning.of_one(config, known, world)
     check(config)
     refuse_elsewhere(config)
     places(world, config)
+    display = Display(console if world.leads else Console(quiet=True), endurance(config))
     with Interruption() as interruption:
         world.held, interruption.speaks = interruption.held, world.leads
-        config, start, run, saved = beginning.begun(config, known, also, world)
-        assert start is not None  # a configuration that was checked has an output_dir
-        display = Display(console if world.leads else Console(quiet=True), endurance(config))
-        config = beginning.settled(config, world, display.note)
-        lines = Lines(run, start.output_dir, config.paths, world, also)
-        summary = Run(config, start, run, saved, display, interruption, lines, world).go()
-        world.gather(None)  # a signal to one that waits here for the others' last files changes nothing
-        return summary
+        with beginning.locked_directory(config, world, display.note):
+            config, start, run, saved, also = beginning.begun(config, world)
+            assert start is not None  # a configuration that was checked has an output_dir
+            config = beginning.settled(config, world, display.note)
+            lines = Lines(run, start.output_dir, config.paths, world, also)
+            summary = Run(config, start, run, saved, display, interruption, lines, world).go()
+            world.gather(None)  # a signal to one that waits here for the others' last files changes nothing
+            return summary
 
 
 def plan_config(config: Config, tell: Tell, graph: Path | None = None) -> dict[str, Any]:
@@ -87,12 +90,19 @@ def plan_config(config: Config, tell: Tell, graph: Path | None = None) -> dict[s
     check(config, required=("model", "dataset"))
     named = config.output_dir is not None
     config = config.replaced(output_dir=config.output_dir or str(Path.cwd()))  # nothing is written there
-    if named and config.resume_from_checkpoint and (known := identity.load(Path(config.output_dir))) and known.fixed:
-        config = state.same_revisions(known.fixed, state.same_products(known.fixed, config))
+    fixed: dict[str, Any] | None = None
+    if (
+        named
+        and config.resume_from_checkpoint
+        and (known := load_identity(Path(config.output_dir), paths=config.paths))
+        and known.fixed
+    ):
+        fixed = known.fixed
+        config = state.same_revisions(fixed, state.same_products(fixed, config))
     stages.say("reading the configuration")
     config = hub.settled(auto.settled(beginning.same_device(config) if named else config), tell)
     stages.say("reading tokenizer and data")
-    work = load_work(config, tell)
+    work = load_work(config, tell, state.read_start(fixed))
     try_save(config, model_description(config), work.tokenizer)
     stages.say("building the model without weights")
     output_dir = Path(config.output_dir)
@@ -132,15 +142,15 @@ class Run:
     world: World = field(default_factory=OneProcess)
 
     def go(self) -> dict[str, Any]:
-        work = load_work(self.config, self.display.note)
+        started = self.world.agreed(lambda: state.read_start(self.saved.fixed if self.saved else None))
+        work = load_work(self.config, self.display.note, started)
         try_save(self.config, model_description(self.config), work.tokenizer)
         if self.world.ranks.world > 1:
             same(self.world, {"dataset": work.train.fingerprint()})
         self.state = self.saved or RunState(fixed=state.fixed_keys(self.config))
         if self.saved:
             state.check_data(self.saved.fixed, self.config, work.train)
-        else:
-            self.state.fixed["data"] = work.train.fingerprint()
+        state.fix_data(self.state.fixed, self.config, work.train, work.started)
         held = self.world.agreed(lambda: [] if self.start.clear else directory.manifests(self.start.output_dir))
         place = self.start.output_dir
         loop = Loop(
@@ -190,8 +200,13 @@ class Run:
         self.display.say(f"The run is complete: step {self.state.step} of {work.steps} is in {resume}.")
         if self.world.agreed(lambda: resume.resolve().parent == output_dir.resolve()):
             self.end_again(output_dir, resume)
-        summary = output_dir / "summary.json"
-        return dict(json.loads(summary.read_text(encoding="utf-8"))) if summary.exists() else {}
+        try:
+            return dict(json.loads((output_dir / "summary.json").read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, TypeError, RecursionError) as error:
+            self.display.note(f"summary.json cannot be read: {error}")
+            return {}
 
     def end_again(self, output_dir: Path, last: Path) -> None:
         """What a run does at its end, for one that was killed in the middle of it. `last`: its last checkpoint."""
@@ -207,6 +222,7 @@ class Run:
         tables.show_plan(self.display.console, session.plan)
         self.identify(loop.work, session.plan)
         hub.fetch_weights(self.config, self.display.say)
+        beginning.know_base(self.state.fixed, self.config, self.world)
         recovery = self.lines.start(session, self.start)
         if recovery:
             self.state = loop.state = RunState.of(recovery.state, self.state.fixed)
@@ -242,6 +258,8 @@ class Run:
     def write_beginning(self, session: SessionProtocol, goes_on: bool) -> None:
         for removed in directory.prepare(self.start, fresh=not goes_on):
             self.display.note(f"removed {removed}")
+        for damaged in set_damaged_lines_aside(self.start.output_dir / METRICS):
+            self.display.note(damaged)
         beginning.write(self.start.output_dir, self.config, session, self.identity)
 
     def tell_recovery(self, recovery: Recovery | None) -> None:
@@ -337,10 +355,12 @@ def planned_start(config: Config, output_dir: Path) -> Start:
     return Start(output_dir, None, durable=goes_on, clear=not goes_on and bool(directory.run_files(output_dir)))
 
 
-def load_work(config: Config, tell: Tell) -> Work:
-    """Everything the session's plan depends on, and all that bad data can be refused for."""
+def load_work(config: Config, tell: Tell, started: datetime | None = None) -> Work:
+    """Everything the session's plan depends on, and all that bad data can be refused for. `started`: when the run was;
+    None: now."""
     from spillway.data import loading
     from spillway.data.order import Order
+    from spillway.data.origins import Clock
     from spillway.model.source import load_config, text_config
     from spillway.run import rates
     from spillway.run.events import Events
@@ -351,6 +371,8 @@ def load_work(config: Config, tell: Tell) -> Work:
     model = load_config(hub.model_directory(config))  # before the tokenizer, which says less clearly what is wrong
     media, vocabulary = media_of(model), getattr(text_config(model), "vocab_size", None)
     tokenizer = loading.load_tokenizer(config)
+    clock = Clock(started or datetime.now())
+    clock.give_to(tokenizer)
     train_rows = loading.load(config, tokenizer, "dataset", tell, media)
     held_out = loading.load(config, tokenizer, "eval_dataset", tell, media) if config.eval_dataset else None
     for name, rows in (("dataset", train_rows), ("eval_dataset", held_out)):
@@ -368,9 +390,9 @@ def load_work(config: Config, tell: Tell) -> Work:
         eval_length=held_out.longest if held_out else 0,
         packed_rows=train_rows.packed_rows,
     )
-    work = Work(
-        train_rows, held_out, tokenizer, order, rates.schedule(config, steps), Events(config, order, steps), shape
-    )
+    rate, events = rates.schedule(config, steps), Events(config, order, steps)
+    told = clock.started if clock.is_read else None
+    work = Work(train_rows, held_out, tokenizer, order, rate, events, shape, told)
     if not work.preferences:
         return work
     passes = sum(len(work.passes(config, name).parts(data, 0)) for name, data in work.preferences.items())

@@ -1,0 +1,79 @@
+"""Digests of what a run's rows are made of, each by itself, and the clock that their templates read.
+
+The digest of all tokens says that something changed; these say what.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+ROWS, TOKENIZER, TEMPLATE = "rows", "tokenizer", "template"
+
+
+class RowsDigest:
+    """The digest of rows as they are read, in their order."""
+
+    def __init__(self) -> None:
+        self._digest = hashlib.sha256()
+
+    def add(self, row: dict[str, Any]) -> None:
+        self._digest.update(json.dumps(row, sort_keys=True, default=repr).encode() + b"\n")
+
+    def hexdigest(self) -> str:
+        return self._digest.hexdigest()
+
+
+def digest_tokenizer(tokenizer: Any) -> dict[str, str]:
+    """The digests of a tokenizer and of its chat template."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    content = backend.to_str() if backend is not None else json.dumps(sorted(tokenizer.get_vocab().items()))
+    special = json.dumps(tokenizer.special_tokens_map, sort_keys=True, default=str)
+    template = json.dumps(getattr(tokenizer, "chat_template", None), sort_keys=True)
+    return {TOKENIZER: digest_text(content + special), TEMPLATE: digest_text(template)}
+
+
+def digest_text(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+class Clock:
+    """The time that chat templates are told (`strftime_now`): the instant at which the run was started. A resume
+    renders what the run rendered, whatever day it is."""
+
+    def __init__(self, started: datetime) -> None:
+        self.started = started
+        self.is_read = False  # by a template
+
+    def now(self) -> Clock:
+        """Stands for `datetime.now()`."""
+        return self
+
+    def strftime(self, form: str) -> str:
+        self.is_read = True
+        return self.started.strftime(form)
+
+    def give_to(self, tokenizer: Any) -> None:
+        """Every conversation that the tokenizer renders from here on has this time."""
+        tokenizer.apply_chat_template = partial(self._apply, tokenizer.apply_chat_template)
+
+    def _apply(self, apply: Callable[..., Any], *positional: Any, **named: Any) -> Any:
+        with self._replace_clock():
+            return apply(*positional, **named)
+
+    @contextmanager
+    def _replace_clock(self) -> Iterator[None]:
+        """The library hands templates no function that a caller gives; its own asks `datetime` of its module."""
+        from transformers.utils import chat_template_utils
+
+        library: Any = chat_template_utils
+        original, library.datetime = library.datetime, self
+        try:
+            yield
+        finally:
+            library.datetime = original

@@ -1,0 +1,63 @@
+"""The files of weights that a run began with, told by their content: length, header, and samples of their bytes.
+
+Adapters are trained over one base, and a save copies out of it what it carries along. Files that were touched, copied
+or moved are the same. A file that was replaced is refused by its name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+from spillway.errors import InputError
+from spillway.model import hub
+from spillway.output import saved
+
+BASE = "base"  # in `fixed`, and in a checkpoint's session.json
+HEADER_LENGTH = 8  # bytes of a safetensors file that say how long its header is
+
+Fingerprint = dict[str, dict[str, Any]]  # by name of the file
+
+
+def read_fingerprint(directory: Path) -> Fingerprint:
+    """The files of weights in a directory; empty where there are none."""
+    return {name: fingerprint_of(directory / name) for name in names_in(directory) if (directory / name).is_file()}
+
+
+def names_in(directory: Path) -> list[str]:
+    return hub.files_of_weights(directory) or []
+
+
+def fingerprint_of(path: Path) -> dict[str, Any]:
+    """Content alone: links are followed, and times do not count."""
+    with open(path, "rb") as stream:
+        length = int.from_bytes(stream.read(HEADER_LENGTH), "little")
+        header = stream.read(min(length, saved.MOST_HEADER))
+    return {**saved.sampled_entry(path), "header": hashlib.blake2b(header, digest_size=16).hexdigest()}
+
+
+def check(known: Any, directory: Path) -> None:
+    """InputError that names the first file which is not as the run knew it. What is not known is taken as it is."""
+    if not isinstance(known, dict) or not known:
+        return
+    for name in sorted(known.keys() | set(names_in(directory))):
+        if wrong := describe_difference(directory / name, known.get(name)):
+            raise InputError(
+                f"model: {wrong}. What was trained belongs to the weights that the run was started with; put them "
+                "back, or name the directory that has them with --model"
+            )
+
+
+def describe_difference(path: Path, expected: Any) -> str:
+    """The difference between a file and what the run knew of it, in words; empty: there is none."""
+    if expected is None:
+        return f"{path} is none of the files of weights that the run was started with"
+    if not path.is_file():
+        return f"{path}, which the run was started with, is missing"
+    found = fingerprint_of(path)
+    if found == expected:
+        return ""
+    lengths = [each.get("bytes") if isinstance(each, dict) else None for each in (expected, found)]
+    how = f"it has {lengths[1]} bytes, and had {lengths[0]}" if lengths[0] != lengths[1] else "its content differs"
+    return f"{path} is not the file that the run was started with ({how})"

@@ -1,0 +1,247 @@
+"""The lock of an output_dir: one run at a time writes there.
+
+A run locks `spillway/lock.json` as long as it lives, and writes into it who has the lock. The kernel gives the lock
+back when the process ends, however it ends. A file that a killed process has left keeps nobody out.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from spillway.base.files import PUBLIC
+from spillway.errors import InputError
+from spillway.output import identity
+
+LOCK = Path(identity.FOLDER, "lock.json")
+PATIENCE = 5.0  # seconds to wait for a run that is ending, as for a volume
+RESUME_PATIENCE = 20.0  # the same of a resume, which a supervisor starts while the process before it saves
+DEAD_PATIENCE = 60.0  # more, where the holder is known to be dead: a kernel frees much memory before it frees locks
+INTERVAL = 0.02  # seconds between two attempts
+NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
+CONTENT_BYTES = 4096  # most that is read of the file
+
+Tell = Callable[[str], object]
+
+
+@dataclass(frozen=True)
+class Holder:
+    """The process that has the lock, as its file says."""
+
+    host: str = ""
+    pid: int = 0
+    since: str = ""
+
+    @property
+    def is_here(self) -> bool:
+        return self.host == socket.gethostname() and self.pid > 0
+
+    @property
+    def is_dead(self) -> bool:
+        """The process was one of this machine, and has ended."""
+        return self.is_here and has_ended(self.pid)
+
+    def __str__(self) -> str:
+        if not self.pid:
+            return "another process"
+        return f"process {self.pid} on {self.host}, since {self.since}"
+
+
+@dataclass
+class HeldFile:
+    """A lock file that this process has locked."""
+
+    file: int
+    is_shared: bool  # by the Trainers of this process
+    count: int = 1
+    made: list[Path] = field(default_factory=list)  # folders for it, the innermost first
+
+
+_held: dict[tuple[int, int], HeldFile] = {}  # by device and inode
+
+
+def close_in_child() -> None:
+    """A forked child has no part in its parent's locks, so that it cannot keep them when the parent has ended."""
+    for each in _held.values():
+        with suppress(OSError):
+            os.close(each.file)
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=close_in_child)
+
+
+class DirectoryLock:
+    """The lock of one output_dir; may be taken and released several times."""
+
+    def __init__(self, output_dir: Path, is_shared: bool = False) -> None:
+        """`is_shared`: several such locks of one process do not keep each other out."""
+        self._output_dir, self._path, self._is_shared = output_dir, output_dir / LOCK, is_shared
+        self._key: tuple[int, int] | None = None
+        self._process = os.getpid()
+        self._made: list[Path] = []  # folders, the innermost first
+
+    def take(self, patience: float, tell: Tell = str) -> None:
+        """Waits for a run that is ending; `tell` hears of that. InputError where the run goes on. A file system without
+        locks cannot keep anybody out, and `tell` hears of that, too."""
+        if self._key is not None:
+            return
+        self._process = os.getpid()
+        try:
+            while not self._lock_named_file(patience, tell):
+                pass
+        except BaseException:
+            remove_empty(self._made)
+            self._made = []
+            raise
+
+    def release(self) -> None:
+        """Gives the lock back, and removes its file and the folders that were made for it, where they are empty. In a
+        forked child nothing."""
+        key, self._key = self._key, None
+        if key is None or self._process != os.getpid() or key not in _held:
+            return
+        held = _held[key]
+        held.made = [*held.made, *self._made]
+        self._made = []
+        held.count -= 1
+        if held.count:
+            return
+        del _held[key]
+        with suppress(OSError):
+            if has_name(self._path, key):
+                self._path.unlink()
+        os.close(held.file)
+        remove_empty(held.made)
+
+    def _lock_named_file(self, patience: float, tell: Tell) -> bool:
+        """False where the file has lost its name meanwhile: whoever had the lock has removed it."""
+        self._make_folders()
+        try:
+            file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, PUBLIC)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise InputError(
+                f"output_dir: {self._path}, which a run locks, cannot be opened ({error.strerror}); remove it, if no "
+                "run goes on there"
+            ) from None
+        try:
+            key = self._lock(file, patience, tell)
+        except BaseException:
+            os.close(file)
+            raise
+        if key is None:
+            os.close(file)
+            return False
+        if key in _held:
+            os.close(file)
+            _held[key].count += 1
+        else:
+            write_holder(file)
+            _held[key] = HeldFile(file, self._is_shared)
+        self._key = key
+        return True
+
+    def _lock(self, file: int, patience: float, tell: Tell) -> tuple[int, int] | None:
+        """Device and inode of the file, which is locked; None: its name is another one's."""
+        status = os.fstat(file)
+        key = status.st_dev, status.st_ino
+        if self._is_shared and key in _held and _held[key].is_shared:
+            return key
+        end, has_told = time.monotonic() + patience, False
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError as error:
+                if error.errno in NO_LOCKS:
+                    tell(f"output_dir: {self._output_dir} has no locks ({error.strerror}): start no second run there")
+                    break
+            holder, late = read_holder(file), time.monotonic() - end
+            if late >= (DEAD_PATIENCE if holder.is_dead else 0):
+                raise InputError(self._refusal(holder))
+            if holder.pid and not has_told:
+                tell(f"output_dir: {self._output_dir} is in use by {holder}; waiting for its end")
+                has_told = True
+            time.sleep(INTERVAL)
+        return key if has_name(self._path, key) else None
+
+    def _refusal(self, holder: Holder) -> str:
+        if holder.is_here and holder.pid == os.getpid():
+            return (
+                f"output_dir: {self._output_dir} is in use by another run of this process ({holder.pid}), since "
+                f"{holder.since}; close that one, or name another directory"
+            )
+        return (
+            f"output_dir: {self._output_dir} is in use by another run: {holder}; end that run, or name another "
+            "directory. Nothing was changed"
+        )
+
+    def _make_folders(self) -> None:
+        folder = self._path.parent
+        missing = [each for each in (folder, *folder.parents) if not each.exists()]
+        for each in reversed(missing):
+            try:
+                each.mkdir()
+            except FileExistsError:
+                continue
+            except FileNotFoundError:
+                return  # removed meanwhile; the next attempt makes it
+            except OSError as error:
+                raise InputError(f"output_dir: {each} cannot be made ({error.strerror})") from None
+            self._made = [each, *(other for other in self._made if other != each)]
+
+
+def remove_empty(folders: list[Path]) -> None:
+    for folder in folders:
+        with suppress(OSError):
+            folder.rmdir()
+
+
+def has_name(path: Path, key: tuple[int, int]) -> bool:
+    """The file of this device and inode has the path's name."""
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return False
+    return (status.st_dev, status.st_ino) == key
+
+
+def read_holder(file: int) -> Holder:
+    """Empty where the file says nothing that can be read."""
+    with suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
+        content = json.loads(os.pread(file, CONTENT_BYTES, 0))
+        return Holder(str(content["host"]), int(content["pid"]), str(content["since"]))
+    return Holder()
+
+
+def write_holder(file: int) -> None:
+    """A full disk is no reason to refuse: the lock is held without words."""
+    content: dict[str, Any] = {
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "since": datetime.now().astimezone().isoformat(timespec="seconds"),
+    }
+    with suppress(OSError):
+        os.ftruncate(file, 0)
+        os.pwrite(file, (json.dumps(content) + "\n").encode(), 0)
+
+
+def has_ended(pid: int) -> bool:
+    """Nothing runs of the process, though its parent may not have asked for its status."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return not Path(f"/proc/{pid}").exists() and Path("/proc/self").exists()
+    return stat.rpartition(")")[2].split()[:1] in (["Z"], ["X"])
