@@ -325,7 +325,7 @@ def parts_are_refused(path: str, words: str) -> Promise:
         if not found or sub(found, "spillway/run.json") is None or any(scene.same(found, each) for each in versions):
             return
         with made(scene.record, found) as place, contextlib.suppress(InputError):
-            saved.check(place)
+            saved.check_files(place)
             if (place / saved.FILES).is_file():
                 yield f"{path} is loaded as one save, and is none: {state.words}"
 

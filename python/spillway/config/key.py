@@ -34,10 +34,6 @@ def unknown_device(value: Any) -> str:
     return "" if known else f"{value!r} is not available in this release; there are auto, cpu, cuda, cuda:N, simulated"
 
 
-def other_objective(value: Any) -> str:
-    return "" if value in ("sft", "dpo") else f"{value} is not available in this release; there are sft and dpo"
-
-
 def other_codes(value: Any) -> str:
     return "" if value == "nf4" else f"{value} is not available in this release; there is nf4"
 
@@ -76,8 +72,6 @@ def other_optimizer(value: Any) -> str:
     return f"{value} is not taken: {WITHOUT[value]}; there are {', '.join(f'`{name}`' for name in OPTIMIZERS)}"
 
 
-OBJECTIVES = ("sft", "dpo", "kto", "orpo", "reward")
-PREFERENCES = ("sigmoid", "hinge", "ipo", "robust", "sigmoid_norm", "apo_zero", "apo_down")
 SCHEDULES = (
     "linear",
     "cosine",

@@ -9,19 +9,17 @@ from __future__ import annotations
 from spillway.config.key import (
     BETA,
     NOT_NEGATIVE,
-    OBJECTIVES,
     OPTIMIZER,
     POSITIVE,
-    PREFERENCES,
     SCHEDULES,
     STRATEGY,
     Key,
     optimizer_keys,
     other_codes,
-    other_objective,
     other_optimizer,
     unknown_device,
 )
+from spillway.config.objective_keys import OBJECTIVE
 from spillway.config.optimizers import OPTIMIZERS
 from spillway.config.replay_keys import REPLAYS
 from spillway.config.values import (
@@ -99,33 +97,7 @@ GROUPS: dict[str, list[Key]] = {
         Key("packing", FLAG, False, "join rows and cut them into pieces of `max_length`"),
         Key("eval_packing", FLAG, None, "the same for `eval_dataset`", "as `packing`"),
     ],
-    "Objective": [
-        Key(
-            "objective",
-            choice(*OBJECTIVES),
-            "sft",
-            "`sft`: the next token of text, completions or answers; `dpo`: direct preference optimisation of pairs, "
-            "the columns `prompt`, `chosen` and `rejected`, against the model as it is before the first step, whose "
-            "log-probabilities a first pass computes",
-            absent=other_objective,
-        ),
-        Key("beta", POSITIVE, None, "with `dpo`: the higher, the closer to the reference model", "0.1"),
-        Key(
-            "loss_type",
-            choice(*PREFERENCES, single=True),
-            None,
-            "the loss of `dpo`, by TRL's names: " + ", ".join(f"`{name}`" for name in PREFERENCES),
-            "`sigmoid`",
-        ),
-        Key(
-            "label_smoothing",
-            BETA,
-            None,
-            "with `loss_type: robust`: the share of pairs whose answers are swapped",
-            "0",
-        ),
-        Key("disable_dropout", FLAG, None, "with `dpo`: no dropout, of adapters neither", "true"),
-    ],
+    "Objective": OBJECTIVE,
     "Output": [
         Key("output_dir", TEXT, None, "directory of the run", required=True),
         Key("overwrite", FLAG, False, "remove the run that `output_dir` or a storage path holds and start afresh"),

@@ -17,7 +17,7 @@ import transformers
 from numpy.typing import NDArray
 from torch import nn
 
-from spillway.config.key import PREFERENCES
+from spillway.config.objective_keys import PREFERENCES
 from spillway.data.batches import REFERENCE
 from spillway.errors import InputError
 from spillway.integrations.sizes import row_count
