@@ -18,6 +18,7 @@ from spillway.model.source import save_config
 from spillway.model.spec import ModelSpec
 from spillway.output import saved, volumes, wear
 from spillway.output.directory import nothing_to_resume
+from spillway.output.records import METRICS, newest_step
 from spillway.run.engine_spec import PlannedEngine
 from spillway.run.lines import Lines
 from spillway.run.protocol import Keeping, Recovery, StartPoint
@@ -149,6 +150,8 @@ class EngineState:
         shared = self._shared(start_point)
         for each in tries:
             words = each | {name: value for name, value in shared.items() if name == "line" or "reopen" in each}
+            if "reopen" in each and "checkpoint" not in each:
+                words["known_step"] = self._known_step(start_point)
             if "checkpoint" in words:
                 saved.check(Path(words["checkpoint"]).parent)
             told = self._engine.start(json.dumps(words), lambda: [str(path / STATE) for path in start_point.pinned()])
@@ -162,6 +165,13 @@ class EngineState:
         if start_point.checkpoint is None and not start_point.fresh:
             raise InputError(f"resume_from_checkpoint: {nothing_to_resume(Path(self._spec.config.output_dir))}")
         return None
+
+    def _known_step(self, start_point: StartPoint) -> int:
+        """The newest step that metrics.jsonl shows to have been durable; 0: none. The row of a step is there before its
+        commit, and a commit waits for the one before it."""
+        if not (self._writes and start_point.durable and self._plan.get("durability") == "step"):
+            return 0
+        return max(0, newest_step(Path(self._spec.config.output_dir) / METRICS) - 2)
 
     def _take_over(self, lines: Lines) -> Recovery | None:
         """What another number of processes has left, where it is that which the run goes on from: it becomes durable
