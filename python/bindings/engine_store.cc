@@ -21,6 +21,7 @@ spillway::OpenOptions parse_open_options(const std::string& text) {
   out.reopen = json.value("reopen", false);
   out.if_found = json.value("if_found", false);
   out.at_least = json.value("at_least", std::uint64_t{0});
+  out.known_step = json.value("known_step", std::uint64_t{0});
   out.at_most = json.value("at_most", out.at_most);
   out.line = json.value("line", out.line);
   if (json.contains("checkpoint")) out.checkpoint = json.at("checkpoint").get<std::string>();
@@ -66,12 +67,12 @@ std::string to_json(const spillway::Recovery& recovery) {
                               {"records", seconds.records},
                               {"reading", seconds.reading},
                               {"replay", seconds.replay}};
-  return nlohmann::json{
-      {"found", recovery.found},          {"step", recovery.step},       {"updates", recovery.updates},
-      {"payload", recovery.payload},      {"chunks", recovery.chunks},   {"replayed", recovery.replayed},
-      {"steps", recovery.replayed_steps}, {"seconds", recovery.seconds}, {"phases", phases},
-      {"words", recovery.words()},        {"damage", recovery.damage}}
-      .dump();
+  nlohmann::json out{{"found", recovery.found},          {"step", recovery.step},       {"updates", recovery.updates},
+                     {"payload", recovery.payload},      {"chunks", recovery.chunks},   {"replayed", recovery.replayed},
+                     {"steps", recovery.replayed_steps}, {"seconds", recovery.seconds}, {"phases", phases},
+                     {"words", recovery.words()},        {"damage", recovery.damage}};
+  if (recovery.lost_until) out["lost_until"] = *recovery.lost_until;
+  return out.dump();
 }
 
 std::string to_json(const spillway::Verification& verification) {

@@ -22,7 +22,14 @@ std::string Recovery::words() const {
     out += text(", ", replayed, " of them updated again from their gradients, up to ", replayed_steps,
                 replayed_steps == 1 ? " time" : " times");
   }
-  if (cut_off) out += text(", without step ", *cut_off, ", which another process did not have");
+  const auto steps_until = [&](std::uint64_t last) {
+    return text(last > step + 1 ? text("steps ", step + 1, " to ") : std::string("step "), last);
+  };
+  if (cut_off) out += text(", without ", steps_until(*cut_off), ", which another process did not have");
+  if (lost_until) {
+    out += text(", without ", steps_until(*lost_until), ", which had been durable: the storage paths went back to an ",
+                "earlier state, or lost what they had said was flushed");
+  }
   out += text(", in ", std::round(seconds * 10) / 10, " s");
   if (!damage.empty()) {
     out += text("; ", damage.size(), " damaged records were passed over, the first is ", damage.front());

@@ -21,6 +21,9 @@ struct OpenOptions {
   bool reopen = false;         ///< keep what the volumes hold, and go on from the newest durable step if there is one
   bool if_found = false;       ///< when nothing is found, change nothing and do not start
   std::uint64_t at_least = 0;  ///< a durable step before this one does not count
+  /// A step of this run that the caller knows to have been durable once; 0: none. Where the paths know of no such step,
+  /// Recovery::lost_until tells so.
+  std::uint64_t known_step = 0;
   /// The last step that every shard of the run has, by EngineStore::durable_step(); journal::kNoStep: none has any.
   /// What this one has beyond it is cut off. Not with `checkpoint`.
   std::int64_t at_most = std::numeric_limits<std::int64_t>::max();
@@ -36,14 +39,16 @@ struct Recovery {
   bool found = false;      ///< weights and states are those of `step`; else, once started, to be loaded
   std::uint64_t step = 0;  ///< training steps done, skipped ones included
   std::optional<std::uint64_t> cut_off = {};  ///< the step that this process had beyond it, and others had not
-  std::uint64_t applied = 0;                  ///< the last of them that was not skipped
-  std::int64_t updates = 0;                   ///< of them, those that were not skipped
-  std::string payload;                        ///< what commit() was given for it
-  std::size_t chunks = 0;                     ///< of the model
-  std::size_t replayed = 0;                   ///< of them, updated again from their gradients
-  std::size_t replayed_steps = 0;             ///< updates of one chunk done again, at most
-  double seconds = 0;                         ///< that start() took
-  std::vector<std::string> damage;            ///< records that were not whole, where others were
+  /// Steps after `step` and up to this one had been durable, and the paths have lost them.
+  std::optional<std::uint64_t> lost_until = {};
+  std::uint64_t applied = 0;        ///< the last of them that was not skipped
+  std::int64_t updates = 0;         ///< of them, those that were not skipped
+  std::string payload;              ///< what commit() was given for it
+  std::size_t chunks = 0;           ///< of the model
+  std::size_t replayed = 0;         ///< of them, updated again from their gradients
+  std::size_t replayed_steps = 0;   ///< updates of one chunk done again, at most
+  double seconds = 0;               ///< that start() took
+  std::vector<std::string> damage;  ///< records that were not whole, where others were
 
   struct Phases {
     double memory = 0;   ///< mapped, filled and registered: as long without anything durable

@@ -6,7 +6,9 @@
 #include "spillway/base/error.h"
 #include "spillway/execute/manifest_file.h"
 #include "spillway/execute/names.h"
+#include "spillway/journal/pinned_check.h"
 #include "spillway/journal/record_check.h"
+#include "spillway/journal/scrub.h"
 #include "spillway/storage/superblock.h"
 
 namespace spillway::execute {
@@ -30,6 +32,24 @@ void require_read(const journal::Recovered& recovered) {
   throw Error(ErrorCode::io, text("storage: commits of the run cannot be read, and what is written without them could ",
                                   "destroy it: ", recovered.unread, ". Nothing was written; resume when the drive ",
                                   "can be read, or `spillway export` what it still gives"));
+}
+
+/// A checkpoint beside what the paths hold, where either went back to an earlier state without the other.
+void require_pinned(journal::PinnedCheck& check, const std::filesystem::path& directory,
+                    const journal::Manifest& manifest, const state::World& world) {
+  const auto wrong = check.objection(manifest);
+  if (wrong.empty()) return;
+  const auto file = (directory / manifest_name(world)).string();
+  throw Error(ErrorCode::corrupt, text(file, ": ", wrong, ". Nothing was written"), 0, file);
+}
+
+/// The pieces of an object that lie on paths that went back.
+journal::StoredObject select_stale(const journal::StoredObject& object, std::span<const journal::StalePath> stale) {
+  journal::StoredObject out = object;
+  std::erase_if(out.pieces, [&](const journal::Piece& piece) {
+    return std::ranges::find(stale, piece.place.path, &journal::StalePath::path) == stale.end();
+  });
+  return out;
 }
 
 /// Shards of one run whose lines differ have gone apart: one of them was begun anew, or went back to a checkpoint.
@@ -122,6 +142,7 @@ void RunStorage::read(const OpenOptions& open_options, Recovery& recovery) {
                                    capacities_of(paths_));
   if (open_options.pinned) {
     for (const auto& directory : open_options.pinned()) {
+      found_.pinned_directories.push_back(directory);
       found_.pinned.push_back(read_manifest(directory, journal_->identity(), check, volumes_.world));
     }
   }
@@ -142,8 +163,11 @@ void RunStorage::read(const OpenOptions& open_options, Recovery& recovery) {
         text("path:", damage.path, " at byte ", storage::kSuperblockExtent + damage.offset, ": ", damage.what));
   }
   require_read(recovered);
+  require_pinned_exist(open_options);
+  require_stale_paths_hold(recovered);
   if (!found_.back) require_line(recovered, journal_->spec());
   recovery.cut_off = recovered.cut_off;
+  if (open_options.known_step > recovered.highest_step) recovery.lost_until = open_options.known_step;
   const bool counts = recovered.found && recovered.newest.step >= open_options.at_least;
   if (found_.back) return recovery.take(found_.back->commit, *plan_.description.optimizer);
   if (counts) return recovery.take(recovered.newest, *plan_.description.optimizer);
@@ -151,6 +175,41 @@ void RunStorage::read(const OpenOptions& open_options, Recovery& recovery) {
   throw Error(ErrorCode::corrupt, text("no durable step was found on the storage paths, and ", recovery.damage.size(),
                                        " of their records are damaged, the first is ", recovery.damage.front(),
                                        ". Resume from a checkpoint, or start anew with --overwrite"));
+}
+
+void RunStorage::require_pinned_exist(const OpenOptions& open_options) const {
+  journal::PinnedCheck check(found_.recovered);
+  for (std::size_t i = 0; i < found_.pinned.size(); ++i) {
+    require_pinned(check, found_.pinned_directories[i], found_.pinned[i], volumes_.world);
+  }
+  if (found_.back) require_pinned(check, *open_options.checkpoint, *found_.back, volumes_.world);
+}
+
+/// What such a path still holds is read from end to end: it counts where every byte is that which was written.
+void RunStorage::require_stale_paths_hold(const journal::Recovered& recovered) const {
+  if (recovered.stale_paths.empty()) return;
+  std::vector<journal::StoredObject> stored;
+  if (found_.back) {
+    for (const auto& it : found_.back->snapshots) stored.push_back(select_stale(it, recovered.stale_paths));
+  } else {
+    for (const auto& it : recovered.snapshots) stored.push_back(select_stale(it.stored, recovered.stale_paths));
+    for (const auto& it : recovered.gradients) stored.push_back(select_stale(it.stored, recovered.stale_paths));
+  }
+  std::vector<journal::ScrubObject> objects;
+  objects.reserve(stored.size());
+  for (const auto& it : stored) objects.push_back({journal::ObjectKind::snapshot, &it});
+  const auto damage = journal::scrub(path_pointers_, objects).damage;
+  if (damage.empty()) return;
+  const auto path = damage.front().piece.place.path;
+  const auto& stale = *std::ranges::find(recovered.stale_paths, path, &journal::StalePath::path);
+  const auto file = paths_[path]->volume().string();
+  throw Error(ErrorCode::corrupt,
+              text(file, " (path:", path, ") went back to an earlier state, or lost what it had said was flushed: its ",
+                   "newest commit is of ", stale.step ? text("step ", *stale.step) : std::string("no step"),
+                   ", although that of step ", stale.durable, " had been durable there, and ", damage.size(),
+                   " pieces of what the run goes on from are not what was written. Put back what the path held last, ",
+                   "or resume from a checkpoint. Nothing was written"),
+              0, file);
 }
 
 void RunStorage::start(const Recovery& recovery) {

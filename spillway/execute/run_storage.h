@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <span>
@@ -60,11 +61,16 @@ class RunStorage {
   struct Found {
     journal::Recovered recovered;
     std::vector<journal::Manifest> pinned;
-    std::optional<journal::Manifest> back;  ///< to be gone back to
+    std::vector<std::filesystem::path> pinned_directories;  ///< their directories
+    std::optional<journal::Manifest> back;                  ///< to be gone back to
   };
   [[nodiscard]] bool open(const OpenOptions& open_options, Recovery& recovery, int looks);
   void open_paths(std::span<const Bytes> capacities, const std::optional<journal::JournalSpec>& spec, VolumeMode mode);
   void read(const OpenOptions& open_options, Recovery& recovery);
+  /// Throws Error(corrupt) that names a checkpoint which cannot exist beside what the paths hold.
+  void require_pinned_exist(const OpenOptions& open_options) const;
+  /// Throws Error(corrupt) that names a path which went back to an earlier state, where bytes are missing there.
+  void require_stale_paths_hold(const journal::Recovered& recovered) const;
   [[nodiscard]] bool large_enough() const;
   void open_journal(bool resume);
 

@@ -5,6 +5,7 @@
 #include "spillway/base/error.h"
 #include "spillway/execute/manifest_file.h"
 #include "spillway/execute/read_only.h"
+#include "spillway/journal/pinned_check.h"
 #include "spillway/journal/scrub.h"
 #include "spillway/storage/superblock.h"
 #include "spillway/storage/volume.h"
@@ -59,6 +60,7 @@ class Verifier {
       tell(0, opened.paths[0]->volume(), storage::kSuperblockExtent, opened.layout.used(), error.what());
       return;
     }
+    is_recovered_ = true;
     if (recovered_.found) out_.step = recovered_.newest.step;
     for (const auto& damage : recovered_.damage) {
       tell(damage.path, opened.paths[damage.path]->volume(), storage::kSuperblockExtent + damage.offset, damage.bytes,
@@ -67,9 +69,12 @@ class Verifier {
   }
 
   void read_manifests(const ReadOnly& opened, const std::vector<std::filesystem::path>& pinned) {
+    journal::PinnedCheck check(recovered_);
     for (const auto& directory : pinned) {
       try {
         manifests_.push_back(read_manifest(directory, opened.layout.identity(), *opened.check, volumes_.world));
+        const auto wrong = is_recovered_ ? check.objection(manifests_.back()) : std::string();
+        if (!wrong.empty()) tell(0, directory / manifest_name(volumes_.world), 0, 0, wrong);
       } catch (const Error& error) {
         tell(0, directory / manifest_name(volumes_.world), 0, 0, error.what());
       }
@@ -99,6 +104,7 @@ class Verifier {
   const RunPlan& plan_;
   VolumeSettings volumes_;
   journal::Recovered recovered_;
+  bool is_recovered_ = false;  ///< the records could be read to the end
   std::vector<journal::Manifest> manifests_;
   Verification out_;
 };

@@ -13,7 +13,10 @@ namespace {
 
 constexpr std::array<char, 8> kCommitMagic = {'S', 'P', 'W', 'C', 'O', 'M', 'I', 'T'};
 constexpr std::size_t kCommitChecked = 16;  ///< magic and checksum are not under the checksum
-constexpr std::uint32_t kSkipped = 1, kNothing = 2, kHasLine = 4;
+constexpr std::uint32_t kSkipped = 1, kNothing = 2, kHasLine = 4, kComplete = 8;
+/// Bits of the flags that builds before them leave 0 and pass over: the slot, counted from 1, and the paths.
+constexpr std::uint32_t kSlotShift = 8, kSlotMask = 0xFF, kPathsShift = 16;
+static_assert(kMostPeriod + 5 < kSlotMask && kMostNamedPaths == 32 - kPathsShift);
 
 struct CommitHeader {
   std::array<char, 8> magic;
@@ -62,6 +65,14 @@ Bytes more_of(const Commit& commit) {
   return commit.update.size() - kUpdateBytes;
 }
 
+std::uint32_t flags_of(const Commit& commit) {
+  std::uint32_t out = (commit.skipped ? kSkipped : 0) | (commit.nothing ? kNothing : 0) |
+                      (commit.line != 0 ? kHasLine : 0) | (commit.complete ? kComplete : 0);
+  if (commit.slot < kSlotMask) out |= (commit.slot + 1) << kSlotShift;
+  if (commit.paths >> kMostNamedPaths == 0) out |= static_cast<std::uint32_t>(commit.paths) << kPathsShift;
+  return out;
+}
+
 CommitHeader header_of(const Commit& commit, std::uint64_t identity) {
   CommitHeader header{};
   header.magic = kCommitMagic;
@@ -70,7 +81,7 @@ CommitHeader header_of(const Commit& commit, std::uint64_t identity) {
   header.generation = commit.generation;
   header.step = commit.step;
   header.previous = commit.previous;
-  header.flags = (commit.skipped ? kSkipped : 0) | (commit.nothing ? kNothing : 0) | (commit.line != 0 ? kHasLine : 0);
+  header.flags = flags_of(commit);
   header.rank = commit.rank;
   header.world = commit.world;
   header.ancestors = static_cast<std::uint32_t>(commit.ancestors.size());
@@ -88,6 +99,9 @@ Commit commit_of(const CommitHeader& h) {
   commit.previous = h.previous;
   commit.skipped = (h.flags & kSkipped) != 0;
   commit.nothing = (h.flags & kNothing) != 0;
+  commit.complete = (h.flags & kComplete) != 0;
+  commit.slot = (h.flags >> kSlotShift & kSlotMask) - 1;  // kNoSlot of 0
+  commit.paths = h.flags >> kPathsShift;
   commit.rank = h.rank;
   commit.world = h.world;
   commit.update.assign(h.update.begin(), h.update.end());

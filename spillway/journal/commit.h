@@ -22,6 +22,8 @@ struct Ancestor {
 };
 /// Ancestors that a commit holds at most.
 inline constexpr std::size_t kMostAncestors = 128;
+/// A commit names the paths that it is written to where the run has no more than these.
+inline constexpr std::uint32_t kMostNamedPaths = 16;
 
 struct Commit {
   std::uint32_t generation = 0;
@@ -31,6 +33,9 @@ struct Commit {
   bool nothing = false;               ///< no step is durable: a run began anew and has not committed yet
   std::uint32_t rank = 0, world = 1;  ///< the shard that it is of, and how many the run has
   std::uint64_t line = 0;             ///< random number of the run's line, the same on all shards; 0: a world of one
+  bool complete = false;              ///< every chunk has a snapshot of its step: nothing is replayed
+  std::uint32_t slot = kNoSlot;       ///< that it is written to; kNoSlot: it does not say so
+  std::uint64_t paths = 0;            ///< bit p: it is written to path p; 0: it does not say so
   /// What the update of the step applied, exact, so that replaying it gives the same bits: the caller's, at least
   /// kUpdateBytes (optim/step.h).
   std::vector<std::byte> update = std::vector<std::byte>(kUpdateBytes);

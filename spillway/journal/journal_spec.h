@@ -49,6 +49,10 @@ inline constexpr std::uint32_t kMostPeriod = 96;
 inline constexpr Bytes kMetadataAlignment = 4 * KiB;
 /// Each record is written twice: a bit that flips in one copy loses nothing.
 inline constexpr std::uint32_t kCopies = 2;
+/// The slot of a record or commit that does not say for which one it was written.
+inline constexpr std::uint32_t kNoSlot = ~std::uint32_t{0};
+/// A gradient is written at most this many steps after the durable one.
+inline constexpr std::uint64_t kMostStepsAhead = 3;
 /// A snapshot's record goes to the one of these slots that does not hold the newest durable one.
 inline constexpr std::uint32_t kSnapshotSlots = 2;
 

@@ -87,6 +87,7 @@ void JournalState::open_at(const Manifest& manifest, const Recovered& before) {
   job.commit = manifest.commit;
   job.commit.generation = generation_;
   job.commit.line = spec_.line;
+  job.commit.complete = true;
   job.commit.ancestors.clear();
   job.commit.gradients.clear();
   requested_ = job.commit.step;
@@ -179,6 +180,10 @@ void JournalState::gradient_written(std::uint32_t gradient, std::uint64_t versio
   if (!held.empty() && held.back()->generation == generation_ && version <= held.back()->version) {
     throw Error(ErrorCode::internal, text("gradient ", gradient, " of step ", version,
                                           " was written after that of step ", held.back()->version));
+  }
+  if (durable_ && version > *durable_ + kMostStepsAhead) {
+    throw Error(ErrorCode::internal, text("gradient ", gradient, " of step ", version, " was written while only step ",
+                                          *durable_, " is durable"));
   }
   if (failed_) return;
   Version* v = catalog_.make(version, generation_, pieces);
@@ -381,6 +386,8 @@ void JournalState::answer_checkpoint() {
   manifest->identity = layout_.identity();
   manifest->commit = goal_->commit;
   manifest->commit.ancestors.clear();
+  manifest->commit.slot = kNoSlot;
+  manifest->commit.paths = 0;
   for (std::uint32_t chunk = 0; chunk < catalog_.chunks.size(); ++chunk) {
     const Version* snapshot = catalog_.chunks[chunk].trusted;  // null: another shard has it
     manifest->snapshots.push_back(snapshot == nullptr ? StoredObject{chunk, goal_->commit.applied(), {}}

@@ -42,6 +42,7 @@ void JournalState::commit(const CommitRequest& request) {
   job.commit = compose(request);
   const bool full = fresh_ || spec_.durability == Durability::checkpoint;
   job.kind = full ? Kind::full : Kind::redo;
+  job.commit.complete = full;
   if (!full && !request.skipped) {
     for (const std::uint32_t gradient : request.gradients) job.commit.use(gradient);
   }
@@ -169,6 +170,8 @@ bool JournalState::write_commit(Job& job) {
     prune(ancestors_, catalog_.needed_line());
     job.commit.ancestors = ancestors_;
   }
+  job.commit.slot = job.slot;
+  job.commit.paths = spec_.paths <= kMostNamedPaths ? usable_ : 0;
   const std::span<std::byte> out =
       commit_buffer_.bytes().first(round_up(encoded_bytes(job.commit), kMetadataAlignment));
   encode(job.commit, layout_.identity(), out);

@@ -63,7 +63,8 @@ void JournalState::issue_records() {
     task->buffer = std::move(idle_buffers_.back());
     idle_buffers_.pop_back();
     const Version& v = *task->version;
-    encode({task->kind, task->object, v.generation, v.version}, v.pieces, layout_.identity(), task->buffer->bytes());
+    encode({task->kind, task->object, v.generation, v.version, v.slot}, v.pieces, layout_.identity(),
+           task->buffer->bytes());
     for (std::uint32_t copy = 0; copy < kCopies; ++copy) issue_copy(task, copy);
   }
 }

@@ -13,6 +13,11 @@ namespace {
 
 constexpr Bytes kReadBytes = MiB;
 
+/// A write that landed in another slot, or a read that gave another one.
+std::string objection_to_slot(std::uint32_t written, std::uint32_t read) {
+  return written == kNoSlot || written == read ? "" : text("it was written to slot ", written);
+}
+
 }  // namespace
 
 MetadataReader::MetadataReader(const JournalSpec& spec, Media& media, const RecoveryOptions& options)
@@ -81,11 +86,18 @@ void MetadataReader::check_padding(const Walked& slot, Bytes used) {
   damage.push_back({slot.path, slot.offset, slot.size, slot.what() + ", behind its end"});
 }
 
-std::string MetadataReader::objection(SlotState state, const RecordHead& head, const std::vector<Piece>& pieces) const {
-  return state == SlotState::whole && options_.objection ? options_.objection(head.kind, head.object, pieces) : "";
+std::string MetadataReader::objection(SlotState state, const RecordHead& head, const std::vector<Piece>& pieces,
+                                      std::uint32_t slot) const {
+  if (state != SlotState::whole) return "";
+  if (auto wrong = objection_to_slot(head.slot, slot); !wrong.empty()) return wrong;
+  return options_.objection ? options_.objection(head.kind, head.object, pieces) : "";
 }
 
-void MetadataReader::commits(const std::function<void(const Commit&, std::uint32_t slot)>& found) {
+bool MetadataReader::is_unclear(std::uint32_t path, std::uint32_t slot) const {
+  return std::ranges::find(unclear_slots_, std::pair(path, slot)) != unclear_slots_.end();
+}
+
+void MetadataReader::commits(const std::function<void(const Commit&, std::uint32_t slot, std::uint32_t path)>& found) {
   Commit commit;
   for (std::uint32_t path = 0; path < paths_; ++path) {
     std::vector<bool> given(layout_.commit_slots());
@@ -99,9 +111,11 @@ void MetadataReader::commits(const std::function<void(const Commit&, std::uint32
              if (state != SlotState::empty) written |= std::uint64_t{1} << path;
              if (!bytes.empty()) given[slot] = true;
              const Walked walked{path, offset, layout_.commit_bytes(), bytes, what};
-             if (whole(state, walked, {})) {
+             if (whole(state, walked, state == SlotState::whole ? objection_to_slot(commit.slot, slot) : "")) {
                check_padding(walked, encoded_bytes(commit));
-               found(commit, slot);
+               found(commit, slot, path);
+             } else if (state != SlotState::empty) {
+               unclear_slots_.emplace_back(path, slot);
              }
              ++slot;
            });
@@ -137,7 +151,7 @@ void MetadataReader::records(
              if (state == SlotState::whole && (head.kind != kind || head.object != object)) state = SlotState::damaged;
              recorded = recorded || state != SlotState::empty;
              const Walked walked{path, offset, layout_.record_bytes(), bytes, what};
-             if (whole(state, walked, objection(state, head, pieces))) {
+             if (whole(state, walked, objection(state, head, pieces, slot))) {
                check_padding(walked, encoded_bytes(pieces.size()));
                found(head, pieces, slot);
              }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <utility>
 #include <vector>
 
 #include "spillway/journal/recovery.h"
@@ -15,13 +16,16 @@ class MetadataReader {
   /// All references must outlive it.
   MetadataReader(const JournalSpec& spec, Media& media, const RecoveryOptions& options);
 
-  /// Calls `found` with every whole commit.
-  void commits(const std::function<void(const Commit&, std::uint32_t slot)>& found);
+  /// Calls `found` with every whole commit. A commit that was written for another slot is damage.
+  void commits(const std::function<void(const Commit&, std::uint32_t slot, std::uint32_t path)>& found);
   /// Calls `found` with every whole record of a kind.
   void records(ObjectKind kind,
                const std::function<void(const RecordHead&, const std::vector<Piece>&, std::uint32_t slot)>& found);
 
   [[nodiscard]] const MetadataLayout& layout() const noexcept { return layout_; }
+  /// Whether a path holds something in a slot for commits, or cannot give it, that is no whole commit: the slot does
+  /// not show that the path lacks a commit.
+  [[nodiscard]] bool is_unclear(std::uint32_t path, std::uint32_t slot) const;
   [[nodiscard]] std::string name(ObjectKind kind, std::uint32_t object) const;
   /// "path 0 at byte 4096 and path 1 at byte 8192 of the metadata": where an object's records are written.
   [[nodiscard]] std::string places_of(ObjectKind kind, std::uint32_t object) const;
@@ -47,7 +51,9 @@ class MetadataReader {
   };
   bool whole(SlotState state, const Walked& slot, const std::string& objection);
   void check_padding(const Walked& slot, Bytes used);
-  [[nodiscard]] std::string objection(SlotState state, const RecordHead& head, const std::vector<Piece>& pieces) const;
+  /// `slot`: that the record was found in.
+  [[nodiscard]] std::string objection(SlotState state, const RecordHead& head, const std::vector<Piece>& pieces,
+                                      std::uint32_t slot) const;
 
   const JournalSpec& spec_;
   MetadataLayout layout_;
@@ -57,6 +63,8 @@ class MetadataReader {
   std::vector<std::byte> memory_;
   std::span<std::byte> block_;  ///< in memory_, aligned for direct transfers
   std::string why_unreadable_;  ///< the last read that failed
+  std::vector<std::pair<std::uint32_t, std::uint32_t>>
+      unclear_slots_;  ///< path and slot, of commits that are not whole
 };
 
 }  // namespace spillway::journal

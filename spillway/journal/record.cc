@@ -38,6 +38,10 @@ std::uint32_t parts_of(std::span<const Piece> pieces) {
   return parts;
 }
 
+/// The slot, counted from 1, stands in the upper half of the parts, which no build reads.
+constexpr std::uint32_t kRecordSlotShift = 16;
+static_assert(kMostPeriod + 1 < 1U << kRecordSlotShift);
+
 }  // namespace
 
 Bytes encoded_bytes(std::size_t pieces) noexcept {
@@ -49,6 +53,7 @@ void encode(const RecordHead& head, std::span<const Piece> pieces, std::uint64_t
   header.bytes = static_cast<std::uint32_t>(encoded_bytes(pieces.size()));
   header.kind = static_cast<std::uint32_t>(head.kind);
   header.pieces = static_cast<std::uint32_t>(pieces.size());
+  if (head.slot != kNoSlot) header.parts |= (head.slot + 1) << kRecordSlotShift;
   std::fill(out.begin(), out.end(), std::byte{0});
   std::memcpy(out.data(), &header, sizeof header);
   if (!pieces.empty()) std::memcpy(out.data() + sizeof header, pieces.data(), pieces.size_bytes());
@@ -64,7 +69,8 @@ SlotState decode(std::span<const std::byte> in, std::uint64_t identity, RecordHe
   if (header.bytes > in.size() || header.bytes != encoded_bytes(header.pieces)) return SlotState::damaged;
   if (header.checksum != sum(in.first(header.bytes))) return SlotState::damaged;
   if (header.identity != identity) return SlotState::foreign;
-  head = {static_cast<ObjectKind>(header.kind), header.object, header.generation, header.version};
+  const std::uint32_t slot = (header.parts >> kRecordSlotShift) - 1;  // kNoSlot of 0
+  head = {static_cast<ObjectKind>(header.kind), header.object, header.generation, header.version, slot};
   pieces.resize(header.pieces);
   if (!pieces.empty()) std::memcpy(pieces.data(), in.data() + sizeof header, pieces.size() * sizeof(Piece));
   return SlotState::whole;

@@ -25,6 +25,7 @@ struct RecordHead {
   std::uint32_t object = 0;      ///< chunk, or gradient
   std::uint32_t generation = 0;  ///< of the run that wrote it
   std::uint64_t version = 0;     ///< the step that a snapshot holds the result of, or a gradient belongs to
+  std::uint32_t slot = kNoSlot;  ///< that it is written to; kNoSlot: it does not say so
 };
 
 /// The bytes of a record with so many pieces, not rounded.

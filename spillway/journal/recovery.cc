@@ -27,6 +27,7 @@ class Recovery {
     }
     find_gradients();
     if (out_.found) check_places();
+    find_stale_paths();
     // A step is durable when snapshots of it are recorded: this is a first commit that was torn.
     if (!reader_.recorded) reader_.damage.clear();
     std::ranges::copy(places_of(options_.pinned), std::back_inserter(out_.places));
@@ -46,6 +47,7 @@ class Recovery {
   }
 
  private:
+  static CommitOrder order(const Commit& commit) { return {commit.generation, !commit.nothing, commit.step}; }
   [[noreturn]] void refuse(const std::string& what) const {
     std::string message = text("the run cannot go on from what its storage paths hold: ", what);
     if (!reader_.damage.empty()) {
@@ -60,9 +62,9 @@ class Recovery {
   [[nodiscard]] Commit& newest() { return out_.newest; }
 
   void find_newest() {
-    const auto order = [](const Commit& c) { return std::tuple(c.generation, !c.nothing, c.step); };
-    reader_.commits([&](const Commit& commit, std::uint32_t slot) {
+    reader_.commits([&](const Commit& commit, std::uint32_t slot, std::uint32_t path) {
       seen(commit.generation);
+      see_on_path(commit, slot, path);
       if (any_commit_ && order(commit) <= order(newest())) return keep(commit, slot);
       any_commit_ = true;
       newest() = commit;
@@ -73,6 +75,13 @@ class Recovery {
     const bool any = any_commit_ && !newest().nothing;
     if (any && std::cmp_greater(newest().step, options_.at_most)) cut_off();
     out_.found = any && options_.at_most != kNoStep;
+  }
+  void see_on_path(const Commit& commit, std::uint32_t slot, std::uint32_t path) {
+    if (!commit.nothing) out_.highest_step = std::max(out_.highest_step, commit.step);
+    Sighting& sighting = sightings_[order(commit)];
+    sighting.slot = slot;
+    sighting.targets |= commit.paths;
+    sighting.holders |= std::uint64_t{1} << path;
   }
   /// The commit of the last step that every shard has takes the place of the newest one. It is there, for nothing is
   /// written over it before the next step is on every shard.
@@ -123,8 +132,14 @@ class Recovery {
         out_.snapshots[chunk].stored = {chunk, newest().applied(), {}};
       } else if (!have[chunk]) {
         missing(ObjectKind::snapshot, chunk, text("of step ", newest().step, " or before"));
+      } else if (newest().complete && is_older(out_.snapshots[chunk].stored)) {
+        missing(ObjectKind::snapshot, chunk, text("of step ", newest().applied()));
       }
     }
+  }
+  /// Nothing is replayed after a complete commit.
+  [[nodiscard]] bool is_older(const StoredObject& snapshot) const {
+    return !spec_.chunks[snapshot.object].constant && snapshot.version < out_.newest.applied();
   }
   /// A run that has committed nothing has at most one snapshot of each chunk, all of one step.
   void check_begun(const RecordHead& head) {
@@ -143,6 +158,17 @@ class Recovery {
     refuse(text("the newest whole commit is of step ", end_.step, ", but there is a record of the snapshot of ",
                 reader_.name(ObjectKind::snapshot, head.object), " of step ", head.version,
                 ", which is written only when that step is durable"));
+  }
+  /// A gradient is written once the commit that opens its generation is durable, and not many steps ahead.
+  void check_gradient(const RecordHead& head) const {
+    if (!any_commit_) refuse("there are records of gradients, but no whole commit");
+    const bool ahead =
+        head.generation == end_.generation && !end_.nothing && head.version > end_.step + kMostStepsAhead;
+    if (head.generation <= end_.generation && !ahead) return;
+    refuse(text("the newest whole commit is of step ", end_.step, " in generation ", end_.generation,
+                ", but there is a record of the gradient of ", reader_.name(ObjectKind::gradient, head.object),
+                " of step ", head.version, " in generation ", head.generation,
+                ", which is written only when later commits are durable"));
   }
   [[noreturn]] void missing(ObjectKind kind, std::uint32_t object, const std::string& which) const {
     refuse(text("no whole record ", kind == ObjectKind::snapshot ? "of the snapshot of " : "of the gradient of ",
@@ -195,6 +221,7 @@ class Recovery {
     reader_.records(ObjectKind::gradient,
                     [&](const RecordHead& head, const std::vector<Piece>& pieces, std::uint32_t slot) {
                       seen(head.generation);
+                      check_gradient(head);
                       const auto it = needed_.find({head.object, head.version});
                       if (it == needed_.end() || !newest().in_line(head.generation, head.version)) return;
                       RecoveredObject& gradient = out_.gradients[it->second];
@@ -205,6 +232,47 @@ class Recovery {
     for (const auto& [which, index] : needed_) {
       if (!have[index]) missing(ObjectKind::gradient, which.first, text("of step ", which.second));
     }
+  }
+
+  // ---- paths that went back
+
+  /// A commit is begun when those before it are durable on every path that took them, and a path that did not take one
+  /// is none of those that later commits of the generation are written to.
+  void find_stale_paths() {
+    if (sightings_.empty()) return;
+    out_.last_commit = sightings_.rbegin()->first;
+    for (auto later = sightings_.rbegin(), it = std::next(later); it != sightings_.rend(); later = it++) {
+      const bool same_generation = std::get<0>(it->first) == std::get<0>(later->first);
+      if (same_generation) find_paths_without(*it, later->second.targets);
+    }
+  }
+  struct Sighting {
+    std::uint32_t slot = 0;
+    std::uint64_t targets = 0, holders = 0;  ///< paths that it is written to, and that hold it
+  };
+  void find_paths_without(const std::pair<const CommitOrder, Sighting>& durable, std::uint64_t targets) {
+    for (std::uint32_t path = 0; path < spec_.paths; ++path) {
+      const auto is = [=](const StalePath& stale) { return stale.path == path; };
+      if ((targets >> path & 1) == 0 || std::ranges::any_of(out_.stale_paths, is)) continue;
+      const auto newest = newest_on(path);
+      if (newest >= durable.first || reader_.is_unclear(path, durable.second.slot)) continue;
+      const bool any_step = newest && std::get<1>(*newest);
+      tell_stale({path, any_step ? std::optional(std::get<2>(*newest)) : std::nullopt, std::get<2>(durable.first)});
+    }
+  }
+  [[nodiscard]] std::optional<CommitOrder> newest_on(std::uint32_t path) const {
+    for (auto it = sightings_.rbegin(); it != sightings_.rend(); ++it) {
+      if ((it->second.holders >> path & 1) != 0) return it->first;
+    }
+    return std::nullopt;
+  }
+  void tell_stale(const StalePath& stale) {
+    out_.stale_paths.push_back(stale);
+    if ((reader_.written >> stale.path & 1) == 0) return;  // told as one that holds no commits
+    const auto newest = stale.step ? text("the newest is of step ", *stale.step) : std::string("none is of a step");
+    reader_.damage.push_back({stale.path, 0, reader_.layout().commit(0, reader_.layout().commit_slots()),
+                              text("the run's commits: ", newest, ", although that of step ", stale.durable,
+                                   " had been durable there: the path went back to an earlier state")});
   }
 
   void check_places() {
@@ -239,8 +307,9 @@ class Recovery {
   MetadataReader reader_;
   Recovered out_;
   bool any_commit_ = false;
-  Commit end_;                               ///< the newest one of all, which may have been cut off
-  std::optional<std::uint64_t> first_step_;  ///< of the snapshots, where nothing is durable
+  std::map<CommitOrder, Sighting> sightings_;  ///< every whole commit, and the paths that hold it
+  Commit end_;                                 ///< the newest one of all, which may have been cut off
+  std::optional<std::uint64_t> first_step_;    ///< of the snapshots, where nothing is durable
   std::map<std::pair<std::uint64_t, std::uint32_t>, RecoveredCommit> commits_;  ///< by step and generation
   std::map<std::pair<std::uint32_t, std::uint64_t>, std::size_t> needed_;       ///< gradient and step
 };

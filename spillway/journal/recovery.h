@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "spillway/journal/commit.h"
@@ -24,6 +25,17 @@ struct Damage {
   Bytes offset = 0;  ///< in the metadata area
   Bytes bytes = 0;
   std::string what;  ///< "the record of the snapshot of layers.3 chunk 1, copy 0, slot 1"
+};
+
+/// Generation, whether a step is durable, step: commits are written in this order.
+using CommitOrder = std::tuple<std::uint32_t, bool, std::uint64_t>;
+
+/// A path that lacks a commit which had been durable on it: an earlier state was put back, or the drive lost what it
+/// had said was flushed.
+struct StalePath {
+  std::uint32_t path = 0;
+  std::optional<std::uint64_t> step;  ///< of its newest commit; none: it holds no commit of a step
+  std::uint64_t durable = 0;          ///< the step whose commit it lacks
 };
 
 struct RecoveredCommit {
@@ -52,7 +64,10 @@ struct Recovered {
   std::vector<RecoveredObject> gradients;  ///< needed, by gradient, oldest version first
   std::vector<storage::Place> places;      ///< in use by all of these and by the manifests, sorted, each once
   std::vector<Damage> damage;
-  std::uint64_t foreign = 0;  ///< whole records of another run or layout
+  std::vector<StalePath> stale_paths;  ///< paths whose records may be older than those of the others
+  CommitOrder last_commit;             ///< of the newest of all commits, which may have been cut off
+  std::uint64_t highest_step = 0;      ///< of all whole commits, in whatever line
+  std::uint64_t foreign = 0;           ///< whole records of another run or layout
   /// Why the drive of a path gives neither copy of a slot for commits, which may hold one that is newer than `newest`:
   /// nothing may be written then, for it could take a slot or a generation that the run needs. Empty: all were read.
   std::string unread;

@@ -144,8 +144,8 @@ struct SafetensorsReader::Files {
 
  private:
   struct Piece {
-    Piece(Bytes number, Bytes size)
-        : number(number), begin(number * kDigestPiece), end(std::min(size, begin + kDigestPiece)) {}
+    Piece(Bytes index, Bytes size)
+        : number(index), begin(index * kDigestPiece), end(std::min(size, begin + kDigestPiece)) {}
     Bytes number, begin, end;  ///< in the tensor
   };
 

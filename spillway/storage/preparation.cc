@@ -28,7 +28,8 @@ Bytes volume_bytes(Bytes metadata, Bytes capacity) noexcept {
 bool serves(const SuperblockPair& pair, const VolumeOptions& options) {
   const Superblock& there = pair.superblock;
   Superblock like = wanted(options);
-  if (!pair.damage.empty() || there.capacity < like.capacity || options.metadata > 0) return false;
+  if (!pair.damage.empty() || !pair.older.empty() || there.capacity < like.capacity || options.metadata > 0)
+    return false;
   like.capacity = there.capacity;
   like.set = there.set;
   like.prewritten = like.prewritten || there.prewritten;

@@ -14,7 +14,7 @@ std::string reason_against_owner(const SuperblockPair& there, const std::string&
     case SuperblockState::foreign:
       return "is not a Spillway volume";
     case SuperblockState::damaged:
-      return "has a damaged superblock";
+      return there.damage.empty() ? "has a damaged superblock" : there.damage;
     case SuperblockState::alien:
       return "was written on a machine of the other byte order";
     case SuperblockState::other_format:

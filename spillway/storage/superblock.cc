@@ -1,7 +1,9 @@
 #include "spillway/storage/superblock.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <utility>
 
 #include "spillway/base/error.h"
 #include "spillway/storage/checksum.h"
@@ -58,6 +60,31 @@ Copy read_copy(const sys::File& file, Bytes offset, Bytes size) {
   if (size >= offset + kSuperblockBytes) out.unreadable = why_unreadable([&] { file.read(page, offset); });
   out.state = out.unreadable.empty() ? decode(page, out.superblock) : SuperblockState::damaged;
   return out;
+}
+
+/// Whether both are of the same volume, of which one may have grown.
+bool is_same_volume(Superblock a, const Superblock& b) {
+  a.capacity = b.capacity;
+  a.prewritten = b.prewritten;
+  return a == b;
+}
+
+/// Chooses between two valid copies that differ: the number of the one that counts.
+std::size_t choose_copy(const std::array<Copy, 2>& copies, SuperblockPair& pair) {
+  const Superblock &first = copies[0].superblock, &second = copies[1].superblock;
+  const bool same = is_same_volume(first, second);
+  if (first.ready && second.ready && !same) {
+    pair.state = SuperblockState::damaged;
+    pair.damage = text("has two superblocks of different makings (path ", first.number, " of run '", first.run,
+                       "' at byte ", kSuperblockOffsets[0], ", path ", second.number, " of run '", second.run,
+                       "' at byte ", kSuperblockOffsets[1], ")");
+    return 0;
+  }
+  const bool takes_second =
+      first.ready != second.ready ? second.ready : first.ready && second.capacity > first.capacity;
+  pair.older = text("the copy of its superblock at byte ", kSuperblockOffsets[takes_second ? 0 : 1],
+                    " is an older one, the other one was used");
+  return takes_second ? 1 : 0;
 }
 
 }  // namespace
@@ -118,23 +145,21 @@ SuperblockState decode(std::span<const std::byte> in, Superblock& superblock) {
 
 SuperblockPair read_superblocks(const sys::File& file) {
   SuperblockPair pair;
-  std::string unreadable;  // of the copy before
   const Bytes size = file.size();
-  for (std::size_t copy = kSuperblockOffsets.size(); copy-- > 0;) {  // the first, read last, wins
-    Copy now = read_copy(file, kSuperblockOffsets[copy], size);
-    const bool one_valid = now.state == SuperblockState::valid || pair.state == SuperblockState::valid;
-    if (one_valid && copy == 0 && now.state != pair.state) {
-      const bool second = now.state == SuperblockState::valid;
-      const std::string& why = second ? unreadable : now.unreadable;
-      pair.damaged = kSuperblockOffsets[second ? 1 : 0];
-      pair.damage = text("the copy of its superblock at byte ", pair.damaged,
-                         why.empty() ? " is damaged" : text(" cannot be read (", why, ")"), ", the other one was used");
-    }
-    unreadable = std::move(now.unreadable);
-    if (now.state < pair.state) continue;
-    pair.state = now.state;
-    pair.superblock = std::move(now.superblock);
+  std::array<Copy, 2> copies{read_copy(file, kSuperblockOffsets[0], size),
+                             read_copy(file, kSuperblockOffsets[1], size)};
+  std::size_t chosen = copies[0].state >= copies[1].state ? 0 : 1;
+  pair.state = copies[chosen].state;
+  const Copy& other = copies[1 - chosen];
+  if (pair.state == SuperblockState::valid && other.state != SuperblockState::valid) {
+    pair.damaged = kSuperblockOffsets[1 - chosen];
+    pair.damage = text("the copy of its superblock at byte ", pair.damaged,
+                       other.unreadable.empty() ? " is damaged" : text(" cannot be read (", other.unreadable, ")"),
+                       ", the other one was used");
+  } else if (pair.state == SuperblockState::valid && copies[0].superblock != copies[1].superblock) {
+    chosen = choose_copy(copies, pair);
   }
+  pair.superblock = std::move(copies[chosen].superblock);
   return pair;
 }
 

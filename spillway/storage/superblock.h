@@ -66,10 +66,13 @@ struct SuperblockPair {
   Superblock superblock;  ///< of the first valid copy, or as `decode` says
   SuperblockState state = SuperblockState::foreign;
   std::string damage;  ///< which copy is not valid, or cannot be read, although the other is; empty otherwise
+  std::string older;   ///< which copy a writer did not reach, or a drive lost; empty: the valid ones are the same
   Bytes damaged = 0;   ///< where that copy lies
 };
 
-/// Copies that the drive cannot give are damaged ones. Throws Error only where the file cannot be asked at all.
+/// Copies that the drive cannot give are damaged ones. Of two valid copies that differ the ready one counts, and of two
+/// ready ones the larger: a writer makes a volume not ready before it gives it to another run. Two ready copies of
+/// different runs or makings are damage. Throws Error only where the file cannot be asked at all.
 [[nodiscard]] SuperblockPair read_superblocks(const sys::File& file);
 /// Writes one copy after the other, each flushed before the next is touched: at any instant one is whole.
 void write_superblocks(const sys::File& file, const Superblock& superblock);

@@ -364,7 +364,7 @@ void Volume::reopen(sys::File file, const VolumeOptions& options) {
            "name the storage directories and devices with which the run was started, or start the run anew",
            there.superblock.ready ? 0 : ENOENT);
   }
-  notice_ = there.damage;
+  notice_ = there.damage.empty() ? there.older : there.damage;
   capacity_ = there.superblock.capacity;
   metadata_ = there.superblock.metadata;
   if (options.capacity > capacity_) grow(file, there.superblock, options);

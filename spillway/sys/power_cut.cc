@@ -73,6 +73,24 @@ void PowerCut::cut_after(std::uint64_t events) {
   last_ = events;
 }
 
+void PowerCut::lie_from(std::uint64_t sync, std::filesystem::path file) {
+  const MutexLock lock(mutex_);
+  first_lie_ = sync;
+  liar_ = std::move(file);
+}
+
+std::uint64_t PowerCut::false_syncs() const {
+  const MutexLock lock(mutex_);
+  return false_syncs_;
+}
+
+bool PowerCut::lies_about(const std::filesystem::path& file) {
+  if (!liar_.empty() && file != liar_) return false;
+  if (syncs_++ < first_lie_) return false;
+  ++false_syncs_;
+  return true;
+}
+
 std::uint64_t PowerCut::events() const {
   const MutexLock lock(mutex_);
   return events_;
@@ -145,6 +163,7 @@ class PowerCutRing final : public Ring {
       : inner_(std::move(inner)),
         power_(std::move(power)),
         volume_(power_->watch(file)),
+        path_(file.path()),
         pending_(depth),
         batch_(depth) {
     for (std::uint64_t slot = 0; slot < depth; ++slot) free_.push_back(slot);
@@ -160,7 +179,9 @@ class PowerCutRing final : public Ring {
     if (!power_->count_event()) {
       dead_.push_back({piece.tag, -EIO});
     } else if (piece.operation == Operation::sync) {
-      syncs_.push_back({piece.tag, volume_->completed(), power_->events_ * 7 % (kLongestSync + 1)});
+      const bool lies = power_->lies_about(path_);
+      syncs_.push_back(
+          {piece.tag, lies ? PowerCut::Ids() : volume_->completed(), power_->events_ * 7 % (kLongestSync + 1)});
     } else {
       pass_on(piece);
     }
@@ -235,6 +256,7 @@ class PowerCutRing final : public Ring {
   std::unique_ptr<Ring> inner_;
   std::shared_ptr<PowerCut> power_;
   PowerCut::Volume* volume_;
+  const std::filesystem::path path_;
   std::vector<Transfer> pending_;    ///< by slot: what the inner ring has
   std::vector<std::uint64_t> free_;  ///< slots
   std::vector<Sync> syncs_;

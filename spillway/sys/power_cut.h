@@ -40,6 +40,11 @@ class PowerCut {
   /// The `events`-th event from the beginning is the last: an event is a piece submitted or a completion handed out, by
   /// any ring. From then on no piece takes effect, pending ones included, and each ends with -EIO. 0: cut at once.
   void cut_after(std::uint64_t events);
+  /// A server that restarts without what it had said was flushed: from this sync on, counted from 0 over the files that
+  /// lie, syncs end well and make nothing durable. `file`: the only one that lies; without it all do.
+  void lie_from(std::uint64_t sync, std::filesystem::path file = {});
+  /// Syncs that lied.
+  [[nodiscard]] std::uint64_t false_syncs() const;
   /// Events so far.
   [[nodiscard]] std::uint64_t events() const;
   [[nodiscard]] bool is_cut() const;
@@ -79,6 +84,12 @@ class PowerCut {
   std::uint64_t events_ SPILLWAY_GUARDED_BY(mutex_) = 0;
   std::uint64_t last_ SPILLWAY_GUARDED_BY(mutex_) = ~std::uint64_t{0};
   std::uint64_t writes_ SPILLWAY_GUARDED_BY(mutex_) = 0;
+  /// Whether a sync of that file makes nothing durable.
+  [[nodiscard]] bool lies_about(const std::filesystem::path& file) SPILLWAY_REQUIRES(mutex_);
+  std::uint64_t first_lie_ SPILLWAY_GUARDED_BY(mutex_) = ~std::uint64_t{0};
+  std::uint64_t syncs_ SPILLWAY_GUARDED_BY(mutex_) = 0;  ///< of files that lie
+  std::uint64_t false_syncs_ SPILLWAY_GUARDED_BY(mutex_) = 0;
+  std::filesystem::path liar_ SPILLWAY_GUARDED_BY(mutex_);
 };
 
 /// A factory of rings that `inner` makes and `power` watches.

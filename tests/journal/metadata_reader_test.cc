@@ -76,7 +76,7 @@ class MetadataReaderTest : public ::testing::Test {
 TEST_F(MetadataReaderTest, FindsNothingInNewVolumes) {
   RemainsMedia media(remains_);
   MetadataReader reader(spec_, media, options_);
-  reader.commits([](const Commit&, std::uint32_t) { FAIL(); });
+  reader.commits([](const Commit&, std::uint32_t, std::uint32_t) { FAIL(); });
   EXPECT_TRUE(records(reader).empty());
   EXPECT_TRUE(reader.damage.empty());
   EXPECT_EQ(reader.written, 0U);
@@ -93,7 +93,7 @@ TEST_F(MetadataReaderTest, FindsCommitsInEverySlotOfEveryPath) {
   RemainsMedia media(remains_);
   MetadataReader reader(spec_, media, options_);
   std::vector<std::pair<std::uint64_t, std::uint32_t>> found;
-  reader.commits([&](const Commit& it, std::uint32_t number) { found.emplace_back(it.step, number); });
+  reader.commits([&](const Commit& it, std::uint32_t number, std::uint32_t) { found.emplace_back(it.step, number); });
   EXPECT_EQ(found, (decltype(found){{3, 0}, {3, 2}, {4, layout_.commit_slots() - 1}}));
   EXPECT_EQ(reader.written, 3U);
   EXPECT_TRUE(reader.damage.empty());
@@ -128,7 +128,7 @@ TEST_F(MetadataReaderTest, ACommitThatTheRunCannotHaveIsDamaged) {
   write_commit(1, 0, 1, commit);
   RemainsMedia media(remains_);
   MetadataReader reader(spec_, media, options_);
-  reader.commits([](const Commit&, std::uint32_t) { FAIL(); });
+  reader.commits([](const Commit&, std::uint32_t, std::uint32_t) { FAIL(); });
   ASSERT_EQ(reader.damage.size(), 1U);
   EXPECT_EQ(reader.damage[0].path, 1U);
   EXPECT_EQ(reader.damage[0].what, "the commit in slot 1, copy 0");
@@ -181,7 +181,7 @@ TEST_F(MetadataReaderTest, SaysWhyAPathGivesNeitherCopyOfASlotForCommits) {
   for (const bool both : {false, true}) {
     UnreadableSectors media(remains_, both ? std::vector{first, second} : std::vector{first, other});
     MetadataReader reader(spec_, media, options_);
-    reader.commits([](const Commit&, std::uint32_t) { FAIL(); });
+    reader.commits([](const Commit&, std::uint32_t, std::uint32_t) { FAIL(); });
     EXPECT_EQ(reader.damage.size(), 2U);
     EXPECT_EQ(reader.unread, both ? text("unreadable ", second) : "");
   }

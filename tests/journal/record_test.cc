@@ -16,7 +16,7 @@ using testing::some_pieces;
 TEST(RecordTest, ReturnsWhatWentIn) {
   for (const std::size_t count : {1, 2, 100}) {
     std::vector<std::byte> slot(4096, std::byte{9});
-    const RecordHead in{ObjectKind::gradient, 5, 3, 1u << 20};
+    const RecordHead in{ObjectKind::gradient, 5, 3, 1u << 20, static_cast<std::uint32_t>(count - 1)};
     encode(in, some_pieces(count), kIdentity, slot);
     RecordHead out;
     std::vector<Piece> got;
@@ -26,6 +26,7 @@ TEST(RecordTest, ReturnsWhatWentIn) {
     EXPECT_EQ(out.object, in.object);
     EXPECT_EQ(out.generation, in.generation);
     EXPECT_EQ(out.version, in.version);
+    EXPECT_EQ(out.slot, in.slot);
   }
 }
 

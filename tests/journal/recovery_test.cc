@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
+#include <optional>
 #include <random>
 
 #include "tests/journal/journal_world.h"
@@ -44,6 +46,25 @@ class RecoveryTest : public ::testing::Test {
     for (;;) {
       const Bytes at = any_byte(path);
       if (remains_[path].metadata[at / 4096 * 4096] != std::byte{0}) return at;
+    }
+  }
+
+  /// The bytes of one slot land in another one, too.
+  void copy_slot(std::uint32_t path, Bytes from, Bytes to, Bytes bytes) {
+    const auto begin = remains_[path].metadata.begin();
+    std::copy_n(begin + static_cast<std::ptrdiff_t>(from), bytes, begin + static_cast<std::ptrdiff_t>(to));
+  }
+  /// Of every commit of a step, on one path or on all, nothing is there.
+  void lose_commit(std::uint64_t step, std::optional<std::uint32_t> of = std::nullopt) {
+    const MetadataLayout layout(world_.spec());
+    for (std::uint32_t path = 0; path < remains_.size(); ++path) {
+      for (std::uint32_t slot = 0; slot < kCopies * layout.commit_slots(); ++slot) {
+        const Bytes at = layout.commit(slot / layout.commit_slots(), slot % layout.commit_slots());
+        const auto bytes = std::span(remains_[path].metadata).subspan(at, layout.commit_bytes());
+        Commit commit;
+        if (of.value_or(path) != path || decode(bytes, layout.identity(), commit) != SlotState::whole) continue;
+        if (commit.step == step) std::ranges::fill(bytes, std::byte{0});
+      }
     }
   }
 
@@ -177,6 +198,124 @@ TEST_F(RecoveryTest, ALostCommitIsNoticedByTheSnapshotsOfItsStep) {
     for (std::uint32_t copy = 0; copy < kCopies; ++copy) flip_bit(path, layout.commit(copy, before.newest_slot), 0);
   }
   EXPECT_ERROR(recovered(), ErrorCode::corrupt, "written only when that step is durable");
+}
+
+/// Of slots whose bytes are those of another one.
+TEST_F(RecoveryTest, ARecordInAnotherSlotIsDamage) {
+  const MetadataLayout layout(world_.spec());
+  const Recovered before = recovered();
+  const std::uint32_t slot = before.snapshots[1].slot, path = layout.home(ObjectKind::snapshot, 1);
+  copy_slot(path, layout.record(ObjectKind::snapshot, 1, 0, slot), layout.record(ObjectKind::snapshot, 1, 0, 1 - slot),
+            layout.record_bytes());
+  const Recovered r = recovered();
+  EXPECT_EQ(r.snapshots[1].slot, slot);
+  ASSERT_EQ(r.damage.size(), 1u);
+  EXPECT_NE(r.damage[0].what.find(text("it was written to slot ", slot)), std::string::npos) << r.damage[0].what;
+  EXPECT_EQ(world_.check(remains_), "");
+}
+
+TEST_F(RecoveryOfOnePathTest, ACommitInAnotherSlotIsDamage) {
+  const MetadataLayout layout(world_.spec());
+  const Recovered before = recovered();
+  const std::uint32_t other = (before.newest_slot + 1) % layout.commit_slots();
+  for (std::uint32_t copy = 0; copy < kCopies; ++copy) {
+    copy_slot(0, layout.commit(copy, before.newest_slot), layout.commit(copy, other), layout.commit_bytes());
+  }
+  const Recovered r = recovered();
+  EXPECT_EQ(r.newest_slot, before.newest_slot);
+  ASSERT_EQ(r.damage.size(), 2u);
+  EXPECT_NE(r.damage[0].what.find(text("it was written to slot ", before.newest_slot)), std::string::npos);
+}
+
+/// Records of gradients that a run writes when commits are durable of which no copy is there.
+TEST_F(RecoveryTest, LostCommitsAreNoticedByTheGradientsThatCameAfterThem) {
+  const MetadataLayout layout(world_.spec());
+  const std::vector<Remains> good = remains_;
+  const Commit newest = recovered().newest;
+  const auto write = [&](std::uint32_t generation, std::uint64_t step) {
+    const Piece piece{.place = {0, 0}, .bytes = 4096, .checksum = 1};
+    encode({ObjectKind::gradient, 0, generation, step, 0}, {&piece, 1}, layout.identity(),
+           std::span(remains_[layout.home(ObjectKind::gradient, 0)].metadata)
+               .subspan(layout.record(ObjectKind::gradient, 0, 0, 0), layout.record_bytes()));
+  };
+  write(newest.generation, newest.step + kMostStepsAhead);
+  EXPECT_EQ(recovered().newest, newest) << "which may be under way";
+  for (const auto& [generation, step] : {std::pair(newest.generation, newest.step + kMostStepsAhead + 1),
+                                         std::pair(newest.generation + 1, newest.step + 1)}) {
+    remains_ = good;
+    write(generation, step);
+    EXPECT_ERROR(recovered(), ErrorCode::corrupt, "is written only when later commits are durable");
+  }
+}
+
+TEST_F(RecoveryTest, APathWithoutACommitThatWasDurableThereIsStale) {
+  const Recovered before = recovered();
+  EXPECT_TRUE(before.stale_paths.empty());
+  lose_commit(before.newest.step, 1);
+  lose_commit(before.newest.step - 1, 1);
+  const Recovered r = recovered();
+  ASSERT_EQ(r.stale_paths.size(), 1u);
+  EXPECT_EQ(r.stale_paths[0].path, 1u);
+  EXPECT_EQ(r.stale_paths[0].step, before.newest.step - 2);
+  ASSERT_EQ(r.damage.size(), 1u);
+  EXPECT_EQ(r.damage[0].path, 1u);
+  EXPECT_NE(r.damage[0].what.find("went back to an earlier state"), std::string::npos) << r.damage[0].what;
+  EXPECT_EQ(r.newest, before.newest);
+}
+
+/// A path that took no more writes from some commit on has old ones for a good reason.
+TEST(StalePathTest, APathWhoseWritesFailedIsNotStale) {
+  int without_commits = 0;
+  for (std::uint32_t seed = 1; seed < 30; ++seed) {
+    World world({.seed = seed, .paths = 3, .path_fails_at = 20 + 9 * seed, .restarts = false, .cuts = false});
+    ASSERT_EQ(world.run(), "");
+    RemainsMedia media(world.live());
+    const Recovered r = recover(world.spec(), media);
+    ASSERT_TRUE(r.found);
+    EXPECT_TRUE(r.stale_paths.empty()) << "seed " << seed;
+    const MetadataLayout layout(world.spec());
+    Commit commit;
+    const auto slot =
+        std::span(world.live()[0].metadata).subspan(layout.commit(0, r.newest_slot), layout.commit_bytes());
+    without_commits += decode(slot, layout.identity(), commit) != SlotState::whole || commit.step < r.newest.step;
+  }
+  EXPECT_GT(without_commits, 5);
+}
+
+/// A damaged slot does not show that the path lacks the commit.
+TEST_F(RecoveryTest, APathWhoseCommitIsDamagedIsNotStale) {
+  const MetadataLayout layout(world_.spec());
+  const Recovered before = recovered();
+  for (const RecoveredCommit& it : before.commits) {
+    for (std::uint32_t copy = 0; copy < kCopies; ++copy) flip_bit(1, layout.commit(copy, it.slot) + 40, 0);
+  }
+  flip_bit(1, layout.commit(0, before.newest_slot) + 40, 0);
+  flip_bit(1, layout.commit(1, before.newest_slot) + 40, 0);
+  EXPECT_TRUE(recovered().stale_paths.empty());
+}
+
+/// A commit of snapshots alone is no commit to replay gradients before.
+TEST(CompleteCommitTest, ALostRecordOfASnapshotIsMissed) {
+  World world({.seed = 4, .paths = 1, .durability = Durability::checkpoint, .restarts = false, .cuts = false});
+  ASSERT_EQ(world.run(), "");
+  std::vector<Remains> remains = world.live();
+  RemainsMedia media(remains);
+  const Recovered before = recover(world.spec(), media);
+  ASSERT_TRUE(before.found && before.newest.complete);
+  const MetadataLayout layout(world.spec());
+  for (std::uint32_t copy = 0; copy < kCopies; ++copy) {  // as it stood before, at an older step
+    std::vector<std::byte> older(layout.record_bytes());
+    const RecordHead head{ObjectKind::snapshot, 1, before.snapshots[1].generation, before.newest.applied() - 1};
+    encode(head, before.snapshots[1].stored.pieces, layout.identity(), older);
+    std::ranges::copy(
+        older, remains[0].metadata.begin() +
+                   static_cast<std::ptrdiff_t>(layout.record(ObjectKind::snapshot, 1, copy, before.snapshots[1].slot)));
+    const Bytes other = layout.record(ObjectKind::snapshot, 1, copy, 1 - before.snapshots[1].slot);
+    std::fill_n(remains[0].metadata.begin() + static_cast<std::ptrdiff_t>(other), layout.record_bytes(), std::byte{0});
+  }
+  RemainsMedia stale(remains);
+  EXPECT_ERROR(static_cast<void>(recover(world.spec(), stale)), ErrorCode::corrupt,
+               text("no whole record of the snapshot of chunk 1 of step ", before.newest.applied()));
 }
 
 TEST_F(RecoveryTest, RecordsOfAnotherRunDoNotCount) {

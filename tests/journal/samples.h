@@ -27,6 +27,9 @@ inline Commit some_commit() {
   out.skipped = true;
   out.rank = 1;
   out.world = 4;
+  out.complete = true;
+  out.slot = 100;
+  out.paths = 0x8005;
   for (std::size_t i = 0; i < out.update.size(); ++i) out.update[i] = std::byte(i + 1);
   out.ancestors = {{1, 3, 4}, {4, 4, 9}};
   out.use(3);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "spillway/base/error.h"
@@ -138,19 +139,68 @@ TEST_F(SuperblockPairTest, TwoDamagedCopiesAreDamage) {
 
 /// The second copy is written first: until the first one is whole and new, the answer is the old one or the new one.
 TEST_F(SuperblockPairTest, ARewriteThatStopsAnywhereLeavesTheOldOrTheNew) {
-  const Superblock before = superblock_of("old");
-  const Superblock after = superblock_of("new");
-  const Page page = encoded("new");
-  for (const std::size_t copy : {1U, 0U}) {
-    for (Bytes written = 0; written <= kSuperblockBytes; written += 512) {
-      write_superblocks(file_, before);
-      if (copy == 0) file_.write(page, kSuperblockOffsets[1]);
-      file_.write(std::span(page).first(written), kSuperblockOffsets.at(copy));
-      const SuperblockPair pair = read_superblocks(file_);
-      ASSERT_EQ(pair.state, SuperblockState::valid);
-      EXPECT_TRUE(pair.superblock == before || pair.superblock == after);
-      EXPECT_EQ(pair.superblock == after, copy == 0 && written > 0) << copy << " " << written;
+  const Superblock old = superblock_of("old");
+  Superblock unready = superblock_of("new"), larger = superblock_of("new");
+  unready.ready = false;
+  larger.capacity += MiB;
+  const std::vector<std::pair<Superblock, Superblock>> rewrites = {
+      {old, unready}, {unready, superblock_of("new")}, {superblock_of("new"), larger}};
+  for (const auto& [before, after] : rewrites) {
+    Page page;
+    encode(after, page);
+    for (const std::size_t copy : {1U, 0U}) {
+      for (Bytes written = 0; written <= kSuperblockBytes; written += 512) {
+        write_superblocks(file_, before);
+        if (copy == 0) file_.write(page, kSuperblockOffsets[1]);
+        file_.write(std::span(page).first(written), kSuperblockOffsets.at(copy));
+        const SuperblockPair pair = read_superblocks(file_);
+        ASSERT_EQ(pair.state, SuperblockState::valid);
+        EXPECT_TRUE(pair.superblock == before || pair.superblock == after);
+        if (written == 0 && copy == 1) {
+          EXPECT_EQ(pair.superblock, before);
+        }
+        if (written == kSuperblockBytes && copy == 0) {
+          EXPECT_EQ(pair.superblock, after);
+        }
+      }
     }
+  }
+}
+
+/// A drive lost the write of one copy: whichever it was, the volume is the one that was written last.
+TEST_F(SuperblockPairTest, ALostWriteOfOneCopyLosesNothing) {
+  Superblock unready = superblock_of("run"), larger = superblock_of("run");
+  unready.ready = false;
+  larger.capacity += MiB;
+  for (const auto& [before, after] :
+       {std::pair(unready, superblock_of("run")), std::pair(superblock_of("run"), larger)}) {
+    for (const std::size_t lost : {0U, 1U}) {
+      write_superblocks(file_, after);
+      Page page;
+      encode(before, page);
+      file_.write(page, kSuperblockOffsets.at(lost));
+      const SuperblockPair pair = read_superblocks(file_);
+      EXPECT_EQ(pair.state, SuperblockState::valid);
+      EXPECT_EQ(pair.superblock, after);
+      EXPECT_EQ(pair.damage, "");
+      EXPECT_NE(pair.older.find(text("at byte ", kSuperblockOffsets.at(lost), " is an older one")), std::string::npos);
+    }
+  }
+}
+
+/// A superblock of another path, or of another making, landed here.
+TEST_F(SuperblockPairTest, TwoReadyCopiesOfDifferentMakingsAreDamage) {
+  Superblock other = superblock_of("run"), later = superblock_of("run");
+  other.number = 1;
+  later.set = 99;
+  for (const auto& foreign : {other, later, superblock_of("another run")}) {
+    write_superblocks(file_, superblock_of("run"));
+    Page page;
+    encode(foreign, page);
+    file_.write(page, kSuperblockOffsets[1]);
+    const SuperblockPair pair = read_superblocks(file_);
+    EXPECT_EQ(pair.state, SuperblockState::damaged);
+    EXPECT_NE(pair.damage.find("two superblocks of different makings"), std::string::npos) << pair.damage;
   }
 }
 

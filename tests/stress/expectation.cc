@@ -47,7 +47,8 @@ void Expectation::hears(const Message& message) {
     look(process, message.number(0), message.number(1));
   } else if (what == "read") {
     const auto found = place();
-    if (process.checkpoint ? found != process.checkpoint : !is_allowed(*found)) {
+    const bool known = is_allowed(*found) || (is_distrusted_ && is_known(*found));
+    if (process.checkpoint ? found != process.checkpoint : !known) {
       return fail(text("step ", found->step, " of line ", found->line, " was read; allowed are ", allowed()));
     }
     truth_.begin(process.line, *found);
@@ -73,18 +74,28 @@ bool Expectation::is_allowed(Place place) const {
       steps_, [&](const Range& it) { return it.line == place.line && it.from <= place.step && place.step <= it.to; });
 }
 
+bool Expectation::is_known(Place place) const {
+  const auto at = committed_.find(place.line);
+  return at != committed_.end() && place.step <= at->second;
+}
+
 void Expectation::opened(const Known& process, std::optional<Place> found) {
   if (process.opening == Opening::back && found != process.checkpoint) {
     return fail("another step was found than that of the checkpoint");
   }
   const bool anew = process.opening == Opening::anew;
   if (anew && found) return fail("a run that begins anew has found a step");
-  if (found ? !is_allowed(*found) : !nothing_ && !anew) {
+  const bool expected = found ? is_allowed(*found) : nothing_ || anew;
+  if (!expected && is_distrusted_ && (!found || is_known(*found))) {
+    ++older_steps_;
+  } else if (!expected) {
     return fail(text(found ? text("step ", found->step, " of line ", found->line, " was found") : "nothing was found",
                      "; allowed are ", allowed()));
   }
   truth_.begin(process.line, found.value_or(Place{}));
   nothing_ = !found;
+  if (anew) is_distrusted_ = false;
+  if (process.is_deceived) distrust();
   steps_.clear();
   if (found) steps_.push_back({found->line, found->step, found->step});
 }
@@ -93,6 +104,7 @@ void Expectation::opened(const Known& process, std::optional<Place> found) {
 /// have left nothing that it has not replaced. One that works beside it may still come after it.
 void Expectation::commits(std::uint64_t number, std::uint64_t step) {
   const auto& process = processes_.at(number);
+  committed_[process.line] = std::max(committed_[process.line], step);
   if (process.opening == Opening::anew) {
     std::erase_if(beginning_, [&](std::uint64_t it) { return it == number || process.before.contains(it); });
   }

@@ -31,6 +31,14 @@ class Expectation {
   /// before. Another process's commits say nothing of that: it may have had the volumes before, and lost them to it.
   [[nodiscard]] bool is_mixed() const { return !beginning_.empty(); }
   void forgive_damage() { damage_forgiven_ = true; }
+  /// Drives lied, or an image of before was put back: from now on any step of any line may be found, or none, or the
+  /// run may be refused, until a process begins anew on drives that are honest. Bits are compared all the same.
+  void distrust() { is_distrusted_ = damage_forgiven_ = true; }
+  [[nodiscard]] bool is_distrusted() const { return is_distrusted_; }
+  /// The process's drives lie.
+  void deceive(std::uint64_t process) { processes_.at(process).is_deceived = true; }
+  /// Times that a step was found which is none of those that honest drives would have given.
+  [[nodiscard]] std::uint64_t older_steps() const { return older_steps_; }
 
  private:
   struct Range {
@@ -41,6 +49,7 @@ class Expectation {
     Opening opening = Opening::go_on;
     std::optional<Place> checkpoint;
     bool ended = false;
+    bool is_deceived = false;
     std::set<std::uint64_t> before;  ///< that had ended in the midst of beginning anew when this one began anew
   };
 
@@ -49,6 +58,8 @@ class Expectation {
   }
   [[nodiscard]] std::string allowed() const;
   [[nodiscard]] bool is_allowed(Place place) const;
+  /// Whether such a step was ever to be committed.
+  [[nodiscard]] bool is_known(Place place) const;
   void opened(const Known& process, std::optional<Place> found);
   void commits(std::uint64_t number, std::uint64_t step);
   void durable(const Known& process, std::uint64_t step);
@@ -62,7 +73,10 @@ class Expectation {
   bool nothing_ = true;                ///< it may be that no step is found
   std::set<std::uint64_t> beginning_;  ///< processes that began anew, and may have died before it was done
   bool damage_forgiven_ = false;
-  std::vector<Range> steps_;  ///< that may be found
+  bool is_distrusted_ = false;
+  std::uint64_t older_steps_ = 0;
+  std::map<std::uint64_t, std::uint64_t> committed_;  ///< by line: the last step that was to be committed
+  std::vector<Range> steps_;                          ///< that may be found
   std::string wrong_;
 };
 

@@ -6,6 +6,8 @@
 #include <map>
 
 #include "spillway/engine_testing.h"
+#include "spillway/execute/journal_objects.h"
+#include "spillway/storage/superblock.h"
 #include "spillway/storage/volume.h"
 #include "spillway/sys/power_cut.h"
 #include "tests/contract/toy.h"
@@ -39,14 +41,14 @@ class Process {
         settings_(draw_settings(scenario_, life_, order.where)),
         random_(life_.seed) {
     settings_.storage.overwrite = life_.opening == Opening::anew;
-    auto ring = life_.threads_move ? sys::make_thread_ring : sys::make_ring;
+    const sys::RingFactory ring = life_.threads_move ? sys::make_thread_ring : sys::make_ring;
     if (life_.ending == Ending::power_cut) {
       power_ = std::make_shared<sys::PowerCut>();
       power_->cut_after(life_.event);
-      use_ring(settings_, spoiled(sys::power_cut(sys::make_thread_ring, power_), life_));
-    } else {
-      use_ring(settings_, spoiled(ring, life_));
+      if (life_.first_false_flush) power_->lie_from(*life_.first_false_flush);
     }
+    const auto drive = power_ ? sys::power_cut(sys::make_thread_ring, power_) : ring;
+    use_ring(settings_, spoiled(deceived(drive, life_, part_bounds(), lies_), life_));
   }
 
   int run() {
@@ -59,10 +61,12 @@ class Process {
         train();
       }
     } catch (const Error& error) {
+      tell_lies();
       if (is_cut()) leave_what_the_cut_left();
       say("failed", name_of(error.code()), error.what());
       return status_of(error.code());
     }
+    tell_lies();
     if (is_cut()) leave_what_the_cut_left();
     return 0;
   }
@@ -71,6 +75,28 @@ class Process {
   template <class... Words>
   void say(const Words&... words) const {
     tell(order_.life, words...);
+  }
+
+  /// How often its drives lied since it said so last.
+  void tell_lies() {
+    static constexpr const char* kLies[] = {"lost", "misdirected", "late", "stale"};
+    if (life_.deceit && lies_->count() > lie_count_) {
+      const bool reads = life_.deceit->operation == sys::Operation::read;
+      say("lied", lies_->count() - lie_count_, kLies[static_cast<std::size_t>(life_.deceit->lie)],
+          reads ? "reads" : "writes");
+      lie_count_ = lies_->count();
+    }
+    if (power_ && power_->false_syncs() > false_sync_count_) {
+      say("lied", power_->false_syncs() - false_sync_count_, "false", "flushes");
+      false_sync_count_ = power_->false_syncs();
+    }
+  }
+
+  [[nodiscard]] PartBounds part_bounds() const {
+    const journal::MetadataLayout layout(execute::journal_spec(description_, description_.layout(),
+                                                               plan::Durability::step, settings_.run, scenario_.paths));
+    return {storage::kSuperblockExtent + layout.commit(0, layout.commit_slots()),
+            storage::kSuperblockExtent + layout.bytes()};
   }
 
   /// An engine that is given more memory until the plan fits.
@@ -139,6 +165,7 @@ class Process {
     take(toy, order_.line, step_ + 1);
     ++step_;
     commit(engine);
+    tell_lies();
     if (keeps_steps() && step_ > first_ + 1) say("durable", step_ - 1);
     if (first_ == 0) first_ = step_ - 1;
     if (one_in(random_, life_.look_one_in)) look(engine);
@@ -283,6 +310,8 @@ class Process {
   Settings settings_;
   Random random_;
   std::shared_ptr<sys::PowerCut> power_;
+  const std::shared_ptr<sys::Lies> lies_ = std::make_shared<sys::Lies>();
+  std::uint64_t lie_count_ = 0, false_sync_count_ = 0;
   std::uint64_t step_ = 0;
   std::uint64_t first_ = 0;
 };
@@ -333,6 +362,8 @@ Life Order::draw(const Scenario& scenario) const {
     out.ending = Ending::closed;
     out.kill_after.reset();
     out.outage.reset();
+    out.deceit.reset();
+    out.first_false_flush.reset();
     out.steps = scenario.steps;
   }
   if (anew) out.opening = Opening::anew;
@@ -343,6 +374,7 @@ Life Order::draw(const Scenario& scenario) const {
   if (reads) {
     out.ending = out.ending == Ending::power_cut ? Ending::closed : out.ending;
     out.outage.reset();
+    out.first_false_flush.reset();
   }
   return out;
 }

@@ -1,5 +1,7 @@
 #include "tests/stress/round.h"
 
+#include <algorithm>
+#include <array>
 #include <chrono>
 #include <fstream>
 #include <iterator>
@@ -7,6 +9,7 @@
 
 #include "tests/stress/child.h"
 #include "tests/stress/expectation.h"
+#include "tests/stress/past.h"
 #include "tests/stress/process.h"
 
 namespace spillway::stress {
@@ -27,23 +30,33 @@ class Round {
         totals_(totals),
         scenario_(draw_scenario(seed, round)),
         expectation_(scenario_, seed + round),
-        random_(seed * 31 + round) {
+        random_(seed * 31 + round),
+        past_(scenario_, seed + round) {
     auto name = ((scenario_.in_memory && fs::is_directory("/dev/shm") ? "/dev/shm" : fs::temp_directory_path()) /
                  "spillway-stress-XXXXXX")
                     .string();
     if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("no directory for the volumes");
     where_ = name;
+    past_.begin(where_);
   }
 
   std::string run() {
     std::uint64_t number = 1;
-    for (; number <= kMostLives && right(); ++number) live(number, std::nullopt);
+    for (; number <= kMostLives && right(); ++number) {
+      past_.meddle(totals_, [this](const std::string& what) {
+        log(what);
+        expectation_.distrust();
+      });
+      live(number, std::nullopt);
+    }
     if (right()) live(number++, Opening::go_on);
     if (right() && keeps()) live(number++, Opening::verify);
     for (const auto& checkpoint : checkpoints(where_)) {
       if (right()) live(number++, Opening::read, checkpoint);
     }
     count("rounds");
+    if (scenario_.swarm.lies()) count("rounds whose drives may lie");
+    if (expectation_.older_steps() > 0) count("older steps found after lies", expectation_.older_steps());
     if (!right()) return report();
     fs::remove_all(where_);
     return {};
@@ -73,7 +86,7 @@ class Round {
     const auto& life = all.front().life;
     const bool reads = life.opening == Opening::verify || life.opening == Opening::read;
     const bool alone = undisturbed || life.ending == Ending::power_cut || all.front().order.checkpoint || reads;
-    if (!alone && one_in(random_, 3)) {
+    if (!alone && scenario_.swarm.pairs && one_in(random_, 3)) {
       wait(all, static_cast<int>(random_() % 40));
       if (right()) all.push_back(start(choose(number + kBeside, {}, {})));
       count("two at once");
@@ -84,7 +97,7 @@ class Round {
 
   Order choose(std::uint64_t number, std::optional<Opening> undisturbed, std::optional<fs::path> checkpoint) {
     Order out{.seed = seed_, .round = round_, .life = number, .line = ++lines_, .where = where_};
-    out.anew = expectation_.is_mixed();
+    out.anew = expectation_.is_mixed() || begins_anew_;
     out.undisturbed = undisturbed;
     out.checkpoint = std::move(checkpoint);
     if (undisturbed || out.anew) return out;
@@ -105,6 +118,10 @@ class Round {
     if (life.outage) expectation_.forgive_damage();
     expectation_.begins(order.life, order.line, life.opening,
                         order.checkpoint ? place_of(*order.checkpoint) : std::nullopt);
+    if (life.is_deceived()) {
+      expectation_.deceive(order.life);
+      expectation_.distrust();
+    }
     log(text("process ", order.life, " ", life.words(), order.checkpoint ? text(", ", order.checkpoint->string()) : "",
              order.undisturbed ? ", undisturbed" : ""));
     Working out{order, life, std::make_unique<Child>(order.arguments(), pipe_, where_ / "errors"), {}};
@@ -135,6 +152,10 @@ class Round {
       if (message.what == "commit") count("steps");
       if (message.what == "state") count("states compared");
       if (message.what == "damage") count("damage told at a start");
+      if (message.what == "lied") {
+        count(text(message.words.at(1), ' ', message.words.at(2)), message.number(0));
+      }
+      if (message.what == "opened") begins_anew_ = false;
       if (right()) expectation_.hears(message);
     }
   }
@@ -190,7 +211,9 @@ class Round {
       judge_exit(it, WEXITSTATUS(status), all.size() > 1);
       if (WEXITSTATUS(status) == 2) ++refused;
     }
-    if (refused == all.size() && undisturbed == all.size()) fail("each of two processes was refused for the other");
+    const bool honest = !expectation_.is_distrusted();
+    if (honest && refused == all.size() && undisturbed == all.size())
+      fail("each of two processes was refused for the other");
   }
 
   void judge_exit(const Working& it, int status, bool beside_another) {
@@ -200,9 +223,19 @@ class Round {
     const bool unreadable =
         it.life.outage && it.life.outage->operation == sys::Operation::read && says("cannot be read");
     if (status == 1 && it.life.may_fail() && (says(" failed io ") || unreadable)) return count("failed for its drives");
+    if (expectation_.is_distrusted() && is_refusal_for_lies(it.failure)) {
+      begins_anew_ = true;
+      return count("refused or ended for lies");
+    }
     const bool refused = says("is in use by another run") || says("was being begun anew");
     if (status == 2 && beside_another && refused) return count("refused beside another");
     fail(text("process ", it.order.life, " ended with status ", status, ": ", it.failure));
+  }
+
+  /// Whatever the drives say, the process says what is wrong, and is not at a loss itself.
+  static bool is_refusal_for_lies(const std::string& failure) {
+    return std::ranges::any_of(std::array{" failed corrupt ", " failed bad_input ", " failed io "},
+                               [&](const char* words) { return failure.find(words) != std::string::npos; });
   }
 
   // ---- telling
@@ -222,7 +255,9 @@ class Round {
   const Scenario scenario_;
   Expectation expectation_;
   Random random_;
+  Past past_;
   fs::path where_;
+  bool begins_anew_ = false;  ///< a process was refused for what drives did before: the next one begins anew
   Pipe pipe_;
   std::string log_, wrong_;
   std::uint64_t lines_ = 0;

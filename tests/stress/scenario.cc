@@ -80,7 +80,62 @@ std::optional<Outage> draw_outage(Random& random, const Scenario& scenario) {
   return out;
 }
 
+/// Every other round has honest drives.
+Swarm draw_swarm(Random random) {
+  Swarm out;
+  for (bool* it : {&out.kills, &out.power_cuts, &out.outages, &out.interruptions, &out.pairs, &out.devices,
+                   &out.returns, &out.reads}) {
+    *it = !one_in(random, 3);
+  }
+  if (one_in(random, 2)) return out;
+  for (bool* it : {&out.false_writes, &out.false_reads, &out.false_flushes, &out.old_volumes, &out.old_checkpoints,
+                   &out.old_superblocks}) {
+    *it = one_in(random, 2);
+  }
+  return out;
+}
+
+/// Late writes are those of rings below which no power is cut.
+std::optional<Deceit> draw_deceit(Random random, const Scenario& scenario, bool power_cut) {
+  const auto& swarm = scenario.swarm;
+  if (!(swarm.false_writes || swarm.false_reads) || !one_in(random, 2)) return std::nullopt;
+  Deceit out;
+  const bool reads = swarm.false_reads && (!swarm.false_writes || one_in(random, 3));
+  out.operation = reads ? sys::Operation::read : sys::Operation::write;
+  out.lie = pick(random, std::array{sys::Lie::lost, sys::Lie::misdirected, sys::Lie::late});
+  if (out.lie == sys::Lie::late && (reads || power_cut)) out.lie = sys::Lie::lost;
+  out.part =
+      pick(random, std::array{Part::commits, Part::commits, Part::records, Part::metadata, Part::data, Part::all});
+  if (one_in(random, 2)) out.path = random() % scenario.paths;
+  out.skip = random() % (one_in(random, 2) ? 4 : 60);
+  out.times = one_in(random, 3) ? 1000 : 1 + random() % 6;
+  out.distance = out.lie == sys::Lie::late ? random() % 30 : 1 + random() % 40;
+  return out;
+}
+
 }  // namespace
+
+std::string Swarm::words() const {
+  std::string out;
+  const auto add = [&](bool is_on, const char* name) {
+    if (is_on) out += text(out.empty() ? "" : ", ", name);
+  };
+  add(kills, "kills");
+  add(power_cuts, "power cuts");
+  add(outages, "outages");
+  add(interruptions, "interruptions");
+  add(pairs, "pairs");
+  add(devices, "devices");
+  add(returns, "returns");
+  add(reads, "reads");
+  add(false_writes, "false writes");
+  add(false_reads, "false reads");
+  add(false_flushes, "false flushes");
+  add(old_volumes, "old volumes");
+  add(old_checkpoints, "old checkpoints");
+  add(old_superblocks, "old superblocks");
+  return out.empty() ? "nothing" : out;
+}
 
 std::string Scenario::words() const {
   const auto kind = [](const std::string& expression) { return expression.empty() ? "none" : expression; };
@@ -89,7 +144,8 @@ std::string Scenario::words() const {
               shape.compute ? ", computes in fp32" : "", ", ", shape.optimizer->name, ", state ",
               state::name_of(shape.format), ", frozen ", kind(shape.frozen), ", wide ", kind(shape.fp32), ", subspace ",
               kind(shape.subspace), ", clipping ", update.max_grad_norm, "; durability ", plan::name_of(durability),
-              ", ", paths, " paths ", in_memory ? "in memory" : "on disk", ", ", steps, " steps");
+              ", ", paths, " paths ", in_memory ? "in memory" : "on disk", ", ", steps,
+              " steps; may happen: ", swarm.words());
 }
 
 Scenario draw_scenario(std::uint64_t seed, std::uint64_t round) {
@@ -105,6 +161,7 @@ Scenario draw_scenario(std::uint64_t seed, std::uint64_t round) {
   out.paths = 1 + random() % 3;
   out.steps = 8 + random() % 12;
   out.in_memory = !one_in(random, 4);
+  out.swarm = draw_swarm(random_of(seed, 5, round, 0));
   return out;
 }
 
@@ -132,9 +189,36 @@ std::string Life::words() const {
     out += text(", path ", outage->path, " fails every ", what, " from number ", outage->from, " on with errno ",
                 outage->error);
   }
+  if (deceit) {
+    static constexpr std::array kLies = {"lost", "misdirected", "late", "stale"};
+    static constexpr std::array kParts = {"commits", "records", "metadata", "data", "the volume"};
+    out += text(", ", deceit->path ? text("path ", *deceit->path) : std::string("every path"), " lies about ",
+                deceit->times, deceit->operation == sys::Operation::read ? " reads" : " writes", " of ",
+                kParts[static_cast<std::size_t>(deceit->part)], " from number ", deceit->skip,
+                " on: ", kLies[static_cast<std::size_t>(deceit->lie)], " (", deceit->distance, ")");
+  }
+  if (first_false_flush) out += text(", flushes are false from number ", *first_false_flush, " on");
   if (interrupt_one_in > 0) out += text(", 1 piece in ", interrupt_one_in, " interrupted or cut short");
   return out + (device ? ", with a device" : "") + (threads_move ? ", thread ring" : "");
 }
+
+namespace {
+
+void restrict_to(const Swarm& swarm, Life& life) {
+  if (!swarm.kills) life.kill_after.reset();
+  if (!swarm.kills && life.ending == Ending::killed) life.ending = Ending::closed;
+  // False flushes show where the power is cut.
+  if (swarm.false_flushes && life.ending == Ending::killed) life.ending = Ending::power_cut;
+  if (!swarm.power_cuts && !swarm.false_flushes && life.ending == Ending::power_cut) life.ending = Ending::closed;
+  if (!swarm.outages) life.outage.reset();
+  if (!swarm.interruptions) life.interrupt_one_in = 0;
+  if (!swarm.devices) life.device = false;
+  const bool returns = life.opening == Opening::anew || life.opening == Opening::back;
+  const bool reads = life.opening == Opening::verify || life.opening == Opening::read;
+  if ((returns && !swarm.returns) || (reads && !swarm.reads)) life.opening = Opening::go_on;
+}
+
+}  // namespace
 
 Life draw_life(const Scenario& scenario, std::uint64_t seed, std::uint64_t round, std::uint64_t life) {
   auto random = random_of(seed, 3, round, life);
@@ -157,6 +241,9 @@ Life draw_life(const Scenario& scenario, std::uint64_t seed, std::uint64_t round
   out.device = one_in(random, 4);
   out.save_one_in = 2 + random() % 5;
   out.seed = random();
+  restrict_to(scenario.swarm, out);
+  out.deceit = draw_deceit(random_of(seed, 6, round, life), scenario, out.ending == Ending::power_cut);
+  if (scenario.swarm.false_flushes && out.ending == Ending::power_cut) out.first_false_flush = out.event % 30;
   return out;
 }
 

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "spillway/engine.h"
+#include "spillway/sys/lying_ring.h"
 #include "tests/plan/models.h"
 
 namespace spillway::stress {
@@ -20,8 +21,30 @@ inline bool one_in(Random& random, std::uint64_t n) {
   return random() % n == 0;
 }
 
+/// What may happen in a round. Each is drawn by itself: where much may happen at once, some of it is always in the way
+/// of the rest.
+struct Swarm {
+  bool kills = true, power_cuts = true, outages = true, interruptions = true;
+  bool pairs = true;    ///< two processes at once
+  bool devices = true;  ///< compute devices with memory of their own
+  bool returns = true;  ///< processes that go back to a checkpoint, or begin anew
+  bool reads = true;    ///< processes that verify, or read a step
+  // Drives that lie. What was told to be durable may be gone afterwards; no bit may be another one.
+  bool false_writes = false;     ///< that are lost, misdirected or late
+  bool false_reads = false;      ///< that give other bytes than those of their place
+  bool false_flushes = false;    ///< that make nothing durable
+  bool old_volumes = false;      ///< images of before that are put back, of one path or of all
+  bool old_checkpoints = false;  ///< the same of the directories of checkpoints
+  bool old_superblocks = false;  ///< one copy of a superblock is that of an image of before
+  [[nodiscard]] bool lies() const {
+    return false_writes || false_reads || false_flushes || old_volumes || old_checkpoints || old_superblocks;
+  }
+  [[nodiscard]] std::string words() const;
+};
+
 /// A model and the run that trains it.
 struct Scenario {
+  Swarm swarm;
   plan::test::Shape shape;
   StepUpdate update;
   plan::Durability durability = plan::Durability::step;
@@ -66,6 +89,19 @@ struct Outage {
   int error = 0;
 };
 
+/// Parts of a volume's file.
+enum class Part : std::uint8_t { commits, records, metadata, data, all };
+
+/// What the drive of one path, or every drive, lies about.
+struct Deceit {
+  sys::Lie lie = sys::Lie::lost;
+  sys::Operation operation = sys::Operation::write;
+  Part part = Part::all;
+  std::optional<std::size_t> path;  ///< none: of every path
+  std::uint64_t skip = 0, times = 1;
+  std::uint64_t distance = 0;  ///< misdirected: slots of 4 KiB; late: pieces
+};
+
 /// One process.
 struct Life {
   Opening opening = Opening::go_on;
@@ -74,8 +110,10 @@ struct Life {
   std::optional<double> kill_after;  ///< by the parent: a share of what a life takes
   std::uint64_t steps = 0;           ///< that it takes at most
   std::optional<Outage> outage;
-  std::uint64_t interrupt_one_in = 0;  ///< of the pieces is only interrupted, or moved in part; 0: none
-  bool threads_move = false;           ///< bytes are moved by threads, not by io_uring
+  std::optional<Deceit> deceit;
+  std::optional<std::uint64_t> first_false_flush;  ///< with `power_cut`: syncs from this one on make nothing durable
+  std::uint64_t interrupt_one_in = 0;              ///< of the pieces is only interrupted, or moved in part; 0: none
+  bool threads_move = false;                       ///< bytes are moved by threads, not by io_uring
   bool device = false;
   std::uint64_t look_one_in = 4;  ///< after so many steps all weights are compared
   std::uint64_t save_one_in = 4, flush_one_in = 6, evaluate_one_in = 8;
@@ -84,6 +122,8 @@ struct Life {
   [[nodiscard]] std::string words() const;
   /// Whether the process may fail for what its drives do.
   [[nodiscard]] bool may_fail() const { return outage.has_value() || ending == Ending::power_cut; }
+  /// Whether what it was told of its drives may be wrong.
+  [[nodiscard]] bool is_deceived() const { return deceit.has_value() || first_false_flush.has_value(); }
 };
 [[nodiscard]] Life draw_life(const Scenario& scenario, std::uint64_t seed, std::uint64_t round, std::uint64_t life);
 

@@ -78,6 +78,29 @@ class SpoiledRing : public sys::Ring {
   std::vector<sys::Completion> ended_;
 };
 
+/// Where the parts of a volume begin and end in its file.
+struct PartBounds {
+  Bytes records = 0, data = 0;  ///< of the first of two copies, and of what comes behind both
+};
+
+/// Rings of drives that lie about a part of their volumes, which have directories with their numbers as names.
+[[nodiscard]] inline sys::RingFactory deceived(sys::RingFactory inner, const Life& life, const PartBounds& bounds,
+                                               const std::shared_ptr<sys::Lies>& lies) {
+  if (!life.deceit) return inner;
+  const auto& deceit = *life.deceit;
+  sys::LieRule rule{.lie = deceit.lie, .operation = deceit.operation, .skip = deceit.skip, .times = deceit.times};
+  rule.distance = deceit.distance * (deceit.lie == sys::Lie::misdirected ? 4096 : 1);
+  if (deceit.part == Part::commits) rule.last = bounds.records;
+  if (deceit.part == Part::records) rule.first = bounds.records;
+  if (deceit.part == Part::records || deceit.part == Part::metadata) rule.last = bounds.data;
+  if (deceit.part == Part::data) rule.first = bounds.data;
+  lies->add(rule);
+  return [inner, lying = sys::lying(inner, lies), path = deceit.path](const sys::File& file, unsigned depth) {
+    const auto number = std::stoul(file.path().parent_path().filename().string());
+    return path.value_or(number) == number ? lying(file, depth) : inner(file, depth);
+  };
+}
+
 /// Rings of paths that lie in directories with their numbers as names.
 [[nodiscard]] inline sys::RingFactory spoiled(sys::RingFactory inner, const Life& life) {
   return [inner = std::move(inner), life, seen = std::make_shared<Seen>()](const sys::File& file, unsigned depth) {

@@ -178,3 +178,13 @@ def keep_rows_until(path: Path, step: int) -> int:
     kept = [row for row in everything if row["step"] <= step]
     keep_rows(path, kept)
     return len(everything) - len(kept)
+
+
+def newest_step(path: Path) -> int:
+    """The highest step of any row; 0 where there is none. Lines that are no rows are passed over."""
+    newest = 0
+    with suppress(OSError), open(path, "rb") as stream:
+        for line in stream:
+            with suppress(ValueError, KeyError, TypeError, RecursionError):
+                newest = max(newest, int(json.loads(line)["step"]))
+    return newest

@@ -20,6 +20,7 @@ from spillway.model.spec import ModelSpec
 from spillway.output import base_files, saved, volumes, wear
 from spillway.output.base_files import BASE
 from spillway.output.known_runs import nothing_to_resume
+from spillway.output.records import METRICS, newest_step
 from spillway.run.engine_spec import PlannedEngine
 from spillway.run.lines import Lines
 from spillway.run.protocol import Keeping, Recovery, StartPoint
@@ -185,6 +186,8 @@ class EngineState:
         shared = self._shared(start_point)
         for each in tries:
             words = each | {name: value for name, value in shared.items() if name == "line" or "reopen" in each}
+            if "reopen" in each and "checkpoint" not in each:
+                words["known_step"] = self._known_step(start_point)
             if "checkpoint" in words:
                 saved.check_files(Path(words["checkpoint"]).parent)
             told = self._engine.start(json.dumps(words), lambda: [str(path / STATE) for path in start_point.pinned()])
@@ -199,6 +202,13 @@ class EngineState:
             config = self._spec.config
             raise InputError(f"resume_from_checkpoint: {nothing_to_resume(Path(config.output_dir), config.paths)}")
         return None
+
+    def _known_step(self, start_point: StartPoint) -> int:
+        """The newest step that metrics.jsonl shows to have been durable; 0: none. The row of a step is there before its
+        commit, and a commit waits for the one before it."""
+        if not (self._writes and start_point.durable and self._plan.get("durability") == "step"):
+            return 0
+        return max(0, newest_step(Path(self._spec.config.output_dir) / METRICS) - 2)
 
     def _take_over(self, lines: Lines) -> Recovery | None:
         """What another number of processes has left, where it is that which the run goes on from: it becomes durable
