@@ -17,9 +17,10 @@ multiples in words. docs/figures.toml says of each where it comes from:
     text = ["600 TB", "4 KiB"]
     held = "pyproject.toml: 3.11"     # a file, and words that are in it; of what is "tested" the test
 
-So a figure that is not what its file holds is not found on its page, and one that is not declared is reported. Pages
-that a program writes are compared with what it writes by tests of their own, and named in [made]; [apart] says which
-pages are not looked at, and why. Exit code 1 where anything is wrong.
+Words about durability beside a figure come from its row, too (`word = "large.json:runs[shape=3B].durability"`), or
+`held` names the command that asked for it. So a figure that is not what its file holds is not found on its page, and
+one that is not declared is reported. Pages that a program writes are compared with what it writes by tests of their
+own, and named in [made]; [apart] says which pages are not looked at, and why. Exit code 1 where anything is wrong.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ from recorded import NotHeld, filled  # noqa: E402
 
 DECLARED = "docs/figures.toml"
 TABLE = "bench/table.toml"
+ENTRY = ("page", "text", "is", "held")  # keys that are no figure
+DURABILITY = re.compile(r"durab(?:le|ility)")
 KINDS = {
     "setting": "a value that a person or the program chooses: a default, a limit, a size of the design",
     "format": "bytes and sizes of a format, which its code holds",
@@ -114,12 +117,12 @@ def texts(entry: Mapping[str, Any]) -> list[str]:
 def places(page: Page, entry: Mapping[str, Any], root: Path) -> Iterator[tuple[int, int] | str]:
     """Where an entry's text stands on its page, or what is wrong with it."""
     kind = entry.get("is")
-    figures = {name: value for name, value in entry.items() if isinstance(value, Mapping)}
+    figures = {name: value for name, value in entry.items() if isinstance(value, Mapping) or name not in ENTRY}
     if kind is None and not figures:
         yield f"{entry['text']!r} says neither which file holds it nor what it `is` ({', '.join(KINDS)})"
     elif kind is not None and (kind not in KINDS or figures):
         yield f"{entry['text']!r}: `is` is one of {', '.join(KINDS)}, and then no file is read"
-    elif wrong := not_held(entry, root):
+    elif wrong := not_held(entry, root) or untold_durability(entry, figures):
         yield wrong
     for text in texts(entry):
         try:
@@ -133,6 +136,14 @@ def places(page: Page, entry: Mapping[str, Any], root: Path) -> Iterator[tuple[i
         elif figures and len(spans) > 1:
             yield f"{text!r} is there {len(spans)} times: declare more of the sentence, so that it is one place"
         yield from spans
+
+
+def untold_durability(entry: Mapping[str, Any], figures: Mapping[str, Any]) -> str:
+    """The fault of a measured text whose words about durability come from no file; empty: it has none."""
+    from_file = any(isinstance(value, str) and value.endswith(".durability") for value in figures.values())
+    if not figures or from_file or isinstance(entry.get("held"), str) or not DURABILITY.search(" ".join(texts(entry))):
+        return ""
+    return f"{entry['text']!r}: its durability is typed; read it from the row's `durability`, or say what `held` it"
 
 
 def not_held(entry: Mapping[str, Any], root: Path) -> str:

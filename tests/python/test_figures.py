@@ -127,6 +127,20 @@ def test_what_a_declaration_may_say(tmp_path: Path) -> None:
     assert "is there 2 times" in twice
 
 
+def test_durability_that_is_typed_beside_a_figure_is_found(tmp_path: Path) -> None:
+    entry = """
+[[figure]]
+page = "README.md"
+text = "7B, durability {WORD}, took {own} s"
+own = { of = "large.json:runs[shape=7B].step_seconds[*]", how = "max" }
+"""
+    readme = "A step takes 14.7 and 14.4 s. 7B, durability none, took 61.5 s."
+    assert "its durability is typed" in complaints(tmp_path, readme, entry.replace("{WORD}", "none"))
+    entry = entry.replace("{WORD}", "{kind}") + 'kind = "large.json:runs[shape=7B].durability"\n'
+    assert complaints(tmp_path, readme, entry) == ""
+    assert "is not on the page" in complaints(tmp_path, readme.replace("none", "step"), entry)
+
+
 def test_a_figure_typed_into_the_table_is_found(tmp_path: Path) -> None:
     (tmp_path / "bench").mkdir()
     row = '[[row]]\nclaim = "A step under 3 GiB"\nnumber = "14.9 s beside {own}"\n'

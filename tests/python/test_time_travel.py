@@ -1,5 +1,6 @@
-"""Storage paths and output directories that go back to an earlier state without each other, through the command line:
-a snapshot of a drive, or of a virtual machine, that is put back. The run is refused by name, or goes on with its bits."""
+"""Storage paths and output directories that go back to an earlier state without each other, through the command line.
+
+A snapshot of a drive, or of a virtual machine, is put back. The run is refused by name, or goes on with its bits."""
 
 from __future__ import annotations
 
