@@ -5,8 +5,8 @@
 SHAPE is one of budget.py's, with its full vocabulary and depth and with weights drawn at random; everything lies on a
 storage path in --back, unless --placement says otherwise. `spillway train` runs in a cgroup that allows 2 % more than
 the plan's peak. With --kill-after N it gets SIGKILL when N steps are in its metrics, and `spillway resume` goes on in
-a group of the same size. The checkpoint that it saves is then loaded by transformers, shard by shard, and asked for
-the loss of a row of the text. --profiles: what `spillway plan` says of the same run on those machines. The group's
+a group of the same size. transformers then loads the checkpoint, shard by shard, and computes the loss of a piece of
+the text. A loss more than 5 % above the last training loss is an error: the file does not hold what was trained. --profiles: what `spillway plan` says of the same run on those machines. The group's
 peak is of anonymous memory and the kernel's, looked at every 20 ms. Needs root. Results go to
 bench/results/large.json; the row of another setting stays.
 """
@@ -32,11 +32,13 @@ from spillway.demo.memory_limit import MemoryLimit  # noqa: E402
 
 NAME = "large"
 LOOK = 0.5  # seconds between two looks at the metrics
+ABOVE = 1.05  # of the last training loss: the most that the loss of a trained text is
 LOADED = """
 import sys, torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 model = AutoModelForCausalLM.from_pretrained(sys.argv[1], dtype=torch.bfloat16)
-ids = torch.arange(64).reshape(1, 64)
+text, length = open(sys.argv[2], encoding="utf-8").read(), int(sys.argv[3])
+ids = AutoTokenizer.from_pretrained(sys.argv[1])(text, return_tensors="pt").input_ids[:, :length]
 with torch.no_grad():
     print(float(model(input_ids=ids, labels=ids).loss))
 """
@@ -106,11 +108,23 @@ def measured(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     if last:
         return found | {"exit": last, "told": out.with_suffix(".log").read_text(encoding="utf-8")[-1000:]}
     files = sorted(out.glob("*.safetensors"))
-    loaded = subprocess.run([sys.executable, "-c", LOADED, str(out)], capture_output=True, text=True)
     return found | {
         "exit": 0, "checkpoint_files": len(files), "checkpoint_bytes": sum(file.stat().st_size for file in files),
-        "loss_in_transformers": float(loaded.stdout) if loaded.returncode == 0 else loaded.stderr[-500:],
+        "loss_in_transformers": loss_of(out, folder / "text.txt", arguments.length, rows[-1]["loss"]),
     }  # fmt: skip
+
+
+def loss_of(checkpoint: Path, text: Path, length: int, trained: float) -> float:
+    """The loss of the first `length` tokens of a text that transformers computes. SystemExit where it is more than
+    ABOVE times `trained`, the last loss of training on that text."""
+    words = [sys.executable, "-c", LOADED, str(checkpoint), str(text), str(length)]
+    loaded = subprocess.run(words, capture_output=True, text=True)
+    if loaded.returncode != 0:
+        raise SystemExit(f"{checkpoint} cannot be loaded: {loaded.stderr[-500:]}")
+    loss = float(loaded.stdout)
+    if not loss <= ABOVE * trained:
+        raise SystemExit(f"{checkpoint}: the text has a loss of {loss}, and {trained} when it was trained last")
+    return loss
 
 
 def on_profiles(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
