@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import transformers
 
+from spillway.base import streams
 from spillway.integrations import dpo
 from spillway.integrations.durable import DurableRun
 from spillway.integrations.loading import untouched
@@ -39,7 +40,7 @@ class DurableSteps(StreamedSession):
     def train(self, resume_from_checkpoint: Any = None, *positional: Any, **named: Any) -> Any:
         """With durable steps `resume_from_checkpoint`: True, the newest durable step; "auto", that or a fresh start,
         which a launcher means that starts processes again; a checkpoint of this run, to go back to it."""
-        with self._as_one():
+        with streams.guard(), self._as_one():
             return self._trained(resume_from_checkpoint, *positional, **named)
 
     def _trained(self, resume_from_checkpoint: Any, *positional: Any, **named: Any) -> Any:

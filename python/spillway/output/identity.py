@@ -26,7 +26,8 @@ SO_FAR = Path(FOLDER, "so_far.json")  # what summary.json will say, while the ru
 TIMELINE = Path(FOLDER, "timeline.json.gz")  # the newest then
 LATE = Path(FOLDER, "late.json")  # of several processes: who keeps the others waiting now
 TRAINER_LOG = Path(FOLDER, "trainer_log.jsonl")  # of transformers' Trainer: the rows of its log, and what is done
-FILES = (RUN, DESCRIPTION, SETTINGS, SO_FAR, TIMELINE, LATE, TRAINER_LOG)
+LOG = Path(FOLDER, "log.txt")  # messages of a run whose terminal has gone
+FILES = (RUN, DESCRIPTION, SETTINGS, SO_FAR, TIMELINE, LATE, TRAINER_LOG, LOG)
 REFERENCES = str(Path(FOLDER, "reference-*.jsonl"))  # with objective dpo
 MOST_BYTES = 256  # of an identity: what a volume's superblock has room for
 

@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 
 from spillway import report
-from spillway.base import stages
+from spillway.base import stages, streams
 from spillway.base.files import write_json
 from spillway.config import Config, normalised, read_file, resolve
 from spillway.config.checks import check, check_model, check_required
@@ -52,7 +52,7 @@ def train(config: Config | Mapping[str, Any] | str | Path, **values: Any) -> dic
     """
     if isinstance(config, Config):
         config = config.values() | ({"virtual_ranks": None} if config.any_ranks else {})
-    with opened() as world:
+    with streams.guard(), opened() as world:
         file_values = normalised(config, "config") if isinstance(config, Mapping) else read_file(Path(config))
         name = "config" if isinstance(config, Mapping) else str(config)
         return train_config(resolve(file_values, normalised(values, "train()"), name), Console(), world)
@@ -201,7 +201,7 @@ class Run:
             volumes.remove(volume, self.identity.run)
 
     def train(self, loop: Loop, session: SessionProtocol) -> dict[str, Any]:
-        tables.show_plan(self.display.console, session.plan)
+        self.display.show(lambda console: tables.show_plan(console, session.plan))
         self.identify(loop.work, session.plan)
         hub.fetch_weights(self.config, self.display.say)
         recovery = self.lines.start(session, self.start)
@@ -239,6 +239,7 @@ class Run:
     def write_beginning(self, session: SessionProtocol, goes_on: bool) -> None:
         for removed in directory.prepare(self.start, fresh=not goes_on):
             self.display.note(f"removed {removed}")
+        self.display.log_in(self.start.output_dir)
         beginning.write(self.start.output_dir, self.config, session, self.identity)
 
     def tell_recovery(self, recovery: Recovery | None) -> None:
@@ -267,7 +268,7 @@ class Run:
             write_json(output_dir / "summary.json", summary)
             session.write_timeline(output_dir / "timeline.json.gz")
             loop.so_far.ended()
-        tables.show_summary(self.display.console, summary)
+        self.display.show(lambda console: tables.show_summary(console, summary))
         if session.plan.get("durability", "none") != "none":
             self.leave_volumes(session)
         self.display.say(f"The model is in {output_dir}.")
