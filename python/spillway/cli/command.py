@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from spillway import __version__
+from spillway.base import streams
 from spillway.cli.arguments import Arguments, parse
 from spillway.cli.help import key_help, main_keys
 from spillway.errors import InputError, SpillwayError
@@ -32,6 +33,7 @@ class Verb:
     own_signals: bool = False  # it says itself what an interruption does
     keys: bool = True  # those of a run may be given
     stored: bool = False  # what is not given is as the run's config.yaml says
+    prints: bool = False  # standard output is the product, so its loss ends the verb
     about: str = ""  # what a person should know before the first use, in whole sentences
     example: str = ""
 
@@ -225,6 +227,7 @@ VERBS = {
         "plan [CONFIG.yaml] [--key value ...] [--json] [--graph FILE.svg]",
         "show the plan that train would make, without training; exit code 3 when it does not fit",
         plan,
+        prints=True,
         options=("json",),
         named=("graph",),
         about="Shows where weights, optimizer states, gradients and activations would lie, how long a step "
@@ -245,6 +248,7 @@ VERBS = {
         "verify OUTPUT_DIR [--key value ...]",
         "read a run's storage paths and checkpoints and name what is damaged; exit code 1 when anything is",
         verify,
+        prints=True,
         stored=True,
         about="Reads every byte on the storage paths that the run would use again, and every file of its "
         "checkpoints and of the model at its end. It compares them with their checksums and reports damage by "
@@ -263,6 +267,7 @@ VERBS = {
         "check [CONFIG.yaml] [--key value ...] [--layers N]",
         "compare a few steps with plain PyTorch; exit code 1 when they differ",
         check,
+        prints=True,
         named=("layers",),
         about="Trains a few steps of the same configuration twice, through the engine and in memory by plain "
         "PyTorch, and shows the largest differences of losses, gradient norms and weights. --layers N "
@@ -292,6 +297,7 @@ VERBS = {
         "doctor [OUTPUT_DIR] [--storage DIR ...] [--storage_device DEVICE ...]",
         "say what this installation can use on this machine, what not, and why",
         doctor,
+        prints=True,
         about="Lists the GPU, io_uring, instructions of the CPU, optional packages and the like, with what is "
         "missing and what to do about it. Nothing is changed. With the OUTPUT_DIR of a run of several processes it "
         "says which of them keeps the others waiting, or did, and for what.",
@@ -315,10 +321,17 @@ VERBS = {
 
 
 def main(words: list[str] | None = None) -> int:
-    """Returns the exit code: 0 done, 1 failed, 2 bad input, 3 does not fit, 130 and 143 interrupted."""
+    """Returns the exit code: 0 done, 1 failed, 2 bad input, 3 does not fit, 129, 130 and 143 interrupted."""
     os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
+    with streams.guard(output_lasts=False):
+        return run(sys.argv[1:] if words is None else words)
+
+
+def run(words: list[str]) -> int:
     try:
-        return dispatch(sys.argv[1:] if words is None else words)
+        code = dispatch(words)
+        sys.stdout.flush()
+        return code
     except SpillwayError as error:
         if not error.silent:
             fail(str(error), error.exit_code)
@@ -327,8 +340,7 @@ def main(words: list[str] | None = None) -> int:
         return error.exit_code
     except KeyboardInterrupt:
         return fail("interrupted; nothing was started", 130)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # no second error when Python flushes
+    except BrokenPipeError:  # `| head` has seen enough
         return 1
     except OSError as error:
         return fail(f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error), 1)
@@ -353,12 +365,15 @@ def dispatch(words: list[str]) -> int:
     if arguments.options & {"help", "help-all"}:
         print(verb_help(name, verb, "help-all" in arguments.options))
         return 0
-    if verb.own_signals:
-        return verb.run(arguments)
-    from spillway.run.interruption import a_second_ends
+    with streams.guard(output_lasts=not verb.prints):
+        if verb.own_signals:
+            return verb.run(arguments)
+        from spillway.run.interruption import a_second_ends
 
-    with a_second_ends():
-        return verb.run(arguments)
+        with a_second_ends():
+            code = verb.run(arguments)
+            sys.stdout.flush()
+            return code
 
 
 def verb_help(name: str, verb: Verb, every_key: bool) -> str:
@@ -377,7 +392,7 @@ WHAT = """\
 Spillway fine-tunes Hugging Face language models whose training state does not fit in memory. What does not fit
 goes to storage paths (directories on SSDs, or block devices); where it lies changes no bit of the result."""
 KEYS_OF_RUN = "Every key is as OUTPUT_DIR/config.yaml says, unless it is given here."
-EXITS = "Exit codes: 0 done, 1 failed, 2 bad input, 3 does not fit, 130 and 143 interrupted with the state saved."
+EXITS = "Exit codes: 0 done, 1 failed, 2 bad input, 3 does not fit, 129, 130 and 143 interrupted with the state saved."
 
 
 def overview() -> str:

@@ -22,7 +22,7 @@ from spillway.config.foreign import describe_foreign
 from spillway.config.key import Key
 from spillway.config.keys import GROUPS, KEYS
 from spillway.config.values import FileShare, NodeShare, StoragePath
-from spillway.errors import InputError
+from spillway.errors import InputError, first_line
 
 PATHS = ("output_dir", "model", "tokenizer", "chat_template_path", "dataset", "eval_dataset", "profile")
 CONFIG_HEADER = "# Written by spillway"
@@ -180,6 +180,14 @@ def read_file(path: Path) -> dict[str, Any]:
         raise InputError(f"{path}: there is no such configuration file") from None
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read: {error}") from None
+    except RecursionError:
+        raise InputError(
+            f"{path}: lists or mappings are nested too deep; the file needs keys and values only"
+        ) from None
+    except (ValueError, TypeError) as error:  # an impossible date, a number of too many digits, a key that is a list
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{path}: a value cannot be read: {first_line(error)}") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark else ""

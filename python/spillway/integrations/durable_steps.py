@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import transformers
 
+from spillway.base import streams
 from spillway.errors import InputError
 from spillway.integrations import dpo
 from spillway.integrations.durable import DurableRun
@@ -44,7 +45,7 @@ class DurableSteps(StreamedSession):
         "auto", that or a fresh start, which a launcher means that starts processes again; a checkpoint, to go back to
         it."""
         self._has_trained = self._has_trained and self._streamed is not None
-        with self._as_one():
+        with streams.guard(), self._as_one():
             self._try_save()  # type: ignore[attr-defined]
             return self._trained(checkpoint_in(resume_from_checkpoint, self.args.output_dir), *positional, **named)
 

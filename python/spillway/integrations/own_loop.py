@@ -25,6 +25,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from spillway import report
+from spillway.base import streams
 from spillway.base.files import write_json
 from spillway.base.sums import Mean, add_told
 from spillway.config import Config
@@ -57,6 +58,7 @@ class Session(OwnRun):
         `per_device_train_batch_size` rows of `max_length` tokens; evaluations take `per_device_eval_batch_size` rows
         where that is given, else as many. `module`: code of your own, whose weights lie in the directory `model`, as
         safetensors under the names of its state_dict; None: transformers' own, by the config.json there."""
+        streams.open_missing()
         self._world = joined(stays=True)
         self._opened = self._closed = False
         self._lock = None

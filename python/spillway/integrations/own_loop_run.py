@@ -163,6 +163,7 @@ class OwnRun:
         goes_on = recovery is not None or start.resume is not None
         if leads:
             directory.prepare(start, fresh=not goes_on)
+            self._display.log_in(start.output_dir)
             for damaged in set_damaged_lines_aside(start.output_dir / METRICS):
                 self._display.note(damaged)
             beginning.write(start.output_dir, self._config, self._engine, self._identity)

@@ -1,4 +1,5 @@
-"""Ctrl-C and SIGTERM: before the first step they end the run at once, afterwards at the end of the step in progress.
+"""Ctrl-C, SIGTERM and SIGHUP: before the first step they end the run at once, afterwards at the end of the step in
+progress. SIGHUP says that the terminal has gone: `nohup`, which ignores it, keeps the run going.
 
 A second signal ends the process without saving. The engine sees to that from the signal's handler itself, since those
 of Python run only when the main thread is not waiting for a drive; and its long loops let what these raise through.
@@ -11,7 +12,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -21,17 +22,19 @@ if TYPE_CHECKING:
     from spillway._engine import SecondSignal
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+HANGUP = signal.SIGHUP  # the kernel and the shell may both send it, so a second one means nothing
 AGAIN = "a second signal stops at once, without saving"
 NOTHING_LOST = "there is nothing to save"
 
 
 class Interruption:
-    """A context in which the two signals are ours; outside the main thread, where they cannot be, it does nothing."""
+    """A context in which the three signals are ours; outside the main thread, where they cannot be, it does nothing."""
 
     def __init__(self) -> None:
         self.signal = 0  # the first signal that asked for a graceful end; 0: none
         self.speaks = True  # and says so to a person
         self._graceful = False
+        self._hung_up = False
         self._agreed: int | None = None  # what all processes of a world of several have heard of; None: there is one
         self._holds = False  # the first signal does not end what is under way, but what comes after it
         self._second: SecondSignal | None = None
@@ -39,7 +42,8 @@ class Interruption:
 
     def __enter__(self) -> Interruption:
         if in_main_thread():
-            self._before = {number: signal.signal(number, self._handle) for number in SIGNALS}
+            ours = SIGNALS if signal.getsignal(HANGUP) == signal.SIG_IGN else (*SIGNALS, HANGUP)
+            self._before = {number: signal.signal(number, self._handle) for number in ours}
             self._second = second_signal(SIGNALS, NOTHING_LOST)
         return self
 
@@ -91,6 +95,9 @@ class Interruption:
             self._second.say(last_words(lost))
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
+        if number == HANGUP and (self._hung_up or self.signal):
+            return
+        self._hung_up |= number == HANGUP
         if not self._graceful and not self._holds:
             raise Interrupted(f"interrupted before the first step; {NOTHING_LOST}", number)
         self.signal = number
@@ -127,4 +134,5 @@ def last_words(lost: str) -> str:
 
 def say(text: str) -> None:
     """Safe inside a signal handler: no buffered stream, which the interrupted code may be writing to."""
-    os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, f"\nspillway: {text}\n".encode())
+    with suppress(OSError):  # the terminal has gone
+        os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, f"\nspillway: {text}\n".encode())

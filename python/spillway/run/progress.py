@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
+from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
+from spillway.base import streams
 from spillway.base.sizes import duration, pace, rate, size, used_up
+from spillway.output.identity import LOG
+from spillway.output.run_log import RunLog
 from spillway.run.protocol import StepResult
+
+LOG_WIDTH = 120
 
 
 class Display:
-    """Everything the trainer says while it trains goes through here."""
+    """Everything the trainer says while it trains goes through here. After the terminal has gone, it goes to a log."""
 
     def __init__(self, console: Console, endurance: dict[str, int] | None = None) -> None:
         """`endurance`: bytes that the drives of some paths are rated for."""
@@ -26,6 +34,16 @@ class Display:
         self._done = self._first = self._total = 0
         self._begun = 0.0
         self._tenths = 0  # of what comes before the first step
+        self._stream = streams.ERROR if console.stderr else streams.OUTPUT
+        self._losses = streams.losses(self._stream).count
+        self._log: RunLog | None = None  # in place of the terminal
+        self._output_dir: Path | None = None
+
+    def log_in(self, output_dir: Path) -> None:
+        """The run's directory is ready: a log may lie there."""
+        self._output_dir = output_dir
+        if self._log is not None:
+            self._log.keep_in(output_dir)
 
     def start(self, done: int, total: int) -> None:
         """The first step to come is number `done` + 1 of `total`; 0: nobody knows of how many."""
@@ -41,22 +59,49 @@ class Display:
             )
             self._bar = Progress(*columns, console=self.console)
             self._task = self._bar.add_task("", total=total or None, completed=done, now="")
-            self._bar.start()
+            with streams.guard():
+                self._bar.start()
 
     def stop(self) -> None:
         if self._bar is not None:
-            self._bar.stop()
+            with streams.guard():
+                self._bar.stop()
             self._bar = None
 
     def note(self, text: str) -> None:
-        self.console.print(f"note: {text}", highlight=False, markup=False, soft_wrap=True)
+        self.say(f"note: {text}")
 
     def say(self, text: str) -> None:
-        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+        self.show(lambda console: console.print(text, highlight=False, markup=False, soft_wrap=True))
+
+    def show(self, tell: Callable[[Console], None]) -> None:
+        """Calls `tell` with the console, and once more with the log where the terminal has just gone."""
+        with streams.guard():
+            tell(self.console)
+        if self.move_to_log():
+            tell(self.console)
+
+    def move_to_log(self) -> bool:
+        """Whether the terminal has gone since the last call. The steps go on in the log."""
+        losses = streams.losses(self._stream)
+        if self._log is not None or losses.count == self._losses:
+            return False
+        self._log = RunLog()
+        self.stop()
+        self.console = Console(file=self._log, width=LOG_WIDTH, highlight=False)
+        words = f"{streams.NAMES[self._stream]} cannot be written ({losses.reason}). The run goes on"
+        self.say(f"{datetime.now():%Y-%m-%d %H:%M:%S} {words}, and this file has its messages.")
+        if self._output_dir is not None:
+            self._log.keep_in(self._output_dir)
+        if self._stream == streams.OUTPUT:
+            with streams.guard():
+                print(f"note: {words}, with its messages in output_dir/{LOG}", file=sys.stderr, flush=True)
+        return True
 
     def step(self, done: int, result: StepResult, tokens: int, learning_rate: float, logged: bool) -> None:
         self._done = done
         words = self.describe(result, tokens, learning_rate)
+        self.move_to_log()
         if self._bar is not None:
             self._bar.update(self._task, completed=done, now=words)
         elif logged:

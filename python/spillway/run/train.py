@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 
 from spillway import report
-from spillway.base import stages
+from spillway.base import stages, streams
 from spillway.base.files import write_json
 from spillway.config import Config, normalised, read_file, resolve
 from spillway.config.checks import check, check_model, check_required
@@ -55,7 +55,7 @@ def train(config: Config | Mapping[str, Any] | str | Path, **values: Any) -> dic
     """
     if isinstance(config, Config):
         config = config.values() | ({"virtual_ranks": None} if config.any_ranks else {})
-    with opened() as world:
+    with streams.guard(), opened() as world:
         file_values = normalised(config, "config") if isinstance(config, Mapping) else read_file(Path(config))
         name = "config" if isinstance(config, Mapping) else str(config)
         return train_config(resolve(file_values, normalised(values, "train()"), name), Console(), world)
@@ -219,7 +219,7 @@ class Run:
             volumes.remove(volume, self.identity.run)
 
     def train(self, loop: Loop, session: SessionProtocol) -> dict[str, Any]:
-        tables.show_plan(self.display.console, session.plan)
+        self.display.show(lambda console: tables.show_plan(console, session.plan))
         self.identify(loop.work, session.plan)
         hub.fetch_weights(self.config, self.display.say)
         beginning.know_base(self.state.fixed, self.config, self.world)
@@ -258,6 +258,7 @@ class Run:
     def write_beginning(self, session: SessionProtocol, goes_on: bool) -> None:
         for removed in directory.prepare(self.start, fresh=not goes_on):
             self.display.note(f"removed {removed}")
+        self.display.log_in(self.start.output_dir)
         for damaged in set_damaged_lines_aside(self.start.output_dir / METRICS):
             self.display.note(damaged)
         beginning.write(self.start.output_dir, self.config, session, self.identity)
@@ -288,7 +289,7 @@ class Run:
             write_json(output_dir / "summary.json", summary)
             session.write_timeline(output_dir / "timeline.json.gz")
             loop.so_far.ended()
-        tables.show_summary(self.display.console, summary)
+        self.display.show(lambda console: tables.show_summary(console, summary))
         if session.plan.get("durability", "none") != "none":
             self.leave_volumes(session)
         self.require_an_update()

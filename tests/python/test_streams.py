@@ -1,0 +1,178 @@
+"""Runs whose terminal goes away, and verbs whose output has no place to go."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import real_runs
+from real_runs import apart, metrics, on_path, words
+from spillway.output.identity import LOG
+
+LIMIT = 300  # seconds
+FULL = "os.dup2(os.open('/dev/full', os.O_WRONLY), {0})"
+PIPE = "ends = os.pipe(); os.close(ends[0]); os.dup2(ends[1], {0})"
+TERMINAL = "ends = os.openpty(); os.dup2(ends[1], {0}); os.close(ends[0])"
+CLOSED = "os.close({0}); sys.{1} = sys.__{1}__ = None"
+GONE = {"full": FULL, "pipe": PIPE, "terminal": TERMINAL, "closed": CLOSED}
+NAMES = {0: "stdin", 1: "stdout", 2: "stderr"}
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return real_runs.inputs(tmp_path_factory.mktemp("inputs"))
+
+
+@pytest.fixture(scope="module")
+def expected(inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, object]]:
+    out = tmp_path_factory.mktemp("expected") / "out"
+    assert real_runs.here(inputs, out, "--max_steps", "3") == 0
+    return metrics(out)
+
+
+def command(way: str, descriptors: tuple[int, ...], *told: str) -> tuple[int, str, str]:
+    """Exit code, output and errors of the command with these descriptors gone."""
+    lost = "\n".join(GONE[way].format(descriptor, NAMES[descriptor]) for descriptor in descriptors)
+    script = f"import os, sys\n{lost}\nfrom spillway.cli import main\nsys.exit(main({list(told)!r}))"
+    process = apart("-c", script)
+    shown, error = process.communicate(timeout=LIMIT)
+    return process.returncode, shown, error
+
+
+@pytest.mark.parametrize("way", GONE)
+def test_run_without_its_terminal_goes_on_to_the_end(
+    inputs: Path, tmp_path: Path, expected: list[dict[str, object]], way: str
+) -> None:
+    out = tmp_path / "out"
+    code, _, error = command(way, (1, 2), *words(inputs, out, "--max_steps", "3", "--logging_steps", "1"))
+    assert code == 0 and not error
+    assert metrics(out) == expected and (out / "model.safetensors").is_file() and (out / "summary.json").is_file()
+    if way != "closed":
+        log = (out / LOG).read_text()
+        assert log.count("standard output cannot be written") == 1 and "The model is in" in log, log
+
+
+@pytest.mark.parametrize("way", ["full", "pipe"])
+def test_loss_of_standard_output_is_told_once_on_standard_error(inputs: Path, tmp_path: Path, way: str) -> None:
+    out = tmp_path / "out"
+    code, _, error = command(way, (1,), *words(inputs, out, "--max_steps", "3", "--logging_steps", "1"))
+    assert code == 0 and error.startswith("note: standard output cannot be written") and error.count("\n") == 1, error
+    assert "step 2/3" in (out / LOG).read_text()
+
+
+def test_closed_descriptors_are_never_a_volume(inputs: Path, tmp_path: Path) -> None:
+    """Everything that prints writes into /dev/null, and the volume verifies."""
+    out = tmp_path / "out"
+    told = words(inputs, out, "--max_steps", "3", "--save_steps", "2", *on_path(tmp_path / "storage"))
+    places = tmp_path / "places"
+    script = f"""
+import os, sys
+for descriptor, name in {NAMES!r}.items():
+    os.close(descriptor)
+    setattr(sys, name, None)
+    setattr(sys, f"__{{name}}__", None)
+from spillway.cli import main
+from spillway.run.session import EngineSession
+step = EngineSession.step
+def looked(*given):
+    with open({str(places)!r}, "w") as stream:
+        stream.write(" ".join(os.readlink(f"/proc/self/fd/{{number}}") for number in range(3)))
+    os.write(1, b"x" * 4096)
+    os.write(2, b"x" * 4096)
+    return step(*given)
+EngineSession.step = looked
+sys.exit(main({told!r}))
+"""
+    process = apart("-c", script)
+    process.communicate(timeout=LIMIT)
+    assert process.returncode == 0 and places.read_text() == "/dev/null /dev/null /dev/null"
+    assert real_runs.main(["verify", str(out)]) == 0
+
+
+def test_command_with_every_stream_closed_by_the_shell(tmp_path: Path) -> None:
+    program = f"{sys.executable} -m spillway train --nonesuch 1"
+    done = subprocess.run(["sh", "-c", f"{program} <&- >&- 2>&-; echo $?"], capture_output=True, text=True)
+    assert done.stdout == "2\n" and not done.stderr
+    done = subprocess.run(["sh", "-c", f"{program} <&- >&-"], capture_output=True, text=True)
+    assert done.returncode == 2 and done.stderr.startswith("spillway: ") and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("verb", ["--help", "train --help-all", "--version", "doctor"])
+def test_output_of_a_verb_on_a_full_disk_is_named(verb: str) -> None:
+    code, _, error = command("full", (1,), *verb.split())
+    assert code == 1 and error == "spillway: standard output: No space left on device\n", error
+
+
+def test_plan_on_a_full_disk_is_named_and_a_closed_pipe_is_quiet(inputs: Path, tmp_path: Path) -> None:
+    told = words(inputs, tmp_path / "out", verb="plan")
+    for more in ([], ["--json"]):
+        code, _, error = command("full", (1,), *told, *more)
+        assert code == 1 and error == "spillway: standard output: No space left on device\n", error
+        assert command("pipe", (1,), *told, *more)[::2] == (1, "")
+    assert command("full", (2,), *told)[0] == 0
+
+
+@pytest.mark.parametrize("way", GONE)
+def test_error_without_standard_error_keeps_its_exit_code(way: str) -> None:
+    assert command(way, (1, 2), "train", "--learning_rat", "1")[0] == 2
+
+
+def test_output_in_a_narrow_encoding_is_escaped(inputs: Path, tmp_path: Path) -> None:
+    told = words(inputs, tmp_path / "größe", "--max_steps", "1")
+    script = f"""
+import io, sys
+sys.stdout = sys.__stdout__ = io.TextIOWrapper(open(1, "wb", closefd=False), encoding="ascii")
+from spillway.cli import main
+sys.exit(main({told!r}))
+"""
+    process = apart("-c", script)
+    shown, error = process.communicate(timeout=LIMIT)
+    assert process.returncode == 0 and not error and "gr\\xf6\\xdfe" in shown
+
+
+@pytest.mark.parametrize("ignored", [False, True], ids=["plain", "nohup"])
+def test_hangup_saves_the_state_and_nohup_ignores_it(inputs: Path, tmp_path: Path, ignored: bool) -> None:
+    """The kernel and the shell send a signal each."""
+    out = tmp_path / "out"
+    told = words(inputs, out, "--max_steps", "4")
+    script = f"""
+import os, signal, sys
+if {ignored}: signal.signal(signal.SIGHUP, signal.SIG_IGN)
+from spillway.cli import main
+from spillway.run.session import EngineSession
+step, count = EngineSession.step, 0
+def hung_up(*given):
+    global count
+    count += 1
+    if count == 2:
+        for _ in range(3): os.kill(os.getpid(), signal.SIGHUP)
+    return step(*given)
+EngineSession.step = hung_up
+sys.exit(main({told!r}))
+"""
+    process = apart("-c", script)
+    _, error = process.communicate(timeout=LIMIT)
+    assert process.returncode == (0 if ignored else 128 + signal.SIGHUP), error
+    assert (out / ("checkpoint-4" if ignored else "checkpoint-2")).is_dir()
+    if not ignored:
+        assert real_runs.main(["resume", str(out)]) == 0 and (out / "checkpoint-4").is_dir()
+
+
+def test_train_of_the_library_outlives_its_terminal_and_gives_the_streams_back(inputs: Path, tmp_path: Path) -> None:
+    told = dict(zip(*[iter(word.removeprefix("--") for word in words(inputs, tmp_path / "out")[1:])] * 2, strict=True))
+    script = f"""
+import os, sys
+{PIPE.format(1)}
+import spillway
+before = sys.stdout
+spillway.train({told | {"max_steps": 1}!r})
+assert sys.stdout is before
+"""
+    process = apart("-c", script)
+    _, error = process.communicate(timeout=LIMIT)
+    assert process.returncode == 0 and "Traceback" not in error, error
+    assert (tmp_path / "out" / LOG).is_file()
