@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from spillway.config import Config
-from spillway.data.chat import set_template
+from spillway.data.chat import RewrittenTurns, set_template, training_template
 from spillway.data.columns import PREFERENCE, Columns, Example, by_name, chosen
 from spillway.data.dataset import Builder, Dataset
 from spillway.data.encode import Encoder
 from spillway.data.media import TEXT, Media
 from spillway.data.preferences import PairBuilder, Preferences
 from spillway.data.sources import is_document, read
+from spillway.data.unused import UnusedColumns
 from spillway.errors import InputError, first_line
 from spillway.model import hub
 
@@ -42,9 +43,29 @@ def load_tokenizer(config: Config) -> Any:
 def load(config: Config, tokenizer: Any, key: str, tell: Callable[[str], None], media: Media = TEXT) -> Rows:
     """The rows of `key` (dataset or eval_dataset); `tell` hears what a person should know about them. `media`: what is
     refused in them."""
-    source = getattr(config, key)
-    packing = config.packing if key == "dataset" else config.eval_packing
     encoder = Encoder(tokenizer, config.completion_only_loss, config.assistant_only_loss)
+    unused = UnusedColumns()
+    try:
+        dataset = encode_rows(config, key, encoder, media, unused)
+    except RewrittenTurns as refusal:
+        encoder = replace_template(encoder, training_template(tokenizer, refusal))
+        tell(
+            f"{key}: the chat template rewrites earlier turns, so rows are encoded by TRL's training template for it; "
+            "the saved tokenizer keeps its own"
+        )
+        dataset = encode_rows(config, key, encoder, media, unused)
+    report(key, getattr(config, key), dataset, encoder, tell)
+    report_unused(key, encoder, unused, tell)
+    return dataset
+
+
+def replace_template(encoder: Encoder, template: str) -> Encoder:
+    return Encoder(encoder.tokenizer, encoder.completion_only_loss, encoder.assistant_only_loss, template)
+
+
+def encode_rows(config: Config, key: str, encoder: Encoder, media: Media, unused: UnusedColumns) -> Rows:
+    source, tokenizer = getattr(config, key), encoder.tokenizer
+    packing = config.packing if key == "dataset" else config.eval_packing
     of_pairs = config.objective == "dpo"
     builder: Any = (
         PairBuilder(config.max_length, padding_of(tokenizer))
@@ -55,7 +76,7 @@ def load(config: Config, tokenizer: Any, key: str, tell: Callable[[str], None], 
     rows = 0
     split = config.dataset_split if key == "dataset" else config.eval_dataset_split
     revision = config.dataset_revision if key == "dataset" else config.eval_dataset_revision
-    for examples in in_groups(read_examples(config, source, split, revision, media), ROWS_AT_ONCE):
+    for examples in in_groups(read_examples(config, source, split, revision, media, unused), ROWS_AT_ONCE):
         rows += len(examples)
         for example, row in zip(examples, encode(examples), strict=True):
             for part in (row.chosen, row.rejected) if of_pairs else (row,):
@@ -64,12 +85,26 @@ def load(config: Config, tokenizer: Any, key: str, tell: Callable[[str], None], 
     if not rows:
         raise InputError(f"{key}: {source} holds no rows")
     dataset: Rows = builder.finish()
-    report(key, source, dataset, encoder, tell)
     return dataset
 
 
+def report_unused(key: str, encoder: Encoder, unused: UnusedColumns, tell: Callable[[str], None]) -> None:
+    """Tells what the rows hold that training does not use."""
+    variables = encoder.fitting.variables() if encoder.stops.conversations else set()
+    for sentence in (encoder.stops.sentence(), unused.sentence(variables)):
+        if sentence is not None:
+            tell(f"{key}: {sentence}")
+    for notice in encoder.fitting.notices.values():
+        tell(notice)
+
+
 def read_examples(
-    config: Config, source: str, split: str, revision: str | None = None, media: Media = TEXT
+    config: Config,
+    source: str,
+    split: str,
+    revision: str | None = None,
+    media: Media = TEXT,
+    unused: UnusedColumns | None = None,
 ) -> Iterator[Example]:
     columns = chosen(config)
     if is_document(source):
@@ -79,6 +114,8 @@ def read_examples(
     for record in read(source, config.dataset_config, split, revision):
         media.check_record(record)
         columns = columns or by_name(record)
+        if unused is not None:
+            unused.note(record, columns)
         yield columns.example(record)
 
 
