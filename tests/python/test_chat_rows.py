@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +86,7 @@ def test_option_that_the_template_does_not_read_is_named(tmp_path: Path) -> None
     assert lines.count("does not read tools") == 1 and lines.count("does not read chat_template_kwargs, mood") == 1
 
 
-SHAREGPT = {
+SHAREGPT: dict[str, Any] = {
     "system": "Be exact.",
     "tools": json.dumps([TOOL["function"]]),
     "conversations": [
@@ -210,7 +211,7 @@ def test_template_that_rewrites_turns_trains_by_trls(tmp_path: Path) -> None:
     from trl.chat_template_utils import get_training_chat_template
 
     talk = [ASK, ANSWER, ASK, {**ANSWER, "content": "Warm.", "reasoning_content": "Warm there."}]
-    for name in ("qwen3", "qwen3_5_think", "qwen3_6", "deepseek_r1_distill"):
+    for name in ("qwen3", "qwen3_5_think", "qwen3_6"):
         read = Read(tmp_path, shipped(name), {"messages": talk})
         expected = read.tokenizer.apply_chat_template(
             talk, chat_template=get_training_chat_template(read.tokenizer), return_dict=True,
@@ -264,3 +265,39 @@ def test_lone_surrogate_is_refused_with_its_row(tmp_path: Path, row: dict[str, A
 def test_null_in_a_pair_is_refused_with_its_row(tmp_path: Path, name: str) -> None:
     row = {"prompt": "a", "chosen": "b", "rejected": "c", name: None}
     assert f"{name} is null" in refusal(tmp_path, None, row, objective="dpo")
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "data.md"
+TURNS = {
+    "USER": ASK, "ANSWER": ANSWER, "CALL": {"role": "assistant", "content": "", "tool_calls": [CALL]},
+    "HUMAN": {"from": "human", "value": "Rome?"}, "GPT": {"from": "gpt", "value": "Sunny."},
+}  # fmt: skip
+
+
+def table_rows() -> list[Any]:
+    """(row, what becomes of it) of each line of the page's table."""
+    lines = re.findall(r"^\| (?:TRL|ShareGPT|Alpaca|OpenAI|any) \| `(\{.*\})` \| (.*) \|$", PAGE.read_text(), re.M)
+    assert len(lines) > 45
+    return [pytest.param(row, fate, id=f"{number}-{fate.split(';')[0]}") for number, (row, fate) in enumerate(lines)]
+
+
+@pytest.mark.parametrize(("written", "fate"), table_rows())
+def test_table_of_the_page_says_what_becomes_of_each_row(tmp_path: Path, written: str, fate: str) -> None:
+    for name, turn in TURNS.items():
+        written = re.sub(rf"\b{name}\b", lambda _, turn=turn: json.dumps(turn), written)  # type: ignore[misc]
+    row = json.loads(written.replace("T!", "Zebra"))
+    verb, _, rest = fate.partition(":")
+    if verb == "refused":
+        (name,) = re.findall(r"`([^`]+)`", rest.split(";")[0])
+        assert name.partition(":")[0] in refusal(tmp_path, shipped("qwen3"), row)
+        return
+    read = Read(tmp_path, shipped("qwen3"), row)
+    if verb == "used":
+        assert "Zebra" in read.text()
+        assert ("Zebra" in read.spoken()) or "with loss" not in fate
+        assert ("Zebra" not in read.spoken()) or "no loss" not in fate and "without loss" not in fate
+        assert not any("not used" in line for line in read.lines if "'name'" not in line)
+    else:
+        assert verb == "named" and "Zebra" not in read.text()
+        (name,) = re.findall(r"`([^`]+)`", rest.split(";")[0])
+        assert any(name in line and ("not used" in line or "does not read" in line) for line in read.lines)
