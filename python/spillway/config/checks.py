@@ -15,7 +15,9 @@ from spillway.config.optimizers import OPTIMIZERS, own_keys
 from spillway.config.resolve import DPO, Config
 from spillway.errors import InputError, SpillwayError
 
-DATA_SUFFIXES = (".jsonl", ".json", ".txt", ".parquet")
+DATA_SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".txt", ".parquet")
+COMPRESSED_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
+SAVED_DATASET_FILES = ("state.json", "dataset_dict.json")  # `save_to_disk` of the package datasets writes one of them
 
 
 def check(
@@ -138,7 +140,8 @@ def check_model(config: Config, described: bool = True) -> None:
             check_revision(name, value, getattr(config, f"{name}_revision"))
             continue
         if Path(value).exists():
-            raise InputError(f"{name}: {value} is a file; expects a directory or a name on the hub")
+            kind = "a file" if Path(value).is_file() else file_kind(Path(value))
+            raise InputError(f"{name}: {value} is {kind}; expects a directory or a name on the hub")
         if is_path_like(value):
             raise InputError(f"{name}: there is no directory {value}")
     if described and Path(config.model).is_dir() and not Path(config.model, "config.json").is_file():
@@ -146,6 +149,11 @@ def check_model(config: Config, described: bool = True) -> None:
     template = config.chat_template_path
     if template is not None and not Path(template).exists():
         raise InputError(f"chat_template_path: there is no {template}")
+    if template is not None and not Path(template).is_file() and not Path(template).is_dir():
+        raise InputError(
+            f"chat_template_path: {template} is {file_kind(Path(template))}; expects a file or a directory with a "
+            "tokenizer"
+        )
     if config.profile is not None and not Path(config.profile).is_file():
         names = ", ".join(installed.profiles())
         raise InputError(f"profile: there is no file {config.profile}, and by name there are: {names}")
@@ -167,14 +175,38 @@ def is_data_file(value: str) -> bool:
     """Whether it is read here; a directory of data files, as a name, is for the package datasets."""
     if is_data_directory(Path(value)):
         return False
-    return is_path_like(value) or value.endswith(DATA_SUFFIXES) or Path(value).exists()
+    return is_path_like(value) or data_suffix(value) in DATA_SUFFIXES or Path(value).exists()
+
+
+def data_suffix(value: str) -> str:
+    """The ending that says how rows are written, without that of a compression."""
+    path = Path(value)
+    return Path(path.stem).suffix if path.suffix in COMPRESSED_SUFFIXES else path.suffix
+
+
+def is_saved_dataset(path: Path) -> bool:
+    """Whether `save_to_disk` of the package datasets wrote the directory."""
+    return any((path / name).is_file() for name in SAVED_DATASET_FILES)
 
 
 def is_data_directory(path: Path) -> bool:
     """Whether it holds data files, and not a model."""
     if not path.is_dir() or (path / "config.json").exists():
         return False
-    return any(found.suffix in (*DATA_SUFFIXES, ".csv", ".arrow") for found in path.rglob("*"))
+    return is_saved_dataset(path) or any(
+        data_suffix(file.name) in (*DATA_SUFFIXES, ".arrow") for file in path.rglob("*")
+    )
+
+
+def file_kind(path: Path) -> str:
+    """The kind of a path that exists and is no regular file."""
+    kinds = {
+        "a directory": path.is_dir(),
+        "a named pipe (FIFO)": path.is_fifo(),
+        "a socket": path.is_socket(),
+        "a device": path.is_char_device() or path.is_block_device(),
+    }
+    return next((kind for kind, holds in kinds.items() if holds), "no regular file")
 
 
 def check_dataset(name: str, config: Config) -> None:
@@ -185,9 +217,14 @@ def check_dataset(name: str, config: Config) -> None:
     if not path.exists():
         raise InputError(f"{name}: there is no file {value}")
     if not path.is_file():
-        raise InputError(f"{name}: {value} is a directory; expects a file ({', '.join(DATA_SUFFIXES)})")
-    if path.suffix not in DATA_SUFFIXES:
-        raise InputError(f"{name}: {value} has an unknown ending; expects one of {', '.join(DATA_SUFFIXES)}")
+        advice = "" if path.is_dir() else "; rows are read again by a resume, so copy them into a file first"
+        raise InputError(f"{name}: {value} is {file_kind(path)}; expects a file ({', '.join(DATA_SUFFIXES)}){advice}")
+    suffix = data_suffix(value)
+    if suffix not in DATA_SUFFIXES or (suffix == ".parquet" and path.suffix != suffix):
+        raise InputError(
+            f"{name}: {value} has an unknown ending; expects one of {', '.join(DATA_SUFFIXES)}, all but .parquet also "
+            f"compressed ({', '.join(COMPRESSED_SUFFIXES)})"
+        )
     if not os.access(path, os.R_OK):
         raise InputError(f"{name}: {value} cannot be read (permissions)")
     own = ("dataset_config", "dataset_split") if name == "dataset" else ("eval_dataset_split",)

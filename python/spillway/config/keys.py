@@ -78,7 +78,7 @@ GROUPS: dict[str, list[Key]] = {
             "dataset",
             TEXT,
             None,
-            "file (.jsonl, .json, .txt, .parquet), or the name of a dataset on the hub",
+            "file (.jsonl, .json, .csv, .tsv, .txt, .parquet), a directory of data, or a dataset on the hub",
             required=True,
         ),
         Key("dataset_config", TEXT, None, "configuration of a named dataset"),

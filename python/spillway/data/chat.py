@@ -31,21 +31,50 @@ def set_template(tokenizer: Any, path: str) -> None:
     tokenizer.chat_template = template
 
 
-def encode_messages(tokenizer: Any, chat: Messages, assistant_only: bool) -> tuple[list[int], list[bool]]:
-    """Token ids of the whole conversation, and which carry loss."""
+class RewrittenTurns(InputError):
+    """A template rewrites earlier turns, so no difference between prefixes tells the assistant's tokens."""
+
+
+def training_template(tokenizer: Any, refusal: RewrittenTurns) -> str:
+    """TRL's template for training in place of the refused one. InputError where TRL has none."""
+    try:
+        from trl.chat_template_utils import get_training_chat_template
+    except ImportError:
+        advice = "TRL has training templates for many models: install it with `pip install trl`"
+        raise InputError(f"{refusal}. {advice}") from None
+    try:
+        template = get_training_chat_template(tokenizer)
+    except Exception:  # the library renders conversations of its own, and templates raise what they like
+        template = None
+    if template is None:
+        raise InputError(f"{refusal}. TRL has no training template for it") from None
+    return str(template)
+
+
+def encode_messages(
+    tokenizer: Any, chat: Messages, assistant_only: bool, template: str | None = None
+) -> tuple[list[int], list[bool]]:
+    """Token ids of the whole conversation, and which carry loss. `template` stands for the tokenizer's own."""
     if not tokenizer.chat_template:
         raise InputError(f"{chat.where}: messages need a chat template, the tokenizer has none; set chat_template_path")
     if not assistant_only:
-        ids = template_ids(tokenizer, chat, chat.messages)
+        if chat.silent:
+            raise InputError(f"{chat.where}: a turn has weight 0, which needs `assistant_only_loss: true`")
+        ids = template_ids(tokenizer, chat, chat.messages, chat_template=template)
         return ids, [True] * len(ids)
-    if re.search(r"\{%-?\s*generation\b", tokenizer.get_chat_template()):
-        return by_markers(tokenizer, chat)
-    return by_prefixes(tokenizer, chat)
+    if has_markers(tokenizer, chat, template):
+        return by_markers(tokenizer, chat, template)
+    return by_prefixes(tokenizer, chat, template)
+
+
+def has_markers(tokenizer: Any, chat: Messages, template: str | None) -> bool:
+    text = tokenizer.get_chat_template(template, tools=chat.options.get("tools"))
+    return re.search(r"\{%-?\s*generation\b", text) is not None
 
 
 def applied(tokenizer: Any, chat: Messages, messages: list[dict[str, Any]], **options: Any) -> Any:
     try:
-        return tokenizer.apply_chat_template(messages, tokenize=True, return_dict=True, **options)
+        return tokenizer.apply_chat_template(messages, tokenize=True, return_dict=True, **chat.options, **options)
     except Exception as error:  # templates raise what they like
         raise InputError(f"{chat.where}: the chat template refuses these messages: {error}") from None
 
@@ -54,24 +83,46 @@ def template_ids(tokenizer: Any, chat: Messages, messages: list[dict[str, Any]],
     return list(applied(tokenizer, chat, messages, **options)["input_ids"])
 
 
-def by_markers(tokenizer: Any, chat: Messages) -> tuple[list[int], list[bool]]:
-    encoded = applied(tokenizer, chat, chat.messages, return_assistant_tokens_mask=True)
-    return list(encoded["input_ids"]), [bool(flag) for flag in encoded["assistant_masks"]]
+def by_markers(tokenizer: Any, chat: Messages, template: str | None) -> tuple[list[int], list[bool]]:
+    encoded = applied(tokenizer, chat, chat.messages, chat_template=template, return_assistant_tokens_mask=True)
+    labelled = [bool(flag) for flag in encoded["assistant_masks"]]
+    if chat.silent:
+        silence_turns(chat, labelled)
+    return list(encoded["input_ids"]), labelled
 
 
-def by_prefixes(tokenizer: Any, chat: Messages) -> tuple[list[int], list[bool]]:
-    ids = template_ids(tokenizer, chat, chat.messages)
+def silence_turns(chat: Messages, labelled: list[bool]) -> None:
+    """Takes the loss from turns of weight 0: the template's spans are the assistant's turns in order."""
+    begins = [place for place, flag in enumerate(labelled) if flag and not (place and labelled[place - 1])]
+    turns = [index for index, message in enumerate(chat.messages) if message["role"] == "assistant"]
+    if len(begins) != len(turns):
+        raise InputError(
+            f"{chat.where}: a turn has weight 0, but the chat template marks {len(begins)} spans for {len(turns)} "
+            "assistant turns; leave such rows out"
+        )
+    for begin, index in zip(begins, turns, strict=True):
+        place = begin
+        while index in chat.silent and place < len(labelled) and labelled[place]:
+            labelled[place] = False
+            place += 1
+
+
+def by_prefixes(tokenizer: Any, chat: Messages, template: str | None) -> tuple[list[int], list[bool]]:
+    more = {"chat_template": template}
+    ids = template_ids(tokenizer, chat, chat.messages, **more)
     labelled = [False] * len(ids)
     for index, message in enumerate(chat.messages):
         if message["role"] != "assistant":
             continue
-        before = template_ids(tokenizer, chat, chat.messages[:index], add_generation_prompt=True) if index else []
-        turn = template_ids(tokenizer, chat, chat.messages[: index + 1])
+        prefix = chat.messages[:index]
+        before = template_ids(tokenizer, chat, prefix, add_generation_prompt=True, **more) if index else []
+        turn = template_ids(tokenizer, chat, chat.messages[: index + 1], **more)
         if ids[: len(turn)] != turn or turn[: len(before)] != before:
-            raise InputError(
+            raise RewrittenTurns(
                 f"{chat.where}: the chat template has no generation markers and rewrites earlier turns, so the "
                 "assistant's tokens cannot be told; add {% generation %} markers (chat_template_path), or set "
                 "assistant_only_loss: false"
             )
-        labelled[len(before) : len(turn)] = [True] * (len(turn) - len(before))
+        if index not in chat.silent:
+            labelled[len(before) : len(turn)] = [True] * (len(turn) - len(before))
     return ids, labelled

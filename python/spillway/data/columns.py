@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
 from spillway.config import Config
-from spillway.data.sources import Record
+from spillway.data.files import Record
+from spillway.data.turns import (
+    OPTION_COLUMNS,
+    Messages,
+    check_encodable,
+    column,
+    listed,
+    read_answered,
+    read_conversation,
+    read_turns,
+    system_turns,
+    template_options,
+    text_of,
+)
 from spillway.errors import InputError
 
-ROLES = {"human": "user", "gpt": "assistant", "bing": "assistant", "chatgpt": "assistant"}
+__all__ = ["Columns", "Example", "Messages", "Pair", "Preferred", "Text", "by_name", "chosen", "without_prompt"]
+
+ALPACA_CONTEXT = ("system", "history")  # before the instruction
 
 
 @dataclass(frozen=True)
@@ -24,12 +38,6 @@ class Pair:
     where: str
     prompt: str
     completion: str
-
-
-@dataclass(frozen=True)
-class Messages:
-    where: str
-    messages: list[dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -54,18 +62,57 @@ class Columns:
     names: tuple[str, ...]  # text; prompt parts and, last, the completion; messages; prompt, chosen and rejected
     optional: str = ""  # a prompt part that may be missing or empty
     joint: str = ""  # stands after each part of the prompt
+    context: tuple[str, ...] = ()  # columns that stand before the prompt, where they hold something
 
     def example(self, record: Record) -> Example:
         """Raises InputError with the row's place when a column is missing or of another type."""
+        for name in sorted(self.used_names(record)):
+            check_encodable(record.where, name, record.row.get(name))
+        example = self.read(record)
+        if isinstance(example, (Messages, Preferred)):  # JSON inside the columns has escapes of its own
+            check_encodable(record.where, "tools", example.options)
+        if isinstance(example, Messages):
+            check_encodable(record.where, self.names[0], example.messages)
+        return example
+
+    def read(self, record: Record) -> Example:
         if self.kind == "text":
             return Text(record.where, text_of(record, self.names[0]))
         if self.kind == "messages":
-            return Messages(record.where, messages_of(record, self.names[0]))
+            return read_conversation(record, self.names[0])
         if self.kind == "preference":
             return preferred(record)
+        if self.has_messages(record):
+            return read_answered(record, *self.names)
         *parts, completion = self.names
         texts = [text_of(record, part) for part in parts if part != self.optional or record.row.get(part)]
+        texts = (context_texts(record) if self.context else []) + texts
         return Pair(record.where, "".join(text + self.joint for text in texts), text_of(record, completion))
+
+    def has_messages(self, record: Record) -> bool:
+        """Whether a prompt and its completion are lists of messages."""
+        return len(self.names) == 2 and any(isinstance(record.row.get(name), list) for name in self.names)
+
+    def used_names(self, record: Record) -> set[str]:
+        """The columns that `example` reads."""
+        names = {*self.names, *self.context}
+        lists = self.kind == "messages" or (self.kind != "text" and isinstance(record.row.get(self.names[-1]), list))
+        return names | set(OPTION_COLUMNS) if lists else names
+
+
+def context_texts(record: Record) -> list[str]:
+    """Alpaca's system text, and the questions and answers of its history."""
+    texts = [text_of(record, "system")] if record.row.get("system") else []
+    history = record.row.get("history") or []
+    if not isinstance(history, list):
+        raise InputError(f"{record.where}: the column 'history' is {type(history).__name__}; expects a list of pairs")
+    for pair in history:
+        if not isinstance(pair, list) or len(pair) != 2 or not all(isinstance(text, str) for text in pair):
+            raise InputError(
+                f"{record.where}: the column 'history' holds something else than pairs [question, answer] of texts"
+            )
+        texts += pair
+    return texts
 
 
 def chosen(config: Config) -> Columns | None:
@@ -87,19 +134,34 @@ def by_name(record: Record) -> Columns:
     for names, columns in KNOWN:
         if found >= set(names):
             return columns
+    hints = "".join(f"; {hint}" for name, hint in COLUMN_HINTS.items() if name in found)
     raise InputError(
-        f"{record.where}: no known columns among {listed(record)}; expects messages, prompt and completion, text, "
-        "question and answer, instruction and output, or conversations; or name them with dataset_text_field, "
+        f"{record.where}: no known columns among {listed(record)}{hints}; expects messages, prompt and completion, "
+        "text, question and answer, instruction and output, or conversations; or name them with dataset_text_field, "
         "prompt_field and completion_field, or messages_field"
     )
 
+
+def is_row(names: dict[str, Any]) -> bool:
+    """Whether columns of one row are among the names, rather than a list of rows under one of them."""
+    return any(names.keys() >= set(known) for known, _ in KNOWN) or names.keys() >= {"chosen", "rejected"}
+
+
+COLUMN_HINTS = {
+    "rejected": "pairs need `objective: dpo`",
+    "preferred_output": "name OpenAI's pairs prompt, chosen and rejected, and set `objective: dpo`",
+    "input_ids": "rows of tokens are not read, so give the texts",
+}
 
 KNOWN = (
     (("messages",), Columns("messages", ("messages",))),
     (("prompt", "completion"), Columns("pair", ("prompt", "completion"))),
     (("text",), Columns("text", ("text",))),
     (("question", "answer"), Columns("pair", ("question", "answer"), joint="\n")),
-    (("instruction", "output"), Columns("pair", ("instruction", "input", "output"), optional="input", joint="\n")),
+    (
+        ("instruction", "output"),
+        Columns("pair", ("instruction", "input", "output"), optional="input", joint="\n", context=ALPACA_CONTEXT),
+    ),
     (("conversations",), Columns("messages", ("conversations",))),
 )
 
@@ -112,21 +174,32 @@ def preferred(record: Record) -> Preferred:
     share."""
     for name in ("chosen", "rejected"):
         column(record, name)
-    given = record.row
-    columns = {name: given[name] for name in PREFERENCE.names if given.get(name) is not None}
+    columns: dict[str, Any] = {name: record.row[name] for name in PREFERENCE.names if name in record.row}
     kinds = {type(value) for value in columns.values()}
     if kinds == {list}:
-        columns = {name: messages_of(record, name) if columns[name] else [] for name in columns}
+        columns = {name: read_preferred_turns(record, name) if columns[name] else [] for name in columns}
     elif kinds != {str}:
-        told = ", ".join(
-            f"{name} is {'text' if type(each) is str else type(each).__name__}" for name, each in columns.items()
-        )
+        told = ", ".join(f"{name} is {type_name(each)}" for name, each in columns.items())
         raise InputError(
             f"{record.where}: {told}; prompt, chosen and rejected are texts, or lists of messages, all three"
         )
     if "prompt" not in columns:
         columns = without_prompt(columns["chosen"], columns["rejected"])
-    return Preferred(record.where, columns["prompt"], columns["chosen"], columns["rejected"], template_options(record))
+    if kinds == {str}:
+        return Preferred(record.where, columns["prompt"], columns["chosen"], columns["rejected"], {})
+    prompt = system_turns(record, columns["prompt"]) + columns["prompt"]
+    return Preferred(record.where, prompt, columns["chosen"], columns["rejected"], template_options(record))
+
+
+def read_preferred_turns(record: Record, name: str) -> list[dict[str, Any]]:
+    turns = read_turns(record, name)
+    if any(turn.pop("weight", 1) == 0 for turn in turns):
+        raise InputError(f"{record.where}: a message in {name!r} has weight 0, and pairs have no turns without loss")
+    return turns
+
+
+def type_name(value: Any) -> str:
+    return "null" if value is None else "text" if isinstance(value, str) else type(value).__name__
 
 
 def without_prompt(chosen: Any, rejected: Any) -> dict[str, Any]:
@@ -136,49 +209,3 @@ def without_prompt(chosen: Any, rejected: Any) -> dict[str, Any]:
     if place and chosen[place - 1] == " ":
         place -= 1
     return {"prompt": chosen[:place], "chosen": chosen[place:], "rejected": rejected[place:]}
-
-
-def template_options(record: Record) -> dict[str, Any]:
-    """The columns tools (a list, or that as JSON) and chat_template_kwargs, where they are there."""
-    tools = record.row.get("tools")
-    try:
-        tools = json.loads(tools) if isinstance(tools, str) else tools
-    except ValueError:
-        raise InputError(f"{record.where}: the column 'tools' is not valid JSON") from None
-    more = record.row.get("chat_template_kwargs") or {}
-    if not isinstance(more, dict):
-        raise InputError(f"{record.where}: the column 'chat_template_kwargs' is no mapping")
-    return {**({"tools": tools} if tools else {}), **more}
-
-
-def listed(record: Record) -> str:
-    return ", ".join(repr(name) for name in record.row) or "none"
-
-
-def column(record: Record, name: str) -> Any:
-    if name not in record.row:
-        raise InputError(f"{record.where}: the column {name!r} is missing; found {listed(record)}")
-    return record.row[name]
-
-
-def text_of(record: Record, name: str) -> str:
-    value = column(record, name)
-    if not isinstance(value, str):
-        raise InputError(f"{record.where}: the column {name!r} is {type(value).__name__}; expects text")
-    return value
-
-
-def messages_of(record: Record, name: str) -> list[dict[str, Any]]:
-    value = column(record, name)
-    if not isinstance(value, list) or not value:
-        raise InputError(f"{record.where}: the column {name!r} is not a list of messages")
-    return [message_of(record, name, message) for message in value]
-
-
-def message_of(record: Record, name: str, message: Any) -> dict[str, Any]:
-    """A message with role and content; ShareGPT's from and value are renamed."""
-    if isinstance(message, dict) and "from" in message and "value" in message:
-        message = {"role": ROLES.get(message["from"], message["from"]), "content": message["value"]}
-    if not isinstance(message, dict) or not isinstance(message.get("role"), str) or "content" not in message:
-        raise InputError(f"{record.where}: a message in {name!r} has no role and content")
-    return message

@@ -8,6 +8,8 @@ from typing import Any
 
 from spillway.data.chat import encode_messages, template_ids
 from spillway.data.columns import Example, Messages, Pair, Preferred, Text
+from spillway.data.fitting import TemplateFit
+from spillway.data.stops import StopTokens
 from spillway.errors import InputError
 
 
@@ -34,18 +36,58 @@ class Encoder:
     tokenizer: Any
     completion_only_loss: bool = True
     assistant_only_loss: bool = True
+    template: str | None = None  # a chat template in place of the tokenizer's
     warnings: list[str] = field(default_factory=list)  # one a row, naming the row
+    fitting: TemplateFit = field(init=False)
+    stops: StopTokens = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.fitting = TemplateFit(self.tokenizer, self.template)
+        self.stops = StopTokens(self.tokenizer, self.template)
 
     def encode(self, examples: list[Example]) -> list[Encoded]:
-        """All of one kind, since they come from one source."""
+        """Rows of one source: texts, prompts with completions, or messages."""
         if not examples:
             return []
+        if len({type(example) for example in examples}) > 1:
+            first = next(example for example in examples if type(example) is not type(examples[0]))
+            raise InputError(f"{first.where}: its columns are of other types than those of {examples[0].where}")
         if isinstance(examples[0], Text):
             return self.encode_texts([example.text for example in examples if isinstance(example, Text)])
         if isinstance(examples[0], Pair):
             return self.encode_pairs([example for example in examples if isinstance(example, Pair)])
         chats = [example for example in examples if isinstance(example, Messages)]
-        return [Encoded(*encode_messages(self.tokenizer, chat, self.assistant_only_loss)) for chat in chats]
+        return [self.encode_chat(self.fitting.fit(chat)) for chat in chats]
+
+    def encode_chat(self, chat: Messages) -> Encoded:
+        if not chat.prompt_turns or not self.completion_only_loss:
+            row = Encoded(*encode_messages(self.tokenizer, chat, self.assistant_only_loss, self.template))
+        else:
+            row = self.encode_answered(chat)
+        self.stops.note(row.ids, row.labelled)
+        return row
+
+    def encode_answered(self, chat: Messages) -> Encoded:
+        """A prompt and its completion: the completion begins where the prompt alone and both together differ first. Of
+        other turns than the assistant's, none carries loss with assistant_only_loss."""
+        others = any(message["role"] != "assistant" for message in chat.messages[chat.prompt_turns :])
+        only_answers = bool(chat.silent) or (others and self.assistant_only_loss)
+        if chat.silent and not self.assistant_only_loss:
+            raise InputError(f"{chat.where}: a turn has weight 0, which needs `assistant_only_loss: true`")
+        whole, answers = encode_messages(self.tokenizer, chat, only_answers, self.template)
+        asked = chat.messages[: chat.prompt_turns]
+        options = {"add_generation_prompt": True, "chat_template": self.template}
+        prompt = template_ids(self.tokenizer, chat, asked, **options)
+        first = common(prompt, whole)
+        if first < len(prompt):
+            self.warn_of_boundary(chat.where, first, len(prompt))
+        return Encoded(whole, [False] * first + answers[first:])
+
+    def warn_of_boundary(self, where: str, first: int, length: int) -> None:
+        self.warnings.append(
+            f"{where}: the prompt's tokens are not the first tokens of prompt and completion together; the completions "
+            f"begin after {first} of {length} tokens, where they differ"
+        )
 
     def ids_of(self, texts: list[str]) -> list[list[int]]:
         return list(self.tokenizer(texts, return_attention_mask=False, verbose=False)["input_ids"])
@@ -100,24 +142,23 @@ class Encoder:
             raise InputError(
                 f"{rows[0].where}: messages need a chat template, the tokenizer has none; set chat_template_path"
             )
-        found = []
-        for row in rows:
-            chat = Messages(row.where, [])
-            prompt = template_ids(self.tokenizer, chat, row.prompt, add_generation_prompt=True, **row.options)
-            with_each = [
-                template_ids(self.tokenizer, chat, row.prompt + completion, **row.options)
-                for completion in (row.chosen, row.rejected)
-            ]
-            found.append((prompt, *with_each))
-        return found  # type: ignore[return-value]
+        return [self.encoded_preferred(row) for row in rows]
+
+    def encoded_preferred(self, row: Preferred) -> tuple[list[int], list[int], list[int]]:
+        """Prompt, and with each of the completions, as the chat template writes them."""
+        turns = len(row.prompt)
+        chosen, rejected = (
+            self.fitting.fit(Messages(row.where, row.prompt + completion, row.options))
+            for completion in (row.chosen, row.rejected)
+        )
+        prompt = template_ids(self.tokenizer, chosen, chosen.messages[:turns], add_generation_prompt=True)
+        whole, other = (template_ids(self.tokenizer, chat, chat.messages) for chat in (chosen, rejected))
+        return prompt, whole, other
 
     def pair(self, row: Preferred, prompt: list[int], chosen: list[int], rejected: list[int]) -> EncodedPair:
         first = min(common(prompt, chosen), common(prompt, rejected))
         if first < len(prompt):
-            self.warnings.append(
-                f"{row.where}: the prompt's tokens are not the first tokens of prompt and completion together; the "
-                f"completions begin after {first} of {len(prompt)} tokens, where they differ"
-            )
+            self.warn_of_boundary(row.where, first, len(prompt))
         return EncodedPair(*(Encoded(ids, [False] * first + [True] * (len(ids) - first)) for ids in (chosen, rejected)))
 
 

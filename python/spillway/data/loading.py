@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from spillway.config import Config
-from spillway.data.chat import set_template
+from spillway.data.chat import RewrittenTurns, set_template, training_template
 from spillway.data.columns import PREFERENCE, Columns, Example, by_name, chosen
 from spillway.data.dataset import Builder, Dataset
 from spillway.data.encode import Encoder
@@ -16,6 +16,7 @@ from spillway.data.media import TEXT, Media
 from spillway.data.origins import ROWS, RowsDigest, digest_tokenizer
 from spillway.data.preferences import PairBuilder, Preferences
 from spillway.data.sources import is_document, read
+from spillway.data.unused import UnusedColumns
 from spillway.errors import InputError, first_line
 from spillway.model import hub
 
@@ -43,9 +44,29 @@ def load_tokenizer(config: Config) -> Any:
 def load(config: Config, tokenizer: Any, key: str, tell: Callable[[str], None], media: Media = TEXT) -> Rows:
     """The rows of `key` (dataset or eval_dataset); `tell` hears what a person should know about them. `media`: what is
     refused in them."""
-    source = getattr(config, key)
-    packing = config.packing if key == "dataset" else config.eval_packing
     encoder = Encoder(tokenizer, config.completion_only_loss, config.assistant_only_loss)
+    unused = UnusedColumns()
+    try:
+        dataset = encode_rows(config, key, encoder, media, unused)
+    except RewrittenTurns as refusal:
+        encoder = replace_template(encoder, training_template(tokenizer, refusal))
+        tell(
+            f"{key}: the chat template rewrites earlier turns, so rows are encoded by TRL's training template for it; "
+            "the saved tokenizer keeps its own"
+        )
+        dataset = encode_rows(config, key, encoder, media, unused)
+    report(key, getattr(config, key), dataset, encoder, tell)
+    report_unused(key, encoder, unused, tell)
+    return dataset
+
+
+def replace_template(encoder: Encoder, template: str) -> Encoder:
+    return Encoder(encoder.tokenizer, encoder.completion_only_loss, encoder.assistant_only_loss, template)
+
+
+def encode_rows(config: Config, key: str, encoder: Encoder, media: Media, unused: UnusedColumns) -> Rows:
+    source, tokenizer = getattr(config, key), encoder.tokenizer
+    packing = config.packing if key == "dataset" else config.eval_packing
     of_pairs = config.objective == "dpo"
     builder: Any = (
         PairBuilder(config.max_length, padding_of(tokenizer))
@@ -58,7 +79,7 @@ def load(config: Config, tokenizer: Any, key: str, tell: Callable[[str], None], 
     revision = config.dataset_revision if key == "dataset" else config.eval_dataset_revision
     digest = RowsDigest()
     made_of = digest_tokenizer(tokenizer)
-    for examples in in_groups(read_examples(config, source, split, revision, media, digest), ROWS_AT_ONCE):
+    for examples in in_groups(read_examples(config, source, split, revision, media, digest, unused), ROWS_AT_ONCE):
         rows += len(examples)
         for example, row in zip(examples, encode(examples), strict=True):
             for part in (row.chosen, row.rejected) if of_pairs else (row,):
@@ -68,8 +89,17 @@ def load(config: Config, tokenizer: Any, key: str, tell: Callable[[str], None], 
         raise InputError(f"{key}: {source} holds no rows")
     dataset: Rows = builder.finish()
     dataset.origins.update(made_of | {ROWS: digest.hexdigest()})
-    report(key, source, dataset, encoder, tell)
     return dataset
+
+
+def report_unused(key: str, encoder: Encoder, unused: UnusedColumns, tell: Callable[[str], None]) -> None:
+    """Tells what the rows hold that training does not use."""
+    variables = encoder.fitting.variables() if encoder.stops.conversations else set()
+    for sentence in (encoder.stops.sentence(), unused.sentence(variables)):
+        if sentence is not None:
+            tell(f"{key}: {sentence}")
+    for notice in encoder.fitting.notices.values():
+        tell(notice)
 
 
 def read_examples(
@@ -79,6 +109,7 @@ def read_examples(
     revision: str | None = None,
     media: Media = TEXT,
     digest: RowsDigest | None = None,
+    unused: UnusedColumns | None = None,
 ) -> Iterator[Example]:
     """`digest`: takes each row as it is read."""
     columns = chosen(config)
@@ -91,6 +122,8 @@ def read_examples(
         if digest is not None:
             digest.add(record.row)
         columns = columns or by_name(record)
+        if unused is not None:
+            unused.note(record, columns)
         yield columns.example(record)
 
 

@@ -1,0 +1,43 @@
+"""Columns that hold something and are not used: a person hears of each by name."""
+
+from __future__ import annotations
+
+from spillway.data.columns import Columns
+from spillway.data.files import Record
+
+REASONS = {
+    **dict.fromkeys(("image", "images", "video", "videos", "audio", "audios"), "training takes text alone"),
+    **dict.fromkeys(("tools", "functions", "documents", "chat_template_kwargs"), "they belong to messages"),
+    **dict.fromkeys(("system", "history"), "they belong to messages and to instruction and output"),
+    **dict.fromkeys(("chosen", "rejected"), "pairs need `objective: dpo`"),
+    **dict.fromkeys(("label", "labels", "kto_tag"), "judgements of completions carry no loss"),
+    **dict.fromkeys(("input_ids", "attention_mask", "assistant_masks", "completion_mask"), "rows are encoded here"),
+    **dict.fromkeys(("parallel_tool_calls", "tool_choice", "function_call"), "the chat template has no such option"),
+}
+OPTIONS = "chat template variables belong into chat_template_kwargs"
+NAMES_SHOWN = 20
+
+
+class UnusedColumns:
+    """The columns of one source that no example reads, in the order of their first row."""
+
+    def __init__(self) -> None:
+        self.names: dict[str, None] = {}
+
+    def note(self, record: Record, columns: Columns) -> None:
+        rest = record.row.keys() - columns.used_names(record) - self.names.keys()
+        for name in record.row if rest else ():
+            if name in rest and record.row[name] not in (None, "", [], {}):
+                self.names[name] = None
+
+    def sentence(self, variables: set[str]) -> str | None:
+        """The columns by name, with a reason for each that has a meaning. `variables`: of the chat template."""
+        if not self.names:
+            return None
+        shown = [self.describe(name, variables) for name in list(self.names)[:NAMES_SHOWN]]
+        more = len(self.names) - len(shown)
+        return f"columns not used: {', '.join(shown)}" + (f" and {more} more" if more else "")
+
+    def describe(self, name: str, variables: set[str]) -> str:
+        reason = OPTIONS if name in variables and name not in REASONS else REASONS.get(name)
+        return f"{name} ({reason})" if reason else name
