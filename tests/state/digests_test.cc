@@ -82,7 +82,9 @@ TEST(PieceDigests, AreThoseOfTheBytesInAnyOrder) {
       std::ranges::copy(view_of(data).subspan(at, out.size()), out.begin());
     }),
               reference(data));
-    if (round % 3 != 0) EXPECT_EQ(again, 0U);  // bytes that rise are not read again
+    if (round % 3 != 0) {
+      EXPECT_EQ(again, 0U);  // bytes that rise are not read again
+    }
   }
 }
 
