@@ -348,7 +348,7 @@ def test_a_tokenizer_that_brings_code_is_refused_without_asking(
         ("rows.jsonl", '{"texts": "a"}\n', ["rows.jsonl:1", "'texts'"]),
         ("rows.jsonl", '{"text": 5}\n', ["rows.jsonl:1", "text"]),
         ("rows.jsonl", '{"text": ""}\n', ["dataset", "no row", "carries loss"]),
-        ("rows.csv", "text\na\n", ["dataset", "rows.csv"]),
+        ("rows.xlsx", "text\na\n", ["dataset", "rows.xlsx"]),
     ],
 )
 def test_spoilt_data(refused: Refused, tmp_path: Path, name: str, content: str, parts: list[str]) -> None:

@@ -135,7 +135,7 @@ def test_alpaca_system_and_history_are_in_the_prompt(tmp_path: Path) -> None:
 
 def test_call_without_content_is_content_null(tmp_path: Path) -> None:
     read = Read(tmp_path, shipped("qwen3_training"), {"messages": CALLS})
-    null = [{"content": None, **message} for message in CALLS]
+    null: list[dict[str, Any]] = [{**message, "content": message.get("content")} for message in CALLS]
     assert read.text() == read.tokenizer.apply_chat_template(null, tokenize=False)
     assert "None" not in read.text() and "weather" in read.spoken()
 

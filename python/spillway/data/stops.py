@@ -37,7 +37,9 @@ class StopTokens:
 
     def tokens(self) -> frozenset[int]:
         if self._tokens is None:
-            self._tokens = frozenset({*self._tokenizer.all_special_ids, self._tokenizer.eos_token_id} - {None})
+            added = self._tokenizer.added_tokens_decoder  # Gemma's end of a turn is special, and no named token
+            special = {index for index, token in added.items() if token.special}
+            self._tokens = frozenset(special | {*self._tokenizer.all_special_ids})
         return self._tokens
 
     def sentence(self) -> str | None:
@@ -60,5 +62,5 @@ class StopTokens:
         except Exception:  # templates raise what they like
             return ""
         rest = str(text).rpartition(MARK)[2].partition(ASK["content"])[0].strip()
-        special = [token for token in self._tokenizer.all_special_tokens if token in rest]
+        special = [token for token in self._tokenizer.convert_ids_to_tokens(sorted(self.tokens())) if token in rest]
         return min(special, key=rest.index) if special else rest.partition("\n")[0]
