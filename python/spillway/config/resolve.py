@@ -173,9 +173,7 @@ def read_file(path: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read: {error}") from None
     except RecursionError:
-        raise InputError(
-            f"{path}: lists or mappings are nested too deep; the file needs keys and values only"
-        ) from None
+        raise InputError(f"{path}: its values are nested too deep; it needs keys and values only") from None
     except (ValueError, TypeError) as error:  # an impossible date, a number of too many digits, a key that is a list
         if isinstance(error, InputError):
             raise

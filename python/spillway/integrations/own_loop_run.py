@@ -137,8 +137,8 @@ class OwnRun:
         goes_on = recovery is not None or start.resume is not None
         if leads:
             directory.prepare(start, fresh=not goes_on)
-            self._display.log_in(start.output_dir)
             beginning.write(start.output_dir, self._config, self._engine, self._identity)
+            self._display.log_in(start.output_dir)
         anew = self._config.overwrite and not goes_on
         self._lines.begun(self._engine, None if recovery else self._state.moving(), goes_on, anew)
         if goes_on:
