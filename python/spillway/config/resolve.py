@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from spillway.base import installed
+from spillway.base.documents import read_text
 from spillway.base.ranks import ALONE, Ranks
 from spillway.config import methods
 from spillway.config.aliases import ALIASES, translate
@@ -166,8 +167,9 @@ class UniqueKeyLoader(yaml.SafeLoader):  # type: ignore[misc, unused-ignore]
 def read_file(path: Path) -> dict[str, Any]:
     """The file's own keys and values, names normalised, nothing else checked."""
     try:
-        with open(path, encoding="utf-8") as stream:
-            content = yaml.load(stream, UniqueKeyLoader)
+        loader = UniqueKeyLoader(read_text(path))
+        loader.name = str(path)
+        content = loader.get_single_data()
     except FileNotFoundError:
         raise InputError(f"{path}: there is no such configuration file") from None
     except (OSError, UnicodeDecodeError) as error:
