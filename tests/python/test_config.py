@@ -363,3 +363,19 @@ def test_checks_between_keys(good: dict[str, str], tmp_path: Path, changes: dict
     with pytest.raises(InputError) as caught:
         check(config)
     assert all(part in str(caught.value) for part in parts), str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[" * 5000, "a: " + "{a: " * 5000, f"seed: {'9' * 5000}", "seed: 2020-13-45", "? [seed]\n: 1", "seed: !!int x"],
+)
+def test_configuration_that_no_value_can_be_read_of_is_bad_input(
+    tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Through the command, in one sentence that names the file."""
+    from spillway.cli import main
+
+    (tmp_path / "run.yaml").write_text(text)
+    assert main(["train", str(tmp_path / "run.yaml")]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and "run.yaml" in error and "SPILLWAY_TRACEBACK" not in error, error

@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from spillway.base import installed
+from spillway.base.documents import read_text
 from spillway.base.ranks import ALONE, Ranks
 from spillway.config import methods
 from spillway.config.aliases import ALIASES, translate
@@ -174,16 +175,15 @@ class UniqueKeyLoader(yaml.SafeLoader):  # type: ignore[misc, unused-ignore]
 def read_file(path: Path) -> dict[str, Any]:
     """The file's own keys and values, names normalised, nothing else checked."""
     try:
-        with open(path, encoding="utf-8") as stream:
-            content = yaml.load(stream, UniqueKeyLoader)
+        loader = UniqueKeyLoader(read_text(path))
+        loader.name = str(path)
+        content = loader.get_single_data()
     except FileNotFoundError:
         raise InputError(f"{path}: there is no such configuration file") from None
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read: {error}") from None
     except RecursionError:
-        raise InputError(
-            f"{path}: lists or mappings are nested too deep; the file needs keys and values only"
-        ) from None
+        raise InputError(f"{path}: its values are nested too deep; it needs keys and values only") from None
     except (ValueError, TypeError) as error:  # an impossible date, a number of too many digits, a key that is a list
         if isinstance(error, InputError):
             raise

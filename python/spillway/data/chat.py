@@ -10,6 +10,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from spillway.base.documents import read_text
 from spillway.data.columns import Messages
 from spillway.errors import InputError, first_line
 
@@ -17,8 +18,11 @@ from spillway.errors import InputError, first_line
 def set_template(tokenizer: Any, path: str) -> None:
     """Takes the template from a Jinja file, or from a directory with a tokenizer."""
     file = Path(path, "chat_template.jinja") if Path(path).is_dir() else Path(path)
-    if file.is_file():
-        tokenizer.chat_template = file.read_text(encoding="utf-8")
+    if file.exists() and not file.is_dir():
+        try:
+            tokenizer.chat_template = read_text(file)
+        except (OSError, ValueError) as error:
+            raise InputError(f"chat_template_path: {file}: {first_line(error)}") from None
         return
     from transformers import AutoTokenizer
 

@@ -163,10 +163,10 @@ class OwnRun:
         goes_on = recovery is not None or start.resume is not None
         if leads:
             directory.prepare(start, fresh=not goes_on)
-            self._display.log_in(start.output_dir)
             for damaged in set_damaged_lines_aside(start.output_dir / METRICS):
                 self._display.note(damaged)
             beginning.write(start.output_dir, self._config, self._engine, self._identity)
+            self._display.log_in(start.output_dir)
         anew = self._config.overwrite and not goes_on
         self._lines.begun(self._engine, None if recovery else self._state.moving(), goes_on, anew)
         if goes_on:

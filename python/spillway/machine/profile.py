@@ -8,6 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from spillway.base.documents import read_text
 from spillway.errors import InputError
 
 MEASURE_SECONDS = 0.3  # for each rate of the machine
@@ -25,7 +26,7 @@ def profile(
         if path is None:
             text = _engine.measure(list(places), MEASURE_SECONDS, **rule, most_memory=most_memory)
         else:
-            text = _engine.check_profile(Path(path).read_text(encoding="utf-8"), path)
+            text = _engine.check_profile(read_text(Path(path)), path)
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{'profile' if path else 'storage'}: {path or ', '.join(places)}: {error}") from error
     except ValueError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import struct
 from collections.abc import Iterable
@@ -12,6 +11,7 @@ from typing import Any
 
 from torch import nn
 
+from spillway.base.documents import parse_json, read_json
 from spillway.model.factors import REDUCED
 from spillway.model.meta_model import MetaModel
 from spillway.model.source import DTYPES
@@ -125,12 +125,12 @@ def stored_keys(checkpoint: Path) -> set[str]:
     try:
         index = checkpoint / "model.safetensors.index.json"
         if index.exists():
-            return set(json.loads(index.read_text(encoding="utf-8"))["weight_map"])
+            return set(read_json(index)["weight_map"])
         path = checkpoint / "model.safetensors"
         with open(path, "rb") as stream:
             (length,) = struct.unpack("<Q", stream.read(8))
             if length > path.stat().st_size:
                 return set()
-            return set(json.loads(stream.read(length))) - {METADATA}
+            return set(parse_json(stream.read(length))) - {METADATA}
     except (OSError, ValueError, KeyError, TypeError, struct.error):
         return set()

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from spillway.base.documents import read_json
 from spillway.base.files import existing
 from spillway.base.sizes import decimal
 from spillway.config.checks import DATA_SUFFIXES, is_path_like
@@ -260,7 +261,7 @@ def files_of_weights(place: Path) -> list[str] | None:
     if not index.exists():
         return [SINGLE] if (place / SINGLE).exists() else None
     try:
-        return sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        return sorted(set(read_json(index)["weight_map"].values()))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"model: {index} cannot be read: {error!r}") from None
 

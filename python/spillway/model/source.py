@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import shutil
 from collections.abc import Callable
 from functools import partial
@@ -20,6 +19,7 @@ from transformers import (
 )
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
+from spillway.base.documents import read_json
 from spillway.base.files import PROCESSORS
 from spillway.errors import InputError, first_line
 from spillway.model import library
@@ -155,10 +155,10 @@ def generation_config(directory: Path, config: PreTrainedConfig) -> GenerationCo
 
 def read_model_type(path: Path) -> str:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
     except FileNotFoundError:
         raise InputError(f"{path}: there is no such file; `model` must name a directory with config.json") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise InputError(f"{path}: not readable as JSON: {first_line(error)}") from error
     if not isinstance(content, dict) or not isinstance(content.get("model_type"), str):
         raise InputError(f'{path}: "model_type" is missing; the configuration must name its architecture')

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from spillway.base.documents import parse_json, read_text
 from spillway.config import Config
 from spillway.config.checks import check_gpu_memory
 from spillway.errors import DoesNotFit, InputError, first_line
@@ -67,8 +68,8 @@ def described(config: Config, key: str = "machine") -> str | None:
     if config.profile is None:
         return None
     try:
-        text = Path(config.profile).read_text(encoding="utf-8")
-        found = json.loads(text)
+        text = read_text(Path(config.profile))
+        found = parse_json(text)
     except (OSError, ValueError) as error:
         raise InputError(f"profile: {config.profile}: {error}") from error
     return text if isinstance(found, dict) and key in found else None

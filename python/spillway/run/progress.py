@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any, TextIO, cast
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
@@ -88,7 +88,7 @@ class Display:
             return False
         self._log = RunLog()
         self.stop()
-        self.console = Console(file=cast(IO[str], self._log), width=LOG_WIDTH, highlight=False)
+        self.console = Console(file=cast(TextIO, self._log), width=LOG_WIDTH, highlight=False)
         words = f"{streams.NAMES[self._stream]} cannot be written ({losses.reason}). The run goes on"
         self.say(f"{datetime.now():%Y-%m-%d %H:%M:%S} {words}, and this file has its messages.")
         if self._output_dir is not None:

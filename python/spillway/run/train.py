@@ -258,10 +258,10 @@ class Run:
     def write_beginning(self, session: SessionProtocol, goes_on: bool) -> None:
         for removed in directory.prepare(self.start, fresh=not goes_on):
             self.display.note(f"removed {removed}")
-        self.display.log_in(self.start.output_dir)
         for damaged in set_damaged_lines_aside(self.start.output_dir / METRICS):
             self.display.note(damaged)
         beginning.write(self.start.output_dir, self.config, session, self.identity)
+        self.display.log_in(self.start.output_dir)
 
     def tell_recovery(self, recovery: Recovery | None) -> None:
         if recovery and recovery.words:

@@ -1,0 +1,46 @@
+"""Texts and JSON that a person or another program wrote: read once, whole, and never waited for."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+KINDS = {
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a character device",
+    stat.S_IFBLK: "a block device",
+    stat.S_IFDIR: "a directory",
+}
+OPEN_ALREADY = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")  # pipes of a shell's `<(command)`
+
+
+def read_text(path: Path) -> str:
+    """ValueError for what is no file or no UTF-8, and OSError, both in words that need the path beside them."""
+    if not str(path).startswith(OPEN_ALREADY) and (kind := kind_of(path)):
+        raise ValueError(f"it is {kind}, and a file is expected")
+    return path.read_text(encoding="utf-8")
+
+
+def read_json(path: Path) -> Any:
+    """As `read_text`; ValueError for what is no JSON, too."""
+    return parse_json(read_text(path))
+
+
+def parse_json(text: str | bytes) -> Any:
+    """ValueError for what is no JSON, however deep it is nested."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("its JSON is nested too deep") from None
+
+
+def kind_of(path: Path) -> str:
+    """The name of what is no plain file; empty for one, and where nothing is."""
+    try:
+        return KINDS.get(stat.S_IFMT(os.stat(path).st_mode), "")
+    except OSError:
+        return ""
