@@ -1,4 +1,4 @@
-"""Runs whose terminal goes away: they train to the end, their messages go to a log, and no volume has its descriptor."""
+"""Runs whose terminal goes away train to the end: a log has their messages, and no volume a standard descriptor."""
 
 from __future__ import annotations
 
