@@ -6,9 +6,10 @@ SHAPE is one of budget.py's, with its full vocabulary and depth and with weights
 storage path in --back, unless --placement says otherwise. `spillway train` runs in a cgroup that allows 2 % more than
 the plan's peak. With --kill-after N it gets SIGKILL when N steps are in its metrics, and `spillway resume` goes on in
 a group of the same size. transformers then loads the checkpoint, shard by shard, and computes the loss of a piece of
-the text. A loss more than 5 % above the last training loss is an error: the file does not hold what was trained. --profiles: what `spillway plan` says of the same run on those machines. The group's
-peak is of anonymous memory and the kernel's, looked at every 20 ms. Needs root. Results go to
-bench/results/large.json; the row of another setting stays.
+the text. A loss more than 5 % above the last training loss is an error: the file does not hold what was trained.
+--profiles: what `spillway plan` says of the same run on those machines. The group's peak is of anonymous memory and
+the kernel's, looked at every 20 ms. Needs root. Results go to bench/results/large.json; the row of another setting
+stays.
 """
 
 from __future__ import annotations
