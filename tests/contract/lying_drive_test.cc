@@ -36,8 +36,9 @@ struct Region {
 
 class LyingDrive : public ::testing::Test {
  protected:
-  explicit LyingDrive(std::size_t paths = 2)
-      : settings_(DurableRun::settings(where_.path(), paths, {0.5, 0.2, 0, 0})) {}
+  explicit LyingDrive(std::size_t paths = 2, std::uint64_t steps = 8)
+      : run_({.layers = 2, .tokens = 16, .micro_batches = 1}, steps),
+        settings_(DurableRun::settings(where_.path(), paths, {0.5, 0.2, 0, 0})) {}
 
   [[nodiscard]] journal::MetadataLayout metadata() const {
     return journal::MetadataLayout(execute::journal_spec(run_.description(), run_.description().layout(),
@@ -114,7 +115,7 @@ class LyingDrive : public ::testing::Test {
     return out;
   }
 
-  const DurableRun run_{{.layers = 2, .tokens = 16, .micro_batches = 1}, 8};
+  const DurableRun run_;
   const Directory where_{"/dev/shm"};
   const Settings settings_;
 };
@@ -221,11 +222,13 @@ TEST_F(LyingDriveOfOnePath, ReadsThatLieNeverChangeABit) {
 
 class TimeTravel : public LyingDrive {
  protected:
-  explicit TimeTravel(std::size_t paths = 2) : LyingDrive(paths) { over_.storage.overwrite = true; }
+  explicit TimeTravel(std::size_t paths = 2, std::uint64_t steps = 8) : LyingDrive(paths, steps) {
+    over_.storage.overwrite = true;
+  }
 
-  /// A run of six steps with a checkpoint after each of `checkpoints`; an image of every volume and of the checkpoints
-  /// is there after each of `images`.
-  /// `last`: the step after which the checkpoints are given up; 0: none is.
+  /// A run of all steps but two, with a checkpoint after each of `checkpoints`; an image of every volume and of the
+  /// checkpoints is there after each of `images`. `last`: the step after which the checkpoints are given up; 0: none
+  /// is.
   void live(const std::vector<std::uint64_t>& images, const std::vector<std::uint64_t>& checkpoints = {},
             std::uint64_t last = 0) const {
     auto settings = over_;
@@ -234,7 +237,7 @@ class TimeTravel : public LyingDrive {
     engine.start();
     run_.fill(engine);
     fs::create_directories(output_);
-    run_.train(engine, 1, 6, [&](std::uint64_t step) {
+    run_.train(engine, 1, run_.steps() - 2, [&](std::uint64_t step) {
       if (std::ranges::find(checkpoints, step) != checkpoints.end()) {
         fs::create_directory(checkpoint(step));
         engine.save_manifest(checkpoint(step));
@@ -277,7 +280,7 @@ class TimeTravel : public LyingDrive {
 
 class TimeTravelOfOnePath : public TimeTravel {
  protected:
-  TimeTravelOfOnePath() : TimeTravel(1) {}
+  TimeTravelOfOnePath() : TimeTravel(1, 42) {}  // steps enough to use every place of the volume again
 };
 
 TEST_F(TimeTravel, OnePathThatWentBackIsRefusedByNameAndSteps) {
@@ -354,7 +357,7 @@ TEST_F(TimeTravelOfOnePath, ACheckpointThatCameBackIsRefusedWhereItsPlacesWereUs
   EXPECT_TRUE(outcome.says("its places used again")) << outcome.refusal;
   EXPECT_TRUE(outcome.says(checkpoint(1).string())) << outcome.refusal;
   fs::remove_all(checkpoint(1));
-  EXPECT_EQ(go_on(settings_, {.reopen = true, .pinned = pinned()}).step, 6U);
+  EXPECT_EQ(go_on(settings_, {.reopen = true, .pinned = pinned()}).step, run_.steps() - 2);
 }
 
 // ---- superblocks

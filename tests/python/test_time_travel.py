@@ -88,7 +88,7 @@ def test_path_that_went_back_alone_is_refused_by_name(
     before = run.sums()
     assert run.verify() == 1
     assert "went back to an earlier state" in " ".join(capfd.readouterr().out.split())
-    assert run.resume() == 1
+    assert run.resume() == 2
     error = " ".join(capfd.readouterr().err.split())
     assert f"{run.volume(path)} (path:{'ab'.index(path)}) went back to an earlier state" in error, error
     assert "had been durable there" in error and "Traceback" not in error
@@ -102,7 +102,7 @@ def test_paths_that_went_back_behind_a_checkpoint_are_refused_with_it(
     before = run.sums()
     assert run.verify() == 1
     capfd.readouterr()
-    assert run.resume() == 1
+    assert run.resume() == 2
     error = " ".join(capfd.readouterr().err.split())
     assert str(run.out / "checkpoint-6") in error and "made when step 6 was durable" in error, error
     assert run.sums() == before

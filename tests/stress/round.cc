@@ -68,7 +68,8 @@ class Round {
     Life life;
     std::unique_ptr<Child> child;
     std::optional<Clock::time_point> kill_at;
-    std::string failure = {};  ///< in its own words
+    std::string failure = {};    ///< in its own words
+    bool is_distrusted = false;  ///< drives had lied when it began, or its own lie
   };
 
   [[nodiscard]] bool right() const { return wrong_.empty() && expectation_.wrong().empty(); }
@@ -128,6 +129,7 @@ class Round {
     if (life.kill_after) {
       out.kill_at = Clock::now() + std::chrono::microseconds(static_cast<std::int64_t>(*life.kill_after * usual_));
     }
+    out.is_distrusted = expectation_.is_distrusted();
     count(text("process ", name_of(life.opening)));
     if (life.outage) count("outages");
     return out;
@@ -211,7 +213,7 @@ class Round {
       judge_exit(it, WEXITSTATUS(status), all.size() > 1);
       if (WEXITSTATUS(status) == 2) ++refused;
     }
-    const bool honest = !expectation_.is_distrusted();
+    const bool honest = std::ranges::none_of(all, &Working::is_distrusted) && !expectation_.is_distrusted();
     if (honest && refused == all.size() && undisturbed == all.size())
       fail("each of two processes was refused for the other");
   }
@@ -223,8 +225,8 @@ class Round {
     const bool unreadable =
         it.life.outage && it.life.outage->operation == sys::Operation::read && says("cannot be read");
     if (status == 1 && it.life.may_fail() && (says(" failed io ") || unreadable)) return count("failed for its drives");
-    if (expectation_.is_distrusted() && is_refusal_for_lies(it.failure)) {
-      begins_anew_ = true;
+    if ((it.is_distrusted || expectation_.is_distrusted()) && is_refusal_for_lies(it.failure)) {
+      begins_anew_ = begins_anew_ || expectation_.is_distrusted();
       return count("refused or ended for lies");
     }
     const bool refused = says("is in use by another run") || says("was being begun anew");
