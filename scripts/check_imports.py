@@ -19,7 +19,7 @@ PACKAGES: dict[str, set[str]] = {
     "config": {"base"},
     "machine": {"base", "config"},
     "model": {"base", "config", "machine"},
-    "data": {"config", "model"},
+    "data": {"base", "config", "model"},
     "output": {"base", "config", "data", "model"},
     "report": {"base", "machine", "output"},
     "widening": {"machine"},

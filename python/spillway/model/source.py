@@ -35,6 +35,7 @@ def load_config(directory: Path) -> PreTrainedConfig:
         config = AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # unknown types, missing and mistyped values all end here, in many classes
         raise InputError(f"{path}: transformers cannot read this configuration: {first_line(error)}") from error
+    check_dropout(path, config)
     if auto_class(config) is None:
         raise InputError(
             f"{path}: model type {model_type!r} is neither a causal language model of transformers nor a multimodal "
@@ -43,6 +44,13 @@ def load_config(directory: Path) -> PreTrainedConfig:
     if getattr(config, "quantization_config", None) is not None:
         raise InputError(f"{path}: the weights are quantised; full fine-tuning needs bf16, fp16 or fp32 weights")
     return config
+
+
+def check_dropout(path: Path, config: PreTrainedConfig) -> None:
+    """PyTorch tells a bad probability only where a layer computes."""
+    for name, value in config.to_dict().items():
+        if "drop" in name and isinstance(value, float | int) and not 0 <= value <= 1:
+            raise InputError(f"{path}: {name}: got {value}, expects a probability from 0 to 1")
 
 
 def save_config(source: Path, config: PreTrainedConfig, weight_dtype: str, directory: Path) -> None:
