@@ -32,12 +32,22 @@ constexpr std::uint64_t kDaxAttribute = STATX_ATTR_DAX;
 constexpr std::uint64_t kDaxAttribute = 0x00200000;
 #endif
 
+/// A process that began without standard streams would give their numbers to its files, and print into these.
+int move_above_standard(int fd) {
+  if (fd < 0 || fd > STDERR_FILENO) return fd;
+  const int higher = ::fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+  const int failure = errno;
+  ::close(fd);
+  errno = failure;
+  return higher;
+}
+
 int open_retrying(const std::filesystem::path& path, int flags, unsigned mode = 0) {
   int fd = -1;
   do {
     fd = ::open(path.c_str(), flags | O_CLOEXEC, static_cast<mode_t>(mode));
   } while (fd < 0 && errno == EINTR);
-  return fd;
+  return move_above_standard(fd);
 }
 
 /// A file that is new is made without O_DIRECT, which gets it afterwards: where the file system has none, some kernels

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -176,3 +178,56 @@ assert sys.stdout is before
     _, error = process.communicate(timeout=LIMIT)
     assert process.returncode == 0 and "Traceback" not in error, error
     assert (tmp_path / "out" / LOG).is_file()
+
+
+@pytest.mark.parametrize("measured", [True, False])
+def test_limit_of_file_sizes_below_the_volume_does_not_fit(inputs: Path, tmp_path: Path, measured: bool) -> None:
+    """Named before anything is written, while the machine is measured or when the volume is made."""
+    told = words(inputs, tmp_path / "out", "--max_steps", "1", *on_path(tmp_path / "storage"))
+    if measured:
+        told = [word for word in told if word not in ("--profile", str(inputs / "profile.json"))]
+    script = f"""
+import resource, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, (300 << 10, 300 << 10))
+from spillway.cli import main
+sys.exit(main({told!r}))
+"""
+    process = apart("-c", script)
+    _, error = process.communicate(timeout=LIMIT)
+    assert process.returncode == 3 and "300.0 KiB (ulimit -f)" in error and error.count("\n") == 1, error
+    assert real_runs.names(tmp_path / "storage") == []
+
+
+def test_limit_of_file_sizes_below_the_model_does_not_fit(inputs: Path, tmp_path: Path) -> None:
+    """Before the first step, which the save after it would lose."""
+    told = words(inputs, tmp_path / "out", "--max_steps", "1")
+    script = f"""
+import resource, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, (16 << 10, 16 << 10))
+from spillway.cli import main
+sys.exit(main({told!r}))
+"""
+    process = apart("-c", script)
+    _, error = process.communicate(timeout=LIMIT)
+    assert process.returncode == 3 and "16.0 KiB (ulimit -f)" in error, error
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("kind", ["fifo", "socket", "device", "directory"])
+@pytest.mark.parametrize("name", ["run.yaml", "profile.json", "template.jinja"])
+def test_file_of_another_kind_is_named_without_waiting(
+    inputs: Path, tmp_path: Path, name: str, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = tmp_path / name
+    if kind == "fifo":
+        os.mkfifo(place)
+    elif kind == "socket":
+        socket.socket(socket.AF_UNIX).bind(str(place))
+    elif kind == "device":
+        place.symlink_to("/dev/zero")
+    else:
+        place.mkdir()
+    keys = {"run.yaml": (), "profile.json": ("--profile",), "template.jinja": ("--chat_template_path",)}[name]
+    assert real_runs.here(inputs, tmp_path / "out", *keys, str(place), "--max_steps", "1") == 2
+    error = capsys.readouterr().err
+    assert name in error and error.count("\n") == 1 and not (tmp_path / "out").exists(), error

@@ -1,6 +1,8 @@
 #include "spillway/sys/file.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <fstream>
@@ -34,6 +36,19 @@ TEST_F(FileTest, ReturnsWhatWasWritten) {
   EXPECT_EQ(read, bytes_of("spill"));
   EXPECT_EQ(file.size(), 15U);
   EXPECT_TRUE(file.is_regular());
+}
+
+TEST_F(FileTest, DescriptorIsNeverThatOfAStandardStream) {
+  const int input = ::dup(STDIN_FILENO);
+  ::close(STDIN_FILENO);
+  const File file(path_, {.write = true, .create = true});
+  const File again(path_);
+  const bool is_free = ::fcntl(STDIN_FILENO, F_GETFD) < 0;
+  if (input >= 0) ::dup2(input, STDIN_FILENO);
+  if (input >= 0) ::close(input);
+  EXPECT_TRUE(is_free);
+  EXPECT_GT(file.fd(), STDERR_FILENO);
+  EXPECT_GT(again.fd(), STDERR_FILENO);
 }
 
 TEST_F(FileTest, KnowsItsNewName) {

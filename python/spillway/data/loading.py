@@ -34,6 +34,7 @@ def load_tokenizer(config: Config) -> Any:
     place = hub.tokenizer_directory(config)
     try:
         tokenizer = AutoTokenizer.from_pretrained(place, local_files_only=True, trust_remote_code=False)
+        tokenizer("a")  # a setting of another type fails at the first use
     except Exception as error:  # the library raises whatever its readers raise
         raise InputError(f"{key}: no tokenizer can be loaded from {config.tokenizer}: {first_line(error)}") from None
     if config.chat_template_path is not None:

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from spillway.base.documents import read_text
-from spillway.errors import InputError
+from spillway.errors import DoesNotFit, InputError
 
 MEASURE_SECONDS = 0.3  # for each rate of the machine
 NO_RULE: Mapping[str, str] = MappingProxyType({})
@@ -29,6 +29,8 @@ def profile(
             text = _engine.check_profile(read_text(Path(path)), path)
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{'profile' if path else 'storage'}: {path or ', '.join(places)}: {error}") from error
+    except MemoryError as error:
+        raise DoesNotFit(f"storage: {error}") from error
     except ValueError as error:
         raise InputError(f"profile: {error}") from error
     return dict(json.loads(text))

@@ -39,6 +39,7 @@ def load_config(directory: Path) -> PreTrainedConfig:
         config = AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # unknown types, missing and mistyped values all end here, in many classes
         raise InputError(f"{path}: transformers cannot read this configuration: {first_line(error)}") from error
+    check_dropout(path, config)
     if auto_class(config) is None:
         raise InputError(
             f"{path}: model type {model_type!r} is neither a causal language model of transformers nor a multimodal "
@@ -61,6 +62,13 @@ def refuse_quantised(path: Path, config: PreTrainedConfig) -> None:
         "the model that they were made from, or save a dequantised copy (`model.dequantize()`, then "
         "`save_pretrained`); with method lora, load_in_4bit or load_in_8bit quantises its base here"
     )
+
+
+def check_dropout(path: Path, config: PreTrainedConfig) -> None:
+    """PyTorch tells a bad probability only where a layer computes."""
+    for name, value in config.to_dict().items():
+        if "drop" in name and isinstance(value, float | int) and not 0 <= value <= 1:
+            raise InputError(f"{path}: {name}: got {value}, expects a probability from 0 to 1")
 
 
 def save_config(source: Path, config: PreTrainedConfig, weight_dtype: str, directory: Path) -> None:

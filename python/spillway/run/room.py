@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
+import resource
 import shutil
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
 ROW_BYTES = 640  # of a step in metrics.jsonl or trainer_state.json
 RUN_BYTES = 4 << 20  # timeline, page, curve and what else a run leaves once
+MOST_SHARD = 50_000_000_000  # bytes of weights in one file
 FILE_BYTES = 64 << 10  # configurations of a checkpoint
 WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack")
 LINKLESS = ("vfat", "msdos", "exfat")  # file systems in which a file has one name
@@ -47,6 +50,19 @@ def of_run(config: Config, start: Start, begun: int, saves: int, rows: int, also
         beside=RUN_BYTES + rows * ROW_BYTES + also,
         model_only=config.save_only_model,
     )
+
+
+def require_file_size(config: Config, description: Mapping[str, Any]) -> None:
+    """DoesNotFit where the limit of this process is below the model's file, which only the first save would find."""
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    tensors = [tensor for block in description.get("blocks", ()) for tensor in block["tensors"]]
+    weights = sum(math.prod(tensor["shape"]) for tensor in tensors) * (4 if config.weight_dtype == "fp32" else 2)
+    needed = 0 if config.method == "lora" else min(weights, MOST_SHARD)
+    if limit != resource.RLIM_INFINITY and limit < needed:
+        raise DoesNotFit(
+            f"output_dir: a file of the model takes {size(needed)}, and files of this process may have {size(limit)} "
+            "(ulimit -f): raise the limit"
+        )
 
 
 def require_files(world: World, shares: Sequence[FileShare]) -> None:

@@ -166,6 +166,8 @@ class Run:
             kept = replace(kept, saving=saving(self.config, self.start, work, self.state.step))
         session = open_session(self.config, work.shape, kept, world=self.world)
         try:
+            if self.world.leads:
+                room.require_file_size(self.config, session.description)
             summary = self.train(loop, session)
         except BaseException as error:
             if not self.interruption.together:
