@@ -92,7 +92,7 @@ class StreamedSaves(StreamedSession):
             self.session.save_model(place)
             if not self._adapted:
                 self._save_configs(place)
-            tokenizer = self._tokenizer()
+            tokenizer = self._find_tokenizer()
             if tokenizer is not None:
                 tokenizer.save_pretrained(place)
             torch.save(self.args, place / ARGUMENTS)
@@ -160,13 +160,13 @@ class StreamedSaves(StreamedSession):
         if not self._world.leads:
             return
         saves = [] if self._adapted else self._config_files()
-        tokenizer = self._tokenizer()
+        tokenizer = self._find_tokenizer()
         if tokenizer is not None:
             saves.append(("processing_class", tokenizer.save_pretrained))
         saves.append(("TrainingArguments", lambda place: torch.save(self.args, place / ARGUMENTS)))
         try_files(saves)
 
-    def _tokenizer(self) -> Any:
+    def _find_tokenizer(self) -> Any:
         return self.processing_class or getattr(self.data_collator, "tokenizer", None)  # type: ignore[attr-defined]
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
