@@ -76,12 +76,14 @@ void bind_telemetry(PyEngine& engine) {
           },
           "sequence"_a, "batch"_a, "work_per_token"_a, "device_per_token"_a = 0.0)
       .def("counters", &Engine::counters)
-      .def("displaced_volumes",
-           [](const Engine& self) {
-             std::vector<std::string> out;
-             for (const auto& volume : self.displaced_volumes()) out.push_back(volume.string());
-             return out;
-           })
+      .def(
+          "displaced_volumes",
+          [](const Engine& self) {
+            std::vector<std::string> out;
+            for (const auto& volume : self.displaced_volumes()) out.push_back(volume.string());
+            return out;
+          },
+          nb::call_guard<nb::gil_scoped_release>())
       .def("silence", &Engine::silence)
       .def("lateness", &Engine::lateness, nb::call_guard<nb::gil_scoped_release>())
       .def("where", &Engine::where)

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "spillway/base/error.h"
+#include "spillway/plan/if_it_fits.h"
 
 namespace spillway::plan {
 namespace {
@@ -40,6 +41,7 @@ class Tried {
     } catch (const Error& error) {
       if (error.code() != ErrorCode::does_not_fit) throw;
       refused_ = error;
+      ample_ = ample_ && dynamic_cast<const NoRoomOnDevice*>(&error) != nullptr;
       tried_.push_back({.blocks = there.device_resident, .device_updated = there.device_updated});
       return std::nullopt;
     }
@@ -70,6 +72,7 @@ class Tried {
   }
   /// The fastest; of those within a percent of it the one that moves least. Throws when none fits.
   [[nodiscard]] Plan& best() {
+    if (found_.empty() && ample_) throw NoRoomOnDevice(refused_->what());
     if (found_.empty()) throw Error(*refused_);
     const auto fastest = seconds();
     return *std::ranges::min_element(found_, {}, [&](const Plan& it) {
@@ -79,7 +82,7 @@ class Tried {
 
   [[nodiscard]] Plan take() {
     auto out = std::move(best());
-    out.ample = !refused_ && std::ranges::all_of(found_, &Plan::ample);
+    out.ample = ample_ && std::ranges::all_of(found_, &Plan::ample);
     out.device_blocks_tried = std::move(tried_);
     return out;
   }
@@ -91,6 +94,7 @@ class Tried {
   std::vector<Plan> found_;
   std::vector<DeviceBlocksTried> tried_;
   std::optional<Error> refused_;
+  bool ample_ = true;  ///< host memory refused nothing
 };
 
 /// Whether passes alone take less than the step: else no other place for an update makes it faster.

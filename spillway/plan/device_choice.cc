@@ -7,8 +7,14 @@
 #include "spillway/plan/arena_layout.h"
 #include "spillway/plan/bisect.h"
 #include "spillway/plan/device_workspace.h"
+#include "spillway/plan/if_it_fits.h"
 
 namespace spillway::plan {
+
+const DeviceChosen& DeviceChoices::of(const Asked& asked, const std::function<DeviceChosen()>& choose) {
+  const auto it = std::ranges::find(known_, asked, &std::pair<Asked, DeviceChosen>::first);
+  return it != known_.end() ? it->second : known_.emplace_back(asked, choose()).second;
+}
 
 void DeviceChoice::list_units() {
   for (auto* list : {&fixed_, &free_, &states_}) list->clear();
@@ -133,8 +139,8 @@ Bytes DeviceChoice::bytes_of(const Unit& unit) const {
   return out;
 }
 
-/// The most that can stay beside a window that has room; what try_it() leaves is of that. What one guess takes leads to
-/// the next, which is near.
+/// The most that can stay beside a window that has room; what try_it() leaves is of that. As many more as have room
+/// beside what the last ones took are tried until that is none: it is the answer, or next to it.
 std::size_t DeviceChoice::most(const DeviceSchedule& schedule, std::uint32_t ahead) {
   std::vector<Bytes> bytes{0};  // of the first so many
   for (const auto& unit : free_) bytes.push_back(bytes.back() + bytes_of(unit));
@@ -144,9 +150,12 @@ std::size_t DeviceChoice::most(const DeviceSchedule& schedule, std::uint32_t ahe
     const auto more = std::ranges::upper_bound(bytes, room - std::min(room, asked_));
     return static_cast<std::size_t>(more - bytes.begin()) - 1;
   };
-  const auto guess = about(0);
-  if (guess > 0) fits(guess);
-  return bisect_from(about(guess), free_.size(), fits);
+  std::size_t low = 0, high = free_.size();
+  for (auto guess = about(0); guess > low && guess <= high; guess = about(guess)) {
+    const bool does = fits(guess);
+    (does ? low : high) = does ? guess : guess - 1;
+  }
+  return low + bisect_from<std::size_t>(1, high - low, [&](std::size_t more) { return fits(low + more); });
 }
 
 std::size_t DeviceChoice::may_live() const {
@@ -195,7 +204,7 @@ void DeviceChoice::refuse(Bytes needed) const {
   if (budget_.window > 1) message += "with a smaller --window, ";
   if (device.weight.value_or(0) > 0 || device.activation.value_or(0) > 0 || blocks_.device_resident > 0)
     message += "with less that stays there, ";
-  throw Error(ErrorCode::does_not_fit, message + "or with a smaller max_length or per_device_train_batch_size");
+  throw NoRoomOnDevice(message + "or with a smaller max_length or per_device_train_batch_size");
 }
 
 }  // namespace spillway::plan

@@ -15,6 +15,7 @@
 
 #include "spillway/base/error.h"
 #include "spillway/plan/bisect.h"
+#include "spillway/plan/device_choice.h"
 #include "spillway/plan/if_it_fits.h"
 
 namespace spillway::plan {
@@ -67,8 +68,8 @@ struct FitTable {
 };
 
 /// None where it does not fit.
-std::optional<Plan> plan_of(const FitRequest& asked, const state::Layout& layout) {
-  return if_it_fits([&] { return plan_alone(asked.description, layout, asked.budget, asked.rates); });
+std::optional<Plan> plan_of(const FitRequest& asked, const state::Layout& layout, DeviceChoices* choices = nullptr) {
+  return if_it_fits([&] { return plan_alone(asked.description, layout, asked.budget, asked.rates, choices); });
 }
 
 /// Tokens per second.
@@ -82,7 +83,7 @@ class Cells {
  public:
   explicit Cells(const FitRequest& request) : request_(request), layout_(request.description.layout()) {
     if (const auto* plan = request.planned) {
-      known_[request.sequence * request.batch].push_back(
+      known_[request.sequence * request.batch].plans.push_back(
           {.dram = request.budget.dram, .rate = rate_of(request, *plan), .ample = plan->ample});
     }
   }
@@ -133,23 +134,28 @@ class Cells {
     double rate = 0;
     bool ample = false;
   };
+  /// Of one size of micro-batches.
+  struct KnownOf {
+    std::vector<Known> plans;
+    DeviceChoices choices;
+  };
 
-  double rate(std::vector<Known>& known, Bytes dram, std::uint64_t tokens) const {
+  double rate(KnownOf& known, Bytes dram, std::uint64_t tokens) const {
     const auto same = [&](const Known& it) { return it.dram == dram || (it.ample && it.dram <= dram); };
-    if (const auto it = std::ranges::find_if(known, same); it != known.end()) return it->rate;
-    return known.emplace_back(ask(dram, tokens)).rate;
+    if (const auto it = std::ranges::find_if(known.plans, same); it != known.plans.end()) return it->rate;
+    return known.plans.emplace_back(ask(dram, tokens, known.choices)).rate;
   }
 
-  [[nodiscard]] Known ask(Bytes dram, std::uint64_t tokens) const {
+  [[nodiscard]] Known ask(Bytes dram, std::uint64_t tokens, DeviceChoices& choices) const {
     auto asked = with(request_, tokens);
     asked.budget.dram = dram;
-    const auto plan = plan_of(asked, layout_);
+    const auto plan = plan_of(asked, layout_, &choices);
     return plan ? Known{dram, rate_of(asked, *plan), plan->ample} : Known{.dram = dram};
   }
 
   const FitRequest& request_;
-  const state::Layout layout_;                         // of all: it knows nothing of tokens
-  std::map<std::uint64_t, std::vector<Known>> known_;  // by tokens of a micro-batch
+  const state::Layout layout_;              // of all: it knows nothing of tokens
+  std::map<std::uint64_t, KnownOf> known_;  // by tokens of a micro-batch
 };
 
 FitTable fit_table(const FitRequest& request, Cells& cells) {

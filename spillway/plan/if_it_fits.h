@@ -2,21 +2,38 @@
 #pragma once
 
 #include <optional>
+#include <string>
 #include <type_traits>
 
 #include "spillway/base/error.h"
 
 namespace spillway::plan {
 
-/// What `make` returns; none where it throws Error(does_not_fit).
+/// The device has no room, however much memory the host has: Error(does_not_fit).
+class NoRoomOnDevice : public Error {
+ public:
+  explicit NoRoomOnDevice(const std::string& message) : Error(ErrorCode::does_not_fit, message) {}
+};
+
+/// What `make` returns; none where it throws Error(does_not_fit). Then `ample`, which says whether more memory of the
+/// host would change nothing, becomes false unless it is the device alone that has no room.
 template <class Make>
-[[nodiscard]] std::optional<std::invoke_result_t<const Make&>> if_it_fits(const Make& make) {
+[[nodiscard]] std::optional<std::invoke_result_t<const Make&>> if_it_fits(const Make& make, bool& ample) {
   try {
     return make();
+  } catch (const NoRoomOnDevice&) {
+    return std::nullopt;
   } catch (const Error& error) {
     if (error.code() != ErrorCode::does_not_fit) throw;
+    ample = false;
     return std::nullopt;
   }
+}
+
+template <class Make>
+[[nodiscard]] std::optional<std::invoke_result_t<const Make&>> if_it_fits(const Make& make) {
+  bool ample = true;
+  return if_it_fits(make, ample);
 }
 
 }  // namespace spillway::plan

@@ -8,6 +8,8 @@
 
 namespace spillway::plan {
 
+class DeviceChoices;
+
 /// What is referred to must outlive it.
 struct Problem {
   const Description& description;
@@ -15,7 +17,8 @@ struct Problem {
   const Budget& budget;
   const Rates& rates;
   Durability durability = Durability::none;
-  SavedLayers layers = {};  ///< that do not recompute what autograd saves; `budget` has what they hold
+  SavedLayers layers = {};           ///< that do not recompute what autograd saves; `budget` has what they hold
+  DeviceChoices* choices = nullptr;  ///< that were made for the same description; null: none is remembered
 
   /// What makes its steps durable.
   [[nodiscard]] Redo redo() const noexcept {
@@ -30,7 +33,7 @@ struct Problem {
   }
   /// This problem with other rates.
   [[nodiscard]] Problem with(const Rates& other) const noexcept {
-    return {description, layout, budget, other, durability, layers};
+    return {description, layout, budget, other, durability, layers, choices};
   }
 };
 

@@ -33,19 +33,19 @@ Bytes placed_on_paths(const Plan& plan) {
   return plan.path_bytes - (spilled == plan.path_breakdown.end() ? 0 : spilled->second);
 }
 
-/// None where it has no room.
-std::optional<Plan> where_it_fits(const PlanSaving& plan, SavedLayers layers) {
-  return if_it_fits([&] { return plan(layers); });
-}
-
 /// Plans that were made, of which the fastest is kept.
 class TriedLayers {
  public:
-  TriedLayers(const PlanSaving& plan, Plan none) : plan_(plan), none_(std::move(none)) { note(none_, true); }
+  /// `on_device`: what layers keep lies there.
+  TriedLayers(const PlanSaving& plan, Plan none, bool on_device)
+      : plan_(plan), none_(std::move(none)), on_device_(on_device) {
+    note(none_, true);
+  }
 
   /// Whether it is the fastest so far. What has room in memory without is not to be sent to a path.
   bool add(SavedLayers layers) {
-    auto now = where_it_fits(plan_, layers);
+    auto now = if_it_fits([&] { return plan_(layers); }, ample_);
+    ample_ = ample_ && (!now || now->ample);
     if (!now) {
       tried_.push_back({.layers = layers.keep, .spilled = layers.spill, .home = layers.home});
       return false;
@@ -74,7 +74,8 @@ class TriedLayers {
   }
 
   [[nodiscard]] Plan take(std::size_t most) {
-    const bool ample = none_.ample && fastest().ample && fastest().keeping.size() == most;
+    const bool room = on_device_ ? ample_ : fastest().keeping.size() == most;
+    const bool ample = none_.ample && fastest().ample && room;
     auto out = best_ ? std::move(*best_) : std::move(none_);
     out.ample = ample;
     out.keeping_tried = std::move(tried_);
@@ -92,6 +93,8 @@ class TriedLayers {
 
   const PlanSaving& plan_;
   Plan none_;
+  const bool on_device_;
+  bool ample_ = true;  ///< of all that were tried
   std::optional<Plan> best_;
   std::vector<KeepingTried> tried_;
 };
@@ -168,7 +171,7 @@ Plan fastest_saving(const Problem& problem, const PlanSaving& plan) {
   const auto cost = spill_cost(problem);
   const auto alone = spills ? worth_spilling(cost, none.prediction, most) : 0;
   const auto room = saved.spill == Spill::all ? 0 : with_room(problem, none);
-  TriedLayers tried(plan, std::move(none));
+  TriedLayers tried(plan, std::move(none), saved.on_device && problem.budget.device.has_value());
   if (room > 0) try_fewer(tried, room);
   if (room > 0) try_between(tried);
   const auto kept = tried.fastest().keeping.size();
@@ -185,9 +188,10 @@ Plan fastest_saving(const Problem& problem, const PlanSaving& plan) {
 
 [[noreturn]] void refuse_keeping(const Problem& problem, const PlanSaving& plan, std::size_t layers) {
   static_cast<void>(plan({}));  // where nothing has room, that is what is said
-  const auto& [description, layout, budget, rates, durability, keeping] = problem;
+  const auto& [description, layout, budget, rates, durability, keeping, choices] = problem;
   const auto& saved = budget.saved;
-  const auto most = bisect(layers - 1, [&](std::size_t fewer) { return where_it_fits(plan, {fewer}).has_value(); });
+  const auto most =
+      bisect(layers - 1, [&](std::size_t fewer) { return if_it_fits([&] { return plan({fewer}); }).has_value(); });
   const bool there = saved.on_device && budget.device;
   auto message =
       text("does not fit ", there ? "on the device" : "in DRAM", ": what autograd saves of ", layers, " layers takes ",
@@ -215,7 +219,7 @@ Plan asked_saving(const Problem& problem, const PlanSaving& plan, std::size_t la
   std::optional<Plan> best;
   std::vector<KeepingTried> tried;
   const auto add = [&](SavedLayers of) {
-    auto now = where_it_fits(plan, of);
+    auto now = if_it_fits([&] { return plan(of); });
     tried.push_back({of.keep, of.spill, of.home, now.has_value(), now ? step_seconds(*now) : 0});
     if (now && (!best || step_seconds(*now) < step_seconds(*best))) best = std::move(now);
   };

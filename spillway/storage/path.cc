@@ -235,7 +235,7 @@ const std::string& Path::notice() const {
 std::filesystem::path Path::volume() const {
   return impl_->volume().path();
 }
-bool Path::is_displaced() const noexcept {
+bool Path::is_displaced() const {
   return impl_->volume().is_displaced();
 }
 void Path::remove_on_close(bool remove) noexcept {

@@ -181,7 +181,7 @@ class Path {
   [[nodiscard]] std::filesystem::path volume() const;  ///< the file, or the device
   /// Whether the volume's file was removed, or another one has its name. Its bytes are there until it is closed, and no
   /// later process finds them. Never of a device.
-  [[nodiscard]] bool is_displaced() const noexcept;
+  [[nodiscard]] bool is_displaced() const;
   /// At the end the file's name is removed, while its lock is still held. A device keeps its bytes and says that it
   /// holds nothing and is nobody's, so that any run may take it without `overwrite` or `erase`. With `remove` false
   /// neither happens, as at first.

@@ -231,6 +231,7 @@ Volume::Volume(const VolumeOptions& options) : capacity_(options.capacity), meta
                                            options.device.empty() ? "name one" : "name one of them, not both"));
   }
   options.device.empty() ? open_in_directory(options) : open_on_device(options);
+  if (options.device.empty()) name_.emplace(file_);
 }
 
 void Volume::remove() noexcept {

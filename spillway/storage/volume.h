@@ -1,6 +1,7 @@
 // What a storage path lies on: the file DIRECTORY/spillway.volume, that of a shard, or a block device.
 #pragma once
 
+#include <chrono>
 #include <filesystem>
 #include <functional>
 #include <optional>
@@ -12,6 +13,7 @@
 #include "spillway/storage/probe.h"
 #include "spillway/storage/superblock.h"
 #include "spillway/sys/file.h"
+#include "spillway/sys/name_watch.h"
 
 namespace spillway::storage {
 
@@ -58,8 +60,9 @@ class Volume {
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
   /// What a person should know: a damaged copy of the superblock; or empty.
   [[nodiscard]] const std::string& notice() const noexcept { return notice_; }
-  /// Whether the file of a directory lost its name.
-  [[nodiscard]] bool is_displaced() const noexcept { return !claim_.is_open() && file_.is_displaced(); }
+  /// Whether the file of a directory lost its name, as far as is known: a server that does not answer within a second
+  /// is asked on, by a thread of its own, and holds up nobody.
+  [[nodiscard]] bool is_displaced() const { return name_ && name_->is_lost(std::chrono::seconds(1)); }
   /// What the directory or device can do.
   [[nodiscard]] const Probe& probe() const noexcept { return probe_; }
   /// Where an offset in an area lies in the file.
@@ -90,6 +93,7 @@ class Volume {
   /// has a moment longer; its lock outlives us by what is in flight when we are killed.
   sys::File claim_;
   sys::File file_;
+  std::optional<sys::NameWatch> name_;  ///< of the file of a directory
 };
 
 /// What a run has on a block device is nobody's from now on, as when the run gives it back; nothing of any other run is

@@ -226,14 +226,6 @@ bool File::has_its_name() const noexcept {
   return opened.st_dev == named.st_dev && opened.st_ino == named.st_ino;
 }
 
-bool File::is_displaced() const noexcept {
-  struct stat opened {
-  }, named{};
-  if (::fstat(fd_, &opened) != 0) return false;
-  if (::stat(path_.c_str(), &named) != 0) return errno == ENOENT || errno == ENOTDIR;
-  return opened.st_dev != named.st_dev || opened.st_ino != named.st_ino;
-}
-
 Bytes File::size() const {
   const struct stat status = status_of(fd_, path_);
   if (!S_ISBLK(status.st_mode)) return static_cast<Bytes>(status.st_size);

@@ -51,8 +51,6 @@ class File {
   /// Whether path() names this very file, and not another one, or none, since it was opened. A lock that was waited for
   /// says nothing of the name: whoever had it may have removed the file or put another in its place.
   [[nodiscard]] bool has_its_name() const noexcept;
-  /// Whether path() names another file, or none. False where the system cannot say, as of a server that is away.
-  [[nodiscard]] bool is_displaced() const noexcept;
 
   [[nodiscard]] Bytes size() const;      ///< bytes from start to end; of a block device too
   [[nodiscard]] Bytes reserved() const;  ///< bytes of the file system's blocks it holds

@@ -34,7 +34,8 @@ double planned(FitRequest it, Bytes dram, std::uint64_t sequence, std::uint64_t 
   it.description.tokens = 2 * sequence * batch;
   it.budget.dram = dram;
   it.budget.work = static_cast<Bytes>(4.0 * MiB + (static_cast<double>(sequence * batch) - 64) * it.work_per_token);
-  for (auto* seconds : {&it.rates.forward, &it.rates.backward, &it.rates.between}) *seconds *= times;
+  for (auto* seconds : {&it.rates.forward, &it.rates.backward, &it.rates.kept_backward, &it.rates.between})
+    *seconds *= times;
   try {
     const auto plan = make_plan(it.description, it.description.layout(), it.budget, it.rates);
     return static_cast<double>(it.description.tokens) / plan.prediction.step_seconds;
@@ -70,6 +71,39 @@ TEST(Fits, EveryCellIsWhatThePlannerSays) {
   EXPECT_EQ(table["batches"], (std::vector<std::uint64_t>{1, 2, 4}));
   EXPECT_GT(fitting, 0U);
   EXPECT_LT(fitting, rates.size()) << "the test is to see both";
+}
+
+/// The same on a device, where layers keep what autograd saves as far as there is room.
+TEST(Fits, EveryCellOfADeviceIsWhatThePlannerSays) {
+  auto asked = request();
+  asked.description = test::describe({.layers = 4, .ffn = 1024, .tied = false, .tokens = 128, .micro_batches = 2});
+  asked.budget.streams_weights = true;
+  asked.budget.saved = {.blocks = {1, 2, 3, 4}, .token_bytes = 8192, .on_device = true, .layers = 4};
+  asked.rates.update = 1e8;
+  asked.rates.to_device = asked.rates.from_device = 1e9;
+  asked.rates.device_update = 1e10;
+  asked.rates.kept_backward = 0.01;
+  std::size_t few = 0, ample = 0;
+  for (const auto capacity : {2 * MiB, 3 * MiB, 4 * MiB, 6 * MiB, 64 * MiB}) {
+    asked.budget.device = DeviceTier{.capacity = capacity, .work = 64 * KiB};
+    const auto table = fits(asked)["fit_table"]["tokens_per_second"].get<std::vector<double>>();
+    auto cell = table.begin();
+    for (const auto budget : {32 * MiB, 64 * MiB, 128 * MiB}) {
+      for (const std::uint64_t sequence : {16, 32, 64, 128}) {
+        for (const std::uint64_t batch : {1, 2, 4}) {
+          const auto expected = planned(asked, budget, sequence, batch);
+          EXPECT_NEAR(*cell, expected, 1e-9 * expected) << capacity << " " << budget << " " << sequence << " " << batch;
+          ++cell;
+        }
+      }
+    }
+    if (planned(asked, 64 * MiB, 32, 2) == 0) continue;
+    const auto plan = make_plan(asked.description, asked.description.layout(), asked.budget, asked.rates);
+    few += plan.keeping.size() < 4 ? 1U : 0U;
+    ample += plan.ample ? 1U : 0U;
+  }
+  EXPECT_GT(few, 0U) << "the test is to see a device that lacks room";
+  EXPECT_GT(ample, 0U) << "and host memory that does not";
 }
 
 TEST(Fits, ALongerSequenceThanTheLongestDoesNotFit) {

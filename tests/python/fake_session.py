@@ -250,6 +250,9 @@ class FakeSession:
         (directory / "generation_config.json").write_text("{}")
         self.disturb("save")
 
+    def save_weights_alone(self, directory: Path) -> None:
+        self.save_model(directory)
+
     def save_state(self, directory: Path) -> None:
         (directory / STATE).mkdir()
         if self.volume is not None:

@@ -63,6 +63,16 @@ static void know(Number inode) {
   known[known_count++] = inode;
 }
 
+/* Its last name is gone: the file system gives the number to what is made next, wherever that is. */
+static void forget(Number inode) {
+  for (size_t i = 0; i < known_count; ++i) {
+    if (known[i] == inode) {
+      known[i] = known[--known_count];
+      return;
+    }
+  }
+}
+
 static void* next(const char* name) {
   void* found = dlsym(RTLD_NEXT, name);
   if (found == NULL) abort();
@@ -189,6 +199,11 @@ static struct Name look(int at, const char* path) {
   }
   errno = before;
   return out;
+}
+
+/* What had the name has it no more. */
+static void lost(const struct Name* name) {
+  if (name->taken && (S_ISDIR(name->status.st_mode) || name->status.st_nlink == 1)) forget(name->status.st_ino);
 }
 
 /* A new name that was just made. */
@@ -320,7 +335,10 @@ int unlinkat(int at, const char* path, int flags) {
   enter();
   const struct Name name = record >= 0 ? look(at, path) : (struct Name){0};
   const int result = really(at, path, flags);
-  if (result == 0 && name.inside) tell(name.name, strlen(name.name), "unlink %llu", name.directory);
+  if (result == 0 && name.inside) {
+    tell(name.name, strlen(name.name), "unlink %llu", name.directory);
+    lost(&name);
+  }
   leave();
   return result;
 }
@@ -350,6 +368,7 @@ static int rename_as(int from_at, const char* from, int to_at, const char* to, u
     char both[2 * NAME_MAX + 3];
     const int length = snprintf(both, sizeof both, "%s%c%s", old.name, 0, new.name);
     tell(both, (size_t)length, "rename %llu %llu %d", old.directory, new.directory, (flags & 2) != 0);
+    if (!(flags & 2)) lost(&new);
   } else if (result == 0 && old.inside) {
     tell(old.name, strlen(old.name), "unlink %llu", old.directory);
   } else if (result == 0 && new.inside) {

@@ -66,6 +66,14 @@ def test_the_page_of_subspaces_is_what_its_lines_say() -> None:
     assert page == lsp_training_table.page(lsp_training_table.Found(lsp_training_table.LINES))
 
 
+def test_the_papers_page_has_a_plan_of_each_model_on_each_machine() -> None:
+    held = json.loads((ROOT / "bench/results/papers.json").read_text())
+    named = {(plan["machine"], plan["model"]) for plan in held["plans"]}
+    assert named == {(machine, model) for machine in papers.MACHINES for model in papers.MODELS}
+    section = papers.PAGE.read_text(encoding="utf-8").partition("## Plans for whole models")[2]
+    assert all(f"| {machine} | {model} |" in section for machine, model in named)
+
+
 def test_no_papers_row_counts_that_was_given_fitted_or_derived() -> None:
     held = json.loads((ROOT / "bench/results/papers.json").read_text())
     page = papers.PAGE.read_text(encoding="utf-8")

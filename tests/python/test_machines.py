@@ -179,8 +179,24 @@ def test_a_plan_says_where_subspaces_do_not_help(plan: Plan) -> None:
     assert "In full a step would take" in " ".join(words.split())
 
 
+def test_compute_grows_with_tokens_and_hardly_with_the_tiles_that_they_run_in(plan: Plan) -> None:
+    """A GPU with micro-batches of one and of four rows, and a CPU with one row in one tile and in four."""
+
+    def compute(machine: str, *words: str) -> float:
+        code, text, _ = plan("Qwen2.5-0.5B", profile(machine), "--activation_recompute", "all", "--json", *words)
+        assert code == 0
+        seconds: float = json.loads(text)["seconds"]["compute"]
+        return seconds
+
+    long = ("--max_length", "2048", "--per_device_train_batch_size")
+    one, four = (compute("workstation", *long, rows) for rows in ("1", "4"))
+    assert 3.8 < four / one < 4.2
+    whole, tiles = (compute("laptop", *long, "1", "--token_tile", tile) for tile in ("all", "512"))
+    assert 1 <= tiles / whole < 1.12
+
+
 def test_longer_than_the_longest_does_not_fit_and_says_what_would(plan: Plan) -> None:
-    words = (*SMALL[:2], "--gpu_memory", "1500MiB")
+    words = (*SMALL[:2], "--gpu_memory", "1800MiB")
     _, text, _ = plan("Qwen2.5-0.5B", profile("two-drives"), *words, "--max_length", "4096", "--json")
     longest = json.loads(text)["longest_sequence"]
     assert 4096 <= longest < 4 * 4096

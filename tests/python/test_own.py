@@ -191,9 +191,9 @@ def test_what_cannot_be_streamed_is_refused(change: dict[str, Any], words: str, 
         session(spillway.Blocks(**{**vars(TIED), **change}), place)
 
 
-def test_packing_asks_for_positions(tmp_path: Path) -> None:
+def test_packing_asks_for_a_model_that_keeps_rows_apart(tmp_path: Path) -> None:
     place = saved(TIED.build, tmp_path / "weights")
-    with pytest.raises(InputError, match="position_ids"):
+    with pytest.raises(InputError, match="packing: module does not keep the rows of a packed sequence apart"):
         session(TIED, place, packing=True)
 
 

@@ -145,12 +145,16 @@ def test_another_state_format_is_for_checkpoints_that_stand_alone(
 def test_damage_has_a_name_and_is_never_used(copied: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", str(copied / "out"), *paths(copied)]) == 0
     shown = capfd.readouterr().out
-    assert "durable step 6: no damage" in shown and shown.count("\n") == 1
+    path, *of_files = shown.splitlines()
+    assert path.endswith("on 1 path read, durable step 6: no damage.")
+    assert of_files and all(re.search(r" in \d+ files? of .* read: no damage\.$", line) for line in of_files)
     volume = copied / "storage" / "spillway.volume"
     damage_every_piece(volume)
     assert main(["verify", str(copied / "out"), *paths(copied)]) == 1
-    *lines, last = capfd.readouterr().out.splitlines()
-    assert lines and f"{len(lines)} damaged place" in last
+    shown = capfd.readouterr().out.splitlines()
+    lines = [line for line in shown if line.startswith("damaged: ")]
+    assert lines and f"{len(lines)} damaged place" in shown[len(lines)]
+    assert all(line.endswith("read: no damage.") for line in shown[len(lines) + 1 :])
     for line in lines:
         assert re.search(r"model\.(layers|embed|norm)|lm_head", line), line
         found = re.search(rf"path:0, {re.escape(str(volume))} at byte (\d+)", line)

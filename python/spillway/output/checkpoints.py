@@ -142,11 +142,11 @@ def go_back(output_dir: Path, step: int, release: Release) -> list[str]:
     if rows := keep_rows_until(output_dir / METRICS, step):
         removed.append(f"{rows} rows of {METRICS} after step {step}")
     if removed:
+        saved.remove_list(output_dir)
         remove_indices(output_dir)
         for pattern in (*MODEL_FILES, *RESULTS):
             for path in output_dir.glob(pattern):
                 remove(path)
-        remove(output_dir / saved.FILES)
     flush(output_dir)
     return removed
 
@@ -154,11 +154,11 @@ def go_back(output_dir: Path, step: int, release: Release) -> list[str]:
 def publish(checkpoint: Path, output_dir: Path) -> None:
     """The checkpoint's model at the root of `output_dir`, weights as hard links where the file system has them.
 
-    While shards of two models may lie there, no index says that they are one."""
+    While files of two models may lie there, no index and no list says that they are one, after a power cut either."""
     names = sorted(path.name for path in checkpoint.iterdir() if path.name not in NOT_MODEL)
     indices = [name for name in names if is_index(name)]
     if any(not same_file(checkpoint / name, output_dir / name) for name in names):
-        remove(output_dir / saved.FILES)
+        saved.remove_list(output_dir)
         remove_indices(output_dir)
     for name in names:
         if name not in indices:
@@ -171,6 +171,7 @@ def publish(checkpoint: Path, output_dir: Path) -> None:
         for path in output_dir.glob(pattern):
             if path.name not in names:
                 remove(path)
+    flush(output_dir)
     saved.publish_list(checkpoint, output_dir, names)
     flush(output_dir)
 

@@ -322,6 +322,7 @@ def prepare(start: Start, fresh: bool) -> list[str]:
     if not (start.clear and fresh):
         return []
     before = [path for path in run_files(start.output_dir) if path != start.output_dir / identity.RUN]
+    saved.remove_list(start.output_dir)
     remove_indices(start.output_dir)
     hide([path for _, path in checkpoints(start.output_dir)])
     for path in before:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from spillway.base import stages
 from spillway.base.documents import parse_json, read_text
 from spillway.config import Config
 from spillway.config.checks import check_gpu_memory
@@ -114,13 +115,17 @@ def plan_elsewhere(config: Config, text: str, tell: Tell, graph: Path | None = N
     if on_gpu:
         tell_of_gpus(profile, several, tell)
     asked_config, config = config, settled(over(config, several), profile, on_gpu)
+    stages.say("building the model without weights")
     # Neither weights nor a tokenizer:
     config = hub.settled(config.replaced(init="random", tokenizer=config.model), tell, only=("model",))
     found = verified(model_spec(config, only_plan=True))
     found.refuse_longer(config.max_length)
+    stages.say("tracing what its layers do")
     here = traced(config, found, tell)
     asked = asked_of(config, profile, found, here, on_gpu)
+    stages.say("planning")
     engine = asked.engine()
+    stages.say("tracing rows of twice the length")
     asked = with_longer(asked, config, found, here)  # of a plan that fits
     settings = json.loads(asked.text())
     if graph is not None:
@@ -136,7 +141,9 @@ def plan_elsewhere(config: Config, text: str, tell: Tell, graph: Path | None = N
     others = list(changes(asked, settings["dram_budget"]))
     if several is not None and profile.get("network", 0.0) > 0:  # more than one machine is refused without
         others += one_more(several.grown, asked, asked_config, on_gpu, found)
+    stages.say("planning what more of the machine would change")
     plan["what_if"] = [outcome(what, other) for what, other in others]
+    stages.say("planning what else fits")
     growth = settings["work_per_token"]
     work, per_token = settings["work"], (0.0, growth) if on_gpu else (growth, 0.0)
     with translated():
