@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import stat
+import sys
 from pathlib import Path
 from typing import Any
 
 KINDS = {
-    stat.S_IFIFO: "a FIFO",
+    stat.S_IFIFO: "a named pipe (FIFO)",
     stat.S_IFSOCK: "a socket",
     stat.S_IFCHR: "a character device",
     stat.S_IFBLK: "a block device",
@@ -31,9 +32,14 @@ def read_json(path: Path) -> Any:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """ValueError for what is no JSON, however deep it is nested."""
+    """ValueError for what is no JSON, however deep it is nested and however long its numbers are."""
     try:
         return json.loads(text)
+    except (json.JSONDecodeError, UnicodeDecodeError):
+        raise
+    except ValueError:
+        most = sys.get_int_max_str_digits()
+        raise ValueError(f"a number has more than {most} digits; write it as text") from None
     except RecursionError:
         raise ValueError("its JSON is nested too deep") from None
 
