@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from spillway.base.documents import parse_json
 from spillway.base.files import flush, no_link, replace_text
 
 METRICS = "metrics.jsonl"
@@ -92,10 +93,10 @@ def parse_row(line: bytes, wrong: Callable[[dict[str, Any]], str]) -> tuple[dict
     if not line.strip(b"\0\n"):
         return None, "zeros" if line.strip(b"\n") else "an empty line"
     try:
-        found = json.loads(line.decode("utf-8"))
+        found = parse_json(line.decode("utf-8"))
     except UnicodeDecodeError:
         return None, "bytes that are no UTF-8"
-    except (ValueError, RecursionError):
+    except ValueError:
         return None, "no JSON"
     if not isinstance(found, dict):
         return None, "no JSON object"
@@ -185,6 +186,6 @@ def newest_step(path: Path) -> int:
     newest = 0
     with suppress(OSError), open(path, "rb") as stream:
         for line in stream:
-            with suppress(ValueError, KeyError, TypeError, RecursionError):
-                newest = max(newest, int(json.loads(line)["step"]))
+            with suppress(ValueError, KeyError, TypeError):
+                newest = max(newest, int(parse_json(line)["step"]))
     return newest
