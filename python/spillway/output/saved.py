@@ -141,9 +141,18 @@ def load_list(directory: Path) -> dict[str, Any] | None:
         version, entries = content["format"], dict(content["files"])
         if version == SAMPLED:
             entries = {name: {**entry, "sampled": True} for name, entry in entries.items()}
-        return {"format": version, "files": {name: dict(entry) for name, entry in entries.items()}}
+        of_entry = sound_entry if version in (FORMAT, SAMPLED) else dict
+        return {"format": version, "files": {name: of_entry(entry) for name, entry in entries.items()}}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path} cannot be read: {error!r}; name another checkpoint, or remove it") from None
+
+
+def sound_entry(entry: Any) -> Entry:
+    """ValueError where its length is none."""
+    result = dict(entry)
+    if not isinstance(result["bytes"], int):
+        raise ValueError(f"`bytes` is {result['bytes']!r:.80}")
+    return result
 
 
 def unmarked(entry: Entry) -> Entry:

@@ -24,7 +24,17 @@ MOVED = ("read", "written")
 SUMMARY_FILE = Path("summary.json")
 NO_PLAN: dict[str, Any] = {"tiers": [], "bytes": []}
 NO_CHECKS: dict[str, Check] = {}
-DAMAGE = (OSError, ValueError, LookupError, TypeError, AttributeError, EOFError, RecursionError, zlib.error)
+DAMAGE = (
+    OSError,
+    ValueError,
+    ArithmeticError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    EOFError,
+    RecursionError,
+    zlib.error,
+)
 
 
 @dataclass(frozen=True)
