@@ -181,7 +181,7 @@ def newest_alone(output_dir: Path) -> Path | None:
 def is_precious(path: Path) -> bool:
     """Whether losing it would lose anything: a run that ended before its first step leaves nothing to keep."""
     if path.name == "config.yaml":
-        return not path.read_text(encoding="utf-8", errors="replace").startswith(CONFIG_HEADER)
+        return not path.is_file() or not path.read_text(encoding="utf-8", errors="replace").startswith(CONFIG_HEADER)
     if path.name == METRICS:
         return path.stat().st_size > 0
     return (

@@ -221,7 +221,7 @@ def has_name(path: Path, key: tuple[int, int]) -> bool:
 
 def read_holder(file: int) -> Holder:
     """Empty where the file says nothing that can be read."""
-    with suppress(OSError, ValueError, TypeError, KeyError):
+    with suppress(OSError, ValueError, OverflowError, TypeError, KeyError):
         content = parse_json(os.pread(file, CONTENT_BYTES, 0))
         return Holder(str(content["host"]), int(content["pid"]), str(content["since"]))
     return Holder()

@@ -189,6 +189,6 @@ def newest_step(path: Path) -> int:
         require_file(path)
         with open(path, "rb") as stream:
             for line in stream:
-                with suppress(ValueError, KeyError, TypeError):
+                with suppress(ValueError, OverflowError, KeyError, TypeError):
                     newest = max(newest, int(parse_json(line)["step"]))
     return newest

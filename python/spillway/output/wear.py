@@ -25,7 +25,7 @@ def read(state: Path) -> Written:
     try:
         found = read_json(state / FILE)
         return {str(name): int(count) for name, count in found.items()}
-    except (OSError, ValueError, AttributeError, TypeError):
+    except (OSError, ValueError, OverflowError, AttributeError, TypeError):
         return {}
 
 

@@ -49,7 +49,7 @@ def read_counts(state: Path) -> dict[str, Any]:
     try:
         counts = dict(read_json(state / "session.json"))
         return counts | {"steps": int(counts["steps"]), "calls": int(counts["calls"])}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, OverflowError, KeyError, TypeError) as error:
         raise InputError(f"{state}: this checkpoint holds no state to go on from: {error}") from error
 
 
