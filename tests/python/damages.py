@@ -16,7 +16,8 @@ from warm import NIGHTLY
 CORPUS = Path(__file__).resolve().parent.parent / "fuzz" / "corpus"
 DEEP, LEVELS, DIGITS = 5000, 400, 5000
 HEAD = 4096  # bytes: the place of flipped bits
-VALUES: tuple[Any, ...] = (None, [], {}, "x", "", -1, 0, 1e300, 2**70, True, [[]], ["x"], {"x": 1})
+NAN, INFINITY = float("nan"), float("inf")  # as Python writes them into JSON
+VALUES: tuple[Any, ...] = (None, [], {}, "x", "", -1, 0, 1e300, 2**70, True, [[]], ["x"], {"x": 1}, NAN, INFINITY)
 NESTED = 60 if NIGHTLY else 6  # values of another type below the top of a JSON document
 KINDS = ("nothing", "a FIFO", "a directory", "a socket", "a link to itself")
 Change = Callable[[bytes, random.Random], bytes]

@@ -40,11 +40,13 @@ FILES: dict[str, tuple[list[str], str]] = {  # what a run is given: keys that na
     "shards/model.safetensors.index.json": (["--model", "shards"], "index"),
     "shards/model-00001-of-00003.safetensors": (["--model", "shards"], "header"),
 }
+WAITED_FOR = ("model/tokenizer.json", "model/generation_config.json", "model/model.safetensors")  # as FIFOs, each time
 AGAIN = ("resume", "--resume_from_checkpoint", "checkpoint-1")  # from the first checkpoint
+ANEW = ("train", "--overwrite")
 EXPORT = ("export", "--checkpoint", "checkpoint-1")
 STORED: dict[str, tuple[str, str, list[tuple[str, ...]]]] = {  # what a run writes: which run, corpus, commands
-    "spillway/run.json": ("paths", "", [("resume",), ("verify",), ("export",), ("doctor",)]),
-    "spillway/lock.json": ("plain", "", [AGAIN, ("verify",)]),
+    "spillway/run.json": ("paths", "", [("resume",), ("verify",), ("export",), ("doctor",), ANEW]),
+    "spillway/lock.json": ("plain", "", [AGAIN, ("verify",), ANEW]),
     "spillway/settings.json": ("paths", "", [("report",), ("verify",), ("resume",)]),
     "spillway/description.json": ("paths", "description", [("report",), ("verify",), ("export",), ("resume",)]),
     "spillway/so_far.json": ("going on", "", [("report",), ("doctor",)]),
@@ -52,8 +54,8 @@ STORED: dict[str, tuple[str, str, list[tuple[str, ...]]]] = {  # what a run writ
     "spillway/timeline.json.gz": ("going on", "", [("report",)]),
     "spillway/files.json": ("plain", "", [("verify",), ("resume",)]),
     "spillway/reference-train.jsonl": ("pairs", "", [AGAIN, ("verify",)]),
-    "config.yaml": ("plain", "", [("resume",), ("verify",), ("report",)]),
-    "metrics.jsonl": ("plain", "", [AGAIN, ("report",), ("doctor",)]),
+    "config.yaml": ("plain", "", [("resume",), ("verify",), ("report",), ANEW]),
+    "metrics.jsonl": ("plain", "", [AGAIN, ("report",), ("doctor",), ANEW]),
     "plan.json": ("paths", "", [("report",), ("doctor",), ("verify",), ("resume",)]),
     "summary.json": ("plain", "", [("report",), ("doctor",), ("resume",)]),
     "timeline.json.gz": ("plain", "", [("report",)]),
@@ -142,6 +144,8 @@ def cases_of_input(given: Path, out: Path, name: str, chance: random.Random) -> 
 
 def command_of(told: tuple[str, ...], out: Path) -> list[str]:
     verb, *more = told
+    if verb == "train":  # as the whole run was
+        return [verb, str(out.parent.with_name("whole") / "out" / "config.yaml"), *more]
     more = [str(out / word) if word.startswith("checkpoint-") else word for word in more]
     return [verb, str(out), *more, *(["--to", str(out.parent / "exported")] if verb == "export" else [])]
 
@@ -182,9 +186,9 @@ def given(inputs: Path, tmp_path: Path) -> Path:
 
 def test_damage_of_each_input_is_told_in_a_sentence(given: Path, tmp_path: Path) -> None:
     chance = seeds.instants("inputs")
-    cases = [
-        case for name in FILES for case in choose(cases_of_input(given, tmp_path / "out", name, chance), 1, chance)
-    ]
+    found = {name: cases_of_input(given, tmp_path / "out", name, chance) for name in FILES}
+    cases = [case for each in found.values() for case in choose(each, 1, chance)]
+    cases += [case for name in WAITED_FOR for case in found[name] if case["kind"] == "a FIFO"]
     assert find_unexplained(cases, tmp_path) == []
 
 
