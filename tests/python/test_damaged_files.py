@@ -6,176 +6,225 @@ import json
 import os
 import random
 import shutil
-import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import pairs
 import real_runs
 import seeds
-from real_runs import apart, words
-from warm import NIGHTLY
+import tiny
+from damaged_runs import as_case, find_unexplained
+from damages import damages, damages_of_head
+from real_runs import on_path, words
+from spillway.model.tensor_files import Stored, copied, write_files
 
-LIMIT = 3000  # seconds
-QUICK = int(os.environ.get("SPILLWAY_DAMAGES", "1"))  # of each file in `make test`
-DEEP, DIGITS = 5000, 5000
-VALUES: tuple[Any, ...] = (None, [], {}, "x", "", -1, 0, 1e300, 2**70, True, [[]], ["x"], {"x": 1})
-BYTES: dict[str, Callable[[bytes, random.Random], bytes]] = {
-    "empty": lambda content, chance: b"",
-    "cut": lambda content, chance: content[: chance.randrange(len(content))],
-    "nul": lambda content, chance: spoil(content, chance, b"\0"),
-    "no UTF-8": lambda content, chance: spoil(content, chance, b"\xff"),
-    "bit": lambda content, chance: flip(content, chance),
-    "bits": lambda content, chance: flip(flip(flip(content, chance), chance), chance),
-    "zeros": lambda content, chance: bytes(len(content)),
-    "deep list": lambda content, chance: b"[" * DEEP,
-    "deep mapping": lambda content, chance: b'{"a":' * DEEP,
-    "digits": lambda content, chance: b'{"a": ' + b"9" * DIGITS + b"}",
-    "a word": lambda content, chance: b'"word"',
-    "a list": lambda content, chance: b"[1, 2]",
-    "null": lambda content, chance: b"null",
+MOST = int(os.environ.get("SPILLWAY_DAMAGES", "0"))  # of each file in the nightly tests; 0: all
+KEYS = ("--max_steps", "2", "--save_steps", "1")
+HEAD = 1 << 16  # bytes of a volume
+RunOf = Callable[[str], Path]
+
+FILES: dict[str, tuple[list[str], str]] = {  # what a run is given: keys that name it, and the fuzzer's corpus
+    "run.yaml": (["run.yaml"], ""),
+    "train.jsonl": ([], ""),
+    "profile.json": ([], "profile"),
+    "template.jinja": (["--chat_template_path", "template.jinja"], ""),
+    "model/config.json": ([], ""),
+    "model/generation_config.json": ([], ""),
+    "model/tokenizer.json": ([], ""),
+    "model/tokenizer_config.json": ([], ""),
+    "model/special_tokens_map.json": ([], ""),
+    "model/model.safetensors": ([], "header"),
+    "shards/model.safetensors.index.json": (["--model", "shards"], "index"),
+    "shards/model-00001-of-00003.safetensors": (["--model", "shards"], "header"),
 }
+WAITED_FOR = ("model/tokenizer.json", "model/generation_config.json", "model/model.safetensors")  # as FIFOs, each time
+AGAIN = ("resume", "--resume_from_checkpoint", "checkpoint-1")  # from the first checkpoint
+ANEW = ("train", "--overwrite")
+EXPORT = ("export", "--checkpoint", "checkpoint-1")
+STORED: dict[str, tuple[str, str, list[tuple[str, ...]]]] = {  # what a run writes: which run, corpus, commands
+    "spillway/run.json": ("paths", "", [("resume",), ("verify",), ("export",), ("doctor",), ANEW]),
+    "spillway/lock.json": ("plain", "", [AGAIN, ("verify",), ANEW]),
+    "spillway/settings.json": ("paths", "", [("report",), ("verify",), ("resume",)]),
+    "spillway/description.json": ("paths", "description", [("report",), ("verify",), ("export",), ("resume",)]),
+    "spillway/so_far.json": ("going on", "", [("report",), ("doctor",)]),
+    "spillway/late.json": ("going on", "", [("report",), ("doctor",)]),
+    "spillway/timeline.json.gz": ("going on", "", [("report",)]),
+    "spillway/files.json": ("plain", "", [("verify",), ("resume",)]),
+    "spillway/reference-train.jsonl": ("pairs", "", [AGAIN, ("verify",)]),
+    "config.yaml": ("plain", "", [("resume",), ("verify",), ("report",), ANEW]),
+    "metrics.jsonl": ("plain", "", [AGAIN, ("report",), ("doctor",), ANEW]),
+    "plan.json": ("paths", "", [("report",), ("doctor",), ("verify",), ("resume",)]),
+    "summary.json": ("plain", "", [("report",), ("doctor",), ("resume",)]),
+    "timeline.json.gz": ("plain", "", [("report",)]),
+    "adapter_config.json": ("adapters", "", [("resume",), ("verify",)]),
+    "checkpoint-1/trainer_state.json": ("plain", "", [AGAIN, ("verify",), EXPORT]),
+    "checkpoint-1/config.json": ("plain", "", [AGAIN, EXPORT]),
+    "checkpoint-1/generation_config.json": ("plain", "", [AGAIN]),
+    "checkpoint-1/adapter_config.json": ("adapters", "", [AGAIN, EXPORT]),
+    "checkpoint-1/model.safetensors": ("plain", "header", [AGAIN, EXPORT]),
+    "checkpoint-1/spillway/exp_avg.safetensors": ("plain", "header", [AGAIN, ("verify",)]),
+    "checkpoint-1/spillway/run.json": ("plain", "", [AGAIN, EXPORT, ("verify",)]),
+    "checkpoint-1/spillway/session.json": ("plain", "", [AGAIN, EXPORT, ("verify",)]),
+    "checkpoint-1/spillway/files.json": ("plain", "", [AGAIN, EXPORT, ("verify",)]),
+    "checkpoint-1/spillway/manifest.bin": ("paths", "records", [AGAIN, EXPORT, ("verify",)]),
+    "checkpoint-1/spillway/wear.json": ("paths", "", [AGAIN, EXPORT]),
+}
+VOLUME_COMMANDS: list[tuple[str, ...]] = [("verify",), ("resume",), ("export",), AGAIN]
 
 
-def spoil(content: bytes, chance: random.Random, byte: bytes) -> bytes:
-    place = chance.randrange(len(content))
-    return content[:place] + byte + content[place + 1 :]
-
-
-def flip(content: bytes, chance: random.Random) -> bytes:
-    place = chance.randrange(min(len(content), 4096))
-    return (
-        spoil(content, random.Random(place), b"")
-        if not content
-        else (content[:place] + bytes([content[place] ^ 1 << chance.randrange(8)]) + content[place + 1 :])
-    )
-
-
-def damages(path: Path, chance: random.Random) -> Iterator[tuple[str, bytes]]:
-    """Names and contents: bytes of any file, and each top key of a JSON object with a value of another type."""
-    content = path.read_bytes()
-    for name, spoilt in BYTES.items():
-        yield name, spoilt(content, chance)
-    if path.suffix == ".safetensors":
-        (length,) = struct.unpack("<Q", content[:8])
-        for name, text in changed_keys(json.loads(content[8 : 8 + length]), chance):
-            yield name, struct.pack("<Q", len(text)) + text + content[8 + length :]
-        for text in (b"[" * DEEP, b'{"a":' * DEEP, b"null"):
-            yield f"header {text[:5]!r}", struct.pack("<Q", len(text)) + text + content[8 + length :]
-    elif path.suffix == ".json":
-        yield from changed_keys(json.loads(content), chance)
-
-
-def changed_keys(content: Any, chance: random.Random) -> Iterator[tuple[str, bytes]]:
-    for key in content if isinstance(content, dict) else ():
-        yield f"without {key}", json.dumps({name: value for name, value in content.items() if name != key}).encode()
-        for value in VALUES if NIGHTLY else chance.sample(VALUES, 2):
-            yield f"{key}: {value!r}", json.dumps(content | {key: value}).encode()
+def split_model(model: Path, target: Path) -> None:
+    """The same model in two files, and their index."""
+    shutil.copytree(model, target)
+    (target / "model.safetensors").unlink()
+    stored = Stored(model)
+    units = [copied(stored, name, name) for name in sorted(stored.names())]
+    write_files(target, "model", 40_000, units)
+    for sheet in target.glob(".*.digests"):
+        sheet.unlink()
 
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model with all its files, a run's configuration, rows and a profile."""
+    """Models with all their files, a run's configuration, rows and a profile."""
     place = real_runs.inputs(tmp_path_factory.mktemp("inputs"))
     (place / "model" / "special_tokens_map.json").write_text(json.dumps({"eos_token": "<eos>"}))
     (place / "model" / "generation_config.json").write_text(json.dumps({"temperature": 0.5, "do_sample": True}))
     (place / "template.jinja").write_text("{% for m in messages %}{{ m['content'] }}{% endfor %}")
     (place / "run.yaml").write_text("max_steps: 1\nseed: 3\nlearning_rate: 1e-4\nplacement: auto\n")
+    tiny.jsonl(place / "pairs.jsonl", pairs.texts(11))
+    split_model(place / "model", place / "shards")
     return place
 
 
-FILES = {
-    "run.yaml": ["run.yaml"],
-    "train.jsonl": [],
-    "profile.json": [],
-    "template.jinja": ["--chat_template_path", "template.jinja"],
-    "model/config.json": [],
-    "model/generation_config.json": [],
-    "model/tokenizer.json": [],
-    "model/tokenizer_config.json": [],
-    "model/special_tokens_map.json": [],
-    "model/model.safetensors": [],
-}
-STORED = {
-    "spillway/run.json": "resume",
-    "config.yaml": "resume",
-    "metrics.jsonl": "resume",
-    "plan.json": "report",
-    "summary.json": "report",
-    "spillway/settings.json": "report",
-    "spillway/description.json": "report",
-    "timeline.json.gz": "report",
-    "checkpoint-1/trainer_state.json": "resume",
-    "checkpoint-1/config.json": "resume",
-    "checkpoint-1/spillway/run.json": "resume",
-}
-SCRIPT = """
-import contextlib, io, json, os, shutil, signal, sys
-from pathlib import Path
-from spillway.cli import main
-told = []
-for case in json.loads(Path(sys.argv[1]).read_text()):
-    if case["fresh"]:
-        shutil.rmtree(case["place"], ignore_errors=True)
-        shutil.copytree(case["from"], case["place"])
-    file = Path(case["file"])
-    before = file.read_bytes()
-    file.write_bytes(bytes.fromhex(case["content"]))
-    shutil.rmtree(case["out"], ignore_errors=True)
-    error = io.StringIO()
-    signal.alarm(120)
-    with contextlib.redirect_stderr(error), contextlib.redirect_stdout(io.StringIO()):
-        code = main(case["words"])
-    signal.alarm(0)
-    file.write_bytes(before)
-    told.append([case["name"], code, error.getvalue()])
-    Path(sys.argv[2]).write_text(json.dumps(told))
-"""
+@pytest.fixture(scope="module")
+def run_of(inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> RunOf:
+    """The place of a finished run of a name, with its output_dir `out`, and a copy beside it, `whole`; made once."""
+    made: dict[str, Path] = {}
+
+    def run(name: str) -> Path:
+        if name not in made:
+            made[name] = tmp_path_factory.mktemp("run") / "place"
+            made[name].mkdir()
+            make_run(inputs, made[name], name)
+            shutil.copytree(made[name], made[name].with_name("whole"))
+        return made[name]
+
+    return run
 
 
-def unexplained(cases: list[dict[str, Any]], place: Path) -> list[tuple[str, int, str]]:
-    """Damages that end without a sentence, by their exit codes and errors."""
-    asked, told = place / "cases.json", place / "told.json"
-    asked.write_text(json.dumps(cases))
-    (place / "script.py").write_text(SCRIPT)
-    process = apart(str(place / "script.py"), str(asked), str(told))
-    _, error = process.communicate(timeout=LIMIT)
-    outcomes = json.loads(told.read_text()) if told.exists() else []
-    assert len(outcomes) == len(cases), (cases[len(outcomes)]["name"], process.returncode, error)
+def make_run(inputs: Path, place: Path, name: str) -> None:
+    keys: dict[str, list[str]] = {
+        "plain": [],
+        "going on": [],
+        "paths": on_path(place / "storage"),
+        "adapters": ["--method", "lora"],
+        "pairs": ["--dataset", str(inputs / "pairs.jsonl"), "--objective", "dpo", "--compute_dtype", "fp32"],
+    }
+    out = place / "out"
+    assert real_runs.here(inputs, out, *KEYS, *keys[name]) == 0
+    if name == "going on":
+        shutil.copy(out / "summary.json", out / "spillway" / "so_far.json")
+        shutil.copy(out / "timeline.json.gz", out / "spillway" / "timeline.json.gz")
+        late = {"at": 1.0, "late": [{"rank": "rank 1", "words": "waits for path:0, 7 s"}]}
+        (out / "spillway" / "late.json").write_text(json.dumps(late))
+    elif name == "plain":
+        lock = {"host": "elsewhere", "pid": 7, "since": "2026-01-01T00:00:00+00:00"}
+        (out / "spillway" / "lock.json").write_text(json.dumps(lock))
+
+
+def cases_of_input(given: Path, out: Path, name: str, chance: random.Random) -> list[dict[str, Any]]:
+    keys, corpus = FILES[name]
+    keys = [str(given / word) if (given / word).exists() else word for word in keys]
+    command = words(given, out, *keys, *(() if name == "run.yaml" else ("--max_steps", "1")))
+    return [as_case(name, given / name, each, command, out=out) for each in damages(given / name, chance, corpus)]
+
+
+def command_of(told: tuple[str, ...], out: Path) -> list[str]:
+    verb, *more = told
+    if verb == "train":  # as the whole run was
+        return [verb, str(out.parent.with_name("whole") / "out" / "config.yaml"), *more]
+    more = [str(out / word) if word.startswith("checkpoint-") else word for word in more]
+    return [verb, str(out), *more, *(["--to", str(out.parent / "exported")] if verb == "export" else [])]
+
+
+def cases_of_run(place: Path, name: str, chance: random.Random) -> list[dict[str, Any]]:
+    """A file of a checkpoint is damaged beside the list of digests, and without it."""
+    _, corpus, commands = STORED[name]
+    lists = (True, False) if name.startswith("checkpoint-") and not name.endswith("/files.json") else (True,)
+    common = {"whole": place.with_name("whole"), "place": place}
     return [
-        (name, code, words[-300:])
-        for name, code, words in outcomes
-        if "shows where" in words or "Traceback" in words or code not in (0, 1, 2, 3)
+        as_case(name, place / "out" / name, each, command_of(told, place / "out"), listed=listed, **common)
+        for each in damages(place.with_name("whole") / "out" / name, chance, corpus)
+        for told in commands
+        for listed in lists
     ]
 
 
+def cases_of_volume(place: Path, chance: random.Random) -> list[dict[str, Any]]:
+    volume, common = place / "storage" / "spillway.volume", {"whole": place.with_name("whole"), "place": place}
+    with open(place.with_name("whole") / "storage" / volume.name, "rb") as stream:
+        head = stream.read(HEAD)
+    return [
+        as_case(volume.name, volume, each, command_of(told, place / "out"), head=True, **common)
+        for each in damages_of_head(head, chance)
+        for told in VOLUME_COMMANDS
+    ]
+
+
+def choose(cases: list[dict[str, Any]], most: int, chance: random.Random) -> list[dict[str, Any]]:
+    return chance.sample(cases, min(most or len(cases), len(cases)))
+
+
+@pytest.fixture
+def given(inputs: Path, tmp_path: Path) -> Path:
+    """A copy of the inputs, to be damaged."""
+    return Path(shutil.copytree(inputs, tmp_path / "given"))
+
+
+def test_damage_of_each_input_is_told_in_a_sentence(given: Path, tmp_path: Path) -> None:
+    chance = seeds.instants("inputs")
+    found = {name: cases_of_input(given, tmp_path / "out", name, chance) for name in FILES}
+    cases = [case for each in found.values() for case in choose(each, 1, chance)]
+    cases += [case for name in WAITED_FOR for case in found[name] if case["kind"] == "a FIFO"]
+    assert find_unexplained(cases, tmp_path) == []
+
+
+def test_damage_of_each_file_of_a_run_is_told_in_a_sentence(run_of: RunOf, tmp_path: Path) -> None:
+    chance = seeds.instants("runs")
+    cases = [case for name in STORED for case in choose(cases_of_run(run_of(STORED[name][0]), name, chance), 1, chance)]
+    cases += choose(cases_of_volume(run_of("paths"), chance), 1, chance)
+    assert find_unexplained(cases, tmp_path) == []
+
+
+def test_configuration_nested_too_deep_is_refused_by_its_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "deep.yaml").write_text("model: " + "[" * 5000)
+    assert real_runs.main(["train", str(tmp_path / "deep.yaml")]) == 2
+    error = capsys.readouterr().err
+    assert "deep.yaml" in error and "Traceback" not in error and error.count("\n") == 1, error
+
+
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", FILES)
-def test_damaged_input_is_told_in_a_sentence(inputs: Path, tmp_path: Path, name: str) -> None:
+def test_every_damage_of_an_input_is_told_in_a_sentence(given: Path, tmp_path: Path, name: str) -> None:
     chance = seeds.instants(name)
-    given = Path(shutil.copytree(inputs, tmp_path / "given"))
-    file, out = given / name, tmp_path / "out"
-    found = list(damages(file, chance))
-    keys = [str(given / word) if (given / word).exists() else word for word in FILES[name]]
-    command = words(given, out, *keys, *(() if name == "run.yaml" else ("--max_steps", "1")))
-    common = {"file": str(file), "out": str(out), "words": command, "fresh": False}
-    chosen = found if NIGHTLY else chance.sample(found, min(QUICK, len(found)))
-    cases = [{"name": f"{name}: {how}", "content": content.hex(), **common} for how, content in chosen]
-    assert unexplained(cases, tmp_path) == []
+    cases = choose(cases_of_input(given, tmp_path / "out", name, chance), MOST, chance)
+    assert find_unexplained(cases, tmp_path) == []
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", STORED)
-def test_damaged_file_of_a_run_is_told_in_a_sentence(inputs: Path, tmp_path: Path, name: str) -> None:
-    whole, place = tmp_path / "whole", tmp_path / "run"
-    given = Path(shutil.copytree(inputs, tmp_path / "given"))
-    assert real_runs.here(given, whole, "--max_steps", "2", "--save_steps", "1") == 0
-    found = damages(whole / name, random.Random(name))
-    more = ["--resume_from_checkpoint", str(place / "checkpoint-1")] if "checkpoint-1" in name else []
-    common = {
-        "file": str(place / name), "out": str(tmp_path / "none"), "words": [STORED[name], str(place), *more],
-        "fresh": True, "from": str(whole), "place": str(place),
-    }  # fmt: skip
-    cases = [{"name": f"{name}: {how}", "content": content.hex(), **common} for how, content in found]
-    assert unexplained(cases, tmp_path) == []
+def test_every_damage_of_a_file_of_a_run_is_told_in_a_sentence(run_of: RunOf, tmp_path: Path, name: str) -> None:
+    chance = seeds.instants(name)
+    cases = choose(cases_of_run(run_of(STORED[name][0]), name, chance), MOST, chance)
+    assert find_unexplained(cases, tmp_path) == []
+
+
+@pytest.mark.nightly
+def test_every_damage_of_a_volume_is_told_in_a_sentence(run_of: RunOf, tmp_path: Path) -> None:
+    chance = seeds.instants("volume")
+    assert find_unexplained(choose(cases_of_volume(run_of("paths"), chance), MOST, chance), tmp_path) == []

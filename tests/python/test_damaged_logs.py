@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -84,6 +85,13 @@ DAMAGES: dict[str, tuple[Callable[[bytes], bytes], str]] = {
 }
 
 
+def without_log(binary: dict[str, bytes]) -> dict[str, Any]:
+    """The files of a result; their list has no digest of trainer_state.json, which lacks the rows of damaged lines."""
+    content = json.loads(binary["spillway/files.json"])
+    del content["files"]["trainer_state.json"]
+    return {**binary, "spillway/files.json": content}
+
+
 @pytest.mark.parametrize("kind", DAMAGES)
 def test_a_run_goes_on_without_damaged_lines_of_its_metrics(
     kind: str, copied: Path, whole: Path, capfd: pytest.CaptureFixture[str]
@@ -100,7 +108,7 @@ def test_a_run_goes_on_without_damaged_lines_of_its_metrics(
     assert (out / "metrics.jsonl.damaged").read_bytes() == line.content.rstrip(b"\n") + b"\n"
     assert [row["step"] for row in metrics(out)] == sorted({*kept, 5, 6})
     expected, found = result(whole), result(out)
-    assert found[1] == expected[1]
+    assert without_log(found[1]) == without_log(expected[1])
     assert [row for row in expected[0] if row["step"] in {row["step"] for row in found[0]}] == found[0]
 
 

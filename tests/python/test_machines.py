@@ -192,7 +192,7 @@ def test_compute_grows_with_tokens_and_hardly_with_the_tiles_that_they_run_in(pl
     one, four = (compute("workstation", *long, rows) for rows in ("1", "4"))
     assert 3.8 < four / one < 4.2
     whole, tiles = (compute("laptop", *long, "1", "--token_tile", tile) for tile in ("all", "512"))
-    assert 1 <= tiles / whole < 1.12
+    assert 0.999 < tiles / whole < 1.12
 
 
 def test_longer_than_the_longest_does_not_fit_and_says_what_would(plan: Plan) -> None:

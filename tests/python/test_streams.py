@@ -1,8 +1,10 @@
-"""Runs whose terminal goes away, and verbs whose output has no place to go."""
+"""Runs whose terminal goes away train to the end: a log has their messages, and no volume a standard descriptor. Verbs
+whose output has no place to go say so."""
 
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -45,6 +47,27 @@ def command(way: str, descriptors: tuple[int, ...], *told: str) -> tuple[int, st
     return process.returncode, shown, error
 
 
+def run_shell(redirected: str, *told: str) -> subprocess.CompletedProcess[str]:
+    """Runs Python with what a shell puts behind it."""
+    line = f"set -o pipefail; {shlex.join([sys.executable, *told])} {redirected}"
+    environment = {**os.environ, "PYTHONUNBUFFERED": ""}
+    return subprocess.run(
+        ["bash", "-c", line], capture_output=True, text=True, env=environment, timeout=LIMIT, check=False
+    )
+
+
+def check_run(out: Path, expected: list[dict[str, object]]) -> None:
+    """The run went to its end."""
+    assert metrics(out) == expected and (out / "model.safetensors").is_file() and (out / "summary.json").is_file()
+
+
+def check_log(out: Path) -> None:
+    """The messages that standard output has lost, and of the loss one."""
+    log = (out / LOG).read_text()
+    assert log.count("cannot be written") == log.count("standard output cannot be written") == 1, log
+    assert "The run goes on" in log and "step 2/3" in log and f"The model is in {out}" in log.replace("\n", ""), log
+
+
 @pytest.mark.parametrize("way", GONE)
 def test_run_without_its_terminal_goes_on_to_the_end(
     inputs: Path, tmp_path: Path, expected: list[dict[str, object]], way: str
@@ -52,46 +75,70 @@ def test_run_without_its_terminal_goes_on_to_the_end(
     out = tmp_path / "out"
     code, _, error = command(way, (1, 2), *words(inputs, out, "--max_steps", "3", "--logging_steps", "1"))
     assert code == 0 and not error
-    assert metrics(out) == expected and (out / "model.safetensors").is_file() and (out / "summary.json").is_file()
+    check_run(out, expected)
     if way != "closed":
-        log = (out / LOG).read_text()
-        assert log.count("standard output cannot be written") == 1 and "The model is in" in log, log
+        check_log(out)
 
 
 @pytest.mark.parametrize("way", ["full", "pipe"])
-def test_loss_of_standard_output_is_told_once_on_standard_error(inputs: Path, tmp_path: Path, way: str) -> None:
+def test_loss_of_standard_output_is_told_once_on_standard_error(
+    inputs: Path, tmp_path: Path, expected: list[dict[str, object]], way: str
+) -> None:
     out = tmp_path / "out"
     code, _, error = command(way, (1,), *words(inputs, out, "--max_steps", "3", "--logging_steps", "1"))
     assert code == 0 and error.startswith("note: standard output cannot be written") and error.count("\n") == 1, error
-    assert "step 2/3" in (out / LOG).read_text()
+    check_run(out, expected)
+    check_log(out)
 
 
-def test_closed_descriptors_are_never_a_volume(inputs: Path, tmp_path: Path) -> None:
-    """Everything that prints writes into /dev/null, and the volume verifies."""
+@pytest.mark.nightly
+@pytest.mark.parametrize("way", GONE)
+def test_run_without_standard_error_goes_on_to_the_end(
+    inputs: Path, tmp_path: Path, expected: list[dict[str, object]], way: str
+) -> None:
     out = tmp_path / "out"
+    code, shown, _ = command(way, (2,), *words(inputs, out, "--max_steps", "3", "--logging_steps", "1"))
+    assert code == 0 and "The model is in" in shown
+    check_run(out, expected)
+
+
+@pytest.mark.parametrize("redirected", ["| head -n 1", pytest.param("2>&1 | head -n 1", marks=pytest.mark.nightly)])
+def test_run_into_a_pipe_that_closes_goes_on_to_the_end(
+    inputs: Path, tmp_path: Path, expected: list[dict[str, object]], redirected: str
+) -> None:
+    out = tmp_path / "out"
+    told = words(inputs, out, "--max_steps", "3", "--logging_steps", "1")
+    done = run_shell(redirected, "-m", "spillway", *told)
+    assert done.returncode == 0, done.stderr
+    check_run(out, expected)
+    if redirected.startswith("|"):
+        check_log(out)
+
+
+@pytest.mark.parametrize("closed", ["<&- >&- 2>&-", pytest.param("2>&-", marks=pytest.mark.nightly)])
+def test_closed_descriptors_are_never_a_volume(inputs: Path, tmp_path: Path, closed: str) -> None:
+    """Everything that prints writes into /dev/null, and the volume verifies."""
+    out, places, script = tmp_path / "out", tmp_path / "places", tmp_path / "script.py"
+    numbers = range(3) if closed.startswith("<") else (2,)
     told = words(inputs, out, "--max_steps", "3", "--save_steps", "2", *on_path(tmp_path / "storage"))
-    places = tmp_path / "places"
-    script = f"""
+    script.write_text(f"""
 import os, sys
-for descriptor, name in {NAMES!r}.items():
-    os.close(descriptor)
-    setattr(sys, name, None)
-    setattr(sys, f"__{{name}}__", None)
 from spillway.cli import main
 from spillway.run.session import EngineSession
 step = EngineSession.step
 def looked(*given):
     with open({str(places)!r}, "w") as stream:
         stream.write(" ".join(os.readlink(f"/proc/self/fd/{{number}}") for number in range(3)))
-    os.write(1, b"x" * 4096)
-    os.write(2, b"x" * 4096)
+    for number in {[number for number in numbers if number]}:
+        os.write(number, b"x" * 4096)
     return step(*given)
 EngineSession.step = looked
 sys.exit(main({told!r}))
-"""
-    process = apart("-c", script)
-    process.communicate(timeout=LIMIT)
-    assert process.returncode == 0 and places.read_text() == "/dev/null /dev/null /dev/null"
+""")
+    done = run_shell(closed, str(script))
+    assert done.returncode == 0, done.stderr
+    found = places.read_text().split()
+    assert [found[number] for number in numbers] == ["/dev/null"] * len(numbers), found
     assert real_runs.main(["verify", str(out)]) == 0
 
 
@@ -116,6 +163,11 @@ def test_plan_on_a_full_disk_is_named_and_a_closed_pipe_is_quiet(inputs: Path, t
         assert code == 1 and error == "spillway: standard output: No space left on device\n", error
         assert command("pipe", (1,), *told, *more)[::2] == (1, "")
     assert command("full", (2,), *told)[0] == 0
+
+
+def test_plan_into_a_pipe_that_closes_ends_in_silence(inputs: Path, tmp_path: Path) -> None:
+    done = run_shell("| head -c 1 > /dev/null", "-m", "spillway", *words(inputs, tmp_path / "out", verb="plan"))
+    assert done.stderr == ""
 
 
 @pytest.mark.parametrize("way", GONE)

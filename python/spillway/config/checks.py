@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from spillway.base import installed, silence
+from spillway.base.documents import kind_of
 from spillway.config import methods, several
 from spillway.config.keys import KEYS
 from spillway.config.optimizers import OPTIMIZERS, own_keys
@@ -140,7 +141,7 @@ def check_model(config: Config, described: bool = True) -> None:
             check_revision(name, value, getattr(config, f"{name}_revision"))
             continue
         if Path(value).exists():
-            kind = "a file" if Path(value).is_file() else file_kind(Path(value))
+            kind = "a file" if Path(value).is_file() else kind_of(Path(value))
             raise InputError(f"{name}: {value} is {kind}; expects a directory or a name on the hub")
         if is_path_like(value):
             raise InputError(f"{name}: there is no directory {value}")
@@ -151,7 +152,7 @@ def check_model(config: Config, described: bool = True) -> None:
         raise InputError(f"chat_template_path: there is no {template}")
     if template is not None and not Path(template).is_file() and not Path(template).is_dir():
         raise InputError(
-            f"chat_template_path: {template} is {file_kind(Path(template))}; expects a file or a directory with a "
+            f"chat_template_path: {template} is {kind_of(Path(template))}; expects a file or a directory with a "
             "tokenizer"
         )
     if config.profile is not None and not Path(config.profile).is_file():
@@ -198,17 +199,6 @@ def is_data_directory(path: Path) -> bool:
     )
 
 
-def file_kind(path: Path) -> str:
-    """The kind of a path that exists and is no regular file."""
-    kinds = {
-        "a directory": path.is_dir(),
-        "a named pipe (FIFO)": path.is_fifo(),
-        "a socket": path.is_socket(),
-        "a device": path.is_char_device() or path.is_block_device(),
-    }
-    return next((kind for kind, holds in kinds.items() if holds), "no regular file")
-
-
 def check_dataset(name: str, config: Config) -> None:
     value = getattr(config, name)
     if value is None or not is_data_file(value):
@@ -218,7 +208,7 @@ def check_dataset(name: str, config: Config) -> None:
         raise InputError(f"{name}: there is no file {value}")
     if not path.is_file():
         advice = "" if path.is_dir() else "; rows are read again by a resume, so copy them into a file first"
-        raise InputError(f"{name}: {value} is {file_kind(path)}; expects a file ({', '.join(DATA_SUFFIXES)}){advice}")
+        raise InputError(f"{name}: {value} is {kind_of(path)}; expects a file ({', '.join(DATA_SUFFIXES)}){advice}")
     suffix = data_suffix(value)
     if suffix not in DATA_SUFFIXES or (suffix == ".parquet" and path.suffix != suffix):
         raise InputError(

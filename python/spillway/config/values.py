@@ -5,12 +5,13 @@ A parser raises ValueError for anything else; whoever knows the key's name makes
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from spillway.base.documents import parse_json
 
 UNITS = {"": 1, "b": 1}
 for power, letter in enumerate("kmgt", start=1):
@@ -132,7 +133,7 @@ def parse_interval(value: Any) -> int | float:
 
 def parse_mapping(value: Any) -> dict[str, Any]:
     if isinstance(value, str):
-        value = json.loads(value)
+        value = parse_json(value)
     if not isinstance(value, dict):
         raise ValueError
     return {str(key): number_if_it_is(item) for key, item in value.items()}

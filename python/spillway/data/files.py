@@ -5,15 +5,16 @@ from __future__ import annotations
 import bz2
 import csv
 import gzip
-import json
 import lzma
 import sys
 import zlib
 from collections.abc import Iterator
 from io import TextIOWrapper
+from json import JSONDecodeError
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
+from spillway.base.documents import parse_json
 from spillway.config.checks import data_suffix
 from spillway.errors import InputError
 
@@ -108,8 +109,8 @@ def is_lines(text: str) -> bool:
         return not begin.startswith("[")
     first = begin.partition("\n")[0]
     try:
-        json.loads(first)
-    except (ValueError, RecursionError):
+        parse_json(first)
+    except ValueError:
         return False
     return bool(begin[len(first) :].strip())
 
@@ -202,16 +203,12 @@ def decoded(data: bytes, where: str) -> str:
 
 def parsed(text: str, where: str) -> Any:
     try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
+        return parse_json(text)
+    except JSONDecodeError as error:
         line = f", line {error.lineno}" if error.lineno > 1 else ""
         raise InputError(f"{where}: not valid JSON: {error.msg}{line}, column {error.colno}") from None
-    except ValueError:
-        raise InputError(
-            f"{where}: not readable: a number has more than {sys.get_int_max_str_digits()} digits; write it as text"
-        ) from None
-    except RecursionError:
-        raise InputError(f"{where}: not valid JSON: nested too deeply") from None
+    except ValueError as error:
+        raise InputError(f"{where}: not readable: {error}") from None
 
 
 def as_row(value: Any, where: str) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from spillway.base.documents import parse_json
 from spillway.data.turns import REASONING_KEYS, Messages
 from spillway.errors import InputError
 
@@ -250,8 +251,8 @@ def objects_of_calls(messages: Turns) -> Iterator[dict[str, Any]]:
 
 def read_object(text: str) -> dict[str, Any] | None:
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
+        value = parse_json(text)
+    except ValueError:
         return None
     return value if isinstance(value, dict) else None
 

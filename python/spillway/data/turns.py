@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from typing import Any
 
+from spillway.base.documents import parse_json
 from spillway.data.files import Record, all_objects, parsed
 from spillway.errors import InputError
 
@@ -242,8 +242,8 @@ def from_sharegpt(where: str, message: dict[str, Any]) -> dict[str, Any]:
 def parse_calls(text: str) -> list[dict[str, Any]]:
     """The calls of ShareGPT's function_call: one JSON object, or a list of them. Empty: the text is no call."""
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
+        value = parse_json(text)
+    except ValueError:
         return []
     calls = value if isinstance(value, list) else [value]
     return calls if all(is_call(call) for call in calls) else []

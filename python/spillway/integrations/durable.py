@@ -19,6 +19,7 @@ from typing import Any
 
 import transformers
 
+from spillway.base.documents import read_json
 from spillway.base.files import flush, replace_text
 from spillway.config import Config
 from spillway.errors import InputError
@@ -320,7 +321,7 @@ def read_position(checkpoint: Path) -> Position:
     saved.check_files(checkpoint, RUN_STATE)
     path = checkpoint / RUN_STATE
     try:
-        return Position.of(json.loads(path.read_text(encoding="utf-8")))
+        return Position.of(read_json(path))
     except (OSError, ValueError) as error:
         raise InputError(f"resume_from_checkpoint: {path} cannot be read: {error}") from None
 
@@ -331,8 +332,8 @@ def read_rows(checkpoint: Path) -> list[Row]:
     saved.check_files(checkpoint, Path(TRAINER_STATE))
     path = checkpoint / TRAINER_STATE
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))["log_history"]
+        found = read_json(path)["log_history"]
         return [row for row in found if isinstance(row, dict)]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         tell([f"{path} cannot be read: {error!r}; training goes on without the rows of its log"])
         return []

@@ -22,12 +22,16 @@ from spillway.model.own import OwnConfig, OwnModel
 from spillway.model.router_search import find_routers
 from spillway.model.source import is_multimodal, text_config
 from spillway.model.text_tower import embedding_of, head_of, tower
+from spillway.model.tiny_copy import LAYER_COUNTS
+
+MOST_LAYERS = 100_000
 
 
 def build(config: PreTrainedConfig | OwnConfig, dtype: torch.dtype, kept: torch.dtype | None = None) -> MetaModel:
     """Builds the meta model, which computes in `dtype`; `kept`: what its weights are kept in, None: the same.
     InputError names the model type and what about it cannot be streamed."""
     kind = config.model_type
+    refuse_depth(text_config(config), kind)
     types = {} if kept in (None, dtype) else types_of(on_meta(copy.deepcopy(config), kept or dtype))
     model = on_meta(config, dtype)
     embedding, head = embedding_of(model), head_of(model)
@@ -41,6 +45,14 @@ def build(config: PreTrainedConfig | OwnConfig, dtype: torch.dtype, kept: torch.
     refuse_leftovers(meta_model)
     meta_model.routers = find_routers(meta_model)
     return meta_model
+
+
+def refuse_depth(config: PreTrainedConfig | OwnConfig, kind: str) -> None:
+    """InputError for a number of layers that no model has: building them would never end."""
+    for name in LAYER_COUNTS:
+        count = getattr(config, name, None)
+        if isinstance(count, int) and count > MOST_LAYERS:
+            raise refusal(kind, f"{name} is {count}, and a model has {MOST_LAYERS:,} layers at most")
 
 
 def types_of(model: nn.Module) -> dict[str, torch.dtype]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from spillway.base.documents import parse_json, read_json
+from spillway.base.documents import parse_json, read_json, require_file
 from spillway.model.factors import REDUCED
 from spillway.model.meta_model import MetaModel
 from spillway.model.source import DTYPES
@@ -127,6 +127,7 @@ def stored_keys(checkpoint: Path) -> set[str]:
         if index.exists():
             return set(read_json(index)["weight_map"])
         path = checkpoint / "model.safetensors"
+        require_file(path)
         with open(path, "rb") as stream:
             (length,) = struct.unpack("<Q", stream.read(8))
             if length > path.stat().st_size:

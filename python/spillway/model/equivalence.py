@@ -41,6 +41,9 @@ TOLERANCE = 1e-4  # relative to the largest element of a gradient; what is right
 NOISE = 1e-7  # of the model's largest gradient: some are zero but for rounding (the bias of keys)
 TILE = 5  # tokens, of the tiles that are tried: they end where no row does
 
+# What a model raises whose configuration has values that do not go together, or of another type.
+WRONG = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+
 # Why nothing runs in tiles of tokens, as the end of a sentence.
 ROUTERS = "the loss of its routers is made of all tokens together"
 NONE_FOUND = "no part of its layers was found to treat each token by itself"
@@ -75,7 +78,9 @@ def verify_equivalence(config: PreTrainedConfig | OwnConfig, packing: bool = Fal
     with one_thread():
         try:
             refuse_sight_of_later_tokens(model, kind)
-        except (RuntimeError, IndexError) as error:  # of what has no bytes, or whatever sizes do not go together
+        except InputError:
+            raise
+        except WRONG as error:  # what has no bytes, sizes that do not go together, a value of another type
             why = "text passes through other modalities" if meta_model.carried else "transformers cannot compute it"
             raise refusal(kind, f"{why}: {first_line(error)}") from error
         plain, packed = (sample(several, meta_model.vocabulary) for several in (False, True))

@@ -67,7 +67,9 @@ def refuse_quantised(path: Path, config: PreTrainedConfig) -> None:
 def check_dropout(path: Path, config: PreTrainedConfig) -> None:
     """PyTorch tells a bad probability only where a layer computes."""
     for name, value in config.to_dict().items():
-        if "drop" in name and isinstance(value, float | int) and not 0 <= value <= 1:
+        is_number = isinstance(value, float | int)
+        is_missing = value is None and isinstance(getattr(type(config), name, None), float | int)
+        if "drop" in name and (is_missing or (is_number and not 0 <= value <= 1)):
             raise InputError(f"{path}: {name}: got {value}, expects a probability from 0 to 1")
 
 

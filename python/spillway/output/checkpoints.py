@@ -182,7 +182,7 @@ def is_index(name: str) -> bool:
 
 def same_file(one: Path, other: Path) -> bool:
     """Links to the same bytes, or small files of equal content."""
-    if not other.exists() or one.is_dir() or other.is_dir():
+    if not (one.is_file() and other.is_file()):
         return False
     return one.samefile(other) or (one.suffix != ".safetensors" and one.read_bytes() == other.read_bytes())
 

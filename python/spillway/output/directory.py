@@ -6,7 +6,6 @@ found to be in order.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -16,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from spillway.base.documents import read_json
 from spillway.base.files import PROCESSORS, flush
 from spillway.config import CONFIG_HEADER, Config
 from spillway.config.values import StoragePath
@@ -181,7 +181,7 @@ def newest_alone(output_dir: Path) -> Path | None:
 def is_precious(path: Path) -> bool:
     """Whether losing it would lose anything: a run that ended before its first step leaves nothing to keep."""
     if path.name == "config.yaml":
-        return not path.read_text(encoding="utf-8", errors="replace").startswith(CONFIG_HEADER)
+        return not path.is_file() or not path.read_text(encoding="utf-8", errors="replace").startswith(CONFIG_HEADER)
     if path.name == METRICS:
         return path.stat().st_size > 0
     return (
@@ -308,7 +308,7 @@ def whole(checkpoint: Path) -> bool:
 def listed(checkpoint: Path) -> list[Path]:
     """The shards that an index names."""
     indices = checkpoint.glob(INDICES)
-    maps = [json.loads(path.read_text(encoding="utf-8"))["weight_map"] for path in indices]
+    maps = [read_json(path)["weight_map"] for path in indices]
     return [checkpoint / name for names in maps for name in set(names.values())]
 
 

@@ -19,6 +19,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from spillway.base.documents import parse_json
 from spillway.base.files import PUBLIC
 from spillway.errors import InputError
 from spillway.output import identity
@@ -220,8 +221,8 @@ def has_name(path: Path, key: tuple[int, int]) -> bool:
 
 def read_holder(file: int) -> Holder:
     """Empty where the file says nothing that can be read."""
-    with suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
-        content = json.loads(os.pread(file, CONTENT_BYTES, 0))
+    with suppress(OSError, ValueError, OverflowError, TypeError, KeyError):
+        content = parse_json(os.pread(file, CONTENT_BYTES, 0))
         return Holder(str(content["host"]), int(content["pid"]), str(content["since"]))
     return Holder()
 

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from spillway.base.documents import read_json
 from spillway.base.files import flush, write_json
 from spillway.errors import InputError, other_format
 
@@ -102,8 +103,8 @@ def load(output_dir: Path) -> Identity | None:
     if not path.is_file():
         return None
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        content = read_json(path)
+    except (OSError, ValueError) as error:
         raise InputError(f"output_dir: {path} cannot be read: {error}; put back a copy of it") from None
     found = content.pop("format", None) if isinstance(content, dict) else None
     if is_count(found) and found != FORMAT:

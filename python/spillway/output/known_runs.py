@@ -3,12 +3,12 @@ contradict each other in."""
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from spillway.base.documents import read_json
 from spillway.config import Config, read_file, resolve
 from spillway.config.values import StoragePath
 from spillway.errors import InputError
@@ -107,8 +107,8 @@ def describe_contradiction(output_dir: Path, paths: Sequence[StoragePath]) -> st
 
 def read_planned_durability(output_dir: Path) -> str:
     """The durability in plan.json; "none" where that cannot be read."""
-    with suppress(OSError, ValueError, RecursionError, AttributeError):
-        return str(json.loads((output_dir / PLAN).read_text(encoding="utf-8")).get("durability", "none"))
+    with suppress(OSError, ValueError, AttributeError):
+        return str(read_json(output_dir / PLAN).get("durability", "none"))
     return "none"
 
 

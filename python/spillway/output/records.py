@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from spillway.base.documents import parse_json, require_file
 from spillway.base.files import flush, no_link, replace_text
 
 METRICS = "metrics.jsonl"
@@ -79,6 +80,7 @@ def read_lines(
     line that a crash cut short is left out."""
     if not path.exists():
         return
+    require_file(path)
     with open(path, "rb") as stream:
         for number, line in enumerate(stream, start=1):
             if not line.endswith(b"\n") and line.startswith(b"{") and b"\0" not in line:
@@ -92,10 +94,10 @@ def parse_row(line: bytes, wrong: Callable[[dict[str, Any]], str]) -> tuple[dict
     if not line.strip(b"\0\n"):
         return None, "zeros" if line.strip(b"\n") else "an empty line"
     try:
-        found = json.loads(line.decode("utf-8"))
+        found = parse_json(line.decode("utf-8"))
     except UnicodeDecodeError:
         return None, "bytes that are no UTF-8"
-    except (ValueError, RecursionError):
+    except ValueError:
         return None, "no JSON"
     if not isinstance(found, dict):
         return None, "no JSON object"
@@ -183,8 +185,10 @@ def keep_rows_until(path: Path, step: int) -> int:
 def newest_step(path: Path) -> int:
     """The highest step of any row; 0 where there is none. Lines that are no rows are passed over."""
     newest = 0
-    with suppress(OSError), open(path, "rb") as stream:
-        for line in stream:
-            with suppress(ValueError, KeyError, TypeError, RecursionError):
-                newest = max(newest, int(json.loads(line)["step"]))
+    with suppress(OSError):
+        require_file(path)
+        with open(path, "rb") as stream:
+            for line in stream:
+                with suppress(ValueError, OverflowError, KeyError, TypeError):
+                    newest = max(newest, int(parse_json(line)["step"]))
     return newest

@@ -10,11 +10,11 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
+from spillway.base.documents import parse_json, read_json
 from spillway.base.files import PRIVATE, flush, sheet_of, write_json
 from spillway.errors import InputError
 
@@ -30,17 +30,6 @@ WHOLE = 4 << 20  # SAMPLED: bytes up to which all of a file is read
 PIECES, PIECE = 256, 4096
 MOST_HEADER = 100_000_000  # bytes of a safetensors header
 Entry = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Change:
-    """A file that is not as it was saved, or a part of it."""
-
-    name: str
-    words: str
-
-    def __str__(self) -> str:
-        return f"{self.name} {self.words}"
 
 
 def record_files(directory: Path, patterns: Sequence[str] = EVERYTHING) -> None:
@@ -101,8 +90,8 @@ def way_on(path: Path, name: str) -> str:
     return f"remove {path}" if whole else f"remove its entry from {path}, or the list as a whole,"
 
 
-def find_changes(directory: Path) -> Iterator[Change]:
-    """Every change since the files were saved. Reads all bytes that have a digest."""
+def find_changes(directory: Path) -> Iterator[str]:
+    """Every change since the files were saved, by the file's name and in words. Reads all bytes that have a digest."""
     entries = read_list(directory) or {}
     for name in expected_names(directory, entries):
         yield from changes_of(directory, name, entries.get(name), None)
@@ -115,30 +104,30 @@ def expected_names(directory: Path, entries: dict[str, Entry]) -> list[str]:
     return sorted(entries.keys() | members)
 
 
-def changes_of(directory: Path, name: str, entry: Entry | None, spots: int | None) -> Iterator[Change]:
+def changes_of(directory: Path, name: str, entry: Entry | None, spots: int | None) -> Iterator[str]:
     path = directory / name
     if entry is None:
-        yield Change(name, "is none of the files that were saved together")
+        yield f"{name} is none of the files that were saved together"
     elif not path.is_file():
-        yield Change(name, "is missing")
+        yield f"{name} is missing"
     elif "tensors" in entry:
         yield from tensor_changes(path, name, entry, spots)
     elif (sampled_entry(path) if "sampled" in entry else small_entry(path)) != unmarked(entry):
-        yield Change(name, "is not the file that was saved with the others")
+        yield f"{name} is not the file that was saved with the others"
 
 
-def tensor_changes(path: Path, name: str, entry: Entry, spots: int | None) -> Iterator[Change]:
+def tensor_changes(path: Path, name: str, entry: Entry, spots: int | None) -> Iterator[str]:
     """By the engine, which reads what it compares in pieces."""
     from spillway._engine import find_damage
 
     try:
         damage = find_damage(str(path), json.dumps(entry), spots)
     except ValueError as error:  # a header that is none
-        yield Change(name, f"is not the file that was saved with the others: {error}")
+        yield f"{name} is not the file that was saved with the others: {error}"
         return
     for tensor, begin, end in damage or []:
         what = f"tensor {tensor}" if tensor else "header or length"
-        yield Change(name, f"is not the file that was saved with the others: {what}, bytes {begin} to {end}")
+        yield f"{name} is not the file that was saved with the others: {what}, bytes {begin} to {end}"
 
 
 def read_list(directory: Path) -> dict[str, Entry] | None:
@@ -155,13 +144,22 @@ def load_list(directory: Path) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
         version, entries = content["format"], dict(content["files"])
         if version == SAMPLED:
             entries = {name: {**entry, "sampled": True} for name, entry in entries.items()}
-        return {"format": version, "files": {name: dict(entry) for name, entry in entries.items()}}
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        of_entry = sound_entry if version in (FORMAT, SAMPLED) else dict
+        return {"format": version, "files": {name: of_entry(entry) for name, entry in entries.items()}}
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path} cannot be read: {error!r}; name another checkpoint, or remove it") from None
+
+
+def sound_entry(entry: Any) -> Entry:
+    """ValueError where its length is none."""
+    result = dict(entry)
+    if not isinstance(result["bytes"], int):
+        raise ValueError(f"`bytes` is {result['bytes']!r:.80}")
+    return result
 
 
 def unmarked(entry: Entry) -> Entry:
@@ -195,7 +193,7 @@ def digest_entry(directory: Path, name: str, before: Entry | None) -> Entry:
         return small_entry(path)
     sheet = sheet_of(path)
     if sheet.is_file():
-        return dict(json.loads(sheet.read_text(encoding="utf-8")))
+        return dict(read_json(sheet))
     if before is not None and "tensors" in before and find_damage(str(path), json.dumps(before), SPOTS) == []:
         return before
     try:
@@ -230,6 +228,6 @@ def complete(path: Path) -> bool:
     """Whether a safetensors file is as long as its header says."""
     with open(path, "rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
-        header = json.loads(stream.read(min(length, MOST_HEADER)))
+        header = parse_json(stream.read(min(length, MOST_HEADER)))
         end = max((entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"), default=0)
         return os.fstat(stream.fileno()).st_size == stream.tell() + end

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from spillway.base.documents import read_json
 from spillway.base.files import PRIVATE, write_json
 from spillway.base.sums import Mean
 from spillway.config import Config, methods
@@ -131,8 +131,8 @@ class RunState:
         saved.check_files(checkpoint, RUN_STATE)
         path = checkpoint / RUN_STATE
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError) as error:
+            content = read_json(path)
+        except (OSError, ValueError) as error:
             raise InputError(f"resume_from_checkpoint: {path} cannot be read: {error}") from None
         found = content.pop("format", None) if isinstance(content, dict) else None
         if isinstance(found, int) and found not in (LISTED, FORMAT):

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
+from spillway.base.documents import read_json
 from spillway.base.files import PRIVATE, replace_text
 
 FILE = "wear.json"
@@ -22,9 +23,9 @@ def save(state: Path, written: Written) -> None:
 def read(state: Path) -> Written:
     """Empty where nothing is known."""
     try:
-        found = json.loads((state / FILE).read_text(encoding="utf-8"))
+        found = read_json(state / FILE)
         return {str(name): int(count) for name, count in found.items()}
-    except (OSError, ValueError, AttributeError, TypeError):
+    except (OSError, ValueError, OverflowError, AttributeError, TypeError):
         return {}
 
 

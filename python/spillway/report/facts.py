@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 import statistics
 import zlib
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from spillway.base.documents import parse_json, read_json, read_text
 from spillway.errors import InputError
 from spillway.output import identity
 from spillway.output.records import METRICS, describe_damage, read_damaged_lines, rows
@@ -24,7 +24,17 @@ MOVED = ("read", "written")
 SUMMARY_FILE = Path("summary.json")
 NO_PLAN: dict[str, Any] = {"tiers": [], "bytes": []}
 NO_CHECKS: dict[str, Check] = {}
-DAMAGE = (OSError, ValueError, LookupError, TypeError, AttributeError, EOFError, RecursionError, zlib.error)
+DAMAGE = (
+    OSError,
+    ValueError,
+    ArithmeticError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    EOFError,
+    RecursionError,
+    zlib.error,
+)
 
 
 @dataclass(frozen=True)
@@ -109,8 +119,8 @@ class Reader:
         if not path.is_file():
             return None
         try:
-            found = as_mapping(json.loads(path.read_text(encoding="utf-8")))
-        except (OSError, ValueError, RecursionError) as error:
+            found = as_mapping(read_json(path))
+        except (OSError, ValueError) as error:
             self.damaged.append(f"{path} cannot be read: {error}")
             return None
         sound, wrong = split_entries(found, checks)
@@ -121,7 +131,7 @@ class Reader:
     def config(self) -> dict[str, Any]:
         path = self._output_dir / "config.yaml"
         try:
-            return as_mapping(yaml.safe_load(path.read_text(encoding="utf-8")))
+            return as_mapping(yaml.safe_load(read_text(path)))
         except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
             self.damaged.append(f"{path} cannot be read: {' '.join(str(error).split())}")
             return {}
@@ -142,7 +152,7 @@ class Reader:
             return []
         try:
             with gzip.open(path, "rt", encoding="utf-8") as stream:
-                found = list(json.load(stream)["traceEvents"])
+                found = list(parse_json(stream.read())["traceEvents"])
             steps(found)
             return found
         except DAMAGE as error:

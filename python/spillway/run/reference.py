@@ -20,6 +20,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from spillway.base.documents import parse_json
 from spillway.base.files import flush, no_link, replace_text
 from spillway.data.order import in_file_order
 from spillway.errors import InputError
@@ -145,8 +146,8 @@ def file_of(folder: Path, name: str) -> Path:
 
 def parsed(line: str) -> dict[str, Any] | None:
     try:
-        found = json.loads(line)
-    except (ValueError, RecursionError):
+        found = parse_json(line)
+    except ValueError:
         return None
     return found if isinstance(found, dict) else None
 

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from spillway.base.documents import read_json
 from spillway.base.files import PRIVATE, replace_text
 from spillway.errors import InputError
 from spillway.output.directory import MANIFEST
@@ -46,9 +47,9 @@ def tries_of(start_point: StartPoint, durable: bool) -> list[dict[str, Any]]:
 def read_counts(state: Path) -> dict[str, Any]:
     """session.json of a checkpoint's state."""
     try:
-        counts = dict(json.loads((state / "session.json").read_text(encoding="utf-8")))
+        counts = dict(read_json(state / "session.json"))
         return counts | {"steps": int(counts["steps"]), "calls": int(counts["calls"])}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, OverflowError, KeyError, TypeError) as error:
         raise InputError(f"{state}: this checkpoint holds no state to go on from: {error}") from error
 
 

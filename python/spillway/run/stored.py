@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from spillway.base import silence
+from spillway.base.documents import read_json
 from spillway.config import Config
 from spillway.config.checks import check_storage
 from spillway.errors import InputError
@@ -44,8 +45,8 @@ class StoredRun:
         """What the engine was told of the model."""
         path = self.output_dir / DESCRIPTION
         try:
-            return dict(json.loads(path.read_text(encoding="utf-8")))
-        except (OSError, ValueError) as error:
+            return dict(read_json(path))
+        except (OSError, ValueError, TypeError) as error:
             raise InputError(f"output_dir: {path} cannot be read: {error}") from None
 
     @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -15,6 +14,7 @@ from rich.console import Console
 
 from spillway import report
 from spillway.base import stages, streams
+from spillway.base.documents import read_json
 from spillway.base.files import write_json
 from spillway.config import Config, normalised, read_file, resolve
 from spillway.config.checks import check, check_model, check_required
@@ -203,10 +203,10 @@ class Run:
         if self.world.agreed(lambda: resume.resolve().parent == output_dir.resolve()):
             self.end_again(output_dir, resume)
         try:
-            return dict(json.loads((output_dir / "summary.json").read_text(encoding="utf-8")))
+            return dict(read_json(output_dir / "summary.json"))
         except FileNotFoundError:
             return {}
-        except (OSError, ValueError, TypeError, RecursionError) as error:
+        except (OSError, ValueError, TypeError) as error:
             self.display.note(f"summary.json cannot be read: {error}")
             return {}
 

@@ -51,7 +51,7 @@ def verify_files(place: Path, say: Say) -> bool:
     entries = saved.read_list(place) or {}
     changes = list(saved.find_changes(place))
     for change in changes:
-        say(f"damaged: {place / change.name} {change.words}")
+        say(f"damaged: {place / change}")
     sampled = any("sampled" in entry for entry in entries.values())
     amount = size(sum(entry["bytes"] for entry in entries.values()))
     read = f"{amount} in {counted(len(entries), 'file')} of {place} read"
