@@ -211,7 +211,7 @@ def test_refused_on_the_command_line(given: Path, tmp_path: Path, capsys: Any, m
     assert not (tmp_path / "out").exists()
 
 
-# Types whose experts are one parameter of three dimensions; PEFT takes the names of some linear layers for theirs.
+# The experts of these types are one parameter of three dimensions. PEFT takes some linear layers for experts.
 MIXTURES = {
     "qwen3_moe": (["q_proj", "k_proj", "v_proj", "o_proj"], []),
     "mixtral": (["q_proj", "k_proj", "v_proj", "o_proj"], []),
