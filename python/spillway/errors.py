@@ -37,7 +37,7 @@ class ComputationDiffers(SpillwayError):
 
     def __init__(self, message: str, memory_changed: bool = False) -> None:
         super().__init__(message)
-        self.memory_changed = memory_changed  # weights in memory have other bytes than before: they are not to be saved
+        self.memory_changed = memory_changed  # the bytes of weights in memory changed, so no save may use them
 
 
 class Interrupted(SpillwayError):

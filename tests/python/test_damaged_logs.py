@@ -100,6 +100,8 @@ def test_run_resumes_without_damaged_lines_of_its_metrics(
     assert (out / "metrics.jsonl.damaged").read_bytes() == line.content.rstrip(b"\n") + b"\n"
     assert [row["step"] for row in metrics(out)] == sorted({*kept_steps, 5, 6})
     expected, resumed = result(undisturbed_run), result(out)
+    for _, content, _ in (expected, resumed):
+        del content["spillway/files.json"]  # digests of trainer_state.json, whose log lacks the damaged line
     assert resumed[1] == expected[1]
     assert [row for row in expected[0] if row["step"] in {row["step"] for row in resumed[0]}] == resumed[0]
 

@@ -19,7 +19,7 @@ import tiny
 from both_ways import replace_model
 from breadth import some
 from spillway.model import few_rows
-from spillway.model.few_rows import ENOUGH, filled_rows
+from spillway.model.few_rows import ENOUGH, fill_rows
 
 CPU = torch.device("cpu")
 THREADS = [(1, 2), pytest.param((1, 3, 8, 16), marks=pytest.mark.nightly)]
@@ -44,7 +44,7 @@ def compute_with_gradients(call: Callable[..., torch.Tensor], *given: torch.Tens
 
 def compute_filled(call: Callable[..., torch.Tensor], *given: torch.Tensor) -> list[torch.Tensor]:
     def call_filled(*leaves: torch.Tensor) -> torch.Tensor:
-        with filled_rows(CPU):
+        with fill_rows(CPU):
             return call(*leaves)
 
     return compute_with_gradients(call_filled, *given)
@@ -104,12 +104,12 @@ def test_saved_tensors_are_those_of_the_plain_product() -> None:
     x, weight = torch.randn(5, 64, requires_grad=True), torch.randn(32, 64)
     saved: list[torch.Tensor] = []
     with torch.autograd.graph.saved_tensors_hooks(lambda tensor: saved.append(tensor) or tensor, lambda tensor: tensor):
-        with filled_rows(CPU):
+        with fill_rows(CPU):
             functional.linear(x, weight)
             assert [tensor.data_ptr() for tensor in saved] == [weight.data_ptr()]
             functional.linear(x, weight.requires_grad_())
     assert {tensor.data_ptr() for tensor in saved} == {weight.data_ptr(), x.data_ptr()}
-    assert few_rows.missing_rows(0) == few_rows.missing_rows(ENOUGH + 1) == 0
+    assert few_rows.count_missing_rows(0) == few_rows.count_missing_rows(ENOUGH + 1) == 0
 
 
 # ---- whole runs

@@ -55,8 +55,8 @@ def test_cores_are_divided_unless_a_person_says_otherwise() -> None:
 
 TELLS = """
 import os
-from spillway.machine.threads import launcher_default
-print(f"told: {launcher_default(os.environ)!r} {os.environ.get('OMP_NUM_THREADS')}\\n", end="")
+from spillway.machine.threads import find_launcher_default
+print(f"told: {find_launcher_default(os.environ)!r} {os.environ.get('OMP_NUM_THREADS')}\\n", end="")
 """
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node"]
 ACCELERATE = ["-m", "accelerate.commands.launch", "--num_machines", "1", "--mixed_precision", "no"]

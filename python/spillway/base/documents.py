@@ -1,4 +1,4 @@
-"""Texts and JSON that a person or another program wrote: read once, whole, and never waited for."""
+"""Reading of texts and JSON that a person or another program wrote, once and without waiting."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ OPEN_ALREADY = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")  # pipes of a shell'
 
 
 def read_text(path: Path) -> str:
-    """ValueError for what is no file or no UTF-8, and OSError, both in words that need the path beside them."""
-    if not str(path).startswith(OPEN_ALREADY) and (kind := kind_of(path)):
+    """The text of a file. ValueError without the path if it is no plain file or no UTF-8; OSError."""
+    if not str(path).startswith(OPEN_ALREADY) and (kind := describe_kind(path)):
         raise ValueError(f"it is {kind}, and a file is expected")
     return path.read_text(encoding="utf-8")
 
 
 def read_json(path: Path) -> Any:
-    """As `read_text`; ValueError for what is no JSON, too."""
+    """The JSON in a file. ValueError if it is no JSON, and the errors of `read_text`."""
     return parse_json(read_text(path))
 
 
 def parse_json(text: str | bytes) -> Any:
-    """ValueError for what is no JSON, however deep it is nested."""
+    """The value of JSON text. ValueError if it is no JSON or is nested too deep."""
     try:
         return json.loads(text)
     except RecursionError:
         raise ValueError("its JSON is nested too deep") from None
 
 
-def kind_of(path: Path) -> str:
-    """The name of what is no plain file; empty for one, and where nothing is."""
+def describe_kind(path: Path) -> str:
+    """The kind of a path that is no plain file; empty for a plain file and for a missing path."""
     try:
         return KINDS.get(stat.S_IFMT(os.stat(path).st_mode), "")
     except OSError:

@@ -140,7 +140,7 @@ def check_model(config: Config, described: bool = True) -> None:
             check_revision(name, value, getattr(config, f"{name}_revision"))
             continue
         if Path(value).exists():
-            kind = "a file" if Path(value).is_file() else file_kind(Path(value))
+            kind = "a file" if Path(value).is_file() else name_file_kind(Path(value))
             raise InputError(f"{name}: {value} is {kind}; expects a directory or a name on the hub")
         if is_path_like(value):
             raise InputError(f"{name}: there is no directory {value}")
@@ -151,7 +151,7 @@ def check_model(config: Config, described: bool = True) -> None:
         raise InputError(f"chat_template_path: there is no {template}")
     if template is not None and not Path(template).is_file() and not Path(template).is_dir():
         raise InputError(
-            f"chat_template_path: {template} is {file_kind(Path(template))}; expects a file or a directory with a "
+            f"chat_template_path: {template} is {name_file_kind(Path(template))}; expects a file or a directory with a "
             "tokenizer"
         )
     if config.profile is not None and not Path(config.profile).is_file():
@@ -179,13 +179,13 @@ def is_data_file(value: str) -> bool:
 
 
 def data_suffix(value: str) -> str:
-    """The ending that says how rows are written, without that of a compression."""
+    """The ending of a file's name that gives the form of its rows, without the ending of a compression."""
     path = Path(value)
     return Path(path.stem).suffix if path.suffix in COMPRESSED_SUFFIXES else path.suffix
 
 
 def is_saved_dataset(path: Path) -> bool:
-    """Whether `save_to_disk` of the package datasets wrote the directory."""
+    """True if `save_to_disk` of the package datasets wrote the directory."""
     return any((path / name).is_file() for name in SAVED_DATASET_FILES)
 
 
@@ -198,7 +198,7 @@ def is_data_directory(path: Path) -> bool:
     )
 
 
-def file_kind(path: Path) -> str:
+def name_file_kind(path: Path) -> str:
     """The kind of a path that exists and is no regular file."""
     kinds = {
         "a directory": path.is_dir(),
@@ -218,7 +218,9 @@ def check_dataset(name: str, config: Config) -> None:
         raise InputError(f"{name}: there is no file {value}")
     if not path.is_file():
         advice = "" if path.is_dir() else "; rows are read again by a resume, so copy them into a file first"
-        raise InputError(f"{name}: {value} is {file_kind(path)}; expects a file ({', '.join(DATA_SUFFIXES)}){advice}")
+        raise InputError(
+            f"{name}: {value} is {name_file_kind(path)}; expects a file ({', '.join(DATA_SUFFIXES)}){advice}"
+        )
     suffix = data_suffix(value)
     if suffix not in DATA_SUFFIXES or (suffix == ".parquet" and path.suffix != suffix):
         raise InputError(

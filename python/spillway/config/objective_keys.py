@@ -1,4 +1,4 @@
-"""The keys of what a run learns from its rows: its objective, and the loss of that."""
+"""The keys of a run's objective and its loss."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PREFERENCES = ("sigmoid", "hinge", "ipo", "robust", "sigmoid_norm", "apo_zero", 
 
 
 def refuse_objective(value: Any) -> str:
-    """The words for an objective that is not in this release; empty: it is."""
+    """The sentence that refuses an objective; empty for a supported one."""
     return f"{value} is not available in this release; there are sft and dpo" if value in LATER else ""
 
 

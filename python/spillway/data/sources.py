@@ -1,4 +1,4 @@
-"""Sources of rows: files, and datasets by name. A row is a dictionary and the place that a person finds it at."""
+"""Sources of rows: files, and datasets by name. A record is a row, a dictionary, with its place in the source."""
 
 from __future__ import annotations
 

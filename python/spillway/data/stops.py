@@ -1,4 +1,4 @@
-"""Tokens that end an assistant's turn: a model learns to stop only where one of them carries loss."""
+"""Tokens that end an assistant's turn. A model learns to stop only if one of them carries loss."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class StopTokens:
                 self.has_stop |= self.ends_with_stop(ids, labelled, place)
 
     def ends_with_stop(self, ids: Sequence[int], labelled: Sequence[bool], last: int) -> bool:
-        """Whether a run of labelled tokens ends with a stop token, whitespace after it aside."""
+        """True if a run of labelled tokens ends with a stop token, with or without whitespace after it."""
         for place in range(last, -1, -1):
             if not labelled[place] or ids[place] in self.tokens():
                 return labelled[place]
@@ -43,7 +43,7 @@ class StopTokens:
         return self._tokens
 
     def sentence(self) -> str | None:
-        """The warning, where no conversation has such a token."""
+        """The warning for conversations without a labelled stop token; None if one has it."""
         if not self.conversations or self.has_stop:
             return None
         next_text = self.text_after_turn()

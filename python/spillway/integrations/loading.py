@@ -85,7 +85,7 @@ def load(
         if name in ELSEWHERE:
             raise InputError(f"load(): {name} is not the model's; give it to TrainingArguments, or to the Trainer")
     if dtype == "auto":
-        dtype = checkpoint_dtype(path, given)
+        dtype = read_checkpoint_dtype(path, given)
     if dtype is not None:
         given["compute_dtype"] = named_dtype(dtype)
     if storage is not None:
@@ -125,8 +125,8 @@ def origin_of(model: Any) -> Origin | None:
     return found if isinstance(found, Origin) else None
 
 
-def checkpoint_dtype(path: str | Path, given: dict[str, Any]) -> Any:
-    """What config.json calls the type of the weights; None where it says nothing."""
+def read_checkpoint_dtype(path: str | Path, given: dict[str, Any]) -> Any:
+    """The type of the weights in config.json; None if it has none."""
     config = hub.settled(resolve({}, {**given, "model": str(path)}, "load()"), only=("model",))
     checks.check_model(config)
     found = load_config(hub.model_directory(config))

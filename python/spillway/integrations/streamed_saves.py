@@ -129,7 +129,7 @@ class StreamedSaves(StreamedSession):
             return f"{self._save_weights_alone()}{words} ({unsaved.why(error)})"
 
     def _save_weights_alone(self) -> str:
-        """What can be saved of a state that cannot stay on a storage path, in words; empty where that fails, too."""
+        """Saves the weights alone, as no storage path has the state. Returns a notice; empty on failure."""
         step = self.state.global_step  # type: ignore[attr-defined]
         place = Path(self.args.output_dir) / f"weights-of-step-{step}"
         with suppress(Exception):
@@ -142,7 +142,7 @@ class StreamedSaves(StreamedSession):
             save(directory)
 
     def _config_files(self) -> list[tuple[str, Save]]:
-        """What lies beside the weights, and what errors call it by."""
+        """The files beside the weights: the name of each in errors, and the function that saves it."""
         source = hub.model_directory(self._origin.config)
         files: list[tuple[str, Save]] = [(str(source / "config.json"), self._save_config)]
         if self.model.can_generate():

@@ -52,7 +52,7 @@ class Equivalence:
     unused: frozenset[str] = frozenset()  # parameters that get no gradient, see meta_model.pattern
     not_kept: str = ""  # why no layer may keep what autograd saves, as the end of a sentence; empty: layers may
     tiles: TokenTiles = ALL_AT_ONCE  # what may run in tiles of tokens, of whatever size
-    positions: Positions | None = None  # of the whole model; None: rows may be of any length
+    positions: Positions | None = None  # positions of the whole model; None: rows may have any length
 
 
 def verify_equivalence(config: PreTrainedConfig | OwnConfig, packing: bool = False) -> Equivalence:
@@ -91,11 +91,11 @@ def verify_equivalence(config: PreTrainedConfig | OwnConfig, packing: bool = Fal
             refuse_joined_rows(meta_model, model, packed, kind, unneeded)
         used = {pattern(name) for name, parameter in parameters.items() if parameter.grad is not None}
         unused = {pattern(name) for name in parameters} - used
-        positions = positions_of(config, model, meta_model.carried_names)
+        positions = find_tiny_positions(config, model, meta_model.carried_names)
     return Equivalence(unneeded, frozenset(unused), not_kept, tiles, positions)
 
 
-def positions_of(
+def find_tiny_positions(
     config: PreTrainedConfig | OwnConfig, model: PreTrainedModel, carried: Collection[str]
 ) -> Positions | None:
     """`model`: that of a tiny copy, with parameters named `carried` on meta."""
@@ -250,7 +250,7 @@ def compare(
 def refuse_joined_rows(
     meta_model: MetaModel, model: PreTrainedModel, work: Work, kind: str, unneeded: Collection[str]
 ) -> None:
-    """InputError where rows that lie in one sequence see each other. The model itself may well stream."""
+    """InputError if rows in one sequence see each other. Such a model may still stream without packing."""
     try:
         compare(meta_model, model, work, kind, unneeded)
     except (InputError, *UNLIKE) as error:

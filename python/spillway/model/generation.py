@@ -39,7 +39,7 @@ class Streamed:
         if attention_mask is None or bool(attention_mask.all()):
             found = self._logits(input_ids.cpu(), last)
         else:
-            found = row_by_row(self._logits, input_ids.cpu(), attention_mask.cpu(), last)
+            found = compute_row_by_row(self._logits, input_ids.cpu(), attention_mask.cpu(), last)
         return CausalLMOutputWithPast(logits=found.to(input_ids.device))
 
     def generate(self, *positional: Any, **named: Any) -> Any:
@@ -51,8 +51,8 @@ class Streamed:
         return torch.device("cpu")
 
 
-def row_by_row(logits: Logits, ids: torch.Tensor, mask: torch.Tensor, last: int) -> torch.Tensor:
-    """Logits of rows with padding, each computed without it. InputError where the mask is anything else."""
+def compute_row_by_row(logits: Logits, ids: torch.Tensor, mask: torch.Tensor, last: int) -> torch.Tensor:
+    """The logits of padded rows, each computed without its padding. InputError for any other mask."""
     length = ids.shape[1]
     begin = length - min(last or length, length)
     rows = []

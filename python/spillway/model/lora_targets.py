@@ -1,4 +1,4 @@
-"""Linear layers that adapters are put into: by name, all of them, or the ones that PEFT knows of a model type.
+"""Linear layers that get adapters: by name, all of them, or PEFT's default for a model type.
 
 PEFT takes some names of linear layers for experts that transformers has fused into one parameter of three dimensions
 (`gate_proj` of `qwen3_moe`). Adapters of such a parameter cannot stream, so these names are left out or refused.
@@ -23,7 +23,7 @@ SHOWN = 12  # names in a message
 
 @dataclass(frozen=True)
 class Targets:
-    """What PEFT is asked for, and the words for a person about what it leaves out."""
+    """The targets for PEFT, and the notice of the layers that they leave out."""
 
     modules: Any  # `target_modules` of LoraConfig
     notice: str = ""
@@ -42,7 +42,7 @@ class Linears:
 
 
 def choose_targets(peft: Any, model: Any, asked: Any) -> Targets:
-    """`asked`: names, ALL, or None for the ones that PEFT knows. InputError with the names that there are."""
+    """The targets for `asked`: names, ALL, or None for PEFT's default. InputError lists the model's names."""
     kind = getattr(getattr(model, "config", None), "model_type", type(model).__name__)
     if asked is None:
         return choose_defaults(peft, model, kind)
@@ -83,7 +83,7 @@ def choose_all_linear(peft: Any, model: Any, kind: str) -> Targets:
 
 
 def describe_left_out(linears: Linears) -> str:
-    """The words for what `all-linear` does not train; empty: nothing."""
+    """The notice of what `all-linear` does not train; empty if it trains everything."""
     parts = []
     if linears.fused:
         parts.append(f"{join_names(linears.fused)} (experts and routers that are no linear layers)")
@@ -112,7 +112,7 @@ def find_linears(peft: Any, model: Any) -> Linears:
 
 
 def is_expert(module: nn.Module, name: str) -> bool:
-    """Whether a parameter is the matrices of several experts, or the table of a router."""
+    """True if a parameter has the matrices of several experts or the table of a router."""
     parameter = module._parameters[name]
     return parameter is not None and (parameter.dim() == 3 or "router" in type(module).__name__.lower())
 
@@ -123,14 +123,14 @@ def name_in_layer(name: str) -> str:
 
 
 def is_rewritten(peft: Any, model: Any) -> bool:
-    """True where PEFT rewrites what it is asked for, for a model of this type."""
+    """True if PEFT rewrites the targets for a model of this type."""
     asked = peft.LoraConfig()
     convert_targets(asked, model)
     return asked.target_modules is not None
 
 
 def is_fused(peft: Any, model: Any, name: str) -> bool:
-    """Whether PEFT takes the name of a linear layer for experts in one parameter."""
+    """True if PEFT takes the name of a linear layer for experts in one parameter."""
     asked = peft.LoraConfig(target_modules=[name])
     try:
         convert_targets(asked, model)
@@ -140,7 +140,7 @@ def is_fused(peft: Any, model: Any, name: str) -> bool:
 
 
 def convert_targets(asked: Any, model: Any) -> None:
-    """Does to a configuration what PEFT does before it looks for modules."""
+    """Converts a configuration as PEFT does before it looks for modules."""
     try:
         from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
     except ImportError:  # a release that has no such names

@@ -50,7 +50,7 @@ def load_config(directory: Path) -> PreTrainedConfig:
 
 
 def refuse_quantised(path: Path, config: PreTrainedConfig) -> None:
-    """InputError where the weights are codes, whatever is to be trained."""
+    """InputError if the weights are codes, with every method."""
     candidates = [getattr(part, name, None) for part in (config, text_config(config)) for name in QUANTISED]
     settings = next((each for each in candidates if each), None)
     if settings is None:
@@ -65,7 +65,7 @@ def refuse_quantised(path: Path, config: PreTrainedConfig) -> None:
 
 
 def check_dropout(path: Path, config: PreTrainedConfig) -> None:
-    """PyTorch tells a bad probability only where a layer computes."""
+    """InputError for a probability out of range, which PyTorch reports only when a layer computes."""
     for name, value in config.to_dict().items():
         if "drop" in name and isinstance(value, float | int) and not 0 <= value <= 1:
             raise InputError(f"{path}: {name}: got {value}, expects a probability from 0 to 1")
@@ -150,7 +150,7 @@ def architecture(config: PreTrainedConfig) -> str:
 
 
 def generation_config(directory: Path, config: PreTrainedConfig) -> GenerationConfig:
-    """InputError where transformers refuses its file."""
+    """The generation configuration. InputError if transformers refuses its file."""
     path = directory / GENERATION
     if not path.exists():
         return GenerationConfig.from_model_config(config)

@@ -118,7 +118,7 @@ class Stream:
         return self._run(work, True, update, step)
 
     def compute(self, work: Work, step: int, digests: Digests) -> float:
-        """The same as `gradients`, with digests of all that is computed. No update runs during backward."""
+        """Computes a step as `gradients` does, and adds digests of all values. No update runs during backward."""
         self._digests = digests
         try:
             return self._run(work, True, None, step)

@@ -55,7 +55,7 @@ class Stored:
             yield values.view(meta.dtype)
 
     def _read(self, name: str, values: torch.Tensor, first: int) -> None:
-        """InputError where the bytes are not those that were saved."""
+        """Reads values. InputError if the bytes are not the saved ones."""
         try:
             self._reader.read(name, values.numpy(), first)
         except ValueError as error:

@@ -1,7 +1,7 @@
 """The lock of an output_dir: one run at a time writes there.
 
-A run locks `spillway/lock.json` as long as it lives, and writes into it who has the lock. The kernel gives the lock
-back when the process ends, however it ends. A file that a killed process has left keeps nobody out.
+A run locks `spillway/lock.json` as long as it lives, and writes its process into the file. The kernel releases the lock
+when the process ends, however it ends. The file of a killed process blocks nobody.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Holder:
 
     @property
     def is_dead(self) -> bool:
-        """The process was one of this machine, and has ended."""
+        """True if the process ran on this machine and has ended."""
         return self.is_here and has_ended(self.pid)
 
     def __str__(self) -> str:
@@ -71,7 +71,7 @@ _held: dict[tuple[int, int], HeldFile] = {}  # by device and inode
 
 
 def close_in_child() -> None:
-    """A forked child has no part in its parent's locks, so that it cannot keep them when the parent has ended."""
+    """Closes the parent's lock files in a forked child, which would keep the locks after the parent's end."""
     for each in _held.values():
         with suppress(OSError):
             os.close(each.file)
@@ -85,15 +85,15 @@ class DirectoryLock:
     """The lock of one output_dir; may be taken and released several times."""
 
     def __init__(self, output_dir: Path, is_shared: bool = False) -> None:
-        """`is_shared`: several such locks of one process do not keep each other out."""
+        """`is_shared`: several locks of one process share the directory."""
         self._output_dir, self._path, self._is_shared = output_dir, output_dir / LOCK, is_shared
         self._key: tuple[int, int] | None = None
         self._process = os.getpid()
         self._made: list[Path] = []  # folders, the innermost first
 
     def take(self, patience: float, tell: Tell = str) -> None:
-        """Waits for a run that is ending; `tell` hears of that. InputError where the run goes on. A file system without
-        locks cannot keep anybody out, and `tell` hears of that, too."""
+        """Takes the lock, and waits for a run that is ending. InputError if the run goes on. `tell` gets a notice of
+        the wait, and of a file system without locks."""
         if self._key is not None:
             return
         self._process = os.getpid()
@@ -125,7 +125,7 @@ class DirectoryLock:
         remove_empty(held.made)
 
     def _lock_named_file(self, patience: float, tell: Tell) -> bool:
-        """False where the file has lost its name meanwhile: whoever had the lock has removed it."""
+        """Locks the named file. False if the file lost its name meanwhile, since the last holder removed it."""
         self._make_folders()
         try:
             file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, PUBLIC)
@@ -154,7 +154,7 @@ class DirectoryLock:
         return True
 
     def _lock(self, file: int, patience: float, tell: Tell) -> tuple[int, int] | None:
-        """Device and inode of the file, which is locked; None: its name is another one's."""
+        """Locks the file, and returns its device and inode; None if its name belongs to another file."""
         status = os.fstat(file)
         key = status.st_dev, status.st_ino
         if self._is_shared and key in _held and _held[key].is_shared:
@@ -170,14 +170,14 @@ class DirectoryLock:
                     break
             holder, late = read_holder(file), time.monotonic() - end
             if late >= (DEAD_PATIENCE if holder.is_dead else 0):
-                raise InputError(self._refusal(holder))
+                raise InputError(self._describe_refusal(holder))
             if holder.pid and not has_told:
                 tell(f"output_dir: {self._output_dir} is in use by {holder}; waiting for its end")
                 has_told = True
             time.sleep(INTERVAL)
         return key if has_name(self._path, key) else None
 
-    def _refusal(self, holder: Holder) -> str:
+    def _describe_refusal(self, holder: Holder) -> str:
         if holder.is_here and holder.pid == os.getpid():
             return (
                 f"output_dir: {self._output_dir} is in use by another run of this process ({holder.pid}), since "
@@ -210,7 +210,7 @@ def remove_empty(folders: list[Path]) -> None:
 
 
 def has_name(path: Path, key: tuple[int, int]) -> bool:
-    """The file of this device and inode has the path's name."""
+    """True if the path names the file of this device and inode."""
     try:
         status = os.lstat(path)
     except OSError:
@@ -219,7 +219,7 @@ def has_name(path: Path, key: tuple[int, int]) -> bool:
 
 
 def read_holder(file: int) -> Holder:
-    """Empty where the file says nothing that can be read."""
+    """The holder in the lock file; empty if the file cannot be read."""
     with suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
         content = json.loads(os.pread(file, CONTENT_BYTES, 0))
         return Holder(str(content["host"]), int(content["pid"]), str(content["since"]))
@@ -227,7 +227,7 @@ def read_holder(file: int) -> Holder:
 
 
 def write_holder(file: int) -> None:
-    """A full disk is no reason to refuse: the lock is held without words."""
+    """Writes this process into the lock file. A full disk leaves the file empty, and the lock is held."""
     content: dict[str, Any] = {
         "host": socket.gethostname(),
         "pid": os.getpid(),
@@ -239,7 +239,7 @@ def write_holder(file: int) -> None:
 
 
 def has_ended(pid: int) -> bool:
-    """Nothing runs of the process, though its parent may not have asked for its status."""
+    """True if the process has ended, even if its parent has not read its status."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:

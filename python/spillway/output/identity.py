@@ -97,7 +97,7 @@ def new(output_dir: Path) -> Identity:
 
 
 def load(output_dir: Path) -> Identity | None:
-    """The identity in a directory; None where no run has begun. InputError names the first entry that is damaged."""
+    """The identity in a directory; None if no run has begun. InputError names the first damaged entry."""
     path = output_dir / RUN
     if not path.is_file():
         return None
@@ -120,7 +120,7 @@ def load(output_dir: Path) -> Identity | None:
 
 
 def digest_entries(content: dict[str, Any]) -> str:
-    """The digest of the entries of run.json, in any order, as JSON has them."""
+    """The digest of the entries of run.json, which does not depend on their order."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
@@ -184,7 +184,7 @@ ENTRIES: dict[str, tuple[Callable[[Any], bool], str]] = {  # of run.json: what e
 
 
 def describe_wrong_entry(content: Any, form: Any) -> str:
-    """The first entry that cannot be as it is, in words; empty: there is none. `form`: the format."""
+    """A sentence about the first invalid entry; empty without one. `form`: the format."""
     if not isinstance(content, dict):
         return "it holds no JSON object"
     if form != FORMAT:

@@ -20,7 +20,7 @@ import torch
 from spillway.base.files import flush, new_file, no_link, replace_text
 from spillway.errors import InputError
 from spillway.output import identity
-from spillway.output.records import DamagedLine, describe_damage, is_number, read_lines, set_aside
+from spillway.output.records import DamagedLine, append_damage, describe_damage, is_number, read_lines
 
 STATE, SCHEDULER, RANDOM = "trainer_state.json", "scheduler.pt", "rng_state.pth"  # transformers' names
 DONE = b'{"done"'  # the beginning of a line with a position
@@ -79,7 +79,7 @@ class Position:
         return found
 
     def describe_wrong_field(self) -> str:
-        """The first field that cannot be as it is, in words; empty: there is none."""
+        """A sentence about the first invalid field; empty without one."""
         counts, optional = ("step", "rows", "last_logged"), ("gradient_norm", "learning_rate")
         kinds = {"state": dict, "scheduler": str, "random": str, "due": dict, "told": dict, "epoch_ended": bool}
         for name in (*counts, "flos", "loss", *optional):
@@ -207,12 +207,12 @@ class Log:
         self.done = done or self.done
 
     def until(self, position: Position) -> list[dict[str, Any]]:
-        """The rows of a position that are there: damaged ones are not."""
+        """The undamaged rows up to a position."""
         return [row for row in self.rows[: position.rows] if row is not None and is_until(row, position.step)]
 
     def go_back(self, position: Position | None) -> Position | None:
-        """To the rows of a position, which is returned with as many as there are; None: to none. Damaged lines move to
-        a file beside the log."""
+        """Goes back to the rows of a position, and returns it with their number; None removes all rows. Damaged lines
+        move to a file beside the log."""
         kept = self.until(position) if position else []
         found = dataclasses.replace(position, rows=len(kept)) if position else None
         self.rows, self._written = list(kept), len(kept)
@@ -221,7 +221,7 @@ class Log:
         if not self._writes:
             return found
         if self.damage:
-            set_aside(self.path, self.damage)
+            append_damage(self.path, self.damage)
         lines = [json.dumps(row) for row in self.rows]
         lines += [f'{{"done":{self.done.text()}}}'] if self.done else []
         replace_text(self.path, "".join(line + "\n" for line in lines))
@@ -229,7 +229,7 @@ class Log:
         return found
 
     def describe_loss(self, position: Position) -> str:
-        """The damage of the log, and the rows of a position that are missing, in words; empty: all rows are there."""
+        """A sentence with the damage of the log and the missing rows of a position; empty if all rows are valid."""
         missing = position.rows - len(self.until(position))
         where = f"the training goes on with a log of {position.rows - missing} rows, which had {position.rows}"
         if self.damage:
@@ -240,12 +240,12 @@ class Log:
 
 
 def is_until(row: dict[str, Any], step: int) -> bool:
-    """The row is of no later step."""
+    """True if the row's step is not after `step`."""
     return not is_number(row.get("step")) or row["step"] <= step
 
 
 def describe_wrong_entry(entry: dict[str, Any]) -> str:
-    """Why a JSON object is no line of a Trainer's log."""
+    """The reason why a JSON object is no line of a Trainer's log; empty if it is one."""
     if "done" not in entry:
         return "" if "step" not in entry or is_number(entry["step"]) else "a `step` that is no number"
     try:

@@ -75,8 +75,8 @@ class DamagedLine:
 def read_lines(
     path: Path, wrong: Callable[[dict[str, Any]], str]
 ) -> Iterator[tuple[dict[str, Any] | None, DamagedLine | None]]:
-    """Each line of a log of JSON objects: its row, or its damage. `wrong`: why an object is no row, in words. A last
-    line that a crash cut short is left out."""
+    """The row or the damage of each line of a log of JSON objects. `wrong` gives the reason why an object is no row. A
+    last line that a crash truncated is left out."""
     if not path.exists():
         return
     with open(path, "rb") as stream:
@@ -88,7 +88,7 @@ def read_lines(
 
 
 def parse_row(line: bytes, wrong: Callable[[dict[str, Any]], str]) -> tuple[dict[str, Any] | None, str]:
-    """A row, or why it is none."""
+    """The row of a line, or the reason why it has none."""
     if not line.strip(b"\0\n"):
         return None, "zeros" if line.strip(b"\n") else "an empty line"
     try:
@@ -104,7 +104,7 @@ def parse_row(line: bytes, wrong: Callable[[dict[str, Any]], str]) -> tuple[dict
 
 
 def rows(path: Path) -> Iterator[dict[str, Any]]:
-    """The rows of a metrics file; damaged lines, and a last one that a crash cut short, are left out."""
+    """The rows of a metrics file, without damaged lines and without a truncated last line."""
     return (row for row, _ in read_lines(path, describe_wrong_row) if row is not None)
 
 
@@ -114,7 +114,7 @@ def read_damaged_lines(path: Path) -> list[DamagedLine]:
 
 
 def describe_wrong_row(row: dict[str, Any]) -> str:
-    """Why a JSON object is no row of a metrics file."""
+    """The reason why a JSON object is no row of a metrics file; empty if it is one."""
     step = row.get("step")
     if not isinstance(step, int) or not is_number(step) or step < 0:
         return "no `step`" if step is None else "a `step` that is no count"
@@ -136,16 +136,15 @@ def has_numbers(counts: dict[str, Any]) -> bool:
 
 
 def describe_damage(name: str, damage: list[DamagedLine], where: str) -> str:
-    """Which lines of a log are damaged, in words; `where`: what becomes of them."""
+    """A sentence with the damaged lines of a log. `where`: where they go."""
     told = [f"{each.number} ({each.why})" for each in damage[:LINES_TOLD]]
     more = f" and {len(damage) - LINES_TOLD} more" if len(damage) > LINES_TOLD else ""
     several = "s" if len(damage) > 1 else ""
     return f"{name}: damaged line{several} {', '.join(told)}{more}; {where}"
 
 
-def set_aside(path: Path, damage: list[DamagedLine]) -> str:
-    """Appends damaged lines to a file beside their own, where they stay; says so, in words. Their own still has
-    them."""
+def append_damage(path: Path, damage: list[DamagedLine]) -> str:
+    """Appends damaged lines to a file beside the log, and returns a notice. The log keeps them."""
     aside = path.with_name(path.name + ASIDE)
     with open(aside, "ab", opener=no_link) as stream:
         for each in damage:
@@ -156,12 +155,12 @@ def set_aside(path: Path, damage: list[DamagedLine]) -> str:
     return describe_damage(path.name, damage, f"set aside in {aside.name}, the others stay")
 
 
-def set_damaged_lines_aside(path: Path) -> list[str]:
-    """Moves damaged lines of a metrics file to a file beside it. Returns what a person should know."""
+def move_damaged_lines(path: Path) -> list[str]:
+    """Moves damaged lines of a metrics file to a file beside it, and returns the notices."""
     damage = read_damaged_lines(path)
     if not damage:
         return []
-    words = set_aside(path, damage)
+    words = append_damage(path, damage)
     keep_rows(path, list(rows(path)))
     return [words]
 
@@ -180,8 +179,8 @@ def keep_rows_until(path: Path, step: int) -> int:
     return len(everything) - len(kept)
 
 
-def newest_step(path: Path) -> int:
-    """The highest step of any row; 0 where there is none. Lines that are no rows are passed over."""
+def read_newest_step(path: Path) -> int:
+    """The highest step of any row; 0 without rows. Other lines are skipped."""
     newest = 0
     with suppress(OSError), open(path, "rb") as stream:
         for line in stream:

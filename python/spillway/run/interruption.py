@@ -28,7 +28,7 @@ NOTHING_LOST = "there is nothing to save"
 
 
 class Interruption:
-    """A context in which the three signals are ours; outside the main thread, where they cannot be, it does nothing."""
+    """A context that handles the three signals. Outside the main thread it does nothing."""
 
     def __init__(self) -> None:
         self.signal = 0  # the first signal that asked for a graceful end; 0: none

@@ -180,7 +180,7 @@ class SessionProtocol(Protocol):
         """Safetensors (and index), config.json, generation_config.json."""
 
     def save_weights_alone(self, directory: Path) -> None:
-        """The weights, and what of the rest can be saved: where nothing else of a save succeeds."""
+        """Saves the trained weights, and the other files that can be saved, after a save has failed."""
 
     def save_state(self, directory: Path) -> None:
         """What the model files lack to go on bit by bit, under directory/spillway/: a manifest of where it lies on the
@@ -191,7 +191,7 @@ class SessionProtocol(Protocol):
         closes, and no later process finds them."""
 
     def stand_alone(self) -> None:
-        """Checkpoints that are saved from here on need no volume."""
+        """Makes later checkpoints need no volume."""
 
     def release(self, manifest: bytes) -> None:
         """The content of a manifest whose checkpoint is gone: its places may be used again."""

@@ -60,17 +60,17 @@ class Replays:
         self._notices: list[str] = []
 
     def measured(self) -> dict[str, Any]:
-        """For summary.json."""
+        """The counts for summary.json."""
         return {"replay": {"steps": self.steps, "differences": self.differences}} if self._every else {}
 
     def begin_step(self, step: int) -> bool:
-        """Whether step number `step` is computed twice."""
+        """Begins step number `step`. True if it is computed twice."""
         self.is_replayed = bool(self._every) and step % self._every == 0
         self.difference, self.skips = "", False
         return self.is_replayed
 
     def take_notices(self) -> list[str]:
-        """Differences since the last call after which the run went on."""
+        """Removes and returns the notices of differences after which the run went on."""
         notices, self._notices = self._notices, []
         return notices
 
