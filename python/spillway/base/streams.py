@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 NAMES = ("standard input", "standard output", "standard error")
-ATTRIBUTES = ("stdin", "stdout", "stderr")  # of the module sys, by descriptor
+ATTRIBUTES = ("stdin", "stdout", "stderr")  # attributes of the module sys, by descriptor
 OUTPUT, ERROR = 1, 2
 
 
@@ -28,7 +28,7 @@ class Losses:
     reason: str = ""
 
 
-_losses = {OUTPUT: Losses(), ERROR: Losses()}  # of this process, by descriptor
+_losses = {OUTPUT: Losses(), ERROR: Losses()}  # losses of this process, by descriptor
 
 
 class Stream(io.FileIO):

@@ -8,7 +8,7 @@ from spillway.config.key import BETA, POSITIVE, Key
 from spillway.config.values import FLAG, choice, synonym
 
 OBJECTIVES = ("sft", "dpo")
-LATER = ("kto", "orpo", "reward")  # refused by name
+LATER = ("kto", "orpo", "reward")  # objectives that are refused by name
 PREFERENCES = ("sigmoid", "hinge", "ipo", "robust", "sigmoid_norm", "apo_zero", "apo_down")
 
 

@@ -48,7 +48,7 @@ def load_training_template(tokenizer: Any, refusal: RewrittenTurns) -> str:
         raise InputError(f"{refusal}. {advice}") from None
     try:
         template = get_training_chat_template(tokenizer)
-    except Exception:  # the library renders conversations of its own, and templates raise what they like
+    except Exception:  # the library renders its own conversations, and a template may raise any error
         template = None
     if template is None:
         raise InputError(f"{refusal}. TRL has no training template for it") from None

@@ -24,7 +24,7 @@ from spillway.errors import InputError
 
 __all__ = ["Columns", "Example", "Messages", "Pair", "Preferred", "Text", "by_name", "chosen", "without_prompt"]
 
-ALPACA_CONTEXT = ("system", "history")  # before the instruction
+ALPACA_CONTEXT = ("system", "history")  # columns that precede the instruction
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Columns:
     names: tuple[str, ...]  # text; prompt parts and, last, the completion; messages; prompt, chosen and rejected
     optional: str = ""  # a prompt part that may be missing or empty
     joint: str = ""  # stands after each part of the prompt
-    context: tuple[str, ...] = ()  # columns that stand before the prompt, where they hold something
+    context: tuple[str, ...] = ()  # columns that precede the prompt, if they are not empty
 
     def example(self, record: Record) -> Example:
         """Raises InputError with the row's place when a column is missing or of another type."""

@@ -28,8 +28,8 @@ class TemplateFit:
     def __init__(self, tokenizer: Any, template: str | None = None) -> None:
         self.notices: dict[str, str] = {}
         self._tokenizer = tokenizer
-        self._template = template  # None: the tokenizer's
-        self._answers: dict[str, bool] = {}  # of questions about the template
+        self._template = template  # None for the tokenizer's own template
+        self._answers: dict[str, bool] = {}  # answers by question about the template
         self._shown_turns: set[object] = set()
         self._shown_keys: set[tuple[str, str]] = set()
         self._variables: set[str] | None = None
@@ -54,7 +54,7 @@ class TemplateFit:
                     messages, tokenize=False, chat_template=self._template, **(options or {})
                 )
             )
-        except Exception:  # templates raise what they like
+        except Exception:  # a template may raise any error
             return None
 
     def note(self, kind: str, where: str, text: str) -> None:
@@ -191,7 +191,7 @@ class TemplateFit:
         text = self.render(
             [set_content(message, f"{MARK}{index}x") for index, message in enumerate(messages)], chat.options
         )
-        if text is None:  # the encoding says so, if the row itself is refused
+        if text is None:  # the encoding refuses the row itself
             return
         for index, (message, context) in enumerate(zip(messages, contexts, strict=True)):
             role, content = message["role"], message["content"]

@@ -47,7 +47,7 @@ class Clock:
 
     def __init__(self, started: datetime) -> None:
         self.started = started
-        self.is_read = False  # by a template
+        self.is_read = False  # a template has read the time
 
     def now(self) -> Clock:
         """The clock itself, in place of `datetime.now()`."""

@@ -17,7 +17,7 @@ SHAREGPT_ROLES = {
 REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")
 TOOL_COLUMNS = ("tools", "functions")
 OPTION_COLUMNS = (*TOOL_COLUMNS, "documents", "chat_template_kwargs", "system")
-CALL_OPTIONS = (  # of apply_chat_template itself, which the encoding sets
+CALL_OPTIONS = (  # arguments of apply_chat_template that the encoding sets
     *("conversation", "messages", "chat_template", "add_generation_prompt", "continue_final_message", "tokenize"),
     *("padding", "truncation", "max_length", "return_tensors", "return_dict", "return_assistant_tokens_mask"),
     "tokenizer_kwargs",
@@ -28,7 +28,7 @@ CALL_OPTIONS = (  # of apply_chat_template itself, which the encoding sets
 class Messages:
     where: str
     messages: list[dict[str, Any]]
-    options: dict[str, Any] = field(default_factory=dict)  # of the chat template
+    options: dict[str, Any] = field(default_factory=dict)  # options of the chat template
     prompt_turns: int = 0  # messages of a prompt; the others are its completion
     silent: frozenset[int] = frozenset()  # assistant turns without loss (weight 0)
     call_texts: dict[int, str] = field(default_factory=dict)  # ShareGPT's calls as the row writes them, by turn

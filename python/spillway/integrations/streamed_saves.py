@@ -53,7 +53,7 @@ class StreamedSaves(StreamedSession):
         trial = named["trial"] if "trial" in named else (*positional, None, None)[1]
         output_dir = Path(super()._get_output_dir(trial=trial))  # type: ignore[misc]
         leads = self._world.leads
-        if self.args.push_to_hub:  # from where it is written
+        if self.args.push_to_hub:  # the library uploads from the directory of the save
             super()._save_checkpoint(*positional, **named)  # type: ignore[misc]
             if leads:
                 saved.record_files(output_dir / f"checkpoint-{state.global_step}")

@@ -57,8 +57,8 @@ class StreamedSession:
     _saved: int  # the step of the model in output_dir
     _left: bool  # a save failed, and the state stays on the storage paths
     _in_step: bool  # a step has gradients and no update
-    _has_trained: bool  # a step was made since training began
-    _lock: DirectoryLock | None  # of output_dir, from the first `train` on
+    _has_trained: bool  # True after the first step of a training
+    _lock: DirectoryLock | None  # the lock of output_dir, from the first `train` on
 
     # what the Trainer behind has
     args: Any

@@ -65,7 +65,7 @@ class StreamedSteps(StreamedSession):
     _items: int | None  # that transformers divides its loss by; releases count differently
     _shares: list[float]  # of its loss, not handed over yet
     _norm: torch.Tensor
-    _update_count, _skip_count = 0, 0  # of one call of train()
+    _update_count, _skip_count = 0, 0  # counts of one call of train()
 
     def train(self, *positional: Any, **named: Any) -> Any:
         self._update_count = self._skip_count = 0

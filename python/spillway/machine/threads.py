@@ -19,13 +19,13 @@ KEY = "OMP_NUM_THREADS"
 PROCESSES = Path("/proc")
 MAPS = PROCESSES / "self/maps"
 OPENMP, OMP_PAUSE_SOFT = ("libgomp", "libomp", "libiomp"), 1  # files of the libraries; <omp.h>
-# what a launcher leaves in the environment of the processes that it starts; accelerate launch may start torchrun
+# variables that a launcher sets for its processes; accelerate launch may start torchrun
 LAUNCHERS = {
     "ACCELERATE_MIXED_PRECISION": "accelerate launch",
     "TORCHELASTIC_RUN_ID": "torchrun",
     "RAY_RAYLET_PID": "Ray",
 }
-OPTION = "--num_cpu_threads_per_process"  # of accelerate launch
+OPTION = "--num_cpu_threads_per_process"  # option of accelerate launch
 
 
 @dataclass(frozen=True)

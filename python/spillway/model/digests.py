@@ -14,7 +14,7 @@ import torch
 if TYPE_CHECKING:
     from spillway._engine import Engine
 
-PIECE = 1 << 22  # bytes that come from a GPU at once
+PIECE = 1 << 22  # bytes of one copy from a GPU
 
 Value = int | str | tuple[int, ...]
 
@@ -49,7 +49,7 @@ class Digests(NoDigests):
 
     engine: Engine
     description: dict[str, Any]  # the engine's description of the model
-    trial: bool = False  # gradients are written to no storage path
+    trial: bool = False  # True if no storage path gets the gradients
     values: dict[str, Value] = field(default_factory=dict)
     weights: set[str] = field(default_factory=set)  # names of the values that passes read and do not change
 
@@ -110,9 +110,9 @@ class Digests(NoDigests):
 class Difference:
     """The difference of two computations of a step."""
 
-    name: str  # of the first value that differs
-    place: int  # of that value in the order of the step
-    in_weights: bool  # bytes that passes only read have changed
+    name: str  # name of the first value that differs
+    place: int  # place of the value in the order of the step
+    in_weights: bool  # True if bytes changed that passes only read
     in_loss: bool
 
 

@@ -75,7 +75,7 @@ def verify_equivalence(config: PreTrainedConfig | OwnConfig, packing: bool = Fal
     with one_thread():
         try:
             refuse_sight_of_later_tokens(model, kind)
-        except (RuntimeError, IndexError) as error:  # of what has no bytes, or whatever sizes do not go together
+        except (RuntimeError, IndexError) as error:  # errors of tensors without bytes, and of sizes that do not match
             why = "text passes through other modalities" if meta_model.carried else "transformers cannot compute it"
             raise refusal(kind, f"{why}: {first_line(error)}") from error
         plain, packed = (sample(several, meta_model.vocabulary) for several in (False, True))
@@ -99,7 +99,7 @@ def find_tiny_positions(
     config: PreTrainedConfig | OwnConfig, model: PreTrainedModel, carried: Collection[str]
 ) -> Positions | None:
     """`model`: that of a tiny copy, with parameters named `carried` on meta."""
-    if isinstance(config, OwnConfig):  # whose small module need not have a smaller table
+    if isinstance(config, OwnConfig):  # a small module of its own may have a table of the same size
         return None
     return find_positions(config, model, lambda small: plain_model(small, carried))
 

@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 MULTIPLE = 16  # rows in a block of every kernel that was tried
 ENOUGH = 128  # rows from which on no number of threads up to 64 changed a bit
 MATMUL = (torch.mm, torch.matmul, torch.Tensor.mm, torch.Tensor.matmul, torch.Tensor.__matmul__)
-GROUPED = ("grouped_mm", "_grouped_mm", "grouped_mm_fallback")  # of PyTorch's releases, and of transformers without it
+GROUPED = ("grouped_mm", "_grouped_mm", "grouped_mm_fallback")  # names in PyTorch's releases, and in transformers
 
 
 def count_missing_rows(rows: int) -> int:

@@ -21,7 +21,7 @@ class Streamed:
     """Goes before a model's own class."""
 
     _logits: Logits
-    evaluation = "session.evaluate(batch)"  # gives the loss
+    evaluation = "session.evaluate(batch)"  # the call that gives the loss
 
     def forward(
         self,

@@ -18,7 +18,7 @@ from spillway.model.building import find_layers
 from spillway.model.meta_model import pattern
 
 ALL = "all-linear"
-SHOWN = 12  # names in a message
+SHOWN = 12  # names that a message lists
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,9 @@ class Targets:
 class Linears:
     """The linear layers inside a model's layers, by the last part of their names."""
 
-    names: list[str]  # that adapters can have
-    experts: list[str]  # that PEFT takes for fused experts
-    fused: list[str]  # parameters of other modules, with the layer's number left out
+    names: list[str]  # names of layers that can have adapters
+    experts: list[str]  # names that PEFT takes for fused experts
+    fused: list[str]  # parameters of other modules, without the layer's number
 
     def words(self) -> str:
         return f"its linear layers are {join_names(self.names)}" if self.names else "it has no linear layers of its own"
@@ -96,7 +96,7 @@ def describe_left_out(linears: Linears) -> str:
 
 def find_linears(peft: Any, model: Any) -> Linears:
     layers = {id(module) for layer in find_layers(model, "") for module in layer.modules()}
-    names: dict[str, None] = {}  # in the model's order
+    names: dict[str, None] = {}  # names in the model's order
     experts: dict[str, None] = {}
     fused: dict[str, None] = {}
     for name, module in model.named_modules():
@@ -134,7 +134,7 @@ def is_fused(peft: Any, model: Any, name: str) -> bool:
     asked = peft.LoraConfig(target_modules=[name])
     try:
         convert_targets(asked, model)
-    except ValueError:  # one of two that are fused together
+    except ValueError:  # one of two names that PEFT fuses together
         return True
     return bool(asked.target_parameters)
 
@@ -143,7 +143,7 @@ def convert_targets(asked: Any, model: Any) -> None:
     """Converts a configuration as PEFT does before it looks for modules."""
     try:
         from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
-    except ImportError:  # a release that has no such names
+    except ImportError:  # releases of PEFT without these names
         return
     convert_peft_config_for_transformers(asked, model=model, conversions=None)
 

@@ -13,8 +13,8 @@ COPIED = 1 << 20  # bytes; larger buffers are not copied
 class Buffer(NamedTuple):
     name: str
     buffer: torch.Tensor
-    copy: torch.Tensor | None  # None: it is larger than COPIED
-    version: int  # of PyTorch's counter of changes in place
+    copy: torch.Tensor | None  # None for a buffer larger than COPIED
+    version: int  # PyTorch's counter of changes in place
 
 
 class ModuleState:

@@ -18,7 +18,7 @@ from spillway.model.model_code import call_model
 from spillway.model.source import text_config
 from spillway.model.tiny_copy import LENGTH, POSITIONS, tiny_copy
 
-LESS = 16  # rows of a table, by which a key is made smaller to see whether the limit follows
+LESS = 16  # rows taken from a table to find the key that its limit follows
 Make = Callable[[PreTrainedConfig], Any]  # the library's own model of a configuration, with weights
 
 

@@ -156,7 +156,7 @@ def generation_config(directory: Path, config: PreTrainedConfig) -> GenerationCo
         return GenerationConfig.from_model_config(config)
     try:
         return GenerationConfig.from_pretrained(directory, local_files_only=True)
-    except Exception as error:  # of whatever kind its checks of values are
+    except Exception as error:  # the library's checks raise any error
         words = " ".join(str(error).split())
         raise InputError(f"{path}: transformers refuses it: {words} Mend that key, or remove the file") from error
 

@@ -97,7 +97,7 @@ class Stream:
         self._head = HeadCode(self._head_bias(), transform, meta_model.head.weight.requires_grad)
         self._dropout = Dropout(seed, place)
         self._after_pass = after_pass
-        self._digests = NoDigests()  # of the passes under way
+        self._digests = NoDigests()  # digests of the passes under way
 
     @property
     def tiles(self) -> TokenTiles:

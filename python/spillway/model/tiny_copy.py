@@ -17,7 +17,7 @@ from spillway.model.source import text_config
 
 VOCABULARY = 211
 LENGTH = 12
-ORIGINAL_LENGTH = 10  # of rows for which rotary frequencies were made: the verification has longer and shorter rows
+ORIGINAL_LENGTH = 10  # tokens: the verification has longer and shorter rows
 WIDTH = 32
 # Keys of a layer, where each has its own: with a few, of which a threshold lets one in twenty pass, a norm shows the
 # rounding of what is left; of many, some lie at the threshold.
@@ -32,7 +32,7 @@ POSITIONS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "
              "max_source_positions", "model_max_length", "seq_length")  # fmt: skip
 
 WIDTHS = ("hidden_size", "d_model", "n_embd")
-LEAST_ROTARY = 4  # channels of a head that rotate, where frequencies are scaled
+LEAST_ROTARY = 4  # rotating channels of a head with scaled frequencies
 
 # At most so much of each, where the configuration has it.
 SIZES: dict[str, int] = {

@@ -14,10 +14,10 @@ from spillway.errors import InputError
 from spillway.model import hub
 from spillway.output import saved
 
-BASE = "base"  # in `fixed`, and in a checkpoint's session.json
-HEADER_LENGTH = 8  # bytes of a safetensors file that say how long its header is
+BASE = "base"  # the key in `fixed` and in a checkpoint's session.json
+HEADER_LENGTH = 8  # bytes of a safetensors file that hold the header's length
 
-Fingerprint = dict[str, dict[str, Any]]  # by name of the file
+Fingerprint = dict[str, dict[str, Any]]  # entries by file name
 
 
 def read_fingerprint(directory: Path) -> Fingerprint:

@@ -25,11 +25,11 @@ from spillway.output import identity
 
 LOCK = Path(identity.FOLDER, "lock.json")
 PATIENCE = 5.0  # seconds to wait for a run that is ending, as for a volume
-RESUME_PATIENCE = 20.0  # the same of a resume, which a supervisor starts while the process before it saves
-DEAD_PATIENCE = 60.0  # more, where the holder is known to be dead: a kernel frees much memory before it frees locks
+RESUME_PATIENCE = 20.0  # seconds of a resume, which a supervisor may start during a save
+DEAD_PATIENCE = 60.0  # seconds for a dead holder: a kernel frees memory before locks
 INTERVAL = 0.02  # seconds between two attempts
 NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
-CONTENT_BYTES = 4096  # most that is read of the file
+CONTENT_BYTES = 4096  # limit of bytes read from the file
 
 Tell = Callable[[str], object]
 
@@ -62,12 +62,12 @@ class HeldFile:
     """A lock file that this process has locked."""
 
     file: int
-    is_shared: bool  # by the Trainers of this process
+    is_shared: bool  # the Trainers of this process share the lock
     count: int = 1
-    made: list[Path] = field(default_factory=list)  # folders for it, the innermost first
+    made: list[Path] = field(default_factory=list)  # folders made for the file, the innermost first
 
 
-_held: dict[tuple[int, int], HeldFile] = {}  # by device and inode
+_held: dict[tuple[int, int], HeldFile] = {}  # lock files by device and inode
 
 
 def close_in_child() -> None:
@@ -89,7 +89,7 @@ class DirectoryLock:
         self._output_dir, self._path, self._is_shared = output_dir, output_dir / LOCK, is_shared
         self._key: tuple[int, int] | None = None
         self._process = os.getpid()
-        self._made: list[Path] = []  # folders, the innermost first
+        self._made: list[Path] = []  # folders that the lock made, the innermost first
 
     def take(self, patience: float, tell: Tell = str) -> None:
         """Takes the lock, and waits for a run that is ending. InputError if the run goes on. `tell` gets a notice of
@@ -197,7 +197,7 @@ class DirectoryLock:
             except FileExistsError:
                 continue
             except FileNotFoundError:
-                return  # removed meanwhile; the next attempt makes it
+                return  # another process removed the folder; the next attempt makes it
             except OSError as error:
                 raise InputError(f"output_dir: {each} cannot be made ({error.strerror})") from None
             self._made = [each, *(other for other in self._made if other != each)]

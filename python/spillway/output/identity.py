@@ -27,11 +27,11 @@ SO_FAR = Path(FOLDER, "so_far.json")  # what summary.json will say, while the ru
 TIMELINE = Path(FOLDER, "timeline.json.gz")  # the newest then
 LATE = Path(FOLDER, "late.json")  # of several processes: who keeps the others waiting now
 TRAINER_LOG = Path(FOLDER, "trainer_log.jsonl")  # of transformers' Trainer: the rows of its log, and what is done
-TRAINER_LOG_ASIDE = Path(FOLDER, f"{TRAINER_LOG.name}.damaged")  # its damaged lines
+TRAINER_LOG_ASIDE = Path(FOLDER, f"{TRAINER_LOG.name}.damaged")  # damaged lines of the log
 LOG = Path(FOLDER, "log.txt")  # messages of a run whose terminal has gone
 FILES = (RUN, DESCRIPTION, SETTINGS, SO_FAR, TIMELINE, LATE, TRAINER_LOG, TRAINER_LOG_ASIDE, LOG)
 REFERENCES = str(Path(FOLDER, "reference-*.jsonl"))  # with objective dpo
-DIGEST = "digest"  # of the other entries of run.json
+DIGEST = "digest"  # the key of the digest over the other entries of run.json
 ALWAYS = ("run",)  # entries that every release has written
 DURABILITIES = ("none", "checkpoint", "step")
 MOST_BYTES = 256  # of an identity: what a volume's superblock has room for
@@ -168,7 +168,7 @@ def is_line(value: Any) -> bool:
     return is_list_of_hosts(value["places"]) if "places" in value else is_list_of_processes(value.get("processes"))
 
 
-ENTRIES: dict[str, tuple[Callable[[Any], bool], str]] = {  # of run.json: what each may be, and in words
+ENTRIES: dict[str, tuple[Callable[[Any], bool], str]] = {  # entries of run.json: the check of each, and its sentence
     "run": (is_text, "the run's name"),
     "fixed": (lambda value: isinstance(value, dict), "a mapping"),
     "durability": (lambda value: value in DURABILITIES, f"one of {', '.join(DURABILITIES)}"),

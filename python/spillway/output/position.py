@@ -177,7 +177,7 @@ class Log:
     def __init__(self, path: Path, known: tuple[list[Row], Position | None] | None = None) -> None:
         """`known`: its rows and `done`, of a process that leaves the file to another one."""
         self.path = path
-        self.rows: list[Row] = []  # None: a damaged line, until `go_back`
+        self.rows: list[Row] = []  # None for a damaged line, until `go_back`
         self.done: Position | None = None  # the last one
         self.damage: list[DamagedLine] = []
         self._writes = known is None

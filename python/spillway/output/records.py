@@ -16,9 +16,9 @@ from typing import Any
 from spillway.base.files import flush, no_link, replace_text
 
 METRICS = "metrics.jsonl"
-ASIDE = ".damaged"  # the end of the name of a file with lines that were set aside
+ASIDE = ".damaged"  # suffix of the file that damaged lines move to
 LINES_TOLD = 5
-LARGEST = 2**63  # beyond all counts
+LARGEST = 2**63  # the limit of counts
 NUMBERS = ("epoch", "loss", "grad_norm", "learning_rate", "tokens", "step_seconds", "eval_loss", "eval_perplexity")
 
 
@@ -67,9 +67,9 @@ class NoMetrics:
 class DamagedLine:
     """A line of a log that holds no row."""
 
-    number: int  # from 1 on
+    number: int  # counted from 1
     why: str
-    content: bytes  # with the end of the line, where it has one
+    content: bytes  # bytes of the line, with its end
 
 
 def read_lines(

@@ -40,8 +40,8 @@ class EngineState:
         self.steps = 0  # updates made
         self.precious = False  # the volumes hold something that a later process may go on from
         self._started = False  # the volumes are open, and ours
-        self._displaced = False  # their files have no name
-        self._base: base_files.Fingerprint = {}  # of the files of weights that the run reads again
+        self._displaced = False  # True if a volume's file has no name
+        self._base: base_files.Fingerprint = {}  # fingerprint of weights that the run reads again
         self._spec, self._telemetry, self._keep = spec, telemetry, keeping.keep
         self._run = keeping.run
         self._world, self._writes = world, world.leads

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from spillway._engine import SecondSignal
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-HANGUP = signal.SIGHUP  # the kernel and the shell may both send it, so a second one means nothing
+HANGUP = signal.SIGHUP  # the kernel and the shell may both send the signal, so a second one is ignored
 AGAIN = "a second signal stops at once, without saving"
 NOTHING_LOST = "there is nothing to save"
 

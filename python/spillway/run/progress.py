@@ -36,7 +36,7 @@ class Display:
         self._tenths = 0  # of what comes before the first step
         self._stream = streams.ERROR if console.stderr else streams.OUTPUT
         self._losses = streams.losses(self._stream).count
-        self._log: RunLog | None = None  # in place of the terminal
+        self._log: RunLog | None = None  # the log that replaces the terminal
         self._output_dir: Path | None = None
 
     def open_log(self, output_dir: Path) -> None:

@@ -78,7 +78,7 @@ def train_config(config: Config, console: Console, world: World | None = None) -
             config = beginning.settled(config, world, display.note)
             lines = Lines(run, start.output_dir, config.paths, world, also)
             summary = Run(config, start, run, saved, display, interruption, lines, world).go()
-            world.gather(None)  # a signal to one that waits here for the others' last files changes nothing
+            world.gather(None)  # a signal during the wait for other processes' last files changes nothing
             return summary
 
 

@@ -11,7 +11,7 @@ from spillway.config import Config
 from spillway.errors import InputError
 from spillway.model import hub
 
-Save = Callable[[Path], object]  # of a file, into a directory
+Save = Callable[[Path], object]  # a function that saves a file into a directory
 
 
 def try_save(config: Config, model_config: Any, tokenizer: Any = None) -> None:
@@ -37,7 +37,7 @@ def try_files(saves: Iterable[tuple[str, Save]]) -> None:
     """Pairs of the name that a message has for a file, and the function that saves it."""
     try:
         scratch = tempfile.TemporaryDirectory(prefix="spillway-save-")
-    except OSError:  # there is no place to try; the plan counts the room that a save needs
+    except OSError:  # no room for a trial; the plan counts the room that a save needs
         return
     with scratch as name:
         for what, save in saves:
@@ -53,7 +53,7 @@ def try_file(what: str, save: Save, place: Path) -> None:
         if str(error.filename or "").startswith(str(place)):  # the temporary directory is full
             return
         raise InputError(f"{what}: a save would fail: {describe_error(error)}") from error
-    except Exception as error:  # whatever the library's own checks raise
+    except Exception as error:  # the library's checks raise any error
         raise InputError(f"{what}: a save would fail, so nothing is trained: {describe_error(error)}") from error
 
 
