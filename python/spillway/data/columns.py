@@ -144,7 +144,7 @@ def by_name(record: Record) -> Columns:
 
 def is_row(names: dict[str, Any]) -> bool:
     """True if the names are columns of one row, rather than names of lists of rows."""
-    return any(names.keys() >= set(known) for known, _ in KNOWN) or names.keys() >= {"chosen", "rejected"}
+    return any(names.keys() >= set(columns) for columns, _ in KNOWN) or names.keys() >= {"chosen", "rejected"}
 
 
 COLUMN_HINTS = {
@@ -179,9 +179,9 @@ def preferred(record: Record) -> Preferred:
     if kinds == {list}:
         columns = {name: read_preferred_turns(record, name) if columns[name] else [] for name in columns}
     elif kinds != {str}:
-        told = ", ".join(f"{name} is {type_name(each)}" for name, each in columns.items())
+        types = ", ".join(f"{name} is {type_name(each)}" for name, each in columns.items())
         raise InputError(
-            f"{record.where}: {told}; prompt, chosen and rejected are texts, or lists of messages, all three"
+            f"{record.where}: {types}; prompt, chosen and rejected are texts, or lists of messages, all three"
         )
     if "prompt" not in columns:
         columns = without_prompt(columns["chosen"], columns["rejected"])

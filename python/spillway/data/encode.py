@@ -74,14 +74,14 @@ class Encoder:
         only_answers = bool(chat.silent) or (others and self.assistant_only_loss)
         if chat.silent and not self.assistant_only_loss:
             raise InputError(f"{chat.where}: a turn has weight 0, which needs `assistant_only_loss: true`")
-        whole, answers = encode_messages(self.tokenizer, chat, only_answers, self.template)
-        asked = chat.messages[: chat.prompt_turns]
+        ids, answers = encode_messages(self.tokenizer, chat, only_answers, self.template)
+        prompt_messages = chat.messages[: chat.prompt_turns]
         options = {"add_generation_prompt": True, "chat_template": self.template}
-        prompt = template_ids(self.tokenizer, chat, asked, **options)
-        first = common(prompt, whole)
+        prompt = template_ids(self.tokenizer, chat, prompt_messages, **options)
+        first = common(prompt, ids)
         if first < len(prompt):
             self.warn_of_boundary(chat.where, first, len(prompt))
-        return Encoded(whole, [False] * first + answers[first:])
+        return Encoded(ids, [False] * first + answers[first:])
 
     def warn_of_boundary(self, where: str, first: int, length: int) -> None:
         self.warnings.append(
@@ -152,8 +152,8 @@ class Encoder:
             for completion in (row.chosen, row.rejected)
         )
         prompt = template_ids(self.tokenizer, chosen, chosen.messages[:turns], add_generation_prompt=True)
-        whole, other = (template_ids(self.tokenizer, chat, chat.messages) for chat in (chosen, rejected))
-        return prompt, whole, other
+        with_chosen, with_rejected = (template_ids(self.tokenizer, chat, chat.messages) for chat in (chosen, rejected))
+        return prompt, with_chosen, with_rejected
 
     def pair(self, row: Preferred, prompt: list[int], chosen: list[int], rejected: list[int]) -> EncodedPair:
         first = min(common(prompt, chosen), common(prompt, rejected))

@@ -87,9 +87,9 @@ def read_answered(record: Record, prompt: str, completion: str) -> Messages:
     if isinstance(record.row.get(prompt), str) or isinstance(record.row.get(completion), str):
         kinds = " and ".join(f"{name!r} is {type(record.row.get(name)).__name__}" for name in (prompt, completion))
         raise InputError(f"{record.where}: the column {kinds}; expects two texts, or two lists of messages")
-    asked, answered = read_turns(record, prompt), read_turns(record, completion)
-    asked = read_system_turns(record, asked) + asked
-    return assemble(record.where, asked + answered, read_template_options(record), len(asked))
+    prompt_turns, answer_turns = read_turns(record, prompt), read_turns(record, completion)
+    prompt_turns = read_system_turns(record, prompt_turns) + prompt_turns
+    return assemble(record.where, prompt_turns + answer_turns, read_template_options(record), len(prompt_turns))
 
 
 def assemble(

@@ -331,8 +331,8 @@ def read_rows(checkpoint: Path) -> list[Row]:
     saved.check_files(checkpoint, Path(TRAINER_STATE))
     path = checkpoint / TRAINER_STATE
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))["log_history"]
-        return [row for row in found if isinstance(row, dict)]
+        history = json.loads(path.read_text(encoding="utf-8"))["log_history"]
+        return [row for row in history if isinstance(row, dict)]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         tell([f"{path} cannot be read: {error!r}; training goes on without the rows of its log"])
         return []

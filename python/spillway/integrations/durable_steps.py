@@ -175,12 +175,14 @@ def find_checkpoint(resume: Any, output_dir: str) -> Any:
     path = Path(resume)
     if not path.is_dir() and str(resume).lower() in ("true", "auto"):
         return True if str(resume).lower() == "true" else "auto"
-    inside = directory.checkpoints(path)
-    if inside:
-        return True if path.resolve() == Path(output_dir).resolve() else str(inside[-1][1])
+    checkpoints = directory.checkpoints(path)
+    if checkpoints:
+        return True if path.resolve() == Path(output_dir).resolve() else str(checkpoints[-1][1])
     if not (path / transformers.trainer.TRAINER_STATE_NAME).is_file():
-        found = "holds no checkpoint" if path.is_dir() else "is no directory"
-        raise InputError(f"resume_from_checkpoint: {path} {found}; name a checkpoint-N, or the directory that holds it")
+        reason = "holds no checkpoint" if path.is_dir() else "is no directory"
+        raise InputError(
+            f"resume_from_checkpoint: {path} {reason}; name a checkpoint-N, or the directory that holds it"
+        )
     return str(path)
 
 

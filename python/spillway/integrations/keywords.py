@@ -121,18 +121,20 @@ def translate_quantisation(config: Any) -> dict[str, Any]:
     """The keys for a BitsAndBytesConfig or its dictionary."""
     if config is None:
         return {}
-    said: Callable[[str], Any] = config.get if isinstance(config, dict) else lambda name: getattr(config, name, None)
-    if not (said("load_in_4bit") or said("load_in_8bit")):
-        kind = said("quant_method") or type(config).__name__
+    read_setting: Callable[[str], Any] = (
+        config.get if isinstance(config, dict) else lambda name: getattr(config, name, None)
+    )
+    if not (read_setting("load_in_4bit") or read_setting("load_in_8bit")):
+        kind = read_setting("quant_method") or type(config).__name__
         raise InputError(
             f"load(): quantization_config of {kind} is not taken: a base is quantised as bitsandbytes does it, with "
             'load(PATH, method="lora", load_in_4bit=True), or load_in_8bit=True'
         )
-    if said("load_in_8bit"):
+    if read_setting("load_in_8bit"):
         return {"load_in_8bit": True}
-    keys = {"load_in_4bit": True, "bnb_4bit_quant_type": said("bnb_4bit_quant_type") or "fp4"}
-    if said("bnb_4bit_use_double_quant"):
+    keys = {"load_in_4bit": True, "bnb_4bit_quant_type": read_setting("bnb_4bit_quant_type") or "fp4"}
+    if read_setting("bnb_4bit_use_double_quant"):
         keys["bnb_4bit_use_double_quant"] = True
-    if (dtype := said("bnb_4bit_compute_dtype")) not in UNSAID:
+    if (dtype := read_setting("bnb_4bit_compute_dtype")) not in UNSAID:
         keys["dtype"] = dtype
     return keys

@@ -63,9 +63,9 @@ class LoadedModel(Streamed):
     def load_state_dict(self, *_: Any, **__: Any) -> Any:
         raise InputError("load_state_dict: the weights live in the engine; load(DIR) reads those of a directory")
 
-    def to(self, *asked: Any, **named: Any) -> Any:
+    def to(self, *positional: Any, **named: Any) -> Any:
         """The model itself, if its layers compute on that device. InputError for another device."""
-        device, dtype, *_ = torch._C._nn._parse_to(*asked, **named)
+        device, dtype, *_ = torch._C._nn._parse_to(*positional, **named)
         host = None if self._host is None else self._host()
         if dtype is None and device is not None and device.type == (host.computes_on() if host else "cpu"):
             return self
@@ -98,8 +98,8 @@ def make_callable(model: PreTrainedModel) -> None:
     def forward(self: Any, *positional: Any, **named: Any) -> Any:
         return Streamed.forward(self, **dict(zip(names, positional, strict=False)), **named)
 
-    own = {"forward": forward, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
-    model.__class__ = type(kind.__name__, (LoadedModel, kind), own)
+    attributes = {"forward": forward, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    model.__class__ = type(kind.__name__, (LoadedModel, kind), attributes)
 
 
 def stream_by(model: Any, host: Host) -> None:

@@ -127,13 +127,13 @@ class StreamedSession:
 
     def _gather(self, call: str, value: Any) -> list[Any]:
         """The values of all processes, by rank. InputError if another process makes another call."""
-        found = self._world.gather((call, value))
-        if other := next((name for name, _ in found if name != call), None):
+        answers = self._world.gather((call, value))
+        if other := next((name for name, _ in answers if name != call), None):
             raise InputError(
                 f"Trainer: this process asked for {call}, and another one for {other}; all processes of a run make "
                 "the same calls in the same order, callbacks too"
             )
-        return [each for _, each in found]
+        return [each for _, each in answers]
 
     def _as_one(self) -> AbstractContextManager[None]:
         """Around what all processes do together."""

@@ -50,9 +50,9 @@ def choose(cores: int, default: int, environment: Mapping[str, str], processes: 
 
 def divide(cores: int, default: int, environment: Mapping[str, str], processes: int, launcher: str = "") -> Threads:
     """The threads of one of several processes: an equal part of the cores, or a person's own number."""
-    given, part, why = environment.get(KEY, ""), max(1, cores // processes), ""
-    if given and not is_default(given, launcher):
-        part, why = default, f", as {KEY}={given} asks"
+    setting, part, why = environment.get(KEY, ""), max(1, cores // processes), ""
+    if setting and not is_default(setting, launcher):
+        part, why = default, f", as {KEY}={setting} asks"
     words = f"Threads: {part} for compute in each of {processes} processes on {counted(cores, 'core')}{why}"
     return Threads(part, 0, f"{words}; updates share these cores.")
 
@@ -61,19 +61,19 @@ def choose_compute_threads(
     cores: int, default: int, environment: Mapping[str, str], launcher: str = ""
 ) -> tuple[int, str]:
     """The number of threads, and a note about its origin."""
-    given = environment.get(KEY, "")
-    if is_default(given, launcher) and cores > 1:
+    setting = environment.get(KEY, "")
+    if is_default(setting, launcher) and cores > 1:
         return cores, f"not 1 as {launcher} asks with {KEY}=1 for several processes a machine: here is one"
     if default > cores:
         return cores, f"not {default} as PyTorch would take: affinity or the cgroup allows no more"
-    if given and default < cores:
-        return default, f"kept as {KEY}={given} asks (unset it to use all)"
+    if setting and default < cores:
+        return default, f"kept as {KEY}={setting} asks (unset it to use all)"
     return default, ""
 
 
-def is_default(given: str, launcher: str) -> bool:
+def is_default(setting: str, launcher: str) -> bool:
     """True if a launcher has set its default number."""
-    return given == "1" and bool(launcher)
+    return setting == "1" and bool(launcher)
 
 
 def find_launcher_default(environment: Mapping[str, str], parent: int | None = None) -> str:

@@ -58,7 +58,7 @@ def multiply_and_add(
 
 
 class Product(torch.autograd.Function):
-    """x [rows, in] times a weight, [in, out] or, `turned`, [out, in]."""
+    """x [rows, in] times a weight, [in, out] or, `transposed`, [out, in]."""
 
     @staticmethod
     def forward(
@@ -66,7 +66,7 @@ class Product(torch.autograd.Function):
     ) -> torch.Tensor:
         to_x, to_weight = ctx.needs_input_grad[:2]
         ctx.save_for_backward(x if to_weight else None, weight if to_x else None)
-        ctx.turned = transposed
+        ctx.transposed = transposed
         factor = weight.t() if transposed else weight
         output = add_zero_rows(x)
         multiply_rows = torch.mm(output, factor) if bias is None else torch.addmm(bias, output, factor)
@@ -77,8 +77,8 @@ class Product(torch.autograd.Function):
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         to_x, to_weight, to_bias = ctx.needs_input_grad[:3]
-        of_x = multiply(gradient, weight if ctx.turned else weight.t()) if to_x else None
-        pair = (gradient.t(), x) if ctx.turned else (x.t(), gradient) if to_weight else None
+        of_x = multiply(gradient, weight if ctx.transposed else weight.t()) if to_x else None
+        pair = (gradient.t(), x) if ctx.transposed else (x.t(), gradient) if to_weight else None
         of_weight = torch.mm(*pair) if to_weight and pair is not None else None
         return of_x, of_weight, gradient.sum(0) if to_bias else None, None
 

@@ -41,23 +41,23 @@ class Linears:
         return f"its linear layers are {join_names(self.names)}" if self.names else "it has no linear layers of its own"
 
 
-def choose_targets(peft: Any, model: Any, asked: Any) -> Targets:
+def choose_targets(peft: Any, model: Any, targets: Any) -> Targets:
     """The targets for `asked`: names, ALL, or None for PEFT's default. InputError lists the model's names."""
     kind = getattr(getattr(model, "config", None), "model_type", type(model).__name__)
-    if asked is None:
+    if targets is None:
         return choose_defaults(peft, model, kind)
-    if asked == ALL:
+    if targets == ALL:
         return choose_all_linear(peft, model, kind)
-    if refused := [name for name in asked if is_fused(peft, model, name.rpartition(".")[2])]:
+    if refused := [name for name in targets if is_fused(peft, model, name.rpartition(".")[2])]:
         linears = find_linears(peft, model)
         raise InputError(
             f"lora_target_modules: in {kind} PEFT takes {join_names(refused)} for experts that are fused into one "
             f"parameter, where no adapter can stream; {linears.words()}"
         )
     modules = [name for name, _ in model.named_modules()]
-    missing = [name for name in asked if not any(f".{each}".endswith(f".{name}") for each in modules)]
+    missing = [name for name in targets if not any(f".{each}".endswith(f".{name}") for each in modules)]
     words = f"lora_target_modules: {join_names(missing)} {'is' if len(missing) == 1 else 'are'} in no layer of {kind}"
-    return Targets(asked, words if missing else "")
+    return Targets(targets, words if missing else "")
 
 
 def choose_defaults(peft: Any, model: Any, kind: str) -> Targets:
@@ -124,28 +124,28 @@ def name_in_layer(name: str) -> str:
 
 def is_rewritten(peft: Any, model: Any) -> bool:
     """True if PEFT rewrites the targets for a model of this type."""
-    asked = peft.LoraConfig()
-    convert_targets(asked, model)
-    return asked.target_modules is not None
+    lora_config = peft.LoraConfig()
+    convert_targets(lora_config, model)
+    return lora_config.target_modules is not None
 
 
 def is_fused(peft: Any, model: Any, name: str) -> bool:
     """True if PEFT takes the name of a linear layer for experts in one parameter."""
-    asked = peft.LoraConfig(target_modules=[name])
+    lora_config = peft.LoraConfig(target_modules=[name])
     try:
-        convert_targets(asked, model)
+        convert_targets(lora_config, model)
     except ValueError:  # one of two names that PEFT fuses together
         return True
-    return bool(asked.target_parameters)
+    return bool(lora_config.target_parameters)
 
 
-def convert_targets(asked: Any, model: Any) -> None:
+def convert_targets(lora_config: Any, model: Any) -> None:
     """Converts a configuration as PEFT does before it looks for modules."""
     try:
         from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
     except ImportError:  # releases of PEFT without these names
         return
-    convert_peft_config_for_transformers(asked, model=model, conversions=None)
+    convert_peft_config_for_transformers(lora_config, model=model, conversions=None)
 
 
 def join_names(names: Iterable[str]) -> str:

@@ -59,9 +59,9 @@ def describe_difference(path: Path, expected: Any) -> str:
         return f"{path} is none of the files of weights that the run was started with"
     if not path.is_file():
         return f"{path}, which the run was started with, is missing"
-    found = read_file_fingerprint(path)
-    if found == expected:
+    entry = read_file_fingerprint(path)
+    if entry == expected:
         return ""
-    lengths = [each.get("bytes") if isinstance(each, dict) else None for each in (expected, found)]
+    lengths = [each.get("bytes") if isinstance(each, dict) else None for each in (expected, entry)]
     how = f"it has {lengths[1]} bytes, and had {lengths[0]}" if lengths[0] != lengths[1] else "its content differs"
     return f"{path} is not the file that the run was started with ({how})"

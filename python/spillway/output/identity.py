@@ -105,11 +105,11 @@ def load(output_dir: Path) -> Identity | None:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"output_dir: {path} cannot be read: {error}; put back a copy of it") from None
-    found = content.pop("format", None) if isinstance(content, dict) else None
-    if is_count(found) and found != FORMAT:
-        raise InputError(f"output_dir: {path} has {other_format(found, FORMAT)}")
+    form = content.pop("format", None) if isinstance(content, dict) else None
+    if is_count(form) and form != FORMAT:
+        raise InputError(f"output_dir: {path} has {other_format(form, FORMAT)}")
     written = content.pop(DIGEST, None) if isinstance(content, dict) else None
-    if wrong := describe_wrong_entry(content, found):
+    if wrong := describe_wrong_entry(content, form):
         raise InputError(f"output_dir: {path} cannot be read: {wrong}; it is damaged: put back a copy of it")
     if written not in (None, digest_entries(content)):
         raise InputError(

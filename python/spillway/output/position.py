@@ -213,20 +213,20 @@ class Log:
     def go_back(self, position: Position | None) -> Position | None:
         """Goes back to the rows of a position, and returns it with their number; None removes all rows. Damaged lines
         move to a file beside the log."""
-        kept = self.until(position) if position else []
-        found = dataclasses.replace(position, rows=len(kept)) if position else None
-        self.rows, self._written = list(kept), len(kept)
+        remaining = self.until(position) if position else []
+        new_position = dataclasses.replace(position, rows=len(remaining)) if position else None
+        self.rows, self._written = list(remaining), len(remaining)
         done = self.done if position and self.done and self.done.step == position.step else None
-        self.done = dataclasses.replace(done, rows=len(kept)) if done else None
+        self.done = dataclasses.replace(done, rows=len(remaining)) if done else None
         if not self._writes:
-            return found
+            return new_position
         if self.damage:
             append_damage(self.path, self.damage)
         lines = [json.dumps(row) for row in self.rows]
         lines += [f'{{"done":{self.done.text()}}}'] if self.done else []
         replace_text(self.path, "".join(line + "\n" for line in lines))
         flush(self.path.parent)  # no step is durable before the file of its rows has its name
-        return found
+        return new_position
 
     def describe_loss(self, position: Position) -> str:
         """A sentence with the damage of the log and the missing rows of a position; empty if all rows are valid."""

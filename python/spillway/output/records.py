@@ -92,15 +92,15 @@ def parse_row(line: bytes, wrong: Callable[[dict[str, Any]], str]) -> tuple[dict
     if not line.strip(b"\0\n"):
         return None, "zeros" if line.strip(b"\n") else "an empty line"
     try:
-        found = json.loads(line.decode("utf-8"))
+        row = json.loads(line.decode("utf-8"))
     except UnicodeDecodeError:
         return None, "bytes that are no UTF-8"
     except (ValueError, RecursionError):
         return None, "no JSON"
-    if not isinstance(found, dict):
+    if not isinstance(row, dict):
         return None, "no JSON object"
-    why = wrong(found)
-    return (None, why) if why else (found, "")
+    why = wrong(row)
+    return (None, why) if why else (row, "")
 
 
 def rows(path: Path) -> Iterator[dict[str, Any]]:
@@ -137,22 +137,22 @@ def has_numbers(counts: dict[str, Any]) -> bool:
 
 def describe_damage(name: str, damage: list[DamagedLine], where: str) -> str:
     """A sentence with the damaged lines of a log. `where`: where they go."""
-    told = [f"{each.number} ({each.why})" for each in damage[:LINES_TOLD]]
+    places = [f"{each.number} ({each.why})" for each in damage[:LINES_TOLD]]
     more = f" and {len(damage) - LINES_TOLD} more" if len(damage) > LINES_TOLD else ""
     several = "s" if len(damage) > 1 else ""
-    return f"{name}: damaged line{several} {', '.join(told)}{more}; {where}"
+    return f"{name}: damaged line{several} {', '.join(places)}{more}; {where}"
 
 
 def append_damage(path: Path, damage: list[DamagedLine]) -> str:
     """Appends damaged lines to a file beside the log, and returns a notice. The log keeps them."""
-    aside = path.with_name(path.name + ASIDE)
-    with open(aside, "ab", opener=no_link) as stream:
+    target = path.with_name(path.name + ASIDE)
+    with open(target, "ab", opener=no_link) as stream:
         for each in damage:
             stream.write(each.content if each.content.endswith(b"\n") else each.content + b"\n")
         stream.flush()
         os.fsync(stream.fileno())
-    flush(aside.parent)
-    return describe_damage(path.name, damage, f"set aside in {aside.name}, the others stay")
+    flush(target.parent)
+    return describe_damage(path.name, damage, f"set aside in {target.name}, the others stay")
 
 
 def move_damaged_lines(path: Path) -> list[str]:
@@ -165,8 +165,8 @@ def move_damaged_lines(path: Path) -> list[str]:
     return [words]
 
 
-def keep_rows(path: Path, kept: list[dict[str, Any]]) -> None:
-    replace_text(path, "".join(json.dumps(row) + "\n" for row in kept))
+def keep_rows(path: Path, remaining: list[dict[str, Any]]) -> None:
+    replace_text(path, "".join(json.dumps(row) + "\n" for row in remaining))
 
 
 def keep_rows_until(path: Path, step: int) -> int:

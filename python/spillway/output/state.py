@@ -248,12 +248,12 @@ def require_entry(saved: dict[str, Any], name: str) -> Any:
 
 def read_start(saved: dict[str, Any] | None) -> datetime:
     """The start of the run that templates render; for a new run, or one without a stored start, the present time."""
-    told = (saved or {}).get(STARTED)
+    stored = (saved or {}).get(STARTED)
     try:
-        return datetime.fromisoformat(told) if told is not None else datetime.now()
+        return datetime.fromisoformat(stored) if stored is not None else datetime.now()
     except (ValueError, TypeError):
         raise InputError(
-            f"resume_from_checkpoint: the state of the run is damaged: `{STARTED}` of `fixed` is {told!r}, no time"
+            f"resume_from_checkpoint: the state of the run is damaged: `{STARTED}` of `fixed` is {stored!r}, no time"
         ) from None
 
 
@@ -279,18 +279,20 @@ def check_data(saved: dict[str, Any], config: Config, dataset: Dataset | Prefere
     origins = saved.get(ORIGINS)
     if not isinstance(origins, dict) or not dataset.origins:
         raise InputError(changed("dataset", before, now, "its rows, or the tokenizer,"))
-    told = [*describe_changed_revisions(saved, config), *describe_changed_origins(origins, config, dataset, before)]
-    raise InputError("; ".join(told) or changed("dataset", now, now, "the tokens that a template makes of the rows"))
+    changes = [*describe_changed_revisions(saved, config), *describe_changed_origins(origins, config, dataset, before)]
+    raise InputError("; ".join(changes) or changed("dataset", now, now, "the tokens that a template makes of the rows"))
 
 
 def describe_changed_revisions(saved: dict[str, Any], config: Config) -> list[str]:
     """Sentences with the commits that differ from the run's start."""
-    told = []
+    changes = []
     for key, (name, commit) in saved.get("revisions", {}).items():
-        given = revision_of(config, key)
-        if key in ("tokenizer", "dataset") and getattr(config, key) == name and given not in (None, commit):
-            told.append(f"{key}_revision: the run was started with {commit}, a resume cannot change it to {given}")
-    return told
+        revision = revision_of(config, key)
+        if key in ("tokenizer", "dataset") and getattr(config, key) == name and revision not in (None, commit):
+            changes.append(
+                f"{key}_revision: the run was started with {commit}, a resume cannot change it to {revision}"
+            )
+    return changes
 
 
 def describe_changed_origins(
@@ -303,11 +305,11 @@ def describe_changed_origins(
         TOKENIZER: ("tokenizer", config.tokenizer, config.tokenizer, "the vocabulary or the rules"),
         TEMPLATE: (template[0], *[template[1] or config.tokenizer] * 2, "the chat template"),
     }
-    told = [changed(*parts[name]) for name in parts if origins.get(name) != dataset.origins.get(name)]
+    changes = [changed(*parts[name]) for name in parts if origins.get(name) != dataset.origins.get(name)]
     for name, value in origins.get("keys", {}).items():
         if name in ENCODING and (now := getattr(config, name)) != value:
-            told.append(f"{name}: the run was started with {value}, a resume cannot change it to {now}")
-    return told
+            changes.append(f"{name}: the run was started with {value}, a resume cannot change it to {now}")
+    return changes
 
 
 def changed(name: str, before: str, now: str, part: str) -> str:

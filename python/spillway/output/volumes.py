@@ -53,8 +53,8 @@ def told_of(places: Iterable[str], run: str) -> list[dict[str, Any]]:
 
 def list_all(place: str) -> list[dict[str, Any]]:
     """The engine's description of the volumes of all runs in a place."""
-    found: list[dict[str, Any]] = json.loads(list_volumes(place))
-    return found
+    descriptions: list[dict[str, Any]] = json.loads(list_volumes(place))
+    return descriptions
 
 
 def remove(volume: Path, run: str) -> None:

@@ -176,8 +176,8 @@ def build_run_model(config: Config) -> Built:
     from spillway.model.source import DTYPES, load_config
     from spillway.model.ties import build_as_stored
 
-    found = load_config(hub.model_directory(config))
-    return build_as_stored(found, begins_with(config), DTYPES[config.weight_dtype])
+    model_config = load_config(hub.model_directory(config))
+    return build_as_stored(model_config, begins_with(config), DTYPES[config.weight_dtype])
 
 
 def saving_adapters(run: StoredRun, target: Path) -> Saves:
