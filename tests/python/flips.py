@@ -55,9 +55,9 @@ def watch_products(products: Callable[[int, int], Products]) -> Iterator[list[Pr
     place = [0, 0]
     replay, compute = Replays.compute, Stream.compute
 
-    def count_step(self: Replays, *given: Any) -> float:
+    def count_step(self: Replays, *positional: Any) -> float:
         place[:] = [place[0] + 1, 0]
-        return replay(self, *given)
+        return replay(self, *positional)
 
     def count_computation(self: Stream, work: Any, step: int, digests: Digests) -> float:
         place[1] += 1

@@ -146,12 +146,12 @@ FULL = {
 def test_full_fine_tuning_resumes_from_its_own_weights(
     way: str, inputs: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    whole = tmp_path / "whole"
-    assert here(inputs, whole, *KEYS, *(FULL[way][:2] if way == "frozen" else []), "--placement", "dram") == 0
+    undisturbed = tmp_path / "whole"
+    assert here(inputs, undisturbed, *KEYS, *(FULL[way][:2] if way == "frozen" else []), "--placement", "dram") == 0
     resume = kill_run(inputs, tmp_path, *FULL[way])
     replace_weights(inputs / "model" / "model.safetensors")
     assert main(resume) == 0, capfd.readouterr().err
-    assert (tmp_path / "out" / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+    assert (tmp_path / "out" / "model.safetensors").read_bytes() == (undisturbed / "model.safetensors").read_bytes()
 
 
 def test_run_of_an_earlier_release_resumes(inputs: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

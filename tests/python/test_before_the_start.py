@@ -80,9 +80,9 @@ def test_weights_survive_a_save_that_fails_in_the_files_beside_them(
 
     save_pretrained, calls = PreTrainedTokenizerFast.save_pretrained, iter([True])
 
-    def fail_later(*given: Any, **more: Any) -> Any:
+    def fail_later(*positional: Any, **more: Any) -> Any:
         if next(calls, False):
-            return save_pretrained(*given, **more)
+            return save_pretrained(*positional, **more)
         raise TypeError("no tokenizer today")
 
     assert real_runs.here(inputs, tmp_path / "whole", "--max_steps", "2") == 0

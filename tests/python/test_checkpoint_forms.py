@@ -116,13 +116,13 @@ def test_check_of_a_head_that_differs_from_its_table(inputs: Path, tmp_path: Pat
 
 def test_head_that_differs_resumes_and_exports(inputs: Path, tmp_path: Path) -> None:
     rewrite(inputs, add_other_head)
-    whole, again = tmp_path / "whole", tmp_path / "again"
+    undisturbed, resumed = tmp_path / "whole", tmp_path / "again"
     words = ("--lr_scheduler_type", "constant", *real_runs.on_path(tmp_path / "path"))
-    assert real_runs.here(inputs, whole, *words[:2], "--max_steps", "4") == 0
-    assert real_runs.here(inputs, again, *words, "--max_steps", "2") == 0
-    assert real_runs.here(inputs, again, *words, "--max_steps", "4", "--resume_from_checkpoint", "true") == 0
-    assert main(["export", str(again), "--to", str(tmp_path / "alone")]) == 0
-    one, two, three = map(tensors, (whole, again, tmp_path / "alone"))
+    assert real_runs.here(inputs, undisturbed, *words[:2], "--max_steps", "4") == 0
+    assert real_runs.here(inputs, resumed, *words, "--max_steps", "2") == 0
+    assert real_runs.here(inputs, resumed, *words, "--max_steps", "4", "--resume_from_checkpoint", "true") == 0
+    assert main(["export", str(resumed), "--to", str(tmp_path / "alone")]) == 0
+    one, two, three = map(tensors, (undisturbed, resumed, tmp_path / "alone"))
     assert one.keys() == two.keys() == three.keys()
     assert all(torch.equal(value, two[name]) and torch.equal(value, three[name]) for name, value in one.items())
     assert json.loads((tmp_path / "alone" / "config.json").read_text())["tie_word_embeddings"] is False

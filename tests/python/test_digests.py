@@ -304,8 +304,8 @@ def test_run_without_durable_steps_names_a_lost_volume_and_succeeds(
     storage, out = tmp_path / "storage", tmp_path / "out"
     original_step = EngineSession.step
 
-    def step(session: EngineSession, *given: Any) -> Any:
-        result = original_step(session, *given)
+    def step(session: EngineSession, *positional: Any) -> Any:
+        result = original_step(session, *positional)
         (storage / "spillway.volume").unlink(missing_ok=True)
         return result
 
@@ -374,9 +374,9 @@ def test_run_with_one_step_skipped_succeeds(inputs: Path, tmp_path: Path, monkey
 
     original_step, calls = EngineSession.step, []
 
-    def step(*given: Any) -> Any:
-        calls.append(given)
-        result = original_step(*given)
+    def step(*positional: Any) -> Any:
+        calls.append(positional)
+        result = original_step(*positional)
         return replace(result, skipped=True) if len(calls) == 1 else result
 
     monkeypatch.setattr(EngineSession, "step", step)

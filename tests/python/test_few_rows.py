@@ -34,31 +34,31 @@ def restore_threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def compute_with_gradients(call: Callable[..., torch.Tensor], *given: torch.Tensor) -> list[torch.Tensor]:
+def compute_with_gradients(call: Callable[..., torch.Tensor], *tensors: torch.Tensor) -> list[torch.Tensor]:
     """The result of `call`, and the gradient of each argument."""
-    leaves = [each.clone().requires_grad_() for each in given]
+    leaves = [each.clone().requires_grad_() for each in tensors]
     product = call(*leaves)
     product.backward(product.detach().cos())
     return [product.detach(), *(leaf.grad for leaf in leaves)]  # type: ignore[list-item]
 
 
-def compute_filled(call: Callable[..., torch.Tensor], *given: torch.Tensor) -> list[torch.Tensor]:
+def compute_filled(call: Callable[..., torch.Tensor], *tensors: torch.Tensor) -> list[torch.Tensor]:
     def call_filled(*leaves: torch.Tensor) -> torch.Tensor:
         with fill_rows(CPU):
             return call(*leaves)
 
-    return compute_with_gradients(call_filled, *given)
+    return compute_with_gradients(call_filled, *tensors)
 
 
-def expect_same_bits(threads: Sequence[int], call: Callable[..., torch.Tensor], *given: torch.Tensor) -> None:
+def expect_same_bits(threads: Sequence[int], call: Callable[..., torch.Tensor], *tensors: torch.Tensor) -> None:
     """Results have the same bits with each number of threads, and equal PyTorch's within rounding."""
     results = []
     for number in threads:
         torch.set_num_threads(number)
-        results.append(compute_filled(call, *given))
+        results.append(compute_filled(call, *tensors))
     for number, result in zip(threads, results, strict=True):
         assert all(map(torch.equal, result, results[0])), number
-    for ours, plain in zip(results[0], compute_with_gradients(call, *given), strict=True):
+    for ours, plain in zip(results[0], compute_with_gradients(call, *tensors), strict=True):
         torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-4)
         assert ours.stride() == plain.stride()
 

@@ -97,9 +97,9 @@ def test_generation_leaves_training_bit_identical(inputs: Path, tmp_path: Path) 
 
 def test_model_without_a_trainer_names_the_trainer_to_use(inputs: Path) -> None:
     model = loaded(inputs)
-    own = AutoModelForCausalLM.from_pretrained(inputs / "model")
-    assert type(model).__name__ == type(own).__name__ and type(model).__module__ == type(own).__module__
-    assert inspect.signature(model.forward) == inspect.signature(own.forward)
+    plain = AutoModelForCausalLM.from_pretrained(inputs / "model")
+    assert type(model).__name__ == type(plain).__name__ and type(model).__module__ == type(plain).__module__
+    assert inspect.signature(model.forward) == inspect.signature(plain.forward)
     for each in (model, copy.deepcopy(model)):
         for call in (lambda: each(IDS), lambda: each.generate(IDS, **ASKED), lambda: each.save_pretrained("x")):  # noqa: B023
             with pytest.raises(InputError, match="give it to spillway.hf.Trainer first"):
@@ -168,18 +168,18 @@ def test_other_keywords_of_from_pretrained_are_refused_with_what_to_write(
 def test_every_keyword_of_from_pretrained_is_taken_or_refused_by_name() -> None:
     """The keywords come from the signatures and sources of the installed library."""
     calls = [AutoModelForCausalLM.from_pretrained.__func__, PreTrainedModel.from_pretrained.__func__]
-    asked = {
+    keywords = {
         name
         for call in calls
         for name, kind in inspect.signature(call).parameters.items()
         if kind.kind in NAMED and name not in PLAIN
     }
-    asked |= {
+    keywords |= {
         name for call in calls for name in re.findall(r'kwargs\.(?:pop|get)\(\s*"(\w+)"', inspect.getsource(call))
     }
-    asked = {name for name in asked if not name.startswith("_")}
-    assert {"cache_dir", "variant", "device_map", "attn_implementation"} <= asked
-    for name in sorted(asked - {"dtype", "torch_dtype", "revision"}):
+    keywords = {name for name in keywords if not name.startswith("_")}
+    assert {"cache_dir", "variant", "device_map", "attn_implementation"} <= keywords
+    for name in sorted(keywords - {"dtype", "torch_dtype", "revision"}):
         with pytest.raises(InputError, match=rf"{name}.* is not taken"):
             translate({name: "something"})
 
@@ -202,9 +202,9 @@ def test_output_dir_stands_for_its_newest_checkpoint(inputs: Path, tmp_path: Pat
         trainer.close()
         return logged(trainer)
 
-    whole = train_and_log(None)
+    uninterrupted = train_and_log(None)
     for resume in (str(out), f"{out}/", out, True, "auto"):
-        assert train_and_log(resume) == whole, resume
+        assert train_and_log(resume) == uninterrupted, resume
     for wrong, words in ((tmp_path / "nowhere", "is no directory"), (tmp_path, "holds no checkpoint")):
         with pytest.raises(InputError, match=words):
             train_and_log(wrong)

@@ -104,8 +104,8 @@ def test_damaged_entry_is_named_with_the_owner_of_the_volume(
     if name == "digest" and value is None:  # as an earlier release has written it
         assert main(["resume", str(run_copy / "out"), "--storage", str(run_copy / "storage")]) == 0
         return
-    for asked in ("true", "auto"):
-        error = read_refusal(run_copy, capfd, "--resume_from_checkpoint", asked)
+    for resume in ("true", "auto"):
+        error = read_refusal(run_copy, capfd, "--resume_from_checkpoint", resume)
         assert str(run_copy / "out" / RUN) in error
         if (name, value) not in [("format", 9), ("format", "1")]:
             assert "is damaged" in error or "cannot be read" in error
@@ -165,14 +165,14 @@ def test_entry_of_a_wrong_type_is_named(tmp_path: Path) -> None:
 
 
 def test_identity_without_a_digest_is_read(tmp_path: Path) -> None:
-    known = identity.Identity("a run", {"seed": 4}, "step", 12, 6)
-    known.save(tmp_path)
+    written = identity.Identity("a run", {"seed": 4}, "step", 12, 6)
+    written.save(tmp_path)
     change_entry(tmp_path, "steps", 13)
     with pytest.raises(identity.InputError, match="remove its entry `digest`"):
         identity.load(tmp_path)
     change_entry(tmp_path, "digest", GONE)
-    found = identity.load(tmp_path)
-    assert found is not None and found.steps == 13
+    loaded = identity.load(tmp_path)
+    assert loaded is not None and loaded.steps == 13
 
 
 def test_overwrite_replaces_a_damaged_identity(run_copy: Path, inputs: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -49,8 +49,8 @@ def test_cores_are_divided_unless_a_person_says_otherwise() -> None:
     assert choose(2, 2, {}, 4).compute == 1
     assert choose(8, 1, ONE, 4, "torchrun").compute == 2
     assert choose(8, 3, {"OMP_NUM_THREADS": "3"}, 2, "torchrun").compute == 3
-    kept = choose(8, 1, ONE, 4)
-    assert kept.compute == 1 and "as OMP_NUM_THREADS=1 asks" in kept.words
+    threads = choose(8, 1, ONE, 4)
+    assert threads.compute == 1 and "as OMP_NUM_THREADS=1 asks" in threads.words
 
 
 TELLS = """

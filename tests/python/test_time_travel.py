@@ -108,8 +108,8 @@ def test_paths_older_than_a_checkpoint_are_refused_with_its_name(
     assert run.hash_volumes() == before
     shutil.rmtree(run.out / "checkpoint-6")
     assert run.resume() == 0
-    shown = " ".join(capfd.readouterr().out.split())
-    assert "which had been durable: the storage paths went back to an earlier state" in shown, shown
+    output = " ".join(capfd.readouterr().out.split())
+    assert "which had been durable: the storage paths went back to an earlier state" in output, output
     assert result(run.out) == run.expected
 
 
