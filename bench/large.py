@@ -33,7 +33,7 @@ from spillway.demo.memory_limit import MemoryLimit  # noqa: E402
 
 NAME = "large"
 LOOK = 0.5  # seconds between two looks at the metrics
-ABOVE = 1.05  # of the last training loss: the most that the loss of a trained text is
+LOSS_LIMIT = 1.05  # times the last training loss: the most that the loss of the text may be
 LOADED = """
 import sys, torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -111,20 +111,23 @@ def measured(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     files = sorted(out.glob("*.safetensors"))
     return found | {
         "exit": 0, "checkpoint_files": len(files), "checkpoint_bytes": sum(file.stat().st_size for file in files),
-        "loss_in_transformers": loss_of(out, folder / "text.txt", arguments.length, rows[-1]["loss"]),
+        "loss_in_transformers": check_loss(out, folder / "text.txt", arguments.length, rows[-1]["loss"]),
     }  # fmt: skip
 
 
-def loss_of(checkpoint: Path, text: Path, length: int, trained: float) -> float:
-    """The loss of the first `length` tokens of a text that transformers computes. SystemExit where it is more than
-    ABOVE times `trained`, the last loss of training on that text."""
+def check_loss(checkpoint: Path, text: Path, length: int, trained: float) -> float:
+    """The loss that transformers computes of the first `length` tokens of a text. SystemExit where the loss is more
+    than LOSS_LIMIT times `trained`, the last training loss on that text."""
     words = [sys.executable, "-c", LOADED, str(checkpoint), str(text), str(length)]
     loaded = subprocess.run(words, capture_output=True, text=True)
     if loaded.returncode != 0:
         raise SystemExit(f"{checkpoint} cannot be loaded: {loaded.stderr[-500:]}")
     loss = float(loaded.stdout)
-    if not loss <= ABOVE * trained:
-        raise SystemExit(f"{checkpoint}: the text has a loss of {loss}, and {trained} when it was trained last")
+    if not loss <= LOSS_LIMIT * trained:
+        raise SystemExit(
+            f"{checkpoint}: the loss of the text is {loss:.3f}, more than {LOSS_LIMIT} times the last training loss, "
+            f"{trained:.3f}. The checkpoint does not hold what was trained."
+        )
     return loss
 
 

@@ -122,7 +122,7 @@ def places(page: Page, entry: Mapping[str, Any], root: Path) -> Iterator[tuple[i
         yield f"{entry['text']!r} says neither which file holds it nor what it `is` ({', '.join(KINDS)})"
     elif kind is not None and (kind not in KINDS or figures):
         yield f"{entry['text']!r}: `is` is one of {', '.join(KINDS)}, and then no file is read"
-    elif wrong := not_held(entry, root) or untold_durability(entry, figures):
+    elif wrong := not_held(entry, root) or find_untold_durability(entry, figures):
         yield wrong
     for text in texts(entry):
         try:
@@ -138,7 +138,7 @@ def places(page: Page, entry: Mapping[str, Any], root: Path) -> Iterator[tuple[i
         yield from spans
 
 
-def untold_durability(entry: Mapping[str, Any], figures: Mapping[str, Any]) -> str:
+def find_untold_durability(entry: Mapping[str, Any], figures: Mapping[str, Any]) -> str:
     """The fault of a measured text whose words about durability come from no file; empty: it has none."""
     from_file = any(isinstance(value, str) and value.endswith(".durability") for value in figures.values())
     if not figures or from_file or isinstance(entry.get("held"), str) or not DURABILITY.search(" ".join(texts(entry))):

@@ -37,7 +37,7 @@ class ComputationDiffers(SpillwayError):
 
     def __init__(self, message: str, memory_changed: bool = False) -> None:
         super().__init__(message)
-        self.memory_changed = memory_changed  # weights in memory have other bytes than before: they are not to be saved
+        self.memory_changed = memory_changed  # the bytes of weights in memory changed, so no save may use them
 
 
 class Interrupted(SpillwayError):
@@ -56,6 +56,6 @@ def other_format(found: object, read: int) -> str:
 def first_line(error: BaseException) -> str:
     """What is quoted of another library's error."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    if len(lines) > 1 and lines[0].endswith(":"):  # which says nothing without what follows
+    if len(lines) > 1 and lines[0].endswith(":"):  # a first line that needs the next one
         return f"{lines[0]} {lines[1]}"
     return lines[0] if lines else type(error).__name__

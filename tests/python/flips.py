@@ -1,4 +1,4 @@
-"""One flipped bit in the product of one computation of a step, as a CPU that errs in silence leaves it."""
+"""One flipped bit in a product of one computation of a step, as a silent error of a CPU leaves it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WORDS = {2: torch.int16, 4: torch.int32}
 
 
 class Products(TorchDispatchMode):
-    """Counts products, and flips a bit of the product of number `at`. `bit` None: any."""
+    """Counts products, and flips a bit of product number `at`: bit number `bit`, or a random bit for None."""
 
     def __init__(self, at: int = -1, seed: int = 0, bit: int | None = None) -> None:
         super().__init__()
@@ -30,19 +30,19 @@ class Products(TorchDispatchMode):
         self.words = ""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
-        if func.overloadpacket in PRODUCTS and made.numel():
+        output = func(*args, **(kwargs or {}))
+        if func.overloadpacket in PRODUCTS and output.numel():
             if self.count == self._at:
-                self._flip(made)
+                self._flip(output)
             self.count += 1
-        return made
+        return output
 
-    def _flip(self, made: torch.Tensor) -> None:
-        bits = made.view(WORDS[made.element_size()])
-        place = tuple(self._random.randrange(size) for size in made.shape)
-        bit = self._random.randrange(8 * made.element_size()) if self._bit is None else self._bit
+    def _flip(self, output: torch.Tensor) -> None:
+        bits = output.view(WORDS[output.element_size()])
+        place = tuple(self._random.randrange(size) for size in output.shape)
+        bit = self._random.randrange(8 * output.element_size()) if self._bit is None else self._bit
         mask = 1 << bit
-        if bit == 8 * made.element_size() - 1:
+        if bit == 8 * output.element_size() - 1:
             mask = -mask
         bits[place] ^= mask
         self.words = f"bit {bit} of element {place} of product {self._at}"
@@ -50,20 +50,20 @@ class Products(TorchDispatchMode):
 
 @contextmanager
 def watch_products(products: Callable[[int, int], Products]) -> Iterator[list[Products]]:
-    """Computation number n, from 1, of replayed step number m, from 1, runs in `products(m, n)`."""
-    made: list[Products] = []
+    """Runs computation n of replayed step m in `products(m, n)`. Both numbers begin at 1."""
+    runs: list[Products] = []
     place = [0, 0]
     replay, compute = Replays.compute, Stream.compute
 
-    def count_step(self: Replays, *given: Any) -> float:
+    def count_step(self: Replays, *positional: Any) -> float:
         place[:] = [place[0] + 1, 0]
-        return replay(self, *given)
+        return replay(self, *positional)
 
     def count_computation(self: Stream, work: Any, step: int, digests: Digests) -> float:
         place[1] += 1
-        made.append(products(*place))
-        with made[-1]:
+        runs.append(products(*place))
+        with runs[-1]:
             return compute(self, work, step, digests)
 
     with patch.object(Replays, "compute", count_step), patch.object(Stream, "compute", count_computation):
-        yield made
+        yield runs

@@ -79,12 +79,12 @@ def wait_for(process: Any, happened: Callable[[], bool]) -> None:
 
 
 def wait_for_any(processes: Sequence[Any]) -> None:
-    """Until one of them has ended."""
+    """Waits until one of the processes has ended."""
     for _ in range(int(LIMIT / ONCE)):
         if any(each.poll() is not None for each in processes):
             return
         time.sleep(ONCE)
-    raise AssertionError(f"none of them has ended in {LIMIT} s")
+    raise AssertionError(f"no process has ended in {LIMIT} s")
 
 
 def pause() -> None:

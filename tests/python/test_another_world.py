@@ -23,7 +23,7 @@ from spillway.output import directory, identity, volumes
 from spillway.output.identity import Identity
 from spillway.output.volumes import ShardVolumes
 from spillway.run import processes as world_of_several
-from spillway.run.beginning import as_parted, known_run
+from spillway.run.beginning import as_parted, load_existing_run
 from spillway.run.lines import Lines, chosen
 from spillway.run.train import keeping
 from spillway.run.world import OneProcess
@@ -128,11 +128,11 @@ def test_shards_are_read_near_those_that_will_have_them() -> None:
 def test_what_a_launcher_starts_again_goes_on(tmp_path: Path) -> None:
     given = {"overwrite": True, "gradient_accumulation_steps": 3, "output_dir": str(tmp_path)}
     config, again = resolve({}, given), OneProcess(again=True)
-    assert known_run(config, again)[0].overwrite  # it has not begun
+    assert load_existing_run(config, again)[0].overwrite  # it has not begun
     begun = Identity("a run", fixed={"virtual_ranks": 4, "gradient_accumulation_steps": 12})
     begun.save(tmp_path)
-    assert known_run(config, OneProcess())[0].overwrite  # somebody has given the command once more
-    config, known, _ = known_run(config, again)
+    assert load_existing_run(config, OneProcess())[0].overwrite  # somebody has given the command once more
+    config, known, _ = load_existing_run(config, again)
     assert (config.resume_from_checkpoint, config.overwrite) == ("auto", False)
     fewer = as_parted(config, known).over(Ranks(0, 2, 0, 2))
     assert (fewer.virtual_ranks, fewer.gradient_accumulation_steps) == (4, 12)

@@ -1,4 +1,4 @@
-"""Adapters belong to one base: its files may be touched, copied and moved, and another one is refused by its name."""
+"""Adapters belong to one base. Its files may be touched, copied and moved; another base is refused by its file."""
 
 from __future__ import annotations
 
@@ -39,29 +39,29 @@ WAYS = {
 
 
 @pytest.fixture
-def given(tmp_path: Path) -> Path:
+def inputs(tmp_path: Path) -> Path:
     (tmp_path / "inputs").mkdir()
     return real_runs.inputs(tmp_path / "inputs")
 
 
-def killed(given: Path, place: Path, *keys: str) -> list[str]:
-    """A run that was killed in its third step; returns the words of a resume."""
+def kill_run(inputs: Path, place: Path, *keys: str) -> list[str]:
+    """Kills a run in its third step, and returns the command that resumes it."""
     storage = [] if "dram" in keys else real_runs.storage_in(place / "storage")
-    words_of = words(given, place / "out", *KEYS, *keys, *storage)
-    process = apart("-c", KILLED, *words_of, env_more={"DIES_AFTER": "0.000001", "DIES_IN": "3"})
+    command = words(inputs, place / "out", *KEYS, *keys, *storage)
+    process = apart("-c", KILLED, *command, env_more={"DIES_AFTER": "0.000001", "DIES_IN": "3"})
     _, error = process.communicate(timeout=LIMIT)
     assert process.returncode == -14, error
     return ["resume", str(place / "out")]
 
 
 def replace_weights(path: Path) -> None:
-    """Another model of the same shape."""
+    """Writes another model of the same shape."""
     tensors = load_file(path)
     save_file({name: torch.flip(tensor, [0]).contiguous() for name, tensor in tensors.items()}, path, {"format": "pt"})
 
 
 def shard(model: Path) -> None:
-    """The same model in two files."""
+    """Writes the same model in two files."""
     tensors = load_file(model / "model.safetensors")
     (model / "model.safetensors").unlink()
     names = sorted(tensors)
@@ -69,19 +69,19 @@ def shard(model: Path) -> None:
         "model-00001-of-00002.safetensors": names[: len(names) // 2],
         "model-00002-of-00002.safetensors": names[len(names) // 2 :],
     }
-    for file, own in parts.items():
-        save_file({name: tensors[name] for name in own}, model / file, {"format": "pt"})
-    index = {"metadata": {}, "weight_map": {name: file for file, own in parts.items() for name in own}}
+    for file, part_names in parts.items():
+        save_file({name: tensors[name] for name in part_names}, model / file, {"format": "pt"})
+    index = {"metadata": {}, "weight_map": {name: file for file, part_names in parts.items() for name in part_names}}
     (model / "model.safetensors.index.json").write_text(json.dumps(index))
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_another_base_is_refused_by_its_file(
-    way: str, given: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    way: str, inputs: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    file = given / "model" / "model.safetensors"
+    file = inputs / "model" / "model.safetensors"
     original = file.read_bytes()
-    resume = killed(given, tmp_path, *WAYS[way])
+    resume = kill_run(inputs, tmp_path, *WAYS[way])
     replace_weights(file)
     for command in (resume, ["export", str(tmp_path / "out"), "--to", str(tmp_path / "exported")]):
         assert main(command) == 2
@@ -93,17 +93,17 @@ def test_another_base_is_refused_by_its_file(
     assert main(resume) == 0, capfd.readouterr().err
 
 
-def test_a_copied_base_is_the_same(given: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    resume = killed(given, tmp_path, *WAYS["dram"])
-    shutil.move(given / "model", tmp_path / "moved")
+def test_copied_base_is_the_same(inputs: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    resume = kill_run(inputs, tmp_path, *WAYS["dram"])
+    shutil.move(inputs / "model", tmp_path / "moved")
     moved = ["--model", str(tmp_path / "moved"), "--tokenizer", str(tmp_path / "moved")]
     assert main([*resume, *moved]) == 0, capfd.readouterr().err
 
 
-def test_a_shard_of_another_base_is_refused(given: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    shard(given / "model")
-    file = given / "model" / "model-00002-of-00002.safetensors"
-    resume = killed(given, tmp_path, *WAYS["dram"])
+def test_shard_of_another_base_is_refused(inputs: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    shard(inputs / "model")
+    file = inputs / "model" / "model-00002-of-00002.safetensors"
+    resume = kill_run(inputs, tmp_path, *WAYS["dram"])
     original = file.read_bytes()
     replace_weights(file)
     assert main(resume) == 2 and f"model: {file} is not the file" in capfd.readouterr().err
@@ -113,14 +113,16 @@ def test_a_shard_of_another_base_is_refused(given: Path, tmp_path: Path, capfd: 
     assert main(resume) == 0, capfd.readouterr().err
 
 
-def test_links_are_followed(given: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_base_of_links_is_read_through_the_links(
+    inputs: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     """A snapshot of the hub's cache consists of links."""
-    model, blobs = given / "model", tmp_path / "blobs"
+    model, blobs = inputs / "model", tmp_path / "blobs"
     blobs.mkdir()
     for path in list(model.iterdir()):
         shutil.move(path, blobs / path.name)
         path.symlink_to(blobs / path.name)
-    resume = killed(given, tmp_path, *WAYS["dram"])
+    resume = kill_run(inputs, tmp_path, *WAYS["dram"])
     other = tmp_path / "other"
     shutil.copy(blobs / "model.safetensors", other)
     replace_weights(other)
@@ -141,19 +143,19 @@ FULL = {
 
 
 @pytest.mark.parametrize("way", FULL)
-def test_full_fine_tuning_goes_on_from_its_own_weights(
-    way: str, given: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+def test_full_fine_tuning_resumes_from_its_own_weights(
+    way: str, inputs: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    whole = tmp_path / "whole"
-    assert here(given, whole, *KEYS, *(FULL[way][:2] if way == "frozen" else []), "--placement", "dram") == 0
-    resume = killed(given, tmp_path, *FULL[way])
-    replace_weights(given / "model" / "model.safetensors")
+    undisturbed = tmp_path / "whole"
+    assert here(inputs, undisturbed, *KEYS, *(FULL[way][:2] if way == "frozen" else []), "--placement", "dram") == 0
+    resume = kill_run(inputs, tmp_path, *FULL[way])
+    replace_weights(inputs / "model" / "model.safetensors")
     assert main(resume) == 0, capfd.readouterr().err
-    assert (tmp_path / "out" / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+    assert (tmp_path / "out" / "model.safetensors").read_bytes() == (undisturbed / "model.safetensors").read_bytes()
 
 
-def test_an_earlier_releases_run_goes_on(given: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    resume = killed(given, tmp_path, *WAYS["durable"])
+def test_run_of_an_earlier_release_resumes(inputs: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    resume = kill_run(inputs, tmp_path, *WAYS["durable"])
     for path in tmp_path.glob("out/**/run.json"):
         content = json.loads(path.read_text())
         content["fixed"].pop("base")
@@ -165,44 +167,44 @@ def test_an_earlier_releases_run_goes_on(given: Path, tmp_path: Path, capfd: pyt
     assert "base" in json.loads((tmp_path / "out" / "spillway" / "run.json").read_text())["fixed"]
 
 
-def test_a_trainers_adapters_are_refused_on_another_base(given: Path, tmp_path: Path) -> None:
+def test_trainers_adapters_are_refused_on_another_base(inputs: Path, tmp_path: Path) -> None:
     package("accelerate", "transformers' Trainer needs accelerate")
     from spillway.hf import Trainer
     from test_trainer import loaded, parts
 
-    def trained(resume: Any, steps: int) -> None:
-        model = loaded(given, method="lora", lora_r=4)
+    def train_adapters(resume: Any, steps: int) -> None:
+        model = loaded(inputs, method="lora", lora_r=4)
         ours = Trainer(
-            model=model, **parts(given, tmp_path / "out", max_steps=steps, save_strategy="steps", save_steps=2)
+            model=model, **parts(inputs, tmp_path / "out", max_steps=steps, save_strategy="steps", save_steps=2)
         )
         try:
             ours.train(resume_from_checkpoint=resume)
         finally:
             ours.close()
 
-    trained(None, 2)
-    file = given / "model" / "model.safetensors"
+    train_adapters(None, 2)
+    file = inputs / "model" / "model.safetensors"
     original = file.read_bytes()
     replace_weights(file)
     with pytest.raises(InputError, match=f"model: {file} is not the file that the run was started with"):
-        trained(True, 4)
+        train_adapters(True, 4)
     file.write_bytes(original)
-    trained(True, 4)
+    train_adapters(True, 4)
 
 
-def test_a_header_and_samples_tell_files_apart(tmp_path: Path) -> None:
+def test_fingerprint_of_a_header_and_samples_differs_for_changed_files(tmp_path: Path) -> None:
     size = 24 << 20
     path = tmp_path / "model.safetensors"
     save_file({"weight": torch.zeros(size // 4)}, path)
-    known = base_files.read_fingerprint(tmp_path)
-    base_files.check(known, tmp_path)
+    fingerprint = base_files.read_fingerprint(tmp_path)
+    base_files.check(fingerprint, tmp_path)
     content = path.read_bytes()
     for place in (20, len(content) // 2, len(content) - 1):
-        changed = bytearray(content)
-        changed[place : place + (size // 200)] = bytes(255 - byte for byte in changed[place : place + (size // 200)])
-        path.write_bytes(changed[: len(content)])
+        damaged = bytearray(content)
+        damaged[place : place + (size // 200)] = bytes(255 - byte for byte in damaged[place : place + (size // 200)])
+        path.write_bytes(damaged[: len(content)])
         with pytest.raises(InputError, match=r"model\.safetensors is not the file"):
-            base_files.check(known, tmp_path)
+            base_files.check(fingerprint, tmp_path)
     path.write_bytes(content + b"\0")
     with pytest.raises(InputError, match="bytes, and had"):
-        base_files.check(known, tmp_path)
+        base_files.check(fingerprint, tmp_path)

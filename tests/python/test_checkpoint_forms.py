@@ -29,7 +29,7 @@ FP32 = ("--compute_dtype", "fp32", "--learning_rate", "1e-2")
 
 
 @pytest.fixture
-def given(tmp_path: Path) -> Path:
+def inputs(tmp_path: Path) -> Path:
     """The inputs of a run; the model's table and head are tied."""
     place = real_runs.inputs(tmp_path / "given")
     config = {**tiny.CONFIG, "tie_word_embeddings": True}
@@ -39,66 +39,66 @@ def given(tmp_path: Path) -> Path:
     return place
 
 
-def rewrite(given: Path, change: Callable[[Tensors], Tensors], files: int = 1) -> None:
-    """Changes the model's tensors, and spreads them over so many files."""
-    directory = given / "model"
-    found = change(load_file(directory / "model.safetensors"))
+def rewrite(inputs: Path, change: Callable[[Tensors], Tensors], files: int = 1) -> None:
+    """Changes the model's tensors, and spreads them over `files` files."""
+    directory = inputs / "model"
+    weights = change(load_file(directory / "model.safetensors"))
     (directory / "model.safetensors").unlink()
     if files == 1:
-        save_file(found, directory / "model.safetensors", {"format": "pt"})
+        save_file(weights, directory / "model.safetensors", {"format": "pt"})
         return
-    places = {name: f"model-{number % files + 1:05d}-of-{files:05d}.safetensors" for number, name in enumerate(found)}
+    places = {name: f"model-{number % files + 1:05d}-of-{files:05d}.safetensors" for number, name in enumerate(weights)}
     for file in set(places.values()):
-        part = {name: found[name] for name in found if places[name] == file}
+        part = {name: weights[name] for name in weights if places[name] == file}
         save_file(part, directory / file, {"format": "pt"})
     index = {"metadata": {"total_size": 0}, "weight_map": places}
     (directory / "model.safetensors.index.json").write_text(json.dumps(index))
 
 
-def with_another_head(found: Tensors) -> Tensors:
+def add_other_head(weights: Tensors) -> Tensors:
     torch.manual_seed(3)
-    return found | {HEAD: torch.randn_like(found[EMBEDDING]) * 0.05}
+    return weights | {HEAD: torch.randn_like(weights[EMBEDDING]) * 0.05}
 
 
-def with_the_same_head(found: Tensors) -> Tensors:
-    return found | {HEAD: found[EMBEDDING].clone()}
+def add_equal_head(weights: Tensors) -> Tensors:
+    return weights | {HEAD: weights[EMBEDDING].clone()}
 
 
-def with_a_head_alone(found: Tensors) -> Tensors:
-    return {HEAD if name == EMBEDDING else name: value for name, value in found.items()}
+def rename_table_to_head(weights: Tensors) -> Tensors:
+    return {HEAD if name == EMBEDDING else name: value for name, value in weights.items()}
 
 
-def without_prefix(found: Tensors) -> Tensors:
-    return {name.removeprefix("model."): value for name, value in found.items()}
+def remove_prefix(weights: Tensors) -> Tensors:
+    return {name.removeprefix("model."): value for name, value in weights.items()}
 
 
-def first_loss(out: Path) -> float:
+def read_first_loss(out: Path) -> float:
     return float(real_runs.metrics(out)[0]["loss"])
 
 
-def plain_loss(given: Path, out: Path) -> float:
+def compute_plain_loss(inputs: Path, out: Path) -> float:
     """Transformers' own loss of the first step's rows."""
     from spillway.config import read_file, resolve
     from spillway.run.train import load_work
 
     work = load_work(resolve(read_file(out / "config.yaml"), {}), lambda _: None)
-    model = AutoModelForCausalLM.from_pretrained(given / "model", dtype=torch.float32).eval()
+    model = AutoModelForCausalLM.from_pretrained(inputs / "model", dtype=torch.float32).eval()
     batches = [work.train.batch(part) for part in work.order.step(0)]
     labels = sum(int((each.labels[:, 1:] != -100).sum()) for each in batches)
     with torch.no_grad():
         return sum(float(both_ways.plain_loss(model, each, labels)) for each in batches)
 
 
-def test_head_that_differs_from_its_table_is_trained_apart(
-    given: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+def test_head_that_differs_from_its_table_is_trained_separately(
+    inputs: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    rewrite(given, with_another_head)
+    rewrite(inputs, add_other_head)
     out = tmp_path / "out"
-    assert real_runs.here(given, out, *FP32, "--max_steps", "2") == 0
-    said = " ".join(" ".join(capfd.readouterr()).split())
-    assert "tie_word_embeddings is true" in said and HEAD in said
-    assert first_loss(out) == pytest.approx(plain_loss(given, out), rel=1e-5)
-    saved, before = tensors(out), tensors(given / "model")
+    assert real_runs.here(inputs, out, *FP32, "--max_steps", "2") == 0
+    output = " ".join(" ".join(capfd.readouterr()).split())
+    assert "tie_word_embeddings is true" in output and HEAD in output
+    assert read_first_loss(out) == pytest.approx(compute_plain_loss(inputs, out), rel=1e-5)
+    saved, before = tensors(out), tensors(inputs / "model")
     assert saved.keys() == before.keys()
     assert not torch.equal(saved[HEAD], saved[EMBEDDING]) and not torch.equal(saved[HEAD], before[HEAD])
     assert json.loads((out / "config.json").read_text())["tie_word_embeddings"] is False
@@ -108,21 +108,21 @@ def test_head_that_differs_from_its_table_is_trained_apart(
     )
 
 
-def test_check_of_a_head_that_differs_from_its_table(given: Path, tmp_path: Path) -> None:
-    rewrite(given, with_another_head)
+def test_check_of_a_head_that_differs_from_its_table(inputs: Path, tmp_path: Path) -> None:
+    rewrite(inputs, add_other_head)
     for more in ((), ("--layers", "1")):
-        assert real_runs.here(given, tmp_path / "out", *FP32, "--max_steps", "2", *more, verb="check") == 0
+        assert real_runs.here(inputs, tmp_path / "out", *FP32, "--max_steps", "2", *more, verb="check") == 0
 
 
-def test_head_that_differs_resumes_and_exports(given: Path, tmp_path: Path) -> None:
-    rewrite(given, with_another_head)
-    whole, again = tmp_path / "whole", tmp_path / "again"
+def test_head_that_differs_resumes_and_exports(inputs: Path, tmp_path: Path) -> None:
+    rewrite(inputs, add_other_head)
+    undisturbed, resumed = tmp_path / "whole", tmp_path / "again"
     words = ("--lr_scheduler_type", "constant", *real_runs.on_path(tmp_path / "path"))
-    assert real_runs.here(given, whole, *words[:2], "--max_steps", "4") == 0
-    assert real_runs.here(given, again, *words, "--max_steps", "2") == 0
-    assert real_runs.here(given, again, *words, "--max_steps", "4", "--resume_from_checkpoint", "true") == 0
-    assert main(["export", str(again), "--to", str(tmp_path / "alone")]) == 0
-    one, two, three = map(tensors, (whole, again, tmp_path / "alone"))
+    assert real_runs.here(inputs, undisturbed, *words[:2], "--max_steps", "4") == 0
+    assert real_runs.here(inputs, resumed, *words, "--max_steps", "2") == 0
+    assert real_runs.here(inputs, resumed, *words, "--max_steps", "4", "--resume_from_checkpoint", "true") == 0
+    assert main(["export", str(resumed), "--to", str(tmp_path / "alone")]) == 0
+    one, two, three = map(tensors, (undisturbed, resumed, tmp_path / "alone"))
     assert one.keys() == two.keys() == three.keys()
     assert all(torch.equal(value, two[name]) and torch.equal(value, three[name]) for name, value in one.items())
     assert json.loads((tmp_path / "alone" / "config.json").read_text())["tie_word_embeddings"] is False
@@ -130,20 +130,20 @@ def test_head_that_differs_resumes_and_exports(given: Path, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("files", [1, 3])
 @pytest.mark.parametrize("prefix", [True, False])
-@pytest.mark.parametrize("form", [with_the_same_head, with_a_head_alone])
+@pytest.mark.parametrize("form", [add_equal_head, rename_table_to_head])
 def test_tied_tables_are_one_in_every_form(
-    given: Path, tmp_path: Path, form: Callable[[Tensors], Tensors], prefix: bool, files: int
+    inputs: Path, tmp_path: Path, form: Callable[[Tensors], Tensors], prefix: bool, files: int
 ) -> None:
     """A head beside its table, a head alone, without the prefix of the backbone, in several files."""
-    assert real_runs.here(given, tmp_path / "usual", *FP32, "--max_steps", "2") == 0
-    rewrite(given, lambda found: form(found) if prefix else without_prefix(form(found)), files)
-    assert AutoModelForCausalLM.from_pretrained(given / "model").lm_head.weight is not None
-    assert real_runs.here(given, tmp_path / "out", *FP32, "--max_steps", "2") == 0
+    assert real_runs.here(inputs, tmp_path / "usual", *FP32, "--max_steps", "2") == 0
+    rewrite(inputs, lambda weights: form(weights) if prefix else remove_prefix(form(weights)), files)
+    assert AutoModelForCausalLM.from_pretrained(inputs / "model").lm_head.weight is not None
+    assert real_runs.here(inputs, tmp_path / "out", *FP32, "--max_steps", "2") == 0
     assert real_runs.metrics(tmp_path / "out") == real_runs.metrics(tmp_path / "usual")
     ours, usual = tensors(tmp_path / "out"), tensors(tmp_path / "usual")
     assert ours.keys() == usual.keys()
     assert all(torch.equal(ours[name], value) for name, value in usual.items())
-    assert real_runs.here(given, tmp_path / "out", *FP32, "--max_steps", "2", verb="check") == 0
+    assert real_runs.here(inputs, tmp_path / "out", *FP32, "--max_steps", "2", verb="check") == 0
 
 
 EXTRA = {
@@ -156,125 +156,125 @@ EXTRA = {
 
 @pytest.mark.parametrize("files", [1, 2])
 def test_tensors_without_a_place_are_carried_bit_for_bit(
-    given: Path, tmp_path: Path, files: int, capfd: pytest.CaptureFixture[str]
+    inputs: Path, tmp_path: Path, files: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Layers beyond num_hidden_layers, which no list of the class names; a buffer of older releases is left out."""
+    """The class names no layers beyond num_hidden_layers. A buffer of older releases is left out."""
     buffer = {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)}
-    rewrite(given, lambda found: found | EXTRA | buffer, files)
+    rewrite(inputs, lambda weights: weights | EXTRA | buffer, files)
     out, alone, path = tmp_path / "out", tmp_path / "alone", real_runs.on_path(tmp_path / "path")
-    assert real_runs.here(given, out, "--max_steps", "2", "--save_steps", "1", *path) == 0
+    assert real_runs.here(inputs, out, "--max_steps", "2", "--save_steps", "1", *path) == 0
     assert "model.layers.2.eh_proj.weight and 3 more" in " ".join(" ".join(capfd.readouterr()).split())
     assert main(["export", str(out), "--to", str(alone)]) == 0
     for place in (out, out / "checkpoint-1", alone):
         saved = tensors(place)
-        assert saved.keys() == tensors(given / "model").keys() - buffer.keys()
+        assert saved.keys() == tensors(inputs / "model").keys() - buffer.keys()
         for name, value in EXTRA.items():
             assert saved[name].dtype == value.dtype
             assert torch.equal(saved[name].view(torch.uint8), value.view(torch.uint8)), name
 
 
-def test_save_whose_carried_tensors_are_gone_fails_and_keeps_the_weights(
-    given: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_save_without_its_carried_tensors_fails_and_keeps_the_weights(
+    inputs: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from spillway.run.session import EngineSession
 
-    rewrite(given, lambda found: found | EXTRA)
+    rewrite(inputs, lambda weights: weights | EXTRA)
     step = EngineSession.step
 
-    def losing(*parts: Any) -> Any:
-        (given / "model" / "model.safetensors").unlink(missing_ok=True)
+    def remove_weights_and_step(*parts: Any) -> Any:
+        (inputs / "model" / "model.safetensors").unlink(missing_ok=True)
         return step(*parts)
 
-    monkeypatch.setattr(EngineSession, "step", losing)
+    monkeypatch.setattr(EngineSession, "step", remove_weights_and_step)
     out = tmp_path / "out"
-    assert real_runs.here(given, out, "--max_steps", "1") == 1
-    said = " ".join(capfd.readouterr().err.split())
-    assert "model.layers.2.eh_proj.weight is gone" in said and f"weights of step 1 alone are saved in {out}" in said
+    assert real_runs.here(inputs, out, "--max_steps", "1") == 1
+    output = " ".join(capfd.readouterr().err.split())
+    assert "model.layers.2.eh_proj.weight is gone" in output and f"weights of step 1 alone are saved in {out}" in output
     assert tensors(out).keys().isdisjoint(EXTRA) and EMBEDDING in tensors(out)
 
 
-def test_quantised_tensors_without_a_word_in_the_configuration_are_named(
-    given: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+def test_quantised_tensors_are_named_without_a_quantization_config(
+    inputs: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     name = "model.layers.0.self_attn.q_proj"
 
-    def packed(found: Tensors) -> Tensors:
-        found.pop(f"{name}.weight")
-        return found | {f"{name}.qweight": torch.zeros(2, 16, dtype=torch.int32)}
+    def pack_weight(weights: Tensors) -> Tensors:
+        weights.pop(f"{name}.weight")
+        return weights | {f"{name}.qweight": torch.zeros(2, 16, dtype=torch.int32)}
 
-    rewrite(given, packed)
-    assert real_runs.here(given, tmp_path / "out", "--max_steps", "1") == 2
-    said = " ".join(capfd.readouterr().err.split())
-    assert f"tensor {name}.weight is missing" in said and f"{name}.qweight, as of quantised weights" in said
+    rewrite(inputs, pack_weight)
+    assert real_runs.here(inputs, tmp_path / "out", "--max_steps", "1") == 2
+    output = " ".join(capfd.readouterr().err.split())
+    assert f"tensor {name}.weight is missing" in output and f"{name}.qweight, as of quantised weights" in output
 
 
 @pytest.fixture
-def snapshot(given: Path) -> Iterator[Path]:
-    """The model as the hub's cache has it, on a file system that is mounted read-only."""
-    cache = given / "cache" / "models--owner--name"
+def snapshot(inputs: Path) -> Iterator[Path]:
+    """A model as links into the hub's cache, on a file system that is mounted read-only."""
+    cache = inputs / "cache" / "models--owner--name"
     (cache / "blobs").mkdir(parents=True)
     place = cache / "snapshots" / ("0" * 40)
     place.mkdir(parents=True)
-    for number, path in enumerate(sorted((given / "model").iterdir())):
+    for number, path in enumerate(sorted((inputs / "model").iterdir())):
         path.rename(cache / "blobs" / str(number))
         (cache / "blobs" / str(number)).chmod(0o444)
         (place / path.name).symlink_to(Path("..", "..", "blobs", str(number)))
-    (given / "model").rmdir()
-    for _ in mounted(given / "read_only", "--bind", "-o", "ro", str(given / "cache")):
-        read_only = given / "read_only" / "models--owner--name" / "snapshots" / ("0" * 40)
+    (inputs / "model").rmdir()
+    for _ in mounted(inputs / "read_only", "--bind", "-o", "ro", str(inputs / "cache")):
+        read_only = inputs / "read_only" / "models--owner--name" / "snapshots" / ("0" * 40)
         with pytest.raises(OSError):
             (read_only / "any").write_text("")
         yield read_only
 
 
-def is_usual(path: Path) -> bool:
-    """Whether its owner may change a file, which is no link."""
+def is_writable_file(path: Path) -> bool:
+    """True for a file, not a link, that its owner may change."""
     return not path.is_symlink() and bool(path.stat().st_mode & stat.S_IWUSR)
 
 
 @pytest.mark.parametrize("kind", ["llama", "mixtral"])
 @pytest.mark.parametrize("more", [(), ("--method", "lora")])
-def test_read_only_cache_of_links_is_read_and_nothing_that_is_saved_is_like_it(
-    given: Path, tmp_path: Path, request: pytest.FixtureRequest, kind: str, more: tuple[str, ...]
+def test_read_only_cache_of_links_is_read_and_saves_are_writable_files(
+    inputs: Path, tmp_path: Path, request: pytest.FixtureRequest, kind: str, more: tuple[str, ...]
 ) -> None:
-    """Trained, resumed from a checkpoint and from a path, exported."""
+    """The model is trained, resumed from a checkpoint and from a path, and exported."""
     if kind != "llama":
-        both_ways.replace_model(given / "model", kind)
+        both_ways.replace_model(inputs / "model", kind)
     model = str(request.getfixturevalue("snapshot"))
     out, alone, path = tmp_path / "out", tmp_path / "alone", real_runs.on_path(tmp_path / "path")
     words = ("--model", model, *more, "--lr_scheduler_type", "constant", "--save_steps", "1")
-    assert real_runs.here(given, tmp_path / "plain", *words, "--max_steps", "1") == 0
+    assert real_runs.here(inputs, tmp_path / "plain", *words, "--max_steps", "1") == 0
     resumed = ("--max_steps", "2", "--resume_from_checkpoint", "true")
-    assert real_runs.here(given, tmp_path / "plain", *words, *resumed) == 0
-    assert real_runs.here(given, out, *words, *path, "--max_steps", "1") == 0
-    assert real_runs.here(given, out, *words, *path, *resumed) == 0
+    assert real_runs.here(inputs, tmp_path / "plain", *words, *resumed) == 0
+    assert real_runs.here(inputs, out, *words, *path, "--max_steps", "1") == 0
+    assert real_runs.here(inputs, out, *words, *path, *resumed) == 0
     assert main(["export", str(out), "--to", str(alone)]) == 0
     for place in (out, alone, tmp_path / "plain"):
         files = [file for file in place.rglob("*") if not file.is_dir()]
-        assert files and all(map(is_usual, files))
+        assert files and all(map(is_writable_file, files))
 
 
-def test_weights_that_came_after_the_plan_and_differ_are_refused(given: Path) -> None:
-    """As those of a name on the hub do, which are fetched when the plan is made."""
+def test_weights_fetched_after_the_plan_are_refused_if_tied_tables_differ(inputs: Path) -> None:
+    """A plan fetches the weights of a name on the hub, after the configuration was read."""
     from spillway.model.building import build
     from spillway.model.source import load_config
     from spillway.model.ties import refuse_differing
 
-    meta_model = build(load_config(given / "model"), torch.float32)
-    refuse_differing(meta_model, given / "model")
-    rewrite(given, with_another_head)
+    meta_model = build(load_config(inputs / "model"), torch.float32)
+    refuse_differing(meta_model, inputs / "model")
+    rewrite(inputs, add_other_head)
     with pytest.raises(InputError, match=f"{EMBEDDING} and {HEAD} differ.*give the same command again"):
-        refuse_differing(meta_model, given / "model")
+        refuse_differing(meta_model, inputs / "model")
 
 
-def test_trainer_keeps_a_head_that_differs_from_its_table(given: Path, tmp_path: Path) -> None:
+def test_trainer_keeps_a_head_that_differs_from_its_table(inputs: Path, tmp_path: Path) -> None:
     package("accelerate", "transformers' Trainer needs accelerate")
     from test_trainer import streamed
 
-    rewrite(given, with_another_head)
-    trainer = streamed(given, tmp_path / "out", max_steps=1)
+    rewrite(inputs, add_other_head)
+    trainer = streamed(inputs, tmp_path / "out", max_steps=1)
     assert trainer.model.lm_head.weight is not trainer.model.model.embed_tokens.weight
     trainer.train()
     trainer.save_model(str(tmp_path / "saved"))
     trainer.close()
-    assert tensors(tmp_path / "saved").keys() == tensors(given / "model").keys()
+    assert tensors(tmp_path / "saved").keys() == tensors(inputs / "model").keys()

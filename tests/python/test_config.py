@@ -369,9 +369,7 @@ def test_checks_between_keys(good: dict[str, str], tmp_path: Path, changes: dict
     "text",
     ["[" * 5000, "a: " + "{a: " * 5000, f"seed: {'9' * 5000}", "seed: 2020-13-45", "? [seed]\n: 1", "seed: !!int x"],
 )
-def test_configuration_that_no_value_can_be_read_of_is_bad_input(
-    tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unreadable_configuration_is_bad_input(tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Through the command, in one sentence that names the file."""
     from spillway.cli import main
 

@@ -1,4 +1,4 @@
-"""Logs that were damaged: a log is no state, so a run goes on without the lines, and the page shows the rest."""
+"""Damaged logs. A log holds no state, so a run goes on without the damaged lines, and the page shows the rest."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -32,16 +31,16 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def whole(inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The output_dir of a run that nothing disturbed."""
+def undisturbed_run(inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The output_dir of an undisturbed run."""
     out = tmp_path_factory.mktemp("whole") / "out"
     assert here(inputs, out, *KEYS) == 0
     return out
 
 
 @pytest.fixture(scope="module")
-def killed(inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`out` and `storage` of a run that was killed in its fifth step."""
+def killed_run(inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with `out` and `storage` of a run that was killed in its fifth step."""
     path = tmp_path_factory.mktemp("killed")
     keys = [*KEYS, *on_path(path / "storage")]
     process = apart(
@@ -53,13 +52,13 @@ def killed(inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def copied(killed: Path, tmp_path: Path) -> Path:
+def run_copy(killed_run: Path, tmp_path: Path) -> Path:
     for name in ("out", "storage"):
-        shutil.copytree(killed / name, tmp_path / name)
+        shutil.copytree(killed_run / name, tmp_path / name)
     return tmp_path
 
 
-def second_line(change: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
+def change_second_line(change: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
     def damage(content: bytes) -> bytes:
         lines = content.splitlines(keepends=True)
         return b"".join([lines[0], change(lines[1]), *lines[2:]])
@@ -68,79 +67,72 @@ def second_line(change: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
 
 
 DAMAGES: dict[str, tuple[Callable[[bytes], bytes], str]] = {
-    "a bit in a key": (second_line(lambda line: line.replace(b'"step"', b'"stdp"')), "no `step`"),
-    "a byte that is no UTF-8": (second_line(lambda line: line.replace(b'"loss"', b'"l\xffss"')), "no UTF-8"),
-    "a row without step": (second_line(lambda line: b'{"loss": 1.0}\n'), "no `step`"),
-    "half a line": (second_line(lambda line: line[: len(line) // 2] + b"\n"), "no JSON"),
-    "a list": (second_line(lambda line: b"[1, 2]\n"), "no JSON object"),
-    "a word": (second_line(lambda line: b'"step"\n'), "no JSON object"),
-    "an empty line": (second_line(lambda line: b"\n"), "an empty line"),
+    "a bit in a key": (change_second_line(lambda line: line.replace(b'"step"', b'"stdp"')), "no `step`"),
+    "a byte that is no UTF-8": (change_second_line(lambda line: line.replace(b'"loss"', b'"l\xffss"')), "no UTF-8"),
+    "a row without step": (change_second_line(lambda line: b'{"loss": 1.0}\n'), "no `step`"),
+    "half a line": (change_second_line(lambda line: line[: len(line) // 2] + b"\n"), "no JSON"),
+    "a list": (change_second_line(lambda line: b"[1, 2]\n"), "no JSON object"),
+    "a word": (change_second_line(lambda line: b'"step"\n'), "no JSON object"),
+    "an empty line": (change_second_line(lambda line: b"\n"), "an empty line"),
     "zeros at the end": (lambda content: content + bytes(700), "zeros"),
-    "zeros inside": (second_line(lambda line: bytes(len(line) - 1) + b"\n"), "zeros"),
-    "a step that is text": (second_line(lambda line: line.replace(b'"step": 2', b'"step": "2"')), "no count"),
-    "a loss that is text": (second_line(lambda line: b'{"step": 2, "loss": "low"}\n'), "no number"),
-    "a nested line": (second_line(lambda line: b"[" * 100_000 + b"\n"), "no JSON"),
-    "a number of 5,000 digits": (second_line(lambda line: b'{"step": ' + b"9" * 5000 + b"}\n"), "no JSON"),
+    "zeros inside": (change_second_line(lambda line: bytes(len(line) - 1) + b"\n"), "zeros"),
+    "a step that is text": (change_second_line(lambda line: line.replace(b'"step": 2', b'"step": "2"')), "no count"),
+    "a loss that is text": (change_second_line(lambda line: b'{"step": 2, "loss": "low"}\n'), "no number"),
+    "a nested line": (change_second_line(lambda line: b"[" * 100_000 + b"\n"), "no JSON"),
+    "a number of 5,000 digits": (change_second_line(lambda line: b'{"step": ' + b"9" * 5000 + b"}\n"), "no JSON"),
     "bytes that are no text": (lambda content: bytes(range(128, 256)) * 9 + b"\n" + content, "no UTF-8"),
 }
 
 
-def without_log(binary: dict[str, bytes]) -> dict[str, Any]:
-    """The files of a result; their list has no digest of trainer_state.json, which lacks the rows of damaged lines."""
-    content = json.loads(binary["spillway/files.json"])
-    del content["files"]["trainer_state.json"]
-    return {**binary, "spillway/files.json": content}
-
-
 @pytest.mark.parametrize("kind", DAMAGES)
-def test_a_run_goes_on_without_damaged_lines_of_its_metrics(
-    kind: str, copied: Path, whole: Path, capfd: pytest.CaptureFixture[str]
+def test_run_resumes_without_damaged_lines_of_its_metrics(
+    kind: str, run_copy: Path, undisturbed_run: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    out, (damage, words) = copied / "out", DAMAGES[kind]
+    out, (damage, words) = run_copy / "out", DAMAGES[kind]
     log = out / "metrics.jsonl"
     log.write_bytes(damage(log.read_bytes()))
     (line,) = read_damaged_lines(log)
     assert words in line.why
-    kept = [row["step"] for row in rows(log)]
-    assert main(["resume", str(out), "--storage", str(copied / "storage")]) == 0, capfd.readouterr().err
-    shown = " ".join(capfd.readouterr().out.split())
-    assert f"metrics.jsonl: damaged line {line.number} ({line.why}); set aside in metrics.jsonl.damaged" in shown
+    kept_steps = [row["step"] for row in rows(log)]
+    assert main(["resume", str(out), "--storage", str(run_copy / "storage")]) == 0, capfd.readouterr().err
+    output = " ".join(capfd.readouterr().out.split())
+    assert f"metrics.jsonl: damaged line {line.number} ({line.why}); set aside in metrics.jsonl.damaged" in output
     assert (out / "metrics.jsonl.damaged").read_bytes() == line.content.rstrip(b"\n") + b"\n"
-    assert [row["step"] for row in metrics(out)] == sorted({*kept, 5, 6})
-    expected, found = result(whole), result(out)
-    assert without_log(found[1]) == without_log(expected[1])
-    assert [row for row in expected[0] if row["step"] in {row["step"] for row in found[0]}] == found[0]
+    assert [row["step"] for row in metrics(out)] == sorted({*kept_steps, 5, 6})
+    expected, resumed = result(undisturbed_run), result(out)
+    assert resumed[1] == expected[1]
+    assert [row for row in expected[0] if row["step"] in {row["step"] for row in resumed[0]}] == resumed[0]
 
 
-def test_a_line_that_a_crash_cut_short_is_no_damage(
-    copied: Path, whole: Path, capfd: pytest.CaptureFixture[str]
+def test_truncated_last_line_is_no_damage(
+    run_copy: Path, undisturbed_run: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    out = copied / "out"
+    out = run_copy / "out"
     with open(out / "metrics.jsonl", "ab") as stream:
         stream.write(b'{"step": 5, "los')
-    assert main(["resume", str(out), "--storage", str(copied / "storage")]) == 0
+    assert main(["resume", str(out), "--storage", str(run_copy / "storage")]) == 0
     assert "damaged" not in capfd.readouterr().out and not (out / "metrics.jsonl.damaged").exists()
-    assert result(out) == result(whole)
+    assert result(out) == result(undisturbed_run)
 
 
-def test_damaged_lines_go_with_an_overwritten_run(copied: Path, inputs: Path) -> None:
-    out = copied / "out"
+def test_overwrite_removes_damaged_lines(run_copy: Path, inputs: Path) -> None:
+    out = run_copy / "out"
     (out / "metrics.jsonl.damaged").write_bytes(b"{\n")
     assert here(inputs, out, *KEYS, "--overwrite") == 0
     assert not (out / "metrics.jsonl.damaged").exists()
 
 
 RESULTS = ["metrics.jsonl", "summary.json", "timeline.json.gz", "config.yaml", "plan.json", "spillway/settings.json"]
-UNCHECKED = ("config.yaml", "spillway/settings.json")  # of their entries nothing is shown by itself
+UNCHECKED = ("config.yaml", "spillway/settings.json")  # the page shows none of their entries alone
 SPOILT = [b"", b"[]", b"{", b"\xff\xfe\x00", b"null", b'{"tiers": 4, "steps": "x", "traceEvents": [4]}', b"[" * 100_000]
 
 
 @pytest.mark.parametrize("name", RESULTS)
-def test_the_page_names_a_damaged_file_and_shows_the_rest(
-    name: str, whole: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+def test_page_names_a_damaged_file_and_shows_the_rest(
+    name: str, undisturbed_run: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
-    shutil.copytree(whole, out)
+    shutil.copytree(undisturbed_run, out)
     for content in SPOILT:
         (out / name).write_bytes(content + b"\n")
         assert main(["report", str(out)]) == 0, (content[:20], capfd.readouterr().err)
@@ -152,11 +144,11 @@ def test_the_page_names_a_damaged_file_and_shows_the_rest(
             assert f"{list(rows(out / 'metrics.jsonl'))[-1]['loss']:.4f}" in page
 
 
-def test_a_bit_in_a_compressed_timeline_is_named(
-    whole: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+def test_flipped_bit_in_a_compressed_timeline_is_named(
+    undisturbed_run: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
-    shutil.copytree(whole, out)
+    shutil.copytree(undisturbed_run, out)
     content = bytearray((out / "timeline.json.gz").read_bytes())
     content[len(content) // 2] ^= 4
     (out / "timeline.json.gz").write_bytes(content)
@@ -165,11 +157,11 @@ def test_a_bit_in_a_compressed_timeline_is_named(
 
 
 @pytest.mark.parametrize("name", ["so_far.json", "late.json", "timeline.json.gz"])
-def test_what_a_running_run_tells_of_itself_may_be_damaged(
-    name: str, whole: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+def test_damaged_status_files_of_a_running_run_are_skipped(
+    name: str, undisturbed_run: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
-    shutil.copytree(whole, out)
+    shutil.copytree(undisturbed_run, out)
     for file, content in {"so_far.json": b"{}", "late.json": b'{"at": 0}'}.items():
         (out / "spillway" / file).write_bytes(content)
     for content in SPOILT:
@@ -179,27 +171,25 @@ def test_what_a_running_run_tells_of_itself_may_be_damaged(
     capfd.readouterr()
 
 
-def test_a_finished_run_with_a_damaged_summary_is_finished(
-    whole: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+def test_finished_run_with_a_damaged_summary_stays_finished(
+    undisturbed_run: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
-    shutil.copytree(whole, out)
+    shutil.copytree(undisturbed_run, out)
     for content in SPOILT:
         (out / "summary.json").write_bytes(content)
         assert main(["resume", str(out)]) == 0, (content[:20], capfd.readouterr().err)
         assert "The run is complete" in capfd.readouterr().out
 
 
-def test_lines_are_told_by_number(tmp_path: Path) -> None:
+def test_damaged_lines_are_listed_by_number(tmp_path: Path) -> None:
     log = tmp_path / "metrics.jsonl"
     log.write_bytes(b'{"step": 1}\nx\n{"step": 2}\n[]\n{"step": 3, "loss": NaN}\n{"step": 4')
     assert read_damaged_lines(log) == [DamagedLine(2, "no JSON", b"x\n"), DamagedLine(4, "no JSON object", b"[]\n")]
     assert [row["step"] for row in rows(log)] == [1, 2, 3]
 
 
-def test_a_session_goes_on_without_damaged_lines(
-    inputs: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_session_resumes_without_damaged_lines(inputs: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     import spillway
     from hf_models import random_ids
 
@@ -223,24 +213,24 @@ def test_a_session_goes_on_without_damaged_lines(
 
 EVENTS = {"max_steps": 8, "logging_steps": 1, "eval_strategy": "steps", "eval_steps": 2, "save_strategy": "no"}
 TRAINER_DAMAGES: dict[str, Callable[[bytes], bytes]] = {
-    "a bit in a key": second_line(lambda line: line.replace(b'"loss"', b'"loss')),
-    "bytes that are no UTF-8": second_line(lambda line: b"\xff\xfe" + line),
-    "a list": second_line(lambda line: b"[]\n"),
+    "a bit in a key": change_second_line(lambda line: line.replace(b'"loss"', b'"loss')),
+    "bytes that are no UTF-8": change_second_line(lambda line: b"\xff\xfe" + line),
+    "a list": change_second_line(lambda line: b"[]\n"),
     "half a line and zeros": lambda content: content + b'{"loss": 1' + bytes(100),
     "all of it": lambda content: b"",
 }
 
 
-def test_a_trainer_goes_on_without_damaged_lines_of_its_log(
+def test_trainer_resumes_without_damaged_lines_of_its_log(
     inputs: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     pytest.importorskip("accelerate")
     import test_trainer_durable as tests
 
-    whole = tests.trainer(inputs, tmp_path / "whole", tmp_path / "storage_of_whole", EVENTS)
-    whole.train()
-    whole.save_model()
-    whole.close()
+    undisturbed_run = tests.trainer(inputs, tmp_path / "whole", tmp_path / "storage_of_whole", EVENTS)
+    undisturbed_run.train()
+    undisturbed_run.save_model()
+    undisturbed_run.close()
     (tmp_path / "first").mkdir()
     first = tests.trainer(inputs, tmp_path / "first" / "out", tmp_path / "first" / "storage", EVENTS)
     first.add_callback(tests.Fails("on_evaluate", 6))

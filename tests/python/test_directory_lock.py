@@ -1,4 +1,4 @@
-"""One run at a time in an output_dir: a second one is refused by name, and a killed one keeps nobody out."""
+"""An output_dir has one run at a time. A second run is refused; the lock of a killed run blocks nobody."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ DRAM = ["--placement", "dram"]
 
 
 @pytest.fixture(scope="module")
-def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return real_runs.inputs(tmp_path_factory.mktemp("given"))
 
 
 @contextmanager
-def alive(given: Path, out: Path, *keys: str) -> Iterator[Any]:
-    """A run that has made some steps and does not get on; killed afterwards."""
-    process = held.spillway(*words(given, out, *STEPS, *keys))
+def pause_run(inputs: Path, out: Path, *keys: str) -> Iterator[Any]:
+    """A run that is stopped after some steps, and killed at the end of the block."""
+    process = held.spillway(*words(inputs, out, *STEPS, *keys))
     try:
         held.wait_for(process, lambda: has_row(out, 3))
         process.send_signal(signal.SIGSTOP)
@@ -48,96 +48,94 @@ def alive(given: Path, out: Path, *keys: str) -> Iterator[Any]:
         process.communicate(timeout=held.LIMIT)
 
 
-def ended(process: Any) -> tuple[int, str, str]:
-    shown, error = process.communicate(timeout=held.LIMIT)
-    return process.returncode, shown, error
+def wait_for_end(process: Any) -> tuple[int, str, str]:
+    output, error = process.communicate(timeout=held.LIMIT)
+    return process.returncode, output, error
 
 
 @pytest.mark.parametrize("more", [["--overwrite"], [], ["--resume_from_checkpoint", "auto"]])
-def test_a_second_run_is_refused_with_the_first_ones_process(given: Path, tmp_path: Path, more: list[str]) -> None:
+def test_second_run_is_refused_with_the_first_ones_process(inputs: Path, tmp_path: Path, more: list[str]) -> None:
     out = tmp_path / "out"
-    with alive(given, out, *DRAM) as first:
+    with pause_run(inputs, out, *DRAM) as first:
         before = (out / "metrics.jsonl").read_bytes()
-        code, _, error = ended(held.spillway(*words(given, out, *SHORT, *more)))
+        code, _, error = wait_for_end(held.spillway(*words(inputs, out, *SHORT, *more)))
         assert code == 2, error
         holder = f"output_dir: {out} is in use by another run: process {first.pid} on {socket.gethostname()}, since 20"
         assert holder in error and "Traceback" not in error
         assert (out / "metrics.jsonl").read_bytes() == before
 
 
-def test_of_two_starts_at_one_instant_one_trains(given: Path, tmp_path: Path) -> None:
+def test_one_of_two_simultaneous_starts_trains(inputs: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     loading = held.Held(held.library(), tmp_path / "held", "pread", "model.safetensors")
     loading.hold()
-    two = [held.spillway(*words(given, out, *SHORT), environment=loading.environment()) for _ in range(2)]
+    two = [held.spillway(*words(inputs, out, *SHORT), environment=loading.environment()) for _ in range(2)]
     held.wait_for_any(two)
     loser, winner = sorted(two, key=lambda each: each.poll() is None)
-    code, _, error = ended(loser)
+    code, _, error = wait_for_end(loser)
     assert code == 2 and f"is in use by another run: process {winner.pid}" in error
     loading.let_go()
-    code, _, error = ended(winner)
+    code, _, error = wait_for_end(winner)
     assert code == 0, error
     assert [row["step"] for row in metrics(out)] == [1, 2] and not (out / LOCK).exists()
 
 
-def test_what_a_killed_run_has_left_keeps_nobody_out(given: Path, tmp_path: Path) -> None:
+def test_lock_of_a_killed_run_blocks_nobody(inputs: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    with alive(given, out, *DRAM):
+    with pause_run(inputs, out, *DRAM):
         pass
     assert (out / LOCK).is_file()
-    code, _, error = ended(held.spillway(*words(given, out, *SHORT, "--overwrite")))
+    code, _, error = wait_for_end(held.spillway(*words(inputs, out, *SHORT, "--overwrite")))
     assert code == 0 and "waiting" not in error, error
     assert [row["step"] for row in metrics(out)] == [1, 2] and not (out / LOCK).exists()
 
 
-def test_a_live_run_can_be_looked_at(given: Path, tmp_path: Path) -> None:
+def test_report_and_doctor_read_a_live_run(inputs: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    with alive(given, out, *DRAM):
+    with pause_run(inputs, out, *DRAM):
         for verb in ("report", "doctor"):
-            code, shown, error = ended(held.spillway(verb, str(out)))
-            assert code == 0, (verb, shown, error)
+            code, output, error = wait_for_end(held.spillway(verb, str(out)))
+            assert code == 0, (verb, output, error)
 
 
-def test_a_resume_waits_for_a_run_that_is_ending(given: Path, tmp_path: Path) -> None:
+def test_resume_waits_for_a_run_that_is_ending(inputs: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    with alive(given, out, *DRAM) as first:
-        second = held.spillway(*words(given, out, *SHORT, "--max_steps", "6", "--resume_from_checkpoint", "auto"))
+    with pause_run(inputs, out, *DRAM) as first:
+        second = held.spillway(*words(inputs, out, *SHORT, "--max_steps", "6", "--resume_from_checkpoint", "auto"))
         held.wait_for(second, lambda: held.has_open(second, out / LOCK))
         first.send_signal(signal.SIGTERM)
         first.send_signal(signal.SIGCONT)
-        code, shown, error = ended(second)
+        code, output, error = wait_for_end(second)
         assert first.wait(held.LIMIT) == 143
     assert code == 0, error
-    assert f"is in use by process {first.pid}" in shown and "going on after step" in shown
+    assert f"is in use by process {first.pid}" in output and "going on after step" in output
 
 
-def test_sessions_hold_their_directory(given: Path, tmp_path: Path) -> None:
+def test_sessions_hold_their_directory(inputs: Path, tmp_path: Path) -> None:
     keys: dict[str, Any] = {
-        "model": str(given / "model"), "profile": str(given / "profile.json"), "output_dir": str(tmp_path / "out"),
+        "model": str(inputs / "model"), "profile": str(inputs / "profile.json"), "output_dir": str(tmp_path / "out"),
         "max_length": 16, "max_steps": 3, "per_device_train_batch_size": 1, "placement": "dram",
     }  # fmt: skip
     with spillway.Session(**keys):
         with pytest.raises(InputError, match=f"in use by another run of this process .{os.getpid()}"):
             spillway.Session(**keys)
-        code, _, error = ended(held.spillway(*words(given, tmp_path / "out", *SHORT)))
+        code, _, error = wait_for_end(held.spillway(*words(inputs, tmp_path / "out", *SHORT)))
         assert code == 2 and f"process {os.getpid()} on" in error
     spillway.Session(**keys, overwrite=True).close()
 
 
-def test_a_refused_start_leaves_no_directory(given: Path, tmp_path: Path) -> None:
+def test_refused_start_leaves_no_directory(inputs: Path, tmp_path: Path) -> None:
     out = tmp_path / "a" / "out"
-    assert main(words(given, out, "--resume_from_checkpoint", "true")) == 2
+    assert main(words(inputs, out, "--resume_from_checkpoint", "true")) == 2
     assert not (tmp_path / "a").exists()
 
 
-def test_a_link_in_place_of_the_lock_is_refused(
-    given: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_link_in_place_of_the_lock_is_refused(inputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, victim = tmp_path / "out", tmp_path / "victim"
     victim.write_text("somebody's thesis")
     (out / "spillway").mkdir(parents=True)
     (out / LOCK).symlink_to(victim)
-    assert main(words(given, out, *SHORT)) == 2
+    assert main(words(inputs, out, *SHORT)) == 2
     assert str(out / LOCK) in capsys.readouterr().err and victim.read_text() == "somebody's thesis"
 
 
@@ -153,7 +151,7 @@ os.kill(os.getpid(), 9)
 """
 
 
-def test_a_child_that_outlives_its_run_keeps_nobody_out(tmp_path: Path) -> None:
+def test_child_that_outlives_its_run_blocks_nobody(tmp_path: Path) -> None:
     process = subprocess.Popen([sys.executable, "-c", FORKED, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     child = int(process.stdout.readline())
@@ -167,7 +165,7 @@ def test_a_child_that_outlives_its_run_keeps_nobody_out(tmp_path: Path) -> None:
         process.stdout.close()
 
 
-def test_a_lock_is_taken_again_when_it_was_released(tmp_path: Path) -> None:
+def test_lock_can_be_taken_after_its_release(tmp_path: Path) -> None:
     first, second = DirectoryLock(tmp_path / "out"), DirectoryLock(tmp_path / "out")
     for one, other in ((first, second), (second, first)):
         one.take(0)
@@ -188,19 +186,19 @@ def test_trainers_of_one_process_share_a_lock(tmp_path: Path) -> None:
     assert names(tmp_path) == []
 
 
-def test_a_file_system_without_locks_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_system_without_locks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(file: int, how: int) -> None:
         raise OSError(95, "Operation not supported")
 
     monkeypatch.setattr(directory_lock.fcntl, "flock", refuse)
-    said: list[str] = []
+    notices: list[str] = []
     lock = DirectoryLock(tmp_path)
-    lock.take(0, said.append)
-    assert len(said) == 1 and "has no locks" in said[0]
+    lock.take(0, notices.append)
+    assert len(notices) == 1 and "has no locks" in notices[0]
     lock.release()
 
 
-def test_the_file_says_who_has_the_lock(tmp_path: Path) -> None:
+def test_lock_file_names_its_holder(tmp_path: Path) -> None:
     lock = DirectoryLock(tmp_path)
     lock.take(0)
     content = json.loads((tmp_path / LOCK).read_text())
@@ -223,13 +221,13 @@ time.sleep(600)
 """
 
 
-def test_a_trainer_holds_its_directory_until_it_is_closed(given: Path, tmp_path: Path) -> None:
+def test_trainer_holds_its_directory_until_it_is_closed(inputs: Path, tmp_path: Path) -> None:
     pytest.importorskip("accelerate")
     out = tmp_path / "out"
-    first = warm.python("-c", TRAINER, given, out)
+    first = warm.python("-c", TRAINER, inputs, out)
     try:
         held.wait_for(first, (out / "done").exists)
-        code, _, error = ended(held.spillway(*words(given, out, *SHORT, "--overwrite")))
+        code, _, error = wait_for_end(held.spillway(*words(inputs, out, *SHORT, "--overwrite")))
         assert code == 2 and f"in use by another run: process {first.pid}" in error
     finally:
         first.kill()

@@ -1,4 +1,4 @@
-"""Products of few rows have the same bits with any number of threads: alone, and in the experts of whole runs."""
+"""Products of few rows have the same bits with any number of threads, alone and in the experts of whole runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import tiny
 from both_ways import replace_model
 from breadth import some
 from spillway.model import few_rows
-from spillway.model.few_rows import ENOUGH, filled_rows
+from spillway.model.few_rows import ENOUGH, fill_rows
 
 CPU = torch.device("cpu")
 THREADS = [(1, 2), pytest.param((1, 3, 8, 16), marks=pytest.mark.nightly)]
@@ -28,37 +28,37 @@ COUNTS = ([8] * 8, [5, 7, 9, 11, 3, 13, 6, 10], [0, 0, 21, 4, 16, 11, 8, 4], [1,
 
 
 @pytest.fixture(autouse=True)
-def as_before() -> Iterator[None]:
+def restore_threads() -> Iterator[None]:
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)
 
 
-def with_gradients(call: Callable[..., torch.Tensor], *given: torch.Tensor) -> list[torch.Tensor]:
-    """The result, and the gradient of each argument."""
-    leaves = [each.clone().requires_grad_() for each in given]
-    made = call(*leaves)
-    made.backward(made.detach().cos())
-    return [made.detach(), *(leaf.grad for leaf in leaves)]  # type: ignore[list-item]
+def compute_with_gradients(call: Callable[..., torch.Tensor], *tensors: torch.Tensor) -> list[torch.Tensor]:
+    """The result of `call`, and the gradient of each argument."""
+    leaves = [each.clone().requires_grad_() for each in tensors]
+    product = call(*leaves)
+    product.backward(product.detach().cos())
+    return [product.detach(), *(leaf.grad for leaf in leaves)]  # type: ignore[list-item]
 
 
-def filled(call: Callable[..., torch.Tensor], *given: torch.Tensor) -> list[torch.Tensor]:
-    def inside(*leaves: torch.Tensor) -> torch.Tensor:
-        with filled_rows(CPU):
+def compute_filled(call: Callable[..., torch.Tensor], *tensors: torch.Tensor) -> list[torch.Tensor]:
+    def call_filled(*leaves: torch.Tensor) -> torch.Tensor:
+        with fill_rows(CPU):
             return call(*leaves)
 
-    return with_gradients(inside, *given)
+    return compute_with_gradients(call_filled, *tensors)
 
 
-def expect_same_bits(threads: Sequence[int], call: Callable[..., torch.Tensor], *given: torch.Tensor) -> None:
-    """With each number of threads, and within rounding PyTorch's own."""
+def expect_same_bits(threads: Sequence[int], call: Callable[..., torch.Tensor], *tensors: torch.Tensor) -> None:
+    """Results have the same bits with each number of threads, and equal PyTorch's within rounding."""
     results = []
     for number in threads:
         torch.set_num_threads(number)
-        results.append(filled(call, *given))
+        results.append(compute_filled(call, *tensors))
     for number, result in zip(threads, results, strict=True):
         assert all(map(torch.equal, result, results[0])), number
-    for ours, plain in zip(results[0], with_gradients(call, *given), strict=True):
+    for ours, plain in zip(results[0], compute_with_gradients(call, *tensors), strict=True):
         torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-4)
         assert ours.stride() == plain.stride()
 
@@ -68,11 +68,11 @@ def expect_same_bits(threads: Sequence[int], call: Callable[..., torch.Tensor], 
 def test_products_have_the_same_bits_with_any_threads(rows: int, threads: Sequence[int]) -> None:
     torch.manual_seed(rows)
     x, weight, bias = torch.randn(rows, 128), torch.randn(256, 128), torch.randn(256)
-    turned = weight.t().contiguous()
+    transposed = weight.t().contiguous()
     expect_same_bits(threads, functional.linear, x, weight, bias)
     expect_same_bits(threads, functional.linear, x.view(1, rows, 128), weight)
-    expect_same_bits(threads, lambda x, weight: x @ weight, x, turned)
-    expect_same_bits(threads, torch.addmm, bias, x, turned)
+    expect_same_bits(threads, lambda x, weight: x @ weight, x, transposed)
+    expect_same_bits(threads, torch.addmm, bias, x, transposed)
 
 
 @pytest.mark.parametrize("threads", THREADS)
@@ -90,20 +90,26 @@ def test_products_of_enough_rows_are_pytorch_s_own() -> None:
     torch.manual_seed(2)
     for rows in (16, 48, ENOUGH, ENOUGH + 5):
         x, weight = torch.randn(rows, 64), torch.randn(32, 64)
-        assert all(map(torch.equal, filled(functional.linear, x, weight), with_gradients(functional.linear, x, weight)))
+        assert all(
+            map(
+                torch.equal,
+                compute_filled(functional.linear, x, weight),
+                compute_with_gradients(functional.linear, x, weight),
+            )
+        )
 
 
 def test_saved_tensors_are_those_of_the_plain_product() -> None:
-    """Of frozen weights nothing is kept of the input."""
+    """A product with frozen weights saves no input."""
     x, weight = torch.randn(5, 64, requires_grad=True), torch.randn(32, 64)
     saved: list[torch.Tensor] = []
     with torch.autograd.graph.saved_tensors_hooks(lambda tensor: saved.append(tensor) or tensor, lambda tensor: tensor):
-        with filled_rows(CPU):
+        with fill_rows(CPU):
             functional.linear(x, weight)
             assert [tensor.data_ptr() for tensor in saved] == [weight.data_ptr()]
             functional.linear(x, weight.requires_grad_())
     assert {tensor.data_ptr() for tensor in saved} == {weight.data_ptr(), x.data_ptr()}
-    assert few_rows.missing_rows(0) == few_rows.missing_rows(ENOUGH + 1) == 0
+    assert few_rows.count_missing_rows(0) == few_rows.count_missing_rows(ENOUGH + 1) == 0
 
 
 # ---- whole runs
@@ -115,10 +121,10 @@ KEYS = ("--compute_dtype", "fp32", "--weight_dtype", "bf16", "--virtual_ranks", 
         "--save_only_model", "true")  # fmt: skip
 
 
-def trained(given: Path, out: Path, threads: int, *more: str) -> tuple[list[dict[str, Any]], bytes]:
-    """Rows of the log, and the weights."""
+def train_in_process(inputs: Path, out: Path, threads: int, *more: str) -> tuple[list[dict[str, Any]], bytes]:
+    """The log's rows and the weights of a run in a process of its own."""
     done = subprocess.run(
-        [sys.executable, "-m", "spillway", *real_runs.words(given, out, *KEYS, *more)],
+        [sys.executable, "-m", "spillway", *real_runs.words(inputs, out, *KEYS, *more)],
         env=os.environ | {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive"},
         capture_output=True, text=True, timeout=300,
     )  # fmt: skip
@@ -129,15 +135,15 @@ def trained(given: Path, out: Path, threads: int, *more: str) -> tuple[list[dict
 
 @pytest.mark.parametrize("kind", some(KINDS, ("mixtral", "gpt_oss")))
 def test_experts_train_to_the_same_bits_with_one_thread_and_two(tmp_path: Path, kind: str) -> None:
-    given = real_runs.inputs(tmp_path / "given")
-    replace_model(given / "model", kind)
-    tiny.jsonl(given / "train.jsonl", tiny.text_rows(36))
-    assert trained(given, tmp_path / "one", 1) == trained(given, tmp_path / "two", 2)
+    inputs = real_runs.inputs(tmp_path / "given")
+    replace_model(inputs / "model", kind)
+    tiny.jsonl(inputs / "train.jsonl", tiny.text_rows(36))
+    assert train_in_process(inputs, tmp_path / "one", 1) == train_in_process(inputs, tmp_path / "two", 2)
 
 
 def test_short_completions_train_to_the_same_bits_with_one_thread_and_two(tmp_path: Path) -> None:
-    """The head multiplies as many rows as there are labels: of these completions some nine."""
-    given = real_runs.inputs(tmp_path / "given")
+    """The head multiplies one row for each label: about nine in these completions."""
+    inputs = real_runs.inputs(tmp_path / "given")
     rows = [{"prompt": row["text"], "completion": f" {number}"} for number, row in enumerate(tiny.text_rows(36))]
-    (given / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert trained(given, tmp_path / "one", 1) == trained(given, tmp_path / "two", 2)
+    (inputs / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert train_in_process(inputs, tmp_path / "one", 1) == train_in_process(inputs, tmp_path / "two", 2)

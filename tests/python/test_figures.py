@@ -135,7 +135,7 @@ def test_what_a_declaration_may_say(tmp_path: Path) -> None:
     assert "is there 2 times" in twice
 
 
-def test_durability_that_is_typed_beside_a_figure_is_found(tmp_path: Path) -> None:
+def test_durability_typed_beside_a_figure_is_refused(tmp_path: Path) -> None:
     entry = """
 [[figure]]
 page = "README.md"

@@ -1,4 +1,4 @@
-"""The model that `load` returns is called, generates and is saved through its Trainer; what it cannot do it says."""
+"""The model that `load` returns can be called, generates and is saved through its Trainer. Other calls are refused."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ ASKED = {"max_new_tokens": 4, "do_sample": False}
 
 
 @pytest.fixture(scope="module")
-def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return real_runs.inputs(tmp_path_factory.mktemp("loaded_model"))
 
 
-class Generates(TrainerCallback):
-    """After the second step; in the middle of a step it is refused."""
+class GenerationCallback(TrainerCallback):
+    """Generates after the second step. In the middle of a step `generate` is refused."""
 
     def on_substep_end(self, args: Any, state: Any, control: Any, model: Any = None, **named: Any) -> None:
         with pytest.raises(InputError, match="in the middle of a step"):
@@ -45,31 +45,31 @@ class Generates(TrainerCallback):
             model.save_pretrained(Path(args.output_dir) / "second")
 
 
-def of_saved(place: Path) -> Any:
+def load_saved(place: Path) -> Any:
     return AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32)
 
 
-def test_model_generates_in_callbacks_metrics_and_after_training(given: Path, tmp_path: Path) -> None:
-    generates, made = Generates(), []
-    ours = streamed(given, tmp_path / "ours", max_steps=3, learning_rate=0.03)
-    ours.compute_metrics = lambda found: made.append(ours.model.generate(IDS, **ASKED)) or {}
-    ours.add_callback(generates)
-    before = ours.model(IDS).logits  # the weights as they were loaded
+def test_model_generates_in_callbacks_metrics_and_after_training(inputs: Path, tmp_path: Path) -> None:
+    callback, generated = GenerationCallback(), []
+    ours = streamed(inputs, tmp_path / "ours", max_steps=3, learning_rate=0.03)
+    ours.compute_metrics = lambda config: generated.append(ours.model.generate(IDS, **ASKED)) or {}
+    ours.add_callback(callback)
+    before = ours.model(IDS).logits  # logits of the loaded weights
     with torch.no_grad():
-        torch.testing.assert_close(before, of_saved(given / "model")(IDS).logits, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(before, load_saved(inputs / "model")(IDS).logits, rtol=1e-4, atol=1e-5)
     ours.train()
     ours.evaluate()
     after = ours.model.generate(IDS, **ASKED)
     ours.model.save_pretrained(tmp_path / "saved")
-    plain, second = of_saved(tmp_path / "saved"), of_saved(tmp_path / "ours" / "second")
-    assert after.tolist() == plain.generate(IDS, **ASKED).tolist() == made[0].tolist()
-    assert generates.text.tolist() == second.generate(IDS, **ASKED).tolist()
+    plain, second = load_saved(tmp_path / "saved"), load_saved(tmp_path / "ours" / "second")
+    assert after.tolist() == plain.generate(IDS, **ASKED).tolist() == generated[0].tolist()
+    assert callback.text.tolist() == second.generate(IDS, **ASKED).tolist()
     padded = torch.tensor([[0, 0, 5, 6, 7], [5, 6, 7, 8, 9]])
     both = {"attention_mask": torch.tensor([[0, 0, 1, 1, 1], [1] * 5]), "pad_token_id": 0, **ASKED}
     assert ours.model.generate(padded, **both).tolist() == plain.generate(padded, **both).tolist()
-    write = pipeline("text-generation", model=ours.model, tokenizer=tiny.tokenizer(), device="cpu")
-    told = pipeline("text-generation", model=plain, tokenizer=tiny.tokenizer(), device="cpu")
-    assert write("the", **ASKED) == told("the", **ASKED)
+    our_pipeline = pipeline("text-generation", model=ours.model, tokenizer=tiny.tokenizer(), device="cpu")
+    plain_pipeline = pipeline("text-generation", model=plain, tokenizer=tiny.tokenizer(), device="cpu")
+    assert our_pipeline("the", **ASKED) == plain_pipeline("the", **ASKED)
     for call, words in (
         (lambda: ours.model.state_dict(), "trainer.save_model"),
         (lambda: ours.model(IDS, labels=IDS), "trainer.evaluate"),
@@ -86,20 +86,20 @@ def test_model_generates_in_callbacks_metrics_and_after_training(given: Path, tm
         ours.model.generate(IDS, **ASKED)
 
 
-def test_generation_changes_nothing_of_training(given: Path, tmp_path: Path) -> None:
-    plain, ours = (streamed(given, tmp_path / name, max_steps=3) for name in ("plain", "ours"))
-    ours.add_callback(Generates())
+def test_generation_leaves_training_bit_identical(inputs: Path, tmp_path: Path) -> None:
+    plain, ours = (streamed(inputs, tmp_path / name, max_steps=3) for name in ("plain", "ours"))
+    ours.add_callback(GenerationCallback())
     for trainer in (plain, ours):
         trainer.train()
         trainer.close()
     assert logged(ours) == logged(plain)
 
 
-def test_model_without_a_trainer_says_who_streams_it(given: Path) -> None:
-    model = loaded(given)
-    own = AutoModelForCausalLM.from_pretrained(given / "model")
-    assert type(model).__name__ == type(own).__name__ and type(model).__module__ == type(own).__module__
-    assert inspect.signature(model.forward) == inspect.signature(own.forward)
+def test_model_without_a_trainer_names_the_trainer_to_use(inputs: Path) -> None:
+    model = loaded(inputs)
+    plain = AutoModelForCausalLM.from_pretrained(inputs / "model")
+    assert type(model).__name__ == type(plain).__name__ and type(model).__module__ == type(plain).__module__
+    assert inspect.signature(model.forward) == inspect.signature(plain.forward)
     for each in (model, copy.deepcopy(model)):
         for call in (lambda: each(IDS), lambda: each.generate(IDS, **ASKED), lambda: each.save_pretrained("x")):  # noqa: B023
             with pytest.raises(InputError, match="give it to spillway.hf.Trainer first"):
@@ -109,10 +109,10 @@ def test_model_without_a_trainer_says_who_streams_it(given: Path) -> None:
 # ---- keywords of from_pretrained
 
 
-def test_dtype_of_the_checkpoint_is_taken(given: Path) -> None:
-    found = load(given / "model", dtype="auto", placement="dram").spillway_origin.config
-    expected = {torch.float32: "fp32", torch.bfloat16: "bf16"}[of_saved(given / "model").config.dtype]
-    assert found.compute_dtype == expected
+def test_dtype_auto_is_that_of_the_checkpoint(inputs: Path) -> None:
+    config = load(inputs / "model", dtype="auto", placement="dram").spillway_origin.config
+    expected = {torch.float32: "fp32", torch.bfloat16: "bf16"}[load_saved(inputs / "model").config.dtype]
+    assert config.compute_dtype == expected
 
 
 @pytest.mark.parametrize(
@@ -159,52 +159,52 @@ def test_keywords_of_from_pretrained_become_keys(keywords: dict[str, Any], keys:
     ],
 )
 def test_other_keywords_of_from_pretrained_are_refused_with_what_to_write(
-    given: Path, keywords: dict[str, Any], words: str
+    inputs: Path, keywords: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(InputError, match=words):
-        load(given / "model", **keywords)
+        load(inputs / "model", **keywords)
 
 
 def test_every_keyword_of_from_pretrained_is_taken_or_refused_by_name() -> None:
-    """Those that the installed library's signatures and sources name."""
+    """The keywords come from the signatures and sources of the installed library."""
     calls = [AutoModelForCausalLM.from_pretrained.__func__, PreTrainedModel.from_pretrained.__func__]
-    asked = {
+    keywords = {
         name
         for call in calls
         for name, kind in inspect.signature(call).parameters.items()
         if kind.kind in NAMED and name not in PLAIN
     }
-    asked |= {
+    keywords |= {
         name for call in calls for name in re.findall(r'kwargs\.(?:pop|get)\(\s*"(\w+)"', inspect.getsource(call))
     }
-    asked = {name for name in asked if not name.startswith("_")}
-    assert {"cache_dir", "variant", "device_map", "attn_implementation"} <= asked
-    for name in sorted(asked - {"dtype", "torch_dtype", "revision"}):
+    keywords = {name for name in keywords if not name.startswith("_")}
+    assert {"cache_dir", "variant", "device_map", "attn_implementation"} <= keywords
+    for name in sorted(keywords - {"dtype", "torch_dtype", "revision"}):
         with pytest.raises(InputError, match=rf"{name}.* is not taken"):
             translate({name: "something"})
 
 
-# ---- what a resume is named by
+# ---- values of resume_from_checkpoint
 
 
 @pytest.mark.parametrize("durable", [False, True])
-def test_output_dir_stands_for_its_newest_checkpoint(given: Path, tmp_path: Path, durable: bool) -> None:
+def test_output_dir_stands_for_its_newest_checkpoint(inputs: Path, tmp_path: Path, durable: bool) -> None:
     out, more = tmp_path / "out", {"max_steps": 4, "save_strategy": "steps", "save_steps": 2}
     (tmp_path / "storage").mkdir()
 
-    def trained(resume: Any, **keys: Any) -> Any:
+    def train_and_log(resume: Any, **keys: Any) -> Any:
         from spillway.hf import Trainer as Streamed
         from test_trainer import parts
 
         where = {"storage": tmp_path / "storage", "durability": "step"}
-        trainer = Streamed(model=loaded(given, **(where if durable else {})), **parts(given, out, **more, **keys))
+        trainer = Streamed(model=loaded(inputs, **(where if durable else {})), **parts(inputs, out, **more, **keys))
         trainer.train(resume_from_checkpoint=resume)
         trainer.close()
         return logged(trainer)
 
-    whole = trained(None)
+    uninterrupted = train_and_log(None)
     for resume in (str(out), f"{out}/", out, True, "auto"):
-        assert trained(resume) == whole, resume
+        assert train_and_log(resume) == uninterrupted, resume
     for wrong, words in ((tmp_path / "nowhere", "is no directory"), (tmp_path, "holds no checkpoint")):
         with pytest.raises(InputError, match=words):
-            trained(wrong)
+            train_and_log(wrong)

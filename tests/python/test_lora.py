@@ -211,7 +211,7 @@ def test_refused_on_the_command_line(given: Path, tmp_path: Path, capsys: Any, m
     assert not (tmp_path / "out").exists()
 
 
-# Types whose experts are one parameter of three dimensions; PEFT takes the names of some linear layers for theirs.
+# The experts of these types are one parameter of three dimensions. PEFT takes some linear layers for experts.
 MIXTURES = {
     "qwen3_moe": (["q_proj", "k_proj", "v_proj", "o_proj"], []),
     "mixtral": (["q_proj", "k_proj", "v_proj", "o_proj"], []),
@@ -237,8 +237,8 @@ def test_all_linear_layers_of_a_mixture_train_beside_its_experts(
     for dropout in ("0.1", "0"):
         out = tmp_path / f"out-{dropout}"
         assert real_runs.here(mixture, out, *words, "--lora_dropout", dropout, "--max_steps", "2") == 0
-        said = " ".join(" ".join(capfd.readouterr()).split())
-        assert "leaves out" in said and "experts" in said and all(name in said for name in taken)
+        output = " ".join(" ".join(capfd.readouterr()).split())
+        assert "leaves out" in output and "experts" in output and all(name in output for name in taken)
     saved = load_file(tmp_path / "out-0" / ADAPTER)
     adapted = {name.split(".lora_")[0].rpartition(".")[2] for name in saved}
     assert (
@@ -262,8 +262,8 @@ def test_adapters_of_a_mixture_without_targets_name_its_linear_layers(
         (("--lora_target_modules", "q_prj"), "q_prj"),
     ):
         assert real_runs.here(mixture, tmp_path / "out", "--method", "lora", *more) == 2
-        said = " ".join(capfd.readouterr().err.split())
-        assert word in said and "q_proj, k_proj, v_proj, o_proj" in said and not (tmp_path / "out").exists()
+        error = " ".join(capfd.readouterr().err.split())
+        assert word in error and "q_proj, k_proj, v_proj, o_proj" in error and not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("mixture", ["mixtral"], indirect=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import seeds
 from breadth import some
 from hf_models import tiny_config
 from needs import package
+from spillway import _engine
 from spillway.cli import main
 from spillway.config import resolve
 from spillway.errors import InputError
@@ -35,6 +37,12 @@ BLOCK = 64
 NF4 = (-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635,
        -0.18477343022823334, -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634,
        0.33791524171829224, 0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0)  # fmt: skip
+# The limits between two codes in bitsandbytes' kernel (dQuantizeNF4); a value on a limit has the lower code.
+NF4_LIMITS = (-0.8480964004993439, -0.6106329262256622, -0.4599952697753906, -0.33967943489551544,
+              -0.23460740596055984, -0.13791173323988914, -0.045525018125772476, 0.03979014977812767,
+              0.1202552504837513, 0.2035212516784668, 0.2920137718319893, 0.3893125355243683, 0.5016634166240692,
+              0.6427869200706482, 0.8614784181118011)  # fmt: skip
+NORMAL_OFFSET = 0.9677083  # the outermost quantile in bitsandbytes' create_normal_map
 ASKED = {"nf4": "--load_in_4bit", "int8": "--load_in_8bit"}
 LORA = {"method": "lora", "lora_r": 4, "lora_alpha": 8, "adam_epsilon": both_ways.EPSILON}
 WORDS = ["--method", "lora", "--lora_r", "4", "--lora_target_modules", "all-linear"]
@@ -67,6 +75,14 @@ def rounded(weight: torch.Tensor, form: str) -> torch.Tensor:
     return found.flatten()[: flat.numel()].view(weight.shape)
 
 
+def round_block(values: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+    """`values`, which are at most 1, rounded by the engine in one block of this scale."""
+    block = torch.cat([values, torch.ones(1)]) * scale
+    assert len(block) <= BLOCK
+    _engine.round_packed("nf4", block.numpy())
+    return block[:-1]
+
+
 def round_layers(model: Any, form: str) -> Any:
     """Every linear layer but the head."""
     with torch.no_grad():
@@ -74,6 +90,24 @@ def round_layers(model: Any, form: str) -> Any:
             if isinstance(module, nn.Linear) and ".layers." in name:
                 module.weight.copy_(rounded(module.weight, form))
     return model
+
+
+def test_nf4_values_are_the_quantiles_of_bitsandbytes() -> None:
+    """Seven quantiles below zero, zero, and eight above, divided by the largest."""
+    invert = statistics.NormalDist().inv_cdf
+    above = [invert(share) for share in torch.linspace(NORMAL_OFFSET, 0.5, 9)[:-1].tolist()]
+    below = [-invert(share) for share in torch.linspace(NORMAL_OFFSET, 0.5, 8)[:-1].tolist()]
+    quantiles = torch.tensor(sorted([*below, 0.0, *above]))
+    torch.testing.assert_close(torch.tensor(NF4), quantiles / quantiles.max(), rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.25])
+def test_nf4_blocks_are_rounded_to_the_codes_of_bitsandbytes(scale: float) -> None:
+    """The engine keeps each of the 16 values, and changes from one code to the next right above each limit."""
+    values, limits = torch.tensor(NF4), torch.tensor(NF4_LIMITS)
+    assert torch.equal(round_block(values, scale), values * scale)
+    assert torch.equal(round_block(limits, scale), values[:-1] * scale)
+    assert torch.equal(round_block(torch.nextafter(limits, torch.tensor(2.0)), scale), values[1:] * scale)
 
 
 @pytest.mark.parametrize("form", ASKED)

@@ -138,15 +138,15 @@ def test_all_plan_for_the_one_that_has_least() -> None:
         alike.same(Told({"seed": 42}, {"seed": 43}), {"seed": 42})
 
 
-def test_directory_of_a_process_is_no_other_process_s(tmp_path: Path) -> None:
-    """Two names that lead to one place."""
+def test_directory_of_two_processes_is_refused(tmp_path: Path) -> None:
+    """Two names of one directory are refused."""
     (tmp_path / "drive0").mkdir()
     (tmp_path / "drive1").symlink_to("drive0")
-    given = resolve({}, {"storage": [f"{tmp_path}/drive{{local_rank}}"]})
-    first, other = (alike.own_places(given.among(Ranks(rank, 2, rank, 2))) for rank in (0, 1))
+    config = resolve({}, {"storage": [f"{tmp_path}/drive{{local_rank}}"]})
+    first, other = (alike.own_places(config.among(Ranks(rank, 2, rank, 2))) for rank in (0, 1))
     with pytest.raises(InputError, match="ranks 0 and 1 .* the same directory .*drive0, .* give one directory without"):
-        alike.places(Told(("host", first), ("host", other)), given)
-    alike.places(Told(("host", first), ("another", other)), given)
+        alike.places(Told(("host", first), ("host", other)), config)
+    alike.places(Told(("host", first), ("another", other)), config)
 
 
 def test_each_has_the_gpu_of_its_rank(monkeypatch: pytest.MonkeyPatch) -> None:

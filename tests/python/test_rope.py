@@ -1,5 +1,4 @@
-"""Rotary positions of every kind that transformers scales: tiny copies of them, and runs on both sides of the length
-for which a model was made."""
+"""Rotary positions of all scaled kinds of transformers: tiny copies, and runs on both sides of the original length."""
 
 from __future__ import annotations
 
@@ -34,18 +33,18 @@ SCALED: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def rope(kind: str) -> dict[str, Any]:
+def make_rope(kind: str) -> dict[str, Any]:
     return {"rope_type": kind, "rope_theta": 10000.0, **SCALED[kind]}
 
 
-def test_every_scaled_kind_of_transformers_is_tried() -> None:
+def test_kinds_are_all_scaled_kinds_of_transformers() -> None:
     assert SCALED.keys() >= ROPE_INIT_FUNCTIONS.keys()
 
 
 @pytest.mark.parametrize("kind", SCALED)
 def test_tiny_copy_streams_exactly_on_both_sides_of_the_original_length(kind: str) -> None:
     config = tiny_config(
-        "llama", head_dim=HEAD, num_hidden_layers=2, max_position_embeddings=96, rope_parameters=rope(kind)
+        "llama", head_dim=HEAD, num_hidden_layers=2, max_position_embeddings=96, rope_parameters=make_rope(kind)
     )
     small = tiny_copy(config)
     settings = small.rope_parameters
@@ -63,7 +62,7 @@ def test_settings_of_each_type_of_layer_are_cut(kind: str) -> None:
     """Gemma 3's sliding layers keep their own frequencies."""
     config = tiny_config(
         "gemma3_text", head_dim=HEAD, layer_types=["sliding_attention", "full_attention", "sliding_attention"],
-        rope_parameters={"full_attention": rope(kind), "sliding_attention": {"rope_type": "default"}},
+        rope_parameters={"full_attention": make_rope(kind), "sliding_attention": {"rope_type": "default"}},
     )  # fmt: skip
     if "original_max_position_embeddings" in SCALED[kind]:
         settings = tiny_copy(config).rope_parameters["full_attention"]
@@ -72,7 +71,7 @@ def test_settings_of_each_type_of_layer_are_cut(kind: str) -> None:
 
 
 def test_published_shape_of_phi_streams() -> None:
-    """Lists for heads of 96 channels, by the older names that its configuration has."""
+    """Phi's configuration has lists for heads of 96 channels, under their older names."""
     factors = [1 + 0.02 * place for place in range(48)]
     config = AutoConfig.for_model(
         "phi3", hidden_size=3072, num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=32,
@@ -83,8 +82,8 @@ def test_published_shape_of_phi_streams() -> None:
 
 
 @pytest.fixture(scope="module")
-def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Rows of 9 to 60 tokens, short and long ones in one step."""
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model and rows of 9 to 60 tokens, short and long rows in each step."""
     place = real_runs.inputs(tmp_path_factory.mktemp("rope"))
     longer, shorter = " ".join(tiny.SENTENCES[:4]), tiny.SENTENCES[0][:24]
     tiny.jsonl(place / "train.jsonl", [{"text": f"{row}: {longer if row % 2 else shorter}"} for row in range(12)])
@@ -92,18 +91,18 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("kind", some(SCALED, ("longrope", "dynamic")))
-def test_run_equals_plain_pytorch_on_both_sides_of_the_original_length(given: Path, tmp_path: Path, kind: str) -> None:
+def test_run_equals_plain_pytorch_on_both_sides_of_the_original_length(inputs: Path, tmp_path: Path, kind: str) -> None:
     for name in ("config.json", "model.safetensors"):
-        (given / "model" / name).unlink()
+        (inputs / "model" / name).unlink()
     most = ORIGINAL if kind == "dynamic" else 96
     config = AutoConfig.for_model(
         "phi3" if kind == "longrope" else "llama", vocab_size=len(tiny.tokenizer()), hidden_size=2 * HEAD,
         intermediate_size=48, num_hidden_layers=3, num_attention_heads=2, num_key_value_heads=2, pad_token_id=0,
-        max_position_embeddings=most, original_max_position_embeddings=ORIGINAL, rope_parameters=rope(kind),
+        max_position_embeddings=most, original_max_position_embeddings=ORIGINAL, rope_parameters=make_rope(kind),
     )  # fmt: skip
-    save(config, given / "model", 7)
-    kept = json.loads((given / "model" / "config.json").read_text())["rope_parameters"]
-    assert kept["rope_type"] == kind
+    save(config, inputs / "model", 7)
+    saved = json.loads((inputs / "model" / "config.json").read_text())["rope_parameters"]
+    assert saved["rope_type"] == kind
     words = ("--compute_dtype", "fp32", "--per_device_train_batch_size", "1", "--gradient_accumulation_steps", "4")
-    assert real_runs.here(given, tmp_path / "out", *words, "--max_steps", "3", verb="check") == 0
-    assert real_runs.here(given, tmp_path / "out", *words, "--max_steps", "2") == 0
+    assert real_runs.here(inputs, tmp_path / "out", *words, "--max_steps", "3", verb="check") == 0
+    assert real_runs.here(inputs, tmp_path / "out", *words, "--max_steps", "2") == 0

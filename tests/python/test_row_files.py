@@ -1,4 +1,4 @@
-"""Files of rows in every form that is read: compressed, CSV, one JSON object, saved datasets."""
+"""Files of rows in every readable form: compressed, CSV, one JSON object, saved datasets."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ ROWS = [{"text": "One."}, {"text": "Two, three."}]
 LINES = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
 
 
-def read(path: Path, split: str = "train") -> list[object]:
+def read_rows(path: Path, split: str = "train") -> list[object]:
     return [record.row for record in sources.read(str(path), split=split)]
 
 
-def refusal(path: Path) -> str:
+def read_refusal(path: Path) -> str:
     with pytest.raises(InputError) as caught:
-        read(path)
+        read_rows(path)
     return str(caught.value)
 
 
@@ -43,9 +43,9 @@ def test_compressed_files_hold_the_same_rows(tmp_path: Path, suffix: str, compre
     ):
         path = tmp_path / f"a{name}{suffix}"
         path.write_bytes(compress(content))
-        assert read(path) == ROWS
+        assert read_rows(path) == ROWS
         path.write_bytes(compress(content)[:-6])
-        assert "damaged" in refusal(path) and path.name in refusal(path)
+        assert "damaged" in read_refusal(path) and path.name in read_refusal(path)
 
 
 def test_zstandard_is_read_or_names_its_package(tmp_path: Path) -> None:
@@ -54,38 +54,38 @@ def test_zstandard_is_read_or_names_its_package(tmp_path: Path) -> None:
     try:
         import zstandard
     except ImportError:
-        assert "zstandard" in refusal(path)
+        assert "zstandard" in read_refusal(path)
         return
     path.write_bytes(zstandard.compress(LINES))
-    assert read(path) == ROWS
+    assert read_rows(path) == ROWS
 
 
 def test_tables_are_read_with_their_header(tmp_path: Path) -> None:
     path = tmp_path / "a.tsv"
     path.write_text('prompt\tcompletion\nQ\t"A\nB"\nQ\tA\n')
-    assert read(path) == [{"prompt": "Q", "completion": "A\nB"}, {"prompt": "Q", "completion": "A"}]
+    assert read_rows(path) == [{"prompt": "Q", "completion": "A\nB"}, {"prompt": "Q", "completion": "A"}]
     path = tmp_path / "a.csv"
     path.write_text('messages\n"[{""role"": ""user"", ""content"": ""Q""}]"\n')
-    assert read(path) == [{"messages": [{"role": "user", "content": "Q"}]}]
+    assert read_rows(path) == [{"messages": [{"role": "user", "content": "Q"}]}]
     for content, part in (("a,b\n1\n", ":2"), ("a,a\n1,2\n", "one name"), ('a\n"open\n', "not readable as CSV")):
         path.write_text(content)
-        assert part in refusal(path)
+        assert part in read_refusal(path)
     path.write_bytes(b"text\n\xff\n")
-    assert "not UTF-8" in refusal(path)
+    assert "not UTF-8" in read_refusal(path)
 
 
 @pytest.mark.parametrize("indent", [None, 1])
 def test_json_object_with_one_list_inside_is_read(tmp_path: Path, indent: int | None) -> None:
     path = tmp_path / "a.json"
     path.write_text(json.dumps({"version": "1", "data": ROWS}, indent=indent))
-    assert read(path) == ROWS
+    assert read_rows(path) == ROWS
     path.write_text(json.dumps(ROWS[0], indent=indent))
-    assert read(path) == ROWS[:1]
+    assert read_rows(path) == ROWS[:1]
     path.write_text(json.dumps({"train": ROWS, "test": ROWS}, indent=indent))
-    assert "several lists" in refusal(path) and "train, test" in refusal(path)
+    assert "several lists" in read_refusal(path) and "train, test" in read_refusal(path)
     path = tmp_path / "a.jsonl"
     path.write_text(json.dumps({"data": ROWS}, indent=1))
-    assert "name such a file .json" in refusal(path)
+    assert "name such a file .json" in read_refusal(path)
 
 
 def test_saved_datasets_are_read_by_split(tmp_path: Path) -> None:
@@ -93,16 +93,16 @@ def test_saved_datasets_are_read_by_split(tmp_path: Path) -> None:
     one = datasets.Dataset.from_list(ROWS)
     one.save_to_disk(str(tmp_path / "one"))
     datasets.DatasetDict({"train": one, "held": one.select([1])}).save_to_disk(str(tmp_path / "several"))
-    assert read(tmp_path / "one") == read(tmp_path / "several") == ROWS
-    assert read(tmp_path / "several", "held") == ROWS[1:]
+    assert read_rows(tmp_path / "one") == read_rows(tmp_path / "several") == ROWS
+    assert read_rows(tmp_path / "several", "held") == ROWS[1:]
     with pytest.raises(InputError, match="no split test; found train, held"):
-        read(tmp_path / "several", "test")
+        read_rows(tmp_path / "several", "test")
 
 
 def test_number_of_many_digits_is_refused_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"text": "a"}\n{"text": "a", "n": ' + "7" * 5000 + "}\n")
-    assert f"{path}:2" in refusal(path) and "digits" in refusal(path)
+    assert f"{path}:2" in read_refusal(path) and "digits" in read_refusal(path)
 
 
 @pytest.fixture(scope="module")
@@ -129,13 +129,13 @@ def test_row_that_cannot_be_read_ends_the_command_with_its_line(
     assert not (tmp_path / "out").exists()
 
 
-def test_named_pipe_is_refused_as_one(inputs: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_named_pipe_is_refused_by_its_kind(inputs: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     os.mkfifo(tmp_path / "rows.jsonl")
     assert real_runs.here(inputs, tmp_path / "out", "--dataset", str(tmp_path / "rows.jsonl")) == 2
     assert "named pipe" in capfd.readouterr().err
 
 
-def test_command_trains_on_compressed_messages_and_names_columns(
+def test_command_trains_on_compressed_messages_and_names_unused_columns(
     inputs: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     template = tmp_path / "chat.jinja"

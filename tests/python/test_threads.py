@@ -1,4 +1,4 @@
-"""Thread counts come from the machine, a launcher's own OMP_NUM_THREADS=1 is noticed, and a person's is kept."""
+"""Thread counts come from the machine. A launcher's own OMP_NUM_THREADS=1 is ignored; a person's value is kept."""
 
 import os
 import subprocess
@@ -49,22 +49,22 @@ def test_cores_are_divided_unless_a_person_says_otherwise() -> None:
     assert choose(2, 2, {}, 4).compute == 1
     assert choose(8, 1, ONE, 4, "torchrun").compute == 2
     assert choose(8, 3, {"OMP_NUM_THREADS": "3"}, 2, "torchrun").compute == 3
-    kept = choose(8, 1, ONE, 4)
-    assert kept.compute == 1 and "as OMP_NUM_THREADS=1 asks" in kept.words
+    threads = choose(8, 1, ONE, 4)
+    assert threads.compute == 1 and "as OMP_NUM_THREADS=1 asks" in threads.words
 
 
 TELLS = """
 import os
-from spillway.machine.threads import launcher_default
-print(f"told: {launcher_default(os.environ)!r} {os.environ.get('OMP_NUM_THREADS')}\\n", end="")
+from spillway.machine.threads import find_launcher_default
+print(f"told: {find_launcher_default(os.environ)!r} {os.environ.get('OMP_NUM_THREADS')}\\n", end="")
 """
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node"]
 ACCELERATE = ["-m", "accelerate.commands.launch", "--num_machines", "1", "--mixed_precision", "no"]
-SHELL = ["--no-python", "sh", "-c", f'"{sys.executable}" "$0"; exit $?']  # another process stands between
+SHELL = ["--no-python", "sh", "-c", f'"{sys.executable}" "$0"; exit $?']  # a shell stands between launcher and script
 
 
 @pytest.mark.parametrize(
-    ("launcher", "given", "told"),
+    ("launcher", "setting", "expected"),
     [
         ([*TORCHRUN, "1"], "1", "'' 1"),
         ([*TORCHRUN, "2"], None, "'torchrun' 1"),
@@ -84,19 +84,19 @@ SHELL = ["--no-python", "sh", "-c", f'"{sys.executable}" "$0"; exit $?']  # anot
         ]
     ],
 )  # fmt: skip
-def test_number_of_a_person_is_told_from_that_of_a_launcher(
-    tmp_path: Path, launcher: list[str], given: str | None, told: str
+def test_number_of_a_person_differs_from_that_of_a_launcher(
+    tmp_path: Path, launcher: list[str], setting: str | None, expected: str
 ) -> None:
     package("accelerate", "its launcher stays untried")
     script = tmp_path / "script.py"
     script.write_text(TELLS)
     environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
-    environment |= {"OMP_NUM_THREADS": given} if given else {}
+    environment |= {"OMP_NUM_THREADS": setting} if setting else {}
     done = subprocess.run(
         [sys.executable, *launcher, str(script)], env=environment, capture_output=True, text=True, timeout=120
     )
     lines = [line.removeprefix("told: ") for line in done.stdout.splitlines() if line.startswith("told: ")]
-    assert lines and set(lines) == {told}, (done.stdout, done.stderr)
+    assert lines and set(lines) == {expected}, (done.stdout, done.stderr)
 
 
 RESTING = """

@@ -20,8 +20,8 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_second_process_goes_on_in_a_file_that_has_a_name(given: Path, tmp_path: Path) -> None:
-    """The first one is interrupted before its first step and removes its volume; the second one waits for the lock of
-    its directory. What it has made durable is there after it was killed."""
+    """The first process is interrupted before its first step and removes its volume. The second process waits for the
+    lock of the directory. Its durable steps survive a kill."""
     out, volume = tmp_path / "out", tmp_path / "storage" / "spillway.volume"
     auto = ["--resume_from_checkpoint", "auto"]
     words = real_runs.words(given, out, *STEPS, *auto, *real_runs.on_path(volume.parent))

@@ -1,4 +1,4 @@
-"""Texts and JSON that a person or another program wrote: read once, whole, and never waited for."""
+"""Reading of texts and JSON that a person or another program wrote, once and without waiting."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ OPEN_ALREADY = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")  # pipes of a shell'
 
 
 def read_text(path: Path) -> str:
-    """ValueError for what is no file or no UTF-8, and OSError, both in words that need the path beside them."""
-    if not str(path).startswith(OPEN_ALREADY) and (kind := kind_of(path)):
+    """The text of a file. ValueError without the path if it is no plain file or no UTF-8; OSError."""
+    if not str(path).startswith(OPEN_ALREADY) and (kind := name_file_kind(path)):
         raise ValueError(NO_FILE.format(kind))
     return path.read_text(encoding="utf-8")
 
 
 def read_json(path: Path) -> Any:
-    """As `read_text`; ValueError for what is no JSON, too."""
+    """The JSON in a file. ValueError if it is no JSON, and the errors of `read_text`."""
     return parse_json(read_text(path))
 
 
 def parse_json(text: str | bytes) -> Any:
-    """ValueError for what is no JSON, however deep it is nested and however long its numbers are."""
+    """The value of JSON text. ValueError if it is no JSON, is nested too deep or has numbers that are too long."""
     try:
         return json.loads(text)
     except (json.JSONDecodeError, UnicodeDecodeError):
@@ -47,13 +47,13 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def require_file(path: Path) -> None:
-    """OSError for what is no plain file: opening a FIFO would wait."""
-    if kind := kind_of(path):
+    """Refuses a path that is no plain file with an OSError: opening a FIFO would wait."""
+    if kind := name_file_kind(path):
         raise OSError(errno.EINVAL, NO_FILE.format(kind), str(path))
 
 
-def kind_of(path: Path) -> str:
-    """The name of what is no plain file; empty for one, and where nothing is."""
+def name_file_kind(path: Path) -> str:
+    """The kind of a path that is no plain file; empty for a plain file and for a missing path."""
     try:
         return KINDS.get(stat.S_IFMT(os.stat(path).st_mode), "")
     except OSError:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 NAMES = ("standard input", "standard output", "standard error")
-ATTRIBUTES = ("stdin", "stdout", "stderr")  # of the module sys, by descriptor
+ATTRIBUTES = ("stdin", "stdout", "stderr")  # attributes of the module sys, by descriptor
 OUTPUT, ERROR = 1, 2
 
 
@@ -28,7 +28,7 @@ class Losses:
     reason: str = ""
 
 
-_losses = {OUTPUT: Losses(), ERROR: Losses()}  # of this process, by descriptor
+_losses = {OUTPUT: Losses(), ERROR: Losses()}  # losses of this process, by descriptor
 
 
 class Stream(io.FileIO):
@@ -39,7 +39,7 @@ class Stream(io.FileIO):
         self.lasts = lasts
 
     def write(self, content: Any) -> int:
-        """Waits for the reader of a stream that others have set to O_NONBLOCK, as for that of any other stream."""
+        """Writes `content`, and waits for the reader even if somebody has set the stream to O_NONBLOCK."""
         left = memoryview(content).cast("B")
         size = left.nbytes
         try:
@@ -57,7 +57,7 @@ class Stream(io.FileIO):
 
 @contextmanager
 def guard(output_lasts: bool = True) -> Iterator[None]:
-    """Inside, no failure of standard error ends the caller, nor one of standard output when that lasts.
+    """A failure of standard error does not end the block, nor one of standard output if `output_lasts`.
 
     Streams that are not the process's own, such as a notebook's, stay as they are.
     """
@@ -89,7 +89,7 @@ def guard_stream(descriptor: int, lasts: bool) -> Iterator[None]:
 
 
 def open_missing() -> None:
-    """/dev/null on descriptors 0 to 2 that are closed, for this process and its children."""
+    """Opens /dev/null on each closed descriptor from 0 to 2, for this process and its children."""
     for descriptor in range(len(NAMES)):
         try:
             os.fstat(descriptor)
@@ -102,7 +102,7 @@ def open_missing() -> None:
 
 
 def losses(descriptor: int) -> Losses:
-    """Those of a stream while it lasts."""
+    """The losses of a guarded stream."""
     return _losses[descriptor]
 
 
@@ -122,7 +122,7 @@ def raw_of(stream: Any) -> Stream | None:
 
 
 def wrap(descriptor: int, before: Any) -> io.TextIOWrapper:
-    """A stream in place of `before`, buffered as that. A character that its encoding lacks is written as an escape."""
+    """A stream that replaces `before`, with its buffering. It escapes characters that its encoding lacks."""
     raw = Stream(descriptor, lasts=True)
     if before is not None:
         try:

@@ -30,16 +30,16 @@ class Arguments:
         path = Path(self.positional[0]) if self.positional else None
         return resolve(read_file(path) if path else {}, self.values, str(path))
 
-    def stored_place(self, verb: str) -> str:
-        """OUTPUT_DIR, or --output_dir."""
+    def find_stored_place(self, verb: str) -> str:
+        """The value of OUTPUT_DIR or of --output_dir."""
         place = self.positional[0] if self.positional else self.values.get("output_dir")
         if len(self.positional) > 1 or place is None:
             raise InputError(f"{verb}: expects the output_dir of a run: spillway {verb} OUTPUT_DIR [--key value ...]")
         return str(place)
 
-    def stored_run(self, verb: str) -> Arguments:
-        """What was said of a run that is there: OUTPUT_DIR, or --output_dir. Its config.yaml says the rest."""
-        place = self.stored_place(verb)
+    def parse_stored_run(self, verb: str) -> Arguments:
+        """The arguments for an existing run, in OUTPUT_DIR or --output_dir. Its config.yaml has the other keys."""
+        place = self.find_stored_place(verb)
         file = Path(place, "config.yaml")
         if not file.is_file():
             raise InputError(f"{verb}: {place} holds no run (there is no {file})")
@@ -80,11 +80,11 @@ def take_option(arguments: Arguments, word: str, rest: list[str], own: tuple[tup
     elif name not in KEYS and name not in ALIASES:
         raise InputError(unknown_key(given))
     elif not equals:
-        value = next_value(given, kind_of(name), rest)
+        value = next_value(given, describe_kind(name), rest)
     store(arguments.values, name, value)
 
 
-def kind_of(name: str) -> Kind:
+def describe_kind(name: str) -> Kind:
     if name in KEYS:
         return KEYS[name].kind
     return TEXT if name == "warmup_ratio" else FLAG
@@ -92,7 +92,7 @@ def kind_of(name: str) -> Kind:
 
 def is_negation(name: str) -> bool:
     positive = name[3:] if name.startswith("no_") else ""
-    return (positive in KEYS or positive in ALIASES) and kind_of(positive).bare
+    return (positive in KEYS or positive in ALIASES) and describe_kind(positive).bare
 
 
 def next_value(given: str, kind: Kind, rest: list[str]) -> Any:

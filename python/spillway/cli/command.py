@@ -54,7 +54,7 @@ def train(arguments: Arguments) -> int:
 
 def resume(arguments: Arguments) -> int:
     """train OUTPUT_DIR/config.yaml --resume_from_checkpoint true, wherever the directory lies now."""
-    run = arguments.stored_run("resume")
+    run = arguments.parse_stored_run("resume")
     return train(Arguments(run.positional, {"resume_from_checkpoint": True, **run.values}))
 
 
@@ -100,17 +100,17 @@ def verify(arguments: Arguments) -> int:
     from spillway.run.verify import verify as verify_config
     from spillway.run.verify import verify_directory
 
-    place = arguments.stored_place("verify")
+    place = arguments.find_stored_place("verify")
     if Path(place).is_dir() and not Path(place, "config.yaml").is_file():
         quiet_libraries()
         return 0 if verify_directory(Path(place), print) else 1
-    config = arguments.stored_run("verify").config()
+    config = arguments.parse_stored_run("verify").config()
     quiet_libraries()
     return 0 if verify_config(config, print) else 1
 
 
 def export(arguments: Arguments) -> int:
-    run = arguments.stored_run("export")
+    run = arguments.parse_stored_run("export")
     if "to" not in run.named:
         raise InputError("to: export needs the directory to write: --to DIR")
     config = run.config()
@@ -147,7 +147,7 @@ def check(arguments: Arguments) -> int:
 
 
 def report(arguments: Arguments) -> int:
-    run = arguments.stored_run("report")
+    run = arguments.parse_stored_run("report")
     quiet_libraries()
     from spillway import report as reports
 

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from spillway.base import installed, silence
-from spillway.base.documents import kind_of
+from spillway.base.documents import name_file_kind
 from spillway.config import methods, several
 from spillway.config.keys import KEYS
 from spillway.config.optimizers import OPTIMIZERS, own_keys
@@ -141,7 +141,7 @@ def check_model(config: Config, described: bool = True) -> None:
             check_revision(name, value, getattr(config, f"{name}_revision"))
             continue
         if Path(value).exists():
-            kind = "a file" if Path(value).is_file() else kind_of(Path(value))
+            kind = "a file" if Path(value).is_file() else name_file_kind(Path(value))
             raise InputError(f"{name}: {value} is {kind}; expects a directory or a name on the hub")
         if is_path_like(value):
             raise InputError(f"{name}: there is no directory {value}")
@@ -152,7 +152,7 @@ def check_model(config: Config, described: bool = True) -> None:
         raise InputError(f"chat_template_path: there is no {template}")
     if template is not None and not Path(template).is_file() and not Path(template).is_dir():
         raise InputError(
-            f"chat_template_path: {template} is {kind_of(Path(template))}; expects a file or a directory with a "
+            f"chat_template_path: {template} is {name_file_kind(Path(template))}; expects a file or a directory with a "
             "tokenizer"
         )
     if config.profile is not None and not Path(config.profile).is_file():
@@ -180,13 +180,13 @@ def is_data_file(value: str) -> bool:
 
 
 def data_suffix(value: str) -> str:
-    """The ending that says how rows are written, without that of a compression."""
+    """The ending of a file's name that gives the form of its rows, without the ending of a compression."""
     path = Path(value)
     return Path(path.stem).suffix if path.suffix in COMPRESSED_SUFFIXES else path.suffix
 
 
 def is_saved_dataset(path: Path) -> bool:
-    """Whether `save_to_disk` of the package datasets wrote the directory."""
+    """True if `save_to_disk` of the package datasets wrote the directory."""
     return any((path / name).is_file() for name in SAVED_DATASET_FILES)
 
 
@@ -208,7 +208,9 @@ def check_dataset(name: str, config: Config) -> None:
         raise InputError(f"{name}: there is no file {value}")
     if not path.is_file():
         advice = "" if path.is_dir() else "; rows are read again by a resume, so copy them into a file first"
-        raise InputError(f"{name}: {value} is {kind_of(path)}; expects a file ({', '.join(DATA_SUFFIXES)}){advice}")
+        raise InputError(
+            f"{name}: {value} is {name_file_kind(path)}; expects a file ({', '.join(DATA_SUFFIXES)}){advice}"
+        )
     suffix = data_suffix(value)
     if suffix not in DATA_SUFFIXES or (suffix == ".parquet" and path.suffix != suffix):
         raise InputError(

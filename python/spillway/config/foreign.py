@@ -1,5 +1,5 @@
-"""Keys of other trainers that are not taken here, and what to do: transformers' TrainingArguments, TRL's SFTConfig and
-DPOConfig, PEFT's LoraConfig, and names that mean a key of this project."""
+"""Unsupported keys of other trainers, and the advice for each: transformers' TrainingArguments, TRL's SFTConfig and
+DPOConfig, PEFT's LoraConfig, and other names of this project's keys."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ FOREIGN = dict(sorted((OF_TRAINERS | OF_PEFT | NAMED).items()))
 
 
 def describe_foreign(name: str) -> str:
-    """The words of a refusal; empty for a name that is none of these."""
+    """The sentence that refuses a key of another trainer; empty for any other name."""
     if name not in FOREIGN:
         return ""
     owner = "PEFT" if name in OF_PEFT else "transformers or TRL" if name in OF_TRAINERS else "other trainers"

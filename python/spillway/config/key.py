@@ -26,7 +26,9 @@ class Key:
     help: str
     default_text: str = ""  # shown instead of the default
     required: bool = False
-    absent: Callable[[Any], str] | None = None  # why a given value is not in this release; "": it is
+    absent: Callable[[Any], str] | None = (
+        None  # the reason why a value is not in this release; "" for a supported value
+    )
 
 
 def unknown_device(value: Any) -> str:
@@ -34,7 +36,7 @@ def unknown_device(value: Any) -> str:
     return "" if known else f"{value!r} is not available in this release; there are auto, cpu, cuda, cuda:N, simulated"
 
 
-def other_codes(value: Any) -> str:
+def describe_other_codes(value: Any) -> str:
     return "" if value == "nf4" else f"{value} is not available in this release; there is nf4"
 
 
@@ -50,7 +52,7 @@ ALSO = {  # transformers' names of optimizers, beside the engine's own
 NAMES = {alias: name for name in OPTIMIZERS for alias in (name, *ALSO.get(name, ()))}
 EIGHT_BITS = "moments of 8 bits are `state_format: int8` with `optim: {}`"
 LOW_RANK = "`method: lsp` trains matrices through a small projection of their gradients"
-WITHOUT = {  # names of transformers' other optimizers, and why they are not here or what is here instead
+WITHOUT = {  # names of transformers' other optimizers, and the reason or the replacement for each
     "adafactor": "its factored second moment is a sum over whole rows and columns, so that no range of elements can be "
     "updated by itself",
     "adamw_anyprecision": "moments of 16 bits are `state_format: bf16` with `optim: adamw`",
@@ -65,8 +67,8 @@ WITHOUT = {  # names of transformers' other optimizers, and why they are not her
 OPTIMIZER = synonym(NAMES, WITHOUT)
 
 
-def other_optimizer(value: Any) -> str:
-    """The words for an optimizer of transformers that is not here; empty: it is."""
+def describe_other_optimizer(value: Any) -> str:
+    """The sentence that refuses an optimizer of transformers; empty for a supported one."""
     if value not in WITHOUT:
         return ""
     return f"{value} is not taken: {WITHOUT[value]}; there are {', '.join(f'`{name}`' for name in OPTIMIZERS)}"

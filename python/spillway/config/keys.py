@@ -14,9 +14,9 @@ from spillway.config.key import (
     SCHEDULES,
     STRATEGY,
     Key,
+    describe_other_codes,
+    describe_other_optimizer,
     optimizer_keys,
-    other_codes,
-    other_optimizer,
     unknown_device,
 )
 from spillway.config.objective_keys import OBJECTIVE
@@ -194,7 +194,7 @@ GROUPS: dict[str, list[Key]] = {
             "adamw",
             "; ".join(f"`{it.name}`: {it.words}" for it in OPTIMIZERS.values())
             + ". Transformers' other names for them mean the same",
-            absent=other_optimizer,
+            absent=describe_other_optimizer,
         ),
     ],
     "Precision": [
@@ -425,7 +425,7 @@ GROUPS: dict[str, list[Key]] = {
             choice("nf4", "fp4"),
             "nf4",
             "the values of `load_in_4bit`'s codes",
-            absent=other_codes,
+            absent=describe_other_codes,
         ),
         Key("lsp_rank", whole(1), None, "size d, a multiple of `lsp_nonzeros`", "half of each matrix's smaller side"),
         Key("lsp_nonzeros", whole(1), None, "values in each row of a projector", "4"),

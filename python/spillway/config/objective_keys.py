@@ -1,4 +1,4 @@
-"""The keys of what a run learns from its rows: its objective, and the loss of that."""
+"""The keys of a run's objective and its loss."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from spillway.config.key import BETA, POSITIVE, Key
 from spillway.config.values import FLAG, choice, synonym
 
 OBJECTIVES = ("sft", "dpo")
-LATER = ("kto", "orpo", "reward")  # refused by name
+LATER = ("kto", "orpo", "reward")  # objectives that are refused by name
 PREFERENCES = ("sigmoid", "hinge", "ipo", "robust", "sigmoid_norm", "apo_zero", "apo_down")
 
 
 def refuse_objective(value: Any) -> str:
-    """The words for an objective that is not in this release; empty: it is."""
+    """The sentence that refuses an objective; empty for a supported one."""
     return f"{value} is not available in this release; there are sft and dpo" if value in LATER else ""
 
 

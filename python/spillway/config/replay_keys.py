@@ -1,4 +1,4 @@
-"""The keys of steps that are computed twice."""
+"""The keys of replayed steps."""
 
 from __future__ import annotations
 

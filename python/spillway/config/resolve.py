@@ -65,7 +65,7 @@ class Config:
     @property
     def directories(self) -> list[StoragePath]:
         """Those that are no block devices."""
-        return [self._filled(self._shared(path)) for path in self.storage]
+        return [self._filled(self._divide_directory(path)) for path in self.storage]
 
     @property
     def devices(self) -> list[StoragePath]:
@@ -134,9 +134,9 @@ class Config:
         file = path.file if self.ranks.world == 1 else f"spillway.shard-{self.ranks.rank}-of-{self.ranks.world}.volume"
         return replace(path, place=self.ranks.filled(path.place), file=file, world=self.ranks.world)
 
-    def _shared(self, path: StoragePath) -> StoragePath:
-        """A directory that names no process serves all of this machine. Each has an equal part of its capacity and of
-        what its drive is rated for."""
+    def _divide_directory(self, path: StoragePath) -> StoragePath:
+        """The part of one process in a directory that serves all processes of this machine: an equal share of the
+        directory's capacity and endurance."""
         sharers = self.ranks.local_world if self.ranks.filled(path.place) == path.place else 1
         capacity, endurance = (size and max(1, size // sharers) for size in (path.capacity, path.endurance))
         return replace(path, sharers=sharers, capacity=capacity, endurance=endurance)

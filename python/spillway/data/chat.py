@@ -36,10 +36,10 @@ def set_template(tokenizer: Any, path: str) -> None:
 
 
 class RewrittenTurns(InputError):
-    """A template rewrites earlier turns, so no difference between prefixes tells the assistant's tokens."""
+    """The template rewrites earlier turns, so the difference between two prefixes is not the assistant's turn."""
 
 
-def training_template(tokenizer: Any, refusal: RewrittenTurns) -> str:
+def load_training_template(tokenizer: Any, refusal: RewrittenTurns) -> str:
     """TRL's template for training in place of the refused one. InputError where TRL has none."""
     try:
         from trl.chat_template_utils import get_training_chat_template
@@ -48,7 +48,7 @@ def training_template(tokenizer: Any, refusal: RewrittenTurns) -> str:
         raise InputError(f"{refusal}. {advice}") from None
     try:
         template = get_training_chat_template(tokenizer)
-    except Exception:  # the library renders conversations of its own, and templates raise what they like
+    except Exception:  # the library renders its own conversations, and a template may raise any error
         template = None
     if template is None:
         raise InputError(f"{refusal}. TRL has no training template for it") from None
@@ -67,8 +67,8 @@ def encode_messages(
         ids = template_ids(tokenizer, chat, chat.messages, chat_template=template)
         return ids, [True] * len(ids)
     if has_markers(tokenizer, chat, template):
-        return by_markers(tokenizer, chat, template)
-    return by_prefixes(tokenizer, chat, template)
+        return encode_by_markers(tokenizer, chat, template)
+    return encode_by_prefixes(tokenizer, chat, template)
 
 
 def has_markers(tokenizer: Any, chat: Messages, template: str | None) -> bool:
@@ -87,7 +87,7 @@ def template_ids(tokenizer: Any, chat: Messages, messages: list[dict[str, Any]],
     return list(applied(tokenizer, chat, messages, **options)["input_ids"])
 
 
-def by_markers(tokenizer: Any, chat: Messages, template: str | None) -> tuple[list[int], list[bool]]:
+def encode_by_markers(tokenizer: Any, chat: Messages, template: str | None) -> tuple[list[int], list[bool]]:
     encoded = applied(tokenizer, chat, chat.messages, chat_template=template, return_assistant_tokens_mask=True)
     labelled = [bool(flag) for flag in encoded["assistant_masks"]]
     if chat.silent:
@@ -111,7 +111,7 @@ def silence_turns(chat: Messages, labelled: list[bool]) -> None:
             place += 1
 
 
-def by_prefixes(tokenizer: Any, chat: Messages, template: str | None) -> tuple[list[int], list[bool]]:
+def encode_by_prefixes(tokenizer: Any, chat: Messages, template: str | None) -> tuple[list[int], list[bool]]:
     more = {"chat_template": template}
     ids = template_ids(tokenizer, chat, chat.messages, **more)
     labelled = [False] * len(ids)

@@ -11,20 +11,20 @@ from spillway.data.turns import (
     OPTION_COLUMNS,
     Messages,
     check_encodable,
-    column,
-    listed,
+    list_columns,
     read_answered,
+    read_column,
+    read_column_text,
     read_conversation,
+    read_system_turns,
+    read_template_options,
     read_turns,
-    system_turns,
-    template_options,
-    text_of,
 )
 from spillway.errors import InputError
 
 __all__ = ["Columns", "Example", "Messages", "Pair", "Preferred", "Text", "by_name", "chosen", "without_prompt"]
 
-ALPACA_CONTEXT = ("system", "history")  # before the instruction
+ALPACA_CONTEXT = ("system", "history")  # columns that precede the instruction
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Columns:
     names: tuple[str, ...]  # text; prompt parts and, last, the completion; messages; prompt, chosen and rejected
     optional: str = ""  # a prompt part that may be missing or empty
     joint: str = ""  # stands after each part of the prompt
-    context: tuple[str, ...] = ()  # columns that stand before the prompt, where they hold something
+    context: tuple[str, ...] = ()  # columns that precede the prompt, if they are not empty
 
     def example(self, record: Record) -> Example:
         """Raises InputError with the row's place when a column is missing or of another type."""
@@ -77,7 +77,7 @@ class Columns:
 
     def read(self, record: Record) -> Example:
         if self.kind == "text":
-            return Text(record.where, text_of(record, self.names[0]))
+            return Text(record.where, read_column_text(record, self.names[0]))
         if self.kind == "messages":
             return read_conversation(record, self.names[0])
         if self.kind == "preference":
@@ -85,12 +85,12 @@ class Columns:
         if self.has_messages(record):
             return read_answered(record, *self.names)
         *parts, completion = self.names
-        texts = [text_of(record, part) for part in parts if part != self.optional or record.row.get(part)]
-        texts = (context_texts(record) if self.context else []) + texts
-        return Pair(record.where, "".join(text + self.joint for text in texts), text_of(record, completion))
+        texts = [read_column_text(record, part) for part in parts if part != self.optional or record.row.get(part)]
+        texts = (read_context_texts(record) if self.context else []) + texts
+        return Pair(record.where, "".join(text + self.joint for text in texts), read_column_text(record, completion))
 
     def has_messages(self, record: Record) -> bool:
-        """Whether a prompt and its completion are lists of messages."""
+        """True if a prompt and its completion are lists of messages."""
         return len(self.names) == 2 and any(isinstance(record.row.get(name), list) for name in self.names)
 
     def used_names(self, record: Record) -> set[str]:
@@ -100,9 +100,9 @@ class Columns:
         return names | set(OPTION_COLUMNS) if lists else names
 
 
-def context_texts(record: Record) -> list[str]:
+def read_context_texts(record: Record) -> list[str]:
     """Alpaca's system text, and the questions and answers of its history."""
-    texts = [text_of(record, "system")] if record.row.get("system") else []
+    texts = [read_column_text(record, "system")] if record.row.get("system") else []
     history = record.row.get("history") or []
     if not isinstance(history, list):
         raise InputError(f"{record.where}: the column 'history' is {type(history).__name__}; expects a list of pairs")
@@ -136,15 +136,15 @@ def by_name(record: Record) -> Columns:
             return columns
     hints = "".join(f"; {hint}" for name, hint in COLUMN_HINTS.items() if name in found)
     raise InputError(
-        f"{record.where}: no known columns among {listed(record)}{hints}; expects messages, prompt and completion, "
-        "text, question and answer, instruction and output, or conversations; or name them with dataset_text_field, "
-        "prompt_field and completion_field, or messages_field"
+        f"{record.where}: no known columns among {list_columns(record)}{hints}; expects messages, prompt and "
+        "completion, text, question and answer, instruction and output, or conversations; or name them with "
+        "dataset_text_field, prompt_field and completion_field, or messages_field"
     )
 
 
 def is_row(names: dict[str, Any]) -> bool:
-    """Whether columns of one row are among the names, rather than a list of rows under one of them."""
-    return any(names.keys() >= set(known) for known, _ in KNOWN) or names.keys() >= {"chosen", "rejected"}
+    """True if the names are columns of one row, rather than names of lists of rows."""
+    return any(names.keys() >= set(columns) for columns, _ in KNOWN) or names.keys() >= {"chosen", "rejected"}
 
 
 COLUMN_HINTS = {
@@ -173,22 +173,22 @@ def preferred(record: Record) -> Preferred:
     """The pair as TRL's datasets have it; where a record has no prompt, it is the beginning that chosen and rejected
     share."""
     for name in ("chosen", "rejected"):
-        column(record, name)
+        read_column(record, name)
     columns: dict[str, Any] = {name: record.row[name] for name in PREFERENCE.names if name in record.row}
     kinds = {type(value) for value in columns.values()}
     if kinds == {list}:
         columns = {name: read_preferred_turns(record, name) if columns[name] else [] for name in columns}
     elif kinds != {str}:
-        told = ", ".join(f"{name} is {type_name(each)}" for name, each in columns.items())
+        types = ", ".join(f"{name} is {type_name(each)}" for name, each in columns.items())
         raise InputError(
-            f"{record.where}: {told}; prompt, chosen and rejected are texts, or lists of messages, all three"
+            f"{record.where}: {types}; prompt, chosen and rejected are texts, or lists of messages, all three"
         )
     if "prompt" not in columns:
         columns = without_prompt(columns["chosen"], columns["rejected"])
     if kinds == {str}:
         return Preferred(record.where, columns["prompt"], columns["chosen"], columns["rejected"], {})
-    prompt = system_turns(record, columns["prompt"]) + columns["prompt"]
-    return Preferred(record.where, prompt, columns["chosen"], columns["rejected"], template_options(record))
+    prompt = read_system_turns(record, columns["prompt"]) + columns["prompt"]
+    return Preferred(record.where, prompt, columns["chosen"], columns["rejected"], read_template_options(record))
 
 
 def read_preferred_turns(record: Record, name: str) -> list[dict[str, Any]]:

@@ -28,7 +28,7 @@ class Dataset:
     joints: NDArray[np.int64] | None  # packed: where in `tokens` each joined row starts, rising; else None
     dropped: int  # rows and pieces without a label, left out
     pad: int  # token id that fills rows up
-    origins: dict[str, str] = field(default_factory=dict)  # digests of what it is made of, by name (data.origins)
+    origins: dict[str, str] = field(default_factory=dict)  # digests of the inputs, by name (data.origins)
 
     def __len__(self) -> int:
         return len(self.begin)

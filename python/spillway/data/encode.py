@@ -36,7 +36,7 @@ class Encoder:
     tokenizer: Any
     completion_only_loss: bool = True
     assistant_only_loss: bool = True
-    template: str | None = None  # a chat template in place of the tokenizer's
+    template: str | None = None  # a chat template that replaces the tokenizer's
     warnings: list[str] = field(default_factory=list)  # one a row, naming the row
     fitting: TemplateFit = field(init=False)
     stops: StopTokens = field(init=False)
@@ -63,25 +63,25 @@ class Encoder:
         if not chat.prompt_turns or not self.completion_only_loss:
             row = Encoded(*encode_messages(self.tokenizer, chat, self.assistant_only_loss, self.template))
         else:
-            row = self.encode_answered(chat)
+            row = self.encode_completion(chat)
         self.stops.note(row.ids, row.labelled)
         return row
 
-    def encode_answered(self, chat: Messages) -> Encoded:
-        """A prompt and its completion: the completion begins where the prompt alone and both together differ first. Of
-        other turns than the assistant's, none carries loss with assistant_only_loss."""
+    def encode_completion(self, chat: Messages) -> Encoded:
+        """The tokens of a prompt and its completion. The completion begins where the prompt alone and both together
+        first differ. With assistant_only_loss, the assistant's turns alone carry loss."""
         others = any(message["role"] != "assistant" for message in chat.messages[chat.prompt_turns :])
         only_answers = bool(chat.silent) or (others and self.assistant_only_loss)
         if chat.silent and not self.assistant_only_loss:
             raise InputError(f"{chat.where}: a turn has weight 0, which needs `assistant_only_loss: true`")
-        whole, answers = encode_messages(self.tokenizer, chat, only_answers, self.template)
-        asked = chat.messages[: chat.prompt_turns]
+        ids, answers = encode_messages(self.tokenizer, chat, only_answers, self.template)
+        prompt_messages = chat.messages[: chat.prompt_turns]
         options = {"add_generation_prompt": True, "chat_template": self.template}
-        prompt = template_ids(self.tokenizer, chat, asked, **options)
-        first = common(prompt, whole)
+        prompt = template_ids(self.tokenizer, chat, prompt_messages, **options)
+        first = common(prompt, ids)
         if first < len(prompt):
             self.warn_of_boundary(chat.where, first, len(prompt))
-        return Encoded(whole, [False] * first + answers[first:])
+        return Encoded(ids, [False] * first + answers[first:])
 
     def warn_of_boundary(self, where: str, first: int, length: int) -> None:
         self.warnings.append(
@@ -142,18 +142,18 @@ class Encoder:
             raise InputError(
                 f"{rows[0].where}: messages need a chat template, the tokenizer has none; set chat_template_path"
             )
-        return [self.encoded_preferred(row) for row in rows]
+        return [self.encode_preferred(row) for row in rows]
 
-    def encoded_preferred(self, row: Preferred) -> tuple[list[int], list[int], list[int]]:
-        """Prompt, and with each of the completions, as the chat template writes them."""
+    def encode_preferred(self, row: Preferred) -> tuple[list[int], list[int], list[int]]:
+        """Tokens of the prompt, of the prompt with the chosen and of the prompt with the rejected completion."""
         turns = len(row.prompt)
         chosen, rejected = (
             self.fitting.fit(Messages(row.where, row.prompt + completion, row.options))
             for completion in (row.chosen, row.rejected)
         )
         prompt = template_ids(self.tokenizer, chosen, chosen.messages[:turns], add_generation_prompt=True)
-        whole, other = (template_ids(self.tokenizer, chat, chat.messages) for chat in (chosen, rejected))
-        return prompt, whole, other
+        with_chosen, with_rejected = (template_ids(self.tokenizer, chat, chat.messages) for chat in (chosen, rejected))
+        return prompt, with_chosen, with_rejected
 
     def pair(self, row: Preferred, prompt: list[int], chosen: list[int], rejected: list[int]) -> EncodedPair:
         first = min(common(prompt, chosen), common(prompt, rejected))

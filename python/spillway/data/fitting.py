@@ -1,7 +1,7 @@
-"""Conversations fitted to one chat template: forms that the template cannot take are written in another form of the
-same meaning, and content that the template leaves out is refused or named.
+"""Conversations in the form that one chat template takes. Other forms are rewritten with the same meaning; content that
+the template leaves out is refused or named.
 
-Most templates were written for one model and pass over other roles and keys in silence. Short conversations of marked
+Most templates were written for one model and ignore other roles and keys. Short conversations of marked
 texts show what a template writes.
 """
 
@@ -24,19 +24,19 @@ Turns = list[dict[str, Any]]
 
 
 class TemplateFit:
-    """The fit of conversations to one template. `notices` are what a person should know, once each."""
+    """Rewrites conversations for one template. `notices`: one sentence for each kind of change or loss."""
 
     def __init__(self, tokenizer: Any, template: str | None = None) -> None:
         self.notices: dict[str, str] = {}
         self._tokenizer = tokenizer
-        self._template = template  # None: the tokenizer's
-        self._answers: dict[str, bool] = {}  # of questions about the template
+        self._template = template  # None for the tokenizer's own template
+        self._answers: dict[str, bool] = {}  # answers by question about the template
         self._shown_turns: set[object] = set()
         self._shown_keys: set[tuple[str, str]] = set()
         self._variables: set[str] | None = None
 
     def fit(self, chat: Messages) -> Messages:
-        """The conversation as the template takes it. InputError where the template leaves out a turn."""
+        """The conversation in the template's form. InputError if the template leaves out a turn."""
         if not self._tokenizer.chat_template:
             return chat
         messages = self.fit_calls(chat, [dict(message) for message in chat.messages])
@@ -48,45 +48,45 @@ class TemplateFit:
         return replace(chat, messages=messages)
 
     def render(self, messages: Turns, options: dict[str, Any] | None = None) -> str | None:
-        """The text of the conversation. None: the template refuses it."""
+        """The text of the conversation; None if the template refuses it."""
         try:
             return str(
                 self._tokenizer.apply_chat_template(
                     messages, tokenize=False, chat_template=self._template, **(options or {})
                 )
             )
-        except Exception:  # templates raise what they like
+        except Exception:  # a template may raise any error
             return None
 
     def note(self, kind: str, where: str, text: str) -> None:
         self.notices.setdefault(kind, f"{where}: {text}")
 
     def answer(self, question: str, ask: Callable[[], bool]) -> bool:
-        """The answer to a question about the template, found once."""
+        """The answer to a question about the template, computed once."""
         if question not in self._answers:
             self._answers[question] = ask()
         return self._answers[question]
 
     def fit_calls(self, chat: Messages, messages: Turns) -> Turns:
-        """Calls of tools, as the template takes them."""
+        """The messages with tool calls in the template's form."""
         if not any("tool_calls" in message for message in messages):
             return messages
         if not self.answer("calls", self.writes_calls):
-            return self.as_texts(chat, messages)
+            return self.write_calls_as_texts(chat, messages)
         if self.answer("objects", self.wants_objects):
-            for call in texts_of_calls(messages):
+            for call in find_text_arguments(messages):
                 arguments = read_object(call["arguments"])
                 if arguments is not None:
                     call["arguments"] = arguments
                     self.note("objects", chat.where, "arguments given as JSON text reach the chat template as objects")
         elif self.answer("texts", self.wants_texts):
-            for call in objects_of_calls(messages):
+            for call in find_object_arguments(messages):
                 call["arguments"] = json.dumps(call["arguments"], ensure_ascii=False)
                 self.note("texts", chat.where, "arguments of calls reach the chat template as JSON text")
         return messages
 
-    def as_texts(self, chat: Messages, messages: Turns) -> Turns:
-        """Calls of ShareGPT's rows as the texts that they are written in."""
+    def write_calls_as_texts(self, chat: Messages, messages: Turns) -> Turns:
+        """The messages with ShareGPT's calls as the texts of the row."""
         for index, message in enumerate(messages):
             if "tool_calls" in message and index not in chat.call_texts:
                 raise InputError(
@@ -100,21 +100,24 @@ class TemplateFit:
         return messages
 
     def writes_calls(self) -> bool:
-        texts = [self.render([ASK, calling({"key": MARK})]), self.render([ASK, calling(json.dumps({"key": MARK}))])]
+        texts = [
+            self.render([ASK, make_calling_turn({"key": MARK})]),
+            self.render([ASK, make_calling_turn(json.dumps({"key": MARK}))]),
+        ]
         return any(MARK in text for text in texts if text is not None) or texts == [None, None]
 
     def wants_objects(self) -> bool:
-        """Whether JSON text would be quoted a second time, or refused."""
-        text = self.render([ASK, calling(json.dumps({"key": MARK}))])
+        """True if the template quotes or refuses arguments that are JSON text."""
+        text = self.render([ASK, make_calling_turn(json.dumps({"key": MARK}))])
         if text is None:
-            return self.render([ASK, calling({"key": MARK})]) is not None
+            return self.render([ASK, make_calling_turn({"key": MARK})]) is not None
         return '\\"key\\"' in text
 
     def wants_texts(self) -> bool:
-        return self.render([ASK, calling({"key": MARK})]) is None and self.writes_calls()
+        return self.render([ASK, make_calling_turn({"key": MARK})]) is None and self.writes_calls()
 
     def fit_reasoning(self, where: str, messages: Turns) -> Turns:
-        """Reasoning under the key that the template reads. InputError where the template reads none."""
+        """The messages with reasoning under the template's key. InputError if the template has none."""
         for index, message in enumerate(messages):
             for key in [key for key in REASONING_KEYS if message.get(key)]:
                 reads = [name for name in (key, *REASONING_KEYS) if self.answer(name, lambda: self.writes_key(name))]  # noqa: B023
@@ -133,7 +136,7 @@ class TemplateFit:
         return text is not None and MARK in text
 
     def fit_forms(self, messages: Turns) -> Turns:
-        """Roles and contents in forms that the template takes."""
+        """The messages with roles and contents in the template's forms."""
         for message in messages:
             if message["role"] == "developer" and not self.answer("developer", self.writes_developer):
                 message["role"] = "system"
@@ -149,10 +152,10 @@ class TemplateFit:
         return text is not None and MARK in text
 
     def takes_null(self) -> bool:
-        """Whether a content of null leaves no word such as None in the text."""
+        """True if a content of null leaves no word such as None in the text."""
         calls = self.answer("calls", self.writes_calls)
         as_text = calls and not self.answer("objects", self.wants_objects) and self.answer("texts", self.wants_texts)
-        turn = calling("{}" if as_text else {}) if calls else {"role": "assistant"}
+        turn = make_calling_turn("{}" if as_text else {}) if calls else {"role": "assistant"}
         texts = [self.render([ASK, {**turn, "content": content}]) for content in (None, "")]
         return texts[0] is not None and (texts[1] is None or count_nulls(texts[0]) == count_nulls(texts[1]))
 
@@ -171,7 +174,7 @@ class TemplateFit:
         if self._variables is None:
             from jinja2 import Environment, TemplateError, meta
 
-            text = self._template or "".join(chat_templates(self._tokenizer))
+            text = self._template or "".join(list_templates(self._tokenizer))
             try:
                 bare = re.sub(r"\{%([-+]?)\s*(end)?generation\s*([-+]?)%\}", r"{%\1 if true \3%}{%\1 endif \3%}", text)
                 self._variables = meta.find_undeclared_variables(
@@ -182,12 +185,14 @@ class TemplateFit:
         return self._variables
 
     def check_turns(self, chat: Messages, messages: Turns) -> None:
-        """InputError where the template leaves out the content of a turn."""
-        contexts = list(turn_contexts(messages))
+        """InputError if the template leaves out the content of a turn."""
+        contexts = list(list_turn_contexts(messages))
         if self._shown_turns.issuperset(contexts):
             return
-        text = self.render([marked(message, f"{MARK}{index}x") for index, message in enumerate(messages)], chat.options)
-        if text is None:  # the encoding says so, if the row itself is refused
+        text = self.render(
+            [set_content(message, f"{MARK}{index}x") for index, message in enumerate(messages)], chat.options
+        )
+        if text is None:  # the encoding refuses the row itself
             return
         for index, (message, context) in enumerate(zip(messages, contexts, strict=True)):
             role, content = message["role"], message["content"]
@@ -217,20 +222,20 @@ class TemplateFit:
                 self._shown_keys.add((role, key))
 
 
-def chat_templates(tokenizer: Any) -> list[str]:
+def list_templates(tokenizer: Any) -> list[str]:
     """The tokenizer's templates: one, or several by name."""
     template = tokenizer.chat_template
     return list(template.values()) if isinstance(template, dict) else [str(template)]
 
 
-def calling(arguments: object) -> dict[str, Any]:
+def make_calling_turn(arguments: object) -> dict[str, Any]:
     """A turn that calls a tool; the id has the length that Mistral's templates demand."""
     call = {"id": "abcdefghi", "type": "function", "function": {"name": "call", "arguments": arguments}}
     return {"role": "assistant", "content": "", "tool_calls": [call]}
 
 
-def calls_of(messages: Turns) -> Iterator[dict[str, Any]]:
-    """Copies of the calls, which stand in the messages from then on."""
+def copy_calls(messages: Turns) -> Iterator[dict[str, Any]]:
+    """Replaces the calls in the messages by copies, and returns the copies."""
     for message in messages:
         if "tool_calls" in message:
             message["tool_calls"] = [copy_call(call) for call in message["tool_calls"]]
@@ -241,12 +246,12 @@ def copy_call(call: dict[str, Any]) -> dict[str, Any]:
     return {**call, "function": dict(call["function"])} if "function" in call else dict(call)
 
 
-def texts_of_calls(messages: Turns) -> Iterator[dict[str, Any]]:
-    return (call for call in calls_of(messages) if isinstance(call.get("arguments"), str))
+def find_text_arguments(messages: Turns) -> Iterator[dict[str, Any]]:
+    return (call for call in copy_calls(messages) if isinstance(call.get("arguments"), str))
 
 
-def objects_of_calls(messages: Turns) -> Iterator[dict[str, Any]]:
-    return (call for call in calls_of(messages) if isinstance(call.get("arguments"), dict))
+def find_object_arguments(messages: Turns) -> Iterator[dict[str, Any]]:
+    return (call for call in copy_calls(messages) if isinstance(call.get("arguments"), dict))
 
 
 def read_object(text: str) -> dict[str, Any] | None:
@@ -272,16 +277,16 @@ def count_nulls(text: str) -> int:
     return len(re.findall(r"\b(?:None|null)\b", text))
 
 
-def marked(message: dict[str, Any], mark: str) -> dict[str, Any]:
-    """The message with a mark as its content, where it has one."""
+def set_content(message: dict[str, Any], mark: str) -> dict[str, Any]:
+    """The message with a mark in place of its content."""
     content = message["content"]
     if not content:
         return message
     return {**message, "content": [{"type": "text", "text": mark}] if is_parts(content) else mark}
 
 
-def turn_contexts(messages: Turns) -> Iterator[object]:
-    """Everything that a template may look at when it leaves a turn out, but its words."""
+def list_turn_contexts(messages: Turns) -> Iterator[object]:
+    """The properties of each turn that may decide whether a template leaves it out, without its words."""
     roles = [None, *(message["role"] for message in messages), None]
     for index, message in enumerate(messages):
         yield (*roles[index : index + 3], tuple(sorted(message)), type(message["content"]), bool(message["content"]))

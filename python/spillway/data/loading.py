@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from spillway.config import Config
-from spillway.data.chat import RewrittenTurns, set_template, training_template
+from spillway.data.chat import RewrittenTurns, load_training_template, set_template
 from spillway.data.columns import PREFERENCE, Columns, Example, by_name, chosen
 from spillway.data.dataset import Builder, Dataset
 from spillway.data.encode import Encoder
@@ -50,7 +50,7 @@ def load(config: Config, tokenizer: Any, key: str, tell: Callable[[str], None], 
     try:
         dataset = encode_rows(config, key, encoder, media, unused)
     except RewrittenTurns as refusal:
-        encoder = replace_template(encoder, training_template(tokenizer, refusal))
+        encoder = replace_template(encoder, load_training_template(tokenizer, refusal))
         tell(
             f"{key}: the chat template rewrites earlier turns, so rows are encoded by TRL's training template for it; "
             "the saved tokenizer keeps its own"
@@ -94,7 +94,7 @@ def encode_rows(config: Config, key: str, encoder: Encoder, media: Media, unused
 
 
 def report_unused(key: str, encoder: Encoder, unused: UnusedColumns, tell: Callable[[str], None]) -> None:
-    """Tells what the rows hold that training does not use."""
+    """Names columns and template options that training does not use."""
     variables = encoder.fitting.variables() if encoder.stops.conversations else set()
     for sentence in (encoder.stops.sentence(), unused.sentence(variables)):
         if sentence is not None:
@@ -112,7 +112,7 @@ def read_examples(
     digest: RowsDigest | None = None,
     unused: UnusedColumns | None = None,
 ) -> Iterator[Example]:
-    """`digest`: takes each row as it is read."""
+    """The examples of a source. `digest` takes each row."""
     columns = chosen(config)
     if is_document(source):
         if columns is PREFERENCE:

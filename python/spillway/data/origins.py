@@ -1,6 +1,6 @@
-"""Digests of what a run's rows are made of, each by itself, and the clock that their templates read.
+"""Digests of the inputs of a run's tokens, one for each input, and the clock that templates read.
 
-The digest of all tokens says that something changed; these say what.
+The digest of all tokens shows that an input changed; the digests here show which one.
 """
 
 from __future__ import annotations
@@ -43,15 +43,14 @@ def digest_text(text: str) -> str:
 
 
 class Clock:
-    """The time that chat templates are told (`strftime_now`): the instant at which the run was started. A resume
-    renders what the run rendered, whatever day it is."""
+    """The time that chat templates render (`strftime_now`): the start of the run. So a resume renders the same text."""
 
     def __init__(self, started: datetime) -> None:
         self.started = started
-        self.is_read = False  # by a template
+        self.is_read = False  # a template has read the time
 
     def now(self) -> Clock:
-        """Stands for `datetime.now()`."""
+        """The clock itself, in place of `datetime.now()`."""
         return self
 
     def strftime(self, form: str) -> str:
@@ -59,7 +58,7 @@ class Clock:
         return self.started.strftime(form)
 
     def give_to(self, tokenizer: Any) -> None:
-        """Every conversation that the tokenizer renders from here on has this time."""
+        """Makes the tokenizer render this time in every later conversation."""
         tokenizer.apply_chat_template = partial(self._apply, tokenizer.apply_chat_template)
 
     def _apply(self, apply: Callable[..., Any], *positional: Any, **named: Any) -> Any:
@@ -68,7 +67,7 @@ class Clock:
 
     @contextmanager
     def _replace_clock(self) -> Iterator[None]:
-        """The library hands templates no function that a caller gives; its own asks `datetime` of its module."""
+        """Replaces `datetime` in the library's module, since templates take no function from a caller."""
         from transformers.utils import chat_template_utils
 
         library: Any = chat_template_utils

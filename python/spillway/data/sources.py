@@ -1,4 +1,4 @@
-"""Sources of rows: files, and datasets by name. A row is a dictionary and the place that a person finds it at."""
+"""Sources of rows: files, and datasets by name. A record is a row, a dictionary, with its place in the source."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def load_saved(source: str, name: str | None, split: str, revision: str | None) 
     datasets = import_datasets(source)
     try:
         saved = datasets.load_from_disk(source)
-    except Exception as error:  # the library raises whatever its readers raise
+    except Exception as error:  # the library raises the errors of its readers
         raise InputError(f"dataset: {source} cannot be read as a saved dataset: {first_line(error)}") from None
     splits = list(saved) if isinstance(saved, datasets.DatasetDict) else [str(saved.split or "train")]
     if isinstance(saved, datasets.DatasetDict) and split in splits:

@@ -1,4 +1,4 @@
-"""Tokens that end an assistant's turn: a model learns to stop only where one of them carries loss."""
+"""Tokens that end an assistant's turn. A model learns to stop only if one of them carries loss."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class StopTokens:
 
     def __init__(self, tokenizer: Any, template: str | None = None) -> None:
         self.conversations = 0
-        self.has_stop = False  # in one conversation at least
+        self.has_stop = False  # at least one conversation has a labelled stop token
         self._tokenizer = tokenizer
         self._template = template
         self._tokens: frozenset[int] | None = None
@@ -27,7 +27,7 @@ class StopTokens:
                 self.has_stop |= self.ends_with_stop(ids, labelled, place)
 
     def ends_with_stop(self, ids: Sequence[int], labelled: Sequence[bool], last: int) -> bool:
-        """Whether a run of labelled tokens ends with a stop token, whitespace after it aside."""
+        """True if a run of labelled tokens ends with a stop token, with or without whitespace after it."""
         for place in range(last, -1, -1):
             if not labelled[place] or ids[place] in self.tokens():
                 return labelled[place]
@@ -37,13 +37,13 @@ class StopTokens:
 
     def tokens(self) -> frozenset[int]:
         if self._tokens is None:
-            added = self._tokenizer.added_tokens_decoder  # Gemma's end of a turn is special, and no named token
+            added = self._tokenizer.added_tokens_decoder  # Gemma's end of a turn is a special token without a name
             special = {index for index, token in added.items() if token.special}
             self._tokens = frozenset(special | {*self._tokenizer.all_special_ids})
         return self._tokens
 
     def sentence(self) -> str | None:
-        """The warning, where no conversation has such a token."""
+        """The warning for conversations without a labelled stop token; None if one has it."""
         if not self.conversations or self.has_stop:
             return None
         next_text = self.text_after_turn()
@@ -59,7 +59,7 @@ class StopTokens:
         messages = [ASK, {"role": "assistant", "content": MARK}, ASK]
         try:
             text = self._tokenizer.apply_chat_template(messages, tokenize=False, chat_template=self._template)
-        except Exception:  # templates raise what they like
+        except Exception:  # a template may raise any error
             return ""
         rest = str(text).rpartition(MARK)[2].partition(ASK["content"])[0].strip()
         special = [token for token in self._tokenizer.convert_ids_to_tokens(sorted(self.tokens())) if token in rest]

@@ -17,7 +17,7 @@ SHAREGPT_ROLES = {
 REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")
 TOOL_COLUMNS = ("tools", "functions")
 OPTION_COLUMNS = (*TOOL_COLUMNS, "documents", "chat_template_kwargs", "system")
-CALL_OPTIONS = (  # of apply_chat_template itself, which the encoding sets
+CALL_OPTIONS = (  # arguments of apply_chat_template that the encoding sets
     *("conversation", "messages", "chat_template", "add_generation_prompt", "continue_final_message", "tokenize"),
     *("padding", "truncation", "max_length", "return_tensors", "return_dict", "return_assistant_tokens_mask"),
     "tokenizer_kwargs",
@@ -28,24 +28,24 @@ CALL_OPTIONS = (  # of apply_chat_template itself, which the encoding sets
 class Messages:
     where: str
     messages: list[dict[str, Any]]
-    options: dict[str, Any] = field(default_factory=dict)  # of the chat template
+    options: dict[str, Any] = field(default_factory=dict)  # options of the chat template
     prompt_turns: int = 0  # messages of a prompt; the others are its completion
     silent: frozenset[int] = frozenset()  # assistant turns without loss (weight 0)
     call_texts: dict[int, str] = field(default_factory=dict)  # ShareGPT's calls as the row writes them, by turn
 
 
-def listed(record: Record) -> str:
+def list_columns(record: Record) -> str:
     return ", ".join(repr(name) for name in record.row) or "none"
 
 
-def column(record: Record, name: str) -> Any:
+def read_column(record: Record, name: str) -> Any:
     if name not in record.row:
-        raise InputError(f"{record.where}: the column {name!r} is missing; found {listed(record)}")
+        raise InputError(f"{record.where}: the column {name!r} is missing; found {list_columns(record)}")
     return record.row[name]
 
 
-def text_of(record: Record, name: str) -> str:
-    value = column(record, name)
+def read_column_text(record: Record, name: str) -> str:
+    value = read_column(record, name)
     if not isinstance(value, str):
         raise InputError(f"{record.where}: the column {name!r} is {type(value).__name__}; expects text")
     return value
@@ -73,13 +73,13 @@ def check_encodable(where: str, name: str, value: Any) -> None:
 
 def read_conversation(record: Record, name: str) -> Messages:
     """The messages of one column, with the columns that belong to them."""
-    value = column(record, name)
-    texts = {index: text for index, each in enumerate(messages_list(record, name)) if (text := call_text(each))}
+    value = read_column(record, name)
+    texts = {index: text for index, each in enumerate(read_list(record, name)) if (text := write_call(each))}
     is_sharegpt = any(isinstance(each, dict) and "from" in each for each in value)
     messages = read_turns(record, name)
-    begin = system_turns(record, messages)
+    begin = read_system_turns(record, messages)
     shifted = {index + len(begin): text for index, text in texts.items()}
-    return assemble(record.where, begin + messages, template_options(record, is_sharegpt), 0, shifted)
+    return assemble(record.where, begin + messages, read_template_options(record, is_sharegpt), 0, shifted)
 
 
 def read_answered(record: Record, prompt: str, completion: str) -> Messages:
@@ -87,9 +87,9 @@ def read_answered(record: Record, prompt: str, completion: str) -> Messages:
     if isinstance(record.row.get(prompt), str) or isinstance(record.row.get(completion), str):
         kinds = " and ".join(f"{name!r} is {type(record.row.get(name)).__name__}" for name in (prompt, completion))
         raise InputError(f"{record.where}: the column {kinds}; expects two texts, or two lists of messages")
-    asked, answered = read_turns(record, prompt), read_turns(record, completion)
-    asked = system_turns(record, asked) + asked
-    return assemble(record.where, asked + answered, template_options(record), len(asked))
+    prompt_turns, answer_turns = read_turns(record, prompt), read_turns(record, completion)
+    prompt_turns = read_system_turns(record, prompt_turns) + prompt_turns
+    return assemble(record.where, prompt_turns + answer_turns, read_template_options(record), len(prompt_turns))
 
 
 def assemble(
@@ -105,8 +105,8 @@ def assemble(
     return Messages(where, bare, options, prompt_turns, silent, call_texts or {})
 
 
-def system_turns(record: Record, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The column system as a first turn, where it holds something that is no turn already."""
+def read_system_turns(record: Record, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The column system as a first turn; empty if the column is empty or the messages have the turn."""
     text = record.row.get("system")
     if text is None or text == "":
         return []
@@ -122,8 +122,8 @@ def system_turns(record: Record, messages: list[dict[str, Any]]) -> list[dict[st
     return []
 
 
-def messages_list(record: Record, name: str) -> list[Any]:
-    value = column(record, name)
+def read_list(record: Record, name: str) -> list[Any]:
+    value = read_column(record, name)
     if not isinstance(value, list) or not value:
         kind = "null" if value is None else "empty" if value == [] else f"a {type(value).__name__}"
         kind = "of the wrong items" if isinstance(value, list) and value else kind
@@ -134,7 +134,7 @@ def messages_list(record: Record, name: str) -> list[Any]:
 def read_turns(record: Record, name: str) -> list[dict[str, Any]]:
     return [
         read_turn(f"{record.where}: message {number} in {name!r}", message)
-        for number, message in enumerate(messages_list(record, name), start=1)
+        for number, message in enumerate(read_list(record, name), start=1)
     ]
 
 
@@ -249,12 +249,12 @@ def parse_calls(text: str) -> list[dict[str, Any]]:
     return calls if all(is_call(call) for call in calls) else []
 
 
-def call_text(message: Any) -> str:
+def write_call(message: Any) -> str:
     is_call_turn = isinstance(message, dict) and message.get("from") == "function_call"
     return str(message.get("value") or "") if is_call_turn else ""
 
 
-def template_options(record: Record, wrap_tools: bool = False) -> dict[str, Any]:
+def read_template_options(record: Record, wrap_tools: bool = False) -> dict[str, Any]:
     """Options of the chat template: the columns tools or functions, documents, and chat_template_kwargs."""
     named = [name for name in TOOL_COLUMNS if record.row.get(name) not in (None, "", [], "[]")]
     if len(named) > 1:
@@ -281,7 +281,7 @@ def template_options(record: Record, wrap_tools: bool = False) -> dict[str, Any]
 
 
 def read_objects(record: Record, name: str) -> list[dict[str, Any]]:
-    """A list of objects, or that as JSON; nothing where the column is missing or empty."""
+    """The objects of a column, a list or JSON text of a list; empty if the column is missing or empty."""
     value = record.row.get(name)
     if value is None or value == "":
         return []

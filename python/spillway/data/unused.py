@@ -1,4 +1,4 @@
-"""Columns that hold something and are not used: a person hears of each by name."""
+"""Columns with content that no example uses. A notice names each of them."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class UnusedColumns:
                 self.names[name] = None
 
     def sentence(self, variables: set[str]) -> str | None:
-        """The columns by name, with a reason for each that has a meaning. `variables`: of the chat template."""
+        """The notice of the columns, with a reason for each known name. `variables`: names that the template reads."""
         if not self.names:
             return None
-        shown = [self.describe(name, variables) for name in list(self.names)[:NAMES_SHOWN]]
-        more = len(self.names) - len(shown)
-        return f"columns not used: {', '.join(shown)}" + (f" and {more} more" if more else "")
+        descriptions = [self.describe(name, variables) for name in list(self.names)[:NAMES_SHOWN]]
+        more = len(self.names) - len(descriptions)
+        return f"columns not used: {', '.join(descriptions)}" + (f" and {more} more" if more else "")
 
     def describe(self, name: str, variables: set[str]) -> str:
         reason = OPTIONS if name in variables and name not in REASONS else REASONS.get(name)

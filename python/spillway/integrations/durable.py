@@ -96,7 +96,7 @@ class DurableRun:
         self._identity.durability = session.plan.get("durability", "none")
         try:
             recovery = self._lines.start(session, self._start)
-            beginning.know_base(self._identity.fixed, self.config, self._world)
+            beginning.record_base(self._identity.fixed, self.config, self._world)
             self._begin(session, recovery)
         except BaseException:
             self._world.announce()
@@ -327,8 +327,8 @@ def read_position(checkpoint: Path) -> Position:
 
 
 def read_rows(checkpoint: Path) -> list[Row]:
-    """The rows of the log up to a checkpoint; none where they cannot be read, since nothing depends on them. InputError
-    where the file is not the one that was saved."""
+    """The rows of the log up to a checkpoint; none if they cannot be read, since nothing depends on them. InputError
+    if the file is not the saved one."""
     saved.check_files(checkpoint, Path(TRAINER_STATE))
     path = checkpoint / TRAINER_STATE
     try:

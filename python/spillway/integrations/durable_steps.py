@@ -22,7 +22,7 @@ from spillway.integrations.streamed_session import StreamedSession
 from spillway.output import directory
 from spillway.output.displaced import VolumeDisplaced
 from spillway.output.position import Due
-from spillway.run.beginning import known_run
+from spillway.run.beginning import load_existing_run
 
 
 class Unfinished(transformers.TrainerCallback):
@@ -41,18 +41,17 @@ class DurableSteps(StreamedSession):
     _over: bool  # the last step was done before this process
 
     def train(self, resume_from_checkpoint: Any = None, *positional: Any, **named: Any) -> Any:
-        """`resume_from_checkpoint`: True, or `output_dir`, the newest checkpoint, with durable steps the newest step;
-        "auto", that or a fresh start, which a launcher means that starts processes again; a checkpoint, to go back to
-        it."""
+        """Trains, or resumes at `resume_from_checkpoint`. True or `output_dir`: the newest checkpoint, or with durable
+        steps the newest step. "auto": the same, or a fresh start. A path: that checkpoint."""
         self._has_trained = self._has_trained and self._streamed is not None
         with streams.guard(), self._as_one():
             self._try_save()  # type: ignore[attr-defined]
-            return self._trained(checkpoint_in(resume_from_checkpoint, self.args.output_dir), *positional, **named)
+            return self._trained(find_checkpoint(resume_from_checkpoint, self.args.output_dir), *positional, **named)
 
     def _trained(self, resume_from_checkpoint: Any, *positional: Any, **named: Any) -> Any:
         self._lock_directory(resume_from_checkpoint)
         if not self._durable:
-            newest = newest_of(resume_from_checkpoint, self.args.output_dir)
+            newest = find_newest(resume_from_checkpoint, self.args.output_dir)
             if self._pairs is not None:
                 from_where = Path(newest) if newest else None
                 self._pairs.refer(self, from_where, began=from_where is not None, durable=False)
@@ -75,7 +74,7 @@ class DurableSteps(StreamedSession):
         with torch.random.fork_rng(devices=[]):
             sizes = self._known_sizes()
             asked = self._origin.config.replaced(resume_from_checkpoint=resume or None, output_dir=self.args.output_dir)
-            asked, before, also = known_run(asked, self._world)
+            asked, before, also = load_existing_run(asked, self._world)
             begun = before.fixed if before is not None and asked.resume_from_checkpoint is not None else {}
             config = self._config(sizes.shape, sizes.packing, asked, begun)
             rows = row_count(self.train_dataset)  # type: ignore[attr-defined]
@@ -106,7 +105,7 @@ class DurableSteps(StreamedSession):
         return None
 
     def _require_volumes(self) -> None:
-        """VolumeDisplaced where a volume lost its file, after a checkpoint that needs none."""
+        """VolumeDisplaced if a volume lost its file, after a save that needs no volume."""
         volumes = self.session.displaced_volumes()
         if not volumes:
             return
@@ -168,25 +167,27 @@ class DurableSteps(StreamedSession):
         weakref.finalize(self, self._streamed.close)
 
 
-def checkpoint_in(resume: Any, output_dir: str) -> Any:
-    """`resume_from_checkpoint` as a checkpoint's path, or True, "auto" or None. A directory that holds checkpoints
-    stands for the newest, and `output_dir` for what True means. InputError where it is none of these."""
+def find_checkpoint(resume: Any, output_dir: str) -> Any:
+    """The checkpoint's path that `resume_from_checkpoint` gives, or True, "auto" or None. A directory of checkpoints
+    stands for its newest one, and `output_dir` for True. InputError for any other value."""
     if resume in (None, False, True, "auto"):
         return resume or None
     path = Path(resume)
     if not path.is_dir() and str(resume).lower() in ("true", "auto"):
         return True if str(resume).lower() == "true" else "auto"
-    inside = directory.checkpoints(path)
-    if inside:
-        return True if path.resolve() == Path(output_dir).resolve() else str(inside[-1][1])
+    checkpoints = directory.checkpoints(path)
+    if checkpoints:
+        return True if path.resolve() == Path(output_dir).resolve() else str(checkpoints[-1][1])
     if not (path / transformers.trainer.TRAINER_STATE_NAME).is_file():
-        found = "holds no checkpoint" if path.is_dir() else "is no directory"
-        raise InputError(f"resume_from_checkpoint: {path} {found}; name a checkpoint-N, or the directory that holds it")
+        reason = "holds no checkpoint" if path.is_dir() else "is no directory"
+        raise InputError(
+            f"resume_from_checkpoint: {path} {reason}; name a checkpoint-N, or the directory that holds it"
+        )
     return str(path)
 
 
-def newest_of(resume: Any, output_dir: str) -> str | None:
-    """The checkpoint that `checkpoint_in` means; None: training begins. InputError where there has to be one."""
+def find_newest(resume: Any, output_dir: str) -> str | None:
+    """The path of the checkpoint to resume; None for a fresh start. InputError if True finds no checkpoint."""
     if resume not in (True, "auto"):
         return resume  # type: ignore[no-any-return]
     inside = directory.checkpoints(Path(output_dir))

@@ -1,5 +1,5 @@
-"""Keywords of `from_pretrained` that `load` may be given: each becomes a key of the configuration, says what holds
-anyway, or is refused with what to write instead."""
+"""Keywords of `from_pretrained` in `load`: each becomes a key of the configuration, is already true, or is refused with
+its replacement."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LAYERS = "layers run as the library has them"
 PROCESSES = "a launcher starts several processes, which share the model"
 CONFIG = "the model's config.json says it; change the file"
 
-# keyword: what is to be written instead
+# the replacement of each keyword
 ELSEWHERE = {
     "adapter_kwargs": 'load(PATH, method="lora", ...) makes adapters',
     "adapter_name": 'load(PATH, method="lora", ...) makes adapters',
@@ -61,7 +61,7 @@ ELSEWHERE = {
     "use_kernels": LAYERS,
     "variant": FILES,
 }
-# keyword: its values that hold anyway, and what is to be written instead of others
+# keyword: values that are already true, and the replacement of other values
 HOLDS: dict[str, tuple[tuple[Any, ...], str]] = {
     "attn_implementation": (
         (None, "sdpa"),
@@ -74,11 +74,11 @@ HOLDS: dict[str, tuple[tuple[Any, ...], str]] = {
     "use_safetensors": ((None, True), FILES),
     "weights_only": ((None, True), FILES),
 }
-UNSAID = (None, "float32", torch.float32)  # of bnb_4bit_compute_dtype: its default, whoever said it
+UNSAID = (None, "float32", torch.float32)  # the default of bnb_4bit_compute_dtype, which no user may have set
 
 
 def translate(keywords: dict[str, Any]) -> dict[str, Any]:
-    """`keywords` as keys of the configuration; `dtype` stays. InputError names the first that is not taken."""
+    """The keys of the configuration for `keywords`; `dtype` stays. InputError names the first unsupported one."""
     keys = dict(keywords)
     for name, (values, instead) in HOLDS.items():
         if name in keys and not any(keys[name] is value or keys[name] == value for value in values):
@@ -91,22 +91,22 @@ def translate(keywords: dict[str, Any]) -> dict[str, Any]:
         set_once(keys, "dtype", dtype, "torch_dtype")
     if (revision := keys.pop("revision", None)) is not None:
         set_once(keys, "model_revision", revision, "revision")
-    if (device := device_of(keys.pop("device_map", None))) is not None:
+    if (device := choose_device(keys.pop("device_map", None))) is not None:
         set_once(keys, "device", device, "device_map")
-    for name, value in quantisation(keys.pop("quantization_config", None)).items():
+    for name, value in translate_quantisation(keys.pop("quantization_config", None)).items():
         set_once(keys, name, value, "quantization_config")
     return keys
 
 
 def set_once(keys: dict[str, Any], name: str, value: Any, given_as: str) -> None:
-    """InputError where the key was given with another value."""
+    """Sets a key. InputError if the key has another value."""
     if keys.get(name) not in (None, value):
         raise InputError(f"load(): {given_as} says {value!r}, and {name} says {keys[name]!r}; give one of them")
     keys[name] = value
 
 
-def device_of(device_map: Any) -> str | None:
-    """The device on which layers compute, of a map that names one; None: as the machine has it."""
+def choose_device(device_map: Any) -> str | None:
+    """The device that a device map names for all layers; None for the default of the machine."""
     if isinstance(device_map, dict) and len(device_map) == 1:
         device_map = device_map.get("", device_map)
     if device_map is None or device_map == "auto":
@@ -117,22 +117,24 @@ def device_of(device_map: Any) -> str | None:
     raise InputError(f"load(): device_map={device_map!r} is not taken: {PLACED}")
 
 
-def quantisation(config: Any) -> dict[str, Any]:
-    """Keys of a BitsAndBytesConfig, or of its dictionary."""
+def translate_quantisation(config: Any) -> dict[str, Any]:
+    """The keys for a BitsAndBytesConfig or its dictionary."""
     if config is None:
         return {}
-    said: Callable[[str], Any] = config.get if isinstance(config, dict) else lambda name: getattr(config, name, None)
-    if not (said("load_in_4bit") or said("load_in_8bit")):
-        kind = said("quant_method") or type(config).__name__
+    read_setting: Callable[[str], Any] = (
+        config.get if isinstance(config, dict) else lambda name: getattr(config, name, None)
+    )
+    if not (read_setting("load_in_4bit") or read_setting("load_in_8bit")):
+        kind = read_setting("quant_method") or type(config).__name__
         raise InputError(
             f"load(): quantization_config of {kind} is not taken: a base is quantised as bitsandbytes does it, with "
             'load(PATH, method="lora", load_in_4bit=True), or load_in_8bit=True'
         )
-    if said("load_in_8bit"):
+    if read_setting("load_in_8bit"):
         return {"load_in_8bit": True}
-    keys = {"load_in_4bit": True, "bnb_4bit_quant_type": said("bnb_4bit_quant_type") or "fp4"}
-    if said("bnb_4bit_use_double_quant"):
+    keys = {"load_in_4bit": True, "bnb_4bit_quant_type": read_setting("bnb_4bit_quant_type") or "fp4"}
+    if read_setting("bnb_4bit_use_double_quant"):
         keys["bnb_4bit_use_double_quant"] = True
-    if (dtype := said("bnb_4bit_compute_dtype")) not in UNSAID:
+    if (dtype := read_setting("bnb_4bit_compute_dtype")) not in UNSAID:
         keys["dtype"] = dtype
     return keys

@@ -1,5 +1,4 @@
-"""The model that `load` returns: without weights, and yet it can be called, asked to generate and saved, by the Trainer
-that streams it."""
+"""The model that `load` returns. It has no weights; its Trainer runs its calls, generates with it and saves it."""
 
 from __future__ import annotations
 
@@ -33,30 +32,30 @@ class Host(Protocol):
     """A Trainer that streams the model."""
 
     def logits(self, ids: torch.Tensor, last: int) -> torch.Tensor:
-        """As spillway.model.generation.Logits."""
+        """The logits, as spillway.model.generation.Logits gives them."""
 
     def save_model(self, output_dir: str) -> None:
-        """Writes the weights as they are, and what `from_pretrained` needs beside them."""
+        """Writes the current weights and the files that `from_pretrained` needs."""
 
     def computes_on(self) -> str:
         """The type of the device that layers compute on."""
 
 
 class LoadedModel(Streamed):
-    """Goes before the library's own class."""
+    """The base class that precedes the library's own class."""
 
     _host: weakref.ref[Host] | None = None
     evaluation = "trainer.evaluate()"
 
     @property
     def _logits(self) -> Logits:  # type: ignore[override]
-        return host_of(self).logits
+        return require_host(self).logits
 
     def save_pretrained(self, save_directory: str | Path, *_: Any, push_to_hub: bool = False, **__: Any) -> None:
-        """As the Trainer's save_model."""
+        """Saves the model as the Trainer's save_model does."""
         if push_to_hub:
             raise InputError("push_to_hub: TrainingArguments(push_to_hub=True) and trainer.push_to_hub() upload it")
-        host_of(self).save_model(str(save_directory))
+        require_host(self).save_model(str(save_directory))
 
     def state_dict(self, *_: Any, **__: Any) -> Any:
         raise InputError(WEIGHTS)
@@ -64,9 +63,9 @@ class LoadedModel(Streamed):
     def load_state_dict(self, *_: Any, **__: Any) -> Any:
         raise InputError("load_state_dict: the weights live in the engine; load(DIR) reads those of a directory")
 
-    def to(self, *asked: Any, **named: Any) -> Any:
-        """Itself, where it computes there already."""
-        device, dtype, *_ = torch._C._nn._parse_to(*asked, **named)
+    def to(self, *positional: Any, **named: Any) -> Any:
+        """The model itself, if its layers compute on that device. InputError for another device."""
+        device, dtype, *_ = torch._C._nn._parse_to(*positional, **named)
         host = None if self._host is None else self._host()
         if dtype is None and device is not None and device.type == (host.computes_on() if host else "cpu"):
             return self
@@ -79,11 +78,11 @@ class LoadedModel(Streamed):
         return self.to("cuda" if device is None else torch.device("cuda", device) if type(device) is int else device)
 
     def _apply(self, *_: Any, **__: Any) -> Any:
-        """All else that moves or converts a module comes here."""
+        """Refuses every other call that moves or converts a module."""
         raise InputError(PLACE)
 
 
-def host_of(model: LoadedModel) -> Host:
+def require_host(model: LoadedModel) -> Host:
     host = None if model._host is None else model._host()
     if host is None:
         raise InputError(NOBODY)
@@ -91,7 +90,7 @@ def host_of(model: LoadedModel) -> Host:
 
 
 def make_callable(model: PreTrainedModel) -> None:
-    """From here on the model is a LoadedModel; its class has the name and the signature that it had."""
+    """Makes the model a LoadedModel. Its class keeps its name and signature."""
     kind = type(model)
     names = list(inspect.signature(kind.forward).parameters)[1:]
 
@@ -99,10 +98,10 @@ def make_callable(model: PreTrainedModel) -> None:
     def forward(self: Any, *positional: Any, **named: Any) -> Any:
         return Streamed.forward(self, **dict(zip(names, positional, strict=False)), **named)
 
-    own = {"forward": forward, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
-    model.__class__ = type(kind.__name__, (LoadedModel, kind), own)
+    attributes = {"forward": forward, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    model.__class__ = type(kind.__name__, (LoadedModel, kind), attributes)
 
 
 def stream_by(model: Any, host: Host) -> None:
-    """The model is called through this Trainer."""
+    """Sets the Trainer that runs the model's calls."""
     model._host = weakref.ref(host)

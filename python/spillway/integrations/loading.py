@@ -85,7 +85,7 @@ def load(
         if name in ELSEWHERE:
             raise InputError(f"load(): {name} is not the model's; give it to TrainingArguments, or to the Trainer")
     if dtype == "auto":
-        dtype = checkpoint_dtype(path, given)
+        dtype = read_checkpoint_dtype(path, given)
     if dtype is not None:
         given["compute_dtype"] = named_dtype(dtype)
     if storage is not None:
@@ -125,12 +125,12 @@ def origin_of(model: Any) -> Origin | None:
     return found if isinstance(found, Origin) else None
 
 
-def checkpoint_dtype(path: str | Path, given: dict[str, Any]) -> Any:
-    """What config.json calls the type of the weights; None where it says nothing."""
-    config = hub.settled(resolve({}, {**given, "model": str(path)}, "load()"), only=("model",))
+def read_checkpoint_dtype(path: str | Path, keys: dict[str, Any]) -> Any:
+    """The type of the weights in config.json; None if it has none."""
+    config = hub.settled(resolve({}, {**keys, "model": str(path)}, "load()"), only=("model",))
     checks.check_model(config)
-    found = load_config(hub.model_directory(config))
-    return getattr(text_config(found), "dtype", None) or getattr(found, "dtype", None)
+    model_config = load_config(hub.model_directory(config))
+    return getattr(text_config(model_config), "dtype", None) or getattr(model_config, "dtype", None)
 
 
 def named_dtype(dtype: Any) -> str:

@@ -199,7 +199,7 @@ class Session(OwnRun):
         return None
 
     def _fill_whole(self, place: Path) -> None:
-        """With the state, too."""
+        """Saves the model and its state."""
         self._engine.save_model(place)
         self._save_tokenizer(place)
         self._engine.save_state(place)

@@ -33,7 +33,7 @@ from spillway.output.directory import pinned
 from spillway.output.directory_lock import DirectoryLock
 from spillway.output.displaced import VolumeDisplaced
 from spillway.output.identity import Identity
-from spillway.output.records import METRICS, Metrics, NoMetrics, set_damaged_lines_aside
+from spillway.output.records import METRICS, Metrics, NoMetrics, move_damaged_lines
 from spillway.output.so_far import SoFar
 from spillway.output.state import RunState
 from spillway.output.summary import endurance, summary
@@ -70,7 +70,7 @@ class OwnRun:
     _trackers: Trackers | None
     _so_far: SoFar | None
     _metrics: Metrics | NoMetrics | None
-    _lock: DirectoryLock | None  # of output_dir, where there is one
+    _lock: DirectoryLock | None  # the lock of output_dir; None without one
 
     @property
     def plan(self) -> dict[str, Any]:
@@ -79,7 +79,7 @@ class OwnRun:
 
     def _plan(self, config: Any, module: Blocks | None, values: dict[str, Any]) -> None:
         config, given = merged(config, values)
-        config, before, _ = beginning.known_run(config, self._world)
+        config, before, _ = beginning.load_existing_run(config, self._world)
         config = beginning.of_one(config, before, self._world)
         check(config, required=("model",), described=module is None)
         places(self._world, config)
@@ -103,7 +103,7 @@ class OwnRun:
             self._lock = DirectoryLock(Path(config.output_dir))
             weakref.finalize(self, self._lock.release)
             beginning.lock_directory(self._lock, config, world, self._display.note)
-        config, self._start, self._identity, saved, also = beginning.begun(config, world)
+        config, self._start, self._identity, saved, also = beginning.open_run(config, world)
         self._state = saved or RunState()
         self._so_far = SoFar(self._start.output_dir) if self._start is not None and leads else None
         tracked = config if leads else config.replaced(report_to=[])
@@ -156,17 +156,17 @@ class OwnRun:
         self._identity.steps = max(self._config.max_steps, 0)
         leads = self._world.leads
         hub.fetch_weights(self._config)
-        beginning.know_base(self._state.fixed, self._config, self._world)
+        beginning.record_base(self._state.fixed, self._config, self._world)
         recovery = self._lines.start(self._engine, start)
         if recovery is not None:
             self._state = RunState.of(recovery.state, self._state.fixed)
         goes_on = recovery is not None or start.resume is not None
         if leads:
             directory.prepare(start, fresh=not goes_on)
-            for damaged in set_damaged_lines_aside(start.output_dir / METRICS):
+            for damaged in move_damaged_lines(start.output_dir / METRICS):
                 self._display.note(damaged)
             beginning.write(start.output_dir, self._config, self._engine, self._identity)
-            self._display.log_in(start.output_dir)
+            self._display.open_log(start.output_dir)
         anew = self._config.overwrite and not goes_on
         self._lines.begun(self._engine, None if recovery else self._state.moving(), goes_on, anew)
         if goes_on:
@@ -204,7 +204,7 @@ class OwnRun:
         return row | {name: mean.value() for name, mean in own.items()}
 
     def _require_volumes(self, output_dir: Path) -> None:
-        """VolumeDisplaced where a volume lost its file, after a checkpoint that needs none."""
+        """VolumeDisplaced if a volume lost its file, after a save that needs no volume."""
         volumes = self._engine.displaced_volumes()
         if not volumes or self.plan.get("durability", "none") == "none":
             return
@@ -285,7 +285,7 @@ class OwnRun:
             self._unlock()
 
     def _unlock(self) -> None:
-        """Another run may begin in output_dir."""
+        """Releases the lock of output_dir."""
         if self._lock is not None:
             self._lock.release()
 

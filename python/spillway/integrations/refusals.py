@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import transformers
 
 from spillway.base import ranks
-from spillway.config.key import other_optimizer
+from spillway.config.key import describe_other_optimizer
 from spillway.config.keys import KEYS
 from spillway.errors import InputError
 from spillway.integrations.dpo import is_dpo
@@ -160,7 +160,7 @@ def check_hooks(trainer: Any) -> None:
 
 def optimizer(name: str) -> str:
     """The engine's name of one of transformers'."""
-    if words := other_optimizer(name):
+    if words := describe_other_optimizer(name):
         raise InputError(f"optim: {words}")
     try:
         return str(KEYS["optim"].kind.parse(name))

@@ -53,12 +53,12 @@ def largest(trainer: Any, origin: Origin) -> Sizes:
     rows: dict[str, Any] = {"cut": getattr(args, "max_length", None), "each": 1 if trainer._pairs is None else 2}
     with torch.random.fork_rng(devices=[]):
         if trainer.train_dataset is not None:
-            train = longest(trainer.get_train_dataloader(), args.train_batch_size, "train_dataset", origin, **rows)
+            train = find_longest(trainer.get_train_dataloader(), args.train_batch_size, "train_dataset", origin, **rows)
         if trainer.eval_dataset is not None:
             sets = trainer.eval_dataset
             names = list(sets) if isinstance(sets, dict) else [None]
             found = [
-                longest(trainer.get_eval_dataloader(name), args.eval_batch_size, "eval_dataset", origin, **rows)
+                find_longest(trainer.get_eval_dataloader(name), args.eval_batch_size, "eval_dataset", origin, **rows)
                 for name in names
             ]
             held_out = max(found, key=lambda each: each.rows * each.length)
@@ -105,9 +105,9 @@ def held_logits(trainer: Any, held_out: Longest) -> int:
     return batch + HELD * rows * held_out.length
 
 
-def longest(loader: Any, batch: int, name: str, origin: Origin, cut: int | None = None, each: int = 1) -> Longest:
-    """`loader`: the dataset after columns were removed, and the collator that goes with it. Of a dataset that is
-    iterated, `cut`: tokens that TRL cuts rows to; `each`: rows that the collator makes of one."""
+def find_longest(loader: Any, batch: int, name: str, origin: Origin, cut: int | None = None, each: int = 1) -> Longest:
+    """The largest batch of a dataset. `loader`: the dataset after columns were removed, and its collator. For an
+    iterable dataset, `cut`: tokens that TRL cuts rows to; `each`: rows that the collator makes of one."""
     given = origin.config.max_length if "max_length" in origin.given else None
     rows = loader.dataset
     if is_iterated(rows):
@@ -130,7 +130,7 @@ def longest(loader: Any, batch: int, name: str, origin: Origin, cut: int | None 
 
 
 def is_iterated(rows: Any) -> bool:
-    """Whether rows have no numbers. A dataset that does not say so has no first row."""
+    """True if rows cannot be indexed: the class says so, or the dataset gives no first row."""
     if isinstance(rows, torch.utils.data.IterableDataset) or not hasattr(rows, "__getitem__"):
         return True
     try:
@@ -141,7 +141,7 @@ def is_iterated(rows: Any) -> bool:
 
 
 def is_padding_free(collator: Any) -> bool:
-    """Whether the rows of a batch lie one after the other: as TRL's collators say it, also behind transformers' own."""
+    """True if the rows of a batch lie one after the other, by the attributes of TRL's collators."""
     while inner := getattr(collator, "data_collator", None):
         collator = inner
     return bool(getattr(collator, "padding_free", False))

@@ -53,7 +53,7 @@ class StreamedSaves(StreamedSession):
         trial = named["trial"] if "trial" in named else (*positional, None, None)[1]
         output_dir = Path(super()._get_output_dir(trial=trial))  # type: ignore[misc]
         leads = self._world.leads
-        if self.args.push_to_hub:  # from where it is written
+        if self.args.push_to_hub:  # the library uploads from the directory of the save
             super()._save_checkpoint(*positional, **named)  # type: ignore[misc]
             if leads:
                 saved.record_files(output_dir / f"checkpoint-{state.global_step}")
@@ -129,7 +129,7 @@ class StreamedSaves(StreamedSession):
             return f"{self._save_weights_alone()}{words} ({unsaved.why(error)})"
 
     def _save_weights_alone(self) -> str:
-        """What can be saved of a state that cannot stay on a storage path, in words; empty where that fails, too."""
+        """Saves the weights alone, as no storage path has the state. Returns a notice; empty on failure."""
         step = self.state.global_step  # type: ignore[attr-defined]
         place = Path(self.args.output_dir) / f"weights-of-step-{step}"
         with suppress(Exception):
@@ -142,7 +142,7 @@ class StreamedSaves(StreamedSession):
             save(directory)
 
     def _config_files(self) -> list[tuple[str, Save]]:
-        """What lies beside the weights, and what errors call it by."""
+        """The files beside the weights: the name of each in errors, and the function that saves it."""
         source = hub.model_directory(self._origin.config)
         files: list[tuple[str, Save]] = [(str(source / "config.json"), self._save_config)]
         if self.model.can_generate():

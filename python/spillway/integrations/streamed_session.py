@@ -56,9 +56,9 @@ class StreamedSession:
     _sizes: Sizes | None
     _saved: int  # the step of the model in output_dir
     _left: bool  # a save failed, and the state stays on the storage paths
-    _in_step: bool  # its gradients are there, and its update is not
-    _has_trained: bool  # a step was made since training began
-    _lock: DirectoryLock | None  # of output_dir, from the first `train` on
+    _in_step: bool  # a step has gradients and no update
+    _has_trained: bool  # True after the first step of a training
+    _lock: DirectoryLock | None  # the lock of output_dir, from the first `train` on
 
     # what the Trainer behind has
     args: Any
@@ -76,7 +76,7 @@ class StreamedSession:
         return self._streamed
 
     def close(self) -> None:
-        """Gives the memory, the storage paths and `output_dir` back. What was not saved is gone."""
+        """Releases the memory, the storage paths and `output_dir`. Unsaved state is lost."""
         try:
             self._close_session()
         finally:
@@ -84,7 +84,7 @@ class StreamedSession:
                 self._lock.release()
 
     def _lock_directory(self, resume: Any) -> None:
-        """No other process writes to `output_dir` until `close`. Other trainers of this process may."""
+        """Locks `output_dir` until `close`. Other trainers of this process share the lock."""
         if self._lock is None:
             self._lock = DirectoryLock(Path(self.args.output_dir), is_shared=True)
             weakref.finalize(self, self._lock.release)
@@ -101,8 +101,8 @@ class StreamedSession:
         self._streamed = self._run = None
 
     def logits(self, ids: torch.Tensor, last: int = 0) -> torch.Tensor:
-        """Of the model as it is now, [rows, positions, vocabulary]: the `last` positions of every row, 0: all. All
-        processes ask for the same. InputError in the middle of a step."""
+        """The current model's logits, [rows, positions, vocabulary], for the `last` positions of every row; 0: all.
+        All processes make the same call. InputError in the middle of a step."""
         self._require_whole_step("the model")
         with self._as_one():
             self._gather("the model", None)
@@ -113,7 +113,7 @@ class StreamedSession:
         return torch.device(self._origin.config.device.replace("simulated", "cpu")).type
 
     def _require_whole_step(self, what: str) -> None:
-        """InputError while a step's gradients wait for their update, and where what was trained is gone."""
+        """InputError while a step's gradients wait for their update, and after the trained state was lost."""
         if self._in_step:
             raise InputError(
                 f"{what} cannot be asked for in the middle of a step, whose update has not been made: do it in "
@@ -126,14 +126,14 @@ class StreamedSession:
             )
 
     def _gather(self, call: str, value: Any) -> list[Any]:
-        """What each process gives to this call, by rank. InputError where another makes another call."""
-        found = self._world.gather((call, value))
-        if other := next((name for name, _ in found if name != call), None):
+        """The values of all processes, by rank. InputError if another process makes another call."""
+        answers = self._world.gather((call, value))
+        if other := next((name for name, _ in answers if name != call), None):
             raise InputError(
                 f"Trainer: this process asked for {call}, and another one for {other}; all processes of a run make "
                 "the same calls in the same order, callbacks too"
             )
-        return [each for _, each in found]
+        return [each for _, each in answers]
 
     def _as_one(self) -> AbstractContextManager[None]:
         """Around what all processes do together."""

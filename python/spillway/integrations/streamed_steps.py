@@ -19,7 +19,7 @@ from spillway.integrations.trl_ways import (
 )
 from spillway.model.batch import Batch
 from spillway.model.describe import decay_names
-from spillway.output.summary import all_skipped
+from spillway.output.summary import describe_skipped_run
 from spillway.run.world import interleaved
 
 LOGGER = transformers.logging.get_logger("spillway")
@@ -65,12 +65,12 @@ class StreamedSteps(StreamedSession):
     _items: int | None  # that transformers divides its loss by; releases count differently
     _shares: list[float]  # of its loss, not handed over yet
     _norm: torch.Tensor
-    _update_count, _skip_count = 0, 0  # of one call of train()
+    _update_count, _skip_count = 0, 0  # counts of one call of train()
 
     def train(self, *positional: Any, **named: Any) -> Any:
         self._update_count = self._skip_count = 0
         output = super().train(*positional, **named)  # type: ignore[misc]
-        if words := all_skipped(self._update_count, self._skip_count):
+        if words := describe_skipped_run(self._update_count, self._skip_count):
             LOGGER.warning(words)
         return output
 

@@ -19,13 +19,13 @@ KEY = "OMP_NUM_THREADS"
 PROCESSES = Path("/proc")
 MAPS = PROCESSES / "self/maps"
 OPENMP, OMP_PAUSE_SOFT = ("libgomp", "libomp", "libiomp"), 1  # files of the libraries; <omp.h>
-# what a launcher leaves in the environment of the processes that it starts; accelerate launch may start torchrun
+# variables that a launcher sets for its processes; accelerate launch may start torchrun
 LAUNCHERS = {
     "ACCELERATE_MIXED_PRECISION": "accelerate launch",
     "TORCHELASTIC_RUN_ID": "torchrun",
     "RAY_RAYLET_PID": "Ray",
 }
-OPTION = "--num_cpu_threads_per_process"  # of accelerate launch
+OPTION = "--num_cpu_threads_per_process"  # option of accelerate launch
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,10 @@ class Threads:
 
 def choose(cores: int, default: int, environment: Mapping[str, str], processes: int = 1, launcher: str = "") -> Threads:
     """`cores`: that the process may run on; `default`: threads PyTorch would take; `processes`: of the run on this
-    machine, which share the cores; `launcher`: as `launcher_default` names it."""
+    machine, which share the cores; `launcher`: as `find_launcher_default` names it."""
     if processes > 1:
         return divide(cores, default, environment, processes, launcher)
-    compute, why = compute_threads(cores, default, environment, launcher)
+    compute, why = choose_compute_threads(cores, default, environment, launcher)
     spare = max(0, cores - compute)
     words = f"Threads: {compute} for compute on {counted(cores, 'core')}"
     words += f", {why}; " if why else "; "
@@ -49,33 +49,35 @@ def choose(cores: int, default: int, environment: Mapping[str, str], processes: 
 
 
 def divide(cores: int, default: int, environment: Mapping[str, str], processes: int, launcher: str = "") -> Threads:
-    """Each process's part of the cores, unless a person has said how many threads it has."""
-    given, part, why = environment.get(KEY, ""), max(1, cores // processes), ""
-    if given and not is_default(given, launcher):
-        part, why = default, f", as {KEY}={given} asks"
+    """The threads of one of several processes: an equal part of the cores, or a person's own number."""
+    setting, part, why = environment.get(KEY, ""), max(1, cores // processes), ""
+    if setting and not is_default(setting, launcher):
+        part, why = default, f", as {KEY}={setting} asks"
     words = f"Threads: {part} for compute in each of {processes} processes on {counted(cores, 'core')}{why}"
     return Threads(part, 0, f"{words}; updates share these cores.")
 
 
-def compute_threads(cores: int, default: int, environment: Mapping[str, str], launcher: str = "") -> tuple[int, str]:
-    """The number, and what is not plain about it."""
-    given = environment.get(KEY, "")
-    if is_default(given, launcher) and cores > 1:
+def choose_compute_threads(
+    cores: int, default: int, environment: Mapping[str, str], launcher: str = ""
+) -> tuple[int, str]:
+    """The number of threads, and a note about its origin."""
+    setting = environment.get(KEY, "")
+    if is_default(setting, launcher) and cores > 1:
         return cores, f"not 1 as {launcher} asks with {KEY}=1 for several processes a machine: here is one"
     if default > cores:
         return cores, f"not {default} as PyTorch would take: affinity or the cgroup allows no more"
-    if given and default < cores:
-        return default, f"kept as {KEY}={given} asks (unset it to use all)"
+    if setting and default < cores:
+        return default, f"kept as {KEY}={setting} asks (unset it to use all)"
     return default, ""
 
 
-def is_default(given: str, launcher: str) -> bool:
-    """Whether a launcher has set the number for want of a better one."""
-    return given == "1" and bool(launcher)
+def is_default(setting: str, launcher: str) -> bool:
+    """True if a launcher has set its default number."""
+    return setting == "1" and bool(launcher)
 
 
-def launcher_default(environment: Mapping[str, str], parent: int | None = None) -> str:
-    """The name of the launcher that has set OMP_NUM_THREADS itself; empty where a person has set it, or nobody.
+def find_launcher_default(environment: Mapping[str, str], parent: int | None = None) -> str:
+    """The name of the launcher that has set OMP_NUM_THREADS; empty if a person or nobody has set it.
 
     torchrun sets it for several processes on a machine, accelerate launch always, each only where it was started
     without it. `parent`: the process that has started this one, by default the real one."""
@@ -85,14 +87,14 @@ def launcher_default(environment: Mapping[str, str], parent: int | None = None) 
     if LAUNCHERS[mark] == "torchrun" and environment.get("LOCAL_WORLD_SIZE") == "1":
         return ""
     process = os.getppid() if parent is None else parent
-    while (started := environment_of(process)) is not None and mark in started:
-        process = parent_of(process)
+    while (started := read_environment(process)) is not None and mark in started:
+        process = read_parent(process)
     given = started is not None and (KEY in started or has_option(process))
     return "" if given else LAUNCHERS[mark]
 
 
-def environment_of(process: int) -> Collection[str] | None:
-    """The names of the variables that a process was started with; None where nobody may look, or it is gone."""
+def read_environment(process: int) -> Collection[str] | None:
+    """The names of the variables that a process was started with; None if they cannot be read."""
     try:
         content = (PROCESSES / str(process) / "environ").read_bytes()
     except OSError:
@@ -100,8 +102,8 @@ def environment_of(process: int) -> Collection[str] | None:
     return {entry.partition(b"=")[0].decode(errors="replace") for entry in content.split(b"\0")}
 
 
-def parent_of(process: int) -> int:
-    """0 where the process is gone."""
+def read_parent(process: int) -> int:
+    """The process's parent; 0 if the process has ended."""
     try:
         status = (PROCESSES / str(process) / "stat").read_text(errors="replace")
     except OSError:
@@ -110,7 +112,7 @@ def parent_of(process: int) -> int:
 
 
 def has_option(process: int) -> bool:
-    """Whether a process was started with accelerate's own option for the number of threads."""
+    """True if a process was started with accelerate's option for the number of threads."""
     try:
         words = (PROCESSES / str(process) / "cmdline").read_bytes().split(b"\0")
     except OSError:
@@ -125,7 +127,7 @@ def settle(processes: int = 1) -> Threads:
 
     from spillway import _engine
 
-    launcher = launcher_default(os.environ)
+    launcher = find_launcher_default(os.environ)
     threads = choose(_engine.cores(), torch.get_num_threads(), os.environ, processes, launcher)
     if threads.compute != torch.get_num_threads():
         torch.set_num_threads(threads.compute)

@@ -32,7 +32,7 @@ def head_input(meta_model: MetaModel, batch: MicroBatch, last: torch.Tensor) -> 
 
 
 def transformed_logits(meta_model: MetaModel, logits: torch.Tensor) -> torch.Tensor:
-    """What the model makes of its head's output [1, tokens, rows], which may be a slice of the vocabulary.
+    """The model's logits for its head's output [1, tokens, rows], which may be a slice of the vocabulary.
 
     Each token is a sequence of its own, since there may be more of them than a sequence has positions."""
     none = torch.empty(0, dtype=torch.int64)

@@ -1,4 +1,4 @@
-"""Digests of what one computation of a step reads and makes, in the order of its passes.
+"""Digests of the inputs and outputs of one computation of a step, in the order of its passes.
 
 Two computations of a step from the same state have the same digests. The first digest that differs names the block.
 """
@@ -14,13 +14,13 @@ import torch
 if TYPE_CHECKING:
     from spillway._engine import Engine
 
-PIECE = 1 << 22  # bytes that come from a GPU at once
+PIECE = 1 << 22  # bytes of one copy from a GPU
 
 Value = int | str | tuple[int, ...]
 
 
 class NoDigests:
-    """The stand-in of a step that is computed once."""
+    """The stand-in for a step without a replay."""
 
     @property
     def flags(self) -> dict[str, bool]:
@@ -48,10 +48,10 @@ class Digests(NoDigests):
     """Digests by name, in order."""
 
     engine: Engine
-    description: dict[str, Any]  # what the engine was told of the model
-    trial: bool = False  # gradients are written to no storage path
+    description: dict[str, Any]  # the engine's description of the model
+    trial: bool = False  # True if no storage path gets the gradients
     values: dict[str, Value] = field(default_factory=dict)
-    weights: set[str] = field(default_factory=set)  # names of the values that passes have only read
+    weights: set[str] = field(default_factory=set)  # names of the values that passes read and do not change
 
     @property
     def flags(self) -> dict[str, bool]:
@@ -73,9 +73,9 @@ class Digests(NoDigests):
 
     def add_losses(self, numbers: Iterable[int], losses: Callable[[], list[float]]) -> None:
         numbers = list(numbers)
-        if all(loss_of(number) in self.values for number in numbers):
+        if all(name_loss(number) in self.values for number in numbers):
             return
-        self.values |= {loss_of(number): loss.hex() for number, loss in zip(numbers, losses(), strict=True)}
+        self.values |= {name_loss(number): loss.hex() for number, loss in zip(numbers, losses(), strict=True)}
 
     def add_norm(self, squares: float) -> None:
         self.values["the norm of the gradient"] = squares.hex()
@@ -94,7 +94,7 @@ class Digests(NoDigests):
             self.values[name] = tuple(self.engine.digest(piece.cpu()) for piece in flat.split(PIECE))
 
     def find_difference(self, other: Digests) -> Difference | None:
-        """The first value that differs; weights first. None: the two computations are equal."""
+        """The first value that differs, weights before others; None if the two computations are equal."""
         names = [name for name in self.values if other.values.get(name) != self.values[name]]
         names += [name for name in other.values if name not in self.values]
         if not names:
@@ -110,14 +110,14 @@ class Digests(NoDigests):
 class Difference:
     """The difference of two computations of a step."""
 
-    name: str  # of the first value that differs
-    place: int  # of that value in the order of the step
-    in_weights: bool  # bytes that passes only read have changed
+    name: str  # name of the first value that differs
+    place: int  # place of the value in the order of the step
+    in_weights: bool  # True if bytes changed that passes only read
     in_loss: bool
 
 
 LOSS = "the loss of micro-batch"
 
 
-def loss_of(number: int) -> str:
+def name_loss(number: int) -> str:
     return f"{LOSS} {number}"

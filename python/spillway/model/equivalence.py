@@ -55,7 +55,7 @@ class Equivalence:
     unused: frozenset[str] = frozenset()  # parameters that get no gradient, see meta_model.pattern
     not_kept: str = ""  # why no layer may keep what autograd saves, as the end of a sentence; empty: layers may
     tiles: TokenTiles = ALL_AT_ONCE  # what may run in tiles of tokens, of whatever size
-    positions: Positions | None = None  # of the whole model; None: rows may be of any length
+    positions: Positions | None = None  # positions of the whole model; None: rows may have any length
 
 
 def verify_equivalence(config: PreTrainedConfig | OwnConfig, packing: bool = False) -> Equivalence:
@@ -80,7 +80,7 @@ def verify_equivalence(config: PreTrainedConfig | OwnConfig, packing: bool = Fal
             refuse_sight_of_later_tokens(model, kind)
         except InputError:
             raise
-        except WRONG as error:  # what has no bytes, sizes that do not go together, a value of another type
+        except WRONG as error:  # tensors without bytes, sizes that do not match, a value of another type
             why = "text passes through other modalities" if meta_model.carried else "transformers cannot compute it"
             raise refusal(kind, f"{why}: {first_line(error)}") from error
         plain, packed = (sample(several, meta_model.vocabulary) for several in (False, True))
@@ -96,15 +96,15 @@ def verify_equivalence(config: PreTrainedConfig | OwnConfig, packing: bool = Fal
             refuse_joined_rows(meta_model, model, packed, kind, unneeded)
         used = {pattern(name) for name, parameter in parameters.items() if parameter.grad is not None}
         unused = {pattern(name) for name in parameters} - used
-        positions = positions_of(config, model, meta_model.carried_names)
+        positions = find_tiny_positions(config, model, meta_model.carried_names)
     return Equivalence(unneeded, frozenset(unused), not_kept, tiles, positions)
 
 
-def positions_of(
+def find_tiny_positions(
     config: PreTrainedConfig | OwnConfig, model: PreTrainedModel, carried: Collection[str]
 ) -> Positions | None:
     """`model`: that of a tiny copy, with parameters named `carried` on meta."""
-    if isinstance(config, OwnConfig):  # whose small module need not have a smaller table
+    if isinstance(config, OwnConfig):  # a small module of its own may have a table of the same size
         return None
     return find_positions(config, model, lambda small: plain_model(small, carried))
 
@@ -255,7 +255,7 @@ def compare(
 def refuse_joined_rows(
     meta_model: MetaModel, model: PreTrainedModel, work: Work, kind: str, unneeded: Collection[str]
 ) -> None:
-    """InputError where rows that lie in one sequence see each other. The model itself may well stream."""
+    """InputError if rows in one sequence see each other. Such a model may still stream without packing."""
     try:
         compare(meta_model, model, work, kind, unneeded)
     except (InputError, *UNLIKE) as error:

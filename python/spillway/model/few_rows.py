@@ -20,65 +20,65 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-MULTIPLE = 16  # rows: of the blocks of every kernel that was tried
+MULTIPLE = 16  # rows in a block of every kernel that was tried
 ENOUGH = 128  # rows from which on no number of threads up to 64 changed a bit
 MATMUL = (torch.mm, torch.matmul, torch.Tensor.mm, torch.Tensor.matmul, torch.Tensor.__matmul__)
-GROUPED = ("grouped_mm", "_grouped_mm", "grouped_mm_fallback")  # of PyTorch's releases, and of transformers without it
+GROUPED = ("grouped_mm", "_grouped_mm", "grouped_mm_fallback")  # names in PyTorch's releases, and in transformers
 
 
-def missing_rows(rows: int) -> int:
-    """The rows of zeros that a product of so many rows gets."""
+def count_missing_rows(rows: int) -> int:
+    """The number of rows of zeros that a product of `rows` rows gets."""
     return -rows % MULTIPLE if 0 < rows < ENOUGH else 0
 
 
-def filled(matrix: torch.Tensor) -> torch.Tensor:
-    """The matrix, with rows of zeros where it has too few on a CPU."""
-    more = missing_rows(matrix.shape[0]) if matrix.is_cpu else 0
+def add_zero_rows(matrix: torch.Tensor) -> torch.Tensor:
+    """The matrix with rows of zeros, if it has too few rows and lies on a CPU."""
+    more = count_missing_rows(matrix.shape[0]) if matrix.is_cpu else 0
     return functional.pad(matrix, (0, 0, 0, more)) if more else matrix
 
 
 def multiply(first: torch.Tensor, second: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-    """`torch.mm`."""
-    more = filled(first)
+    """The product as `torch.mm` gives it, with the same bits for any number of threads."""
+    more = add_zero_rows(first)
     if more is first:
         return torch.mm(first, second) if out is None else torch.mm(first, second, out=out)
-    product = torch.mm(more, second)[: first.shape[0]]
-    return product if out is None else out.copy_(product)
+    multiply_rows = torch.mm(more, second)[: first.shape[0]]
+    return multiply_rows if out is None else out.copy_(multiply_rows)
 
 
 def multiply_and_add(
     summand: torch.Tensor, first: torch.Tensor, second: torch.Tensor, out: torch.Tensor, beta: float = 1
 ) -> torch.Tensor:
-    """`torch.addmm`."""
-    more = filled(first)
+    """The sum and product as `torch.addmm` gives it, with the same bits for any number of threads."""
+    more = add_zero_rows(first)
     if more is first:
         return torch.addmm(summand, first, second, beta=beta, out=out)
-    product = torch.mm(more, second)[: first.shape[0]]
-    return torch.add(product, summand, out=out) if beta else out.copy_(product)
+    multiply_rows = torch.mm(more, second)[: first.shape[0]]
+    return torch.add(multiply_rows, summand, out=out) if beta else out.copy_(multiply_rows)
 
 
 class Product(torch.autograd.Function):
-    """x [rows, in] times a weight, [in, out] or, `turned`, [out, in]."""
+    """x [rows, in] times a weight, [in, out] or, `transposed`, [out, in]."""
 
     @staticmethod
     def forward(
-        ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, turned: bool
+        ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, transposed: bool
     ) -> torch.Tensor:
         to_x, to_weight = ctx.needs_input_grad[:2]
         ctx.save_for_backward(x if to_weight else None, weight if to_x else None)
-        ctx.turned = turned
-        factor = weight.t() if turned else weight
-        made = filled(x)
-        product = torch.mm(made, factor) if bias is None else torch.addmm(bias, made, factor)
-        return product[: x.shape[0]].clone() if made is not x else product
+        ctx.transposed = transposed
+        factor = weight.t() if transposed else weight
+        output = add_zero_rows(x)
+        multiply_rows = torch.mm(output, factor) if bias is None else torch.addmm(bias, output, factor)
+        return multiply_rows[: x.shape[0]].clone() if output is not x else multiply_rows
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         to_x, to_weight, to_bias = ctx.needs_input_grad[:3]
-        of_x = multiply(gradient, weight if ctx.turned else weight.t()) if to_x else None
-        pair = (gradient.t(), x) if ctx.turned else (x.t(), gradient) if to_weight else None
+        of_x = multiply(gradient, weight if ctx.transposed else weight.t()) if to_x else None
+        pair = (gradient.t(), x) if ctx.transposed else (x.t(), gradient) if to_weight else None
         of_weight = torch.mm(*pair) if to_weight and pair is not None else None
         return of_x, of_weight, gradient.sum(0) if to_bias else None, None
 
@@ -91,10 +91,10 @@ class Groups(torch.autograd.Function):
         to_x, to_weights = ctx.needs_input_grad[:2]
         ctx.save_for_backward(x if to_weights else None, weights if to_x or to_weights else None)
         ctx.ends = ends
-        product = x.new_empty(x.shape[0], weights.shape[2])
-        for number, rows in groups(ends):
-            multiply(x[rows], weights[number], out=product[rows])
-        return product
+        multiply_rows = x.new_empty(x.shape[0], weights.shape[2])
+        for number, rows in list_groups(ends):
+            multiply(x[rows], weights[number], out=multiply_rows[rows])
+        return multiply_rows
 
     @staticmethod
     @once_differentiable
@@ -103,7 +103,7 @@ class Groups(torch.autograd.Function):
         to_x, to_weights = ctx.needs_input_grad[:2]
         of_x = gradient.new_empty(gradient.shape[0], weights.shape[1]) if to_x else None
         of_weights = torch.zeros_like(weights) if to_weights else None
-        for number, rows in groups(ctx.ends):
+        for number, rows in list_groups(ctx.ends):
             if of_x is not None:
                 multiply(gradient[rows], weights[number].t(), out=of_x[rows])
             if of_weights is not None:
@@ -111,67 +111,67 @@ class Groups(torch.autograd.Function):
         return of_x, of_weights, None
 
 
-def groups(ends: Sequence[int]) -> Iterator[tuple[int, slice]]:
-    """The number of each group that has rows, and its rows."""
+def list_groups(ends: Sequence[int]) -> Iterator[tuple[int, slice]]:
+    """The number and the rows of each group that is not empty."""
     for number, (first, after) in enumerate(pairwise([0, *ends])):
         if after > first:
             yield number, slice(first, after)
 
 
 class FilledRows(TorchFunctionMode):
-    """Inside, products of few rows on a CPU are made so. Others, and whatever else is called, are PyTorch's own."""
+    """A mode in which products of few rows on a CPU get rows of zeros. All other calls are PyTorch's own."""
 
     def __torch_function__(
         self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         named = kwargs or {}
-        made = None
+        output = None
         if function is functional.linear:
-            made = linear(*args, **named)
+            output = multiply_linear(*args, **named)
         elif function in MATMUL and len(args) == 2 and not named:
-            made = product(args[0], args[1], None, turned=False)
+            output = multiply_rows(args[0], args[1], None, transposed=False)
         elif function is torch.addmm and len(args) == 3 and not named and args[0].dim() == 1:
-            made = product(args[1], args[2], args[0], turned=False)
-        elif name_of(function) in GROUPED:
-            made = grouped(*args, **named)
-        return function(*args, **named) if made is None else made
+            output = multiply_rows(args[1], args[2], args[0], transposed=False)
+        elif read_name(function) in GROUPED:
+            output = multiply_groups(*args, **named)
+        return function(*args, **named) if output is None else output
 
 
-def linear(input: Any, weight: Any, bias: Any = None) -> torch.Tensor | None:
-    return product(input, weight, bias, turned=True)
+def multiply_linear(input: Any, weight: Any, bias: Any = None) -> torch.Tensor | None:
+    return multiply_rows(input, weight, bias, transposed=True)
 
 
-def product(x: Any, weight: Any, bias: Any, turned: bool) -> torch.Tensor | None:
-    """None: PyTorch's own is as good."""
-    if x.dim() < 2 or weight.dim() != 2 or not x.is_cpu or not missing_rows(x.shape[:-1].numel()):
+def multiply_rows(x: Any, weight: Any, bias: Any, transposed: bool) -> torch.Tensor | None:
+    """The product with rows of zeros; None if PyTorch's own has the same bits with any number of threads."""
+    if x.dim() < 2 or weight.dim() != 2 or not x.is_cpu or not count_missing_rows(x.shape[:-1].numel()):
         return None
-    found: torch.Tensor = Product.apply(x.flatten(0, -2), weight, bias, turned)
-    return found.view(*x.shape[:-1], found.shape[-1])
+    output: torch.Tensor = Product.apply(x.flatten(0, -2), weight, bias, transposed)
+    return output.view(*x.shape[:-1], output.shape[-1])
 
 
-def grouped(input: Any, weight: Any, offs: Any = None, **others: Any) -> torch.Tensor | None:
-    """None: PyTorch's own is as good."""
-    given = any(other is not None for other in others.values())
-    if given or offs is None or input.dim() != 2 or weight.dim() != 3 or not input.is_cpu:
+def multiply_groups(input: Any, weight: Any, offs: Any = None, **others: Any) -> torch.Tensor | None:
+    """The product with rows of zeros; None if PyTorch's own has the same bits with any number of threads."""
+    has_others = any(other is not None for other in others.values())
+    if has_others or offs is None or input.dim() != 2 or weight.dim() != 3 or not input.is_cpu:
         return None
     if isinstance(offs, FakeTensor) or offs.is_meta or input.dtype != weight.dtype:
         return None
     ends = offs.tolist()
-    few = any(missing_rows(rows.stop - rows.start) for _, rows in groups(ends))
+    few = any(count_missing_rows(rows.stop - rows.start) for _, rows in list_groups(ends))
     if not few or ends[-1] != input.shape[0]:
         return None
-    made: torch.Tensor = Groups.apply(input, weight, ends)
-    return made
+    output: torch.Tensor = Groups.apply(input, weight, ends)
+    return output
 
 
-def name_of(function: Any) -> str:
-    """Without the overload of an operator."""
+def read_name(function: Any) -> str:
+    """The name of a function without the overload of an operator."""
     return str(getattr(function, "__name__", "")).partition(".")[0]
 
 
 @contextmanager
-def filled_rows(device: torch.device) -> Iterator[None]:
-    """Inside, what a layer multiplies on this device has the same bits with any number of threads."""
+def fill_rows(device: torch.device) -> Iterator[None]:
+    """A context in which a layer's products on this device have the same bits with any number of threads."""
     if device.type != "cpu":
         yield
         return

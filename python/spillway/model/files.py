@@ -82,7 +82,7 @@ def converted(names: Names, group: Group, stored: Stored, source: Path) -> Tenso
 
 
 def store(engine: Engine, source: Path, number: int, parts: Iterator[torch.Tensor]) -> None:
-    """InputError where a value is not finite."""
+    """Stores a tensor in the engine. InputError if a value is not finite."""
     first = 0
     for part in parts:
         try:
@@ -202,7 +202,7 @@ def load_weights(meta_model: MetaModel, description: dict[str, Any], engine: Eng
     """From a checkpoint, by the engine itself where nothing is converted. InputError where the checkpoint lacks what
     is carried along, too."""
     ties.refuse_differing(meta_model, source)
-    know_carried(meta_model, source)
+    record_carried(meta_model, source)
     stored = stored_names(description, source, meta_model.model.base_model_prefix)
     absent = meta_model.adapters.absent(description, adapters=False) if meta_model.adapters is not None else {}
     stored |= absent
@@ -315,17 +315,17 @@ def converts(meta_model: MetaModel, description: dict[str, Any], source: Path, m
 
 
 def reads_base(meta_model: MetaModel, source: Path) -> bool:
-    """A run that goes on from its own state still reads weights in `source`: those under adapters, and what a save
-    carries along."""
+    """True if a resumed run still reads weights in `source`: the base under adapters, or tensors that a save carries
+    along."""
     names = Names(meta_model)
     if meta_model.adapters is not None or names.buffers or names.towers:
         return True
     return bool(names.passed_over(stored_keys(source)))
 
 
-def carried_bytes(meta_model: MetaModel, source: Path) -> int:
-    """The bytes of what a save holds besides what is trained, counted with about as many bytes an element. `source`:
-    the checkpoint that the run began with, if there is one. InputError for a tensor that cannot be copied."""
+def count_carried_bytes(meta_model: MetaModel, source: Path) -> int:
+    """The bytes of the untrained tensors in a save. `source`: the checkpoint that the run began with, if there is one.
+    InputError for a tensor that cannot be copied."""
     towers = sum(parameter.numel() for parameter in meta_model.carried) * meta_model.kept.itemsize
     if not (extra := Names(meta_model).passed_over(stored_keys(source))):
         return towers
@@ -334,22 +334,22 @@ def carried_bytes(meta_model: MetaModel, source: Path) -> int:
     return towers + sum(meta.numel() * meta.element_size() for meta in metas)
 
 
-def know_carried(meta_model: MetaModel, source: Path) -> None:
-    """Remembers what saves carry along from the checkpoint, where its files are here."""
+def record_carried(meta_model: MetaModel, source: Path) -> None:
+    """Records the names that saves carry along from the checkpoint, if its files are on this machine."""
     if keys := stored_keys(source):
         meta_model.extra = frozenset(Names(meta_model).carried(keys))
 
 
 def require_carried(meta_model: MetaModel, source: Path) -> None:
-    """InputError where files that a save carries tensors from are gone."""
+    """InputError if a file with tensors that a save carries along is missing."""
     if lost := sorted(meta_model.extra - stored_keys(source)):
         raise InputError(
             f"{source}: tensor {lost[0]} is gone, which every save carries along from there; put the files back"
         )
 
 
-def carried_notice(meta_model: MetaModel, source: Path) -> list[str]:
-    """What a person should know of tensors that the model has no place for."""
+def describe_carried(meta_model: MetaModel, source: Path) -> list[str]:
+    """The notice of tensors that the model has no place for; empty without such tensors."""
     extra = sorted(Names(meta_model).passed_over(stored_keys(source)), key=natural_order)
     if not extra or meta_model.adapters is not None:  # files of adapters hold nothing of the base
         return []

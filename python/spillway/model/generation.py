@@ -21,7 +21,7 @@ class Streamed:
     """Goes before a model's own class."""
 
     _logits: Logits
-    evaluation = "session.evaluate(batch)"  # gives the loss
+    evaluation = "session.evaluate(batch)"  # the call that gives the loss
 
     def forward(
         self,
@@ -37,10 +37,10 @@ class Streamed:
             raise InputError(f"labels: the model gives logits alone; {self.evaluation} gives the loss")
         last = int(logits_to_keep)
         if attention_mask is None or bool(attention_mask.all()):
-            found = self._logits(input_ids.cpu(), last)
+            logits = self._logits(input_ids.cpu(), last)
         else:
-            found = row_by_row(self._logits, input_ids.cpu(), attention_mask.cpu(), last)
-        return CausalLMOutputWithPast(logits=found.to(input_ids.device))
+            logits = compute_row_by_row(self._logits, input_ids.cpu(), attention_mask.cpu(), last)
+        return CausalLMOutputWithPast(logits=logits.to(input_ids.device))
 
     def generate(self, *positional: Any, **named: Any) -> Any:
         """Generates as the library's own method does, without a cache of keys and values."""
@@ -51,8 +51,8 @@ class Streamed:
         return torch.device("cpu")
 
 
-def row_by_row(logits: Logits, ids: torch.Tensor, mask: torch.Tensor, last: int) -> torch.Tensor:
-    """Logits of rows with padding, each computed without it. InputError where the mask is anything else."""
+def compute_row_by_row(logits: Logits, ids: torch.Tensor, mask: torch.Tensor, last: int) -> torch.Tensor:
+    """The logits of padded rows, each computed without its padding. InputError for any other mask."""
     length = ids.shape[1]
     begin = length - min(last or length, length)
     rows = []
@@ -61,11 +61,11 @@ def row_by_row(logits: Logits, ids: torch.Tensor, mask: torch.Tensor, last: int)
         if not places or places[-1] - places[0] + 1 != len(places):
             break
         first, after = max(begin, places[0]), places[-1] + 1
-        own = logits(row[places[0] : after][None], max(1, after - first))[0]
-        made = own.new_zeros(length - begin, own.shape[1])
+        row_logits = logits(row[places[0] : after][None], max(1, after - first))[0]
+        padded = row_logits.new_zeros(length - begin, row_logits.shape[1])
         if after > first:
-            made[first - begin : after - begin] = own
-        rows.append(made)
+            padded[first - begin : after - begin] = row_logits
+        rows.append(padded)
     if len(rows) < len(ids):
         raise InputError("attention_mask: it may mark padding before a row, or after it, and nothing else")
     return torch.stack(rows)

@@ -16,7 +16,7 @@ from torch import nn
 
 from spillway.model.after_layers import head_input
 from spillway.model.factors import Inner, redirected
-from spillway.model.few_rows import filled_rows
+from spillway.model.few_rows import fill_rows
 from spillway.model.layer_arguments import record
 from spillway.model.meta_model import MetaModel, Places, StagePlan
 from spillway.model.microbatch import MicroBatch
@@ -200,7 +200,7 @@ class Stage:
         remaking = Remaking() if again and tiles else None
         forwards = {tile.module: tile.forward(0.0 if again else None, remaking) for tile in tiles}
         hooks = remaking.hooks() if remaking is not None else nullcontext()
-        with replaced_forwards(forwards), hooks, filled_rows(self._device):
+        with replaced_forwards(forwards), hooks, fill_rows(self._device):
             yield
 
     def _after(self, hidden: torch.Tensor, batch: MicroBatch) -> torch.Tensor:

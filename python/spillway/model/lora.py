@@ -53,7 +53,7 @@ class Adapters:
     names: list[str] = field(default_factory=list)  # of the adapters' parameters, in the model's order
     begun: dict[str, torch.Tensor] = field(default_factory=dict)  # fp32, by name: PEFT's first values
     config: Any = None  # PEFT's, with the modules that were found
-    notice: str = ""  # what a person should know of the layers that have no adapters
+    notice: str = ""  # the notice of layers without adapters
 
     def absent(self, description: dict[str, Any], adapters: bool) -> dict[str, str]:
         """The engine's words for files that hold the base alone (`adapters`: these alone)."""

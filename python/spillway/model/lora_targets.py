@@ -1,4 +1,4 @@
-"""Linear layers that adapters are put into: by name, all of them, or the ones that PEFT knows of a model type.
+"""Linear layers that get adapters: by name, all of them, or PEFT's default for a model type.
 
 PEFT takes some names of linear layers for experts that transformers has fused into one parameter of three dimensions
 (`gate_proj` of `qwen3_moe`). Adapters of such a parameter cannot stream, so these names are left out or refused.
@@ -18,12 +18,12 @@ from spillway.model.building import find_layers
 from spillway.model.meta_model import pattern
 
 ALL = "all-linear"
-SHOWN = 12  # names in a message
+SHOWN = 12  # names that a message lists
 
 
 @dataclass(frozen=True)
 class Targets:
-    """What PEFT is asked for, and the words for a person about what it leaves out."""
+    """The targets for PEFT, and the notice of the layers that they leave out."""
 
     modules: Any  # `target_modules` of LoraConfig
     notice: str = ""
@@ -33,31 +33,31 @@ class Targets:
 class Linears:
     """The linear layers inside a model's layers, by the last part of their names."""
 
-    names: list[str]  # that adapters can have
-    experts: list[str]  # that PEFT takes for fused experts
-    fused: list[str]  # parameters of other modules, with the layer's number left out
+    names: list[str]  # names of layers that can have adapters
+    experts: list[str]  # names that PEFT takes for fused experts
+    fused: list[str]  # parameters of other modules, without the layer's number
 
     def words(self) -> str:
         return f"its linear layers are {join_names(self.names)}" if self.names else "it has no linear layers of its own"
 
 
-def choose_targets(peft: Any, model: Any, asked: Any) -> Targets:
-    """`asked`: names, ALL, or None for the ones that PEFT knows. InputError with the names that there are."""
+def choose_targets(peft: Any, model: Any, targets: Any) -> Targets:
+    """The targets for `asked`: names, ALL, or None for PEFT's default. InputError lists the model's names."""
     kind = getattr(getattr(model, "config", None), "model_type", type(model).__name__)
-    if asked is None:
+    if targets is None:
         return choose_defaults(peft, model, kind)
-    if asked == ALL:
+    if targets == ALL:
         return choose_all_linear(peft, model, kind)
-    if refused := [name for name in asked if is_fused(peft, model, name.rpartition(".")[2])]:
+    if refused := [name for name in targets if is_fused(peft, model, name.rpartition(".")[2])]:
         linears = find_linears(peft, model)
         raise InputError(
             f"lora_target_modules: in {kind} PEFT takes {join_names(refused)} for experts that are fused into one "
             f"parameter, where no adapter can stream; {linears.words()}"
         )
     modules = [name for name, _ in model.named_modules()]
-    missing = [name for name in asked if not any(f".{each}".endswith(f".{name}") for each in modules)]
+    missing = [name for name in targets if not any(f".{each}".endswith(f".{name}") for each in modules)]
     words = f"lora_target_modules: {join_names(missing)} {'is' if len(missing) == 1 else 'are'} in no layer of {kind}"
-    return Targets(asked, words if missing else "")
+    return Targets(targets, words if missing else "")
 
 
 def choose_defaults(peft: Any, model: Any, kind: str) -> Targets:
@@ -83,7 +83,7 @@ def choose_all_linear(peft: Any, model: Any, kind: str) -> Targets:
 
 
 def describe_left_out(linears: Linears) -> str:
-    """The words for what `all-linear` does not train; empty: nothing."""
+    """The notice of what `all-linear` does not train; empty if it trains everything."""
     parts = []
     if linears.fused:
         parts.append(f"{join_names(linears.fused)} (experts and routers that are no linear layers)")
@@ -96,7 +96,7 @@ def describe_left_out(linears: Linears) -> str:
 
 def find_linears(peft: Any, model: Any) -> Linears:
     layers = {id(module) for layer in find_layers(model, "") for module in layer.modules()}
-    names: dict[str, None] = {}  # in the model's order
+    names: dict[str, None] = {}  # names in the model's order
     experts: dict[str, None] = {}
     fused: dict[str, None] = {}
     for name, module in model.named_modules():
@@ -112,7 +112,7 @@ def find_linears(peft: Any, model: Any) -> Linears:
 
 
 def is_expert(module: nn.Module, name: str) -> bool:
-    """Whether a parameter is the matrices of several experts, or the table of a router."""
+    """True if a parameter has the matrices of several experts or the table of a router."""
     parameter = module._parameters[name]
     return parameter is not None and (parameter.dim() == 3 or "router" in type(module).__name__.lower())
 
@@ -123,29 +123,29 @@ def name_in_layer(name: str) -> str:
 
 
 def is_rewritten(peft: Any, model: Any) -> bool:
-    """True where PEFT rewrites what it is asked for, for a model of this type."""
-    asked = peft.LoraConfig()
-    convert_targets(asked, model)
-    return asked.target_modules is not None
+    """True if PEFT rewrites the targets for a model of this type."""
+    lora_config = peft.LoraConfig()
+    convert_targets(lora_config, model)
+    return lora_config.target_modules is not None
 
 
 def is_fused(peft: Any, model: Any, name: str) -> bool:
-    """Whether PEFT takes the name of a linear layer for experts in one parameter."""
-    asked = peft.LoraConfig(target_modules=[name])
+    """True if PEFT takes the name of a linear layer for experts in one parameter."""
+    lora_config = peft.LoraConfig(target_modules=[name])
     try:
-        convert_targets(asked, model)
-    except ValueError:  # one of two that are fused together
+        convert_targets(lora_config, model)
+    except ValueError:  # one of two names that PEFT fuses together
         return True
-    return bool(asked.target_parameters)
+    return bool(lora_config.target_parameters)
 
 
-def convert_targets(asked: Any, model: Any) -> None:
-    """Does to a configuration what PEFT does before it looks for modules."""
+def convert_targets(lora_config: Any, model: Any) -> None:
+    """Converts a configuration as PEFT does before it looks for modules."""
     try:
         from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
-    except ImportError:  # a release that has no such names
+    except ImportError:  # releases of PEFT without these names
         return
-    convert_peft_config_for_transformers(asked, model=model, conversions=None)
+    convert_peft_config_for_transformers(lora_config, model=model, conversions=None)
 
 
 def join_names(names: Iterable[str]) -> str:

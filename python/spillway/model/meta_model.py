@@ -86,7 +86,7 @@ class MetaModel:
         self.adapters: Adapted | None = None
         self.spaces: dict[int, Space] = {}  # by identity of a parameter that is reduced
         self.packed: dict[int, str] = {}  # by identity of a frozen parameter: the form that it is kept in (`quantised`)
-        self.extra: frozenset[str] = frozenset()  # names in the checkpoint of what every save carries along
+        self.extra: frozenset[str] = frozenset()  # names of tensors in the checkpoint that every save carries along
         self._original: PreTrainedModel | None = None
         self._tower = tower_name(self.model) if is_multimodal(self.config) else None
         self.look_again()

@@ -1,4 +1,4 @@
-"""Attributes and buffers of a model's modules, put back between two computations of a step."""
+"""Attributes and buffers of a model's modules, which are restored between two computations of a step."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ COPIED = 1 << 20  # bytes; larger buffers are not copied
 class Buffer(NamedTuple):
     name: str
     buffer: torch.Tensor
-    copy: torch.Tensor | None  # None: it is larger than COPIED
-    version: int  # of PyTorch's counter of changes in place
+    copy: torch.Tensor | None  # None for a buffer larger than COPIED
+    version: int  # PyTorch's counter of changes in place
 
 
 class ModuleState:
-    """Attributes and buffers of all modules of a model, as they are when it is made."""
+    """A copy of the attributes and buffers of all modules of a model."""
 
     def __init__(self, model: nn.Module) -> None:
         modules = list(model.modules())
@@ -30,7 +30,7 @@ class ModuleState:
         ]
 
     def restore(self) -> str:
-        """The name of a buffer that was changed in place and has no copy; "": everything is as it was."""
+        """Restores all values. Returns the name of a changed buffer without a copy; "" if all are restored."""
         for module, attributes, buffers in self._attributes:
             vars(module).clear()
             vars(module).update(attributes)

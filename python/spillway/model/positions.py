@@ -1,4 +1,4 @@
-"""The longest row that a model has positions for: a table of positions, learned or computed, ends somewhere.
+"""The longest row that a model has positions for, by its table of learned or computed positions.
 
 The limit is found by trying a tiny copy with rows of all lengths, and the key that it follows by making that key
 smaller. So no list of model types is needed, and a model without such a limit has none.
@@ -18,7 +18,7 @@ from spillway.model.model_code import call_model
 from spillway.model.source import text_config
 from spillway.model.tiny_copy import LENGTH, POSITIONS, tiny_copy
 
-LESS = 16  # rows of a table, by which a key is made smaller to see whether the limit follows
+LESS = 16  # rows taken from a table to find the key that its limit follows
 Make = Callable[[PreTrainedConfig], Any]  # the library's own model of a configuration, with weights
 
 
@@ -32,23 +32,23 @@ class Positions:
 
 
 def find_positions(config: PreTrainedConfig, model: Any, make: Make) -> Positions | None:
-    """`model`: that of a tiny copy of `config`. None: rows may be of any length."""
+    """The positions of `model`, a tiny copy of `config`; None if rows may have any length."""
     small = text_config(model.config)
     keys = [name for name in POSITIONS if type(small.to_dict().get(name)) is int]
     most = max((getattr(small, name) for name in keys), default=0)
-    if most <= LESS or (limit := longest_row(model, 2 * most + LESS)) is None:
+    if most <= LESS or (limit := find_longest_row(model, 2 * most + LESS)) is None:
         return None
     for key in keys:
         value = getattr(small, key)
         less = make(tiny_copy(config, **{key: value - LESS}))
-        if longest_row(less, 2 * most + LESS) == limit - LESS:
+        if find_longest_row(less, 2 * most + LESS) == limit - LESS:
             real = int(getattr(text_config(config), key))
             return Positions(real - (value - limit), key, real)
     return None
 
 
-def longest_row(model: Any, most: int) -> int | None:
-    """The longest row that the model computes; None: `most` tokens, too, or not even a short row."""
+def find_longest_row(model: Any, most: int) -> int | None:
+    """The longest row that the model computes; None if it computes `most` tokens, or no row at all."""
     if can_compute(model, most) or not can_compute(model, LENGTH):
         return None
     low, high = LENGTH, most  # a length that the model computes, and one that it does not
@@ -69,7 +69,7 @@ def can_compute(model: Any, length: int) -> bool:
 
 
 def refuse_longer(positions: Positions | None, length: int, kind: str) -> None:
-    """InputError where a row of `length` tokens has no positions."""
+    """InputError if a row of `length` tokens has no positions."""
     if positions is not None and length > positions.most:
         raise InputError(
             f"max_length: there is a row of {length} tokens, but {kind} has positions for {positions.most} "

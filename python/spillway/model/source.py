@@ -50,7 +50,7 @@ def load_config(directory: Path) -> PreTrainedConfig:
 
 
 def refuse_quantised(path: Path, config: PreTrainedConfig) -> None:
-    """InputError where the weights are codes, whatever is to be trained."""
+    """InputError if the weights are codes, with every method."""
     candidates = [getattr(part, name, None) for part in (config, text_config(config)) for name in QUANTISED]
     settings = next((each for each in candidates if each), None)
     if settings is None:
@@ -65,7 +65,7 @@ def refuse_quantised(path: Path, config: PreTrainedConfig) -> None:
 
 
 def check_dropout(path: Path, config: PreTrainedConfig) -> None:
-    """PyTorch tells a bad probability only where a layer computes."""
+    """InputError for a probability out of range, which PyTorch reports only when a layer computes."""
     for name, value in config.to_dict().items():
         is_number = isinstance(value, float | int)
         is_missing = value is None and isinstance(getattr(type(config), name, None), float | int)
@@ -152,13 +152,13 @@ def architecture(config: PreTrainedConfig) -> str:
 
 
 def generation_config(directory: Path, config: PreTrainedConfig) -> GenerationConfig:
-    """InputError where transformers refuses its file."""
+    """The generation configuration. InputError if transformers refuses its file."""
     path = directory / GENERATION
     if not path.exists():
         return GenerationConfig.from_model_config(config)
     try:
         return GenerationConfig.from_pretrained(directory, local_files_only=True)
-    except Exception as error:  # of whatever kind its checks of values are
+    except Exception as error:  # the library's checks raise any error
         words = " ".join(str(error).split())
         raise InputError(f"{path}: transformers refuses it: {words} Mend that key, or remove the file") from error
 

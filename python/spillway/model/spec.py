@@ -39,7 +39,7 @@ class ModelSpec:
     model_config: PreTrainedConfig | OwnConfig
     meta_model: MetaModel  # on `meta`; its parameters require gradients where they are trainable
     adapters: Adapters | None  # with method lora
-    notices: tuple[str, ...] = ()  # what a person should know of it
+    notices: tuple[str, ...] = ()  # notices for a person
 
     @property
     def begins_with(self) -> Path:
@@ -63,10 +63,10 @@ class Verified:
     unneeded: frozenset[str]  # linear layers, by name within a layer, that backward need not compute again
     not_kept: str = ""  # why no layer may keep what autograd saves, as the end of a sentence; empty: layers may
     tiles: TokenTiles = ALL_AT_ONCE  # what runs in tiles of tokens
-    positions: Positions | None = None  # of the longest row; None: rows may be of any length
+    positions: Positions | None = None  # positions of the longest row; None: rows may have any length
 
     def refuse_longer(self, length: int) -> None:
-        """InputError where a row of `length` tokens has no positions."""
+        """InputError if a row of `length` tokens has no positions."""
         refuse_longer(self.positions, length, self.spec.model_config.model_type)
 
 
@@ -104,8 +104,8 @@ def model_spec(
         without_dropout(meta_model.model)
     factors.choose(meta_model, config)
     quantised.choose(meta_model, config)
-    files.know_carried(meta_model, begins_with)
-    told = (*built.notices, *files.carried_notice(meta_model, begins_with), adapters.notice if adapters else "")
+    files.record_carried(meta_model, begins_with)
+    told = (*built.notices, *files.describe_carried(meta_model, begins_with), adapters.notice if adapters else "")
     return ModelSpec(config, source, model_config, meta_model, adapters, tuple(filter(None, told)))
 
 

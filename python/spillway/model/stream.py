@@ -97,7 +97,7 @@ class Stream:
         self._head = HeadCode(self._head_bias(), transform, meta_model.head.weight.requires_grad)
         self._dropout = Dropout(seed, place)
         self._after_pass = after_pass
-        self._digests = NoDigests()  # of the passes under way
+        self._digests = NoDigests()  # digests of the passes under way
 
     @property
     def tiles(self) -> TokenTiles:
@@ -118,7 +118,7 @@ class Stream:
         return self._run(work, True, update, step)
 
     def compute(self, work: Work, step: int, digests: Digests) -> float:
-        """The same as `gradients`, with digests of all that is computed. No update runs during backward."""
+        """Computes a step as `gradients` does, and adds digests of all values. No update runs during backward."""
         self._digests = digests
         try:
             return self._run(work, True, None, step)

@@ -15,7 +15,7 @@ TYPES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", tor
 for name, attribute in (("F8_E4M3", "float8_e4m3fn"), ("F8_E5M2", "float8_e5m2"), ("F8_E8M0", "float8_e8m0fnu"),
                         ("F8_E4M3FNUZ", "float8_e4m3fnuz"), ("F8_E5M2FNUZ", "float8_e5m2fnuz"), ("U16", "uint16"),
                         ("U32", "uint32"), ("U64", "uint64"), ("C64", "complex64")):  # fmt: skip
-    if (kind := getattr(torch, attribute, None)) is not None:  # which older releases lack
+    if (kind := getattr(torch, attribute, None)) is not None:  # older releases lack some types
         TYPES[kind] = name
 BY_NAME = {name: dtype for dtype, name in TYPES.items()}
 PIECE = 1 << 24  # elements in memory at a time
@@ -55,7 +55,7 @@ class Stored:
             yield values.view(meta.dtype)
 
     def _read(self, name: str, values: torch.Tensor, first: int) -> None:
-        """InputError where the bytes are not those that were saved."""
+        """Reads values. InputError if the bytes are not the saved ones."""
         try:
             self._reader.read(name, values.numpy(), first)
         except ValueError as error:

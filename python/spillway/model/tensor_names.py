@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from spillway.model.meta_model import MetaModel
 
 
-# Buffers of older releases, by the end of their names.
+# Ends of the names of older releases' buffers.
 COMPUTED = (r"rotary_emb\.inv_freq$", r"(^|\.)position_ids$", r"\.masked_bias$")
 
 
@@ -59,7 +59,7 @@ class Names:
         first = stored_names(model)
         named = model.named_parameters(remove_duplicate=False)
         several = {name: first[id(parameter)] for name, parameter in named if name != first[id(parameter)]}
-        # Further names of tied parameters, and the one that each is saved by.
+        # Further names of tied parameters, and the saved name of each.
         self.aliases = {alias: name for alias, name in several.items() if name not in self.towers}
 
     def know(self, keys: set[str]) -> None:
@@ -97,7 +97,7 @@ class Names:
                 group = groups.setdefault(target, Group(by_pattern.get(pattern or ""), [], target))
                 group.members.append((name, pattern or name))
         self._model._weight_conversions = [entry for entry in mapping if entry.was_used()]
-        for alias, own in self.aliases.items():  # a tied parameter that files hold by another of its names alone
+        for alias, own in self.aliases.items():  # a tied parameter under another of its names
             if alias in groups and own not in groups and groups[alias].transform is None:
                 groups[own] = replace(groups.pop(alias), target=own)
         return list(groups.values())

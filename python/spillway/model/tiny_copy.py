@@ -17,7 +17,7 @@ from spillway.model.source import text_config
 
 VOCABULARY = 211
 LENGTH = 12
-ORIGINAL_LENGTH = 10  # of rows for which rotary frequencies were made: the verification has longer and shorter rows
+ORIGINAL_LENGTH = 10  # tokens: the verification has longer and shorter rows
 WIDTH = 32
 # Keys of a layer, where each has its own: with a few, of which a threshold lets one in twenty pass, a norm shows the
 # rounding of what is left; of many, some lie at the threshold.
@@ -32,7 +32,7 @@ POSITIONS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "
              "max_source_positions", "model_max_length", "seq_length")  # fmt: skip
 
 WIDTHS = ("hidden_size", "d_model", "n_embd")
-LEAST_ROTARY = 4  # channels of a head that rotate, where frequencies are scaled
+LEAST_ROTARY = 4  # rotating channels of a head with scaled frequencies
 
 # At most so much of each, where the configuration has it.
 SIZES: dict[str, int] = {
@@ -181,8 +181,8 @@ def tiny_copy(config: PreTrainedConfig, layers: int = 2, **more: Any) -> PreTrai
     values |= {name: shrunk_layers(value) for name, value in values.items() if name == "per_layer_config" and value}
     values |= small_numbers(values)
     name = config.attribute_map.get("head_dim", "head_dim")
-    values |= wide_heads(values, name)
-    values |= narrow_positions(with_head(config.to_dict(), name), with_head(values, name))
+    values |= widen_heads(values, name)
+    values |= narrow_positions(add_head_channels(config.to_dict(), name), add_head_channels(values, name))
     if config.model_type in CONSISTENT:
         values |= CONSISTENT[config.model_type](values)
     return rebuilt(config, values | more)
@@ -194,7 +194,7 @@ def narrow_positions(before: Values, values: Values) -> Values:
         key: narrow_rope(before[key], before, values)
         for key in ("rope_parameters", "rope_scaling")
         if isinstance(before.get(key), dict)
-    } | short_context(before)
+    } | shorten_context(before)
 
 
 def narrow_rope(rope: Values, before: Values, values: Values) -> Values:
@@ -207,7 +207,7 @@ def narrow_rope(rope: Values, before: Values, values: Values) -> Values:
         elif name == "original_max_position_embeddings" and type(value) is int:
             settings[name] = min(value, ORIGINAL_LENGTH)
         elif isinstance(value, list) and name.endswith("_factor"):
-            settings[name] = spread(value, max(1, len(value) * head_size(values) // head_size(before)))
+            settings[name] = pick_evenly(value, max(1, len(value) * head_size(values) // head_size(before)))
         else:
             settings[name] = value
     section = rope.get("mrope_section", SECTIONS.get(before["model_type"]) if rope else None)
@@ -217,31 +217,31 @@ def narrow_rope(rope: Values, before: Values, values: Values) -> Values:
     return settings
 
 
-def rope_settings(values: Values) -> list[Values]:
-    """The settings of rotary positions: of all layers, or of each type of layer."""
+def list_rope_settings(values: Values) -> list[Values]:
+    """The settings of rotary positions for all layers, or for each type of layer."""
     rope = values.get("rope_parameters") or {}
     return [each for each in (rope, *rope.values()) if isinstance(each, dict)]
 
 
-def short_context(before: Values) -> Values:
-    """Dynamic frequencies change at `max_position_embeddings`: some rows of the verification are longer."""
+def shorten_context(before: Values) -> Values:
+    """A `max_position_embeddings` below some rows of the verification, for dynamic frequencies, which change there."""
     most = before.get("max_position_embeddings")
-    if not most or all(each.get("rope_type") != "dynamic" for each in rope_settings(before)):
+    if not most or all(each.get("rope_type") != "dynamic" for each in list_rope_settings(before)):
         return {}
     return {"max_position_embeddings": min(most, ORIGINAL_LENGTH)}
 
 
-def with_head(values: Values, name: str) -> Values:
-    """Values that have the channels of a head by their usual name."""
+def add_head_channels(values: Values, name: str) -> Values:
+    """The values with the channels of a head under their usual name."""
     return values | ({"head_dim": values[name]} if values.get(name) is not None else {})
 
 
-def wide_heads(values: Values, name: str) -> Values:
+def widen_heads(values: Values, name: str) -> Values:
     """Frequencies that are scaled need two of them in a head, of which a part may rotate. `name`: of the key with the
     channels of a head."""
-    parts = [each.get("partial_rotary_factor") or 1.0 for each in rope_settings(values)
+    parts = [each.get("partial_rotary_factor") or 1.0 for each in list_rope_settings(values)
              if each.get("rope_type", "default") != "default"]  # fmt: skip
-    if not parts or int(head_size(with_head(values, name)) * min(parts)) >= LEAST_ROTARY:
+    if not parts or int(head_size(add_head_channels(values, name)) * min(parts)) >= LEAST_ROTARY:
         return {}
     if values.get(name) is not None:
         return {name: math.ceil(LEAST_ROTARY / min(parts) / 2) * 2}
@@ -251,8 +251,8 @@ def wide_heads(values: Values, name: str) -> Values:
     return heads
 
 
-def spread(values: Sequence[Any], count: int) -> list[Any]:
-    """As many of them, from the first on, evenly spread."""
+def pick_evenly(values: Sequence[Any], count: int) -> list[Any]:
+    """`count` of the values, evenly spaced, from the first on."""
     return [values[place * len(values) // count] for place in range(count)]
 
 

@@ -21,7 +21,7 @@ from spillway.config import CONFIG_HEADER, Config
 from spillway.config.values import StoragePath
 from spillway.errors import InputError
 from spillway.output import identity, left, saved, volumes
-from spillway.output.known_runs import describe_missing_identity, load_identity, nothing_to_resume, paths_before
+from spillway.output.known_runs import describe_missing_identity, load_identity, nothing_to_resume, read_previous_paths
 from spillway.output.records import ASIDE, METRICS
 
 RESULTS = ("summary.json", "timeline.json.gz", "loss.png", "report.html")  # written when a run ends
@@ -169,7 +169,7 @@ def left_out(config: Config, output_dir: Path, others: Sequence[Path]) -> list[P
         return []
     if others:
         return [] if config.paths else list(others)
-    return volumes.of_run(paths_before(output_dir), known.run)
+    return volumes.of_run(read_previous_paths(output_dir), known.run)
 
 
 def newest_alone(output_dir: Path) -> Path | None:

@@ -1,7 +1,7 @@
 """The lock of an output_dir: one run at a time writes there.
 
-A run locks `spillway/lock.json` as long as it lives, and writes into it who has the lock. The kernel gives the lock
-back when the process ends, however it ends. A file that a killed process has left keeps nobody out.
+A run locks `spillway/lock.json` as long as it lives, and writes its process into the file. The kernel releases the lock
+when the process ends, however it ends. The file of a killed process blocks nobody.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from spillway.output import identity
 
 LOCK = Path(identity.FOLDER, "lock.json")
 PATIENCE = 5.0  # seconds to wait for a run that is ending, as for a volume
-RESUME_PATIENCE = 20.0  # the same of a resume, which a supervisor starts while the process before it saves
-DEAD_PATIENCE = 60.0  # more, where the holder is known to be dead: a kernel frees much memory before it frees locks
+RESUME_PATIENCE = 20.0  # seconds of a resume, which a supervisor may start during a save
+DEAD_PATIENCE = 60.0  # seconds for a dead holder: a kernel frees memory before locks
 INTERVAL = 0.02  # seconds between two attempts
 NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
-CONTENT_BYTES = 4096  # most that is read of the file
+CONTENT_BYTES = 4096  # limit of bytes read from the file
 
 Tell = Callable[[str], object]
 
@@ -49,7 +49,7 @@ class Holder:
 
     @property
     def is_dead(self) -> bool:
-        """The process was one of this machine, and has ended."""
+        """True if the process ran on this machine and has ended."""
         return self.is_here and has_ended(self.pid)
 
     def __str__(self) -> str:
@@ -63,16 +63,16 @@ class HeldFile:
     """A lock file that this process has locked."""
 
     file: int
-    is_shared: bool  # by the Trainers of this process
+    is_shared: bool  # the Trainers of this process share the lock
     count: int = 1
-    made: list[Path] = field(default_factory=list)  # folders for it, the innermost first
+    made: list[Path] = field(default_factory=list)  # folders made for the file, the innermost first
 
 
-_held: dict[tuple[int, int], HeldFile] = {}  # by device and inode
+_held: dict[tuple[int, int], HeldFile] = {}  # lock files by device and inode
 
 
 def close_in_child() -> None:
-    """A forked child has no part in its parent's locks, so that it cannot keep them when the parent has ended."""
+    """Closes the parent's lock files in a forked child, which would keep the locks after the parent's end."""
     for each in _held.values():
         with suppress(OSError):
             os.close(each.file)
@@ -86,15 +86,15 @@ class DirectoryLock:
     """The lock of one output_dir; may be taken and released several times."""
 
     def __init__(self, output_dir: Path, is_shared: bool = False) -> None:
-        """`is_shared`: several such locks of one process do not keep each other out."""
+        """`is_shared`: several locks of one process share the directory."""
         self._output_dir, self._path, self._is_shared = output_dir, output_dir / LOCK, is_shared
         self._key: tuple[int, int] | None = None
         self._process = os.getpid()
-        self._made: list[Path] = []  # folders, the innermost first
+        self._made: list[Path] = []  # folders that the lock made, the innermost first
 
     def take(self, patience: float, tell: Tell = str) -> None:
-        """Waits for a run that is ending; `tell` hears of that. InputError where the run goes on. A file system without
-        locks cannot keep anybody out, and `tell` hears of that, too."""
+        """Takes the lock, and waits for a run that is ending. InputError if the run goes on. `tell` gets a notice of
+        the wait, and of a file system without locks."""
         if self._key is not None:
             return
         self._process = os.getpid()
@@ -126,7 +126,7 @@ class DirectoryLock:
         remove_empty(held.made)
 
     def _lock_named_file(self, patience: float, tell: Tell) -> bool:
-        """False where the file has lost its name meanwhile: whoever had the lock has removed it."""
+        """Locks the named file. False if the file lost its name meanwhile, since the last holder removed it."""
         self._make_folders()
         try:
             file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, PUBLIC)
@@ -155,7 +155,7 @@ class DirectoryLock:
         return True
 
     def _lock(self, file: int, patience: float, tell: Tell) -> tuple[int, int] | None:
-        """Device and inode of the file, which is locked; None: its name is another one's."""
+        """Locks the file, and returns its device and inode; None if its name belongs to another file."""
         status = os.fstat(file)
         key = status.st_dev, status.st_ino
         if self._is_shared and key in _held and _held[key].is_shared:
@@ -171,14 +171,14 @@ class DirectoryLock:
                     break
             holder, late = read_holder(file), time.monotonic() - end
             if late >= (DEAD_PATIENCE if holder.is_dead else 0):
-                raise InputError(self._refusal(holder))
+                raise InputError(self._describe_refusal(holder))
             if holder.pid and not has_told:
                 tell(f"output_dir: {self._output_dir} is in use by {holder}; waiting for its end")
                 has_told = True
             time.sleep(INTERVAL)
         return key if has_name(self._path, key) else None
 
-    def _refusal(self, holder: Holder) -> str:
+    def _describe_refusal(self, holder: Holder) -> str:
         if holder.is_here and holder.pid == os.getpid():
             return (
                 f"output_dir: {self._output_dir} is in use by another run of this process ({holder.pid}), since "
@@ -198,7 +198,7 @@ class DirectoryLock:
             except FileExistsError:
                 continue
             except FileNotFoundError:
-                return  # removed meanwhile; the next attempt makes it
+                return  # another process removed the folder; the next attempt makes it
             except OSError as error:
                 raise InputError(f"output_dir: {each} cannot be made ({error.strerror})") from None
             self._made = [each, *(other for other in self._made if other != each)]
@@ -211,7 +211,7 @@ def remove_empty(folders: list[Path]) -> None:
 
 
 def has_name(path: Path, key: tuple[int, int]) -> bool:
-    """The file of this device and inode has the path's name."""
+    """True if the path names the file of this device and inode."""
     try:
         status = os.lstat(path)
     except OSError:
@@ -220,7 +220,7 @@ def has_name(path: Path, key: tuple[int, int]) -> bool:
 
 
 def read_holder(file: int) -> Holder:
-    """Empty where the file says nothing that can be read."""
+    """The holder in the lock file; empty if the file cannot be read."""
     with suppress(OSError, ValueError, OverflowError, TypeError, KeyError):
         content = parse_json(os.pread(file, CONTENT_BYTES, 0))
         return Holder(str(content["host"]), int(content["pid"]), str(content["since"]))
@@ -228,7 +228,7 @@ def read_holder(file: int) -> Holder:
 
 
 def write_holder(file: int) -> None:
-    """A full disk is no reason to refuse: the lock is held without words."""
+    """Writes this process into the lock file. A full disk leaves the file empty, and the lock is held."""
     content: dict[str, Any] = {
         "host": socket.gethostname(),
         "pid": os.getpid(),
@@ -240,7 +240,7 @@ def write_holder(file: int) -> None:
 
 
 def has_ended(pid: int) -> bool:
-    """Nothing runs of the process, though its parent may not have asked for its status."""
+    """True if the process has ended, even if its parent has not read its status."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -1,4 +1,4 @@
-"""Volumes that lost their file while a run used them: the run saves what it has and ends, since nothing else would."""
+"""Volumes that lost their file during a run. The run saves a complete checkpoint and ends."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class VolumeDisplaced(SpillwayError):
     """A volume's file, or its directory, was removed, renamed or replaced."""
 
     def __init__(self, volumes: Sequence[str], saved: bool) -> None:
-        """`saved`: a checkpoint of the step stands alone."""
+        """`saved`: the run has a checkpoint of the step that needs no volume."""
         several = len(volumes) > 1
         rest = "; the newest checkpoint stands alone, and a resume goes on from it" if saved else ""
         super().__init__(
@@ -22,7 +22,7 @@ class VolumeDisplaced(SpillwayError):
 
 
 def describe(volumes: Sequence[str]) -> str:
-    """A notice for a run whose steps are not durable: its end is not in danger."""
+    """The notice for a run without durable steps, which can still end well."""
     return (
         f"{', '.join(volumes)}: the file was removed, renamed or replaced while the run uses it. The run goes on, and "
         "its checkpoints stand alone"

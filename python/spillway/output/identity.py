@@ -28,11 +28,11 @@ SO_FAR = Path(FOLDER, "so_far.json")  # what summary.json will say, while the ru
 TIMELINE = Path(FOLDER, "timeline.json.gz")  # the newest then
 LATE = Path(FOLDER, "late.json")  # of several processes: who keeps the others waiting now
 TRAINER_LOG = Path(FOLDER, "trainer_log.jsonl")  # of transformers' Trainer: the rows of its log, and what is done
-TRAINER_LOG_ASIDE = Path(FOLDER, f"{TRAINER_LOG.name}.damaged")  # its damaged lines
+TRAINER_LOG_ASIDE = Path(FOLDER, f"{TRAINER_LOG.name}.damaged")  # damaged lines of the log
 LOG = Path(FOLDER, "log.txt")  # messages of a run whose terminal has gone
 FILES = (RUN, DESCRIPTION, SETTINGS, SO_FAR, TIMELINE, LATE, TRAINER_LOG, TRAINER_LOG_ASIDE, LOG)
 REFERENCES = str(Path(FOLDER, "reference-*.jsonl"))  # with objective dpo
-DIGEST = "digest"  # of the other entries of run.json
+DIGEST = "digest"  # the key of the digest over the other entries of run.json
 ALWAYS = ("run",)  # entries that every release has written
 DURABILITIES = ("none", "checkpoint", "step")
 MOST_BYTES = 256  # of an identity: what a volume's superblock has room for
@@ -98,7 +98,7 @@ def new(output_dir: Path) -> Identity:
 
 
 def load(output_dir: Path) -> Identity | None:
-    """The identity in a directory; None where no run has begun. InputError names the first entry that is damaged."""
+    """The identity in a directory; None if no run has begun. InputError names the first damaged entry."""
     path = output_dir / RUN
     if not path.is_file():
         return None
@@ -106,11 +106,11 @@ def load(output_dir: Path) -> Identity | None:
         content = read_json(path)
     except (OSError, ValueError) as error:
         raise InputError(f"output_dir: {path} cannot be read: {error}; put back a copy of it") from None
-    found = content.pop("format", None) if isinstance(content, dict) else None
-    if is_count(found) and found != FORMAT:
-        raise InputError(f"output_dir: {path} has {other_format(found, FORMAT)}")
+    form = content.pop("format", None) if isinstance(content, dict) else None
+    if is_count(form) and form != FORMAT:
+        raise InputError(f"output_dir: {path} has {other_format(form, FORMAT)}")
     written = content.pop(DIGEST, None) if isinstance(content, dict) else None
-    if wrong := describe_wrong_entry(content, found):
+    if wrong := describe_wrong_entry(content, form):
         raise InputError(f"output_dir: {path} cannot be read: {wrong}; it is damaged: put back a copy of it")
     if written not in (None, digest_entries(content)):
         raise InputError(
@@ -121,7 +121,7 @@ def load(output_dir: Path) -> Identity | None:
 
 
 def digest_entries(content: dict[str, Any]) -> str:
-    """The digest of the entries of run.json, in any order, as JSON has them."""
+    """The digest of the entries of run.json, which does not depend on their order."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
@@ -169,7 +169,7 @@ def is_line(value: Any) -> bool:
     return is_list_of_hosts(value["places"]) if "places" in value else is_list_of_processes(value.get("processes"))
 
 
-ENTRIES: dict[str, tuple[Callable[[Any], bool], str]] = {  # of run.json: what each may be, and in words
+ENTRIES: dict[str, tuple[Callable[[Any], bool], str]] = {  # entries of run.json: the check of each, and its sentence
     "run": (is_text, "the run's name"),
     "fixed": (lambda value: isinstance(value, dict), "a mapping"),
     "durability": (lambda value: value in DURABILITIES, f"one of {', '.join(DURABILITIES)}"),
@@ -185,7 +185,7 @@ ENTRIES: dict[str, tuple[Callable[[Any], bool], str]] = {  # of run.json: what e
 
 
 def describe_wrong_entry(content: Any, form: Any) -> str:
-    """The first entry that cannot be as it is, in words; empty: there is none. `form`: the format."""
+    """A sentence about the first invalid entry; empty without one. `form`: the format."""
     if not isinstance(content, dict):
         return "it holds no JSON object"
     if form != FORMAT:

@@ -1,5 +1,4 @@
-"""The run that an output_dir holds, as its own files and the volumes on its storage paths tell of it; and what they
-contradict each other in."""
+"""The run in an output_dir, by its own files and by its volumes, and contradictions between them."""
 
 from __future__ import annotations
 
@@ -18,8 +17,8 @@ from spillway.output.identity import Identity
 PLAN = "plan.json"
 
 
-def config_before(output_dir: Path) -> Config | None:
-    """The configuration in the run's config.yaml; None where it cannot be read."""
+def read_previous_config(output_dir: Path) -> Config | None:
+    """The configuration in the run's config.yaml; None if it cannot be read."""
     before = output_dir / "config.yaml"
     try:
         return resolve(read_file(before), {}, str(before))
@@ -27,42 +26,44 @@ def config_before(output_dir: Path) -> Config | None:
         return None
 
 
-def paths_before(output_dir: Path) -> list[StoragePath]:
-    """The storage paths in the run's config.yaml; none where it cannot be read."""
-    before = config_before(output_dir)
+def read_previous_paths(output_dir: Path) -> list[StoragePath]:
+    """The storage paths in the run's config.yaml; none if it cannot be read."""
+    before = read_previous_config(output_dir)
     return before.paths if before is not None else []
 
 
 def load_identity(output_dir: Path, overwrite: bool = False, paths: Sequence[StoragePath] = ()) -> Identity | None:
-    """The identity of the run; None where none has begun. InputError where run.json is damaged, with the owners of the
-    volumes on `paths`, else on those of the run's config.yaml. `overwrite`: what is damaged is given up."""
+    """The identity of the run; None if no run has begun. InputError if run.json is damaged, with the owners of the
+    volumes on `paths`, by default on those of config.yaml. `overwrite`: a damaged identity counts as none."""
     try:
         return identity.load(output_dir)
     except InputError as error:
         if overwrite:
             return None
-        owners = describe_volumes(paths or paths_before(output_dir))
+        owners = describe_volumes(paths or read_previous_paths(output_dir))
         raise InputError(f"{error}{owners and f'. {owners}'}") from None
 
 
-def known_run(
+def load_existing_run(
     given: str | None, overwrite: bool = False, paths: Sequence[StoragePath] = ()
 ) -> tuple[Identity | None, list[str]]:
-    """The run in the `given` output_dir, and where its volumes may be besides the paths of a process. `overwrite`,
-    `paths`: as `load_identity` takes them."""
+    """The run in the `given` output_dir, and further places of its volumes. `load_identity` describes `overwrite` and
+    `paths`."""
     output_dir = Path(given or os.devnull)
     known = None
-    with suppress(OSError):  # what cannot be read is refused where the run's directory is opened
+    with suppress(OSError):  # open_run refuses an unreadable file
         known = load_identity(output_dir, overwrite, paths) if given else None
     if known is None or known.durability == "none":
         return known, []
     processes = [*known.processes, *(known.before["processes"] if known.before else [])]
-    places = [place for *_, each in processes for place in each] or [path.place for path in paths_before(output_dir)]
+    places = [place for *_, each in processes for place in each] or [
+        path.place for path in read_previous_paths(output_dir)
+    ]
     return known, list(dict.fromkeys(places))
 
 
 def describe_volumes(paths: Sequence[StoragePath], other_than: str | None = None) -> str:
-    """The volumes in these places, each with the run that it belongs to; `other_than`: none of this run."""
+    """A sentence with the volumes in these places and the run of each, except the run `other_than`."""
     places = dict.fromkeys(path.place for path in paths)
     owners = {
         each["file"]: each["run"] for place in places for each in volumes.list_all(place) if each["run"] != other_than
@@ -71,10 +72,10 @@ def describe_volumes(paths: Sequence[StoragePath], other_than: str | None = None
 
 
 def describe_missing_identity(output_dir: Path, paths: Sequence[StoragePath]) -> str:
-    """Why nothing goes on in a directory whose run.json is gone, in words; empty: it is there, or nobody misses it."""
+    """The refusal of a directory whose run.json is missing; empty if the file exists or no run needs it."""
     if (output_dir / identity.RUN).exists():
         return ""
-    owners = describe_volumes(paths or paths_before(output_dir))
+    owners = describe_volumes(paths or read_previous_paths(output_dir))
     if not owners:
         return ""
     return (
@@ -84,10 +85,10 @@ def describe_missing_identity(output_dir: Path, paths: Sequence[StoragePath]) ->
 
 
 def describe_contradiction(output_dir: Path, paths: Sequence[StoragePath]) -> str:
-    """The contradiction between run.json and the volumes on the storage paths, in words; empty where they agree."""
+    """A sentence with the contradiction between run.json and the volumes; empty if they agree."""
     if words := describe_missing_identity(output_dir, paths):
         return words
-    known, paths = identity.load(output_dir), paths or paths_before(output_dir)
+    known, paths = identity.load(output_dir), paths or read_previous_paths(output_dir)
     if known is None:
         return ""
     own = [str(each["file"]) for path in paths for each in volumes.told_of([path.place], known.run)]
@@ -113,7 +114,7 @@ def read_planned_durability(output_dir: Path) -> str:
 
 
 def nothing_to_resume(output_dir: Path, paths: Sequence[StoragePath] = ()) -> str:
-    """Why there is nothing, in words. `paths`: the run's storage; where there is none, as its config.yaml names it."""
+    """A sentence with the reason why nothing can be resumed. `paths`: the run's storage, by default of config.yaml."""
     return describe_contradiction(output_dir, paths) or (
         f"{output_dir} holds no checkpoint to resume from, and its storage paths hold no finished step"
     )

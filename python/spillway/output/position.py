@@ -20,7 +20,7 @@ import torch
 from spillway.base.files import flush, new_file, no_link, replace_text
 from spillway.errors import InputError
 from spillway.output import identity
-from spillway.output.records import DamagedLine, describe_damage, is_number, read_lines, set_aside
+from spillway.output.records import DamagedLine, append_damage, describe_damage, is_number, read_lines
 
 STATE, SCHEDULER, RANDOM = "trainer_state.json", "scheduler.pt", "rng_state.pth"  # transformers' names
 DONE = b'{"done"'  # the beginning of a line with a position
@@ -79,7 +79,7 @@ class Position:
         return found
 
     def describe_wrong_field(self) -> str:
-        """The first field that cannot be as it is, in words; empty: there is none."""
+        """A sentence about the first invalid field; empty without one."""
         counts, optional = ("step", "rows", "last_logged"), ("gradient_norm", "learning_rate")
         kinds = {"state": dict, "scheduler": str, "random": str, "due": dict, "told": dict, "epoch_ended": bool}
         for name in (*counts, "flos", "loss", *optional):
@@ -177,7 +177,7 @@ class Log:
     def __init__(self, path: Path, known: tuple[list[Row], Position | None] | None = None) -> None:
         """`known`: its rows and `done`, of a process that leaves the file to another one."""
         self.path = path
-        self.rows: list[Row] = []  # None: a damaged line, until `go_back`
+        self.rows: list[Row] = []  # None for a damaged line, until `go_back`
         self.done: Position | None = None  # the last one
         self.damage: list[DamagedLine] = []
         self._writes = known is None
@@ -207,29 +207,29 @@ class Log:
         self.done = done or self.done
 
     def until(self, position: Position) -> list[dict[str, Any]]:
-        """The rows of a position that are there: damaged ones are not."""
+        """The undamaged rows up to a position."""
         return [row for row in self.rows[: position.rows] if row is not None and is_until(row, position.step)]
 
     def go_back(self, position: Position | None) -> Position | None:
-        """To the rows of a position, which is returned with as many as there are; None: to none. Damaged lines move to
-        a file beside the log."""
-        kept = self.until(position) if position else []
-        found = dataclasses.replace(position, rows=len(kept)) if position else None
-        self.rows, self._written = list(kept), len(kept)
+        """Goes back to the rows of a position, and returns it with their number; None removes all rows. Damaged lines
+        move to a file beside the log."""
+        remaining = self.until(position) if position else []
+        new_position = dataclasses.replace(position, rows=len(remaining)) if position else None
+        self.rows, self._written = list(remaining), len(remaining)
         done = self.done if position and self.done and self.done.step == position.step else None
-        self.done = dataclasses.replace(done, rows=len(kept)) if done else None
+        self.done = dataclasses.replace(done, rows=len(remaining)) if done else None
         if not self._writes:
-            return found
+            return new_position
         if self.damage:
-            set_aside(self.path, self.damage)
+            append_damage(self.path, self.damage)
         lines = [json.dumps(row) for row in self.rows]
         lines += [f'{{"done":{self.done.text()}}}'] if self.done else []
         replace_text(self.path, "".join(line + "\n" for line in lines))
         flush(self.path.parent)  # no step is durable before the file of its rows has its name
-        return found
+        return new_position
 
     def describe_loss(self, position: Position) -> str:
-        """The damage of the log, and the rows of a position that are missing, in words; empty: all rows are there."""
+        """A sentence with the damage of the log and the missing rows of a position; empty if all rows are valid."""
         missing = position.rows - len(self.until(position))
         where = f"the training goes on with a log of {position.rows - missing} rows, which had {position.rows}"
         if self.damage:
@@ -240,12 +240,12 @@ class Log:
 
 
 def is_until(row: dict[str, Any], step: int) -> bool:
-    """The row is of no later step."""
+    """True if the row's step is not after `step`."""
     return not is_number(row.get("step")) or row["step"] <= step
 
 
 def describe_wrong_entry(entry: dict[str, Any]) -> str:
-    """Why a JSON object is no line of a Trainer's log."""
+    """The reason why a JSON object is no line of a Trainer's log; empty if it is one."""
     if "done" not in entry:
         return "" if "step" not in entry or is_number(entry["step"]) else "a `step` that is no number"
     try:

@@ -17,9 +17,9 @@ from spillway.base.documents import parse_json, require_file
 from spillway.base.files import flush, no_link, replace_text
 
 METRICS = "metrics.jsonl"
-ASIDE = ".damaged"  # the end of the name of a file with lines that were set aside
+ASIDE = ".damaged"  # suffix of the file that damaged lines move to
 LINES_TOLD = 5
-LARGEST = 2**63  # beyond all counts
+LARGEST = 2**63  # the limit of counts
 NUMBERS = ("epoch", "loss", "grad_norm", "learning_rate", "tokens", "step_seconds", "eval_loss", "eval_perplexity")
 
 
@@ -68,16 +68,16 @@ class NoMetrics:
 class DamagedLine:
     """A line of a log that holds no row."""
 
-    number: int  # from 1 on
+    number: int  # counted from 1
     why: str
-    content: bytes  # with the end of the line, where it has one
+    content: bytes  # bytes of the line, with its end
 
 
 def read_lines(
     path: Path, wrong: Callable[[dict[str, Any]], str]
 ) -> Iterator[tuple[dict[str, Any] | None, DamagedLine | None]]:
-    """Each line of a log of JSON objects: its row, or its damage. `wrong`: why an object is no row, in words. A last
-    line that a crash cut short is left out."""
+    """The row or the damage of each line of a log of JSON objects. `wrong` gives the reason why an object is no row. A
+    last line that a crash truncated is left out."""
     if not path.exists():
         return
     require_file(path)
@@ -90,23 +90,23 @@ def read_lines(
 
 
 def parse_row(line: bytes, wrong: Callable[[dict[str, Any]], str]) -> tuple[dict[str, Any] | None, str]:
-    """A row, or why it is none."""
+    """The row of a line, or the reason why it has none."""
     if not line.strip(b"\0\n"):
         return None, "zeros" if line.strip(b"\n") else "an empty line"
     try:
-        found = parse_json(line.decode("utf-8"))
+        row = parse_json(line.decode("utf-8"))
     except UnicodeDecodeError:
         return None, "bytes that are no UTF-8"
     except ValueError:
         return None, "no JSON"
-    if not isinstance(found, dict):
+    if not isinstance(row, dict):
         return None, "no JSON object"
-    why = wrong(found)
-    return (None, why) if why else (found, "")
+    why = wrong(row)
+    return (None, why) if why else (row, "")
 
 
 def rows(path: Path) -> Iterator[dict[str, Any]]:
-    """The rows of a metrics file; damaged lines, and a last one that a crash cut short, are left out."""
+    """The rows of a metrics file, without damaged lines and without a truncated last line."""
     return (row for row, _ in read_lines(path, describe_wrong_row) if row is not None)
 
 
@@ -116,7 +116,7 @@ def read_damaged_lines(path: Path) -> list[DamagedLine]:
 
 
 def describe_wrong_row(row: dict[str, Any]) -> str:
-    """Why a JSON object is no row of a metrics file."""
+    """The reason why a JSON object is no row of a metrics file; empty if it is one."""
     step = row.get("step")
     if not isinstance(step, int) or not is_number(step) or step < 0:
         return "no `step`" if step is None else "a `step` that is no count"
@@ -138,38 +138,37 @@ def has_numbers(counts: dict[str, Any]) -> bool:
 
 
 def describe_damage(name: str, damage: list[DamagedLine], where: str) -> str:
-    """Which lines of a log are damaged, in words; `where`: what becomes of them."""
-    told = [f"{each.number} ({each.why})" for each in damage[:LINES_TOLD]]
+    """A sentence with the damaged lines of a log. `where`: where they go."""
+    places = [f"{each.number} ({each.why})" for each in damage[:LINES_TOLD]]
     more = f" and {len(damage) - LINES_TOLD} more" if len(damage) > LINES_TOLD else ""
     several = "s" if len(damage) > 1 else ""
-    return f"{name}: damaged line{several} {', '.join(told)}{more}; {where}"
+    return f"{name}: damaged line{several} {', '.join(places)}{more}; {where}"
 
 
-def set_aside(path: Path, damage: list[DamagedLine]) -> str:
-    """Appends damaged lines to a file beside their own, where they stay; says so, in words. Their own still has
-    them."""
-    aside = path.with_name(path.name + ASIDE)
-    with open(aside, "ab", opener=no_link) as stream:
+def append_damage(path: Path, damage: list[DamagedLine]) -> str:
+    """Appends damaged lines to a file beside the log, and returns a notice. The log keeps them."""
+    target = path.with_name(path.name + ASIDE)
+    with open(target, "ab", opener=no_link) as stream:
         for each in damage:
             stream.write(each.content if each.content.endswith(b"\n") else each.content + b"\n")
         stream.flush()
         os.fsync(stream.fileno())
-    flush(aside.parent)
-    return describe_damage(path.name, damage, f"set aside in {aside.name}, the others stay")
+    flush(target.parent)
+    return describe_damage(path.name, damage, f"set aside in {target.name}, the others stay")
 
 
-def set_damaged_lines_aside(path: Path) -> list[str]:
-    """Moves damaged lines of a metrics file to a file beside it. Returns what a person should know."""
+def move_damaged_lines(path: Path) -> list[str]:
+    """Moves damaged lines of a metrics file to a file beside it, and returns the notices."""
     damage = read_damaged_lines(path)
     if not damage:
         return []
-    words = set_aside(path, damage)
+    words = append_damage(path, damage)
     keep_rows(path, list(rows(path)))
     return [words]
 
 
-def keep_rows(path: Path, kept: list[dict[str, Any]]) -> None:
-    replace_text(path, "".join(json.dumps(row) + "\n" for row in kept))
+def keep_rows(path: Path, remaining: list[dict[str, Any]]) -> None:
+    replace_text(path, "".join(json.dumps(row) + "\n" for row in remaining))
 
 
 def keep_rows_until(path: Path, step: int) -> int:
@@ -182,8 +181,8 @@ def keep_rows_until(path: Path, step: int) -> int:
     return len(everything) - len(kept)
 
 
-def newest_step(path: Path) -> int:
-    """The highest step of any row; 0 where there is none. Lines that are no rows are passed over."""
+def read_newest_step(path: Path) -> int:
+    """The highest step of any row; 0 without rows. Other lines are skipped."""
     newest = 0
     with suppress(OSError):
         require_file(path)

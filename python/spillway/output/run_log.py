@@ -17,8 +17,8 @@ class RunLog(io.TextIOBase):
         self._text = ""
         self._path: Path | None = None
 
-    def keep_in(self, output_dir: Path) -> None:
-        """The directory is the run's: a fresh start has been cleared."""
+    def append_to(self, output_dir: Path) -> None:
+        """Appends the text to the log in the run's directory, now that a fresh start has cleared it."""
         self._path = output_dir / LOG
         self.flush()
 

@@ -23,7 +23,7 @@ from spillway.output.directory import RUN_STATE
 from spillway.output.records import is_number
 
 FORMAT = 2
-ORIGINS, STARTED = "origins", "started"  # in `fixed`: what rows are made of, and when a run was started
+ORIGINS, STARTED = "origins", "started"  # in `fixed`: digests of the rows' inputs, and the start of the run
 LISTED = 1  # the format in which the losses were a list
 FIXED = (  # keys that a resumed run cannot change and still be the same run
     "seed",
@@ -69,7 +69,7 @@ def same_products(saved: dict[str, Any], config: Config) -> Config:
     return config.computing(earlier(saved, "compute_dtype"), "as the run was begun")
 
 
-ENCODING = (  # keys that say what rows become, beside FIXED; named where the rows are not what they were
+ENCODING = (  # keys besides FIXED that decide the tokens of rows, named when the rows' tokens changed
     "dataset_split",
     "dataset_config",
     "dataset_text_field",
@@ -148,8 +148,7 @@ class RunState:
 
 
 def describe_wrong_field(content: Any, form: Any) -> str:
-    """The first field of a checkpoint's state that cannot be as it is, in words; empty: there is none. `form`: the
-    format."""
+    """A sentence about the first invalid field of a checkpoint's state; empty without one. `form`: the format."""
     if not isinstance(content, dict):
         return "it holds no JSON object"
     if form not in (LISTED, FORMAT):
@@ -241,26 +240,26 @@ def same_durability(before: str, config: Config) -> Config:
 
 
 def require_entry(saved: dict[str, Any], name: str) -> Any:
-    """A value of the run's state. InputError where it is missing."""
+    """A value of the run's state. InputError if it is missing."""
     if name not in saved:
         raise InputError(f"resume_from_checkpoint: the state of the run is damaged: `fixed` has no `{name}`")
     return saved[name]
 
 
 def read_start(saved: dict[str, Any] | None) -> datetime:
-    """When the run was started, as its templates know it; of a new run, or one whose templates never asked, now."""
-    told = (saved or {}).get(STARTED)
+    """The start of the run that templates render; for a new run, or one without a stored start, the present time."""
+    stored = (saved or {}).get(STARTED)
     try:
-        return datetime.fromisoformat(told) if told is not None else datetime.now()
+        return datetime.fromisoformat(stored) if stored is not None else datetime.now()
     except (ValueError, TypeError):
         raise InputError(
-            f"resume_from_checkpoint: the state of the run is damaged: `{STARTED}` of `fixed` is {told!r}, no time"
+            f"resume_from_checkpoint: the state of the run is damaged: `{STARTED}` of `fixed` is {stored!r}, no time"
         ) from None
 
 
 def fix_data(fixed: dict[str, Any], config: Config, dataset: Dataset | Preferences, started: datetime | None) -> None:
-    """Writes into a run's `fixed` values what its rows are and what they are made of, unless that is there. `started`:
-    the time that a template was told."""
+    """Adds the digests of the rows and of their inputs to a run's `fixed` values, unless they have them. `started`: the
+    time that a template rendered."""
     fixed.setdefault("data", dataset.fingerprint())
     fixed.setdefault(ORIGINS, {**dataset.origins, "keys": {name: getattr(config, name) for name in ENCODING}})
     if started is not None:
@@ -280,35 +279,37 @@ def check_data(saved: dict[str, Any], config: Config, dataset: Dataset | Prefere
     origins = saved.get(ORIGINS)
     if not isinstance(origins, dict) or not dataset.origins:
         raise InputError(changed("dataset", before, now, "its rows, or the tokenizer,"))
-    told = [*describe_changed_revisions(saved, config), *describe_changed_origins(origins, config, dataset, before)]
-    raise InputError("; ".join(told) or changed("dataset", now, now, "the tokens that a template makes of the rows"))
+    changes = [*describe_changed_revisions(saved, config), *describe_changed_origins(origins, config, dataset, before)]
+    raise InputError("; ".join(changes) or changed("dataset", now, now, "the tokens that a template makes of the rows"))
 
 
 def describe_changed_revisions(saved: dict[str, Any], config: Config) -> list[str]:
-    """The commits that are not those of the run's start, in words."""
-    told = []
+    """Sentences with the commits that differ from the run's start."""
+    changes = []
     for key, (name, commit) in saved.get("revisions", {}).items():
-        given = revision_of(config, key)
-        if key in ("tokenizer", "dataset") and getattr(config, key) == name and given not in (None, commit):
-            told.append(f"{key}_revision: the run was started with {commit}, a resume cannot change it to {given}")
-    return told
+        revision = revision_of(config, key)
+        if key in ("tokenizer", "dataset") and getattr(config, key) == name and revision not in (None, commit):
+            changes.append(
+                f"{key}_revision: the run was started with {commit}, a resume cannot change it to {revision}"
+            )
+    return changes
 
 
 def describe_changed_origins(
     origins: dict[str, Any], config: Config, dataset: Dataset | Preferences, before: str
 ) -> list[str]:
-    """The changes of what rows are made of, in words. `before`: the dataset's name when the run was started."""
+    """Sentences with the changed inputs of the rows. `before`: the dataset's name at the start of the run."""
     template = ("chat_template_path", config.chat_template_path) if config.chat_template_path else ("tokenizer", None)
     parts = {
         ROWS: ("dataset", before, config.dataset, "the rows"),
         TOKENIZER: ("tokenizer", config.tokenizer, config.tokenizer, "the vocabulary or the rules"),
         TEMPLATE: (template[0], *[template[1] or config.tokenizer] * 2, "the chat template"),
     }
-    told = [changed(*parts[name]) for name in parts if origins.get(name) != dataset.origins.get(name)]
+    changes = [changed(*parts[name]) for name in parts if origins.get(name) != dataset.origins.get(name)]
     for name, value in origins.get("keys", {}).items():
         if name in ENCODING and (now := getattr(config, name)) != value:
-            told.append(f"{name}: the run was started with {value}, a resume cannot change it to {now}")
-    return told
+            changes.append(f"{name}: the run was started with {value}, a resume cannot change it to {now}")
+    return changes
 
 
 def changed(name: str, before: str, now: str, part: str) -> str:

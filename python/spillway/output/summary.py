@@ -58,8 +58,8 @@ def perplexity(loss: float) -> float:
     return math.exp(loss) if loss < 700 else math.inf
 
 
-def all_skipped(steps: int, skipped: int) -> str:
-    """A sentence about a run that has trained nothing; empty of any other."""
+def describe_skipped_run(steps: int, skipped: int) -> str:
+    """A sentence about a run all of whose steps were skipped; empty for any other run."""
     if not steps or skipped < steps:
         return ""
     return (

@@ -52,9 +52,9 @@ def told_of(places: Iterable[str], run: str) -> list[dict[str, Any]]:
 
 
 def list_all(place: str) -> list[dict[str, Any]]:
-    """The volumes in a place as the engine tells of them, whoever they belong to."""
-    found: list[dict[str, Any]] = json.loads(list_volumes(place))
-    return found
+    """The engine's description of the volumes of all runs in a place."""
+    descriptions: list[dict[str, Any]] = json.loads(list_volumes(place))
+    return descriptions
 
 
 def remove(volume: Path, run: str) -> None:
@@ -96,8 +96,8 @@ def listed(place: Path, run: str) -> list[Path]:
 
 
 def give_up_others(paths: Sequence[StoragePath], run: str, begun: Collection[Path]) -> None:
-    """Removes what earlier processes have left of a run in the directories of this one. `begun`: the volumes of all
-    processes that begin it anew."""
+    """Removes the volumes of earlier processes of a run from the directories of this process. `begun`: the volumes of
+    all processes that begin the run anew, which stay."""
     for found in [found for path in paths for found in listed(Path(path.place), run)]:
         if found not in begun:
             remove(found, run)

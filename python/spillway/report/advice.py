@@ -136,7 +136,7 @@ def twice_the_work(description: dict[str, Any], settings: dict[str, Any]) -> flo
 
 
 def describe(facts: Facts, advise: bool) -> str:
-    """`paragraph`, or why there is none. `advise`: plans anew with other settings."""
+    """The paragraph of advice, or the reason why there is none. `advise`: plans with other settings."""
     try:
         return paragraph(facts, options(facts) if advise else [])
     except DAMAGE as error:

@@ -49,7 +49,7 @@ class Facts:
     settings: dict[str, Any] | None  # what it planned with
     finished: bool = True
     machine: str = ""  # the profile's file, where the plan is for another machine
-    damaged: list[str] = field(default_factory=list)  # files, and what is wrong with each, in words
+    damaged: list[str] = field(default_factory=list)  # damaged files, with a sentence for each
 
     @cached_property
     def steps(self) -> list[dict[str, Any]]:
@@ -107,19 +107,19 @@ class Facts:
 
 
 class Reader:
-    """Reads the files of a run; what is damaged is named and left out."""
+    """A reader of a run's files. It names damaged files and leaves them out."""
 
     def __init__(self, output_dir: Path) -> None:
         self._output_dir = output_dir
-        self.damaged: list[str] = []  # files, and what is wrong with each, in words
+        self.damaged: list[str] = []  # damaged files, with a sentence for each
 
     def mapping(self, name: str | Path, checks: dict[str, Check] = NO_CHECKS) -> dict[str, Any] | None:
-        """A JSON object, or None where there is none to be had; `checks`: of its entries."""
+        """The JSON object in a file, without entries that fail `checks`; None if it cannot be read."""
         path = self._output_dir / name
         if not path.is_file():
             return None
         try:
-            found = as_mapping(read_json(path))
+            found = require_mapping(read_json(path))
         except (OSError, ValueError) as error:
             self.damaged.append(f"{path} cannot be read: {error}")
             return None
@@ -131,7 +131,7 @@ class Reader:
     def config(self) -> dict[str, Any]:
         path = self._output_dir / "config.yaml"
         try:
-            return as_mapping(yaml.safe_load(read_text(path)))
+            return require_mapping(yaml.safe_load(read_text(path)))
         except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
             self.damaged.append(f"{path} cannot be read: {' '.join(str(error).split())}")
             return {}
@@ -161,7 +161,7 @@ class Reader:
 
 
 def read(output_dir: Path) -> Facts:
-    """InputError where there is no run. What is damaged of its files is named, and the rest is there."""
+    """The facts of a run. InputError without a run. Damaged files are named, and the others are used."""
     plan = output_dir / "plan.json"
     if not plan.is_file():
         raise InputError(f"output_dir: {output_dir} holds no run (there is no {plan})")
@@ -182,7 +182,7 @@ def read(output_dir: Path) -> Facts:
     )
 
 
-def as_mapping(value: Any) -> dict[str, Any]:
+def require_mapping(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError("it is no mapping")
     return value

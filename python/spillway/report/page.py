@@ -49,7 +49,7 @@ def text(facts: Facts, words: str) -> str:
 
 
 def render_guarded(body: Callable[[], str]) -> str:
-    """A part of the page, or why it is not there: other parts do not depend on it."""
+    """A part of the page, or the reason why it is missing. Other parts do not depend on it."""
     try:
         return body()
     except DAMAGE as error:

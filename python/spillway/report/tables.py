@@ -138,7 +138,7 @@ def updates(plan: Plan) -> str:
 
 
 def replays(plan: Plan) -> str:
-    """The cost of steps that are computed twice; empty without `replay_steps`."""
+    """A sentence with the cost of replayed steps; empty without `replay_steps`."""
     replay = plan.get("replay")
     if not replay:
         return ""

@@ -26,10 +26,10 @@ from spillway.run.protocol import SessionProtocol
 from spillway.run.world import World
 
 
-def known_run(config: Config, world: World) -> tuple[Config, Identity | None, list[str]]:
-    """The configuration as a launcher means it, and what `known_runs.known_run` says of the run in `output_dir`, which
-    rank 0 alone sees for sure."""
-    known, also = world.agreed(lambda: known_runs.known_run(config.output_dir, config.overwrite, config.paths))
+def load_existing_run(config: Config, world: World) -> tuple[Config, Identity | None, list[str]]:
+    """The configuration as a launcher means it, the identity of the run in `output_dir`, and further places of its
+    volumes. Rank 0 reads them for all processes."""
+    known, also = world.agreed(lambda: known_runs.load_existing_run(config.output_dir, config.overwrite, config.paths))
     return (as_restarted(config) if world.again and known else config), known, also
 
 
@@ -39,7 +39,7 @@ def as_restarted(config: Config) -> Config:
 
 
 def lock_directory(lock: DirectoryLock, config: Config, world: World, tell: hub.Tell) -> None:
-    """The run of these processes is the only one in `output_dir` from here on, until `lock` is released. InputError."""
+    """Takes the lock of `output_dir` for this run, until `lock` is released. InputError if another run has it."""
     patience = RESUME_PATIENCE if config.resume_from_checkpoint and not config.overwrite else PATIENCE
 
     def take() -> None:
@@ -50,8 +50,8 @@ def lock_directory(lock: DirectoryLock, config: Config, world: World, tell: hub.
 
 
 @contextmanager
-def locked_directory(config: Config, world: World, tell: hub.Tell) -> Iterator[None]:
-    """`lock_directory`, until the end."""
+def hold_directory(config: Config, world: World, tell: hub.Tell) -> Iterator[None]:
+    """Holds the lock of `output_dir` to the end of the block."""
     lock = DirectoryLock(Path(config.output_dir))
     lock_directory(lock, config, world, tell)
     try:
@@ -79,11 +79,11 @@ def as_parted(config: Config, known: Identity | None) -> Config:
     return config.parted(ranks) if ranks and same else config
 
 
-def begun(config: Config, world: World) -> tuple[Config, Start | None, Identity, RunState | None, list[str]]:
-    """What lies in `output_dir` and on the paths of all processes: how the run starts (None: without an `output_dir`),
-    whose it is, its last state; `config` with what a run that goes on keeps of its beginning; and other places where
-    its volumes may be. InputError where it contradicts that. The directory is locked: no other run changes it."""
-    known, also = world.agreed(lambda: known_runs.known_run(config.output_dir, config.overwrite, config.paths))
+def open_run(config: Config, world: World) -> tuple[Config, Start | None, Identity, RunState | None, list[str]]:
+    """The run in `output_dir` and on the paths of all processes: `config` with the keys that a resume keeps, the start
+    (None without an `output_dir`), the identity, the last state, and further places of its volumes. InputError for a
+    contradiction. The caller holds the directory's lock."""
+    known, also = world.agreed(lambda: known_runs.load_existing_run(config.output_dir, config.overwrite, config.paths))
     there, others = volumes_of(config.paths, known, also, world)
     start, run, saved = world.agreed(lambda: found(config, there, others))
     if start is None:
@@ -112,7 +112,7 @@ def same_device(config: Config) -> Config:
     """`config` on the CPUs where the run that it goes on with was begun there, unless it says so itself: a GPU adds in
     another order."""
     if config.any_device and config.resume_from_checkpoint and config.output_dir is not None:
-        before = known_runs.config_before(Path(config.output_dir))
+        before = known_runs.read_previous_config(Path(config.output_dir))
         if before is not None and before.device == "cpu":
             return config.computing_on("cpu", "the CPUs, as the run was begun")
     return config
@@ -128,9 +128,8 @@ def settled(config: Config, world: World, tell: hub.Tell, only: Iterable[str] = 
     return hub.settled(config.computing_on(leading.device, leading.device_why), only=only)
 
 
-def know_base(fixed: dict[str, Any], config: Config, world: World) -> None:
-    """Writes into a run's `fixed` values what the model's files of weights are, unless that is there. They are here by
-    now."""
+def record_base(fixed: dict[str, Any], config: Config, world: World) -> None:
+    """Adds the fingerprint of the model's weights to a run's `fixed` values, unless they have one."""
     if config.init == "pretrained" and BASE not in fixed:
         fixed[BASE] = world.agreed(lambda: read_fingerprint(hub.model_directory(config)))
 

@@ -82,7 +82,7 @@ def engine_spec(profiled: Profiled, keeping: Keeping, world: World) -> EngineSpe
     room.require_files(world, config.files)
     # Files that hold tensors in another form than the engine does are written twice.
     converted = spec.adapters is None and files.converts(meta_model, description, spec.begins_with, files.MAX_SHARD)
-    carried = files.carried_bytes(meta_model, spec.begins_with)
+    carried = files.count_carried_bytes(meta_model, spec.begins_with)
     settings |= memory | room.settings(config, keeping.saving, converted, carried)
     settings["keeps_logits"] = meta_model.simple_head and not compute.place.on_gpu
     settings["saved_activations"] = saved_settings(profiled)

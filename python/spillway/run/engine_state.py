@@ -20,7 +20,7 @@ from spillway.model.spec import ModelSpec
 from spillway.output import base_files, saved, volumes, wear
 from spillway.output.base_files import BASE
 from spillway.output.known_runs import nothing_to_resume
-from spillway.output.records import METRICS, newest_step
+from spillway.output.records import METRICS, read_newest_step
 from spillway.run.engine_spec import PlannedEngine
 from spillway.run.lines import Lines
 from spillway.run.protocol import Keeping, Recovery, StartPoint
@@ -40,8 +40,8 @@ class EngineState:
         self.steps = 0  # updates made
         self.precious = False  # the volumes hold something that a later process may go on from
         self._started = False  # the volumes are open, and ours
-        self._displaced = False  # their files have no name
-        self._base: base_files.Fingerprint = {}  # of the files of weights that the run reads again
+        self._displaced = False  # True if a volume's file has no name
+        self._base: base_files.Fingerprint = {}  # fingerprint of weights that the run reads again
         self._spec, self._telemetry, self._keep = spec, telemetry, keeping.keep
         self._run = keeping.run
         self._world, self._writes = world, world.leads
@@ -51,7 +51,7 @@ class EngineState:
 
     def start(self, start_point: StartPoint) -> Recovery | None:
         """Maps the memory and opens the volumes; state from there, from a checkpoint, or the model's weights."""
-        self._know_base(start_point)
+        self._check_base(start_point)
         recovery = self._recover(start_point)
         if recovery is None:
             self._load(start_point)
@@ -59,8 +59,8 @@ class EngineState:
             files.load_buffers(self._spec.meta_model, self._spec.source)
         return recovery
 
-    def _know_base(self, start_point: StartPoint) -> None:
-        """InputError where weights that the run reads again are not those that it was started with."""
+    def _check_base(self, start_point: StartPoint) -> None:
+        """InputError if weights that the run reads again differ from those of its start."""
         spec = self._spec
         if spec.config.init != "pretrained" or not files.reads_base(spec.meta_model, spec.source):
             return
@@ -99,7 +99,7 @@ class EngineState:
             save_config(spec.source, spec.model_config, spec.config.weight_dtype, directory)
 
     def save_weights_alone(self, directory: Path) -> None:
-        """The weights without what is carried along, and of the files beside them those that can be saved."""
+        """Saves the trained weights, and the other files that can be saved."""
         spec = self._spec
         if spec.adapters is not None or not self._writes:
             return self.save_model(directory)
@@ -132,7 +132,7 @@ class EngineState:
             wear.save(state, self._telemetry.written())
 
     def stand_alone(self) -> None:
-        """No later process finds the volumes: what is saved from here on holds all of the state."""
+        """Makes later checkpoints hold all of the state, since no later process finds the volumes."""
         self._alone = self._displaced = True
 
     def _keep_step(self) -> None:
@@ -187,7 +187,7 @@ class EngineState:
         for each in tries:
             words = each | {name: value for name, value in shared.items() if name == "line" or "reopen" in each}
             if "reopen" in each and "checkpoint" not in each:
-                words["known_step"] = self._known_step(start_point)
+                words["known_step"] = self._find_known_step(start_point)
             if "checkpoint" in words:
                 saved.check_files(Path(words["checkpoint"]).parent)
             told = self._engine.start(json.dumps(words), lambda: [str(path / STATE) for path in start_point.pinned()])
@@ -203,12 +203,12 @@ class EngineState:
             raise InputError(f"resume_from_checkpoint: {nothing_to_resume(Path(config.output_dir), config.paths)}")
         return None
 
-    def _known_step(self, start_point: StartPoint) -> int:
-        """The newest step that metrics.jsonl shows to have been durable; 0: none. The row of a step is there before its
-        commit, and a commit waits for the one before it."""
+    def _find_known_step(self, start_point: StartPoint) -> int:
+        """The newest step that metrics.jsonl proves durable; 0: none. The row of a step is written before its commit,
+        and a commit waits for the commit before it."""
         if not (self._writes and start_point.durable and self._plan.get("durability") == "step"):
             return 0
-        return max(0, newest_step(Path(self._spec.config.output_dir) / METRICS) - 2)
+        return max(0, read_newest_step(Path(self._spec.config.output_dir) / METRICS) - 2)
 
     def _take_over(self, lines: Lines) -> Recovery | None:
         """What another number of processes has left, where it is that which the run goes on from: it becomes durable

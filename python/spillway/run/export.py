@@ -153,7 +153,7 @@ def saving_weights(run: StoredRun, target: Path) -> Saves:
     from spillway.model import files
 
     source = hub.model_directory(run.config)
-    meta_model = built_model(run.config).meta_model
+    meta_model = build_run_model(run.config).meta_model
     if files.reads_base(meta_model, source):
         base_files.check(run.identity.fixed.get(BASE), source)
     files.load_buffers(meta_model, source)
@@ -166,18 +166,18 @@ def saving_weights(run: StoredRun, target: Path) -> Saves:
 
 
 def begins_with(config: Config) -> Path:
-    """The checkpoint whose other tensors are carried along; one that is not there where weights were drawn."""
+    """The checkpoint whose untrained tensors a save carries along; a missing path if weights were drawn."""
     source = hub.model_directory(config)
     return source if config.init == "pretrained" else source / "none"
 
 
-def built_model(config: Config) -> Built:
-    """The run's model without weights."""
+def build_run_model(config: Config) -> Built:
+    """The model of a run, without weights."""
     from spillway.model.source import DTYPES, load_config
     from spillway.model.ties import build_as_stored
 
-    found = load_config(hub.model_directory(config))
-    return build_as_stored(found, begins_with(config), DTYPES[config.weight_dtype])
+    model_config = load_config(hub.model_directory(config))
+    return build_as_stored(model_config, begins_with(config), DTYPES[config.weight_dtype])
 
 
 def saving_adapters(run: StoredRun, target: Path) -> Saves:
@@ -207,5 +207,5 @@ def save_beside(config: Config, target: Path) -> None:
     from spillway.model.source import save_config
 
     if config.method != "lora":
-        save_config(hub.model_directory(config), built_model(config).config, config.weight_dtype, target)
+        save_config(hub.model_directory(config), build_run_model(config).config, config.weight_dtype, target)
     load_tokenizer(config).save_pretrained(str(target))

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from spillway._engine import SecondSignal
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-HANGUP = signal.SIGHUP  # the kernel and the shell may both send it, so a second one means nothing
+HANGUP = signal.SIGHUP  # the kernel and the shell may both send the signal, so a second one is ignored
 AGAIN = "a second signal stops at once, without saving"
 NOTHING_LOST = "there is nothing to save"
 
 
 class Interruption:
-    """A context in which the three signals are ours; outside the main thread, where they cannot be, it does nothing."""
+    """A context that handles the three signals. Outside the main thread it does nothing."""
 
     def __init__(self) -> None:
         self.signal = 0  # the first signal that asked for a graceful end; 0: none

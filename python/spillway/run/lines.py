@@ -245,7 +245,7 @@ def volumes_of(
     paths: Sequence[StoragePath], known: Identity | None, also: Sequence[str], world: World
 ) -> tuple[list[Path], list[Path]]:
     """The volumes of all processes, and those that another number of processes of the run has left. `paths`: of this
-    process; `known`, `also`: as `known_runs.known_run` says it."""
+    process; `known`, `also`: as `known_runs.load_existing_run` says it."""
     others = volumes.of_other_numbers(paths, known.run, also) if known and also else []
     found = world.gather((volumes.present(paths), others))
     there, left = ([path for each in found for path in each[which]] for which in (0, 1))

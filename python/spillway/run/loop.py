@@ -50,7 +50,7 @@ class Work:
     rate: Rate
     events: Events
     shape: WorkShape
-    started: datetime | None = None  # the time that a chat template was told; None: none asked
+    started: datetime | None = None  # the time that a chat template rendered; None: no template asked
 
     @property
     def steps(self) -> int:
@@ -205,7 +205,7 @@ class Loop:
             self.so_far.tell(self.session, len(self.seconds), lambda: self.summary(self.session))
 
     def compute(self, batches: list[Any], learning_rate: float) -> StepResult:
-        """Raises ComputationDiffers with the place of the state before the step."""
+        """Computes a step. Raises ComputationDiffers with the place of the state before the step."""
         try:
             return self.session.step(batches, learning_rate)
         except ComputationDiffers as error:
@@ -213,7 +213,7 @@ class Loop:
             raise ComputationDiffers(f"{error}. {words}", error.memory_changed) from error
 
     def keep_state(self, memory_changed: bool) -> str:
-        """Saves the state before a step that was not updated, and says where it is. All processes call it."""
+        """Saves the state before a step without an update, and returns its place. All processes make the call."""
         step, go_on = self.state.step, f"go on with: spillway resume {shlex.quote(str(self.output_dir))}"
         if self.every_step:
             return f"Step {step} is durable on the storage paths; {go_on}"
@@ -279,8 +279,8 @@ class Loop:
         self.display.evaluation(row)
 
     def require_volumes(self) -> None:
-        """VolumeDisplaced where a volume lost its file, after the step was saved without it. A run that is not durable
-        is told, and goes on."""
+        """VolumeDisplaced if a volume lost its file, after a save that needs no volume. A run without durable steps
+        gets a notice and goes on."""
         volumes = self.session.displaced_volumes()
         if not volumes:
             return
@@ -367,13 +367,13 @@ class Loop:
         return ""
 
     def save_model_alone(self) -> str:
-        """Weights take a part of what a checkpoint does, and need no tokenizer or configuration that can be saved."""
+        """Saves the weights alone, which take less room than a checkpoint and need no tokenizer or configuration."""
         return self.save_at_root(lambda place: self.fill(place, with_state=False), "model") or self.save_at_root(
             self.session.save_weights_alone, "weights"
         )
 
     def save_at_root(self, fill: Callable[[Path], None], what: str) -> str:
-        """In words; empty where it fails."""
+        """Saves files at the root of output_dir. Returns a notice; empty on failure."""
         place = self.output_dir / ".tmp-model"
         with suppress(Exception):
             directory.remove(place)

@@ -23,7 +23,7 @@ LOG_WIDTH = 120
 
 
 class Display:
-    """Everything the trainer says while it trains goes through here. After the terminal has gone, it goes to a log."""
+    """The output of a trainer: on the terminal, and after the terminal has gone in a log."""
 
     def __init__(self, console: Console, endurance: dict[str, int] | None = None) -> None:
         """`endurance`: bytes that the drives of some paths are rated for."""
@@ -36,14 +36,14 @@ class Display:
         self._tenths = 0  # of what comes before the first step
         self._stream = streams.ERROR if console.stderr else streams.OUTPUT
         self._losses = streams.losses(self._stream).count
-        self._log: RunLog | None = None  # in place of the terminal
+        self._log: RunLog | None = None  # the log that replaces the terminal
         self._output_dir: Path | None = None
 
-    def log_in(self, output_dir: Path) -> None:
-        """The run's directory is ready: a log may lie there."""
+    def open_log(self, output_dir: Path) -> None:
+        """Allows a log in the run's directory, which is ready."""
         self._output_dir = output_dir
         if self._log is not None:
-            self._log.keep_in(output_dir)
+            self._log.append_to(output_dir)
 
     def start(self, done: int, total: int) -> None:
         """The first step to come is number `done` + 1 of `total`; 0: nobody knows of how many."""
@@ -82,7 +82,7 @@ class Display:
             tell(self.console)
 
     def move_to_log(self) -> bool:
-        """Whether the terminal has gone since the last call. The steps go on in the log."""
+        """Moves the output to the log if the terminal has gone. True if it went since the last call."""
         losses = streams.losses(self._stream)
         if self._log is not None or losses.count == self._losses:
             return False
@@ -92,7 +92,7 @@ class Display:
         words = f"{streams.NAMES[self._stream]} cannot be written ({losses.reason}). The run goes on"
         self.say(f"{datetime.now():%Y-%m-%d %H:%M:%S} {words}, and this file has its messages.")
         if self._output_dir is not None:
-            self._log.keep_in(self._output_dir)
+            self._log.append_to(self._output_dir)
         if self._stream == streams.OUTPUT:
             with streams.guard():
                 print(f"note: {words}, with its messages in output_dir/{LOG}", file=sys.stderr, flush=True)

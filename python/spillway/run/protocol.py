@@ -60,7 +60,7 @@ class StartPoint:
     adapters: Path | None = None  # with method lora, begin with those of this directory
     line: Callable[[], int] = int  # of several processes: Identity.line, once it is in run.json; all call it
     lines: Lines | None = None  # None: another number of processes has left nothing
-    # The model's files of weights as the run knows them (output.base_files); None: it knows nothing, or only begins.
+    # Fingerprint of the model's weights (output.base_files); None for a new run and for older releases.
     base: dict[str, Any] | None = None
 
 
@@ -89,8 +89,8 @@ class StepResult:
     node_updates: dict[str, dict[str, float]] = field(default_factory=dict)
     written: dict[str, int] = field(default_factory=dict)  # bytes per path over the run's life, earlier processes too
     refits: dict[str, Any] = field(default_factory=dict)  # of reduced gradients, for rows of metrics.jsonl
-    replayed: bool = False  # computed twice, by `replay_steps`
-    replay_difference: str = ""  # of the two computations, where the step went on
+    replayed: bool = False  # True if `replay_steps` computed the step twice
+    replay_difference: str = ""  # notice of a difference after which the step went on
     # of each micro-batch, what the objective tells besides its loss: with dpo TRL's rewards/margins and the like
     told: list[dict[str, float]] = field(default_factory=list)
 
@@ -180,7 +180,7 @@ class SessionProtocol(Protocol):
         """Safetensors (and index), config.json, generation_config.json."""
 
     def save_weights_alone(self, directory: Path) -> None:
-        """The weights, and what of the rest can be saved: where nothing else of a save succeeds."""
+        """Saves the trained weights, and the other files that can be saved, after a save has failed."""
 
     def save_state(self, directory: Path) -> None:
         """What the model files lack to go on bit by bit, under directory/spillway/: a manifest of where it lies on the
@@ -191,7 +191,7 @@ class SessionProtocol(Protocol):
         closes, and no later process finds them."""
 
     def stand_alone(self) -> None:
-        """Checkpoints that are saved from here on need no volume."""
+        """Makes later checkpoints need no volume."""
 
     def release(self, manifest: bytes) -> None:
         """The content of a manifest whose checkpoint is gone: its places may be used again."""

@@ -30,10 +30,10 @@ TEST = (
 class StepDifference:
     """The first difference of two computations, over all processes."""
 
-    name: str  # of the first value that differs
-    rank: int  # of its process
+    name: str  # name of the first value that differs
+    rank: int  # rank of the process with the value
     processes: int
-    in_weights: bool  # of any process
+    in_weights: bool  # True if weights differ in any process
     in_loss: bool
 
 
@@ -49,28 +49,28 @@ class Replays:
         writes_once: bool,
     ) -> None:
         """`writes_once`: the engine takes the gradients of a step once, since each step is durable."""
-        self.steps = 0  # computed twice in this process
+        self.steps = 0  # number of steps that this process computed twice
         self.differences = 0
-        self.is_replayed = False  # the last step is computed twice
-        self.difference = ""  # of the last step's computations, in words; "": there is none
-        self.skips = False  # the last step is to end without an update
+        self.is_replayed = False  # True if the last step is computed twice
+        self.difference = ""  # notice of the last step's difference; "" without one
+        self.skips = False  # True if the last step ends without an update
         self._every, self._goes_on = config.replay_steps, config.replay_action == "continue"
         self._engine, self._description = engine, description
         self._gather, self._writes_once = gather, writes_once
         self._notices: list[str] = []
 
     def measured(self) -> dict[str, Any]:
-        """For summary.json."""
+        """The counts for summary.json."""
         return {"replay": {"steps": self.steps, "differences": self.differences}} if self._every else {}
 
     def begin_step(self, step: int) -> bool:
-        """Whether step number `step` is computed twice."""
+        """Begins step number `step`. True if it is computed twice."""
         self.is_replayed = bool(self._every) and step % self._every == 0
         self.difference, self.skips = "", False
         return self.is_replayed
 
     def take_notices(self) -> list[str]:
-        """Differences since the last call after which the run went on."""
+        """Removes and returns the notices of differences after which the run went on."""
         notices, self._notices = self._notices, []
         return notices
 

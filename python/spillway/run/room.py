@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 ROW_BYTES = 640  # of a step in metrics.jsonl or trainer_state.json
 RUN_BYTES = 4 << 20  # timeline, page, curve and what else a run leaves once
-MOST_SHARD = 50_000_000_000  # bytes of weights in one file
+MOST_SHARD = 50_000_000_000  # limit of bytes of weights in one file
 FILE_BYTES = 64 << 10  # configurations of a checkpoint
 WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack")
 LINKLESS = ("vfat", "msdos", "exfat")  # file systems in which a file has one name

@@ -280,7 +280,7 @@ class EngineSession:
         self._state.save_model(directory)
 
     def save_weights_alone(self, directory: Path) -> None:
-        """The weights, and what of the rest can be saved: where nothing else of a save succeeds."""
+        """Saves the trained weights, and the other files that can be saved, after a save has failed."""
         self._running()
         self._state.save_weights_alone(directory)
 
@@ -310,7 +310,7 @@ class EngineSession:
         return volumes
 
     def stand_alone(self) -> None:
-        """Checkpoints that are saved from here on need no volume."""
+        """Makes later checkpoints need no volume."""
         self._state.stand_alone()
 
     def release(self, manifest: bytes) -> None:

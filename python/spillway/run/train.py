@@ -27,9 +27,9 @@ from spillway.output import checkpoints, directory, saved, state, unsaved, volum
 from spillway.output.directory import Start
 from spillway.output.identity import Identity
 from spillway.output.known_runs import load_identity
-from spillway.output.records import METRICS, set_damaged_lines_aside
+from spillway.output.records import METRICS, move_damaged_lines
 from spillway.output.state import RunState
-from spillway.output.summary import all_skipped, endurance
+from spillway.output.summary import describe_skipped_run, endurance
 from spillway.report import tables
 from spillway.report.plot import plot_apart
 from spillway.run import beginning, reference, room
@@ -64,7 +64,7 @@ def train(config: Config | Mapping[str, Any] | str | Path, **values: Any) -> dic
 def train_config(config: Config, console: Console, world: World | None = None) -> dict[str, Any]:
     """`world`: of the run's processes, all of which call this; None: there is one."""
     world = world or OneProcess()
-    config, known, _ = beginning.known_run(config, world)
+    config, known, _ = beginning.load_existing_run(config, world)
     config = beginning.of_one(config, known, world)
     check(config)
     refuse_elsewhere(config)
@@ -72,13 +72,13 @@ def train_config(config: Config, console: Console, world: World | None = None) -
     display = Display(console if world.leads else Console(quiet=True), endurance(config))
     with Interruption() as interruption:
         world.held, interruption.speaks = interruption.held, world.leads
-        with beginning.locked_directory(config, world, display.note):
-            config, start, run, saved, also = beginning.begun(config, world)
+        with beginning.hold_directory(config, world, display.note):
+            config, start, run, saved, also = beginning.open_run(config, world)
             assert start is not None  # a configuration that was checked has an output_dir
             config = beginning.settled(config, world, display.note)
             lines = Lines(run, start.output_dir, config.paths, world, also)
             summary = Run(config, start, run, saved, display, interruption, lines, world).go()
-            world.gather(None)  # a signal to one that waits here for the others' last files changes nothing
+            world.gather(None)  # a signal during the wait for other processes' last files changes nothing
             return summary
 
 
@@ -103,7 +103,7 @@ def plan_config(config: Config, tell: Tell, graph: Path | None = None) -> dict[s
     config = hub.settled(auto.settled(beginning.same_device(config) if named else config), tell)
     stages.say("reading tokenizer and data")
     work = load_work(config, tell, state.read_start(fixed))
-    try_save(config, model_description(config), work.tokenizer)
+    try_save(config, read_model_config(config), work.tokenizer)
     stages.say("building the model without weights")
     output_dir = Path(config.output_dir)
     held = directory.manifests(output_dir) if config.resume_from_checkpoint else []
@@ -144,7 +144,7 @@ class Run:
     def go(self) -> dict[str, Any]:
         started = self.world.agreed(lambda: state.read_start(self.saved.fixed if self.saved else None))
         work = load_work(self.config, self.display.note, started)
-        try_save(self.config, model_description(self.config), work.tokenizer)
+        try_save(self.config, read_model_config(self.config), work.tokenizer)
         if self.world.ranks.world > 1:
             same(self.world, {"dataset": work.train.fingerprint()})
         self.state = self.saved or RunState(fixed=state.fixed_keys(self.config))
@@ -224,7 +224,7 @@ class Run:
         self.display.show(lambda console: tables.show_plan(console, session.plan))
         self.identify(loop.work, session.plan)
         hub.fetch_weights(self.config, self.display.say)
-        beginning.know_base(self.state.fixed, self.config, self.world)
+        beginning.record_base(self.state.fixed, self.config, self.world)
         recovery = self.lines.start(session, self.start)
         if recovery:
             self.state = loop.state = RunState.of(recovery.state, self.state.fixed)
@@ -260,10 +260,10 @@ class Run:
     def write_beginning(self, session: SessionProtocol, goes_on: bool) -> None:
         for removed in directory.prepare(self.start, fresh=not goes_on):
             self.display.note(f"removed {removed}")
-        for damaged in set_damaged_lines_aside(self.start.output_dir / METRICS):
+        for damaged in move_damaged_lines(self.start.output_dir / METRICS):
             self.display.note(damaged)
         beginning.write(self.start.output_dir, self.config, session, self.identity)
-        self.display.log_in(self.start.output_dir)
+        self.display.open_log(self.start.output_dir)
 
     def tell_recovery(self, recovery: Recovery | None) -> None:
         if recovery and recovery.words:
@@ -299,8 +299,8 @@ class Run:
         return summary
 
     def require_an_update(self) -> None:
-        """SpillwayError where every step was skipped."""
-        if words := all_skipped(self.state.step, self.state.skipped):
+        """SpillwayError if every step was skipped."""
+        if words := describe_skipped_run(self.state.step, self.state.skipped):
             raise SpillwayError(f"{words}. The model in {self.start.output_dir} is the one that the run began with")
 
     def plot(self) -> None:
@@ -359,7 +359,7 @@ def planned_start(config: Config, output_dir: Path) -> Start:
 
 
 def load_work(config: Config, tell: Tell, started: datetime | None = None) -> Work:
-    """Everything the session's plan depends on, and all that bad data can be refused for. `started`: when the run was;
+    """The work of a session, which its plan depends on. Bad data is refused here. `started`: the start of the run;
     None: now."""
     from spillway.data import loading
     from spillway.data.order import Order
@@ -402,8 +402,8 @@ def load_work(config: Config, tell: Tell, started: datetime | None = None) -> Wo
     return replace(work, shape=replace(shape, pairs=work.pairs, passes=passes))
 
 
-def model_description(config: Config) -> Any:
-    """The configuration of the model, as transformers reads it."""
+def read_model_config(config: Config) -> Any:
+    """The model's configuration, as transformers reads it."""
     from spillway.model.source import load_config
 
     return load_config(hub.model_directory(config))

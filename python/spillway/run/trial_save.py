@@ -1,4 +1,4 @@
-"""The small files of a save, written once before the first step: what would end a run at its end ends it here."""
+"""A trial of a save's small files before the first step, so that a failure ends the run before it trains."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from spillway.config import Config
 from spillway.errors import InputError
 from spillway.model import hub
 
-Save = Callable[[Path], object]  # of a file, into a directory
+Save = Callable[[Path], object]  # a function that saves a file into a directory
 
 
 def try_save(config: Config, model_config: Any, tokenizer: Any = None) -> None:
-    """Saves what lies beside the weights into a temporary directory. `model_config`: None for one that no library
-    describes. InputError with the file that cannot be saved, and why."""
+    """Saves the files beside the weights into a temporary directory. `model_config`: None for a model that no library
+    describes. InputError with the file that cannot be saved, and the reason."""
     saves: list[tuple[str, Save]] = []
     if model_config is not None and config.method != "lora":
         from spillway.model.source import config_files
@@ -24,11 +24,11 @@ def try_save(config: Config, model_config: Any, tokenizer: Any = None) -> None:
         source = hub.model_directory(config)
         saves += [(str(file), save) for file, save in config_files(source, model_config, config.weight_dtype)]
     if tokenizer is not None:
-        saves.append(tokenizer_of(config, tokenizer))
+        saves.append(choose_tokenizer(config, tokenizer))
     try_files(saves)
 
 
-def tokenizer_of(config: Config, tokenizer: Any) -> tuple[str, Save]:
+def choose_tokenizer(config: Config, tokenizer: Any) -> tuple[str, Save]:
     name = config.chat_template_path or config.tokenizer
     return f"tokenizer: {name}", lambda directory: tokenizer.save_pretrained(str(directory))
 
@@ -37,7 +37,7 @@ def try_files(saves: Iterable[tuple[str, Save]]) -> None:
     """Pairs of the name that a message has for a file, and the function that saves it."""
     try:
         scratch = tempfile.TemporaryDirectory(prefix="spillway-save-")
-    except OSError:  # there is no place to try; the plan counts the room that a save needs
+    except OSError:  # no room for a trial; the plan counts the room that a save needs
         return
     with scratch as name:
         for what, save in saves:
@@ -52,11 +52,11 @@ def try_file(what: str, save: Save, place: Path) -> None:
     except OSError as error:
         if str(error.filename or "").startswith(str(place)):  # the temporary directory is full
             return
-        raise InputError(f"{what}: a save would fail: {in_words(error)}") from error
-    except Exception as error:  # whatever the library's own checks raise
-        raise InputError(f"{what}: a save would fail, so nothing is trained: {in_words(error)}") from error
+        raise InputError(f"{what}: a save would fail: {describe_error(error)}") from error
+    except Exception as error:  # the library's checks raise any error
+        raise InputError(f"{what}: a save would fail, so nothing is trained: {describe_error(error)}") from error
 
 
-def in_words(error: BaseException) -> str:
-    """All of a library's error in one line."""
+def describe_error(error: BaseException) -> str:
+    """A library's error as one line."""
     return " ".join(str(error).split()) or type(error).__name__

@@ -1,4 +1,4 @@
-"""`spillway verify`: reads every byte that counts on a run's storage paths and in its checkpoints, and names damage."""
+"""`spillway verify` reads every used byte on a run's storage paths and in its checkpoints, and names damage."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def verify_files(place: Path, say: Say) -> bool:
 
 
 def verify_volumes(run: StoredRun, say: Say) -> bool:
-    """Of several processes it says what could not be read, too."""
+    """Verifies the volumes of all processes, and names those that cannot be read."""
     pinned = [str(path / STATE) for path in directory.pinned(run.output_dir)]
     several = run.identity.several
     well = True

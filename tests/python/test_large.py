@@ -1,0 +1,56 @@
+"""The check of bench/large.py: a saved checkpoint has the loss of the text that it was trained on."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from subprocess import CompletedProcess
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import real_runs
+import tiny
+
+sys.path.append(str(Path(__file__).parents[2] / "bench"))
+import large  # noqa: E402
+
+LENGTH = 64
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small untrained model, and a text that repeats one sentence, as the text of the bench does."""
+    path = real_runs.inputs(tmp_path_factory.mktemp("large"))
+    (path / "text.txt").write_text(f"{tiny.SENTENCES[0]} " * 80)
+    return path
+
+
+@pytest.fixture
+def forked_interpreters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bench's interpreters have imported PyTorch and transformers when they begin."""
+
+    def run_forked(command: list[str], **_: Any) -> CompletedProcess[str]:
+        process = real_runs.apart(*command[1:])
+        output, error = process.communicate(timeout=300)
+        return CompletedProcess(command, process.returncode, output, error)
+
+    monkeypatch.setattr(large, "subprocess", SimpleNamespace(run=run_forked))
+
+
+@pytest.mark.usefixtures("forked_interpreters")
+def test_a_trained_checkpoint_passes_and_an_untrained_one_of_its_shape_is_refused(inputs: Path, tmp_path: Path) -> None:
+    out, text = tmp_path / "out", inputs / "text.txt"
+    words = ("--dataset", str(text), "--packing", "--max_steps", "16", "--learning_rate", "2e-2",
+             "--max_length", str(LENGTH))  # fmt: skip
+    assert real_runs.here(inputs, out, *words) == 0
+    losses = [row["loss"] for row in large.rows_of(out)]
+    assert losses[-1] < 0.8 * losses[0]
+    assert 0 < large.check_loss(out, text, LENGTH, losses[-1]) <= large.LOSS_LIMIT * losses[-1]
+    refusal = r"model: the loss of the text is [\d.]+, more than 1\.05 times the last training loss, [\d.]+\. The check"
+    with pytest.raises(SystemExit, match=refusal):
+        large.check_loss(inputs / "model", text, LENGTH, losses[-1])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(SystemExit, match="empty cannot be loaded: "):
+        large.check_loss(tmp_path / "empty", text, LENGTH, losses[-1])
