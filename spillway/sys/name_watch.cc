@@ -3,13 +3,12 @@
 #include <sys/stat.h>
 
 #include <cerrno>
-#include <condition_variable>
+#include <chrono>
 #include <filesystem>
-#include <mutex>
 #include <system_error>
 #include <thread>
-#include <utility>
 
+#include "spillway/base/mutex.h"
 #include "spillway/sys/errno.h"
 
 namespace spillway::sys {
@@ -19,10 +18,10 @@ struct NameWatch::Question {
   dev_t device = 0;
   ino_t inode = 0;
 
-  std::mutex mutex;
-  std::condition_variable answered;
-  bool asked = false;  ///< a thread asks
-  bool lost = false;   ///< the last answer
+  Mutex mutex;
+  Condition answered;
+  bool asked SPILLWAY_GUARDED_BY(mutex) = false;  ///< a thread asks
+  bool lost SPILLWAY_GUARDED_BY(mutex) = false;   ///< the last answer
 
   [[nodiscard]] bool ask() const noexcept {
     struct stat named {};
@@ -41,22 +40,26 @@ NameWatch::NameWatch(const File& file) : question_(std::make_shared<Question>())
 
 bool NameWatch::is_lost(std::chrono::milliseconds patience) const {
   auto& question = *question_;
-  std::unique_lock lock(question.mutex);
+  MutexLock lock(question.mutex);
   if (!question.asked) {
-    question.asked = true;
     try {
       std::thread([shared = question_] {
         const bool lost = shared->ask();
-        const std::lock_guard held(shared->mutex);
+        const MutexLock answer(shared->mutex);
         shared->lost = lost;
         shared->asked = false;
         shared->answered.notify_all();
       }).detach();
+      question.asked = true;              // its answer waits for our lock
     } catch (const std::system_error&) {  // no thread is to be had: nobody asks now
-      question.asked = false;
     }
   }
-  question.answered.wait_for(lock, patience, [&] { return !question.asked; });
+  const auto end = std::chrono::steady_clock::now() + patience;
+  while (question.asked) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
+    if (left.count() <= 0) break;
+    question.answered.wait_for(lock, left);
+  }
   return question.lost;
 }
 
