@@ -82,7 +82,7 @@ def test_a_dataset_of_the_library(tmp_path: Path) -> None:
         ("a.jsonl", '{"text": "a"}\n{"text": \n', ["a.jsonl:2", "not valid JSON"]),
         ("a.jsonl", '{"text": "a"}\n[1]\n', ["a.jsonl:2", "list"]),
         ("a.jsonl", b'{"text": "a"}\n{"text": "\xff"}\n', ["a.jsonl:2", "UTF-8"]),
-        ("a.jsonl", "[" * 100_000, ["a.jsonl:1", "not valid JSON"]),
+        ("a.jsonl", "[" * 100_000, ["a.jsonl:1", "nested too deep"]),
         ("a.json", '[{"text": "a"},\n oh]', ["a.json", "line 2"]),
         ("a.json", '[{"text": "a"}, 3]', ["a.json, row 2", "int"]),
         ("a.txt", b"\xff\xfe", ["a.txt", "UTF-8"]),
