@@ -90,9 +90,8 @@ std::vector<LayerMatrix> llama_matrices(std::int64_t hidden, std::int64_t query,
 
 plan::Plan spillway_plan(const machine::Profile& profile, const PlannedModel& model) {
   const auto asked = asked_of(profile, model);
-  const auto& [description, budget, rates] = asked;
-  return description.is_shared() ? plan::make_plan(description, description.layout(), budget, rates)
-                                 : plan::plan_alone(description, description.layout(), budget, rates);
+  const auto make = asked.description.is_shared() ? &plan::make_plan : &plan::plan_alone;
+  return make(asked.description, asked.description.layout(), asked.budget, asked.rates);
 }
 
 Bytes least_host_memory(const machine::Profile& profile, const PlannedModel& model) {

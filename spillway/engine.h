@@ -300,8 +300,8 @@ class EngineTelemetry {
   /// JSON: bytes per path and direction, busy and stall seconds, notices.
   [[nodiscard]] std::string counters() const;
   /// Volumes whose file was removed or replaced, with its directory or without, since the run opened them. What they
-  /// hold can be read until close(), and by nobody afterwards. Some microseconds for each path,
-  /// and up to a second for one whose server does not answer.
+  /// hold can be read until close(), and by nobody afterwards. Takes some microseconds for each path, and up
+  /// to a second for one whose server does not answer.
   [[nodiscard]] std::vector<std::filesystem::path> displaced_volumes() const;
   /// JSON {path: {"volume", "under_way": requests that it has not answered, "silent_seconds": since it last answered,
   /// or was first asked; 0 when nothing is under way}}. Any thread may ask, between start() and close().

@@ -183,8 +183,6 @@ struct DeviceTier {
                                          ///< fastest, or none where `state` is given
   std::optional<double> grad;            ///< of these, share whose gradients stay there; empty = the planner decides
   Bytes coalesce_to = kGoodCopy;         ///< neighbours of a block are copied together until a copy has this many bytes
-
-  bool operator==(const DeviceTier&) const = default;
 };
 
 /// What of the state on storage paths survives a kill (docs/decisions/0001-durable-storage.md).

@@ -11,11 +11,6 @@
 
 namespace spillway::plan {
 
-const DeviceChosen& DeviceChoices::of(const Asked& asked, const std::function<DeviceChosen()>& choose) {
-  const auto it = std::ranges::find(known_, asked, &std::pair<Asked, DeviceChosen>::first);
-  return it != known_.end() ? it->second : known_.emplace_back(asked, choose()).second;
-}
-
 void DeviceChoice::list_units() {
   for (auto* list : {&fixed_, &free_, &states_}) list->clear();
   std::vector<Unit> boundaries, weights, grads;

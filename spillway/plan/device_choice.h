@@ -1,13 +1,10 @@
 // What stays in the memory of a compute device, and how far ahead copies run to it.
 #pragma once
 
-#include <deque>
 #include <functional>
 #include <span>
-#include <utility>
 #include <vector>
 
-#include "spillway/plan/saved_activations.h"
 #include "spillway/plan/schedule.h"
 
 namespace spillway::plan {
@@ -16,42 +13,10 @@ namespace spillway::plan {
 struct UpdatedThere {
   std::size_t device_resident = 0;  ///< there alone
   std::size_t device_updated = 0;   ///< of the others: their state comes for the update
-
-  bool operator==(const UpdatedThere&) const = default;
 };
 
 /// The schedule of a step in which this stays on the device; with host memory as small as it can be.
 using DeviceSchedule = std::function<Schedule(const Placement&, std::uint32_t ahead)>;
-
-/// What was chosen (DeviceChoice::placement, ahead, bytes).
-struct DeviceChosen {
-  Placement placement;
-  std::uint32_t ahead = 1;
-  Bytes bytes = 0;
-};
-
-/// Choices for one description and device. They know nothing of how much memory the host has, unless the device's is
-/// the host's, and are the most of what a plan takes.
-class DeviceChoices {
- public:
-  /// All else that a choice depends on.
-  struct Asked {
-    DeviceTier device;
-    std::uint64_t window = 0;
-    Durability durability = Durability::none;
-    SavedLayers layers;
-    UpdatedThere blocks;
-    Bytes spare = 0;
-
-    bool operator==(const Asked&) const = default;
-  };
-
-  /// `choose` makes it where it is not known, and may throw.
-  const DeviceChosen& of(const Asked& asked, const std::function<DeviceChosen()>& choose);
-
- private:
-  std::deque<std::pair<Asked, DeviceChosen>> known_;
-};
 
 /// Blocks that live there are given, from the first on: theirs are the updates that the next step needs first. So are
 /// those that pass, the next ones. Then boundary activations, the last layers' before others' (they are kept for the
@@ -73,7 +38,6 @@ class DeviceChoice {
   [[nodiscard]] std::size_t may_live() const;
   [[nodiscard]] std::size_t most_device_resident(const DeviceSchedule& schedule);
 
-  [[nodiscard]] DeviceChosen chosen() const { return {placement_, ahead_, bytes_}; }
   /// What stays on the device; all else is on paths.
   [[nodiscard]] const Placement& placement() const noexcept { return placement_; }
   [[nodiscard]] std::uint32_t ahead() const noexcept { return ahead_; }

@@ -15,7 +15,6 @@
 
 #include "spillway/base/error.h"
 #include "spillway/plan/bisect.h"
-#include "spillway/plan/device_choice.h"
 #include "spillway/plan/if_it_fits.h"
 
 namespace spillway::plan {
@@ -68,8 +67,8 @@ struct FitTable {
 };
 
 /// None where it does not fit.
-std::optional<Plan> plan_of(const FitRequest& asked, const state::Layout& layout, DeviceChoices* choices = nullptr) {
-  return if_it_fits([&] { return plan_alone(asked.description, layout, asked.budget, asked.rates, choices); });
+std::optional<Plan> plan_of(const FitRequest& asked, const state::Layout& layout) {
+  return if_it_fits([&] { return plan_alone(asked.description, layout, asked.budget, asked.rates); });
 }
 
 /// Tokens per second.
@@ -83,7 +82,7 @@ class Cells {
  public:
   explicit Cells(const FitRequest& request) : request_(request), layout_(request.description.layout()) {
     if (const auto* plan = request.planned) {
-      known_[request.sequence * request.batch].plans.push_back(
+      known_[request.sequence * request.batch].push_back(
           {.dram = request.budget.dram, .rate = rate_of(request, *plan), .ample = plan->ample});
     }
   }
@@ -134,28 +133,23 @@ class Cells {
     double rate = 0;
     bool ample = false;
   };
-  /// Of one size of micro-batches.
-  struct KnownOf {
-    std::vector<Known> plans;
-    DeviceChoices choices;
-  };
 
-  double rate(KnownOf& known, Bytes dram, std::uint64_t tokens) const {
+  double rate(std::vector<Known>& known, Bytes dram, std::uint64_t tokens) const {
     const auto same = [&](const Known& it) { return it.dram == dram || (it.ample && it.dram <= dram); };
-    if (const auto it = std::ranges::find_if(known.plans, same); it != known.plans.end()) return it->rate;
-    return known.plans.emplace_back(ask(dram, tokens, known.choices)).rate;
+    if (const auto it = std::ranges::find_if(known, same); it != known.end()) return it->rate;
+    return known.emplace_back(ask(dram, tokens)).rate;
   }
 
-  [[nodiscard]] Known ask(Bytes dram, std::uint64_t tokens, DeviceChoices& choices) const {
+  [[nodiscard]] Known ask(Bytes dram, std::uint64_t tokens) const {
     auto asked = with(request_, tokens);
     asked.budget.dram = dram;
-    const auto plan = plan_of(asked, layout_, &choices);
+    const auto plan = plan_of(asked, layout_);
     return plan ? Known{dram, rate_of(asked, *plan), plan->ample} : Known{.dram = dram};
   }
 
   const FitRequest& request_;
-  const state::Layout layout_;              // of all: it knows nothing of tokens
-  std::map<std::uint64_t, KnownOf> known_;  // by tokens of a micro-batch
+  const state::Layout layout_;                         // of all: it knows nothing of tokens
+  std::map<std::uint64_t, std::vector<Known>> known_;  // by tokens of a micro-batch
 };
 
 FitTable fit_table(const FitRequest& request, Cells& cells) {

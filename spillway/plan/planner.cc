@@ -9,7 +9,6 @@
 #include "spillway/base/error.h"
 #include "spillway/plan/account.h"
 #include "spillway/plan/device_blocks.h"
-#include "spillway/plan/device_choice.h"
 #include "spillway/plan/if_it_fits.h"
 #include "spillway/plan/reduced_share.h"
 #include "spillway/plan/refusals.h"
@@ -37,22 +36,13 @@ struct Attempt {
   Bytes excess = 0;  ///< of that arena, laid out, over what it may have
 };
 
-/// As choose_device() has it, or had it for the same description and device.
-DeviceChosen known_choice(const Problem& problem, UpdatedThere blocks, Bytes spare) {
-  const auto choose = [&] { return choose_device(problem, blocks, spare).chosen(); };
-  const auto& device = problem.budget.device;
-  if (problem.choices == nullptr || !device || device->in_dram) return choose();
-  return problem.choices->of({*device, problem.budget.window, problem.durability, problem.layers, blocks, spare},
-                             choose);
-}
-
 Attempt attempt(const Problem& problem, UpdatedThere blocks, Bytes spare) {
-  const auto choice = known_choice(problem, blocks, spare);
-  const Units units(problem, choice.placement);
-  auto room = room_of(problem, choice.bytes);
-  auto found = search(problem, units, room, choice.ahead);
-  if (!found) refuse(problem, units, room, choice.ahead);
-  Attempt out{std::move(room), std::move(*found), choice.bytes};
+  const auto choice = choose_device(problem, blocks, spare);
+  const Units units(problem, choice.placement());
+  auto room = room_of(problem, choice.bytes());
+  auto found = search(problem, units, room, choice.ahead());
+  if (!found) refuse(problem, units, room, choice.ahead());
+  Attempt out{std::move(room), std::move(*found), choice.bytes()};
   if (const auto& device = problem.budget.device) {
     const auto peak = device->work + out.found.laid_out.device_arena;
     out.excess = peak - std::min(peak, device->capacity);
@@ -111,7 +101,7 @@ std::optional<InFull> plan_in_full(const Description& asked, const state::Layout
 }
 
 Plan fastest_plan(const Problem& problem) {
-  const auto& [description, layout, budget, rates, durability, keeping, choices] = problem;
+  const auto& [description, layout, budget, rates, durability, keeping] = problem;
   if (!budget.device || budget.device->state) return plan_one(problem);
   if (auto why = why_no_device_blocks(description, layout, rates); !why.empty()) {
     auto out = plan_one(problem);
@@ -143,8 +133,7 @@ Plan plan_with(const Problem& problem) {
   const auto& saved = problem.budget.saved;
   const auto with_layers = [&](SavedLayers layers, const auto& use) {
     const auto budget = with_saved(problem.description, problem.budget, layers);
-    return use(Problem{problem.description, problem.layout, budget, problem.rates, problem.durability, layers,
-                       problem.choices});
+    return use(Problem{problem.description, problem.layout, budget, problem.rates, problem.durability, layers});
   };
   UpdatedThere before;
   std::vector<DeviceBlocksTried> tried;  // of the plan that has `before`; empty: nothing was to choose
@@ -173,13 +162,10 @@ Plan plan_with(const Problem& problem) {
 
 }  // namespace
 
-Plan plan_alone(const Description& description, const state::Layout& layout, const Budget& budget, const Rates& alone,
-                DeviceChoices* choices) {
+Plan plan_alone(const Description& description, const state::Layout& layout, const Budget& budget, const Rates& alone) {
   // Passes were measured while none of them had a refit.
   const auto rates = with_longer_products(alone, products_with_refits(description, layout));
-  const auto with = [&](Durability durability) {
-    return plan_with({description, layout, budget, rates, durability, {}, choices});
-  };
+  const auto with = [&](Durability durability) { return plan_with({description, layout, budget, rates, durability}); };
   if (!budget.durability && spills({description, layout, budget, rates})) {
     return with(Durability::step);  // without looking at the plan that is not durable
   }

@@ -13,8 +13,6 @@
 
 namespace spillway::plan {
 
-class DeviceChoices;
-
 /// Numbers of blocks that a device may update (placement.h), and what a plan with them comes to.
 struct DeviceBlocksTried {
   std::size_t blocks = 0;          ///< that live there
@@ -110,10 +108,9 @@ struct Plan : LaidOut {
 [[nodiscard]] Plan make_plan(const Description& description, const state::Layout& layout, const Budget& budget,
                              const Rates& rates);
 
-/// Plans without `in_full`, which takes two plans more. `choices`: of plans for the same description, at other budgets
-/// of host memory; what is chosen for the device is looked up there, and added.
+/// Plans without `in_full`, which takes two plans more.
 [[nodiscard]] Plan plan_alone(const Description& description, const state::Layout& layout, const Budget& budget,
-                              const Rates& rates, DeviceChoices* choices = nullptr);
+                              const Rates& rates);
 
 /// Whether the plan fits in which nothing stays in memory that need not, looked at without the search for a faster one;
 /// so there is a plan where it does. False says nothing.

@@ -8,8 +8,6 @@
 
 namespace spillway::plan {
 
-class DeviceChoices;
-
 /// What is referred to must outlive it.
 struct Problem {
   const Description& description;
@@ -17,8 +15,7 @@ struct Problem {
   const Budget& budget;
   const Rates& rates;
   Durability durability = Durability::none;
-  SavedLayers layers = {};           ///< that do not recompute what autograd saves; `budget` has what they hold
-  DeviceChoices* choices = nullptr;  ///< that were made for the same description; null: none is remembered
+  SavedLayers layers = {};  ///< that do not recompute what autograd saves; `budget` has what they hold
 
   /// What makes its steps durable.
   [[nodiscard]] Redo redo() const noexcept {
@@ -33,7 +30,7 @@ struct Problem {
   }
   /// This problem with other rates.
   [[nodiscard]] Problem with(const Rates& other) const noexcept {
-    return {description, layout, budget, other, durability, layers, choices};
+    return {description, layout, budget, other, durability, layers};
   }
 };
 

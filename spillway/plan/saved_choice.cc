@@ -188,7 +188,7 @@ Plan fastest_saving(const Problem& problem, const PlanSaving& plan) {
 
 [[noreturn]] void refuse_keeping(const Problem& problem, const PlanSaving& plan, std::size_t layers) {
   static_cast<void>(plan({}));  // where nothing has room, that is what is said
-  const auto& [description, layout, budget, rates, durability, keeping, choices] = problem;
+  const auto& [description, layout, budget, rates, durability, keeping] = problem;
   const auto& saved = budget.saved;
   const auto most =
       bisect(layers - 1, [&](std::size_t fewer) { return if_it_fits([&] { return plan({fewer}); }).has_value(); });

@@ -31,18 +31,18 @@ CODES = (0, 1, 2, 3)
 def as_case(name: str, file: Path, damage: Damage, command: list[str], **more: Any) -> dict[str, Any]:
     """`out`: removed before the command. `whole`, `place`: a tree, and where a copy of it is made first. `head`: the
     damage replaces only the first bytes of the file. `listed`: lists of digests stay in the copy."""
-    named = f"{name}: {damage.name}: {command[0]}"
-    told = {"name": named, "file": str(file), "content": damage.content.hex(), "kind": damage.kind, "words": command}
-    return told | {key: str(value) if isinstance(value, Path) else value for key, value in more.items()}
+    title = f"{name}: {damage.name}: {command[0]}"
+    case = {"name": title, "file": str(file), "content": damage.content.hex(), "kind": damage.kind, "words": command}
+    return case | {key: str(value) if isinstance(value, Path) else value for key, value in more.items()}
 
 
 def find_unexplained(cases: list[dict[str, Any]], place: Path) -> list[tuple[str, int, str]]:
     """Damages that end without a sentence, by their names, exit codes and errors."""
-    asked, told = place / "cases.json", place / "outcomes.json"
-    asked.write_text(json.dumps(cases))
-    process = apart(__file__, str(asked), str(told), forked=True)
+    cases_file, outcomes_file = place / "cases.json", place / "outcomes.json"
+    cases_file.write_text(json.dumps(cases))
+    process = apart(__file__, str(cases_file), str(outcomes_file), forked=True)
     _, error = process.communicate(timeout=LIMIT)
-    outcomes = json.loads(told.read_text()) if told.exists() else []
+    outcomes = json.loads(outcomes_file.read_text()) if outcomes_file.exists() else []
     if len(outcomes) < len(cases):  # it hung, or ended without a word
         outcomes.append([cases[len(outcomes)]["name"], process.returncode, f"Traceback {error}"])
     found = [(name, code, words[-2000:]) for name, code, words in outcomes if not is_explained(code, words)]
@@ -59,7 +59,8 @@ def is_explained(code: int, words: str) -> bool:
 
 
 @contextlib.contextmanager
-def damaged(case: dict[str, Any]) -> Iterator[None]:
+def damage_file(case: dict[str, Any]) -> Iterator[None]:
+    """A context in which the file of a case is damaged."""
     file = Path(case["file"])
     if case.get("place"):
         shutil.rmtree(case["place"], ignore_errors=True)
@@ -106,7 +107,7 @@ def remove(file: Path) -> None:
 
 def outcomes(cases: Iterable[dict[str, Any]]) -> Iterator[tuple[str, int, str]]:
     for case in cases:
-        with damaged(case):
+        with damage_file(case):
             if case.get("out"):
                 remove(Path(case["out"]))
             yield case["name"], *outcome(case["words"])

@@ -26,9 +26,7 @@ class Key:
     help: str
     default_text: str = ""  # shown instead of the default
     required: bool = False
-    absent: Callable[[Any], str] | None = (
-        None  # the reason why a value is not in this release; "" for a supported value
-    )
+    absent: Callable[[Any], str] | None = None  # the reason why this release lacks a value; "" for a supported one
 
 
 def unknown_device(value: Any) -> str:

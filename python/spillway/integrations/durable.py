@@ -332,8 +332,7 @@ def read_rows(checkpoint: Path) -> list[Row]:
     saved.check_files(checkpoint, Path(TRAINER_STATE))
     path = checkpoint / TRAINER_STATE
     try:
-        found = read_json(path)["log_history"]
-        return [row for row in found if isinstance(row, dict)]
+        return [row for row in read_json(path)["log_history"] if isinstance(row, dict)]
     except (OSError, ValueError, KeyError, TypeError) as error:
         tell([f"{path} cannot be read: {error!r}; training goes on without the rows of its log"])
         return []

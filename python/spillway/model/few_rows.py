@@ -39,22 +39,22 @@ def add_zero_rows(matrix: torch.Tensor) -> torch.Tensor:
 
 def multiply(first: torch.Tensor, second: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
     """The product as `torch.mm` gives it, with the same bits for any number of threads."""
-    more = add_zero_rows(first)
-    if more is first:
+    padded = add_zero_rows(first)
+    if padded is first:
         return torch.mm(first, second) if out is None else torch.mm(first, second, out=out)
-    multiply_rows = torch.mm(more, second)[: first.shape[0]]
-    return multiply_rows if out is None else out.copy_(multiply_rows)
+    product = torch.mm(padded, second)[: first.shape[0]]
+    return product if out is None else out.copy_(product)
 
 
 def multiply_and_add(
     summand: torch.Tensor, first: torch.Tensor, second: torch.Tensor, out: torch.Tensor, beta: float = 1
 ) -> torch.Tensor:
     """The sum and product as `torch.addmm` gives it, with the same bits for any number of threads."""
-    more = add_zero_rows(first)
-    if more is first:
+    padded = add_zero_rows(first)
+    if padded is first:
         return torch.addmm(summand, first, second, beta=beta, out=out)
-    multiply_rows = torch.mm(more, second)[: first.shape[0]]
-    return torch.add(multiply_rows, summand, out=out) if beta else out.copy_(multiply_rows)
+    product = torch.mm(padded, second)[: first.shape[0]]
+    return torch.add(product, summand, out=out) if beta else out.copy_(product)
 
 
 class Product(torch.autograd.Function):
@@ -68,9 +68,9 @@ class Product(torch.autograd.Function):
         ctx.save_for_backward(x if to_weight else None, weight if to_x else None)
         ctx.transposed = transposed
         factor = weight.t() if transposed else weight
-        output = add_zero_rows(x)
-        multiply_rows = torch.mm(output, factor) if bias is None else torch.addmm(bias, output, factor)
-        return multiply_rows[: x.shape[0]].clone() if output is not x else multiply_rows
+        padded = add_zero_rows(x)
+        product = torch.mm(padded, factor) if bias is None else torch.addmm(bias, padded, factor)
+        return product[: x.shape[0]].clone() if padded is not x else product
 
     @staticmethod
     @once_differentiable
@@ -91,10 +91,10 @@ class Groups(torch.autograd.Function):
         to_x, to_weights = ctx.needs_input_grad[:2]
         ctx.save_for_backward(x if to_weights else None, weights if to_x or to_weights else None)
         ctx.ends = ends
-        multiply_rows = x.new_empty(x.shape[0], weights.shape[2])
+        product = x.new_empty(x.shape[0], weights.shape[2])
         for number, rows in list_groups(ends):
-            multiply(x[rows], weights[number], out=multiply_rows[rows])
-        return multiply_rows
+            multiply(x[rows], weights[number], out=product[rows])
+        return product
 
     @staticmethod
     @once_differentiable

@@ -17,7 +17,7 @@ from pathlib import Path
 from spillway.base.files import flush
 from spillway.errors import InputError
 from spillway.output import saved
-from spillway.output.directory import INDICES, MANIFEST, MODEL_FILES, RESULTS, checkpoints, remove, remove_indices
+from spillway.output.directory import INDICES, MANIFEST, MODEL_FILES, RESULTS, checkpoints, remove, remove_lists
 from spillway.output.records import METRICS, keep_rows_until
 
 Release = Callable[[bytes], None]  # the content of a manifest whose checkpoint is gone
@@ -142,8 +142,7 @@ def go_back(output_dir: Path, step: int, release: Release) -> list[str]:
     if rows := keep_rows_until(output_dir / METRICS, step):
         removed.append(f"{rows} rows of {METRICS} after step {step}")
     if removed:
-        saved.remove_list(output_dir)
-        remove_indices(output_dir)
+        remove_lists(output_dir)
         for pattern in (*MODEL_FILES, *RESULTS):
             for path in output_dir.glob(pattern):
                 remove(path)
@@ -158,8 +157,7 @@ def publish(checkpoint: Path, output_dir: Path) -> None:
     names = sorted(path.name for path in checkpoint.iterdir() if path.name not in NOT_MODEL)
     indices = [name for name in names if is_index(name)]
     if any(not same_file(checkpoint / name, output_dir / name) for name in names):
-        saved.remove_list(output_dir)
-        remove_indices(output_dir)
+        remove_lists(output_dir)
     for name in names:
         if name not in indices:
             put(checkpoint / name, output_dir / name)

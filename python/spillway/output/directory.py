@@ -322,22 +322,22 @@ def prepare(start: Start, fresh: bool) -> list[str]:
     if not (start.clear and fresh):
         return []
     before = [path for path in run_files(start.output_dir) if path != start.output_dir / identity.RUN]
-    saved.remove_list(start.output_dir)
-    remove_indices(start.output_dir)
+    remove_lists(start.output_dir)
     hide([path for _, path in checkpoints(start.output_dir)])
     for path in before:
         remove(path)
     return [f"what an earlier run left in {start.output_dir}"] if before else []
 
 
-def remove_indices(directory: Path) -> None:
-    """Durably, before any of the files goes that they say are one model: no index may name what a power cut has not
-    left."""
-    found = list(directory.glob(INDICES))
-    for path in found:
+def remove_lists(directory: Path) -> None:
+    """Removes the indices and the list of digests durably, before any file changes that they name: after a power cut
+    neither names files of two models."""
+    lists = [*directory.glob(INDICES), directory / saved.FILES]
+    folders = {path.parent for path in lists if os.path.lexists(path)}
+    for path in lists:
         remove(path)
-    if found:
-        flush(directory)
+    for folder in sorted(folders):
+        flush(folder)
 
 
 def hide(found: list[Path]) -> None:

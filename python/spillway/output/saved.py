@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from spillway.base.documents import parse_json, read_json
-from spillway.base.files import PRIVATE, flush, sheet_of, write_json
+from spillway.base.files import PRIVATE, sheet_of, write_json
 from spillway.errors import InputError
 
 FOLDER = Path("spillway")
@@ -46,13 +46,6 @@ def record_files(directory: Path, patterns: Sequence[str] = EVERYTHING) -> None:
 def write_list(directory: Path, content: dict[str, Entry]) -> None:
     (directory / FOLDER).mkdir(mode=0o700, exist_ok=True)
     write_json(directory / FILES, {"format": FORMAT, "files": content}, PRIVATE)
-
-
-def remove_list(directory: Path) -> None:
-    """Durably: what changes later is not taken for what the list names."""
-    if (directory / FILES).exists():
-        (directory / FILES).unlink()
-        flush((directory / FILES).parent)
 
 
 def publish_list(checkpoint: Path, to: Path, names: Sequence[str]) -> None:

@@ -23,8 +23,7 @@ def save(state: Path, written: Written) -> None:
 def read(state: Path) -> Written:
     """Empty where nothing is known."""
     try:
-        found = read_json(state / FILE)
-        return {str(name): int(count) for name, count in found.items()}
+        return {str(name): int(count) for name, count in read_json(state / FILE).items()}
     except (OSError, ValueError, OverflowError, AttributeError, TypeError):
         return {}
 
