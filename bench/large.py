@@ -121,7 +121,7 @@ def check_loss(checkpoint: Path, text: Path, length: int, trained: float) -> flo
     words = [sys.executable, "-c", LOADED, str(checkpoint), str(text), str(length)]
     loaded = subprocess.run(words, capture_output=True, text=True)
     if loaded.returncode != 0:
-        raise SystemExit(f"{checkpoint} cannot be loaded: {loaded.stderr[-500:]}")
+        raise SystemExit(f"{checkpoint} cannot be loaded: {loaded.stderr.strip().rpartition(chr(10))[2]}")
     loss = float(loaded.stdout)
     if not loss <= LOSS_LIMIT * trained:
         raise SystemExit(

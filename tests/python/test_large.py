@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from subprocess import CompletedProcess
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -27,19 +24,6 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture
-def forked_interpreters(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bench's interpreters have imported PyTorch and transformers when they begin."""
-
-    def run_forked(command: list[str], **_: Any) -> CompletedProcess[str]:
-        process = real_runs.apart(*command[1:])
-        output, error = process.communicate(timeout=300)
-        return CompletedProcess(command, process.returncode, output, error)
-
-    monkeypatch.setattr(large, "subprocess", SimpleNamespace(run=run_forked))
-
-
-@pytest.mark.usefixtures("forked_interpreters")
 def test_a_trained_checkpoint_passes_and_an_untrained_one_of_its_shape_is_refused(inputs: Path, tmp_path: Path) -> None:
     out, text = tmp_path / "out", inputs / "text.txt"
     words = ("--dataset", str(text), "--packing", "--max_steps", "16", "--learning_rate", "2e-2",
