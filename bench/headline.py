@@ -4,8 +4,8 @@
     headline.py run  --storage DIR [--shape 0.5b 1.5b] [--micro-batches 1 8] [--sides NAME ...] [--rounds 3]
     headline.py show                                     the table, and the README's sentence
 
-A round runs every side once, one after the other, each as a process of its own that takes a first step, which is not
-counted, and two more, or one of eight micro-batches. Every round is kept in bench/results/headline.json, also those of
+A round runs every side once, one after the other, each as a process of its own that takes two first steps, which are
+not counted, and eight more; of eight micro-batches, one and one more. Every round is kept in bench/results/headline.json, also those of
 earlier calls; what is quoted is the median over all of a side's counted steps. A side that cannot run, or not within
 the time that it may take, is a row with the reason, and is not tried again. All sides train the same shape with random
 weights on the same random tokens, AdamW, gradients clipped at 1.0.
@@ -39,7 +39,8 @@ HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "headline.json"
 GIB = 1 << 30
 SEQUENCE = 1024
-STEPS = {1: 3, 8: 2}  # of a process, by micro-batches: the first is not counted
+STEPS = {1: 10, 8: 2}  # of a process, by micro-batches
+SETTLING = {1: 2, 8: 1}  # of them: the first, which are not counted
 # Seconds that a process may take at most: with less the slowest side is not heard out, with more a hang costs a day.
 PATIENCE = 3 * 3600
 BUDGET = {"0.5b": "3GiB", "1.5b": "4GiB"}  # of spillway-disk, where a side has none of its own
@@ -162,7 +163,7 @@ def measure(
     if process.returncode != 0:
         return found | {"refused": reason(process.returncode, errors)}
     said = json.loads(out.strip().splitlines()[-1])
-    counted = said["seconds"][1:]
+    counted = said["seconds"][SETTLING[micro_batches] :]
     found |= {"seconds": said["seconds"], "counted": counted, "peak_bytes": said["peak_bytes"], "loss": said["loss"]}
     if "plan" in said:
         found["predicted_seconds"] = said["plan"]["predicted_step_seconds"]
