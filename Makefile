@@ -26,7 +26,7 @@ WHEELS := build/wheels
 SOURCES := pyproject.toml CMakeLists.txt $(shell find cmake profiles spillway python -name __pycache__ -prune -o -print)
 CXX_FILES := find spillway study python tests bench examples -name '*.cc' -o -name '*.h'
 
-.PHONY: help quickstart test nightly install packages sweep sweep-check trl-versions gpu-bundle gpu-check gpu-bench wheel \
+.PHONY: help quickstart test nightly install packages sweep sweep-check trl-versions gpu-bundle gpu-check gpu-bench gpu-queue gpu-queue-bundle gpu-queue-tiny wheel \
 	wheel-check wheel-check-packages image image-check tag-check build-tests test-both test-cpp test-python kills \
 	power-cuts stress mutations fuzz numa nfs check-includes check-format check-lint check-types check-thread-safety check-tidy asan tsan format clean
 .NOTPARALLEL:
@@ -49,6 +49,8 @@ help:
 	@echo "                  resumed by the installed command, too: docs/reference/models.md"
 	@echo "make gpu-check    what needs an NVIDIA GPU, on the machine that has one; make gpu-bundle: what that machine may lack"
 	@echo "make gpu-bench    real shapes under several budgets of GPU memory"
+	@echo "make gpu-queue    what is still to be measured on a GPU, MINUTES=8.5 of it; make gpu-queue-bundle: for a machine"
+	@echo "                  without a compiler; make gpu-queue-tiny: every row in small, without a GPU"
 	@echo "make fuzz         each fuzzer for MINUTES=5, by clang"
 	@echo "make asan, tsan   the C++ tests under sanitizers"
 	@echo "make format       clang-format and ruff, in place"
@@ -223,6 +225,17 @@ gpu-check:
 
 gpu-bench:
 	$(PYTHON) scripts/gpu_check.py --bench
+
+# MINUTES=8.5 of the rows of bench/gpu_queue.toml that are open. `gpu-queue-bundle` is gpu-bundle for a machine on which
+# nothing is to be compiled, which then says BUILT=build/gpu-built; `gpu-queue-tiny` tries every row where no GPU is.
+gpu-queue:
+	$(PYTHON) scripts/gpu_queue.py $(if $(filter command line,$(origin MINUTES)),--minutes $(MINUTES)) $(if $(ROW),--row $(ROW)) $(if $(BUILT),--built $(BUILT))
+
+gpu-queue-bundle:
+	$(PYTHON) scripts/gpu_bundle.py --wheels few --build
+
+gpu-queue-tiny: install
+	$(BIN)/python scripts/gpu_queue.py --tiny --minutes 60 $(if $(ROW),--row $(ROW))
 
 check-includes: $(VENV)/stamp-venv
 	$(BIN)/python scripts/check_includes.py

@@ -1,18 +1,23 @@
-"""The same step of plain PyTorch with weights, gradients and states on the GPU: gpu_plain.py SHAPE SEQUENCE BATCH
-MICRO_BATCHES DEVICE. Prints one JSON line; exit code 3 where it does not fit. DEVICE cpu is for a dry run.
+"""The same step of plain PyTorch with weights, gradients and states on the GPU.
 
-Weights bf16, layers recomputed, torch.optim.AdamW(fused=True) with states of the weights' type: less work than the
-engine's update of fp32 masters, so it is a ceiling.
+    gpu_plain.py --shape 1.5b --sequence 2048 --batch 4 --micro-batches 4 [--device cuda:0] [--steps N] [--layers N]
+                 [--no-checkpointing] [--liger] [--compile] [--offload torchao]
+
+Prints one JSON line; exit code 3 where it does not fit. `--device cpu` is for a dry run. Weights are bf16, and AdamW's
+states (`fused=True`) of their type: less work than the engine's update of fp32 masters, so it is a ceiling. Layers are
+computed again in backward unless it says `--no-checkpointing`. `--liger`: its fused norms, rotary embedding, SwiGLU and
+loss. `--offload torchao`: states in host memory, by its CPUOffloadOptimizer.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 import time
+from typing import Any
 
 import torch
-from shapes import config_of, random_tokens, refuses
+from shapes import SHAPES, config_of, random_tokens, refuses
 from transformers import AutoModelForCausalLM
 
 
@@ -21,28 +26,60 @@ def settle(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
+def parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", choices=tuple(SHAPES), required=True)
+    for name in ("sequence", "batch", "micro-batches"):
+        parser.add_argument(f"--{name}", type=int, required=True)
+    parser.add_argument("--device", default="cuda:0")
+    parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--layers", type=int)
+    parser.add_argument("--no-checkpointing", action="store_true")
+    parser.add_argument("--liger", action="store_true")
+    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--offload", choices=("torchao",))
+    return parser
+
+
+def optimizer_of(model: torch.nn.Module, offload: str | None) -> Any:
+    if offload == "torchao":
+        from torchao.optim import CPUOffloadOptimizer
+
+        return CPUOffloadOptimizer(model.parameters(), torch.optim.AdamW, lr=1e-5, fused=True)
+    return torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
+
+
 def main() -> None:
-    shape, device = sys.argv[1], torch.device(sys.argv[5])
-    sequence, batch, micro_batches = map(int, sys.argv[2:5])
+    arguments = parser().parse_args()
+    device = torch.device(arguments.device)
+    if arguments.liger:
+        from liger_kernel.transformers import apply_liger_kernel_to_qwen2
+
+        apply_liger_kernel_to_qwen2()
+    config = config_of(arguments.shape, arguments.layers)
     with torch.device(device):
-        model = AutoModelForCausalLM.from_config(config_of(shape), dtype=torch.bfloat16, attn_implementation="sdpa")
-    model.gradient_checkpointing_enable()
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16, attn_implementation="sdpa")
+    if not arguments.no_checkpointing:
+        model.gradient_checkpointing_enable()
     model.train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
-    seconds = []
-    for step in range(3):
+    forward = torch.compile(model) if arguments.compile else model
+    optimizer = optimizer_of(model, arguments.offload)
+    seconds, count = [], arguments.micro_batches
+    for step in range(arguments.steps):
         settle(device)
         began = time.perf_counter()
-        for number in range(micro_batches):
-            ids = random_tokens(shape, sequence * batch, step * micro_batches + number).view(batch, -1).to(device)
-            (model(input_ids=ids, labels=ids).loss / micro_batches).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for number in range(count):
+            ids = random_tokens(arguments.shape, arguments.sequence * arguments.batch, step * count + number)
+            ids = ids.view(arguments.batch, -1).to(device)
+            (forward(input_ids=ids, labels=ids).loss / count).backward()
+        if arguments.offload is None:  # torchao's has sent gradients away by then
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        optimizer.zero_grad()
         settle(device)
         seconds.append(time.perf_counter() - began)
     peak = torch.cuda.max_memory_reserved(device) if device.type == "cuda" else 0
-    print(json.dumps({"seconds": seconds, "device_peak": peak}))
+    print(json.dumps({"seconds": seconds, "device_peak": peak, "tokens": arguments.sequence * arguments.batch * count}))
 
 
 if __name__ == "__main__":

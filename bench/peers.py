@@ -1,14 +1,17 @@
-"""What a user would pick instead, on the same model and batch: a plain PyTorch loop, or DeepSpeed ZeRO-3.
+"""What a user would pick instead, on the same model and batch: a plain PyTorch loop, DeepSpeed ZeRO, or FSDP2.
 
-    peers.py plain|deepspeed --shape 0.5b --sequence 1024 --steps 4 [--storage DIR] [--layers N]
-             [--batch N --micro-batches N] [--dtype bf16|fp32] [--no-checkpointing]
+    peers.py plain|deepspeed|fsdp2 --shape 0.5b --sequence 1024 --steps 4 [--storage DIR] [--layers N]
+             [--batch N --micro-batches N] [--dtype bf16|fp32] [--no-checkpointing] [--liger]
+             [--stage 2|3] [--sub-group ELEMENTS] [--bf16-masters]
              [--device cuda:0 --device-memory BYTES]
     peers.py io --storage DIR [--block-size BYTES --queue-depth N --io-threads N]
 
 Random weights, random tokens, gradient checkpointing, bf16 compute with fp32 masters or fp32, AdamW, clipping at 1.0.
 Prints one JSON line; exit code 3 where it does not fit. DeepSpeed (`pip install deepspeed`, not a dependency) keeps its
 optimizer state in files below DIR, without one in host memory; on a GPU parameters are offloaded, too. `io` writes and
-reads a gigabyte by DeepSpeed's asynchronous I/O.
+reads a gigabyte by DeepSpeed's asynchronous I/O. FSDP2 keeps fp32 masters, states and gradients in host memory
+(CPUOffloadPolicy), and multiplies in `--dtype`. `--liger`: Liger's fused norms, SwiGLU and loss. `--bf16-masters`:
+DeepSpeed's masters, gradients and states are bf16, half of the memory and of the numerics.
 """
 
 from __future__ import annotations
@@ -75,16 +78,13 @@ def deepspeed(arguments: argparse.Namespace) -> dict[str, Any]:
     from transformers.integrations import HfDeepSpeedConfig
 
     device = torch.device(arguments.device)
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-        total = torch.cuda.get_device_properties(device).total_memory
-        torch.cuda.set_per_process_memory_fraction(min(1.0, (arguments.device_memory or total) / total), device)
+    cap(device, arguments.device_memory)
     ds.init_distributed(dist_backend="nccl" if device.type == "cuda" else "gloo")
     adam = own_adam()
     settings = deepspeed_settings(arguments, adam)
     keep = HfDeepSpeedConfig(settings)
     torch.manual_seed(0)
-    with ds.zero.Init(config_dict_or_path=settings):
+    with ds.zero.Init(config_dict_or_path=settings, enabled=arguments.stage == 3):
         model = AutoModelForCausalLM.from_config(
             config_of(arguments.shape, arguments.layers), dtype=getattr(torch, TYPES[arguments.dtype])
         )
@@ -105,6 +105,61 @@ def deepspeed(arguments: argparse.Namespace) -> dict[str, Any]:
     del keep
     peak = torch.cuda.max_memory_reserved(device) if device.type == "cuda" else 0
     return {"seconds": seconds, "loss": loss, "device_peak": peak, "its_own_adam": adam}
+
+
+def fsdp2(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Masters in fp32 in host memory; weights, gradients and clipping as FSDP2 has them on one device."""
+    os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
+    os.environ |= {"MASTER_PORT": "29519"}
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+    from transformers import AutoModelForCausalLM
+
+    device = torch.device(arguments.device)
+    on_gpu = device.type == "cuda"
+    cap(device, arguments.device_memory)
+    dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo")
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config_of(arguments.shape, arguments.layers), dtype=torch.float32)
+    if arguments.checkpointing:
+        model.gradient_checkpointing_enable()
+    model.train()
+    for buffer in model.buffers():  # fully_shard moves parameters alone
+        buffer.data = buffer.to(device)
+    mesh = dist.init_device_mesh(device.type, (1,))
+    policy = MixedPrecisionPolicy(param_dtype=getattr(torch, TYPES[arguments.dtype]), reduce_dtype=torch.float32)
+    offload = CPUOffloadPolicy() if on_gpu else OffloadPolicy()
+    for layer in model.model.layers:
+        fully_shard(layer, mesh=mesh, mp_policy=policy, offload_policy=offload)
+    fully_shard(model, mesh=mesh, mp_policy=policy, offload_policy=offload)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
+    seconds, loss = [], 0.0
+    for step in range(arguments.steps):
+        batches = tokens_of(arguments, step)
+        began = time.perf_counter()
+        for number, ids in enumerate(batches):
+            model.set_requires_gradient_sync(number == len(batches) - 1)
+            result = model(input_ids=ids.to(device), labels=ids.to(device)).loss / len(batches)
+            result.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        loss = float(result) * len(batches)
+        seconds.append(time.perf_counter() - began)
+    peak = torch.cuda.max_memory_reserved(device) if on_gpu else 0
+    dist.destroy_process_group()
+    return {"seconds": seconds, "loss": loss, "device_peak": peak}
+
+
+def cap(device: Any, memory: int) -> None:
+    """PyTorch may use so many bytes of that GPU; 0: all."""
+    import torch
+
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+        total = torch.cuda.get_device_properties(device).total_memory
+        torch.cuda.set_per_process_memory_fraction(min(1.0, (memory or total) / total), device)
 
 
 def io(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -151,9 +206,11 @@ def own_adam() -> bool:
 
 def deepspeed_settings(arguments: argparse.Namespace, adam: bool) -> dict[str, Any]:
     zero: dict[str, Any] = {
-        "stage": 3, "overlap_comm": True, "contiguous_gradients": True, "sub_group_size": 100_000_000,
-        "stage3_param_persistence_threshold": 100_000,
+        "stage": arguments.stage, "overlap_comm": True, "contiguous_gradients": True,
+        "sub_group_size": arguments.sub_group,
     }  # fmt: skip
+    if arguments.stage == 3:
+        zero["stage3_param_persistence_threshold"] = 100_000
     if arguments.params_on_storage:
         config = config_of(arguments.shape, arguments.layers)
         largest = max(150_000_000, config.vocab_size * config.hidden_size)  # a buffer holds any parameter
@@ -170,28 +227,33 @@ def deepspeed_settings(arguments: argparse.Namespace, adam: bool) -> dict[str, A
     else:
         pinned = arguments.device != "cpu"
         zero["offload_optimizer"] = {"device": "cpu", "pin_memory": pinned}
-        if pinned:
+        if pinned and arguments.stage == 3:
             zero["offload_param"] = {"device": "cpu", "pin_memory": True}
+    bf16: dict[str, Any] = {"enabled": arguments.dtype == "bf16"}
+    adamw = {"lr": 1e-5, "weight_decay": 0.01, "torch_adam": not adam}
+    if arguments.bf16_masters:
+        adamw["fp32_optimizer_states"] = False
+        bf16 |= {"bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}
     return {
         "train_micro_batch_size_per_gpu": arguments.batch, "gradient_accumulation_steps": arguments.micro_batches,
         "gradient_clipping": 1.0, "zero_force_ds_cpu_optimizer": adam,
-        "bf16": {"enabled": arguments.dtype == "bf16"}, "zero_optimization": zero, "steps_per_print": 10**9,
+        "bf16": bf16, "zero_optimization": zero, "steps_per_print": 10**9,
         "aio": {"block_size": arguments.block_size, "queue_depth": arguments.queue_depth,
                 "thread_count": arguments.io_threads, "single_submit": False, "overlap_events": True},
-        "optimizer": {"type": "AdamW", "params": {"lr": 1e-5, "weight_decay": 0.01, "torch_adam": not adam}},
+        "optimizer": {"type": "AdamW", "params": adamw},
     }  # fmt: skip
 
 
-def main() -> None:
+def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("peer", choices=("plain", "deepspeed", "io"))
+    parser.add_argument("peer", choices=tuple(PEERS))
     parser.add_argument("--shape", default="0.5b")
     parser.add_argument("--sequence", type=int, default=1024)
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--layers", type=int)
     parser.add_argument("--batch", type=int, default=1, help="rows of a micro-batch")
     parser.add_argument("--micro-batches", type=int, default=1)
-    parser.add_argument("--device", default="cpu", help="of DeepSpeed")
+    parser.add_argument("--device", default="cpu", help="of DeepSpeed and FSDP2")
     parser.add_argument("--device-memory", type=int, default=0, help="that PyTorch may use there; 0: all")
     parser.add_argument("--storage", type=Path)
     parser.add_argument("--buffers", type=int, default=5)
@@ -202,9 +264,24 @@ def main() -> None:
     parser.add_argument("--block-size", type=int, default=1 << 20, help="of DeepSpeed's I/O, bytes")
     parser.add_argument("--queue-depth", type=int, default=16)
     parser.add_argument("--io-threads", type=int, default=1)
-    arguments = parser.parse_args()
+    parser.add_argument("--stage", type=int, choices=(2, 3), default=3, help="of DeepSpeed's ZeRO")
+    parser.add_argument("--sub-group", type=int, default=100_000_000, help="elements that DeepSpeed updates at once")
+    parser.add_argument("--bf16-masters", action="store_true")
+    parser.add_argument("--liger", action="store_true")
+    return parser
+
+
+PEERS = {"plain": plain, "deepspeed": deepspeed, "fsdp2": fsdp2, "io": io}
+
+
+def main() -> None:
+    arguments = parser().parse_args()
+    if arguments.liger:
+        from liger_kernel.transformers import apply_liger_kernel_to_qwen2
+
+        apply_liger_kernel_to_qwen2()
     with refuses(), peak_watch() as watch:
-        found = {"plain": plain, "deepspeed": deepspeed, "io": io}[arguments.peer](arguments)
+        found = PEERS[arguments.peer](arguments)
     print(json.dumps(found | {"peak_bytes": watch.bytes}))
 
 

@@ -10,16 +10,33 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-# hidden, feed-forward, layers, heads, key-value heads: those of Qwen2.5
+# hidden, feed-forward, layers, heads, key-value heads: those of Qwen2.5; 8b: Llama 3's
 SHAPES = {
     "tiny": (256, 1024, 4, 4, 2),
     "wide": (1024, 4096, 8, 16, 4),
     "0.5b": (896, 4864, 24, 14, 2),
     "1.5b": (1536, 8960, 28, 12, 2),
+    "3b": (2048, 11008, 36, 16, 2),
     "7b": (3584, 18944, 28, 28, 4),
+    "8b": (4096, 14336, 32, 32, 8),
+    "14b": (5120, 13824, 48, 40, 8),
+    "32b": (5120, 27648, 64, 40, 8),
+    "72b": (8192, 29568, 80, 64, 8),
 }
-VOCABULARY = {"tiny": 8192, "wide": 8192, "0.5b": 151936, "1.5b": 151936, "7b": 152064}
-UNTIED = ("7b",)
+SMALL = ("0.5b", "1.5b", "3b")
+VOCABULARY = dict.fromkeys(SHAPES, 152064) | dict.fromkeys(SMALL, 151936) | {"tiny": 8192, "wide": 8192, "8b": 128256}
+UNTIED = ("7b", "8b", "14b", "32b", "72b")
+
+
+def model_flops(shape: str, sequence: int, tokens: int, layers: int | None = None) -> float:
+    """Floating-point operations of a training step over rows of `sequence` tokens, `tokens` in all: six for each weight
+    of a product and token, the head's among them and the input table's not, and causal attention. What is computed
+    twice counts once."""
+    hidden, feed_forward, own_layers, heads, kv_heads = SHAPES[shape]
+    count = layers or own_layers
+    layer = 2 * hidden * hidden * (1 + kv_heads / heads) + 3 * hidden * feed_forward
+    products = count * layer + VOCABULARY[shape] * hidden
+    return 6 * products * tokens + 6 * count * hidden * sequence * tokens
 
 
 def config_of(shape: str, layers: int | None = None) -> Any:
@@ -29,7 +46,7 @@ def config_of(shape: str, layers: int | None = None) -> Any:
     return Qwen2Config(
         hidden_size=hidden, intermediate_size=feed_forward, num_hidden_layers=layers or own_layers,
         num_attention_heads=heads, num_key_value_heads=kv_heads, vocab_size=VOCABULARY[shape],
-        tie_word_embeddings=shape not in UNTIED, use_cache=False, max_position_embeddings=32768,
+        tie_word_embeddings=shape not in UNTIED, use_cache=False, max_position_embeddings=524288,
         architectures=["Qwen2ForCausalLM"],
     )  # fmt: skip
 

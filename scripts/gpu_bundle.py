@@ -2,11 +2,13 @@
 headers and libraries of Debian's packages, below build/gpu-bundle, where CMake looks for them (SPILLWAY_BUNDLE), and
 Python packages as wheels, of which gpu_check.py takes those that are missing there.
 
-python3 scripts/gpu_bundle.py [--out build/gpu-bundle] [--wheels all|few|none] [--python 3.12]
+python3 scripts/gpu_bundle.py [--out build/gpu-bundle] [--wheels all|few|none] [--python 3.12] [--build]
 
 To be carried along with the checkout, to a machine with the same CPU and a C library as new as this one's.
-`all`: all that Spillway needs, for a Python that has PyTorch and nothing else, and DeepSpeed for comparison. `few`:
-without transformers and what comes with it, where that Python has them.
+`all`: all that Spillway needs, for a Python that has PyTorch and nothing else, and what it is compared with (DeepSpeed,
+Liger, torchao). `few`: without transformers and what comes with it, where that Python has them. `--build`: what is
+compiled, too, below build/gpu-built, by this machine's nvcc and its Python of that version: gpu_check.py and
+gpu_queue.py take it with `--built`.
 """
 
 from __future__ import annotations
@@ -20,12 +22,21 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+BUILT, TREE, VENV = ROOT / "build" / "gpu-built", ROOT / "build" / "gpu-tree", ROOT / "build" / "gpu-venv"
+TARGETS = {
+    "_engine": "python/bindings",
+    "device_test": "tests",
+    "fake_cuda": "tests/fake_driver",
+    "device_copies": "bench",
+}
+HERE_ALONE = "/usr/include;/usr/lib/x86_64-linux-gnu;/lib/x86_64-linux-gnu"  # whose libraries another machine may lack
 PACKAGES = ("libhwy-dev", "libhwy1", "libgtest-dev", "nlohmann-json3-dev", "libxxhash-dev")
 BELOW = ("/usr/include/", "/usr/lib/", "/usr/share/cmake/")
 MOST = 64 * 2**20
 TOOLS = ("nanobind", "ninja")
 DEEPSPEED = "deepspeed==0.19.8"  # only its source is published
 BESIDE_DEEPSPEED = ("einops", "hjson", "msgpack", "packaging", "psutil", "py-cpuinfo", "pydantic", "tqdm")
+PEERS = ("liger-kernel", "torchao")  # what they need is there with PyTorch
 NEEDED = ("transformers", "tokenizers", "safetensors", "huggingface_hub", "numpy", "PyYAML", "rich")
 SYSTEMS = ("manylinux_2_28", "manylinux_2_27", "manylinux_2_24", "manylinux_2_17", "manylinux2014", "manylinux_2_12",
            "manylinux2010", "manylinux_2_5", "manylinux1")  # fmt: skip
@@ -36,15 +47,18 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("build/gpu-bundle"))
     parser.add_argument("--wheels", choices=("all", "few", "none"), default="all")
     parser.add_argument("--python", default="3.12", help="version of the Python there")
+    parser.add_argument("--build", action="store_true")
     arguments = parser.parse_args()
-    out = arguments.out
+    out = arguments.out.absolute()
     shutil.rmtree(out, ignore_errors=True)
     for package in PACKAGES:
         for file in files_of(package):
             copy(file, out)
     if arguments.wheels != "none":
         take_wheels(out / "wheels", arguments.python, arguments.wheels == "all")
-    total = sum(file.stat().st_size for file in out.rglob("*") if file.is_file())
+    if arguments.build:
+        build(out, arguments.python)
+    total = sum(file.stat().st_size for place in (out, BUILT) for file in place.rglob("*") if file.is_file())
     if total > MOST:
         raise SystemExit(f"{out} holds {total / 2**20:.0f} MiB, more than {MOST // 2**20}; try --wheels few")
     print(f"{out}: {total / 2**20:.1f} MiB")
@@ -75,8 +89,38 @@ def take_wheels(out: Path, python: str, everything: bool) -> None:
             pip("wheel", "--no-deps", "--wheel-dir", made, source)
         pip("download", "--only-binary=:all:", "--implementation", "cp", "--python-version", python, *systems,
             "--find-links", made, "--dest", str(out), "-c", str(constraints(Path(made))), *wanted)  # fmt: skip
+        pip("download", "--no-deps", "--only-binary=:all:", "--implementation", "cp", "--python-version", python,
+            *systems, "--dest", str(out), *PEERS)  # fmt: skip
         for wheel in Path(made).glob("deepspeed-*.whl"):
             shutil.copy(wheel, out)
+
+
+def build(bundle: Path, python: str) -> None:
+    """The programs, from the bundle's libraries alone."""
+    interpreter = shutil.which(f"python{python}")
+    if interpreter is None:
+        raise SystemExit(f"python{python} is not here, for which the module would be built (--python)")
+    run(interpreter, "-m", "venv", VENV)
+    run(VENV / "bin" / "python", "-m", "pip", "--quiet", "--disable-pip-version-check", "install", "cmake", *TOOLS)
+    parts = [f"-DSPILLWAY_{part}={value}" for part, value in
+             {"TESTS": "ON", "BENCH": "ON", "PYTHON": "ON", "EXAMPLES": "OFF"}.items()]  # fmt: skip
+    cmake = VENV / "bin" / "cmake"
+    run(cmake, "-S", ROOT, "-B", TREE, "-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={VENV / 'bin' / 'ninja'}", *parts,
+        f"-DPython_EXECUTABLE={VENV / 'bin' / 'python'}", f"-DSPILLWAY_BUNDLE={bundle}",
+        f"-DCMAKE_IGNORE_PATH={HERE_ALONE}")  # fmt: skip
+    run(cmake, "--build", TREE, "--target", *TARGETS)
+    shutil.rmtree(BUILT, ignore_errors=True)
+    for name, place in TARGETS.items():
+        (BUILT / place).mkdir(parents=True)
+        pattern = {"_engine": "_engine*.so", "fake_cuda": "libcuda.so.1"}.get(name, name)
+        for file in (TREE / place).glob(pattern):
+            run("strip", "--strip-unneeded", "-o", BUILT / place / file.name, file)
+
+
+def run(*words: object) -> None:
+    done = subprocess.run([str(word) for word in words], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise SystemExit(f"{' '.join(map(str, words))}:\n{(done.stdout + done.stderr)[-3000:]}")
 
 
 def constraints(folder: Path) -> Path:

@@ -27,55 +27,34 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from gpu_tools import BUNDLE, ROOT, DoesNotFit, Failed, Programs
+from gpu_tools import BUNDLE, ROOT, DoesNotFit, Failed, Parts, Programs, Report, last_json
+
+sys.path.append(str(ROOT / "bench"))
+from shapes import model_flops  # noqa: E402
 
 TREE = ROOT / "build" / "gpu"
 GIB = 2**30
 MINUTES = 7.8  # that gpu-check takes at most
 PARAMETERS = {"tiny": 6.3e6, "0.5b": 494e6, "1.5b": 1.544e9, "7b": 7.616e9}
-LAYERS = {"tiny": (4, 256), "0.5b": (24, 896), "1.5b": (28, 1536), "7b": (28, 3584)}  # layers, width
 DEEPSPEED_HOST = 18  # bytes of host memory for a parameter: bf16 weight, fp32 master, moments and gradient
-Report = dict[str, Any]
 
 
-class Check:
+class Check(Parts):
     def __init__(self, device: str, out: Path | None, built: Path | None, minutes: float = 0) -> None:
         self.device = device
         self.tree = built or TREE
         self.built = built is not None
         self.dry = device == "simulated"
         self.programs = Programs(self.tree / "site", minutes)
-        self.report: Report = {"facts": facts(device, self.programs), "parts": {}}
-        name = re.sub(r"[^a-z0-9]+", "-", str(self.report["facts"]["gpu"]).lower().replace("nvidia", "")).strip("-")
-        self.out = out or (TREE / "dry.json" if self.dry else ROOT / "bench" / "results" / f"gpu-{name}.json")
+        found = facts(device, self.programs)
+        own = TREE / "dry.json" if self.dry else ROOT / "bench" / "results" / f"gpu-{slug(str(found['gpu']))}.json"
+        super().__init__(out or own, {"facts": found})
 
-    def part(self, name: str, work: Callable[[], Report]) -> bool:
-        began = time.monotonic()
-        try:
-            self.must_have(needs_of(name))
-            found = work() | {"good": True}
-        except Exception as error:  # whatever it is, the other parts run
-            plain = isinstance(error, Failed)
-            found = {"good": False, "words": ("" if plain else f"{type(error).__name__}: ") + str(error)[-3000:]}
-        found["part_seconds"] = round(time.monotonic() - began, 1)
-        self.report["parts"][name] = found
-        self.save()
-        words = "" if found["good"] else f"\n{found['words']}"
-        print(f"{name}: {'good' if found['good'] else 'FAILED'} in {found['part_seconds']} s{words}", flush=True)
-        return bool(found["good"])
-
-    def must_have(self, needed: Sequence[str]) -> None:
-        for other in needed:
-            if not self.report["parts"].get(other, {"good": True})["good"]:
-                raise Failed(f"needs {other}, which failed")
-
-    def save(self) -> None:
-        self.out.parent.mkdir(parents=True, exist_ok=True)
-        whole = self.out.with_suffix(".part")
-        whole.write_text(json.dumps(self.report, indent=1) + "\n", encoding="utf-8")
-        whole.replace(self.out)
+    def needs(self, name: str) -> tuple[str, ...]:
+        if name in ("programs", "extension") or "without offload" in name or "DeepSpeed" in name:
+            return ()
+        return ("programs",) if name in ("contract", "copies") else ("extension",)
 
     # ---- building
 
@@ -246,9 +225,9 @@ class Check:
 
         def once(rows: int) -> Report:
             count = micro_batches * batch // rows
-            device = "cpu" if self.dry else self.device
-            said = self.programs.python("bench/gpu_plain.py", shape, sequence, rows, count, device, seconds=300)
-            return last_json(said)
+            words = ["--shape", shape, "--sequence", sequence, "--batch", rows, "--micro-batches", count]
+            words += ["--device", "cpu" if self.dry else self.device]
+            return last_json(self.programs.python("bench/gpu_plain.py", *words, seconds=300))
 
         return self.peer(shape, sequence, batch, micro_batches, once)
 
@@ -286,7 +265,7 @@ class Check:
         one is not covered by compute."""
         rate = tokens / seconds
         out: Report = {"tokens_per_second": rate,
-                       "model_flops_per_second": flops(shape, sequence, tokens) / seconds}  # fmt: skip
+                       "model_flops_per_second": model_flops(shape, sequence, tokens) / seconds}  # fmt: skip
         if whole := self.report["parts"].get(beside, {}).get("tokens_per_second"):
             out["share_beyond_the_step_without_offload"] = max(0.0, 1 - rate / whole)
         return out
@@ -311,11 +290,9 @@ class Check:
         return self.engine(*words, "--gpu-memory", str(self.least(*words)))
 
 
-def needs_of(part: str) -> tuple[str, ...]:
-    """Parts that must have been good before."""
-    if part in ("programs", "extension") or "without offload" in part or "DeepSpeed" in part:
-        return ()
-    return ("programs",) if part in ("contract", "copies") else ("extension",)
+def slug(gpu: str) -> str:
+    """Of a GPU's name: lower-case words and numbers, with hyphens between."""
+    return re.sub(r"[^a-z0-9]+", "-", gpu.lower().replace("nvidia", "")).strip("-")
 
 
 def facts(device: str, programs: Programs) -> Report:
@@ -383,14 +360,6 @@ def available() -> int:
         return next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable"))
 
 
-def last_json(said: str) -> Report:
-    """The line of figures with which a program ends."""
-    for line in reversed(said.strip().splitlines()):
-        if line.startswith("{"):
-            return dict(json.loads(line))
-    raise Failed(f"no figures in what it said: {said[-1500:]}")
-
-
 def apart(one: Report, other: Report) -> float:
     """The largest relative difference of losses and norms."""
     pairs = [*zip(one["losses"], other["losses"], strict=True),
@@ -399,13 +368,7 @@ def apart(one: Report, other: Report) -> float:
     return math.nan if any(map(math.isnan, differences)) else max(differences)
 
 
-def flops(shape: str, sequence: int, tokens: int) -> float:
-    """Of the model, recomputation not counted: six for each parameter and token, and causal attention."""
-    layers, width = LAYERS[shape]
-    return 6 * PARAMETERS[shape] * tokens + 6 * layers * width * sequence * tokens
-
-
-def main(words: Sequence[str] | None = None) -> int:
+def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda:0", help="cuda:N, or simulated")
     parser.add_argument("--out", type=Path)
@@ -413,9 +376,13 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--bench", action="store_true")
     parser.add_argument("--only", nargs="*", help="parts whose name begins so")
     parser.add_argument("--minutes", type=float, help=f"at most; 0: no limit (default: {MINUTES}; --bench: 0)")
-    arguments = parser.parse_args(words)
+    return parser
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    arguments = parser().parse_args(words)
     if not re.fullmatch(r"simulated|cuda:\d+", arguments.device):
-        parser.error(f"--device {arguments.device}: cuda:N or simulated")
+        parser().error(f"--device {arguments.device}: cuda:N or simulated")
     tools = Programs(TREE / "site")
     if why := lacking(arguments.device, tools) or ("" if arguments.built else compilers(arguments.device, tools)):
         print(f"gpu-check: {why}", file=sys.stderr)

@@ -1,19 +1,23 @@
-"""What gpu_check.py runs programs with: time limits, the environment, and packages that this machine's Python lacks."""
+"""What gpu_check.py and gpu_queue.py run programs with: time limits, the environment, packages that this machine's
+Python lacks, and the file of what was found."""
 
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import os
 import re
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
 BUNDLE = ROOT / "build" / "gpu-bundle"
 REFUSED = 3  # exit code of what does not fit
+Report = dict[str, Any]
 
 
 class Failed(Exception):
@@ -66,9 +70,11 @@ class Programs:
         """With the tools that were installed beside this Python, CMake and Ninja may be, and with what is in `site`."""
         given = [os.environ[name] for name in ("PYTHONPATH",) if os.environ.get(name)]
         path = [str(ROOT / "python"), str(ROOT / "bench"), *given, str(self.site)]
+        libraries = [str(BUNDLE / "lib" / f"{os.uname().machine}-linux-gnu"), os.environ.get("LD_LIBRARY_PATH", "")]
         tools = [str(Path(sys.executable).parent), os.environ.get("PATH", ""), str(self.site / "bin")]
         return os.environ | {
             "PATH": os.pathsep.join(tools),
+            "LD_LIBRARY_PATH": os.pathsep.join(filter(None, libraries)),
             "PYTHONPATH": os.pathsep.join(path),
             "TOKENIZERS_PARALLELISM": "false",
             "HF_HUB_OFFLINE": "1",
@@ -82,6 +88,51 @@ class Programs:
             self.python("-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index", "--no-deps",
                         "--no-compile", "--upgrade", "--target", self.site, *missing, seconds=120)  # fmt: skip
         return [wheel.name for wheel in missing]
+
+
+class Parts:
+    """What is done one after the other, and the file of what was found, which is written after each: `report` has what
+    is known before the first, and "parts" by their names."""
+
+    def __init__(self, out: Path, report: Report) -> None:
+        self.out = out
+        self.report = report | {"parts": {}}
+
+    def needs(self, name: str) -> tuple[str, ...]:
+        """Parts without which this one is not begun."""
+        return ()
+
+    def part(self, name: str, work: Callable[[], Report]) -> bool:
+        """Whether it was good; a part that fails does not keep the others from running."""
+        began = time.monotonic()
+        try:
+            for other in self.needs(name):
+                if not self.report["parts"].get(other, {"good": True})["good"]:
+                    raise Failed(f"needs {other}, which failed")
+            found = work() | {"good": True}
+        except Exception as error:
+            plain = isinstance(error, Failed)
+            found = {"good": False, "words": ("" if plain else f"{type(error).__name__}: ") + str(error)[-3000:]}
+        found["part_seconds"] = round(time.monotonic() - began, 1)
+        self.report["parts"][name] = found
+        self.save()
+        words = "" if found["good"] else f"\n{found['words']}"
+        print(f"{name}: {'good' if found['good'] else 'FAILED'} in {found['part_seconds']} s{words}", flush=True)
+        return bool(found["good"])
+
+    def save(self) -> None:
+        self.out.parent.mkdir(parents=True, exist_ok=True)
+        whole = self.out.with_suffix(".part")
+        whole.write_text(json.dumps(self.report, indent=1) + "\n", encoding="utf-8")
+        whole.replace(self.out)
+
+
+def last_json(said: str) -> Report:
+    """The line of figures with which a program ends."""
+    for line in reversed(said.strip().splitlines()):
+        if line.startswith("{"):
+            return dict(json.loads(line))
+    raise Failed(f"no figures in what it said: {said[-1500:]}")
 
 
 def name_of(wheel: Path) -> str:

@@ -13,7 +13,7 @@ import pytest
 
 import gpu_check
 import gpu_tools
-from gpu_check import Check, apart, flops, last_json, smaller
+from gpu_check import Check, apart, last_json, model_flops, smaller
 from gpu_tools import DoesNotFit, Failed, Programs
 
 QUICK = ("contract", "copies", "equality", "budget", "steps")
@@ -175,4 +175,6 @@ def test_figures() -> None:
     assert apart(one, one) == 0 and apart(one, one | {"losses": [2.0, 1.5]}) == 0.5
     none = apart(one, one | {"losses": [2.0, float("nan")]})
     assert none != none  # which no bound admits
-    assert flops("7b", 2048, 1000) == pytest.approx(6 * 7.616e9 * 1000, rel=0.05)
+    # Qwen2.5 7B has 7,615,616,512 parameters, its input table 544,997,376 of them, which no product reads.
+    assert model_flops("7b", 0, 1000) == pytest.approx(6 * (7_615_616_512 - 544_997_376) * 1000, rel=1e-3)
+    assert model_flops("1.5b", 0, 1000) == pytest.approx(6 * 1_543_714_304 * 1000, rel=1e-3)  # one table, a product's

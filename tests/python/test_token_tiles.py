@@ -300,7 +300,7 @@ def test_gradients_that_are_others_in_tiles_are_found(monkeypatch: pytest.Monkey
 def test_how_many_tokens_a_tile_has() -> None:
     assert tokens_of("all", 4096) is None and tokens_of(7, 4096) == 7
     assert tokens_of("auto", 64) == token_tiles.LEAST and tokens_of("auto", 4096) == 8192
-    assert tokens_of("auto", 1024, on_gpu=True) == 1 << 14 and tokens_of("auto", 4096, on_gpu=True) == 8192
+    assert tokens_of("auto", 1024, on_gpu=True) == 1 << 15 and tokens_of("auto", 8192, on_gpu=True) == 1 << 16
     assert [after - first for first, after in bounds(11, 3)] == [3, 4, 4]
     parts = Parts(TokenTiles(4))
     parts.begin(work_of().micro_batches)

@@ -292,8 +292,8 @@ GROUPS: dict[str, list[Key]] = {
             TILE,
             "auto",
             "tokens that MLPs, experts, norms and the head's logits are computed for at once, forward and backward: "
-            "fewer of them take less memory. `auto`: twice the hidden size, at least 1024, and more on a GPU where the "
-            "hidden size is below 2048; `all`: a whole micro-batch. "
+            "fewer of them take less memory. `auto`: twice the hidden size, at least 1024; on a GPU eight times, at "
+            "least 32768. `all`: a whole micro-batch. "
             "One of no more tokens is computed as with `all`, bit for bit; the gradients of several tiles are summed "
             "as those of micro-batches are. A run keeps the value it began with. With several `virtual_ranks` and with "
             "`method: lsp` layers run whole",

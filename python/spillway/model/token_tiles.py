@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from spillway.model.microbatch import MicroBatch
 
 LEAST = 1024  # tokens of a tile of `auto`: products stay large
-LEAST_ON_GPU = 2**34  # times the hidden size's square: then a tile's kernels run longer than it takes to launch them
+LEAST_ON_GPU = 2**15  # there a second tile costs launches, bytes of its sums, and what a kept layer keeps of its MLP
 DRAWS = ("drop", "jitter")  # in names of settings by which a module draws random numbers
 
 
@@ -52,11 +52,13 @@ ALL_AT_ONCE = TokenTiles()
 
 def tokens_of(asked: str | int, hidden: int, on_gpu: bool = False) -> int | None:
     """The tokens of a tile, as the key `token_tile` says. `auto`: twice the hidden size, since more than one tile needs
-    a sum in fp32 of a layer's gradients, which is about as large as the inner states of so many tokens."""
+    a sum in fp32 of a layer's gradients, which is about as large as the inner states of so many tokens. On a GPU as
+    many as only a long row has."""
     if isinstance(asked, int):
         return asked
-    least = max(LEAST, LEAST_ON_GPU // hidden**2) if on_gpu else LEAST
-    return None if asked == "all" else max(least, 2 * hidden)
+    if asked == "all":
+        return None
+    return max(LEAST_ON_GPU, 8 * hidden) if on_gpu else max(LEAST, 2 * hidden)
 
 
 def bounds(tokens: int, count: int) -> list[tuple[int, int]]:

@@ -1,0 +1,98 @@
+"""One layer of a shape alone, forward and backward: PyTorch's own operations, Liger's, and torch.compile's.
+
+    gpu_layer.py --shape 7b --sequence 2048 --batch 4 [--device cuda:0] [--repeats 20] [--sides eager liger compile]
+
+Prints one JSON line: of each side the seconds of a forward and backward pass without those that compile, the median and
+the range, its share of the products' operations, and the most bytes. A side whose package is not there says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import statistics
+import time
+from typing import Any
+
+from shapes import SHAPES, config_of, refuses
+
+SETTLING = 3  # passes that are not counted
+SIDES = ("eager", "liger", "compile")
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", choices=tuple(SHAPES), default="7b")
+    parser.add_argument("--sequence", type=int, default=2048)
+    parser.add_argument("--batch", type=int, default=4)
+    parser.add_argument("--device", default="cuda:0")
+    parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--sides", nargs="+", choices=SIDES, default=SIDES)
+    return parser
+
+
+def main() -> None:
+    arguments = parser().parse_args()
+    found: dict[str, Any] = {}
+    for side in arguments.sides:  # Liger's replaces classes, so it is the last but one that is made of them
+        if side == "liger" and importlib.util.find_spec("liger_kernel") is None:
+            found[side] = {"refused": "liger-kernel is not installed"}
+            continue
+        found[side] = measured(arguments, side)
+    print(json.dumps({"sides": found, "tokens": arguments.sequence * arguments.batch}))
+
+
+def measured(arguments: argparse.Namespace, side: str) -> dict[str, Any]:
+    import torch
+    from transformers.models.qwen2 import modeling_qwen2 as qwen2
+
+    device = torch.device(arguments.device)
+    config = config_of(arguments.shape, 1)
+    config._attn_implementation = "sdpa"
+    classes = {name: getattr(qwen2, name) for name in ("Qwen2RMSNorm", "Qwen2MLP", "apply_rotary_pos_emb")}
+    if side == "liger":
+        from liger_kernel.transformers import apply_liger_kernel_to_qwen2
+
+        apply_liger_kernel_to_qwen2()
+    try:
+        with torch.device(device):
+            layer = qwen2.Qwen2DecoderLayer(config, 0).to(torch.bfloat16)
+            rotary = qwen2.Qwen2RotaryEmbedding(config)
+            hidden = torch.randn(arguments.batch, arguments.sequence, config.hidden_size, dtype=torch.bfloat16)
+            positions = torch.arange(arguments.sequence).expand(arguments.batch, -1)
+        call = torch.compile(layer) if side == "compile" else layer
+        hidden.requires_grad_()
+        seconds = []
+        for _ in range(SETTLING + arguments.repeats):
+            settle(device)
+            began = time.perf_counter()
+            out = call(hidden, position_embeddings=rotary(hidden, positions), attention_mask=None)
+            (out[0] if isinstance(out, tuple) else out).sum().backward()
+            settle(device)
+            seconds.append(time.perf_counter() - began)
+            layer.zero_grad(set_to_none=True)
+    finally:
+        for name, value in classes.items():
+            setattr(qwen2, name, value)
+    counted = seconds[SETTLING:]
+    products = sum(weight.numel() for weight in layer.parameters() if weight.dim() == 2)
+    tokens = arguments.batch * arguments.sequence
+    operations = 6 * products * tokens + 6 * config.hidden_size * arguments.sequence * tokens
+    peak = torch.cuda.max_memory_reserved(device) if device.type == "cuda" else 0
+    return {
+        "median_seconds": statistics.median(counted), "range_seconds": [min(counted), max(counted)],
+        "flops_per_second": operations / statistics.median(counted), "device_peak": peak,
+    }  # fmt: skip
+
+
+def settle(device: Any) -> None:
+    import torch
+
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+if __name__ == "__main__":
+    with refuses():
+        main()
