@@ -15,12 +15,14 @@ class Cpu final : public Device {
   [[nodiscard]] Stream make_stream() override { return 0; }
   [[nodiscard]] Stream adopt_stream(void*) override { return 0; }
   [[nodiscard]] Event make_event() override { return 0; }
+  [[nodiscard]] Event make_timed_event() override { return 0; }
   void run(Stream, const Work& work) override { compute(work, parallel_for()); }
   void fill(Stream, std::byte* to, std::uint8_t value, Bytes bytes) override { std::memset(to, value, bytes); }
   void record(Event, Stream) override {}
   void wait(Stream, Event) override {}
   [[nodiscard]] bool done(Event) override { return true; }
   void synchronise(Event) override {}
+  [[nodiscard]] double seconds_between(Event, Event) override { return 0; }
   void synchronise() override {}
 
  private:

@@ -57,14 +57,8 @@ class Cuda final : public Device {
 
   [[nodiscard]] Stream adopt_stream(void* native) override { return add(static_cast<CUstream_st*>(native)); }
 
-  [[nodiscard]] Event make_event() override {
-    const Current current(*this);
-    CUevent_st* event = nullptr;
-    driver_.check(calls_.create_event(&event, kCudaEventBlocking | kCudaEventNoTiming), "cuEventCreate");
-    const std::lock_guard lock(handles_);
-    events_.push_back(event);
-    return static_cast<Event>(events_.size() - 1);
-  }
+  [[nodiscard]] Event make_event() override { return make_event(kCudaEventBlocking | kCudaEventNoTiming); }
+  [[nodiscard]] Event make_timed_event() override { return make_event(kCudaEventBlocking); }
 
   [[nodiscard]] std::string cannot_compute() const override {
     return module_->refusal().empty() ? "" : text(name_, ": ", module_->refusal());
@@ -110,6 +104,13 @@ class Cuda final : public Device {
     driver_.check(calls_.synchronise_event(event_of(event)), "cuEventSynchronize");
   }
 
+  [[nodiscard]] double seconds_between(Event first, Event last) override {
+    const Current current(*this);
+    float milliseconds = 0;
+    driver_.check(calls_.elapsed(&milliseconds, event_of(first), event_of(last)), "cuEventElapsedTime");
+    return static_cast<double>(milliseconds) * 1e-3;
+  }
+
   void synchronise() override {
     const Current current(*this);
     for (auto* stream : streams()) driver_.check(calls_.synchronise_stream(stream), "cuStreamSynchronize");
@@ -132,6 +133,15 @@ class Cuda final : public Device {
    private:
     const Cuda& cuda_;
   };
+
+  [[nodiscard]] Event make_event(unsigned flags) {
+    const Current current(*this);
+    CUevent_st* event = nullptr;
+    driver_.check(calls_.create_event(&event, flags), "cuEventCreate");
+    const std::lock_guard lock(handles_);
+    events_.push_back(event);
+    return static_cast<Event>(events_.size() - 1);
+  }
 
   [[nodiscard]] CUstream_st* stream_of(Stream stream) const {
     const std::lock_guard lock(handles_);

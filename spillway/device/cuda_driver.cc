@@ -44,6 +44,7 @@ CudaCalls load(const sys::Library& library) {
   find(out.record_event, "cuEventRecord");
   find(out.query_event, "cuEventQuery");
   find(out.synchronise_event, "cuEventSynchronize");
+  find(out.elapsed, "cuEventElapsedTime");
   find(out.copy_to_device, "cuMemcpyHtoDAsync_v2");
   find(out.copy_from_device, "cuMemcpyDtoHAsync_v2");
   find(out.load_module, "cuModuleLoadDataEx");

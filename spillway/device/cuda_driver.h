@@ -52,6 +52,7 @@ struct CudaCalls {
   int (*record_event)(CUevent_st* event, CUstream_st* stream) = nullptr;
   int (*query_event)(CUevent_st* event) = nullptr;
   int (*synchronise_event)(CUevent_st* event) = nullptr;
+  int (*elapsed)(float* milliseconds, CUevent_st* first, CUevent_st* last) = nullptr;
   int (*copy_to_device)(unsigned long long to, const void* from, std::size_t bytes, CUstream_st* stream) = nullptr;
   int (*copy_from_device)(void* to, unsigned long long from, std::size_t bytes, CUstream_st* stream) = nullptr;
   int (*load_module)(CUmod_st** module, const void* image, unsigned count, int* options, void** values) = nullptr;

@@ -46,6 +46,7 @@ class Link {
 /// How often an event was recorded, and how many of these have been reached.
 struct EventState {
   std::uint64_t recorded = 0, reached = 0;
+  Clock::time_point when;  ///< it was reached last
 };
 
 class SimulatedDevice final : public Simulated {
@@ -120,6 +121,13 @@ class SimulatedDevice final : public Simulated {
       turn = events_[event].recorded;
     }
     add(stream, {.awaits = event, .turn = turn});
+  }
+
+  [[nodiscard]] Event make_timed_event() override { return make_event(); }
+
+  [[nodiscard]] double seconds_between(Event first, Event last) override {
+    const std::lock_guard lock(mutex_);
+    return std::chrono::duration<double>(events_[last].when - events_[first].when).count();
   }
 
   [[nodiscard]] bool done(Event event) override {
@@ -244,6 +252,7 @@ class SimulatedDevice final : public Simulated {
     }
     auto& event = events_[*operation.reaches];
     event.reached = std::max(event.reached, operation.turn);
+    event.when = Clock::now();
     changed_.notify_all();
   }
 

@@ -84,6 +84,12 @@ std::string counters(const Counted& run, const plan::Budget& budget, const netwo
                      {"to_device", device->copied(device::Direction::to_device)},
                      {"from_device", device->copied(device::Direction::from_device)},
                      {"notice", device->notice()}};
+    auto& passes = out["device"]["passes"] = json::object();
+    const auto totals = run.executor.device_passes();
+    for (std::size_t kind = 0; kind < totals.size(); ++kind) {
+      if (totals[kind].passes == 0) continue;
+      passes[plan::kPasses[kind].key] = {{"passes", totals[kind].passes}, {"seconds", totals[kind].seconds}};
+    }
   }
   if (network != nullptr) {
     const auto moved = network->traffic();

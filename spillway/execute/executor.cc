@@ -23,6 +23,7 @@ Executor::Executor(const plan::Schedule& schedule, std::byte* arena, Store* stor
     : schedule_(schedule), arena_(arena), store_(store), work_(work) {
   if (device.device != nullptr) {
     copies_ = std::make_unique<Copies>(schedule, arena, *device.device, device.stream, *device.updates);
+    pass_clock_ = std::make_unique<PassClock>(schedule, *device.device, device.stream, clock_);
   }
   if (others.port != nullptr) {
     network_ = std::make_unique<NetworkLane>(
@@ -117,6 +118,7 @@ void Executor::begin(Mode mode) {
   const auto n = schedule_.tasks.size();
   now_bank.instance = instance;
   if (copies_) copies_->begin(instance);
+  if (pass_clock_ && mode.passes) pass_clock_->begin(instance);
   if (network_) network_->begin(instance);
   open_bank(now_bank, mode);
   std::fill(pass_ready_.begin(), pass_ready_.end(), 0);
@@ -210,6 +212,7 @@ void Executor::end_task(Start start, std::vector<Start>& transfers) {
       its_bank.open = false;
       if (its_bank.mode.passes && its_bank.mode.backward) {
         std::copy(its_bank.times.begin(), its_bank.times.end(), last_times_.begin());
+        last_instance_ = it.instance;
       }
       idle_.notify_all();
       compute_wake_.notify_all();
@@ -223,7 +226,10 @@ const plan::Pass* Executor::next() {
   std::unique_lock lock(mutex_);
   const auto& mode = bank(instances_ - 1).mode;
   while (pass_ < schedule_.passes.size() && !runs(mode, schedule_.tasks[schedule_.passes[pass_].task])) ++pass_;
-  if (pass_ == schedule_.passes.size()) return nullptr;
+  if (pass_ == schedule_.passes.size()) {
+    if (pass_clock_ && mode.passes) pass_clock_->end();
+    return nullptr;
+  }
   const auto& pass = schedule_.passes[pass_];
   if (!pass_ready_[pass_] && !failure_) {
     const auto begin = now();
@@ -232,6 +238,8 @@ const plan::Pass* Executor::next() {
   }
   throw_failure();
   bank(instances_ - 1).times[pass.task].start = now();
+  lock.unlock();
+  if (pass_clock_) pass_clock_->opened(static_cast<Index>(pass_));
   return &pass;
 }
 
@@ -245,6 +253,7 @@ void Executor::note_wait(Index task, double begin) {
 
 void Executor::done() {
   if (copies_) copies_->issued(instances_ - 1, static_cast<Index>(pass_));
+  if (pass_clock_) pass_clock_->issued(static_cast<Index>(pass_));
   std::unique_lock lock(mutex_);
   const auto instance = instances_ - 1;
   const auto task = schedule_.passes[pass_].task;
@@ -295,8 +304,22 @@ std::vector<Updated> Executor::updated() const {
 }
 
 std::vector<Times> Executor::last_times() const {
-  const std::lock_guard lock(mutex_);
-  return last_times_;
+  std::unique_lock lock(mutex_);
+  auto out = last_times_;
+  const auto instance = last_instance_;
+  lock.unlock();
+  if (!pass_clock_) return out;
+  const auto spans = pass_clock_->spans(instance);
+  for (std::size_t pass = 0; pass < spans.size(); ++pass) {
+    auto& times = out[schedule_.passes[pass].task];
+    times.device_start = spans[pass].start;
+    times.device_end = spans[pass].end;
+  }
+  return out;
+}
+
+std::vector<PassClock::Total> Executor::device_passes() const {
+  return pass_clock_ ? pass_clock_->totals() : std::vector<PassClock::Total>();
 }
 
 std::optional<Lateness> Executor::late() const {

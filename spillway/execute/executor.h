@@ -18,6 +18,7 @@
 #include "spillway/execute/copies.h"
 #include "spillway/execute/lateness.h"
 #include "spillway/execute/network_lane.h"
+#include "spillway/execute/pass_clock.h"
 #include "spillway/execute/store.h"
 #include "spillway/execute/update_lanes.h"
 #include "spillway/execute/update_work.h"
@@ -83,6 +84,8 @@ class Executor final : private UpdateLanes::Owner {
   [[nodiscard]] std::vector<Updated> updated() const;
   /// Times of the tasks of the newest training step that has wholly ended; evaluations and flushes do not count.
   [[nodiscard]] std::vector<Times> last_times() const;
+  /// Seconds that passes took on a device with memory of its own, by kind of pass; empty without one.
+  [[nodiscard]] std::vector<PassClock::Total> device_passes() const;
   [[nodiscard]] double now() const { return clock_.now(); }
   /// Empty where nobody waits for this process, as far as it knows. Any thread.
   [[nodiscard]] std::optional<Lateness> late() const;
@@ -141,6 +144,7 @@ class Executor final : private UpdateLanes::Owner {
   mutable std::mutex mutex_;
   std::condition_variable compute_wake_, idle_;
   std::unique_ptr<Copies> copies_;        ///< null: no device with memory of its own
+  std::unique_ptr<PassClock> pass_clock_;  ///< null: likewise
   std::unique_ptr<NetworkLane> network_;  ///< null: there are no other processes
   Changed changed_;                       ///< when the newest instance has ended
   std::array<Bank, 2> banks_;
@@ -154,6 +158,7 @@ class Executor final : private UpdateLanes::Owner {
   std::size_t in_flight_ = 0;                       ///< transfers handed to the path
   std::exception_ptr failure_;
   std::vector<Times> last_times_;
+  std::uint64_t last_instance_ = 0;  ///< of `last_times_`
   Waits waits_;
   std::unique_ptr<UpdateLanes> updates_;
 };

@@ -5,6 +5,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <utility>
 
 #include "spillway/base/error.h"
 #include "spillway/plan/memory_breakdown.h"
@@ -37,6 +38,7 @@ std::string task_name(const plan::Plan& plan, const state::Layout& layout, const
 }
 
 constexpr auto kUnits = static_cast<unsigned>(plan::kLanes.size());
+constexpr int kDeviceThread = 1000;  // beyond those of all update lanes
 
 /// The first lane of each kind has its number, later update lanes those after them all.
 int thread_of(const plan::Task& task) {
@@ -107,6 +109,29 @@ void add_names(json& events, int process, const char* name, std::size_t nodes, c
   }
 }
 
+/// The lane of what ran on the device, where that is known.
+void add_device_passes(json& events, const plan::Plan& plan, const state::Layout& layout,
+                       const std::vector<Times>& times, double zero) {
+  bool named = false;
+  for (const auto& pass : plan.schedule.passes) {
+    if (pass.task >= times.size() || times[pass.task].device_end <= 0) continue;
+    const auto& it = times[pass.task];
+    if (!std::exchange(named, true)) {
+      events.push_back({{"ph", "M"},
+                        {"name", "thread_name"},
+                        {"pid", 1},
+                        {"tid", kDeviceThread},
+                        {"args", {{"name", "passes on the device"}}}});
+    }
+    events.push_back({{"ph", "X"},
+                      {"name", task_name(plan, layout, plan.schedule.tasks[pass.task])},
+                      {"pid", 1},
+                      {"tid", kDeviceThread},
+                      {"ts", (it.device_start - zero) * 1e6},
+                      {"dur", std::max(0.0, it.device_end - it.device_start) * 1e6}});
+  }
+}
+
 /// Seconds at which every position of the step begins: that of its pass, or of the next pass that there is.
 template <class Start>
 std::vector<double> position_times(const plan::Schedule& schedule, Start&& start, double end) {
@@ -166,6 +191,7 @@ std::string trace(const plan::Plan& plan, const state::Layout& layout, const std
       add_task(events, 2, plan.schedule, t, name, it.start - predicted_zero, it.end - predicted_zero);
     }
   }
+  add_device_passes(events, plan, layout, times, zero);
   const auto& last_pass = plan.schedule.passes.back();
   if (last_pass.task < times.size() && times[last_pass.task].end > 0) {
     const auto start = [&](plan::Index task) { return std::max(0.0, times[task].start - zero); };

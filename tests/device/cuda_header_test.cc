@@ -52,6 +52,7 @@ SAME(destroy_event, ::cuEventDestroy);
 SAME(record_event, ::cuEventRecord);
 SAME(query_event, ::cuEventQuery);
 SAME(synchronise_event, ::cuEventSynchronize);
+SAME(elapsed, ::cuEventElapsedTime);
 SAME(copy_to_device, ::cuMemcpyHtoDAsync);
 SAME(copy_from_device, ::cuMemcpyDtoHAsync);
 SAME(load_module, ::cuModuleLoadDataEx);

@@ -68,6 +68,7 @@ struct Driver {
   std::unique_ptr<spillway::device::Simulated> simulated = spillway::device::make_simulated({.seed = 11});
   std::map<CUstream_st*, Stream> streams;
   std::map<CUevent_st*, Event> events;
+  std::map<CUevent_st*, bool> timed;  ///< whether it has been recorded
   std::map<unsigned long long, std::unique_ptr<spillway::sys::Mapping>> memory;
   std::multimap<unsigned long long, std::size_t> lent;  ///< the caller's memory that counts as a GPU's for now
   std::map<char*, std::size_t> host;
@@ -304,12 +305,13 @@ EXPORT int cuStreamDestroy_v2(CUstream_st* stream) {
   const std::lock_guard lock(driver().mutex);
   return driver().streams.erase(stream) == 1 ? 0 : kInvalidHandle;
 }
-EXPORT int cuEventCreate(CUevent_st** event, unsigned) {
+EXPORT int cuEventCreate(CUevent_st** event, unsigned flags) {
   NEEDS_CONTEXT;
   auto& it = driver();
   const std::lock_guard lock(it.mutex);
   *event = reinterpret_cast<CUevent_st*>(it.next++);
   it.events[*event] = it.simulated->make_event();
+  if ((flags & spillway::device::kCudaEventNoTiming) == 0) it.timed[*event] = false;
   return 0;
 }
 EXPORT int cuEventDestroy_v2(CUevent_st* event) {
@@ -323,6 +325,24 @@ EXPORT int cuEventRecord(CUevent_st* event, CUstream_st* stream) {
   const auto* in = stream_of(stream);
   if (it == nullptr || in == nullptr) return kInvalidHandle;
   driver().simulated->record(*it, *in);
+  const std::lock_guard lock(driver().mutex);
+  if (const auto timed = driver().timed.find(event); timed != driver().timed.end()) timed->second = true;
+  return 0;
+}
+EXPORT int cuEventElapsedTime(float* milliseconds, CUevent_st* first, CUevent_st* last) {
+  NEEDS_CONTEXT;
+  const auto *one = event_of(first), *other = event_of(last);
+  if (one == nullptr || other == nullptr) return kInvalidHandle;
+  {
+    const std::lock_guard lock(driver().mutex);
+    for (auto* event : {first, last}) {
+      const auto timed = driver().timed.find(event);
+      if (timed == driver().timed.end() || !timed->second) return kInvalidHandle;
+    }
+  }
+  auto& simulated = *driver().simulated;
+  if (!simulated.done(*one) || !simulated.done(*other)) return spillway::device::kCudaNotReady;
+  *milliseconds = static_cast<float>(simulated.seconds_between(*one, *other) * 1e3);
   return 0;
 }
 EXPORT int cuStreamWaitEvent(CUstream_st* stream, CUevent_st* event, unsigned) {

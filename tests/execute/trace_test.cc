@@ -83,6 +83,25 @@ TEST_F(Trace, NothingIsMeasuredBeforeAStepHasEnded) {
   EXPECT_FALSE(events({}, 2, "X").empty());
 }
 
+TEST_F(Trace, PassesOnTheDeviceHaveALaneOfTheirOwn) {
+  std::vector<Times> times(plan_.schedule.tasks.size());
+  const auto& passes = plan_.schedule.passes;
+  for (const auto& pass : passes) times[pass.task] = {.start = 5, .end = 6};
+  times[passes[1].task].device_start = 6;
+  times[passes[1].task].device_end = 6.25;
+  std::vector<json> there;
+  for (const auto& event : events(times, 1, "X")) {
+    if (event["tid"] == 1000) there.push_back(event);
+  }
+  ASSERT_EQ(there.size(), 1U);  // of the others it is not known
+  EXPECT_EQ(there.front()["ts"], 1e6);
+  EXPECT_EQ(there.front()["dur"], 0.25e6);
+  const auto names = events(times, 1, "M");
+  EXPECT_TRUE(std::ranges::any_of(names, [](const json& name) {
+    return name.value("tid", 0) == 1000 && name["args"]["name"] == "passes on the device";
+  }));
+}
+
 TEST_F(Trace, WhatWasMeasuredStandsBesideThePrediction) {
   std::vector<Times> times(plan_.schedule.tasks.size());
   double at = 1000;

@@ -8,7 +8,7 @@ from typing import Any
 
 from spillway import __version__
 from spillway.base.sizes import duration, pace, size, used_up
-from spillway.report import charts, ranks, reductions
+from spillway.report import charts, device_passes, ranks, reductions
 from spillway.report.causes import Cause, causes
 from spillway.report.facts import DAMAGE, Facts
 from spillway.report.tables import device_blocks
@@ -145,7 +145,8 @@ def times(facts: Facts) -> str:
         '<p id="about-times">Shares of the time of all steps of this process, as seconds of the median step '
         f"({escape(optional(facts.step_seconds, duration))}).</p>"
     )
-    return bar + table + about
+    on_device = device_passes.words(facts.summary)
+    return bar + table + about + (f'<p id="device-passes">{escape(on_device)}.</p>' if on_device else "")
 
 
 def processes(facts: Facts) -> str:

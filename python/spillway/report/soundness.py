@@ -63,6 +63,7 @@ SUMMARY: dict[str, Check] = {
     "tiers": make_list({**TIERS, "measured_peak": is_optional_number}),
     "waits": make_mapping(NUMBERS),
     "stall_seconds": NUMBERS,
+    "device_passes": make_mapping(NUMBERS),
     "written": NUMBERS,
     "path_bytes": make_mapping(NUMBERS),
     "endurance_used": NUMBERS,

@@ -78,6 +78,7 @@ class Telemetry:
             "written": self.written(),
             "stall_seconds": counters.get("stall_seconds", {}),
             "waits": counters.get("waits", {}),
+            **({"device_passes": passes} if (passes := counters.get("device", {}).get("passes")) else {}),
             "flushes": {
                 name: {"count": path.get("syncs", 0), "seconds": path.get("sync_seconds", 0.0)}
                 for name, path in paths.items()
