@@ -5,10 +5,10 @@
     headline.py show                                     the table, and the README's sentence
 
 A round runs every side once, one after the other, each as a process of its own that takes two first steps, which are
-not counted, and eight more; of eight micro-batches, one and one more. Every round is kept in bench/results/headline.json, also those of
-earlier calls; what is quoted is the median over all of a side's counted steps. A side that cannot run, or not within
-the time that it may take, is a row with the reason, and is not tried again. All sides train the same shape with random
-weights on the same random tokens, AdamW, gradients clipped at 1.0.
+not counted, and eight more; of eight micro-batches, one and one more. Every round is kept in
+bench/results/headline.json, also those of earlier calls; what is quoted is the median over all of a side's counted
+steps. A side that cannot run, or not within the time that it may take, is a row with the reason, and is not tried
+again. All sides train the same shape with random weights on the same random tokens, AdamW, gradients clipped at 1.0.
 
     spillway-dram      everything in DRAM
     spillway-disk      weights, states, gradients and activations on the path, every step durable; -1850mib: under a

@@ -62,7 +62,7 @@ class Device {
   /// The caller's stream by its native handle (cuda: a CUstream, null is the default stream). On a device that the host
   /// computes for it is the calling thread itself: what is recorded in it is done, and its waits are the thread's.
   [[nodiscard]] virtual Stream adopt_stream(void* native) = 0;
-  [[nodiscard]] virtual Event make_event() = 0;  ///< done until it is first recorded
+  [[nodiscard]] virtual Event make_event() = 0;        ///< done until it is first recorded
   [[nodiscard]] virtual Event make_timed_event() = 0;  ///< that seconds_between() may be asked of
 
   /// Copies, in the order of the stream. Blocks only where host memory is not registered: then it may wait for what the

@@ -143,10 +143,10 @@ class Executor final : private UpdateLanes::Owner {
 
   mutable std::mutex mutex_;
   std::condition_variable compute_wake_, idle_;
-  std::unique_ptr<Copies> copies_;        ///< null: no device with memory of its own
+  std::unique_ptr<Copies> copies_;         ///< null: no device with memory of its own
   std::unique_ptr<PassClock> pass_clock_;  ///< null: likewise
-  std::unique_ptr<NetworkLane> network_;  ///< null: there are no other processes
-  Changed changed_;                       ///< when the newest instance has ended
+  std::unique_ptr<NetworkLane> network_;   ///< null: there are no other processes
+  Changed changed_;                        ///< when the newest instance has ended
   std::array<Bank, 2> banks_;
   std::uint64_t instances_ = 0;  ///< begun so far
   std::size_t pass_ = 0;         ///< next index into schedule_.passes of the newest instance

@@ -34,10 +34,12 @@ void PassClock::begin(std::uint64_t number) {
 }
 
 void PassClock::opened(plan::Index pass) {
+  if (traits(schedule_.passes[pass].kind).of_rows) return;  // the host's
   device_.record(instance().events[pass].first, compute_);
 }
 
 void PassClock::issued(plan::Index pass) {
+  if (traits(schedule_.passes[pass].kind).of_rows) return;
   device_.record(instance().events[pass].last, compute_);
   const std::lock_guard lock(mutex_);
   instance().issued.push_back(pass);

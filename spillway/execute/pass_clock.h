@@ -1,5 +1,5 @@
-// When each pass ran on a device with memory of its own: timed events of its stream, around what the caller gives to it.
-// The host hears of that later, so instances are looked at when they have ended.
+// When each pass ran on a device with memory of its own: timed events of its stream, around what the caller gives to
+// it. The host hears of that later, so instances are looked at when they have ended.
 #pragma once
 
 #include <array>

@@ -53,7 +53,8 @@ def test_a_simulated_device_changes_no_bit(given: Path, plain: Path) -> None:
     passes = summary["device_passes"]
     assert passes["forward"]["passes"] == passes["backward"]["passes"] and passes["forward"]["passes"] % 4 == 0
     assert all(each["seconds"] > 0 for each in passes.values())
-    assert "Passes on the device: embedding " in page and ">on the device<" in page
+    assert "Passes on the device: forward " in page and ">on the device<" in page
+    assert set(passes) == {"forward", "head_loss", "head_gradient", "backward"}
 
 
 def test_a_small_device_and_a_storage_path_change_no_bit(given: Path, plain: Path, capsys: pytest.CaptureFixture[str]

@@ -6,10 +6,13 @@ from typing import Any
 
 from spillway.base.sizes import duration
 
+ORDER = ("forward", "head_loss", "head_gradient", "backward")
+
 
 def words(summary: dict[str, Any]) -> str:
     """By kind of pass the mean and the count, evaluations included; empty where no device has memory of its own."""
-    found = {kind: each for kind, each in (summary.get("device_passes") or {}).items() if each["passes"]}
+    told = summary.get("device_passes") or {}
+    found = {kind: told[kind] for kind in ORDER if told.get(kind, {}).get("passes")}
     if not found:
         return ""
     kinds = ", ".join(
