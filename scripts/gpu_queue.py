@@ -43,9 +43,10 @@ PEAKS = {
     "5090": 209e12,
     "L40S": 362e12,
 }
-# What `--tiny` puts in the place of values, and which it keeps below a number.
+# What `--tiny` puts in the place of values, which it keeps below a number, and what it leaves out: kernels for GPUs.
 TINY = {"--shape": "tiny", "--layers": "2", "--gpu-memory": "96MiB", "--device-memory": "0", "--dram-budget": "1GiB",
         "--elements": "65536", "--launch-alone": "1", "--sub-group": "1000000"}  # fmt: skip
+GPU_ALONE = ("--liger",)
 AT_MOST = {"--sequence": 64, "--batch": 2, "--micro-batches": 2, "--steps": 3, "--repeats": 2}
 
 
@@ -95,6 +96,8 @@ def tiny(words: Sequence[str]) -> list[str]:
     found: list[str] = []
     option = ""
     for word in words:
+        if word in GPU_ALONE:
+            continue
         if word.startswith("--"):
             option = word
         elif option in TINY:

@@ -66,6 +66,21 @@ def test_packages_that_peers_need_are_packed() -> None:
         assert used == set(row.needs), row.name
 
 
+def test_in_small_shapes_are_tiny_and_no_kernel_for_gpus_is_asked_for() -> None:
+    words = ["bench/peers.py", "fsdp2", "--liger", "--shape", "7b", "--micro-batches", "1", "4", "--set", "optim=sgd"]
+    assert tiny(words) == [
+        "bench/peers.py",
+        "fsdp2",
+        "--shape",
+        "tiny",
+        "--micro-batches",
+        "1",
+        "2",
+        "--set",
+        "optim=sgd",
+    ]
+
+
 def row(name: str, minutes: float = 1, **more: Any) -> Row:
     return Row(name, minutes, "nothing", {"one": ["-c", "one"], "two": ["-c", "two"]}, **more)
 
