@@ -49,8 +49,8 @@ help:
 	@echo "                  resumed by the installed command, too: docs/reference/models.md"
 	@echo "make gpu-check    what needs an NVIDIA GPU, on the machine that has one; make gpu-bundle: what that machine may lack"
 	@echo "make gpu-bench    real shapes under several budgets of GPU memory"
-	@echo "make gpu-queue    what is still to be measured on a GPU, MINUTES=8.5 of it; make gpu-queue-bundle: for a machine"
-	@echo "                  without a compiler; make gpu-queue-tiny: every row in small, without a GPU"
+	@echo "make gpu-queue    open measurements on a GPU, MINUTES=8.5 of them; make gpu-queue-bundle: builds them for a machine"
+	@echo "                  without a compiler; make gpu-queue-tiny: tries all of them without a GPU"
 	@echo "make fuzz         each fuzzer for MINUTES=5, by clang"
 	@echo "make asan, tsan   the C++ tests under sanitizers"
 	@echo "make format       clang-format and ruff, in place"
@@ -226,8 +226,8 @@ gpu-check:
 gpu-bench:
 	$(PYTHON) scripts/gpu_check.py --bench
 
-# MINUTES=8.5 of the rows of bench/gpu_queue.toml that are open. `gpu-queue-bundle` is gpu-bundle for a machine on which
-# nothing is to be compiled, which then says BUILT=build/gpu-built; `gpu-queue-tiny` tries every row where no GPU is.
+# The open rows of bench/gpu_queue.toml that fit into MINUTES. `gpu-queue-bundle` builds for a machine without a compiler,
+# where `make gpu-queue BUILT=build/gpu-built` compiles nothing. `gpu-queue-tiny` runs every row without a GPU.
 gpu-queue:
 	$(PYTHON) scripts/gpu_queue.py $(if $(filter command line,$(origin MINUTES)),--minutes $(MINUTES)) $(if $(ROW),--row $(ROW)) $(if $(BUILT),--built $(BUILT))
 

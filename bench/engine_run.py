@@ -6,13 +6,12 @@ engine_run.py --shape 0.5b --sequence 1024 --steps 4 [--layers N]
               [--learning-rate R] [--timelines DIR] [--set KEY=VALUE ...]
               [--repeat-layers] [--any-order] [--launch-alone CORES] [--kernels FILE]
 
-`seconds` are those of every step, `start_seconds` those of what comes before the first. Of several numbers of
-micro-batches each has as many steps, in one session that is planned for the most; `series` has them apart, and
-`seconds` and `tokens` are those of the last. `--repeat-layers`: weights are drawn for the first layer, and those of its
-kind have the same, so that 7B starts within seconds. `--any-order`: PyTorch may take kernels that add in any order,
-which the product does not allow. `--launch-alone`: the engine's threads have so many cores, and the thread that gives
-kernels to a GPU has the next one to itself. `--kernels`: one step more, under PyTorch's profiler; what ran, by kind and
-by name, as JSON.
+`seconds` lists every step, `start_seconds` the time before the first. `--micro-batches 2 4 8` runs the steps once for
+each number, in one session that is planned for the largest; `series` lists them all, `seconds` and `tokens` the last.
+`--repeat-layers` draws the weights of one layer and copies them to the layers of the same shape, so that 7B starts
+within seconds. `--any-order` allows nondeterministic kernels, which the product does not. `--launch-alone` gives the
+engine's threads so many cores, and the next core to the thread that launches kernels. `--kernels` profiles one more
+step and writes a table of its kernels.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ def parser() -> argparse.ArgumentParser:
 def main() -> None:
     arguments = parser().parse_args()
     try:
-        with tempfile.TemporaryDirectory() as directory, peak_watch() as watch, as_asked(arguments):
+        with tempfile.TemporaryDirectory() as directory, peak_watch() as watch, patch_package(arguments):
             found = run(arguments, Path(directory))
     except DoesNotFit as refused:
         print(refused, file=sys.stderr)
@@ -73,38 +72,38 @@ def main() -> None:
     print(json.dumps(found | {"peak_bytes": watch.bytes}))
 
 
-def as_asked(arguments: argparse.Namespace) -> ExitStack:
-    """What of the package gives way while a run asks for it."""
-    changed = ExitStack()
+def patch_package(arguments: argparse.Namespace) -> ExitStack:
+    """Replaces parts of the package for the options that the product does not have."""
+    patches = ExitStack()
     if arguments.repeat_layers:
-        changed.enter_context(mock.patch("spillway.model.initialise.draw_stage", Repeated()))
+        patches.enter_context(mock.patch("spillway.model.initialise.draw_stage", LayerRepeater()))
     if arguments.any_order:
-        changed.enter_context(mock.patch("spillway.machine.place.deterministic", nullcontext))
-    return changed
+        patches.enter_context(mock.patch("spillway.machine.place.deterministic", nullcontext))
+    return patches
 
 
-class Repeated:
-    """draw_stage, for the first layer; layers of the same shapes get the same values."""
+class LayerRepeater:
+    """draw_stage, which draws the first layer and copies its values to layers of the same shapes."""
 
     def __init__(self) -> None:
         from spillway.model import initialise
 
         self._draw = initialise.draw_stage
-        self._kept: dict[tuple[Any, ...], list[Any]] = {}
+        self._drawn: dict[tuple[Any, ...], list[Any]] = {}
 
     def __call__(self, meta_model: Any, stage: Any, engine: Any, first_tensor: int, *rest: Any) -> None:
         shapes = tuple(parameter.shape for parameter in stage.parameters)
-        if shapes not in self._kept:
-            keeper = Keeper(engine)
-            self._draw(meta_model, stage, keeper, first_tensor, *rest)
-            self._kept[shapes] = keeper.values
+        if shapes not in self._drawn:
+            recorder = StoreRecorder(engine)
+            self._draw(meta_model, stage, recorder, first_tensor, *rest)
+            self._drawn[shapes] = recorder.values
             return
-        for number, values in enumerate(self._kept[shapes], start=first_tensor):
+        for number, values in enumerate(self._drawn[shapes], start=first_tensor):
             engine.store_tensor(number, 0, values)
 
 
-class Keeper:
-    """The engine, for one stage; `values`: what it was given."""
+class StoreRecorder:
+    """The engine for one stage; `values` holds copies of the stored tensors."""
 
     def __init__(self, engine: Any) -> None:
         self._engine = engine
@@ -120,7 +119,7 @@ def run(arguments: argparse.Namespace, directory: Path) -> dict[str, object]:
     cores = sorted(os.sched_getaffinity(0))
     if arguments.launch_alone:
         os.sched_setaffinity(0, cores[: arguments.launch_alone])
-    session = planned(arguments, directory)
+    session = plan_session(arguments, directory)
     start_seconds = {"plan": time.perf_counter() - began}
     began = time.perf_counter()
     session.start(StartPoint())
@@ -130,17 +129,17 @@ def run(arguments: argparse.Namespace, directory: Path) -> dict[str, object]:
     series = [Series(session, arguments, micro_batches) for micro_batches in arguments.micro_batches]
     for each in series:
         for step in range(arguments.steps):
-            each.step(step)
+            each.run_step(step)
     if arguments.kernels:
-        with kernel_table.written(arguments.kernels):
-            session.step(each.batches(arguments.steps), arguments.learning_rate)
+        with kernel_table.record(arguments.kernels):
+            session.step(each.draw_batches(arguments.steps), arguments.learning_rate)
     measured = session.measured()
     session.close()
-    apart = [each.figures() for each in series]
+    results = [each.summarise() for each in series]
     return {
-        "series": apart,
-        "seconds": apart[-1]["seconds"],
-        "tokens": apart[-1]["tokens"],
+        "series": results,
+        "seconds": results[-1]["seconds"],
+        "tokens": results[-1]["tokens"],
         "start_seconds": start_seconds,
         "loss": each.losses[-1],
         "losses": [loss for one in series for loss in one.losses],
@@ -152,13 +151,13 @@ def run(arguments: argparse.Namespace, directory: Path) -> dict[str, object]:
     }
 
 
-def planned(arguments: argparse.Namespace, directory: Path) -> EngineSession:
+def plan_session(arguments: argparse.Namespace, directory: Path) -> EngineSession:
     shape = WorkShape(max(arguments.micro_batches), arguments.batch, arguments.sequence, 0, 0)
-    return EngineSession(configured(arguments, directory), shape)
+    return EngineSession(make_config(arguments, directory), shape)
 
 
-def configured(arguments: argparse.Namespace, directory: Path) -> Config:
-    """What a user would write, for a model that is put into the directory, without weights."""
+def make_config(arguments: argparse.Namespace, directory: Path) -> Config:
+    """The configuration of the run. Puts the model's config.json into the directory."""
     config_of(arguments.shape, arguments.layers).save_pretrained(directory)
     words = ["--model", str(directory), "--init", "random", "--dataset", "none", "--output_dir", str(directory / "run"),
              "--placement", arguments.placement, "--learning_rate", str(arguments.learning_rate),
@@ -177,7 +176,7 @@ def configured(arguments: argparse.Namespace, directory: Path) -> Config:
 
 
 class Series:
-    """Steps of so many micro-batches."""
+    """The steps with one number of micro-batches."""
 
     def __init__(self, session: EngineSession, arguments: argparse.Namespace, micro_batches: int) -> None:
         self._session, self._arguments, self._micro_batches = session, arguments, micro_batches
@@ -188,14 +187,14 @@ class Series:
         self.stalls: list[dict[str, float]] = []
         self.link_bytes: object = None
 
-    def batches(self, step: int) -> list[Batch]:
+    def draw_batches(self, step: int) -> list[Batch]:
         numbers = range(step * self._micro_batches, (step + 1) * self._micro_batches)
         drawn = [random_tokens(self._arguments.shape, self._count, number) for number in numbers]
         return [Batch(*[ids.view(self._arguments.batch, -1)] * 2, None, self._count) for ids in drawn]
 
-    def step(self, number: int) -> None:
+    def run_step(self, number: int) -> None:
         before = stalled(self._session)
-        result = self._session.step(self.batches(number), self._arguments.learning_rate)
+        result = self._session.step(self.draw_batches(number), self._arguments.learning_rate)
         self.seconds.append(result.seconds)
         if self._arguments.timelines and number > 0:  # of the newest step that has wholly ended
             self._session.write_timeline(self._arguments.timelines / f"{number}.json.gz")
@@ -205,7 +204,7 @@ class Series:
         self.stalls.append({cause: value - before.get(cause, 0.0) for cause, value in after.items()})
         self.link_bytes = result.link_bytes
 
-    def figures(self) -> dict[str, Any]:
+    def summarise(self) -> dict[str, Any]:
         tokens = self._count * self._micro_batches
         return {"micro_batches": self._micro_batches, "tokens": tokens, "seconds": self.seconds}
 

@@ -1,4 +1,4 @@
-"""What the host of a GPU is: cores and their pairs, memory nodes, the link, limits, and how fast its cores update.
+"""Describes the host of a GPU: cores, memory nodes, the link, limits, and the update rate of its cores.
 
     gpu_host.py [--device cuda:0] [--elements N]
 
@@ -25,28 +25,29 @@ def parser() -> argparse.ArgumentParser:
     return parser
 
 
-def said(*words: str) -> str:
-    """What a command says; "" where it is not there or fails."""
+def capture(*words: str) -> str:
+    """The output of a command; "" if it is missing or fails."""
     try:
         return subprocess.run(words, capture_output=True, text=True, timeout=20, check=True).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return ""
 
 
-def text(path: str) -> str:
+def read_text(path: str) -> str:
+    """The content of a file; "" if it cannot be read."""
     try:
         return Path(path).read_text(encoding="ascii", errors="replace").strip()
     except OSError:
         return ""
 
 
-def threads_to_try() -> list[int]:
+def thread_counts() -> list[int]:
     cores = len(os.sched_getaffinity(0))
     return sorted({count for count in (1, 4, 8, cores - 2) if 1 <= count <= cores})
 
 
-def adamw(elements: int, threads: int) -> float:
-    """Parameters a second: the optimizer that Spillway's users give PyTorch's tensors to, with a process of its own."""
+def measure_adamw(elements: int, threads: int) -> float:
+    """Parameters a second of spillway.optim.AdamW, in a process that may use so many cores."""
     script = f"""
 import os, time, torch
 os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:{threads}])
@@ -72,21 +73,26 @@ print({elements} / best)
 def main() -> None:
     arguments = parser().parse_args()
     query = "name,driver_version,pcie.link.gen.max,pcie.link.width.max,memory.total,clocks.max.sm,power.limit"
-    found: dict[str, Any] = {
-        "cores": said("lscpu", "-e"), "processor": said("lscpu"), "nodes": said("numactl", "-H"),
-        "gpu": said("nvidia-smi", f"--query-gpu={query}", "--format=csv"), "topology": said("nvidia-smi", "topo", "-m"),
+    facts: dict[str, Any] = {
+        "cores": capture("lscpu", "-e"),
+        "processor": capture("lscpu"),
+        "nodes": capture("numactl", "-H"),
+        "gpu": capture("nvidia-smi", f"--query-gpu={query}", "--format=csv"),
+        "topology": capture("nvidia-smi", "topo", "-m"),
         "locked_memory": resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],
-        "huge_pages": text("/sys/kernel/mm/transparent_hugepage/enabled"), "kernel": " ".join(os.uname()),
-        "memory": text("/proc/meminfo"), "disks": said("lsblk", "-d", "-o", "NAME,SIZE,ROTA,MODEL"),
-    }  # fmt: skip
+        "huge_pages": read_text("/sys/kernel/mm/transparent_hugepage/enabled"),
+        "kernel": " ".join(os.uname()),
+        "memory": read_text("/proc/meminfo"),
+        "disks": capture("lsblk", "-d", "-o", "NAME,SIZE,ROTA,MODEL"),
+    }
     import torch
 
-    found["torch"] = torch.__version__
-    found["cudnn"] = torch.backends.cudnn.version()
+    facts["torch"] = torch.__version__
+    facts["cudnn"] = torch.backends.cudnn.version()
     began = time.perf_counter()
-    found["adamw"] = {count: adamw(arguments.elements, count) for count in threads_to_try()}
-    found["adamw_seconds"] = time.perf_counter() - began
-    print(json.dumps(found))
+    facts["adamw"] = {count: measure_adamw(arguments.elements, count) for count in thread_counts()}
+    facts["adamw_seconds"] = time.perf_counter() - began
+    print(json.dumps(facts))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""One layer of a shape alone, forward and backward: PyTorch's own operations, Liger's, and torch.compile's.
+"""Times one layer, forward and backward: with PyTorch's operations, Liger's, and torch.compile's.
 
     gpu_layer.py --shape 7b --sequence 2048 --batch 4 [--device cuda:0] [--repeats 20] [--sides eager liger compile]
 
-Prints one JSON line: of each side the seconds of a forward and backward pass without those that compile, the median and
-the range, its share of the products' operations, and the most bytes. A side whose package is not there says so.
+Prints one JSON line with, for each side, the median and the range of the seconds of a forward and a backward pass after
+warm-up, the FLOP/s, and the peak bytes of the GPU. A side says if its package is missing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 from shapes import SHAPES, config_of, refuses
 
-SETTLING = 3  # passes that are not counted
+WARM_UP = 3  # passes
 SIDES = ("eager", "liger", "compile")
 
 
@@ -34,16 +34,16 @@ def parser() -> argparse.ArgumentParser:
 
 def main() -> None:
     arguments = parser().parse_args()
-    found: dict[str, Any] = {}
-    for side in arguments.sides:  # Liger's replaces classes, so it is the last but one that is made of them
+    sides: dict[str, Any] = {}
+    for side in arguments.sides:
         if side == "liger" and importlib.util.find_spec("liger_kernel") is None:
-            found[side] = {"refused": "liger-kernel is not installed"}
+            sides[side] = {"refused": "liger-kernel is not installed"}
             continue
-        found[side] = measured(arguments, side)
-    print(json.dumps({"sides": found, "tokens": arguments.sequence * arguments.batch}))
+        sides[side] = time_layer(arguments, side)
+    print(json.dumps({"sides": sides, "tokens": arguments.sequence * arguments.batch}))
 
 
-def measured(arguments: argparse.Namespace, side: str) -> dict[str, Any]:
+def time_layer(arguments: argparse.Namespace, side: str) -> dict[str, Any]:
     import torch
     from transformers.models.qwen2 import modeling_qwen2 as qwen2
 
@@ -64,7 +64,7 @@ def measured(arguments: argparse.Namespace, side: str) -> dict[str, Any]:
         call = torch.compile(layer) if side == "compile" else layer
         hidden.requires_grad_()
         seconds = []
-        for _ in range(SETTLING + arguments.repeats):
+        for _ in range(WARM_UP + arguments.repeats):
             settle(device)
             began = time.perf_counter()
             out = call(hidden, position_embeddings=rotary(hidden, positions), attention_mask=None)
@@ -75,14 +75,14 @@ def measured(arguments: argparse.Namespace, side: str) -> dict[str, Any]:
     finally:
         for name, value in classes.items():
             setattr(qwen2, name, value)
-    counted = seconds[SETTLING:]
+    timed = seconds[WARM_UP:]
     products = sum(weight.numel() for weight in layer.parameters() if weight.dim() == 2)
     tokens = arguments.batch * arguments.sequence
     operations = 6 * products * tokens + 6 * config.hidden_size * arguments.sequence * tokens
     peak = torch.cuda.max_memory_reserved(device) if device.type == "cuda" else 0
     return {
-        "median_seconds": statistics.median(counted), "range_seconds": [min(counted), max(counted)],
-        "flops_per_second": operations / statistics.median(counted), "device_peak": peak,
+        "median_seconds": statistics.median(timed), "range_seconds": [min(timed), max(timed)],
+        "flops_per_second": operations / statistics.median(timed), "device_peak": peak,
     }  # fmt: skip
 
 

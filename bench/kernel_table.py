@@ -1,6 +1,7 @@
-"""What ran on a GPU while a block of Python ran: seconds and launches by kind and by name, and the share in which
-nothing ran. Of PyTorch's profiler, which sees the engine's own kernels and copies, too. Without a GPU the table is of
-PyTorch's operations on the CPU."""
+"""A table of the kernels and copies that a GPU ran: seconds and launches by kind and by name, and the idle share.
+
+PyTorch's profiler records them, those of the engine included. Without a GPU the table lists PyTorch's CPU operations.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-# What a kernel's name holds, in the order in which it is looked for.
+# Parts of kernel names by kind. The first kind that matches counts.
 KINDS = {
     "copies": ("memcpy", "memset"),
     "engine": ("spillway_",),
@@ -20,16 +21,17 @@ KINDS = {
     "reductions": ("reduce", "softmax", "norm", "sum"),
     "elementwise": ("elementwise", "vectorized", "copy", "mul", "add", "silu", "cat", "index", "gather", "triton"),
 }
-LONGEST = 60  # names in the table
+NAMES = 60  # longest-running kernels in the table
 
 
-def kind_of(name: str) -> str:
+def classify(name: str) -> str:
     lower = name.lower()
     return next((kind for kind, words in KINDS.items() if any(word in lower for word in words)), "others")
 
 
 @contextmanager
-def written(file: Path) -> Iterator[None]:
+def record(file: Path) -> Iterator[None]:
+    """Profiles the block and writes its table as JSON."""
     import torch
     from torch.profiler import ProfilerActivity, profile
 
@@ -38,11 +40,11 @@ def written(file: Path) -> Iterator[None]:
         yield
         if on_gpu:
             torch.cuda.synchronize()
-    file.write_text(json.dumps(table(spans(profiler, on_gpu)), indent=1) + "\n")
+    file.write_text(json.dumps(summarise(read_spans(profiler, on_gpu)), indent=1) + "\n")
 
 
-def spans(profiler: Any, on_gpu: bool) -> list[tuple[str, float, float]]:
-    """Name, first and last second of all that ran there; of the CPU, of what was not called by another of them."""
+def read_spans(profiler: Any, on_gpu: bool) -> list[tuple[str, float, float]]:
+    """Name, start and end in seconds of each kernel and copy, or of each outermost CPU operation."""
     import torch
 
     wanted = torch.autograd.DeviceType.CUDA if on_gpu else torch.autograd.DeviceType.CPU
@@ -53,25 +55,25 @@ def spans(profiler: Any, on_gpu: bool) -> list[tuple[str, float, float]]:
     ]
 
 
-def table(found: list[tuple[str, float, float]]) -> dict[str, Any]:
-    """`busy_seconds`: in which at least one of `found` ran; `idle_share`: the rest of what lies between the first and
-    the last. Kinds and names have their own seconds, which overlap where streams do."""
-    if not found:
+def summarise(spans: list[tuple[str, float, float]]) -> dict[str, Any]:
+    """`busy_seconds`: time with at least one span. `idle_share`: share of the time from the first start to the last end
+    without any. Seconds of kinds and names overlap where streams do."""
+    if not spans:
         return {"launches": 0}
     kinds: dict[str, list[float]] = defaultdict(list)
     names: dict[str, list[float]] = defaultdict(list)
-    for name, first, last in found:
-        kinds[kind_of(name)].append(last - first)
-        names[name].append(last - first)
-    busy, until = 0.0, 0.0
-    for _, first, last in sorted(found, key=lambda span: span[1]):
-        busy += max(0.0, last - max(first, until))
-        until = max(until, last)
-    whole = max(last for _, _, last in found) - min(first for _, first, _ in found)
-    longest = sorted(names, key=lambda name: -sum(names[name]))[:LONGEST]
+    for name, start, end in spans:
+        kinds[classify(name)].append(end - start)
+        names[name].append(end - start)
+    busy, busy_until = 0.0, 0.0
+    for _, start, end in sorted(spans, key=lambda span: span[1]):
+        busy += max(0.0, end - max(start, busy_until))
+        busy_until = max(busy_until, end)
+    seconds = max(end for _, _, end in spans) - min(start for _, start, _ in spans)
+    longest = sorted(names, key=lambda name: -sum(names[name]))[:NAMES]
     return {
-        "launches": len(found), "seconds": whole, "busy_seconds": busy,
-        "idle_share": 1 - busy / whole if whole > 0 else 0.0,
-        "kinds": {kind: {"seconds": sum(all_), "launches": len(all_)} for kind, all_ in sorted(kinds.items())},
+        "launches": len(spans), "seconds": seconds, "busy_seconds": busy,
+        "idle_share": 1 - busy / seconds if seconds > 0 else 0.0,
+        "kinds": {kind: {"seconds": sum(each), "launches": len(each)} for kind, each in sorted(kinds.items())},
         "names": {name[:160]: {"seconds": sum(names[name]), "launches": len(names[name])} for name in longest},
     }  # fmt: skip

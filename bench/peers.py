@@ -78,7 +78,7 @@ def deepspeed(arguments: argparse.Namespace) -> dict[str, Any]:
     from transformers.integrations import HfDeepSpeedConfig
 
     device = torch.device(arguments.device)
-    cap(device, arguments.device_memory)
+    limit_memory(device, arguments.device_memory)
     ds.init_distributed(dist_backend="nccl" if device.type == "cuda" else "gloo")
     adam = own_adam()
     settings = deepspeed_settings(arguments, adam)
@@ -108,7 +108,7 @@ def deepspeed(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def fsdp2(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Masters in fp32 in host memory; weights, gradients and clipping as FSDP2 has them on one device."""
+    """FSDP2 on one device, with fp32 masters in host memory."""
     os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
     os.environ |= {"MASTER_PORT": "29519"}
     import torch
@@ -118,7 +118,7 @@ def fsdp2(arguments: argparse.Namespace) -> dict[str, Any]:
 
     device = torch.device(arguments.device)
     on_gpu = device.type == "cuda"
-    cap(device, arguments.device_memory)
+    limit_memory(device, arguments.device_memory)
     dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo")
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config_of(arguments.shape, arguments.layers), dtype=torch.float32)
@@ -152,8 +152,8 @@ def fsdp2(arguments: argparse.Namespace) -> dict[str, Any]:
     return {"seconds": seconds, "loss": loss, "device_peak": peak}
 
 
-def cap(device: Any, memory: int) -> None:
-    """PyTorch may use so many bytes of that GPU; 0: all."""
+def limit_memory(device: Any, memory: int) -> None:
+    """Limits PyTorch to so many bytes of the GPU; 0: no limit."""
     import torch
 
     if device.type == "cuda":

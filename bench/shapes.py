@@ -29,14 +29,14 @@ UNTIED = ("7b", "8b", "14b", "32b", "72b")
 
 
 def model_flops(shape: str, sequence: int, tokens: int, layers: int | None = None) -> float:
-    """Floating-point operations of a training step over rows of `sequence` tokens, `tokens` in all: six for each weight
-    of a product and token, the head's among them and the input table's not, and causal attention. What is computed
-    twice counts once."""
+    """Floating-point operations of a training step over `tokens` tokens in rows of `sequence`: six for each token and
+    each weight that a product reads (the head included, the input table not), and causal attention. Recomputation does
+    not count."""
     hidden, feed_forward, own_layers, heads, kv_heads = SHAPES[shape]
-    count = layers or own_layers
-    layer = 2 * hidden * hidden * (1 + kv_heads / heads) + 3 * hidden * feed_forward
-    products = count * layer + VOCABULARY[shape] * hidden
-    return 6 * products * tokens + 6 * count * hidden * sequence * tokens
+    layer_count = layers or own_layers
+    layer_weights = 2 * hidden * hidden * (1 + kv_heads / heads) + 3 * hidden * feed_forward
+    products = layer_count * layer_weights + VOCABULARY[shape] * hidden
+    return 6 * products * tokens + 6 * layer_count * hidden * sequence * tokens
 
 
 def config_of(shape: str, layers: int | None = None) -> Any:

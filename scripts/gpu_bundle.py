@@ -5,10 +5,10 @@ Python packages as wheels, of which gpu_check.py takes those that are missing th
 python3 scripts/gpu_bundle.py [--out build/gpu-bundle] [--wheels all|few|none] [--python 3.12] [--build]
 
 To be carried along with the checkout, to a machine with the same CPU and a C library as new as this one's.
-`all`: all that Spillway needs, for a Python that has PyTorch and nothing else, and what it is compared with (DeepSpeed,
-Liger, torchao). `few`: without transformers and what comes with it, where that Python has them. `--build`: what is
-compiled, too, below build/gpu-built, by this machine's nvcc and its Python of that version: gpu_check.py and
-gpu_queue.py take it with `--built`.
+`all`: all that Spillway needs, for a Python that has PyTorch and nothing else, and its peers (DeepSpeed, Liger,
+torchao). `few`: without transformers and what comes with it, where that Python has them. `--build` also compiles the
+programs into build/gpu-built, with this machine's nvcc and its Python of that version. gpu_check.py and gpu_queue.py
+take them with `--built`.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ TARGETS = {
     "fake_cuda": "tests/fake_driver",
     "device_copies": "bench",
 }
-HERE_ALONE = "/usr/include;/usr/lib/x86_64-linux-gnu;/lib/x86_64-linux-gnu"  # whose libraries another machine may lack
+SYSTEM = "/usr/include;/usr/lib/x86_64-linux-gnu;/lib/x86_64-linux-gnu"  # other machines may lack its libraries
 PACKAGES = ("libhwy-dev", "libhwy1", "libgtest-dev", "nlohmann-json3-dev", "libxxhash-dev")
 BELOW = ("/usr/include/", "/usr/lib/", "/usr/share/cmake/")
 MOST = 64 * 2**20
 TOOLS = ("nanobind", "ninja")
 DEEPSPEED = "deepspeed==0.19.8"  # only its source is published
 BESIDE_DEEPSPEED = ("einops", "hjson", "msgpack", "packaging", "psutil", "py-cpuinfo", "pydantic", "tqdm")
-PEERS = ("liger-kernel", "torchao")  # what they need is there with PyTorch
+PEERS = ("liger-kernel", "torchao")  # PyTorch brings their dependencies
 NEEDED = ("transformers", "tokenizers", "safetensors", "huggingface_hub", "numpy", "PyYAML", "rich")
 SYSTEMS = ("manylinux_2_28", "manylinux_2_27", "manylinux_2_24", "manylinux_2_17", "manylinux2014", "manylinux_2_12",
            "manylinux2010", "manylinux_2_5", "manylinux1")  # fmt: skip
@@ -96,7 +96,7 @@ def take_wheels(out: Path, python: str, everything: bool) -> None:
 
 
 def build(bundle: Path, python: str) -> None:
-    """The programs, from the bundle's libraries alone."""
+    """Builds the programs with the bundle's libraries and none of the system's."""
     interpreter = shutil.which(f"python{python}")
     if interpreter is None:
         raise SystemExit(f"python{python} is not here, for which the module would be built (--python)")
@@ -107,7 +107,7 @@ def build(bundle: Path, python: str) -> None:
     cmake = VENV / "bin" / "cmake"
     run(cmake, "-S", ROOT, "-B", TREE, "-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={VENV / 'bin' / 'ninja'}", *parts,
         f"-DPython_EXECUTABLE={VENV / 'bin' / 'python'}", f"-DSPILLWAY_BUNDLE={bundle}",
-        f"-DCMAKE_IGNORE_PATH={HERE_ALONE}")  # fmt: skip
+        f"-DCMAKE_IGNORE_PATH={SYSTEM}")  # fmt: skip
     run(cmake, "--build", TREE, "--target", *TARGETS)
     shutil.rmtree(BUILT, ignore_errors=True)
     for name, place in TARGETS.items():

@@ -91,19 +91,19 @@ class Programs:
 
 
 class Parts:
-    """What is done one after the other, and the file of what was found, which is written after each: `report` has what
-    is known before the first, and "parts" by their names."""
+    """Parts that run one after the other, and their report. The file is written after each part, so that a run that is
+    cut off leaves it. `report`: entries known before the first part."""
 
     def __init__(self, out: Path, report: Report) -> None:
         self.out = out
         self.report = report | {"parts": {}}
 
     def needs(self, name: str) -> tuple[str, ...]:
-        """Parts without which this one is not begun."""
+        """Names of the parts that must be good before this one runs."""
         return ()
 
     def part(self, name: str, work: Callable[[], Report]) -> bool:
-        """Whether it was good; a part that fails does not keep the others from running."""
+        """Runs a part and returns whether it was good. An error goes into the report."""
         began = time.monotonic()
         try:
             for other in self.needs(name):

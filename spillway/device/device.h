@@ -63,7 +63,7 @@ class Device {
   /// computes for it is the calling thread itself: what is recorded in it is done, and its waits are the thread's.
   [[nodiscard]] virtual Stream adopt_stream(void* native) = 0;
   [[nodiscard]] virtual Event make_event() = 0;        ///< done until it is first recorded
-  [[nodiscard]] virtual Event make_timed_event() = 0;  ///< that seconds_between() may be asked of
+  [[nodiscard]] virtual Event make_timed_event() = 0;  ///< usable in seconds_between()
 
   /// Copies, in the order of the stream. Blocks only where host memory is not registered: then it may wait for what the
   /// stream has been given before.
@@ -89,8 +89,7 @@ class Device {
   [[nodiscard]] virtual bool done(Event event) = 0;
   /// The host waits. Throws what failed on the device.
   virtual void synchronise(Event event) = 0;
-  /// Between the instants at which the device came to two timed events, both of which are done; below 0 where `last`
-  /// came first.
+  /// Seconds from one timed event to another; negative if the device reached `last` first. Both must be done.
   [[nodiscard]] virtual double seconds_between(Event first, Event last) = 0;
   /// The host waits for every stream of our own and for the adopted ones.
   virtual void synchronise() = 0;

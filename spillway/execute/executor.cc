@@ -118,7 +118,7 @@ void Executor::begin(Mode mode) {
   const auto n = schedule_.tasks.size();
   now_bank.instance = instance;
   if (copies_) copies_->begin(instance);
-  if (pass_clock_ && mode.passes) pass_clock_->begin(instance);
+  if (pass_clock_ && mode.passes) pass_clock_->begin_instance(instance);
   if (network_) network_->begin(instance);
   open_bank(now_bank, mode);
   std::fill(pass_ready_.begin(), pass_ready_.end(), 0);
@@ -227,7 +227,7 @@ const plan::Pass* Executor::next() {
   const auto& mode = bank(instances_ - 1).mode;
   while (pass_ < schedule_.passes.size() && !runs(mode, schedule_.tasks[schedule_.passes[pass_].task])) ++pass_;
   if (pass_ == schedule_.passes.size()) {
-    if (pass_clock_ && mode.passes) pass_clock_->end();
+    if (pass_clock_ && mode.passes) pass_clock_->end_instance();
     return nullptr;
   }
   const auto& pass = schedule_.passes[pass_];
@@ -239,7 +239,7 @@ const plan::Pass* Executor::next() {
   throw_failure();
   bank(instances_ - 1).times[pass.task].start = now();
   lock.unlock();
-  if (pass_clock_) pass_clock_->opened(static_cast<Index>(pass_));
+  if (pass_clock_) pass_clock_->begin_pass(static_cast<Index>(pass_));
   return &pass;
 }
 
@@ -253,7 +253,7 @@ void Executor::note_wait(Index task, double begin) {
 
 void Executor::done() {
   if (copies_) copies_->issued(instances_ - 1, static_cast<Index>(pass_));
-  if (pass_clock_) pass_clock_->issued(static_cast<Index>(pass_));
+  if (pass_clock_) pass_clock_->end_pass(static_cast<Index>(pass_));
   std::unique_lock lock(mutex_);
   const auto instance = instances_ - 1;
   const auto task = schedule_.passes[pass_].task;
@@ -309,7 +309,7 @@ std::vector<Times> Executor::last_times() const {
   const auto instance = last_instance_;
   lock.unlock();
   if (!pass_clock_) return out;
-  const auto spans = pass_clock_->spans(instance);
+  const auto spans = pass_clock_->read_spans(instance);
   for (std::size_t pass = 0; pass < spans.size(); ++pass) {
     auto& times = out[schedule_.passes[pass].task];
     times.device_start = spans[pass].start;
@@ -319,7 +319,7 @@ std::vector<Times> Executor::last_times() const {
 }
 
 std::vector<PassClock::Total> Executor::device_passes() const {
-  return pass_clock_ ? pass_clock_->totals() : std::vector<PassClock::Total>();
+  return pass_clock_ ? pass_clock_->read_totals() : std::vector<PassClock::Total>();
 }
 
 std::optional<Lateness> Executor::late() const {

@@ -84,7 +84,7 @@ class Executor final : private UpdateLanes::Owner {
   [[nodiscard]] std::vector<Updated> updated() const;
   /// Times of the tasks of the newest training step that has wholly ended; evaluations and flushes do not count.
   [[nodiscard]] std::vector<Times> last_times() const;
-  /// Seconds that passes took on a device with memory of its own, by kind of pass; empty without one.
+  /// Seconds and number of passes on a device with its own memory, by kind of pass. Empty without such a device.
   [[nodiscard]] std::vector<PassClock::Total> device_passes() const;
   [[nodiscard]] double now() const { return clock_.now(); }
   /// Empty where nobody waits for this process, as far as it knows. Any thread.

@@ -3,96 +3,95 @@
 namespace spillway::execute {
 
 PassClock::PassClock(const plan::Schedule& schedule, device::Device& device, device::Stream compute, const Clock& clock)
-    : schedule_(schedule), device_(device), compute_(compute), known_(device.make_timed_event()) {
-  for (auto& it : instances_) {
-    it.events.resize(schedule.passes.size());
-    for (auto& events : it.events) events = {device.make_timed_event(), device.make_timed_event()};
-    it.issued.reserve(schedule.passes.size());
-    it.spans.reserve(schedule.passes.size());
+    : schedule_(schedule), device_(device), compute_(compute), anchor_(device.make_timed_event()) {
+  for (auto& instance : instances_) {
+    instance.events.resize(schedule.passes.size());
+    for (auto& events : instance.events) events = {device.make_timed_event(), device.make_timed_event()};
+    instance.issued.reserve(schedule.passes.size());
+    instance.spans.reserve(schedule.passes.size());
   }
   totals_.resize(plan::kPasses.size());
-  device_.record(known_, compute_);
-  device_.synchronise(known_);
-  known_at_ = clock.now();
+  device_.record(anchor_, compute_);
+  device_.synchronise(anchor_);
+  anchor_seconds_ = clock.now();
 }
 
-void PassClock::begin(std::uint64_t number) {
+void PassClock::begin_instance(std::uint64_t number) {
   const std::lock_guard lock(mutex_);
-  // `known_` may be of the one whose events are recorded again now: the one after that has to be known before.
-  auto& last_but_one = instance(1);
-  if (last_but_one.ended && !last_but_one.counted) {
-    if (!last_but_one.issued.empty()) device_.synchronise(last_but_one.events[last_but_one.issued.back()].last);
-    count(last_but_one);
+  // The anchor may be an event of the oldest instance, whose events are recorded again now. The next one replaces it.
+  auto& next = instance(1);
+  if (next.is_ended && !next.is_read) {
+    if (!next.issued.empty()) device_.synchronise(next.events[next.issued.back()].end);
+    read(next);
   }
-  look();
-  ++begun_;
-  auto& it = instance();
-  it.number = number;
-  it.issued.clear();
-  it.spans.clear();
-  it.ended = it.counted = false;
+  read_all_done();
+  ++newest_;
+  auto& newest = instance();
+  newest.number = number;
+  newest.issued.clear();
+  newest.spans.clear();
+  newest.is_ended = newest.is_read = false;
 }
 
-void PassClock::opened(plan::Index pass) {
-  if (traits(schedule_.passes[pass].kind).of_rows) return;  // the host's
-  device_.record(instance().events[pass].first, compute_);
+void PassClock::begin_pass(plan::Index pass) {
+  if (traits(schedule_.passes[pass].kind).of_rows) return;  // runs on the host
+  device_.record(instance().events[pass].start, compute_);
 }
 
-void PassClock::issued(plan::Index pass) {
+void PassClock::end_pass(plan::Index pass) {
   if (traits(schedule_.passes[pass].kind).of_rows) return;
-  device_.record(instance().events[pass].last, compute_);
+  device_.record(instance().events[pass].end, compute_);
   const std::lock_guard lock(mutex_);
   instance().issued.push_back(pass);
 }
 
-void PassClock::end() {
+void PassClock::end_instance() {
   const std::lock_guard lock(mutex_);
-  instance().ended = true;
+  instance().is_ended = true;
 }
 
-bool PassClock::done(const Instance& it) {
-  return it.ended && (it.issued.empty() || device_.done(it.events[it.issued.back()].last));
+bool PassClock::is_done(const Instance& instance) {
+  return instance.is_ended && (instance.issued.empty() || device_.done(instance.events[instance.issued.back()].end));
 }
 
-/// What is known of an instance before says when the device came to the first event of this one: seconds between two
-/// events are in single precision, good for minutes.
-void PassClock::count(Instance& it) {
-  it.counted = true;
-  it.spans.resize(schedule_.passes.size());
-  if (it.issued.empty()) return;
-  const auto begin = it.events[it.issued.front()].first;
-  known_at_ += device_.seconds_between(known_, begin);
-  known_ = begin;
-  for (const auto pass : it.issued) {
-    auto& span = it.spans[pass];
-    span.start = known_at_ + device_.seconds_between(begin, it.events[pass].first);
-    span.end = known_at_ + device_.seconds_between(begin, it.events[pass].last);
+/// The first event becomes the anchor of later instances: cuEventElapsedTime is single precision, good for minutes.
+void PassClock::read(Instance& instance) {
+  instance.is_read = true;
+  instance.spans.resize(schedule_.passes.size());
+  if (instance.issued.empty()) return;
+  const auto first = instance.events[instance.issued.front()].start;
+  anchor_seconds_ += device_.seconds_between(anchor_, first);
+  anchor_ = first;
+  for (const auto pass : instance.issued) {
+    auto& span = instance.spans[pass];
+    span.start = anchor_seconds_ + device_.seconds_between(anchor_, instance.events[pass].start);
+    span.end = anchor_seconds_ + device_.seconds_between(anchor_, instance.events[pass].end);
     auto& total = totals_[static_cast<std::size_t>(schedule_.passes[pass].kind)];
     ++total.passes;
     total.seconds += span.end - span.start;
   }
 }
 
-/// Oldest first.
-void PassClock::look() {
-  for (auto before = kKept; before-- > 0;) {
-    auto& it = instance(before);
-    if (!it.counted && done(it)) count(it);
+/// From the oldest to the newest.
+void PassClock::read_all_done() {
+  for (auto age = kKept; age-- > 0;) {
+    auto& it = instance(age);
+    if (!it.is_read && is_done(it)) read(it);
   }
 }
 
-std::vector<PassClock::Span> PassClock::spans(std::uint64_t number) {
+std::vector<PassClock::Span> PassClock::read_spans(std::uint64_t number) {
   const std::lock_guard lock(mutex_);
-  look();
-  for (const auto& it : instances_) {
-    if (it.number == number && it.counted) return it.spans;
+  read_all_done();
+  for (const auto& instance : instances_) {
+    if (instance.number == number && instance.is_read) return instance.spans;
   }
   return {};
 }
 
-std::vector<PassClock::Total> PassClock::totals() {
+std::vector<PassClock::Total> PassClock::read_totals() {
   const std::lock_guard lock(mutex_);
-  look();
+  read_all_done();
   return totals_;
 }
 

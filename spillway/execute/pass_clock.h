@@ -1,5 +1,5 @@
-// When each pass ran on a device with memory of its own: timed events of its stream, around what the caller gives to
-// it. The host hears of that later, so instances are looked at when they have ended.
+// The time that each pass took on a device with its own memory, measured by timed events around the work that the
+// caller issues to the compute stream. The device runs behind the host, so the clock reads an instance after its end.
 #pragma once
 
 #include <array>
@@ -16,60 +16,60 @@ namespace spillway::execute {
 class PassClock {
  public:
   struct Span {
-    double start = 0, end = 0;  ///< seconds of the clock
+    double start = 0, end = 0;  ///< seconds on the executor's clock
   };
   struct Total {
     std::uint64_t passes = 0;
     double seconds = 0;
   };
 
-  /// `compute`: the stream that passes are issued to, which it waits for. All references must outlive it.
+  /// `compute`: the stream of the passes; the constructor waits for it. All references must outlive the object.
   PassClock(const plan::Schedule& schedule, device::Device& device, device::Stream compute, const Clock& clock);
 
-  /// An instance with passes begins.
-  void begin(std::uint64_t instance);
-  /// What is given to the stream from here on is that pass's.
-  void opened(plan::Index pass);
-  /// All of it has been given.
-  void issued(plan::Index pass);
-  /// There are no more passes in it.
-  void end();
+  /// Begins an instance that has passes.
+  void begin_instance(std::uint64_t number);
+  /// Marks the start of a pass: the caller issues its work next.
+  void begin_pass(plan::Index pass);
+  /// Marks the end of a pass: the caller has issued all of its work.
+  void end_pass(plan::Index pass);
+  /// Ends the instance: it has no more passes.
+  void end_instance();
 
-  /// Of an instance, by pass; empty unless all that was issued of it has ended on the device, or when it is too long
-  /// ago. Spans of passes that did not run are 0, 0.
-  [[nodiscard]] std::vector<Span> spans(std::uint64_t instance);
-  /// Of all passes that have ended, by kind.
-  [[nodiscard]] std::vector<Total> totals();
+  /// Spans of an instance by pass; a pass that did not run has 0, 0. Empty until the device has run the whole instance,
+  /// and for instances older than the last kKept.
+  [[nodiscard]] std::vector<Span> read_spans(std::uint64_t number);
+  /// Totals by kind of pass over all instances that the device has run.
+  [[nodiscard]] std::vector<Total> read_totals();
 
  private:
-  static constexpr std::size_t kKept = 3;  ///< instances: the one before the newest is shown while the next is issued
+  static constexpr std::size_t kKept = 3;  ///< instances: a timeline shows the last but one while the next is issued
 
   struct Events {
-    device::Event first = 0, last = 0;
+    device::Event start = 0, end = 0;
   };
   struct Instance {
     std::uint64_t number = ~std::uint64_t{0};
     std::vector<Events> events;  ///< by pass
     std::vector<plan::Index> issued;
-    bool ended = false, counted = false;
+    bool is_ended = false, is_read = false;
     std::vector<Span> spans;
   };
 
-  /// The newest, and those before it.
-  [[nodiscard]] Instance& instance(std::uint64_t before = 0) { return instances_[(begun_ + kKept - before) % kKept]; }
-  [[nodiscard]] bool done(const Instance& it);
-  void count(Instance& it);  // locked
-  void look();               // locked
+  /// The instance that is `age` instances older than the newest.
+  [[nodiscard]] Instance& instance(std::uint64_t age = 0) { return instances_[(newest_ + kKept - age) % kKept]; }
+  [[nodiscard]] bool is_done(const Instance& instance);
+  void read(Instance& instance);  // locked
+  void read_all_done();           // locked
 
   const plan::Schedule& schedule_;
   device::Device& device_;
   const device::Stream compute_;
 
   std::mutex mutex_;  ///< guards what follows
-  std::uint64_t begun_ = 0;
+  std::uint64_t newest_ = 0;
   std::array<Instance, kKept> instances_;
-  device::Event known_;  ///< when the device came to it is known: at `known_at_`
-  double known_at_ = 0;
+  device::Event anchor_;  ///< the device reached it at `anchor_seconds_`
+  double anchor_seconds_ = 0;
   std::vector<Total> totals_;  ///< by kind
 };
 

@@ -38,7 +38,7 @@ std::string task_name(const plan::Plan& plan, const state::Layout& layout, const
 }
 
 constexpr auto kUnits = static_cast<unsigned>(plan::kLanes.size());
-constexpr int kDeviceThread = 1000;  // beyond those of all update lanes
+constexpr int kDeviceThread = 1000;  // above the numbers of all update lanes
 
 /// The first lane of each kind has its number, later update lanes those after them all.
 int thread_of(const plan::Task& task) {
@@ -109,7 +109,7 @@ void add_names(json& events, int process, const char* name, std::size_t nodes, c
   }
 }
 
-/// The lane of what ran on the device, where that is known.
+/// Adds the lane of the passes that were measured on the device.
 void add_device_passes(json& events, const plan::Plan& plan, const state::Layout& layout,
                        const std::vector<Times>& times, double zero) {
   bool named = false;

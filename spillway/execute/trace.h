@@ -10,8 +10,8 @@
 namespace spillway::execute {
 
 /// Two processes: "measured" from `times` (empty: left out) and "predicted" from the plan's simulation. Each has its
-/// tasks by lane (the lane "compute" is the caller's; "passes on the device" is when the device ran what it was given),
-/// and the counter "arena": bytes of DRAM in use by class of buffer, as the plan lays them out.
+/// tasks by lane, "measured" also the lane "passes on the device" beside the host's lane "compute", and the counter
+/// "arena": bytes of DRAM in use by class of buffer, as the plan lays them out.
 [[nodiscard]] std::string trace(const plan::Plan& plan, const state::Layout& layout, const std::vector<Times>& times);
 
 }  // namespace spillway::execute

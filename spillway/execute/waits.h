@@ -17,7 +17,7 @@ namespace spillway::execute {
 struct Times {
   double start = 0, end = 0;
   std::uint32_t path = 0;                   ///< of a read or write: the path whose piece ended last
-  double device_start = 0, device_end = 0;  ///< of a pass: when it ran on the device; 0, 0: not known
+  double device_start = 0, device_end = 0;  ///< of a pass on the device; 0, 0: not measured
 };
 
 /// One serial resource: reads or writes of a path, updates of a node, copies one way.

@@ -1,4 +1,4 @@
-// Passes on a device by the device's own time: what the host gave it, when it ran, and when that is told.
+// PassClock: spans are in the device's time, and each pass counts once.
 #include "spillway/execute/pass_clock.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ namespace {
 
 using plan::PassKind;
 
-/// Work of the stream that runs until it is let go.
+/// Blocks the stream until open().
 class Gate {
  public:
   void wait() {
@@ -42,92 +42,92 @@ class PassClockTest : public ::testing::Test {
     for (const auto kind : {PassKind::forward, PassKind::forward, PassKind::backward}) {
       schedule_.passes.push_back({.kind = kind});
     }
-    clock_of_passes_.emplace(schedule_, *device_, stream_, clock_);
+    pass_clock_.emplace(schedule_, *device_, stream_, clock_);
   }
 
   void pass(plan::Index number, double seconds) {
-    clock_of_passes_->opened(number);
+    pass_clock_->begin_pass(number);
     device_->call(stream_, [=] { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); });
-    clock_of_passes_->issued(number);
+    pass_clock_->end_pass(number);
   }
 
   void step(std::uint64_t instance, double seconds) {
-    clock_of_passes_->begin(instance);
+    pass_clock_->begin_instance(instance);
     for (plan::Index number = 0; number < 3; ++number) pass(number, seconds);
-    clock_of_passes_->end();
+    pass_clock_->end_instance();
   }
 
   plan::Schedule schedule_;
   std::unique_ptr<device::Simulated> device_;
   const device::Stream stream_;
   const Clock clock_;
-  std::optional<PassClock> clock_of_passes_;
+  std::optional<PassClock> pass_clock_;
 };
 
-TEST_F(PassClockTest, TellsWhenTheDeviceRanThem) {
+TEST_F(PassClockTest, SpansAreInTheTimeOfTheDevice) {
   const auto given = clock_.now();
   step(0, 0.02);
   device_->synchronise();
   const auto ended = clock_.now();
-  const auto spans = clock_of_passes_->spans(0);
+  const auto spans = pass_clock_->read_spans(0);
   ASSERT_EQ(spans.size(), 3U);
-  double before = given - 1e-3;  // the clock and the device's events are compared within a millisecond
+  double before = given - 1e-3;
   for (const auto& span : spans) {
     EXPECT_GE(span.start, before);
     EXPECT_GE(span.end - span.start, 0.02 - 1e-4);
     before = span.end - 1e-4;
   }
-  EXPECT_LE(spans.back().end, ended + 1);  // the first event was looked at late, where the machine is busy
-  const auto totals = clock_of_passes_->totals();
+  EXPECT_LE(spans.back().end, ended + 1);  // a busy host reads the anchor late
+  const auto totals = pass_clock_->read_totals();
   EXPECT_EQ(totals[static_cast<std::size_t>(PassKind::forward)].passes, 2U);
   EXPECT_EQ(totals[static_cast<std::size_t>(PassKind::backward)].passes, 1U);
   EXPECT_NEAR(totals[static_cast<std::size_t>(PassKind::forward)].seconds,
               spans[0].end - spans[0].start + spans[1].end - spans[1].start, 1e-9);
 }
 
-TEST_F(PassClockTest, PassesOverRowsOfATableAreTheHosts) {
+TEST_F(PassClockTest, EmbeddingPassesRunOnTheHost) {
   schedule_.passes[1].kind = PassKind::embedding;
   step(0, 1e-4);
   device_->synchronise();
-  const auto spans = clock_of_passes_->spans(0);
+  const auto spans = pass_clock_->read_spans(0);
   ASSERT_EQ(spans.size(), 3U);
   EXPECT_EQ(spans[1].end, 0);
-  EXPECT_EQ(clock_of_passes_->totals()[static_cast<std::size_t>(PassKind::embedding)].passes, 0U);
+  EXPECT_EQ(pass_clock_->read_totals()[static_cast<std::size_t>(PassKind::embedding)].passes, 0U);
 }
 
-TEST_F(PassClockTest, SaysNothingOfAnInstanceThatTheDeviceHasNotEnded) {
+TEST_F(PassClockTest, AnInstanceIsReadAfterTheDeviceHasRunAllOfIt) {
   Gate gate;
-  clock_of_passes_->begin(0);
-  clock_of_passes_->opened(0);
+  pass_clock_->begin_instance(0);
+  pass_clock_->begin_pass(0);
   device_->call(stream_, [&] { gate.wait(); });
-  clock_of_passes_->issued(0);
-  EXPECT_TRUE(clock_of_passes_->spans(0).empty());
-  clock_of_passes_->end();
-  EXPECT_TRUE(clock_of_passes_->spans(0).empty());
-  EXPECT_EQ(clock_of_passes_->totals()[static_cast<std::size_t>(PassKind::forward)].passes, 0U);
+  pass_clock_->end_pass(0);
+  EXPECT_TRUE(pass_clock_->read_spans(0).empty());
+  pass_clock_->end_instance();
+  EXPECT_TRUE(pass_clock_->read_spans(0).empty());
+  EXPECT_EQ(pass_clock_->read_totals()[static_cast<std::size_t>(PassKind::forward)].passes, 0U);
   gate.open();
   device_->synchronise();
-  const auto spans = clock_of_passes_->spans(0);
+  const auto spans = pass_clock_->read_spans(0);
   ASSERT_EQ(spans.size(), 3U);
   EXPECT_GT(spans[0].end, spans[0].start);
-  EXPECT_EQ(spans[1].end, 0);  // did not run
+  EXPECT_EQ(spans[1].end, 0);  // pass 1 did not run
 }
 
-TEST_F(PassClockTest, CountsEveryPassOnceAndKeepsTheTimesOfTheNewestInstances) {
+TEST_F(PassClockTest, EveryPassCountsOnceAndTheNewestInstancesKeepTheirSpans) {
   constexpr std::uint64_t kSteps = 20;
   for (std::uint64_t instance = 0; instance < kSteps; ++instance) {
-    step(2 * instance, instance % 5 == 0 ? 2e-3 : 0);  // numbers between are those of instances without passes
-    if (instance % 3 == 0) static_cast<void>(clock_of_passes_->spans(2 * instance));
+    step(2 * instance, instance % 5 == 0 ? 2e-3 : 0);  // odd instances have no passes
+    if (instance % 3 == 0) static_cast<void>(pass_clock_->read_spans(2 * instance));
   }
   device_->synchronise();
-  const auto totals = clock_of_passes_->totals();
+  const auto totals = pass_clock_->read_totals();
   EXPECT_EQ(totals[static_cast<std::size_t>(PassKind::forward)].passes, 2 * kSteps);
   EXPECT_EQ(totals[static_cast<std::size_t>(PassKind::backward)].passes, kSteps);
   EXPECT_GE(totals[static_cast<std::size_t>(PassKind::backward)].seconds, 4 * 2e-3);
-  EXPECT_EQ(clock_of_passes_->spans(2 * kSteps - 2).size(), 3U);
-  EXPECT_EQ(clock_of_passes_->spans(2 * kSteps - 4).size(), 3U);
-  EXPECT_TRUE(clock_of_passes_->spans(0).empty());  // too long ago
-  EXPECT_LE(clock_of_passes_->spans(2 * kSteps - 4).back().end, clock_of_passes_->spans(2 * kSteps - 2).front().start);
+  EXPECT_EQ(pass_clock_->read_spans(2 * kSteps - 2).size(), 3U);
+  EXPECT_EQ(pass_clock_->read_spans(2 * kSteps - 4).size(), 3U);
+  EXPECT_TRUE(pass_clock_->read_spans(0).empty());  // its events were recorded again
+  EXPECT_LE(pass_clock_->read_spans(2 * kSteps - 4).back().end, pass_clock_->read_spans(2 * kSteps - 2).front().start);
 }
 
 }  // namespace

@@ -83,7 +83,7 @@ TEST_F(Trace, NothingIsMeasuredBeforeAStepHasEnded) {
   EXPECT_FALSE(events({}, 2, "X").empty());
 }
 
-TEST_F(Trace, PassesOnTheDeviceHaveALaneOfTheirOwn) {
+TEST_F(Trace, PassesOnTheDeviceHaveTheirOwnLane) {
   std::vector<Times> times(plan_.schedule.tasks.size());
   const auto& passes = plan_.schedule.passes;
   for (const auto& pass : passes) times[pass.task] = {.start = 5, .end = 6};
@@ -93,7 +93,7 @@ TEST_F(Trace, PassesOnTheDeviceHaveALaneOfTheirOwn) {
   for (const auto& event : events(times, 1, "X")) {
     if (event["tid"] == 1000) there.push_back(event);
   }
-  ASSERT_EQ(there.size(), 1U);  // of the others it is not known
+  ASSERT_EQ(there.size(), 1U);  // the other passes were not measured
   EXPECT_EQ(there.front()["ts"], 1e6);
   EXPECT_EQ(there.front()["dur"], 0.25e6);
   const auto names = events(times, 1, "M");

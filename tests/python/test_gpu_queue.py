@@ -1,5 +1,5 @@
-"""`make gpu-queue`: every word of every row is one that its program takes, which rows are open and have room, what a
-row leaves, and the table. Rows run on a GPU; in small, over the simulated device, in `make nightly`."""
+"""Tests of `make gpu-queue`: every program takes the options of its parts, the selection of rows, result files and
+the table. Rows run on a GPU, and in `make nightly` on tiny shapes and the simulated device."""
 
 from __future__ import annotations
 
@@ -11,170 +11,146 @@ from typing import Any
 
 import pytest
 
+import gpu_bundle
 import gpu_queue
-from gpu_queue import Queue, Row, alike, chosen, counted, is_open, lines, table, tiny
-from gpu_tools import BUNDLE, DoesNotFit, Failed
+from gpu_queue import Queue, Row, align, compare_parts, drop_warm_up, is_open, select_rows, shrink, summarise
+from gpu_tools import DoesNotFit, Failed
 
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "bench"))
-ROWS = gpu_queue.rows()
+ROWS = gpu_queue.read_rows()
 PARTS = [pytest.param(words, id=f"{row.name}: {name}") for row in ROWS for name, words in row.parts.items()]
 
 
-def placed(words: list[str], folder: Path) -> list[str]:
-    values = {
-        "{device}": "cuda:0",
-        "{check}": "cuda:0",
-        "{built}": "built",
-        "{out}": str(folder),
-        "{drive}": str(folder),
-    }
-    for name, value in values.items():
-        words = [word.replace(name, value) for word in words]
-    return words
-
-
-@pytest.mark.parametrize("small", [False, True], ids=["whole", "tiny"])
+@pytest.mark.parametrize("is_tiny", [False, True], ids=["real", "tiny"])
 @pytest.mark.parametrize("words", PARTS)
-def test_a_program_takes_every_word_of_its_part(words: list[str], small: bool, tmp_path: Path) -> None:
-    program, *rest = placed(tiny(words) if small else words, tmp_path)
-    assert not [word for word in rest if "{" in word]
+def test_each_program_takes_the_options_of_its_part(words: list[str], is_tiny: bool, tmp_path: Path) -> None:
+    folder = str(tmp_path)
+    values = {"device": "cuda:0", "check": "cuda:0", "built": "built", "out": folder, "drive": folder}
+    program, *options = [gpu_queue.fill(word, values) for word in (shrink(words) if is_tiny else words)]
+    assert not [option for option in options if "{" in option]
     if program == "-m":
-        assert rest[0] == "pytest" and (ROOT / rest[-1]).is_file()
+        assert options[0] == "pytest" and (ROOT / options[-1]).is_file()
         return
     module = importlib.import_module(Path(program).stem)
     assert Path(module.__file__ or "").resolve() == (ROOT / program).resolve()
-    arguments = module.parser().parse_args(rest)
+    arguments = module.parser().parse_args(options)
     if Path(program).stem == "engine_run":
-        assert module.configured(arguments, tmp_path).gpu_memory > 0
+        assert module.make_config(arguments, tmp_path).gpu_memory > 0
 
 
-def test_each_row_has_a_name_a_reason_and_fits_a_command_of_ten_minutes() -> None:
+def test_each_row_has_a_name_a_reason_and_at_most_eight_and_a_half_minutes() -> None:
     assert len({row.name for row in ROWS}) == len(ROWS) >= 19
     assert all(row.decides and row.parts and 0 < row.minutes <= 8.5 for row in ROWS)
 
 
-def test_packages_that_peers_need_are_packed() -> None:
-    import gpu_bundle
-
-    packed = {"deepspeed", *gpu_bundle.PEERS}
-    assert {name for row in ROWS for name in row.needs} == packed
+def test_bundle_packs_the_packages_of_all_peers() -> None:
+    assert {name for row in ROWS for name in row.needs} == {"deepspeed", *gpu_bundle.PEERS}
     for row in ROWS:
-        used = {"deepspeed"} if any("deepspeed" in words for words in row.parts.values()) else set()
-        used |= {"liger-kernel"} if any("liger" in word for words in row.parts.values() for word in words) else set()
-        used |= {"torchao"} if any("torchao" in words for words in row.parts.values()) else set()
+        commands = list(row.parts.values())
+        used = {name for name in ("deepspeed", "torchao") if any(name in words for words in commands)}
+        used |= {"liger-kernel"} if any("liger" in word for words in commands for word in words) else set()
         assert used == set(row.needs), row.name
 
 
-def test_in_small_shapes_are_tiny_and_no_kernel_for_gpus_is_asked_for() -> None:
-    words = ["bench/peers.py", "fsdp2", "--liger", "--shape", "7b", "--micro-batches", "1", "4", "--set", "optim=sgd"]
-    assert tiny(words) == [
-        "bench/peers.py",
-        "fsdp2",
-        "--shape",
-        "tiny",
-        "--micro-batches",
-        "1",
-        "2",
-        "--set",
-        "optim=sgd",
-    ]
+def test_tiny_command_has_tiny_shapes_and_no_gpu_kernels() -> None:
+    words = ["bench/peers.py", "fsdp2", "--liger", "--shape", "7b", "--micro-batches", "1", "4", "--steps", "8"]
+    tiny = ["bench/peers.py", "fsdp2", "--shape", "tiny", "--micro-batches", "1", "2", "--steps", "3"]
+    assert shrink(words) == tiny
 
 
-def row(name: str, minutes: float = 1, **more: Any) -> Row:
+def make_row(name: str, minutes: float = 1, **more: Any) -> Row:
     return Row(name, minutes, "nothing", {"one": ["-c", "one"], "two": ["-c", "two"]}, **more)
 
 
-def left_by(results: Path, name: str, **parts: dict[str, Any]) -> None:
+def write_result(results: Path, name: str, **parts: dict[str, Any]) -> None:
     (results / f"{name}.json").write_text(json.dumps({"facts": {}, "parts": parts}))
 
 
-def test_rows_that_are_open_run_in_order_as_far_as_the_minutes_go(tmp_path: Path) -> None:
-    every = [row("done"), row("first", 4), row("long", 5), row("failed", 2), row("short", 2)]
-    left_by(tmp_path, "done", one={"good": True}, two={"good": True})
-    left_by(tmp_path, "failed", one={"good": True}, two={"good": False})
-    left_by(tmp_path, "short", one={"good": True})  # a part was added since
-    assert [each.name for each in every if is_open(each, tmp_path)] == ["first", "long", "failed", "short"]
-    assert [each.name for each in chosen(every, tmp_path, 8)] == ["first", "failed", "short"]
-    assert [each.name for each in chosen(every, tmp_path, 1.5)] == []
-    assert [each.name for each in chosen(every, tmp_path, 8, ["done", "long"])] == ["done", "long"]
+def test_selection_takes_open_rows_that_fit_into_the_minutes(tmp_path: Path) -> None:
+    rows = [make_row("done"), make_row("first", 4), make_row("long", 5), make_row("failed", 2), make_row("short", 2)]
+    write_result(tmp_path, "done", one={"good": True}, two={"good": True})
+    write_result(tmp_path, "failed", one={"good": True}, two={"good": False})
+    write_result(tmp_path, "short", one={"good": True})  # an older file, before the row had its second part
+    assert [row.name for row in rows if is_open(row, tmp_path)] == ["first", "long", "failed", "short"]
+    assert [row.name for row in select_rows(rows, tmp_path, 8)] == ["first", "failed", "short"]
+    assert select_rows(rows, tmp_path, 1.5) == []
+    assert [row.name for row in select_rows(rows, tmp_path, 8, ["done", "long"])] == ["done", "long"]
 
 
-class Said:
-    """What programs say, by their last word."""
+class FakePrograms:
+    """Programs whose figures, or error, depend on their last word."""
 
-    def __init__(self, **said: Any) -> None:
-        self.said = said
-        self.asked: list[list[str]] = []
+    def __init__(self, **results: Any) -> None:
+        self.results = results
 
     def python(self, *words: str, seconds: float) -> str:
-        self.asked.append(list(words))
-        found = self.said[words[-1]]
-        if isinstance(found, Exception):
-            raise found
-        return json.dumps(found)
+        result = self.results[words[-1]]
+        if isinstance(result, Exception):
+            raise result
+        return json.dumps(result)
 
 
-def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said) -> Queue:
+def make_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, programs: FakePrograms) -> Queue:
     monkeypatch.setattr("gpu_check.facts", lambda device, programs: {"gpu": "NVIDIA H100 80GB HBM3"})
-    made = Queue("cuda:0", tmp_path, tmp_path, 1, small=False)
-    made.programs = said  # type: ignore[assignment]
-    return made
+    queue = Queue("cuda:0", tmp_path, tmp_path, 1, is_tiny=False)
+    queue.programs = programs  # type: ignore[assignment]
+    return queue
 
 
-def test_a_row_leaves_a_file_and_what_fails_or_does_not_fit_is_in_it(
+def test_result_file_names_parts_that_fail_or_do_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    programs = FakePrograms(seconds={}, two=DoesNotFit("needs 80 GiB"))
+    row = Row("both", 1, "nothing", {"one": ["bench/gpu_host.py", "seconds"], "two": ["bench/gpu_host.py", "two"]})
+    assert make_queue(tmp_path, monkeypatch, programs).run_row(row) and not is_open(row, tmp_path)
+    report = json.loads((tmp_path / "both.json").read_text())
+    assert report["row"] == "both" and report["facts"]["gpu"] == "NVIDIA H100 80GB HBM3"
+    part = report["parts"]["two"]
+    assert part["good"] and not part["fits"] and part["refusal"] == "needs 80 GiB"
+    programs.results["seconds"] = Failed("it fell over")
+    assert not make_queue(tmp_path, monkeypatch, programs).run_row(row) and is_open(row, tmp_path)
+    lines = summarise(row, json.loads((tmp_path / "both.json").read_text()))
+    assert lines == [["both", "one", "failed: it fell over"], ["both", "two", "does not fit"]]
+
+
+def test_figures_that_must_be_identical_are_compared_bit_by_bit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said = Said(one={"seconds": [9.0, 2.0, 1.0, 3.0]}, two=DoesNotFit("needs 80 GiB"))
-    asked = row("both")
-    assert queue(tmp_path, monkeypatch, said).run(asked) and not is_open(asked, tmp_path)
-    found = json.loads((tmp_path / "both.json").read_text())
-    assert found["row"] == "both" and found["facts"]["gpu"] == "NVIDIA H100 80GB HBM3"
-    assert found["parts"]["two"] | {"part_seconds": 0} == {
-        "words": ["-c", "two"], "fits": False, "refusal": "needs 80 GiB", "good": True, "part_seconds": 0,
-    }  # fmt: skip
-    said.said["one"] = Failed("it fell over")
-    assert not queue(tmp_path, monkeypatch, said).run(asked) and is_open(asked, tmp_path)
-    assert lines(asked, json.loads((tmp_path / "both.json").read_text())) == [
-        ["both", "one", "failed: it fell over"], ["both", "two", "does not fit"],
-    ]  # fmt: skip
+    programs = FakePrograms(one={"losses": [1.0, 0.5]}, two={"losses": [1.0, 0.5]})
+    row = make_row("same", identical=("losses",))
+    assert make_queue(tmp_path, monkeypatch, programs).run_row(row)
+    programs.results["two"] = {"losses": [1.0, 0.5000001]}
+    assert not make_queue(tmp_path, monkeypatch, programs).run_row(row)
+    with pytest.raises(Failed, match=r"losses differs: \[1\.0, 0\.5000001\] in two, \[1\.0, 0\.5\] in one"):
+        compare_parts(json.loads((tmp_path / "same.json").read_text())["parts"], ["losses"])
 
 
-def test_parts_that_shall_be_alike_are_compared_to_the_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said = Said(one={"losses": [1.0, 0.5]}, two={"losses": [1.0, 0.5]})
-    asked = row("same", alike=("losses",))
-    assert queue(tmp_path, monkeypatch, said).run(asked)
-    said.said["two"] = {"losses": [1.0, 0.5000001]}
-    assert not queue(tmp_path, monkeypatch, said).run(asked)
-    with pytest.raises(Failed, match=r"losses of two: \[1\.0, 0\.5000001\]; of one: \[1\.0, 0\.5\]"):
-        alike(json.loads((tmp_path / "same.json").read_text())["parts"], ["losses"])
-
-
-def test_the_table_has_medians_rates_and_the_share_of_the_cards_peak() -> None:
+def test_table_has_medians_rates_and_the_share_of_the_peak() -> None:
     words = ["bench/engine_run.py", "--shape", "7b", "--sequence", "2048", "--layers", "8"]
     part = {"good": True, "words": words, "seconds": [9.0, 2.0, 1.0, 3.0], "tokens": 32768, "device_peak": 1 << 30}
-    found = lines(row("seven"), {"facts": {"gpu": "NVIDIA H100 80GB HBM3"}, "parts": {"one": part}})
-    # 8 layers of 233,046,016 weights of products, a head of 152,064 x 3,584, causal attention; the last two count.
+    lines = summarise(make_row("seven"), {"facts": {"gpu": "NVIDIA H100 80GB HBM3"}, "parts": {"one": part}})
+    # 8 layers with 233,046,016 weights in products, a head of 152,064 x 3,584, causal attention
     operations = 32768 * (6 * (8 * 233_046_016 + 152_064 * 3584) + 6 * 8 * 3584 * 2048)
-    assert found == [
-        ["seven", "one", "2 s (1 to 3)", "16384 tokens/s",
-         f"{operations / 2 / 1e12:.3g} TFLOP/s, {operations / 2 / 989e12:.0%} of its peak", "1.0 GiB of the GPU",
-         "0.0 GiB of the host"],
-    ]  # fmt: skip
-    assert counted([5.0, 4.0]) == [4.0] and table([["a", "bb"], ["ccc"]]) == "a    bb\nccc"
+    rates = [
+        "16384 tokens/s",
+        f"{operations / 2 / 1e12:.3g} TFLOP/s, {operations / 2 / 989e12:.0%} of peak",
+    ]
+    assert lines == [["seven", "one", "2 s (1 to 3)", *rates, "GPU 1.0 GiB", "host 0.0 GiB"]]
+    assert drop_warm_up([5.0, 4.0]) == [4.0]
+    assert align([["a", "bb"], ["ccc"]]) == "a    bb\nccc"
 
 
-def test_a_row_that_is_none_and_the_list(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_unknown_row_is_refused_and_list_shows_which_rows_are_open(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     assert gpu_queue.main(["--row", "7b-24gbi"]) == 2
-    assert "no row 7b-24gbi; there are host, launches-1.5b" in capsys.readouterr().err
-    left_by(tmp_path, "host", host={"good": True})
+    assert "unknown row 7b-24gbi. The rows are host, launches-1.5b" in capsys.readouterr().err
+    write_result(tmp_path, "host", host={"good": True})
     assert gpu_queue.main(["--list", "--out", str(tmp_path)]) == 0
-    listed = capsys.readouterr().out.splitlines()
-    assert len(listed) == len(ROWS) and listed[0].split()[:4] == ["host", "1.0", "min", "done"]
-    assert listed[1].split()[3] == "open"
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(ROWS) and lines[0].split()[:4] == ["host", "1.0", "min", "done"]
+    assert lines[1].split()[3] == "open"
 
 
 @pytest.mark.nightly
-@pytest.mark.needs("packages", BUNDLE.parent.is_dir(), "nothing is built here")
-def test_every_row_runs_in_small(tmp_path: Path) -> None:
+def test_every_row_runs_on_tiny_shapes(tmp_path: Path) -> None:
     assert gpu_queue.main(["--tiny", "--minutes", "120", "--out", str(tmp_path)]) == 0

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from spillway.model.microbatch import MicroBatch
 
 LEAST = 1024  # tokens of a tile of `auto`: products stay large
-LEAST_ON_GPU = 2**15  # there a second tile costs launches, bytes of its sums, and what a kept layer keeps of its MLP
+LEAST_ON_GPU = 2**15  # a second tile repeats launches, adds fp32 sums, and recomputes the MLP of kept layers
 DRAWS = ("drop", "jitter")  # in names of settings by which a module draws random numbers
 
 
@@ -52,8 +52,8 @@ ALL_AT_ONCE = TokenTiles()
 
 def tokens_of(asked: str | int, hidden: int, on_gpu: bool = False) -> int | None:
     """The tokens of a tile, as the key `token_tile` says. `auto`: twice the hidden size, since more than one tile needs
-    a sum in fp32 of a layer's gradients, which is about as large as the inner states of so many tokens. On a GPU as
-    many as only a long row has."""
+    a sum in fp32 of a layer's gradients, which is about as large as the inner states of so many tokens. On a GPU only
+    long rows have several tiles."""
     if isinstance(asked, int):
         return asked
     if asked == "all":

@@ -1,4 +1,4 @@
-"""How long passes took on a device with memory of its own, which the host that gives them to it does not see."""
+"""The seconds that passes took on a device with its own memory. The host's times do not show them."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from spillway.base.sizes import duration
 ORDER = ("forward", "head_loss", "head_gradient", "backward")
 
 
-def words(summary: dict[str, Any]) -> str:
-    """By kind of pass the mean and the count, evaluations included; empty where no device has memory of its own."""
-    told = summary.get("device_passes") or {}
-    found = {kind: told[kind] for kind in ORDER if told.get(kind, {}).get("passes")}
-    if not found:
+def describe(summary: dict[str, Any]) -> str:
+    """Mean seconds and number of passes by kind, evaluations included. Empty without such a device."""
+    totals = summary.get("device_passes") or {}
+    measured = {kind: totals[kind] for kind in ORDER if totals.get(kind, {}).get("passes")}
+    if not measured:
         return ""
     kinds = ", ".join(
         f"{kind.replace('_', ' ')} {duration(each['seconds'] / each['passes'])} each ({each['passes']:.0f})"
-        for kind, each in found.items()
+        for kind, each in measured.items()
     )
-    whole = sum(each["seconds"] for each in found.values())
-    return f"Passes on the device: {kinds}; {duration(whole)} in all"
+    seconds = sum(each["seconds"] for each in measured.values())
+    return f"Passes on the device: {kinds}; {duration(seconds)} in all"

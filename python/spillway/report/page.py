@@ -145,7 +145,7 @@ def times(facts: Facts) -> str:
         '<p id="about-times">Shares of the time of all steps of this process, as seconds of the median step '
         f"({escape(optional(facts.step_seconds, duration))}).</p>"
     )
-    on_device = device_passes.words(facts.summary)
+    on_device = device_passes.describe(facts.summary)
     return bar + table + about + (f'<p id="device-passes">{escape(on_device)}.</p>' if on_device else "")
 
 

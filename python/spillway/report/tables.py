@@ -270,7 +270,7 @@ def show_summary(console: Console, summary: dict[str, Any]) -> None:
     if summary.get("process_peak"):
         table.add_row("peak of the process", "", size(summary["process_peak"]), "")
     console.print(table)
-    if words := device_passes.words(summary):
+    if words := device_passes.describe(summary):
         console.print(words, soft_wrap=True)
     if skipped := summary.get("skipped_steps"):
         steps = "step was" if skipped == 1 else "steps were"

@@ -34,7 +34,7 @@ KINDS = {**dict(task_kinds()), "other": "c8"}
 # Numbers of lanes' threads in the trace, from 1 on; after them come the updates of further nodes.
 LANES = {number: name for number, (name, _) in enumerate(lanes(), start=1)}
 LANES_OF_NODES = len(LANES)
-LANES[1000] = "on the device"  # passes by the device's own time
+LANES[1000] = "on the device"  # passes, timed by the device
 TRANSFERS = {name for name, overlaps in lanes() if overlaps}
 # That every timeline shows, whether they were used or not.
 ALWAYS = ("compute", "update", "read", "write")
