@@ -23,7 +23,7 @@ from spillway.errors import InputError
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 NOT_RUN = {  # run by others: the continuous integration, and the test of the packages
-    "make": ("quickstart", "test", "wheel"),
+    "make": ("quickstart", "test", "wheel", "gpu-queue", "gpu-queue-tiny", "gpu-queue-bundle"),
     "apt-get": None,
     "python3": ("-m", "venv"),
 }
