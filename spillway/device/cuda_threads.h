@@ -116,8 +116,8 @@ SPILLWAY_ON_DEVICE void convert(const Convert& a, Grid grid) {
   }
 }
 
-/// Elements that a lane asks for before it uses the first.
-inline constexpr unsigned kAtOnce = 8;
+/// Loads of a lane in flight. A tensor of a layer has few tiles, so latency bounds a warp and not bandwidth.
+inline constexpr unsigned kAtOnce = 32;
 
 /// A lane's part of the squares of elements [first, end): every 32nd. `take(i, T)` sees each element.
 template <class T, class Take>
