@@ -195,7 +195,7 @@ def test_hangup_saves_the_state_and_nohup_ignores_it(inputs: Path, tmp_path: Pat
     told = words(inputs, out, "--max_steps", "4")
     script = f"""
 import os, signal, sys
-if {ignored}: signal.signal(signal.SIGHUP, signal.SIG_IGN)
+signal.signal(signal.SIGHUP, signal.SIG_IGN if {ignored} else signal.SIG_DFL)
 from spillway.cli import main
 from spillway.run.session import EngineSession
 step, count = EngineSession.step, 0
