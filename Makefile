@@ -235,7 +235,7 @@ gpu-queue-bundle:
 	$(PYTHON) scripts/gpu_bundle.py --wheels few --build
 
 gpu-queue-tiny: install
-	$(BIN)/python scripts/gpu_queue.py --tiny --minutes 60 $(if $(ROW),--row $(ROW))
+	$(BIN)/python scripts/gpu_queue.py --tiny --minutes 240 $(if $(ROW),--row $(ROW))
 
 check-includes: $(VENV)/stamp-venv
 	$(BIN)/python scripts/check_includes.py

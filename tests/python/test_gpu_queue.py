@@ -153,4 +153,4 @@ def test_unknown_row_is_refused_and_list_shows_which_rows_are_open(
 
 @pytest.mark.nightly
 def test_every_row_runs_on_tiny_shapes(tmp_path: Path) -> None:
-    assert gpu_queue.main(["--tiny", "--minutes", "120", "--out", str(tmp_path)]) == 0
+    assert gpu_queue.main(["--tiny", "--minutes", "240", "--out", str(tmp_path)]) == 0
