@@ -54,7 +54,7 @@ TINY_VALUES = {
     "--launch-alone": "1",
     "--sub-group": "1000000",
 }
-GPU_ONLY = ("--liger",)
+GPU_ONLY = ("--liger", "--offload")
 TINY_LIMITS = {"--sequence": 64, "--batch": 2, "--micro-batches": 2, "--steps": 3, "--repeats": 2}
 
 
@@ -109,15 +109,14 @@ def shrink(words: Sequence[str]) -> list[str]:
     shrunk: list[str] = []
     option = ""
     for word in words:
-        if word in GPU_ONLY:
-            continue
         if word.startswith("--"):
             option = word
         elif option in TINY_VALUES:
             word = TINY_VALUES[option]
         elif option in TINY_LIMITS:
             word = str(min(int(word), TINY_LIMITS[option]))
-        shrunk.append(word)
+        if option not in GPU_ONLY:
+            shrunk.append(word)
     return shrunk
 
 

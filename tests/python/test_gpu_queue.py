@@ -57,6 +57,7 @@ def test_tiny_command_has_tiny_shapes_and_no_gpu_kernels() -> None:
     words = ["bench/peers.py", "fsdp2", "--liger", "--shape", "7b", "--micro-batches", "1", "4", "--steps", "8"]
     tiny = ["bench/peers.py", "fsdp2", "--shape", "tiny", "--micro-batches", "1", "2", "--steps", "3"]
     assert shrink(words) == tiny
+    assert shrink(["a.py", "--liger", "--offload", "torchao", "--steps", "2"]) == ["a.py", "--steps", "2"]
 
 
 def make_row(name: str, minutes: float = 1, **more: Any) -> Row:
