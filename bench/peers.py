@@ -282,7 +282,8 @@ def main() -> None:
         apply_liger_kernel_to_qwen2()
     with refuses(), peak_watch() as watch:
         found = PEERS[arguments.peer](arguments)
-    print(json.dumps(found | {"peak_bytes": watch.bytes}))
+    tokens = arguments.sequence * arguments.batch * arguments.micro_batches
+    print(json.dumps(found | {"peak_bytes": watch.bytes, "tokens": tokens}))
 
 
 if __name__ == "__main__":
