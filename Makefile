@@ -26,7 +26,8 @@ WHEELS := build/wheels
 SOURCES := pyproject.toml CMakeLists.txt $(shell find cmake profiles spillway python -name __pycache__ -prune -o -print)
 CXX_FILES := find spillway study python tests bench examples -name '*.cc' -o -name '*.h'
 
-.PHONY: help quickstart test nightly install packages sweep sweep-check trl-versions gpu-bundle gpu-check gpu-bench gpu-queue gpu-queue-bundle gpu-queue-tiny wheel \
+.PHONY: help quickstart test nightly install packages sweep sweep-check trl-versions gpu-bundle gpu-check gpu-bench \
+	gpu-queue gpu-queue-bundle gpu-queue-tiny wheel \
 	wheel-check wheel-check-packages image image-check tag-check build-tests test-both test-cpp test-python kills \
 	power-cuts stress mutations fuzz numa nfs check-includes check-format check-lint check-types check-thread-safety check-tidy asan tsan format clean
 .NOTPARALLEL:

@@ -33,6 +33,7 @@ from shapes import config_of, peak_watch, random_tokens
 from spillway.cli.arguments import parse
 from spillway.config import Config
 from spillway.errors import DoesNotFit
+from spillway.model import initialise
 from spillway.model.batch import Batch, WorkShape
 from spillway.run.protocol import StartPoint
 from spillway.run.session import EngineSession
@@ -86,8 +87,6 @@ class LayerRepeater:
     """draw_stage, which draws the first layer and copies its values to layers of the same shapes."""
 
     def __init__(self) -> None:
-        from spillway.model import initialise
-
         self._draw = initialise.draw_stage
         self._drawn: dict[tuple[Any, ...], list[Any]] = {}
 
@@ -127,25 +126,25 @@ def run(arguments: argparse.Namespace, directory: Path) -> dict[str, object]:
     if arguments.launch_alone:
         os.sched_setaffinity(0, cores[arguments.launch_alone : arguments.launch_alone + 1])
     series = [Series(session, arguments, micro_batches) for micro_batches in arguments.micro_batches]
+    last = series[-1]
     for each in series:
         for step in range(arguments.steps):
             each.run_step(step)
     if arguments.kernels:
         with kernel_table.record(arguments.kernels):
-            session.step(each.draw_batches(arguments.steps), arguments.learning_rate)
+            session.step(last.draw_batches(arguments.steps), arguments.learning_rate)
     measured = session.measured()
     session.close()
-    results = [each.summarise() for each in series]
     return {
-        "series": results,
-        "seconds": results[-1]["seconds"],
-        "tokens": results[-1]["tokens"],
+        "series": [each.summarise() for each in series],
+        "seconds": last.seconds,
+        "tokens": last.tokens,
         "start_seconds": start_seconds,
-        "loss": each.losses[-1],
-        "losses": [loss for one in series for loss in one.losses],
-        "grad_norms": [norm for one in series for norm in one.norms],
-        "stalls": each.stalls,
-        "link_bytes": each.link_bytes,
+        "loss": last.losses[-1],
+        "losses": [loss for each in series for loss in each.losses],
+        "grad_norms": [norm for each in series for norm in each.norms],
+        "stalls": last.stalls,
+        "link_bytes": last.link_bytes,
         "plan": session.plan,
         "measured": measured,
     }
@@ -181,6 +180,7 @@ class Series:
     def __init__(self, session: EngineSession, arguments: argparse.Namespace, micro_batches: int) -> None:
         self._session, self._arguments, self._micro_batches = session, arguments, micro_batches
         self._count = arguments.batch * arguments.sequence
+        self.tokens = self._count * micro_batches
         self.seconds: list[float] = []
         self.losses: list[float] = []
         self.norms: list[float] = []
@@ -205,8 +205,7 @@ class Series:
         self.link_bytes = result.link_bytes
 
     def summarise(self) -> dict[str, Any]:
-        tokens = self._count * self._micro_batches
-        return {"micro_batches": self._micro_batches, "tokens": tokens, "seconds": self.seconds}
+        return {"micro_batches": self._micro_batches, "tokens": self.tokens, "seconds": self.seconds}
 
 
 def stalled(session: Any) -> dict[str, float]:

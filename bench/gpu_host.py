@@ -1,6 +1,6 @@
 """Describes the host of a GPU: cores, memory nodes, the link, limits, and the update rate of its cores.
 
-    gpu_host.py [--device cuda:0] [--elements N]
+    gpu_host.py [--elements N]
 
 Prints one JSON line. `adamw`: parameters a second of the engine's AdamW over exact states, by number of threads.
 """
@@ -20,7 +20,6 @@ from typing import Any
 
 def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--elements", type=int, default=1 << 28)
     return parser
 

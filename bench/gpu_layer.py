@@ -15,10 +15,11 @@ import statistics
 import time
 from typing import Any
 
-from shapes import SHAPES, config_of, refuses
+from shapes import SHAPES, config_of, device_peak, refuses, settle, use_liger
 
 WARM_UP = 3  # passes
 SIDES = ("eager", "liger", "compile")
+PACKAGES = {"liger": ("liger_kernel", "triton")}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -36,8 +37,9 @@ def main() -> None:
     arguments = parser().parse_args()
     sides: dict[str, Any] = {}
     for side in arguments.sides:
-        if side == "liger" and importlib.util.find_spec("liger_kernel") is None:
-            sides[side] = {"refused": "liger-kernel is not installed"}
+        missing = [name for name in PACKAGES.get(side, ()) if importlib.util.find_spec(name) is None]
+        if missing:
+            sides[side] = {"refused": f"{', '.join(missing)} is not installed"}
             continue
         sides[side] = time_layer(arguments, side)
     print(json.dumps({"sides": sides, "tokens": arguments.sequence * arguments.batch}))
@@ -52,9 +54,7 @@ def time_layer(arguments: argparse.Namespace, side: str) -> dict[str, Any]:
     config._attn_implementation = "sdpa"
     classes = {name: getattr(qwen2, name) for name in ("Qwen2RMSNorm", "Qwen2MLP", "apply_rotary_pos_emb")}
     if side == "liger":
-        from liger_kernel.transformers import apply_liger_kernel_to_qwen2
-
-        apply_liger_kernel_to_qwen2()
+        use_liger()
     try:
         with torch.device(device):
             layer = qwen2.Qwen2DecoderLayer(config, 0).to(torch.bfloat16)
@@ -79,18 +79,10 @@ def time_layer(arguments: argparse.Namespace, side: str) -> dict[str, Any]:
     products = sum(weight.numel() for weight in layer.parameters() if weight.dim() == 2)
     tokens = arguments.batch * arguments.sequence
     operations = 6 * products * tokens + 6 * config.hidden_size * arguments.sequence * tokens
-    peak = torch.cuda.max_memory_reserved(device) if device.type == "cuda" else 0
     return {
         "median_seconds": statistics.median(timed), "range_seconds": [min(timed), max(timed)],
-        "flops_per_second": operations / statistics.median(timed), "device_peak": peak,
+        "flops_per_second": operations / statistics.median(timed), "device_peak": device_peak(device),
     }  # fmt: skip
-
-
-def settle(device: Any) -> None:
-    import torch
-
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 if __name__ == "__main__":

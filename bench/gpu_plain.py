@@ -1,4 +1,4 @@
-"""The same step of plain PyTorch with weights, gradients and states on the GPU.
+"""Times the same step in plain PyTorch, with weights, gradients and states on the GPU.
 
     gpu_plain.py --shape 1.5b --sequence 2048 --batch 4 --micro-batches 4 [--device cuda:0] [--steps N] [--layers N]
                  [--no-checkpointing] [--liger] [--compile] [--offload torchao]
@@ -17,13 +17,8 @@ import time
 from typing import Any
 
 import torch
-from shapes import SHAPES, config_of, random_tokens, refuses
+from shapes import SHAPES, config_of, device_peak, random_tokens, refuses, settle, use_liger
 from transformers import AutoModelForCausalLM
-
-
-def settle(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -53,9 +48,7 @@ def main() -> None:
     arguments = parser().parse_args()
     device = torch.device(arguments.device)
     if arguments.liger:
-        from liger_kernel.transformers import apply_liger_kernel_to_qwen2
-
-        apply_liger_kernel_to_qwen2()
+        use_liger()
     config = config_of(arguments.shape, arguments.layers)
     with torch.device(device):
         model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16, attn_implementation="sdpa")
@@ -78,8 +71,8 @@ def main() -> None:
         optimizer.zero_grad()
         settle(device)
         seconds.append(time.perf_counter() - began)
-    peak = torch.cuda.max_memory_reserved(device) if device.type == "cuda" else 0
-    print(json.dumps({"seconds": seconds, "device_peak": peak, "tokens": arguments.sequence * arguments.batch * count}))
+    tokens = arguments.sequence * arguments.batch * count
+    print(json.dumps({"seconds": seconds, "device_peak": device_peak(device), "tokens": tokens}))
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ KINDS = {
     "elementwise": ("elementwise", "vectorized", "copy", "mul", "add", "silu", "cat", "index", "gather", "triton"),
 }
 NAMES = 60  # longest-running kernels in the table
+NAME_LENGTH = 160
 
 
 def classify(name: str) -> str:
@@ -64,7 +65,7 @@ def summarise(spans: list[tuple[str, float, float]]) -> dict[str, Any]:
     names: dict[str, list[float]] = defaultdict(list)
     for name, start, end in spans:
         kinds[classify(name)].append(end - start)
-        names[name].append(end - start)
+        names[name[:NAME_LENGTH]].append(end - start)
     busy, busy_until = 0.0, 0.0
     for _, start, end in sorted(spans, key=lambda span: span[1]):
         busy += max(0.0, end - max(start, busy_until))
@@ -75,5 +76,5 @@ def summarise(spans: list[tuple[str, float, float]]) -> dict[str, Any]:
         "launches": len(spans), "seconds": seconds, "busy_seconds": busy,
         "idle_share": 1 - busy / seconds if seconds > 0 else 0.0,
         "kinds": {kind: {"seconds": sum(each), "launches": len(each)} for kind, each in sorted(kinds.items())},
-        "names": {name[:160]: {"seconds": sum(names[name]), "launches": len(names[name])} for name in longest},
+        "names": {name: {"seconds": sum(names[name]), "launches": len(names[name])} for name in longest},
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""What a user would pick instead, on the same model and batch: a plain PyTorch loop, DeepSpeed ZeRO, or FSDP2.
+"""Times the alternatives of a user on the same model and batch: a plain PyTorch loop, DeepSpeed ZeRO, or FSDP2.
 
     peers.py plain|deepspeed|fsdp2 --shape 0.5b --sequence 1024 --steps 4 [--storage DIR] [--layers N]
              [--batch N --micro-batches N] [--dtype bf16|fp32] [--no-checkpointing] [--liger]
@@ -24,7 +24,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from shapes import config_of, peak_watch, random_tokens, refuses
+from shapes import config_of, device_peak, peak_watch, random_tokens, refuses, use_liger
 
 TYPES = {"bf16": "bfloat16", "fp32": "float32"}
 
@@ -103,8 +103,7 @@ def deepspeed(arguments: argparse.Namespace) -> dict[str, Any]:
         loss = float(result)  # waits for the device
         seconds.append(time.perf_counter() - began)
     del keep
-    peak = torch.cuda.max_memory_reserved(device) if device.type == "cuda" else 0
-    return {"seconds": seconds, "loss": loss, "device_peak": peak, "its_own_adam": adam}
+    return {"seconds": seconds, "loss": loss, "device_peak": device_peak(device), "its_own_adam": adam}
 
 
 def fsdp2(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -147,9 +146,8 @@ def fsdp2(arguments: argparse.Namespace) -> dict[str, Any]:
         optimizer.zero_grad(set_to_none=True)
         loss = float(result) * len(batches)
         seconds.append(time.perf_counter() - began)
-    peak = torch.cuda.max_memory_reserved(device) if on_gpu else 0
     dist.destroy_process_group()
-    return {"seconds": seconds, "loss": loss, "device_peak": peak}
+    return {"seconds": seconds, "loss": loss, "device_peak": device_peak(device)}
 
 
 def limit_memory(device: Any, memory: int) -> None:
@@ -277,13 +275,11 @@ PEERS = {"plain": plain, "deepspeed": deepspeed, "fsdp2": fsdp2, "io": io}
 def main() -> None:
     arguments = parser().parse_args()
     if arguments.liger:
-        from liger_kernel.transformers import apply_liger_kernel_to_qwen2
-
-        apply_liger_kernel_to_qwen2()
+        use_liger()
     with refuses(), peak_watch() as watch:
-        found = PEERS[arguments.peer](arguments)
+        figures = PEERS[arguments.peer](arguments)
     tokens = arguments.sequence * arguments.batch * arguments.micro_batches
-    print(json.dumps(found | {"peak_bytes": watch.bytes, "tokens": tokens}))
+    print(json.dumps(figures | {"peak_bytes": watch.bytes, "tokens": tokens}))
 
 
 if __name__ == "__main__":

@@ -59,6 +59,28 @@ def random_tokens(shape: str, sequence: int, step: int) -> Any:
     return torch.randint(0, VOCABULARY[shape], (1, sequence), generator=generator)
 
 
+def use_liger() -> None:
+    """Replaces norms, rotary embedding, SwiGLU and loss of Qwen2 by those of liger-kernel."""
+    from liger_kernel.transformers import apply_liger_kernel_to_qwen2
+
+    apply_liger_kernel_to_qwen2()
+
+
+def settle(device: Any) -> None:
+    """Waits until a GPU has run everything that it was given."""
+    import torch
+
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def device_peak(device: Any) -> int:
+    """Most bytes of a GPU that PyTorch has reserved; 0 on a CPU."""
+    import torch
+
+    return torch.cuda.max_memory_reserved(device) if device.type == "cuda" else 0
+
+
 @contextmanager
 def refuses() -> Iterator[None]:
     """Ends the program with exit code 3, as the command line does, where a GPU's memory or a plan has no room."""

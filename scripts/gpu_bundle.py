@@ -118,7 +118,8 @@ def build(bundle: Path, python: str) -> None:
 
 
 def run(*words: object) -> None:
-    done = subprocess.run([str(word) for word in words], capture_output=True, text=True)
+    environment = os.environ | {"DS_BUILD_OPS": "0"}  # DeepSpeed's wheel has no machine code
+    done = subprocess.run([str(word) for word in words], env=environment, capture_output=True, text=True)
     if done.returncode != 0:
         raise SystemExit(f"{' '.join(map(str, words))}:\n{(done.stdout + done.stderr)[-3000:]}")
 
@@ -132,10 +133,7 @@ def constraints(folder: Path) -> Path:
 
 
 def pip(*words: str) -> None:
-    done = subprocess.run([sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", *words],
-                          env=os.environ | {"DS_BUILD_OPS": "0"}, capture_output=True, text=True)  # fmt: skip
-    if done.returncode != 0:
-        raise SystemExit(f"pip {' '.join(words)}:\n{done.stderr[-3000:]}")
+    run(sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", *words)
 
 
 if __name__ == "__main__":

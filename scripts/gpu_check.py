@@ -47,9 +47,10 @@ class Check(Parts):
         self.built = built is not None
         self.dry = device == "simulated"
         self.programs = Programs(self.tree / "site", minutes)
-        found = facts(device, self.programs)
-        own = TREE / "dry.json" if self.dry else ROOT / "bench" / "results" / f"gpu-{slug(str(found['gpu']))}.json"
-        super().__init__(out or own, {"facts": found})
+        machine = facts(device, self.programs)
+        results = ROOT / "bench" / "results"
+        default_out = TREE / "dry.json" if self.dry else results / f"gpu-{slug(str(machine['gpu']))}.json"
+        super().__init__(out or default_out, {"facts": machine})
 
     def needs(self, name: str) -> tuple[str, ...]:
         if name in ("programs", "extension") or "without offload" in name or "DeepSpeed" in name:
@@ -57,6 +58,11 @@ class Check(Parts):
         return ("programs",) if name in ("contract", "copies") else ("extension",)
 
     # ---- building
+
+    def build(self) -> bool:
+        """Builds the programs and the extension, or finds them in the built tree. Returns whether both are good."""
+        programs = self.part("programs", self.build_programs)
+        return self.part("extension", self.build_extension) and programs
 
     def build_programs(self) -> Report:
         """The tests of the device, and the benchmark of copies."""
@@ -291,7 +297,7 @@ class Check(Parts):
 
 
 def slug(gpu: str) -> str:
-    """Of a GPU's name: lower-case words and numbers, with hyphens between."""
+    """A file name for a GPU: the lower-case words and numbers of its name, joined by hyphens."""
     return re.sub(r"[^a-z0-9]+", "-", gpu.lower().replace("nvidia", "")).strip("-")
 
 
@@ -342,6 +348,12 @@ def compilers(device: str, programs: Programs) -> str:
     return f"not found on PATH, and needed to build: {', '.join(missing)}" if missing else ""
 
 
+def explain_lack(device: str, built: Path | None) -> str:
+    """Names what this machine lacks for a check on the device; "" if nothing. A built tree needs no compilers."""
+    tools = Programs(TREE / "site")
+    return lacking(device, tools) or ("" if built else compilers(device, tools))
+
+
 def smaller(batch: int, once: Callable[[int], Report]) -> tuple[int, Report | None]:
     """Of `batch` rows, or the most halves of them that fit, and what was found; None when not even one row fits."""
     rows = batch
@@ -383,16 +395,14 @@ def main(words: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(words)
     if not re.fullmatch(r"simulated|cuda:\d+", arguments.device):
         parser().error(f"--device {arguments.device}: cuda:N or simulated")
-    tools = Programs(TREE / "site")
-    if why := lacking(arguments.device, tools) or ("" if arguments.built else compilers(arguments.device, tools)):
+    if why := explain_lack(arguments.device, arguments.built):
         print(f"gpu-check: {why}", file=sys.stderr)
         return 1
     minutes = arguments.minutes if arguments.minutes is not None else 0 if arguments.bench else MINUTES
     check = Check(arguments.device, arguments.out, arguments.built and arguments.built.absolute(), minutes)
     print(json.dumps(check.report["facts"]), flush=True)
     check.save()
-    good = check.part("programs", check.build_programs)
-    good = check.part("extension", check.build_extension) and good
+    good = check.build()
     quick = [(name, getattr(check, name)) for name in ("contract", "copies", "equality", "budget", "steps")]
     for name, work in check.long() if arguments.bench else quick:
         if arguments.only is None or any(name.startswith(each) for each in arguments.only):

@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from gpu_check import TREE, Check, compilers, lacking, model_flops
-from gpu_tools import ROOT, DoesNotFit, Failed, Parts, Programs, Report, last_json
+from gpu_check import TREE, Check, explain_lack, model_flops
+from gpu_tools import ROOT, DoesNotFit, Failed, Parts, Report, last_json
 
 QUEUE = ROOT / "bench" / "gpu_queue.toml"
 RESULTS = ROOT / "bench" / "results" / "gpu"
@@ -123,14 +123,11 @@ def shrink(words: Sequence[str]) -> list[str]:
 class Queue:
     def __init__(self, device: str, out: Path, built: Path | None, minutes: float, is_tiny: bool) -> None:
         self.check = Check(device, out / "build.json", built, minutes)
-        self.check.dry = is_tiny
         self.programs, self.out, self.is_tiny = self.check.programs, out, is_tiny
         self.facts: Report = self.check.report["facts"]
 
     def build(self) -> bool:
-        """Builds the programs as gpu_check does, or finds them in the built tree."""
-        good = self.check.part("programs", self.check.build_programs)
-        good = self.check.part("extension", self.check.build_extension) and good
+        good = self.check.build()
         if good:
             self.check.out.unlink()
         return good
@@ -248,8 +245,7 @@ def main(words: Sequence[str] | None = None) -> int:
         print(align([[row.name, f"{row.minutes} min", "open" if is_open(row, out) else "done", row.decides]
                      for row in rows]))  # fmt: skip
         return 0
-    tools = Programs(TREE / "site")
-    if why := lacking(device, tools) or ("" if arguments.built else compilers(device, tools)):
+    if why := explain_lack(device, arguments.built):
         print(f"gpu-queue: {why}", file=sys.stderr)
         return 1
     began = time.monotonic()

@@ -1,5 +1,5 @@
-"""What gpu_check.py and gpu_queue.py run programs with: time limits, the environment, packages that this machine's
-Python lacks, and the file of what was found."""
+"""Helpers of gpu_check.py and gpu_queue.py: programs with time limits and their environment, packages that this
+machine's Python lacks, and reports."""
 
 from __future__ import annotations
 
@@ -109,16 +109,16 @@ class Parts:
             for other in self.needs(name):
                 if not self.report["parts"].get(other, {"good": True})["good"]:
                     raise Failed(f"needs {other}, which failed")
-            found = work() | {"good": True}
+            result = work() | {"good": True}
         except Exception as error:
             plain = isinstance(error, Failed)
-            found = {"good": False, "words": ("" if plain else f"{type(error).__name__}: ") + str(error)[-3000:]}
-        found["part_seconds"] = round(time.monotonic() - began, 1)
-        self.report["parts"][name] = found
+            result = {"good": False, "words": ("" if plain else f"{type(error).__name__}: ") + str(error)[-3000:]}
+        result["part_seconds"] = round(time.monotonic() - began, 1)
+        self.report["parts"][name] = result
         self.save()
-        words = "" if found["good"] else f"\n{found['words']}"
-        print(f"{name}: {'good' if found['good'] else 'FAILED'} in {found['part_seconds']} s{words}", flush=True)
-        return bool(found["good"])
+        words = "" if result["good"] else f"\n{result['words']}"
+        print(f"{name}: {'good' if result['good'] else 'FAILED'} in {result['part_seconds']} s{words}", flush=True)
+        return bool(result["good"])
 
     def save(self) -> None:
         self.out.parent.mkdir(parents=True, exist_ok=True)

@@ -118,7 +118,6 @@ void Executor::begin(Mode mode) {
   const auto n = schedule_.tasks.size();
   now_bank.instance = instance;
   if (copies_) copies_->begin(instance);
-  if (pass_clock_ && mode.passes) pass_clock_->begin_instance(instance);
   if (network_) network_->begin(instance);
   open_bank(now_bank, mode);
   std::fill(pass_ready_.begin(), pass_ready_.end(), 0);
@@ -145,6 +144,7 @@ void Executor::begin(Mode mode) {
   }
   lock.unlock();
   launch(caller_transfers_);
+  if (pass_clock_ && mode.passes) pass_clock_->begin_instance(instance);  // may wait for the device
 }
 
 void Executor::open_bank(Bank& its_bank, Mode mode) {
