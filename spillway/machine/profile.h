@@ -137,16 +137,20 @@ struct LinkProfile {
 
 /// A GPU and its link. 0 = unknown; update and peer: there is none.
 struct GpuProfile {
-  std::string name = "0";                   ///< shown as gpu:NAME
-  Bytes memory = 0;                         ///< bytes, of which
-  Bytes reserved = 0;                       ///< for context, libraries and the allocator
-  double flops_per_second = 0;              ///< of bf16 products, as training reaches them
-  double update_elements_per_second = 0;    ///< AdamW of exact states in its own memory
-  double to_gpu_bytes_per_second = 0;       ///< of its link
-  double from_gpu_bytes_per_second = 0;     ///< and the other way; both at once
-  double peer_bytes_per_second = 0;         ///< from and to the other GPUs, each way
-  std::vector<LinkProfile> links;           ///< by NUMA node; nodes differ; empty: not measured
-  double elementwise_bytes_per_second = 0;  ///< read and written by operations on each element; 0 = in `flops`
+  std::string name = "0";                          ///< shown as gpu:NAME
+  Bytes memory = 0;                                ///< bytes, of which
+  Bytes reserved = 0;                              ///< for context, libraries and the allocator
+  double flops_per_second = 0;                     ///< of bf16 products, as training reaches them
+  double update_elements_per_second = 0;           ///< AdamW of exact states in its own memory
+  double to_gpu_bytes_per_second = 0;              ///< of its link
+  double from_gpu_bytes_per_second = 0;            ///< and the other way; both at once
+  double peer_bytes_per_second = 0;                ///< from and to the other GPUs, each way
+  std::vector<LinkProfile> links;                  ///< by NUMA node; nodes differ; empty: not measured
+  double elementwise_bytes_per_second = 0;         ///< read and written by operations on each element; 0 = in `flops`
+  double attention_forward_flops_per_second = 0;   ///< of the pairs that a causal mask leaves; 0 = as products
+  double attention_backward_flops_per_second = 0;  ///< the same, deterministic, of twice as many; 0 = as products
+  double call_seconds = 0;   ///< of the host, for each operation that it asks of the GPU; 0 = unknown
+  bool shares_dram = false;  ///< its memory is the machine's DRAM
 
   bool operator==(const GpuProfile&) const = default;
 };

@@ -96,6 +96,10 @@ Json json_of(const GpuProfile& gpu) {
               {"from_gpu_bytes_per_second", gpu.from_gpu_bytes_per_second},
               {"peer_bytes_per_second", gpu.peer_bytes_per_second}};
   put(out, "elementwise_bytes_per_second", gpu.elementwise_bytes_per_second);
+  put(out, "attention_forward_flops_per_second", gpu.attention_forward_flops_per_second);
+  put(out, "attention_backward_flops_per_second", gpu.attention_backward_flops_per_second);
+  put(out, "call_seconds", gpu.call_seconds);
+  if (gpu.shares_dram) out["shares_dram"] = true;
   for (const auto& link : gpu.links) out["links"].push_back(json_of(link));
   return out;
 }
@@ -204,7 +208,8 @@ LinkProfile link_from(const JsonObject& object) {
 GpuProfile gpu_from(const JsonObject& object) {
   object.refuse_others({"name", "memory", "reserved", "flops_per_second", "elementwise_bytes_per_second",
                         "update_elements_per_second", "to_gpu_bytes_per_second", "from_gpu_bytes_per_second",
-                        "peer_bytes_per_second", "links"});
+                        "peer_bytes_per_second", "links", "attention_forward_flops_per_second",
+                        "attention_backward_flops_per_second", "call_seconds", "shares_dram"});
   GpuProfile out;
   out.name = object.word("name");
   out.memory = object.whole("memory", kMostBytes);
@@ -216,6 +221,10 @@ GpuProfile gpu_from(const JsonObject& object) {
   out.to_gpu_bytes_per_second = object.positive("to_gpu_bytes_per_second", kMostTransfer);
   out.from_gpu_bytes_per_second = object.positive("from_gpu_bytes_per_second", kMostTransfer);
   out.peer_bytes_per_second = object.optional("peer_bytes_per_second", kMostTransfer);
+  out.attention_forward_flops_per_second = object.optional("attention_forward_flops_per_second", kMostRate);
+  out.attention_backward_flops_per_second = object.optional("attention_backward_flops_per_second", kMostRate);
+  out.call_seconds = object.optional("call_seconds", 1);
+  out.shares_dram = object.has("shares_dram") && object.flag("shares_dram");
   out.links = list_from(object, "links", link_from);
   refuse_duplicates(
       object, "links", out.links, ".node", [](const auto& link) { return link.node; }, "is that of an earlier link");

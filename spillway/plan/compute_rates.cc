@@ -70,6 +70,12 @@ ComputeRates ComputeRates::of_gpu(const machine::GpuProfile& gpu) {
   ComputeRates out;
   out.products_.push_back(alike(1, 1, 1, gpu.flops_per_second));
   out.elementwise_ = gpu.elementwise_bytes_per_second;
+  const auto rate = [&](double attention) { return attention > 0 ? attention : gpu.flops_per_second; };
+  out.attention_.push_back({.tokens = 1,
+                            .forward_flops_per_second = rate(gpu.attention_forward_flops_per_second),
+                            .backward_flops_per_second = rate(gpu.attention_backward_flops_per_second)});
+  out.call_ = gpu.call_seconds;
+  out.behind_ = true;
   return out;
 }
 

@@ -19,7 +19,8 @@ class ComputeRates {
   /// The rates of the CPUs, which multiply in `type`: Profile::compute of that type, else Profile::layers, else
   /// Profile::compute_flops_per_second for everything. Throws Error(bad_input) when the profile has none of them.
   static ComputeRates of_cpus(const machine::Profile& profile, state::ComputeType type);
-  /// The rates of a GPU: every product runs at its one rate.
+  /// The rates of a GPU: every product runs at one rate, all of attention at another one. The GPU computes behind the
+  /// host, which asks for one operation after the other.
   static ComputeRates of_gpu(const machine::GpuProfile& gpu);
 
   /// Operations per second: the rates of the nearest shapes that were measured, weighted by how near they are. Shapes
@@ -32,8 +33,10 @@ class ComputeRates {
   [[nodiscard]] double elementwise_seconds(double bytes) const noexcept {
     return elementwise_ > 0 ? bytes / elementwise_ : 0;
   }
-  /// Whether operations were measured one by one.
-  [[nodiscard]] bool knows_operations() const noexcept { return !operations_.empty(); }
+  /// Whether the operations of a trace have rates of their own, beside products.
+  [[nodiscard]] bool knows_operations() const noexcept { return !operations_.empty() || (behind_ && elementwise_ > 0); }
+  /// Whether operations run behind the calls that ask for them, and not one after the other with these.
+  [[nodiscard]] bool runs_behind() const noexcept { return behind_; }
   /// Seconds of a call of this operation (machine::OperationRate): between the rates of the sizes that were measured,
   /// at that of the nearest beyond them; of an operation that was not measured, as operations on each element.
   [[nodiscard]] double operation_seconds(const std::string& operation, bool strided, double bytes) const;
@@ -49,6 +52,7 @@ class ComputeRates {
   double elementwise_ = 0;
   std::map<OperationKey, std::map<double, double>> operations_;  ///< rates by bytes
   double call_ = 0;
+  bool behind_ = false;
   Bytes libraries_ = 0;
 };
 

@@ -82,22 +82,37 @@ class Deriver {
     return std::fmod(matrix.inner, inner) == 0 || std::fmod(matrix.outer, inner) == 0 ? tiles_ : 1;
   }
 
+  /// Seconds of a block's passes over a micro-batch.
+  struct Seconds {
+    double forward = 0, backward = 0;
+    double kept_backward = 0;  ///< where what autograd saves in forward is kept
+    void add(const Seconds& other, double sign = 1) {
+      forward += sign * other.forward;
+      backward += sign * other.backward;
+      kept_backward += sign * other.kept_backward;
+    }
+  };
+
   void set_layers(Rates& rates) const {
-    double forward = 0, backward = 0, layers = 0, conversions = 0;
+    Seconds all;
+    double layers = 0, conversions = 0;
     for (const auto b : layout_.layers()) {
       const auto& block = layout_.blocks()[b];
-      const auto [there, back] = layer(block);
-      forward += there, backward += back, conversions += conversion(block), ++layers;
+      all.add(layer(block));
+      conversions += conversion(block), ++layers;
     }
     const auto last = layers > 1 ? layout_.layers().back() : 0;
     if (layers > 1 && matrices_of(layout_, layout_.blocks()[last]).empty()) {  // a norm before the head
-      const auto [there, back] = layer(layout_.blocks()[last]);
-      rates.last_forward = times_ * there;
-      rates.last_backward = times_ * back;
-      forward -= there, backward -= back, --layers;
+      const auto norm = layer(layout_.blocks()[last]);
+      rates.last_forward = times_ * norm.forward;
+      rates.last_backward = times_ * norm.backward;
+      all.add(norm, -1);
+      --layers;
     }
-    rates.forward = layers > 0 ? (times_ * forward + conversions) / layers : 0;
-    rates.backward = layers > 0 ? (times_ * backward + conversions) / layers : 0;
+    const auto each = [&](double seconds) { return layers > 0 ? (times_ * seconds + conversions) / layers : 0; };
+    rates.forward = rates.kept_forward = each(all.forward);
+    rates.backward = each(all.backward);
+    rates.kept_backward = each(all.kept_backward);
   }
 
   /// Seconds that a pass takes once for all micro-batches where it has packed weights: they are read, a copy written.
@@ -110,14 +125,18 @@ class Deriver {
     return compute_.elementwise_seconds(static_cast<double>(bytes));
   }
 
-  /// Seconds of a micro-batch, forward and backward.
-  [[nodiscard]] std::pair<double, double> layer(const state::Block& block) const {
+  [[nodiscard]] Seconds layer(const state::Block& block) const {
     const auto matrices = matrices_of(layout_, block);
-    if (matrices.empty()) return {passes(kNormPasses * hidden()), passes(kBackwardPasses * kNormPasses * hidden())};
-    double forward = 0, gradients = 0, sums = static_cast<double>(block.trainable_elements);
+    if (matrices.empty()) {
+      const auto norm = passes(kNormPasses * hidden());
+      return {norm, kBackwardPasses * norm, (kBackwardPasses - 1) * norm};
+    }
+    double forward = 0, gradients = 0, remade = 0, sums = static_cast<double>(block.trainable_elements);
     for (const auto& it : matrices) {
       const auto tiles = tiles_of(it);
-      forward += product(Product::forward, it.inner, it.outer, tiles);
+      const auto output = product(Product::forward, it.inner, it.outer, tiles);
+      forward += output;
+      remade += tiles > 1 ? output : 0;  // what runs in tiles keeps its input alone
       gradients += product(Product::input, it.inner, it.outer, tiles);
       if (it.gradient > 0) gradients += it.gradient * product(Product::weight, it.inner, it.outer, tiles);
       sums += (tiles - 1) * it.trained_elements;  // each tile's gradient is summed
@@ -125,12 +144,13 @@ class Deriver {
     const auto sequence = static_cast<double>(shape_.sequence);
     const auto pairs = 2 * static_cast<double>(shape_.query) * sequence * tokens_;
     const auto rotated = static_cast<double>(shape_.query + shape_.key);
-    const auto arrays = passes(kHiddenPasses * hidden() + kRotatedPasses * rotated +
-                               kInnerPasses * static_cast<double>(shape_.feed_forward));
+    const auto inner = passes(kInnerPasses * static_cast<double>(shape_.feed_forward));
+    const auto arrays = passes(kHiddenPasses * hidden() + kRotatedPasses * rotated) + inner;
+    remade += tiles_ > 1 ? inner : 0;
     forward += pairs / compute_.attention(sequence, false) + arrays;
     gradients += 2 * pairs / compute_.attention(sequence, true) + (kBackwardPasses - 1) * arrays;
     gradients += compute_.elementwise_seconds(kGradientPasses * sums * element_);
-    return {forward, forward + gradients};
+    return {forward, forward + gradients, remade + gradients};
   }
 
   /// A slice of the head.

@@ -149,6 +149,7 @@ class Describer {
     } else if (gpu_) {
       const auto& gpu = profile_.gpus.front();
       out_["device"] = {{"name", "cuda:0"}, {"memory", asked > 0 ? std::min(asked, gpu.memory) : gpu.memory}};
+      if (gpu.shares_dram) out_["device"]["in_dram"] = true;
       out_["device"].update(link_of(gpu));
       out_["update_cores"] = std::max(3U, profile_.cores) - 2;  // two are for the caller and for copies
     }
@@ -195,6 +196,8 @@ class Describer {
     derive_seconds(description_, layout_, shape_, compute, rates);
     return {{"forward", rates.forward},
             {"backward", rates.backward},
+            {"kept_forward", rates.kept_forward},
+            {"kept_backward", rates.kept_backward},
             {"tail_forward", rates.last_forward},
             {"tail_backward", rates.last_backward},
             {"head_loss", rates.head_loss},
@@ -251,8 +254,9 @@ class Describer {
 
   void set_work(const Work& work) {
     if (gpu_) {
-      out_["device"]["work"] = profile_.gpus.front().reserved + static_cast<Bytes>(work.bytes);
-      out_["work_bytes"] = 0;
+      const auto& gpu = profile_.gpus.front();
+      out_["device"]["work"] = gpu.reserved + static_cast<Bytes>(work.bytes);
+      out_["work_bytes"] = gpu.shares_dram ? gpu.reserved + static_cast<Bytes>(work.bytes) : 0;
     } else {
       out_["work_bytes"] = static_cast<Bytes>(work.bytes);
     }

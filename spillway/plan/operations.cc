@@ -1,5 +1,6 @@
 #include "spillway/plan/operations.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 namespace spillway::plan {
@@ -54,7 +55,8 @@ double attention_seconds(const PassOperations& pass, const ComputeRates& rates) 
 }
 
 double seconds_of(const PassOperations& pass, const ComputeRates& rates) {
-  double out = pass.calls * rates.call_seconds();
+  const auto calls = pass.calls * rates.call_seconds();
+  double out = 0;
   for (const auto& it : pass.products) {
     const auto operations = 2 * it.tokens * it.inner * it.outer;
     out += it.calls * operations / rates.product(it.product, it.tokens, it.inner, it.outer);
@@ -63,7 +65,7 @@ double seconds_of(const PassOperations& pass, const ComputeRates& rates) {
   for (const auto& it : pass.elements) {
     out += it.calls * rates.operation_seconds(it.operation, it.strided, it.bytes);
   }
-  return out;
+  return rates.runs_behind() ? std::max(out, calls) : out + calls;
 }
 
 double seconds_of(const TracedPasses& passes, const std::string& kind, double micro_batches,

@@ -55,7 +55,8 @@ using TracedPasses = std::map<std::string, TracedPass>;
 /// "calls"}}}. Throws nlohmann's exceptions.
 [[nodiscard]] TracedPasses parse_operations(const nlohmann::json& json);
 
-/// Seconds of one such pass: operations over their rates, one after the other, and what every call takes besides.
+/// Seconds of one such pass: operations over their rates, one after the other, and what every call takes besides. On a
+/// GPU, which computes behind the calls, the longer of both.
 [[nodiscard]] double seconds_of(const PassOperations& pass, const ComputeRates& rates);
 
 /// The part of that which attention takes.

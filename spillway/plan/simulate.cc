@@ -1,6 +1,7 @@
 #include "spillway/plan/simulate.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <numeric>
 #include <queue>
@@ -19,6 +20,15 @@ constexpr double kEarlyWork = 2;
 /// The share of a core that is given to what has none left by the figures.
 constexpr double kLeastShare = 0.05;
 constexpr double kNever = std::numeric_limits<double>::infinity();
+/// Steps whose lengths differ by no more of it are as long as each other.
+constexpr double kSteady = 1e-9;
+
+/// Steps after which the same tasks have their turn again.
+unsigned turns_of(const Schedule& schedule) {
+  unsigned turns = 1;
+  for (const auto& task : schedule.tasks) turns = std::max(turns, task.every);
+  return turns;
+}
 
 struct Ready {
   std::uint64_t deadline = 0;
@@ -85,7 +95,8 @@ class Machine {
         tasks_(schedule.tasks.size()),
         same_(schedule, false),
         next_(schedule, true),
-        updates_(update_lanes(schedule, rates)) {
+        updates_(update_lanes(schedule, rates)),
+        turns_(turns_of(schedule)) {
     lanes_.resize(kUpdates + updates_ + kLanes.size() - kFirstTimed);
     work_.resize(tasks_);
     for (Index t = 0; t < tasks_; ++t) {
@@ -122,6 +133,8 @@ class Machine {
     while (start_lanes()) advance();
   }
 
+  /// Steps that ran: fewer than were asked for where the rest would be as the last ones.
+  [[nodiscard]] unsigned steps() const noexcept { return steps_; }
   [[nodiscard]] const std::vector<TaskTimes>& times() const { return times_; }
   [[nodiscard]] std::size_t node(unsigned step, Index task) const { return step * tasks_ + task; }
   /// Seconds of a task; updates: elements; of paths: bytes.
@@ -312,8 +325,10 @@ class Machine {
 
   void finish(std::size_t n) {
     times_[n].end = now_;
+    ++finished_;
     const auto step = n / tasks_;
     const auto task = static_cast<Index>(n % tasks_);
+    if (task == schedule_.passes.back().task && ends_steady_step(step)) steps_ = static_cast<unsigned>(step) + 1;
     for (const auto t : same_.of(task)) release(step * tasks_ + t);
     if (step + 1 == steps_) return;
     for (const auto t : next_.of(task)) release((step + 1) * tasks_ + t);
@@ -321,9 +336,25 @@ class Machine {
     for (Index t = 0; t < tasks_; ++t) release((step + 1) * tasks_ + t);
   }
 
+  /// Whether a step whose last pass has ended took as long as the one before, and left as many tasks behind: no backlog
+  /// grows. Not where tasks have their turn in some steps only.
+  bool ends_steady_step(std::size_t step) {
+    ends_.push_back({now_, (step + 1) * tasks_ - finished_});
+    if (turns_ > 1 || ends_.size() < 4) return false;
+    const auto *last = &ends_.back(), *before = last - 1, *first = last - 2;
+    const auto seconds = last->seconds - before->seconds;
+    return last->left == before->left && std::abs(seconds - (before->seconds - first->seconds)) <= kSteady * seconds;
+  }
+
   void release(std::size_t n) {
     if (--waiting_[n] == 0) make_ready(n);
   }
+
+  /// The end of a step's last pass.
+  struct End {
+    double seconds = 0;
+    std::size_t left = 0;  ///< tasks of it and of the steps before that have not ended
+  };
 
   const Schedule& schedule_;
   const Rates& rates_;
@@ -340,14 +371,10 @@ class Machine {
   Transfers reads_, writes_;
   std::vector<std::size_t> skipped_;  ///< that are ready, and have nothing to do
   double now_ = 0;
+  const unsigned turns_;
+  std::size_t finished_ = 0;  ///< tasks of all steps
+  std::vector<End> ends_;     ///< by step
 };
-
-/// Steps after which the same tasks have their turn again.
-unsigned turns_of(const Schedule& schedule) {
-  unsigned turns = 1;
-  for (const auto& task : schedule.tasks) turns = std::max(turns, task.every);
-  return turns;
-}
 
 /// Seconds of all updates: on one core, or by the nodes together, of which the last ends.
 double update_seconds(const Schedule& schedule, const Rates& rates) {
@@ -374,6 +401,7 @@ Simulation simulate(const Schedule& schedule, const Description& description, co
   steps = std::max(turns + 2, steps);  // the first one begins with everything idle
   Machine machine(schedule, description, layout, rates, steps);
   machine.run();
+  steps = machine.steps();
   Simulation out;
   const auto end_of = [&](unsigned step) {
     return machine.times()[machine.node(step, schedule.passes.back().task)].end;

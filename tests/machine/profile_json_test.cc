@@ -37,6 +37,10 @@ Profile described() {
   out.gpus = {{"0", 80 * GiB, 1 * GiB, 4e14, 5e10, 5.25e10, 5.125e10, 2e11}};
   out.paths[1].capacity = 5'000'000'000;
   out.gpus[0].elementwise_bytes_per_second = 1e12;
+  out.gpus[0].attention_forward_flops_per_second = 2.5e14;
+  out.gpus[0].attention_backward_flops_per_second = 1.5e14;
+  out.gpus[0].call_seconds = 1e-5;
+  out.gpus[0].shares_dram = true;
   out.compute = {{"bf16", {{256, 896, 4864, 5e10, 4e10, 3e10}}, {{1024, 2e10, 1e10}, {1024, 4e10, 3e10, 128}}, 9e9}};
   out.compute[0].operations = {{"mul", false, 3 << 20, 2e10}, {"silu_backward", true, 1 << 20, 1e10}};
   out.compute[0].call_seconds = 3e-6;
@@ -147,6 +151,8 @@ TEST(ProfileJsonTest, NamesEveryAbsurdValueOfNodesAndGpus) {
       {"52500000000.0", "0", "gpus[0].to_gpu_bytes_per_second is 0"},
       {"51250000000.0", "\"fast\"", "gpus[0].from_gpu_bytes_per_second is not a number"},
       {"\"from_gpu_bytes_per_second\"", "\"from_gpu\"", "gpus[0].from_gpu is not a key"},
+      {"\"call_seconds\": 1e-05", "\"call_seconds\": 2", "gpus[0].call_seconds is 2"},
+      {"\"shares_dram\": true", "\"shares_dram\": 1", "gpus[0].shares_dram is neither true nor false"},
       {"\"a server\"", "\"\"", "machine is not a name"},
       {"\"and fitted\"", "7", "comment is not text"},
       {"\"capacity\": 5000000000", "\"capacity\": -5", "paths[1].capacity is -5"},

@@ -215,6 +215,16 @@ TEST(Described, DerivedSecondsGrowWithTilesByTheirGradientSumsAlone) {
   }
 }
 
+TEST(Described, AKeptLayerInTilesComputesItsFeedForwardAgain) {
+  const auto whole = seconds_in_tiles(1, settings(), workstation()),
+             tiled = seconds_in_tiles(2, settings(), workstation());
+  const auto of = [](const json& seconds, const char* kind) { return seconds.at(kind).get<double>(); };
+  EXPECT_NEAR(of(whole, "kept_backward"), of(whole, "backward") - of(whole, "forward"), 1e-12);
+  const double feed_forward = 4 * 2.0 * 1024 * 2048 * (16384 + 8192) / workstation().gpus.front().flops_per_second;
+  EXPECT_NEAR(of(tiled, "kept_backward") - of(whole, "kept_backward"), feed_forward, 0.01 * feed_forward);
+  EXPECT_EQ(of(tiled, "kept_forward"), of(tiled, "forward"));
+}
+
 TEST(Described, StepsGrowWithTokensAndNotWithTheTilesThatTheyRunIn) {
   const auto seconds_of_step = [](std::uint64_t tiles) {
     const auto found = describe_machine(tiled_model(tiles), settings().dump(), workstation());
@@ -233,6 +243,30 @@ TEST(Described, TheWorkingSetIsATracesWithTheSlackOfAPlanThere) {
   EXPECT_EQ(quick.at("work_per_token"), 1500);
   const auto gpu = described(traced(2));
   EXPECT_EQ(gpu.at("device").at("work"), GiB + static_cast<Bytes>(1.2 * static_cast<double>(100 * MiB)));
+}
+
+TEST(Described, AGpuWithRatesOfOperationsIsTimedByTheTrace) {
+  auto profile = workstation();
+  const auto derived = described(traced(2), profile).at("seconds").at("forward");
+  profile.gpus.front().elementwise_bytes_per_second = 7e11;
+  const auto found = described(traced(2), profile).at("seconds").at("forward").get<double>();
+  EXPECT_NE(derived, found);
+  profile.gpus.front().call_seconds = 1;
+  auto asked = traced(2);
+  asked["work"]["passes"]["forward"]["each"]["calls"] = 3;
+  EXPECT_EQ(described(asked, profile).at("seconds").at("forward"), 4 * 3) << "of each of four micro-batches";
+}
+
+TEST(Described, MemoryThatAGpuSharesIsNotGivenTwice) {
+  auto profile = workstation();
+  profile.gpus.front().memory = profile.dram_total;
+  const auto asked = traced(2);
+  EXPECT_FALSE(described(asked, profile).at("device").contains("in_dram"));
+  profile.gpus.front().shares_dram = true;
+  const auto found = described(asked, profile);
+  EXPECT_TRUE(found.at("device").at("in_dram"));
+  EXPECT_EQ(found.at("work_bytes"), found.at("device").at("work")) << "temporaries lie in DRAM, too";
+  EXPECT_LE(planned(asked, profile).dram_peak, found.at("dram_budget").get<Bytes>());
 }
 
 TEST(Described, LayersKeepWhatAutogradSavesWhereThatIsKnown) {

@@ -49,6 +49,37 @@ TEST(OperationRates, LieBetweenTheSizesThatWereMeasured) {
   EXPECT_FALSE(ComputeRates::of_cpus(plain, state::ComputeType::fp32).knows_operations());
 }
 
+machine::GpuProfile gpu() {
+  return {.flops_per_second = 1e12,
+          .elementwise_bytes_per_second = 1e9,
+          .attention_forward_flops_per_second = 4e11,
+          .attention_backward_flops_per_second = 2e11,
+          .call_seconds = 1e-5};
+}
+
+TEST(OperationRates, OfAGpuAreItsProfiles) {
+  const auto found = ComputeRates::of_gpu(gpu());
+  EXPECT_TRUE(found.knows_operations());
+  EXPECT_NEAR(found.product(Product::weight, 100, 2000, 30), 1e12, 1);
+  EXPECT_NEAR(found.attention(4096, false, 64), 4e11, 1);
+  EXPECT_NEAR(found.attention(4096, true, 128), 2e11, 1);
+  EXPECT_DOUBLE_EQ(found.operation_seconds("mul", true, 5e6), 5e-3);
+  auto plain = gpu();
+  plain.attention_forward_flops_per_second = plain.elementwise_bytes_per_second = 0;
+  EXPECT_FALSE(ComputeRates::of_gpu(plain).knows_operations()) << "the rest is part of its rate of products";
+  EXPECT_NEAR(ComputeRates::of_gpu(plain).attention(4096, false), 1e12, 1);
+}
+
+TEST(Operations, AGpuTakesTheLongerOfItsOperationsAndTheHostsCalls) {
+  const auto rates = ComputeRates::of_gpu(gpu());
+  PassOperations found{.products = {{.tokens = 100, .inner = 1000, .outer = 1000, .calls = 5}},
+                       .elements = {{.operation = "mul", .bytes = 1e6, .calls = 2}},
+                       .calls = 10};
+  EXPECT_DOUBLE_EQ(seconds_of(found, rates), 1e-3 + 2e-3);
+  found.calls = 1000;
+  EXPECT_DOUBLE_EQ(seconds_of(found, rates), 1e-2);
+}
+
 TEST(OperationRates, AttentionIsThatOfTheNearestRowsAndHeads) {
   EXPECT_DOUBLE_EQ(rates().attention(128, false, 64), 1e9);
   EXPECT_DOUBLE_EQ(rates().attention(128, true, 128), 2e9);
