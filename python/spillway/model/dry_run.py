@@ -21,6 +21,7 @@ from spillway.machine import process_memory, threads
 from spillway.machine.place import HOST, Place
 from spillway.model import growth, quick_dry_run, saved_profile
 from spillway.model.describe import WorkSize, describe
+from spillway.model.head_groups import extra_bytes
 from spillway.model.layer_arguments import masks
 from spillway.model.meta_model import MetaModel
 from spillway.model.microbatch import Work
@@ -348,12 +349,12 @@ class Measurement:
         work_bytes = max(0, watch.bytes - with_arena, process_memory.anonymous() - anonymous)
         if shape.eval_batch * shape.eval_length > shape.batch * shape.length:
             work_bytes = max(work_bytes, self._evaluated(with_arena))
-        kept = self._kept(train)
-        device_bytes = max(0, place.peak() - held) + (shape.micro_batches - 1) * kept
+        others = (shape.micro_batches - 1) * self._kept(train)
+        device_bytes = max(0, place.peak() - held) + others + extra_bytes(self._tiles, shape, self._small)
         saved = self._saved(train, warm_up, seconds)
         more = max(1, shape.batch * (shape.length - shape.length // 2))
         grown = [max(0, now - then) / more for now, then in zip(after_whole, before_whole, strict=True)]
-        planned, firm = self._with_slack(work_bytes + (shape.micro_batches - 1) * kept, SLACK)
+        planned, firm = self._with_slack(work_bytes + others, SLACK)
         return DryRun(
             before,
             planned,

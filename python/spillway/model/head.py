@@ -7,8 +7,8 @@ state (into the slice's gradient). Products are of the compute type; the sum ove
 A head with a bias, scales or caps makes its logits by the model's own code, slice by slice: such code treats every
 entry of the vocabulary alike, which a tiny copy shows.
 
-Both go over the label tokens of a micro-batch tile by tile, so that no more logits are held than one tile has. A tile's
-gradient of the slice is handed over like a micro-batch's.
+Both go over groups of label tokens (`head_groups`): the tiles of a micro-batch on CPUs, whole virtual ranks on a GPU. A
+group's gradient of the slice is handed over like a micro-batch's.
 
 With fp32, which is for checks against a plain loop, PyTorch's own log-softmax gives each slice's statistics: its sums
 of exponentials are off by some 5e-7, the same for a whole row, and so is the gradient a plain loop sees.
@@ -17,18 +17,20 @@ of exponentials are off by some 5e-7, the same for a whole row, and so is the gr
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch.nn import functional
 
 from spillway.model.few_rows import multiply, multiply_and_add
+from spillway.model.head_groups import Group, form_groups
 from spillway.model.logits import labels_inside, loss_gradient, token_parts
 from spillway.model.microbatch import MicroBatch
 from spillway.model.objective import Told
-from spillway.model.token_tiles import Parts, bounds
+from spillway.model.token_tiles import Parts
 
 if TYPE_CHECKING:
     from spillway._engine import Engine
@@ -79,6 +81,26 @@ class Scratch:
         return filled
 
 
+@dataclass
+class GroupPass:
+    """A group of label tokens on its way through both passes."""
+
+    group: Group
+    stats: Stats
+    labels: torch.Tensor = field(init=False)
+    logits: dict[int, torch.Tensor] = field(default_factory=dict)  # that stay for pass 2, by the slice's first row
+    hidden: torch.Tensor | None = None  # [size, hidden], where it is gathered once
+    log_sum: torch.Tensor | None = None  # of `stats`, in pass 2
+    weights: list[tuple[slice, float]] | None = None  # of runs of its tokens, in pass 2
+
+    def __post_init__(self) -> None:
+        self.labels = self.group.labels()
+
+    def sums(self, accumulator: torch.Tensor) -> torch.Tensor:
+        """fp32 [size, hidden]: the sums of d loss / d hidden."""
+        return accumulator[self.group.first_row :][: self.group.size]
+
+
 class HeadPass:
     """The head's passes of one step or evaluation."""
 
@@ -100,32 +122,32 @@ class HeadPass:
         self._engine = engine
         self._code = code or HeadCode()
         self._batches = batches
-        self._labelled = [batch for batch in batches if batch.labelled.numel()]
         self._objective = objective
         self._scale = engine.loss_scale()[0]
         self._scratch = scratch
-        self._parts = parts or whole_batches(batches)
-        self._tiles = {batch.index: self._tiles_of(batch) for batch in self._labelled}
-        self._stats = {i: [Stats(size(tile), scratch.device) for tile in found] for i, found in self._tiles.items()}
+        parts = parts or whole_batches(batches)
+        self._gathers_once = parts.tiles.head_tokens is not None
+        groups = form_groups(batches, parts, watch is not None)
+        self._groups = [GroupPass(group, Stats(group.size, scratch.device)) for group in groups]
         self._joined: dict[int, Stats] | None = None
         self._summed = False  # the accumulator holds a slice already
         self._keep = keep if self._code.transform is None else 0
-        self._kept: dict[tuple[int, int, int], torch.Tensor] = {}  # logits by micro-batch, first row, first token
 
     def add_loss(self, hidden: torch.Tensor, table: torch.Tensor, first_row: int) -> None:
         """Pass 1 of one slice. hidden: [tokens, hidden] of the whole step; table: [rows, hidden]."""
         keeps, self._keep = self._keep > 0, self._keep - 1
         factor = self._scratch.lines(table)
-        for batch in self._labelled:
-            for tile, stats in zip(self._tiles[batch.index], self._stats[batch.index], strict=True):
-                where = f"logits {batch.index} {first_row} {tile.start}" if keeps else "logits"
-                made = self._logits(self._select(batch, hidden, tile), factor, first_row, len(table), where)
-                if keeps:
-                    self._kept[batch.index, first_row, tile.start] = made
-                logits = self._transformed(made[:, : len(table)])
-                if self._watch is not None:
-                    self._watch(batch, logits, first_row)
-                self._add(stats, logits, first_row, batch.labels[tile])
+        for number, each in enumerate(self._groups):
+            if not each.group.size:
+                continue
+            where = f"logits {number} {first_row}" if keeps else "logits"
+            made = self._logits(self._select(number, hidden), factor, first_row, len(table), where)
+            if keeps:
+                each.logits[first_row] = made
+            logits = self._transformed(made[:, : len(table)])
+            if self._watch is not None:
+                self._watch(each.group.members[0].batch, logits, first_row)
+            self._add(each.stats, logits, first_row, each.labels)
 
     def _add(self, stats: Stats, logits: torch.Tensor, first_row: int, labels: torch.Tensor) -> None:
         if logits.dtype == torch.float32:
@@ -151,41 +173,41 @@ class HeadPass:
     ) -> None:
         """Pass 2 of one slice. accumulator: fp32 [tokens, hidden]; see `spread`."""
         factor = self._scratch.lines(table)
-        for batch in self._batches:
-            tiles = self._tiles.get(batch.index, [])
-            for number, tile in enumerate(tiles):
-                selected = self._select(batch, hidden, tile)
-                kept = self._kept.pop((batch.index, first_row, tile.start), None)
-                found = self._logits(selected, factor, first_row, len(table)) if kept is None else kept
-                logits = self._gradient(found, batch, first_row, len(table), tile)
-                self._add_hidden_gradient(self._compact(batch, accumulator)[tile], logits, factor)
-                if self._code.trainable:
-                    self._give(self._parts.number(batch, number, len(tiles)), table, (logits, selected))
-            if not tiles and self._code.trainable:
-                self._give(self._parts.number(batch, 0, 1), table, None)
+        for number, each in enumerate(self._groups):
+            if not each.group.size:
+                self._give(each.group.part, table, None)
+                continue
+            selected = self._select(number, hidden)
+            stored = each.logits.pop(first_row, None)
+            logits = self._logits(selected, factor, first_row, len(table)) if stored is None else stored
+            self._differentiate(logits, each, first_row, len(table))
+            self._add_hidden_gradient(each.sums(accumulator), logits, factor)
+            self._give(each.group.part, table, (logits, selected))
         self._summed = True
 
-    def _give(self, part: int, table: torch.Tensor, found: tuple[torch.Tensor, torch.Tensor] | None) -> None:
-        """The slice's own gradient. `found`: gradient of the logits, hidden states; None: no token has a label."""
-        rows = len(table) if found is None else found[0].shape[1]
+    def _give(self, part: int, table: torch.Tensor, factors: tuple[torch.Tensor, torch.Tensor] | None) -> None:
+        """The slice's own gradient. `factors`: gradient of the logits, hidden states; None: no token has a label."""
+        if not self._code.trainable:
+            return
+        rows = len(table) if factors is None else factors[0].shape[1]
         slice_gradient = self._scratch.matrix("slice", rows, table.shape[1], table.dtype)
-        if found is None:
+        if factors is None:
             slice_gradient.zero_()  # the engine counts parts
         else:
-            torch.mm(found[0].t(), found[1], out=slice_gradient)
+            torch.mm(factors[0].t(), factors[1], out=slice_gradient)
         self._engine.head_gradient(slice_gradient[: len(table)], part)
 
     def spread(self, accumulator: torch.Tensor, hidden_gradient: torch.Tensor) -> None:
         """The accumulator's sums, to their tokens; zero for tokens without a label."""
         for batch in self._batches:
-            target = batch.part(hidden_gradient)
-            target.zero_()
-            if batch.labelled.numel():
-                sums = self._compact(batch, accumulator)
-                if batch.run is None:
-                    target.index_copy_(0, batch.labelled, sums.to(target.dtype))
+            batch.part(hidden_gradient).zero_()
+        for each in self._groups:
+            for member in each.group.members:
+                target, sums = member.batch.part(hidden_gradient), each.sums(accumulator)[member.place]
+                if member.batch.run is None:
+                    target.index_copy_(0, member.batch.labelled[member.tokens], sums.to(target.dtype))
                 else:
-                    target[batch.run] = sums
+                    target[member.batch.run][member.tokens] = sums
 
     def _transformed(self, logits: torch.Tensor) -> torch.Tensor:
         if self._code.transform is None:
@@ -194,44 +216,56 @@ class HeadPass:
             return self._code.transform(logits[None])[0]
 
     def _whole(self) -> dict[int, Stats]:
-        """What is known of each micro-batch with label tokens, by its index, when pass 1 has ended."""
+        """The statistics of each micro-batch with label tokens, by its index, when pass 1 has ended."""
         if self._joined is None:
-            self._joined = {index: Stats.joined(found) for index, found in self._stats.items()}
+            parts: dict[int, list[Stats]] = defaultdict(list)
+            for each in self._groups:
+                for member in each.group.members:
+                    if member.size:
+                        parts[member.batch.index].append(each.stats.of_run(member.place))
+            self._joined = {index: Stats.joined(found) for index, found in parts.items()}
         return self._joined
 
-    def _tiles_of(self, batch: MicroBatch) -> list[slice]:
-        """What is known of a micro-batch's label tokens."""
-        tokens = batch.labelled.numel()
-        count = 1 if self._watch is not None else self._parts.tiles.of(tokens)
-        return [slice(first, after) for first, after in bounds(tokens, count)]
-
-    def _gradient(self, found: torch.Tensor, batch: MicroBatch, first_row: int, rows: int, tile: slice) -> torch.Tensor:
-        """d loss / d the product's output, from that output and in its place. `rows`: of the slice; those that
-        `Scratch.lines` adds stay zero."""
-        logits = found[:, :rows]
+    def _differentiate(self, output: torch.Tensor, each: GroupPass, first_row: int, rows: int) -> None:
+        """Turns the product's output into d loss / d output. `rows`: of the slice; those that `Scratch.lines` adds stay
+        zero."""
+        logits = output[:, :rows]
         if self._code.transform is None:
-            self._loss_gradient(logits, batch, first_row, tile)
+            self._loss_gradient(logits, each, first_row)
         else:
             leaf = logits.detach().requires_grad_()
             with torch.enable_grad():
                 final = self._code.transform(leaf[None])[0]
             gradient = final.detach().clone()
-            self._loss_gradient(gradient, batch, first_row, tile)
+            self._loss_gradient(gradient, each, first_row)
             logits.copy_(*torch.autograd.grad(final, leaf, gradient))
         if self._code.bias is not None:
-            self._code.bias.rank = batch.rank
+            self._code.bias.rank = each.group.rank
             self._code.bias.add(logits.float().sum(0), slice(first_row, first_row + rows))
-        return found
 
-    def _loss_gradient(self, logits: torch.Tensor, batch: MicroBatch, first_row: int, tile: slice) -> None:
-        stats, labels = self._whole(), batch.labels[tile]
-        maximum, log_sum = stats[batch.index].maximum[tile], stats[batch.index].log_sum[tile]
+    def _loss_gradient(self, logits: torch.Tensor, each: GroupPass, first_row: int) -> None:
+        if each.weights is None or each.log_sum is None:
+            each.weights, each.log_sum = self._weights(each.group), each.stats.log_sum
+        maximum, log_sum, labels = each.stats.maximum, each.log_sum, each.labels
         # where the model's code makes the logits, of the type that it makes
         compute = self._engine.loss_gradient if self._code.transform is None else loss_gradient
-        for whole, weight in self._objective.weights(stats, batch, self._scale):
-            run = within(whole, tile)
-            if run.stop > run.start:
-                compute(logits[run], first_row, labels[run], maximum[run], log_sum[run], weight)
+        for run, weight in each.weights:
+            compute(logits[run], first_row, labels[run], maximum[run], log_sum[run], weight)
+
+    def _weights(self, group: Group) -> list[tuple[slice, float]]:
+        """Runs of a group's tokens, and the weight of each token of a run; neighbours of one weight are one run."""
+        runs: list[tuple[slice, float]] = []
+        for member in group.members:
+            weights = self._objective.weights(self._whole(), member.batch, self._scale) if member.size else []
+            for whole, weight in weights:
+                run = within(whole, member.tokens)
+                first, after = member.first + run.start, member.first + run.stop
+                if after <= first:
+                    continue
+                if runs and runs[-1][0].stop == first and runs[-1][1] == weight:
+                    first = runs.pop()[0].start
+                runs.append((slice(first, after), weight))
+        return runs
 
     def _add_hidden_gradient(self, sums: torch.Tensor, logits: torch.Tensor, table: torch.Tensor) -> None:
         if sums.dtype == table.dtype:
@@ -244,17 +278,18 @@ class HeadPass:
         else:
             sums.copy_(product)
 
-    def _compact(self, batch: MicroBatch, accumulator: torch.Tensor) -> torch.Tensor:
-        """The accumulator's rows for the labelled tokens of a micro-batch, packed to its front."""
-        return batch.part(accumulator)[: batch.labelled.numel()]
-
-    def _select(self, batch: MicroBatch, hidden: torch.Tensor, tile: slice) -> torch.Tensor:
-        """Hidden states of some labelled tokens; a view where they are consecutive."""
-        own = batch.part(hidden)
-        if batch.run is not None:
-            return own[batch.run][tile]
-        selected = self._scratch.matrix("selected", size(tile), hidden.shape[1], hidden.dtype)
-        return torch.index_select(own, 0, batch.labelled[tile], out=selected)
+    def _select(self, number: int, hidden: torch.Tensor) -> torch.Tensor:
+        """[tokens of a group, hidden]; a view where they are consecutive."""
+        each = self._groups[number]
+        if (run := each.group.run()) is not None:
+            return hidden[run]
+        if each.hidden is not None:
+            return each.hidden
+        name = f"selected {number}" if self._gathers_once else "selected"
+        selected = self._scratch.matrix(name, each.group.size, hidden.shape[1], hidden.dtype)
+        torch.index_select(hidden, 0, each.group.rows(), out=selected)
+        each.hidden = selected if self._gathers_once else None
+        return selected
 
     def _logits(
         self, selected: torch.Tensor, table: torch.Tensor, first_row: int, rows: int, where: str = "logits"
@@ -274,14 +309,13 @@ def whole_batches(batches: list[MicroBatch]) -> Parts:
     return found
 
 
-def size(tile: slice) -> int:
-    return int(tile.stop - tile.start)
-
-
 def within(run: slice, tile: slice) -> slice:
     """The part of a run that lies in a tile, counted from the tile's start."""
     first, after, _ = run.indices(tile.stop)
     return slice(max(0, first - tile.start), max(0, after - tile.start))
+
+
+TENSORS = ("maximum", "sum", "gold", "mean", "_log_sum")  # of Stats, one element a token, or None
 
 
 class Spread(NamedTuple):
@@ -333,12 +367,24 @@ class Stats:
         if len(parts) == 1:
             return parts[0]
         found = Stats(0, parts[0].maximum.device)
-        for name in ("maximum", "sum", "gold", "mean", "_log_sum"):
+        for name in TENSORS:
             if getattr(parts[0], name) is not None:
                 setattr(found, name, torch.cat([getattr(part, name) for part in parts]))
         spreads = [part._spread for part in parts if part._spread is not None]
         found._spread = Spread(*map(torch.cat, zip(*spreads, strict=True))) if spreads else None
         found._rows = parts[0]._rows
+        return found
+
+    def of_run(self, run: slice) -> Stats:
+        """Those of a run of its tokens."""
+        if run == slice(0, self.maximum.numel()):
+            return self
+        found = Stats(0, self.maximum.device)
+        for name in TENSORS:
+            if getattr(self, name) is not None:
+                setattr(found, name, getattr(self, name)[run])
+        found._spread = None if self._spread is None else Spread(*(each[run] for each in self._spread))
+        found._rows = self._rows
         return found
 
     @property

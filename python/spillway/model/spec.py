@@ -16,6 +16,7 @@ from spillway.base import stages
 from spillway.errors import InputError
 from spillway.model import factors, files, freeze, hub, quantised
 from spillway.model.equivalence import verify_equivalence, verify_mixed_types
+from spillway.model.head_groups import TOKENS_ON_GPU
 from spillway.model.lora import Adapters, adapters_of
 from spillway.model.meta_model import MetaModel
 from spillway.model.own import OwnConfig
@@ -126,13 +127,16 @@ def verified(spec: ModelSpec) -> Verified:
 def tiles_of(spec: ModelSpec, found: TokenTiles) -> TokenTiles:
     """What a run's layers and head run in tiles. Reduced gradients, and the estimates beside them, are of
     whole micro-batches, and so are the sums of virtual ranks."""
-    if spec.meta_model.spaces:
-        return replace(ALL_AT_ONCE, why=factors.WHOLE)
-    if spec.config.virtual_ranks > 1:
-        return replace(ALL_AT_ONCE, why="virtual_ranks: a rank's gradients are summed by whole micro-batches")
     config = spec.config
-    tokens = tokens_of(config.token_tile, spec.meta_model.hidden_size, config.device.startswith("cuda"))
-    return replace(found, tokens=tokens)
+    on_gpu = config.device.startswith("cuda")
+    head_tokens = TOKENS_ON_GPU if on_gpu else None
+    if spec.meta_model.spaces:
+        return replace(ALL_AT_ONCE, why=factors.WHOLE, head_tokens=head_tokens)
+    if config.virtual_ranks > 1:
+        why = "virtual_ranks: a rank's gradients are summed by whole micro-batches"
+        return replace(ALL_AT_ONCE, why=why, head_tokens=head_tokens)
+    tokens = tokens_of(config.token_tile, spec.meta_model.hidden_size, on_gpu)
+    return replace(found, tokens=tokens, head_tokens=head_tokens)
 
 
 def without_dropout(model: torch.nn.Module) -> None:

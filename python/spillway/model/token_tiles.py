@@ -41,6 +41,7 @@ class TokenTiles:
     modules: frozenset[str] = frozenset()  # by name within a layer: each treats every token by itself
     idle: frozenset[str] = frozenset()  # those of them on whose output no gradient depends
     why: str = ""  # why nothing runs in tiles, as the end of a sentence; empty: something does, or nobody asked
+    head_tokens: int | None = None  # label tokens that the head multiplies at once; None: those of one tile
 
     def of(self, tokens: int) -> int:
         """How many tiles so many tokens are, all of about one size."""

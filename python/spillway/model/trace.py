@@ -23,6 +23,7 @@ from transformers import masking_utils
 from spillway.model import quick_dry_run, saved_profile
 from spillway.model.describe import WorkSize, describe
 from spillway.model.dry_run import BRIEF_SLACK, BYTES_PER_TOKEN, KINDS, SLACK
+from spillway.model.head_groups import extra_bytes
 from spillway.model.heap import Heap
 from spillway.model.narrow import narrow_of_its_kind
 from spillway.model.passage import Passage, with_tensors
@@ -45,6 +46,7 @@ EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_expe
 OUTSIDE = "between"  # of passes
 ONCE = "once"  # for all micro-batches of a step
 KEPT = saved_profile.KINDS
+HEAD = ("head_loss", "head_gradient")
 
 Json = dict[str, Any]
 
@@ -105,6 +107,9 @@ def trace_step(
         passes, saved = tracer.saved(shape.batch, shape.length)
         whole.passes.update(passes)
     kept = (shape.micro_batches - 1) * whole.tokens * BYTES_PER_TOKEN
+    if tiles.head_tokens is not None and shape.own > 1:
+        whole.passes.update(tracer.joined_head())
+        kept += extra_bytes(tiles, shape, small)
     return StepTrace(whole, half, fewest, kept, saved)
 
 
@@ -131,6 +136,15 @@ class Tracer:
                 stream.step(work, {}, 0)
         return Trace(passes, self._heap.most, rows * length)
 
+    def joined_head(self) -> Json:
+        """The head's passes over all micro-batches of a virtual rank, as one micro-batch of them has its part."""
+        shape = self._shape
+        joined = -(-shape.own // shape.virtual_ranks)
+        work = sample(self._small, joined * shape.batch, shape.length)
+        with self._opened(work.tokens) as (stream, engine):
+            stream.step(work, {}, 0)
+            return {kind: engine.told(kind, joined) for kind in HEAD}
+
     def saved(self, rows: int, length: int) -> tuple[Json, SavedProfile]:
         """What is traced of a step in which layers keep what autograd saves of them: their passes, and the bytes."""
         choice = saved_profile.keep_all(self._small)
@@ -148,15 +162,17 @@ class Tracer:
         return passes, saved_profile.profile_of(saved, work.tokens)
 
     @contextmanager
-    def _opened(self) -> Iterator[tuple[TracedStream, TracedEngine]]:
-        """Inside nothing is computed."""
+    def _opened(self, tokens: int = 0) -> Iterator[tuple[TracedStream, TracedEngine]]:
+        """Inside nothing is computed. `tokens`: of a step that has more than a micro-batch of the shape, which the heap
+        does not see."""
+        description = self._description | {"tokens": max(tokens, self._description["tokens"])}
         with rows_apart(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
             several = self._shape.micro_batches * self._tiles.of(self._shape.batch * self._shape.length) > 1
-            engine = TracedEngine(self._description, several)
+            engine = TracedEngine(description, several)
             engine.keep_weights()
             stream = TracedStream(self._small, engine, 0, self._unneeded, tiles=self._tiles)
             stream.mode = mode
-            recorder = Recorder(self._heap, engine.operations, self._experts)
+            recorder = Recorder(Heap() if tokens else self._heap, engine.operations, self._experts)
             engine.recorder = recorder
             try:
                 with recorder:
@@ -210,9 +226,9 @@ class TracedEngine(TimedEngine):
         kind = self._kind() + self._pass.kind if self._pass.kind != "end" else OUTSIDE
         return self._done[kind + ONCE if self._converting else kind]
 
-    def told(self, kind: str) -> Json:
-        """The operations of one pass of that kind on average."""
-        count = max(1, self._counted[kind])
+    def told(self, kind: str, micro_batches: int = 1) -> Json:
+        """The operations of one pass of that kind on average, for one of so many micro-batches that it joins."""
+        count = max(1, self._counted[kind]) * micro_batches
         return {"each": json_of(self._done[kind], count), "once": json_of(self._done[kind + ONCE], count)}
 
     def begin_step(self, *arguments: Any, **keywords: Any) -> None:
