@@ -2,16 +2,16 @@
 
 engine_run.py --shape 0.5b --sequence 1024 --steps 4 [--layers N]
               [--placement path --storage DIR --dram-budget BYTES] [--method lsp] [--profile FILE] [--durability none]
-              [--device cuda:0 --gpu-memory BYTES] [--batch N] [--micro-batches N ...] [--compute-dtype fp32]
+              [--device cuda:0 --gpu-memory BYTES] [--batch N] [--pack N] [--micro-batches N ...] [--compute-dtype fp32]
               [--learning-rate R] [--timelines DIR] [--set KEY=VALUE ...]
-              [--repeat-layers] [--any-order] [--launch-alone CORES] [--kernels FILE]
+              [--repeat-layers] [--launch-alone CORES] [--kernels FILE]
 
 `seconds` lists every step, `start_seconds` the time before the first. `--micro-batches 2 4 8` runs the steps once for
 each number, in one session that is planned for the largest; `series` lists them all, `seconds` and `tokens` the last.
 `--repeat-layers` draws the weights of one layer and copies them to the layers of the same shape, so that 7B starts
-within seconds. `--any-order` allows nondeterministic kernels, which the product does not. `--launch-alone` gives the
-engine's threads so many cores, and the next core to the thread that launches kernels. `--kernels` profiles one more
-step and writes a table of its kernels.
+within seconds. `--pack` joins so many rows in each sequence. `--launch-alone` gives the engine's threads so many cores,
+and the next core to the thread that launches kernels. `--kernels` profiles one more step and writes a table of its
+kernels.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ import os
 import sys
 import tempfile
 import time
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import kernel_table
+import torch
 from shapes import config_of, peak_watch, random_tokens
 
 from spillway.cli.arguments import parse
@@ -54,9 +55,9 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--learning-rate", type=float, default=1e-5)
     parser.add_argument("--timelines", type=Path, help="where every step's goes, as STEP.json.gz")
     parser.add_argument("--batch", type=int, default=1, help="rows of a micro-batch")
+    parser.add_argument("--pack", type=int, default=1, metavar="N", help="rows that each sequence joins")
     parser.add_argument("--micro-batches", type=int, nargs="+", default=[1])
     parser.add_argument("--repeat-layers", action="store_true")
-    parser.add_argument("--any-order", action="store_true")
     parser.add_argument("--launch-alone", type=int, metavar="CORES")
     parser.add_argument("--kernels", type=Path, metavar="FILE")
     return parser
@@ -78,8 +79,6 @@ def patch_package(arguments: argparse.Namespace) -> ExitStack:
     patches = ExitStack()
     if arguments.repeat_layers:
         patches.enter_context(mock.patch("spillway.model.initialise.draw_stage", LayerRepeater()))
-    if arguments.any_order:
-        patches.enter_context(mock.patch("spillway.machine.place.deterministic", nullcontext))
     return patches
 
 
@@ -151,7 +150,9 @@ def run(arguments: argparse.Namespace, directory: Path) -> dict[str, object]:
 
 
 def plan_session(arguments: argparse.Namespace, directory: Path) -> EngineSession:
-    shape = WorkShape(max(arguments.micro_batches), arguments.batch, arguments.sequence, 0, 0)
+    shape = WorkShape(
+        max(arguments.micro_batches), arguments.batch, arguments.sequence, 0, 0, packed_rows=float(arguments.pack)
+    )
     return EngineSession(make_config(arguments, directory), shape)
 
 
@@ -165,6 +166,8 @@ def make_config(arguments: argparse.Namespace, directory: Path) -> Config:
         words += ["--storage", str(arguments.storage)]
     if arguments.dram_budget:
         words += ["--dram_budget", arguments.dram_budget]
+    if arguments.pack > 1:
+        words += ["--packing", "true"]
     for name in ("method", "device", "gpu_memory", "profile", "durability", "compute_dtype"):
         if value := getattr(arguments, name):
             words += [f"--{name}", value]
@@ -190,7 +193,11 @@ class Series:
     def draw_batches(self, step: int) -> list[Batch]:
         numbers = range(step * self._micro_batches, (step + 1) * self._micro_batches)
         drawn = [random_tokens(self._arguments.shape, self._count, number) for number in numbers]
-        return [Batch(*[ids.view(self._arguments.batch, -1)] * 2, None, self._count) for ids in drawn]
+        positions = None
+        if (pack := self._arguments.pack) > 1:
+            row = torch.arange(self._arguments.sequence) % (self._arguments.sequence // pack)
+            positions = row.expand(self._arguments.batch, -1)
+        return [Batch(*[ids.view(self._arguments.batch, -1)] * 2, positions, self._count) for ids in drawn]
 
     def run_step(self, number: int) -> None:
         before = stalled(self._session)

@@ -23,7 +23,8 @@ from spillway import _engine
 from spillway.output.records import rows
 from test_ranks import environments
 
-STEPS = ("--max_steps", "4", "--save_steps", "4")
+# Micro-batches share passes on both sides: the head of a GPU takes their label tokens at once in any case.
+STEPS = ("--max_steps", "4", "--save_steps", "4", "--pass_tokens", "32768")
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +77,29 @@ class Pair:
 
     def run(self, out: Path, *more: str, **environment: str) -> Said:
         return self._gpu.run(words(self._given, out, *self._more, "--device", "cuda:0", *more), **environment)
+
+
+def test_a_gpu_takes_all_micro_batches_in_one_product_of_the_head(given: Path, gpu: FakeGpu, tmp_path: Path) -> None:
+    """The same loss as on the CPUs within rounding, and the same bits with less memory."""
+    keys = ("--max_steps", "3", "--compute_dtype", "bf16", "--gradient_accumulation_steps", "4", "--pass_tokens", "0")
+    assert here(given, tmp_path / "cpu", *keys) == 0
+    for name, memory in ("much", "96MiB"), ("little", "24MiB"):
+        said = gpu.run(words(given, tmp_path / name, *keys, "--device", "cuda:0", "--gpu_memory", memory))
+        assert said.code == 0, said.err
+    cpu, much, little = (
+        [row["loss"] for row in rows(tmp_path / name / "metrics.jsonl")] for name in ("cpu", "much", "little")
+    )
+    assert much == little and much == pytest.approx(cpu, rel=1e-3)
+    ours, theirs = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("much", "little"))
+    assert ours == theirs
+
+
+def test_kernels_without_a_fixed_order_are_announced(given: Path, gpu: FakeGpu, tmp_path: Path) -> None:
+    keys = ("--max_steps", "1", "--device", "cuda:0", "--gpu_memory", "96MiB", "--full_determinism", "false")
+    said = gpu.run(words(given, tmp_path / "out", *keys))
+    assert said.code == 0 and "full_determinism: false: a resumed run" in " ".join((said.out + said.err).split())
+    refused = gpu.run(words(given, tmp_path / "refused", *keys, "--replay_steps", "1"))
+    assert refused.code == 2 and "full_determinism: false" in refused.err
 
 
 def least_of(refused: Said) -> str:
@@ -191,7 +215,7 @@ FORMS = {
     "clipping": ("--max_grad_norm", "0.1"),
     "packed": ("--packing",),
     "lora": LORA,
-    "subspaces": ("--method", "lsp", "--lsp_rank", "8", "--lsp_nonzeros", "2"),
+    "subspaces": ("--method", "lsp", "--lsp_rank", "8", "--lsp_nonzeros", "2", "--gradient_accumulation_steps", "1"),
 }
 
 
@@ -233,9 +257,9 @@ METHODS = {
 @pytest.mark.nightly
 @pytest.mark.parametrize("method", METHODS)
 def test_several_processes_have_a_gpu_each(given: Path, gpu: FakeGpu, tmp_path: Path, method: str) -> None:
-    """What NCCL would move on this GPU gloo does, in the same parts."""
+    """What NCCL would move on this GPU gloo does, in the same parts. One process on a GPU has the same bits."""
     keys = (*SHARED, *METHODS[method])
-    assert here(given, tmp_path / "plain", *keys) == 0
+    assert gpu.run(words(given, tmp_path / "plain", *keys, "--device", "cuda:0")).code == 0
     two_on_gpus(fake_gpu.__file__, *words(given, tmp_path / "out", *keys, "--device", "cuda"))
     assert result(tmp_path / "out") == result(tmp_path / "plain")
     plan, summary = (json.loads((tmp_path / "out" / f"{name}.json").read_text()) for name in ("plan", "summary"))
@@ -254,7 +278,7 @@ def test_a_trainer_in_two_processes_has_a_gpu_in_each(given: Path, gpu: FakeGpu,
     from test_together import TRAINER, ranks, same_saves, told, well  # without accelerate this test alone is skipped
 
     keys = {"dtype": "bfloat16", "virtual_ranks": 2, **LOADED[method]}
-    asked = {"micro_batches": 4, "load": keys}
+    asked = {"micro_batches": 2, "load": keys}  # one of each virtual rank: a GPU's head takes all of a rank at once
     well(ranks(TRAINER, 1, given, tmp_path, json.dumps(asked)))
     named = {"device": "cuda"} if method == "full" else {}  # else the GPU is what `auto` is
     asked |= {"load": {**keys, **named, "gpu_memory": "96MiB"}, "use_cpu": False, "ddp_backend": "gloo"}

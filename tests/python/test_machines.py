@@ -19,6 +19,7 @@ from spillway.errors import InputError
 from spillway.report import machine_tables
 from spillway.run.cluster import bound_from
 from spillway.run.machines import described, refuse_elsewhere, settled, widths
+from spillway.run.train import plan_config
 
 ROOT = Path(__file__).parents[2]
 PROFILES = sorted((ROOT / "profiles").glob("*.json"))
@@ -59,7 +60,9 @@ def test_a_machine_that_comes_along_is_meant_by_its_name(plan: Plan, tmp_path: P
     assert plan("Qwen2.5-0.5B", Path("workstation"), *words) == plan("Qwen2.5-0.5B", profile("workstation"), *words)
     code, _, message = plan("Qwen2.5-0.5B", Path("mainframe"), *words)
     assert code == 2
-    assert "no file mainframe, and by name there are: cluster, laptop, server, two-drives, workstation" in message
+    cards = "gb10, h100, h200, l40s, laptop, rtx-3090, rtx-4090, rtx-5090"
+    names = f"a100, b200, cluster, {cards}, server, two-drives, workstation"
+    assert f"no file mainframe, and by name there are: {names}" in message
 
 
 def test_a_step_there_is_drawn(plan: Plan, tmp_path: Path) -> None:
@@ -180,7 +183,7 @@ def test_a_plan_says_where_subspaces_do_not_help(plan: Plan) -> None:
 
 
 def test_compute_grows_with_tokens_and_hardly_with_the_tiles_that_they_run_in(plan: Plan) -> None:
-    """A GPU with micro-batches of one and of four rows, and a CPU with one row in one tile and in four."""
+    """A GPU with micro-batches of one tile and of four, and a CPU with one row in one tile and in four."""
 
     def compute(machine: str, *words: str) -> float:
         code, text, _ = plan("Qwen2.5-0.5B", profile(machine), "--activation_recompute", "all", "--json", *words)
@@ -189,10 +192,33 @@ def test_compute_grows_with_tokens_and_hardly_with_the_tiles_that_they_run_in(pl
         return seconds
 
     long = ("--max_length", "2048", "--per_device_train_batch_size")
-    one, four = (compute("workstation", *long, rows) for rows in ("1", "4"))
+    one, four = (compute("workstation", *long, rows, "--token_tile", "8192") for rows in ("4", "16"))
     assert 3.8 < four / one < 4.2
     whole, tiles = (compute("laptop", *long, "1", "--token_tile", tile) for tile in ("all", "512"))
     assert 0.999 < tiles / whole < 1.12
+
+
+def test_a_gpu_takes_at_least_the_calls_of_the_host(plan: Plan) -> None:
+    """One short row takes as long as its launches, so sixteen of them in a pass take less than sixteen passes."""
+
+    def seconds(*words: str) -> float:
+        short = ("--per_device_train_batch_size", "1", "--max_length", "512")
+        short += ("--gradient_accumulation_steps", "16")
+        code, text, _ = plan("Qwen2.5-0.5B", profile("rtx-4090"), "--json", *short, *words)
+        assert code == 0
+        found: float = json.loads(text)["predicted_step_seconds"]
+        return found
+
+    assert seconds() < 0.5 * seconds("--pass_tokens", "0")
+
+
+def test_the_plan_is_shown_before_the_answers_for_other_settings(tmp_path: Path) -> None:
+    model = model_shapes.write(tmp_path, "Qwen2.5-0.5B")
+    words = {"model": str(model), "profile": str(profile("two-drives")), "max_length": 512, "gpu_memory": "2560MiB"}
+    shown: list[dict[str, Any]] = []
+    found = plan_config(resolve({}, words), lambda _: None, show=lambda content: shown.append(dict(content)))
+    assert shown[0]["predicted_step_seconds"] == found["predicted_step_seconds"]
+    assert not {"what_if", "fit_table"} & shown[0].keys() and {"what_if", "fit_table"} <= found.keys()
 
 
 def test_longer_than_the_longest_does_not_fit_and_says_what_would(plan: Plan) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -252,3 +253,10 @@ def test_a_gpu_leaves_pytorch_what_the_engine_does_not_take(monkeypatch: pytest.
         "bytes": [{"class": "working set", "tier": "device", "bytes": 200}],
     }
     assert device.left(plan) == 500
+
+
+def test_only_full_determinism_asks_for_one_order() -> None:
+    gpu = Place(torch.device("cuda", 0))
+    assert gpu.is_deterministic and HOST.is_deterministic
+    assert not replace(gpu, full_determinism=False).is_deterministic
+    assert not replace(gpu, any_order="cumsum_cuda_kernel").is_deterministic

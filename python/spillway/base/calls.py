@@ -70,7 +70,7 @@ def translated(reading: bool = False) -> Iterator[None]:
             raise
         raise DoesNotFit(
             f"gpu_memory: PyTorch needed more than the plan has left it on the GPU ({str(error).splitlines()[0]}); "
-            "raise --gpu_memory, or use a smaller max_length or per_device_train_batch_size"
+            "raise --gpu_memory, or use a smaller max_length, per_device_train_batch_size or pass_tokens"
         ) from error
     except OSError as error:
         raise (InputError if reading else SpillwayError)(str(error)) from error

@@ -69,6 +69,7 @@ def plan(arguments: Arguments) -> int:
     if graph is not None and graph.suffix not in (".svg", ".dot"):
         raise InputError(f"graph: {graph}: the file is to end in .svg or .dot")
     quiet_libraries()
+    from spillway.report.machine_tables import show_answers
     from spillway.report.tables import show_plan
     from spillway.run.train import plan_config
 
@@ -76,10 +77,13 @@ def plan(arguments: Arguments) -> int:
     as_json = "json" in arguments.options
 
     def show(content: dict[str, object]) -> None:
+        stages.clear()
+        if not as_json:
+            show_plan(console, content)
+
+    def write_json(content: dict[str, object]) -> None:
         if as_json:
             sys.stdout.write(json.dumps(content, indent=2) + "\n")
-        else:
-            show_plan(console, content)
 
     def tell(text: str) -> None:
         stages.clear()
@@ -87,12 +91,15 @@ def plan(arguments: Arguments) -> int:
 
     try:
         with stages.shown():
-            found = plan_config(config, tell, graph)
-        show(found)
+            found = plan_config(config, tell, graph, show)
     except DoesNotFit as error:
         if error.plan:
             show(error.plan)
+            write_json(error.plan)
         raise
+    write_json(found)
+    if not as_json:
+        show_answers(console, found)
     return 0
 
 

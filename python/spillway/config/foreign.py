@@ -66,7 +66,6 @@ OF_TRAINERS = {
     "fp16_full_eval": "evaluations compute in `compute_dtype`, as training does",
     "fsdp": WHERE,
     "fsdp_config": WHERE,
-    "full_determinism": "the same configuration always gives the same bits",
     "gradient_checkpointing_kwargs": RECOMPUTE,
     "greater_is_better": BEST,
     "group_by_length": ORDER,

@@ -29,6 +29,7 @@ from spillway.config.values import (
     MAPPING,
     MEMORY_FILE,
     NODE,
+    PASS_TOKENS,
     PATTERN,
     PLACEMENT,
     RECOMPUTE,
@@ -169,6 +170,14 @@ GROUPS: dict[str, list[Key]] = {
         Key("num_train_epochs", POSITIVE, 3.0, "passes over the data; may be a fraction"),
         Key("seed", whole(0), 42, "seed of random weights and dropout"),
         Key("data_seed", whole(0), None, "seed of the order of rows", "`seed`"),
+        Key(
+            "full_determinism",
+            FLAG,
+            True,
+            "on a GPU: PyTorch takes kernels that add in one order, so that a resumed run and every placement have the "
+            "same bits. `false`: it takes the fastest, such as cuDNN's attention, and a resumed run has the same bits "
+            "only within rounding. CPUs add in one order in any case",
+        ),
     ],
     "Optimizer": [
         Key(
@@ -288,6 +297,16 @@ GROUPS: dict[str, list[Key]] = {
             "memory, too. The results are bit-identical. Not where layers compute on a GPU",
         ),
         Key(
+            "pass_tokens",
+            PASS_TOKENS,
+            "auto",
+            "tokens of a layer's pass: consecutive micro-batches share their passes, padded to one length, as long as "
+            "they have no more together. `auto`: 32768 on a GPU, which a pass of one short row leaves waiting for the "
+            "host; 0, no sharing, on CPUs. The loss is the same; the last bits of gradients differ. A run keeps the "
+            "value it began with. Micro-batches stay apart with `objective: dpo`, `method: lsp`, several "
+            "`virtual_ranks`, and where routers add a loss",
+        ),
+        Key(
             "token_tile",
             TILE,
             "auto",
@@ -366,7 +385,8 @@ GROUPS: dict[str, list[Key]] = {
             None,
             "a file with a machine's rates (`spillway probe` writes one), used instead of measuring this one. Where it "
             "names another `machine`, `plan` answers for that, and reads nothing of the model but config.json. "
-            "`laptop`, `workstation`, `server` and `two-drives` are installed, and given by these names",
+            "These are installed and given by name: `laptop`, `workstation`, `server`, `two-drives`, `cluster`, "
+            "`rtx-3090`, `rtx-4090`, `rtx-5090`, `l40s`, `a100`, `h100`, `h200`, `b200` and `gb10`",
             "this machine's",
         ),
     ],

@@ -298,6 +298,7 @@ REPORTERS = Kind("none, all, or one of " + ", ".join(TRACKERS), parse_tracker, m
 RECOMPUTE = Kind(
     "auto, all, none, or a whole number of layers, 0 or more", parse_count_or("auto", "all", "none", least=0)
 )
+PASS_TOKENS = Kind("auto, or a whole number of tokens, 0 or more", parse_count_or("auto", least=0))
 TILE = Kind("auto, all, or a whole number of tokens, 1 or more", parse_count_or("auto", "all", least=1))
 NODE = Kind("N=SIZE, such as 0=100GiB", parse_node, many=True)
 MEMORY_FILE = Kind("DIR=SIZE, such as /mnt/pmem=100GiB", parse_memory_file, many=True)

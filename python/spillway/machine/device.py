@@ -38,7 +38,7 @@ def place(config: Config) -> Place:
     if index >= count:
         asked = "LOCAL_RANK asks for" if config.device == "cuda" else f"device: {config.device} asks for"
         raise InputError(f"{asked} GPU {index}, and this process sees {count}, cuda:0 to cuda:{count - 1}")
-    return Place(torch.device("cuda", index))
+    return Place(torch.device("cuda", index), full_determinism=config.full_determinism)
 
 
 def settled(config: Config) -> Config:

@@ -25,10 +25,16 @@ NO_ORDER = re.compile(r"(\S+) does not have a deterministic implementation")
 class Place:
     device: torch.device
     any_order: str = ""  # the operation that PyTorch has for this GPU only so that it adds in any order; "": none
+    full_determinism: bool = True  # operations add in one order
 
     @property
     def on_gpu(self) -> bool:
         return self.device.type == "cuda"
+
+    @property
+    def is_deterministic(self) -> bool:
+        """Whether the same work has the same bits each time."""
+        return self.full_determinism and not self.any_order
 
     def stream(self) -> int:
         """The native handle of PyTorch's stream there; 0 is the default one, and where there is none."""
@@ -45,7 +51,7 @@ class Place:
         if not self.on_gpu:
             yield
             return
-        with torch.cuda.device(self.device), nullcontext() if self.any_order else deterministic():
+        with torch.cuda.device(self.device), deterministic() if self.is_deterministic else nullcontext():
             agree_with_cublas(self.device)
             yield
 

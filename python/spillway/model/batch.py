@@ -39,6 +39,7 @@ class WorkShape:
     # Packed: of one length in each sequence, of which attention takes as long as of the rows that are there. 1: none is
     # joined with another. Where the data is not known, two.
     packed_rows: float = 2.0
+    joined: int = 1  # micro-batches of the data that one of these is (`joining`)
     share: int = 0  # most micro-batches of a step that one of several processes computes; 0: there is one
 
     def rows_in(self, length: int) -> int:

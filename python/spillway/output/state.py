@@ -33,6 +33,7 @@ FIXED = (  # keys that a resumed run cannot change and still be the same run
     "per_device_train_batch_size",
     "gradient_accumulation_steps",
     "virtual_ranks",
+    "pass_tokens",
     "token_tile",
     "compute_dtype",
     "weight_dtype",
@@ -52,7 +53,8 @@ FIXED = (  # keys that a resumed run cannot change and still be the same run
     "disable_dropout",
 )
 
-MEANT = {**methods.MEANT, "virtual_ranks": 1}  # by runs that left it out, when there was no other
+# By runs that left it out, when there was no other.
+MEANT = {**methods.MEANT, "virtual_ranks": 1, "pass_tokens": "auto"}
 
 
 def earlier(saved: dict[str, Any], name: str) -> Any:

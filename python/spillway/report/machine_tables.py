@@ -12,18 +12,19 @@ from spillway.base.sizes import decimal, duration, pace, size
 Plan = dict[str, Any]
 
 
-def show_answers(console: Console, plan: Plan) -> None:
-    """Shows what a plan for a profile's machine answers; of other plans nothing."""
-    if "what_if" not in plan:
+def show_speed(console: Console, plan: Plan) -> None:
+    """Shows the speed of a plan for a profile's machine; of other plans nothing."""
+    if "next_bottleneck" not in plan:
         return
     console.print(speed(plan), soft_wrap=True)
     if words := cluster(plan):
         console.print(words, soft_wrap=True)
-    console.print(what_if_table(plan))
 
 
-def show_fits(console: Console, plan: Plan) -> None:
-    """What `spillway plan` answers beside the plan, for this machine and others; nothing of a run's plan."""
+def show_answers(console: Console, plan: Plan) -> None:
+    """Shows the answers of `spillway plan` for other settings; nothing of a run's plan."""
+    if "what_if" in plan:
+        console.print(what_if_table(plan))
     if "fit_table" not in plan:
         return
     parts = (longest(plan), attention(plan), accumulation(plan))

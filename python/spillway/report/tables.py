@@ -10,7 +10,7 @@ from rich.table import Table
 from spillway.base.sizes import decimal, duration, pace, size, used_up
 from spillway.machine import products
 from spillway.report import device_passes, reductions
-from spillway.report.machine_tables import show_answers, show_fits
+from spillway.report.machine_tables import show_speed
 
 Plan = dict[str, Any]  # the content of plan.json
 
@@ -39,8 +39,7 @@ def show_plan(console: Console, plan: Plan) -> None:
     ):
         if words:
             console.print(words, soft_wrap=True)
-    show_answers(console, plan)
-    show_fits(console, plan)
+    show_speed(console, plan)
 
 
 def processes(plan: Plan) -> str:

@@ -21,6 +21,7 @@ from spillway.machine import memory_files, nodes
 from spillway.model import files
 from spillway.model.batch import WorkShape
 from spillway.model.describe import WorkSize, describe
+from spillway.model.joining import joining_notice
 from spillway.model.library import kept_in_fp32
 from spillway.model.meta_model import MetaModel
 from spillway.model.spec import Verified
@@ -96,6 +97,7 @@ def engine_spec(profiled: Profiled, keeping: Keeping, world: World) -> EngineSpe
             *rounded_tables(meta_model),
             *saved_notice(profiled),
             *tiles_notice(profiled),
+            *joining_notice(profiled.shape),
             *order_notice(profiled),
         ),
     )
@@ -162,7 +164,10 @@ def tiles_notice(profiled: Profiled) -> list[str]:
 
 def order_notice(profiled: Profiled) -> list[str]:
     """What a person should know of a GPU on which the same step does not have the same bits."""
-    if not (operation := profiled.compute.place.any_order):
+    place = profiled.compute.place
+    if place.on_gpu and not place.full_determinism:
+        return ["full_determinism: false: a resumed run and another placement have the same bits only within rounding"]
+    if not (operation := place.any_order):
         return []
     return [f"device: on this GPU {operation} adds in any order: the same step has the same bits only within rounding"]
 

@@ -86,12 +86,15 @@ def refuse_elsewhere(config: Config) -> None:
     check_gpu_memory(config)
 
 
-def plan_elsewhere(config: Config, text: str, tell: Tell, graph: Path | None = None) -> Plan:
-    """The plan for the profile's machine. Raises InputError, or DoesNotFit with what would fit. `graph`: as of
+def plan_elsewhere(
+    config: Config, text: str, tell: Tell, graph: Path | None = None, show: Callable[[Plan], None] = lambda _: None
+) -> Plan:
+    """The plan for the profile's machine. Raises InputError, or DoesNotFit with what would fit. `graph`, `show`: as of
     `plan_config`."""
     from spillway import _engine
     from spillway.base.calls import translated
     from spillway.model import hub
+    from spillway.model.joining import joining_notice
     from spillway.model.spec import model_spec, verified
 
     for notice in config.notices:
@@ -120,13 +123,13 @@ def plan_elsewhere(config: Config, text: str, tell: Tell, graph: Path | None = N
     config = hub.settled(config.replaced(init="random", tokenizer=config.model), tell, only=("model",))
     found = verified(model_spec(config, only_plan=True))
     found.refuse_longer(config.max_length)
+    for notice in joining_notice(shape_of(config, found)):
+        tell(notice)
     stages.say("tracing what its layers do")
     here = traced(config, found, tell)
     asked = asked_of(config, profile, found, here, on_gpu)
     stages.say("planning")
     engine = asked.engine()
-    stages.say("tracing rows of twice the length")
-    asked = with_longer(asked, config, found, here)  # of a plan that fits
     settings = json.loads(asked.text())
     if graph is not None:
         graph.write_text(engine.graph(graph.suffix[1:]), encoding="utf-8")
@@ -138,6 +141,10 @@ def plan_elsewhere(config: Config, text: str, tell: Tell, graph: Path | None = N
     if several is not None and several.world > 1:
         plan |= cluster.limits(plan, several, profile.get("network", 0.0))
     plan |= attention(settings["attention_seconds"], plan["seconds"]["compute"], config.max_length)
+    show(plan)
+    stages.say("tracing rows of twice the length")
+    asked = with_longer(asked, config, found, here)  # of a plan that fits
+    settings = json.loads(asked.text())
     others = list(changes(asked, settings["dram_budget"]))
     if several is not None and profile.get("network", 0.0) > 0:  # more than one machine is refused without
         others += one_more(several.grown, asked, asked_config, on_gpu, found)
@@ -186,7 +193,7 @@ def one_more(several: cluster.Cluster, asked: Asked, config: Config, on_gpu: boo
         return []
     profile = asked.profile | {"machines": several.machines}
     grown = settled(over(config, several), profile, on_gpu)
-    description = description_of(found, shape_of(grown), grown.ranks) | {"machines": several.machines}
+    description = description_of(found, shape_of(grown, found), grown.ranks) | {"machines": several.machines}
     return [("one more machine", replace(asked, description=description, profile=profile))]
 
 
@@ -241,7 +248,7 @@ def asked_of(config: Config, profile: dict[str, Any], found: Verified, here: Ste
         "work": work_of(config, found, here),
         "saved_activations": saved_settings.settings_of(found.spec, saved, found.not_kept, on_gpu),
     }
-    description = description_of(found, shape_of(config), config.ranks)
+    description = description_of(found, shape_of(config, found), config.ranks)
     if config.ranks.world > 1:
         description["machines"] = profile["machines"]
     return Asked(description, settings, profile, str(config.profile))
@@ -259,15 +266,17 @@ def twice_as_long(config: Config) -> Config:
     return config.replaced(max_length=2 * config.max_length)
 
 
-def shape_of(config: Config) -> WorkShape:
+def shape_of(config: Config, found: Verified) -> WorkShape:
     """Of a step whose rows are all as long as they may be; nothing is evaluated."""
     from spillway.model.batch import WorkShape
+    from spillway.model.joining import join_shape
     from spillway.model.microbatch import Share
 
     rows, micro_batches = config.per_device_train_batch_size * config.rows_each, config.gradient_accumulation_steps
     ranks, virtual = config.ranks, config.virtual_ranks
     share = Share(ranks.rank, ranks.world, virtual).most(micro_batches) if ranks.world > 1 else 0
-    return WorkShape(micro_batches, rows, config.max_length, 0, 0, virtual_ranks=virtual, share=share)
+    shape = WorkShape(micro_batches, rows, config.max_length, 0, 0, virtual_ranks=virtual, share=share)
+    return join_shape(shape, config, found.spec.meta_model)
 
 
 def traced(
@@ -281,7 +290,7 @@ def traced(
         return trace_step(
             found.spec.meta_model,
             config.compute_dtype,
-            shape_of(config),
+            shape_of(config, found),
             found.unneeded,
             not_kept,
             found.tiles,
@@ -299,7 +308,7 @@ def work_of(config: Config, found: Verified, trace: StepTrace | None) -> dict[st
     from spillway.model.source import text_config
     from spillway.run.profiled import MARGIN
 
-    rows = config.per_device_train_batch_size * config.rows_each
+    rows = shape_of(config, found).batch
     work: dict[str, Any] = {
         "sequence": config.max_length,
         "batch": rows,

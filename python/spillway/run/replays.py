@@ -148,6 +148,10 @@ class Replays:
 
 def check_place(config: Config, place: Place) -> None:
     """InputError if passes may add in any order."""
+    if config.replay_steps and place.on_gpu and not place.full_determinism:
+        raise InputError(
+            "replay_steps: with full_determinism: false two computations of a step differ on a GPU; remove one of them"
+        )
     if config.replay_steps and place.any_order:
         raise InputError(
             f"replay_steps: PyTorch has no deterministic {place.any_order} on this GPU, and two computations of a step "

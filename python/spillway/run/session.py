@@ -29,6 +29,7 @@ from spillway.machine import auto, device, process_memory
 from spillway.machine.compute import compute
 from spillway.model import factors, hub
 from spillway.model.generation import callable_model
+from spillway.model.joining import join, join_shape
 from spillway.model.microbatch import Share, Work, arrange
 from spillway.model.objective import Choice, Objective, RowSums
 from spillway.model.own import OwnConfig
@@ -87,6 +88,7 @@ class EngineSession:
         self._share = Share(ranks.rank, ranks.world, config.virtual_ranks, self._world.gather)
         most = self._share.most(shape.micro_batches) if ranks.world > 1 else 0
         shape = replace(shape, virtual_ranks=config.virtual_ranks, share=most)
+        shape = join_shape(shape, self._spec.config, self._spec.meta_model)
         self._keeping = keeping or Keeping(str(Path(config.output_dir).absolute()))
         with device.done_without(config):
             self._profiled = profiled(self._verified, computing, shape, engine_type, only_plan, ranks.local_world)
@@ -189,7 +191,7 @@ class EngineSession:
         otherwise; `routers`: how much of each micro-batch's routers' loss is added, where it is another part than
         Work.routers_weight."""
         self._began = time.perf_counter()
-        work = arrange(batches, over, routers, self.config.virtual_ranks)
+        work = arrange(join(batches, self._profiled.shape.joined), over, routers, self.config.virtual_ranks)
         stream, calls = self._running(), self._state.calls
         with translated():
             if self._replays.begin_step(calls + 1):

@@ -82,11 +82,14 @@ def train_config(config: Config, console: Console, world: World | None = None) -
             return summary
 
 
-def plan_config(config: Config, tell: Tell, graph: Path | None = None) -> dict[str, Any]:
+def plan_config(
+    config: Config, tell: Tell, graph: Path | None = None, show: Callable[[dict[str, Any]], None] = lambda _: None
+) -> dict[str, Any]:
     """The plan that `train` would follow. Nothing is started; raises DoesNotFit with the refused plan. `graph`: a file
-    for the picture of a step, SVG or, by its ending, Graphviz's; nothing else is written."""
+    for the picture of a step, SVG or, by its ending, Graphviz's; nothing else is written. `show` gets the plan as soon
+    as it is made, without the answers for other settings, which take longer."""
     if config.profile is not None and (found := elsewhere(config)):
-        return plan_elsewhere(config, found, tell, graph)
+        return plan_elsewhere(config, found, tell, graph, show)
     check(config, required=("model", "dataset"))
     named = config.output_dir is not None
     config = config.replaced(output_dir=config.output_dir or str(Path.cwd()))  # nothing is written there
@@ -115,6 +118,7 @@ def plan_config(config: Config, tell: Tell, graph: Path | None = None) -> dict[s
     try:
         if graph is not None:
             graph.write_text(session.graph(graph.suffix[1:]), encoding="utf-8")
+        show(session.plan)
         stages.say("planning what else fits")
         return session.plan | session.what_fits()
     finally:
