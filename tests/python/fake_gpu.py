@@ -90,12 +90,33 @@ class FakeGpu:
 
 
 class Driver:
-    """PyTorch's side of the driver: the context, the default stream, and the memory that it lends."""
+    """PyTorch's side of the driver: the context, the streams, and the memory that it lends."""
 
     def __init__(self) -> None:
         self._calls = ctypes.CDLL("libcuda.so.1")
         self._context = ctypes.c_void_p()
+        self._threads = threading.local()
         self._check(self._calls.cuDevicePrimaryCtxRetain(ctypes.byref(self._context), 0))
+
+    @property
+    def stream(self) -> int:
+        """The native handle of this thread's current stream; 0: the default one."""
+        return int(getattr(self._threads, "stream", 0))
+
+    @contextmanager
+    def in_stream(self, handle: int) -> Iterator[None]:
+        before = self.stream
+        self._threads.stream = handle
+        try:
+            yield
+        finally:
+            self._threads.stream = before
+
+    def make_stream(self) -> int:
+        handle = ctypes.c_void_p()
+        with self._current():
+            self._check(self._calls.cuStreamCreate(ctypes.byref(handle), 1))  # not blocking, as PyTorch's
+        return int(handle.value or 0)
 
     @contextmanager
     def _current(self) -> Iterator[None]:
@@ -103,10 +124,11 @@ class Driver:
         yield
         self._check(self._calls.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p())))
 
-    def settle(self) -> None:
-        """All that was given to the default stream has ended."""
+    def settle(self, stream: int | None = None) -> None:
+        """All that was given to a stream has ended; None: this thread's current one."""
         with self._current():
-            self._check(self._calls.cuStreamSynchronize(None))
+            handle = ctypes.c_void_p(self.stream if stream is None else stream)
+            self._check(self._calls.cuStreamSynchronize(handle))
 
     def memory(self) -> tuple[int, int]:
         """Free and all bytes."""
@@ -167,15 +189,31 @@ class OnGpu:
         return CUDA, self._number
 
 
+class FakeStream:
+    """torch.cuda.Stream."""
+
+    def __init__(self, driver: Driver, handle: int) -> None:
+        self._driver, self.cuda_stream = driver, handle
+
+    def synchronize(self) -> None:
+        self._driver.settle(self.cuda_stream)
+
+    def wait_stream(self, other: FakeStream) -> None:
+        """What PyTorch does in this stream it does at once, so that the host waits."""
+        other.synchronize()
+
+
 class Given:
     """An engine's method whose tensors a GPU has."""
 
-    def __init__(self, engine: Any, name: str, driver: Driver, number: int) -> None:
-        self._engine, self._method, self._driver, self._number = engine, getattr(engine, name), driver, number
+    def __init__(self, engine: Any, name: str, driver: Driver, settings: dict[str, Any]) -> None:
+        self._engine, self._method, self._driver = engine, getattr(engine, name), driver
+        self._number, self._stream = gpu_number(settings), settings["stream"]
 
     def __call__(self, *arguments: Any) -> Any:
         import torch
 
+        assert self._driver.stream == self._stream, "PyTorch's work is in another stream than the engine's"
         tensors = [each for each in arguments if isinstance(each, torch.Tensor)]
         host = self._engine.memory()
         for tensor in tensors:
@@ -186,6 +224,12 @@ class Given:
             return self._method(*lent)
 
 
+def gpu_number(settings: dict[str, Any]) -> int | None:
+    """Of an engine's device; None: it is no GPU."""
+    kind, _, number = settings.get("name", "").partition(":")
+    return int(number) if kind == "cuda" else None
+
+
 def engine_class(real: type, driver: Driver) -> Callable[..., Any]:
     """The engine, around which PyTorch's tensors change their label, and PyTorch's work begins when the stream is
     ready: it is no work of the stream's."""
@@ -193,12 +237,11 @@ def engine_class(real: type, driver: Driver) -> Callable[..., Any]:
     class Engine:
         def __init__(self, description: str, settings: str, *network: Any) -> None:
             self._real = real(description, settings, *network)
-            kind, _, number = json.loads(settings).get("device", {}).get("name", "").partition(":")
-            self._number = int(number) if kind == "cuda" else None
+            self._device = json.loads(settings).get("device", {})
 
         def __getattr__(self, name: str) -> Any:
-            if self._number is not None and name in STREAMED:
-                return Given(self._real, name, driver, self._number)
+            if gpu_number(self._device) is not None and name in STREAMED:
+                return Given(self._real, name, driver, self._device)
             return getattr(self._real, name)
 
         def next_pass(self) -> Any:
@@ -220,10 +263,10 @@ def play_cuda(driver: Driver) -> None:
         "get_device_name": lambda device=None: "Fake GPU",
         "get_device_properties": lambda device=None: SimpleNamespace(total_memory=driver.memory()[1]),
         "current_blas_handle": lambda: 0,
-        "current_stream": lambda device=None: SimpleNamespace(cuda_stream=0),
+        "current_stream": lambda device=None: FakeStream(driver, driver.stream),
         "synchronize": lambda device=None: driver.settle(),
-        "Stream": lambda device=None: SimpleNamespace(synchronize=driver.settle),
-        "stream": lambda stream: nullcontext(),
+        "Stream": lambda device=None: FakeStream(driver, driver.make_stream()),
+        "stream": lambda stream: driver.in_stream(stream.cuda_stream),
         "mem_get_info": lambda device=None: driver.memory(),
         "device": lambda device: nullcontext(),
         "set_device": lambda device: None,
@@ -244,7 +287,7 @@ def play_cuda(driver: Driver) -> None:
     torch.cuda.default_generators = (torch.default_generator,) * GPUS
 
 
-def play_devices() -> None:
+def play_devices(driver: Driver) -> None:
     """Tensors that are asked for on a GPU are the host's, on every thread."""
     import torch
     from torch.overrides import TorchFunctionMode
@@ -254,7 +297,11 @@ def play_devices() -> None:
 
     class Devices(TorchFunctionMode):
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            return func(*map(there, args), **{name: there(value) for name, value in (kwargs or {}).items()})
+            refuse_order(func)
+            made = func(*map(there, args), **{name: there(value) for name, value in (kwargs or {}).items()})
+            if func is torch.nn.functional.linear:
+                refuse_product(made)
+            return made
 
     Devices().__enter__()
 
@@ -263,10 +310,11 @@ def play_devices() -> None:
 
         def call(*args: Any, **kwargs: Any) -> Any:
             found: list[Any] = []
+            stream = driver.stream  # the backward pass is in the stream of the forward pass
 
             def work() -> None:
                 try:
-                    with Devices():
+                    with Devices(), driver.in_stream(stream):
                         found.append((real(*args, **kwargs), None))
                 except BaseException as error:
                     found.append((None, error))
@@ -282,6 +330,28 @@ def play_devices() -> None:
         return call
 
     torch.autograd._engine_run_backward = elsewhere(torch.autograd._engine_run_backward)  # type: ignore[attr-defined]
+
+
+def refuse_order(function: Any) -> None:
+    """PyTorch's answer where FAKE_GPU_MULTIPLIED says that the process multiplied before. There attention has
+    to be asked for one order."""
+    import torch
+
+    if os.environ.get("FAKE_GPU_MULTIPLIED") and torch.are_deterministic_algorithms_enabled():
+        lenient = torch.is_deterministic_algorithms_warn_only_enabled()
+        attends = function is torch._C._nn.scaled_dot_product_attention
+        assert not (lenient and attends), "attention in any order"
+        if function in (torch.mm, torch.matmul, torch.nn.functional.linear) and not lenient:
+            raise RuntimeError("Deterministic behavior was enabled, but ... set CUBLAS_WORKSPACE_CONFIG=:4096:8")
+
+
+def refuse_product(made: Any) -> None:
+    """Refuses a layer's product of more tokens than FAKE_GPU_TOKENS, as a GPU without memory for it."""
+    import torch
+
+    most = int(os.environ.get("FAKE_GPU_TOKENS", "0"))
+    if most and made.numel() // made.shape[-1] > most:
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nGPU 0 has 1.00 GiB free.")
 
 
 def play_dlpack() -> None:
@@ -338,19 +408,21 @@ def play() -> None:
     play_nccl()
     driver = Driver()
     play_cuda(driver)
-    play_devices()
+    play_devices(driver)
     play_dlpack()
     _engine.Engine = engine_class(_engine.Engine, driver)  # type: ignore[misc, assignment]
 
 
 @contextmanager
 def driver_is(environment: dict[str, str]) -> Iterator[None]:
+    before = {name: os.environ[name] for name in environment if name in os.environ}
     os.environ.update(environment)
     try:
         yield
     finally:
         for name in environment:
             del os.environ[name]
+        os.environ.update(before)
 
 
 def serve() -> None:

@@ -126,6 +126,54 @@ def test_a_gpu_with_little_memory_changes_no_bit(bf16: Pair, given: Path, tmp_pa
     assert plan["device_blocks"]["state_and_update"] == 0 and plan["device_bytes_per_step"]["to_device"] > 0
 
 
+def in_own_process(script: str, *more: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A user's script beside the fake GPU, with its words and the driver's variables."""
+    path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    return subprocess.run(
+        [sys.executable, "-c", script, *more],
+        env=os.environ | fake_gpu.DRIVEN | {"PYTHONPATH": path} | environment,
+        capture_output=True,
+        text=True,
+        timeout=fake_gpu.HANGS,
+    )
+
+
+STREAMS = """
+import contextlib, json, sys
+import fake_gpu
+fake_gpu.play()
+import torch
+import spillway
+given, out, streams = sys.argv[1:]
+made = [torch.cuda.Stream() for _ in range(int(streams))]
+keys = {
+    "model": f"{given}/model", "output_dir": out, "device": "cuda:0", "gpu_memory": "96MiB",
+    "weight_dtype": "bf16", "compute_dtype": "fp32", "max_length": 32, "max_steps": 4, "learning_rate": 1e-3,
+    "per_device_train_batch_size": 2, "gradient_accumulation_steps": 1, "profile": f"{given}/profile.json",
+}
+losses = []
+with spillway.Session(**keys) as session:
+    ids = torch.arange(64).view(2, 32) % 320
+    for number in range(4):
+        stream = torch.cuda.stream(made[number % len(made)]) if made else contextlib.nullcontext()
+        with stream:
+            losses.append(session.step([{"input_ids": ids, "labels": ids}])["loss"])
+            losses.append(session.evaluate([{"input_ids": ids, "labels": ids}])["eval_loss"])
+print(json.dumps(losses))
+"""
+
+
+def test_a_step_may_be_asked_for_in_any_stream(gpu: FakeGpu, given: Path, tmp_path: Path) -> None:
+    """The engine has the stream that was current when the session was opened."""
+
+    def losses(streams: int) -> Any:
+        done = in_own_process(STREAMS, str(given), str(tmp_path / str(streams)), str(streams))
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout.splitlines()[-1])
+
+    assert losses(0) == losses(2)
+
+
 def test_an_old_driver_compiles_the_kernels(bf16: Pair, gpu: FakeGpu) -> None:
     """As of CUDA 11.4, which takes nothing of what nvcc 13 makes but the text that is marked as old enough."""
     bf16.on_gpu("--gpu_memory", "96MiB", FAKE_CUDA_VERSION="11040")

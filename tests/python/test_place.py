@@ -225,6 +225,7 @@ def test_a_gpu_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
 def test_the_rank_chooses_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", answer(True))
     monkeypatch.setattr(torch.cuda, "device_count", answer(2))
+    monkeypatch.setattr(torch.cuda, "current_stream", answer(None))
     monkeypatch.delenv("LOCAL_RANK", raising=False)
     assert device.place(resolve({"device": "cuda"}, {})).device == torch.device("cuda", 0)
     monkeypatch.setenv("LOCAL_RANK", "1")

@@ -38,7 +38,8 @@ def place(config: Config) -> Place:
     if index >= count:
         asked = "LOCAL_RANK asks for" if config.device == "cuda" else f"device: {config.device} asks for"
         raise InputError(f"{asked} GPU {index}, and this process sees {count}, cuda:0 to cuda:{count - 1}")
-    return Place(torch.device("cuda", index), full_determinism=config.full_determinism)
+    stream = torch.cuda.current_stream(index)
+    return Place(torch.device("cuda", index), full_determinism=config.full_determinism, pass_stream=stream)
 
 
 def settled(config: Config) -> Config:
@@ -132,7 +133,7 @@ def small(config: Config, place: Place) -> dict[str, Any]:
 
 
 def gpu_settings(place: Place) -> dict[str, Any]:
-    """Which GPU, and the stream that PyTorch works in."""
+    """Which GPU, and the stream that passes run in."""
     return {"name": f"cuda:{place.device.index}", "stream": place.stream()}
 
 

@@ -9,8 +9,9 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
+from typing import Any
 
 import torch
 from torch import nn
@@ -26,6 +27,8 @@ class Place:
     device: torch.device
     any_order: str = ""  # the operation that PyTorch has for this GPU only so that it adds in any order; "": none
     full_determinism: bool = True  # operations add in one order
+    # torch.cuda.Stream of the passes, which the engine has, too. None: a GPU's current one
+    pass_stream: Any = field(default=None, compare=False, repr=False)
 
     @property
     def on_gpu(self) -> bool:
@@ -37,8 +40,10 @@ class Place:
         return self.full_determinism and not self.any_order
 
     def stream(self) -> int:
-        """The native handle of PyTorch's stream there; 0 is the default one, and where there is none."""
-        return int(torch.cuda.current_stream(self.device).cuda_stream) if self.on_gpu else 0
+        """The native handle of the stream of passes; 0 is the default one, and where there is none."""
+        if not self.on_gpu:
+            return 0
+        return int((self.pass_stream or torch.cuda.current_stream(self.device)).cuda_stream)
 
     def settle(self) -> None:
         """Waits for what was given to the device; only measurements need that."""
@@ -51,9 +56,30 @@ class Place:
         if not self.on_gpu:
             yield
             return
-        with torch.cuda.device(self.device), deterministic() if self.is_deterministic else nullcontext():
+        with self.in_pass_stream(), deterministic() if self.is_deterministic else nullcontext():
             agree_with_cublas(self.device)
             yield
+
+    @contextmanager
+    def in_pass_stream(self) -> Iterator[None]:
+        """Work of this thread goes to the stream of passes, after the work of the caller's stream and before its next
+        work. The engine's copies wait for events in the stream of passes alone, so passes in another stream would race
+        with them."""
+        if not self.on_gpu:
+            yield
+            return
+        with torch.cuda.device(self.device):
+            callers = torch.cuda.current_stream(self.device)
+            passes = self.pass_stream or callers
+            if callers.cuda_stream == passes.cuda_stream:
+                yield
+                return
+            passes.wait_stream(callers)
+            try:
+                with torch.cuda.stream(passes):
+                    yield
+            finally:
+                callers.wait_stream(passes)
 
     def without(self, refused: RuntimeError) -> Place:
         """The place in which operations may add in any order, where PyTorch refused one for that; any other refusal is

@@ -82,12 +82,13 @@ class Stream:
         self.meta_model = meta_model
         self._engine = engine
         self._place = place
-        place.take_buffers(meta_model.model)
         self._arena = as_tensor(engine.device_memory())
         self._typed = self._arena.view(meta_model.dtype)
         self._host = as_tensor(engine.memory()).view(meta_model.dtype)
-        self._layer_arguments = LayerArguments(meta_model, place.device)
-        self._scratch = Scratch(place.device)
+        with place.in_pass_stream():
+            place.take_buffers(meta_model.model)
+            self._layer_arguments = LayerArguments(meta_model, place.device)
+            self._scratch = Scratch(place.device)
         self._parts = Parts(tiles)  # and whose gradients are being handed over
         self._auxiliary = 0.0  # of the loss of what ran last
         self._kept: dict[int, Kept] = {}  # by the engine's number: what other blocks than its own use, too
@@ -141,7 +142,12 @@ class Stream:
             stage.release()
         del self._arena, self._typed, self._host
 
-    def _run(
+    def _run(self, *given: Any) -> float:
+        """Runs `_run_passes` where passes run, whatever stream and settings the caller has."""
+        with self._place.current():
+            return self._run_passes(*given)
+
+    def _run_passes(
         self,
         work: Work,
         training: bool,
@@ -166,7 +172,7 @@ class Stream:
         head = HeadPass(self._engine, work.micro_batches, judge, self._scratch, self._head, watch, keep, self._parts)
         turn = Turn(work, self._passages(work), head, SavedStep(self.saved if training else RECOMPUTE_ALL))
         try:
-            with self._place.current(), self._dropout.step(step, training):
+            with self._dropout.step(step, training):
                 while (block_pass := self._engine.next_pass()).kind != "end":
                     self._pass(block_pass, turn)
                     self._engine.end_pass()
