@@ -75,6 +75,10 @@ class Pair:
         plan: dict[str, Any] = json.loads((out / "plan.json").read_text())
         return plan
 
+    def weights(self) -> bytes:
+        """Of the run on the CPU."""
+        return (self._plain / "model.safetensors").read_bytes()
+
     def run(self, out: Path, *more: str, **environment: str) -> Said:
         return self._gpu.run(words(self._given, out, *self._more, "--device", "cuda:0", *more), **environment)
 
@@ -172,6 +176,24 @@ def test_a_step_may_be_asked_for_in_any_stream(gpu: FakeGpu, given: Path, tmp_pa
         return json.loads(done.stdout.splitlines()[-1])
 
     assert losses(0) == losses(2)
+
+
+COMMAND = """
+import sys
+import fake_gpu
+fake_gpu.play()
+from spillway.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_process_that_multiplied_before_trains(bf16: Pair, given: Path, tmp_path: Path) -> None:
+    """As a notebook does; PyTorch refuses products in one order there."""
+    keys = (*STEPS, "--compute_dtype", "bf16", "--device", "cuda:0", "--gpu_memory", "96MiB")
+    done = in_own_process(COMMAND, *words(given, tmp_path / "out", *keys), FAKE_GPU_MULTIPLIED="1")
+    assert done.returncode == 0, done.stderr
+    assert "PyTorch no longer checks products" in " ".join((done.stdout + done.stderr).split())
+    assert (tmp_path / "out" / "model.safetensors").read_bytes() == bf16.weights()
 
 
 def test_an_old_driver_compiles_the_kernels(bf16: Pair, gpu: FakeGpu) -> None:

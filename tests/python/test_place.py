@@ -4,7 +4,6 @@ where there is none; what the values are is shown by the simulated device and on
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
@@ -20,7 +19,7 @@ from hf_models import batch, random_ids, tiny_config
 from spillway.config import resolve
 from spillway.errors import InputError
 from spillway.machine import device
-from spillway.machine.place import CUBLAS, HOST, Place, agree_with_cublas, deterministic
+from spillway.machine.place import HOST, Place
 from spillway.model.building import build
 from spillway.model.describe import WorkSize, describe
 from spillway.model.factors import choose
@@ -53,47 +52,6 @@ class OneDevice(TorchDispatchMode):
         places = {tensor.device.type for tensor in given}
         assert len(places) < 2 or name in CROSSING, f"{name} of tensors on {sorted(places)}"
         return func(*args, **(kwargs or {}))
-
-
-def test_a_gpu_is_asked_for_one_order_and_left_as_it_was() -> None:
-    of_memory = torch.utils.deterministic
-    before = of_memory.fill_uninitialized_memory
-    with deterministic():
-        assert torch.are_deterministic_algorithms_enabled() and not of_memory.fill_uninitialized_memory
-    assert not torch.are_deterministic_algorithms_enabled() and of_memory.fill_uninitialized_memory == before
-
-
-@pytest.mark.parametrize("given", ["", ":16:8"])
-def test_cublas_is_spoken_of_at_one_product_alone(monkeypatch: pytest.MonkeyPatch, given: str) -> None:
-    """And what a user has set stays."""
-    seen: list[str | None] = []
-    product = torch.mm
-
-    def looked(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-        seen.append(os.environ.get(CUBLAS))
-        return product(one, other)
-
-    monkeypatch.setattr(torch, "mm", looked)
-    monkeypatch.setattr(torch.cuda, "current_blas_handle", lambda: seen.append(os.environ.get(CUBLAS)))
-    monkeypatch.setenv(CUBLAS, given) if given else monkeypatch.delenv(CUBLAS, raising=False)
-    agree_with_cublas.__wrapped__(torch.device("cpu"))
-    assert (seen, os.environ.get(CUBLAS)) == (([], given) if given else ([None, ":4096:8"], None))
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [(f"... you must set ... {CUBLAS}=:4096:8", "set it to :4096:8"), ("out of memory", "out of mem")],
-)
-def test_a_process_that_multiplied_before_is_told(monkeypatch: pytest.MonkeyPatch, words: str, told: str) -> None:
-    def refuse(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-        raise RuntimeError(words)
-
-    monkeypatch.setattr(torch, "mm", refuse)
-    monkeypatch.setattr(torch.cuda, "current_blas_handle", lambda: 0)
-    monkeypatch.delenv(CUBLAS, raising=False)
-    with pytest.raises(InputError if CUBLAS in words else RuntimeError, match=told):
-        agree_with_cublas.__wrapped__(torch.device("cpu"))
-    assert CUBLAS not in os.environ and not torch.are_deterministic_algorithms_enabled()
 
 
 def test_an_operation_without_one_order_is_let_through_and_named() -> None:

@@ -5,20 +5,17 @@ Whatever is made for a pass is made there; nothing here moves weights or gradien
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import cache
 from typing import Any
 
 import torch
 from torch import nn
 
-from spillway.errors import InputError
+from spillway.machine.one_order import agree_with_cublas, one_order
 
-CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
 NO_ORDER = re.compile(r"(\S+) does not have a deterministic implementation")
 
 
@@ -56,9 +53,13 @@ class Place:
         if not self.on_gpu:
             yield
             return
-        with self.in_pass_stream(), deterministic() if self.is_deterministic else nullcontext():
-            agree_with_cublas(self.device)
+        with self.in_pass_stream(), one_order(self.device) if self.is_deterministic else nullcontext():
             yield
+
+    def checks_products(self) -> bool:
+        """Whether PyTorch has agreed that products of this GPU are in one order. Between passes."""
+        with self.in_pass_stream(), one_order(self.device):
+            return agree_with_cublas(self.device)
 
     @contextmanager
     def in_pass_stream(self) -> Iterator[None]:
@@ -141,46 +142,6 @@ class Place:
             total = torch.cuda.get_device_properties(self.device).total_memory
             share = 1.0 if most is None else max(0.0, min(1.0, most / total))
             torch.cuda.set_per_process_memory_fraction(share, self.device)
-
-
-@cache
-def agree_with_cublas(device: torch.device) -> None:
-    """Called inside `deterministic`. PyTorch refuses products in one order unless CUBLAS_WORKSPACE_CONFIG is set, which
-    it looks for at the process's first product. It also gives cuBLAS memory for each stream and thread to work in, and
-    that is what keeps their order; cuBLAS itself reads the variable at every product (beside an H200 a product took
-    70 us of the host instead of 12), so that it is there for PyTorch's look alone. What a user has set stays."""
-    if CUBLAS in os.environ:
-        return
-    torch.cuda.current_blas_handle()  # of this thread, which reads it when it is made
-    one = torch.ones(1, 1, device=device)
-    os.environ[CUBLAS] = ":4096:8"
-    try:
-        torch.mm(one, one)
-    except RuntimeError as refused:
-        if CUBLAS not in str(refused):
-            raise
-        raise InputError(
-            f"device: {device}: this process has multiplied on a GPU before, without {CUBLAS} in its environment, "
-            "and so PyTorch refuses products in one order; set it to :4096:8 before the first of them"
-        ) from refused
-    finally:
-        del os.environ[CUBLAS]
-
-
-@contextmanager
-def deterministic() -> Iterator[None]:
-    """PyTorch takes kernels that add in one order. Without that the backward pass of attention, for one, has other bits
-    each time, and so would a run that is resumed."""
-    of_memory = torch.utils.deterministic
-    were = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    filled = of_memory.fill_uninitialized_memory
-    torch.use_deterministic_algorithms(True)
-    of_memory.fill_uninitialized_memory = False
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(were[0], warn_only=were[1])
-        of_memory.fill_uninitialized_memory = filled
 
 
 HOST = Place(torch.device("cpu"))

@@ -18,6 +18,7 @@ from spillway.base.ranks import ALONE, Ranks
 from spillway.config.methods import refits
 from spillway.errors import DoesNotFit
 from spillway.machine import memory_files, nodes
+from spillway.machine.one_order import CUBLAS
 from spillway.model import files
 from spillway.model.batch import WorkShape
 from spillway.model.describe import WorkSize, describe
@@ -33,6 +34,13 @@ from spillway.run.protocol import Keeping
 from spillway.run.saved_settings import saved_notice, saved_settings
 from spillway.run.settings import engine_settings, measured_in, update_rule
 from spillway.run.world import World
+
+
+UNCHECKED = (
+    f"device: this process multiplied on a GPU before the run, without {CUBLAS}, so PyTorch no longer checks products. "
+    "Products and attention have the same bits in the same step all the same. Operations that a warning of PyTorch "
+    "names have them only within rounding"
+)
 
 
 @dataclass(frozen=True)
@@ -163,12 +171,12 @@ def tiles_notice(profiled: Profiled) -> list[str]:
 
 
 def order_notice(profiled: Profiled) -> list[str]:
-    """What a person should know of a GPU on which the same step does not have the same bits."""
+    """What a person should know of a GPU on which the same step does not surely have the same bits."""
     place = profiled.compute.place
     if place.on_gpu and not place.full_determinism:
         return ["full_determinism: false: a resumed run and another placement have the same bits only within rounding"]
     if not (operation := place.any_order):
-        return []
+        return [] if not place.on_gpu or place.checks_products() else [UNCHECKED]
     return [f"device: on this GPU {operation} adds in any order: the same step has the same bits only within rounding"]
 
 
