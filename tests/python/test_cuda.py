@@ -130,6 +130,14 @@ def test_a_gpu_with_little_memory_changes_no_bit(bf16: Pair, given: Path, tmp_pa
     assert plan["device_blocks"]["state_and_update"] == 0 and plan["device_bytes_per_step"]["to_device"] > 0
 
 
+def test_a_limit_above_the_free_memory_is_the_free_memory(bf16: Pair) -> None:
+    """256 MiB are free, and 8 of them are left to the driver's context."""
+    plan = bf16.on_gpu("--gpu_memory", "24GiB")
+    (tier,) = (tier for tier in plan["tiers"] if tier["name"] == "device")
+    assert tier["capacity"] == 248 << 20
+    assert plan["gpu_memory_why"].startswith("gpu_memory: 24.0 GiB were asked, and the plan takes 248.0 MiB: ")
+
+
 def in_own_process(script: str, *more: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """A user's script beside the fake GPU, with its words and the driver's variables."""
     path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])

@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 from breadth import some
 from hf_models import batch, random_ids, tiny_config
 from spillway.config import resolve
-from spillway.errors import InputError
+from spillway.errors import DoesNotFit, InputError
 from spillway.machine import device
 from spillway.machine.place import HOST, Place
 from spillway.model.building import build
@@ -27,6 +27,7 @@ from spillway.model.head import Stats
 from spillway.model.microbatch import arrange, consecutive
 from spillway.model.plain_engine import PlainEngine
 from spillway.model.stream import Stream
+from spillway.run.engine_spec import told_what_is_free
 
 ELSEWHERE = Place(torch.device("meta"))
 CROSSING = {"aten::_to_copy", "aten::copy_"}  # the two that bring bytes from one memory to the other
@@ -197,6 +198,7 @@ def test_the_rank_chooses_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_gpu_leaves_pytorch_what_the_engine_does_not_take(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = Place(torch.device("cuda", 1))
     monkeypatch.setattr(Place, "stream", answer(77))
+    monkeypatch.setattr(Place, "free", answer(80 << 30))
     profile = {
         "gpus": [
             {"name": "0", "to_gpu_bytes_per_second": 9e10, "from_gpu_bytes_per_second": 9e10},
@@ -219,3 +221,21 @@ def test_only_full_determinism_asks_for_one_order() -> None:
     assert gpu.is_deterministic and HOST.is_deterministic
     assert not replace(gpu, full_determinism=False).is_deterministic
     assert not replace(gpu, any_order="cumsum_cuda_kernel").is_deterministic
+
+
+@pytest.mark.parametrize(("free", "taken"), [(80, 24 << 30), (16, (16 << 30) - (256 << 20)), (1, 31 << 25)])
+def test_a_limit_above_the_free_memory_is_lowered(monkeypatch: pytest.MonkeyPatch, free: int, taken: int) -> None:
+    monkeypatch.setattr(Place, "free", answer(free << 30))
+    config = resolve({"device": "cuda:0", "gpu_memory": "24GiB"}, {})
+    assert device.gpu_memory(config, Place(torch.device("cuda", 0))) == taken
+    words = device.describe_gpu_memory(config, {"memory": taken})
+    assert words == "" if free == 80 else words.startswith("gpu_memory: 24.0 GiB were asked, and the plan takes ")
+
+
+def test_a_refusal_says_what_is_free() -> None:
+    config = resolve({"device": "cuda:0", "gpu_memory": "24GiB"}, {})
+    with pytest.raises(DoesNotFit, match="has no room. gpu_memory: 24.0 GiB were asked, and the plan takes 8.00 GiB"):
+        with told_what_is_free(config, {"memory": 8 << 30}):
+            raise MemoryError("the plan has no room")
+    with pytest.raises(MemoryError, match="^the plan has no room$"), told_what_is_free(config, {"memory": 24 << 30}):
+        raise MemoryError("the plan has no room")

@@ -262,7 +262,8 @@ GROUPS: dict[str, list[Key]] = {
             SIZE,
             None,
             "hard limit of the memory of a `device` that has its own, or for `plan` with the `profile` of a machine "
-            "with a GPU",
+            "with a GPU. It may be more than a GPU has free: the run takes what is free less the driver's context, and "
+            "the plan says how much",
             "a quarter of `dram_budget` for a simulated device, what is free less a margin on a GPU",
         ),
         Key(

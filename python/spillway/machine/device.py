@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from spillway import _engine
-from spillway.base import ranks
+from spillway.base import ranks, sizes
 from spillway.config.checks import not_on_a_gpu
 from spillway.errors import DoesNotFit, InputError
 from spillway.machine.place import HOST, Place
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 SHARE = 4  # of dram_budget that a simulated device has where nothing is said
 PASSES = 1.5  # a simulated copy's time in plain copies: its target is poisoned first
 GPU_MARGIN = 0.1  # of a GPU's free memory, left alone when no budget is given
+CONTEXT = 256 * 2**20  # bytes by which the driver's context grows at most: it loads kernels when they first run
+CONTEXT_SHARE = 32  # of a small GPU the context grows by one part in so many
 MEASURED = 256 * 2**20  # bytes that are copied and updated: more than a GPU's caches
 SMALL = 64 * 2**20  # bytes that an engine of almost nothing may take of a GPU
 DRIVER = Path("/proc/driver/nvidia/gpus")  # has a folder for each GPU, and in it the name of its model
@@ -116,7 +118,7 @@ def settings(
     if config.device == "cpu":
         return {}
     if place.on_gpu:
-        memory = config.gpu_memory or int(place.free() * (1 - GPU_MARGIN))
+        memory = gpu_memory(config, place)
         rates = described(profile, number(config)) or measured(place)
         return gpu_settings(place) | {"memory": memory, "work": work, **rates}
     return {
@@ -125,6 +127,26 @@ def settings(
         "in_dram": True,
         **link(profile),
     }
+
+
+def gpu_memory(config: Config, place: Place) -> int:
+    """Bytes of a GPU that a run may take: `gpu_memory`, or what is free less the growth of the driver's context if that
+    is less. A limit is no reservation: a run that has room in less memory has the same bits."""
+    free = place.free()
+    if config.gpu_memory is None:
+        return int(free * (1 - GPU_MARGIN))
+    return min(config.gpu_memory, free - min(CONTEXT, free // CONTEXT_SHARE))
+
+
+def describe_gpu_memory(config: Config, settings: Mapping[str, Any]) -> str:
+    """One sentence about a limit that the GPU has no memory for; empty otherwise. `settings`: of the device."""
+    asked, taken = config.gpu_memory or 0, settings.get("memory", 0)
+    if taken >= asked or not config.device.startswith("cuda"):
+        return ""
+    return (
+        f"gpu_memory: {sizes.size(asked)} were asked, and the plan takes {sizes.size(taken)}: the GPU has no more free "
+        "memory beside the driver's context."
+    )
 
 
 def small(config: Config, place: Place) -> dict[str, Any]:

@@ -24,6 +24,7 @@ def show_plan(console: Console, plan: Plan) -> None:
         pace_and_wear(plan),
         processes(plan),
         computes_on(plan.get("device_why", "")),
+        plan.get("gpu_memory_why", ""),
         products.said(plan.get("compute_dtype", ""), plan.get("compute_why", "")),
         device_blocks(plan),
         boundary_activations(plan),

@@ -10,14 +10,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spillway.base import stages
 from spillway.base.calls import EngineType, translated
 from spillway.base.ranks import ALONE, Ranks
 from spillway.config.methods import refits
 from spillway.errors import DoesNotFit
-from spillway.machine import memory_files, nodes
+from spillway.machine import device, memory_files, nodes
 from spillway.machine.one_order import CUBLAS
 from spillway.model import files
 from spillway.model.batch import WorkShape
@@ -34,6 +34,9 @@ from spillway.run.protocol import Keeping
 from spillway.run.saved_settings import saved_notice, saved_settings
 from spillway.run.settings import engine_settings, measured_in, update_rule
 from spillway.run.world import World
+
+if TYPE_CHECKING:
+    from spillway.config import Config
 
 
 UNCHECKED = (
@@ -132,7 +135,7 @@ def planned_engine(spec: EngineSpec, profiled: Profiled, engine_type: EngineType
     """DoesNotFit where no placement fits the budgets. `network`: of several processes (_engine.Network)."""
     config, shape, threads = profiled.spec.config, profiled.shape, profiled.compute.threads
     stages.say("planning")
-    with translated(), told_what_was_measured(profiled):
+    with translated(), told_what_was_measured(profiled), told_what_is_free(config, spec.settings["device"]):
         told = (json.dumps(spec.description), json.dumps(spec.settings))
         engine = engine_type(*told) if network is None else engine_type(*told, network)  # type: ignore[call-arg]
         plan: dict[str, Any] = json.loads(engine.plan())
@@ -140,6 +143,8 @@ def planned_engine(spec: EngineSpec, profiled: Profiled, engine_type: EngineType
         plan["compute_why"] = config.chosen
     if config.device_why:
         plan["device_why"] = config.device_why
+    if words := device.describe_gpu_memory(config, spec.settings["device"]):
+        plan["gpu_memory_why"] = words
     if shape.pairs:
         plan["reference"] = first_pass(shape, plan, spec.settings.get("seconds", {}))
     plan["threads"] = {"compute": threads.compute, "words": threads.words}
@@ -162,6 +167,17 @@ def told_what_was_measured(profiled: Profiled) -> Iterator[None]:
             f"{known.measured_rows} x {known.measured_length}: more would have passed dram_budget already while it "
             "was measured)"
         ) from error
+
+
+@contextmanager
+def told_what_is_free(config: Config, of_device: dict[str, Any]) -> Iterator[None]:
+    """A refusal says so where the GPU has less memory than `gpu_memory`."""
+    try:
+        yield
+    except MemoryError as error:
+        if not (words := device.describe_gpu_memory(config, of_device)):
+            raise
+        raise DoesNotFit(f"{error}. {words}", getattr(error, "plan", None)) from error
 
 
 def tiles_notice(profiled: Profiled) -> list[str]:
