@@ -138,6 +138,23 @@ def test_a_limit_above_the_free_memory_is_the_free_memory(bf16: Pair) -> None:
     assert plan["gpu_memory_why"].startswith("gpu_memory: 24.0 GiB were asked, and the plan takes 248.0 MiB: ")
 
 
+def test_a_gpu_without_memory_for_a_layer_names_what_fits(bf16: Pair, tmp_path: Path) -> None:
+    """Steps are of 2 rows of up to 64 tokens."""
+    refused = bf16.run(tmp_path / "out", FAKE_GPU_TOKENS="64")
+    assert refused.code == 3 and not (tmp_path / "out").exists()
+    assert (
+        "does not fit on cuda:0: one layer takes more than the 256.0 MiB that are free to train on 2 x" in refused.err
+    )
+    assert refused.err.strip().endswith("One layer has room with per_device_train_batch_size 1")
+    fewer = ("--per_device_train_batch_size", "1", "--gradient_accumulation_steps", "4")
+    assert bf16.run(tmp_path / "fewer", *fewer, FAKE_GPU_TOKENS="64").code == 0
+    refused = bf16.run(tmp_path / "out", FAKE_GPU_TOKENS="32")
+    found = re.search(r"with max_length (\d+) and per_device_train_batch_size 1", refused.err)
+    assert refused.code == 3 and found is not None, refused.err
+    shorter = ("--max_length", found[1], *fewer)
+    assert bf16.run(tmp_path / "shorter", *shorter, FAKE_GPU_TOKENS="32").code == 0
+
+
 def in_own_process(script: str, *more: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """A user's script beside the fake GPU, with its words and the driver's variables."""
     path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import math
 import statistics
-import time
 from collections.abc import Callable, Collection
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -19,7 +18,7 @@ from spillway.base.own_thread import in_own_thread
 from spillway.errors import DoesNotFit
 from spillway.machine import process_memory, threads
 from spillway.machine.place import HOST, Place
-from spillway.model import growth, quick_dry_run, saved_profile
+from spillway.model import gpu_room, growth, quick_dry_run, saved_profile
 from spillway.model.describe import WorkSize, describe
 from spillway.model.head_groups import extra_bytes
 from spillway.model.layer_arguments import masks
@@ -31,6 +30,7 @@ from spillway.model.saved_profile import SavedProfile
 from spillway.model.stream import Stream
 from spillway.model.synthetic import fill, sample
 from spillway.model.timed_engine import LossKernels, TimedEngine
+from spillway.model.timed_steps import KINDS, step_seconds, time_settled_step, time_step
 from spillway.model.token_tiles import ALL_AT_ONCE, TokenTiles
 
 if TYPE_CHECKING:
@@ -43,9 +43,6 @@ DEVICE_SLACK = 0.2  # the same on a GPU, whose allocator keeps blocks that it ha
 FEW_TOKENS = 2048  # of a micro-batch that is measured at once, however little memory there is
 LONG = 10.0  # seconds; a step longer than this is measured once, shorter ones several times:
 LEAST_RUNS, MOST_RUNS, LEAST_SECONDS = 4, 40, 2.0  # so often, and so long; the first half warms up
-
-
-KINDS = ("forward", "backward", "tail_forward", "tail_backward", "head_loss", "head_gradient")
 
 
 @dataclass(frozen=True)
@@ -80,20 +77,27 @@ def profile_dry_run(
     take. `budget`: bytes that the process may hold meanwhile; where the largest micro-batch would
     pass it, or takes more than a few seconds to find that out, shorter rows tell what it takes. `saved`: before it
     ends, steps in which layers keep what autograd saves of them, too. `tiles`: what runs in tiles of tokens. Raises
-    DoesNotFit when not even shorter rows have room. `meta_model` itself is not touched."""
+    DoesNotFit when not even shorter rows have room. On a GPU it raises DoesNotFit when the largest micro-batch has no
+    room. `meta_model` itself is not touched."""
     stages.say("measuring one layer")
     before = process_memory.resident()
 
-    def measured() -> DryRun:
-        asked = (meta_model, compute_dtype, shape, packing, unneeded, kernels, place, budget, saved, tiles)
-        measurement = Measurement(*asked)
-        try:
+    def begin(of: WorkShape, saves: bool) -> Measurement:
+        asked = (meta_model, compute_dtype, of, packing, unneeded, kernels, place, budget, saves, tiles)
+        return Measurement(*asked)
+
+    def measured(of: WorkShape = shape) -> DryRun:
+        with closing(begin(of, saved)) as measurement:
             return measurement.run(before, half)
-        finally:
-            measurement.close()
+
+    def device_bytes(of: WorkShape) -> int:
+        with closing(begin(of, False)) as measurement:
+            return measurement.device_bytes()
 
     try:
-        if place.on_gpu or budget is None:
+        if place.on_gpu:
+            found = gpu_room.measure(place, shape, measured, device_bytes)
+        elif budget is None:
             found = measured()
         else:  # a thread that a bound has refused room for code is of no more use: see `bounded`
             threads.rest()
@@ -102,16 +106,6 @@ def profile_dry_run(
         process_memory.give_back()
         place.give_back()
     return replace(found, left_bytes=max(0, process_memory.resident() - before))
-
-
-@dataclass(frozen=True)
-class Seen:
-    """What is known of a shape that was approached by smaller ones."""
-
-    bytes: int  # of its temporaries, at most; 0 where nothing was measured
-    rows: int  # the largest that was measured; 0: nothing was
-    length: int
-    there: bool  # it has room itself
 
 
 class Measurement:
@@ -162,6 +156,12 @@ class Measurement:
 
     def close(self) -> None:
         self._stream.close()
+
+    def device_bytes(self) -> int:
+        """Bytes of PyTorch's temporaries on a GPU in one step."""
+        held = self._place.watch_peak()
+        self._step(self._sample(self._shape.batch, self._shape.length))
+        return max(0, self._place.peak() - held)
 
     def _briefly(self, before: int) -> DryRun | None:
         """For a plan alone, where the largest micro-batch takes long: see `quick_dry_run`. None: it does not."""
@@ -283,7 +283,7 @@ class Measurement:
         self._engine.cold = cold
         stays = self._left()
         found = self._measured(
-            self._timed(rows, length), lambda work: settled(self._stream, self._engine, work, between)
+            self._timed(rows, length), lambda work: time_settled_step(self._stream, self._engine, work, between)
         )
         if found is None:
             return None
@@ -334,13 +334,13 @@ class Measurement:
                 stream.step(self._sample(shape.batch, max(1, shape.length // 2)), {}, 0)
             before_whole = process_memory.anonymous(), place.peak()
             engine.seconds = quick_dry_run.by_kind()
-            warm_up = run(stream, engine, train, between)
+            warm_up = time_step(stream, engine, train, between)
             after_whole = process_memory.anonymous(), place.peak()
             process_memory.use_huge_pages()
             for number in range(runs_after(warm_up)):
                 engine.cold = shape.micro_batches == 1 or number % 2 == 0
-                run(stream, engine, timed, between)
-            seconds = seconds_of(engine, between, shape)
+                time_step(stream, engine, timed, between)
+            seconds = step_seconds(engine, between, shape)
             if not self._packing:  # rows of many lengths: what PyTorch keeps for each, as many as it will keep
                 for length in quick_dry_run.other_lengths(shape.length):
                     stream.step(self._sample(shape.batch, length), {}, 0)
@@ -381,7 +381,7 @@ class Measurement:
                 return max(watch.bytes, process_memory.resident()) - with_arena
         return max(seen.bytes, (self._budget or 0) - with_arena)
 
-    def _extrapolated(self, before: int, seen: Seen) -> DryRun:
+    def _extrapolated(self, before: int, seen: growth.Seen) -> DryRun:
         """What would be taken by what is too large to be measured."""
         shape = self._shape
         times = shape.length / seen.length
@@ -403,31 +403,15 @@ class Measurement:
             saved=SavedProfile(why=saved_profile.SHORTER if self._asks_saved else ""),
         )
 
-    def _climb(self, rows: int, length: int, call: Callable[[Work], object]) -> Seen:
-        """What fewer and shorter rows take, and whether all of them have room: first one row that grows, then rows.
-        Few tokens are not worth it."""
+    def _climb(self, rows: int, length: int, call: Callable[[Work], object]) -> growth.Seen:
+        """What fewer and shorter rows take, and whether all of them have room. Few tokens are not worth it."""
         if self._budget is None or rows * length <= FEW_TOKENS:
-            return Seen(0, 0, 0, True)
-        first, bend = FEW_TOKENS // 4, self._tiles.tokens or 0
-        long = growth.climb(
-            lambda at: self._measured(self._sample(1, at), call), lambda at: self._room(at), first, length, bend
-        )
-        if not long.there:
-            seen = growth.predicted(long.points, length) * rows if long.points else 0
-            return Seen(seen, 1, long.points[-1].length if long.points else 0, False)
-        first, bend = max(1, first // length), bend // length
-        many = growth.climb(
-            lambda at: self._measured(self._sample(at, length), call),
-            lambda at: self._room(at * length),
-            first,
-            rows,
-            bend,
-        )
-        if many.points:
-            return Seen(growth.predicted(many.points, rows), many.points[-1].length, length, many.there)
-        if long.points:
-            return Seen(growth.predicted(long.points, length) * rows, 1, long.points[-1].length, rows == 1)
-        return Seen(0, 0, 0, many.there)
+            return growth.Seen(0, 0, 0, True)
+
+        def measure(rows: int, length: int) -> int | None:
+            return self._measured(self._sample(rows, length), call)
+
+        return growth.climb_shape(measure, self._room, FEW_TOKENS // 4, (rows, length), self._tiles.tokens or 0)
 
     def _measured(self, work: Work, call: Callable[[Work], object]) -> int | None:
         """Bytes of its temporaries; None: there is not enough memory for them."""
@@ -445,8 +429,8 @@ class Measurement:
     def _step(self, work: Work) -> None:
         between: list[float] = []
         self._engine.seconds = quick_dry_run.by_kind()
-        run(self._stream, self._engine, work, between)
-        self._seconds = seconds_of(self._engine, between, self._shape)
+        time_step(self._stream, self._engine, work, between)
+        self._seconds = step_seconds(self._engine, between, self._shape)
 
     def _room(self, tokens: int) -> int:
         """Bytes for temporaries beside what there is and what the arena takes for so many tokens."""
@@ -466,33 +450,8 @@ class Measurement:
         return self._tokens * BYTES_PER_TOKEN + (masks(self._small, train, self._place) if self._packing else 0)
 
 
-def run(stream: Stream, engine: TimedEngine, work: Work, between: list[float]) -> float:
-    """Seconds of one step; what lies outside its passes goes to `between`."""
-    passes, aside = engine.in_passes(), engine.aside
-    began = time.perf_counter()
-    stream.step(work, {}, 0)
-    seconds = time.perf_counter() - began - (engine.aside - aside)
-    between.append(seconds - (engine.in_passes() - passes))
-    return seconds
-
-
-def settled(stream: Stream, engine: TimedEngine, work: Work, between: list[float]) -> None:
-    """Runs a step twice, where that is quick, and keeps the second one's seconds: it finds pages in the heap, which had
-    given them back, as in a run."""
-    for _ in range(2):
-        engine.seconds = quick_dry_run.by_kind()
-        if run(stream, engine, work, between) > quick_dry_run.AGAIN:
-            return
-
-
 def runs_after(warm_up: float) -> int:
     """How many runs take at most twice the seconds of those that follow."""
     if warm_up > LONG:
         return 1
     return max(LEAST_RUNS, min(MOST_RUNS, math.ceil(2 * LEAST_SECONDS / warm_up)))
-
-
-def seconds_of(engine: TimedEngine, between: list[float], shape: WorkShape) -> dict[str, float]:
-    found = engine.pass_seconds(KINDS, shape.micro_batches)
-    found["prologue"] = statistics.median(between[len(between) // 2 :]) * shape.micro_batches
-    return found

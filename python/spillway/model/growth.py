@@ -102,3 +102,33 @@ def beyond(points: Sequence[Point], bend: int) -> list[Point]:
     """Those that say how memory grows: beyond the bend, where there are several, else all."""
     found = [point for point in points if point.length > bend]
     return found if len(found) > 1 else list(points)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What is known of a shape that was approached by smaller ones."""
+
+    bytes: int  # of its temporaries, at most; 0 where nothing was measured
+    rows: int  # the largest that was measured; 0: nothing was
+    length: int
+    there: bool  # it has room itself
+
+
+def climb_shape(
+    measure: Callable[[int, int], int | None], room: Callable[[int], int], first: int, shape: tuple[int, int], bend: int
+) -> Seen:
+    """Climbs to `shape`, rows and tokens of each: first one row that grows, then rows. `measure`: bytes of so many rows
+    of a length, or None; `room`: bytes there are for so many tokens; `first`, `bend`: tokens, as in `climb`."""
+    rows, length = shape
+    long = climb(lambda at: measure(1, at), room, first, length, bend)
+    if not long.there:
+        seen = predicted(long.points, length) * rows if long.points else 0
+        return Seen(seen, 1, long.points[-1].length if long.points else 0, False)
+    many = climb(
+        lambda at: measure(at, length), lambda at: room(at * length), max(1, first // length), rows, bend // length
+    )
+    if many.points:
+        return Seen(predicted(many.points, rows), many.points[-1].length, length, many.there)
+    if long.points:
+        return Seen(predicted(long.points, length) * rows, 1, long.points[-1].length, rows == 1)
+    return Seen(0, 0, 0, many.there)

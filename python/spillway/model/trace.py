@@ -22,7 +22,7 @@ from transformers import masking_utils
 
 from spillway.model import quick_dry_run, saved_profile
 from spillway.model.describe import WorkSize, describe
-from spillway.model.dry_run import BRIEF_SLACK, BYTES_PER_TOKEN, KINDS, SLACK
+from spillway.model.dry_run import BRIEF_SLACK, BYTES_PER_TOKEN, SLACK
 from spillway.model.head_groups import extra_bytes
 from spillway.model.heap import Heap
 from spillway.model.narrow import narrow_of_its_kind
@@ -34,6 +34,7 @@ from spillway.model.source import text_config
 from spillway.model.stream import Stream
 from spillway.model.synthetic import sample
 from spillway.model.timed_engine import TimedEngine
+from spillway.model.timed_steps import KINDS
 from spillway.model.token_tiles import ALL_AT_ONCE, TokenTiles
 
 if TYPE_CHECKING:
