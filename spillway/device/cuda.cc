@@ -14,7 +14,8 @@ unsigned long long address(const std::byte* at) {
 
 class Cuda final : public Device {
  public:
-  explicit Cuda(const CudaOptions& options) : driver_(options.library), calls_(driver_.calls()), index_(options.index) {
+  explicit Cuda(const CudaOptions& options)
+      : Device(options.piece), driver_(options.library), calls_(driver_.calls()), index_(options.index) {
     if (options.index < 0 || options.index >= driver_.devices()) {
       throw Error(ErrorCode::bad_input, text("device: cuda:", options.index, " is not there; this process sees ",
                                              driver_.devices(), driver_.devices() == 1 ? " GPU" : " GPUs", ", cuda:0",

@@ -13,6 +13,7 @@ struct CudaOptions {
   int index = 0;  ///< among the GPUs that this process sees
   std::string library = kCudaLibrary;
   CudaKernels kernels = cuda_kernels();  ///< empty: none were built, and run() is refused
+  Bytes piece = kRegisteredPiece;        ///< of host memory that is registered at once
 };
 
 /// Throws Error(unsupported) without a driver or a GPU, Error(bad_input) for an index that is not there.

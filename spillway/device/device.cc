@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <iterator>
+#include <utility>
 
 #include "spillway/base/error.h"
 
@@ -67,7 +69,25 @@ class Device::Staging {
   std::size_t next_ = 0;
 };
 
-Device::Device() = default;
+namespace {
+
+/// Numbers of all pieces of a range, those at these offsets first.
+std::vector<Bytes> piece_order(Bytes bytes, Bytes piece, std::span<const Bytes> first) {
+  std::vector<Bytes> out;
+  std::vector<bool> taken(ceil_div(bytes, piece));
+  const auto take = [&](Bytes number) {
+    if (number >= taken.size() || taken[number]) return;
+    taken[number] = true;
+    out.push_back(number);
+  };
+  for (const auto offset : first) take(offset / piece);
+  for (Bytes number = 0; number < taken.size(); ++number) take(number);
+  return out;
+}
+
+}  // namespace
+
+Device::Device(Bytes piece) : piece_(piece) {}
 Device::~Device() = default;
 
 std::span<std::byte> Device::allocate(Bytes bytes) {
@@ -76,35 +96,49 @@ std::span<std::byte> Device::allocate(Bytes bytes) {
   return memory_;
 }
 
-bool Device::register_host(std::span<std::byte> range) {
-  if (range.empty()) return true;
-  const auto reason = do_register(range);
-  if (reason.empty()) {
-    const std::lock_guard lock(mutex_);
-    registered_.push_back(range);
-    return true;
+bool Device::register_host(std::span<std::byte> range, std::span<const Bytes> first) {
+  Bytes refused = 0;
+  std::string reason;
+  for (const auto number : piece_order(range.size(), piece_, first)) {
+    const auto at = number * piece_;
+    const auto piece = range.subspan(at, std::min(piece_, range.size() - at));
+    auto answer = do_register(piece);
+    if (answer.empty()) {
+      const std::lock_guard lock(mutex_);
+      registered_.emplace(piece.data(), piece.size());
+    } else {
+      refused += piece.size();
+      reason = std::move(answer);
+    }
   }
-  notice_ = text(human(range.size()), " of host memory could not be registered with ", name(), " (", reason,
-                 "); copies pass through a ring of ", human(2 * kGoodCopy),
+  if (refused == 0) return true;
+  const auto of_all = refused < range.size() ? text(" of ", human(range.size())) : std::string();
+  notice_ = text(human(refused), of_all, " of host memory could not be registered with ", name(), " (", reason,
+                 "); copies of that part pass through a ring of ", human(2 * kGoodCopy),
                  " for each direction, which takes more of the CPUs");
   return false;
 }
 
 void Device::unregister_host(std::span<std::byte> range) {
+  std::vector<std::span<std::byte>> pieces;
   {
     const std::lock_guard lock(mutex_);
-    const auto it = std::ranges::find_if(registered_, [&](const auto& known) { return known.data() == range.data(); });
-    if (it == registered_.end()) return;
-    registered_.erase(it);
+    const auto begin = registered_.lower_bound(range.data());
+    const auto end = registered_.lower_bound(range.data() + range.size());
+    for (auto it = begin; it != end; ++it) pieces.emplace_back(it->first, it->second);
+    registered_.erase(begin, end);
   }
-  do_unregister(range);
+  for (const auto& piece : pieces) do_unregister(piece);
 }
 
-bool Device::registered(const std::byte* host, Bytes bytes) const {
+Device::Part Device::first_part(const std::byte* host, Bytes bytes) const {
   const std::lock_guard lock(mutex_);
-  return std::ranges::any_of(registered_, [&](const auto& range) {
-    return host >= range.data() && host + bytes <= range.data() + range.size();
-  });
+  const auto next = registered_.upper_bound(host);
+  if (next != registered_.begin()) {
+    const auto& [begin, size] = *std::prev(next);
+    if (host < begin + size) return {std::min(bytes, static_cast<Bytes>(begin + size - host)), true};
+  }
+  return {next == registered_.end() ? bytes : std::min(bytes, static_cast<Bytes>(next->first - host)), false};
 }
 
 Device::Staging& Device::staging_of(Stream stream) {
@@ -114,16 +148,24 @@ Device::Staging& Device::staging_of(Stream stream) {
   return *out;
 }
 
+/// A copy ends at the end of a piece: a driver takes a range of one registration alone.
 void Device::copy(Stream stream, Direction direction, std::byte* to, const std::byte* from, Bytes bytes) {
   if (bytes == 0) return;
   copied_[static_cast<std::size_t>(direction)].fetch_add(bytes, std::memory_order_relaxed);
+  if (!separate()) return issue(stream, direction, to, from, bytes);
   const bool down = direction == Direction::from_device;
-  if (!separate() || registered(down ? to : from, bytes)) {
-    issue(stream, direction, to, from, bytes);
-  } else if (down) {
-    staging_of(stream).from_device(to, from, bytes);
-  } else {
-    staging_of(stream).to_device(to, from, bytes);
+  while (bytes > 0) {
+    const auto part = first_part(down ? to : from, bytes);
+    if (part.registered) {
+      issue(stream, direction, to, from, part.bytes);
+    } else if (down) {
+      staging_of(stream).from_device(to, from, part.bytes);
+    } else {
+      staging_of(stream).to_device(to, from, part.bytes);
+    }
+    to += part.bytes;
+    from += part.bytes;
+    bytes -= part.bytes;
   }
 }
 

@@ -31,9 +31,14 @@ using Event = std::uint32_t;
 /// Copies of fewer bytes than this do not reach a link's bandwidth (PCIe: 8 to 16 MiB).
 inline constexpr Bytes kGoodCopy = 8 * MiB;
 
+/// Host memory is registered in pieces of this size: a system that lets a process register only part of its memory
+/// (WSL2, `ulimit -l`) refuses the pieces beyond that part, not all of the memory.
+inline constexpr Bytes kRegisteredPiece = 1 * GiB;
+
 class Device {
  public:
-  Device();
+  /// `piece`: bytes of host memory that are registered at once; not 0.
+  explicit Device(Bytes piece = kRegisteredPiece);
   virtual ~Device();
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
@@ -50,9 +55,12 @@ class Device {
   std::span<std::byte> allocate(Bytes bytes);
   [[nodiscard]] std::span<std::byte> memory() const noexcept { return memory_; }
 
-  /// Tells the device of host memory that copies will come from and go to; it stays until unregister_host(). Where that
-  /// is refused, copies pass through a small ring that is registered, notice() says so, and the answer is false.
-  bool register_host(std::span<std::byte> range);
+  /// Tells the device of host memory that copies will come from and go to; it stays until unregister_host(). The range
+  /// is registered piece by piece: first the pieces at the offsets `first`, in their order, then the others. Copies of
+  /// a piece that is refused pass through a small ring that is registered. In that case notice() says how many bytes
+  /// were refused, and the answer is false.
+  bool register_host(std::span<std::byte> range, std::span<const Bytes> first = {});
+  /// Forgets all pieces of a range.
   void unregister_host(std::span<std::byte> range);
   /// What a person should know; empty: nothing.
   [[nodiscard]] const std::string& notice() const noexcept { return notice_; }
@@ -106,15 +114,21 @@ class Device {
 
  private:
   class Staging;
-  [[nodiscard]] bool registered(const std::byte* host, Bytes bytes) const;
+  /// The first bytes of a range that are all registered, or all not.
+  struct Part {
+    Bytes bytes = 0;
+    bool registered = false;
+  };
+  [[nodiscard]] Part first_part(const std::byte* host, Bytes bytes) const;
   Staging& staging_of(Stream stream);
 
+  const Bytes piece_;
   std::span<std::byte> memory_;
   std::string notice_;
   std::array<std::atomic<Bytes>, 2> copied_{};  ///< by direction
   ParallelFor parallel_for_;
-  mutable std::mutex mutex_;  ///< guards what follows
-  std::vector<std::span<std::byte>> registered_;
+  mutable std::mutex mutex_;                             ///< guards what follows
+  std::map<std::byte*, Bytes, std::less<>> registered_;  ///< pieces, by their first byte
   std::map<Stream, std::unique_ptr<Staging>> staging_;
 };
 

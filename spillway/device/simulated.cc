@@ -52,7 +52,10 @@ struct EventState {
 class SimulatedDevice final : public Simulated {
  public:
   explicit SimulatedDevice(const SimulatedOptions& options)
-      : options_(options), links_{Link(options.to_device), Link(options.from_device)}, updates_(options.update) {}
+      : Simulated(options.piece),
+        options_(options),
+        links_{Link(options.to_device), Link(options.from_device)},
+        updates_(options.update) {}
 
   ~SimulatedDevice() override {
     {

@@ -11,11 +11,12 @@ struct SimulatedOptions {
   Bytes memory = ~Bytes{0};  ///< that can be allocated
   double to_device = 0;      ///< bytes per second; 0 = as fast as memory
   double from_device = 0;
-  double latency = 0;           ///< seconds that every copy takes beside its bytes
-  double update = 0;            ///< elements per second that are updated at most; 0 = as fast as the host does it
-  bool registers = true;        ///< false: registering host memory is refused
-  std::uint64_t seed = 0;       ///< of random delays; 0 = none
-  double longest_delay = 2e-4;  ///< seconds, of one operation
+  double latency = 0;              ///< seconds that every copy takes beside its bytes
+  double update = 0;               ///< elements per second that are updated at most; 0 = as fast as the host does it
+  bool registers = true;           ///< false: registering host memory is refused
+  Bytes piece = kRegisteredPiece;  ///< of host memory that is registered at once
+  std::uint64_t seed = 0;          ///< of random delays; 0 = none
+  double longest_delay = 2e-4;     ///< seconds, of one operation
 };
 
 /// What memory holds before anything is written there, and while a copy is under way to it: no number in any format.
@@ -25,6 +26,8 @@ inline constexpr std::uint8_t kPoison = 0xFF;
 /// data races that the thread sanitizer sees; without it, they find poison.
 class Simulated : public Device {
  public:
+  using Device::Device;
+
   /// Host code in the order of a stream, as a kernel would run: on a stream of the device's own it returns at once.
   virtual void call(Stream stream, std::function<void()> work) = 0;
 };

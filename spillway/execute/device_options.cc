@@ -19,7 +19,7 @@ std::optional<int> gpu_of(const std::string& name) {
 }
 
 OpenDevice open_gpu(int index, const DeviceOptions& options) {
-  auto device = device::make_cuda({index, options.cuda.library, options.cuda.kernels});
+  auto device = device::make_cuda({index, options.cuda.library, options.cuda.kernels, options.cuda.piece});
   if (const auto reason = device->cannot_compute(); !reason.empty()) throw Error(ErrorCode::unsupported, reason);
   const auto adopted = device->adopt_stream(options.stream);
   return {std::move(device), adopted};

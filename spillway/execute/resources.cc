@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "spillway/execute/crossing.h"
 #include "spillway/execute/nodes.h"
 #include "spillway/execute/reductions.h"
 
@@ -31,7 +32,10 @@ Resources::Resources(const RunPlan& plan, unsigned threads, std::span<storage::P
 OpenDevice Resources::open(const RunPlan& plan) const {
   if (!plan.plan.placement.device) return {};
   auto out = open_device(plan.device);
-  out.device->register_host(arena_.pinnable());
+  auto first = crossing_offsets(plan.plan.schedule);
+  const auto pinnable = arena_.pinnable();
+  for (auto& offset : first) offset -= std::min(offset, static_cast<Bytes>(pinnable.data() - arena_.data()));
+  out.device->register_host(pinnable, first);
   out.device->allocate(plan.plan.device_arena);
   return out;
 }

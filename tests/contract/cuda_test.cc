@@ -105,8 +105,10 @@ TEST(CudaSteps, ChangeNoBit) {
     const auto expected = train_on_gpu(description, everything_in_dram(), 4, nullptr);
     for (const bool own_stream : {false, true}) {
       const Setting registers("FAKE_CUDA_REGISTERS", random() % 3 == 0 ? "0" : "1");
+      const Setting limit("FAKE_CUDA_REGISTERS_KIB", random() % 2 == 0 ? "0" : "600");
       Caller caller(own_stream);
       auto settings = on_gpu(caller);
+      settings.device.cuda.piece = (1 + random() % 32) * 16 * KiB;
       settings.budget.window = random() % 4;
       settings.budget.device->weight = share(random);
       settings.budget.device->activation = share(random);

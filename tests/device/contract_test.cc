@@ -26,7 +26,7 @@ class DeviceContract : public ::testing::TestWithParam<DeviceKind> {
   }
   void TearDown() override {
     device_->synchronise();
-    ::unsetenv("FAKE_CUDA_REGISTERS");
+    for (const auto* name : {"FAKE_CUDA_REGISTERS", "FAKE_CUDA_REGISTERS_KIB"}) ::unsetenv(name);
   }
 
   [[nodiscard]] std::span<std::byte> host() const { return host_.span(); }

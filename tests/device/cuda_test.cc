@@ -3,7 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <vector>
+
 #include "spillway/base/error.h"
+#include "spillway/sys/mapping.h"
 #include "tests/device/fake_driver.h"
 #include "tests/sys/fake_nodes.h"
 
@@ -58,6 +61,29 @@ TEST(CudaRefusals, MoreThanItsMemory) {
     EXPECT_NE(words.find("1.00 GiB are asked"), std::string::npos) << words;
     EXPECT_NE(words.find("32.0 MiB of 64.0 MiB"), std::string::npos) << words;
   }
+}
+
+/// Whether the driver knows each piece of the memory already.
+std::vector<bool> known_pieces(std::span<std::byte> memory, Bytes piece) {
+  const auto other = make_cuda({.library = kFakeDriver});
+  std::vector<bool> out;
+  for (Bytes at = 0; at < memory.size(); at += piece) out.push_back(!other->register_host(memory.subspan(at, piece)));
+  return out;
+}
+
+TEST(CudaRegistration, PiecesAreRegisteredInTheOrderAskedForAndARefusalIsOfTheRest) {
+  const sys::Mapping memory(8 * MiB);
+  const auto device = make_cuda({.library = kFakeDriver, .piece = MiB});
+  {
+    const Setting most("FAKE_CUDA_REGISTERS_KIB", "3072");
+    const std::vector<Bytes> first{5 * MiB + 17, 5 * MiB + 18, 2 * MiB, 100 * MiB};
+    EXPECT_FALSE(device->register_host(memory.span(), first));
+  }
+  EXPECT_NE(device->notice().find("5.0 MiB of 8.0 MiB of host memory could not be registered"), std::string::npos)
+      << device->notice();
+  EXPECT_EQ(known_pieces(memory.span(), MiB), (std::vector<bool>{true, false, true, false, false, true, false, false}));
+  device->unregister_host(memory.span());
+  EXPECT_EQ(known_pieces(memory.span(), MiB), std::vector<bool>(8, false));
 }
 
 TEST(CudaFacts, GpusAreListedWithTheirPlace) {

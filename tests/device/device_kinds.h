@@ -32,7 +32,10 @@ inline std::vector<DeviceKind> device_kinds() {
       {"simulated_delayed", [] { return make_simulated({.seed = 5}); }},
       {"simulated_slow", [] { return make_simulated({.to_device = 4e8, .from_device = 2e8}); }},
       {"simulated_refusing", [] { return make_simulated({.registers = false, .seed = 6}); }, false},
+      {"simulated_pieces", [] { return make_simulated({.piece = 3 * MiB, .seed = 7}); }},
       {"cuda_fake", [] { return make_fake_cuda(); }},
+      {"cuda_pieces", [] { return make_cuda({.library = kFakeDriver, .piece = 3 * MiB}); }},
+      {"cuda_limited", [] { return limited_cuda(); }, false},
       {"cuda_refusing", [] { return refusing_cuda(); }, false}};
   try {
     const CudaDriver driver;

@@ -2,13 +2,15 @@
 // names.
 //
 // It refuses what a driver refuses: calls without a context, addresses outside of what was allocated, handles that are
-// not there, kernels that are newer than it. How old it is, how many GPUs it has, how much memory, whether registering
-// is refused and which copy fails comes from the environment. It ends the process where a GPU would go on with what is
-// somebody else's by then: memory that is freed or unregistered while a copy is under way to or from it.
+// not there, kernels that are newer than it. How old it is, how many GPUs it has, how much memory, how much of the
+// host's memory may be registered, which copy fails and which takes how long comes from the environment. It ends the
+// process where a GPU would go on with what is somebody else's by then: memory that is freed or unregistered while a
+// copy is under way to or from it.
 //
 // Where PyTorch plays along on the host (tests/python/fake_gpu.py) its tensors are not allocated here; they are
 // lent (fakeCudaLend) while a call uses them, so that all other addresses are still refused.
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -17,6 +19,7 @@
 #include <mutex>
 #include <set>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "spillway/device/cuda_driver.h"
@@ -71,11 +74,12 @@ struct Driver {
   std::map<CUevent_st*, bool> timed;  ///< whether it has been recorded
   std::map<unsigned long long, std::unique_ptr<spillway::sys::Mapping>> memory;
   std::multimap<unsigned long long, std::size_t> lent;  ///< the caller's memory that counts as a GPU's for now
-  std::map<char*, std::size_t> host;
-  std::map<const char*, std::size_t> under_way;  ///< where copies read and write, each once
+  std::map<char*, std::size_t> host;                    ///< that copies may use: registered, or allocated for it
+  std::map<char*, std::size_t> registered;              ///< of these
+  std::map<const char*, std::size_t> under_way;         ///< where copies read and write, each once
   std::uintptr_t next = 0x1000;
   int retained = 0;
-  int copies = 0;  ///< since one was asked to fail
+  int copies = 0;  ///< since one was asked to fail or to take long
 };
 
 Driver& driver() {
@@ -141,15 +145,18 @@ int copy(CUstream_st* stream, void* to, const void* from, std::size_t bytes) {
   const auto* in = stream_of(stream);
   if (in == nullptr) return kInvalidHandle;
   auto& it = driver();
+  int held = 0;  // milliseconds
   {
     const std::lock_guard lock(it.mutex);
     // Counted from when it was asked for.
-    const int after = setting("FAKE_CUDA_FAILS_AFTER", 0);
-    it.copies = after > 0 ? it.copies + 1 : 0;
-    if (after > 0 && it.copies == after) return kLaunchFailed;
+    const int fails = setting("FAKE_CUDA_FAILS_AFTER", 0), holds = setting("FAKE_CUDA_HOLDS_AFTER", 0);
+    it.copies = fails > 0 || holds > 0 ? it.copies + 1 : 0;
+    if (fails > 0 && it.copies == fails) return kLaunchFailed;
+    if (holds > 0 && it.copies == holds) held = setting("FAKE_CUDA_HOLDS_MS", 1000);
     for (const void* side : {static_cast<const void*>(to), from}) it.under_way[static_cast<const char*>(side)] = bytes;
   }
   it.simulated->call(*in, [=, &it] {
+    if (held > 0) std::this_thread::sleep_for(std::chrono::milliseconds(held));
     std::memcpy(to, from, bytes);
     const std::lock_guard lock(it.mutex);
     for (const void* side : {static_cast<const void*>(to), from}) it.under_way.erase(static_cast<const char*>(side));
@@ -279,6 +286,12 @@ EXPORT int cuMemHostRegister_v2(void* address, std::size_t bytes, unsigned flags
   if (setting("FAKE_CUDA_REGISTERS", 1) == 0) return spillway::device::kCudaOutOfMemory;
   if (flags != spillway::device::kCudaRegisterPortable) return kInvalidValue;
   const std::lock_guard lock(driver().mutex);
+  if (const int most = setting("FAKE_CUDA_REGISTERS_KIB", 0); most > 0) {  // as WSL2, which lets a part of memory
+    std::size_t registered = bytes;
+    for (const auto& [at, size] : driver().registered) registered += size;
+    if (registered > static_cast<std::size_t>(most) << 10) return spillway::device::kCudaOutOfMemory;
+  }
+  driver().registered.emplace(static_cast<char*>(address), bytes);
   const bool known = !driver().host.emplace(static_cast<char*>(address), bytes).second;
   return known ? kAlreadyRegistered : 0;
 }
@@ -288,6 +301,7 @@ EXPORT int cuMemHostUnregister(void* address) {
   const auto found = driver().host.find(static_cast<char*>(address));
   if (found == driver().host.end()) return kInvalidValue;
   must_be_idle(address, found->second, "cuMemHostUnregister");
+  driver().registered.erase(found->first);
   driver().host.erase(found);
   return 0;
 }

@@ -28,6 +28,12 @@ inline std::unique_ptr<Device> make_fake_cuda() {
   return make_cuda({.library = kFakeDriver, .kernels = {.machine_code = kSome}});
 }
 
+/// With pieces of 3 MiB, of which the driver registers three.
+inline std::unique_ptr<Device> limited_cuda() {
+  ::setenv("FAKE_CUDA_REGISTERS_KIB", "10000", 1);
+  return make_cuda({.library = kFakeDriver, .piece = 3 * MiB});
+}
+
 /// As the fixture registers its memory right after.
 inline std::unique_ptr<Device> refusing_cuda() {
   ::setenv("FAKE_CUDA_REGISTERS", "0", 1);

@@ -221,6 +221,14 @@ def test_a_process_that_multiplied_before_trains(bf16: Pair, given: Path, tmp_pa
     assert (tmp_path / "out" / "model.safetensors").read_bytes() == bf16.weights()
 
 
+def test_memory_that_cannot_be_registered_changes_no_bit(bf16: Pair, tmp_path: Path) -> None:
+    """As under WSL2: copies pass through a ring."""
+    bf16.on_gpu("--gpu_memory", "96MiB", FAKE_CUDA_REGISTERS="0")
+    said = bf16.run(tmp_path / "out", "--gpu_memory", "96MiB", FAKE_CUDA_REGISTERS="0")
+    told = " ".join((said.out + said.err).split())
+    assert said.code == 0 and told.count("of host memory could not be registered with cuda:0") == 1, told
+
+
 def test_an_old_driver_compiles_the_kernels(bf16: Pair, gpu: FakeGpu) -> None:
     """As of CUDA 11.4, which takes nothing of what nvcc 13 makes but the text that is marked as old enough."""
     bf16.on_gpu("--gpu_memory", "96MiB", FAKE_CUDA_VERSION="11040")
