@@ -304,7 +304,10 @@ class EngineTelemetry {
   /// to a second for one whose server does not answer.
   [[nodiscard]] std::vector<std::filesystem::path> displaced_volumes() const;
   /// JSON {path: {"volume", "under_way": requests that it has not answered, "silent_seconds": since it last answered,
-  /// or was first asked; 0 when nothing is under way}}. Any thread may ask, between start() and close().
+  /// or was first asked; 0 when nothing is under way}}. With a device with memory of its own also {"device:to_device",
+  /// "device:from_device", "device:device_update": {"device": its name, "under_way", "silent_seconds", and when
+  /// something is under way "task" and "bytes" of what the lane waits for}}. Any thread may ask, between start() and
+  /// close().
   [[nodiscard]] std::string silence() const;
   /// JSON {"pass": "backward of layers.7", "waits_for": "path:1", "seconds": since other processes may wait for it};
   /// {}: they do not wait for this one. Any thread may ask, between start() and close().

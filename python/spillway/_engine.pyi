@@ -251,7 +251,8 @@ class Engine:
     def displaced_volumes(self) -> list[str]:
         """Volumes whose file was removed or replaced since the engine opened them. Between start() and close()."""
     def silence(self) -> str:
-        """JSON {path: {"volume", "under_way": requests that it has not answered, "silent_seconds"}}. Any thread may
+        """JSON {path: {"volume", "under_way": requests that it has not answered, "silent_seconds"}}, and for each lane
+        of a device {"device:to_device": {"device", "under_way", "silent_seconds", "task", "bytes"}}. Any thread may
         ask."""
     def lateness(self) -> str:
         """JSON {"pass", "waits_for", "seconds"}: what keeps other processes waiting for this one; {} where nothing

@@ -46,6 +46,22 @@ void CopyLane::start(const Copy& copy) {
   wake_.notify_all();
 }
 
+CopyLane::Front CopyLane::front() const {
+  const std::lock_guard lock(mutex_);
+  auto out = front_;
+  if (out.under_way > 0) {
+    out.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - waits_from_).count();
+  }
+  return out;
+}
+
+void CopyLane::show_front(const std::deque<UnderWay>& under_way) {
+  front_ = {};
+  if (under_way.empty()) return;
+  const auto& copy = under_way.front().copy;
+  front_ = {.task = copy.task, .bytes = copy.bytes, .under_way = under_way.size()};
+}
+
 void CopyLane::serve() {
   std::deque<UnderWay> under_way;
   std::unique_lock lock(mutex_);
@@ -56,6 +72,8 @@ void CopyLane::serve() {
       std::pop_heap(ready_.begin(), ready_.end(), later);
       auto& it = under_way.emplace_back(UnderWay{ready_.back(), issued_++ % kDepth, {}});
       ready_.pop_back();
+      if (under_way.size() == 1) waits_from_ = std::chrono::steady_clock::now();
+      show_front(under_way);
       lock.unlock();
       issue(it);
       lock.lock();
@@ -64,6 +82,8 @@ void CopyLane::serve() {
     end(under_way.front());
     under_way.pop_front();
     lock.lock();
+    waits_from_ = std::chrono::steady_clock::now();
+    show_front(under_way);
   }
 }
 
@@ -178,7 +198,8 @@ void Copies::start(std::uint64_t instance, Index task, std::uint64_t deadline, s
                            .deadline = deadline,
                            .done = done,
                            .context = context,
-                           .token = token});
+                           .token = token,
+                           .task = task});
   }
   const Arenas arenas(host_, device_.memory().data());
   (plan::traits(it.lane).fetches ? up_ : down_)
@@ -189,7 +210,14 @@ void Copies::start(std::uint64_t instance, Index task, std::uint64_t deadline, s
               .deadline = deadline,
               .done = done,
               .context = context,
-              .token = token});
+              .token = token,
+              .task = task});
+}
+
+std::map<plan::Lane, CopyLane::Front> Copies::fronts() const {
+  return {{plan::Lane::to_device, up_.front()},
+          {plan::Lane::from_device, down_.front()},
+          {plan::Lane::device_update, updates_.front()}};
 }
 
 }  // namespace spillway::execute

@@ -4,9 +4,11 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -33,6 +35,15 @@ class CopyLane {
     storage::Done done = nullptr;  ///< called by the lane's thread when the bytes are there
     void* context = nullptr;
     std::uint64_t token = 0;
+    plan::Index task = plan::kNone;  ///< of the schedule, for front()
+  };
+
+  /// The copy or update that the lane's thread waits for.
+  struct Front {
+    plan::Index task = plan::kNone;
+    Bytes bytes = 0;            ///< 0: an update
+    std::size_t under_way = 0;  ///< given to the stream, this one included; 0: there is none
+    double seconds = 0;         ///< since the lane's last end, or since this one was given to an idle lane
   };
 
   /// `updates`: runs these; null: copies in that direction.
@@ -42,6 +53,8 @@ class CopyLane {
   CopyLane& operator=(const CopyLane&) = delete;
 
   void start(const Copy& copy);
+  /// Any thread may ask.
+  [[nodiscard]] Front front() const;
 
  private:
   /// Given to the stream at once: enough that the link does not wait for us, few enough that an urgent copy is soon
@@ -55,6 +68,7 @@ class CopyLane {
   };
 
   void serve();
+  void show_front(const std::deque<UnderWay>& under_way);  // locked
   void issue(UnderWay& it);
   void end(UnderWay& it);
 
@@ -65,9 +79,11 @@ class CopyLane {
   std::array<device::Event, kDepth> events_{};
   std::size_t issued_ = 0;  ///< the thread's own
 
-  std::mutex mutex_;  ///< guards what follows
+  mutable std::mutex mutex_;  ///< guards what follows
   std::condition_variable wake_;
-  std::vector<Copy> ready_;  ///< heap
+  std::vector<Copy> ready_;                           ///< heap
+  Front front_;                                       ///< without `seconds`
+  std::chrono::steady_clock::time_point waits_from_;  ///< when the lane ended something last, or was idle
   bool stop_ = false;
   std::thread thread_;
 };
@@ -85,6 +101,8 @@ class Copies {
   /// A copy or an update, when all that it needs has ended or been issued.
   void start(std::uint64_t instance, plan::Index task, std::uint64_t deadline, storage::Done done, void* context,
              std::uint64_t token);
+  /// What each lane waits for. Any thread may ask.
+  [[nodiscard]] std::map<plan::Lane, CopyLane::Front> fronts() const;
 
  private:
   /// A pass of the device; of the instance before when `previous`.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "spillway/execute/trace.h"
+
 namespace spillway::execute {
 namespace {
 
@@ -101,7 +103,8 @@ std::string counters(const Counted& run, const plan::Budget& budget, const netwo
   return out.dump();
 }
 
-std::string silence(const Counted& run, const plan::Budget& budget) {
+std::string silence(const Counted& run, const plan::Plan& plan, const state::Layout& layout,
+                    const plan::Budget& budget) {
   auto out = json::object();
   const auto paths = run.storage.paths();
   for (std::size_t p = 0; p < paths.size(); ++p) {
@@ -109,6 +112,14 @@ std::string silence(const Counted& run, const plan::Budget& budget) {
     out[budget.paths[p].name] = {{"volume", paths[p]->volume().string()},
                                  {"under_way", counted.under_way},
                                  {"silent_seconds", counted.silent_seconds}};
+  }
+  for (const auto& [lane, front] : run.executor.device_fronts()) {
+    auto& it = out[text("device:", plan::name_of(lane))];
+    it = {
+        {"device", run.resources.device()->name()}, {"under_way", front.under_way}, {"silent_seconds", front.seconds}};
+    if (front.under_way == 0) continue;
+    it["task"] = describe_task(plan, layout, plan.schedule.tasks[front.task]);
+    it["bytes"] = front.bytes;
   }
   return out.dump();
 }

@@ -28,8 +28,10 @@ struct Counted {
 [[nodiscard]] std::string counters(const Counted& run, const plan::Budget& budget,
                                    const network::CountingPort* network = nullptr);
 
-/// By path its volume, what it has not answered yet and for how long it has been silent. Any thread may ask.
-[[nodiscard]] std::string silence(const Counted& run, const plan::Budget& budget);
+/// By path its volume, what it has not answered yet and for how long it has been silent. Of a device the same by lane
+/// ("device:to_device"), with the task and the bytes that the lane waits for. Any thread may ask.
+[[nodiscard]] std::string silence(const Counted& run, const plan::Plan& plan, const state::Layout& layout,
+                                  const plan::Budget& budget);
 
 /// {"pass": "backward of layers.7", "waits_for": what has to end first, "seconds"}: what other processes wait for; {}
 /// where they do not, as far as this one knows. Any thread may ask.

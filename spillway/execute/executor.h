@@ -10,6 +10,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -86,6 +87,11 @@ class Executor final : private UpdateLanes::Owner {
   [[nodiscard]] std::vector<Times> last_times() const;
   /// Seconds and number of passes on a device with its own memory, by kind of pass. Empty without such a device.
   [[nodiscard]] std::vector<PassClock::Total> device_passes() const;
+  /// What each lane of copies and of updates on a device waits for. Empty without a device with its own memory. Any
+  /// thread.
+  [[nodiscard]] std::map<plan::Lane, CopyLane::Front> device_fronts() const {
+    return copies_ ? copies_->fronts() : std::map<plan::Lane, CopyLane::Front>();
+  }
   [[nodiscard]] double now() const { return clock_.now(); }
   /// Empty where nobody waits for this process, as far as it knows. Any thread.
   [[nodiscard]] std::optional<Lateness> late() const;

@@ -11,12 +11,8 @@
 #include "spillway/plan/memory_breakdown.h"
 
 namespace spillway::execute {
-namespace {
 
-using nlohmann::json;
-using plan::Lane;
-
-std::string task_name(const plan::Plan& plan, const state::Layout& layout, const plan::Task& task) {
+std::string describe_task(const plan::Plan& plan, const state::Layout& layout, const plan::Task& task) {
   const auto& what = task.what;
   if (task.op == plan::Op::compute) {
     const auto& pass = plan.schedule.passes[what.index];
@@ -36,6 +32,11 @@ std::string task_name(const plan::Plan& plan, const state::Layout& layout, const
   return what.count == 1 ? text(name, " ", block, " chunk ", what.index)
                          : text(name, " ", block, " chunks ", what.index, " to ", what.end() - 1);
 }
+
+namespace {
+
+using nlohmann::json;
+using plan::Lane;
 
 constexpr auto kUnits = static_cast<unsigned>(plan::kLanes.size());
 constexpr int kDeviceThread = 1000;  // above the numbers of all update lanes
@@ -124,7 +125,7 @@ void add_device_passes(json& events, const plan::Plan& plan, const state::Layout
                         {"args", {{"name", "passes on the device"}}}});
     }
     events.push_back({{"ph", "X"},
-                      {"name", task_name(plan, layout, plan.schedule.tasks[pass.task])},
+                      {"name", describe_task(plan, layout, plan.schedule.tasks[pass.task])},
                       {"pid", 1},
                       {"tid", kDeviceThread},
                       {"ts", (it.device_start - zero) * 1e6},
@@ -182,7 +183,7 @@ std::string trace(const plan::Plan& plan, const state::Layout& layout, const std
   double predicted_zero = 0;
   for (const auto& it : plan.prediction.tasks) predicted_zero = std::min(predicted_zero, it.start);
   for (std::size_t t = 0; t < tasks.size(); ++t) {
-    const auto name = task_name(plan, layout, tasks[t]);
+    const auto name = describe_task(plan, layout, tasks[t]);
     if (t < times.size() && times[t].end > 0) {
       add_task(events, 1, plan.schedule, t, name, times[t].start - zero, times[t].end - zero);
     }

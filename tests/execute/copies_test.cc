@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <thread>
 #include <vector>
 
 #include "spillway/device/simulated.h"
@@ -93,6 +94,47 @@ TEST_F(CopyLaneTest, OfThoseThatWaitTheEarliestDeadlineIsNext) {
     ends.open();
     EXPECT_EQ(ends.wait_for(5), (std::vector<std::uint64_t>{0, 1, 3, 7, 9}));
   }
+  EXPECT_FALSE(ends.failed());
+}
+
+TEST_F(CopyLaneTest, TheFrontIsWhatTheLaneWaitsFor) {
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool open = false;
+  const auto passes = device_->make_stream();
+  const auto after = device_->make_event();
+  device_->call(passes, [&] {  // a pass that does not end
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [&] { return open; });
+  });
+  device_->record(after, passes);
+  const std::vector<std::byte> from(kBytes);
+  Ends ends;
+  ends.open();
+  CopyLane up(*device_, device::Direction::to_device);
+  EXPECT_EQ(up.front().under_way, 0U);
+  for (plan::Index task = 7; task < 9; ++task) {
+    up.start({.to = device_->memory().data(),
+              .from = from.data(),
+              .bytes = kBytes,
+              .after = after,
+              .done = &Ends::done,
+              .context = &ends,
+              .task = task});
+  }
+  while (up.front().under_way < 2) std::this_thread::yield();
+  EXPECT_EQ(up.front().task, 7U);
+  EXPECT_EQ(up.front().bytes, kBytes);
+  const auto before = up.front().seconds;
+  EXPECT_GE(up.front().seconds, before);
+  {
+    const std::lock_guard lock(mutex);
+    open = true;
+  }
+  changed.notify_all();
+  static_cast<void>(ends.wait_for(2));
+  while (up.front().under_way > 0) std::this_thread::yield();
+  EXPECT_EQ(up.front().seconds, 0);
   EXPECT_FALSE(ends.failed());
 }
 

@@ -44,7 +44,12 @@ TEST(Counters, TellOfTheDeviceAndOfNoPath) {
   EXPECT_GT(found["device"]["to_device"].get<Bytes>(), 0U);
   EXPECT_FALSE(found.contains("paths"));
   EXPECT_FALSE(found["stall_seconds"].contains("commit"));
-  EXPECT_EQ(silence(run.counted(), planned.budget), "{}");
+  const auto lanes = json::parse(silence(run.counted(), planned.plan, planned.layout, planned.budget));
+  ASSERT_EQ(lanes.size(), 3U);
+  for (const auto* lane : {"to_device", "from_device", "device_update"}) {
+    EXPECT_EQ(lanes[text("device:", lane)]["device"], "simulated") << lane;
+    EXPECT_TRUE(lanes[text("device:", lane)].contains("silent_seconds")) << lane;
+  }
 }
 
 TEST(Counters, KnowOfNobodyWhoWaitsForAProcessThatIsAlone) {
@@ -56,7 +61,7 @@ TEST(Counters, KnowOfNobodyWhoWaitsForAProcessThatIsAlone) {
 TEST(Silence, IsOfEachPath) {
   const Planned planned({.paths = 2});
   execute::Run run(planned.run_plan(), planned.volumes(), 1, {});
-  const auto found = json::parse(silence(run.counted(), planned.budget));
+  const auto found = json::parse(silence(run.counted(), planned.plan, planned.layout, planned.budget));
   ASSERT_EQ(found.size(), 2U);
   EXPECT_EQ(found["path:1"]["volume"], planned.volume(1).string());
   EXPECT_EQ(found["path:1"]["under_way"], 0);

@@ -229,6 +229,27 @@ def test_memory_that_cannot_be_registered_changes_no_bit(bf16: Pair, tmp_path: P
     assert said.code == 0 and told.count("of host memory could not be registered with cuda:0") == 1, told
 
 
+# With less patience, as in test_remote.py.
+IMPATIENT = COMMAND.replace(
+    "from spillway.cli",
+    """
+from spillway.base import silence
+silence.EVERY, silence.PATIENCE = 0.05, 0.5
+from spillway.cli""",
+)
+
+
+def test_a_copy_that_does_not_end_is_told_and_the_run_goes_on(bf16: Pair, given: Path, tmp_path: Path) -> None:
+    keys = (*STEPS, "--compute_dtype", "bf16", "--device", "cuda:0", "--gpu_memory", "96MiB")
+    done = in_own_process(IMPATIENT, *words(given, tmp_path / "out", *keys), FAKE_CUDA_HOLDS_AFTER="9")
+    assert done.returncode == 0, done.stderr
+    told = [line for line in done.stderr.splitlines() if "has not ended '" in line]
+    assert len(told) == 1, done.stderr
+    assert re.search(r"cuda:0 \(Fake GPU\) has not ended '.+' of .+iB for \d+ s \(device:\w+_device, \d ", told[0])
+    assert "answers again, after" in done.stderr
+    assert (tmp_path / "out" / "model.safetensors").read_bytes() == bf16.weights()
+
+
 def test_an_old_driver_compiles_the_kernels(bf16: Pair, gpu: FakeGpu) -> None:
     """As of CUDA 11.4, which takes nothing of what nvcc 13 makes but the text that is marked as old enough."""
     bf16.on_gpu("--gpu_memory", "96MiB", FAKE_CUDA_VERSION="11040")

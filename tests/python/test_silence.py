@@ -56,6 +56,31 @@ def test_each_silence_is_told() -> None:
     assert len(told(silent, well, silent, well)) == 4
 
 
+def test_a_gpu_that_hangs_is_told_with_its_copy() -> None:
+    def answer(under_way: int, seconds: float) -> str:
+        lane: dict[str, Any] = {"device": "cuda:0 (Fake GPU)", "under_way": under_way, "silent_seconds": seconds}
+        waits = {"task": "upload weight layers.3 chunk 12", "bytes": 8 << 20} if under_way else {}
+        return json.dumps({"device:to_device": lane | waits})
+
+    over, words = threading.Event(), list[str]()
+    script = [answer(0, 0.0), answer(2, 31.0), answer(2, 36.0), answer(0, 0.0)]
+
+    def ask() -> str:
+        if len(script) == 1:
+            over.set()
+            return script[0]
+        return script.pop(0)
+
+    watch = SilenceWatch(lambda: ask, words.append, every=0.001, patience=30)
+    assert over.wait(30)
+    watch.close()
+    assert len(words) == 2
+    assert words[0].startswith(
+        "cuda:0 (Fake GPU) has not ended 'upload weight layers.3 chunk 12' of 8.00 MiB for 31 s (device:to_device, 2 "
+    )
+    assert words[1] == "device:to_device answers again, after 36 s or more"
+
+
 def test_it_ends_at_once() -> None:
     close: Callable[[], None] = SilenceWatch(lambda: lambda: "{}", every=3600).close
     close()

@@ -1,4 +1,5 @@
-"""Says so while a storage path answers nothing: a file system whose server is away blocks for as long as it likes."""
+"""Says so while a storage path or a GPU answers nothing: a file system whose server is away blocks for as long as it
+likes, and so does a GPU that hangs."""
 
 from __future__ import annotations
 
@@ -9,6 +10,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from typing import Any
+
+from spillway.base import sizes
 
 EVERY = 5.0  # seconds between two looks
 PATIENCE = 30.0  # seconds without an answer before anything is said
@@ -54,24 +58,39 @@ class SilenceWatch:
             silence = self._ask()
             if silence is None:
                 return
-            for name, path in json.loads(silence()).items():
-                self._look(name, path["volume"], path["under_way"], path["silent_seconds"])
+            for name, answer in json.loads(silence()).items():
+                self._look(name, answer)
             del silence
 
-    def _look(self, name: str, volume: str, under_way: int, seconds: float) -> None:
+    def _look(self, name: str, answer: dict[str, Any]) -> None:
+        seconds = answer["silent_seconds"]
         if seconds >= self._patience:
             if name not in self._longest:
-                self._tell(
-                    f"{name} ({volume}) has answered nothing for {seconds:.0f} s, with {under_way} requests under way: "
-                    "the run waits for it. If its drive or server does not come back, kill the run; nothing that was "
-                    "durable is lost"
-                )
+                self._tell(describe_lane(name, answer) if "device" in answer else describe_path(name, answer))
             self._longest[name] = seconds
         elif name in self._longest:
             self._tell_end(name)
 
     def _tell_end(self, name: str) -> None:
         self._tell(f"{name} answers again, after {self._longest.pop(name):.0f} s or more")
+
+
+def describe_path(name: str, answer: dict[str, Any]) -> str:
+    return (
+        f"{name} ({answer['volume']}) has answered nothing for {answer['silent_seconds']:.0f} s, with "
+        f"{answer['under_way']} requests under way: the run waits for it. If its drive or server does not come back, "
+        "kill the run; nothing that was durable is lost"
+    )
+
+
+def describe_lane(name: str, answer: dict[str, Any]) -> str:
+    """Of a device's copies or updates."""
+    of_bytes = f" of {sizes.size(answer['bytes'])}" if answer["bytes"] else ""
+    return (
+        f"{answer['device']} has not ended '{answer['task']}'{of_bytes} for {answer['silent_seconds']:.0f} s "
+        f"({name}, {answer['under_way']} under way): the run waits for it, or for the passes before it. If the GPU "
+        "hangs (nvidia-smi does not answer, dmesg names an Xid), kill the run; nothing that was durable is lost"
+    )
 
 
 class Questions:

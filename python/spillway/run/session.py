@@ -155,7 +155,7 @@ class EngineSession:
                 tiles=self._verified.tiles,
                 share=self._share,
             )
-        if config.paths:
+        if config.paths or self._place.on_gpu:
             self._silence = silence.SilenceWatch(weakref.WeakMethod(self._silences))
         ask, place = weakref.WeakMethod(self._lateness), config.output_dir
         self._world.listen(lambda: method() if (method := ask()) else "{}", Path(place) if place else None)
