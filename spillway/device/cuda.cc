@@ -21,7 +21,9 @@ class Cuda final : public Device {
                                              driver_.devices(), driver_.devices() == 1 ? " GPU" : " GPUs", ", cuda:0",
                                              driver_.devices() == 1 ? "" : text(" to cuda:", driver_.devices() - 1)));
     }
-    name_ = text("cuda:", index_, " (", gpus(driver_)[static_cast<std::size_t>(index_)].name, ")");
+    const auto facts = gpus(driver_)[static_cast<std::size_t>(index_)];
+    name_ = text("cuda:", index_, " (", facts.name, ")");
+    node_ = facts.node;
     driver_.check(calls_.device_get(&device_, index_), "cuDeviceGet");
     driver_.check(calls_.retain_context(&context_, device_), "cuDevicePrimaryCtxRetain");
     const Current current(*this);
@@ -44,6 +46,7 @@ class Cuda final : public Device {
   }
 
   [[nodiscard]] std::string name() const override { return name_; }
+  [[nodiscard]] std::optional<int> node() const override { return node_; }
   [[nodiscard]] bool separate() const noexcept override { return true; }
   [[nodiscard]] bool host_reads() const noexcept override { return false; }
 
@@ -213,6 +216,7 @@ class Cuda final : public Device {
   const CudaCalls& calls_;
   const int index_;
   std::string name_;
+  std::optional<int> node_;
   int device_ = 0;
   CUctx_st* context_ = nullptr;
   std::optional<CudaModule> module_;  ///< without kernels a GPU may still copy

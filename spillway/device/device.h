@@ -14,6 +14,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -45,6 +46,8 @@ class Device {
 
   /// "cpu", "simulated", "cuda:0 (NVIDIA H200)".
   [[nodiscard]] virtual std::string name() const = 0;
+  /// NUMA node of the host that its link is attached to; none: the kernel does not say, or there is no link.
+  [[nodiscard]] virtual std::optional<int> node() const { return std::nullopt; }
   /// Its memory is not the host's: what computes there must be copied there.
   [[nodiscard]] virtual bool separate() const noexcept = 0;
   /// The host may read and write its memory by its addresses.

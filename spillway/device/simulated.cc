@@ -69,6 +69,7 @@ class SimulatedDevice final : public Simulated {
   }
 
   [[nodiscard]] std::string name() const override { return "simulated"; }
+  [[nodiscard]] std::optional<int> node() const override { return options_.node; }
   [[nodiscard]] bool separate() const noexcept override { return true; }
   [[nodiscard]] bool host_reads() const noexcept override { return true; }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 
 #include "spillway/device/device.h"
 
@@ -15,6 +16,7 @@ struct SimulatedOptions {
   double update = 0;               ///< elements per second that are updated at most; 0 = as fast as the host does it
   bool registers = true;           ///< false: registering host memory is refused
   Bytes piece = kRegisteredPiece;  ///< of host memory that is registered at once
+  std::optional<int> node = {};    ///< NUMA node of the host that its link is attached to
   std::uint64_t seed = 0;          ///< of random delays; 0 = none
   double longest_delay = 2e-4;     ///< seconds, of one operation
 };

@@ -5,6 +5,7 @@
 
 #include "spillway/base/thread.h"
 #include "spillway/execute/arenas.h"
+#include "spillway/memory/near.h"
 
 namespace spillway::execute {
 
@@ -63,6 +64,7 @@ void CopyLane::show_front(const std::deque<UnderWay>& under_way) {
 }
 
 void CopyLane::serve() {
+  if (const auto node = device_.node()) memory::stay_near(*node);
   std::deque<UnderWay> under_way;
   std::unique_lock lock(mutex_);
   while (true) {

@@ -48,7 +48,10 @@ void add_numbers(network::Port& port, const std::vector<std::size_t>& peers, boo
 }
 
 UpdateCores cores_of(const RunPlan& plan) {
-  return {plan.rates.update_cores, plan.rates.cores, update_lanes(plan.budget, plan.rates, plan.nodes)};
+  return {.own = plan.rates.update_cores,
+          .shared = plan.rates.cores,
+          .nodes = update_lanes(plan.budget, plan.rates, plan.nodes),
+          .spare_caller = plan.plan.placement.device && gpu_of(plan.device.name).has_value()};
 }
 
 }  // namespace

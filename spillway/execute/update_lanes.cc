@@ -14,6 +14,7 @@ using plan::Task;
 UpdateLanes::UpdateLanes(const plan::Schedule& schedule, UpdateWork& work, UpdateCores cores, const Clock& clock,
                          std::mutex& mutex, Owner& owner)
     : schedule_(schedule), work_(work), clock_(clock), mutex_(mutex), owner_(owner) {
+  if (cores.spare_caller) spared_cpu_ = memory::own_cpu();
   if (cores.own == 0) idle_priority_ = plan::idle_priority(schedule);
   // The caller is one of the cores that it shares.
   const auto threads = cores.own > 0 ? cores.own : std::max(2U, cores.shared) - 1;
@@ -87,6 +88,7 @@ void UpdateLanes::caller_waits(bool waits) {
 }
 
 bool UpdateLanes::help(Lock& lock) {
+  if (spared_cpu_) return false;
   for (auto& lane : lanes_) {
     if (lane->pace.limits() || !has_tiles(*lane)) continue;
     help_lane(*lane, lock);
@@ -128,10 +130,14 @@ std::vector<Updated> UpdateLanes::updated() const {
 
 // ---- the thread of a lane ----
 
-/// Nothing but a later update waits for a refit: whatever else has work goes before it.
+/// Nothing but a later update waits for a refit: whatever else has work goes before it. A GPU that waits for its next
+/// launch costs more than an update that waits for a CPU.
 void UpdateLanes::stay_where(const Lane& lane) const {
   if (lane.options.near) memory::stay_near(*lane.options.near);
-  if (refits_ && &lane == lanes_.back().get()) memory::give_way();
+  const bool is_refits = refits_ && &lane == lanes_.back().get();
+  if (spared_cpu_) memory::stay_off_core(*spared_cpu_);
+  if (is_refits) memory::give_way(memory::kRefitNice);
+  if (spared_cpu_ && !is_refits) memory::give_way(memory::kUpdateNice);
 }
 
 void UpdateLanes::run(Lane& lane) {

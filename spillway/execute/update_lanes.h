@@ -38,6 +38,9 @@ struct UpdateCores {
   unsigned own = 0;
   unsigned shared = 1;                 ///< the caller's; matters when `own` is 0
   std::vector<UpdateLane> nodes = {};  ///< by unit of the schedule's update tasks; empty: one lane has all threads
+  /// A GPU computes what the caller launches. The threads have a lower priority than the caller and stay off the
+  /// physical core that it is on, and the caller takes no tiles.
+  bool spare_caller = false;
 };
 
 /// A task of an instance of the schedule.
@@ -81,7 +84,8 @@ class UpdateLanes {
   void halt() noexcept { halted_ = true; }
   /// From when the caller waits what is of idle priority may begin; until it does not.
   void caller_waits(bool waits);
-  /// Works as a thread of a lane when one has tiles that are not taken; returns whether there were any.
+  /// Works as a thread of a lane when one has tiles that are not taken; returns whether there were any. Does nothing
+  /// with UpdateCores::spare_caller.
   bool help(std::unique_lock<std::mutex>& lock);
   /// While the caller waits: nothing is under way, and nothing is ready to begin.
   [[nodiscard]] bool idle() const noexcept;
@@ -155,6 +159,7 @@ class UpdateLanes {
   std::vector<bool> idle_priority_;           ///< by task: runs only while the caller waits; empty: none
   std::vector<std::unique_ptr<Lane>> lanes_;  ///< by unit; then, where there are refits, that of these
   bool refits_ = false;
+  std::optional<int> spared_cpu_;  ///< the caller's, whose core the threads stay off; none: the caller takes tiles
   bool caller_waits_ = false, halted_ = false, stop_ = false;
 };
 

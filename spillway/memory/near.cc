@@ -1,6 +1,8 @@
 #include "spillway/memory/near.h"
 
+#include <algorithm>
 #include <exception>
+#include <vector>
 
 #include "spillway/sys/nodes.h"
 #include "spillway/sys/numa.h"
@@ -17,8 +19,24 @@ bool stay_near(int node) noexcept {
   }
 }
 
-void give_way() noexcept {
-  sys::lower_priority();
+bool stay_off_core(int cpu) noexcept {
+  try {
+    if (cpu < 0) return false;
+    const auto core = sys::core_cpus(static_cast<unsigned>(cpu));
+    auto others = sys::thread_affinity();
+    std::erase_if(others, [&](unsigned it) { return std::ranges::find(core, it) != core.end(); });
+    return !others.empty() && sys::set_thread_affinity(others);
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+int own_cpu() noexcept {
+  return sys::current_cpu();
+}
+
+void give_way(int nice) noexcept {
+  sys::lower_priority(nice);
 }
 
 }  // namespace spillway::memory

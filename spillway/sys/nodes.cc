@@ -231,6 +231,15 @@ Bytes takeable(const Node& node) noexcept {
   return node.available > margin ? node.available - margin : 0;
 }
 
+std::vector<unsigned> core_cpus(unsigned cpu, const std::string& root) {
+  const auto topology = Path(root + "/sys/devices/system/cpu") / text("cpu", cpu) / "topology";
+  for (const auto* name : {"core_cpus_list", "thread_siblings_list"}) {  // the second before Linux 5.3
+    const auto found = list_in(topology / name);
+    if (!found.empty()) return {found.begin(), found.end()};
+  }
+  return {cpu};
+}
+
 std::vector<unsigned> nearest_cpus(const std::vector<Node>& nodes, int id) {
   const auto self = std::ranges::find(nodes, id, &Node::id);
   if (self != nodes.end() && !self->cpus.empty()) return self->cpus;

@@ -60,6 +60,9 @@ struct Node {
 /// Empty only when no node has CPUs.
 [[nodiscard]] std::vector<unsigned> nearest_cpus(const std::vector<Node>& nodes, int id);
 
+/// CPUs of the physical core that `cpu` is part of, itself included. Only `cpu` where the kernel does not say.
+[[nodiscard]] std::vector<unsigned> core_cpus(unsigned cpu, const std::string& root = "");
+
 /// "0-3,8": the kernel's way of writing a set of small numbers, read and written. What is no number is left out.
 [[nodiscard]] std::vector<int> parse_list(const std::string& words);
 [[nodiscard]] std::string format_list(const std::vector<int>& numbers);

@@ -1,10 +1,13 @@
 #include "spillway/sys/thread.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
+
+#include <algorithm>
 
 namespace spillway::sys {
 
@@ -17,9 +20,14 @@ void enter_service_thread(const std::string& name) noexcept {
   pthread_sigmask(SIG_BLOCK, &all, nullptr);
 }
 
-void lower_priority() noexcept {
-  constexpr int kNice = 10;
-  static_cast<void>(::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kNice));  // of the thread, on Linux
+void lower_priority(int nice) noexcept {
+  constexpr int kMost = 19;
+  const auto thread = static_cast<id_t>(::gettid());  // of the thread, on Linux
+  static_cast<void>(::setpriority(PRIO_PROCESS, thread, std::min(kMost, ::getpriority(PRIO_PROCESS, thread) + nice)));
+}
+
+int current_cpu() noexcept {
+  return ::sched_getcpu();
 }
 
 double process_cpu_seconds() noexcept {

@@ -9,8 +9,12 @@ namespace spillway::sys {
 /// thread that Python handles them on.
 void enter_service_thread(const std::string& name) noexcept;
 
-/// The calling thread gets CPUs after all others of usual priority, as far as they are wanted.
-void lower_priority() noexcept;
+/// Adds to the calling thread's nice value, up to 19: it gets CPUs after threads with a smaller one, as far as these
+/// want them.
+void lower_priority(int nice) noexcept;
+
+/// The CPU that the calling thread runs on now; -1: the kernel does not say.
+[[nodiscard]] int current_cpu() noexcept;
 
 /// CPU seconds, user and system, the process has used so far.
 [[nodiscard]] double process_cpu_seconds() noexcept;

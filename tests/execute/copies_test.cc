@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <condition_variable>
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -11,6 +13,8 @@
 
 #include "spillway/device/simulated.h"
 #include "spillway/storage/waiter.h"
+#include "spillway/sys/nodes.h"
+#include "spillway/sys/numa.h"
 
 namespace spillway::execute {
 namespace {
@@ -95,6 +99,35 @@ TEST_F(CopyLaneTest, OfThoseThatWaitTheEarliestDeadlineIsNext) {
     EXPECT_EQ(ends.wait_for(5), (std::vector<std::uint64_t>{0, 1, 3, 7, 9}));
   }
   EXPECT_FALSE(ends.failed());
+}
+
+/// On a machine with one node these are all CPUs.
+TEST(CopyLaneThread, StaysOnTheCpusOfTheDevicesNode) {
+  const auto nodes = sys::nodes();
+  const auto node = std::ranges::find_if(nodes.rbegin(), nodes.rend(), [](const auto& it) { return !it.cpus.empty(); });
+  ASSERT_NE(node, nodes.rend());
+  const auto device = device::make_simulated({.memory = MiB, .node = node->id});
+  device->allocate(kBytes);
+  std::vector<std::byte> from(kBytes);
+  struct Seen {
+    std::vector<unsigned> cpus;
+    storage::Waiter waiter;
+  } seen;
+  CopyLane up(*device, device::Direction::to_device);
+  up.start({.to = device->memory().data(),
+            .from = from.data(),
+            .bytes = kBytes,
+            .done =
+                [](void* context, std::uint64_t token, const std::exception_ptr& error) noexcept {
+                  auto& it = *static_cast<Seen*>(context);
+                  it.cpus = sys::thread_affinity();
+                  storage::Waiter::done(&it.waiter, token, error);
+                },
+            .context = &seen});
+  seen.waiter.wait();
+  std::vector<unsigned> expected;
+  std::ranges::set_intersection(sys::thread_affinity(), node->cpus, std::back_inserter(expected));
+  EXPECT_EQ(seen.cpus, expected.empty() ? sys::thread_affinity() : expected);
 }
 
 TEST_F(CopyLaneTest, TheFrontIsWhatTheLaneWaitsFor) {

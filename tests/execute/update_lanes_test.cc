@@ -2,15 +2,21 @@
 #include "spillway/execute/update_lanes.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <condition_variable>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <vector>
 
+#include "spillway/memory/near.h"
 #include "spillway/plan/arena_layout.h"
+#include "spillway/sys/nodes.h"
+#include "spillway/sys/numa.h"
 #include "tests/plan/models.h"
 #include "tests/plan/placements.h"
 
@@ -27,7 +33,12 @@ class Gate : public UpdateWork {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return open_; });
   }
-  void run(plan::Index chunk, std::size_t, std::size_t, bool) override { count(chunk); }
+  void run(plan::Index chunk, std::size_t, std::size_t, bool) override {
+    count(chunk);
+    const std::lock_guard lock(mutex_);
+    nice_.insert(::getpriority(PRIO_PROCESS, static_cast<id_t>(::gettid())));
+    cpus_.insert(sys::thread_affinity());
+  }
 
   void open(bool open) {
     const std::lock_guard lock(mutex_);
@@ -37,6 +48,15 @@ class Gate : public UpdateWork {
   [[nodiscard]] std::map<plan::Index, int> counts() {
     const std::lock_guard lock(mutex_);
     return counts_;
+  }
+  /// Of the threads that ran tiles: their nice values, and the CPUs that they may run on.
+  [[nodiscard]] std::set<int> nice() {
+    const std::lock_guard lock(mutex_);
+    return nice_;
+  }
+  [[nodiscard]] std::set<std::vector<unsigned>> cpus() {
+    const std::lock_guard lock(mutex_);
+    return cpus_;
   }
 
  private:
@@ -49,6 +69,8 @@ class Gate : public UpdateWork {
   std::condition_variable changed_;
   bool open_ = true;
   std::map<plan::Index, int> counts_;
+  std::set<int> nice_;
+  std::set<std::vector<unsigned>> cpus_;
 };
 
 class UpdateLanesTest : public ::testing::Test, private UpdateLanes::Owner {
@@ -209,6 +231,41 @@ TEST_F(UpdateLanesTest, EarlyUpdatesThatHaveNotBegunAreTakenBack) {
   gate_.open(true);
   EXPECT_EQ(wait_for_ended(1), std::vector{early[0]});
   EXPECT_EQ(gate_.counts()[schedule_.tasks[early[0]].what.index], 2 + 5) << "its old version is saved first";
+}
+
+TEST_F(UpdateLanesTest, ThreadsBesideAGpuSpareTheCaller) {
+  const auto under_test = lanes({.own = 2, .spare_caller = true});
+  const auto tasks = latest_first();
+  for (const auto task : tasks) push(*under_test, task);
+  {
+    std::unique_lock lock(mutex_);
+    under_test->caller_waits(true);
+    for (int i = 0; i < 100; ++i) EXPECT_FALSE(under_test->help(lock));
+  }
+  static_cast<void>(wait_for_ended(tasks.size()));
+  const auto own = ::getpriority(PRIO_PROCESS, 0);
+  EXPECT_EQ(gate_.nice(), std::set<int>{std::min(19, own + memory::kUpdateNice)});
+
+  const auto all = sys::thread_affinity();
+  ASSERT_EQ(gate_.cpus().size(), 1U);
+  const auto theirs = *gate_.cpus().begin();
+  std::vector<unsigned> spared, core;
+  std::ranges::set_difference(all, theirs, std::back_inserter(spared));
+  if (sys::core_cpus(all.front()).size() >= all.size()) {
+    EXPECT_TRUE(spared.empty()) << "there is one core";
+    return;
+  }
+  ASSERT_FALSE(spared.empty());
+  std::ranges::set_intersection(sys::core_cpus(spared.front()), all, std::back_inserter(core));
+  EXPECT_EQ(spared, core);
+}
+
+TEST_F(UpdateLanesTest, ThreadsHaveTheCallersPriorityOtherwise) {
+  const auto under_test = lanes({.own = 2});
+  push(*under_test, latest_first().front());
+  static_cast<void>(wait_for_ended(1));
+  EXPECT_EQ(gate_.nice(), std::set<int>{::getpriority(PRIO_PROCESS, 0)});
+  EXPECT_EQ(gate_.cpus(), std::set<std::vector<unsigned>>{sys::thread_affinity()});
 }
 
 TEST_F(UpdateLanesTest, NothingBeginsAfterAHalt) {

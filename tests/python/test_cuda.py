@@ -203,6 +203,49 @@ def test_a_step_may_be_asked_for_in_any_stream(gpu: FakeGpu, given: Path, tmp_pa
     assert losses(0) == losses(2)
 
 
+THREADS = """
+import json, os, sys, time
+import fake_gpu
+fake_gpu.play()
+import spillway
+given, out = sys.argv[1:]
+keys = {"model": f"{given}/model", "output_dir": out, "device": "cuda:0", "compute_dtype": "bf16", "max_length": 32,
+        "per_device_train_batch_size": 1, "max_steps": 1, "profile": f"{given}/profile.json"}
+with spillway.Session(**keys) as session:
+    session.open()
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    for _ in range(1000):  # until the threads have begun
+        threads = [int(thread) for thread in os.listdir("/proc/self/task")]
+        lower = [thread for thread in threads if os.getpriority(os.PRIO_PROCESS, thread) > own]
+        if lower:
+            break
+        time.sleep(0.01)
+    print(json.dumps([sorted(os.sched_getaffinity(thread)) for thread in lower]))
+"""
+
+
+def test_updates_spare_the_thread_that_launches(gpu: FakeGpu, given: Path, tmp_path: Path) -> None:
+    """Update threads have a lower priority beside a GPU, and one physical core is free of them."""
+    cpus = sorted(os.sched_getaffinity(0))
+
+    done = in_own_process(THREADS, str(given), str(tmp_path / "out"))
+    assert done.returncode == 0, done.stderr
+    updates = json.loads(done.stdout.splitlines()[-1])
+    assert updates
+    if not set(cpus) <= core_of(cpus[0]):
+        assert all(set(each) < set(cpus) for each in updates)
+
+
+def core_of(cpu: int) -> set[int]:
+    """The CPUs of its physical core."""
+    try:
+        words = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text().strip()
+    except OSError:
+        return {cpu}
+    ends = [[int(end) for end in part.split("-")] for part in words.split(",")]
+    return {number for part in ends for number in range(part[0], part[-1] + 1)}
+
+
 COMMAND = """
 import sys
 import fake_gpu

@@ -172,5 +172,14 @@ TEST_F(Sockets, ANodeWithoutMemoryIsRefused) {
                "node 3 has CPUs but no memory; memory can be had on node 0-2");
 }
 
+TEST(Cores, AreTheCpusThatShareOne) {
+  testing::FakeNodes machine;
+  machine.write("sys/devices/system/cpu/cpu1/topology/core_cpus_list", "1,9\n");
+  machine.write("sys/devices/system/cpu/cpu2/topology/thread_siblings_list", "2-3\n");
+  EXPECT_EQ(core_cpus(1, machine.root()), (std::vector<unsigned>{1, 9}));
+  EXPECT_EQ(core_cpus(2, machine.root()), (std::vector<unsigned>{2, 3}));
+  EXPECT_EQ(core_cpus(5, machine.root()), std::vector<unsigned>{5});
+}
+
 }  // namespace
 }  // namespace spillway::sys

@@ -3,7 +3,10 @@
 #include <gtest/gtest.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <string>
 #include <thread>
 
@@ -29,6 +32,18 @@ TEST(ProcessCpuTest, GrowsWithWork) {
   volatile unsigned sum = 0;
   for (unsigned i = 0; i < 1'000'000; ++i) sum = sum + i;
   EXPECT_GT(process_cpu_seconds(), before);
+}
+
+TEST(ThreadPriority, IsLoweredForOneThreadUpToTheLowest) {
+  const auto nice = [] { return ::getpriority(PRIO_PROCESS, static_cast<id_t>(::gettid())); };
+  const auto own = nice();
+  std::thread([&] {
+    lower_priority(3);
+    EXPECT_EQ(nice(), std::min(19, own + 3));
+    lower_priority(40);
+    EXPECT_EQ(nice(), 19);
+  }).join();
+  EXPECT_EQ(nice(), own);
 }
 
 }  // namespace
