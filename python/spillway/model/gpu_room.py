@@ -68,6 +68,8 @@ def refusal(place: Place, shape: WorkShape, free: int, device_bytes: Callable[[W
 
     first = max(1, min(FIRST, shape.length // 8))
     seen = growth.climb_shape(measured, lambda _: place.free(), first, (shape.batch, shape.length), 0)
+    if seen.length == shape.length and seen.rows * shape.joined >= shape.batch:
+        return f"{asked}. One layer has room with pass_tokens {seen.rows * seen.length}"
     if seen.length == shape.length:
         return f"{asked}. One layer has room with per_device_train_batch_size {seen.rows}"
     if seen.length:
