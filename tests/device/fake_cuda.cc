@@ -5,7 +5,9 @@
 // not there, kernels that are newer than it. How old it is, how many GPUs it has, how much memory, how much of the
 // host's memory may be registered, which copy fails and which takes how long comes from the environment. It ends the
 // process where a GPU would go on with what is somebody else's by then: memory that is freed or unregistered while a
-// copy is under way to or from it.
+// copy is under way to or from it. And where two operations touch the same bytes without an order (race_watch.h),
+// whatever the timing was: copies, kernels, fills and the caller's own work (fakeCudaCall), and the host where it frees,
+// unregisters, lends or takes back memory.
 //
 // Where PyTorch plays along on the host (tests/python/fake_gpu.py) its tensors are not allocated here; they are
 // lent (fakeCudaLend) while a call uses them, so that all other addresses are still refused.
@@ -14,26 +16,34 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <set>
+#include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "spillway/device/cuda_driver.h"
 #include "spillway/device/simulated.h"
 #include "spillway/sys/mapping.h"
 #include "tests/device/fake_kernels.h"
+#include "tests/device/race_watch.h"
 
 namespace {
 
 using spillway::device::Event;
 using spillway::device::Stream;
+using spillway::device::fake::HappensBefore;
+using spillway::device::fake::Participant;
+using spillway::device::fake::RaceWatch;
+using spillway::device::fake::Range;
+using spillway::device::fake::VectorClock;
 
 constexpr int kInvalidValue = 1, kInvalidContext = 201, kInvalidHandle = 400, kAlreadyRegistered = 712, kNoBinary = 209,
-              kUnsupportedPtx = 222, kNotFound = 500, kLaunchFailed = 719;
+              kUnsupportedPtx = 222, kNotFound = 500, kLaunchFailed = 719, kRace = 9999;
 
 int setting(const char* name, int otherwise) {
   const char* value = std::getenv(name);
@@ -66,11 +76,23 @@ int ptx_version(std::string_view ptx) {
   return (major + 4) * 1000 + minor * 10;
 }
 
+struct FakeStream {
+  Stream simulated = 0;
+  Participant participant = 0;
+};
+
+struct FakeEvent {
+  Event simulated = 0;
+  VectorClock reached;  ///< what it was recorded after; the watch's mutex guards it
+};
+
 struct Driver {
-  std::mutex mutex;
+  RaceWatch watch;
+  std::mutex mutex;  ///< guards what follows; taken after the watch's
   std::unique_ptr<spillway::device::Simulated> simulated = spillway::device::make_simulated({.seed = 11});
-  std::map<CUstream_st*, Stream> streams;
-  std::map<CUevent_st*, Event> events;
+  std::map<CUstream_st*, FakeStream> streams;
+  std::vector<FakeStream> idle_streams;  ///< destroyed ones, whose threads serve the next
+  std::map<CUevent_st*, FakeEvent> events;
   std::map<CUevent_st*, bool> timed;  ///< whether it has been recorded
   std::map<unsigned long long, std::unique_ptr<spillway::sys::Mapping>> memory;
   std::multimap<unsigned long long, std::size_t> lent;  ///< the caller's memory that counts as a GPU's for now
@@ -115,20 +137,54 @@ bool registered(const void* at, std::size_t bytes) {
   });
 }
 
-/// The default stream is the simulated device's last.
-Stream* stream_of(CUstream_st* stream) {
+/// The watch's mutex and the driver's are held.
+FakeStream make_stream() {
+  auto& it = driver();
+  if (!it.idle_streams.empty()) {
+    const auto out = it.idle_streams.back();
+    it.idle_streams.pop_back();
+    return out;
+  }
+  return {.simulated = it.simulated->make_stream(), .participant = it.watch.order.add_stream()};
+}
+
+/// The default stream is made when it is first used. Null: there is none of that handle. The watch's mutex is held.
+const FakeStream* stream_of(CUstream_st* stream) {
   auto& it = driver();
   const std::lock_guard lock(it.mutex);
-  if (stream == nullptr && !it.streams.contains(nullptr)) it.streams[nullptr] = it.simulated->make_stream();
+  if (stream == nullptr && !it.streams.contains(nullptr)) it.streams[nullptr] = make_stream();
   const auto found = it.streams.find(stream);
   return found == it.streams.end() ? nullptr : &found->second;
 }
 
-Event* event_of(CUevent_st* event) {
+FakeEvent* event_of(CUevent_st* event) {
   auto& it = driver();
   const std::lock_guard lock(it.mutex);
   const auto found = it.events.find(event);
   return found == it.events.end() ? nullptr : &found->second;
+}
+
+/// Gives an operation to a stream.
+int submit(CUstream_st* stream, const std::string& name, const std::vector<Range>& ranges, std::function<void()> work) {
+  auto& it = driver();
+  const std::lock_guard lock(it.watch.mutex);
+  const auto* in = stream_of(stream);
+  if (in == nullptr) return kInvalidHandle;
+  if (!it.watch.allow(in->participant, name, ranges)) return kRace;
+  it.simulated->call(in->simulated, std::move(work));
+  return 0;
+}
+
+/// The host does something with memory; whether it may. The watch's mutex is held.
+bool allow_host(const char* name, const void* at, std::size_t bytes) {
+  const Range range{.at = at, .bytes = bytes, .writes = true};
+  return driver().watch.allow(HappensBefore::kHost, name, {&range, 1});
+}
+
+/// The host has waited for what the clock stands for.
+void learn(const VectorClock& reached) {
+  const std::lock_guard lock(driver().watch.mutex);
+  driver().watch.order.wait(HappensBefore::kHost, reached);
 }
 
 /// No copy may be under way in the range; the driver's mutex is held.
@@ -141,9 +197,7 @@ void must_be_idle(const void* at, std::size_t bytes, const char* call) {
   }
 }
 
-int copy(CUstream_st* stream, void* to, const void* from, std::size_t bytes) {
-  const auto* in = stream_of(stream);
-  if (in == nullptr) return kInvalidHandle;
+int copy(const std::string& name, CUstream_st* stream, void* to, const void* from, std::size_t bytes) {
   auto& it = driver();
   int held = 0;  // milliseconds
   {
@@ -155,13 +209,18 @@ int copy(CUstream_st* stream, void* to, const void* from, std::size_t bytes) {
     if (holds > 0 && it.copies == holds) held = setting("FAKE_CUDA_HOLDS_MS", 1000);
     for (const void* side : {static_cast<const void*>(to), from}) it.under_way[static_cast<const char*>(side)] = bytes;
   }
-  it.simulated->call(*in, [=, &it] {
-    if (held > 0) std::this_thread::sleep_for(std::chrono::milliseconds(held));
-    std::memcpy(to, from, bytes);
+  const auto end = [=, &it] {
     const std::lock_guard lock(it.mutex);
     for (const void* side : {static_cast<const void*>(to), from}) it.under_way.erase(static_cast<const char*>(side));
+  };
+  const int result = submit(stream, name, {{from, bytes, false}, {to, bytes, true}}, [=] {
+    if (held > 0) std::this_thread::sleep_for(std::chrono::milliseconds(held));
+    std::memset(to, spillway::device::kPoison, bytes);
+    std::memcpy(to, from, bytes);
+    end();
   });
-  return 0;
+  if (result != 0) end();
+  return result;
 }
 
 }  // namespace
@@ -172,13 +231,40 @@ int copy(CUstream_st* stream, void* to, const void* from, std::size_t bytes) {
 
 /// PyTorch's side: memory of the caller's that its GPU may use until it is taken back.
 EXPORT void fakeCudaLend(unsigned long long address, std::size_t bytes) {
+  const std::lock_guard watching(driver().watch.mutex);
+  static_cast<void>(allow_host("lending", reinterpret_cast<void*>(static_cast<std::uintptr_t>(address)), bytes));
   const std::lock_guard lock(driver().mutex);
   driver().lent.emplace(address, bytes);
 }
 EXPORT void fakeCudaTakeBack(unsigned long long address) {
+  const std::lock_guard watching(driver().watch.mutex);
   const std::lock_guard lock(driver().mutex);
   const auto found = driver().lent.find(address);
-  if (found != driver().lent.end()) driver().lent.erase(found);
+  if (found == driver().lent.end()) return;
+  static_cast<void>(
+      allow_host("taking back", reinterpret_cast<void*>(static_cast<std::uintptr_t>(address)), found->second));
+  driver().lent.erase(found);
+}
+
+/// The caller's own work in a stream, with what it touches.
+EXPORT int fakeCudaCall(CUstream_st* stream, const char* name, const Range* ranges, std::size_t count,
+                        void (*work)(void*), void* with) {
+  return submit(stream, name, {ranges, ranges + count}, [=] { work(with); });
+}
+
+/// The account of races (race_watch.h): calls of a kind that may be left out, whether the one that was left out stood
+/// for a copy, and the first race, "" for none.
+EXPORT int fakeCudaCalls(const char* kind) {
+  const std::lock_guard lock(driver().watch.mutex);
+  return driver().watch.calls(kind);
+}
+EXPORT int fakeCudaWasForHost() {
+  const std::lock_guard lock(driver().watch.mutex);
+  return driver().watch.was_for_host() ? 1 : 0;
+}
+EXPORT const char* fakeCudaRace() {
+  const std::lock_guard lock(driver().watch.mutex);
+  return driver().watch.race().c_str();
 }
 
 EXPORT int cuInit(unsigned) {
@@ -192,11 +278,12 @@ EXPORT int cuGetErrorName(int error, const char** name) {
   *name = error == 0                 ? "CUDA_SUCCESS"
           : error == kNoBinary       ? "CUDA_ERROR_NO_BINARY_FOR_GPU"
           : error == kUnsupportedPtx ? "CUDA_ERROR_UNSUPPORTED_PTX_VERSION"
+          : error == kRace           ? "a race"
                                      : "CUDA_ERROR_FAKE";
   return 0;
 }
-EXPORT int cuGetErrorString(int, const char** words) {
-  *words = "as the test asked";
+EXPORT int cuGetErrorString(int error, const char** words) {
+  *words = error == kRace ? fakeCudaRace() : "as the test asked";
   return 0;
 }
 EXPORT int cuDeviceGetCount(int* count) {
@@ -256,10 +343,12 @@ EXPORT int cuMemAlloc_v2(unsigned long long* address, std::size_t bytes) {
 }
 EXPORT int cuMemFree_v2(unsigned long long address) {
   NEEDS_CONTEXT;
+  const std::lock_guard watching(driver().watch.mutex);
   const std::lock_guard lock(driver().mutex);
   const auto found = driver().memory.find(address);
   if (found == driver().memory.end()) return kInvalidValue;
   const auto memory = found->second->span();
+  if (!allow_host("cuMemFree", memory.data(), memory.size())) return kRace;
   must_be_idle(memory.data(), memory.size(), "cuMemFree");
   driver().memory.erase(found);
   return 0;
@@ -273,9 +362,11 @@ EXPORT int cuMemAllocHost_v2(void** address, std::size_t bytes) {
 }
 EXPORT int cuMemFreeHost(void* address) {
   NEEDS_CONTEXT;
+  const std::lock_guard watching(driver().watch.mutex);
   const std::lock_guard lock(driver().mutex);
   const auto found = driver().host.find(static_cast<char*>(address));
   if (found == driver().host.end()) return kInvalidValue;
+  if (!allow_host("cuMemFreeHost", address, found->second)) return kRace;
   must_be_idle(address, found->second, "cuMemFreeHost");
   driver().host.erase(found);
   std::free(address);
@@ -297,9 +388,11 @@ EXPORT int cuMemHostRegister_v2(void* address, std::size_t bytes, unsigned flags
 }
 EXPORT int cuMemHostUnregister(void* address) {
   NEEDS_CONTEXT;
+  const std::lock_guard watching(driver().watch.mutex);
   const std::lock_guard lock(driver().mutex);
   const auto found = driver().host.find(static_cast<char*>(address));
   if (found == driver().host.end()) return kInvalidValue;
+  if (!allow_host("cuMemHostUnregister", address, found->second)) return kRace;
   must_be_idle(address, found->second, "cuMemHostUnregister");
   driver().registered.erase(found->first);
   driver().host.erase(found);
@@ -309,22 +402,29 @@ EXPORT int cuStreamCreate(CUstream_st** stream, unsigned flags) {
   NEEDS_CONTEXT;
   if (flags != spillway::device::kCudaStreamNonBlocking) return kInvalidValue;
   auto& it = driver();
+  const std::lock_guard watching(it.watch.mutex);
   const std::lock_guard lock(it.mutex);
   *stream = reinterpret_cast<CUstream_st*>(it.next++);
-  it.streams[*stream] = it.simulated->make_stream();
+  it.streams[*stream] = make_stream();
   return 0;
 }
 EXPORT int cuStreamDestroy_v2(CUstream_st* stream) {
   NEEDS_CONTEXT;
-  const std::lock_guard lock(driver().mutex);
-  return driver().streams.erase(stream) == 1 ? 0 : kInvalidHandle;
+  auto& it = driver();
+  const std::lock_guard watching(it.watch.mutex);
+  const std::lock_guard lock(it.mutex);
+  const auto found = it.streams.find(stream);
+  if (found == it.streams.end()) return kInvalidHandle;
+  if (it.watch.order.is_idle(found->second.participant)) it.idle_streams.push_back(found->second);
+  it.streams.erase(found);
+  return 0;
 }
 EXPORT int cuEventCreate(CUevent_st** event, unsigned flags) {
   NEEDS_CONTEXT;
   auto& it = driver();
   const std::lock_guard lock(it.mutex);
   *event = reinterpret_cast<CUevent_st*>(it.next++);
-  it.events[*event] = it.simulated->make_event();
+  it.events[*event] = {.simulated = it.simulated->make_event(), .reached = {}};
   if ((flags & spillway::device::kCudaEventNoTiming) == 0) it.timed[*event] = false;
   return 0;
 }
@@ -335,12 +435,19 @@ EXPORT int cuEventDestroy_v2(CUevent_st* event) {
 }
 EXPORT int cuEventRecord(CUevent_st* event, CUstream_st* stream) {
   NEEDS_CONTEXT;
-  const auto* it = event_of(event);
+  auto& driver = ::driver();
+  const std::lock_guard watching(driver.watch.mutex);
+  auto* it = event_of(event);
   const auto* in = stream_of(stream);
   if (it == nullptr || in == nullptr) return kInvalidHandle;
-  driver().simulated->record(*it, *in);
-  const std::lock_guard lock(driver().mutex);
-  if (const auto timed = driver().timed.find(event); timed != driver().timed.end()) timed->second = true;
+  {
+    const std::lock_guard lock(driver.mutex);
+    if (const auto timed = driver.timed.find(event); timed != driver.timed.end()) timed->second = true;
+  }
+  auto reached = driver.watch.order.record(in->participant);
+  if (driver.watch.drops("record", reached)) return 0;
+  it->reached = std::move(reached);
+  driver.simulated->record(it->simulated, in->simulated);
   return 0;
 }
 EXPORT int cuEventElapsedTime(float* milliseconds, CUevent_st* first, CUevent_st* last) {
@@ -355,49 +462,74 @@ EXPORT int cuEventElapsedTime(float* milliseconds, CUevent_st* first, CUevent_st
     }
   }
   auto& simulated = *driver().simulated;
-  if (!simulated.done(*one) || !simulated.done(*other)) return spillway::device::kCudaNotReady;
-  *milliseconds = static_cast<float>(simulated.seconds_between(*one, *other) * 1e3);
+  const auto start = one->simulated, end = other->simulated;
+  if (!simulated.done(start) || !simulated.done(end)) return spillway::device::kCudaNotReady;
+  *milliseconds = static_cast<float>(simulated.seconds_between(start, end) * 1e3);
   return 0;
 }
 EXPORT int cuStreamWaitEvent(CUstream_st* stream, CUevent_st* event, unsigned) {
   NEEDS_CONTEXT;
+  auto& driver = ::driver();
+  const std::lock_guard watching(driver.watch.mutex);
   const auto* it = event_of(event);
   const auto* in = stream_of(stream);
   if (it == nullptr || in == nullptr) return kInvalidHandle;
-  driver().simulated->wait(*in, *it);
+  if (driver.watch.drops("wait", it->reached)) return 0;
+  driver.watch.order.wait(in->participant, it->reached);
+  driver.simulated->wait(in->simulated, it->simulated);
   return 0;
 }
 EXPORT int cuEventQuery(CUevent_st* event) {
   NEEDS_CONTEXT;
+  auto& driver = ::driver();
+  const std::lock_guard watching(driver.watch.mutex);
   const auto* it = event_of(event);
   if (it == nullptr) return kInvalidHandle;
-  return driver().simulated->done(*it) ? 0 : spillway::device::kCudaNotReady;
+  if (!driver.simulated->done(it->simulated)) return spillway::device::kCudaNotReady;
+  driver.watch.order.wait(HappensBefore::kHost, it->reached);
+  return 0;
 }
 EXPORT int cuEventSynchronize(CUevent_st* event) {
   NEEDS_CONTEXT;
-  const auto* it = event_of(event);
-  if (it == nullptr) return kInvalidHandle;
-  driver().simulated->synchronise(*it);
+  VectorClock reached;
+  Event simulated = 0;
+  {
+    const std::lock_guard watching(driver().watch.mutex);
+    const auto* it = event_of(event);
+    if (it == nullptr) return kInvalidHandle;
+    if (driver().watch.drops("synchronise", it->reached)) return 0;
+    reached = it->reached;
+    simulated = it->simulated;
+  }
+  driver().simulated->synchronise(simulated);
+  learn(reached);
   return 0;
 }
 EXPORT int cuStreamSynchronize(CUstream_st* stream) {
   NEEDS_CONTEXT;
-  const auto* in = stream_of(stream);
-  if (in == nullptr) return kInvalidHandle;
   const auto event = driver().simulated->make_event();
-  driver().simulated->record(event, *in);
+  VectorClock reached;
+  {
+    const std::lock_guard watching(driver().watch.mutex);
+    const auto* in = stream_of(stream);
+    if (in == nullptr) return kInvalidHandle;
+    reached = driver().watch.order.record(in->participant);
+    driver().simulated->record(event, in->simulated);
+  }
   driver().simulated->synchronise(event);
+  learn(reached);
   return 0;
 }
 EXPORT int cuMemcpyHtoDAsync_v2(unsigned long long to, const void* from, std::size_t bytes, CUstream_st* stream) {
   NEEDS_CONTEXT;
   if (!on_device(to, bytes) || !registered(from, bytes)) return kInvalidValue;
-  return copy(stream, reinterpret_cast<void*>(static_cast<std::uintptr_t>(to)), from, bytes);
+  return copy("copy to the device", stream, reinterpret_cast<void*>(static_cast<std::uintptr_t>(to)), from, bytes);
 }
 EXPORT int cuMemcpyDtoHAsync_v2(void* to, unsigned long long from, std::size_t bytes, CUstream_st* stream) {
   NEEDS_CONTEXT;
   if (!on_device(from, bytes) || !registered(to, bytes)) return kInvalidValue;
-  return copy(stream, to, reinterpret_cast<const void*>(static_cast<std::uintptr_t>(from)), bytes);
+  return copy("copy from the device", stream, to, reinterpret_cast<const void*>(static_cast<std::uintptr_t>(from)),
+              bytes);
 }
 EXPORT int cuModuleLoadDataEx(CUmod_st** module, const void* image, unsigned count, int* options, void** values) {
   NEEDS_CONTEXT;
@@ -426,9 +558,8 @@ EXPORT int cuModuleGetFunction(CUfunc_st** function, CUmod_st*, const char* name
 EXPORT int cuLaunchKernel(CUfunc_st* function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned thread_y,
                           unsigned thread_z, unsigned shared, CUstream_st* stream, void** arguments, void** extra) {
   NEEDS_CONTEXT;
-  const auto* in = stream_of(stream);
   const auto* kernel = reinterpret_cast<const spillway::device::fake::Kernel*>(function);
-  if (in == nullptr || x == 0 || y != 1 || z != 1 || thread_y != 1 || thread_z != 1) return kInvalidValue;
+  if (x == 0 || y != 1 || z != 1 || thread_y != 1 || thread_z != 1) return kInvalidValue;
   if (threads != spillway::device::threads::kBlock || shared != 0 || extra != nullptr) return kInvalidValue;
   const auto work = kernel->bound(arguments[0]);  // a driver takes the arguments' bytes now
   for (const auto& range : work.ranges) {
@@ -436,13 +567,11 @@ EXPORT int cuLaunchKernel(CUfunc_st* function, unsigned x, unsigned y, unsigned 
     std::fprintf(stderr, "%s is given %zu bytes that are not the GPU's\n", kernel->name.c_str(), range.bytes);
     return kInvalidValue;
   }
-  driver().simulated->call(*in, [run = work.run, x] { run(x); });
-  return 0;
+  return submit(stream, kernel->name, work.ranges, [run = work.run, x] { run(x); });
 }
 EXPORT int cuMemsetD8Async(unsigned long long to, unsigned char value, std::size_t bytes, CUstream_st* stream) {
   NEEDS_CONTEXT;
-  const auto* in = stream_of(stream);
-  if (in == nullptr || !on_device(to, bytes)) return kInvalidValue;
-  driver().simulated->fill(*in, reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(to)), value, bytes);
-  return 0;
+  if (!on_device(to, bytes)) return kInvalidValue;
+  auto* const at = reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(to));
+  return submit(stream, "fill", {{at, bytes, true}}, [=] { std::memset(at, value, bytes); });
 }

@@ -14,71 +14,85 @@ namespace {
 
 using Ranges = std::vector<Range>;
 
-Range range(const void* at, std::uint64_t count, std::size_t size) {
-  return {at, at == nullptr ? 0 : count * size};
+/// Elements that a kernel reads.
+Range source(const void* at, std::uint64_t count, std::size_t size) {
+  return {.at = at, .bytes = at == nullptr ? 0 : count * size};
 }
 
-Ranges ranges(const Sum& a) {
-  return {range(a.values, a.n, traits(a.type).bytes), range(a.sum, a.n, 4)};
-}
-
-Ranges ranges(const Convert& a) {
-  return {range(a.values, kernels::encoded_bytes(a.from, a.n), 1), range(a.out, a.n, traits(a.to).bytes)};
-}
-
-Ranges ranges(const Round& a) {
-  return {range(a.sums, a.n, 4), range(a.sums == nullptr ? a.values : nullptr, a.n, traits(a.type).bytes),
-          range(a.out, a.n, traits(a.type).bytes), range(a.squares, square_tiles(a.n), 8)};
-}
-
-Ranges ranges(const Squares& a) {
-  return {range(a.parts, a.count, sizeof(Part)), range(a.squares, a.count, 8)};
-}
-
-Ranges ranges(const Gather& a) {
-  return {range(a.rows, a.count, 8), range(a.out, a.count * a.columns, 4)};
-}
-
-Ranges ranges(const Logits& a, std::initializer_list<const float*> stats) {
-  Ranges out{range(a.values, (a.tokens - 1) * a.stride + a.rows, traits(a.type).bytes), range(a.labels, a.tokens, 8)};
-  for (const auto* each : stats) out.push_back(range(each, a.tokens, 4));
+/// Elements that a kernel writes, and may read.
+Range target(const void* at, std::uint64_t count, std::size_t size) {
+  auto out = source(at, count, size);
+  out.writes = true;
   return out;
 }
 
+Ranges ranges(const Sum& a) {
+  return {source(a.values, a.n, traits(a.type).bytes), target(a.sum, a.n, 4)};
+}
+
+Ranges ranges(const Convert& a) {
+  return {source(a.values, kernels::encoded_bytes(a.from, a.n), 1), target(a.out, a.n, traits(a.to).bytes)};
+}
+
+Ranges ranges(const Round& a) {
+  return {source(a.sums, a.n, 4), source(a.sums == nullptr ? a.values : nullptr, a.n, traits(a.type).bytes),
+          target(a.out, a.n, traits(a.type).bytes), target(a.squares, square_tiles(a.n), 8)};
+}
+
+Ranges ranges(const Squares& a) {
+  return {source(a.parts, a.count, sizeof(Part)), target(a.squares, a.count, 8)};
+}
+
+Ranges ranges(const Gather& a) {
+  return {source(a.rows, a.count, 8), target(a.out, a.count * a.columns, 4)};
+}
+
+/// The logits, which the second pass writes, and their labels.
+Ranges ranges(const Logits& a, bool writes) {
+  auto values = source(a.values, (a.tokens - 1) * a.stride + a.rows, traits(a.type).bytes);
+  values.writes = writes;
+  return {values, source(a.labels, a.tokens, 8)};
+}
+
 Ranges ranges(const LossStats& a) {
-  return ranges(a.logits, {a.maximum, a.sum, a.gold});
+  auto out = ranges(a.logits, false);
+  for (const auto* each : {a.maximum, a.sum, a.gold}) out.push_back(target(each, a.logits.tokens, 4));
+  return out;
 }
 
 Ranges ranges(const LossGradient& a) {
-  return ranges(a.logits, {a.maximum, a.log_sum});
+  auto out = ranges(a.logits, true);
+  for (const auto* each : {a.maximum, a.log_sum}) out.push_back(source(each, a.logits.tokens, 4));
+  return out;
 }
 
 Ranges ranges(const Compress& a) {
   const auto& r = a.by;
-  return {range(r.values, r.nonzeros * r.stride(), 4), range(a.in, a.tokens * a.in_stride, traits(a.type).bytes),
-          range(a.out, r.columns * a.out_stride, traits(a.type).bytes)};
+  return {source(r.values, r.nonzeros * r.stride(), 4), source(a.in, a.tokens * a.in_stride, traits(a.type).bytes),
+          target(a.out, r.columns * a.out_stride, traits(a.type).bytes)};
 }
 
 Ranges ranges(const Apply& a) {
   const auto &p = a.expansion.p, &q = a.expansion.q;
-  return {range(a.weight, a.n, 2), range(a.remainder, a.n, 2), range(p.values, p.nonzeros * p.stride(), 4),
-          range(q.values, q.nonzeros * q.stride(), 4), range(a.expansion.delta, p.columns * q.columns, 4)};
+  return {target(a.weight, a.n, 2), target(a.remainder, a.n, 2), source(p.values, p.nonzeros * p.stride(), 4),
+          source(q.values, q.nonzeros * q.stride(), 4), source(a.expansion.delta, p.columns * q.columns, 4)};
 }
 
 Ranges ranges(const Sample& a) {
-  return {range(a.first, a.first_count, 8), range(a.second, a.second_count, 8), range(a.out, Sample::kFields, 8),
-          range(a.copy, Sample::kFields, 8)};
+  return {source(a.first, a.first_count, 8), source(a.second, a.second_count, 8), target(a.out, Sample::kFields, 8),
+          target(a.copy, Sample::kFields, 8)};
 }
 
 Ranges ranges(const threads::AdamWArguments& a) {
   const auto& it = a.update;
-  return {range(it.weight, it.n, 2), range(it.remainder, it.n, 2), range(it.exp_avg, it.n, 4),
-          range(it.exp_avg_sq, it.n, 4), range(it.grad, it.n, 2)};
+  return {target(it.weight, it.n, 2), target(it.remainder, it.n, 2), target(it.exp_avg, it.n, 4),
+          target(it.exp_avg_sq, it.n, 4), source(it.grad, it.n, 2)};
 }
 
 Ranges ranges(const threads::AdamWDeltaArguments& a) {
   const auto& it = a.update;
-  return {range(it.delta, it.n, 4), range(it.exp_avg, it.n, 4), range(it.exp_avg_sq, it.n, 4), range(it.grad, it.n, 2)};
+  return {target(it.delta, it.n, 4), target(it.exp_avg, it.n, 4), target(it.exp_avg_sq, it.n, 4),
+          source(it.grad, it.n, 2)};
 }
 
 template <class Arguments>

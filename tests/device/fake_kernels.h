@@ -7,13 +7,9 @@
 #include <vector>
 
 #include "spillway/device/cuda_threads.h"
+#include "tests/device/happens_before.h"
 
 namespace spillway::device::fake {
-
-struct Range {
-  const void* at = nullptr;
-  std::size_t bytes = 0;
-};
 
 /// A launch whose arguments are known.
 struct Bound {
