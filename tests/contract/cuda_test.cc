@@ -5,95 +5,18 @@
 #include <random>
 
 #include "tests/contract/directory.h"
-#include "tests/contract/outcome.h"
-#include "tests/contract/toy.h"
-#include "tests/device/fake_driver.h"
+#include "tests/contract/on_gpu.h"
 #include "tests/nightly.h"
 #include "tests/plan/models.h"
 
 namespace spillway {
 namespace {
 
-using device::CudaDriver;
-using device::kFakeDriver;
 using device::Setting;
 using plan::test::describe;
-
-constexpr std::byte kSomeKernels[1] = {};
-
-/// The caller's side of the fake GPU, as PyTorch's would be: memory there, and a stream to work in.
-class Caller {
- public:
-  explicit Caller(bool own_stream) {
-    driver_.check(driver_.calls().retain_context(&context_, 0), "cuDevicePrimaryCtxRetain");
-    call([&] { return own_stream ? driver_.calls().create_stream(&stream_, device::kCudaStreamNonBlocking) : 0; });
-  }
-  ~Caller() {
-    if (stream_ != nullptr) call([&] { return driver_.calls().destroy_stream(stream_); });
-    static_cast<void>(driver_.calls().release_context(0));
-  }
-  Caller(const Caller&) = delete;
-  Caller& operator=(const Caller&) = delete;
-
-  [[nodiscard]] void* stream() const { return stream_; }
-
-  /// What was given to the stream has ended: the host may read and write its memory.
-  void settle() {
-    call([&] { return driver_.calls().synchronise_stream(stream_); });
-  }
-
-  std::shared_ptr<std::uint16_t[]> memory(std::size_t count) {
-    unsigned long long at = 0;
-    call([&] { return driver_.calls().allocate(&at, count * sizeof(std::uint16_t)); });
-    return {reinterpret_cast<std::uint16_t*>(static_cast<std::uintptr_t>(at)), [this, at](std::uint16_t*) {
-              settle();
-              call([&] { return driver_.calls().free(at); });
-            }};
-  }
-
- private:
-  template <class Call>
-  void call(const Call& it) {
-    CUctx_st* mine = nullptr;
-    driver_.check(driver_.calls().push_context(context_), "cuCtxPushCurrent");
-    driver_.check(it(), "a call of the test");
-    driver_.check(driver_.calls().pop_context(&mine), "cuCtxPopCurrent");
-  }
-
-  const CudaDriver driver_{kFakeDriver};
-  CUctx_st* context_ = nullptr;
-  CUstream_st* stream_ = nullptr;
-};
-
-Settings on_gpu(const Caller& caller) {
-  auto out = everything_in_dram();
-  out.budget.device = plan::DeviceTier{.capacity = 48 * MiB};
-  out.device.name = "cuda:1";
-  out.device.stream = caller.stream();
-  out.device.cuda = {.library = kFakeDriver, .kernels = {.machine_code = kSomeKernels}};
-  return out;
-}
-
-Outcome train_on_gpu(const plan::Description& description, const Settings& settings, int steps, Caller* caller) {
-  Engine engine(description, settings);
-  engine.start();
-  test::Toy toy(engine, description, description.micro_batches);
-  if (caller != nullptr) {
-    toy.compute = [caller](const std::function<void()>& work) {
-      caller->settle();
-      work();
-    };
-    toy.memory = [caller](std::size_t count) { return caller->memory(count); };
-  }
-  toy.fill();
-  Outcome out;
-  for (int s = 0; s < steps; ++s) {
-    out.norms.push_back(toy.step(static_cast<std::uint64_t>(s)).grad_norm);
-    if (s % 3 == 2) toy.step(1000 + static_cast<std::uint64_t>(s), false);
-  }
-  out.masters = toy.masters();
-  return out;
-}
+using test::Caller;
+using test::on_gpu;
+using test::train_on_gpu;
 
 TEST(CudaSteps, ChangeNoBit) {
   std::mt19937 random(41);
