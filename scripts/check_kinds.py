@@ -55,7 +55,7 @@ def pattern(kind: Kind) -> re.Pattern[str]:
 def violations(root: Path) -> Iterator[str]:
     """One line per comparison in the tree under `root`, as FILE:LINE: what to do instead."""
     patterns = {kind: pattern(kind) for kind in KINDS}
-    files = [file for folder in FOLDERS for file in (root / folder).rglob("*") if file.suffix in {".h", ".cc", ".cu"}]
+    files = [file for folder in FOLDERS for file in (root / folder).rglob("*") if file.suffix in {".h", ".cc", ".cu", ".cuh"}]
     for file in sorted(files):
         path = str(file.relative_to(root))
         here = [kind for kind in KINDS if not any(map(path.startswith, kind.registry))]

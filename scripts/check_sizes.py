@@ -14,7 +14,7 @@ import checking
 
 MOST = {"file": 500, "class": 350, "function": 70}
 FOLDERS = ("spillway", "study", "python", "scripts", "examples")
-SUFFIXES = {".h", ".cc", ".cu", ".py"}
+SUFFIXES = {".h", ".cc", ".cu", ".cuh", ".py"}
 
 # Rooms of which each header with a source file has a test of its name, and the folder of tests.
 TESTED = ("execute", "plan/step", "journal", "optim")

@@ -104,7 +104,7 @@ KEPT = {
 }
 
 FOLDERS = ("spillway", "study", "python", "tests", "docs", "bench", "scripts", "examples")
-SUFFIXES = {".h", ".cc", ".cu", ".py", ".pyi", ".md", ".toml", ".txt"}
+SUFFIXES = {".h", ".cc", ".cu", ".cuh", ".py", ".pyi", ".md", ".toml", ".txt"}
 
 
 def pattern(phrase: str) -> re.Pattern[str]:

@@ -164,17 +164,21 @@ void bind_measurements(nb::module_& module) {
       nb::arg("state_format") = "exact", "Rates of NUMA nodes, as JSON.");
   module.def(
       "measure_device",
-      [](const std::string& name, std::uint64_t bytes, double seconds) {
+      [](const std::string& name, std::uint64_t bytes, double seconds, const std::string& weight_dtype,
+         const std::string& optimizer, const std::string& state_format) {
+        const auto kind = kind_of(weight_dtype, optimizer, state_format);
+        const bool updates = spillway::optim::parse(optimizer).on_device;
         const nb::gil_scoped_release release;
         const auto open = spillway::execute::open_device({.name = name});
         const auto link = spillway::machine::measure_links(*open.device, {.seconds = seconds, .memory = bytes}).front();
-        const auto update = spillway::machine::device_update_rate(*open.device, seconds);
+        const auto update = updates ? spillway::machine::device_update_rate(*open.device, seconds, kind) : 0.0;
         return nlohmann::json{{"to_device", link.to_gpu_bytes_per_second_together},
                               {"from_device", link.from_gpu_bytes_per_second_together},
                               {"update", update}}
             .dump();
       },
-      nb::arg("name"), nb::arg("bytes"), nb::arg("seconds") = 0.2,
+      nb::arg("name"), nb::arg("bytes"), nb::arg("seconds") = 0.2, nb::arg("weight_dtype") = "bf16",
+      nb::arg("optimizer") = "adamw", nb::arg("state_format") = "exact",
       "Rates of a compute device with memory of its own, as JSON.");
 }
 

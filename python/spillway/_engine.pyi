@@ -377,9 +377,17 @@ def measure_memory_file(
     """Measures one node as measure_nodes() does, in a file there that may have so many `bytes` and takes about `most`
     of them."""
 
-def measure_device(name: str, bytes: int, seconds: float = 0.2) -> str:
-    """JSON: {"to_device", "from_device" (bytes per second), "update" (elements per second)} of "simulated" or "cuda:N";
-    takes so many `bytes` of the host and of the device for each direction."""
+def measure_device(
+    name: str,
+    bytes: int,
+    seconds: float = 0.2,
+    weight_dtype: str = "bf16",
+    optimizer: str = "adamw",
+    state_format: str = "exact",
+) -> str:
+    """JSON: {"to_device", "from_device" (bytes per second), "update" (elements per second; 0: the device has none of
+    this optimizer)} of "simulated" or "cuda:N"; takes so many `bytes` of the host and of the device for each
+    direction."""
 
 def check_profile(text: str, source: str) -> str:
     """A profile checked and completed; ValueError names the key."""

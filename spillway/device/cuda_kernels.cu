@@ -109,9 +109,5 @@ KERNEL spillway_apply(Apply a) {
 KERNEL spillway_sample(Sample a) {
   if (whole_grid().thread == 0) take_sample(a);
 }
-KERNEL spillway_adamw(threads::AdamWArguments a) {
-  threads::adamw(a, whole_grid());
-}
-KERNEL spillway_adamw_delta(threads::AdamWDeltaArguments a) {
-  threads::adamw_delta(a, whole_grid());
-}
+
+#include "spillway/device/cuda_updates.cuh"

@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "spillway/base/error.h"
+#include "spillway/device/cuda_update_threads.h"
+#include "spillway/kernels/moments.h"
 
 namespace spillway::device {
 namespace {
@@ -77,19 +79,31 @@ Launch of(const Sample& it) {
   return launch("spillway_sample", 1, it);
 }
 
-/// The constants of a step, of the one optimizer that a GPU has kernels for.
-kernels::AdamW formula_of(const kernels::UpdateStep& step) {
+threads::UpdateArguments arguments_of(const kernels::UpdateForm& form, const kernels::UpdateSpan& span,
+                                      const kernels::UpdateStep& step) {
   if (step.optimizer != kernels::AdamW::kOptimizer) {
-    throw Error(ErrorCode::internal, "of the optimizers only adamw has a kernel for a GPU");
+    throw Error(ErrorCode::internal, "of the optimizers only adamw has kernels for a GPU");
   }
-  return {step, kernels::Moments::exact};
+  return {form, span, {step, form.moments}, {step.seed, step.step}};
 }
 
-Launch of(const AdamWUpdate& it) {
-  return launch("spillway_adamw", blocks_of(it.n), threads::AdamWArguments{it, formula_of(it.step)});
+/// A warp takes a block of codes, or as many elements.
+std::uint64_t blocks_of_updates(std::uint64_t elements) {
+  return std::min(kMostBlocks, blocks_of_warps((elements + kernels::kQuantBlock - 1) / kernels::kQuantBlock));
 }
-Launch of(const AdamWDelta& it) {
-  return launch("spillway_adamw_delta", blocks_of(it.n), threads::AdamWDeltaArguments{it, formula_of(it.step)});
+
+/// "adamw_int8", "adamw_delta_exact".
+std::string update_name(const char* what, kernels::Moments moments) {
+  return text(what, "_", name_of(moments));
+}
+
+Launch of(const Update& it) {
+  return launch(name(update_name("adamw", it.form.moments).c_str(), it.form.weights), blocks_of_updates(it.span.n),
+                arguments_of(it.form, it.span, it.step));
+}
+Launch of(const UpdateDelta& it) {
+  return launch(text("spillway_", update_name("adamw_delta", it.moments)), blocks_of_updates(it.span.n),
+                threads::DeltaArguments{arguments_of({kernels::Weights::fp32, it.moments}, it.span, it.step)});
 }
 
 }  // namespace
@@ -100,9 +114,10 @@ Launch launch_of(const Work& work) {
 
 std::span<const std::string> kernel_names() {
   static const auto kNames = [] {
-    std::vector<std::string> out{"spillway_adamw", "spillway_adamw_delta", "spillway_apply", "spillway_sample"};
-    for (const auto* what :
-         {"sum", "convert", "round", "squares", "gather", "loss_stats", "loss_gradient", "compress"}) {
+    std::vector<std::string> out{"spillway_apply", "spillway_sample", "spillway_adamw_delta_exact",
+                                 "spillway_adamw_delta_bf16", "spillway_adamw_delta_int8"};
+    for (const auto* what : {"sum", "convert", "round", "squares", "gather", "loss_stats", "loss_gradient", "compress",
+                             "adamw_exact", "adamw_bf16", "adamw_int8"}) {
       for (const auto type : {Element::bf16, Element::fp16, Element::fp32}) out.push_back(name(what, type));
     }
     return out;

@@ -1,6 +1,6 @@
-// What one thread of each kernel does: shared by the kernels (cuda_kernels.cu) and who launches them (cuda.cc). The
-// fake driver of the tests runs the kernels on the host, so that what a GPU will compute is compared with the
-// references where there is none.
+// What one thread of each kernel does, but of updates (cuda_update_threads.h): shared by the kernels (cuda_kernels.cu)
+// and who launches them (cuda.cc). The fake driver of the tests runs the kernels on the host, so that what a GPU will
+// compute is compared with the references where there is none.
 //
 // `Grid`: threads are counted over the whole launch. A warp sums in 32 lanes, as the references do (kernels/lanes.h);
 // what joins lanes is the kernel's.
@@ -11,7 +11,6 @@
 
 #include "spillway/base/on_device.h"
 #include "spillway/device/work.h"
-#include "spillway/kernels/adamw.h"
 #include "spillway/kernels/bf16.h"
 #include "spillway/kernels/fp16.h"
 #include "spillway/kernels/lanes.h"
@@ -219,42 +218,6 @@ SPILLWAY_ON_DEVICE void loss_gradient(const LossGradient& a, std::uint64_t token
   for (auto i = columns.thread; i < a.logits.rows; i += columns.threads) {
     const float probability = kernels::scalar::exp((load(logits[i]) - maximum) - log_sum);
     store((i == label ? probability - 1.0f : probability) * a.scale, logits[i]);
-  }
-}
-
-/// AdamWUpdate as it is launched: the step's constants are the host's.
-struct AdamWArguments {
-  AdamWUpdate update;
-  kernels::AdamW formula;
-};
-
-SPILLWAY_ON_DEVICE inline void adamw(const AdamWArguments& a, Grid grid) {
-  const auto& it = a.update;
-  for (auto i = grid.thread; i < it.n; i += grid.threads) {
-    const float weight = kernels::as_float(kernels::scalar::join_bits(it.weight[i], it.remainder[i]));
-    float exp_avg = it.exp_avg[i], exp_avg_sq = it.exp_avg_sq[i];
-    const float grad = kernels::widen(it.grad[i]) * a.formula.gradient_scale;
-    const float next = kernels::quiet(a.formula.scalar(weight, grad, exp_avg, exp_avg_sq));
-    it.exp_avg[i] = kernels::quiet(exp_avg);
-    it.exp_avg_sq[i] = kernels::quiet(exp_avg_sq);
-    kernels::scalar::split_bits(kernels::as_bits(next), it.weight[i], it.remainder[i]);
-  }
-}
-
-/// AdamWDelta as it is launched.
-struct AdamWDeltaArguments {
-  AdamWDelta update;
-  kernels::AdamW formula;
-};
-
-SPILLWAY_ON_DEVICE inline void adamw_delta(const AdamWDeltaArguments& a, Grid grid) {
-  const auto& it = a.update;
-  for (auto i = grid.thread; i < it.n; i += grid.threads) {
-    float exp_avg = it.exp_avg[i], exp_avg_sq = it.exp_avg_sq[i];
-    const float grad = kernels::widen(it.grad[i]) * a.formula.gradient_scale;
-    it.delta[i] = kernels::quiet(a.formula.scalar(0.0F, grad, exp_avg, exp_avg_sq));
-    it.exp_avg[i] = kernels::quiet(exp_avg);
-    it.exp_avg_sq[i] = kernels::quiet(exp_avg_sq);
   }
 }
 

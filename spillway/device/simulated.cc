@@ -99,8 +99,8 @@ class SimulatedDevice final : public Simulated {
   }
 
   void run(Stream stream, const Work& work) override {
-    const auto* const update = std::get_if<AdamWUpdate>(&work);
-    call(stream, [this, work, elements = update != nullptr ? update->n : 0] {
+    const auto* const update = std::get_if<Update>(&work);
+    call(stream, [this, work, elements = update != nullptr ? update->span.n : 0] {
       const auto end = elements > 0 ? updates_.end_of(elements) : Clock::time_point();
       compute(work, parallel_for());
       if (end > Clock::now()) std::this_thread::sleep_until(end);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "spillway/device/typed.h"
+#include "spillway/kernels/moments.h"
 
 namespace spillway::device {
 namespace {
@@ -92,34 +93,43 @@ void on_host(const LossGradient& it, const ParallelFor& parallel_for) {
   });
 }
 
-void on_host(const AdamWUpdate& it, const ParallelFor& parallel_for) {
-  by_tile(it.n, parallel_for, [&](std::size_t, std::uint64_t at, std::uint64_t n) {
-    const auto bytes = [at](auto* from) { return reinterpret_cast<std::byte*>(from + at); };
-    kernels::update({},
-                    {.weight = bytes(it.weight),
-                     .remainder = bytes(it.remainder),
-                     .moments = {bytes(it.exp_avg), bytes(it.exp_avg_sq)},
-                     .grad = reinterpret_cast<const std::byte*>(it.grad + at),
-                     .n = n},
-                    it.step);
+/// Elements [first, first + n) of a span; `first` begins a block of codes.
+kernels::UpdateSpan part_of(const kernels::UpdateForm& form, const kernels::UpdateSpan& span, std::uint64_t first,
+                            std::uint64_t n) {
+  const auto from = [first](auto* array, Bytes size) { return array == nullptr ? array : array + first * size; };
+  const auto& weights = traits(form.weights);
+  auto out = span;
+  out.weight = from(span.weight, weights.bytes);
+  out.remainder = from(span.remainder, weights.remainder);
+  out.grad = from(span.grad, weights.bytes);
+  for (std::size_t k = 0; k < span.moments.size(); ++k) {
+    out.moments[k] = from(span.moments[k], traits(form.moments).bytes);
+    if (traits(form.moments).is_scaled) out.scales[k] = span.scales[k] + first / kernels::kQuantBlock;
+  }
+  out.n = n;
+  out.index += first;
+  return out;
+}
+static_assert(kSquaresTile % kernels::kQuantBlock == 0);
+
+void on_host(const Update& it, const ParallelFor& parallel_for) {
+  by_tile(it.span.n, parallel_for, [&](std::size_t, std::uint64_t at, std::uint64_t n) {
+    kernels::update(it.form, part_of(it.form, it.span, at, n), it.step);
   });
 }
 
-void on_host(const AdamWDelta& it, const ParallelFor& parallel_for) {
+void on_host(const UpdateDelta& it, const ParallelFor& parallel_for) {
   constexpr std::uint64_t kPiece = 4096;  // whose gradient is widened at a time
-  by_tile(it.n, parallel_for, [&](std::size_t, std::uint64_t at, std::uint64_t n) {
+  static_assert(kPiece % kernels::kQuantBlock == 0);
+  const kernels::UpdateForm form{kernels::Weights::fp32, it.moments};
+  by_tile(it.span.n, parallel_for, [&](std::size_t, std::uint64_t at, std::uint64_t n) {
     std::array<float, kPiece> gradient;  // NOLINT: filled below
-    const auto bytes = [](auto* from) { return reinterpret_cast<std::byte*>(from); };
     for (const auto end = at + n; at < end; at += kPiece) {
-      const auto count = std::min(kPiece, end - at);
-      widen(Element::bf16, reinterpret_cast<const std::byte*>(it.grad + at), gradient.data(), count);
-      std::fill_n(it.delta + at, count, 0.0F);
-      kernels::update({kernels::Weights::fp32, kernels::Moments::exact},
-                      {.weight = bytes(it.delta + at),
-                       .moments = {bytes(it.exp_avg + at), bytes(it.exp_avg_sq + at)},
-                       .grad = bytes(gradient.data()),
-                       .n = count},
-                      it.step);
+      auto piece = part_of(form, it.span, at, std::min(kPiece, end - at));
+      widen(Element::bf16, it.span.grad + at * traits(Element::bf16).bytes, gradient.data(), piece.n);
+      piece.grad = reinterpret_cast<const std::byte*>(gradient.data());
+      std::fill_n(reinterpret_cast<float*>(piece.weight), piece.n, 0.0F);
+      kernels::update(form, piece, it.step);
     }
   });
 }

@@ -105,21 +105,17 @@ struct LossGradient {
   float scale = 1;
 };
 
-/// AdamW on weights that lie as bf16 and remainder, fp32 moments, bf16 gradient: kernels::update of the `exact` format.
-struct AdamWUpdate {
-  std::uint16_t *weight = nullptr, *remainder = nullptr;
-  float *exp_avg = nullptr, *exp_avg_sq = nullptr;
-  const std::uint16_t* grad = nullptr;
-  std::uint64_t n = 0;
-  kernels::UpdateStep step;  ///< of AdamW
+/// kernels::update(). A GPU has kernels for AdamW alone, in every form.
+struct Update {
+  kernels::UpdateForm form;
+  kernels::UpdateSpan span;  ///< each array aligned to its elements
+  kernels::UpdateStep step;
 };
 
-/// AdamW on a reduced gradient, fp32 moments, bf16 gradient: `delta` is what a weight of 0 becomes, in fp32.
-struct AdamWDelta {
-  float* delta = nullptr;
-  float *exp_avg = nullptr, *exp_avg_sq = nullptr;
-  const std::uint16_t* grad = nullptr;
-  std::uint64_t n = 0;
+/// The update of a reduced gradient: `span.weight` becomes what a weight of 0 becomes, in fp32; gradients are bf16.
+struct UpdateDelta {
+  kernels::Moments moments = kernels::Moments::exact;
+  kernels::UpdateSpan span;  ///< as of Update; no remainder
   kernels::UpdateStep step;  ///< of AdamW
 };
 
@@ -155,8 +151,8 @@ struct Sample {
 };
 
 /// All pointers are into the device's memory (any alignment of the element's own), counts may be 0.
-using Work = std::variant<Sum, Convert, Round, Squares, Gather, LossStats, LossGradient, AdamWUpdate, AdamWDelta,
-                          Compress, Apply, Sample>;
+using Work = std::variant<Sum, Convert, Round, Squares, Gather, LossStats, LossGradient, Update, UpdateDelta, Compress,
+                          Apply, Sample>;
 
 /// Who takes the tiles of a loop on the host: calls call(body, tile) once for each, and returns when all are done.
 struct ParallelFor {

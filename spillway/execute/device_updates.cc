@@ -1,22 +1,6 @@
 #include "spillway/execute/device_updates.h"
 
 namespace spillway::execute {
-namespace {
-
-device::AdamWUpdate work_of(const kernels::UpdateSpan& span, const kernels::UpdateStep& step) {
-  const auto halves = [](std::byte* at) { return reinterpret_cast<std::uint16_t*>(at); };
-  const auto floats = [](std::byte* at) { return reinterpret_cast<float*>(at); };
-  return {.weight = halves(span.weight),
-          .remainder = halves(span.remainder),
-          .exp_avg = floats(span.moments[0]),
-          .exp_avg_sq = floats(span.moments[1]),
-          .grad = reinterpret_cast<const std::uint16_t*>(span.grad),
-          .n = span.n,
-          .step = step};
-}
-
-}  // namespace
-
 DeviceUpdates::DeviceUpdates(const plan::Schedule& schedule, const state::Layout& layout, const state::UpdateRule& rule,
                              Arenas arenas, const sink::GradientSink& sink)
     : schedule_(schedule),
@@ -34,7 +18,9 @@ void DeviceUpdates::run(device::Device& device, device::Stream stream, plan::Ind
     return reduced_->run(device, stream, layout_.chunks()[chunk], groups, step_);
   }
   update_spans(layout_, rule_, chunk, groups, step_, 0, layout_.chunks()[chunk].used,
-               [&](const auto& located, const auto& step) { device.run(stream, work_of(located.span, step)); });
+               [&](const auto& located, const auto& step) {
+                 device.run(stream, device::Update{.form = located.form, .span = located.span, .step = step});
+               });
 }
 
 }  // namespace spillway::execute

@@ -21,6 +21,7 @@
 #include <bit>
 #include <cstdint>
 
+#include "spillway/base/on_device.h"
 #include "spillway/kernels/bf16.h"
 
 namespace spillway::kernels {
@@ -38,7 +39,7 @@ inline constexpr float kLowestScale = 0x1p-100f;
 inline constexpr float kBeyondScales = 0x1p126f;  ///< the scale of such values is NaN
 
 /// The scale for a block whose largest magnitude has these bits (sign 0).
-[[nodiscard]] inline float block_scale(std::uint32_t largest_bits, Moment moment) noexcept {
+[[nodiscard]] SPILLWAY_ON_DEVICE inline float block_scale(std::uint32_t largest_bits, Moment moment) noexcept {
   const float largest = std::bit_cast<float>(largest_bits);
   if (largest_bits == 0) return 0;
   if (!(largest < kBeyondScales)) return std::bit_cast<float>(kFloatNaN);
@@ -49,39 +50,40 @@ inline constexpr float kBeyondScales = 0x1p126f;  ///< the scale of such values 
 }
 
 /// What is added before a code's lower bits are cut off, of the two numbers of a pair of elements: below a step.
-[[nodiscard]] constexpr std::uint32_t code_chance(std::uint16_t even, std::uint16_t odd, bool upper) noexcept {
+[[nodiscard]] SPILLWAY_ON_DEVICE constexpr std::uint32_t code_chance(std::uint16_t even, std::uint16_t odd,
+                                                                     bool upper) noexcept {
   const std::uint32_t word = even | static_cast<std::uint32_t>(odd) << 16;
   return upper ? word >> (32 - kCodeShift) : word & kChanceMask;
 }
 
 /// What values are multiplied by before they are encoded.
-[[nodiscard]] inline float block_reciprocal(float scale) noexcept {
+[[nodiscard]] SPILLWAY_ON_DEVICE inline float block_reciprocal(float scale) noexcept {
   if (scale == 0) return 0;
   return scale == scale ? std::bit_cast<float>(0x7F000000 - std::bit_cast<std::uint32_t>(scale)) : 1;
 }
 
 /// `scaled`: value times block_reciprocal; `random` below 2^kCodeShift, or kCodeHalf.
-[[nodiscard]] inline std::uint8_t encode_first(float scaled, std::uint32_t random) noexcept {
+[[nodiscard]] SPILLWAY_ON_DEVICE inline std::uint8_t encode_first(float scaled, std::uint32_t random) noexcept {
   const auto bits = std::bit_cast<std::uint32_t>(scaled);
   const float magnitude = std::bit_cast<float>(bits & 0x7FFFFFFF) + kFirstBias;
   const std::uint32_t code = (std::bit_cast<std::uint32_t>(magnitude) + random) >> kCodeShift & 0x7F;
   return static_cast<std::uint8_t>(code | (bits >> 24 & 0x80));
 }
 
-[[nodiscard]] inline std::uint8_t encode_second(float scaled, std::uint32_t random) noexcept {
+[[nodiscard]] SPILLWAY_ON_DEVICE inline std::uint8_t encode_second(float scaled, std::uint32_t random) noexcept {
   const auto bits = std::bit_cast<std::int32_t>(scaled), lowest = std::bit_cast<std::int32_t>(kSecondLowest);
   const auto clamped = static_cast<std::uint32_t>(bits > lowest ? bits : lowest);
   return static_cast<std::uint8_t>((clamped + random) >> kCodeShift);
 }
 
 /// `scale` is what block_scale() gives. 0, not -0, of both codes that mean it.
-[[nodiscard]] inline float decode_first(std::uint8_t code, float scale) noexcept {
+[[nodiscard]] SPILLWAY_ON_DEVICE inline float decode_first(std::uint8_t code, float scale) noexcept {
   const std::uint32_t bits = (code & 0x7Fu) << kCodeShift | std::bit_cast<std::uint32_t>(kFirstBias);
   const float sign = (code & 0x80) != 0 ? -1.0f : 1.0f;
   return sign * std::bit_cast<float>(bits) * scale - sign * kFirstBias * scale;
 }
 
-[[nodiscard]] inline float decode_second(std::uint8_t code, float scale) noexcept {
+[[nodiscard]] SPILLWAY_ON_DEVICE inline float decode_second(std::uint8_t code, float scale) noexcept {
   const std::uint32_t bits =
       static_cast<std::uint32_t>(code) << kCodeShift | std::bit_cast<std::uint32_t>(kSecondLowest);
   return std::bit_cast<float>(bits) * scale;

@@ -16,6 +16,7 @@ namespace {
 
 constexpr std::size_t kMostStreams = 4;
 constexpr Bytes kTransfer = 8 * MiB;
+constexpr Bytes kScalesAt = 16;        ///< what lies behind scales begins at a multiple of this
 constexpr double kEnough = 256 * MiB;  ///< moved, a rate is known within a per cent: pieces end one MiB at a time
 constexpr double kMostTimes = 4;       ///< as long as asked, on a slow path
 
@@ -43,26 +44,11 @@ void fill(kernels::Weights weights, const kernels::UpdateSpan& span, std::byte* 
   if (type.remainder > 0) repeat(span.remainder, span.n, type.remainder);
 }
 
-/// Lays out as many elements as `memory` holds, one field behind the other; moments are zero.
+/// Lays out as many elements as `memory` holds; moments are zero.
 kernels::UpdateSpan lay_out(std::span<std::byte> memory, const UpdateKind& kind) {
-  const auto weight = traits(kind.form.weights).bytes, remainder = traits(kind.form.weights).remainder;
-  const auto moment = traits(kind.form.moments).bytes;
-  const auto moments = kernels::moment_count(kind.optimizer);
-  const auto block = kernels::kQuantBlock * (2 * weight + remainder + moments * moment) + moments * 4;
-  kernels::UpdateSpan out{.n = memory.size() / block * kernels::kQuantBlock};
   std::ranges::fill(memory, std::byte{0});
-  auto* at = memory.data();
-  const auto take = [&](Bytes size) { return std::exchange(at, at + size); };
-  for (std::size_t m = 0; m < moments; ++m) {
-    if (!traits(kind.form.moments).is_scaled) break;
-    out.scales[m] = reinterpret_cast<float*>(take(out.n / kernels::kQuantBlock * 4));
-  }
-  out.remainder = remainder > 0 ? take(out.n * remainder) : nullptr;
-  for (std::size_t m = 0; m < moments; ++m) out.moments[m] = take(out.n * moment);
-  out.weight = take(out.n * weight);
-  auto* grad = take(out.n * weight);
-  out.grad = grad;
-  fill(kind.form.weights, out, grad);
+  const auto out = update_span(memory, kind);
+  fill(kind.form.weights, out, const_cast<std::byte*>(out.grad));
   return out;
 }
 
@@ -74,6 +60,26 @@ double cores_lost(double full, unsigned cores, double seconds, const std::functi
 }
 
 }  // namespace
+
+kernels::UpdateSpan update_span(std::span<std::byte> memory, const UpdateKind& kind) {
+  const auto weight = traits(kind.form.weights).bytes, remainder = traits(kind.form.weights).remainder;
+  const auto moment = traits(kind.form.moments).bytes;
+  const auto moments = kernels::moment_count(kind.optimizer);
+  const auto block = kernels::kQuantBlock * (2 * weight + remainder + moments * moment) + moments * 4;
+  const auto room = memory.size() - std::min<Bytes>(memory.size(), moments * kScalesAt);
+  kernels::UpdateSpan out{.n = room / block * kernels::kQuantBlock};
+  auto* at = memory.data();
+  const auto take = [&](Bytes size) { return std::exchange(at, at + size); };
+  for (std::size_t m = 0; m < moments; ++m) {
+    if (!traits(kind.form.moments).is_scaled) break;
+    out.scales[m] = reinterpret_cast<float*>(take(round_up(out.n / kernels::kQuantBlock * 4, kScalesAt)));
+  }
+  out.remainder = remainder > 0 ? take(out.n * remainder) : nullptr;
+  for (std::size_t m = 0; m < moments; ++m) out.moments[m] = take(out.n * moment);
+  out.weight = take(out.n * weight);
+  out.grad = take(out.n * weight);
+  return out;
+}
 
 PathProfile calibrate_path(storage::Path& path, const std::string& name, std::span<std::byte> memory, Load::Area area,
                            double seconds, unsigned cores) {

@@ -33,6 +33,10 @@ struct UpdateKind {
   kernels::Optimizer optimizer = kernels::Optimizer::adamw;
 };
 
+/// The fields of as many elements as `memory` holds, one behind the other from its start, which is aligned to 16 bytes;
+/// whole blocks of codes.
+[[nodiscard]] kernels::UpdateSpan update_span(std::span<std::byte> memory, const UpdateKind& kind);
+
 /// Elements per second of the update on the calling thread, over all of `memory`: choose it larger than the CPU's
 /// caches.
 [[nodiscard]] double calibrate_update(std::span<std::byte> memory, double seconds = 0.5, const UpdateKind& kind = {});

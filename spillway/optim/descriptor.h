@@ -74,7 +74,7 @@ struct Descriptor {
   std::span<const Hyperparameter> hyperparameters = {};
   std::span<const kernels::Moments> formats = {};  ///< in which it keeps its fields
   bool decoupled_decay = false;          ///< weights decay by themselves; else the decay is added to the gradient
-  bool on_device = false;                ///< a device has a kernel for it (bf16 weights, fp32 fields)
+  bool on_device = false;                ///< a device has kernels for it, in every form
   kernels::Optimizer kernel = {};        ///< of element scope
   const MatrixKernel* matrix = nullptr;  ///< of matrix scope
   const Descriptor* others = nullptr;    ///< of matrix scope: the optimizer of all that is no matrix of a layer

@@ -131,7 +131,7 @@ std::string why_no_device_blocks(const Description& description, const state::La
   for (Index c = 0; c < chunks; ++c) {
     if (can_be_on_device(description, layout, c)) return {};
   }
-  return "no layer has all that is trainable in bf16";
+  return "no layer and no head of its own trains what a device updates";
 }
 
 DeviceBlocks device_blocks(const Plan& plan, const Description& description, const state::Layout& layout) {

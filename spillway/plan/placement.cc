@@ -3,6 +3,14 @@
 #include <algorithm>
 
 namespace spillway::plan {
+namespace {
+
+/// A device has kernels for matrices in subspaces where weights are of the first type alone.
+bool has_device_update(const state::UpdateRule& rule, const state::Chunk& chunk) {
+  return !chunk.reduced.any() || rule_of(rule, chunk).type == state::UpdateRule().type;
+}
+
+}  // namespace
 
 void ChunkPlacement::live_on_device(bool gradient_too) noexcept {
   weight = state = {TierKind::device};
@@ -66,21 +74,18 @@ std::vector<Range> weights_of_passes(const Description& description, const state
 }
 
 std::string no_device_update(const state::UpdateRule& rule) {
-  const state::UpdateRule known;
-  if (rule.optimizer->on_device && rule.type == known.type && rule.format == known.format) return {};
-  return text("a device updates ", known.optimizer->name, " with ", state::name_of(known.format), " states of ",
-              state::name_of(known.type), " weights, and this run has ", rule.optimizer->name, " with ",
-              state::name_of(rule.format), " states of ", state::name_of(rule.type), " weights");
+  if (rule.optimizer->on_device) return {};
+  return text("a device updates adamw, and this run has ", rule.optimizer->name);
 }
 
 bool can_be_on_device(const Description& description, const state::Layout& layout, Index chunk) {
+  const auto rule = description.rule();
   const auto& block = layout.blocks()[layout.chunks()[chunk].block];
   if (traits(block.role).is_gathered || block.trainable_chunks == 0) return false;
-  if (!no_device_update(description.rule()).empty()) return false;
+  if (!no_device_update(rule).empty()) return false;
   const auto first = layout.chunks().begin() + static_cast<std::ptrdiff_t>(block.first_chunk);
-  return std::none_of(first, first + static_cast<std::ptrdiff_t>(block.chunks), [](const state::Chunk& it) {
-    return it.form != state::Form::as_run && is_trainable(it.training);
-  });
+  return std::all_of(first, first + static_cast<std::ptrdiff_t>(block.chunks),
+                     [&](const state::Chunk& it) { return has_device_update(rule, it); });
 }
 
 Index first_backward(const state::Layout& layout) {

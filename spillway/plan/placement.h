@@ -117,11 +117,11 @@ struct Placement {
 /// What one pass over a layer or a head reads: the chunks of a layer, or one slice of a head, in the order of blocks.
 [[nodiscard]] std::vector<Range> weights_of_passes(const Description& description, const state::Layout& layout);
 
-/// Why a device does not update such chunks; empty: it does.
+/// Why a device has no update for the optimizer of a run; empty: it has, of every weight type and state format.
 [[nodiscard]] std::string no_device_update(const state::UpdateRule& rule);
 
 /// True when a device may update the chunk: in a layer or a head of its own of which something is trainable, and
-/// nothing in fp32 beside a narrower type. (A table that tokens look up is the host's.)
+/// nothing in a subspace whose weights are not bf16. (A table that tokens look up is the host's.)
 [[nodiscard]] bool can_be_on_device(const Description& description, const state::Layout& layout, Index chunk);
 
 /// True when the gradient of this chunk is stored as a dense field: everything that is trainable but an embedding that

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <span>
 
+#include "spillway/kernels/moments.h"
 #include "spillway/subspace/update.h"
 
 namespace spillway::subspace {
@@ -17,6 +18,11 @@ T* as(std::byte* at) {
 device::Sum copy_there(const std::byte* from, std::byte* to, Bytes bytes) {
   return {
       .type = device::Element::fp32, .values = from, .sum = as<float>(to), .n = bytes / sizeof(float), .first = true};
+}
+
+/// Of the scales of so many codes.
+Bytes scale_bytes(std::uint64_t codes) {
+  return ceil_div(codes, kernels::kQuantBlock) * sizeof(float);
 }
 
 }  // namespace
@@ -41,13 +47,11 @@ void DeviceSubspaceUpdate::run(device::Device& device, device::Stream stream, co
 /// S by the optimizer, and what becomes of a weight that was 0 onto the matrix.
 void DeviceSubspaceUpdate::change(const There& it, const kernels::UpdateStep& step, const optim::RefitRecord& record) {
   const auto& space = it.chunk.reduced;
-  const auto core = locate_gradient(rule_, it.chunk, it.groups, 0, space.elements()).span;
-  it.device.run(it.stream, device::AdamWDelta{.delta = delta_,
-                                              .exp_avg = as<float>(core.moments[0]),
-                                              .exp_avg_sq = as<float>(core.moments[1]),
-                                              .grad = reinterpret_cast<const std::uint16_t*>(core.grad),
-                                              .n = core.n,
-                                              .step = step_inside(step, space, record)});
+  auto core = moments_of(it);
+  core.span.weight = reinterpret_cast<std::byte*>(delta_);
+  it.device.run(
+      it.stream,
+      device::UpdateDelta{.moments = core.form.moments, .span = core.span, .step = step_inside(step, space, record)});
   const auto& span = layout_.spans(it.chunk.id).front();
   const auto matrix = locate(rule_, it.chunk, span, it.groups, 0, space.rows * space.columns).span;
   it.device.run(it.stream, device::Apply{.expansion = expansion_of(space, it.ours, delta_),
@@ -69,10 +73,19 @@ void DeviceSubspaceUpdate::adopt(const There& it, const optim::RefitRecord& befo
   it.device.run(it.stream, copy_there(it.given, it.ours, bytes));
 }
 
+/// Gradient and moments of S.
+state::Located DeviceSubspaceUpdate::moments_of(const There& it) const {
+  return locate_gradient(rule_, it.chunk, it.groups, 0, it.chunk.reduced.elements());
+}
+
+/// Moments of 0 are zeros in every format, and so are their scales.
 void DeviceSubspaceUpdate::begin(const There& it) const {
-  const auto core = locate_gradient(rule_, it.chunk, it.groups, 0, it.chunk.reduced.elements()).span;
+  const auto core = moments_of(it);
+  const auto& kept = traits(core.form.moments);
   for (std::size_t m = 0; m < rule_.moments(); ++m) {
-    it.device.fill(it.stream, core.moments[m], 0, core.n * sizeof(float));
+    it.device.fill(it.stream, core.span.moments[m], 0, core.span.n * kept.bytes);
+    if (!kept.is_scaled) continue;
+    it.device.fill(it.stream, reinterpret_cast<std::byte*>(core.span.scales[m]), 0, scale_bytes(core.span.n));
   }
 }
 
@@ -80,18 +93,26 @@ void DeviceSubspaceUpdate::begin(const There& it) const {
 void DeviceSubspaceUpdate::carry(const There& it) {
   using device::Direction;
   const auto bytes = optim::projector_fields(it.chunk.reduced).bytes;
-  const auto core = locate_gradient(rule_, it.chunk, it.groups, 0, it.chunk.reduced.elements()).span;
+  const auto core = moments_of(it);
+  const auto& kept = traits(core.form.moments);
   before_.resize(bytes);
   after_.resize(bytes);
-  values_.resize(core.n);
-  auto* const values = reinterpret_cast<std::byte*>(values_.data());
+  values_.resize(core.span.n);
+  codes_.resize(core.span.n * kept.bytes);
+  scales_.resize(kept.is_scaled ? scale_bytes(core.span.n) / sizeof(float) : 0);
   it.device.copy(it.stream, Direction::from_device, before_.data(), it.ours, bytes);
   it.device.copy(it.stream, Direction::from_device, after_.data(), it.given, bytes);
+  const auto scales = std::as_writable_bytes(std::span(scales_));
   for (std::size_t m = 0; m < rule_.moments(); ++m) {
-    it.device.copy(it.stream, Direction::from_device, values, core.moments[m], core.n * sizeof(float));
+    auto* const their_scales = reinterpret_cast<std::byte*>(core.span.scales[m]);
+    it.device.copy(it.stream, Direction::from_device, codes_.data(), core.span.moments[m], codes_.size());
+    it.device.copy(it.stream, Direction::from_device, scales.data(), their_scales, scales.size());
     wait(it);
+    kept.decode(m, codes_.data(), scales_.data(), values_.data(), values_.size());
     carry_over(it.chunk.reduced, before_.data(), after_.data(), m, values_);
-    it.device.copy(it.stream, Direction::to_device, core.moments[m], values, core.n * sizeof(float));
+    kept.encode(m, values_.data(), codes_.data(), scales_.data(), values_.size());
+    it.device.copy(it.stream, Direction::to_device, core.span.moments[m], codes_.data(), codes_.size());
+    it.device.copy(it.stream, Direction::to_device, their_scales, scales.data(), scales.size());
     wait(it);
   }
 }

@@ -20,7 +20,7 @@ namespace spillway::subspace {
 class DeviceSubspaceUpdate : public sink::DeviceUpdate {
  public:
   /// `delta`: on the device, fp32, for the largest S that is updated there. Of a rule that plan::no_device_update() has
-  /// nothing against. References must outlive it.
+  /// nothing against, with weights of bf16. References must outlive it.
   DeviceSubspaceUpdate(const state::Layout& layout, const state::UpdateRule& rule, const Subspaces& subspaces,
                        float* delta)
       : layout_(layout), rule_(rule), subspaces_(subspaces), delta_(delta) {}
@@ -40,6 +40,7 @@ class DeviceSubspaceUpdate : public sink::DeviceUpdate {
   };
   void change(const There& it, const kernels::UpdateStep& step, const optim::RefitRecord& record);
   void adopt(const There& it, const optim::RefitRecord& before, const optim::RefitRecord& after);
+  [[nodiscard]] state::Located moments_of(const There& it) const;
   void begin(const There& it) const;
   void carry(const There& it);
   void wait(const There& it);
@@ -50,7 +51,8 @@ class DeviceSubspaceUpdate : public sink::DeviceUpdate {
   float* const delta_;
   std::optional<device::Event> arrived_;   ///< when moments are first carried
   std::vector<std::byte> before_, after_;  ///< pairs, while they are; grow to their size and stay
-  std::vector<float> values_;              ///< of a moment
+  std::vector<std::byte> codes_;           ///< a moment as it is kept
+  std::vector<float> values_, scales_;     ///< of a moment
 };
 
 }  // namespace spillway::subspace

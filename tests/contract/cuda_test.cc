@@ -24,6 +24,7 @@ TEST(CudaSteps, ChangeNoBit) {
   for (int round = 0; round < spillway::testing::few_or(5, 8); ++round) {
     auto shape = plan::test::random_shape(random, round);
     if (round % 3 == 2) shape.frozen = "up|down|embed";
+    shape.format = static_cast<state::StateFormat>((round + 1) % 3);
     const auto description = describe(shape);
     const auto expected = train_on_gpu(description, everything_in_dram(), 4, nullptr);
     for (const bool own_stream : {false, true}) {

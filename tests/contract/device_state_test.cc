@@ -29,7 +29,7 @@ Outcome train_resident(const plan::Description& description, Settings settings, 
   for (std::uint64_t s = 0; s < 7; ++s) {
     toy.poison(s % 4 == 3);
     const auto ended = toy.step(s);
-    EXPECT_EQ(ended.skipped, s % 4 == 3 && description.type == state::ComputeType::bf16);
+    EXPECT_EQ(ended.skipped, s % 4 == 3);
     out.norms.push_back(ended.skipped ? -1 : ended.grad_norm);
     if (s % 3 == 1) toy.step(1000 + s, false);
     if (s % 3 == 1) toy.step(2000 + s, false);
@@ -55,6 +55,8 @@ TEST(DeviceState, ChangesNoBit) {
     shape.chunk_elements = random() % 2 == 0 ? 512 : 8192;
     if (round % 5 == 2) shape.fp32 = "norm";
     if (round % 4 == 1) shape.frozen = plan::test::kFrozenParts[random() % 3];
+    shape.format = static_cast<state::StateFormat>(round % 3);
+    if (round % 7 == 6) shape.type = round % 2 == 0 ? state::ComputeType::fp32 : state::ComputeType::fp16;
     const auto description = describe(shape);
     const bool queued = random() % 3 != 0;
     const auto expected = train_resident(description, everything_in_dram(), false);
@@ -77,8 +79,10 @@ TEST(DeviceState, ChangesNoBit) {
   }
 }
 
-TEST(DeviceState, AllThatCanDoLiveThere) {
-  const auto description = describe({.layers = 3, .tied = false, .tokens = 32});
+class DeviceStateOf : public ::testing::TestWithParam<plan::test::Shape> {};
+
+TEST_P(DeviceStateOf, AllThatCanDoLiveThere) {
+  const auto description = describe(GetParam());
   const Engine all(description, with_device(tier(1), 0)), none(description, with_device(tier(0), 0));
   const auto& layout = all.layout();
   std::size_t elsewhere = 0;
@@ -88,6 +92,34 @@ TEST(DeviceState, AllThatCanDoLiveThere) {
   EXPECT_EQ(resident_chunks(all.plan()), layout.chunks().size() - elsewhere);
   EXPECT_EQ(resident_chunks(none.plan()), 0U);
   EXPECT_LT(all.plan().arena, none.plan().arena);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Forms, DeviceStateOf,
+    ::testing::Values(plan::test::Shape{.tied = false, .tokens = 32},
+                      plan::test::Shape{.tied = false, .tokens = 32, .format = state::StateFormat::int8},
+                      plan::test::Shape{.tied = false, .tokens = 32, .fp32 = "norm"},
+                      plan::test::Shape{.tied = false, .tokens = 32, .type = state::ComputeType::fp16}));
+
+/// Bytes of a block that lives there follow the format: weight, remainder and gradient, and what the moments take.
+TEST(DeviceState, ABlockTakesTheBytesOfItsFormat) {
+  const auto bytes_of = [](state::StateFormat format) {
+    const Engine engine(describe({.layers = 8, .tied = false, .tokens = 32, .format = format}),
+                        with_device(tier(1), 0));
+    EXPECT_GT(resident_chunks(engine.plan()), 0U);
+    return engine.plan().device_peak;
+  };
+  const Engine all(describe({.layers = 8, .tied = false, .tokens = 32}), with_device(tier(1), 0));
+  Bytes parameters = 0;
+  for (const auto& chunk : all.layout().chunks()) {
+    if (all.plan().placement[chunk.id].device_resident()) parameters += chunk.elements;
+  }
+  const auto exact = bytes_of(state::StateFormat::exact), bf16 = bytes_of(state::StateFormat::bf16),
+             int8 = bytes_of(state::StateFormat::int8);
+  const Bytes rounding = all.layout().chunks().size() * 4096;  // of each state group
+  EXPECT_NEAR(static_cast<double>(exact - bf16), static_cast<double>(4 * parameters), static_cast<double>(rounding));
+  EXPECT_NEAR(static_cast<double>(exact - int8), static_cast<double>(6 * parameters),
+              static_cast<double>(2 * rounding));
 }
 
 TEST(DeviceState, StatesThatPassLieOnTheHost) {
@@ -110,7 +142,9 @@ TEST(DeviceState, ADurableRunGoesOnWithAnyOtherPlacement) {
   constexpr std::uint64_t kSteps = 24;
   std::mt19937 random(6);
   for (int round = 0; round < spillway::testing::few_or(3, 6); ++round) {
-    const DurableRun run(plan::test::random_shape(random, round), kSteps);
+    auto shape = plan::test::random_shape(random, round);
+    shape.format = static_cast<state::StateFormat>((round + 1) % 3);
+    const DurableRun run(shape, kSteps);
     SCOPED_TRACE(text("round ", round));
     ASSERT_NO_FATAL_FAILURE(test::expect_lives_with_a_device(run, 1 + round % 2, 10, random));
   }
@@ -164,12 +198,13 @@ TEST(DeviceState, WhatItCannotUpdateIsRefusedByNameWhenAskedFor) {
     }
     return "accepted";
   };
-  const auto format = message_of({.format = state::StateFormat::int8});
-  EXPECT_NE(format.find("this run has adamw with int8 states of bf16 weights"), std::string::npos) << format;
+  for (const auto format : {state::StateFormat::exact, state::StateFormat::bf16, state::StateFormat::int8}) {
+    EXPECT_EQ(message_of({.format = format}), "accepted");
+  }
   const auto optimizer = message_of({.optimizer = &optim::lion});
-  EXPECT_NE(optimizer.find("this run has lion with exact states"), std::string::npos) << optimizer;
+  EXPECT_NE(optimizer.find("a device updates adamw, and this run has lion"), std::string::npos) << optimizer;
   const auto whole = message_of({.optimizer = &optim::muon});
-  EXPECT_NE(whole.find("this run has muon with exact states"), std::string::npos) << whole;
+  EXPECT_NE(whole.find("a device updates adamw, and this run has muon"), std::string::npos) << whole;
 }
 
 }  // namespace

@@ -30,6 +30,7 @@ Shape random_device_shape(std::mt19937& random, int round) {
   out.rank = std::array{32, 64, 12}[random() % 3];
   if (random() % 2 == 0) out.checks.rotate = 3;
   if (random() % 4 == 0) out.frozen = "embed|norm";
+  out.format = static_cast<state::StateFormat>(round % 3);
   return out;
 }
 

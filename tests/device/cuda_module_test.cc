@@ -84,13 +84,27 @@ TEST(CudaKernels, ThoseBuiltInHaveEveryNameInBothForms) {
   const auto kernels = cuda_kernels();
   ASSERT_EQ(kernels.empty(), !kernels.missing.empty());
   SPILLWAY_NEEDS(nvcc, !kernels.empty(), "there are no kernels for a GPU to look at, because " << kernels.missing);
-  EXPECT_EQ(kernel_names().size(), 28U);
+  EXPECT_EQ(kernel_names().size(), 38U);
   for (const auto& name : kernel_names()) {
     EXPECT_NE(text_of(kernels.machine_code).find(name), std::string_view::npos) << name;
     EXPECT_NE(text_of(kernels.ptx).find(".entry " + name + "("), std::string_view::npos) << name;
   }
   EXPECT_EQ(text_of(kernels.ptx).find('\0'), kernels.ptx.size() - 1) << "a driver reads up to the first 0";
   EXPECT_NE(text_of(kernels.ptx).find("\n.version 7.0\n.target sm_80\n"), std::string_view::npos);
+}
+
+TEST(CudaKernels, UpdatesLoadAndStoreSixteenBytesAtOnceFromRegistersAlone) {
+  const auto kernels = cuda_kernels();
+  SPILLWAY_NEEDS(nvcc, !kernels.ptx.empty(), "there is no PTX to look at, because " << kernels.missing);
+  const auto text = text_of(kernels.ptx);
+  for (const auto& name : kernel_names()) {
+    if (name.find("adamw") == std::string::npos) continue;
+    const auto begin = text.find(".entry " + name + "(");
+    const auto body = text.substr(begin, text.find("\n}\n", begin) - begin);
+    EXPECT_NE(body.find("ld.global.v4."), std::string_view::npos) << name;
+    EXPECT_NE(body.find("st.global.v4."), std::string_view::npos) << name;
+    EXPECT_EQ(body.find("local_depot"), std::string_view::npos) << name << " has an array that is in no register";
+  }
 }
 
 }  // namespace

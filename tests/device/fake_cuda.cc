@@ -6,8 +6,8 @@
 // host's memory may be registered, which copy fails and which takes how long comes from the environment. It ends the
 // process where a GPU would go on with what is somebody else's by then: memory that is freed or unregistered while a
 // copy is under way to or from it. And where two operations touch the same bytes without an order (race_watch.h),
-// whatever the timing was: copies, kernels, fills and the caller's own work (fakeCudaCall), and the host where it frees,
-// unregisters, lends or takes back memory.
+// whatever the timing was: copies, kernels, fills and the caller's own work (fakeCudaCall), and the host where it
+// frees, unregisters, lends or takes back memory.
 //
 // Where PyTorch plays along on the host (tests/python/fake_gpu.py) its tensors are not allocated here; they are
 // lent (fakeCudaLend) while a call uses them, so that all other addresses are still refused.

@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstring>
 
+#include "spillway/kernels/moments.h"
 #include "tests/device/cuda_on_host.h"
 //
 #include "spillway/device/cuda_kernels.cu"
@@ -83,16 +84,27 @@ Ranges ranges(const Sample& a) {
           target(a.copy, Sample::kFields, 8)};
 }
 
-Ranges ranges(const threads::AdamWArguments& a) {
-  const auto& it = a.update;
-  return {target(it.weight, it.n, 2), target(it.remainder, it.n, 2), target(it.exp_avg, it.n, 4),
-          target(it.exp_avg_sq, it.n, 4), source(it.grad, it.n, 2)};
+void add_moments(const threads::UpdateArguments& a, Ranges& out) {
+  const auto& kept = traits(a.form.moments);
+  for (std::size_t m = 0; m < 2; ++m) {
+    out.push_back(target(a.span.moments[m], a.span.n, kept.bytes));
+    if (kept.is_scaled)
+      out.push_back(target(a.span.scales[m], ceil_div(a.span.n, kernels::kQuantBlock), sizeof(float)));
+  }
 }
 
-Ranges ranges(const threads::AdamWDeltaArguments& a) {
-  const auto& it = a.update;
-  return {target(it.delta, it.n, 4), target(it.exp_avg, it.n, 4), target(it.exp_avg_sq, it.n, 4),
-          source(it.grad, it.n, 2)};
+Ranges ranges(const threads::UpdateArguments& a) {
+  const auto& type = traits(a.form.weights);
+  Ranges out{target(a.span.weight, a.span.n, type.bytes), target(a.span.remainder, a.span.n, type.remainder),
+             source(a.span.grad, a.span.n, type.bytes)};
+  add_moments(a, out);
+  return out;
+}
+
+Ranges ranges(const threads::DeltaArguments& a) {
+  Ranges out{target(a.span.weight, a.span.n, sizeof(float)), source(a.span.grad, a.span.n, 2)};
+  add_moments(a, out);
+  return out;
 }
 
 template <class Arguments>
@@ -121,8 +133,12 @@ const std::vector<Kernel>& all() {
                                         EACH_TYPE(compress),
                                         ONE(apply),
                                         ONE(sample),
-                                        ONE(adamw),
-                                        ONE(adamw_delta)};
+                                        EACH_TYPE(adamw_exact),
+                                        EACH_TYPE(adamw_bf16),
+                                        EACH_TYPE(adamw_int8),
+                                        ONE(adamw_delta_exact),
+                                        ONE(adamw_delta_bf16),
+                                        ONE(adamw_delta_int8)};
   return kAll;
 }
 

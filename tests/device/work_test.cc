@@ -310,62 +310,6 @@ TEST_P(DeviceWork, TheLossInSlices) {
   }
 }
 
-TEST_P(DeviceWork, AdamWOnExactStates) {
-  for (const auto beta1 : {0.9, 0.3}) {
-    for (const auto n : kSizes) {
-      Image image;
-      std::vector<std::uint16_t> weight(n), remainder(n);
-      for (std::uint64_t i = 0; i < n; ++i) {
-        kernels::scalar::split_bits(std::bit_cast<std::uint32_t>(value()), weight[i], remainder[i]);
-      }
-      auto squares = floats(n);
-      for (auto& each : squares) each = std::min(each * each, 1e30F);
-      const auto weights = image.put(weight), remainders = image.put(remainder);
-      const auto first = image.put(floats(n)), second = image.put(squares);
-      const auto grad = image.put(elements(Element::bf16, n));
-      const kernels::UpdateStep step{
-          .learning_rate = 1e-3, .beta1 = beta1, .weight_decay = 0.1, .gradient_scale = 0.7F, .step = 3};
-      expect_same(
-          image,
-          [&](std::byte* base) {
-            return AdamWUpdate{at<std::uint16_t>(base, weights),
-                               at<std::uint16_t>(base, remainders),
-                               at<float>(base, first),
-                               at<float>(base, second),
-                               at<std::uint16_t>(base, grad),
-                               n,
-                               step};
-          },
-          text("adamw of ", n));
-    }
-  }
-}
-
-TEST_P(DeviceWork, AdamWOnASubspace) {
-  for (const auto beta1 : {0.9, 0.3}) {
-    for (const auto n : kSizes) {
-      Image image;
-      auto squares = floats(n);
-      for (auto& each : squares) each = std::min(each * each, 1e30F);
-      const auto delta = image.put(floats(n));  // whatever it was
-      const auto first = image.put(floats(n)), second = image.put(squares);
-      const auto grad = image.put(elements(Element::bf16, n));
-      const kernels::UpdateStep step{.learning_rate = 2e-3, .beta1 = beta1, .gradient_scale = 0.7F, .step = 5};
-      expect_same(
-          image,
-          [&](std::byte* base) {
-            return AdamWDelta{at<float>(base, delta),
-                              at<float>(base, first),
-                              at<float>(base, second),
-                              at<std::uint16_t>(base, grad),
-                              n,
-                              step};
-          },
-          text("adamw on S of ", n));
-    }
-  }
-}
-
 /// Rows, columns and nonzeros of projectors: groups of one row, uneven ones, all columns in each row.
 constexpr std::array<std::array<std::uint64_t, 3>, 4> kProjectors{{{8, 8, 1}, {37, 12, 4}, {130, 64, 16}, {9, 4, 4}}};
 

@@ -12,6 +12,9 @@ TEST(DeviceUpdate, HasARateWhereThereIsMemory) {
   EXPECT_EQ(device_update_rate(*device, 0.01), 0);
   static_cast<void>(device->allocate(4 * MiB));
   EXPECT_GT(device_update_rate(*device, 0.01), 0);
+  for (const auto moments : {kernels::Moments::bf16, kernels::Moments::int8}) {
+    EXPECT_GT(device_update_rate(*device, 0.01, {.form = {kernels::Weights::fp16, moments}}), 0);
+  }
 }
 
 }  // namespace

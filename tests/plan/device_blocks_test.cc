@@ -159,11 +159,11 @@ TEST_F(DeviceBlocksTest, ThePlanSaysWhyNone) {
   EXPECT_NE(device_blocks_words(plan({.capacity = 1 * GiB})).find("how fast the device updates is not known"),
             std::string::npos);
   rates_.device_update = 1e10;
-  description_ = describe({.layers = 2, .tokens = 16, .format = state::StateFormat::int8});
+  description_ = describe({.layers = 2, .tokens = 16, .optimizer = &optim::lion});
   const auto layout = description_.layout();
   Budget budget{.dram = 1 * GiB, .device = DeviceTier{.capacity = 1 * GiB}};
   const auto found = make_plan(description_, layout, budget, rates_);
-  EXPECT_NE(device_blocks_words(found).find("this run has adamw with int8 states"), std::string::npos)
+  EXPECT_NE(device_blocks_words(found).find("a device updates adamw, and this run has lion"), std::string::npos)
       << device_blocks_words(found);
 }
 

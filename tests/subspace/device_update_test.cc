@@ -11,13 +11,15 @@ namespace {
 
 constexpr kernels::UpdateStep kTwelfth{.learning_rate = 0.01, .weight_decay = 0.1, .step = 12};
 
-class DeviceSubspaceUpdateTest : public ::testing::TestWithParam<std::pair<optim::RefitRecord, optim::RefitRecord>> {
+using Records = std::pair<optim::RefitRecord, optim::RefitRecord>;
+
+class DeviceSubspaceUpdateTest : public ::testing::TestWithParam<std::tuple<Records, state::StateFormat>> {
  protected:
-  const test::SubspaceCase it;
+  const test::SubspaceCase it{std::get<1>(GetParam())};
 };
 
 TEST_P(DeviceSubspaceUpdateTest, LeavesTheBitsOfTheHost) {
-  const auto& [before, after] = GetParam();
+  const auto& [before, after] = std::get<0>(GetParam());
   const auto ours = it.projectors(1, before), given = it.projectors(2, after);
   auto here = it.groups(ours, given), there = here;
   const auto& chunk = it.its_chunk();
@@ -44,12 +46,13 @@ TEST_P(DeviceSubspaceUpdateTest, LeavesTheBitsOfTheHost) {
   EXPECT_FALSE(it.groups(ours, given) == there);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Projectors, DeviceSubspaceUpdateTest,
-    ::testing::Values(std::pair(optim::RefitRecord{}, optim::RefitRecord{.refits = 1}),
-                      std::pair(optim::RefitRecord{.refits = 1}, optim::RefitRecord{.refits = 1, .samples = 2}),
-                      std::pair(optim::RefitRecord{.refits = 1}, optim::RefitRecord{.refits = 2}),
-                      std::pair(optim::RefitRecord{.refits = 1}, optim::RefitRecord{.refits = 2, .begun = 12})));
+INSTANTIATE_TEST_SUITE_P(Projectors, DeviceSubspaceUpdateTest,
+                         ::testing::Combine(::testing::Values(Records{{}, {.refits = 1}},
+                                                              Records{{.refits = 1}, {.refits = 1, .samples = 2}},
+                                                              Records{{.refits = 1}, {.refits = 2}},
+                                                              Records{{.refits = 1}, {.refits = 2, .begun = 12}}),
+                                            ::testing::Values(state::StateFormat::exact, state::StateFormat::bf16,
+                                                              state::StateFormat::int8)));
 
 }  // namespace
 }  // namespace spillway::subspace

@@ -1,6 +1,7 @@
 // A matrix that is trained in a subspace, with what its update works on: for tests of the parts that do it.
 #pragma once
 
+#include <algorithm>
 #include <cstring>
 #include <random>
 #include <span>
@@ -21,7 +22,9 @@ struct SubspaceCase {
     friend bool operator==(const Groups&, const Groups&) = default;
   };
 
-  SubspaceCase() {
+  explicit SubspaceCase(state::StateFormat format = state::StateFormat::exact)
+      : description(plan::test::describe(
+            {.layers = 1, .embedding = false, .head = false, .tied = false, .format = format, .subspace = "up"})) {
     while (!layout.tensors()[tensor].reduced.any()) ++tensor;
     while (!layout.chunks()[chunk].reduced.any()) ++chunk;
   }
@@ -55,6 +58,9 @@ struct SubspaceCase {
         std::memcpy(group->data() + i, &value, 2);
       }
     }
+    for (auto* scales : inside(out).scales) {
+      if (scales != nullptr) std::fill_n(scales, space().elements() / kernels::kQuantBlock, 0x1p-6F);
+    }
     std::memcpy(out.state.data() + state_fields(rule(), its_chunk()).auxiliary, ours.data(), ours.size());
     std::memcpy(out.grad.data() + gradient_value_bytes(rule(), its_chunk()), given.data(), given.size());
     return out;
@@ -65,16 +71,18 @@ struct SubspaceCase {
     const auto* at = groups.state.data() + state_fields(rule(), its_chunk()).auxiliary;
     return {at, at + optim::projector_fields(space()).bytes};
   }
-  /// A moment of S.
+  /// Gradient and moments of S.
+  [[nodiscard]] kernels::UpdateSpan inside(Groups& groups) const {
+    return locate_gradient(rule(), its_chunk(), groups.at(), 0, space().elements()).span;
+  }
+  /// A moment of S that is kept in fp32.
   [[nodiscard]] std::vector<float> moment(Groups& groups, std::size_t which) const {
-    const auto inside = locate_gradient(rule(), its_chunk(), groups.at(), 0, space().elements()).span;
-    std::vector<float> out(inside.n);
-    std::memcpy(out.data(), inside.moments[which], out.size() * sizeof(float));
+    std::vector<float> out(space().elements());
+    std::memcpy(out.data(), inside(groups).moments[which], out.size() * sizeof(float));
     return out;
   }
 
-  const plan::Description description =
-      plan::test::describe({.layers = 1, .embedding = false, .head = false, .tied = false, .subspace = "up"});
+  const plan::Description description;
   const state::Layout layout = description.layout();
   std::size_t tensor = 0, chunk = 0;
 };

@@ -16,6 +16,7 @@ from spillway.base import ranks, sizes
 from spillway.config.checks import not_on_a_gpu
 from spillway.errors import DoesNotFit, InputError
 from spillway.machine.place import HOST, Place
+from spillway.machine.profile import NO_RULE
 
 if TYPE_CHECKING:
     from spillway.config import Config
@@ -111,15 +112,20 @@ def number(config: Config) -> int:
 
 
 def settings(
-    config: Config, dram_budget: int, profile: Mapping[str, Any], place: Place = HOST, work: int = 0
+    config: Config,
+    dram_budget: int,
+    profile: Mapping[str, Any],
+    place: Place = HOST,
+    work: int = 0,
+    rule: Mapping[str, str] = NO_RULE,
 ) -> dict[str, Any]:
     """What the engine plans and opens it with; {}: layers compute in host memory. `work`: bytes of a GPU that PyTorch's
-    temporaries take."""
+    temporaries take. `rule`: what an update is of."""
     if config.device == "cpu":
         return {}
     if place.on_gpu:
         memory = gpu_memory(config, place)
-        rates = described(profile, number(config)) or measured(place)
+        rates = described(profile, number(config)) or measured(place, rule)
         return gpu_settings(place) | {"memory": memory, "work": work, **rates}
     return {
         "name": config.device,
@@ -169,9 +175,9 @@ def left(plan: Mapping[str, Any]) -> int:
     return int(tier["capacity"] - (tier["planned_peak"] - work))
 
 
-def measured(place: Place) -> dict[str, Any]:
-    """Bytes per second of each direction of a GPU's link, elements per second of the update in its memory."""
-    rates: dict[str, Any] = json.loads(_engine.measure_device(gpu_settings(place)["name"], MEASURED))
+def measured(place: Place, rule: Mapping[str, str]) -> dict[str, Any]:
+    """Bytes per second of each direction of a GPU's link, elements per second of such an update in its memory."""
+    rates: dict[str, Any] = json.loads(_engine.measure_device(gpu_settings(place)["name"], MEASURED, **rule))
     return rates
 
 

@@ -42,13 +42,14 @@ def engine_settings(
     to updates. `place`: where layers compute. `processes`: of the run on this machine."""
     dram_budget = memory_budget(config, processes)
     spare = measured_in(dram_budget, learning)
-    found = profile(config.profile, [path.place for path in config.paths], update_rule(config), spare)
+    rule = update_rule(config)
+    found = profile(config.profile, [path.place for path in config.paths], rule, spare)
     return path_settings(config, keeping, processes) | {
         "dram_budget": dram_budget,
         "process_bytes": dry_run.process_bytes,
         "work_bytes": dry_run.work_bytes,
         "profile": found,
-        "device": device.settings(config, dram_budget, found, place, dry_run.device_bytes),
+        "device": device.settings(config, dram_budget, found, place, dry_run.device_bytes, rule),
         "seconds": dry_run.seconds,
         "update_schedule": config.update_schedule,
         "speculative_updates": config.speculative_updates,
