@@ -2,6 +2,7 @@
 // cuda_threads.h. Compiled to machine code for each generation (cmake/SpillwayCuda.cmake), with multiplications and
 // additions kept apart: they are fused where the source says so, as on the host.
 #include "spillway/device/cuda_threads.h"
+#include "spillway/device/fused_threads.h"
 
 namespace {
 
@@ -27,6 +28,12 @@ __device__ unsigned lane() {
 template <class T>
 __device__ T tree_sum(T value) {
   for (unsigned half = threads::kWarp / 2; half > 0; half /= 2) value += __shfl_down_sync(~0u, value, half);
+  return value;
+}
+
+/// The same in all lanes: each adds the same pairs, whichever comes first.
+__device__ float sum_in_all(float value) {
+  for (unsigned half = threads::kWarp / 2; half > 0; half /= 2) value += __shfl_xor_sync(~0u, value, half);
   return value;
 }
 
@@ -71,6 +78,33 @@ __device__ void gradient_of_tokens(const LossGradient& a) {
   }
 }
 
+template <class T>
+__device__ void normalise_rows(const RmsNormForward& a) {
+  const auto warp = warps();
+  for (auto row = warp.thread; row < a.norm.rows; row += warp.threads) {
+    threads::normalise<T>(a, row, lane(), sum_in_all(threads::lane_square_sum<T>(a.norm, row, lane())));
+  }
+}
+
+template <class T>
+__device__ void scales_of_rows(const RmsNormScales& a) {
+  const auto warp = warps();
+  for (auto row = warp.thread; row < a.norm.rows; row += warp.threads) {
+    const auto part = threads::lane_row_sums<T>(a, row, lane());
+    const threads::RowSums sums{tree_sum(part.squares), tree_sum(part.products)};
+    if (lane() == 0) threads::end_scales(a, row, sums);
+  }
+}
+
+template <class T>
+__device__ void sum_of_tiles(const RmsNormWeight& a) {
+  const auto warp = warps();
+  for (auto column = warp.thread; column < a.columns; column += warp.threads) {
+    const float sum = tree_sum(threads::lane_tile_sum(a, column, lane()));
+    if (lane() == 0) threads::store(sum, threads::as<T>(a.out)[column]);
+  }
+}
+
 }  // namespace
 
 #define KERNEL extern "C" __global__ void __launch_bounds__(threads::kBlock)
@@ -93,6 +127,13 @@ __device__ void gradient_of_tokens(const LossGradient& a) {
 #define COMPRESS(T) threads::compress<T>(a, whole_grid())
 #define LOSS_STATS(T) stats_of_tokens<T>(a)
 #define LOSS_GRADIENT(T) gradient_of_tokens<T>(a)
+#define RMS_NORM(T) normalise_rows<T>(a)
+#define RMS_NORM_SCALES(T) scales_of_rows<T>(a)
+#define RMS_NORM_BACKWARD(T) threads::differentiate_norms<T>(a, whole_grid())
+#define RMS_NORM_WEIGHT(T) sum_of_tiles<T>(a)
+#define SWIGLU(T) threads::swiglu<T>(a, whole_grid())
+#define SWIGLU_BACKWARD(T) threads::swiglu_backward<T>(a, whole_grid())
+#define ROTARY(T) threads::rotate<T>(a, whole_grid())
 
 FOR_EACH_TYPE(sum, Sum, SUM)
 FOR_EACH_TYPE(convert, Convert, CONVERT)
@@ -102,6 +143,13 @@ FOR_EACH_TYPE(gather, Gather, GATHER)
 FOR_EACH_TYPE(compress, Compress, COMPRESS)
 FOR_EACH_TYPE(loss_stats, LossStats, LOSS_STATS)
 FOR_EACH_TYPE(loss_gradient, LossGradient, LOSS_GRADIENT)
+FOR_EACH_TYPE(rms_norm, RmsNormForward, RMS_NORM)
+FOR_EACH_TYPE(rms_norm_scales, RmsNormScales, RMS_NORM_SCALES)
+FOR_EACH_TYPE(rms_norm_backward, RmsNormBackward, RMS_NORM_BACKWARD)
+FOR_EACH_TYPE(rms_norm_weight, RmsNormWeight, RMS_NORM_WEIGHT)
+FOR_EACH_TYPE(swiglu, SwiGlu, SWIGLU)
+FOR_EACH_TYPE(swiglu_backward, SwiGluBackward, SWIGLU_BACKWARD)
+FOR_EACH_TYPE(rotary, Rotary, ROTARY)
 
 KERNEL spillway_apply(Apply a) {
   threads::apply(a, whole_grid());

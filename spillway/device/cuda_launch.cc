@@ -7,6 +7,7 @@
 
 #include "spillway/base/error.h"
 #include "spillway/device/cuda_update_threads.h"
+#include "spillway/device/fused_threads.h"
 #include "spillway/kernels/moments.h"
 
 namespace spillway::device {
@@ -43,6 +44,10 @@ std::uint64_t blocks_of(std::uint64_t elements) {
 std::uint64_t blocks_of_warps(std::uint64_t warps) {
   return (warps + kWarpsOfBlock - 1) / kWarpsOfBlock;
 }
+/// A thread takes one group, so that loads of all that a GPU holds are in flight.
+std::uint64_t blocks_of_groups(std::uint64_t groups) {
+  return (groups + threads::kBlock - 1) / threads::kBlock;
+}
 
 std::string name(const char* what, Element type) {
   return text("spillway_", what, suffix(type));
@@ -71,6 +76,29 @@ Launch of(const LossGradient& it) {
 }
 Launch of(const Compress& it) {
   return launch(name("compress", it.type), blocks_of(it.by.columns * it.tokens), it);
+}
+Launch of(const RmsNormForward& it) {
+  return launch(name("rms_norm", it.norm.type), blocks_of_warps(it.norm.rows), it);
+}
+Launch of(const RmsNormScales& it) {
+  return launch(name("rms_norm_scales", it.norm.type), blocks_of_warps(it.norm.rows), it);
+}
+Launch of(const RmsNormBackward& it) {
+  return launch(name("rms_norm_backward", it.norm.type),
+                blocks_of_groups(norm_tiles(it.norm.rows) * threads::groups_of(it.norm.columns)), it);
+}
+Launch of(const RmsNormWeight& it) {
+  return launch(name("rms_norm_weight", it.type), blocks_of_warps(it.columns), it);
+}
+Launch of(const SwiGlu& it) {
+  return launch(name("swiglu", it.type), blocks_of_groups(threads::groups_of(it.n)), it);
+}
+Launch of(const SwiGluBackward& it) {
+  return launch(name("swiglu_backward", it.type), blocks_of_groups(threads::groups_of(it.n)), it);
+}
+Launch of(const Rotary& it) {
+  return launch(name("rotary", it.type),
+                blocks_of_groups(threads::groups_of(it.half) * it.heads * it.tokens * it.sequences), it);
 }
 Launch of(const Apply& it) {
   return launch("spillway_apply", blocks_of(it.n), it);
@@ -117,7 +145,8 @@ std::span<const std::string> kernel_names() {
     std::vector<std::string> out{"spillway_apply", "spillway_sample", "spillway_adamw_delta_exact",
                                  "spillway_adamw_delta_bf16", "spillway_adamw_delta_int8"};
     for (const auto* what : {"sum", "convert", "round", "squares", "gather", "loss_stats", "loss_gradient", "compress",
-                             "adamw_exact", "adamw_bf16", "adamw_int8"}) {
+                             "adamw_exact", "adamw_bf16", "adamw_int8", "rms_norm", "rms_norm_scales",
+                             "rms_norm_backward", "rms_norm_weight", "swiglu", "swiglu_backward", "rotary"}) {
       for (const auto type : {Element::bf16, Element::fp16, Element::fp32}) out.push_back(name(what, type));
     }
     return out;

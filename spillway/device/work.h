@@ -10,6 +10,7 @@
 #include <variant>
 
 #include "spillway/base/on_device.h"
+#include "spillway/device/fused.h"
 #include "spillway/kernels/element.h"
 #include "spillway/kernels/gradient.h"
 #include "spillway/kernels/mean.h"
@@ -151,8 +152,9 @@ struct Sample {
 };
 
 /// All pointers are into the device's memory (any alignment of the element's own), counts may be 0.
-using Work = std::variant<Sum, Convert, Round, Squares, Gather, LossStats, LossGradient, Update, UpdateDelta, Compress,
-                          Apply, Sample>;
+using Work =
+    std::variant<Sum, Convert, Round, Squares, Gather, LossStats, LossGradient, Update, UpdateDelta, Compress, Apply,
+                 Sample, RmsNormForward, RmsNormScales, RmsNormBackward, RmsNormWeight, SwiGlu, SwiGluBackward, Rotary>;
 
 /// Who takes the tiles of a loop on the host: calls call(body, tile) once for each, and returns when all are done.
 struct ParallelFor {

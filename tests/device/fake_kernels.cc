@@ -84,6 +84,58 @@ Ranges ranges(const Sample& a) {
           target(a.copy, Sample::kFields, 8)};
 }
 
+/// `targets` are written, and `sources` read besides the values and the weight: [rows, columns] each.
+Ranges ranges(const RmsNorm& a, std::initializer_list<const std::byte*> sources,
+              std::initializer_list<std::byte*> targets) {
+  const auto bytes = traits(a.type).bytes;
+  Ranges out{source(a.values, a.rows * a.columns, bytes), source(a.weight, a.columns, bytes)};
+  for (const auto* each : sources) out.push_back(source(each, a.rows * a.columns, bytes));
+  for (const auto* each : targets) out.push_back(target(each, a.rows * a.columns, bytes));
+  return out;
+}
+
+Ranges ranges(const RmsNormForward& a) {
+  return ranges(a.norm, {}, {a.out});
+}
+
+Ranges ranges(const RmsNormScales& a) {
+  auto out = ranges(a.norm, {a.gradient}, {});
+  out.push_back(target(a.scales, 2 * a.norm.rows, 4));
+  return out;
+}
+
+Ranges ranges(const RmsNormBackward& a) {
+  auto out = ranges(a.norm, {a.gradient}, {a.out});
+  out.push_back(source(a.scales, 2 * a.norm.rows, 4));
+  out.push_back(target(a.sums, norm_tiles(a.norm.rows) * a.norm.columns, 4));
+  return out;
+}
+
+Ranges ranges(const RmsNormWeight& a) {
+  return {source(a.sums, a.tiles * a.columns, 4), target(a.out, a.columns, traits(a.type).bytes)};
+}
+
+Ranges ranges(const SwiGlu& a) {
+  const auto bytes = traits(a.type).bytes;
+  return {source(a.gate, a.n, bytes), source(a.up, a.n, bytes), target(a.out, a.n, bytes)};
+}
+
+Ranges ranges(const SwiGluBackward& a) {
+  const auto bytes = traits(a.type).bytes;
+  return {source(a.gate, a.n, bytes), source(a.up, a.n, bytes), source(a.gradient, a.n, bytes),
+          target(a.gate_gradient, a.n, bytes), target(a.up_gradient, a.n, bytes)};
+}
+
+Ranges ranges(const Rotary& a) {
+  if (a.sequences * a.heads * a.tokens == 0) return {};
+  const auto extent = [&](const Rotary::Strides& by) {
+    return (a.sequences - 1) * by.sequence + (a.heads - 1) * by.head + (a.tokens - 1) * by.token + 2 * a.half;
+  };
+  const auto bytes = traits(a.type).bytes;
+  return {source(a.in, extent(a.in_strides), bytes), source(a.cosines, extent(a.table_strides), bytes),
+          source(a.sines, extent(a.table_strides), bytes), target(a.out, extent(a.out_strides), bytes)};
+}
+
 void add_moments(const threads::UpdateArguments& a, Ranges& out) {
   const auto& kept = traits(a.form.moments);
   for (std::size_t m = 0; m < 2; ++m) {
@@ -131,6 +183,13 @@ const std::vector<Kernel>& all() {
                                         EACH_TYPE(loss_stats),
                                         EACH_TYPE(loss_gradient),
                                         EACH_TYPE(compress),
+                                        EACH_TYPE(rms_norm),
+                                        EACH_TYPE(rms_norm_scales),
+                                        EACH_TYPE(rms_norm_backward),
+                                        EACH_TYPE(rms_norm_weight),
+                                        EACH_TYPE(swiglu),
+                                        EACH_TYPE(swiglu_backward),
+                                        EACH_TYPE(rotary),
                                         ONE(apply),
                                         ONE(sample),
                                         EACH_TYPE(adamw_exact),

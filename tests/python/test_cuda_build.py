@@ -112,3 +112,49 @@ def test_the_older_mark_of_the_text_changes_no_instruction(tmp_path: Path) -> No
             words = [ptxas, f"-arch={generation}", "-o", tmp_path / f"{name}.cubin", tmp_path / f"{name}.ptx"]
             subprocess.run(words, check=True)
         assert (tmp_path / "newest.cubin").read_bytes() == (tmp_path / "older.cubin").read_bytes()
+
+
+FUSED = {
+    "rms_norm": (2, 1),  # loads and stores of 16 bytes that each has at least
+    "rms_norm_scales": (3, 0),
+    "rms_norm_backward": (3, 2),
+    "swiglu": (2, 1),
+    "swiglu_backward": (3, 2),
+    "rotary": (6, 2),
+}
+
+
+def kernels_in(text: str) -> dict[str, str]:
+    """The text of each kernel, by name."""
+    return {part.split("(")[0].strip(): part for part in text.split(".visible .entry ")[1:]}
+
+
+def built_text() -> Path:
+    text = TREE / "spillway" / "cuda_kernels.ptx"
+    if not text.exists() or not text.stat().st_size:
+        lacks("nvcc", "needs a build with kernels")
+    return text
+
+
+@pytest.mark.parametrize("kernel", FUSED)
+def test_fused_kernels_load_and_store_16_bytes_at_once(kernel: str) -> None:
+    found = kernels_in(built_text().read_text())
+    for dtype in ("bf16", "fp16", "fp32"):
+        part = found[f"spillway_{kernel}_{dtype}"]
+        loads, stores = (len(re.findall(rf"{word}\.global(?:\.wb)?\.v4\.[a-z]+32", part)) for word in ("ld", "st"))
+        assert loads >= FUSED[kernel][0] and stores >= FUSED[kernel][1], (dtype, loads, stores)
+
+
+def test_fused_kernels_keep_everything_in_registers(tmp_path: Path) -> None:
+    """No stack, no spilled register, on GPUs of each generation."""
+    ptxas = shutil.which("ptxas")
+    if ptxas is None:
+        lacks("nvcc", "needs ptxas")
+    for generation in ("sm_80", "sm_90"):
+        words = [ptxas, "-v", f"-arch={generation}", "-o", str(tmp_path / "out.cubin"), str(built_text())]
+        said = subprocess.run(words, capture_output=True, text=True, check=True).stderr
+        entries = re.findall(r"Function properties for (\w+)\n\s*(.*)", said)
+        found = {name: use for name, use in entries if name.removeprefix("spillway_").rpartition("_")[0] in FUSED}
+        assert len(found) == 3 * len(FUSED)
+        for name, use in found.items():
+            assert use == "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads", (generation, name, use)

@@ -1,0 +1,365 @@
+// What one thread of each kernel of fused.h does; the references on the host are made of the same functions.
+//
+// Threads take groups of 8 elements, by loads and stores of 16 bytes where all that a kernel touches is aligned so.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#include "spillway/base/on_device.h"
+#include "spillway/device/cuda_threads.h"
+#include "spillway/device/fused.h"
+#include "spillway/kernels/softmax_exp.h"
+
+namespace spillway::device::threads {
+
+inline constexpr unsigned kGroup = kFusedGroup;
+
+struct Group {
+  float at[kGroup];
+};
+
+/// What one load takes.
+struct alignas(16) Words {
+  std::uint32_t at[4];
+};
+
+SPILLWAY_ON_DEVICE inline Words load_words(const void* from) {
+#ifdef __CUDA_ARCH__
+  const uint4 words = *static_cast<const uint4*>(from);
+  return {words.x, words.y, words.z, words.w};
+#else
+  Words out;  // NOLINT: filled below
+  std::memcpy(&out, from, sizeof out);
+  return out;
+#endif
+}
+
+SPILLWAY_ON_DEVICE inline void store_words(Words words, void* to) {
+#ifdef __CUDA_ARCH__
+  // As an intrinsic: behind the branches of rounding nvcc leaves a plain store of four words as four stores.
+  __stwb(static_cast<uint4*>(to), make_uint4(words.at[0], words.at[1], words.at[2], words.at[3]));
+#else
+  std::memcpy(to, &words, sizeof words);
+#endif
+}
+
+/// The value as an element of type T has it.
+template <class T>
+SPILLWAY_ON_DEVICE float rounded(float value) {
+  T out;
+  store(value, out);
+  return load(out);
+}
+
+SPILLWAY_ON_DEVICE inline std::uint32_t bits_of(float value) {
+  return kernels::as_bits(value);
+}
+template <class T>
+SPILLWAY_ON_DEVICE std::uint32_t bits_of(T value) {
+  return value.bits;
+}
+
+/// Elements of T in one load.
+template <class T>
+inline constexpr unsigned kPerWords = sizeof(Words) / sizeof(T);
+
+/// Element `k` of one load.
+template <class T>
+SPILLWAY_ON_DEVICE float element_of(const Words& words, unsigned k) {
+  if constexpr (sizeof(T) == sizeof(float)) {
+    return kernels::as_float(words.at[k]);
+  } else {
+    return load(T{static_cast<std::uint16_t>(words.at[k / 2] >> (k % 2 * 16))});
+  }
+}
+
+/// Rounds `value` into element `k` of one store, whose words begin as zeros.
+template <class T>
+SPILLWAY_ON_DEVICE void put_element(float value, Words& words, unsigned k) {
+  T out;
+  store(value, out);
+  if constexpr (sizeof(T) == sizeof(float)) {
+    words.at[k] = bits_of(out);
+  } else {
+    words.at[k / 2] |= bits_of(out) << (k % 2 * 16);
+  }
+}
+
+/// Elements of a group that there are, where `left` follow from its first on.
+SPILLWAY_ON_DEVICE inline unsigned count_of(std::uint64_t left) {
+  return left < kGroup ? static_cast<unsigned>(left) : kGroup;
+}
+
+/// Elements [0, count) of a group, zeros behind them. `aligned`: all groups of the kernel begin at multiples of 16
+/// bytes.
+template <class T>
+SPILLWAY_ON_DEVICE Group load_group(const T* from, unsigned count, bool aligned) {
+  Group out;  // NOLINT: filled below
+  if (aligned && count == kGroup) {
+    for (unsigned part = 0; part < kGroup / kPerWords<T>; ++part) {
+      const auto words = load_words(from + part * kPerWords<T>);
+      for (unsigned k = 0; k < kPerWords<T>; ++k) out.at[part * kPerWords<T> + k] = element_of<T>(words, k);
+    }
+  } else {
+    for (unsigned k = 0; k < kGroup; ++k) {  // without a branch: each costs the compiler a register
+      const float value = load(from[k < count ? k : 0]);
+      out.at[k] = k < count ? value : 0.0F;
+    }
+  }
+  return out;
+}
+
+template <class T>
+SPILLWAY_ON_DEVICE void store_group(const Group& values, T* to, unsigned count, bool aligned) {
+  if (aligned && count == kGroup) {
+    for (unsigned part = 0; part < kGroup / kPerWords<T>; ++part) {
+      Words words{};
+      for (unsigned k = 0; k < kPerWords<T>; ++k) put_element<T>(values.at[part * kPerWords<T> + k], words, k);
+      store_words(words, to + part * kPerWords<T>);
+    }
+  } else {
+    for (unsigned k = 0; k < kGroup; ++k) {
+      if (k < count) store(values.at[k], to[k]);
+    }
+  }
+}
+
+SPILLWAY_ON_DEVICE inline bool is_aligned(const void* at) {
+  return reinterpret_cast<std::uintptr_t>(at) % sizeof(Words) == 0;
+}
+/// Whether rows of so many elements begin at multiples of 16 bytes where the first does.
+template <class T>
+SPILLWAY_ON_DEVICE bool is_stride_aligned(std::uint64_t elements) {
+  return elements % kPerWords<T> == 0;
+}
+template <class T>
+SPILLWAY_ON_DEVICE bool is_aligned(const RmsNorm& a) {
+  return is_aligned(a.values) && is_aligned(a.weight) && is_stride_aligned<T>(a.columns);
+}
+
+SPILLWAY_ON_DEVICE inline std::uint64_t groups_of(std::uint64_t elements) {
+  return (elements + kGroup - 1) / kGroup;
+}
+
+// ---- RMSNorm
+
+/// A lane's part of a row's sum of squares.
+template <class T>
+SPILLWAY_ON_DEVICE float lane_square_sum(const RmsNorm& a, std::uint64_t row, unsigned lane) {
+  const T* const values = as<T>(a.values) + row * a.columns;
+  const bool aligned = is_aligned<T>(a);
+  float out = 0;
+  for (std::uint64_t i = lane * kGroup; i < a.columns; i += kWarp * kGroup) {
+    const auto group = load_group(values + i, count_of(a.columns - i), aligned);
+    for (unsigned k = 0; k < kGroup; ++k) out += group.at[k] * group.at[k];
+  }
+  return out;
+}
+
+/// One over the root of a row's mean square.
+SPILLWAY_ON_DEVICE inline float inverse_root(const RmsNorm& a, float square_sum) {
+  return 1.0F / std::sqrt(square_sum / static_cast<float>(a.columns) + a.epsilon);
+}
+
+/// What the weight multiplies.
+template <class T>
+SPILLWAY_ON_DEVICE float normalised(const RmsNorm& a, float value, float inverse) {
+  const float out = value * inverse;
+  return a.rounds_early ? rounded<T>(out) : out;
+}
+
+/// d loss / d normalised value.
+template <class T>
+SPILLWAY_ON_DEVICE float weighted(const RmsNorm& a, float gradient, float weight) {
+  const float out = gradient * (a.offset + weight);
+  return a.rounds_early ? rounded<T>(out) : out;
+}
+
+/// A lane's part of a row.
+template <class T>
+SPILLWAY_ON_DEVICE void normalise(const RmsNormForward& it, std::uint64_t row, unsigned lane, float square_sum) {
+  const auto& a = it.norm;
+  const auto first = row * a.columns;
+  const bool aligned = is_aligned<T>(a) && is_aligned(it.out);
+  const float inverse = inverse_root(a, square_sum);
+  for (std::uint64_t i = lane * kGroup; i < a.columns; i += kWarp * kGroup) {
+    const auto count = count_of(a.columns - i);
+    const auto values = load_group(as<T>(a.values) + first + i, count, aligned);
+    auto weights = load_group(as<T>(a.weight) + i, count, aligned);
+    for (unsigned k = 0; k < kGroup; ++k) {
+      weights.at[k] = normalised<T>(a, values.at[k], inverse) * (a.offset + weights.at[k]);
+    }
+    store_group(weights, as<T>(it.out) + first + i, count, aligned);
+  }
+}
+
+/// What backward adds of a row.
+struct RowSums {
+  float squares = 0, products = 0;  ///< of values, and of gradient * weight * value
+};
+
+/// A lane's part of them.
+template <class T>
+SPILLWAY_ON_DEVICE RowSums lane_row_sums(const RmsNormScales& it, std::uint64_t row, unsigned lane) {
+  const auto& a = it.norm;
+  const auto first = row * a.columns;
+  const bool aligned = is_aligned<T>(a) && is_aligned(it.gradient);
+  RowSums out;
+  for (std::uint64_t i = lane * kGroup; i < a.columns; i += kWarp * kGroup) {
+    const auto count = count_of(a.columns - i);
+    const auto values = load_group(as<T>(a.values) + first + i, count, aligned);
+    const auto gradient = load_group(as<T>(it.gradient) + first + i, count, aligned);
+    const auto weights = load_group(as<T>(a.weight) + i, count, aligned);
+    for (unsigned k = 0; k < kGroup; ++k) {
+      out.squares += values.at[k] * values.at[k];
+      out.products += weighted<T>(a, gradient.at[k], weights.at[k]) * values.at[k];
+    }
+  }
+  return out;
+}
+
+/// One thread of the row's.
+SPILLWAY_ON_DEVICE inline void end_scales(const RmsNormScales& it, std::uint64_t row, RowSums sums) {
+  const float inverse = inverse_root(it.norm, sums.squares);
+  it.scales[2 * row] = kernels::quiet(inverse);
+  it.scales[2 * row + 1] =
+      kernels::quiet(inverse * inverse * inverse * (sums.products / static_cast<float>(it.norm.columns)));
+}
+
+/// One group of columns of a tile of rows.
+template <class T>
+SPILLWAY_ON_DEVICE void differentiate_norm(const RmsNormBackward& it, std::uint64_t tile, std::uint64_t column,
+                                           bool aligned) {
+  const auto& a = it.norm;
+  const auto count = count_of(a.columns - column);
+  const auto end = (tile + 1) * kNormRows < a.rows ? (tile + 1) * kNormRows : a.rows;
+  const auto weights = load_group(as<T>(a.weight) + column, count, aligned);
+  Group sums{};
+  for (auto row = tile * kNormRows; row < end; ++row) {
+    const auto at = row * a.columns + column;
+    const auto values = load_group(as<T>(a.values) + at, count, aligned);
+    auto gradient = load_group(as<T>(it.gradient) + at, count, aligned);
+    const float inverse = it.scales[2 * row], along = it.scales[2 * row + 1];
+    for (unsigned k = 0; k < kGroup; ++k) {
+      sums.at[k] += gradient.at[k] * normalised<T>(a, values.at[k], inverse);
+      gradient.at[k] = weighted<T>(a, gradient.at[k], weights.at[k]) * inverse - values.at[k] * along;
+    }
+    store_group(gradient, as<T>(it.out) + at, count, aligned);
+  }
+  if (it.sums == nullptr) return;
+  const bool sums_aligned = is_aligned(it.sums) && is_stride_aligned<float>(a.columns);
+  store_group(sums, it.sums + tile * a.columns + column, count, sums_aligned);
+}
+
+/// Neighbouring threads take neighbouring groups of one tile.
+template <class T>
+SPILLWAY_ON_DEVICE void differentiate_norms(const RmsNormBackward& it, Grid grid) {
+  const auto groups = groups_of(it.norm.columns), all = groups * norm_tiles(it.norm.rows);
+  const bool aligned = is_aligned<T>(it.norm) && is_aligned(it.gradient) && is_aligned(it.out);
+  for (auto i = grid.thread; i < all; i += grid.threads) {
+    const auto tile = i / groups;
+    differentiate_norm<T>(it, tile, (i - tile * groups) * kGroup, aligned);
+  }
+}
+
+/// A lane's part of a column.
+SPILLWAY_ON_DEVICE inline float lane_tile_sum(const RmsNormWeight& it, std::uint64_t column, unsigned lane) {
+  float out = 0;
+  for (std::uint64_t tile = lane; tile < it.tiles; tile += kWarp) out += it.sums[tile * it.columns + column];
+  return out;
+}
+
+// ---- SwiGLU
+
+SPILLWAY_ON_DEVICE inline float sigmoid(float value) {
+  return 1.0F / (1.0F + kernels::scalar::exp(-value));
+}
+SPILLWAY_ON_DEVICE inline float silu(float value) {
+  return value / (1.0F + kernels::scalar::exp(-value));
+}
+
+template <class T>
+SPILLWAY_ON_DEVICE void swiglu(const SwiGlu& a, Grid grid) {
+  const bool aligned = is_aligned(a.gate) && is_aligned(a.up) && is_aligned(a.out);
+  for (auto i = grid.thread * kGroup; i < a.n; i += grid.threads * kGroup) {
+    const auto count = count_of(a.n - i);
+    const auto gate = load_group(as<T>(a.gate) + i, count, aligned);
+    auto up = load_group(as<T>(a.up) + i, count, aligned);
+    for (unsigned k = 0; k < kGroup; ++k) up.at[k] = rounded<T>(silu(gate.at[k])) * up.at[k];
+    store_group(up, as<T>(a.out) + i, count, aligned);
+  }
+}
+
+template <class T>
+SPILLWAY_ON_DEVICE void swiglu_backward(const SwiGluBackward& a, Grid grid) {
+  const bool aligned = is_aligned(a.gate) && is_aligned(a.up) && is_aligned(a.gradient) &&
+                       is_aligned(a.gate_gradient) && is_aligned(a.up_gradient);
+  for (auto i = grid.thread * kGroup; i < a.n; i += grid.threads * kGroup) {
+    const auto count = count_of(a.n - i);
+    auto gate = load_group(as<T>(a.gate) + i, count, aligned);
+    auto up = load_group(as<T>(a.up) + i, count, aligned);
+    const auto gradient = load_group(as<T>(a.gradient) + i, count, aligned);
+    for (unsigned k = 0; k < kGroup; ++k) {
+      const float value = gate.at[k], share = sigmoid(value);
+      gate.at[k] = rounded<T>(gradient.at[k] * up.at[k]) * share * (1.0F + value * (1.0F - share));
+      up.at[k] = gradient.at[k] * rounded<T>(silu(value));
+    }
+    store_group(gate, as<T>(a.gate_gradient) + i, count, aligned);
+    store_group(up, as<T>(a.up_gradient) + i, count, aligned);
+  }
+}
+
+// ---- rotary embedding
+
+template <class T>
+SPILLWAY_ON_DEVICE bool is_stride_aligned(const Rotary::Strides& strides) {
+  return is_stride_aligned<T>(strides.sequence) && is_stride_aligned<T>(strides.head) &&
+         is_stride_aligned<T>(strides.token);
+}
+
+/// own * cosines + other * sines, or less that.
+template <class T>
+SPILLWAY_ON_DEVICE Group turned(const Group& own, const Group& other, const T* cosines, const T* sines, bool less,
+                                unsigned count, bool aligned) {
+  auto out = load_group(cosines, count, aligned);
+  const auto sine = load_group(sines, count, aligned);
+  for (unsigned k = 0; k < kGroup; ++k) {
+    const float crossing = rounded<T>(other.at[k] * sine.at[k]);
+    out.at[k] = rounded<T>(own.at[k] * out.at[k]) + (less ? -crossing : crossing);
+  }
+  return out;
+}
+
+/// Both halves of a group of pairs. Forward each half takes the sines of its own place, backward those of the other.
+template <class T>
+SPILLWAY_ON_DEVICE void rotate_group(const Rotary& a, const T* in, const T* cosines, const T* sines, T* out,
+                                     unsigned count, bool aligned) {
+  const auto low = load_group(in, count, aligned), high = load_group(in + a.half, count, aligned);
+  const auto low_sines = a.backward ? a.half : 0, high_sines = a.half - low_sines;
+  store_group(turned(low, high, cosines, sines + low_sines, !a.backward, count, aligned), out, count, aligned);
+  store_group(turned(high, low, cosines + a.half, sines + high_sines, a.backward, count, aligned), out + a.half, count,
+              aligned);
+}
+
+template <class T>
+SPILLWAY_ON_DEVICE void rotate(const Rotary& a, Grid grid) {
+  const auto groups = groups_of(a.half), all = groups * a.heads * a.tokens * a.sequences;
+  const bool aligned = is_aligned(a.in) && is_aligned(a.cosines) && is_aligned(a.sines) && is_aligned(a.out) &&
+                       is_stride_aligned<T>(a.half) && is_stride_aligned<T>(a.in_strides) &&
+                       is_stride_aligned<T>(a.out_strides) && is_stride_aligned<T>(a.table_strides);
+  for (auto i = grid.thread; i < all; i += grid.threads) {
+    const auto by_head = i / groups, by_token = by_head / a.heads, sequence = by_token / a.tokens;
+    const auto element = (i - by_head * groups) * kGroup, head = by_head - by_token * a.heads;
+    const auto token = by_token - sequence * a.tokens;
+    const auto place = [=](const Rotary::Strides& by) {
+      return sequence * by.sequence + head * by.head + token * by.token + element;
+    };
+    const auto table = place(a.table_strides);
+    rotate_group(a, as<T>(a.in) + place(a.in_strides), as<T>(a.cosines) + table, as<T>(a.sines) + table,
+                 as<T>(a.out) + place(a.out_strides), count_of(a.half - element), aligned);
+  }
+}
+
+}  // namespace spillway::device::threads
