@@ -39,6 +39,7 @@ KINDS = (
     Kind("Form", ("spillway/state/",), never="as_run"),
 )
 FOLDERS = ("spillway", "study", "python/bindings")
+SUFFIXES = {".h", ".cc", ".cu", ".cuh"}
 
 
 def pattern(kind: Kind) -> re.Pattern[str]:
@@ -55,7 +56,7 @@ def pattern(kind: Kind) -> re.Pattern[str]:
 def violations(root: Path) -> Iterator[str]:
     """One line per comparison in the tree under `root`, as FILE:LINE: what to do instead."""
     patterns = {kind: pattern(kind) for kind in KINDS}
-    files = [file for folder in FOLDERS for file in (root / folder).rglob("*") if file.suffix in {".h", ".cc", ".cu", ".cuh"}]
+    files = [file for folder in FOLDERS for file in (root / folder).rglob("*") if file.suffix in SUFFIXES]
     for file in sorted(files):
         path = str(file.relative_to(root))
         here = [kind for kind in KINDS if not any(map(path.startswith, kind.registry))]

@@ -33,15 +33,16 @@ inline constexpr unsigned kEight = 8;
 static_assert(kernels::kRandomBlock<std::uint16_t> == kEight && kWarp * kEight == kernels::kQuantBlock);
 
 /// Those of [begin, end) are elements of the span.
-struct Group {
+struct UpdateGroup {
   std::int64_t first = 0;  ///< number in the span; it may lie before the span
   unsigned begin = 0, end = kEight;
   bool wide = false;  ///< all eight are elements, and aligned in every array
 };
 
-/// Group number `number` of those that begin `lead` elements before the span.
-SPILLWAY_ON_DEVICE inline Group group_of(std::uint64_t number, unsigned lead, std::uint64_t n, bool aligned) {
-  Group out{static_cast<std::int64_t>(number * kEight) - lead};
+/// UpdateGroup number `number` of those that begin `lead` elements before the span.
+SPILLWAY_ON_DEVICE inline UpdateGroup update_group_of(std::uint64_t number, unsigned lead, std::uint64_t n,
+                                                      bool aligned) {
+  UpdateGroup out{static_cast<std::int64_t>(number * kEight) - lead};
   const auto left = static_cast<std::int64_t>(n) - out.first;
   if (out.first < 0) out.begin = lead;
   if (left < kEight) out.end = left > 0 ? static_cast<unsigned>(left) : 0;
@@ -51,7 +52,7 @@ SPILLWAY_ON_DEVICE inline Group group_of(std::uint64_t number, unsigned lead, st
 
 /// What a GPU loads at once.
 template <unsigned n>
-struct alignas(4 * n) [[gnu::may_alias]] Words {
+struct alignas(4 * n) [[gnu::may_alias]] LoadedWords {
   std::uint32_t of[n];
 };
 
@@ -60,10 +61,10 @@ template <class T>
 class Eight {
  public:
   Eight() = default;
-  SPILLWAY_ON_DEVICE Eight(const std::byte* array, const Group& group) {
+  SPILLWAY_ON_DEVICE Eight(const std::byte* array, const UpdateGroup& group) {
     if (group.wide) {
       for (unsigned i = 0; i < kWords / kAtOnce; ++i) {
-        const auto loaded = as<Words<kAtOnce>>(array + group.first * sizeof(T))[i];
+        const auto loaded = as<LoadedWords<kAtOnce>>(array + group.first * sizeof(T))[i];
         for (unsigned j = 0; j < kAtOnce; ++j) words_[i * kAtOnce + j] = loaded.of[j];
       }
       return;
@@ -73,12 +74,12 @@ class Eight {
     }
   }
 
-  SPILLWAY_ON_DEVICE void store(std::byte* array, const Group& group) const {
+  SPILLWAY_ON_DEVICE void store(std::byte* array, const UpdateGroup& group) const {
     if (group.wide) {
       for (unsigned i = 0; i < kWords / kAtOnce; ++i) {
-        Words<kAtOnce> stored;
+        LoadedWords<kAtOnce> stored;
         for (unsigned j = 0; j < kAtOnce; ++j) stored.of[j] = words_[i * kAtOnce + j];
-        as<Words<kAtOnce>>(array + group.first * sizeof(T))[i] = stored;
+        as<LoadedWords<kAtOnce>>(array + group.first * sizeof(T))[i] = stored;
       }
       return;
     }
@@ -114,7 +115,7 @@ class WeightsOf;
 template <>
 class WeightsOf<Bf16> {
  public:
-  SPILLWAY_ON_DEVICE WeightsOf(const kernels::UpdateSpan& span, const Group& group)
+  SPILLWAY_ON_DEVICE WeightsOf(const kernels::UpdateSpan& span, const UpdateGroup& group)
       : weight_(span.weight, group), remainder_(span.remainder, group), grad_(span.grad, group) {}
   [[nodiscard]] SPILLWAY_ON_DEVICE static bool are_aligned(const kernels::UpdateSpan& span, unsigned lead) {
     using Halves = Eight<std::uint16_t>;
@@ -131,7 +132,7 @@ class WeightsOf<Bf16> {
     weight_.set(k, weight);
     remainder_.set(k, remainder);
   }
-  SPILLWAY_ON_DEVICE void store(const kernels::UpdateSpan& span, const Group& group) const {
+  SPILLWAY_ON_DEVICE void store(const kernels::UpdateSpan& span, const UpdateGroup& group) const {
     weight_.store(span.weight, group);
     remainder_.store(span.remainder, group);
   }
@@ -144,7 +145,7 @@ class WeightsOf<Bf16> {
 template <>
 class WeightsOf<kernels::Fp16> {
  public:
-  SPILLWAY_ON_DEVICE WeightsOf(const kernels::UpdateSpan& span, const Group& group)
+  SPILLWAY_ON_DEVICE WeightsOf(const kernels::UpdateSpan& span, const UpdateGroup& group)
       : master_(span.remainder, group), weight_(span.weight, group), grad_(span.grad, group) {}
   [[nodiscard]] SPILLWAY_ON_DEVICE static bool are_aligned(const kernels::UpdateSpan& span, unsigned lead) {
     using Halves = Eight<std::uint16_t>;
@@ -157,7 +158,7 @@ class WeightsOf<kernels::Fp16> {
     master_.set(k, kernels::as_bits(value));
     weight_.set(k, kernels::round_fp16(value));
   }
-  SPILLWAY_ON_DEVICE void store(const kernels::UpdateSpan& span, const Group& group) const {
+  SPILLWAY_ON_DEVICE void store(const kernels::UpdateSpan& span, const UpdateGroup& group) const {
     master_.store(span.remainder, group);
     weight_.store(span.weight, group);
   }
@@ -171,7 +172,7 @@ class WeightsOf<kernels::Fp16> {
 template <>
 class WeightsOf<float> {
  public:
-  SPILLWAY_ON_DEVICE WeightsOf(const kernels::UpdateSpan& span, const Group& group)
+  SPILLWAY_ON_DEVICE WeightsOf(const kernels::UpdateSpan& span, const UpdateGroup& group)
       : weight_(span.weight, group), grad_(span.grad, group) {}
   [[nodiscard]] SPILLWAY_ON_DEVICE static bool are_aligned(const kernels::UpdateSpan& span, unsigned lead) {
     using Floats = Eight<std::uint32_t>;
@@ -180,7 +181,7 @@ class WeightsOf<float> {
   [[nodiscard]] SPILLWAY_ON_DEVICE float gradient(unsigned k) const { return kernels::as_float(grad_.at(k)); }
   [[nodiscard]] SPILLWAY_ON_DEVICE float master(unsigned k) const { return kernels::as_float(weight_.at(k)); }
   SPILLWAY_ON_DEVICE void set_master(unsigned k, float value) { weight_.set(k, kernels::as_bits(value)); }
-  SPILLWAY_ON_DEVICE void store(const kernels::UpdateSpan& span, const Group& group) const {
+  SPILLWAY_ON_DEVICE void store(const kernels::UpdateSpan& span, const UpdateGroup& group) const {
     weight_.store(span.weight, group);
   }
 
@@ -193,7 +194,7 @@ struct Delta {};
 template <>
 class WeightsOf<Delta> {
  public:
-  SPILLWAY_ON_DEVICE WeightsOf(const kernels::UpdateSpan& span, const Group& group)
+  SPILLWAY_ON_DEVICE WeightsOf(const kernels::UpdateSpan& span, const UpdateGroup& group)
       : weight_(span.weight, group), grad_(span.grad, group) {}
   [[nodiscard]] SPILLWAY_ON_DEVICE static bool are_aligned(const kernels::UpdateSpan& span, unsigned lead) {
     return Eight<std::uint32_t>::is_aligned(span.weight, lead) && Eight<std::uint16_t>::is_aligned(span.grad, lead);
@@ -201,7 +202,7 @@ class WeightsOf<Delta> {
   [[nodiscard]] SPILLWAY_ON_DEVICE float gradient(unsigned k) const { return kernels::widen(grad_.at(k)); }
   [[nodiscard]] SPILLWAY_ON_DEVICE float master(unsigned) const { return 0; }
   SPILLWAY_ON_DEVICE void set_master(unsigned k, float value) { weight_.set(k, kernels::as_bits(value)); }
-  SPILLWAY_ON_DEVICE void store(const kernels::UpdateSpan& span, const Group& group) const {
+  SPILLWAY_ON_DEVICE void store(const kernels::UpdateSpan& span, const UpdateGroup& group) const {
     weight_.store(span.weight, group);
   }
 
@@ -231,7 +232,7 @@ SPILLWAY_ON_DEVICE void update_exact(const UpdateArguments& a, Grid grid) {
   const bool aligned =
       WeightsOf<T>::are_aligned(a.span, 0) && Floats::is_aligned(moments[0], 0) && Floats::is_aligned(moments[1], 0);
   for (auto number = grid.thread; number * kEight < a.span.n; number += grid.threads) {
-    const auto group = group_of(number, 0, a.span.n, aligned);
+    const auto group = update_group_of(number, 0, a.span.n, aligned);
     WeightsOf<T> weights(a.span, group);
     Floats kept[2] = {{moments[0], group}, {moments[1], group}};
     float first[kEight], second[kEight];
@@ -280,7 +281,7 @@ template <class T>
 SPILLWAY_ON_DEVICE void update_bf16(const UpdateArguments& a, std::uint64_t number, bool aligned,
                                     const kernels::AesState& numbers, std::uint32_t next) {
   const auto& moments = a.span.moments;
-  const auto group = group_of(number, lead_of(a.span), a.span.n, aligned);
+  const auto group = update_group_of(number, lead_of(a.span), a.span.n, aligned);
   WeightsOf<T> weights(a.span, group);
   Eight<std::uint16_t> kept[2] = {{moments[0], group}, {moments[1], group}};
   float first[kEight], second[kEight];
@@ -330,7 +331,7 @@ class CodedEight {
  public:
   /// Loads them, applies the formula, and stores what does not wait for the scales: the weights.
   SPILLWAY_ON_DEVICE CodedEight(const UpdateArguments& a, std::uint64_t block, unsigned lane, bool aligned)
-      : group_(group_of(block * kWarp + lane, 0, a.span.n, aligned)) {
+      : group_(update_group_of(block * kWarp + lane, 0, a.span.n, aligned)) {
     WeightsOf<T> weights(a.span, group_);
     const Eight<std::uint8_t> kept[2] = {{a.span.moments[0], group_}, {a.span.moments[1], group_}};
     const float scales[2] = {a.span.scales[0][block], a.span.scales[1][block]};
@@ -376,7 +377,7 @@ class CodedEight {
   }
 
  private:
-  Group group_;
+  UpdateGroup group_;
   float first_[kEight], second_[kEight];
 };
 

@@ -27,6 +27,7 @@ GPU_MARGIN = 0.1  # of a GPU's free memory, left alone when no budget is given
 CONTEXT = 256 * 2**20  # bytes by which the driver's context grows at most: it loads kernels when they first run
 CONTEXT_SHARE = 32  # of a small GPU the context grows by one part in so many
 MEASURED = 256 * 2**20  # bytes that are copied and updated: more than a GPU's caches
+MEASURED_FOR = 0.2  # seconds of each rate
 SMALL = 64 * 2**20  # bytes that an engine of almost nothing may take of a GPU
 DRIVER = Path("/proc/driver/nvidia/gpus")  # has a folder for each GPU, and in it the name of its model
 
@@ -177,7 +178,9 @@ def left(plan: Mapping[str, Any]) -> int:
 
 def measured(place: Place, rule: Mapping[str, str]) -> dict[str, Any]:
     """Bytes per second of each direction of a GPU's link, elements per second of such an update in its memory."""
-    rates: dict[str, Any] = json.loads(_engine.measure_device(gpu_settings(place)["name"], MEASURED, **rule))
+    rates: dict[str, Any] = json.loads(
+        _engine.measure_device(gpu_settings(place)["name"], MEASURED, MEASURED_FOR, **rule)
+    )
     return rates
 
 
