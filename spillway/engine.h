@@ -165,6 +165,9 @@ class EngineStep {
   void loss_stats(const LogitsSlice& logits, float* maximum, float* sum, float* gold);
   void loss_gradient(const LogitsSlice& logits, const float* maximum, const float* log_sum, float scale);
 
+  /// Arithmetic between a layer's products (device/fused.h), where passes compute.
+  void compute(const device::Work& work);
+
   /// Ends the step, or the evaluation: norm() and decide() in one.
   StepResult end_step(const StepUpdate& update);
   /// The sum of squares of the gradient, multiplied by the loss scale.

@@ -72,6 +72,9 @@ void EngineStep::loss_stats(const LogitsSlice& logits, float* maximum, float* su
 void EngineStep::loss_gradient(const LogitsSlice& logits, const float* maximum, const float* log_sum, float scale) {
   parts_->run().resources().compute(device::LossGradient{logits_of(*parts_, logits), maximum, log_sum, scale});
 }
+void EngineStep::compute(const device::Work& work) {
+  parts_->run().resources().compute(work);
+}
 
 StepResult EngineStep::end_step(const StepUpdate& update) {
   return parts_->run().step().end(update);

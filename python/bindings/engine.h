@@ -12,4 +12,5 @@ using EngineFloats = nb::ndarray<float, nb::ndim<1>, nb::device::cpu, nb::c_cont
 using WithoutGil = nb::call_guard<nb::gil_scoped_release>;
 
 void bind_engine_step(nb::module_& module, PyEngine& engine);
+void bind_fused(PyEngine& engine);
 void bind_engine_store(PyEngine& engine);

@@ -5,43 +5,20 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include "engine.h"
+#include "passes.h"
 
 using namespace nb::literals;
 
 namespace {
 
 using Array = nb::ndarray<nb::device::cpu, nb::c_contig>;
-using Anywhere = nb::ndarray<nb::c_contig>;                 // where passes compute
-using PassTokens = nb::ndarray<nb::ndim<2>, nb::c_contig>;  // there, too
+using PassTokens = nb::ndarray<nb::ndim<2>, nb::c_contig>;  // where passes compute
 using PassLogits = nb::ndarray<nb::ndim<2>>;                // there, too: a token's lie side by side
 using Ids = nb::ndarray<std::int64_t, nb::ndim<1>, nb::device::cpu, nb::c_contig>;
 
 template <class Any>
 std::byte* bytes_of(const Any& array) {
   return static_cast<std::byte*>(array.data());
-}
-
-/// What a pass hands over, in the memory that it computes in.
-template <class T = std::byte, class Any = Anywhere>
-T* there(const Engine& engine, const Any& array, const char* what) {
-  const auto gpu = engine.gpu();
-  const bool fits = gpu ? array.device_type() == nb::device::cuda::value && array.device_id() == *gpu
-                        : array.device_type() == nb::device::cpu::value;
-  if (fits) return static_cast<T*>(array.data());
-  throw spillway::Error(
-      spillway::ErrorCode::bad_input,
-      spillway::text(what, " lies on device type ", array.device_type(), ", number ", array.device_id(),
-                     "; passes compute ", gpu ? spillway::text("on cuda:", *gpu) : "in host memory"));
-}
-
-template <class T>
-T* there(const Engine& engine, const Anywhere& array, std::size_t count, const char* what) {
-  if (array.dtype() != nb::dtype<T>() || array.size() != count) {
-    throw spillway::Error(spillway::ErrorCode::bad_input,
-                          spillway::text(what, ": ", count, " elements of another type are needed"));
-  }
-  return there<T>(engine, array, what);
 }
 
 /// A block pass with offsets into Engine.device_memory() instead of pointers, or into Engine.memory() where it is on
@@ -280,6 +257,7 @@ void bind_engine_step(nb::module_& module, PyEngine& engine) {
   bind_gradients(engine);
   bind_reduced(engine);
   bind_losses(engine);
+  bind_fused(engine);
   bind_digests(module, engine);
   bind_end(engine);
 }

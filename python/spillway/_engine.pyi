@@ -238,6 +238,33 @@ class Engine:
     def loss_gradient(self, logits: Any, first_row: int, labels: Any, maximum: Any, log_sum: Any, scale: float) -> None:
         """In place: d loss / d logits of the slice, times scale."""
 
+    # Kernels between a layer's products (device/fused.h), where passes compute: bf16, fp16 or fp32, contiguous but for
+    # heads; all of one call of one type. `out` and gradients are written.
+    def rms_norm(self, values: Any, weight: Any, out: Any, epsilon: float, offset: float, rounds_early: bool) -> None:
+        """values [..., columns] over the root of their mean square + epsilon, times offset + weight [columns];
+        `rounds_early`: rounded before that."""
+    def rms_norm_backward(
+        self,
+        values: Any,
+        weight: Any,
+        gradient: Any,
+        scales: Any,
+        out: Any,
+        sums: Any,
+        to_weight: Any,
+        epsilon: float,
+        offset: float,
+        rounds_early: bool,
+    ) -> None:
+        """out: d loss / d values; `scales` fp32 [rows, 2] is overwritten. `sums` fp32 [rows / 16, columns] (rounded up)
+        and `to_weight` take the weight's gradient; None: not wanted."""
+    def swiglu(self, gate: Any, up: Any, out: Any) -> None:
+        """out = silu(gate) * up."""
+    def swiglu_backward(self, gate: Any, up: Any, gradient: Any, to_gate: Any, to_up: Any) -> None: ...
+    def rotate(self, heads: Any, cosines: Any, sines: Any, out: Any, backward: bool) -> None:
+        """heads, out [sequences, heads, tokens, size], tables [sequences or 1, tokens, size], each with its elements
+        side by side: transformers' apply_rotary_pos_emb, or its transpose."""
+
     def loss_scale(self) -> tuple[float, int]:
         """What the loss of the next step is to be multiplied by before backward (1 unless weight_dtype is fp16), and
         the finite steps since it changed; grad_norm and the update divide by it."""

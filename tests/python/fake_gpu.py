@@ -38,7 +38,8 @@ GPUS = 2  # that the driver has unless FAKE_CUDA_GPUS says otherwise
 DRIVEN = {"LD_LIBRARY_PATH": str(DRIVER.parent), "FAKE_CUDA_MIB": "512"}  # of a process that finds it
 CPU, CUDA = 1, 2  # DLPack's device types
 HANGS = 600  # seconds after which a command is ended, with the stack of every thread
-STREAMED = ("gradient", "head_gradient", "loss_stats", "loss_gradient", "compress", "whole_gradient", "sample")
+FUSED = ("rms_norm", "rms_norm_backward", "swiglu", "swiglu_backward", "rotate")
+STREAMED = ("gradient", "head_gradient", "loss_stats", "loss_gradient", "compress", "whole_gradient", "sample", *FUSED)
 
 
 def build_driver() -> str:

@@ -123,9 +123,9 @@ class DryRuns:
 
     def __call__(
         self, meta_model: MetaModel, dtype: str, shape: Any, packing: bool, unneeded: Any, kernels: Any, place: Any,
-        half: bool, budget: int, saved: bool, tiles: Any,
+        half: bool, budget: int, saved: bool, tiles: Any, fused: bool,
     ) -> DryRun:  # fmt: skip
-        given = meta_model, dtype, shape, packing, unneeded, kernels, place, half, budget, saved, tiles
+        given = meta_model, dtype, shape, packing, unneeded, kernels, place, half, budget, saved, tiles, fused
         tokens = max(shape.batch * shape.length, shape.eval_batch * shape.eval_length)
         small = tokens <= dry_run.FEW_TOKENS and budget - process_memory.resident() > AMPLE
         if place.on_gpu or isinstance(meta_model.config, OwnConfig) or not small:
@@ -151,10 +151,11 @@ class Traces:
         self._trace = trace.trace_step
 
     def __call__(
-        self, meta_model: MetaModel, dtype: str, shape: Any, unneeded: Any, not_kept: str, tiles: Any, shorter: Any
-    ) -> StepTrace:
-        given = meta_model, dtype, shape, unneeded, not_kept, tiles, shorter
-        key = model_of(meta_model), dtype, shape, frozenset(unneeded), not_kept, tiles, shorter and shorter.few
+        self, meta_model: MetaModel, dtype: str, shape: Any, unneeded: Any, not_kept: str, tiles: Any, shorter: Any,
+        fused: bool,
+    ) -> StepTrace:  # fmt: skip
+        given = meta_model, dtype, shape, unneeded, not_kept, tiles, shorter, fused
+        key = model_of(meta_model), dtype, shape, frozenset(unneeded), not_kept, tiles, shorter and shorter.few, fused
         found: StepTrace = shared(self._known, f"trace {said(key)}", lambda: self._trace(*given))
         return deepcopy(found)
 

@@ -80,7 +80,8 @@ class Pair:
         return (self._plain / "model.safetensors").read_bytes()
 
     def run(self, out: Path, *more: str, **environment: str) -> Said:
-        return self._gpu.run(words(self._given, out, *self._more, "--device", "cuda:0", *more), **environment)
+        own = ("--fused_kernels", "never")  # which add in another order than the CPU's code
+        return self._gpu.run(words(self._given, out, *self._more, "--device", "cuda:0", *own, *more), **environment)
 
 
 def test_a_gpu_takes_all_micro_batches_in_one_product_of_the_head(given: Path, gpu: FakeGpu, tmp_path: Path) -> None:
@@ -322,6 +323,26 @@ def test_a_driver_that_takes_neither_form_is_quoted(bf16: Pair, gpu: FakeGpu, tm
     assert "UNSUPPORTED_PTX_VERSION" in words
 
 
+def test_fused_kernels_have_one_result_in_every_placement(
+    bf16: Pair, gpu: FakeGpu, given: Path, tmp_path: Path
+) -> None:
+    """Blocks that live on the GPU, and blocks that come from a path; near what the CPUs compute."""
+    fused = ("--fused_kernels", "auto")
+    said = bf16.run(tmp_path / "resident", "--gpu_memory", "96MiB", *fused)
+    assert said.code == 0, said.err
+    assert "RMSNorm, SwiGLU, rotary embedding of layers run in Spillway's kernels" in " ".join(said.out.split())
+    storage = ["--storage", f"{tmp_path},capacity=256MiB", "--placement", "path", "--durability", "none"]
+    least = least_of(bf16.run(tmp_path / "refused", *storage, "--gpu_memory", "4KiB", *fused))
+    assert bf16.run(tmp_path / "little", *storage, "--gpu_memory", least, *fused).code == 0
+    weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("resident", "little")]
+    assert weights[0] == weights[1]
+    ours, theirs = (list(rows(run / "metrics.jsonl")) for run in (tmp_path / "resident", given / "bf16"))
+    for one, another in zip(ours, theirs, strict=True):
+        assert one["loss"] == pytest.approx(another["loss"], rel=5e-3)
+    norms = [[row["grad_norm"] for row in each] for each in (ours, theirs)]
+    assert norms[0] != norms[1] and norms[0] == pytest.approx(norms[1], rel=2e-2)
+
+
 AUTO = ("--max_steps", "2", "--save_steps", "1", "--gpu_memory", "96MiB")
 
 
@@ -433,8 +454,9 @@ METHODS = {
 def test_several_processes_have_a_gpu_each(given: Path, gpu: FakeGpu, tmp_path: Path, method: str) -> None:
     """What NCCL would move on this GPU gloo does, in the same parts. One process on a GPU has the same bits."""
     keys = (*SHARED, *METHODS[method])
-    assert gpu.run(words(given, tmp_path / "plain", *keys, "--device", "cuda:0")).code == 0
-    two_on_gpus(fake_gpu.__file__, *words(given, tmp_path / "out", *keys, "--device", "cuda"))
+    own = ("--fused_kernels", "never")
+    assert gpu.run(words(given, tmp_path / "plain", *keys, "--device", "cuda:0", *own)).code == 0
+    two_on_gpus(fake_gpu.__file__, *words(given, tmp_path / "out", *keys, "--device", "cuda", *own))
     assert result(tmp_path / "out") == result(tmp_path / "plain")
     plan, summary = (json.loads((tmp_path / "out" / f"{name}.json").read_text()) for name in ("plan", "summary"))
     assert plan["device_blocks"]["state_and_update"] > 0
@@ -455,7 +477,8 @@ def test_a_trainer_in_two_processes_has_a_gpu_in_each(given: Path, gpu: FakeGpu,
     asked = {"micro_batches": 2, "load": keys}  # one of each virtual rank: a GPU's head takes all of a rank at once
     well(ranks(TRAINER, 1, given, tmp_path, json.dumps(asked)))
     named = {"device": "cuda"} if method == "full" else {}  # else the GPU is what `auto` is
-    asked |= {"load": {**keys, **named, "gpu_memory": "96MiB"}, "use_cpu": False, "ddp_backend": "gloo"}
+    more = {"gpu_memory": "96MiB", "fused_kernels": "never"}
+    asked |= {"load": {**keys, **named, **more}, "use_cpu": False, "ddp_backend": "gloo"}
     two_on_gpus("-c", f"import fake_gpu\nfake_gpu.play()\n{TRAINER}", str(given), str(tmp_path), json.dumps(asked))
     assert told(tmp_path, 1) == told(tmp_path, 2)
     same_saves(tmp_path / "of-2", tmp_path / "of-1")

@@ -32,7 +32,7 @@ DEFAULTS: dict[str, Any] = {
     "resume_from_checkpoint": None, "objective": "sft",
     "weight_dtype": "bf16", "compute_dtype": "auto", "state_format": "exact", "optim": "adamw",
     "dram_budget": None, "placement": "auto", "window": None, "activation_recompute": "auto",
-    "token_tile": "auto",
+    "token_tile": "auto", "fused_kernels": "auto",
     "storage": [], "storage_device": [], "durability": None,
     "method": "full", "profile": None,
 }  # fmt: skip

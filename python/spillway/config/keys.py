@@ -308,6 +308,16 @@ GROUPS: dict[str, list[Key]] = {
             "`virtual_ranks`, and where routers add a loss",
         ),
         Key(
+            "fused_kernels",
+            choice("auto", "never"),
+            "auto",
+            "whether Spillway's kernels stand for parts of a layer on a GPU: RMSNorm, SwiGLU and rotary embedding. "
+            "Each takes one pass over memory where PyTorch takes several. `auto`: wherever a part is found to compute "
+            "just that, whatever its class; a line at the start lists them. They round as the model's code does and "
+            "add in another order, so losses agree within rounding; no placement changes a bit. `never`: the model's "
+            "own code. Nothing changes on CPUs",
+        ),
+        Key(
             "token_tile",
             TILE,
             "auto",

@@ -71,20 +71,21 @@ def profile_dry_run(
     budget: int | None = None,
     saved: bool = False,
     tiles: TokenTiles = ALL_AT_ONCE,
+    fused: bool = False,
 ) -> DryRun:
     """Runs the largest micro-batch of `shape` a few times. `half`: for a plan alone: before, one with rows of half the
     length, to know how memory grows with them; where all of that would take long, fewer tokens tell what more of them
     take. `budget`: bytes that the process may hold meanwhile; where the largest micro-batch would
     pass it, or takes more than a few seconds to find that out, shorter rows tell what it takes. `saved`: before it
-    ends, steps in which layers keep what autograd saves of them, too. `tiles`: what runs in tiles of tokens. Raises
-    DoesNotFit when not even shorter rows have room. On a GPU it raises DoesNotFit when the largest micro-batch has no
-    room. `meta_model` itself is not touched."""
+    ends, steps in which layers keep what autograd saves of them, too. `tiles`: what runs in tiles of tokens. `fused`:
+    `kernels` stand for parts of layers, too (`fused`). Raises DoesNotFit when not even shorter rows have room; on a
+    GPU, when the largest micro-batch has no room. `meta_model` itself is not touched."""
     stages.say("measuring one layer")
     before = process_memory.resident()
 
     def begin(of: WorkShape, saves: bool) -> Measurement:
         asked = (meta_model, compute_dtype, of, packing, unneeded, kernels, place, budget, saves, tiles)
-        return Measurement(*asked)
+        return Measurement(*asked, fused)
 
     def measured(of: WorkShape = shape) -> DryRun:
         with closing(begin(of, saved)) as measurement:
@@ -123,9 +124,9 @@ class Measurement:
         budget: int | None,
         saved: bool,
         tiles: TokenTiles,
+        fused: bool,
     ) -> None:
-        self._tiles = tiles
-        self._shape, self._packing, self._place, self._asks_saved = shape, packing, place, saved
+        self._shape, self._packing, self._place, self._asks_saved, self._tiles = shape, packing, place, saved, tiles
         self._held = 0  # bytes of the process, without what lies in the arena by token, before the first step
         self._budget = None if place.on_gpu else budget
         small = self._small = narrow_of_its_kind(meta_model, saved, shape.virtual_ranks)
@@ -135,7 +136,7 @@ class Measurement:
         self._engine = TimedEngine(description, several, kernels, place)
         fill(self._engine)
         self._engine.keep_weights()
-        self._stream = Stream(small, self._engine, 0, unneeded, place=place, tiles=tiles)
+        self._stream = Stream(small, self._engine, 0, unneeded, place=place, tiles=tiles, fused=fused)
         self._dense_masks = DenseMasks.made  # until now
 
     def run(self, before: int, half: bool) -> DryRun:

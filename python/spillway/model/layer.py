@@ -17,6 +17,8 @@ from torch import nn
 from spillway.model.after_layers import head_input
 from spillway.model.factors import Inner, redirected
 from spillway.model.few_rows import fill_rows
+from spillway.model.fused import Fusions, Kernels
+from spillway.model.fused_search import find_fusions
 from spillway.model.layer_arguments import record
 from spillway.model.meta_model import MetaModel, Places, StagePlan
 from spillway.model.microbatch import MicroBatch
@@ -59,11 +61,13 @@ class Stage:
         unneeded: Collection[str],
         parts: Parts,
         device: torch.device,
+        kernels: Kernels | None = None,
     ) -> None:
         """`borrowed`: parameters that belong to an earlier stage, see `shared`. `sink`, a bound method, is given every
         gradient as soon as autograd has it, and must not keep it; `project`, another, makes S for what is reduced.
         `unneeded`: linear layers of a layer, by name, that backward does not compute again. `parts`: what of a layer
-        runs in tiles, and which part of a step gradients are of. `device`: where layers compute.
+        runs in tiles, and which part of a step gradients are of. `device`: where layers compute. `kernels`: run norms,
+        SwiGLU and rotary embedding of a layer; None: the model's own code does.
         """
         self._meta_model = meta_model
         self.plan = plan
@@ -83,8 +87,15 @@ class Stage:
         self._parts = parts
         self._device = device
         layer = self._module
-        self._tiles = [] if layer is None else tiles_in(meta_model, layer, parts, self._unneeded, alone)
-        self._norm = norm_in_tiles(meta_model, parts) if plan.tail else None
+        self._kernels = kernels
+        self._fusions = Fusions() if kernels is None or layer is None else find_fusions(layer)
+        self._fused = {} if kernels is None else self._fusions.forwards(kernels)
+        self._fused_norm = {}
+        if kernels is not None and plan.tail and meta_model.norm is not None:
+            self._fused_norm = find_fusions(meta_model.norm).forwards(kernels)
+        with replaced_forwards(self._fused | self._fused_norm):
+            self._tiles = [] if layer is None else tiles_in(meta_model, layer, parts, self._unneeded, alone)
+            self._norm = norm_in_tiles(meta_model, parts) if plan.tail else None
         self._leaves: dict[int, list[torch.Tensor]] = {}  # by the block's first element in the arena
         self._now: list[torch.Tensor] = []  # those that it is bound to
 
@@ -194,13 +205,15 @@ class Stage:
 
     @contextmanager
     def _in_tiles(self, again: bool = False) -> Iterator[None]:
-        """Inside, what treats each token by itself runs in tiles, where the open micro-batch has several. `again`: what
+        """Inside, kernels stand for parts of the layer, where there are kernels, and what treats each token by itself
+        runs in tiles, where the open micro-batch has several. `again`: what
         backward does not need is not computed, and what it makes of a norm's input is not kept."""
         tiles = self._tiles if self._parts.count > 1 else []
         remaking = Remaking() if again and tiles else None
-        forwards = {tile.module: tile.forward(0.0 if again else None, remaking) for tile in tiles}
+        forwards = self._fused | {tile.module: tile.forward(0.0 if again else None, remaking) for tile in tiles}
         hooks = remaking.hooks() if remaking is not None else nullcontext()
-        with replaced_forwards(forwards), hooks, fill_rows(self._device):
+        rotating = nullcontext() if self._kernels is None else self._fusions.rotating(self._kernels)
+        with replaced_forwards(forwards), rotating, hooks, fill_rows(self._device):
             yield
 
     def _after(self, hidden: torch.Tensor, batch: MicroBatch) -> torch.Tensor:
@@ -209,7 +222,7 @@ class Stage:
             return hidden
         if self._meta_model.norm is not None:
             tiles = [self._norm] if self._norm is not None and self._parts.count > 1 else []
-            with replaced_forwards({tile.module: tile.forward() for tile in tiles}):
+            with replaced_forwards(self._fused_norm | {tile.module: tile.forward() for tile in tiles}):
                 return self._meta_model.norm(hidden)  # type: ignore[no-any-return]
         if self._meta_model.simple_tail:
             return hidden

@@ -66,6 +66,12 @@ class Verified:
     tiles: TokenTiles = ALL_AT_ONCE  # what runs in tiles of tokens
     positions: Positions | None = None  # positions of the longest row; None: rows may have any length
 
+    @property
+    def fused(self) -> bool:
+        """Whether the engine's kernels stand for norms, SwiGLU and rotary embedding of layers."""
+        config = self.spec.config
+        return config.fused_kernels == "auto" and config.device.startswith("cuda")
+
     def refuse_longer(self, length: int) -> None:
         """InputError if a row of `length` tokens has no positions."""
         refuse_longer(self.positions, length, self.spec.model_config.model_type)

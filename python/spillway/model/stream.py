@@ -59,13 +59,15 @@ class Stream:
         saved: SavedChoice = RECOMPUTE_ALL,
         tiles: TokenTiles = ALL_AT_ONCE,
         share: Share = ALL,
+        fused: bool = False,
     ) -> None:
         """`seed`: of dropout, drawn anew for every (step, micro-batch, layer). `unneeded`: linear layers that need
         not be computed again in backward, as `verify_equivalence` found them. `after_pass` is called between passes,
         when PyTorch holds no temporaries. `place`: where the engine's device memory is. `kept_logits`: slices of the
         head whose logits stay from the loss to its gradient, as plan.json has it. `saved`: what becomes of what
         autograd saves of layers, the same. `tiles`: what runs in tiles of tokens. `share`: of a step's micro-batches
-        what this process computes; work that is given to `step` and `evaluate` is that of all processes.
+        what this process computes; work that is given to `step` and `evaluate` is that of all processes. `fused`: the
+        engine's kernels stand for norms, SwiGLU and rotary embedding of layers, where these are found (`fused`).
         """
         self.saved = saved
         self.last_saved = SavedStep()  # of the last step
@@ -81,6 +83,7 @@ class Stream:
         self.auxiliaries: dict[int, float] = {}  # the routers' part of that, where there are routers
         self.meta_model = meta_model
         self._engine = engine
+        self._kernels: Any = engine if fused else None
         self._place = place
         self._arena = as_tensor(engine.device_memory())
         self._typed = self._arena.view(meta_model.dtype)
@@ -297,7 +300,8 @@ class Stream:
             by_parameter |= {id(s.meta): self._kept[s.tensor] for s in slots if s.tensor in self._kept}
             borrowed = [(meta_model.places[id(p)], by_parameter[id(p)].leaf, p) for p in plan.shared]
             sinks = (self._hand_over, self._project)
-            stages.append(Stage(meta_model, plan, slots, borrowed, *sinks, unneeded, self._parts, self._place.device))
+            computing = (self._place.device, self._kernels)
+            stages.append(Stage(meta_model, plan, slots, borrowed, *sinks, unneeded, self._parts, *computing))
             first += len(slots)
         return stages
 

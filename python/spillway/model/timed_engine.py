@@ -14,6 +14,7 @@ import torch
 from spillway import _engine
 from spillway.machine.place import HOST, Place
 from spillway.model.factors import REDUCED
+from spillway.model.fused import NAMES
 from spillway.model.plain_engine import PlainEngine, PlainPass, count
 from spillway.model.source import DTYPES
 
@@ -43,6 +44,8 @@ class TimedEngine(PlainEngine):
         if kernels is not None:
             self.loss_stats = kernels.loss_stats  # type: ignore[method-assign]
             self.loss_gradient = kernels.loss_gradient  # type: ignore[method-assign]
+            for name in NAMES:
+                setattr(self, name, getattr(kernels, name, None))
         self.cold = True  # weights come from memory, as for the first micro-batch of a pass, not from caches
         self.seconds: dict[bool, dict[str, list[float]]] = {True: defaultdict(list), False: defaultdict(list)}
         self.aside = 0.0  # seconds that no run has

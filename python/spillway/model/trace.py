@@ -94,12 +94,14 @@ def trace_step(
     not_kept: str = "",
     tiles: TokenTiles = ALL_AT_ONCE,
     shorter: StepTrace | None = None,
+    fused: bool = False,
 ) -> StepTrace:
     """Traces the largest micro-batch of `shape`, rows one by one. `not_kept`: why no layer may keep what autograd
     saves. `tiles`: what runs in tiles of tokens. `shorter`: of shorter rows, of which the fewest are not traced again.
+    `fused`: kernels stand for norms, SwiGLU and rotary embedding.
     Raises whatever a model's code raises that asks for values."""
     small = narrow_of_its_kind(meta_model, not not_kept, shape.virtual_ranks)
-    few, tracer = (Tracer(small, compute_dtype, shape, unneeded, tiles) for _ in range(2))
+    few, tracer = (Tracer(small, compute_dtype, shape, unneeded, tiles, fused) for _ in range(2))
     fewest = shorter.few if shorter else few.trace(*quick_dry_run.shapes(shape.batch, shape.length)[0])
     half = tracer.trace(shape.batch, max(1, shape.length // 2))  # first: the heap keeps what it has grown to
     whole = tracer.trace(shape.batch, shape.length, again=True)
@@ -118,9 +120,15 @@ class Tracer:
     """A stream over a narrow copy of the model, and the heap that its steps share."""
 
     def __init__(
-        self, small: MetaModel, compute_dtype: str, shape: WorkShape, unneeded: Collection[str], tiles: TokenTiles
+        self,
+        small: MetaModel,
+        compute_dtype: str,
+        shape: WorkShape,
+        unneeded: Collection[str],
+        tiles: TokenTiles,
+        fused: bool = False,
     ) -> None:
-        self._small, self._shape, self._unneeded, self._tiles = small, shape, unneeded, tiles
+        self._small, self._shape, self._unneeded, self._tiles, self._fused = small, shape, unneeded, tiles, fused
         tokens = shape.batch * shape.length
         self._description = describe(small, WorkSize(1, tokens), compute_dtype)
         self._heap = Heap()
@@ -171,7 +179,7 @@ class Tracer:
             several = self._shape.micro_batches * self._tiles.of(self._shape.batch * self._shape.length) > 1
             engine = TracedEngine(description, several)
             engine.keep_weights()
-            stream = TracedStream(self._small, engine, 0, self._unneeded, tiles=self._tiles)
+            stream = TracedStream(self._small, engine, 0, self._unneeded, tiles=self._tiles, fused=self._fused)
             stream.mode = mode
             recorder = Recorder(Heap() if tokens else self._heap, engine.operations, self._experts)
             engine.recorder = recorder
@@ -253,6 +261,26 @@ class TracedEngine(TimedEngine):
 
     def loss_gradient(self, logits: Any, *_: Any) -> None:
         self._count("loss_gradient", [logits], [logits])
+
+    def rms_norm(self, values: Any, weight: Any, out: Any, *_: Any) -> None:
+        self._count("rms_norm", [values, weight], [out])
+
+    def rms_norm_backward(
+        self, values: Any, weight: Any, gradient: Any, scales: Any, out: Any, sums: Any, to_weight: Any, *_: Any
+    ) -> None:
+        self._count("rms_norm_scales", [values, weight, gradient], [scales])
+        self._count("rms_norm_backward", [values, weight, gradient, scales], [out] if sums is None else [out, sums])
+        if sums is not None:
+            self._count("rms_norm_weight", [sums], [to_weight])
+
+    def swiglu(self, gate: Any, up: Any, out: Any) -> None:
+        self._count("swiglu", [gate, up], [out])
+
+    def swiglu_backward(self, gate: Any, up: Any, gradient: Any, to_gate: Any, to_up: Any) -> None:
+        self._count("swiglu_backward", [gate, up, gradient], [to_gate, to_up])
+
+    def rotate(self, heads: Any, cosines: Any, sines: Any, out: Any, backward: bool) -> None:
+        self._count("rotary", [heads, cosines, sines], [out])
 
     def wants_whole_gradient(self, tensor: int, micro_batch: int) -> bool:
         return False

@@ -22,6 +22,7 @@ from spillway.machine.one_order import CUBLAS
 from spillway.model import files
 from spillway.model.batch import WorkShape
 from spillway.model.describe import WorkSize, describe
+from spillway.model.fused_search import list_fusions
 from spillway.model.joining import joining_notice
 from spillway.model.library import kept_in_fp32
 from spillway.model.meta_model import MetaModel
@@ -109,6 +110,7 @@ def engine_spec(profiled: Profiled, keeping: Keeping, world: World) -> EngineSpe
             *saved_notice(profiled),
             *tiles_notice(profiled),
             *joining_notice(profiled.shape),
+            *fused_notice(profiled),
             *order_notice(profiled),
         ),
     )
@@ -184,6 +186,15 @@ def tiles_notice(profiled: Profiled) -> list[str]:
     """What a person who asked for tiles should know."""
     config, tiles = profiled.spec.config, profiled.verified.tiles
     return [f"token_tile: {config.token_tile}: {tiles.why}"] if tiles.why and isinstance(config.token_tile, int) else []
+
+
+def fused_notice(profiled: Profiled) -> list[str]:
+    """What of layers the engine's kernels compute."""
+    if not profiled.verified.fused:
+        return []
+    parts = list_fusions(profiled.spec.meta_model.layers)
+    words = f"{', '.join(parts)} of layers run in Spillway's kernels" if parts else "no part of its layers has one"
+    return [f"fused_kernels: {words}; --fused_kernels never keeps PyTorch's"]
 
 
 def order_notice(profiled: Profiled) -> list[str]:

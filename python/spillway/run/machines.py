@@ -295,6 +295,7 @@ def traced(
             not_kept,
             found.tiles,
             shorter,
+            found.fused,
         )
     except Exception as error:  # of whatever kind a model's code has for it
         kind, why = found.spec.model_config.model_type, first_line(error)

@@ -55,7 +55,7 @@ def profiled(
 
         def run(place: Place) -> DryRun:
             arguments = (meta_model, dtype, own, spec.packing, verified.unneeded, kernels, place)
-            return profile_dry_run(*arguments, only_plan, budget, saved, verified.tiles)
+            return profile_dry_run(*arguments, only_plan, budget, saved, verified.tiles, verified.fused)
 
         try:
             found = run(compute.place)

@@ -154,6 +154,7 @@ class EngineSession:
                 saved=choice_of(self.plan, SLACK),
                 tiles=self._verified.tiles,
                 share=self._share,
+                fused=self._verified.fused,
             )
         if config.paths or self._place.on_gpu:
             self._silence = silence.SilenceWatch(weakref.WeakMethod(self._silences))

@@ -1,0 +1,232 @@
+"""RMSNorm, SwiGLU and rotary embedding by the engine's kernels, in place of a layer's own modules on a GPU.
+
+PyTorch runs each as many small kernels, each of which reads and writes whole activations. The engine's take one pass
+over memory forward, and two at most backward. They round where the model's code rounds, and add in another order. A
+search by trying (`fused_search`) says which modules these are. All others keep their own code.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+from torch.autograd.function import once_differentiable
+
+TILE = 16  # rows of which a weight's gradient is summed at once (device/fused.h)
+TYPES = (torch.bfloat16, torch.float16, torch.float32)
+ROTARY = "apply_rotary_pos_emb"  # the name of transformers' function, in every file of a model
+
+Forward = Callable[..., Any]
+
+
+class Kernels(Protocol):
+    """The part of spillway._engine.Engine that computes between products."""
+
+    def rms_norm(
+        self, values: Any, weight: Any, out: Any, epsilon: float, offset: float, rounds_early: bool
+    ) -> None: ...
+    def rms_norm_backward(
+        self,
+        values: Any,
+        weight: Any,
+        gradient: Any,
+        scales: Any,
+        out: Any,
+        sums: Any,
+        to_weight: Any,
+        epsilon: float,
+        offset: float,
+        rounds_early: bool,
+    ) -> None: ...
+    def swiglu(self, gate: Any, up: Any, out: Any) -> None: ...
+    def swiglu_backward(self, gate: Any, up: Any, gradient: Any, to_gate: Any, to_up: Any) -> None: ...
+    def rotate(self, heads: Any, cosines: Any, sines: Any, out: Any, backward: bool) -> None: ...
+
+
+NAMES = ("rms_norm", "rms_norm_backward", "swiglu", "swiglu_backward", "rotate")
+
+
+@dataclass(frozen=True)
+class NormForm:
+    """How a norm computes."""
+
+    weight: str  # its parameter
+    epsilon: float
+    offset: float  # added to the weight
+    rounds_early: bool  # to the type of the hidden state, before the weight multiplies
+
+
+@dataclass(frozen=True)
+class GateForm:
+    """The linear layers of an MLP, by name: down(silu(gate) * up)."""
+
+    gate: str
+    up: str
+    down: str
+
+
+@dataclass
+class Fusions:
+    """What of a module runs in the engine's kernels."""
+
+    norms: dict[nn.Module, NormForm] = field(default_factory=dict)
+    gates: dict[nn.Module, GateForm] = field(default_factory=dict)
+    rotations: list[str] = field(default_factory=list)  # Python modules whose function rotates heads
+
+    @property
+    def words(self) -> list[str]:
+        """Names of the parts, for a person."""
+        parts = (("RMSNorm", self.norms), ("SwiGLU", self.gates), ("rotary embedding", self.rotations))
+        return [name for name, found in parts if found]
+
+    def forwards(self, kernels: Kernels) -> dict[Any, Forward]:
+        """By module, what runs in place of its own forward."""
+        norms = {module: norm_forward(module, form, kernels) for module, form in self.norms.items()}
+        return norms | {module: gate_forward(module, form, kernels) for module, form in self.gates.items()}
+
+    @contextmanager
+    def rotating(self, kernels: Kernels) -> Iterator[None]:
+        """Inside, the functions rotate by the kernels."""
+        own = {name: getattr(sys.modules[name], ROTARY) for name in self.rotations}
+        for name, function in own.items():
+            setattr(sys.modules[name], ROTARY, rotation(function, kernels))
+        try:
+            yield
+        finally:
+            for name, function in own.items():
+                setattr(sys.modules[name], ROTARY, function)
+
+
+def norm_forward(module: nn.Module, form: NormForm, kernels: Kernels) -> Forward:
+    own: Forward = module.forward
+
+    def forward(*positional: Any, **named: Any) -> Any:
+        weight = module._parameters[form.weight]
+        assert weight is not None
+        if len(positional) != 1 or named or not alike(positional[0], weight):
+            return own(*positional, **named)
+        return RmsNorm.apply(positional[0].contiguous(), weight, form, kernels)
+
+    return forward
+
+
+def gate_forward(module: nn.Module, form: GateForm, kernels: Kernels) -> Forward:
+    own: Forward = module.forward
+
+    def forward(*positional: Any, **named: Any) -> Any:
+        if len(positional) != 1 or named:
+            return own(*positional, **named)
+        gate, up = (getattr(module, name)(positional[0]) for name in (form.gate, form.up))
+        if not alike(gate, up):
+            return getattr(module, form.down)(nn.functional.silu(gate) * up)
+        return getattr(module, form.down)(SwiGlu.apply(gate.contiguous(), up.contiguous(), kernels))
+
+    return forward
+
+
+def rotation(own: Forward, kernels: Kernels) -> Forward:
+    def rotate(
+        q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *others: Any, **named: Any
+    ) -> Any:
+        if others or named or not all(is_rotated(heads, cos, sin) for heads in (q, k)):
+            return own(q, k, cos, sin, *others, **named)
+        return Rotary.apply(q, cos, sin, kernels), Rotary.apply(k, cos, sin, kernels)
+
+    return rotate
+
+
+def alike(one: Any, other: torch.Tensor) -> bool:
+    """Whether both are of one type that kernels know."""
+    return isinstance(one, torch.Tensor) and one.dtype == other.dtype and one.dtype in TYPES
+
+
+def is_rotated(heads: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor) -> bool:
+    """Whether tables have an angle for every element of a token's heads, as kernels read them."""
+    if heads.dim() != 4 or cosines.dim() != 3 or sines.shape != cosines.shape or sines.stride() != cosines.stride():
+        return False
+    sequences, _, tokens, size = heads.shape
+    tables = cosines.shape[0] in (1, sequences) and tuple(cosines.shape[1:]) == (tokens, size)
+    learned = cosines.requires_grad or sines.requires_grad
+    side_by_side = heads.stride(-1) == 1 and cosines.stride(-1) == 1
+    return tables and side_by_side and size % 2 == 0 and not learned and alike(heads, cosines) and alike(heads, sines)
+
+
+class RmsNorm(torch.autograd.Function):
+    """A norm of contiguous values, which backward normalises again."""
+
+    @staticmethod
+    def forward(ctx: Any, values: torch.Tensor, weight: torch.Tensor, form: NormForm, kernels: Kernels) -> torch.Tensor:
+        ctx.save_for_backward(values, weight)
+        ctx.form, ctx.kernels = form, kernels
+        out = torch.empty_like(values)
+        kernels.rms_norm(values.detach(), weight.detach(), out, form.epsilon, form.offset, form.rounds_early)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        values, weight = (saved.detach() for saved in ctx.saved_tensors)
+        form, columns, rows = ctx.form, weight.numel(), values.numel() // weight.numel()
+        out = torch.empty_like(values)
+        scales = torch.empty(rows, 2, dtype=torch.float32, device=values.device)
+        sums = to_weight = None
+        if ctx.needs_input_grad[1]:
+            sums = torch.empty(-(-rows // TILE), columns, dtype=torch.float32, device=values.device)
+            to_weight = torch.empty_like(weight)
+        made = (values, weight, gradient.contiguous(), scales, out, sums, to_weight)
+        ctx.kernels.rms_norm_backward(*made, form.epsilon, form.offset, form.rounds_early)
+        return out, to_weight, None, None
+
+
+class SwiGlu(torch.autograd.Function):
+    """silu(gate) * up of contiguous tensors."""
+
+    @staticmethod
+    def forward(ctx: Any, gate: torch.Tensor, up: torch.Tensor, kernels: Kernels) -> torch.Tensor:
+        ctx.save_for_backward(gate, up)
+        ctx.kernels = kernels
+        out = torch.empty_like(gate)
+        kernels.swiglu(gate.detach(), up.detach(), out)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        gate, up = (saved.detach() for saved in ctx.saved_tensors)
+        to_gate, to_up = torch.empty_like(gate), torch.empty_like(up)
+        ctx.kernels.swiglu_backward(gate, up, gradient.contiguous(), to_gate, to_up)
+        return to_gate, to_up, None
+
+
+class Rotary(torch.autograd.Function):
+    """Heads [sequences, heads, tokens, size] turned by a token's angles; backward turns back."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, heads: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor, kernels: Kernels
+    ) -> torch.Tensor:
+        ctx.save_for_backward(cosines, sines)
+        ctx.kernels = kernels
+        return turned(kernels, heads.detach(), cosines, sines, False)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        given = gradient if gradient.stride(-1) == 1 else gradient.contiguous()
+        cosines, sines = ctx.saved_tensors
+        return turned(ctx.kernels, given, cosines, sines, True), None, None, None
+
+
+def turned(
+    kernels: Kernels, heads: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor, backward: bool
+) -> torch.Tensor:
+    """The heads of a token lie beside each other, as a projection leaves them."""
+    sequences, count, tokens, size = heads.shape
+    out = torch.empty(sequences, tokens, count, size, dtype=heads.dtype, device=heads.device).transpose(1, 2)
+    kernels.rotate(heads, cosines, sines, out, backward)
+    return out
