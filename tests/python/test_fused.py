@@ -21,7 +21,7 @@ from spillway.base.calls import loss_kernels, native_engine
 from spillway.model.batch import WorkShape
 from spillway.model.building import build
 from spillway.model.describe import WorkSize, describe
-from spillway.model.fused import NAMES, GateForm, Rotary, gate_forward, norm_forward, rotation
+from spillway.model.fused import NAMES, GateForm, Rotary, gate_forward, norm_forward, rotary_forward
 from spillway.model.fused_search import find_fusions, list_fusions
 from spillway.model.microbatch import arrange
 from spillway.model.narrow import narrow_of_its_kind
@@ -101,7 +101,7 @@ def test_an_mlp_is_that_of_its_class(kernels: Any, dtype: torch.dtype) -> None:
 def test_a_rotation_has_the_bits_of_transformers(kernels: Any, sequences: int, dtype: torch.dtype) -> None:
     heads = normal(2, 7, 3, 12, dtype=dtype).transpose(1, 2)
     cosines, sines = (normal(sequences, 7, 12, dtype=dtype, seed=seed) for seed in (3, 4))
-    calls = rotation(apply_rotary_pos_emb, kernels), apply_rotary_pos_emb
+    calls = rotary_forward(apply_rotary_pos_emb, kernels), apply_rotary_pos_emb
 
     def run(call: Callable[..., Any], which: int) -> list[torch.Tensor]:
         return differentiated(lambda given: call(given, given, cosines, sines)[which], heads)
@@ -114,7 +114,7 @@ def test_what_no_kernel_knows_runs_as_it_is(kernels: Any, monkeypatch: pytest.Mo
     """Tables for a part of each head, and values of another type than the weight's."""
     monkeypatch.setattr(Rotary, "apply", lambda *_: pytest.fail("a kernel was called"))
     heads, tables = normal(1, 2, 5, 8, dtype=torch.float32), normal(1, 5, 8, dtype=torch.float64)
-    calls = rotation(apply_rotary_pos_emb, kernels), apply_rotary_pos_emb
+    calls = rotary_forward(apply_rotary_pos_emb, kernels), apply_rotary_pos_emb
     assert torch.equal(*(call(heads, heads, tables, tables)[0] for call in calls))
     norm = LlamaRMSNorm(8)
     ((_, form),) = find_fusions(norm).norms.items()

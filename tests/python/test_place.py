@@ -27,7 +27,7 @@ from spillway.model.head import Stats
 from spillway.model.microbatch import arrange, consecutive
 from spillway.model.plain_engine import PlainEngine
 from spillway.model.stream import Stream
-from spillway.run.engine_spec import told_what_is_free
+from spillway.run.engine_spec import name_free_memory
 
 ELSEWHERE = Place(torch.device("meta"))
 CROSSING = {"aten::_to_copy", "aten::copy_"}  # the two that bring bytes from one memory to the other
@@ -235,7 +235,7 @@ def test_a_limit_above_the_free_memory_is_lowered(monkeypatch: pytest.MonkeyPatc
 def test_a_refusal_says_what_is_free() -> None:
     config = resolve({"device": "cuda:0", "gpu_memory": "24GiB"}, {})
     with pytest.raises(DoesNotFit, match="has no room. gpu_memory: 24.0 GiB were asked, and the plan takes 8.00 GiB"):
-        with told_what_is_free(config, {"memory": 8 << 30}):
+        with name_free_memory(config, {"memory": 8 << 30}):
             raise MemoryError("the plan has no room")
-    with pytest.raises(MemoryError, match="^the plan has no room$"), told_what_is_free(config, {"memory": 24 << 30}):
+    with pytest.raises(MemoryError, match="^the plan has no room$"), name_free_memory(config, {"memory": 24 << 30}):
         raise MemoryError("the plan has no room")

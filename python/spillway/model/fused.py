@@ -72,7 +72,7 @@ class GateForm:
 
 @dataclass
 class Fusions:
-    """What of a module runs in the engine's kernels."""
+    """The parts of a module that run in the engine's kernels."""
 
     norms: dict[nn.Module, NormForm] = field(default_factory=dict)
     gates: dict[nn.Module, GateForm] = field(default_factory=dict)
@@ -85,7 +85,7 @@ class Fusions:
         return [name for name, found in parts if found]
 
     def forwards(self, kernels: Kernels) -> dict[Any, Forward]:
-        """By module, what runs in place of its own forward."""
+        """By module, the function that runs in place of its own forward."""
         norms = {module: norm_forward(module, form, kernels) for module, form in self.norms.items()}
         return norms | {module: gate_forward(module, form, kernels) for module, form in self.gates.items()}
 
@@ -94,7 +94,7 @@ class Fusions:
         """Inside, the functions rotate by the kernels."""
         own = {name: getattr(sys.modules[name], ROTARY) for name in self.rotations}
         for name, function in own.items():
-            setattr(sys.modules[name], ROTARY, rotation(function, kernels))
+            setattr(sys.modules[name], ROTARY, rotary_forward(function, kernels))
         try:
             yield
         finally:
@@ -108,7 +108,7 @@ def norm_forward(module: nn.Module, form: NormForm, kernels: Kernels) -> Forward
     def forward(*positional: Any, **named: Any) -> Any:
         weight = module._parameters[form.weight]
         assert weight is not None
-        if len(positional) != 1 or named or not alike(positional[0], weight):
+        if len(positional) != 1 or named or not has_known_type(positional[0], weight):
             return own(*positional, **named)
         return RmsNorm.apply(positional[0].contiguous(), weight, form, kernels)
 
@@ -122,30 +122,30 @@ def gate_forward(module: nn.Module, form: GateForm, kernels: Kernels) -> Forward
         if len(positional) != 1 or named:
             return own(*positional, **named)
         gate, up = (getattr(module, name)(positional[0]) for name in (form.gate, form.up))
-        if not alike(gate, up):
+        if not has_known_type(gate, up):
             return getattr(module, form.down)(nn.functional.silu(gate) * up)
         return getattr(module, form.down)(SwiGlu.apply(gate.contiguous(), up.contiguous(), kernels))
 
     return forward
 
 
-def rotation(own: Forward, kernels: Kernels) -> Forward:
+def rotary_forward(own: Forward, kernels: Kernels) -> Forward:
     def rotate(
         q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *others: Any, **named: Any
     ) -> Any:
-        if others or named or not all(is_rotated(heads, cos, sin) for heads in (q, k)):
+        if others or named or not all(can_rotate(heads, cos, sin) for heads in (q, k)):
             return own(q, k, cos, sin, *others, **named)
         return Rotary.apply(q, cos, sin, kernels), Rotary.apply(k, cos, sin, kernels)
 
     return rotate
 
 
-def alike(one: Any, other: torch.Tensor) -> bool:
+def has_known_type(one: Any, other: torch.Tensor) -> bool:
     """Whether both are of one type that kernels know."""
     return isinstance(one, torch.Tensor) and one.dtype == other.dtype and one.dtype in TYPES
 
 
-def is_rotated(heads: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor) -> bool:
+def can_rotate(heads: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor) -> bool:
     """Whether tables have an angle for every element of a token's heads, as kernels read them."""
     if heads.dim() != 4 or cosines.dim() != 3 or sines.shape != cosines.shape or sines.stride() != cosines.stride():
         return False
@@ -153,7 +153,14 @@ def is_rotated(heads: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor) 
     tables = cosines.shape[0] in (1, sequences) and tuple(cosines.shape[1:]) == (tokens, size)
     learned = cosines.requires_grad or sines.requires_grad
     side_by_side = heads.stride(-1) == 1 and cosines.stride(-1) == 1
-    return tables and side_by_side and size % 2 == 0 and not learned and alike(heads, cosines) and alike(heads, sines)
+    return (
+        tables
+        and side_by_side
+        and size % 2 == 0
+        and not learned
+        and has_known_type(heads, cosines)
+        and has_known_type(heads, sines)
+    )
 
 
 class RmsNorm(torch.autograd.Function):
@@ -212,17 +219,17 @@ class Rotary(torch.autograd.Function):
     ) -> torch.Tensor:
         ctx.save_for_backward(cosines, sines)
         ctx.kernels = kernels
-        return turned(kernels, heads.detach(), cosines, sines, False)
+        return turn_heads(kernels, heads.detach(), cosines, sines, False)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         given = gradient if gradient.stride(-1) == 1 else gradient.contiguous()
         cosines, sines = ctx.saved_tensors
-        return turned(ctx.kernels, given, cosines, sines, True), None, None, None
+        return turn_heads(ctx.kernels, given, cosines, sines, True), None, None, None
 
 
-def turned(
+def turn_heads(
     kernels: Kernels, heads: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor, backward: bool
 ) -> torch.Tensor:
     """The heads of a token lie beside each other, as a projection leaves them."""

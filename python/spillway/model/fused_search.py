@@ -39,7 +39,7 @@ def find_fusions(layer: nn.Module) -> Fusions:
             elif (gates := gate_form(module)) is not None:
                 found.gates[module] = gates
         names = {type(module).__module__ for module in layer.modules()}
-        found.rotations = sorted(name for name in names if rotates(getattr(sys.modules.get(name), ROTARY, None)))
+        found.rotations = sorted(name for name in names if is_rotation(getattr(sys.modules.get(name), ROTARY, None)))
     return found
 
 
@@ -67,15 +67,15 @@ def norm_form(module: nn.Module, weight: str) -> NormForm | None:
     scale = torch.randn(columns)
     for epsilon, offset, early in itertools.product(epsilons(module), (0.0, 1.0), (False, True)):
         form = NormForm(weight, epsilon, offset, early)
-        if all(gives(module, form, values.to(kind), scale.to(kind)) for kind in (torch.float32, torch.bfloat16)):
+        if all(matches_form(module, form, values.to(kind), scale.to(kind)) for kind in (torch.float32, torch.bfloat16)):
             return form
     return None
 
 
-def gives(module: nn.Module, form: NormForm, values: torch.Tensor, scale: torch.Tensor) -> bool:
+def matches_form(module: nn.Module, form: NormForm, values: torch.Tensor, scale: torch.Tensor) -> bool:
     trial = copy.copy(module)
     trial._parameters = {form.weight: nn.Parameter(scale, requires_grad=False)}
-    return same(attempt(trial.forward, values), plain_norm(form, values, scale))
+    return is_same(attempt(trial.forward, values), plain_norm(form, values, scale))
 
 
 def plain_norm(form: NormForm, values: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
@@ -118,7 +118,7 @@ def is_gated(module: nn.Module, linears: dict[str, Any], form: GateForm) -> bool
         trial._modules = {**module._modules, **small}
         hidden = torch.randn(1, 7, HIDDEN).to(kind)
         gate, up, down = (small[name] for name in (form.gate, form.up, form.down))
-        if not same(attempt(trial.forward, hidden), down(nn.functional.silu(gate(hidden)) * up(hidden))):
+        if not is_same(attempt(trial.forward, hidden), down(nn.functional.silu(gate(hidden)) * up(hidden))):
             return False
     return True
 
@@ -130,7 +130,7 @@ def has_bias(linear: Any) -> bool:
 # ---- rotations
 
 
-def rotates(function: Any) -> bool:
+def is_rotation(function: Any) -> bool:
     """Whether a function of queries, keys and tables turns both as the kernels do."""
     if not callable(function):
         return False
@@ -140,7 +140,7 @@ def rotates(function: Any) -> bool:
         )
         found = attempt(function, queries, keys, cosines, sines)
         expected = [turn(heads, cosines, sines) for heads in (queries, keys)]
-        if not isinstance(found, tuple) or len(found) != 2 or not all(map(same, found, expected)):
+        if not isinstance(found, tuple) or len(found) != 2 or not all(map(is_same, found, expected)):
             return False
     return True
 
@@ -161,7 +161,7 @@ def attempt(call: Callable[..., Any], *given: torch.Tensor) -> Any:
         return None
 
 
-def same(found: Any, expected: torch.Tensor) -> bool:
+def is_same(found: Any, expected: torch.Tensor) -> bool:
     """Bit for bit in a narrow type, where another rounding would show; close in fp32."""
     if not isinstance(found, torch.Tensor) or found.shape != expected.shape or found.dtype != expected.dtype:
         return False

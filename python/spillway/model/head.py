@@ -222,7 +222,7 @@ class HeadPass:
             for each in self._groups:
                 for member in each.group.members:
                     if member.size:
-                        parts[member.batch.index].append(each.stats.of_run(member.place))
+                        parts[member.batch.index].append(each.stats.select(member.place))
             self._joined = {index: Stats.joined(found) for index, found in parts.items()}
         return self._joined
 
@@ -375,7 +375,7 @@ class Stats:
         found._rows = parts[0]._rows
         return found
 
-    def of_run(self, run: slice) -> Stats:
+    def select(self, run: slice) -> Stats:
         """Those of a run of its tokens."""
         if run == slice(0, self.maximum.numel()):
             return self

@@ -137,7 +137,7 @@ def planned_engine(spec: EngineSpec, profiled: Profiled, engine_type: EngineType
     """DoesNotFit where no placement fits the budgets. `network`: of several processes (_engine.Network)."""
     config, shape, threads = profiled.spec.config, profiled.shape, profiled.compute.threads
     stages.say("planning")
-    with translated(), told_what_was_measured(profiled), told_what_is_free(config, spec.settings["device"]):
+    with translated(), told_what_was_measured(profiled), name_free_memory(config, spec.settings["device"]):
         told = (json.dumps(spec.description), json.dumps(spec.settings))
         engine = engine_type(*told) if network is None else engine_type(*told, network)  # type: ignore[call-arg]
         plan: dict[str, Any] = json.loads(engine.plan())
@@ -172,7 +172,7 @@ def told_what_was_measured(profiled: Profiled) -> Iterator[None]:
 
 
 @contextmanager
-def told_what_is_free(config: Config, of_device: dict[str, Any]) -> Iterator[None]:
+def name_free_memory(config: Config, of_device: dict[str, Any]) -> Iterator[None]:
     """A refusal says so where the GPU has less memory than `gpu_memory`."""
     try:
         yield
@@ -189,7 +189,7 @@ def tiles_notice(profiled: Profiled) -> list[str]:
 
 
 def fused_notice(profiled: Profiled) -> list[str]:
-    """What of layers the engine's kernels compute."""
+    """Names the parts of layers that the engine's kernels compute."""
     if not profiled.verified.fused:
         return []
     parts = list_fusions(profiled.spec.meta_model.layers)
