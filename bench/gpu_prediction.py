@@ -68,6 +68,7 @@ def plan_recorded(shape: str, recorded: dict[str, Any], profile: str) -> dict[st
             "gradient_accumulation_steps": recorded["micro_batches"],
             "gpu_memory": recorded["gpu_memory"],
             "pass_tokens": 0,
+            "fused_kernels": "never",
             "token_tile": 2**34 // HIDDEN[shape] ** 2,
         }
         given = [str(word) for key, value in words.items() for word in (f"--{key}", value)]

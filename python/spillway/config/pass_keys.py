@@ -24,7 +24,7 @@ PASSES = [
         "Each takes one pass over memory where PyTorch takes several. `auto`: wherever a part is found to compute "
         "just that, whatever its class; a line at the start lists them. They round as the model's code does and "
         "add in another order, so losses agree within rounding; no placement changes a bit. `never`: the model's "
-        "own code. Nothing changes on CPUs",
+        "own code. A run keeps the value it began with. Nothing changes on CPUs",
     ),
     Key(
         "token_tile",
