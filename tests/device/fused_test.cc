@@ -17,7 +17,7 @@ namespace {
 /// Around groups of 8 elements, a warp's 32 lanes, and a warp of groups.
 constexpr std::uint64_t kWidths[] = {1, 7, 8, 9, 31, 32, 33, 128, 255, 256, 257, 264, 1000};
 constexpr std::uint64_t kRows[] = {0, 1, 15, 16, 17, 50};
-constexpr std::uint64_t kLengths[] = {0, 1, 7, 8, 9, 255, 256, 2047, 2048, 2049, 70001};
+constexpr std::uint64_t kFusedLengths[] = {0, 1, 7, 8, 9, 255, 256, 2047, 2048, 2049, 70001};
 
 /// Where nothing begins at a multiple of 16 bytes, and where all does.
 constexpr std::uint64_t kShifts[] = {0, 1};
@@ -136,7 +136,7 @@ TEST_P(FusedWork, SumsOfTilesOfNorms) {
 TEST_P(FusedWork, SwiGluBothWays) {
   for (const auto type : kTypes) {
     for (const auto shift : kShifts) {
-      for (const auto n : kLengths) {
+      for (const auto n : kFusedLengths) {
         Image image;
         const auto gate = put_odd(image, type, n, shift), up = put_odd(image, type, n, shift);
         const auto gradient = put_odd(image, type, n, shift);

@@ -29,7 +29,7 @@ using kernels::testing::Fields;
 constexpr std::byte kUntouched{0x5a};
 
 /// Around the groups of a thread, the elements of a warp with 16-bit moments (248), and blocks of codes.
-constexpr std::size_t kLengths[] = {0, 1, 7, 8, 9, 247, 248, 249, 255, 256, 257, 500, 511, 2048, 2049};
+constexpr std::size_t kUpdateLengths[] = {0, 1, 7, 8, 9, 247, 248, 249, 255, 256, 257, 500, 511, 2048, 2049};
 
 /// Arrays one behind the other, each at a multiple of 16 bytes and with bytes behind it that nobody may touch.
 class Arrays {
@@ -145,7 +145,7 @@ void for_each_form(const Body& body) {
 
 TEST_P(DeviceUpdate, HasTheBitsOfTheHostAtEveryLength) {
   for_each_form([&](const auto& form) {
-    for (const auto n : kLengths) expect_host_bits(form, n, 0, 0xFFFFFFF0, 0, kThird);
+    for (const auto n : kUpdateLengths) expect_host_bits(form, n, 0, 0xFFFFFFF0, 0, kThird);
   });
 }
 
