@@ -23,8 +23,9 @@ from spillway import _engine
 from spillway.output.records import rows
 from test_ranks import environments
 
-# Micro-batches share passes on both sides: the head of a GPU takes their label tokens at once in any case.
-STEPS = ("--max_steps", "4", "--save_steps", "4", "--pass_tokens", "32768")
+# On both sides micro-batches share passes, since the head of a GPU takes their label tokens at once in any case. The
+# model's own code computes, since fused kernels add in another order.
+STEPS = ("--max_steps", "4", "--save_steps", "4", "--pass_tokens", "32768", "--fused_kernels", "never")
 
 
 @pytest.fixture(scope="module")
@@ -80,8 +81,7 @@ class Pair:
         return (self._plain / "model.safetensors").read_bytes()
 
     def run(self, out: Path, *more: str, **environment: str) -> Said:
-        own = ("--fused_kernels", "never")  # which add in another order than the CPU's code
-        return self._gpu.run(words(self._given, out, *self._more, "--device", "cuda:0", *own, *more), **environment)
+        return self._gpu.run(words(self._given, out, *self._more, "--device", "cuda:0", *more), **environment)
 
 
 def test_a_gpu_takes_all_micro_batches_in_one_product_of_the_head(given: Path, gpu: FakeGpu, tmp_path: Path) -> None:
@@ -147,11 +147,11 @@ def test_a_limit_above_the_free_memory_is_the_free_memory(bf16: Pair) -> None:
 
 
 def test_a_gpu_without_memory_for_a_layer_names_what_fits(bf16: Pair, tmp_path: Path) -> None:
-    """Steps are of 2 rows of up to 64 tokens."""
+    """Passes are of 4 rows of up to 64 tokens: of two micro-batches, which share them."""
     refused = bf16.run(tmp_path / "out", FAKE_GPU_TOKENS="64")
     assert refused.code == 3 and not (tmp_path / "out").exists()
     assert (
-        "does not fit on cuda:0: one layer takes more than the 256.0 MiB that are free to train on 2 x" in refused.err
+        "does not fit on cuda:0: one layer takes more than the 256.0 MiB that are free to train on 4 x" in refused.err
     )
     assert refused.err.strip().endswith("One layer has room with per_device_train_batch_size 1")
     fewer = ("--per_device_train_batch_size", "1", "--gradient_accumulation_steps", "4")
@@ -454,9 +454,8 @@ METHODS = {
 def test_several_processes_have_a_gpu_each(given: Path, gpu: FakeGpu, tmp_path: Path, method: str) -> None:
     """What NCCL would move on this GPU gloo does, in the same parts. One process on a GPU has the same bits."""
     keys = (*SHARED, *METHODS[method])
-    own = ("--fused_kernels", "never")
-    assert gpu.run(words(given, tmp_path / "plain", *keys, "--device", "cuda:0", *own)).code == 0
-    two_on_gpus(fake_gpu.__file__, *words(given, tmp_path / "out", *keys, "--device", "cuda", *own))
+    assert gpu.run(words(given, tmp_path / "plain", *keys, "--device", "cuda:0")).code == 0
+    two_on_gpus(fake_gpu.__file__, *words(given, tmp_path / "out", *keys, "--device", "cuda"))
     assert result(tmp_path / "out") == result(tmp_path / "plain")
     plan, summary = (json.loads((tmp_path / "out" / f"{name}.json").read_text()) for name in ("plan", "summary"))
     assert plan["device_blocks"]["state_and_update"] > 0

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from fake_session import PLAN
 from spillway.base import sizes
-from spillway.report import plot, tables
+from spillway.report import machine_tables, plot, tables
 from spillway.run.progress import Display
 from spillway.run.protocol import StepResult
 
@@ -88,14 +88,15 @@ def test_what_layers_keep_and_what_a_gib_more_would_save() -> None:
         "again in backward (as asked)."
     )
     plan["a_gib_more"] = {"tier": "dram", "keep": 16, "predicted_step_seconds": 1.75}
-    assert tables.saved_activations(plan).endswith(
-        " With a GiB more of dram 16 would keep them, which would save 250 ms a step."
+    assert machine_tables.more_memory(plan) == (
+        "With a GiB more of dram 16 layers would keep saved activations, which would save 250 ms a step."
     )
     plan["saved_activations"] = found | {"keep": 0, "why": ""}
     plan["a_gib_more"] = {"tier": "dram", "keep": 0, "predicted_step_seconds": 2.0}
     assert "0 of 24 layers keep them from forward to backward; 24 compute" in tables.saved_activations(plan)
-    assert tables.saved_activations(plan).endswith("would not make a step shorter.")
+    assert machine_tables.more_memory(plan).endswith("would not make a step shorter.")
     del plan["a_gib_more"]
+    assert machine_tables.more_memory(plan) == ""
     plan["saved_activations"] = found | {
         "spill": 8,
         "spilled_bytes": 2 << 30,

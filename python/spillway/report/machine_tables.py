@@ -27,7 +27,7 @@ def show_answers(console: Console, plan: Plan) -> None:
         console.print(what_if_table(plan))
     if "fit_table" not in plan:
         return
-    parts = (longest(plan), attention(plan), accumulation(plan))
+    parts = (longest(plan), attention(plan), accumulation(plan), more_memory(plan))
     console.print(" ".join(filter(None, parts)), soft_wrap=True)
     console.print(fit_table(plan))
 
@@ -109,6 +109,16 @@ def accumulation(plan: Plan) -> str:
         f"With one accumulation step more a step takes {duration(seconds)} instead of {duration(now)}: "
         f"{pace(more['tokens_per_second'])} tokens/s instead of {pace(plan['tokens_per_second'])}."
     )
+
+
+def more_memory(plan: Plan) -> str:
+    """The gain of a GiB more where layers can keep what autograd saves."""
+    more = plan.get("a_gib_more")
+    if not more:
+        return ""
+    saved = plan["predicted_step_seconds"] - more["predicted_step_seconds"]
+    gain = f"save {duration(saved)} a step" if saved >= 0.0005 else "not make a step shorter"
+    return f"With a GiB more of {more['tier']} {more['keep']} layers would keep saved activations, which would {gain}."
 
 
 def fit_table(plan: Plan) -> Table:

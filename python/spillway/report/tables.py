@@ -105,12 +105,7 @@ def saved_activations(plan: Plan) -> str:
     words += f" ({found['why']})." if found["why"] else "."
     if found.get("spill_why"):
         words += f" Spilling: {found['spill_why']}."
-    more = plan.get("a_gib_more")
-    if not more:
-        return words
-    saved = plan["predicted_step_seconds"] - more["predicted_step_seconds"]
-    gain = f"save {duration(saved)} a step" if saved >= 0.0005 else "not make a step shorter"
-    return f"{words} With a GiB more of {more['tier']} {more['keep']} would keep them, which would {gain}."
+    return words
 
 
 def remote_drives(plan: Plan) -> str:
