@@ -153,13 +153,15 @@ def test_a_gpu_without_memory_for_a_layer_names_what_fits(bf16: Pair, tmp_path: 
     assert (
         "does not fit on cuda:0: one layer takes more than the 256.0 MiB that are free to train on 4 x" in refused.err
     )
-    assert refused.err.strip().endswith("One layer has room with per_device_train_batch_size 1")
+    assert refused.err.strip().endswith("One layer has room with per_device_train_batch_size 1 and pass_tokens 64")
     fewer = ("--per_device_train_batch_size", "1", "--gradient_accumulation_steps", "4")
-    assert bf16.run(tmp_path / "fewer", *fewer, FAKE_GPU_TOKENS="64").code == 0
+    assert bf16.run(tmp_path / "fewer", *fewer, "--pass_tokens", "64", FAKE_GPU_TOKENS="64").code == 0
     refused = bf16.run(tmp_path / "out", FAKE_GPU_TOKENS="32")
-    found = re.search(r"with max_length (\d+) and per_device_train_batch_size 1", refused.err)
+    found = re.search(
+        r"with max_length (\d+) and per_device_train_batch_size 1 and pass_tokens \1$", refused.err.strip()
+    )
     assert refused.code == 3 and found is not None, refused.err
-    shorter = ("--max_length", found[1], *fewer)
+    shorter = ("--max_length", found[1], *fewer, "--pass_tokens", found[1])
     assert bf16.run(tmp_path / "shorter", *shorter, FAKE_GPU_TOKENS="32").code == 0
 
 
