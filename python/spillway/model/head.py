@@ -364,28 +364,25 @@ class Stats:
     @staticmethod
     def joined(parts: Sequence[Stats]) -> Stats:
         """The spread of the tokens of all of them, which have seen the same slices."""
-        if len(parts) == 1:
-            return parts[0]
-        found = Stats(0, parts[0].maximum.device)
-        for name in TENSORS:
-            if getattr(parts[0], name) is not None:
-                setattr(found, name, torch.cat([getattr(part, name) for part in parts]))
-        spreads = [part._spread for part in parts if part._spread is not None]
-        found._spread = Spread(*map(torch.cat, zip(*spreads, strict=True))) if spreads else None
-        found._rows = parts[0]._rows
-        return found
+        return parts[0] if len(parts) == 1 else Stats._combine(parts, torch.cat)
 
     def select(self, run: slice) -> Stats:
-        """Those of a run of its tokens."""
+        """The statistics of a run of its tokens."""
         if run == slice(0, self.maximum.numel()):
             return self
-        found = Stats(0, self.maximum.device)
+        return Stats._combine([self], lambda tensors: tensors[0][run])
+
+    @staticmethod
+    def _combine(parts: Sequence[Stats], combine: Callable[[Sequence[torch.Tensor]], torch.Tensor]) -> Stats:
+        """Statistics of parts that have seen the same slices. `combine`: makes one tensor of those of all parts."""
+        made = Stats(0, parts[0].maximum.device)
         for name in TENSORS:
-            if getattr(self, name) is not None:
-                setattr(found, name, getattr(self, name)[run])
-        found._spread = None if self._spread is None else Spread(*(each[run] for each in self._spread))
-        found._rows = self._rows
-        return found
+            if getattr(parts[0], name) is not None:
+                setattr(made, name, combine([getattr(part, name) for part in parts]))
+        spreads = [part._spread for part in parts if part._spread is not None]
+        made._spread = Spread(*map(combine, zip(*spreads, strict=True))) if spreads else None
+        made._rows = parts[0]._rows
+        return made
 
     @property
     def log_sum(self) -> torch.Tensor:
