@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "spillway/device/fused_threads.h"
-#include "spillway/device/work.h"
+#include "spillway/device/row_tiles.h"
 #include "spillway/kernels/lanes.h"
 
 namespace spillway::device {
@@ -12,7 +12,6 @@ namespace {
 using threads::Bf16;
 using threads::kWarp;
 
-constexpr std::uint64_t kRowsAtOnce = 16;
 constexpr std::uint64_t kGroupsAtOnce = 1024;
 
 /// Calls body(T{}) for the type of elements.
@@ -36,15 +35,6 @@ float warp_sum(const Part& part) {
   return kernels::tree_sum(lanes);
 }
 
-/// Calls body(i) for i below `count`, a few to a tile of the loop.
-template <class Body>
-void for_each(std::uint64_t count, const ParallelFor& parallel_for, const Body& body) {
-  parallel_for.run((count + kRowsAtOnce - 1) / kRowsAtOnce, [&](std::size_t tile) {
-    const auto end = std::min((tile + 1) * kRowsAtOnce, count);
-    for (std::uint64_t i = tile * kRowsAtOnce; i < end; ++i) body(i);
-  });
-}
-
 /// Calls body(grid) for each thread of a grid in which one takes some `kGroupsAtOnce` of so many groups.
 template <class Body>
 void in_grid(std::uint64_t groups, const ParallelFor& parallel_for, const Body& body) {
@@ -61,7 +51,7 @@ float square_sum(const RmsNorm& norm, std::uint64_t row) {
 
 void on_host(const RmsNormForward& it, const ParallelFor& parallel_for) {
   with_type(it.norm.type, [&]<class T>(T) {
-    for_each(it.norm.rows, parallel_for, [&](std::uint64_t row) {
+    by_row(it.norm.rows, parallel_for, [&](std::uint64_t row) {
       const float sum = square_sum<T>(it.norm, row);
       for (unsigned lane = 0; lane < kWarp; ++lane) threads::normalise<T>(it, row, lane, sum);
     });
@@ -70,7 +60,7 @@ void on_host(const RmsNormForward& it, const ParallelFor& parallel_for) {
 
 void on_host(const RmsNormScales& it, const ParallelFor& parallel_for) {
   with_type(it.norm.type, [&]<class T>(T) {
-    for_each(it.norm.rows, parallel_for, [&](std::uint64_t row) {
+    by_row(it.norm.rows, parallel_for, [&](std::uint64_t row) {
       const auto squares = [&](unsigned lane) { return threads::lane_row_sums<T>(it, row, lane).squares; };
       const auto products = [&](unsigned lane) { return threads::lane_row_sums<T>(it, row, lane).products; };
       threads::end_scales(it, row, {warp_sum(squares), warp_sum(products)});
@@ -87,7 +77,7 @@ void on_host(const RmsNormBackward& it, const ParallelFor& parallel_for) {
 
 void on_host(const RmsNormWeight& it, const ParallelFor& parallel_for) {
   with_type(it.type, [&]<class T>(T) {
-    for_each(it.columns, parallel_for, [&](std::uint64_t column) {
+    by_row(it.columns, parallel_for, [&](std::uint64_t column) {
       const auto part = [&](unsigned lane) { return threads::lane_tile_sum(it, column, lane); };
       threads::store(warp_sum(part), threads::as<T>(it.out)[column]);
     });

@@ -4,13 +4,12 @@
 #include <array>
 #include <vector>
 
+#include "spillway/device/row_tiles.h"
 #include "spillway/device/typed.h"
 #include "spillway/kernels/moments.h"
 
 namespace spillway::device {
 namespace {
-
-constexpr std::size_t kRowsPerTile = 16;
 
 /// Calls body(first, count) for every tile of squares.
 template <class Body>
@@ -18,15 +17,6 @@ void by_tile(std::uint64_t n, const ParallelFor& parallel_for, const Body& body)
   parallel_for.run(square_tiles(n), [&](std::size_t tile) {
     const auto first = tile * kSquaresTile;
     body(tile, first, std::min(kSquaresTile, n - first));
-  });
-}
-
-/// Calls body(row) for every row, a few to a tile.
-template <class Body>
-void by_row(std::uint64_t rows, const ParallelFor& parallel_for, const Body& body) {
-  parallel_for.run((rows + kRowsPerTile - 1) / kRowsPerTile, [&](std::size_t tile) {
-    const auto end = std::min<std::uint64_t>((tile + 1) * kRowsPerTile, rows);
-    for (std::uint64_t row = tile * kRowsPerTile; row < end; ++row) body(row);
   });
 }
 
