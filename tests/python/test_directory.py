@@ -10,7 +10,7 @@ import pytest
 
 from spillway.config import CONFIG_HEADER, Config, resolve
 from spillway.errors import InputError
-from spillway.output import checkpoints, directory, records
+from spillway.output import checkpoints, directory, records, saved
 from spillway.output.directory import RUN_STATE, Start
 
 
@@ -220,6 +220,18 @@ def test_the_final_model_is_linked_and_old_shards_go(tmp_path: Path) -> None:
     ]
     assert (tmp_path / "model.safetensors").samefile(source / "model.safetensors")
     assert not (tmp_path / "config.json").samefile(source / "config.json")
+
+
+def test_no_list_of_digests_names_an_index_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The list is gone durably before the first index goes: a power cut keeps either name, whichever went first."""
+    index, listed = tmp_path / "model.safetensors.index.json", tmp_path / saved.FILES
+    listed.parent.mkdir()
+    for path in (index, listed):
+        path.write_text("{}")
+    flushed: list[tuple[Path, bool, bool]] = []
+    monkeypatch.setattr(directory, "flush", lambda path: flushed.append((path, listed.exists(), index.exists())))
+    directory.remove_lists(tmp_path)
+    assert flushed == [(listed.parent, False, True), (tmp_path, False, False)]
 
 
 def test_floats_survive_the_file(tmp_path: Path) -> None:

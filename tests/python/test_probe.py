@@ -55,6 +55,24 @@ def test_probe_writes_a_profile_that_can_be_read(tmp_path: Path, capsys: pytest.
     assert json.loads(check_profile(output.read_text(), "x")) == profile
 
 
+def test_a_call_that_takes_long_is_measured_fewer_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(call_seconds, "LEAST", 5)
+    clock = [0.0]
+    monkeypatch.setattr(call_seconds.time, "perf_counter", lambda: clock[0])
+
+    def count(of_one: float) -> int:
+        calls = []
+
+        def call() -> None:
+            calls.append(of_one)
+            clock[0] += of_one
+
+        assert call_seconds.typical(call, 1.0) == pytest.approx(of_one)
+        return len(calls)
+
+    assert [count(seconds) for seconds in (0.125, 0.5, 1.75, 64.0)] == [8, 5, 5, 2]
+
+
 def test_the_small_layer_by_which_calls_are_timed_is_one() -> None:
     """Its gradients are there, and what it asks of PyTorch is counted."""
     import torch

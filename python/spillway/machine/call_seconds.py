@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable
 
 WINDOW = 0.008  # seconds of calls, whose mean counts
-LEAST = 5  # windows
+LEAST = 5  # windows, or FEWEST of calls so long that LEAST would take LONG times what was asked for
+FEWEST, LONG = 2, 8.0
 HELD_UP = 2.0  # medians: what takes longer counts as that much
 
 
@@ -17,8 +18,8 @@ def typical(call: Callable[[], object], seconds: float, before: Callable[[], obj
     median that a plan has, so that what was held up for long counts as HELD_UP medians. `seconds`: for all of them.
     `before`: what comes before each call and is not counted."""
     found: list[float] = []
-    began = time.perf_counter()
-    while len(found) < LEAST or time.perf_counter() - began < seconds:
+    began, spent = time.perf_counter(), 0.0
+    while len(found) < FEWEST or spent < seconds or (len(found) < LEAST and spent < LONG * seconds):
         taken, calls = 0.0, 0
         while not calls or taken < WINDOW:
             before()
@@ -26,5 +27,6 @@ def typical(call: Callable[[], object], seconds: float, before: Callable[[], obj
             call()
             taken, calls = taken + time.perf_counter() - start, calls + 1
         found.append(taken / calls)
+        spent = time.perf_counter() - began
     most = HELD_UP * statistics.median(found)
     return statistics.fmean(min(each, most) for each in found)

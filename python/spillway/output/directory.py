@@ -330,14 +330,14 @@ def prepare(start: Start, fresh: bool) -> list[str]:
 
 
 def remove_lists(directory: Path) -> None:
-    """Removes the indices and the list of digests durably, before any file changes that they name: after a power cut
-    neither names files of two models."""
-    lists = [*directory.glob(INDICES), directory / saved.FILES]
-    folders = {path.parent for path in lists if os.path.lexists(path)}
-    for path in lists:
-        remove(path)
-    for folder in sorted(folders):
-        flush(folder)
+    """Removes the list of digests, then the indices, each durably, before any file changes that they name: after a
+    power cut neither names files of two models, and no list names an index that is gone."""
+    for lists in ([directory / saved.FILES], [*directory.glob(INDICES)]):
+        folders = {path.parent for path in lists if os.path.lexists(path)}
+        for path in lists:
+            remove(path)
+        for folder in folders:
+            flush(folder)
 
 
 def hide(found: list[Path]) -> None:
