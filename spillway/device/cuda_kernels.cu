@@ -37,21 +37,41 @@ __device__ float sum_in_all(float value) {
   return value;
 }
 
+/// The sum of squares of `count` elements of a tile, in thread 0. `turn`: which of the two stages is next.
+template <class T, class Tile>
+__device__ double sum_squares(const Tile& tile, std::uint64_t count, threads::Stage<T> (&stages)[2], unsigned& turn) {
+  threads::OfStage<Tile> next;
+  next.fetch(tile, 0, count, threadIdx.x);
+  double sum = 0;
+  for (std::uint64_t at = 0; at < count; at += threads::kStage, turn ^= 1) {
+    next.put(tile, at, count, threadIdx.x, stages[turn]);
+    next.fetch(tile, at + threads::kStage, count, threadIdx.x);
+    __syncthreads();  // no thread fills the other stage before the first warp has added it
+    if (threadIdx.x < threads::kWarp) sum = threads::lane_squares(stages[turn], count - at, lane(), sum);
+  }
+  return threadIdx.x < threads::kWarp ? spillway::kernels::quiet(tree_sum(sum)) : 0;
+}
+
 template <class T>
 __device__ void round_tiles(const Round& a) {
-  const auto warp = warps();
-  for (auto tile = warp.thread; tile < square_tiles(a.n); tile += warp.threads) {
-    const double sum = tree_sum(threads::round<T>(a, tile, lane()));
-    if (lane() == 0 && a.squares != nullptr) a.squares[tile] = spillway::kernels::quiet(sum);
+  __shared__ threads::Stage<T> stages[2];
+  unsigned turn = 0;
+  for (std::uint64_t tile = blockIdx.x; tile < square_tiles(a.n); tile += gridDim.x) {
+    const auto first = tile * kSquaresTile, count = threads::count_of_tile(a.n, tile);
+    const double sum = a.sums != nullptr ? sum_squares(threads::rounded_tile<T>(a, first), count, stages, turn)
+                                         : sum_squares(threads::copied_tile<T>(a, first), count, stages, turn);
+    if (threadIdx.x == 0 && a.squares != nullptr) a.squares[tile] = sum;
   }
 }
 
 template <class T>
 __device__ void square_parts(const Squares& a) {
-  const auto warp = warps();
-  for (auto part = warp.thread; part < a.count; part += warp.threads) {
-    const double sum = tree_sum(threads::squares<T>(a, part, lane()));
-    if (lane() == 0) a.squares[part] = spillway::kernels::quiet(sum);
+  __shared__ threads::Stage<T> stages[2];
+  unsigned turn = 0;
+  for (std::uint64_t part = blockIdx.x; part < a.count; part += gridDim.x) {
+    const auto it = a.parts[part];
+    const double sum = sum_squares(threads::copied_tile<T>(a, it), it.count, stages, turn);
+    if (threadIdx.x == 0) a.squares[part] = sum;
   }
 }
 
@@ -68,13 +88,6 @@ __device__ void stats_of_tokens(const LossStats& a) {
     const spillway::kernels::SoftmaxFold fold(before, highest);
     const float sum = tree_sum(threads::lane_exponentials<T>(a, token, lane(), fold.shift));
     if (lane() == 0) threads::end_stats<T>(a, token, fold, sum);
-  }
-}
-
-template <class T>
-__device__ void gradient_of_tokens(const LossGradient& a) {
-  for (std::uint64_t token = blockIdx.x; token < a.logits.tokens; token += gridDim.x) {
-    threads::loss_gradient<T>(a, token, {threadIdx.x, blockDim.x});
   }
 }
 
@@ -126,7 +139,7 @@ __device__ void sum_of_tiles(const RmsNormWeight& a) {
 #define GATHER(T) threads::gather<T>(a, whole_grid())
 #define COMPRESS(T) threads::compress<T>(a, whole_grid())
 #define LOSS_STATS(T) stats_of_tokens<T>(a)
-#define LOSS_GRADIENT(T) gradient_of_tokens<T>(a)
+#define LOSS_GRADIENT(T) threads::loss_gradient<T>(a, whole_grid())
 #define RMS_NORM(T) normalise_rows<T>(a)
 #define RMS_NORM_SCALES(T) scales_of_rows<T>(a)
 #define RMS_NORM_BACKWARD(T) threads::differentiate_norms<T>(a, whole_grid())

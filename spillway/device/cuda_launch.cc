@@ -54,16 +54,16 @@ std::string name(const char* what, Element type) {
 }
 
 Launch of(const Sum& it) {
-  return launch(name("sum", it.type), blocks_of(it.n), it);
+  return launch(name("sum", it.type), blocks_of_groups(threads::groups_of(it.n)), it);
 }
 Launch of(const Convert& it) {
   return launch(name("convert", it.to), blocks_of(it.n), it);
 }
 Launch of(const Round& it) {
-  return launch(name("round", it.type), blocks_of_warps(square_tiles(it.n)), it);
+  return launch(name("round", it.type), square_tiles(it.n), it);
 }
 Launch of(const Squares& it) {
-  return launch(name("squares", it.type), blocks_of_warps(it.count), it);
+  return launch(name("squares", it.type), it.count, it);
 }
 Launch of(const Gather& it) {
   return launch(name("gather", it.type), blocks_of(it.count * it.columns), it);
@@ -72,7 +72,8 @@ Launch of(const LossStats& it) {
   return launch(name("loss_stats", it.logits.type), blocks_of_warps(it.logits.tokens), it);
 }
 Launch of(const LossGradient& it) {
-  return launch(name("loss_gradient", it.logits.type), it.logits.tokens, it);
+  return launch(name("loss_gradient", it.logits.type),
+                blocks_of_groups(it.logits.tokens * threads::groups_of(it.logits.rows)), it);
 }
 Launch of(const Compress& it) {
   return launch(name("compress", it.type), blocks_of(it.by.columns * it.tokens), it);

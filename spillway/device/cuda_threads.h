@@ -3,71 +3,38 @@
 // compute is compared with the references where there is none.
 //
 // `Grid`: threads are counted over the whole launch. A warp sums in 32 lanes, as the references do (kernels/lanes.h);
-// what joins lanes is the kernel's.
+// what joins lanes, and where threads of a block wait for each other, is the kernel's.
 #pragma once
 
 #include <cmath>
 #include <cstdint>
 
 #include "spillway/base/on_device.h"
+#include "spillway/device/cuda_elements.h"
 #include "spillway/device/work.h"
-#include "spillway/kernels/bf16.h"
-#include "spillway/kernels/fp16.h"
-#include "spillway/kernels/lanes.h"
 #include "spillway/kernels/packed.h"
 #include "spillway/kernels/softmax.h"
 #include "spillway/kernels/softmax_exp.h"
-#include "spillway/kernels/split.h"
 
 namespace spillway::device::threads {
 
-inline constexpr unsigned kWarp = 32;
-inline constexpr unsigned kBlock = 256;  ///< threads of a block, of every kernel
 static_assert(kernels::kNormLanes == kWarp && kernels::kSoftmaxLanes == 2 * kWarp);
 
-struct Bf16 {
-  std::uint16_t bits;
-};
-
-SPILLWAY_ON_DEVICE inline float load(Bf16 value) {
-  return kernels::widen(value.bits);
-}
-SPILLWAY_ON_DEVICE inline float load(kernels::Fp16 value) {
-  return kernels::widen_fp16(value.bits);
-}
-SPILLWAY_ON_DEVICE inline float load(float value) {
-  return value;
-}
-SPILLWAY_ON_DEVICE inline void store(float value, Bf16& out) {
-  out.bits = kernels::round_bf16(value);
-}
-SPILLWAY_ON_DEVICE inline void store(float value, kernels::Fp16& out) {
-  out.bits = kernels::round_fp16(value);
-}
-SPILLWAY_ON_DEVICE inline void store(float value, float& out) {
-  out = kernels::quiet(value);
-}
-
-template <class T>
-SPILLWAY_ON_DEVICE const T* as(const std::byte* at) {
-  return reinterpret_cast<const T*>(at);
-}
-template <class T>
-SPILLWAY_ON_DEVICE T* as(std::byte* at) {
-  return reinterpret_cast<T*>(at);
-}
-
-struct Grid {
-  std::uint64_t thread = 0, threads = 1;
-};
-
+/// A thread takes groups.
 template <class T>
 SPILLWAY_ON_DEVICE void sum(const Sum& a, Grid grid) {
   const T* const values = as<T>(a.values);
-  if (a.first) {
-    for (auto i = grid.thread; i < a.n; i += grid.threads) a.sum[i] = load(values[i]);
-  } else {
-    for (auto i = grid.thread; i < a.n; i += grid.threads) a.sum[i] = kernels::quiet(a.sum[i] + load(values[i]));
+  const bool aligned = is_aligned(values) && is_aligned(a.sum);
+  for (auto i = grid.thread * kGroup; i < a.n; i += grid.threads * kGroup) {
+    const auto count = count_of(a.n - i);
+    auto group = load_group(values + i, count, aligned);
+    if (!a.first) {
+      const auto before = load_group(a.sum + i, count, aligned);
+      for (unsigned k = 0; k < kGroup; ++k) group.at[k] = kernels::quiet(before.at[k] + group.at[k]);
+    }
+    Packed<float> out{};
+    for (unsigned k = 0; k < kGroup; ++k) put_bits(group.at[k], out.words[k / kPerWords<float>], k % kPerWords<float>);
+    store_packed(out, a.sum + i, count, aligned);
   }
 }
 
@@ -115,56 +82,117 @@ SPILLWAY_ON_DEVICE void convert(const Convert& a, Grid grid) {
   }
 }
 
-/// Loads of a lane in flight. A tensor of a layer has few tiles, so latency bounds a warp and not bandwidth.
-inline constexpr unsigned kAtOnce = 32;
+// ---- squares, a block a tile
+//
+// All threads of a block load, round and store a tile in stages, through memory that the block shares; of each stage
+// one warp adds the squares in the order of lanes, while the others load the next.
 
-/// A lane's part of the squares of elements [first, end): every 32nd. `take(i, T)` sees each element.
-template <class T, class Take>
-SPILLWAY_ON_DEVICE double lane_squares(const T* from, std::uint64_t first, std::uint64_t end, unsigned lane,
-                                       const Take& take) {
-  double out = 0;
-  auto i = first + lane;
-  for (; i + (kAtOnce - 1) * kWarp < end; i += kAtOnce * kWarp) {
-    T values[kAtOnce];
-    for (unsigned k = 0; k < kAtOnce; ++k) values[k] = from[i + k * kWarp];
-    for (unsigned k = 0; k < kAtOnce; ++k) {
-      const double value = take(i + k * kWarp, values[k]);
-      out += value * value;
+inline constexpr unsigned kStageGroups = 2;                         ///< of each thread
+inline constexpr unsigned kStage = kStageGroups * kBlock * kGroup;  ///< elements
+
+/// Elements of a stage in order, as they lie in memory.
+template <class T>
+struct Stage {
+  Packed<T> groups[kStage / kGroup];
+};
+
+// What is done with a group of a tile, `at` elements behind its begin: `fetch` loads, `put` writes and returns what the
+// squares are of.
+
+/// Sums that are rounded.
+template <class T>
+struct RoundedTile {
+  using Fetched = Group;
+  const float* sums;
+  T* out;
+  bool aligned;
+
+  SPILLWAY_ON_DEVICE Group fetch(std::uint64_t at, unsigned count) const {
+    return load_group(sums + at, count, aligned);
+  }
+  SPILLWAY_ON_DEVICE Packed<T> put(const Group& fetched, std::uint64_t at, unsigned count) const {
+    const auto rounded = pack<T>(fetched);
+    store_packed(rounded, out + at, count, aligned);
+    return rounded;
+  }
+};
+
+/// Values as they are; `out`: where they are written as well, or null.
+template <class T>
+struct CopiedTile {
+  using Fetched = Packed<T>;
+  const T* values;
+  T* out;
+  bool aligned;
+
+  SPILLWAY_ON_DEVICE Packed<T> fetch(std::uint64_t at, unsigned count) const {
+    return load_packed(values + at, count, aligned);
+  }
+  SPILLWAY_ON_DEVICE Packed<T> put(const Packed<T>& fetched, std::uint64_t at, unsigned count) const {
+    if (out != nullptr) store_packed(fetched, out + at, count, aligned);
+    return fetched;
+  }
+};
+
+template <class T>
+SPILLWAY_ON_DEVICE RoundedTile<T> rounded_tile(const Round& a, std::uint64_t first) {
+  const auto* const sums = a.sums + first;
+  T* const out = as<T>(a.out) + first;
+  return {sums, out, is_aligned(sums) && is_aligned(out)};
+}
+template <class T>
+SPILLWAY_ON_DEVICE CopiedTile<T> copied_tile(const Round& a, std::uint64_t first) {
+  const T* const values = as<T>(a.values) + first;
+  T* const out = a.values == a.out ? nullptr : as<T>(a.out) + first;
+  return {values, out, is_aligned(values) && is_aligned(out)};
+}
+template <class T>
+SPILLWAY_ON_DEVICE CopiedTile<T> copied_tile(const Squares& a, const Part& part) {
+  const T* const values = as<T>(a.values) + part.first;
+  return {values, nullptr, is_aligned(values)};
+}
+
+/// Elements of a tile.
+SPILLWAY_ON_DEVICE inline std::uint64_t count_of_tile(std::uint64_t n, std::uint64_t tile) {
+  const auto left = n - tile * kSquaresTile;
+  return left < kSquaresTile ? left : kSquaresTile;
+}
+
+/// A thread's groups of one stage.
+template <class Tile>
+struct OfStage {
+  typename Tile::Fetched fetched[kStageGroups] = {};
+
+  /// Where the thread's group `k` begins in the tile, and how many elements it has there.
+  SPILLWAY_ON_DEVICE static std::uint64_t first(std::uint64_t at, unsigned thread, unsigned k) {
+    return at + std::uint64_t{k * kBlock + thread} * kGroup;
+  }
+  SPILLWAY_ON_DEVICE void fetch(const Tile& tile, std::uint64_t at, std::uint64_t count, unsigned thread) {
+    for (unsigned k = 0; k < kStageGroups; ++k) {
+      const auto i = first(at, thread, k);
+      if (i < count) fetched[k] = tile.fetch(i, count_of(count - i));
     }
   }
-  for (; i < end; i += kWarp) {
-    const double value = take(i, from[i]);
-    out += value * value;
+  template <class T>
+  SPILLWAY_ON_DEVICE void put(const Tile& tile, std::uint64_t at, std::uint64_t count, unsigned thread,
+                              Stage<T>& stage) const {
+    for (unsigned k = 0; k < kStageGroups; ++k) {
+      const auto i = first(at, thread, k);
+      if (i < count) stage.groups[k * kBlock + thread] = tile.put(fetched[k], i, count_of(count - i));
+    }
   }
-  return out;
-}
+};
 
-/// Rounds a lane's part of tile number `tile`, and returns its sum of squares.
+/// `sum` and a lane's part of the squares of the first `count` elements of a stage: every 32nd.
 template <class T>
-SPILLWAY_ON_DEVICE double round(const Round& a, std::uint64_t tile, unsigned lane) {
-  const auto first = tile * kSquaresTile;
-  const auto end = first + kSquaresTile < a.n ? first + kSquaresTile : a.n;
-  T* const out = as<T>(a.out);
-  if (a.sums != nullptr) {
-    return lane_squares(a.sums, first, end, lane, [out](std::uint64_t i, float value) {
-      T rounded;
-      store(value, rounded);
-      out[i] = rounded;
-      return load(rounded);
-    });
+SPILLWAY_ON_DEVICE double lane_squares(const Stage<T>& stage, std::uint64_t count, unsigned lane, double sum) {
+  const T* const values = reinterpret_cast<const T*>(stage.groups);
+  const auto end = count < kStage ? count : kStage;
+  for (std::uint64_t i = lane; i < end; i += kWarp) {
+    const double value = load(values[i]);
+    sum += value * value;
   }
-  const bool there = a.values == a.out;
-  return lane_squares(as<T>(a.values), first, end, lane, [out, there](std::uint64_t i, T value) {
-    if (!there) out[i] = value;
-    return load(value);
-  });
-}
-
-template <class T>
-SPILLWAY_ON_DEVICE double squares(const Squares& a, std::uint64_t part, unsigned lane) {
-  const auto it = a.parts[part];
-  return lane_squares(as<T>(a.values), it.first, it.first + it.count, lane,
-                      [](std::uint64_t, T value) { return load(value); });
+  return sum;
 }
 
 template <class T>
@@ -210,14 +238,23 @@ SPILLWAY_ON_DEVICE void end_stats(const LossStats& a, std::uint64_t token, kerne
   if (label < a.logits.rows) a.gold[token] = load(as<T>(a.logits.values)[token * a.logits.stride + label]);
 }
 
+/// A thread takes groups of a token's logits.
 template <class T>
-SPILLWAY_ON_DEVICE void loss_gradient(const LossGradient& a, std::uint64_t token, Grid columns) {
-  T* const logits = as<T>(a.logits.values) + token * a.logits.stride;
-  const auto label = static_cast<std::uint64_t>(a.logits.labels[token]) - a.logits.first_row;
-  const float maximum = a.maximum[token], log_sum = a.log_sum[token];
-  for (auto i = columns.thread; i < a.logits.rows; i += columns.threads) {
-    const float probability = kernels::scalar::exp((load(logits[i]) - maximum) - log_sum);
-    store((i == label ? probability - 1.0f : probability) * a.scale, logits[i]);
+SPILLWAY_ON_DEVICE void loss_gradient(const LossGradient& a, Grid grid) {
+  const auto groups = groups_of(a.logits.rows);
+  const bool aligned = is_aligned(a.logits.values) && is_stride_aligned<T>(a.logits.stride);
+  for (auto number = grid.thread; number < a.logits.tokens * groups; number += grid.threads) {
+    const auto token = number / groups, first = (number - token * groups) * kGroup;
+    T* const logits = as<T>(a.logits.values) + token * a.logits.stride + first;
+    const auto label = static_cast<std::uint64_t>(a.logits.labels[token]) - a.logits.first_row;
+    const float maximum = a.maximum[token], log_sum = a.log_sum[token];
+    const auto count = count_of(a.logits.rows - first);
+    auto group = load_group(logits, count, aligned);
+    for (unsigned k = 0; k < kGroup; ++k) {
+      const float probability = kernels::scalar::exp((group.at[k] - maximum) - log_sum);
+      group.at[k] = (first + k == label ? probability - 1.0F : probability) * a.scale;
+    }
+    store_group(group, logits, count, aligned);
   }
 }
 

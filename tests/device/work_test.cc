@@ -114,6 +114,39 @@ TEST_P(DeviceWork, CopiedWithTheirSquaresAlsoInPlace) {
   }
 }
 
+TEST_P(DeviceWork, AddressesNeedNoMoreThanTheAlignmentOfAnElement) {
+  for (const auto type : kTypes) {
+    const auto bytes = traits(type).bytes;
+    for (const std::uint64_t skipped : {1, 2, 7}) {
+      const std::uint64_t n = 70001;
+      Image image;
+      const auto values = image.put(elements(type, n + skipped));
+      const auto sums = image.put(floats(n + skipped));
+      const auto out = image.room<std::byte>((n + skipped) * bytes);
+      const auto squares = image.room<double>(square_tiles(n));
+      expect_same(
+          image,
+          [&](std::byte* base) {
+            return Sum{type, base + values + skipped * bytes, at<float>(base, sums) + skipped, n, false};
+          },
+          text("sum behind ", skipped));
+      expect_same(
+          image,
+          [&](std::byte* base) {
+            return Round{type, at<float>(base, sums) + skipped, nullptr, base + out + skipped * bytes,
+                         n,    at<double>(base, squares)};
+          },
+          text("round behind ", skipped));
+      expect_same(
+          image,
+          [&](std::byte* base) {
+            return Round{type, nullptr, base + values + skipped * bytes, base + out, n, at<double>(base, squares)};
+          },
+          text("copy from behind ", skipped));
+    }
+  }
+}
+
 TEST_P(DeviceWork, WhatIsNotFiniteIsSeen) {
   for (const auto type : kTypes) {
     for (const auto odd : {INFINITY, -INFINITY, std::nanf("")}) {
