@@ -27,11 +27,12 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "scripts"))
 
 import budget  # noqa: E402
-from figures import RESULTS, machine, save  # noqa: E402
+from figures import RESULTS, machine, processor, save  # noqa: E402
 
 from spillway.demo.memory_limit import MemoryLimit  # noqa: E402
 
 NAME = "large"
+SENTENCE = "The river rises in the hills and runs to the sea. "
 LOOK = 0.5  # seconds between two looks at the metrics
 LOSS_LIMIT = 1.05  # times the last training loss: the most that the loss of the text may be
 LOADED = """
@@ -51,6 +52,14 @@ def rows_of(out: Path) -> list[dict[str, Any]]:
         return []
     found = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line.endswith("}")]
     return [row for row in found if "step_seconds" in row]
+
+
+def write_rows(folder: Path, sentence: str, length: int, count: int) -> tuple[Path, Path]:
+    """A text of more than `length` tokens, and a dataset of `count` rows that are all that text."""
+    text, rows = folder / "text.txt", folder / "rows.jsonl"
+    text.write_text(sentence * length, encoding="utf-8")
+    rows.write_text((json.dumps({"text": sentence * length}) + "\n") * count, encoding="utf-8")
+    return text, rows
 
 
 def limited(given: list[str], out: Path, limit: int, kill_after: int) -> dict[str, Any]:
@@ -78,12 +87,12 @@ def limited(given: list[str], out: Path, limit: int, kill_after: int) -> dict[st
 def measured(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     out = folder / "out"
     (folder / "storage").mkdir()
-    (folder / "text.txt").write_text("The river rises in the hills and runs to the sea. " * 4000, encoding="utf-8")
+    text, rows = write_rows(folder, SENTENCE, arguments.length, arguments.steps)
     given = [
         "--model", str(budget.model(folder, arguments.shape, None, arguments.tokenizer)), "--init", "random",
-        "--dataset", str(folder / "text.txt"), "--storage", str(folder / "storage"), "--placement", arguments.placement,
+        "--dataset", str(rows), "--storage", str(folder / "storage"), "--placement", arguments.placement,
         "--state_format", arguments.state_format, "--durability", arguments.durability,
-        "--max_length", str(arguments.length), "--packing", "--per_device_train_batch_size", "1",
+        "--max_length", str(arguments.length), "--per_device_train_batch_size", "1",
         "--max_steps", str(arguments.steps), "--dram_budget", arguments.budget, "--output_dir", str(out),
         "--save_only_model", str(arguments.save_only_model),
     ]  # fmt: skip
@@ -102,16 +111,17 @@ def measured(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.kill_after:
         found["rows_before_the_kill"] = len(rows_of(out))
         found["processes"].append(limited(["resume", str(out)], out, limit, 0))
-    rows = rows_of(out)
+    metrics = rows_of(out)
     found["volume_bytes"] = sum(file.stat().st_size for file in (folder / "storage").iterdir())
-    found |= {"step_seconds": [row["step_seconds"] for row in rows], "losses": [row.get("loss") for row in rows]}
+    found |= {"step_seconds": [row["step_seconds"] for row in metrics]}
+    found["losses"] = [row.get("loss") for row in metrics]
     last = found["processes"][-1]["exit"]
     if last:
         return found | {"exit": last, "told": out.with_suffix(".log").read_text(encoding="utf-8")[-1000:]}
     files = sorted(out.glob("*.safetensors"))
     return found | {
         "exit": 0, "checkpoint_files": len(files), "checkpoint_bytes": sum(file.stat().st_size for file in files),
-        "loss_in_transformers": check_loss(out, folder / "text.txt", arguments.length, rows[-1]["loss"]),
+        "loss_in_transformers": check_loss(out, text, arguments.length, metrics[-1]["loss"]),
     }  # fmt: skip
 
 
@@ -165,14 +175,16 @@ def main() -> None:
     arguments = parser.parse_args()
     setting = ("shape", "budget", "state_format", "durability", "placement", "length")
     key = {name: getattr(arguments, name) for name in setting}
+    began = machine() | processor()
     with tempfile.TemporaryDirectory(dir=arguments.back) as name:
-        row = key | measured(Path(name), arguments) | {"profiles": on_profiles(Path(name), arguments)}
+        row = key | {"machine": began} | measured(Path(name), arguments)
+        row["profiles"] = on_profiles(Path(name), arguments)
     print(json.dumps(row), flush=True)
     if arguments.only_plan:
         return
     file = RESULTS / f"{NAME}.json"
     rows = json.loads(file.read_text())["runs"] if file.is_file() else []
-    save(NAME, {"machine": machine(), "runs": [each for each in rows if not key.items() <= each.items()] + [row]})
+    save(NAME, {"runs": [each for each in rows if not key.items() <= each.items()] + [row]})
 
 
 if __name__ == "__main__":

@@ -115,14 +115,19 @@ def test_saved_tensors_are_those_of_the_plain_product() -> None:
 # ---- whole runs
 
 
-KINDS = ("mixtral", "qwen3_moe", "gpt_oss", "deepseek_v2", "deepseek_v3", "olmoe", "dbrx", "granitemoe", "llama4_text")
+KINDS = ("mixtral", "qwen3_moe", "gpt_oss", "olmoe", "dbrx", "granitemoe", "llama4_text")
+LATENT = ("deepseek_v2", "deepseek_v3")  # multi-head latent attention, of keys that are larger than values
+TOLD = "attention: with keys of 12 elements and values of 8 a step has the same bits with the same number of compute"
 KEYS = ("--compute_dtype", "fp32", "--weight_dtype", "bf16", "--virtual_ranks", "3", "--max_steps", "3",
         "--per_device_train_batch_size", "2", "--gradient_accumulation_steps", "6",
         "--save_only_model", "true")  # fmt: skip
 
 
-def train_in_process(inputs: Path, out: Path, threads: int, *more: str) -> tuple[list[dict[str, Any]], bytes]:
-    """The log's rows and the weights of a run in a process of its own."""
+def train_in_process(
+    inputs: Path, out: Path, threads: int, *more: str, tells: bool = False
+) -> tuple[list[dict[str, Any]], bytes]:
+    """The log's rows and the weights of a run in a process of its own. `tells`: whether the run says that its bits
+    depend on the number of threads."""
     done = subprocess.run(
         [sys.executable, "-m", "spillway", *real_runs.words(inputs, out, *KEYS, *more)],
         env=os.environ | {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive"},
@@ -130,6 +135,7 @@ def train_in_process(inputs: Path, out: Path, threads: int, *more: str) -> tuple
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert f"Threads: {threads} for compute" in done.stdout, done.stdout
+    assert (TOLD in done.stdout) == tells, done.stdout
     return real_runs.metrics(out), (out / "model.safetensors").read_bytes()
 
 
@@ -139,6 +145,15 @@ def test_experts_train_to_the_same_bits_with_one_thread_and_two(tmp_path: Path, 
     replace_model(inputs / "model", kind)
     tiny.jsonl(inputs / "train.jsonl", tiny.text_rows(36))
     assert train_in_process(inputs, tmp_path / "one", 1) == train_in_process(inputs, tmp_path / "two", 2)
+
+
+@pytest.mark.parametrize("kind", some(LATENT, ("deepseek_v3",)))
+def test_a_run_whose_attention_depends_on_the_number_of_threads_says_so(tmp_path: Path, kind: str) -> None:
+    inputs = real_runs.inputs(tmp_path / "given")
+    replace_model(inputs / "model", kind)
+    tiny.jsonl(inputs / "train.jsonl", tiny.text_rows(36))
+    one, two = (train_in_process(inputs, tmp_path / f"{count}", count, tells=True)[0] for count in (1, 2))
+    assert [row["loss"] for row in one] == pytest.approx([row["loss"] for row in two], rel=1e-3)
 
 
 def test_short_completions_train_to_the_same_bits_with_one_thread_and_two(tmp_path: Path) -> None:

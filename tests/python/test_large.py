@@ -18,15 +18,14 @@ LENGTH = 64
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small untrained model, and a text that repeats one sentence, as the text of the bench does."""
-    path = real_runs.inputs(tmp_path_factory.mktemp("large"))
-    (path / "text.txt").write_text(f"{tiny.SENTENCES[0]} " * 80)
-    return path
+    """A small untrained model."""
+    return real_runs.inputs(tmp_path_factory.mktemp("large"))
 
 
 def test_a_trained_checkpoint_passes_and_an_untrained_one_of_its_shape_is_refused(inputs: Path, tmp_path: Path) -> None:
-    out, text = tmp_path / "out", inputs / "text.txt"
-    words = ("--dataset", str(text), "--packing", "--max_steps", "16", "--learning_rate", "2e-2",
+    out = tmp_path / "out"
+    text, rows = large.write_rows(tmp_path, f"{tiny.SENTENCES[0]} ", LENGTH, 16)
+    words = ("--dataset", str(rows), "--max_steps", "16", "--learning_rate", "2e-2",
              "--max_length", str(LENGTH))  # fmt: skip
     assert real_runs.here(inputs, out, *words) == 0
     losses = [row["loss"] for row in large.rows_of(out)]

@@ -198,13 +198,28 @@ def fused_notice(profiled: Profiled) -> list[str]:
 
 
 def order_notice(profiled: Profiled) -> list[str]:
-    """What a person should know of a GPU on which the same step does not surely have the same bits."""
+    """What a person should know where the same step does not surely have the same bits."""
     place = profiled.compute.place
-    if place.on_gpu and not place.full_determinism:
+    if not place.on_gpu:
+        return threads_notice(profiled.spec.meta_model.config)
+    if not place.full_determinism:
         return ["full_determinism: false: a resumed run and another placement have the same bits only within rounding"]
     if not (operation := place.any_order):
-        return [] if not place.on_gpu or place.checks_products() else [UNCHECKED]
+        return [] if place.checks_products() else [UNCHECKED]
     return [f"device: on this GPU {operation} adds in any order: the same step has the same bits only within rounding"]
+
+
+def threads_notice(config: Any) -> list[str]:
+    """Of attention whose keys and values differ in size PyTorch makes plain products on a CPU, of as many rows as a
+    sequence has tokens; `spillway.model.few_rows` leaves those as they are."""
+    keys = sum(getattr(config, name, None) or 0 for name in ("qk_nope_head_dim", "qk_rope_head_dim"))
+    values = getattr(config, "v_head_dim", None) or 0
+    if not (keys and values) or keys == values:
+        return []
+    return [
+        f"attention: with keys of {keys} elements and values of {values} a step has the same bits with the same number "
+        "of compute threads; with another it agrees within rounding"
+    ]
 
 
 def description_of(verified: Verified, shape: WorkShape, ranks: Ranks = ALONE) -> dict[str, Any]:
