@@ -113,7 +113,7 @@ def measured(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
         found["processes"].append(limited(["resume", str(out)], out, limit, 0))
     metrics = rows_of(out)
     found["volume_bytes"] = sum(file.stat().st_size for file in (folder / "storage").iterdir())
-    found |= {"step_seconds": [row["step_seconds"] for row in metrics]}
+    found["step_seconds"] = [row["step_seconds"] for row in metrics]
     found["losses"] = [row.get("loss") for row in metrics]
     last = found["processes"][-1]["exit"]
     if last:
@@ -175,9 +175,9 @@ def main() -> None:
     arguments = parser.parse_args()
     setting = ("shape", "budget", "state_format", "durability", "placement", "length")
     key = {name: getattr(arguments, name) for name in setting}
-    began = machine() | processor()
+    here = machine() | processor()
     with tempfile.TemporaryDirectory(dir=arguments.back) as name:
-        row = key | {"machine": began} | measured(Path(name), arguments)
+        row = key | {"machine": here} | measured(Path(name), arguments)
         row["profiles"] = on_profiles(Path(name), arguments)
     print(json.dumps(row), flush=True)
     if arguments.only_plan:

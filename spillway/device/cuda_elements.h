@@ -80,7 +80,7 @@ SPILLWAY_ON_DEVICE inline Words load_words(const void* from) {
 
 SPILLWAY_ON_DEVICE inline void store_words(Words words, void* to) {
 #ifdef __CUDA_ARCH__
-  // As an intrinsic: behind the branches of rounding nvcc leaves a plain store of four words as four stores.
+  // The intrinsic keeps it one store: behind the branches of rounding nvcc makes four of a plain one.
   __stwb(static_cast<uint4*>(to), make_uint4(words.at[0], words.at[1], words.at[2], words.at[3]));
 #else
   std::memcpy(to, &words, sizeof words);
@@ -130,13 +130,6 @@ SPILLWAY_ON_DEVICE void put_bits(T value, Words& words, unsigned k) {
     words.at[k / 2] |= bits_of(value) << (k % 2 * 16);
   }
 }
-/// The same, rounded.
-template <class T>
-SPILLWAY_ON_DEVICE void put_element(float value, Words& words, unsigned k) {
-  T out;
-  store(value, out);
-  put_bits(out, words, k);
-}
 
 /// Elements of a group that there are, where `left` follow from its first on.
 SPILLWAY_ON_DEVICE inline unsigned count_of(std::uint64_t left) {
@@ -162,18 +155,23 @@ SPILLWAY_ON_DEVICE Group load_group(const T* from, unsigned count, bool aligned)
   return out;
 }
 
-/// A group as it lies in memory.
+/// A group as it lies in memory. It begins as zeros, and each element is put once.
 template <class T>
 struct Packed {
   Words words[kGroup / kPerWords<T>];
+
+  SPILLWAY_ON_DEVICE T at(unsigned k) const { return bits_in<T>(words[k / kPerWords<T>], k % kPerWords<T>); }
+  SPILLWAY_ON_DEVICE void put(unsigned k, T value) { put_bits(value, words[k / kPerWords<T>], k % kPerWords<T>); }
 };
 
-/// Rounded, as store() does it.
+/// The values rounded, as store() does it.
 template <class T>
 SPILLWAY_ON_DEVICE Packed<T> pack(const Group& values) {
   Packed<T> out{};
   for (unsigned k = 0; k < kGroup; ++k) {
-    put_element<T>(values.at[k], out.words[k / kPerWords<T>], k % kPerWords<T>);
+    T rounded;
+    store(values.at[k], rounded);
+    out.put(k, rounded);
   }
   return out;
 }
@@ -188,7 +186,7 @@ SPILLWAY_ON_DEVICE Packed<T> load_packed(const T* from, unsigned count, bool ali
     }
   } else {
     for (unsigned k = 0; k < kGroup; ++k) {
-      if (k < count) put_bits(from[k], out.words[k / kPerWords<T>], k % kPerWords<T>);
+      if (k < count) out.put(k, from[k]);
     }
   }
   return out;
@@ -202,7 +200,7 @@ SPILLWAY_ON_DEVICE void store_packed(const Packed<T>& values, T* to, unsigned co
     }
   } else {
     for (unsigned k = 0; k < kGroup; ++k) {
-      if (k < count) to[k] = bits_in<T>(values.words[k / kPerWords<T>], k % kPerWords<T>);
+      if (k < count) to[k] = values.at(k);
     }
   }
 }
@@ -215,7 +213,7 @@ SPILLWAY_ON_DEVICE void store_group(const Group& values, T* to, unsigned count, 
 SPILLWAY_ON_DEVICE inline bool is_aligned(const void* at) {
   return reinterpret_cast<std::uintptr_t>(at) % sizeof(Words) == 0;
 }
-/// Whether rows of so many elements begin at multiples of 16 bytes where the first does.
+/// True if rows of so many elements begin at multiples of 16 bytes where the first does.
 template <class T>
 SPILLWAY_ON_DEVICE bool is_stride_aligned(std::uint64_t elements) {
   return elements % kPerWords<T> == 0;

@@ -18,8 +18,6 @@
 
 namespace spillway::device::threads {
 
-static_assert(kernels::kNormLanes == kWarp && kernels::kSoftmaxLanes == 2 * kWarp);
-
 /// A thread takes groups.
 template <class T>
 SPILLWAY_ON_DEVICE void sum(const Sum& a, Grid grid) {
@@ -33,7 +31,7 @@ SPILLWAY_ON_DEVICE void sum(const Sum& a, Grid grid) {
       for (unsigned k = 0; k < kGroup; ++k) group.at[k] = kernels::quiet(before.at[k] + group.at[k]);
     }
     Packed<float> out{};
-    for (unsigned k = 0; k < kGroup; ++k) put_bits(group.at[k], out.words[k / kPerWords<float>], k % kPerWords<float>);
+    for (unsigned k = 0; k < kGroup; ++k) out.put(k, group.at[k]);
     store_packed(out, a.sum + i, count, aligned);
   }
 }

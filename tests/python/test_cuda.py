@@ -157,11 +157,11 @@ def test_a_gpu_without_memory_for_a_layer_names_what_fits(bf16: Pair, tmp_path: 
     fewer = ("--per_device_train_batch_size", "1", "--gradient_accumulation_steps", "4")
     assert bf16.run(tmp_path / "fewer", *fewer, "--pass_tokens", "64", FAKE_GPU_TOKENS="64").code == 0
     refused = bf16.run(tmp_path / "out", FAKE_GPU_TOKENS="32")
-    found = re.search(
+    advice = re.search(
         r"with max_length (\d+) and per_device_train_batch_size 1 and pass_tokens \1$", refused.err.strip()
     )
-    assert refused.code == 3 and found is not None, refused.err
-    shorter = ("--max_length", found[1], *fewer, "--pass_tokens", found[1])
+    assert refused.code == 3 and advice is not None, refused.err
+    shorter = ("--max_length", advice[1], *fewer, "--pass_tokens", advice[1])
     assert bf16.run(tmp_path / "shorter", *shorter, FAKE_GPU_TOKENS="32").code == 0
 
 

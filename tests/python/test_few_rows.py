@@ -139,19 +139,23 @@ def train_in_process(
     return real_runs.metrics(out), (out / "model.safetensors").read_bytes()
 
 
-@pytest.mark.parametrize("kind", some(KINDS, ("mixtral", "gpt_oss")))
-def test_experts_train_to_the_same_bits_with_one_thread_and_two(tmp_path: Path, kind: str) -> None:
-    inputs = real_runs.inputs(tmp_path / "given")
+def make_inputs(path: Path, kind: str) -> Path:
+    """A small model of this type, and rows for three steps."""
+    inputs = real_runs.inputs(path)
     replace_model(inputs / "model", kind)
     tiny.jsonl(inputs / "train.jsonl", tiny.text_rows(36))
+    return inputs
+
+
+@pytest.mark.parametrize("kind", some(KINDS, ("mixtral", "gpt_oss")))
+def test_experts_train_to_the_same_bits_with_one_thread_and_two(tmp_path: Path, kind: str) -> None:
+    inputs = make_inputs(tmp_path / "given", kind)
     assert train_in_process(inputs, tmp_path / "one", 1) == train_in_process(inputs, tmp_path / "two", 2)
 
 
 @pytest.mark.parametrize("kind", some(LATENT, ("deepseek_v3",)))
 def test_a_run_whose_attention_depends_on_the_number_of_threads_says_so(tmp_path: Path, kind: str) -> None:
-    inputs = real_runs.inputs(tmp_path / "given")
-    replace_model(inputs / "model", kind)
-    tiny.jsonl(inputs / "train.jsonl", tiny.text_rows(36))
+    inputs = make_inputs(tmp_path / "given", kind)
     one, two = (train_in_process(inputs, tmp_path / f"{count}", count, tells=True)[0] for count in (1, 2))
     assert [row["loss"] for row in one] == pytest.approx([row["loss"] for row in two], rel=1e-3)
 

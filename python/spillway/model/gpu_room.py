@@ -68,11 +68,11 @@ def refusal(place: Place, shape: WorkShape, free: int, device_bytes: Callable[[W
 
     first = max(1, min(FIRST, shape.length // 8))
     seen = growth.climb_shape(measured, lambda _: place.free(), first, (shape.batch, shape.length), 0)
-    passes = f" and pass_tokens {seen.rows * seen.length}" if shape.joined > 1 else ""
-    if seen.length == shape.length and seen.rows * shape.joined >= shape.batch:
-        return f"{asked}. One layer has room with {passes.removeprefix(' and ')}"
-    if seen.length == shape.length:
-        return f"{asked}. One layer has room with per_device_train_batch_size {seen.rows}{passes}"
+    keys = [f"pass_tokens {seen.rows * seen.length}"] if shape.joined > 1 else []
+    if seen.length < shape.length:
+        keys = [f"max_length {seen.length}", "per_device_train_batch_size 1", *keys]
+    elif seen.rows * shape.joined < shape.batch:
+        keys = [f"per_device_train_batch_size {seen.rows}", *keys]
     if seen.length:
-        return f"{asked}. One layer has room with max_length {seen.length} and per_device_train_batch_size 1{passes}"
+        return f"{asked}. One layer has room with {' and '.join(keys)}"
     return f"{asked}, and has no room for {first} tokens either. End other programs on the GPU, or use another one"

@@ -198,7 +198,7 @@ def fused_notice(profiled: Profiled) -> list[str]:
 
 
 def order_notice(profiled: Profiled) -> list[str]:
-    """What a person should know where the same step does not surely have the same bits."""
+    """Notices that the same step does not surely have the same bits."""
     place = profiled.compute.place
     if not place.on_gpu:
         return threads_notice(profiled.spec.meta_model.config)
@@ -210,8 +210,8 @@ def order_notice(profiled: Profiled) -> list[str]:
 
 
 def threads_notice(config: Any) -> list[str]:
-    """Of attention whose keys and values differ in size PyTorch makes plain products on a CPU, of as many rows as a
-    sequence has tokens; `spillway.model.few_rows` leaves those as they are."""
+    """A notice that the bits depend on the number of threads. Where keys and values differ in size, PyTorch's attention
+    on a CPU is plain products of as many rows as a sequence has tokens; `spillway.model.few_rows` fills none."""
     keys = sum(getattr(config, name, None) or 0 for name in ("qk_nope_head_dim", "qk_rope_head_dim"))
     values = getattr(config, "v_head_dim", None) or 0
     if not (keys and values) or keys == values:
