@@ -93,15 +93,18 @@ void bind_gates(PyEngine& engine) {
              self.compute(device::SwiGlu{element_of(gate), values, alike(self, up, gate, "swiglu: up is as gate"),
                                          alike(self, out, gate, "swiglu: out is as gate"), gate.size()});
            })
-      .def("swiglu_backward", [](Engine& self, const Anywhere& gate, const Anywhere& up, const Anywhere& gradient,
-                                 const Anywhere& to_gate, const Anywhere& to_up) {
-        const auto of = [&](const Anywhere& array) {
-          return alike(self, array, gate, "swiglu_backward: all arrays are as gate");
-        };
-        const nb::gil_scoped_release release;
-        self.compute(device::SwiGluBackward{element_of(gate), of(gate), of(up), of(gradient), of(to_gate), of(to_up),
-                                            gate.size()});
-      });
+      .def(
+          "swiglu_backward",
+          [](Engine& self, const Anywhere& gate, const Anywhere& up, const Anywhere& gradient, const Anywhere& to_gate,
+             const Anywhere& to_up, const std::optional<Anywhere>& product) {
+            const auto of = [&](const Anywhere& array) {
+              return alike(self, array, gate, "swiglu_backward: all arrays are as gate");
+            };
+            const nb::gil_scoped_release release;
+            self.compute(device::SwiGluBackward{element_of(gate), of(gate), of(up), of(gradient), of(to_gate),
+                                                of(to_up), product ? of(*product) : nullptr, gate.size()});
+          },
+          "gate"_a, "up"_a, "gradient"_a, "to_gate"_a, "to_up"_a, "product"_a.none() = nb::none());
 }
 
 device::Rotary::Strides strides_of(const Heads& heads) {

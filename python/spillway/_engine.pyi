@@ -266,7 +266,9 @@ class Engine:
         and `to_weight` take the weight's gradient; None: not wanted."""
     def swiglu(self, gate: Any, up: Any, out: Any) -> None:
         """out = silu(gate) * up."""
-    def swiglu_backward(self, gate: Any, up: Any, gradient: Any, to_gate: Any, to_up: Any) -> None: ...
+    def swiglu_backward(
+        self, gate: Any, up: Any, gradient: Any, to_gate: Any, to_up: Any, product: Any = None
+    ) -> None: ...
     def rotate(self, heads: Any, cosines: Any, sines: Any, out: Any, backward: bool) -> None:
         """heads, out [sequences, heads, tokens, size], tables [sequences or 1, tokens, size], each with its elements
         side by side: transformers' apply_rotary_pos_emb, or its transpose."""

@@ -73,12 +73,14 @@ struct SwiGlu {
   std::uint64_t n = 0;
 };
 
-/// d loss / d gate and d loss / d up; n elements, no overlap.
+/// d loss / d gate and d loss / d up; n elements, no overlap. `product`: the output of SwiGlu once more, for a caller
+/// that has not kept it; may be `gradient`; null: not wanted.
 struct SwiGluBackward {
   kernels::Element type = kernels::Element::bf16;
   const std::byte *gate = nullptr, *up = nullptr;
   const std::byte* gradient = nullptr;  ///< d loss / d out
   std::byte *gate_gradient = nullptr, *up_gradient = nullptr;
+  std::byte* product = nullptr;
   std::uint64_t n = 0;
 };
 

@@ -171,17 +171,19 @@ SPILLWAY_ON_DEVICE void swiglu(const SwiGlu& a, Grid grid) {
 template <class T>
 SPILLWAY_ON_DEVICE void swiglu_backward(const SwiGluBackward& a, Grid grid) {
   const bool aligned = is_aligned(a.gate) && is_aligned(a.up) && is_aligned(a.gradient) &&
-                       is_aligned(a.gate_gradient) && is_aligned(a.up_gradient);
+                       is_aligned(a.gate_gradient) && is_aligned(a.up_gradient) && is_aligned(a.product);
   for (auto i = grid.thread * kGroup; i < a.n; i += grid.threads * kGroup) {
     const auto count = count_of(a.n - i);
     auto gate = load_group(as<T>(a.gate) + i, count, aligned);
     auto up = load_group(as<T>(a.up) + i, count, aligned);
-    const auto gradient = load_group(as<T>(a.gradient) + i, count, aligned);
+    auto gradient = load_group(as<T>(a.gradient) + i, count, aligned);
     for (unsigned k = 0; k < kGroup; ++k) {
-      const float value = gate.at[k], share = sigmoid(value);
-      gate.at[k] = rounded<T>(gradient.at[k] * up.at[k]) * share * (1.0F + value * (1.0F - share));
-      up.at[k] = gradient.at[k] * rounded<T>(silu(value));
+      const float value = gate.at[k], share = sigmoid(value), gated = rounded<T>(silu(value)), other = up.at[k];
+      gate.at[k] = rounded<T>(gradient.at[k] * other) * share * (1.0F + value * (1.0F - share));
+      up.at[k] = gradient.at[k] * gated;
+      gradient.at[k] = gated * other;
     }
+    if (a.product != nullptr) store_group(gradient, as<T>(a.product) + i, count, aligned);
     store_group(gate, as<T>(a.gate_gradient) + i, count, aligned);
     store_group(up, as<T>(a.up_gradient) + i, count, aligned);
   }

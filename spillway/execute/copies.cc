@@ -72,7 +72,7 @@ void CopyLane::serve() {
     if (stop_ && under_way.empty()) return;
     while (!ready_.empty() && under_way.size() < kDepth) {
       std::pop_heap(ready_.begin(), ready_.end(), later);
-      auto& it = under_way.emplace_back(UnderWay{ready_.back(), issued_++ % kDepth, {}});
+      auto& it = under_way.emplace_back(UnderWay{ready_.back(), {}, {}});
       ready_.pop_back();
       if (under_way.size() == 1) waits_from_ = std::chrono::steady_clock::now();
       show_front(under_way);
@@ -90,6 +90,9 @@ void CopyLane::serve() {
 }
 
 void CopyLane::issue(UnderWay& it) {
+  auto* const mark = it.copy.mark;
+  const auto number = issued_++;
+  it.event = mark != nullptr ? mark->event : events_[number % kDepth];
   try {
     if (it.copy.after) device_.wait(stream_, *it.copy.after);
     if (updates_ != nullptr) {
@@ -97,15 +100,19 @@ void CopyLane::issue(UnderWay& it) {
     } else {
       device_.copy(stream_, direction_, it.copy.to, it.copy.from, it.copy.bytes);
     }
-    device_.record(events_[it.event], stream_);
+    device_.record(it.event, stream_);
   } catch (...) {
     it.error = std::current_exception();
+    return;
   }
+  if (mark == nullptr) return;
+  mark->number = number;
+  if (it.copy.issued != nullptr) it.copy.issued(it.copy.context, it.copy.token);
 }
 
 void CopyLane::end(UnderWay& it) {
   try {
-    if (!it.error) device_.synchronise(events_[it.event]);
+    if (!it.error) device_.synchronise(it.event);
   } catch (...) {
     it.error = std::current_exception();
   }
@@ -113,11 +120,12 @@ void CopyLane::end(UnderWay& it) {
 }
 
 Copies::Copies(const plan::Schedule& schedule, std::byte* host, device::Device& device, device::Stream compute,
-               DeviceUpdates& updates)
+               DeviceUpdates& updates, const Listener& listener)
     : schedule_(schedule),
       host_(host),
       device_(device),
       compute_(compute),
+      listener_(listener),
       up_(device, Direction::to_device),
       down_(device, Direction::from_device),
       updates_(device, Direction::to_device, &updates) {
@@ -131,6 +139,45 @@ Copies::Copies(const plan::Schedule& schedule, std::byte* host, device::Device& 
     if (!plan::is_of_device(schedule.tasks[t].lane)) continue;
     std::fill(seen.begin(), seen.end(), std::uint8_t{0});
     collect(t, false, seen, needs_[t]);
+  }
+  make_marks();
+}
+
+void Copies::make_marks() {
+  feeds_.assign(schedule_.tasks.size(), 0);
+  for (const auto& pass : schedule_.passes) {
+    for (const auto& need : schedule_.tasks[pass.task].needs) {
+      if (feeds_pass(need.task, pass.task)) feeds_[need.task] = 1;
+    }
+  }
+  for (auto& marks : fed_) {
+    marks.resize(schedule_.tasks.size());
+    for (Index t = 0; t < marks.size(); ++t) {
+      if (feeds_[t] != 0) marks[t].event = device_.make_event();
+    }
+  }
+}
+
+bool Copies::feeds_pass(Index task, Index pass_task) const {
+  const auto& pass = schedule_.tasks[pass_task];
+  return plan::is_of_device(schedule_.tasks[task].lane) && pass.op == plan::Op::compute &&
+         !schedule_.passes[pass.what.index].on_host;
+}
+
+/// Of each lane the last one, which comes after its others. A copy that the instance skips has kept an older number.
+void Copies::await_needs(std::uint64_t instance, Index pass) {
+  std::array<const Mark*, plan::kLanes.size()> last{};
+  const auto task = schedule_.passes[pass].task;
+  for (const auto& need : schedule_.tasks[task].needs) {
+    if (feeds_[need.task] == 0 || (need.previous && instance == 0)) continue;
+    const auto wanted = instance - (need.previous ? 1 : 0);
+    const auto& mark = fed_[wanted % 2][need.task];
+    if (mark.instance != wanted) continue;
+    auto& latest = last[static_cast<std::size_t>(schedule_.tasks[need.task].lane)];
+    if (latest == nullptr || mark.number > latest->number) latest = &mark;
+  }
+  for (const auto* mark : last) {
+    if (mark != nullptr) device_.wait(compute_, mark->event);
   }
 }
 
@@ -191,29 +238,28 @@ std::optional<device::Event> Copies::last_of(const std::vector<Need>& needs, std
   return out;
 }
 
-void Copies::start(std::uint64_t instance, Index task, std::uint64_t deadline, storage::Done done, void* context,
-                   std::uint64_t token) {
+void Copies::start(std::uint64_t instance, Index task, std::uint64_t deadline, std::uint64_t token) {
   const auto& it = schedule_.tasks[task];
+  CopyLane::Copy copy{.after = last_of(needs_[task], instance),
+                      .deadline = deadline,
+                      .issued = listener_.issued,
+                      .done = listener_.done,
+                      .context = listener_.context,
+                      .token = token,
+                      .task = task};
+  if (feeds_[task] != 0) {
+    copy.mark = &fed_[instance % 2][task];
+    copy.mark->instance = instance;
+  }
   if (traits(it.lane).server == plan::Server::device) {
-    return updates_.start({.updates = it.what.index,
-                           .after = last_of(needs_[task], instance),
-                           .deadline = deadline,
-                           .done = done,
-                           .context = context,
-                           .token = token,
-                           .task = task});
+    copy.updates = it.what.index;
+    return updates_.start(copy);
   }
   const Arenas arenas(host_, device_.memory().data());
-  (plan::traits(it.lane).fetches ? up_ : down_)
-      .start({.to = arenas.at(schedule_, it.to),
-              .from = arenas.at(schedule_, it.from),
-              .bytes = it.bytes,
-              .after = last_of(needs_[task], instance),
-              .deadline = deadline,
-              .done = done,
-              .context = context,
-              .token = token,
-              .task = task});
+  copy.to = arenas.at(schedule_, it.to);
+  copy.from = arenas.at(schedule_, it.from);
+  copy.bytes = it.bytes;
+  (plan::traits(it.lane).fetches ? up_ : down_).start(copy);
 }
 
 std::map<plan::Lane, CopyLane::Front> Copies::fronts() const {

@@ -22,6 +22,16 @@
 
 namespace spillway::execute {
 
+/// Where the compute stream waits for a copy or an update that a pass needs.
+struct Mark {
+  device::Event event = 0;
+  std::uint64_t instance = ~std::uint64_t{0};  ///< when it was recorded last
+  std::uint64_t number = 0;                    ///< of a copy or update, in the order of its lane
+};
+
+/// The stream has the copy or update with this token; its lane then records no earlier one.
+using Issued = void (*)(void* context, std::uint64_t token) noexcept;
+
 /// One direction, or the updates.
 class CopyLane {
  public:
@@ -31,7 +41,9 @@ class CopyLane {
     Bytes bytes = 0;
     plan::Index updates = plan::kNone;        ///< the chunk, in the lane of updates; nothing is copied
     std::optional<device::Event> after = {};  ///< that the stream waits for first
+    Mark* mark = nullptr;  ///< its event is recorded behind the copy, and its number set; null: no pass needs the copy
     std::uint64_t deadline = 0;
+    Issued issued = nullptr;       ///< called by the lane's thread when `mark` is recorded; null: nobody is told
     storage::Done done = nullptr;  ///< called by the lane's thread when the bytes are there
     void* context = nullptr;
     std::uint64_t token = 0;
@@ -63,7 +75,7 @@ class CopyLane {
 
   struct UnderWay {
     Copy copy;
-    std::size_t event = 0;  ///< into events_
+    device::Event event = 0;  ///< behind the copy
     std::exception_ptr error;
   };
 
@@ -77,7 +89,7 @@ class CopyLane {
   DeviceUpdates* const updates_;  ///< null: copies
   const device::Stream stream_;
   std::array<device::Event, kDepth> events_{};
-  std::size_t issued_ = 0;  ///< the thread's own
+  std::uint64_t issued_ = 0;  ///< the thread's own
 
   mutable std::mutex mutex_;  ///< guards what follows
   std::condition_variable wake_;
@@ -88,19 +100,30 @@ class CopyLane {
   std::thread thread_;
 };
 
-/// Both directions and the updates, and the passes that these wait for on the device.
+/// What the executor is told of a copy or update.
+struct Listener {
+  Issued issued = nullptr;  ///< of what a pass of the device needs
+  storage::Done done = nullptr;
+  void* context = nullptr;
+};
+
+/// Both directions and the updates, the passes that these wait for on the device, and the waits of the passes for
+/// these.
 class Copies {
  public:
   /// `compute`: the stream that passes are issued to. All references must outlive it.
   Copies(const plan::Schedule& schedule, std::byte* host, device::Device& device, device::Stream compute,
-         DeviceUpdates& updates);
+         DeviceUpdates& updates, const Listener& listener);
 
   void begin(std::uint64_t instance);
   /// The pass's work has been given to the stream.
   void issued(std::uint64_t instance, plan::Index pass);
   /// A copy or an update, when all that it needs has ended or been issued.
-  void start(std::uint64_t instance, plan::Index task, std::uint64_t deadline, storage::Done done, void* context,
-             std::uint64_t token);
+  void start(std::uint64_t instance, plan::Index task, std::uint64_t deadline, std::uint64_t token);
+  /// Whether a pass of the device needs a task that is a copy or an update. The pass follows it in the device's order.
+  [[nodiscard]] bool feeds_pass(plan::Index task, plan::Index pass_task) const;
+  /// The compute stream waits for the copies and updates that a pass needs. All of them must be issued or have ended.
+  void await_needs(std::uint64_t instance, plan::Index pass);
   /// What each lane waits for. Any thread may ask.
   [[nodiscard]] std::map<plan::Lane, CopyLane::Front> fronts() const;
 
@@ -110,11 +133,7 @@ class Copies {
     plan::Index pass = plan::kNone;
     bool previous = false;
   };
-  struct Mark {
-    device::Event event = 0;
-    std::uint64_t instance = ~std::uint64_t{0};  ///< when it was recorded last
-  };
-
+  void make_marks();
   void collect(plan::Index task, bool previous, std::vector<std::uint8_t>& seen, std::vector<Need>& out) const;
   [[nodiscard]] std::optional<device::Event> last_of(const std::vector<Need>& needs, std::uint64_t instance);
   [[nodiscard]] std::optional<plan::Index> issued_up_to(plan::Index pass, std::uint64_t instance) const;  // locked
@@ -123,7 +142,10 @@ class Copies {
   std::byte* const host_;
   device::Device& device_;
   const device::Stream compute_;
+  const Listener listener_;
   std::vector<std::vector<Need>> needs_;                ///< by task; of copies and updates
+  std::array<std::vector<Mark>, 2> fed_;                ///< by instance modulo 2, by task
+  std::vector<std::uint8_t> feeds_;                     ///< by task: a pass of the device needs it
   std::mutex mutex_;                                    ///< guards what follows up to the lanes
   std::optional<device::Event> last_;                   ///< of the pass that was issued last
   std::array<std::optional<device::Event>, 2> before_;  ///< by instance modulo 2: `last_` when it began

@@ -20,9 +20,14 @@ bool stores_gradient(const Task& task) {
 
 Executor::Executor(const plan::Schedule& schedule, std::byte* arena, Store* store, UpdateWork& work, UpdateCores cores,
                    ComputeDevice device, OtherProcesses others)
-    : schedule_(schedule), arena_(arena), store_(store), work_(work) {
+    : schedule_(schedule),
+      arena_(arena),
+      store_(store),
+      work_(work),
+      waits_(schedule, [this](std::uint64_t instance, Index task) { return &bank(instance).times[task]; }) {
   if (device.device != nullptr) {
-    copies_ = std::make_unique<Copies>(schedule, arena, *device.device, device.stream, *device.updates);
+    const Listener listener{&Executor::transfer_issued, &Executor::transfer_done, this};
+    copies_ = std::make_unique<Copies>(schedule, arena, *device.device, device.stream, *device.updates, listener);
     pass_clock_ = std::make_unique<PassClock>(schedule, *device.device, device.stream, clock_);
   }
   if (others.port != nullptr) {
@@ -39,6 +44,7 @@ Executor::Executor(const plan::Schedule& schedule, std::byte* arena, Store* stor
   for (auto& bank : banks_) {
     bank.waiting.assign(n, 0);
     bank.ended.assign(n, 1);
+    bank.issued.assign(n, 0);
     bank.kept.assign(schedule.update_task.size(), 0);
     bank.times.assign(n, {});
   }
@@ -113,8 +119,10 @@ void Executor::begin(Mode mode) {
   auto& now_bank = bank(instance);
   help_until(lock, idle_, [&] { return !now_bank.open; });
   throw_failure();
+  settle_waits(lock);
+  waits_.begin(instance);
   const bool first = instance == 0;
-  auto& before = bank(instance + 1);
+  const auto& before = bank(instance + 1);
   const auto n = schedule_.tasks.size();
   now_bank.instance = instance;
   if (copies_) copies_->begin(instance);
@@ -123,9 +131,13 @@ void Executor::begin(Mode mode) {
   std::fill(pass_ready_.begin(), pass_ready_.end(), 0);
   for (Index t = 0; t < n; ++t) {
     std::uint32_t count = 1;  // kept back until all are counted
-    for (const auto& need : schedule_.tasks[t].needs) count += !need.previous || (!first && !before.ended[need.task]);
+    for (const auto& need : schedule_.tasks[t].needs) {
+      const bool released =
+          first || before.ended[need.task] || (before.issued[need.task] && follows_issue({instance, t}, need.task));
+      count += !need.previous || !released;
+    }
     now_bank.waiting[t] = count;
-    now_bank.ended[t] = 0;
+    now_bank.ended[t] = now_bank.issued[t] = 0;
     now_bank.times[t] = {};
   }
   ++instances_;
@@ -189,6 +201,37 @@ void Executor::make_ready(Start start, std::vector<Start>& transfers, std::vecto
   }
 }
 
+/// Whether a pass is released when the copy or update that it needs is in its stream. A pass that its instance skips
+/// has no place in the device's order: it is released when the copy has ended.
+bool Executor::follows_issue(const Start& follower, Index need) {
+  const auto& task = schedule_.tasks[follower.task];
+  return copies_ && copies_->feeds_pass(need, follower.task) && runs(bank(follower.instance).mode, task);
+}
+
+template <class Body>
+void Executor::each_follower(const Start& start, const Body& body) {
+  for (const auto follower : same_[start.task]) body(Start{start.instance, follower});
+  if (start.instance + 1 >= instances_) return;
+  for (const auto follower : next_[start.task]) body(Start{start.instance + 1, follower});
+}
+
+void Executor::release(const Start& follower, std::vector<Start>& transfers, std::vector<Start>& skipped) {
+  if (--bank(follower.instance).waiting[follower.task] == 0) make_ready(follower, transfers, skipped);
+}
+
+/// Passes alone are released, and those are the caller's: nothing is launched.
+void Executor::transfer_issued(void* context, std::uint64_t token) noexcept {
+  auto& self = *static_cast<Executor*>(context);
+  const auto start = self.start_of(token);
+  const std::lock_guard lock(self.mutex_);
+  ++self.feeding_;
+  self.bank(start.instance).issued[start.task] = 1;
+  std::vector<Start> none;
+  self.each_follower(start, [&](const Start& follower) {
+    if (self.follows_issue(follower, start.task)) self.release(follower, none, none);
+  });
+}
+
 void Executor::end_task(Start start, std::vector<Start>& transfers) {
   // A worklist, because tasks that are skipped end at once and release others.
   std::vector<Start>& work = skipped_;
@@ -199,15 +242,10 @@ void Executor::end_task(Start start, std::vector<Start>& transfers) {
     work.pop_back();
     auto& its_bank = bank(it.instance);
     its_bank.ended[it.task] = 1;
-    for (const auto follower : same_[it.task]) {
-      if (--its_bank.waiting[follower] == 0) make_ready({it.instance, follower}, transfers, work);
-    }
-    if (it.instance + 1 < instances_) {
-      auto& after = bank(it.instance + 1);
-      for (const auto follower : next_[it.task]) {
-        if (--after.waiting[follower] == 0) make_ready({it.instance + 1, follower}, transfers, work);
-      }
-    }
+    each_follower(it, [&](const Start& follower) {
+      const bool released = its_bank.issued[it.task] && follows_issue(follower, it.task);
+      if (!released) release(follower, transfers, work);
+    });
     if (--its_bank.left == 0) {
       its_bank.open = false;
       if (its_bank.mode.passes && its_bank.mode.backward) {
@@ -227,6 +265,8 @@ const plan::Pass* Executor::next() {
   const auto& mode = bank(instances_ - 1).mode;
   while (pass_ < schedule_.passes.size() && !runs(mode, schedule_.tasks[schedule_.passes[pass_].task])) ++pass_;
   if (pass_ == schedule_.passes.size()) {
+    help_until(lock, compute_wake_, [&] { return feeding_ == 0; });
+    throw_failure();
     if (pass_clock_ && mode.passes) pass_clock_->end_instance();
     return nullptr;
   }
@@ -234,21 +274,38 @@ const plan::Pass* Executor::next() {
   if (!pass_ready_[pass_] && !failure_) {
     const auto begin = now();
     help_until(lock, compute_wake_, [&] { return pass_ready_[pass_] != 0; });
-    if (!failure_) note_wait(pass.task, begin);
+    waits_.add(static_cast<Index>(pass_), begin, now());
   }
   throw_failure();
   bank(instances_ - 1).times[pass.task].start = now();
-  lock.unlock();
-  if (pass_clock_) pass_clock_->begin_pass(static_cast<Index>(pass_));
+  if (copies_) await_needs(lock, static_cast<Index>(pass_));
   return &pass;
 }
 
-void Executor::note_wait(Index task, double begin) {
-  const auto instance = instances_ - 1;
-  waits_.add(schedule_, task, begin, now(), [&](Index need, bool previous) -> const Times* {
-    if (previous && instance == 0) return nullptr;
-    return &bank(previous ? instance - 1 : instance).times[need];
-  });
+/// On a device that the host computes for, the stream's waits are the caller's.
+void Executor::await_needs(std::unique_lock<std::mutex>& lock, Index pass) {
+  updates_->caller_waits(true);
+  lock.unlock();
+  pass_clock_->reach_pass(pass);
+  copies_->await_needs(instances_ - 1, pass);
+  pass_clock_->begin_pass(pass);
+  lock.lock();
+  updates_->caller_waits(false);
+}
+
+void Executor::settle_waits() {
+  std::unique_lock lock(mutex_);
+  settle_waits(lock);
+}
+
+void Executor::settle_waits(std::unique_lock<std::mutex>& lock) {
+  std::vector<PassClock::Span> spans;
+  if (pass_clock_ && instances_ > 0) {
+    lock.unlock();
+    spans = pass_clock_->read_spans(instances_ - 1);
+    lock.lock();
+  }
+  waits_.settle(spans);
 }
 
 void Executor::done() {
@@ -344,121 +401,6 @@ void Executor::fail(std::exception_ptr error) {
 
 void Executor::throw_failure() {
   if (failure_) std::rethrow_exception(failure_);
-}
-
-// ---- transfers ----
-
-/// Counted here, and not where they get ready: what a failure keeps from getting here is waited for by nobody.
-void Executor::launch(std::vector<Start>& transfers) {
-  if (network_) network_->start();
-  if (transfers.empty()) return;
-  {
-    const std::lock_guard lock(mutex_);
-    in_flight_ += transfers.size();
-  }
-  for (const auto& start : transfers) {
-    try {
-      launch_transfer(start, schedule_.tasks[start.task]);
-    } catch (...) {
-      const std::lock_guard lock(mutex_);
-      fail(std::current_exception());
-      --in_flight_;
-    }
-  }
-  transfers.clear();
-}
-
-void Executor::launch_transfer(const Start& start, const Task& task) {
-  const auto deadline = start.instance * schedule_.positions + task.deadline;
-  const auto token = start.instance * schedule_.tasks.size() + start.task;
-  if (is_of_device(task.lane)) {
-    return copies_->start(start.instance, start.task, deadline, &Executor::transfer_done, this, token);
-  }
-  const auto& mode = bank(start.instance).mode;
-  const bool updates = task.phase == Phase::update;
-  const auto& memory = task.memory();
-  store_->start({.direction = traits(task.lane).fetches ? storage::Direction::read : storage::Direction::write,
-                 .kind = task.what.kind,
-                 .subject = task.what.index,
-                 .memory = arena_ + schedule_.buffers[memory.buffer].offset + memory.offset,
-                 .bytes = task.bytes,
-                 .version = updates ? mode.updated : mode.step,
-                 .snapshot = updates && schedule_.makes_snapshot(task.what.index, mode.updates),
-                 .deadline = deadline,
-                 .done = &Executor::transfer_done,
-                 .context = this,
-                 .token = token,
-                 .last_path = &bank(start.instance).times[start.task].path});
-}
-
-void Executor::transfer_done(void* context, std::uint64_t token, const std::exception_ptr& error) noexcept {
-  auto& self = *static_cast<Executor*>(context);
-  const Start start{token / self.schedule_.tasks.size(), static_cast<Index>(token % self.schedule_.tasks.size())};
-  thread_local std::vector<Start> ready;  // several paths end transfers at once; grows to its size and stays
-  std::unique_lock lock(self.mutex_);
-  self.bank(start.instance).times[start.task].end = self.now();
-  if (error) {  // may come from within launch(): `ready` is in use
-    self.fail(error);
-  } else if (!self.failure_) {
-    try {
-      ready.clear();
-      self.skipped_.clear();
-      self.end_task(start, ready);
-      lock.unlock();
-      self.launch(ready);
-      lock.lock();
-    } catch (...) {
-      if (!lock) lock.lock();
-      self.fail(std::current_exception());
-    }
-  }
-  // Counted down last: the destructor may run as soon as nothing is in flight.
-  if (--self.in_flight_ == 0) self.idle_.notify_all();
-}
-
-void Executor::network_ended(const Start& start, const std::exception_ptr& error) noexcept {
-  std::vector<Start> ready;
-  std::unique_lock lock(mutex_);
-  bank(start.instance).times[start.task].end = now();
-  try {
-    if (error) std::rethrow_exception(error);
-    if (failure_) return;
-    skipped_.clear();
-    end_task(start, ready);
-    compute_wake_.notify_all();
-    lock.unlock();
-    launch(ready);
-  } catch (...) {
-    if (!lock) lock.lock();
-    fail(std::current_exception());
-  }
-}
-
-// ---- updates ----
-
-void Executor::update_begins(const Start& start, double now) {
-  bank(start.instance).times[start.task].start = now;
-}
-
-void Executor::update_ended(const Start& start, double now, std::size_t lane, std::unique_lock<std::mutex>& lock) {
-  const auto& task = schedule_.tasks[start.task];
-  bank(start.instance).times[start.task].end = now;
-  if (task.phase == Phase::early) {
-    early_.push_back(task.what.index);
-    compute_wake_.notify_all();
-  }
-  auto& transfers = lane_transfers_[lane];
-  transfers.clear();
-  skipped_.clear();
-  end_task(start, transfers);
-  lock.unlock();
-  launch(transfers);
-  lock.lock();
-}
-
-void Executor::tiles_begin() {
-  compute_wake_.notify_all();
-  idle_.notify_all();
 }
 
 /// The caller waits, no update can begin, and every transfer is a write that waits for a place: nobody is left who

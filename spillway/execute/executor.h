@@ -1,9 +1,10 @@
 // The schedule on the machine: lanes that run its tasks, and the caller who computes.
 //
 // The caller is the compute lane: begin() starts an instance, next() waits for a pass's bytes, done() lets its
-// followers go. Reads and writes go to the paths' own threads, updates to the lane of the NUMA node that they work
-// on, whose threads the caller helps while it waits. No lock is held while anything runs. The first error of any lane
-// is kept and thrown by the next wait.
+// followers go. A pass on a device with memory of its own follows its copies in the device's order: the caller waits
+// until they are issued, and the compute stream until they have ended. Reads and writes go to the paths' own threads,
+// updates to the lane of the NUMA node that they work on, whose threads the caller helps while it waits. No lock is
+// held while anything runs. The first error of any lane is kept and thrown by the next wait.
 #pragma once
 
 #include <array>
@@ -20,6 +21,7 @@
 #include "spillway/execute/lateness.h"
 #include "spillway/execute/network_lane.h"
 #include "spillway/execute/pass_clock.h"
+#include "spillway/execute/pass_waits.h"
 #include "spillway/execute/store.h"
 #include "spillway/execute/update_lanes.h"
 #include "spillway/execute/update_work.h"
@@ -66,7 +68,8 @@ class Executor final : private UpdateLanes::Owner {
 
   /// Starts an instance; the one before must have had all its passes. Waits until the one before that has ended.
   void begin(Mode mode);
-  /// The next pass that this instance runs, when its bytes are there; null when it has no more. Throws a lane's error.
+  /// The next pass that this instance runs, when its bytes are there, on a device: when work that is given to the
+  /// stream finds them. Null when there is no more, and all copies that passes need have ended. Throws a lane's error.
   const plan::Pass* next();
   /// Ends the pass that next() returned; on a device with memory of its own: all its work has been given to the
   /// stream.
@@ -79,8 +82,10 @@ class Executor final : private UpdateLanes::Owner {
   /// Waits until every task of every instance has ended. Throws a lane's error.
   void drain();
 
-  /// What the caller waited for in next() so far.
-  [[nodiscard]] const Waits& waits() const noexcept { return waits_; }
+  /// What passes waited for, up to the last settle_waits(): the caller in next(), or a device that was idle.
+  [[nodiscard]] const Waits& waits() const noexcept { return waits_.waits(); }
+  /// Adds the waits of the newest instance, once the device has run all of its passes.
+  void settle_waits();
   /// By unit of the schedule's update tasks.
   [[nodiscard]] std::vector<Updated> updated() const;
   /// Times of the tasks of the newest training step that has wholly ended; evaluations and flushes do not count.
@@ -111,8 +116,9 @@ class Executor final : private UpdateLanes::Owner {
     std::size_t left = 0;  ///< tasks that have not ended
     std::vector<std::uint32_t> waiting;
     std::vector<std::uint8_t> ended;
-    std::vector<std::uint8_t> kept;  ///< by chunk: its pending update was done early
-    Changed sends;                   ///< of what stays on a device: what has changed
+    std::vector<std::uint8_t> issued;  ///< a copy or update that a pass of the device needs is in its stream
+    std::vector<std::uint8_t> kept;    ///< by chunk: its pending update was done early
+    Changed sends;                     ///< of what stays on a device: what has changed
     std::vector<Times> times;
   };
 
@@ -124,12 +130,17 @@ class Executor final : private UpdateLanes::Owner {
   void open_bank(Bank& bank, Mode mode);           // locked
   void drop_early(std::vector<Start>& transfers);  // locked
   Bank& bank(std::uint64_t instance) { return banks_[instance % banks_.size()]; }
-  void end_task(Start start, std::vector<Start>& transfers);                                 // locked
-  void make_ready(Start start, std::vector<Start>& transfers, std::vector<Start>& skipped);  // locked
-  void launch(std::vector<Start>& transfers);                                                // unlocked
+  void end_task(Start start, std::vector<Start>& transfers);  // locked
+  template <class Body>
+  void each_follower(const Start& start, const Body& body);                                         // locked
+  [[nodiscard]] bool follows_issue(const Start& follower, Index need);                              // locked
+  void release(const Start& follower, std::vector<Start>& transfers, std::vector<Start>& skipped);  // locked
+  void make_ready(Start start, std::vector<Start>& transfers, std::vector<Start>& skipped);         // locked
+  void launch(std::vector<Start>& transfers);                                                       // unlocked
   void launch_transfer(const Start& start, const plan::Task& task);
   void fail(std::exception_ptr error);  // locked
   void throw_failure();                 // locked
+  static void transfer_issued(void* context, std::uint64_t token) noexcept;
   static void transfer_done(void* context, std::uint64_t token, const std::exception_ptr& error) noexcept;
   template <class Done>
   void help_until(std::unique_lock<std::mutex>& lock, std::condition_variable& wake, const Done& is_done);
@@ -138,7 +149,9 @@ class Executor final : private UpdateLanes::Owner {
   void update_begins(const Start& start, double now) override;
   void update_ended(const Start& start, double now, std::size_t lane, std::unique_lock<std::mutex>& lock) override;
   void tiles_begin() override;
-  void note_wait(Index task, double begin);  // locked
+  void await_needs(std::unique_lock<std::mutex>& lock, Index pass);
+  void settle_waits(std::unique_lock<std::mutex>& lock);
+  [[nodiscard]] Start start_of(std::uint64_t token) const noexcept;
 
   const plan::Schedule& schedule_;
   std::byte* const arena_;
@@ -162,10 +175,11 @@ class Executor final : private UpdateLanes::Owner {
   std::vector<Start> caller_transfers_;             ///< each calling thread has its own
   std::vector<std::vector<Start>> lane_transfers_;  ///< by update lane
   std::size_t in_flight_ = 0;                       ///< transfers handed to the path
+  std::size_t feeding_ = 0;                         ///< issued copies and updates that a pass needs; have not ended
   std::exception_ptr failure_;
   std::vector<Times> last_times_;
   std::uint64_t last_instance_ = 0;  ///< of `last_times_`
-  Waits waits_;
+  PassWaits waits_;
   std::unique_ptr<UpdateLanes> updates_;
 };
 

@@ -6,7 +6,9 @@ PassClock::PassClock(const plan::Schedule& schedule, device::Device& device, dev
     : schedule_(schedule), device_(device), compute_(compute), anchor_(device.make_timed_event()) {
   for (auto& instance : instances_) {
     instance.events.resize(schedule.passes.size());
-    for (auto& events : instance.events) events = {device.make_timed_event(), device.make_timed_event()};
+    for (auto& events : instance.events) {
+      events = {device.make_timed_event(), device.make_timed_event(), device.make_timed_event()};
+    }
     instance.issued.reserve(schedule.passes.size());
     instance.spans.reserve(schedule.passes.size());
   }
@@ -33,8 +35,13 @@ void PassClock::begin_instance(std::uint64_t number) {
   newest.is_ended = newest.is_read = false;
 }
 
-void PassClock::begin_pass(plan::Index pass) {
+void PassClock::reach_pass(plan::Index pass) {
   if (traits(schedule_.passes[pass].kind).of_rows) return;  // runs on the host
+  device_.record(instance().events[pass].ready, compute_);
+}
+
+void PassClock::begin_pass(plan::Index pass) {
+  if (traits(schedule_.passes[pass].kind).of_rows) return;
   device_.record(instance().events[pass].start, compute_);
 }
 
@@ -64,6 +71,7 @@ void PassClock::read(Instance& instance) {
   anchor_ = first;
   for (const auto pass : instance.issued) {
     auto& span = instance.spans[pass];
+    span.ready = anchor_seconds_ + device_.seconds_between(anchor_, instance.events[pass].ready);
     span.start = anchor_seconds_ + device_.seconds_between(anchor_, instance.events[pass].start);
     span.end = anchor_seconds_ + device_.seconds_between(anchor_, instance.events[pass].end);
     auto& total = totals_[static_cast<std::size_t>(schedule_.passes[pass].kind)];

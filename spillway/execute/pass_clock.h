@@ -15,8 +15,10 @@ namespace spillway::execute {
 
 class PassClock {
  public:
+  /// Seconds on the executor's clock.
   struct Span {
-    double start = 0, end = 0;  ///< seconds on the executor's clock
+    double ready = 0;  ///< the device has come to the pass; from here to `start` it waits for the pass's bytes
+    double start = 0, end = 0;
   };
   struct Total {
     std::uint64_t passes = 0;
@@ -28,6 +30,8 @@ class PassClock {
 
   /// Begins an instance that has passes.
   void begin_instance(std::uint64_t number);
+  /// Marks the place before a pass: the stream waits for its bytes next.
+  void reach_pass(plan::Index pass);
   /// Marks the start of a pass: the caller issues its work next.
   void begin_pass(plan::Index pass);
   /// Marks the end of a pass: the caller has issued all of its work.
@@ -45,7 +49,7 @@ class PassClock {
   static constexpr std::size_t kKept = 3;  ///< instances: a timeline shows the last but one while the next is issued
 
   struct Events {
-    device::Event start = 0, end = 0;
+    device::Event ready = 0, start = 0, end = 0;
   };
   struct Instance {
     std::uint64_t number = ~std::uint64_t{0};

@@ -91,6 +91,7 @@ void Step::begin(const StepBegin& begin) {
   }
   if (rows_) rows_->begin(begin.ids, begin.counts);
   began_ = executor_.now();
+  executor_.settle_waits();
   stalled_before_ = executor_.waits().sum();
   gradients_.begin(begin.counts.size());
   digests_.begin(begin.digests);
@@ -267,7 +268,8 @@ StepResult Step::decide(const kernels::Norm& norm, const StepUpdate& update) {
   return out;
 }
 
-void Step::measure(StepResult& out) const {
+void Step::measure(StepResult& out) {
+  executor_.settle_waits();
   out.step = protocol_.position().updates;
   out.seconds = executor_.now() - began_;
   out.stall_seconds = executor_.waits().sum() - stalled_before_;

@@ -89,7 +89,7 @@ class Step {
   [[nodiscard]] Publication publish();
   [[nodiscard]] Mode mode(const Publication& publication, bool passes, bool backward, bool early);
   void settle_early(const Decision& decision, StepResult& out);
-  void measure(StepResult& out) const;
+  void measure(StepResult& out);
 
   const Parts parts_;
   const state::Layout& layout_;

@@ -41,6 +41,8 @@ std::uint64_t count(const json& object, const char* key, std::optional<double> f
   return static_cast<std::uint64_t>(value);
 }
 
+constexpr std::uint64_t kMostVirtualRanks = 1U << 20;
+
 /// The form of a tensor; as_run where nothing is said.
 state::Form parse_form(const json& tensor) {
   if (get<bool>(tensor, "wide", false)) return state::Form::fp32;
@@ -125,9 +127,17 @@ Description parse_description(const std::string& input) {
   out.tied_head = get<bool>(object, "tied_head", false);
   out.hidden = count(object, "hidden_size");
   out.tokens = count(object, "tokens");
+  if (out.hidden > 0 && out.tokens == 0) {
+    throw Error(ErrorCode::bad_input,
+                "the key tokens has the value 0; a step of a model with layers has a token or more");
+  }
   out.micro_batches = std::max<std::uint64_t>(1, count(object, "micro_batches"));
   out.accumulation = count(object, "accumulation", 0);
   out.virtual_ranks = std::max<std::uint64_t>(1, count(object, "virtual_ranks", 1));
+  if (out.virtual_ranks > kMostVirtualRanks) {
+    throw Error(ErrorCode::bad_input, text("the key virtual_ranks has the value ", out.virtual_ranks,
+                                           "; it must be at most ", kMostVirtualRanks));
+  }
   out.world.size = std::max<std::uint64_t>(1, count(object, "world", 1));
   out.world.rank = count(object, "rank", 0);
   const auto machines = std::max<std::uint64_t>(1, count(object, "machines", 1));

@@ -122,8 +122,9 @@ Ranges ranges(const SwiGlu& a) {
 
 Ranges ranges(const SwiGluBackward& a) {
   const auto bytes = traits(a.type).bytes;
-  return {source(a.gate, a.n, bytes), source(a.up, a.n, bytes), source(a.gradient, a.n, bytes),
-          target(a.gate_gradient, a.n, bytes), target(a.up_gradient, a.n, bytes)};
+  return {source(a.gate, a.n, bytes),        source(a.up, a.n, bytes),
+          source(a.gradient, a.n, bytes),    target(a.gate_gradient, a.n, bytes),
+          target(a.up_gradient, a.n, bytes), target(a.product, a.product == nullptr ? 0 : a.n, bytes)};
 }
 
 Ranges ranges(const Rotary& a) {

@@ -141,18 +141,28 @@ TEST_P(FusedWork, SwiGluBothWays) {
         const auto gate = put_odd(image, type, n, shift), up = put_odd(image, type, n, shift);
         const auto gradient = put_odd(image, type, n, shift);
         const auto one = room_for(image, type, n, shift), other = room_for(image, type, n, shift);
+        const auto product = room_for(image, type, n, shift);
         expect_same(
             image,
             [&](std::byte* base) {
               return SwiGlu{type, base + gate, base + up, base + one, n};
             },
             text("swiglu of ", n));
-        expect_same(
-            image,
-            [&](std::byte* base) {
-              return SwiGluBackward{type, base + gate, base + up, base + gradient, base + one, base + other, n};
-            },
-            text("gradient of swiglu of ", n));
+        for (const bool again : {false, true}) {
+          expect_same(
+              image,
+              [&](std::byte* base) {
+                return SwiGluBackward{type,
+                                      base + gate,
+                                      base + up,
+                                      base + gradient,
+                                      base + one,
+                                      base + other,
+                                      again ? base + product : nullptr,
+                                      n};
+              },
+              text("gradient of swiglu of ", n, again ? ", and its output" : ""));
+        }
       }
     }
   }
@@ -264,10 +274,13 @@ TEST_P(FusedArithmetic, NormsAndTheirGradientsAreThoseOfDoubles) {
 
 TEST_P(FusedArithmetic, SwiGluAndItsGradientsAreThoseOfDoubles) {
   auto gate = normal(kAll), up = normal(kAll), gradient = normal(kAll);
-  Values out(GetParam(), kAll), to_gate(GetParam(), kAll), to_up(GetParam(), kAll);
+  Values out(GetParam(), kAll), to_gate(GetParam(), kAll), to_up(GetParam(), kAll), again(GetParam(), kAll);
   compute(SwiGlu{GetParam(), gate.data(), up.data(), out.data(), kAll}, {});
-  compute(SwiGluBackward{GetParam(), gate.data(), up.data(), gradient.data(), to_gate.data(), to_up.data(), kAll}, {});
+  compute(SwiGluBackward{GetParam(), gate.data(), up.data(), gradient.data(), to_gate.data(), to_up.data(),
+                         again.data(), kAll},
+          {});
   for (std::uint64_t i = 0; i < kAll; ++i) {
+    EXPECT_EQ(again[i], out[i]) << "the bits of the forward pass";
     const double share = 1 / (1 + std::exp(-gate[i])), silu = gate[i] * share;
     expect_near(out[i], silu * up[i]);
     expect_near(to_up[i], gradient[i] * silu);

@@ -89,6 +89,23 @@ TEST(Json, NodesThatMakeNoSenseAreRefusedByKey) {
   EXPECT_THROW(static_cast<void>(parse_rates(rates, {})), Error);
 }
 
+TEST(Json, DescriptionsThatMakeNoSenseAreRefusedByKey) {
+  const auto error_of = [](const std::string& keys) -> std::string {
+    try {
+      static_cast<void>(
+          parse_description(R"({"compute_dtype": "bf16", "micro_batches": 2, "blocks": [], )" + keys + "}"));
+      return "";
+    } catch (const Error& error) {
+      return error.what();
+    }
+  };
+  EXPECT_EQ(error_of(R"("hidden_size": 16, "tokens": 1, "virtual_ranks": 2)"), "");
+  EXPECT_EQ(error_of(R"("hidden_size": 0, "tokens": 0)"), "") << "parameters alone have no tokens";
+  EXPECT_NE(error_of(R"("hidden_size": 16, "tokens": 0)").find("tokens"), std::string::npos);
+  EXPECT_NE(error_of(R"("hidden_size": 16, "tokens": 1, "virtual_ranks": 1e15)").find("virtual_ranks"),
+            std::string::npos);
+}
+
 TEST(Json, TheFormOfATensorIsSaidByName) {
   const auto described = [](const std::string& form) {
     return parse_description(

@@ -119,7 +119,7 @@ FUSED = {
     "rms_norm_scales": (3, 0),
     "rms_norm_backward": (3, 2),
     "swiglu": (2, 1),
-    "swiglu_backward": (3, 2),
+    "swiglu_backward": (3, 3),
     "rotary": (6, 2),
 }
 

@@ -23,13 +23,14 @@ from breadth import some
 from hf_models import tiny_config
 from needs import package
 from spillway import _engine
-from spillway.cli import main
+from spillway.cli import doctor, main
 from spillway.config import resolve
 from spillway.errors import InputError
 from spillway.model import quantised
 from spillway.model.building import build
 from spillway.model.describe import WorkSize, describe
 from spillway.model.lora import ADAPTER, Adapters
+from spillway.model.unpacked import count_unpacked, unpacked_notice
 
 peft = package("peft", "LoRA is PEFT's")
 SEED = 5  # native's
@@ -281,6 +282,47 @@ def test_what_is_packed_are_the_base_s_linear_layers(kind: str) -> None:
     words = ("_proj.weight",) if kind == "llama" else ("c_attn.weight", "c_proj.weight", "c_fc.weight")
     assert packed == {t["name"] for t in tensors if t["name"].endswith(words) and "lora_" not in t["name"]} != set()
     assert all(t.get("frozen") for t in tensors if "form" in t)
+
+
+MOE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "decoder_sparse_step": 1}
+
+
+def test_bytes_that_stay_unquantised_are_counted_by_reason() -> None:
+    meta_model = build(tiny_config("qwen3_moe", False, **MOE), torch.bfloat16)
+    Adapters({"r": 2, "target_modules": "all-linear"}, 1).adapt(meta_model)
+    quantised.choose(meta_model, resolve({}, {"method": "lora", "load_in_4bit": True}))
+    description = describe(meta_model, WorkSize(1, 8), "bf16")
+    model, experts = meta_model.model, dict[str, int]()
+    for name, parameter in model.named_parameters():
+        if parameter.ndim == 3 and "lora_" not in name:
+            experts[name] = 2 * parameter.numel()
+    found = count_unpacked(description)
+    tables = {id(table): 2 * table.numel() for table in (meta_model.embedding.weight, meta_model.head.weight)}
+    whole = {id(p): 2 * p.numel() for p in meta_model.streamed if not p.requires_grad}
+    assert experts and found["experts"] == sum(experts.values())
+    assert found["tables"] == sum(tables.values())
+    assert found.total() == sum(bytes for key, bytes in whole.items() if key not in meta_model.packed)
+    (words,) = unpacked_notice(description)
+    assert words.startswith("load_in_4bit: ") and "three dimensions" in words
+
+
+def test_nothing_is_said_of_a_base_that_is_not_quantised() -> None:
+    meta_model = build(tiny_config("llama", False), torch.float32)
+    assert unpacked_notice(describe(meta_model, WorkSize(1, 8), "fp32")) == []
+
+
+def test_plan_run_and_doctor_say_what_stays_unquantised(given: Path, tmp_path: Path, capsys: Any) -> None:
+    out = tmp_path / "out"
+    config = tiny_config("qwen3_moe", False, **MOE)
+    config.save_pretrained(tmp_path / "moe")
+    assert main(["plan", "--model", str(tmp_path / "moe"), "--profile", "workstation", "--max_length", "64", *WORDS,
+                 "--load_in_4bit"]) == 0  # fmt: skip
+    assert "in fused experts" in "".join(capsys.readouterr())
+    assert real_runs.here(given, out, *WORDS, "--load_in_4bit", "--max_steps", "1") == 0
+    assert "stay unquantised" in "".join(capsys.readouterr())
+    assert main(["doctor", str(out)]) == 0
+    assert "base" in "".join(capsys.readouterr())
+    assert "stay unquantised" in dict((what, words) for what, _, words in doctor.of_run(out))["base"]
 
 
 def test_refused_on_the_command_line(given: Path, tmp_path: Path, capsys: Any) -> None:

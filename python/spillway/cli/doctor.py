@@ -9,6 +9,7 @@ import resource
 import socket
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -143,17 +144,28 @@ def processes() -> Finding:
 
 
 def of_run(output_dir: Path) -> list[Finding]:
-    """Who is late, and for what, while the run goes on; of one that has ended who was."""
+    """Says who is late, and for what, and how much of the base stays unquantised."""
     from spillway.report import facts, ranks
 
     found = facts.read(output_dir)
     damaged: list[Finding] = [("damaged", "lesser", words) for words in found.damaged]
+    damaged += base_findings(found.description)
     if late := ranks.late_now(output_dir):
         return [*damaged, *[("late now", "lesser", words) for words in late]]
     if words := ranks.latest(ranks.rows(found)):
         return [*damaged, ("late", "lesser", words)]
     state = "has ended" if found.finished else "goes on, or was interrupted"
     return [*damaged, ("run", "good", f"{output_dir} {state}; no process of it is known to keep others waiting")]
+
+
+def base_findings(description: dict[str, Any] | None) -> list[Finding]:
+    """How much of a quantised base stays unquantised. A damaged description says nothing."""
+    from spillway.model.unpacked import unpacked_notice
+
+    try:
+        return [("base", "lesser", words) for words in unpacked_notice(description or {"blocks": []})]
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return []
 
 
 def show_findings(console: Console, findings: Sequence[Finding], title: str = "What can be used here") -> None:

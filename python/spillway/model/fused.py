@@ -8,47 +8,20 @@ search by trying (`fused_search`) says which modules these are. All others keep 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
 
+from spillway.model.fused_mlp import GateForm, gate_forward
+from spillway.model.kernels import Forward, Kernels, has_known_type
+
 TILE = 16  # rows of which a weight's gradient is summed at once (device/fused.h)
-TYPES = (torch.bfloat16, torch.float16, torch.float32)
 ROTARY = "apply_rotary_pos_emb"  # the name of transformers' function, in every file of a model
-
-Forward = Callable[..., Any]
-
-
-class Kernels(Protocol):
-    """The part of spillway._engine.Engine that computes between products."""
-
-    def rms_norm(
-        self, values: Any, weight: Any, out: Any, epsilon: float, offset: float, rounds_early: bool
-    ) -> None: ...
-    def rms_norm_backward(
-        self,
-        values: Any,
-        weight: Any,
-        gradient: Any,
-        scales: Any,
-        out: Any,
-        sums: Any,
-        to_weight: Any,
-        epsilon: float,
-        offset: float,
-        rounds_early: bool,
-    ) -> None: ...
-    def swiglu(self, gate: Any, up: Any, out: Any) -> None: ...
-    def swiglu_backward(self, gate: Any, up: Any, gradient: Any, to_gate: Any, to_up: Any) -> None: ...
-    def rotate(self, heads: Any, cosines: Any, sines: Any, out: Any, backward: bool) -> None: ...
-
-
-NAMES = ("rms_norm", "rms_norm_backward", "swiglu", "swiglu_backward", "rotate")
 
 
 @dataclass(frozen=True)
@@ -59,15 +32,6 @@ class NormForm:
     epsilon: float
     offset: float  # added to the weight
     rounds_early: bool  # to the type of the hidden state, before the weight multiplies
-
-
-@dataclass(frozen=True)
-class GateForm:
-    """The linear layers of an MLP, by name: down(silu(gate) * up)."""
-
-    gate: str
-    up: str
-    down: str
 
 
 @dataclass
@@ -115,20 +79,6 @@ def norm_forward(module: nn.Module, form: NormForm, kernels: Kernels) -> Forward
     return forward
 
 
-def gate_forward(module: nn.Module, form: GateForm, kernels: Kernels) -> Forward:
-    own: Forward = module.forward
-
-    def forward(*positional: Any, **named: Any) -> Any:
-        if len(positional) != 1 or named:
-            return own(*positional, **named)
-        gate, up = (getattr(module, name)(positional[0]) for name in (form.gate, form.up))
-        if not has_known_type(gate, up):
-            return getattr(module, form.down)(nn.functional.silu(gate) * up)
-        return getattr(module, form.down)(SwiGlu.apply(gate.contiguous(), up.contiguous(), kernels))
-
-    return forward
-
-
 def rotary_forward(own: Forward, kernels: Kernels) -> Forward:
     def rotate(
         q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *others: Any, **named: Any
@@ -138,11 +88,6 @@ def rotary_forward(own: Forward, kernels: Kernels) -> Forward:
         return Rotary.apply(q, cos, sin, kernels), Rotary.apply(k, cos, sin, kernels)
 
     return rotate
-
-
-def has_known_type(one: Any, other: torch.Tensor) -> bool:
-    """Whether both are of one type that kernels know."""
-    return isinstance(one, torch.Tensor) and one.dtype == other.dtype and one.dtype in TYPES
 
 
 def can_rotate(heads: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor) -> bool:
@@ -188,26 +133,6 @@ class RmsNorm(torch.autograd.Function):
         made = (values, weight, gradient.contiguous(), scales, out, sums, to_weight)
         ctx.kernels.rms_norm_backward(*made, form.epsilon, form.offset, form.rounds_early)
         return out, to_weight, None, None
-
-
-class SwiGlu(torch.autograd.Function):
-    """silu(gate) * up of contiguous tensors."""
-
-    @staticmethod
-    def forward(ctx: Any, gate: torch.Tensor, up: torch.Tensor, kernels: Kernels) -> torch.Tensor:
-        ctx.save_for_backward(gate, up)
-        ctx.kernels = kernels
-        out = torch.empty_like(gate)
-        kernels.swiglu(gate.detach(), up.detach(), out)
-        return out
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-        gate, up = (saved.detach() for saved in ctx.saved_tensors)
-        to_gate, to_up = torch.empty_like(gate), torch.empty_like(up)
-        ctx.kernels.swiglu_backward(gate, up, gradient.contiguous(), to_gate, to_up)
-        return to_gate, to_up, None
 
 
 class Rotary(torch.autograd.Function):

@@ -16,7 +16,8 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import _disable_current_modes
 
-from spillway.model.fused import ROTARY, Fusions, GateForm, NormForm
+from spillway.model.fused import ROTARY, Fusions, NormForm
+from spillway.model.fused_mlp import GateForm
 
 WITHIN = 1e-5  # relative to the largest element, in fp32
 HIDDEN, INNER = 6, 10  # of the MLP that is tried

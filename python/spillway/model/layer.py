@@ -17,8 +17,9 @@ from torch import nn
 from spillway.model.after_layers import head_input
 from spillway.model.factors import Inner, redirected
 from spillway.model.few_rows import fill_rows
-from spillway.model.fused import Fusions, Kernels
+from spillway.model.fused import Fusions
 from spillway.model.fused_search import find_fusions
+from spillway.model.kernels import Kernels
 from spillway.model.layer_arguments import record
 from spillway.model.meta_model import MetaModel, Places, StagePlan
 from spillway.model.microbatch import MicroBatch

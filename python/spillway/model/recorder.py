@@ -184,6 +184,8 @@ def element_key(name: str, given: Sequence[Any], made: Sequence[Any]) -> Element
     bytes = sum({place_of(tensor): extent(tensor) for tensor in touched}.values())
     if kind == "index_select":
         bytes += sum(map(extent, made))
+    if kind == "swiglu_backward":  # writes in place what it has read
+        bytes = sum(map(extent, touched))
     return kind, any(not tensor.is_contiguous() for tensor in large), bytes
 
 

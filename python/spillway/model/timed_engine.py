@@ -14,7 +14,7 @@ import torch
 from spillway import _engine
 from spillway.machine.place import HOST, Place
 from spillway.model.factors import REDUCED
-from spillway.model.fused import NAMES
+from spillway.model.kernels import NAMES
 from spillway.model.plain_engine import PlainEngine, PlainPass, count
 from spillway.model.source import DTYPES
 

@@ -276,8 +276,8 @@ class TracedEngine(TimedEngine):
     def swiglu(self, gate: Any, up: Any, out: Any) -> None:
         self._count("swiglu", [gate, up], [out])
 
-    def swiglu_backward(self, gate: Any, up: Any, gradient: Any, to_gate: Any, to_up: Any) -> None:
-        self._count("swiglu_backward", [gate, up, gradient], [to_gate, to_up])
+    def swiglu_backward(self, gate: Any, up: Any, gradient: Any, to_gate: Any, to_up: Any, product: Any = None) -> None:
+        self._count("swiglu_backward", [gate, up, gradient], [to_gate, to_up, *([] if product is None else [product])])
 
     def rotate(self, heads: Any, cosines: Any, sines: Any, out: Any, backward: bool) -> None:
         self._count("rotary", [heads, cosines, sines], [out])

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -42,15 +43,23 @@ class Uncomputed(torch.autograd.Function):
         return to_hidden, to_weight, gradient.sum(0) if ctx.biased and wanted[2] else None, None
 
 
+@dataclass(frozen=True)
+class LeftOut:
+    """Stands for the forward of an nn.Linear whose output is not needed."""
+
+    linear: Any
+    filler: float | None  # in place of the product; None: it is made
+
+    def __call__(self, hidden: torch.Tensor) -> Any:
+        return Uncomputed.apply(hidden, self.linear.weight, self.linear.bias, self.filler)
+
+
 @contextmanager
 def uncomputed(linears: Sequence[nn.Module], filler: float | None = 0.0) -> Iterator[None]:
     """Inside, these nn.Linear leave out their product. With None they make it, and their backward pass is the same."""
 
-    def replacement(linear: Any) -> Any:
-        return lambda hidden: Uncomputed.apply(hidden, linear.weight, linear.bias, filler)
-
     for linear in linears:
-        linear.forward = replacement(linear)
+        linear.forward = LeftOut(linear, filler)
     try:
         yield
     finally:

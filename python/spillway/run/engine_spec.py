@@ -28,6 +28,7 @@ from spillway.model.library import kept_in_fp32
 from spillway.model.meta_model import MetaModel
 from spillway.model.spec import Verified
 from spillway.model.token_tiles import ALL_AT_ONCE, TokenTiles
+from spillway.model.unpacked import unpacked_notice
 from spillway.run import replays, room
 from spillway.run.alike import alike
 from spillway.run.profiled import Profiled
@@ -107,6 +108,7 @@ def engine_spec(profiled: Profiled, keeping: Keeping, world: World) -> EngineSpe
             *notices,
             *of_files,
             *rounded_tables(meta_model),
+            *unpacked_notice(description),
             *saved_notice(profiled),
             *tiles_notice(profiled),
             *joining_notice(profiled.shape),

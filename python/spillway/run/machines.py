@@ -96,6 +96,7 @@ def plan_elsewhere(
     from spillway.model import hub
     from spillway.model.joining import joining_notice
     from spillway.model.spec import model_spec, verified
+    from spillway.model.unpacked import unpacked_notice
 
     for notice in config.notices:
         tell(notice)
@@ -128,6 +129,8 @@ def plan_elsewhere(
     stages.say("tracing what its layers do")
     here = traced(config, found, tell)
     asked = asked_of(config, profile, found, here, on_gpu)
+    for notice in unpacked_notice(asked.description):
+        tell(notice)
     stages.say("planning")
     engine = asked.engine()
     settings = json.loads(asked.text())
