@@ -181,8 +181,8 @@ Gradients::Seen& Gradients::seen_of(std::size_t tensor) {
 
 void Gradients::require_later(std::size_t tensor, std::uint64_t micro_batch, std::uint64_t least) const {
   if (micro_batch >= least) return;
-  throw Error(ErrorCode::bad_input, text("a second gradient of ", layout_.tensors()[tensor].spec.name,
-                                         " for micro-batch ", micro_batch));
+  throw Error(ErrorCode::bad_input,
+              text("a second gradient of ", layout_.tensors()[tensor].spec.name, " for micro-batch ", micro_batch));
 }
 
 void Gradients::take(std::size_t tensor, const std::byte* values, std::uint64_t micro_batch) {

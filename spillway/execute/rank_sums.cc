@@ -9,11 +9,9 @@ namespace spillway::execute {
 void RankSums::add(const Place& place, Progress& progress, device::Element type, const std::byte* values,
                    std::uint64_t position) {
   const auto loan = lend_sum(place, progress, position);
-  device_.run(stream_, device::Sum{.type = type,
-                                   .values = values,
-                                   .sum = loan.sum.data(),
-                                   .n = place.elements,
-                                   .first = loan.first});
+  device_.run(
+      stream_,
+      device::Sum{.type = type, .values = values, .sum = loan.sum.data(), .n = place.elements, .first = loan.first});
 }
 
 SumLoan RankSums::lend_sum(const Place& place, Progress& progress, std::uint64_t position) {
