@@ -116,7 +116,7 @@ class LentSums {
     return values_[tensor * size_.micro_batches + micro_batch];
   }
   [[nodiscard]] sink::Arithmetic where() {
-    return {device_, stream_, nullptr, plan::device_workspace(layout_, false, description_.tokens)};
+    return {device_, stream_, nullptr, plan::device_workspace(description_, layout_)};
   }
 
   const StepSize size_;
