@@ -233,9 +233,10 @@ def stepped(case: Case, product: AddProduct | None, kernels: Any = None) -> Step
         product(sum, dy, x, first)
 
     saved = keep_all(meta_model) if case.keeps else RECOMPUTE_ALL
-    chosen = None if product is None else watched
-    stream = Stream(meta_model, engine, 3, {"mlp.down_proj"}, saved=saved, tiles=case.tiles, fused=case.fused,
-                    product=chosen)  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        chosen = watched if product is not None and meta_model.dtype in weight_sums.TYPES else None
+        patch.setattr(stream_module, "choose_product", lambda place, dtype: chosen)
+        stream = Stream(meta_model, engine, 3, {"mlp.down_proj"}, saved=saved, tiles=case.tiles, fused=case.fused)
     stream.step(work, {}, 0)
     stream.close()
     names = [tensor["name"] for tensor in engine.tensors]
@@ -348,10 +349,14 @@ def use(monkeypatch: pytest.MonkeyPatch, product: AddProduct) -> Counter[bool]:
     return counts
 
 
+def bits(out: Path) -> Any:
+    """Rows and files; the session's own record differs between tiers where adapters are trained."""
+    found, files, log = result(out)
+    return found, {name: content for name, content in files.items() if name != "spillway/session.json"}, log
+
+
 @pytest.mark.parametrize("name", RUNS)
-def test_placement_changes_no_bit(
-    inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_placement_changes_no_bit(inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     keys = (*STEPS, *RUNS[name])
     assert here(inputs, tmp_path / "handed over", *keys) == 0
     counts = use(monkeypatch, add_in_fp32)
@@ -360,9 +365,9 @@ def test_placement_changes_no_bit(
     for place, more in PLACES.items():
         storage = ("--storage", f"{tmp_path},capacity=256MiB") if place == "path" else ()
         assert here(inputs, tmp_path / place, *keys, *more, *storage) == 0
-        assert result(tmp_path / place) == result(tmp_path / "dram")
+        assert bits(tmp_path / place) == bits(tmp_path / "dram")
     losses, others = ([row["loss"] for row in metrics(tmp_path / run)] for run in ("dram", "handed over"))
-    assert losses == pytest.approx(others, rel=2e-2) and result(tmp_path / "dram") != result(tmp_path / "handed over")
+    assert losses == pytest.approx(others, rel=2e-2) and bits(tmp_path / "dram") != bits(tmp_path / "handed over")
 
 
 @pytest.mark.parametrize("name", RUNS)
