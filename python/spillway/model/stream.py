@@ -83,9 +83,8 @@ class Stream:
         self.losses: dict[int, float] = {}
         self.auxiliaries: dict[int, float] = {}  # the routers' part of that, where there are routers
         self.meta_model = meta_model
-        self._engine = engine
+        self._engine, self._place = engine, place
         self._kernels: Any = engine if fused else None
-        self._place = place
         self._arena = as_tensor(engine.device_memory())
         self._typed = self._arena.view(meta_model.dtype)
         self._host = as_tensor(engine.memory()).view(meta_model.dtype)
