@@ -25,7 +25,6 @@ from spillway.model.layer_arguments import masks
 from spillway.model.meta_model import MetaModel
 from spillway.model.microbatch import Work
 from spillway.model.narrow import narrow_of_its_kind
-from spillway.model.packed_attention import count_most_rows
 from spillway.model.row_attention import DenseMasks, attention_width, grows_linearly
 from spillway.model.saved_profile import SavedProfile
 from spillway.model.stream import Stream
@@ -162,7 +161,8 @@ class Measurement:
     def device_bytes(self) -> int:
         """Bytes of PyTorch's temporaries on a GPU in one step."""
         held = self._place.watch_peak()
-        for work in (self._sample(self._shape.batch, self._shape.length), *self._extremes()):
+        extremes = gpu_room.sample_extremes(self._place, self._packing, self._small, self._shape)
+        for work in (self._sample(self._shape.batch, self._shape.length), *extremes):
             self._step(work)
         return max(0, self._place.peak() - held)
 
@@ -344,7 +344,7 @@ class Measurement:
                 engine.cold = shape.micro_batches == 1 or number % 2 == 0
                 time_step(stream, engine, timed, between)
             seconds = step_seconds(engine, between, shape)
-            for work in self._extremes():
+            for work in gpu_room.sample_extremes(place, self._packing, self._small, shape):
                 stream.step(work, {}, 0)
             if not self._packing:  # rows of many lengths: what PyTorch keeps for each, as many as it will keep
                 for length in quick_dry_run.other_lengths(shape.length):
@@ -446,15 +446,6 @@ class Measurement:
         """By which memory is known: a sequence of several rows takes more than one row does, whatever their lengths."""
         joined = (2 if self._shape.packed_rows > 1 else 1) if self._packing else 0
         return sample(self._small, rows, length, min(joined, length))
-
-    def _extremes(self) -> list[Work]:
-        """Packed on a GPU: one row a sequence, and the most rows of one call of attention. Attention's backward pass
-        has the most accumulators at one of these ends: few rows have more copies of them, many rows pad them more."""
-        batch, length = self._shape.batch, self._shape.length
-        if not (self._packing and self._place.on_gpu):
-            return []
-        most = -(-count_most_rows(batch * length) // batch)
-        return [sample(self._small, batch, length, rows) for rows in (1, min(most, length))]
 
     def _timed(self, rows: int, length: int) -> Work:
         """Of which attention takes as long as of the data's."""
