@@ -40,8 +40,8 @@ def measure(
 
 
 def sample_extremes(place: Place, packing: bool, meta_model: MetaModel, shape: WorkShape) -> list[Work]:
-    """Packed on a GPU: one row a sequence, and the most rows of one call of attention. Attention's backward pass has the
-    most accumulators at one of these ends: few rows have more copies of them, many rows pad them more."""
+    """Packed on a GPU: one row a sequence, and the most rows of one call of attention. Attention's backward pass has
+    the most accumulators at one of these ends: few rows have more copies of them, many rows pad them more."""
     if not (packing and place.on_gpu):
         return []
     most = -(-count_most_rows(shape.batch * shape.length) // shape.batch)
