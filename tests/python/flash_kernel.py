@@ -50,7 +50,7 @@ class FlashKernel:
         self.modes.append(mode())
         window = window_size_left, window_size_right
         groups = query.shape[1] // key.shape[1]
-        found = [torch.zeros(each.shape) for each in (query, key, value)]
+        gradients = [torch.zeros(each.shape) for each in (query, key, value)]
         for row in slices(ends):
             of_output, one, other, values = (heads_first(each[row]) for each in (gradient, query, key, value))
             other, values = (each.repeat_interleave(groups, 0) for each in (other, values))
@@ -59,11 +59,11 @@ class FlashKernel:
             of_scores = weights * (of_weights - (of_weights * weights).sum(-1, keepdim=True))
             of_scores = of_scores * (query.shape[-1] ** -0.5 if scale is None else scale)
             of_keys, of_values = of_scores.transpose(1, 2) @ one, weights.transpose(1, 2) @ of_output
-            found[0][row] = (of_scores @ other).transpose(0, 1)
-            found[1][row], found[2][row] = (
+            gradients[0][row] = (of_scores @ other).transpose(0, 1)
+            gradients[1][row], gradients[2][row] = (
                 each.unflatten(0, (-1, groups)).sum(1).transpose(0, 1) for each in (of_keys, of_values)
             )
-        return tuple(each.to(query.dtype) for each in found)
+        return tuple(each.to(query.dtype) for each in gradients)
 
 
 def mode() -> Mode:

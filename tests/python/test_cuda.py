@@ -102,7 +102,8 @@ def test_a_gpu_takes_all_micro_batches_in_one_product_of_the_head(given: Path, g
 def test_kernels_without_a_fixed_order_are_announced(given: Path, gpu: FakeGpu, tmp_path: Path) -> None:
     keys = ("--max_steps", "1", "--device", "cuda:0", "--gpu_memory", "96MiB", "--full_determinism", "false")
     said = gpu.run(words(given, tmp_path / "out", *keys))
-    assert said.code == 0 and "full_determinism: false: a resumed run" in " ".join((said.out + said.err).split())
+    text = " ".join((said.out + said.err).split())
+    assert said.code == 0 and "full_determinism: false: a resumed run" in text and "attention: " in text
     refused = gpu.run(words(given, tmp_path / "refused", *keys, "--replay_steps", "1"))
     assert refused.code == 2 and "full_determinism: false" in refused.err
 

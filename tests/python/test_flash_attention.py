@@ -79,6 +79,8 @@ def test_fa3_runs_where_a_run_gives_up_one_order(monkeypatch: pytest.MonkeyPatch
     assert handles[FA3].removed == 0
     assert device.place(resolve({"device": "cuda:0", "full_determinism": False}, {})).fa3_refusal == ""
     assert handles[FA3].removed == 1 and read_active() is None
+    wide = {"device": "cuda:0", "full_determinism": False, "compute_dtype": "fp32"}
+    assert device.place(resolve(wide, {})).fa3_refusal == "it computes in bf16 and fp16"
 
 
 @pytest.mark.parametrize(
@@ -140,14 +142,14 @@ FREE = Place(GPU, full_determinism=False, fa3_refusal="")
     [
         (Place(CPU), "", []),
         (Place(GPU), None, [ORDER]),
-        (Place(GPU), "", [ORDER, "packing: all rows run in one call"]),
+        (Place(GPU), "", [ORDER, "attention: packed rows and windows run in one call"]),
         (FREE, None, ["attention: FA3, and cuDNN's kernels where PyTorch prefers them"]),
         (
             replace(FREE, fa3_refusal="it is not installed"),
             "flash attention computes in bf16 and fp16",
             [
                 "attention: the fastest of PyTorch's kernels, without FA3: it is not installed",
-                "packing: rows run one by one: flash attention computes in bf16 and fp16",
+                "attention: packed rows and windows run one by one: flash attention computes in bf16 and fp16",
             ],
         ),
     ],

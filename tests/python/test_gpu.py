@@ -287,7 +287,7 @@ def test_a_packed_run_says_that_its_rows_run_in_one_call(
 ) -> None:
     on_gpu(given, tmp_path / "out", *FORMS["packed"][0], *ROOMY)
     said = capsys.readouterr()
-    assert "packing: all rows run in one call" in re.sub(r"\s+", " ", said.out + said.err)
+    assert "attention: packed rows and windows run in one call" in re.sub(r"\s+", " ", said.out + said.err)
 
 
 def test_a_run_without_one_order_runs_as_well(given: Path, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from spillway.model import gpu_room, packed_attention
 from spillway.model.batch import WorkShape
 from spillway.model.building import build
 from spillway.model.describe import WorkSize, describe
+from spillway.model.equivalence import verify_equivalence
 from spillway.model.microbatch import arrange
 from spillway.model.packed_attention import LEAST_ROWS, PADDING, PackedRows, count_most_rows, find_varlen, plan_calls
 from spillway.model.plain_engine import PlainEngine
@@ -27,7 +28,7 @@ from spillway.model.stream import Stream
 from test_row_attention import HEADS, KEY_HEADS, ROWS, Attention, results, states
 
 STRICT, LENIENT = (True, False), (True, True)
-JOINED = {name: rows for name, rows in ROWS.items() if name != "one"}  # one row needs no joining
+PACKED = {name: rows for name, rows in ROWS.items() if name != "one"}  # one row needs no joining
 NEAR = {torch.float32: {"rtol": 1e-4, "atol": 1e-5}, torch.bfloat16: {"rtol": 0.05, "atol": 0.03}}
 
 
@@ -39,11 +40,11 @@ def kernel() -> Iterator[FlashKernel]:
 
 @pytest.mark.parametrize("key_heads", [HEADS, KEY_HEADS])
 @pytest.mark.parametrize("window", [None, 4])
-@pytest.mark.parametrize("rows", JOINED)
+@pytest.mark.parametrize("rows", PACKED)
 def test_packed_rows_make_one_call(rows: str, window: int | None, key_heads: int, kernel: FlashKernel) -> None:
-    mask = RowMask.of(JOINED[rows], window)
+    mask = RowMask.of(PACKED[rows], window)
     results(mask, states(mask, key_heads, torch.bfloat16), row_attention, key_heads)
-    assert kernel.forward == [[length for row in JOINED[rows] for length in row]] and kernel.backward == 1
+    assert kernel.forward == [[length for row in PACKED[rows] for length in row]] and kernel.backward == 1
     shorter = mask.window is not None
     assert kernel.windows == [(3 if shorter else -1, 0)] and PackedRows.refusal == ""
 
@@ -59,9 +60,9 @@ def test_one_call_agrees_with_rows_by_themselves(
     given = states(mask, key_heads, dtype)
     expected = results(mask, given, row_attention, key_heads)
     with flash_kernel() as kernel:
-        found = results(mask, given, row_attention, key_heads)
+        packed = results(mask, given, row_attention, key_heads)
     assert kernel.backward == (0 if mask.is_causal else 1)
-    for one, other in zip(found, expected, strict=True):
+    for one, other in zip(packed, expected, strict=True):
         assert one.dtype == dtype
         torch.testing.assert_close(one, other, **NEAR[dtype])
 
@@ -71,9 +72,9 @@ def test_the_default_scale_is_the_librarys() -> None:
     given = states(mask, HEADS, torch.float32)
     expected, _ = row_attention(Attention(1), *given, mask)
     with flash_kernel() as kernel:
-        found, _ = row_attention(Attention(1), *given, mask)
+        packed, _ = row_attention(Attention(1), *given, mask)
     assert kernel.forward == [[7, 12]]
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(packed, expected)
 
 
 def test_very_short_rows_share_few_calls() -> None:
@@ -81,9 +82,9 @@ def test_very_short_rows_share_few_calls() -> None:
     given = states(mask, KEY_HEADS, torch.float32)
     expected = results(mask, given, row_attention, KEY_HEADS)
     with flash_kernel() as kernel:
-        found = results(mask, given, row_attention, KEY_HEADS)
+        packed = results(mask, given, row_attention, KEY_HEADS)
     assert [len(rows) for rows in kernel.forward] == [LEAST_ROWS, LEAST_ROWS, 32] and kernel.backward == 3
-    for one, other in zip(found, expected, strict=True):
+    for one, other in zip(packed, expected, strict=True):
         torch.testing.assert_close(one, other, **NEAR[torch.float32])
 
 
@@ -104,11 +105,13 @@ def test_a_mask_of_one_causal_row_leaves_the_choice_to_pytorch(kernel: FlashKern
     assert not kernel.forward and PackedRows.refusal is None
 
 
-@pytest.mark.parametrize(("said", "dense"), [({"dropout": 0.5}, 0), ({"position_bias": torch.zeros(1, 1, 19, 19)}, 1)])
-def test_what_the_kernel_cannot_do_runs_otherwise(said: dict[str, Any], dense: int, kernel: FlashKernel) -> None:
+@pytest.mark.parametrize(
+    ("options", "dense"), [({"dropout": 0.5}, 0), ({"position_bias": torch.zeros(1, 1, 19, 19)}, 1)]
+)
+def test_what_the_kernel_cannot_do_runs_otherwise(options: dict[str, Any], dense: int, kernel: FlashKernel) -> None:
     mask = RowMask.of([[7, 12]], None)
     before = DenseMasks.made
-    row_attention(Attention(1), *states(mask, HEADS, torch.float32), mask, **said)
+    row_attention(Attention(1), *states(mask, HEADS, torch.float32), mask, **options)
     assert not kernel.forward and DenseMasks.made == before + dense
     with pytest.raises(ValueError, match="softcap"):
         row_attention(Attention(1), *states(mask, HEADS, torch.float32), mask, softcap=30.0)
@@ -220,7 +223,7 @@ LAYERS, TOKENS = 3, 64
 POSITIONS = torch.cat([torch.arange(length) for length in (20, 1, 30, 13)])[None]
 
 
-def stepped(kind: str, **keys: Any) -> tuple[float, list[torch.Tensor]]:
+def run_step(kind: str, **keys: Any) -> tuple[float, list[torch.Tensor]]:
     """The loss and the gradients of a step of two packed micro-batches."""
     meta_model = build(tiny_config(kind, num_hidden_layers=LAYERS, head_dim=8, **keys), torch.float32)
     engine = PlainEngine(describe(meta_model, WorkSize(2, 2 * TOKENS), "fp32"))
@@ -228,27 +231,43 @@ def stepped(kind: str, **keys: Any) -> tuple[float, list[torch.Tensor]]:
     for number in range(len(engine.tensors)):
         engine.weight(number).normal_(0, 0.1, generator=generator)
     stream = Stream(meta_model, engine, 0)
-    found = stream.step(arrange([batch(random_ids(1, TOKENS, seed), positions=POSITIONS) for seed in (1, 2)]), {}, 0)
+    packed = stream.step(arrange([batch(random_ids(1, TOKENS, seed), positions=POSITIONS) for seed in (1, 2)]), {}, 0)
     gradients = [engine.gradients[number].clone() for number in sorted(engine.gradients)]
     stream.close()
-    return found.loss_sum, gradients
+    return packed.loss_sum, gradients
 
 
 @pytest.mark.parametrize(("kind", "keys"), [("llama", {}), ("mistral", {"sliding_window": 4})])
 def test_a_step_has_one_call_a_layer_and_plans_it_once_a_micro_batch(
     kind: str, keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    planned: list[int] = []
+    plans: list[int] = []
     plan = packed_attention.plan_calls
-    loss, gradients = stepped(kind, **keys)
-    monkeypatch.setattr(packed_attention, "plan_calls", lambda *given: planned.append(1) or plan(*given))
+    loss, gradients = run_step(kind, **keys)
+    monkeypatch.setattr(packed_attention, "plan_calls", lambda *given: plans.append(1) or plan(*given))
     with flash_kernel() as kernel:
-        packed_loss, packed_gradients = stepped(kind, **keys)
-    assert len(planned) == 2 and kernel.forward == [[20, 1, 30, 13]] * (2 * 2 * LAYERS)  # forward, and recomputed
+        packed_loss, packed_gradients = run_step(kind, **keys)
+    assert len(plans) == 2 and kernel.forward == [[20, 1, 30, 13]] * (2 * 2 * LAYERS)  # forward, and recomputed
     assert kernel.backward == 2 * LAYERS
     assert packed_loss == pytest.approx(loss, rel=1e-5)
     for one, other in zip(packed_gradients, gradients, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
+
+
+PROVEN: list[tuple[str, dict[str, Any]]] = [
+    ("llama", {}),
+    ("mistral", {"sliding_window": 3}),
+    ("gemma3_text", {"sliding_window": 4}),
+]
+
+
+@pytest.mark.parametrize(("kind", "keys"), PROVEN, ids=[kind for kind, _ in PROVEN])
+def test_models_are_proven_in_one_call(kind: str, keys: dict[str, Any], kernel: FlashKernel) -> None:
+    """Against plain PyTorch by the mask, and with what autograd saves recomputed, kept and spilled."""
+    config = tiny_config(kind, **keys)
+    config.head_dim = 16
+    verify_equivalence(config, packing=True)
+    assert kernel.backward
 
 
 @pytest.mark.parametrize(("place", "packing", "rows"), [

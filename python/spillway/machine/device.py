@@ -46,7 +46,8 @@ def place(config: Config) -> Place:
     device, stream = torch.device("cuda", index), torch.cuda.current_stream(index)
     if config.full_determinism:
         return Place(device, pass_stream=stream)
-    return Place(device, full_determinism=False, fa3_refusal=refuse_fa3(device), pass_stream=stream)
+    refusal = "it computes in bf16 and fp16" if config.compute_dtype == "fp32" else refuse_fa3(device)
+    return Place(device, full_determinism=False, fa3_refusal=refusal, pass_stream=stream)
 
 
 def settled(config: Config) -> Config:

@@ -62,8 +62,8 @@ def make_call(lengths: Sequence[int], device: torch.device) -> RowCall:
     return RowCall(sum(lengths), max(lengths), ends.to(device))
 
 
-def can_attend(states: States, said: dict[str, Any]) -> bool:
-    """Whether the kernel takes these states. `said`: what the model's code asks of attention."""
+def can_attend(states: States, options: dict[str, Any]) -> bool:
+    """Whether the kernel takes these states. `options`: what the model's code asks of attention."""
     capability = read_capability(states[0].device)
     if capability is None:
         return False
@@ -71,7 +71,7 @@ def can_attend(states: States, said: dict[str, Any]) -> bool:
     heads = query.shape[1], key.shape[1], value.shape[1]
     sizes = query.shape[3], key.shape[3], value.shape[3]
     dtypes = query.dtype, key.dtype, value.dtype
-    PackedRows.refusal = refuse_call(said) or refuse_states(dtypes, heads, sizes, capability)
+    PackedRows.refusal = refuse_call(options) or refuse_states(dtypes, heads, sizes, capability)
     return not PackedRows.refusal
 
 
@@ -80,11 +80,11 @@ def read_capability(device: torch.device) -> tuple[int, int] | None:
     return torch.cuda.get_device_capability(device) if device.type == "cuda" else None
 
 
-def refuse_call(said: dict[str, Any]) -> str:
+def refuse_call(options: dict[str, Any]) -> str:
     """Why the kernel cannot do what is asked; empty if it can."""
-    if said.get("dropout", 0.0) > 0:
+    if options.get("dropout", 0.0) > 0:
         return "the model drops attention"
-    if said.get("softcap") is not None:
+    if options.get("softcap") is not None:
         return "the model caps attention's scores"
     return "" if torch.backends.cuda.flash_sdp_enabled() else "this process switched flash attention off"
 

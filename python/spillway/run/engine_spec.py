@@ -226,7 +226,8 @@ def attention_notice(place: Place) -> list[str]:
         words = "attention: FA3, and cuDNN's kernels where PyTorch prefers them"
     if (refusal := PackedRows.refusal) is None:
         return [words]
-    return [words, f"packing: rows run one by one: {refusal}" if refusal else "packing: all rows run in one call"]
+    way = f"one by one: {refusal}" if refusal else "in one call"
+    return [words, f"attention: packed rows and windows run {way}"]
 
 
 def threads_notice(config: Any) -> list[str]:
