@@ -54,6 +54,7 @@
 #include "spillway/execute/redeal.h"
 #include "spillway/execute/step_digests.h"
 #include "spillway/execute/step_values.h"
+#include "spillway/execute/sum_loan.h"
 #include "spillway/execute/verification.h"
 #include "spillway/execute/volume_options.h"
 #include "spillway/journal/recovery.h"
@@ -140,6 +141,13 @@ class EngineStep {
   /// Backward pass: one micro-batch's gradient of a tensor of the block, in the compute type. Micro-batches rise. Of a
   /// frozen tensor it is refused; so is head_gradient() of a frozen head, whose passes remain for the hidden gradient.
   void gradient(std::size_t tensor, const std::byte* values, std::uint64_t micro_batch);
+  /// Whether backward passes of this step may call lend_sum(): the step has more micro-batches than virtual ranks.
+  [[nodiscard]] bool can_lend_sums() const;
+  /// Backward pass, instead of gradient(): the fp32 sum of a tensor's gradient, to which the caller adds one
+  /// micro-batch's in the order of the passes' stream, or which it overwrites. Then end_sum(). Of a reduced tensor, and
+  /// of one whose micro-batch had a gradient() or a sum before, it is refused.
+  [[nodiscard]] execute::SumLoan lend_sum(std::size_t tensor, std::uint64_t micro_batch);
+  void end_sum(std::size_t tensor, std::uint64_t micro_batch);
   /// head_gradient pass: the slice's gradient [rows, columns].
   void head_gradient(const std::byte* values, std::uint64_t micro_batch);
   /// embedding_backward pass: d loss / d embedding output [tokens, columns].

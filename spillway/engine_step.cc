@@ -42,6 +42,15 @@ std::uint64_t EngineStep::tensor_offset(std::size_t tensor) const {
 void EngineStep::gradient(std::size_t tensor, const std::byte* values, std::uint64_t micro_batch) {
   parts_->run().step().gradients().layer(tensor, values, micro_batch);
 }
+bool EngineStep::can_lend_sums() const {
+  return parts_->run().step().gradients().can_lend_sums();
+}
+execute::SumLoan EngineStep::lend_sum(std::size_t tensor, std::uint64_t micro_batch) {
+  return parts_->run().step().gradients().lend_sum(tensor, micro_batch);
+}
+void EngineStep::end_sum(std::size_t tensor, std::uint64_t micro_batch) {
+  parts_->run().step().gradients().end_sum(tensor, micro_batch);
+}
 void EngineStep::head_gradient(const std::byte* values, std::uint64_t micro_batch) {
   parts_->run().step().gradients().head(values, micro_batch);
 }

@@ -68,6 +68,17 @@ spillway::StepUpdate parse_update(const std::map<std::string, double>& update) {
   return out;
 }
 
+/// Memory that passes compute in, without a copy. NumPy has no arrays on a GPU, so a GPU's is a tensor of PyTorch.
+template <class T>
+nb::object share(const Engine& engine, std::span<T> memory) {
+  const auto owner = nb::find(engine);
+  if (const auto gpu = engine.gpu()) {
+    return nb::cast(nb::ndarray<nb::pytorch, T, nb::ndim<1>>(memory.data(), {memory.size()}, owner, {}, nb::dtype<T>(),
+                                                             nb::device::cuda::value, *gpu));
+  }
+  return nb::cast(nb::ndarray<nb::numpy, T, nb::ndim<1>>(memory.data(), {memory.size()}, owner));
+}
+
 void bind_passes(PyEngine& engine) {
   engine
       .def(
@@ -104,15 +115,7 @@ void bind_passes(PyEngine& engine) {
       .def("device_memory",
            [](Engine& self) {
              const auto memory = self.device_memory();
-             const auto gpu = self.gpu();
-             if (!gpu) {
-               return nb::cast(
-                   nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>(memory.data(), {memory.size()}, nb::find(self)));
-             }
-             // NumPy has no arrays there; PyTorch is who computes.
-             return nb::cast(nb::ndarray<nb::pytorch, std::uint8_t, nb::ndim<1>>(
-                 memory.data(), {memory.size()}, nb::find(self), {}, nb::dtype<std::uint8_t>(), nb::device::cuda::value,
-                 *gpu));
+             return share(self, std::span(reinterpret_cast<std::uint8_t*>(memory.data()), memory.size()));
            })
       .def("tensor_offset", &Engine::tensor_offset);
 }
@@ -124,6 +127,17 @@ void bind_gradients(PyEngine& engine) {
              const nb::gil_scoped_release release;
              self.gradient(tensor, there(self, values, "a gradient"), micro_batch);
            })
+      .def("can_lend_sums", &Engine::can_lend_sums)
+      .def("lend_sum",
+           [](Engine& self, std::size_t tensor, std::uint64_t micro_batch) {
+             spillway::execute::SumLoan loan;
+             {
+               const nb::gil_scoped_release release;
+               loan = self.lend_sum(tensor, micro_batch);
+             }
+             return std::make_pair(share(self, loan.sum), loan.first);
+           })
+      .def("end_sum", &Engine::end_sum, WithoutGil())
       .def("head_gradient",
            [](Engine& self, const Anywhere& values, std::uint64_t micro_batch) {
              const nb::gil_scoped_release release;

@@ -195,6 +195,12 @@ class Engine:
         """In a backward pass: one micro-batch's gradient of a tensor of the block (compute type, tensor's shape,
         contiguous), or that of a part, as begin_step counted them. In rising order, each number once at most; a tensor
         that got none has gradient zero."""
+    def can_lend_sums(self) -> bool:
+        """Whether backward passes of this step may call lend_sum(): it has more micro-batches than virtual ranks."""
+    def lend_sum(self, tensor: int, micro_batch: int) -> tuple[Any, bool]:
+        """In a backward pass, instead of gradient(): the fp32 sum of a tensor's gradient, flat, where passes compute,
+        and whether the caller overwrites it; else the caller adds one micro-batch's gradient. Then end_sum()."""
+    def end_sum(self, tensor: int, micro_batch: int) -> None: ...
     # In a backward pass, of a tensor with "subspace" (d = its rank); gradient() then takes S [d, d].
     def wants_whole_gradient(self, tensor: int, micro_batch: int) -> bool:
         """Whether projectors are to be refitted from this micro-batch's whole gradient before S is made."""

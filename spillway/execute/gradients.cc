@@ -121,10 +121,15 @@ void Gradients::wait() {
 }
 
 bool Gradients::take(const Target& to, Seen& seen, const std::byte* values, std::uint64_t micro_batch) {
-  const bool last = micro_batch + 1 == end_;
   if (summed()) sums_.add(to.place, seen.sums, to.given, values, micro_batch);
+  return end_part(to, seen, micro_batch);
+}
+
+bool Gradients::end_part(const Target& to, Seen& seen, std::uint64_t micro_batch) {
+  const bool last = micro_batch + 1 == end_;
   if (summed() && last) sums_.finish(to.place, seen.sums);
   seen.state = last ? 2 : 1;
+  seen.next = micro_batch + 1;
   return last;
 }
 
@@ -163,7 +168,7 @@ const float* Gradients::unrounded(const Target& to, const std::byte* values) {
   return traits(to.type).rounds ? to.sum : nullptr;
 }
 
-void Gradients::take(std::size_t tensor, const std::byte* values, std::uint64_t micro_batch) {
+Gradients::Seen& Gradients::seen_of(std::size_t tensor) {
   const auto& it = layout_.tensors().at(tensor);
   if (pass_ == nullptr || !traits(pass_->kind).of_layer || it.block != pass_->block) {
     throw Error(ErrorCode::internal, text("a gradient of ", it.spec.name, " outside its block's backward pass"));
@@ -171,10 +176,46 @@ void Gradients::take(std::size_t tensor, const std::byte* values, std::uint64_t 
   if (!has_gradient(it.spec.training)) {
     throw Error(ErrorCode::bad_input, text("a gradient of ", it.spec.name, ", which is frozen"));
   }
-  auto& seen = seen_[tensor - layout_.blocks()[it.block].first_tensor];
+  return seen_[tensor - layout_.blocks()[it.block].first_tensor];
+}
+
+void Gradients::require_later(std::size_t tensor, std::uint64_t micro_batch, std::uint64_t least) const {
+  if (micro_batch >= least) return;
+  throw Error(ErrorCode::bad_input,
+              text("a second gradient of ", layout_.tensors()[tensor].spec.name, " for micro-batch ", micro_batch));
+}
+
+void Gradients::take(std::size_t tensor, const std::byte* values, std::uint64_t micro_batch) {
+  auto& seen = seen_of(tensor);
+  require_later(tensor, micro_batch, seen.lent);
   const auto to = target_of(tensor);
   const bool last = take(to, seen, values, micro_batch);
   if (last) finish_tensor(tensor, to, summed() ? nullptr : values);
+}
+
+SumLoan Gradients::lend_sum(std::size_t tensor, std::uint64_t micro_batch) {
+  auto& seen = seen_of(tensor);
+  require_later(tensor, micro_batch, std::max(seen.next, seen.lent));
+  const auto& it = layout_.tensors()[tensor];
+  if (!can_lend_sums() || it.reduced.any()) {
+    throw Error(ErrorCode::bad_input, text("the sum of ", it.spec.name, " in a step of ", micro_batches_,
+                                           " micro-batches and ", virtual_ranks_, " virtual ranks",
+                                           it.reduced.any() ? ": the gradient is reduced" : "", "; call gradient()"));
+  }
+  seen.lent = micro_batch + 1;
+  seen.is_lent = true;
+  return sums_.lend_sum(target_of(tensor).place, seen.sums, micro_batch);
+}
+
+void Gradients::end_sum(std::size_t tensor, std::uint64_t micro_batch) {
+  auto& seen = seen_of(tensor);
+  if (!seen.is_lent || seen.lent != micro_batch + 1) {
+    throw Error(ErrorCode::bad_input, text("end_sum() of ", layout_.tensors()[tensor].spec.name, " for micro-batch ",
+                                           micro_batch, ", whose sum was not lent"));
+  }
+  seen.is_lent = false;
+  const auto to = target_of(tensor);
+  if (end_part(to, seen, micro_batch)) finish_tensor(tensor, to, nullptr);
 }
 
 void Gradients::take_slice(const std::byte* values, std::uint64_t micro_batch) {
@@ -270,6 +311,10 @@ void Gradients::close() {
       if (!has_gradient(layout_.tensors()[number].spec.training)) continue;
       const auto to = target_of(number);
       auto& seen = seen_[i];
+      if (seen.is_lent) {
+        throw Error(ErrorCode::bad_input,
+                    text("the sum of ", layout_.tensors()[number].spec.name, " was lent, and end_sum() is missing"));
+      }
       const bool reduced = layout_.tensors()[number].reduced.any();
       if (reduced) reduced_.finish(number);
       if (exchange_) {

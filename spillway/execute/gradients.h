@@ -42,6 +42,15 @@ class Gradients {
   /// One micro-batch's gradient of tensor number `tensor` of the open block, or of the open slice.
   void take(std::size_t tensor, const std::byte* values, std::uint64_t micro_batch);
   void take_slice(const std::byte* values, std::uint64_t micro_batch);
+  /// Whether lend_sum() works in this step: it has more micro-batches than virtual ranks. The answer is the same in
+  /// every world.
+  [[nodiscard]] bool can_lend_sums() const noexcept { return micro_batches_ > virtual_ranks_; }
+  /// Instead of take(): the sum of a tensor, to which the caller adds one micro-batch's gradient by work in the stream
+  /// of passes. end_sum() follows. Throws Error(bad_input) where can_lend_sums() is false, of a reduced tensor, and of
+  /// a micro-batch whose gradient was taken or whose sum was lent before.
+  [[nodiscard]] SumLoan lend_sum(std::size_t tensor, std::uint64_t micro_batch);
+  /// The caller has added to the sum. Throws Error(bad_input) if the sum was not lent for this micro-batch.
+  void end_sum(std::size_t tensor, std::uint64_t micro_batch);
   /// One micro-batch's sample of the gradient of a tensor of the open block, which is reduced.
   void take_sample(std::size_t tensor, std::span<const float> sample, std::uint64_t micro_batch) {
     reduced_.take(tensor, sample, micro_batch);
@@ -77,9 +86,18 @@ class Gradients {
   struct Seen {
     std::uint8_t state = 0;  ///< 0: there was none; 1: some micro-batches'; 2: all, and it is rounded
     RankSums::Progress sums = {};
+    std::uint64_t next = 0;  ///< one past the last micro-batch whose gradient is in the sum
+    std::uint64_t lent = 0;  ///< one past the last micro-batch for which the sum was lent
+    bool is_lent = false;    ///< end_sum() is due
   };
+  /// Of a trainable tensor of the open block.
+  [[nodiscard]] Seen& seen_of(std::size_t tensor);
+  /// Throws unless `micro_batch` is `least` or a later one.
+  void require_later(std::size_t tensor, std::uint64_t micro_batch, std::uint64_t least) const;
   /// One micro-batch's; whether it was the last.
   bool take(const Target& target, Seen& seen, const std::byte* values, std::uint64_t micro_batch);
+  /// A micro-batch's gradient is in the sum; whether it was the last.
+  bool end_part(const Target& target, Seen& seen, std::uint64_t micro_batch);
   [[nodiscard]] bool summed() const noexcept { return micro_batches_ > 1 || exchange_ != nullptr; }
   /// A gradient of a layer, of whose pieces each has squares of its own.
   void finish_tensor(std::size_t tensor, const Target& target, const std::byte* values);

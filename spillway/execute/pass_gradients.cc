@@ -19,6 +19,16 @@ void PassGradients::layer(std::size_t tensor, const std::byte* values, std::uint
   gradients_.take(tensor, values, micro_batch);
 }
 
+SumLoan PassGradients::lend_sum(std::size_t tensor, std::uint64_t micro_batch) {
+  require_trainable(passes_.open(PassKind::backward, "lend_sum()"), "lend_sum()");
+  return gradients_.lend_sum(tensor, micro_batch);
+}
+
+void PassGradients::end_sum(std::size_t tensor, std::uint64_t micro_batch) {
+  require_trainable(passes_.open(PassKind::backward, "end_sum()"), "end_sum()");
+  gradients_.end_sum(tensor, micro_batch);
+}
+
 void PassGradients::head(const std::byte* values, std::uint64_t micro_batch) {
   require_trainable(passes_.open(PassKind::head_gradient, "head_gradient()"), "head_gradient()");
   gradients_.take_slice(values, micro_batch);

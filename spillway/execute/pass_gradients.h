@@ -20,6 +20,10 @@ class PassGradients {
 
   /// One micro-batch's gradient of a tensor of the block, in the compute type. Micro-batches rise.
   void layer(std::size_t tensor, const std::byte* values, std::uint64_t micro_batch);
+  /// As Gradients has them.
+  [[nodiscard]] bool can_lend_sums() const noexcept { return gradients_.can_lend_sums(); }
+  [[nodiscard]] SumLoan lend_sum(std::size_t tensor, std::uint64_t micro_batch);
+  void end_sum(std::size_t tensor, std::uint64_t micro_batch);
   /// The gradient of the head's slice, [rows, columns].
   void head(const std::byte* values, std::uint64_t micro_batch);
   /// d loss / d embedding output, [tokens, columns].

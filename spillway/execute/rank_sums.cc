@@ -8,14 +8,18 @@ namespace spillway::execute {
 
 void RankSums::add(const Place& place, Progress& progress, device::Element type, const std::byte* values,
                    std::uint64_t position) {
+  const auto loan = lend_sum(place, progress, position);
+  device_.run(
+      stream_,
+      device::Sum{.type = type, .values = values, .sum = loan.sum.data(), .n = place.elements, .first = loan.first});
+}
+
+SumLoan RankSums::lend_sum(const Place& place, Progress& progress, std::uint64_t position) {
   const auto rank = ranks_.rank_of(position);
   advance(place, progress, rank);
-  device_.run(stream_, device::Sum{.type = type,
-                                   .values = values,
-                                   .sum = place.sum(ranks_.sum_of(rank)),
-                                   .n = place.elements,
-                                   .first = !progress.begun || ranks_.begins(position)});
+  const bool first = !progress.begun || ranks_.begins(position);
   progress.begun = true;
+  return {{place.sum(ranks_.sum_of(rank)), place.elements}, first};
 }
 
 /// Ends the ranks before `rank`.

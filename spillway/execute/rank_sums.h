@@ -10,6 +10,7 @@
 
 #include "spillway/device/device.h"
 #include "spillway/device/work.h"
+#include "spillway/execute/sum_loan.h"
 #include "spillway/plan/virtual_ranks.h"
 
 namespace spillway::execute {
@@ -41,6 +42,8 @@ class RankSums {
   /// One micro-batch's, by its position in the step's order; positions rise.
   void add(const Place& place, Progress& progress, device::Element type, const std::byte* values,
            std::uint64_t position);
+  /// The sum to which the caller adds one micro-batch's gradient, by work in the same stream; positions rise.
+  [[nodiscard]] SumLoan lend_sum(const Place& place, Progress& progress, std::uint64_t position);
   /// After the last one: all of it is in the lowest sum. Of a part of the ranks each maximal subtree has a sum, the
   /// first the lowest.
   void finish(const Place& place, Progress& progress);

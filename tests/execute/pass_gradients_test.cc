@@ -32,6 +32,8 @@ TEST(PassGradients, AreRefusedOutsideTheirPass) {
     EXPECT_ERROR(gradients.embedding(zeros()), ErrorCode::bad_input, "embedding_backward() outside its pass");
     if (pass->kind == PassKind::forward) {
       EXPECT_ERROR(gradients.layer(0, zeros(), 0), ErrorCode::bad_input, "gradient() outside its pass");
+      EXPECT_ERROR(static_cast<void>(gradients.lend_sum(0, 0)), ErrorCode::bad_input, "lend_sum() outside its pass");
+      EXPECT_ERROR(gradients.end_sum(0, 0), ErrorCode::bad_input, "end_sum() outside its pass");
     }
     run.step().end_pass();
   }
@@ -53,6 +55,8 @@ TEST(PassGradients, AreRefusedOfWhatIsFrozen) {
           EXPECT_NO_THROW(run.step().gradients().layer(t, zeros(), 0));
         } else {
           EXPECT_ERROR(run.step().gradients().layer(t, zeros(), 0), ErrorCode::bad_input, "which is frozen");
+          EXPECT_ERROR(static_cast<void>(run.step().gradients().lend_sum(t, 0)), ErrorCode::bad_input,
+                       "which is frozen");
         }
       }
     }
@@ -74,6 +78,7 @@ TEST(PassGradients, OfSubspacesBelongToTheirBlock) {
       for (auto t = block.first_tensor; t < block.first_tensor + block.tensors; ++t) {
         const auto& subspace = planned.layout.tensors()[t].reduced;
         if (!subspace.any()) continue;
+        EXPECT_ERROR(static_cast<void>(gradients.lend_sum(t, 0)), ErrorCode::bad_input, "the gradient is reduced");
         EXPECT_TRUE(gradients.wants_whole_gradient(t, 0)) << "the first are fitted in the first step";
         EXPECT_ERROR(gradients.whole_gradient(t, std::vector<float>(3)), ErrorCode::bad_input, "");
         EXPECT_ERROR(gradients.sample(t, std::vector<float>(3), 0), ErrorCode::bad_input, "a sample of 3 rows");

@@ -52,6 +52,17 @@ Floats expected_sums(const plan::VirtualRanks& ranks, const std::vector<std::opt
   return tree_of_ranks(sums, 0, sums.size());
 }
 
+/// Adds a micro-batch's gradient, by the device or as the caller's product does.
+void add_gradient(RankSums& sums, const RankSums::Place& place, RankSums::Progress& progress, const Floats& given,
+                  std::size_t position, bool by_caller) {
+  if (!by_caller) {
+    return sums.add(place, progress, device::Element::fp32, reinterpret_cast<const std::byte*>(given.data()), position);
+  }
+  const auto loan = sums.lend_sum(place, progress, position);
+  ASSERT_EQ(loan.sum.size(), given.size());
+  for (std::size_t i = 0; i < given.size(); ++i) loan.sum[i] = loan.first ? given[i] : loan.sum[i] + given[i];
+}
+
 TEST(RankSums, AreThoseOfATree) {
   std::mt19937 random(3);
   const auto device = device::make_cpu();
@@ -67,7 +78,7 @@ TEST(RankSums, AreThoseOfATree) {
     sums.begin(ranks);
     for (std::size_t m = 0; m < given.size(); ++m) {
       if (!given[m]) continue;
-      sums.add(place, progress, device::Element::fp32, reinterpret_cast<const std::byte*>(given[m]->data()), m);
+      add_gradient(sums, place, progress, *given[m], m, random() % 2 == 0);
     }
     sums.finish(place, progress);
     ASSERT_EQ(lowest, expected_sums(ranks, given)) << count << " ranks, " << micro_batches << " micro-batches";
@@ -97,7 +108,7 @@ TEST(RankSums, AreThoseOfATreeWhicheverProcessesMadeThem) {
         RankSums::Progress made;
         for (auto m = mine.position_of(mine.first()); m < mine.position_of(mine.end()); ++m) {
           if (!given[m]) continue;
-          sums.add(place, made, device::Element::fp32, reinterpret_cast<const std::byte*>(given[m]->data()), m);
+          add_gradient(sums, place, made, *given[m], m, random() % 2 == 0);
         }
         sums.finish(place, made);
         unsigned number = 0;

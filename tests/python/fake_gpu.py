@@ -5,8 +5,9 @@ Of Spillway nothing is replaced but what takes time and moves no bit: loss.png i
 times only, and what was proved of a model is not proved again. Of PyTorch these are: what it says about GPUs
 (torch.cuda), devices that tensors are asked for on, and DLPack's word for where a tensor lies. Memory of this GPU is
 host memory, so PyTorch computes as it does on a CPU and gives the CPU's bits; where tensors of a pass lie
-is shown on torch's `meta` device (test_place.py). As on a GPU, backward passes run on another thread, and what the
-engine gives to its streams runs behind, with random delays.
+is shown on torch's `meta` device (test_place.py). The product that adds to the engine's sums, which PyTorch has for
+GPUs alone, rounds each part, as the CPU's gradients are. As on a GPU, backward passes run on another thread, and what
+the engine gives to its streams runs behind, with random delays.
 
 As a program it takes commands from its standard input, one JSON object a line ("words", and "environment" for the
 driver), and answers each with its exit code and what it has shown. With words of its own it is that command.
@@ -245,6 +246,11 @@ def engine_class(real: type, driver: Driver) -> Callable[..., Any]:
                 return Given(self._real, name, driver, self._device)
             return getattr(self._real, name)
 
+        def lend_sum(self, tensor: int, micro_batch: int) -> Any:
+            loan = self._real.lend_sum(tensor, micro_batch)
+            driver.settle()
+            return loan
+
         def next_pass(self) -> Any:
             block_pass = self._real.next_pass()
             driver.settle()
@@ -391,6 +397,13 @@ def hurry() -> None:
     spillway.model.spec.verify_equivalence = proved
 
 
+def play_products() -> None:
+    from spillway.model import weight_sums
+    from sum_products import add_rounded
+
+    weight_sums.add_product = add_rounded
+
+
 def play_nccl() -> None:
     """Its groups are gloo's, which takes the memory of this GPU."""
     import torch.distributed as dist
@@ -408,6 +421,7 @@ def play() -> None:
 
     hurry()
     play_nccl()
+    play_products()
     driver = Driver()
     play_cuda(driver)
     play_devices(driver)

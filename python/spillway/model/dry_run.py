@@ -132,8 +132,10 @@ class Measurement:
         small = self._small = narrow_of_its_kind(meta_model, saved, shape.virtual_ranks)
         self._tokens = max(shape.batch * shape.length, shape.eval_batch * shape.eval_length)
         description = describe(small, WorkSize(1, self._tokens), compute_dtype)
-        several = shape.micro_batches * tiles.of(shape.batch * shape.length) > 1
-        self._engine = TimedEngine(description, several, kernels, place)
+        parts = shape.micro_batches * tiles.of(shape.batch * shape.length)
+        # A step of one part makes weight gradients beside the sums. So the first steps do, whose memory is measured.
+        self._lends = parts > shape.virtual_ranks
+        self._engine = TimedEngine(description, parts > 1, kernels, place)
         fill(self._engine)
         self._engine.keep_weights()
         self._stream = Stream(small, self._engine, 0, unneeded, place=place, tiles=tiles, fused=fused)
@@ -340,6 +342,7 @@ class Measurement:
             warm_up = time_step(stream, engine, train, between)
             after_whole = process_memory.anonymous(), place.peak()
             process_memory.use_huge_pages()
+            engine.lends = self._lends
             for number in range(runs_after(warm_up)):
                 engine.cold = shape.micro_batches == 1 or number % 2 == 0
                 time_step(stream, engine, timed, between)

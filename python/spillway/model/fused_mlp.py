@@ -15,7 +15,8 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 
 from spillway.model.kernels import Forward, Kernels, has_known_type
-from spillway.model.unneeded import LeftOut
+from spillway.model.linear_pass import forward_of
+from spillway.model.weight_sums import WeightSum, weight_gradient
 
 
 @dataclass(frozen=True)
@@ -35,9 +36,8 @@ def gate_forward(module: nn.Module, form: GateForm, kernels: Kernels) -> Forward
             return own(*positional, **named)
         gate, up, down = (getattr(module, name) for name in (form.gate, form.up, form.down))
         if has_plain_layers(gate, up, down) and has_known_type(positional[0], down.weight):
-            replacement = vars(down).get("forward")
-            filler = replacement.filler if isinstance(replacement, LeftOut) else None
-            return GatedMlp.apply(positional[0], gate.weight, up.weight, down.weight, kernels, filler)
+            weights, sums = (gate.weight, up.weight, down.weight), [open_sum(linear) for linear in (gate, up, down)]
+            return GatedMlp.apply(positional[0], *weights, kernels, filler_of(down), sums)
         gates, ups = gate(positional[0]), up(positional[0])
         if not has_known_type(gates, ups):
             return down(nn.functional.silu(gates) * ups)
@@ -52,14 +52,30 @@ def has_plain_layers(gate: nn.Module, up: nn.Module, down: nn.Module) -> bool:
 
 
 def is_plain(linear: Any, may_be_left_out: bool = False) -> bool:
-    replacement = vars(linear).get("forward")
-    own = replacement is None or (may_be_left_out and isinstance(replacement, LeftOut))
+    is_made = forward_of(linear) is not None and (may_be_left_out or filler_of(linear) is None)
+    own = "forward" not in vars(linear) or is_made
     hooks = linear._forward_hooks or linear._forward_pre_hooks or linear._backward_hooks or linear._backward_pre_hooks
     return type(linear) is nn.Linear and linear.bias is None and own and not hooks
 
 
+def filler_of(linear: Any) -> float | None:
+    """The number in place of the layer's product; None: the product is made."""
+    replacement = forward_of(linear)
+    return None if replacement is None else replacement.filler
+
+
+def open_sum(linear: Any) -> WeightSum | None:
+    """The sum of the layer's weight gradient, of which a use is noted; None: autograd has the gradient."""
+    replacement = forward_of(linear)
+    if replacement is None or replacement.sum is None:
+        return None
+    replacement.sum.note_use()
+    return replacement.sum
+
+
 class GatedMlp(torch.autograd.Function):
-    """hidden [..., columns] to the same shape. `filler`: stands for the output, which is not computed; None: it is."""
+    """hidden [..., columns] to the same shape. `filler`: stands for the output, which is not computed; None: it is.
+    `sums`: take the gradients of the three weights; None: autograd does."""
 
     @staticmethod
     def forward(
@@ -70,10 +86,11 @@ class GatedMlp(torch.autograd.Function):
         to_down: torch.Tensor,
         kernels: Kernels,
         filler: float | None,
+        sums: list[WeightSum | None],
     ) -> torch.Tensor:
         gate, up = nn.functional.linear(hidden, to_gate), nn.functional.linear(hidden, to_up)
         ctx.save_for_backward(hidden, gate, up, to_gate, to_up, to_down)
-        ctx.kernels = kernels
+        ctx.kernels, ctx.sums = kernels, sums
         if filler is not None:
             return hidden.new_full((), filler).expand(*hidden.shape[:-1], to_down.shape[0])
         product = torch.empty_like(gate)
@@ -90,12 +107,13 @@ class GatedMlp(torch.autograd.Function):
         product = dy.mm(to_down)  # holds its gradient first
         of_gate, of_up = torch.empty_like(product), torch.empty_like(product)
         ctx.kernels.swiglu_backward(gate, up, product, of_gate, of_up, product if wants[3] else None)
-        of_down_weight = dy.t().mm(product) if wants[3] else None
+        sum_of_gate, sum_of_up, sum_of_down = ctx.sums
+        of_down_weight = weight_gradient(dy, product, sum_of_down) if wants[3] else None
         del product
         of_hidden = of_gate.mm(to_gate).addmm_(of_up, to_up).view(hidden.shape) if wants[0] else None
-        of_gate_weight = of_gate.t().mm(tokens) if wants[1] else None
-        of_up_weight = of_up.t().mm(tokens) if wants[2] else None
-        return of_hidden, of_gate_weight, of_up_weight, of_down_weight, None, None
+        of_gate_weight = weight_gradient(of_gate, tokens, sum_of_gate) if wants[1] else None
+        of_up_weight = weight_gradient(of_up, tokens, sum_of_up) if wants[2] else None
+        return of_hidden, of_gate_weight, of_up_weight, of_down_weight, None, None, None
 
 
 class SwiGlu(torch.autograd.Function):

@@ -21,13 +21,14 @@ from spillway.model.fused import Fusions
 from spillway.model.fused_search import find_fusions
 from spillway.model.kernels import Kernels
 from spillway.model.layer_arguments import record
+from spillway.model.linear_pass import replace_linears
 from spillway.model.meta_model import MetaModel, Places, StagePlan
 from spillway.model.microbatch import MicroBatch
 from spillway.model.model_code import replaced_forwards
 from spillway.model.passage import Crossing, Passage
 from spillway.model.saved import Packing, Root, SavedPass
 from spillway.model.token_tiles import Parts, Remaking, norm_in_tiles, tiles_in
-from spillway.model.unneeded import uncomputed
+from spillway.model.weight_sums import StageSums, WeightSums
 
 
 @dataclass(frozen=True)
@@ -63,12 +64,14 @@ class Stage:
         parts: Parts,
         device: torch.device,
         kernels: Kernels | None = None,
+        sums: WeightSums | None = None,
     ) -> None:
         """`borrowed`: parameters that belong to an earlier stage, see `shared`. `sink`, a bound method, is given every
         gradient as soon as autograd has it, and must not keep it; `project`, another, makes S for what is reduced.
         `unneeded`: linear layers of a layer, by name, that backward does not compute again. `parts`: what of a layer
         runs in tiles, and which part of a step gradients are of. `device`: where layers compute. `kernels`: run norms,
-        SwiGLU and rotary embedding of a layer; None: the model's own code does.
+        SwiGLU and rotary embedding of a layer; None: the model's own code does. `sums`: products add weight gradients
+        to these; None: every gradient goes to `sink`.
         """
         self._meta_model = meta_model
         self.plan = plan
@@ -88,6 +91,7 @@ class Stage:
         self._parts = parts
         self._device = device
         layer = self._module
+        self._sums = None if sums is None or layer is None else self._sums_in(layer, sums)
         self._kernels = kernels
         self._fusions = Fusions() if kernels is None or layer is None else find_fusions(layer)
         self._fused = {} if kernels is None else self._fusions.forwards(kernels)
@@ -95,7 +99,7 @@ class Stage:
         if kernels is not None and plan.tail and meta_model.norm is not None:
             self._fused_norm = find_fusions(meta_model.norm).forwards(kernels)
         with replaced_forwards(self._fused | self._fused_norm):
-            self._tiles = [] if layer is None else tiles_in(meta_model, layer, parts, self._unneeded, alone)
+            self._tiles = [] if layer is None else tiles_in(meta_model, layer, parts, self._unneeded, alone, self._sums)
             self._norm = norm_in_tiles(meta_model, parts) if plan.tail else None
         self._leaves: dict[int, list[torch.Tensor]] = {}  # by the block's first element in the arena
         self._now: list[torch.Tensor] = []  # those that it is bound to
@@ -153,7 +157,7 @@ class Stage:
         beside = [*passage.given(self.plan.layer), *self._module.buffers(), *(leaf for _, leaf, _ in self._borrowed)]
         packing = Packing(hidden, [*self._now, leaf], beside, spills)
         call = passage.forward_call(self.plan.layer)
-        computed = uncomputed(self._unneeded, None), redirected(self._inners, True)
+        computed = replace_linears(self._unneeded, None, self._sums), redirected(self._inners, True)
         with torch.enable_grad(), computed[0], computed[1], self._in_tiles(), packing.hooks():
             results = call.results(self._module, leaf)
         passage.has_run(self.plan.layer, results)
@@ -176,7 +180,8 @@ class Stage:
         """Recomputes the stage from its input; d loss / d output in, d loss / d input out."""
         leaf = hidden.detach().requires_grad_()
         crossing = passage.crossing()
-        with torch.enable_grad(), uncomputed(self._unneeded), redirected(self._inners):
+        linears = replace_linears(self._unneeded, sums=self._sums)
+        with torch.enable_grad(), linears, redirected(self._inners):
             root = Root.apply(self._again(leaf, batch, ids, crossing), [gradient])  # without the bytes of the output
         torch.autograd.backward([root, *crossing.outputs], [root.new_empty(0), *crossing.gradients])
         crossing.collect()
@@ -237,6 +242,18 @@ class Stage:
             self._hand_over(slot, leaf.requires_grad_())
         return leaf
 
+    def _sums_in(self, layer: nn.Module, sums: WeightSums) -> StageSums:
+        """Of the linear layers whose weight no other module has, and that do not run in tiles by themselves."""
+        tiled = {id(inner) for name, inner in layer.named_modules() if name in self._parts.tiles.modules}
+        inside = {id(inner) for inner in layer.modules() if type(inner) is nn.Linear and "forward" not in vars(inner)}
+        found: dict[nn.Module, int] = {}
+        for slot in self._slots:
+            owner, name = slot.places[0]
+            fits = id(owner) in inside - tiled and name == "weight" and len(slot.places) == 1
+            if fits and id(slot.meta) not in self._meta_model.spaces and sums.has_sum(slot.tensor, slot.meta):
+                found[owner] = slot.tensor
+        return StageSums(sums, found)
+
     def _inner(self, slot: Slot, project: Projection, left_out: Sequence[nn.Module], device: torch.device) -> Inner:
         space = self._meta_model.spaces[id(slot.meta)]
         linear = slot.places[0][0]
@@ -258,7 +275,9 @@ class Stage:
 
         def hand_over(parameter: torch.Tensor) -> None:
             receive = sink()
-            assert receive is not None and parameter.grad is not None
+            if parameter.grad is None:  # a sum of the engine has it
+                return
+            assert receive is not None
             receive(slot.tensor, parameter.grad.contiguous())
             parameter.grad = None
 

@@ -121,6 +121,15 @@ class PlainEngine:
             raise ValueError(f"gradient of {self.tensors[tensor]['name']} in a pass of block {self._pass.block}")
         self._add(tensor, slice(None), values)
 
+    def can_lend_sums(self) -> bool:
+        return False
+
+    def lend_sum(self, tensor: int, micro_batch: int) -> tuple[torch.Tensor, bool]:
+        raise NotImplementedError
+
+    def end_sum(self, tensor: int, micro_batch: int) -> None:
+        return
+
     def head_gradient(self, values: torch.Tensor, micro_batch: int) -> None:
         first = self._pass.first_row
         self._add(self._head_tensor(), slice(first, first + self._pass.rows), values)

@@ -27,6 +27,7 @@ from spillway.model.router import Balance
 from spillway.model.saved import RECOMPUTE_ALL, SavedChoice, SavedStep
 from spillway.model.shared import Kept
 from spillway.model.token_tiles import ALL_AT_ONCE, Parts, TokenTiles
+from spillway.model.weight_sums import AddProduct, WeightSums, choose_product
 
 if TYPE_CHECKING:
     from spillway._engine import BlockPass, Engine
@@ -60,6 +61,7 @@ class Stream:
         tiles: TokenTiles = ALL_AT_ONCE,
         share: Share = ALL,
         fused: bool = False,
+        product: AddProduct | None = None,
     ) -> None:
         """`seed`: of dropout, drawn anew for every (step, micro-batch, layer). `unneeded`: linear layers that need
         not be computed again in backward, as `verify_equivalence` found them. `after_pass` is called between passes,
@@ -68,6 +70,7 @@ class Stream:
         autograd saves of layers, the same. `tiles`: what runs in tiles of tokens. `share`: of a step's micro-batches
         what this process computes; work that is given to `step` and `evaluate` is that of all processes. `fused`: the
         engine's kernels stand for norms, SwiGLU and rotary embedding of layers, where these are found (`fused`).
+        `product`: adds weight gradients to the engine's sums; None: the product of `place`, if there is one.
         """
         self.saved = saved
         self.last_saved = SavedStep()  # of the last step
@@ -96,6 +99,8 @@ class Stream:
         self._auxiliary = 0.0  # of the loss of what ran last
         self._kept: dict[int, Kept] = {}  # by the engine's number: what other blocks than its own use, too
         self._spaces: dict[int, Space] = {}  # by the engine's number: what is reduced
+        product = product or choose_product(place, meta_model.dtype)
+        self._weight_sums = WeightSums(engine, self._parts, product, self._kept)
         self._stack = self._stages(unneeded)
         transform = None if meta_model.simple_head else self._transformed
         self._head = HeadCode(self._head_bias(), transform, meta_model.head.weight.requires_grad)
@@ -123,11 +128,11 @@ class Stream:
 
     def compute(self, work: Work, step: int, digests: Digests) -> float:
         """Computes a step as `gradients` does, and adds digests of all values. No update runs during backward."""
-        self._digests = digests
+        self._digests = self._weight_sums.digests = digests
         try:
             return self._run(work, True, None, step)
         finally:
-            self._digests = NoDigests()
+            self._digests = self._weight_sums.digests = NoDigests()
 
     def update(self, update: dict[str, float]) -> dict[str, float]:
         """The last part of a step: what Engine.end_step returns."""
@@ -163,6 +168,7 @@ class Stream:
         self._parts.begin(work.micro_batches)
         counts = self._parts.sizes if training else work.counts
         self._engine.begin_step(work.ids, counts, training, update if training else None, **self._digests.flags)
+        self._weight_sums.begin(training)
         self._engine.embedding_forward(None)
         self._digests.end_pass()
         share = self.share.of(len(work.micro_batches))
@@ -300,7 +306,7 @@ class Stream:
             by_parameter |= {id(s.meta): self._kept[s.tensor] for s in slots if s.tensor in self._kept}
             borrowed = [(meta_model.places[id(p)], by_parameter[id(p)].leaf, p) for p in plan.shared]
             sinks = (self._hand_over, self._project)
-            computing = (self._place.device, self._kernels)
+            computing = (self._place.device, self._kernels, self._weight_sums)
             stages.append(Stage(meta_model, plan, slots, borrowed, *sinks, unneeded, self._parts, *computing))
             first += len(slots)
         return stages

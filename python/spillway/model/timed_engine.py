@@ -46,6 +46,7 @@ class TimedEngine(PlainEngine):
             self.loss_gradient = kernels.loss_gradient  # type: ignore[method-assign]
             for name in NAMES:
                 setattr(self, name, getattr(kernels, name, None))
+        self.lends = False  # products add to sums; `several` is true then
         self.cold = True  # weights come from memory, as for the first micro-batch of a pass, not from caches
         self.seconds: dict[bool, dict[str, list[float]]] = {True: defaultdict(list), False: defaultdict(list)}
         self.aside = 0.0  # seconds that no run has
@@ -82,6 +83,12 @@ class TimedEngine(PlainEngine):
         self._taken[: values.numel()].copy_(values.view(-1))
         if REDUCED not in self.tensors[tensor]:  # which is reduced otherwise in every step
             self._digest((tensor, micro_batch), values)
+
+    def can_lend_sums(self) -> bool:
+        return self.lends
+
+    def lend_sum(self, tensor: int, micro_batch: int) -> tuple[torch.Tensor, bool]:
+        return self._taken[: count(self._shape(tensor))], False
 
     def embedding_backward(self, values: torch.Tensor) -> None:
         super().embedding_backward(values)

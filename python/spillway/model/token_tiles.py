@@ -20,13 +20,14 @@ import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
 
+from spillway.model.linear_pass import replace_linears
 from spillway.model.nested import tensors_in
 from spillway.model.saved import View
-from spillway.model.unneeded import uncomputed
 
 if TYPE_CHECKING:
     from spillway.model.meta_model import MetaModel
     from spillway.model.microbatch import MicroBatch
+    from spillway.model.weight_sums import StageSums
 
 LEAST = 1024  # tokens of a tile of `auto`: products stay large
 LEAST_ON_GPU = 2**15  # a second tile repeats launches, adds fp32 sums, and recomputes the MLP of kept layers
@@ -148,11 +149,18 @@ class Call:
 class Tile:
     """One module of a layer that runs in tiles."""
 
-    def __init__(self, module: nn.Module, parts: Parts, idle: bool = False, left_out: Sequence[nn.Module] = ()) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        parts: Parts,
+        idle: bool = False,
+        left_out: Sequence[nn.Module] = (),
+        sums: StageSums | None = None,
+    ) -> None:
         """`idle`: no gradient depends on its output, which is as large as its input. `left_out`: linear layers in it
-        whose product backward does not make again."""
+        whose product backward does not make again. `sums`: products add weight gradients to these."""
         self.module = module
-        self._parts, self._idle, self._left_out = parts, idle, left_out
+        self._parts, self._idle, self._left_out, self._sums = parts, idle, left_out, sums
         self._forward: Callable[..., Any] = module.forward
         self._beside: int | None = None  # how much it returns after the hidden state; None: it has not run
         self._quick = all(weight.dim() < 2 for weight in module.parameters())  # no products: a norm
@@ -196,7 +204,7 @@ class Tile:
         dx = torch.empty(tokens.shape, dtype=tokens.dtype, device=tokens.device)
         for number, (first, after) in enumerate(bounds(len(tokens), self._parts.count)):
             leaf = tokens[first:after].detach().requires_grad_()
-            with torch.enable_grad(), uncomputed(self._left_out):
+            with torch.enable_grad(), replace_linears(self._left_out, sums=self._sums):
                 found = self._called(call, leaf, leading)
             with self._parts.tile(number, self._parts.count):
                 torch.autograd.backward(found, dy[first:after])
@@ -314,11 +322,16 @@ def joined(hidden: torch.Tensor) -> tuple[torch.Tensor, int]:
 
 
 def tiles_in(
-    meta_model: MetaModel, layer: nn.Module, parts: Parts, left_out: Sequence[nn.Module], alone: bool
+    meta_model: MetaModel,
+    layer: nn.Module,
+    parts: Parts,
+    left_out: Sequence[nn.Module],
+    alone: bool,
+    sums: StageSums | None = None,
 ) -> list[Tile]:
-    """The tiles of a layer. `left_out` is as `Tile` has it, for the whole layer; `alone`: nothing looks at its output
-    but the next layer. Modules that draw random numbers run whole, and those with weights that others use, too, or that
-    are reduced."""
+    """The tiles of a layer. `left_out` and `sums` are as `Tile` has them, for the whole layer; `alone`: nothing looks
+    at its output but the next layer. Modules that draw random numbers run whole, and those with weights that others
+    use, too, or that are reduced."""
     tiles, found = parts.tiles, []
     modules = dict(layer.named_modules())
     for name in sorted(tiles.modules & modules.keys() if tiles.tokens is not None else ()):
@@ -327,7 +340,7 @@ def tiles_in(
             continue
         inside = {id(inner) for inner in module.modules()}
         mine = [linear for linear in left_out if id(linear) in inside]
-        found.append(Tile(module, parts, alone and name in tiles.idle, mine))
+        found.append(Tile(module, parts, alone and name in tiles.idle, mine, sums))
     return found
 
 

@@ -10,61 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import nn
 
 from spillway.model.layer_arguments import Arguments
-
-
-class Uncomputed(torch.autograd.Function):
-    """A linear layer's backward pass. Forward it gives `filler` everywhere, and takes no memory for it; its product
-    where that is None."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, filler: float | None
-    ) -> Any:
-        ctx.save_for_backward(hidden, weight)
-        ctx.biased = bias is not None
-        if filler is None:
-            return nn.functional.linear(hidden, weight, bias)
-        return hidden.new_full((), filler).expand(*hidden.shape[:-1], weight.shape[0])
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        hidden, weight = ctx.saved_tensors
-        gradient = gradients[0].flatten(0, -2)
-        wanted = ctx.needs_input_grad
-        to_hidden = gradient.mm(weight).view(hidden.shape) if wanted[0] else None
-        to_weight = gradient.t().mm(hidden.flatten(0, -2)) if wanted[1] else None
-        return to_hidden, to_weight, gradient.sum(0) if ctx.biased and wanted[2] else None, None
-
-
-@dataclass(frozen=True)
-class LeftOut:
-    """Stands for the forward of an nn.Linear whose output is not needed."""
-
-    linear: Any
-    filler: float | None  # in place of the product; None: it is made
-
-    def __call__(self, hidden: torch.Tensor) -> Any:
-        return Uncomputed.apply(hidden, self.linear.weight, self.linear.bias, self.filler)
-
-
-@contextmanager
-def uncomputed(linears: Sequence[nn.Module], filler: float | None = 0.0) -> Iterator[None]:
-    """Inside, these nn.Linear leave out their product. With None they make it, and their backward pass is the same."""
-
-    for linear in linears:
-        linear.forward = LeftOut(linear, filler)
-    try:
-        yield
-    finally:
-        for linear in linears:
-            del linear.forward
+from spillway.model.linear_pass import replace_linears
 
 
 def find_unneeded(layers: Sequence[nn.Module], calls: Sequence[Arguments], hidden: torch.Tensor) -> frozenset[str]:
@@ -101,7 +52,7 @@ def holds(layer: nn.Module, name: str, call: Arguments, hidden: torch.Tensor) ->
         return False
     expected = gradients(layer, call, hidden)
     try:
-        with uncomputed([linear], float("nan")):
+        with replace_linears([linear], float("nan")):
             found = gradients(layer, call, hidden)
     except RuntimeError:  # it is changed in place further on
         return False
