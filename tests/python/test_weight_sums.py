@@ -289,9 +289,7 @@ def test_sums_have_the_accuracy_of_fp32(kernels: Any, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["tiles", "kernels", "kernels in tiles"])
 def test_kept_activations_change_no_bit(kernels: Any, name: str) -> None:
-    kept, recomputed = (
-        stepped(replace(CASES[name], keeps=keeps), add_in_fp32, kernels) for keeps in (True, False)
-    )
+    kept, recomputed = (stepped(replace(CASES[name], keeps=keeps), add_in_fp32, kernels) for keeps in (True, False))
     assert kept.lent == recomputed.lent and kept.lent
     assert all(torch.equal(kept.gradients[number], one) for number, one in recomputed.gradients.items())
 
@@ -349,9 +347,7 @@ def use(monkeypatch: pytest.MonkeyPatch, product: AddProduct) -> Counter[bool]:
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_placement_changes_no_bit(
-    inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_placement_changes_no_bit(inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     keys = (*STEPS, *RUNS[name])
     assert here(inputs, tmp_path / "handed over", *keys) == 0
     counts = use(monkeypatch, add_in_fp32)

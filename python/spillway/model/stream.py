@@ -312,15 +312,8 @@ class Stream:
         return stages
 
     def _head_bias(self) -> Kept | None:
-        return next(
-            (
-                kept
-                for stage, owned in zip(self._stack, self._owned, strict=True)
-                for kept in owned
-                if self.meta_model.head.bias is stage.meta_of(kept.number)
-            ),
-            None,
-        )
+        bias, stages = self.meta_model.head.bias, zip(self._stack, self._owned, strict=True)
+        return next((kept for stage, owned in stages for kept in owned if bias is stage.meta_of(kept.number)), None)
 
     def _transformed(self, logits: torch.Tensor) -> torch.Tensor:
         return transformed_logits(self.meta_model, logits)
