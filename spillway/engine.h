@@ -13,6 +13,11 @@
 //   }
 //   auto result = engine.end_step({.learning_rate = 1e-3});
 //
+// In a step of more micro-batches than virtual ranks a product may add to the sum of a gradient instead:
+//
+//   auto [sum, first] = engine.lend_sum(t, m);         // fp32; sum = y' x where `first`, else sum += y' x
+//   engine.end_sum(t, m);
+//
 // A matrix whose TensorSpec says that it is reduced (optim/reduction.h) has a gradient S [rank, rank]: for each
 // micro-batch in its backward pass, with the layer's input x [tokens, columns] and output gradient y [tokens, rows],
 //

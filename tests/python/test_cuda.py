@@ -99,6 +99,27 @@ def test_a_gpu_takes_all_micro_batches_in_one_product_of_the_head(given: Path, g
     assert ours == theirs
 
 
+@pytest.mark.parametrize("more", [(), ("--virtual_ranks", "2"), ("--token_tile", "24")])
+def test_products_that_add_to_sums_change_no_bit_but_their_own(
+    given: Path, gpu: FakeGpu, tmp_path: Path, more: tuple[str, ...]
+) -> None:
+    """With parts that are rounded alike the bits are those of gradients that are handed over. In fp32 they are others,
+    the same with little memory as with much."""
+    keys = ("--max_steps", "3", "--save_steps", "3", "--compute_dtype", "bf16", "--device", "cuda:0", *more,
+            "--gradient_accumulation_steps", "4", "--pass_tokens", "0")  # fmt: skip
+
+    def run(name: str, product: str, *memory: str) -> Any:
+        said = gpu.run(words(given, tmp_path / name, *keys, *memory), FAKE_GPU_PRODUCT=product)
+        assert said.code == 0, said.err
+        return result(tmp_path / name)
+
+    much, little = ("--gpu_memory", "96MiB"), ("--gpu_memory", "24MiB", "--placement", "path")
+    storage = ("--storage", f"{tmp_path},capacity=256MiB")
+    handed, rounded, fp32 = (run(name, name, *much) for name in ("none", "add_rounded", "add_in_fp32"))
+    assert rounded == handed and fp32 != handed
+    assert run("little", "add_in_fp32", *little, *storage) == fp32
+
+
 def test_kernels_without_a_fixed_order_are_announced(given: Path, gpu: FakeGpu, tmp_path: Path) -> None:
     keys = ("--max_steps", "1", "--device", "cuda:0", "--gpu_memory", "96MiB", "--full_determinism", "false")
     said = gpu.run(words(given, tmp_path / "out", *keys))

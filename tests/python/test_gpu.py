@@ -26,6 +26,7 @@ from spillway.machine import compute_rates
 from spillway.machine.place import Place
 from spillway.model import packed_attention
 from spillway.model.row_attention import RowMask, row_attention
+from spillway.model.weight_sums import add_product, choose_product
 from spillway.output.records import rows
 from test_ranks import environments, wait_for_rows
 from test_row_attention import HEADS, KEY_HEADS, ROWS, results, states
@@ -132,6 +133,42 @@ def test_placement_changes_no_bit_and_the_processors_agree(
     same_bits(on_gpu(given, tmp_path / "path", *form, *storage, *ROOMY), roomy)
     assert here(given, tmp_path / "processors", *STEPS, *form, "--device", "cpu") == 0
     assert apart(roomy, tmp_path / "processors") <= most
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_product_adds_to_a_sum_within_the_rounding_of_a_gradient(dtype: torch.dtype) -> None:
+    """Three parts, the first of which overwrites NaN; and the same bits twice."""
+    rows, columns = 192, 320
+    draw = torch.Generator("cuda").manual_seed(4)
+    parts = [
+        [torch.randn(tokens, size, generator=draw, device="cuda").to(dtype) for size in (rows, columns)]
+        for tokens in (512, 384, 128)
+    ]
+
+    def summed() -> torch.Tensor:
+        sum = torch.full((rows, columns), float("nan"), device="cuda")
+        for number, (dy, x) in enumerate(parts):
+            add_product(sum, dy, x, number == 0)
+        return sum
+
+    assert choose_product(Place(torch.device("cuda", 0)), dtype) is add_product
+    handed = sum((dy.t().mm(x).float() for dy, x in parts), torch.zeros(rows, columns, device="cuda"))
+    exact = sum((dy.double().t() @ x.double() for dy, x in parts), torch.zeros((), device="cuda"))
+    found = summed()
+    assert torch.equal(found, summed())
+    assert float((found - handed).abs().max()) <= 3 * torch.finfo(dtype).eps * float(handed.abs().max())
+    assert float((found - exact).abs().max()) <= 1e-5 * float(exact.abs().max())
+
+
+def test_micro_batches_that_products_sum_change_no_bit_with_placement(
+    given: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Against gradients that are handed over losses and norms agree within rounding."""
+    keys = ("--compute_dtype", "bf16", "--gradient_accumulation_steps", "4", "--pass_tokens", "0")
+    roomy = on_gpu(given, tmp_path / "roomy", *keys, *ROOMY)
+    same_bits(on_gpu(given, tmp_path / "little", *keys, *least(given, tmp_path / "x", capsys, *keys)), roomy)
+    monkeypatch.setattr("spillway.model.weight_sums.has_operation", lambda: False)
+    assert 0 < apart(roomy, on_gpu(given, tmp_path / "handed over", *keys, *ROOMY)) <= FORMS["bf16"][1]
 
 
 def test_blocks_live_on_the_gpu_where_there_is_room(given: Path, tmp_path: Path) -> None:
