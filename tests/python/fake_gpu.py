@@ -268,6 +268,7 @@ def play_cuda(driver: Driver) -> None:
         "device_count": lambda: GPUS,
         "current_device": lambda: 0,
         "get_device_name": lambda device=None: "Fake GPU",
+        "get_device_capability": lambda device=None: (9, 0),
         "get_device_properties": lambda device=None: SimpleNamespace(total_memory=driver.memory()[1]),
         "current_blas_handle": lambda: 0,
         "current_stream": lambda device=None: FakeStream(driver, driver.stream),

@@ -123,7 +123,8 @@ def test_products_that_add_to_sums_change_no_bit_but_their_own(
 def test_kernels_without_a_fixed_order_are_announced(given: Path, gpu: FakeGpu, tmp_path: Path) -> None:
     keys = ("--max_steps", "1", "--device", "cuda:0", "--gpu_memory", "96MiB", "--full_determinism", "false")
     said = gpu.run(words(given, tmp_path / "out", *keys))
-    assert said.code == 0 and "full_determinism: false: a resumed run" in " ".join((said.out + said.err).split())
+    text = " ".join((said.out + said.err).split())
+    assert said.code == 0 and "full_determinism: false: a resumed run" in text and "attention: " in text
     refused = gpu.run(words(given, tmp_path / "refused", *keys, "--replay_steps", "1"))
     assert refused.code == 2 and "full_determinism: false" in refused.err
 

@@ -24,9 +24,12 @@ from real_runs import here, names, result, words
 from spillway.cli import main
 from spillway.machine import compute_rates
 from spillway.machine.place import Place
+from spillway.model import packed_attention
+from spillway.model.row_attention import RowMask, row_attention
 from spillway.model.weight_sums import add_product, choose_product
 from spillway.output.records import rows
 from test_ranks import environments, wait_for_rows
+from test_row_attention import HEADS, KEY_HEADS, ROWS, results, states
 
 pytestmark = pytest.mark.needs("gpu", torch.cuda.is_available(), "PyTorch has no GPU here")
 
@@ -293,6 +296,41 @@ def test_a_profile_and_the_doctor_know_the_gpu(
     assert gpu["update_elements_per_second"] > 1e8 and gpu["memory"] > 1 << 30
     assert main(["doctor"]) == 0
     assert "its kernels as" in re.sub(r"[│\s]+", " ", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("key_heads", [HEADS, KEY_HEADS])
+@pytest.mark.parametrize("window", [None, 1, 19, 130])
+@pytest.mark.parametrize("rows", ["several", "unlike", "long", "of one token"])
+def test_one_call_for_packed_rows_agrees_with_rows_by_themselves(
+    rows: str, window: int | None, key_heads: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And has the same bits twice."""
+    mask = RowMask.of(ROWS[rows], window, "cuda")
+    given = [state.cuda() for state in states(mask, key_heads, dtype)]
+    monkeypatch.setattr(packed_attention.PackedRows, "refusal", None)
+    with Place(torch.device("cuda", 0)).current():
+        once, twice = (results(mask, given, row_attention, key_heads) for _ in range(2))
+        assert packed_attention.PackedRows.refusal == ""
+        monkeypatch.setattr(packed_attention, "can_attend", lambda *_: False)
+        expected = results(mask, given, row_attention, key_heads)
+    assert all(torch.equal(one, other) for one, other in zip(once, twice, strict=True))
+    for one, other in zip(once, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=0.05, atol=0.03)
+
+
+def test_a_packed_run_says_that_its_rows_run_in_one_call(
+    given: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    on_gpu(given, tmp_path / "out", *FORMS["packed"][0], *ROOMY)
+    said = capsys.readouterr()
+    assert "attention: packed rows and windows run in one call" in re.sub(r"\s+", " ", said.out + said.err)
+
+
+def test_a_run_without_one_order_runs_as_well(given: Path, tmp_path: Path) -> None:
+    out = on_gpu(given, tmp_path / "out", *FORMS["packed"][0], *ROOMY, "--full_determinism", "false")
+    assert here(given, tmp_path / "processors", *STEPS, *FORMS["packed"][0], "--device", "cpu") == 0
+    assert apart(out, tmp_path / "processors") <= FORMS["packed"][1]
 
 
 def test_a_loop_of_ones_own(given: Path, tmp_path: Path) -> None:

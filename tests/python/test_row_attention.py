@@ -63,7 +63,7 @@ def results(mask: Any, given: list[torch.Tensor], attention: Any, key_heads: int
     leaves = [state.clone().requires_grad_() for state in given]
     output, _ = attention(Attention(HEADS // key_heads), *leaves, mask, dropout=0.0, scaling=0.3, sliding_window=7)
     assert output.is_contiguous()
-    output.backward(torch.linspace(-1, 1, output.numel()).sin().view(output.shape).to(output.dtype))
+    output.backward(torch.linspace(-1, 1, output.numel()).sin().view(output.shape).to(output))
     return [output.detach(), *(leaf.grad for leaf in leaves)]  # type: ignore[list-item]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from spillway.errors import InputError
 from spillway.run.protocol import StartPoint
-from spillway.run.start_points import NEVER, STATE, on_paths, tries_of
+from spillway.run.start_points import NEVER, STATE, on_paths, read_counts, tries_of
 
 
 @pytest.fixture
@@ -62,6 +62,23 @@ def test_a_checkpoint_without_counts_is_refused(alone: Path) -> None:
     (alone / STATE / "session.json").write_text("{}")
     with pytest.raises(InputError, match="holds no state"):
         tries_of(StartPoint(alone, durable=True), True)
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [
+        {"steps": 1e300},
+        {"steps": 2**70},
+        {"calls": -1},
+        {"calls": 2**70},
+        {"loss_scale": [1.0, 2**70]},
+        {"loss_scale": 1},
+    ],
+)
+def test_counts_that_no_run_reaches_are_refused(alone: Path, counts: dict[str, Any]) -> None:
+    (alone / STATE / "session.json").write_text(json.dumps({"steps": 6, "calls": 7} | counts))
+    with pytest.raises(InputError, match="holds no state"):
+        read_counts(alone / STATE)
 
 
 def test_what_lies_on_a_path() -> None:

@@ -233,10 +233,9 @@ def stepped(case: Case, product: AddProduct | None, kernels: Any = None) -> Step
         product(sum, dy, x, first)
 
     saved = keep_all(meta_model) if case.keeps else RECOMPUTE_ALL
-    with pytest.MonkeyPatch.context() as patch:
-        chosen = watched if product is not None and meta_model.dtype in weight_sums.TYPES else None
-        patch.setattr(stream_module, "choose_product", lambda place, dtype: chosen)
-        stream = Stream(meta_model, engine, 3, {"mlp.down_proj"}, saved=saved, tiles=case.tiles, fused=case.fused)
+    chosen = None if product is None else watched
+    stream = Stream(meta_model, engine, 3, {"mlp.down_proj"}, saved=saved, tiles=case.tiles, fused=case.fused,
+                    product=chosen)  # fmt: skip
     stream.step(work, {}, 0)
     stream.close()
     names = [tensor["name"] for tensor in engine.tensors]
@@ -290,9 +289,7 @@ def test_sums_have_the_accuracy_of_fp32(kernels: Any, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["tiles", "kernels", "kernels in tiles"])
 def test_kept_activations_change_no_bit(kernels: Any, name: str) -> None:
-    kept, recomputed = (
-        stepped(replace(CASES[name], keeps=keeps), add_in_fp32, kernels) for keeps in (True, False)
-    )
+    kept, recomputed = (stepped(replace(CASES[name], keeps=keeps), add_in_fp32, kernels) for keeps in (True, False))
     assert kept.lent == recomputed.lent and kept.lent
     assert all(torch.equal(kept.gradients[number], one) for number, one in recomputed.gradients.items())
 

@@ -105,6 +105,7 @@ def gpu() -> Finding:
     try:
         from spillway import _engine
         from spillway.machine import device
+        from spillway.machine.flash_attention import refuse_fa3
     except ImportError:
         return "gpu", "missing", "without the engine nothing can"
     if not torch.cuda.is_available():
@@ -116,6 +117,8 @@ def gpu() -> Finding:
         f"cuda:{number} {torch.cuda.get_device_name(number)}, its kernels as {words}" if loaded else words
         for number, loaded, words in found
     ]
+    refusal = refuse_fa3(torch.device("cuda", 0))
+    words.append(f"attention by FA3 with full_determinism: false: {f'no, {refusal}' if refusal else 'yes'}")
     if len(found) > 1:
         words.append(f"of several processes each has that of its LOCAL_RANK, up to {len(found)} on this machine")
     taken = [loaded for _, loaded, _ in found]

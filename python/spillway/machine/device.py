@@ -15,6 +15,7 @@ from spillway import _engine
 from spillway.base import ranks, sizes
 from spillway.config.checks import not_on_a_gpu
 from spillway.errors import DoesNotFit, InputError
+from spillway.machine.flash_attention import refuse_fa3
 from spillway.machine.place import HOST, Place
 from spillway.machine.profile import NO_RULE
 
@@ -42,8 +43,11 @@ def place(config: Config) -> Place:
     if index >= count:
         asked = "LOCAL_RANK asks for" if config.device == "cuda" else f"device: {config.device} asks for"
         raise InputError(f"{asked} GPU {index}, and this process sees {count}, cuda:0 to cuda:{count - 1}")
-    stream = torch.cuda.current_stream(index)
-    return Place(torch.device("cuda", index), full_determinism=config.full_determinism, pass_stream=stream)
+    device, stream = torch.device("cuda", index), torch.cuda.current_stream(index)
+    if config.full_determinism:
+        return Place(device, pass_stream=stream)
+    refusal = "it computes in bf16 and fp16" if config.compute_dtype == "fp32" else refuse_fa3(device)
+    return Place(device, full_determinism=False, fa3_refusal=refusal, pass_stream=stream)
 
 
 def settled(config: Config) -> Config:

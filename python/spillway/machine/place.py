@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import nn
 
+from spillway.errors import first_line
+from spillway.machine.flash_attention import FA3, NEEDS_ANY_ORDER, flash_attention
 from spillway.machine.one_order import agree_with_cublas, one_order
 
 NO_ORDER = re.compile(r"(\S+) does not have a deterministic implementation")
+OF_FA3 = re.compile(r"FA3|flash.?attention", re.IGNORECASE)  # in a refusal of its kernels
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,7 @@ class Place:
     device: torch.device
     any_order: str = ""  # the operation that PyTorch has for this GPU only so that it adds in any order; "": none
     full_determinism: bool = True  # operations add in one order
+    fa3_refusal: str = NEEDS_ANY_ORDER  # why passes do not run FA3; "": they do
     # torch.cuda.Stream of the passes, which the engine has, too. None: a GPU's current one
     pass_stream: Any = field(default=None, compare=False, repr=False)
 
@@ -53,7 +57,19 @@ class Place:
         if not self.on_gpu:
             yield
             return
-        with self.in_pass_stream(), one_order(self.device) if self.is_deterministic else nullcontext():
+        with self.in_pass_stream(), self.kernels():
+            yield
+
+    @contextmanager
+    def kernels(self) -> Iterator[None]:
+        """The kernels of passes: in one order, or the fastest. The process's own settings return afterwards."""
+        if self.is_deterministic:
+            with flash_attention(None), one_order(self.device):
+                yield
+        elif not self.fa3_refusal:
+            with flash_attention(FA3):
+                yield
+        else:
             yield
 
     def checks_products(self) -> bool:
@@ -83,8 +99,10 @@ class Place:
                 callers.wait_stream(passes)
 
     def without(self, refused: RuntimeError) -> Place:
-        """The place in which operations may add in any order, where PyTorch refused one for that; any other refusal is
+        """The place without what was refused: an order that PyTorch has no operation for, or FA3. Any other refusal is
         raised."""
+        if not self.fa3_refusal and OF_FA3.search(str(refused)):
+            return replace(self, fa3_refusal=first_line(refused))
         found = NO_ORDER.match(str(refused))
         if found is None or self.any_order:
             raise refused

@@ -163,7 +163,9 @@ class Measurement:
     def device_bytes(self) -> int:
         """Bytes of PyTorch's temporaries on a GPU in one step."""
         held = self._place.watch_peak()
-        self._step(self._sample(self._shape.batch, self._shape.length))
+        extremes = gpu_room.sample_extremes(self._place, self._packing, self._small, self._shape)
+        for work in (self._sample(self._shape.batch, self._shape.length), *extremes):
+            self._step(work)
         return max(0, self._place.peak() - held)
 
     def _briefly(self, before: int) -> DryRun | None:
@@ -345,6 +347,8 @@ class Measurement:
                 engine.cold = shape.micro_batches == 1 or number % 2 == 0
                 time_step(stream, engine, timed, between)
             seconds = step_seconds(engine, between, shape)
+            for work in gpu_room.sample_extremes(place, self._packing, self._small, shape):
+                stream.step(work, {}, 0)
             if not self._packing:  # rows of many lengths: what PyTorch keeps for each, as many as it will keep
                 for length in quick_dry_run.other_lengths(shape.length):
                     stream.step(self._sample(shape.batch, length), {}, 0)

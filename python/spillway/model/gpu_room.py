@@ -15,6 +15,10 @@ from spillway.errors import DoesNotFit
 from spillway.machine.place import Place
 from spillway.model import growth
 from spillway.model.batch import WorkShape
+from spillway.model.meta_model import MetaModel
+from spillway.model.microbatch import Work
+from spillway.model.packed_attention import count_most_rows
+from spillway.model.synthetic import sample
 
 FIRST = 512  # tokens of the first short row, or an eighth of the row if that is less
 # Words of CUDA's libraries where PyTorch's own allocator has not raised torch.cuda.OutOfMemoryError.
@@ -33,6 +37,15 @@ def measure(
     if found is None:
         raise DoesNotFit(f"does not fit on {place.device}: {refusal(place, shape, free, device_bytes)}")
     return found
+
+
+def sample_extremes(place: Place, packing: bool, meta_model: MetaModel, shape: WorkShape) -> list[Work]:
+    """Packed on a GPU: one row a sequence, and the most rows of one call of attention. Attention's backward pass has
+    the most accumulators at one of these ends: few rows have more copies of them, many rows pad them more."""
+    if not (packing and place.on_gpu):
+        return []
+    most = -(-count_most_rows(shape.batch * shape.length) // shape.batch)
+    return [sample(meta_model, shape.batch, shape.length, rows) for rows in (1, min(most, shape.length))]
 
 
 def attempt(place: Place, run: Callable[[WorkShape], T], shape: WorkShape) -> T | None:

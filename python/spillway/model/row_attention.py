@@ -3,8 +3,9 @@
 The library joins the rows of a packed sequence, a sliding window and chunks into one boolean mask of a whole sequence.
 Here a small thing stands for it (`RowMask`), and attention follows what it says: each row, or chunk of one, runs by
 itself with the kernel's causal flag, and a row that is longer than its window runs by blocks of queries over the keys
-that any of them sees. The kernel is the library's own function of scaled_dot_product_attention for each. Model code
-that does anything with the mask but hand it on finds the mask itself.
+that any of them sees. The kernel is the library's own function of scaled_dot_product_attention for each. On a GPU one
+call takes all rows of a micro-batch where it can (`packed_attention`). Model code that does anything with the mask but
+hand it on finds the mask itself.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 import torch
@@ -24,7 +26,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from spillway.model import library
+from spillway.model import library, packed_attention
 from spillway.model.source import text_config
 
 NAME = "spillway_rows"  # of this attention, where a configuration has one
@@ -67,6 +69,7 @@ class RowMask(torch.Tensor):
 
     rows: list[list[int]]  # by sequence, the lengths of its rows, which lie one after the other
     window: int | None  # None: no row is longer
+    calls: list[packed_attention.RowCall] | None  # see `row_calls`
 
     @staticmethod
     def of(rows: list[list[int]], window: int | None, device: torch.device | str = "cpu") -> RowMask:
@@ -77,7 +80,20 @@ class RowMask(torch.Tensor):
         made.rows = rows
         longest = max(max(lengths) for lengths in rows)
         made.window = window if window is not None and window < longest else None
+        made.calls = None
         return made
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether each sequence is one row, of which a token sees all before it."""
+        return self.window is None and all(len(row) == 1 for row in self.rows)
+
+    def row_calls(self) -> list[packed_attention.RowCall]:
+        """The calls of a kernel that takes several rows, planned once for all layers."""
+        if self.calls is None:
+            with _disable_current_modes():
+                self.calls = packed_attention.plan_calls(list(chain.from_iterable(self.rows)), self.device)
+        return self.calls
 
     def dense(self) -> torch.Tensor:
         """The mask itself."""
@@ -186,6 +202,9 @@ def row_attention(
     states = query, key, value
     if not serves(attention_mask, states, said):
         return sdpa_attention_forward(module, *states, attention_mask.dense(), **said)
+    if not attention_mask.is_causal and packed_attention.can_attend(states, said):
+        calls = attention_mask.row_calls()
+        return packed_attention.attend(states, calls, attention_mask.window, said.get("scaling")), None
     said["is_causal"] = True
 
     def kernel(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:

@@ -27,7 +27,7 @@ from spillway.model.router import Balance
 from spillway.model.saved import RECOMPUTE_ALL, SavedChoice, SavedStep
 from spillway.model.shared import Kept
 from spillway.model.token_tiles import ALL_AT_ONCE, Parts, TokenTiles
-from spillway.model.weight_sums import WeightSums, choose_product
+from spillway.model.weight_sums import AddProduct, WeightSums, choose_product
 
 if TYPE_CHECKING:
     from spillway._engine import BlockPass, Engine
@@ -61,6 +61,7 @@ class Stream:
         tiles: TokenTiles = ALL_AT_ONCE,
         share: Share = ALL,
         fused: bool = False,
+        product: AddProduct | None = None,
     ) -> None:
         """`seed`: of dropout, drawn anew for every (step, micro-batch, layer). `unneeded`: linear layers that need
         not be computed again in backward, as `verify_equivalence` found them. `after_pass` is called between passes,
@@ -69,6 +70,7 @@ class Stream:
         autograd saves of layers, the same. `tiles`: what runs in tiles of tokens. `share`: of a step's micro-batches
         what this process computes; work that is given to `step` and `evaluate` is that of all processes. `fused`: the
         engine's kernels stand for norms, SwiGLU and rotary embedding of layers, where these are found (`fused`).
+        `product`: adds weight gradients to the engine's sums; None: the product of `place`, if there is one.
         """
         self.saved = saved
         self.last_saved = SavedStep()  # of the last step
@@ -83,8 +85,9 @@ class Stream:
         self.losses: dict[int, float] = {}
         self.auxiliaries: dict[int, float] = {}  # the routers' part of that, where there are routers
         self.meta_model = meta_model
-        self._engine, self._place = engine, place
+        self._engine = engine
         self._kernels: Any = engine if fused else None
+        self._place = place
         self._arena = as_tensor(engine.device_memory())
         self._typed = self._arena.view(meta_model.dtype)
         self._host = as_tensor(engine.memory()).view(meta_model.dtype)
@@ -96,7 +99,8 @@ class Stream:
         self._auxiliary = 0.0  # of the loss of what ran last
         self._kept: dict[int, Kept] = {}  # by the engine's number: what other blocks than its own use, too
         self._spaces: dict[int, Space] = {}  # by the engine's number: what is reduced
-        self._weight_sums = WeightSums(engine, self._parts, choose_product(place, meta_model.dtype), self._kept)
+        product = product or choose_product(place, meta_model.dtype)
+        self._weight_sums = WeightSums(engine, self._parts, product, self._kept)
         self._stack = self._stages(unneeded)
         transform = None if meta_model.simple_head else self._transformed
         self._head = HeadCode(self._head_bias(), transform, meta_model.head.weight.requires_grad)
@@ -301,21 +305,15 @@ class Stream:
             self._spaces |= {s.tensor: meta_model.spaces[id(s.meta)] for s in slots if id(s.meta) in meta_model.spaces}
             by_parameter |= {id(s.meta): self._kept[s.tensor] for s in slots if s.tensor in self._kept}
             borrowed = [(meta_model.places[id(p)], by_parameter[id(p)].leaf, p) for p in plan.shared]
-            made = (slots, borrowed, self._hand_over, self._project, unneeded, self._parts, self._place.device)
-            stages.append(Stage(meta_model, plan, *made, self._kernels, self._weight_sums))
+            sinks = (self._hand_over, self._project)
+            computing = (self._place.device, self._kernels, self._weight_sums)
+            stages.append(Stage(meta_model, plan, slots, borrowed, *sinks, unneeded, self._parts, *computing))
             first += len(slots)
         return stages
 
     def _head_bias(self) -> Kept | None:
-        return next(
-            (
-                kept
-                for stage, owned in zip(self._stack, self._owned, strict=True)
-                for kept in owned
-                if self.meta_model.head.bias is stage.meta_of(kept.number)
-            ),
-            None,
-        )
+        bias, stages = self.meta_model.head.bias, zip(self._stack, self._owned, strict=True)
+        return next((kept for stage, owned in stages for kept in owned if bias is stage.meta_of(kept.number)), None)
 
     def _transformed(self, logits: torch.Tensor) -> torch.Tensor:
         return transformed_logits(self.meta_model, logits)

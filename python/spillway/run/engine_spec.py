@@ -19,6 +19,7 @@ from spillway.config.methods import refits
 from spillway.errors import DoesNotFit
 from spillway.machine import device, memory_files, nodes
 from spillway.machine.one_order import CUBLAS
+from spillway.machine.place import Place
 from spillway.model import files
 from spillway.model.batch import WorkShape
 from spillway.model.describe import WorkSize, describe
@@ -26,6 +27,7 @@ from spillway.model.fused_search import list_fusions
 from spillway.model.joining import joining_notice
 from spillway.model.library import kept_in_fp32
 from spillway.model.meta_model import MetaModel
+from spillway.model.packed_attention import PackedRows
 from spillway.model.spec import Verified
 from spillway.model.token_tiles import ALL_AT_ONCE, TokenTiles
 from spillway.model.unpacked import unpacked_notice
@@ -114,6 +116,7 @@ def engine_spec(profiled: Profiled, keeping: Keeping, world: World) -> EngineSpe
             *joining_notice(profiled.shape),
             *fused_notice(profiled),
             *order_notice(profiled),
+            *attention_notice(profiled.compute.place),
         ),
     )
 
@@ -209,6 +212,22 @@ def order_notice(profiled: Profiled) -> list[str]:
     if not (operation := place.any_order):
         return [] if place.checks_products() else [UNCHECKED]
     return [f"device: on this GPU {operation} adds in any order: the same step has the same bits only within rounding"]
+
+
+def attention_notice(place: Place) -> list[str]:
+    """Names the kernels of attention on a GPU, and why not faster ones."""
+    if not place.on_gpu:
+        return []
+    if place.is_deterministic:
+        words = "attention: PyTorch's kernels in one order; full_determinism: false allows cuDNN's and FA3"
+    elif place.fa3_refusal:
+        words = f"attention: the fastest of PyTorch's kernels, without FA3: {place.fa3_refusal}"
+    else:
+        words = "attention: FA3, and cuDNN's kernels where PyTorch prefers them"
+    if (refusal := PackedRows.refusal) is None:
+        return [words]
+    way = f"one by one: {refusal}" if refusal else "in one call"
+    return [words, f"attention: packed rows and windows run {way}"]
 
 
 def threads_notice(config: Any) -> list[str]:

@@ -124,12 +124,10 @@ def plan_elsewhere(
     config = hub.settled(config.replaced(init="random", tokenizer=config.model), tell, only=("model",))
     found = verified(model_spec(config, only_plan=True))
     found.refuse_longer(config.max_length)
-    for notice in joining_notice(shape_of(config, found)):
-        tell(notice)
     stages.say("tracing what its layers do")
     here = traced(config, found, tell)
     asked = asked_of(config, profile, found, here, on_gpu)
-    for notice in unpacked_notice(asked.description):
+    for notice in (*joining_notice(shape_of(config, found)), *unpacked_notice(asked.description)):
         tell(notice)
     stages.say("planning")
     engine = asked.engine()

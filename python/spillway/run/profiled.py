@@ -13,6 +13,7 @@ from spillway.machine.place import Place
 from spillway.model import initialise
 from spillway.model.batch import WorkShape
 from spillway.model.dry_run import DryRun, profile_dry_run
+from spillway.model.packed_attention import PackedRows
 from spillway.model.spec import ModelSpec, Verified
 from spillway.run.settings import memory_budget
 
@@ -57,6 +58,7 @@ def profiled(
             arguments = (meta_model, dtype, own, spec.packing, verified.unneeded, kernels, place)
             return profile_dry_run(*arguments, only_plan, budget, saved, verified.tiles, verified.fused)
 
+        PackedRows.refusal = None
         try:
             found = run(compute.place)
         except RuntimeError as refused:

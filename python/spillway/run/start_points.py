@@ -48,9 +48,21 @@ def read_counts(state: Path) -> dict[str, Any]:
     """session.json of a checkpoint's state."""
     try:
         counts = dict(read_json(state / "session.json"))
-        return counts | {"steps": int(counts["steps"]), "calls": int(counts["calls"])}
+        counts |= {name: require_count(counts, name) for name in ("steps", "calls")}
+        if "loss_scale" in counts:
+            scale, good = counts["loss_scale"]
+            counts["loss_scale"] = [float(scale), require_count({"loss_scale": good}, "loss_scale")]
+        return counts
     except (OSError, ValueError, OverflowError, KeyError, TypeError) as error:
         raise InputError(f"{state}: this checkpoint holds no state to go on from: {error}") from error
+
+
+def require_count(counts: dict[str, Any], name: str) -> int:
+    """The entry as a number of steps. ValueError if the engine has none so large."""
+    count = int(counts[name])
+    if not 0 <= count < NEVER:
+        raise ValueError(f"{name} is {counts[name]}, and a count is less than {NEVER}")
+    return count
 
 
 def write_counts(state: Path, counts: dict[str, Any]) -> None:
