@@ -223,7 +223,7 @@ def align(lines: Sequence[Sequence[str]]) -> str:
 def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=8.5)
-    parser.add_argument("--row", nargs="+", default=[], help="run these rows, open or not")
+    parser.add_argument("--row", action="extend", nargs="+", default=[], help="run these rows, open or not")
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--out", type=Path, help="default: bench/results/gpu")
     parser.add_argument("--built", type=Path)

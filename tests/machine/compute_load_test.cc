@@ -26,7 +26,7 @@ TEST(ComputeLoad, WorksWhileTheCallerDoes) {
 TEST(ComputeLoad, KeepsAShare) {
   bool worked = false;
   const auto share = share_beside(2, 0.02, [&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
     worked = true;
   });
   EXPECT_TRUE(worked);

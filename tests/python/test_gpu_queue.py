@@ -60,6 +60,12 @@ def test_tiny_command_has_tiny_shapes_and_no_gpu_kernels() -> None:
     assert shrink(["a.py", "--liger", "--offload", "torchao", "--steps", "2"]) == ["a.py", "--steps", "2"]
 
 
+def test_rows_are_named_by_one_option_or_several() -> None:
+    named = ["--row", "host", "contract", "--row", "lsp-7b"]
+    assert gpu_queue.parser().parse_args(named).row == ["host", "contract", "lsp-7b"]
+    assert gpu_queue.parser().parse_args([]).row == []
+
+
 def make_row(name: str, minutes: float = 1, **more: Any) -> Row:
     return Row(name, minutes, "nothing", {"one": ["-c", "one"], "two": ["-c", "two"]}, **more)
 

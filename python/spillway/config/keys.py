@@ -174,8 +174,8 @@ GROUPS: dict[str, list[Key]] = {
             FLAG,
             True,
             "on a GPU: PyTorch takes kernels that add in one order, so that a resumed run and every placement have the "
-            "same bits. `false`: it takes the fastest, such as cuDNN's attention, and a resumed run has the same bits "
-            "only within rounding. CPUs add in one order in any case",
+            "same bits. `false`: it takes the fastest, such as cuDNN's attention and FA3, and a resumed run has the "
+            "same bits only within rounding. CPUs add in one order in any case",
         ),
     ],
     "Optimizer": [
