@@ -164,7 +164,7 @@ bool Copies::feeds_pass(Index task, Index pass_task) const {
          !schedule_.passes[pass.what.index].on_host;
 }
 
-/// Of each lane the last one, which comes after its others. A copy that the instance skips has kept an older number.
+/// The last copy of each lane comes after the lane's others. The mark of a copy that the instance skips is older.
 void Copies::await_needs(std::uint64_t instance, Index pass) {
   std::array<const Mark*, plan::kLanes.size()> last{};
   const auto task = schedule_.passes[pass].task;

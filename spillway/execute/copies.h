@@ -100,7 +100,7 @@ class CopyLane {
   std::thread thread_;
 };
 
-/// What the executor is told of a copy or update.
+/// The executor's callbacks for a copy or update.
 struct Listener {
   Issued issued = nullptr;  ///< of what a pass of the device needs
   storage::Done done = nullptr;

@@ -132,9 +132,9 @@ void Executor::begin(Mode mode) {
   for (Index t = 0; t < n; ++t) {
     std::uint32_t count = 1;  // kept back until all are counted
     for (const auto& need : schedule_.tasks[t].needs) {
-      const bool released =
-          first || before.ended[need.task] || (before.issued[need.task] && follows_issue({instance, t}, need.task));
-      count += !need.previous || !released;
+      const bool released = need.previous && (first || before.ended[need.task] ||
+                                              follows_issue({instance, t}, {instance - 1, need.task}));
+      count += !released;
     }
     now_bank.waiting[t] = count;
     now_bank.ended[t] = now_bank.issued[t] = 0;
@@ -201,11 +201,12 @@ void Executor::make_ready(Start start, std::vector<Start>& transfers, std::vecto
   }
 }
 
-/// Whether a pass is released when the copy or update that it needs is in its stream. A pass that its instance skips
-/// has no place in the device's order: it is released when the copy has ended.
-bool Executor::follows_issue(const Start& follower, Index need) {
+/// Whether a pass was released when the copy or update that it needs came into its stream. A pass that its instance
+/// skips has no place in the device's order: it is released when the copy has ended.
+bool Executor::follows_issue(const Start& follower, const Start& start) {
   const auto& task = schedule_.tasks[follower.task];
-  return copies_ && copies_->feeds_pass(need, follower.task) && runs(bank(follower.instance).mode, task);
+  return bank(start.instance).issued[start.task] && copies_->feeds_pass(start.task, follower.task) &&
+         runs(bank(follower.instance).mode, task);
 }
 
 template <class Body>
@@ -228,7 +229,7 @@ void Executor::transfer_issued(void* context, std::uint64_t token) noexcept {
   self.bank(start.instance).issued[start.task] = 1;
   std::vector<Start> none;
   self.each_follower(start, [&](const Start& follower) {
-    if (self.follows_issue(follower, start.task)) self.release(follower, none, none);
+    if (self.follows_issue(follower, start)) self.release(follower, none, none);
   });
 }
 
@@ -243,8 +244,7 @@ void Executor::end_task(Start start, std::vector<Start>& transfers) {
     auto& its_bank = bank(it.instance);
     its_bank.ended[it.task] = 1;
     each_follower(it, [&](const Start& follower) {
-      const bool released = its_bank.issued[it.task] && follows_issue(follower, it.task);
-      if (!released) release(follower, transfers, work);
+      if (!follows_issue(follower, it)) release(follower, transfers, work);
     });
     if (--its_bank.left == 0) {
       its_bank.open = false;

@@ -68,8 +68,9 @@ class Executor final : private UpdateLanes::Owner {
 
   /// Starts an instance; the one before must have had all its passes. Waits until the one before that has ended.
   void begin(Mode mode);
-  /// The next pass that this instance runs, when its bytes are there, on a device: when work that is given to the
-  /// stream finds them. Null when there is no more, and all copies that passes need have ended. Throws a lane's error.
+  /// The next pass that this instance runs. Its bytes are there; on a device with memory of its own they are there for
+  /// work that is given to the stream. Null after the last pass, when all copies that passes need have ended. Throws a
+  /// lane's error.
   const plan::Pass* next();
   /// Ends the pass that next() returned; on a device with memory of its own: all its work has been given to the
   /// stream.
@@ -133,7 +134,7 @@ class Executor final : private UpdateLanes::Owner {
   void end_task(Start start, std::vector<Start>& transfers);  // locked
   template <class Body>
   void each_follower(const Start& start, const Body& body);                                         // locked
-  [[nodiscard]] bool follows_issue(const Start& follower, Index need);                              // locked
+  [[nodiscard]] bool follows_issue(const Start& follower, const Start& start);                      // locked
   void release(const Start& follower, std::vector<Start>& transfers, std::vector<Start>& skipped);  // locked
   void make_ready(Start start, std::vector<Start>& transfers, std::vector<Start>& skipped);         // locked
   void launch(std::vector<Start>& transfers);                                                       // unlocked

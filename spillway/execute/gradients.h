@@ -90,7 +90,7 @@ class Gradients {
     std::uint64_t lent = 0;  ///< one past the last micro-batch for which the sum was lent
     bool is_lent = false;    ///< end_sum() is due
   };
-  /// Of a trainable tensor of the open block.
+  /// The progress of a trainable tensor of the open block.
   [[nodiscard]] Seen& seen_of(std::size_t tensor);
   /// Throws unless `micro_batch` is `least` or a later one.
   void require_later(std::size_t tensor, std::uint64_t micro_batch, std::uint64_t least) const;

@@ -52,10 +52,11 @@ def has_plain_layers(gate: nn.Module, up: nn.Module, down: nn.Module) -> bool:
 
 
 def is_plain(linear: Any, may_be_left_out: bool = False) -> bool:
-    is_made = forward_of(linear) is not None and (may_be_left_out or filler_of(linear) is None)
-    own = "forward" not in vars(linear) or is_made
+    is_foreign = "forward" in vars(linear) and forward_of(linear) is None
+    is_left_out = filler_of(linear) is not None
     hooks = linear._forward_hooks or linear._forward_pre_hooks or linear._backward_hooks or linear._backward_pre_hooks
-    return type(linear) is nn.Linear and linear.bias is None and own and not hooks
+    is_bare = type(linear) is nn.Linear and linear.bias is None and not hooks
+    return is_bare and not is_foreign and (may_be_left_out or not is_left_out)
 
 
 def filler_of(linear: Any) -> float | None:

@@ -64,9 +64,9 @@ class LinearForward:
 
 
 def forward_of(linear: nn.Module) -> LinearForward | None:
-    """What stands for the layer's forward; None: its own runs."""
-    found = vars(linear).get("forward")
-    return found if isinstance(found, LinearForward) else None
+    """The replacement of the layer's forward; None: it has none of this kind."""
+    replacement = vars(linear).get("forward")
+    return replacement if isinstance(replacement, LinearForward) else None
 
 
 @contextmanager

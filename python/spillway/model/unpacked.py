@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 from spillway.base.sizes import size
 
 KEYS = {"nf4": "load_in_4bit", "int8": "load_in_8bit"}  # by form
-REASONS = {  # by group of tensors, the largest first where a person reads them
+REASONS = {  # by group of tensors
     "experts": "fused experts, because Spillway packs no tensor of three dimensions",
     "tables": "embedding and head, which bitsandbytes leaves, too",
     "fp32": "what the model's class keeps in fp32",
@@ -22,22 +23,27 @@ REASONS = {  # by group of tensors, the largest first where a person reads them
 FP32 = 4  # bytes of an element
 
 
+def frozen_tensors(description: dict[str, Any]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Each tensor of the base, with its block."""
+    for block in description["blocks"]:
+        yield from ((block, tensor) for tensor in block["tensors"] if tensor.get("frozen"))
+
+
 def count_unpacked(description: dict[str, Any]) -> Counter[str]:
     """Bytes of frozen tensors that are not packed, by group of `REASONS`. Empty where no tensor is packed."""
     bytes_of: Counter[str] = Counter()
     if not packed_forms(description):
         return bytes_of
     narrow = FP32 if description["weight_dtype"] == "fp32" else 2
-    for block in description["blocks"]:
-        for tensor in block["tensors"]:
-            if tensor.get("frozen") and "form" not in tensor:
-                bytes = math.prod(tensor["shape"]) * (FP32 if tensor.get("wide") else narrow)
-                bytes_of[group_of(block, tensor)] += bytes
+    for block, tensor in frozen_tensors(description):
+        if "form" not in tensor:
+            width = FP32 if tensor.get("wide") else narrow
+            bytes_of[group_of(block, tensor)] += math.prod(tensor["shape"]) * width
     return bytes_of
 
 
 def packed_forms(description: dict[str, Any]) -> set[str]:
-    return {tensor["form"] for block in description["blocks"] for tensor in block["tensors"] if "form" in tensor}
+    return {tensor["form"] for _, tensor in frozen_tensors(description) if "form" in tensor}
 
 
 def group_of(block: dict[str, Any], tensor: dict[str, Any]) -> str:
@@ -49,13 +55,11 @@ def group_of(block: dict[str, Any], tensor: dict[str, Any]) -> str:
     return "vectors" if dimensions < 2 else "matrices" if dimensions == 2 else "experts"
 
 
-def share_unpacked(description: dict[str, Any]) -> float:
-    """Of the base's parameters, the part that is not packed."""
+def compute_unpacked_share(description: dict[str, Any]) -> float:
+    """The part of the base's parameters that is not packed."""
     counts = {True: 0, False: 0}
-    for block in description["blocks"]:
-        for tensor in block["tensors"]:
-            if tensor.get("frozen"):
-                counts["form" in tensor] += math.prod(tensor["shape"])
+    for _, tensor in frozen_tensors(description):
+        counts["form" in tensor] += math.prod(tensor["shape"])
     return counts[False] / max(1, sum(counts.values()))
 
 
@@ -67,6 +71,6 @@ def unpacked_notice(description: dict[str, Any]) -> list[str]:
     key = " and ".join(KEYS.get(form, form) for form in sorted(packed_forms(description)))
     parts = "; ".join(f"{size(bytes)} in {REASONS[group]}" for group, bytes in bytes_of.most_common())
     return [
-        f"{key}: {share_unpacked(description):.1%} of the base's parameters stay unquantised, "
+        f"{key}: {compute_unpacked_share(description):.1%} of the base's parameters stay unquantised, "
         f"{size(bytes_of.total())}: {parts}"
     ]

@@ -87,7 +87,7 @@ class WeightSums:
         self._engine.end_sum(tensor, part)
 
     def has_sum(self, tensor: int, weight: nn.Parameter) -> bool:
-        """Whether a weight's gradient may be added by a product: it is a trainable matrix of its block alone."""
+        """Whether a product may add the weight's gradient. The weight is a trainable matrix of its block alone."""
         fits = self._product is not None and weight.requires_grad and weight.dim() == 2 and weight.dtype in TYPES
         return fits and tensor not in self._shared
 
@@ -118,7 +118,7 @@ class WeightSum:
         self._uses += 1
 
     def add(self, dy: torch.Tensor, x: torch.Tensor) -> bool:
-        """Adds dy' x. False: the sum is as before."""
+        """Adds dy' x. False: the sum is unchanged."""
         if self._uses != 1:
             return False
         self._sums.add(self._tensor, dy, x)
