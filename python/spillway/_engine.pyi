@@ -246,9 +246,19 @@ class Engine:
 
     # Kernels between a layer's products (device/fused.h), where passes compute: bf16, fp16 or fp32, contiguous but for
     # heads; all of one call of one type. `out` and gradients are written.
-    def rms_norm(self, values: Any, weight: Any, out: Any, epsilon: float, offset: float, rounds_early: bool) -> None:
+    def rms_norm(
+        self,
+        values: Any,
+        weight: Any,
+        out: Any,
+        epsilon: float,
+        offset: float,
+        rounds_early: bool,
+        addend: Any = None,
+        sum: Any = None,
+    ) -> None:
         """values [..., columns] over the root of their mean square + epsilon, times offset + weight [columns];
-        `rounds_early`: rounded before that."""
+        `rounds_early`: rounded before that. `addend`: the norm is of sum = values + addend, which is written."""
     def rms_norm_backward(
         self,
         values: Any,
@@ -261,9 +271,10 @@ class Engine:
         epsilon: float,
         offset: float,
         rounds_early: bool,
+        residual: Any = None,
     ) -> None:
         """out: d loss / d values; `scales` fp32 [rows, 2] is overwritten. `sums` fp32 [rows / 16, columns] (rounded up)
-        and `to_weight` take the weight's gradient; None: not wanted."""
+        and `to_weight` take the weight's gradient; None: not wanted. `residual`: is added to out."""
     def swiglu(self, gate: Any, up: Any, out: Any) -> None:
         """out = silu(gate) * up."""
     def swiglu_backward(

@@ -95,7 +95,7 @@ template <class T>
 __device__ void normalise_rows(const RmsNormForward& a) {
   const auto warp = warps();
   for (auto row = warp.thread; row < a.norm.rows; row += warp.threads) {
-    threads::normalise<T>(a, row, lane(), sum_in_all(threads::lane_square_sum<T>(a.norm, row, lane())));
+    threads::normalise<T>(a, row, lane(), sum_in_all(threads::lane_square_sum<T>(a, row, lane())));
   }
 }
 

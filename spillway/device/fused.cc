@@ -43,8 +43,8 @@ void in_grid(std::uint64_t groups, const ParallelFor& parallel_for, const Body& 
 }
 
 template <class T>
-float square_sum(const RmsNorm& norm, std::uint64_t row) {
-  return warp_sum([&](unsigned lane) { return threads::lane_square_sum<T>(norm, row, lane); });
+float square_sum(const RmsNormForward& it, std::uint64_t row) {
+  return warp_sum([&](unsigned lane) { return threads::lane_square_sum<T>(it, row, lane); });
 }
 
 }  // namespace
@@ -52,7 +52,7 @@ float square_sum(const RmsNorm& norm, std::uint64_t row) {
 void on_host(const RmsNormForward& it, const ParallelFor& parallel_for) {
   with_type(it.norm.type, [&]<class T>(T) {
     by_row(it.norm.rows, parallel_for, [&](std::uint64_t row) {
-      const float sum = square_sum<T>(it.norm, row);
+      const float sum = square_sum<T>(it, row);
       for (unsigned lane = 0; lane < kWarp; ++lane) threads::normalise<T>(it, row, lane, sum);
     });
   });

@@ -34,10 +34,13 @@ struct RmsNorm {
   bool rounds_early = false;  ///< normalised values are rounded before the weight multiplies them, as in Llama
 };
 
-/// out = norm, [rows, columns]; no overlap.
+/// out = norm, [rows, columns]; no overlap. With an addend, the norm is of sum = values + addend, which is rounded to
+/// `type`.
 struct RmsNormForward {
   RmsNorm norm;
   std::byte* out = nullptr;
+  const std::byte* addend = nullptr;  ///< [rows, columns]; null: none
+  std::byte* sum = nullptr;           ///< [rows, columns]; null without an addend
 };
 
 /// First pass of backward, of each row: r = 1 / root, and r^3 * mean(gradient * weight * values).
@@ -47,14 +50,15 @@ struct RmsNormScales {
   float* scales = nullptr;              ///< [rows, 2]
 };
 
-/// Second pass: out = d loss / d values. `sums`: each tile's sum of gradient * normalised value, [norm_tiles(rows),
-/// columns]; null: not wanted.
+/// Second pass: out = d loss / d values, rounded, + `residual`, rounded. `sums`: each tile's sum of gradient *
+/// normalised value, [norm_tiles(rows), columns]; null: not wanted.
 struct RmsNormBackward {
   RmsNorm norm;
   const std::byte* gradient = nullptr;
   const float* scales = nullptr;
   std::byte* out = nullptr;
   float* sums = nullptr;
+  const std::byte* residual = nullptr;  ///< d loss / d values on the way around the norm, [rows, columns]; null: none
 };
 
 /// Third pass: out = d loss / d weight, [columns]. Tile i is added to lane i mod 32, and lanes as a tree.

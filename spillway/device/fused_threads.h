@@ -34,6 +34,27 @@ SPILLWAY_ON_DEVICE float lane_square_sum(const RmsNorm& a, std::uint64_t row, un
   return out;
 }
 
+/// The same of values + addend. A lane writes the elements of the sum that `normalise` has it read.
+template <class T>
+SPILLWAY_ON_DEVICE float lane_square_sum(const RmsNormForward& it, std::uint64_t row, unsigned lane) {
+  const auto& a = it.norm;
+  if (it.addend == nullptr) return lane_square_sum<T>(a, row, lane);
+  const auto first = row * a.columns;
+  const bool aligned = is_aligned<T>(a) && is_aligned(it.addend) && is_aligned(it.sum);
+  float out = 0;
+  for (std::uint64_t i = lane * kGroup; i < a.columns; i += kWarp * kGroup) {
+    const auto count = count_of(a.columns - i);
+    auto group = load_group(as<T>(a.values) + first + i, count, aligned);
+    const auto addend = load_group(as<T>(it.addend) + first + i, count, aligned);
+    for (unsigned k = 0; k < kGroup; ++k) {
+      group.at[k] = rounded<T>(group.at[k] + addend.at[k]);
+      out += group.at[k] * group.at[k];
+    }
+    store_group(group, as<T>(it.sum) + first + i, count, aligned);
+  }
+  return out;
+}
+
 /// One over the root of a row's mean square.
 SPILLWAY_ON_DEVICE inline float inverse_root(const RmsNorm& a, float square_sum) {
   return 1.0F / std::sqrt(square_sum / static_cast<float>(a.columns) + a.epsilon);
@@ -58,11 +79,12 @@ template <class T>
 SPILLWAY_ON_DEVICE void normalise(const RmsNormForward& it, std::uint64_t row, unsigned lane, float square_sum) {
   const auto& a = it.norm;
   const auto first = row * a.columns;
-  const bool aligned = is_aligned<T>(a) && is_aligned(it.out);
+  const std::byte* const from = it.addend == nullptr ? a.values : it.sum;
+  const bool aligned = is_aligned<T>(a) && is_aligned(from) && is_aligned(it.out);
   const float inverse = inverse_root(a, square_sum);
   for (std::uint64_t i = lane * kGroup; i < a.columns; i += kWarp * kGroup) {
     const auto count = count_of(a.columns - i);
-    const auto values = load_group(as<T>(a.values) + first + i, count, aligned);
+    const auto values = load_group(as<T>(from) + first + i, count, aligned);
     auto weights = load_group(as<T>(a.weight) + i, count, aligned);
     for (unsigned k = 0; k < kGroup; ++k) {
       weights.at[k] = normalised<T>(a, values.at[k], inverse) * (a.offset + weights.at[k]);
@@ -122,6 +144,10 @@ SPILLWAY_ON_DEVICE void differentiate_norm(const RmsNormBackward& it, std::uint6
       sums.at[k] += gradient.at[k] * normalised<T>(a, values.at[k], inverse);
       gradient.at[k] = weighted<T>(a, gradient.at[k], weights.at[k]) * inverse - values.at[k] * along;
     }
+    if (it.residual != nullptr) {
+      const auto residual = load_group(as<T>(it.residual) + at, count, aligned);
+      for (unsigned k = 0; k < kGroup; ++k) gradient.at[k] = rounded<T>(gradient.at[k]) + residual.at[k];
+    }
     store_group(gradient, as<T>(it.out) + at, count, aligned);
   }
   if (it.sums == nullptr) return;
@@ -133,7 +159,8 @@ SPILLWAY_ON_DEVICE void differentiate_norm(const RmsNormBackward& it, std::uint6
 template <class T>
 SPILLWAY_ON_DEVICE void differentiate_norms(const RmsNormBackward& it, Grid grid) {
   const auto groups = groups_of(it.norm.columns), all = groups * norm_tiles(it.norm.rows);
-  const bool aligned = is_aligned<T>(it.norm) && is_aligned(it.gradient) && is_aligned(it.out);
+  const bool aligned =
+      is_aligned<T>(it.norm) && is_aligned(it.gradient) && is_aligned(it.out) && is_aligned(it.residual);
   for (auto i = grid.thread; i < all; i += grid.threads) {
     const auto tile = i / groups;
     differentiate_norm<T>(it, tile, (i - tile * groups) * kGroup, aligned);

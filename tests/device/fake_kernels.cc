@@ -95,7 +95,7 @@ Ranges ranges(const RmsNorm& a, std::initializer_list<const std::byte*> sources,
 }
 
 Ranges ranges(const RmsNormForward& a) {
-  return ranges(a.norm, {}, {a.out});
+  return ranges(a.norm, {a.addend}, {a.out, a.sum});
 }
 
 Ranges ranges(const RmsNormScales& a) {
@@ -105,7 +105,7 @@ Ranges ranges(const RmsNormScales& a) {
 }
 
 Ranges ranges(const RmsNormBackward& a) {
-  auto out = ranges(a.norm, {a.gradient}, {a.out});
+  auto out = ranges(a.norm, {a.gradient, a.residual}, {a.out});
   out.push_back(source(a.scales, 2 * a.norm.rows, 4));
   out.push_back(target(a.sums, norm_tiles(a.norm.rows) * a.norm.columns, 4));
   return out;

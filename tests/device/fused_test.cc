@@ -88,12 +88,28 @@ TEST_P(FusedWork, Norms) {
   });
 }
 
+TEST_P(FusedWork, NormsOfSums) {
+  for_each_norm([&](const NormCase& of) {
+    Image image;
+    const auto norm = put_norm(image, of);
+    const auto n = of.rows * of.columns;
+    const auto addend = put_usual(image, of.type, n, of.shift);
+    const auto out = room_for(image, of.type, n, of.shift), sum = room_for(image, of.type, n, of.shift);
+    expect_same(
+        image,
+        [&](std::byte* base) {
+          return RmsNormForward{norm.on(base), base + out, base + addend, base + sum};
+        },
+        text("norm of a sum of ", of.rows, " x ", of.columns));
+  });
+}
+
 TEST_P(FusedWork, GradientsOfNorms) {
   for_each_norm([&](const NormCase& of) {
     Image image;
     const auto norm = put_norm(image, of);
     const auto n = of.rows * of.columns;
-    const auto gradient = put_usual(image, of.type, n, of.shift);
+    const auto gradient = put_usual(image, of.type, n, of.shift), residual = put_usual(image, of.type, n, of.shift);
     const auto scales = image.put(drawn(2 * of.rows));
     const auto out = room_for(image, of.type, n, of.shift);
     const auto sums = image.room<float>(norm_tiles(of.rows) * of.columns + of.shift) + of.shift * sizeof(float);
@@ -108,8 +124,12 @@ TEST_P(FusedWork, GradientsOfNorms) {
       expect_same(
           image,
           [&](std::byte* base) {
-            return RmsNormBackward{norm.on(base), base + gradient, at<float>(base, scales), base + out,
-                                   wanted ? at<float>(base, sums) : nullptr};
+            return RmsNormBackward{norm.on(base),
+                                   base + gradient,
+                                   at<float>(base, scales),
+                                   base + out,
+                                   wanted ? at<float>(base, sums) : nullptr,
+                                   wanted ? nullptr : base + residual};
           },
           words);
     }
@@ -231,6 +251,12 @@ class FusedArithmetic : public ::testing::TestWithParam<Element> {
     for (auto& each : out) each = distribution_(random_);
     return {GetParam(), out};
   }
+  /// one + other, each sum rounded.
+  static Values added(const Values& one, const Values& other) {
+    std::vector<float> out(kAll);
+    for (std::uint64_t i = 0; i < kAll; ++i) out[i] = static_cast<float>(one[i] + other[i]);
+    return {GetParam(), out};
+  }
   /// Within a few roundings of values about as large as `scale`.
   void expect_near(double found, double expected, double scale = 1) {
     const double epsilon = GetParam() == Element::bf16 ? 0x1p-8 : GetParam() == Element::fp16 ? 0x1p-11 : 0x1p-22;
@@ -269,6 +295,29 @@ TEST_P(FusedArithmetic, NormsAndTheirGradientsAreThoseOfDoubles) {
       }
     }
     for (std::uint64_t i = 0; i < kColumns; ++i) expect_near(to_weight[i], expected_weight[i], kTokens);
+  }
+}
+
+TEST_P(FusedArithmetic, NormsWithResidualsHaveTheBitsOfSeparateAdditions) {
+  auto values = normal(kAll), addend = normal(kAll), weight = normal(kColumns), gradient = normal(kAll);
+  auto residual = normal(kAll);
+  Values sum(GetParam(), kAll), out(GetParam(), kAll), plain_out(GetParam(), kAll);
+  auto plain_sum = added(values, addend);
+  const auto norm_of = [&](Values& of) {
+    return RmsNorm{GetParam(), of.data(), weight.data(), kTokens, kColumns, 1e-6F, 0, true};
+  };
+  compute(RmsNormForward{norm_of(values), out.data(), addend.data(), sum.data()}, {});
+  compute(RmsNormForward{norm_of(plain_sum), plain_out.data()}, {});
+  std::vector<float> scales(2 * kTokens);
+  Values to_values(GetParam(), kAll), around(GetParam(), kAll);
+  compute(RmsNormScales{norm_of(sum), gradient.data(), scales.data()}, {});
+  compute(RmsNormBackward{norm_of(sum), gradient.data(), scales.data(), to_values.data(), nullptr}, {});
+  compute(RmsNormBackward{norm_of(sum), gradient.data(), scales.data(), around.data(), nullptr, residual.data()}, {});
+  const auto plain_around = added(to_values, residual);
+  for (std::uint64_t i = 0; i < kAll; ++i) {
+    ASSERT_EQ(sum[i], plain_sum[i]);
+    ASSERT_EQ(out[i], plain_out[i]);
+    ASSERT_EQ(around[i], plain_around[i]);
   }
 }
 

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from torch.autograd.function import once_differentiable
 
 from spillway.model.fused_mlp import GateForm, gate_forward
 from spillway.model.kernels import Forward, Kernels, has_known_type
+from spillway.model.residual import Residual, resolved
 
 TILE = 16  # rows of which a weight's gradient is summed at once (device/fused.h)
 ROTARY = "apply_rotary_pos_emb"  # the name of transformers' function, in every file of a model
@@ -72,11 +74,20 @@ def norm_forward(module: nn.Module, form: NormForm, kernels: Kernels) -> Forward
     def forward(*positional: Any, **named: Any) -> Any:
         weight = module._parameters[form.weight]
         assert weight is not None
-        if len(positional) != 1 or named or not has_known_type(positional[0], weight):
-            return own(*positional, **named)
-        return RmsNorm.apply(positional[0].contiguous(), weight, form, kernels)
+        hidden = Residual.of(positional[0]) if len(positional) == 1 and not named else None
+        if hidden is None or not has_known_type(hidden.first, weight):
+            return own(*map(resolved, positional), **{name: resolved(value) for name, value in named.items()})
+        return hidden.pass_through(partial(norm_of_sum, weight, form, kernels))
 
     return forward
+
+
+def norm_of_sum(
+    weight: torch.Tensor, form: NormForm, kernels: Kernels, values: torch.Tensor, addend: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The norm of values + addend, and that sum. None: of the values."""
+    other = None if addend is None else addend.contiguous()
+    return RmsNorm.apply(values.contiguous(), other, weight, form, kernels)  # type: ignore[no-any-return]
 
 
 def rotary_forward(own: Forward, kernels: Kernels) -> Forward:
@@ -109,30 +120,46 @@ def can_rotate(heads: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor) 
 
 
 class RmsNorm(torch.autograd.Function):
-    """A norm of contiguous values, which backward normalises again."""
+    """The norm of values + addend, contiguous both, and the sum, which backward normalises again. Without an addend the
+    sum is the values themselves."""
 
     @staticmethod
-    def forward(ctx: Any, values: torch.Tensor, weight: torch.Tensor, form: NormForm, kernels: Kernels) -> torch.Tensor:
-        ctx.save_for_backward(values, weight)
-        ctx.form, ctx.kernels = form, kernels
-        out = torch.empty_like(values)
-        kernels.rms_norm(values.detach(), weight.detach(), out, form.epsilon, form.offset, form.rounds_early)
-        return out
+    def forward(
+        ctx: Any,
+        values: torch.Tensor,
+        addend: torch.Tensor | None,
+        weight: torch.Tensor,
+        form: NormForm,
+        kernels: Kernels,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        ctx.set_materialize_grads(False)
+        ctx.form, ctx.kernels, ctx.is_of_sum = form, kernels, addend is not None
+        out, sum = torch.empty_like(values), values
+        more = {}
+        if addend is not None:
+            sum = torch.empty_like(values)
+            more = {"addend": addend.detach(), "sum": sum}
+        kernels.rms_norm(values.detach(), weight.detach(), out, form.epsilon, form.offset, form.rounds_early, **more)
+        ctx.save_for_backward(sum, weight)
+        return out, sum
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+    def backward(ctx: Any, gradient: torch.Tensor | None, residual: torch.Tensor | None) -> Any:
+        if gradient is None:
+            return residual, residual if ctx.is_of_sum else None, None, None, None
         values, weight = (saved.detach() for saved in ctx.saved_tensors)
         form, columns, rows = ctx.form, weight.numel(), values.numel() // weight.numel()
         out = torch.empty_like(values)
         scales = torch.empty(rows, 2, dtype=torch.float32, device=values.device)
         sums = to_weight = None
-        if ctx.needs_input_grad[1]:
+        if ctx.needs_input_grad[2]:
             sums = torch.empty(-(-rows // TILE), columns, dtype=torch.float32, device=values.device)
             to_weight = torch.empty_like(weight)
         made = (values, weight, gradient.contiguous(), scales, out, sums, to_weight)
-        ctx.kernels.rms_norm_backward(*made, form.epsilon, form.offset, form.rounds_early)
-        return out, to_weight, None, None
+        more = {} if residual is None else {"residual": residual.contiguous()}
+        ctx.kernels.rms_norm_backward(*made, form.epsilon, form.offset, form.rounds_early, **more)
+        return out, out if ctx.is_of_sum else None, to_weight, None, None
 
 
 class Rotary(torch.autograd.Function):

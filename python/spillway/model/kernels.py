@@ -17,7 +17,15 @@ class Kernels(Protocol):
     """The part of spillway._engine.Engine that computes between products."""
 
     def rms_norm(
-        self, values: Any, weight: Any, out: Any, epsilon: float, offset: float, rounds_early: bool
+        self,
+        values: Any,
+        weight: Any,
+        out: Any,
+        epsilon: float,
+        offset: float,
+        rounds_early: bool,
+        addend: Any = None,
+        sum: Any = None,
     ) -> None: ...
     def rms_norm_backward(
         self,
@@ -31,6 +39,7 @@ class Kernels(Protocol):
         epsilon: float,
         offset: float,
         rounds_early: bool,
+        residual: Any = None,
     ) -> None: ...
     def swiglu(self, gate: Any, up: Any, out: Any) -> None: ...
     def swiglu_backward(

@@ -26,6 +26,7 @@ from spillway.model.meta_model import MetaModel, Places, StagePlan
 from spillway.model.microbatch import MicroBatch
 from spillway.model.model_code import replaced_forwards
 from spillway.model.passage import Crossing, Passage
+from spillway.model.residual import residual_forwards
 from spillway.model.saved import Packing, Root, SavedPass
 from spillway.model.token_tiles import Parts, Remaking, norm_in_tiles, tiles_in
 from spillway.model.weight_sums import StageSums, WeightSums
@@ -95,6 +96,7 @@ class Stage:
         self._kernels = kernels
         self._fusions = Fusions() if kernels is None or layer is None else find_fusions(layer)
         self._fused = {} if kernels is None else self._fusions.forwards(kernels)
+        self._summed = {} if layer is None else residual_forwards(layer, self._fused, self._fusions.norms)
         self._fused_norm = {}
         if kernels is not None and plan.tail and meta_model.norm is not None:
             self._fused_norm = find_fusions(meta_model.norm).forwards(kernels)
@@ -216,7 +218,8 @@ class Stage:
         backward does not need is not computed, and what it makes of a norm's input is not kept."""
         tiles = self._tiles if self._parts.count > 1 else []
         remaking = Remaking() if again and tiles else None
-        forwards = self._fused | {tile.module: tile.forward(0.0 if again else None, remaking) for tile in tiles}
+        residuals = {} if tiles else self._summed
+        forwards = self._fused | residuals | {tile.module: tile.forward(0.0 if again else None, remaking) for tile in tiles}
         hooks = remaking.hooks() if remaking is not None else nullcontext()
         rotating = nullcontext() if self._kernels is None else self._fusions.rotating(self._kernels)
         with replaced_forwards(forwards), rotating, hooks, fill_rows(self._device):

@@ -36,6 +36,7 @@ from spillway.model.synthetic import sample
 from spillway.model.timed_engine import TimedEngine
 from spillway.model.timed_steps import KINDS
 from spillway.model.token_tiles import ALL_AT_ONCE, TokenTiles
+from spillway.model.weight_sums import TYPES, add_product, has_operation
 
 if TYPE_CHECKING:
     from spillway.model.batch import WorkShape
@@ -134,15 +135,20 @@ class Tracer:
         self._heap = Heap()
         config = text_config(small.config)
         self._experts = largest(vars(config).items(), EXPERTS)
+        self._parts = shape.micro_batches * tiles.of(tokens)
+        self._product = add_product if fused and small.dtype in TYPES and has_operation() else None
+        self._lends = self._product is not None and self._parts > shape.virtual_ranks
 
     def trace(self, rows: int, length: int, again: bool = False) -> Trace:
-        """`again`: the heap is that of a second step."""
+        """`again`: the heap is that of two steps, and the passes are the second's, in which products add to sums where
+        a run's do. The first step's do not: a step of one part makes weight gradients beside the sums."""
         work = sample(self._small, rows, length)
         with self._opened() as (stream, engine):
             stream.step(work, {}, 0)
-            passes = {kind: engine.told(kind) for kind in (*KINDS, OUTSIDE)}
             if again:
+                engine.lends = self._lends
                 stream.step(work, {}, 0)
+            passes = {kind: engine.told(kind) for kind in (*KINDS, OUTSIDE)}
         return Trace(passes, self._heap.most, rows * length)
 
     def joined_head(self) -> Json:
@@ -162,6 +168,7 @@ class Tracer:
         work = sample(self._small, rows, length)
         with self._opened() as (stream, engine):
             stream.saved, engine.kept_blocks = choice, frozenset(place + 1 for place in choice.stages)
+            engine.lends = self._lends
             stream.step(work, {}, 0)
             saved = stream.last_saved
             passes = {kind: engine.told(kind) for kind in KEPT}
@@ -176,10 +183,10 @@ class Tracer:
         does not see."""
         description = self._description | {"tokens": max(tokens, self._description["tokens"])}
         with rows_apart(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
-            several = self._shape.micro_batches * self._tiles.of(self._shape.batch * self._shape.length) > 1
-            engine = TracedEngine(description, several)
+            engine = TracedEngine(description, self._parts > 1)
             engine.keep_weights()
-            stream = TracedStream(self._small, engine, 0, self._unneeded, tiles=self._tiles, fused=self._fused)
+            options = {"tiles": self._tiles, "fused": self._fused, "product": self._product}
+            stream = TracedStream(self._small, engine, 0, self._unneeded, **options)
             stream.mode = mode
             recorder = Recorder(Heap() if tokens else self._heap, engine.operations, self._experts)
             engine.recorder = recorder
@@ -262,14 +269,25 @@ class TracedEngine(TimedEngine):
     def loss_gradient(self, logits: Any, *_: Any) -> None:
         self._count("loss_gradient", [logits], [logits])
 
-    def rms_norm(self, values: Any, weight: Any, out: Any, *_: Any) -> None:
-        self._count("rms_norm", [values, weight], [out])
+    def rms_norm(
+        self, values: Any, weight: Any, out: Any, *_: Any, addend: Any = None, sum: Any = None
+    ) -> None:
+        self._count("rms_norm", [values, weight, *list_of(addend)], [out, *list_of(sum)])
 
     def rms_norm_backward(
-        self, values: Any, weight: Any, gradient: Any, scales: Any, out: Any, sums: Any, to_weight: Any, *_: Any
+        self,
+        values: Any,
+        weight: Any,
+        gradient: Any,
+        scales: Any,
+        out: Any,
+        sums: Any,
+        to_weight: Any,
+        *_: Any,
+        residual: Any = None,
     ) -> None:
         self._count("rms_norm_scales", [values, weight, gradient], [scales])
-        self._count("rms_norm_backward", [values, weight, gradient, scales], [out] if sums is None else [out, sums])
+        self._count("rms_norm_backward", [values, weight, gradient, scales, *list_of(residual)], [out, *list_of(sums)])
         if sums is not None:
             self._count("rms_norm_weight", [sums], [to_weight])
 
@@ -277,7 +295,7 @@ class TracedEngine(TimedEngine):
         self._count("swiglu", [gate, up], [out])
 
     def swiglu_backward(self, gate: Any, up: Any, gradient: Any, to_gate: Any, to_up: Any, product: Any = None) -> None:
-        self._count("swiglu_backward", [gate, up, gradient], [to_gate, to_up, *([] if product is None else [product])])
+        self._count("swiglu_backward", [gate, up, gradient], [to_gate, to_up, *list_of(product)])
 
     def rotate(self, heads: Any, cosines: Any, sines: Any, out: Any, backward: bool) -> None:
         self._count("rotary", [heads, cosines, sines], [out])
@@ -306,6 +324,10 @@ class TracedEngine(TimedEngine):
 
     def _forget(self, block_pass: PlainPass) -> None:
         return
+
+
+def list_of(tensor: Any) -> list[Any]:
+    return [] if tensor is None else [tensor]
 
 
 def json_of(found: Operations, count: int) -> Json:
