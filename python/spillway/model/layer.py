@@ -219,7 +219,9 @@ class Stage:
         tiles = self._tiles if self._parts.count > 1 else []
         remaking = Remaking() if again and tiles else None
         residuals = {} if tiles else self._summed
-        forwards = self._fused | residuals | {tile.module: tile.forward(0.0 if again else None, remaking) for tile in tiles}
+        forwards = (
+            self._fused | residuals | {tile.module: tile.forward(0.0 if again else None, remaking) for tile in tiles}
+        )
         hooks = remaking.hooks() if remaking is not None else nullcontext()
         rotating = nullcontext() if self._kernels is None else self._fusions.rotating(self._kernels)
         with replaced_forwards(forwards), rotating, hooks, fill_rows(self._device):

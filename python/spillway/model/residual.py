@@ -41,7 +41,9 @@ class Residual:
             self._tensor, self._addend = self._tensor + self._addend, None
         return self._tensor
 
-    def pass_through(self, norm: Callable[[torch.Tensor, torch.Tensor | None], tuple[torch.Tensor, torch.Tensor]]) -> Any:
+    def pass_through(
+        self, norm: Callable[[torch.Tensor, torch.Tensor | None], tuple[torch.Tensor, torch.Tensor]]
+    ) -> Any:
         """What `norm` makes of the hidden state and what it is to add to it. It gives the sum, too, or the hidden state
         itself, through which gradients of all later uses reach it."""
         out, self._tensor = norm(self._tensor, self._addend)
@@ -74,7 +76,9 @@ def resolved(value: Any) -> Any:
     return value.resolve() if isinstance(value, Residual) else value
 
 
-def residual_forwards(layer: nn.Module, forwards: Mapping[Any, Forward], norms: Mapping[Any, Any]) -> dict[Any, Forward]:
+def residual_forwards(
+    layer: nn.Module, forwards: Mapping[Any, Forward], norms: Mapping[Any, Any]
+) -> dict[Any, Forward]:
     """Replacements with which the layer's own code sums by its norms. `forwards`: of modules inside, by module.
     `norms`: those of them that know a `Residual`. Empty for a layer without such a child, or with a child that is a
     linear layer, whose forward has other replacements."""

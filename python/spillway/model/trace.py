@@ -185,8 +185,8 @@ class Tracer:
         with rows_apart(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
             engine = TracedEngine(description, self._parts > 1)
             engine.keep_weights()
-            options = {"tiles": self._tiles, "fused": self._fused, "product": self._product}
-            stream = TracedStream(self._small, engine, 0, self._unneeded, **options)
+            tiles, fused, product = self._tiles, self._fused, self._product
+            stream = TracedStream(self._small, engine, 0, self._unneeded, tiles=tiles, fused=fused, product=product)
             stream.mode = mode
             recorder = Recorder(Heap() if tokens else self._heap, engine.operations, self._experts)
             engine.recorder = recorder
@@ -269,9 +269,7 @@ class TracedEngine(TimedEngine):
     def loss_gradient(self, logits: Any, *_: Any) -> None:
         self._count("loss_gradient", [logits], [logits])
 
-    def rms_norm(
-        self, values: Any, weight: Any, out: Any, *_: Any, addend: Any = None, sum: Any = None
-    ) -> None:
+    def rms_norm(self, values: Any, weight: Any, out: Any, *_: Any, addend: Any = None, sum: Any = None) -> None:
         self._count("rms_norm", [values, weight, *list_of(addend)], [out, *list_of(sum)])
 
     def rms_norm_backward(
