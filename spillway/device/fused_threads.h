@@ -21,36 +21,23 @@ SPILLWAY_ON_DEVICE bool is_aligned(const RmsNorm& a) {
 
 // ---- RMSNorm
 
-/// A lane's part of a row's sum of squares.
-template <class T>
-SPILLWAY_ON_DEVICE float lane_square_sum(const RmsNorm& a, std::uint64_t row, unsigned lane) {
-  const T* const values = as<T>(a.values) + row * a.columns;
-  const bool aligned = is_aligned<T>(a);
-  float out = 0;
-  for (std::uint64_t i = lane * kGroup; i < a.columns; i += kWarp * kGroup) {
-    const auto group = load_group(values + i, count_of(a.columns - i), aligned);
-    for (unsigned k = 0; k < kGroup; ++k) out += group.at[k] * group.at[k];
-  }
-  return out;
-}
-
-/// The same of values + addend. A lane writes the elements of the sum that `normalise` has it read.
+/// A lane's part of a row's sum of squares. With an addend, a lane writes those elements of the sum that `normalise`
+/// has it read.
 template <class T>
 SPILLWAY_ON_DEVICE float lane_square_sum(const RmsNormForward& it, std::uint64_t row, unsigned lane) {
   const auto& a = it.norm;
-  if (it.addend == nullptr) return lane_square_sum<T>(a, row, lane);
   const auto first = row * a.columns;
   const bool aligned = is_aligned<T>(a) && is_aligned(it.addend) && is_aligned(it.sum);
   float out = 0;
   for (std::uint64_t i = lane * kGroup; i < a.columns; i += kWarp * kGroup) {
     const auto count = count_of(a.columns - i);
     auto group = load_group(as<T>(a.values) + first + i, count, aligned);
-    const auto addend = load_group(as<T>(it.addend) + first + i, count, aligned);
-    for (unsigned k = 0; k < kGroup; ++k) {
-      group.at[k] = rounded<T>(group.at[k] + addend.at[k]);
-      out += group.at[k] * group.at[k];
+    if (it.addend != nullptr) {
+      const auto addend = load_group(as<T>(it.addend) + first + i, count, aligned);
+      for (unsigned k = 0; k < kGroup; ++k) group.at[k] = rounded<T>(group.at[k] + addend.at[k]);
+      store_group(group, as<T>(it.sum) + first + i, count, aligned);
     }
-    store_group(group, as<T>(it.sum) + first + i, count, aligned);
+    for (unsigned k = 0; k < kGroup; ++k) out += group.at[k] * group.at[k];
   }
   return out;
 }
@@ -132,11 +119,12 @@ SPILLWAY_ON_DEVICE void differentiate_norm(const RmsNormBackward& it, std::uint6
                                            bool aligned) {
   const auto& a = it.norm;
   const auto count = count_of(a.columns - column);
-  const auto end = (tile + 1) * kNormRows < a.rows ? (tile + 1) * kNormRows : a.rows;
+  const auto left = a.rows - tile * kNormRows;
+  const auto rows = static_cast<unsigned>(left < kNormRows ? left : kNormRows);
   const auto weights = load_group(as<T>(a.weight) + column, count, aligned);
   Group sums{};
-  for (auto row = tile * kNormRows; row < end; ++row) {
-    const auto at = row * a.columns + column;
+  for (unsigned i = 0; i < rows; ++i) {
+    const auto row = tile * kNormRows + i, at = row * a.columns + column;
     const auto values = load_group(as<T>(a.values) + at, count, aligned);
     auto gradient = load_group(as<T>(it.gradient) + at, count, aligned);
     const float inverse = it.scales[2 * row], along = it.scales[2 * row + 1];
@@ -158,12 +146,15 @@ SPILLWAY_ON_DEVICE void differentiate_norm(const RmsNormBackward& it, std::uint6
 /// Neighbouring threads take neighbouring groups of one tile.
 template <class T>
 SPILLWAY_ON_DEVICE void differentiate_norms(const RmsNormBackward& it, Grid grid) {
-  const auto groups = groups_of(it.norm.columns), all = groups * norm_tiles(it.norm.rows);
+  const auto groups = groups_of(it.norm.columns), tiles = norm_tiles(it.norm.rows);
   const bool aligned =
       is_aligned<T>(it.norm) && is_aligned(it.gradient) && is_aligned(it.out) && is_aligned(it.residual);
-  for (auto i = grid.thread; i < all; i += grid.threads) {
-    const auto tile = i / groups;
-    differentiate_norm<T>(it, tile, (i - tile * groups) * kGroup, aligned);
+  const auto tiles_on = grid.threads / groups, groups_on = grid.threads - tiles_on * groups;
+  auto tile = grid.thread / groups, group = grid.thread - tile * groups;
+  while (tile < tiles) {
+    differentiate_norm<T>(it, tile, group * kGroup, aligned);
+    tile += tiles_on, group += groups_on;
+    if (group >= groups) group -= groups, ++tile;
   }
 }
 
