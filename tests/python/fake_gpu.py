@@ -212,18 +212,21 @@ class Given:
         self._engine, self._method, self._driver = engine, getattr(engine, name), driver
         self._number, self._stream = gpu_number(settings), settings["stream"]
 
-    def __call__(self, *arguments: Any) -> Any:
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
         import torch
 
         assert self._driver.stream == self._stream, "PyTorch's work is in another stream than the engine's"
-        tensors = [each for each in arguments if isinstance(each, torch.Tensor)]
+        tensors = [each for each in (*arguments, *named.values()) if isinstance(each, torch.Tensor)]
         host = self._engine.memory()
         for tensor in tensors:
             inside = 0 <= tensor.data_ptr() - host.ctypes.data < host.nbytes
             assert not inside, "a tensor in the engine's host memory is handed over as a GPU's"
+
+        def label(value: Any) -> Any:
+            return OnGpu(value, self._number) if isinstance(value, torch.Tensor) else value
+
         with self._driver.lent(tensors):
-            lent = (OnGpu(each, self._number) if isinstance(each, torch.Tensor) else each for each in arguments)
-            return self._method(*lent)
+            return self._method(*map(label, arguments), **{name: label(value) for name, value in named.items()})
 
 
 def gpu_number(settings: dict[str, Any]) -> int | None:
