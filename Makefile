@@ -228,15 +228,17 @@ gpu-bench:
 	$(PYTHON) scripts/gpu_check.py --bench
 
 # The open rows of bench/gpu_queue.toml that fit into MINUTES. `gpu-queue-bundle` builds for a machine without a compiler,
-# where `make gpu-queue BUILT=build/gpu-built` compiles nothing. `gpu-queue-tiny` runs every row without a GPU.
+# where `make gpu-queue BUILT=build/gpu-built` compiles nothing. `gpu-queue-tiny` runs every row without a GPU. MEGATRAIN:
+# a clone of MegaTrain, whose sources `gpu-queue-bundle` packs, and the others run.
+MEGATRAIN_CLONE = $(if $(MEGATRAIN),--megatrain $(MEGATRAIN))
 gpu-queue:
-	$(PYTHON) scripts/gpu_queue.py $(if $(filter command line,$(origin MINUTES)),--minutes $(MINUTES)) $(if $(ROW),--row $(ROW)) $(if $(BUILT),--built $(BUILT))
+	$(PYTHON) scripts/gpu_queue.py $(if $(filter command line,$(origin MINUTES)),--minutes $(MINUTES)) $(if $(ROW),--row $(ROW)) $(if $(BUILT),--built $(BUILT)) $(MEGATRAIN_CLONE)
 
 gpu-queue-bundle:
-	$(PYTHON) scripts/gpu_bundle.py --wheels few --build
+	$(PYTHON) scripts/gpu_bundle.py --wheels few --build $(MEGATRAIN_CLONE)
 
 gpu-queue-tiny: install
-	$(BIN)/python scripts/gpu_queue.py --tiny --minutes 240 $(if $(ROW),--row $(ROW))
+	$(BIN)/python scripts/gpu_queue.py --tiny --minutes 240 $(if $(ROW),--row $(ROW)) $(MEGATRAIN_CLONE)
 
 check-includes: $(VENV)/stamp-venv
 	$(BIN)/python scripts/check_includes.py
