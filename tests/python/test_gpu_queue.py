@@ -101,9 +101,9 @@ class FakePrograms:
         return json.dumps(result)
 
 
-def make_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, programs: FakePrograms) -> Queue:
+def make_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, programs: FakePrograms, is_tiny: bool = False) -> Queue:
     monkeypatch.setattr("gpu_check.facts", lambda device, programs: {"gpu": "NVIDIA H100 80GB HBM3"})
-    queue = Queue("cuda:0", tmp_path, tmp_path, 1, is_tiny=False)
+    queue = Queue("cuda:0", tmp_path, tmp_path, 1, is_tiny)
     queue.programs = programs  # type: ignore[assignment]
     return queue
 
@@ -120,6 +120,13 @@ def test_result_file_names_parts_that_fail_or_do_not_fit(tmp_path: Path, monkeyp
     assert not make_queue(tmp_path, monkeypatch, programs).run_row(row) and is_open(row, tmp_path)
     lines = summarise(row, json.loads((tmp_path / "both.json").read_text()))
     assert lines == [["both", "one", "failed: it fell over"], ["both", "two", "does not fit"]]
+
+
+def test_tiny_part_that_does_not_fit_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    programs = FakePrograms(one={"seconds": [1.0]}, two=DoesNotFit("needs 128 MiB"))
+    assert not make_queue(tmp_path, monkeypatch, programs, is_tiny=True).run_row(make_row("both"))
+    part = json.loads((tmp_path / "both.json").read_text())["parts"]["two"]
+    assert not part["good"] and part["words"] == "needs 128 MiB"
 
 
 def test_figures_that_must_be_identical_are_compared_bit_by_bit(
