@@ -228,8 +228,8 @@ gpu-bench:
 	$(PYTHON) scripts/gpu_check.py --bench
 
 # The open rows of bench/gpu_queue.toml that fit into MINUTES. `gpu-queue-bundle` builds for a machine without a compiler,
-# where `make gpu-queue BUILT=build/gpu-built` compiles nothing. `gpu-queue-tiny` runs every row without a GPU. MEGATRAIN:
-# a clone of MegaTrain, whose sources `gpu-queue-bundle` packs, and the others run.
+# where `make gpu-queue BUILT=build/gpu-built` compiles nothing. `gpu-queue-tiny` runs every row without a GPU.
+# MEGATRAIN names a clone of MegaTrain: `gpu-queue-bundle` packs its sources, the other two run them.
 MEGATRAIN_CLONE = $(if $(MEGATRAIN),--megatrain $(MEGATRAIN))
 gpu-queue:
 	$(PYTHON) scripts/gpu_queue.py $(if $(filter command line,$(origin MINUTES)),--minutes $(MINUTES)) $(if $(ROW),--row $(ROW)) $(if $(BUILT),--built $(BUILT)) $(MEGATRAIN_CLONE)

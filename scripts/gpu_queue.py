@@ -34,6 +34,7 @@ RESULTS = ROOT / "bench" / "results" / "gpu"
 MEGATRAIN = BUNDLE / "MegaTrain"
 WARM_UP = 2  # first steps, which the median leaves out
 TIME_LIMIT = 575  # seconds of a part
+TINY_TIME_LIMIT = 3600  # on CPUs that may be few and busy
 GIB = 2**30
 # Dense bf16 FLOP/s by card, from its maker's data sheet.
 PEAKS = {
@@ -55,6 +56,7 @@ TINY_VALUES = {
     "--elements": "65536",
     "--launch-alone": "1",
     "--sub-group": "1000000",
+    "--minutes": "0",  # no limit
 }
 GPU_ONLY = ("--liger", "--offload")
 TINY_LIMITS = {"--sequence": 64, "--batch": 2, "--micro-batches": 2, "--steps": 3, "--repeats": 2}
@@ -157,7 +159,7 @@ class Queue:
                   "drive": str(drive), "sources": str(self.megatrain)}  # fmt: skip
         command = [fill(word, values) for word in (shrink(words) if self.is_tiny else words)]
         try:
-            output = self.programs.python(*command, seconds=TIME_LIMIT)
+            output = self.programs.python(*command, seconds=TINY_TIME_LIMIT if self.is_tiny else TIME_LIMIT)
         except DoesNotFit as error:
             if self.is_tiny:
                 raise  # tiny shapes fit: the part did not run
@@ -189,7 +191,7 @@ def summarise(row: Row, report: Report) -> list[list[str]]:
     lines = []
     for name, part in report["parts"].items():
         if not part["good"]:
-            lines.append([row.name, name, f"failed: {part['words'].strip().splitlines()[-1]}"[:90]])
+            lines.append([row.name, name, f"failed: {select_line(part['words'])}"[:90]])
         elif part.get("fits") is False:
             lines.append([row.name, name, "does not fit"])
         elif "sides" in part:
@@ -202,6 +204,12 @@ def summarise(row: Row, report: Report) -> list[list[str]]:
         else:
             lines.append([row.name, name, "good"])
     return lines
+
+
+def select_line(words: str) -> str:
+    """The first line of a failure that names a failed part of a program, or the last line."""
+    lines = words.strip().splitlines()
+    return next((line for line in lines if "FAILED" in line), lines[-1])
 
 
 def step_cells(part: Report, series: Report, gpu: str) -> list[str]:

@@ -63,6 +63,12 @@ def test_tiny_command_has_tiny_shapes_and_no_gpu_kernels() -> None:
     assert shrink(["a.py", "--liger", "--offload", "torchao", "--steps", "2"]) == ["a.py", "--steps", "2"]
 
 
+def test_tiny_programs_have_no_limit_of_minutes() -> None:
+    assert shrink(["scripts/gpu_check.py", "--minutes", "7.8"]) == ["scripts/gpu_check.py", "--minutes", "0"]
+    checks = [words for row in ROWS for words in row.parts.values() if words[0] == "scripts/gpu_check.py"]
+    assert checks and all("--minutes" in words for words in checks)
+
+
 def test_rows_are_named_by_one_option_or_several() -> None:
     named = ["--row", "host", "contract", "--row", "lsp-7b"]
     assert gpu_queue.parser().parse_args(named).row == ["host", "contract", "lsp-7b"]
@@ -153,6 +159,10 @@ def test_table_has_medians_rates_and_the_share_of_the_peak() -> None:
     ]
     assert lines == [["seven", "one", "2 s (1 to 3)", *rates, "GPU 1.0 GiB", "host 0.0 GiB"]]
     assert drop_warm_up([5.0, 4.0]) == [4.0]
+    failed = {"good": False, "words": "exit code 1\nequality: FAILED in 3 s\nno time is left\n/out/check.json\n"}
+    assert summarise(make_row("seven"), {"parts": {"one": failed}}) == [
+        ["seven", "one", "failed: equality: FAILED in 3 s"]
+    ]
     assert align([["a", "bb"], ["ccc"]]) == "a    bb\nccc"
 
 
