@@ -61,9 +61,8 @@ def read_source(sources: Path) -> str:
 
 
 @contextmanager
-def open_model(arguments: argparse.Namespace, hf_model: Any) -> Iterator[Any]:
+def open_model(package: Any, arguments: argparse.Namespace, hf_model: Any) -> Iterator[Any]:
     """MegaTrain's model on the device of the arguments, which takes over the weights of `hf_model`."""
-    package = import_package(arguments.sources)
     device = torch.device(arguments.device)
     config = package.CPUMasterConfig(
         device=device.index or 0, dtype=hf_model.dtype, attn_implementation="sdpa", dataset_path="none",

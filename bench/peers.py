@@ -157,9 +157,10 @@ def megatrain(arguments: argparse.Namespace) -> dict[str, Any]:
     os.environ["DS_ACCELERATOR"] = arguments.device.partition(":")[0]
     os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")  # as MegaTrain's script
     import torch
-    from megatrain_peer import CausalMask, make_optimizer, open_model, read_source
+    from megatrain_peer import CausalMask, import_package, make_optimizer, open_model, read_source
     from transformers import AutoModelForCausalLM
 
+    package = import_package(arguments.sources)  # missing sources end the run before the GPU works
     device = torch.device(arguments.device)
     limit_memory(device, arguments.device_memory)
     torch.manual_seed(0)
@@ -171,7 +172,7 @@ def megatrain(arguments: argparse.Namespace) -> dict[str, Any]:
     forget_peak(device)
     adam = own_adam()
     seconds, loss = [], 0.0
-    with open_model(arguments, model) as master:
+    with open_model(package, arguments, model) as master:
         weights = master.get_parameters()
         optimizer = make_optimizer(weights, adam)
         for step in range(arguments.steps):
