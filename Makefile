@@ -229,14 +229,16 @@ gpu-bench:
 
 # The open rows of bench/gpu_queue.toml that fit into MINUTES. `gpu-queue-bundle` builds for a machine without a compiler,
 # where `make gpu-queue BUILT=build/gpu-built` compiles nothing. `gpu-queue-tiny` runs every row without a GPU.
+# MEGATRAIN names a clone of MegaTrain: `gpu-queue-bundle` packs its sources, the other two run them.
+MEGATRAIN_CLONE = $(if $(MEGATRAIN),--megatrain $(MEGATRAIN))
 gpu-queue:
-	$(PYTHON) scripts/gpu_queue.py $(if $(filter command line,$(origin MINUTES)),--minutes $(MINUTES)) $(if $(ROW),--row $(ROW)) $(if $(BUILT),--built $(BUILT))
+	$(PYTHON) scripts/gpu_queue.py $(if $(filter command line,$(origin MINUTES)),--minutes $(MINUTES)) $(if $(ROW),--row $(ROW)) $(if $(BUILT),--built $(BUILT)) $(MEGATRAIN_CLONE)
 
 gpu-queue-bundle:
-	$(PYTHON) scripts/gpu_bundle.py --wheels few --build
+	$(PYTHON) scripts/gpu_bundle.py --wheels few --build $(MEGATRAIN_CLONE)
 
 gpu-queue-tiny: install
-	$(BIN)/python scripts/gpu_queue.py --tiny --minutes 240 $(if $(ROW),--row $(ROW))
+	$(BIN)/python scripts/gpu_queue.py --tiny --minutes 240 $(if $(ROW),--row $(ROW)) $(MEGATRAIN_CLONE)
 
 check-includes: $(VENV)/stamp-venv
 	$(BIN)/python scripts/check_includes.py

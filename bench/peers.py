@@ -1,9 +1,10 @@
-"""Times the alternatives of a user on the same model and batch: a plain PyTorch loop, DeepSpeed ZeRO, or FSDP2.
+"""Times the alternatives of a user on the same model and batch: a plain PyTorch loop, DeepSpeed ZeRO, FSDP2, or
+MegaTrain.
 
-    peers.py plain|deepspeed|fsdp2 --shape 0.5b --sequence 1024 --steps 4 [--storage DIR] [--layers N]
+    peers.py plain|deepspeed|fsdp2|megatrain --shape 0.5b --sequence 1024 --steps 4 [--storage DIR] [--layers N]
              [--batch N --micro-batches N] [--dtype bf16|fp32] [--no-checkpointing] [--liger]
              [--stage 2|3] [--sub-group ELEMENTS] [--bf16-masters]
-             [--device cuda:0 --device-memory BYTES]
+             [--device cuda:0 --device-memory BYTES] [--sources DIR]
     peers.py io --storage DIR [--block-size BYTES --queue-depth N --io-threads N]
 
 Random weights, random tokens, gradient checkpointing, bf16 compute with fp32 masters or fp32, AdamW, clipping at 1.0.
@@ -11,7 +12,8 @@ Prints one JSON line; exit code 3 where it does not fit. DeepSpeed (`pip install
 optimizer state in files below DIR, without one in host memory; on a GPU parameters are offloaded, too. `io` writes and
 reads a gigabyte by DeepSpeed's asynchronous I/O. FSDP2 keeps fp32 masters, states and gradients in host memory
 (CPUOffloadPolicy), and multiplies in `--dtype`. `--liger`: Liger's fused norms, SwiGLU and loss. `--bf16-masters`:
-DeepSpeed's masters, gradients and states are bf16, half of the memory and of the numerics.
+DeepSpeed's masters, gradients and states are bf16, half of the memory and of the numerics. `--sources`: MegaTrain's
+clone. Its numerics are its own (megatrain_peer.py).
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from shapes import config_of, device_peak, peak_watch, random_tokens, refuses, use_liger
+from shapes import config_of, device_peak, peak_watch, random_tokens, refuses, settle, use_liger
 
 TYPES = {"bf16": "bfloat16", "fp32": "float32"}
 
@@ -150,6 +152,55 @@ def fsdp2(arguments: argparse.Namespace) -> dict[str, Any]:
     return {"seconds": seconds, "loss": loss, "device_peak": device_peak(device)}
 
 
+def megatrain(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The loop of MegaTrain's training script, on one GPU."""
+    os.environ["DS_ACCELERATOR"] = arguments.device.partition(":")[0]
+    os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")  # as MegaTrain's script
+    import torch
+    from megatrain_peer import CausalMask, import_package, make_optimizer, open_model, read_source
+    from transformers import AutoModelForCausalLM
+
+    package = import_package(arguments.sources)  # missing sources end the run before the GPU works
+    device = torch.device(arguments.device)
+    limit_memory(device, arguments.device_memory)
+    torch.manual_seed(0)
+    with device:  # a GPU draws the weights within seconds
+        model = AutoModelForCausalLM.from_config(
+            config_of(arguments.shape, arguments.layers), dtype=getattr(torch, TYPES[arguments.dtype]),
+            attn_implementation="sdpa",
+        ).cpu()  # fmt: skip
+    forget_peak(device)
+    adam = own_adam()
+    seconds, loss = [], 0.0
+    with open_model(package, arguments, model) as master:
+        weights = master.get_parameters()
+        optimizer = make_optimizer(weights, adam)
+        for step in range(arguments.steps):
+            batches = tokens_of(arguments, step)
+            began = time.perf_counter()
+            for ids in batches:
+                loss, *_ = master.forward_and_backward(ids, CausalMask(), ids)
+            # MegaTrain adds the mean gradients of the micro-batches. AdamW does not depend on their scale.
+            torch.nn.utils.clip_grad_norm_(weights, 1.0 * len(batches))
+            optimizer.step()
+            master._sync_params_to_gpu()
+            master.zero_grad()
+            optimizer.zero_grad()
+            settle(device)
+            seconds.append(time.perf_counter() - began)
+    figures = {"seconds": seconds, "loss": loss, "device_peak": device_peak(device), "its_own_adam": adam}
+    return figures | {"source": read_source(arguments.sources)}
+
+
+def forget_peak(device: Any) -> None:
+    """Gives unused memory of a GPU back, and measures its peak from here."""
+    import torch
+
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+
+
 def limit_memory(device: Any, memory: int) -> None:
     """Limits PyTorch to so many bytes of the GPU; 0: no limit."""
     import torch
@@ -251,7 +302,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--layers", type=int)
     parser.add_argument("--batch", type=int, default=1, help="rows of a micro-batch")
     parser.add_argument("--micro-batches", type=int, default=1)
-    parser.add_argument("--device", default="cpu", help="of DeepSpeed and FSDP2")
+    parser.add_argument("--device", default="cpu", help="of DeepSpeed, FSDP2 and MegaTrain")
     parser.add_argument("--device-memory", type=int, default=0, help="that PyTorch may use there; 0: all")
     parser.add_argument("--storage", type=Path)
     parser.add_argument("--buffers", type=int, default=5)
@@ -266,10 +317,11 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--sub-group", type=int, default=100_000_000, help="elements that DeepSpeed updates at once")
     parser.add_argument("--bf16-masters", action="store_true")
     parser.add_argument("--liger", action="store_true")
+    parser.add_argument("--sources", type=Path, default=Path("build/gpu-bundle/MegaTrain"), help="MegaTrain's clone")
     return parser
 
 
-PEERS = {"plain": plain, "deepspeed": deepspeed, "fsdp2": fsdp2, "io": io}
+PEERS = {"plain": plain, "deepspeed": deepspeed, "fsdp2": fsdp2, "megatrain": megatrain, "io": io}
 
 
 def main() -> None:

@@ -3,12 +3,14 @@ headers and libraries of Debian's packages, below build/gpu-bundle, where CMake 
 Python packages as wheels, of which gpu_check.py takes those that are missing there.
 
 python3 scripts/gpu_bundle.py [--out build/gpu-bundle] [--wheels all|few|none] [--python 3.12] [--build]
+                              [--megatrain CLONE]
 
 To be carried along with the checkout, to a machine with the same CPU and a C library as new as this one's.
 `all`: all that Spillway needs, for a Python that has PyTorch and nothing else, and its peers (DeepSpeed, Liger,
 torchao). `few`: without transformers and what comes with it, where that Python has them. `--build` also compiles the
 programs into build/gpu-built, with this machine's nvcc and its Python of that version. gpu_check.py and gpu_queue.py
-take them with `--built`.
+take them with `--built`. `--megatrain` packs the Python sources of a git clone of MegaTrain, which PyPI does not have,
+with their license. SOURCE.txt beside them states the commit.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ MOST = 64 * 2**20
 TOOLS = ("nanobind", "ninja")
 DEEPSPEED = "deepspeed==0.19.8"  # only its source is published
 BESIDE_DEEPSPEED = ("einops", "hjson", "msgpack", "packaging", "psutil", "py-cpuinfo", "pydantic", "tqdm")
+MEGATRAIN = "https://github.com/DLYuanGod/MegaTrain"
 PEERS = ("liger-kernel", "torchao")  # PyTorch brings their dependencies
 NEEDED = ("transformers", "tokenizers", "safetensors", "huggingface_hub", "numpy", "PyYAML", "rich")
 SYSTEMS = ("manylinux_2_28", "manylinux_2_27", "manylinux_2_24", "manylinux_2_17", "manylinux2014", "manylinux_2_12",
@@ -48,6 +51,7 @@ def main() -> None:
     parser.add_argument("--wheels", choices=("all", "few", "none"), default="all")
     parser.add_argument("--python", default="3.12", help="version of the Python there")
     parser.add_argument("--build", action="store_true")
+    parser.add_argument("--megatrain", type=Path, metavar="CLONE")
     arguments = parser.parse_args()
     out = arguments.out.absolute()
     shutil.rmtree(out, ignore_errors=True)
@@ -56,6 +60,8 @@ def main() -> None:
             copy(file, out)
     if arguments.wheels != "none":
         take_wheels(out / "wheels", arguments.python, arguments.wheels == "all")
+    if arguments.megatrain:
+        print(pack_megatrain(arguments.megatrain, out / "MegaTrain"))
     if arguments.build:
         build(out, arguments.python)
     total = sum(file.stat().st_size for place in (out, BUILT) for file in place.rglob("*") if file.is_file())
@@ -93,6 +99,28 @@ def take_wheels(out: Path, python: str, everything: bool) -> None:
             *systems, "--dest", str(out), *PEERS)  # fmt: skip
         for wheel in Path(made).glob("deepspeed-*.whl"):
             shutil.copy(wheel, out)
+
+
+def pack_megatrain(clone: Path, out: Path) -> str:
+    """Packs the Python files of the clone's newest commit. Returns the text of SOURCE.txt."""
+    commit = git(clone, "rev-parse", "HEAD").strip()
+    terms = git(clone, "show", "HEAD:LICENSE")
+    if " ".join(terms.split()[:4]) != "Apache License Version 2.0,":
+        raise SystemExit(f"{clone}: the license of commit {commit} is not Apache-2.0. Name another clone.")
+    files = git(clone, "ls-tree", "-r", "--name-only", "HEAD", "infinity").splitlines()
+    for name in ["LICENSE", *(file for file in files if file.endswith(".py"))]:
+        (out / name).parent.mkdir(parents=True, exist_ok=True)
+        (out / name).write_text(git(clone, "show", f"HEAD:{name}"), encoding="utf-8")
+    source = f"{MEGATRAIN}\ncommit {commit}\nlicense Apache-2.0 (LICENSE), unchanged Python files\n"
+    (out / "SOURCE.txt").write_text(source, encoding="utf-8")
+    return source.strip()
+
+
+def git(clone: Path, *words: str) -> str:
+    done = subprocess.run(["git", "-C", str(clone), *words], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise SystemExit(f"{clone} is not a git clone of {MEGATRAIN}: {done.stderr.strip()}")
+    return done.stdout
 
 
 def build(bundle: Path, python: str) -> None:

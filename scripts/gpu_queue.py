@@ -1,12 +1,13 @@
 """Runs the open rows of bench/gpu_queue.toml on this machine's GPU, in order, as many as the minutes allow.
 
 python3 scripts/gpu_queue.py [--minutes 8.5] [--row NAME ...] [--device cuda:0] [--out DIR] [--built TREE] [--list]
-                             [--tiny]
+                             [--megatrain DIR] [--tiny]
 
 Each row writes bench/results/gpu/NAME.json. A table of the results follows. A row that fails stays open, its file says
 what failed, and the next row runs. `--built`: takes the programs from a tree that make gpu-queue-bundle built, and
-compiles nothing. `--tiny`: runs the same programs on tiny shapes and the simulated device, for machines without a GPU;
-its files go to build/gpu/tiny. Exit code: 0 if every row that ran was good, else 1.
+compiles nothing. `--megatrain`: a clone of MegaTrain, which PyPI does not have. Its default is the folder that
+make gpu-queue-bundle packs. `--tiny`: runs the same programs on tiny shapes and the simulated device, for machines
+without a GPU; its files go to build/gpu/tiny. Exit code: 0 if every row that ran was good, else 1.
 """
 
 from __future__ import annotations
@@ -26,12 +27,14 @@ from functools import partial
 from pathlib import Path
 
 from gpu_check import TREE, Check, explain_lack, model_flops
-from gpu_tools import ROOT, DoesNotFit, Failed, Parts, Report, last_json
+from gpu_tools import BUNDLE, ROOT, DoesNotFit, Failed, Parts, Report, last_json
 
 QUEUE = ROOT / "bench" / "gpu_queue.toml"
 RESULTS = ROOT / "bench" / "results" / "gpu"
+MEGATRAIN = BUNDLE / "MegaTrain"
 WARM_UP = 2  # first steps, which the median leaves out
 TIME_LIMIT = 575  # seconds of a part
+TINY_TIME_LIMIT = 3600  # on CPUs that may be few and busy
 GIB = 2**30
 # Dense bf16 FLOP/s by card, from its maker's data sheet.
 PEAKS = {
@@ -53,6 +56,7 @@ TINY_VALUES = {
     "--elements": "65536",
     "--launch-alone": "1",
     "--sub-group": "1000000",
+    "--minutes": "0",  # no limit
 }
 GPU_ONLY = ("--liger", "--offload")
 TINY_LIMITS = {"--sequence": 64, "--batch": 2, "--micro-batches": 2, "--steps": 3, "--repeats": 2}
@@ -63,7 +67,7 @@ class Row:
     name: str
     minutes: float
     decides: str
-    parts: dict[str, list[str]]  # command lines of Python programs, with {device}, {check}, {built}, {out}, {drive}
+    parts: dict[str, list[str]]  # command lines of Python programs, with {device} and others (gpu_queue.toml)
     needs: tuple[str, ...] = ()  # Python packages
     identical: tuple[str, ...] = ()  # figures that must be equal in all parts
 
@@ -121,9 +125,12 @@ def shrink(words: Sequence[str]) -> list[str]:
 
 
 class Queue:
-    def __init__(self, device: str, out: Path, built: Path | None, minutes: float, is_tiny: bool) -> None:
+    def __init__(
+        self, device: str, out: Path, built: Path | None, minutes: float, is_tiny: bool, megatrain: Path = MEGATRAIN
+    ) -> None:
         self.check = Check(device, out / "build.json", built, minutes)
         self.programs, self.out, self.is_tiny = self.check.programs, out, is_tiny
+        self.megatrain = megatrain
         self.facts: Report = self.check.report["facts"]
 
     def build(self) -> bool:
@@ -149,11 +156,13 @@ class Queue:
         peer_device = "cpu" if self.is_tiny else self.check.device
         values = {"device": self.check.device if "engine_run.py" in words[0] else peer_device,
                   "check": self.check.device, "built": str(self.check.tree), "out": str(out),
-                  "drive": str(drive)}  # fmt: skip
+                  "drive": str(drive), "sources": str(self.megatrain)}  # fmt: skip
         command = [fill(word, values) for word in (shrink(words) if self.is_tiny else words)]
         try:
-            output = self.programs.python(*command, seconds=TIME_LIMIT)
+            output = self.programs.python(*command, seconds=TINY_TIME_LIMIT if self.is_tiny else TIME_LIMIT)
         except DoesNotFit as error:
+            if self.is_tiny:
+                raise  # tiny shapes fit: the part did not run
             return {"words": command, "fits": False, "refusal": str(error)[-1500:]}
         figures = {"output": output[-500:]} if command[0] == "-m" else last_json(output)
         for file in out.glob("*.json"):
@@ -182,7 +191,7 @@ def summarise(row: Row, report: Report) -> list[list[str]]:
     lines = []
     for name, part in report["parts"].items():
         if not part["good"]:
-            lines.append([row.name, name, f"failed: {part['words'].strip().splitlines()[-1]}"[:90]])
+            lines.append([row.name, name, f"failed: {select_line(part['words'])}"[:90]])
         elif part.get("fits") is False:
             lines.append([row.name, name, "does not fit"])
         elif "sides" in part:
@@ -195,6 +204,12 @@ def summarise(row: Row, report: Report) -> list[list[str]]:
         else:
             lines.append([row.name, name, "good"])
     return lines
+
+
+def select_line(words: str) -> str:
+    """The first line of a failure that names a failed part of a program, or the last line."""
+    lines = words.strip().splitlines()
+    return next((line for line in lines if "FAILED" in line), lines[-1])
 
 
 def step_cells(part: Report, series: Report, gpu: str) -> list[str]:
@@ -227,6 +242,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--out", type=Path, help="default: bench/results/gpu")
     parser.add_argument("--built", type=Path)
+    parser.add_argument("--megatrain", type=Path, default=MEGATRAIN, metavar="DIR")
     parser.add_argument("--list", action="store_true", help="list the rows and whether they are open, and stop")
     parser.add_argument("--tiny", action="store_true")
     return parser
@@ -249,7 +265,8 @@ def main(words: Sequence[str] | None = None) -> int:
         print(f"gpu-queue: {why}", file=sys.stderr)
         return 1
     began = time.monotonic()
-    queue = Queue(device, out, arguments.built and arguments.built.absolute(), arguments.minutes, arguments.tiny)
+    built = arguments.built and arguments.built.absolute()
+    queue = Queue(device, out, built, arguments.minutes, arguments.tiny, arguments.megatrain.absolute())
     print(json.dumps(queue.facts), flush=True)
     if not queue.build():
         return 1

@@ -13,6 +13,7 @@ import pytest
 
 import gpu_bundle
 import gpu_queue
+import gpu_tools
 from gpu_queue import Queue, Row, align, compare_parts, drop_warm_up, is_open, select_rows, shrink, summarise
 from gpu_tools import DoesNotFit, Failed
 
@@ -26,7 +27,8 @@ PARTS = [pytest.param(words, id=f"{row.name}: {name}") for row in ROWS for name,
 @pytest.mark.parametrize("words", PARTS)
 def test_each_program_takes_the_options_of_its_part(words: list[str], is_tiny: bool, tmp_path: Path) -> None:
     folder = str(tmp_path)
-    values = {"device": "cuda:0", "check": "cuda:0", "built": "built", "out": folder, "drive": folder}
+    values = {"device": "cuda:0", "check": "cuda:0", "built": "built", "out": folder, "drive": folder,
+              "sources": folder}  # fmt: skip
     program, *options = [gpu_queue.fill(word, values) for word in (shrink(words) if is_tiny else words)]
     assert not [option for option in options if "{" in option]
     if program == "-m":
@@ -49,6 +51,7 @@ def test_bundle_packs_the_packages_of_all_peers() -> None:
     for row in ROWS:
         commands = list(row.parts.values())
         used = {name for name in ("deepspeed", "torchao") if any(name in words for words in commands)}
+        used |= {"deepspeed"} if any("megatrain" in words for words in commands) else set()  # its Adam
         used |= {"liger-kernel"} if any("liger" in word for words in commands for word in words) else set()
         assert used == set(row.needs), row.name
 
@@ -58,6 +61,12 @@ def test_tiny_command_has_tiny_shapes_and_no_gpu_kernels() -> None:
     tiny = ["bench/peers.py", "fsdp2", "--shape", "tiny", "--micro-batches", "1", "2", "--steps", "3"]
     assert shrink(words) == tiny
     assert shrink(["a.py", "--liger", "--offload", "torchao", "--steps", "2"]) == ["a.py", "--steps", "2"]
+
+
+def test_tiny_programs_have_no_limit_of_minutes() -> None:
+    assert shrink(["scripts/gpu_check.py", "--minutes", "7.8"]) == ["scripts/gpu_check.py", "--minutes", "0"]
+    checks = [words for row in ROWS for words in row.parts.values() if words[0] == "scripts/gpu_check.py"]
+    assert checks and all("--minutes" in words for words in checks)
 
 
 def test_rows_are_named_by_one_option_or_several() -> None:
@@ -98,9 +107,9 @@ class FakePrograms:
         return json.dumps(result)
 
 
-def make_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, programs: FakePrograms) -> Queue:
+def make_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, programs: FakePrograms, is_tiny: bool = False) -> Queue:
     monkeypatch.setattr("gpu_check.facts", lambda device, programs: {"gpu": "NVIDIA H100 80GB HBM3"})
-    queue = Queue("cuda:0", tmp_path, tmp_path, 1, is_tiny=False)
+    queue = Queue("cuda:0", tmp_path, tmp_path, 1, is_tiny)
     queue.programs = programs  # type: ignore[assignment]
     return queue
 
@@ -117,6 +126,13 @@ def test_result_file_names_parts_that_fail_or_do_not_fit(tmp_path: Path, monkeyp
     assert not make_queue(tmp_path, monkeypatch, programs).run_row(row) and is_open(row, tmp_path)
     lines = summarise(row, json.loads((tmp_path / "both.json").read_text()))
     assert lines == [["both", "one", "failed: it fell over"], ["both", "two", "does not fit"]]
+
+
+def test_tiny_part_that_does_not_fit_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    programs = FakePrograms(one={"seconds": [1.0]}, two=DoesNotFit("needs 128 MiB"))
+    assert not make_queue(tmp_path, monkeypatch, programs, is_tiny=True).run_row(make_row("both"))
+    part = json.loads((tmp_path / "both.json").read_text())["parts"]["two"]
+    assert not part["good"] and part["words"] == "needs 128 MiB"
 
 
 def test_figures_that_must_be_identical_are_compared_bit_by_bit(
@@ -143,6 +159,10 @@ def test_table_has_medians_rates_and_the_share_of_the_peak() -> None:
     ]
     assert lines == [["seven", "one", "2 s (1 to 3)", *rates, "GPU 1.0 GiB", "host 0.0 GiB"]]
     assert drop_warm_up([5.0, 4.0]) == [4.0]
+    failed = {"good": False, "words": "exit code 1\nequality: FAILED in 3 s\nno time is left\n/out/check.json\n"}
+    assert summarise(make_row("seven"), {"parts": {"one": failed}}) == [
+        ["seven", "one", "failed: equality: FAILED in 3 s"]
+    ]
     assert align([["a", "bb"], ["ccc"]]) == "a    bb\nccc"
 
 
@@ -159,5 +179,9 @@ def test_unknown_row_is_refused_and_list_shows_which_rows_are_open(
 
 
 @pytest.mark.nightly
-def test_every_row_runs_on_tiny_shapes(tmp_path: Path) -> None:
-    assert gpu_queue.main(["--tiny", "--minutes", "240", "--out", str(tmp_path)]) == 0
+def test_every_row_of_installed_peers_runs_on_tiny_shapes(tmp_path: Path) -> None:
+    lacking = {name for row in ROWS for name in row.needs if not gpu_tools.installed(name)} - {"liger-kernel"}
+    names = [row.name for row in ROWS if not lacking & set(row.needs)]
+    if not gpu_queue.MEGATRAIN.is_dir():
+        names = [name for name in names if name != "7b-megatrain"]
+    assert gpu_queue.main(["--tiny", "--minutes", "240", "--out", str(tmp_path), "--row", *names]) == 0
