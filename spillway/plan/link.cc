@@ -11,17 +11,30 @@ double rate_of(const Rates& rates, std::size_t node, bool up) {
   return own > 0 ? own : up ? rates.to_device : rates.from_device;
 }
 
+/// Whether the bytes on the host are chunks that stay, each on its node.
+bool stays_on_nodes(const Task& task, const Schedule& schedule) {
+  return traits(task.what.kind).other_part && schedule.buffers[task.on_host().buffer].whole;
+}
+
+std::size_t node_of_buffer(const Task& task, const Schedule& schedule) {
+  const auto buffer = task.on_host().buffer;
+  return buffer == kNone ? 0 : schedule.buffers[buffer].node;
+}
+
 }  // namespace
+
+std::size_t node_of_copy(const Task& task, const Schedule& schedule) {
+  return stays_on_nodes(task, schedule) ? schedule.node[task.what.index] : node_of_buffer(task, schedule);
+}
 
 double copy_seconds(const Task& task, const Schedule& schedule, const state::Layout& layout,
                     const state::UpdateRule& rule, const Rates& rates) {
   const bool up = traits(task.lane).fetches;
   const auto at = [&](Bytes bytes, std::size_t node) { return seconds_at(bytes, rate_of(rates, node, up)); };
   const auto& what = traits(task.what.kind);
-  const bool stays = what.other_part && schedule.buffers[task.on_host().buffer].whole;
-  const auto on_host = task.on_host().buffer;
-  const auto node = on_host == kNone ? std::uint16_t{0} : schedule.buffers[on_host].node;
-  if (!stays || rates.nodes.empty()) return rates.copy_latency + at(task.bytes, node);
+  if (!stays_on_nodes(task, schedule) || rates.nodes.empty()) {
+    return rates.copy_latency + at(task.bytes, node_of_buffer(task, schedule));
+  }
   double out = rates.copy_latency;
   for (auto c = task.what.index; c < task.what.end(); ++c) {
     out += at(what.bytes(rule, layout.chunks()[c]), schedule.node[c]);

@@ -17,7 +17,9 @@ namespace {
 
 /// An early update copies what it changes first: 24 bytes of traffic beside the 26 of an `exact` one.
 constexpr double kEarlyWork = 2;
-/// The share of a core that is given to what has none left by the figures.
+/// Bytes of memory that an `exact` update of an element reads and writes: gradient, both parts of the weight, moments.
+constexpr double kUpdateBytes = 26;
+/// The share of a core, or of a memory, that is given to what has none left by the figures.
 constexpr double kLeastShare = 0.05;
 constexpr double kNever = std::numeric_limits<double>::infinity();
 /// Steps whose lengths differ by no more of it are as long as each other.
@@ -241,7 +243,7 @@ class Machine {
                                     : std::min(1.0, cores * left / std::max(1.0, beside));
       set_node_rates(own ? own_share() : share, !own && !computes && cores - io >= update_threads() + 1);
     } else if (own) {
-      lanes_[kUpdates].rate = rates_.update_with(rates_.update_cores);
+      lanes_[kUpdates].rate = std::min(rates_.update_with(rates_.update_cores), beside_copies(0, rates_.update_all));
     } else {
       // While compute waits, its cores update, too.
       lanes_[kUpdates].rate = computes ? left * update_beside(cores) : rates_.update_with(std::max(1.0, cores - io));
@@ -291,8 +293,24 @@ class Machine {
       auto& lane = lanes_[kUpdates + unit];
       const auto& rates = rates_of(unit);
       lane.rate = rates.with(rates.threads * share + (lane.busy && helps ? 1 : 0));
+      if (rates_.update_cores > 0) lane.rate = std::min(lane.rate, beside_copies(unit, rates.update));
       if (lane.busy) helps = false;
     }
+  }
+
+  /// Elements per second that a node's memory has bandwidth for while copies of a GPU's link take theirs. `most`: that
+  /// no number of threads exceeds, so that it is the memory's; 0: unknown.
+  [[nodiscard]] double beside_copies(std::size_t node, double most) {
+    if (most <= 0) return kNever;
+    double left = most;
+    for (const auto lane : {Lane::to_device, Lane::from_device}) {
+      const auto& copies = timed(lane);
+      if (!copies.busy || work(copies.node) <= 0) continue;
+      const auto& task = schedule_.tasks[copies.node % tasks_];
+      if (node_of_copy(task, schedule_) != node) continue;
+      left -= static_cast<double>(task.bytes) / work(copies.node) / kUpdateBytes;
+    }
+    return std::max(left, kLeastShare * most);
   }
 
   void advance() {

@@ -71,6 +71,32 @@ TEST_F(Simulate, UpdatesOnEveryCoreAreNoFasterThanTheirMemory) {
   EXPECT_GE(bound.step_seconds, bound.compute_seconds + bound.update_seconds / 1.2 - 1e-9);
 }
 
+TEST_F(Simulate, CopiesOfALinkTakeBandwidthOfTheMemoryThatUpdatesNeed) {
+  constexpr double kBytes = 26;  // of an element's exact update
+  rates_.forward = rates_.backward = 1e-6;
+  rates_.to_device = rates_.from_device = 1e9;
+  rates_.update_cores = 2;
+  rates_.update = rates_.update_all = 1e8;
+  Budget budget{.dram = 1 * GiB,
+                .device = DeviceTier{.capacity = 32 * MiB, .weight = 0, .state = 0},
+                .streams_weights = true,
+                .window = 2};
+  const auto planned = make_plan(description_, layout_, budget, rates_);
+  const auto seconds = [&] {
+    return simulate(planned.schedule, description_, layout_, rates_).step_seconds;
+  };
+  double elements = 0;
+  for (const auto& task : planned.schedule.tasks) {
+    if (task.lane == Lane::update) elements += static_cast<double>(task.bytes);
+  }
+  const auto copied = static_cast<double>(planned.to_device_per_step + planned.from_device_per_step) / kBytes;
+  EXPECT_GT(copied, 0.1 * elements);
+  const double shared = seconds();
+  EXPECT_GE(shared, (elements + copied) / 1e8 - 1e-6);
+  rates_.update = 5e7, rates_.update_all = 0;  // as fast by two threads, beside which memory has bandwidth to spare
+  EXPECT_LT(seconds(), shared - 0.25 * copied / 1e8);
+}
+
 TEST_F(Simulate, WhatComputeKeepsBesideUpdatesIsTakenAsMeasured) {
   rates_.update = 1e8;
   const auto fair = plan(0, 1, 1e12).prediction;  // every update waits for a read, and runs beside compute

@@ -140,15 +140,17 @@ class Tracer:
         self._lends = self._product is not None and self._parts > shape.virtual_ranks
 
     def trace(self, rows: int, length: int, again: bool = False) -> Trace:
-        """`again`: the heap is that of two steps, and the passes are the second's, in which products add to sums where
-        a run's do. The first step's do not: a step of one part makes weight gradients beside the sums."""
+        """`again`: the heap is that of two steps. Where products of a run add to sums, those of the second step do, and
+        the passes are its own. The first step's do not: a step of one part makes weight gradients beside the sums."""
         work = sample(self._small, rows, length)
         with self._opened() as (stream, engine):
             stream.step(work, {}, 0)
+            passes = {kind: engine.told(kind) for kind in (*KINDS, OUTSIDE)}
             if again:
                 engine.lends = self._lends
                 stream.step(work, {}, 0)
-            passes = {kind: engine.told(kind) for kind in (*KINDS, OUTSIDE)}
+            if engine.lends:
+                passes = {kind: engine.told(kind) for kind in (*KINDS, OUTSIDE)}
         return Trace(passes, self._heap.most, rows * length)
 
     def joined_head(self) -> Json:
