@@ -18,12 +18,12 @@ class Cpu final : public Device {
   [[nodiscard]] Event make_timed_event() override { return 0; }
   void run(Stream, const Work& work) override { compute(work, parallel_for()); }
   void fill(Stream, std::byte* to, std::uint8_t value, Bytes bytes) override { std::memset(to, value, bytes); }
-  void record(Event, Stream) override {}
-  void wait(Stream, Event) override {}
-  [[nodiscard]] bool done(Event) override { return true; }
-  void synchronise(Event) override {}
+  void do_record(Event, Stream) override {}
+  void do_wait(Stream, Event) override {}
+  [[nodiscard]] bool do_done(Event) override { return true; }
+  void do_synchronise(Event) override {}
   [[nodiscard]] double seconds_between(Event, Event) override { return 0; }
-  void synchronise() override {}
+  void do_synchronise() override {}
 
  private:
   std::span<std::byte> do_allocate(Bytes bytes) override {

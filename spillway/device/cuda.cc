@@ -31,6 +31,7 @@ class Cuda final : public Device {
   }
 
   ~Cuda() override {
+    end_staging();
     {
       const Current current(*this);
       // Nothing here can be told to anybody any more.
@@ -85,17 +86,17 @@ class Cuda final : public Device {
     driver_.check(calls_.fill(address(to), value, bytes, stream_of(stream)), "cuMemsetD8Async");
   }
 
-  void record(Event event, Stream stream) override {
+  void do_record(Event event, Stream stream) override {
     const Current current(*this);
     driver_.check(calls_.record_event(event_of(event), stream_of(stream)), "cuEventRecord");
   }
 
-  void wait(Stream stream, Event event) override {
+  void do_wait(Stream stream, Event event) override {
     const Current current(*this);
     driver_.check(calls_.wait_event(stream_of(stream), event_of(event), 0), "cuStreamWaitEvent");
   }
 
-  [[nodiscard]] bool done(Event event) override {
+  [[nodiscard]] bool do_done(Event event) override {
     const Current current(*this);
     const auto result = calls_.query_event(event_of(event));
     if (result == kCudaNotReady) return false;
@@ -103,7 +104,7 @@ class Cuda final : public Device {
     return true;
   }
 
-  void synchronise(Event event) override {
+  void do_synchronise(Event event) override {
     const Current current(*this);
     driver_.check(calls_.synchronise_event(event_of(event)), "cuEventSynchronize");
   }
@@ -115,7 +116,7 @@ class Cuda final : public Device {
     return static_cast<double>(milliseconds) * 1e-3;
   }
 
-  void synchronise() override {
+  void do_synchronise() override {
     const Current current(*this);
     for (auto* stream : streams()) driver_.check(calls_.synchronise_stream(stream), "cuStreamSynchronize");
   }

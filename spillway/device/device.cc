@@ -1,73 +1,13 @@
 #include "spillway/device/device.h"
 
 #include <algorithm>
-#include <array>
-#include <cstring>
 #include <iterator>
 #include <utility>
 
 #include "spillway/base/error.h"
+#include "spillway/device/staged_streams.h"
 
 namespace spillway::device {
-
-/// Two registered pieces that copies of one stream pass through in turn.
-class Device::Staging {
- public:
-  Staging(Device& device, Stream stream)
-      : device_(device), stream_(stream), memory_(device.staging_memory(kSlots * kGoodCopy)) {
-    for (auto& slot : slots_) slot.event = device.make_event();
-  }
-
-  void to_device(std::byte* to, const std::byte* from, Bytes bytes) {
-    for (Bytes at = 0; at < bytes; at += kGoodCopy) {
-      const auto size = std::min(kGoodCopy, bytes - at);
-      auto& slot = take();
-      std::memcpy(memory_of(slot), from + at, size);
-      device_.issue(stream_, Direction::to_device, to + at, memory_of(slot), size);
-      device_.record(slot.event, stream_);
-    }
-  }
-
-  /// Ends when the bytes are there: the host carries the last of them.
-  void from_device(std::byte* to, const std::byte* from, Bytes bytes) {
-    for (Bytes at = 0; at < bytes; at += kGoodCopy) {
-      const auto size = std::min(kGoodCopy, bytes - at);
-      auto& slot = take();
-      device_.issue(stream_, Direction::from_device, memory_of(slot), from + at, size);
-      device_.record(slot.event, stream_);
-      slot.to = to + at;
-      slot.bytes = size;
-    }
-    for (std::size_t i = 0; i < kSlots; ++i) take();
-  }
-
- private:
-  static constexpr std::size_t kSlots = 2;
-  struct Slot {
-    Event event = 0;
-    std::byte* to = nullptr;  ///< where its bytes go when they have come; null: nowhere
-    Bytes bytes = 0;
-  };
-
-  std::byte* memory_of(const Slot& slot) {
-    return memory_.data() + static_cast<std::size_t>(&slot - slots_.data()) * kGoodCopy;
-  }
-
-  /// The next slot, when it is free.
-  Slot& take() {
-    auto& slot = slots_[next_++ % kSlots];
-    device_.synchronise(slot.event);
-    if (slot.to != nullptr) std::memcpy(slot.to, memory_of(slot), slot.bytes);
-    slot.to = nullptr;
-    return slot;
-  }
-
-  Device& device_;
-  const Stream stream_;
-  const std::span<std::byte> memory_;
-  std::array<Slot, kSlots> slots_;
-  std::size_t next_ = 0;
-};
 
 namespace {
 
@@ -87,7 +27,7 @@ std::vector<Bytes> piece_order(Bytes bytes, Bytes piece, std::span<const Bytes> 
 
 }  // namespace
 
-Device::Device(Bytes piece) : piece_(piece) {}
+Device::Device(Bytes piece) : piece_(piece), staged_(std::make_unique<StagedStreams>(*this)) {}
 Device::~Device() = default;
 
 std::span<std::byte> Device::allocate(Bytes bytes) {
@@ -114,8 +54,8 @@ bool Device::register_host(std::span<std::byte> range, std::span<const Bytes> fi
   if (refused == 0) return true;
   const auto of_all = refused < range.size() ? text(" of ", human(range.size())) : std::string();
   notice_ = text(human(refused), of_all, " of host memory could not be registered with ", name(), " (", reason,
-                 "); copies of that part pass through a ring of ", human(2 * kGoodCopy),
-                 " for each direction, which takes more of the CPUs");
+                 "); copies of that part pass through staging buffers of ", human(StagingRing::kSlots * kGoodCopy),
+                 " for each direction, which takes a thread of the CPUs for each");
   return false;
 }
 
@@ -141,13 +81,6 @@ Device::Part Device::first_part(const std::byte* host, Bytes bytes) const {
   return {next == registered_.end() ? bytes : std::min(bytes, static_cast<Bytes>(next->first - host)), false};
 }
 
-Device::Staging& Device::staging_of(Stream stream) {
-  const std::lock_guard lock(mutex_);
-  auto& out = staging_[stream];
-  if (!out) out = std::make_unique<Staging>(*this, stream);
-  return *out;
-}
-
 /// A copy ends at the end of a piece: a driver takes a range of one registration alone.
 void Device::copy(Stream stream, Direction direction, std::byte* to, const std::byte* from, Bytes bytes) {
   if (bytes == 0) return;
@@ -156,17 +89,39 @@ void Device::copy(Stream stream, Direction direction, std::byte* to, const std::
   const bool down = direction == Direction::from_device;
   while (bytes > 0) {
     const auto part = first_part(down ? to : from, bytes);
-    if (part.registered) {
-      issue(stream, direction, to, from, part.bytes);
-    } else if (down) {
-      staging_of(stream).from_device(to, from, part.bytes);
-    } else {
-      staging_of(stream).to_device(to, from, part.bytes);
-    }
+    staged_->copy(stream, {direction, to, from, part.bytes}, part.registered);
     to += part.bytes;
     from += part.bytes;
     bytes -= part.bytes;
   }
+}
+
+Stream Device::make_copy_stream() {
+  const auto out = make_stream();
+  if (separate()) staged_->add_copy_stream(out);
+  return out;
+}
+
+void Device::record(Event event, Stream stream, const Given& given) {
+  staged_->record(event, stream, given);
+}
+void Device::wait(Stream stream, Event event) {
+  staged_->wait(stream, event);
+}
+bool Device::done(Event event) {
+  return staged_->has_ended(event) && do_done(event);
+}
+void Device::synchronise(Event event) {
+  staged_->await(event);
+  do_synchronise(event);
+}
+void Device::synchronise() {
+  staged_->await_all();
+  do_synchronise();
+}
+
+void Device::end_staging() noexcept {
+  staged_.reset();
 }
 
 }  // namespace spillway::device

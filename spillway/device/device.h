@@ -32,6 +32,15 @@ using Event = std::uint32_t;
 /// Copies of fewer bytes than this do not reach a link's bandwidth (PCIe: 8 to 16 MiB).
 inline constexpr Bytes kGoodCopy = 8 * MiB;
 
+/// A listener to a record. The call must not wait for the device.
+struct Given {
+  void (*call)(void* context, std::uint64_t token) noexcept = nullptr;  ///< null: nobody
+  void* context = nullptr;
+  std::uint64_t token = 0;
+};
+
+class StagedStreams;
+
 /// Host memory is registered in pieces of this size: a system that lets a process register only part of its memory
 /// (WSL2, `ulimit -l`) refuses the pieces beyond that part, not all of the memory.
 inline constexpr Bytes kRegisteredPiece = 1 * GiB;
@@ -60,8 +69,8 @@ class Device {
 
   /// Tells the device of host memory that copies will come from and go to; it stays until unregister_host(). The range
   /// is registered piece by piece: first the pieces at the offsets `first`, in their order, then the others. Copies of
-  /// a piece that is refused pass through a small ring that is registered. In that case notice() says how many bytes
-  /// were refused, and the answer is false.
+  /// a piece that is refused pass through a ring of staging buffers. In that case notice() says how many bytes were
+  /// refused, and the answer is false.
   bool register_host(std::span<std::byte> range, std::span<const Bytes> first = {});
   /// Forgets all pieces of a range.
   void unregister_host(std::span<std::byte> range);
@@ -70,14 +79,19 @@ class Device {
 
   /// A stream of our own. Streams of copies have a direction.
   [[nodiscard]] virtual Stream make_stream() = 0;
+  /// A stream of our own for copies, records and waits alone: copy() never blocks in it. A thread of the stream's own
+  /// copies between host memory that is not registered and 32 MiB of staging buffers. It begins with the first such
+  /// copy, on the CPUs that the caller may run on, and what fails in it is thrown by whoever waits for a later record.
+  [[nodiscard]] Stream make_copy_stream();
   /// The caller's stream by its native handle (cuda: a CUstream, null is the default stream). On a device that the host
   /// computes for it is the calling thread itself: what is recorded in it is done, and its waits are the thread's.
   [[nodiscard]] virtual Stream adopt_stream(void* native) = 0;
   [[nodiscard]] virtual Event make_event() = 0;        ///< done until it is first recorded
   [[nodiscard]] virtual Event make_timed_event() = 0;  ///< usable in seconds_between()
 
-  /// Copies, in the order of the stream. Blocks only where host memory is not registered: then it may wait for what the
-  /// stream has been given before.
+  /// Copies, in the order of the stream. Blocks only where host memory is not registered and the stream is none of
+  /// make_copy_stream(). Then a copy to the device returns when the host's bytes are read, and a copy from the device
+  /// when they are there.
   void copy(Stream stream, Direction direction, std::byte* to, const std::byte* from, Bytes bytes);
   /// Bytes that copies were asked for so far; of any thread.
   [[nodiscard]] Bytes copied(Direction direction) const noexcept {
@@ -94,16 +108,20 @@ class Device {
   /// Sets bytes of the device's memory.
   virtual void fill(Stream stream, std::byte* to, std::uint8_t value, Bytes bytes) = 0;
 
-  virtual void record(Event event, Stream stream) = 0;
-  /// What comes after this in the stream waits for what the event was last recorded for.
-  virtual void wait(Stream stream, Event event) = 0;
-  [[nodiscard]] virtual bool done(Event event) = 0;
+  /// Marks the place that a stream has come to. `given` is called once the stream has the record, and the host has the
+  /// bytes of staged copies before it. Either this thread calls it at once, or the thread of a stream of copies calls
+  /// it before synchronise() returns. It is not called where something failed before the record.
+  void record(Event event, Stream stream, const Given& given = {});
+  /// What comes after this in the stream waits for what the event was last recorded for. May block until that record is
+  /// given, where a stream of copies has it.
+  void wait(Stream stream, Event event);
+  [[nodiscard]] bool done(Event event);
   /// The host waits. Throws what failed on the device.
-  virtual void synchronise(Event event) = 0;
+  void synchronise(Event event);
   /// Seconds from one timed event to another; negative if the device reached `last` first. Both must be done.
   [[nodiscard]] virtual double seconds_between(Event first, Event last) = 0;
   /// The host waits for every stream of our own and for the adopted ones.
-  virtual void synchronise() = 0;
+  void synchronise();
 
  protected:
   [[nodiscard]] const ParallelFor& parallel_for() const noexcept { return parallel_for_; }
@@ -111,28 +129,36 @@ class Device {
   /// Empty when the range is registered, else the reason.
   [[nodiscard]] virtual std::string do_register(std::span<std::byte> range) = 0;
   virtual void do_unregister(std::span<std::byte> range) noexcept = 0;
-  /// Host memory that copies may use without registering, for the ring.
+  virtual void do_record(Event event, Stream stream) = 0;
+  virtual void do_wait(Stream stream, Event event) = 0;
+  [[nodiscard]] virtual bool do_done(Event event) = 0;
+  virtual void do_synchronise(Event event) = 0;
+  virtual void do_synchronise() = 0;
+  /// Host memory that copies may use without registering, at a multiple of 4096.
   [[nodiscard]] virtual std::span<std::byte> staging_memory(Bytes bytes) = 0;
   virtual void issue(Stream stream, Direction direction, std::byte* to, const std::byte* from, Bytes bytes) = 0;
+  /// Ends what passes through staging buffers. The destructor of every device whose memory is separate begins with it.
+  void end_staging() noexcept;
 
  private:
-  class Staging;
+  friend class Staging;
+  friend class StagingRing;
+  friend class StagedStreams;
   /// The first bytes of a range that are all registered, or all not.
   struct Part {
     Bytes bytes = 0;
     bool registered = false;
   };
   [[nodiscard]] Part first_part(const std::byte* host, Bytes bytes) const;
-  Staging& staging_of(Stream stream);
 
   const Bytes piece_;
   std::span<std::byte> memory_;
   std::string notice_;
   std::array<std::atomic<Bytes>, 2> copied_{};  ///< by direction
   ParallelFor parallel_for_;
+  std::unique_ptr<StagedStreams> staged_;
   mutable std::mutex mutex_;                             ///< guards what follows
   std::map<std::byte*, Bytes, std::less<>> registered_;  ///< pieces, by their first byte
-  std::map<Stream, std::unique_ptr<Staging>> staging_;
 };
 
 /// The CPU that runs this: its memory is the host's.

@@ -58,6 +58,7 @@ class SimulatedDevice final : public Simulated {
         updates_(options.update) {}
 
   ~SimulatedDevice() override {
+    end_staging();
     {
       const std::lock_guard lock(mutex_);
       stop_ = true;
@@ -109,7 +110,7 @@ class SimulatedDevice final : public Simulated {
 
   void call(Stream stream, std::function<void()> work) override { add(stream, {.work = std::move(work)}); }
 
-  void record(Event event, Stream stream) override {
+  void do_record(Event event, Stream stream) override {
     std::uint64_t turn = 0;
     {
       const std::lock_guard lock(mutex_);
@@ -118,7 +119,7 @@ class SimulatedDevice final : public Simulated {
     add(stream, {.reaches = event, .turn = turn});
   }
 
-  void wait(Stream stream, Event event) override {
+  void do_wait(Stream stream, Event event) override {
     std::uint64_t turn = 0;
     {
       const std::lock_guard lock(mutex_);
@@ -134,20 +135,20 @@ class SimulatedDevice final : public Simulated {
     return std::chrono::duration<double>(events_[last].when - events_[first].when).count();
   }
 
-  [[nodiscard]] bool done(Event event) override {
+  [[nodiscard]] bool do_done(Event event) override {
     const std::lock_guard lock(mutex_);
     throw_failure();
     return events_[event].reached >= events_[event].recorded;
   }
 
-  void synchronise(Event event) override {
+  void do_synchronise(Event event) override {
     std::unique_lock lock(mutex_);
     const auto turn = events_[event].recorded;
     changed_.wait(lock, [&] { return failure_ || events_[event].reached >= turn; });
     throw_failure();
   }
 
-  void synchronise() override {
+  void do_synchronise() override {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] {
       return std::ranges::all_of(streams_, [](const auto& stream) { return stream.work.empty() && !stream.busy; });

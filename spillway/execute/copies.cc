@@ -24,7 +24,10 @@ bool later(const CopyLane::Copy& a, const CopyLane::Copy& b) {
 }  // namespace
 
 CopyLane::CopyLane(device::Device& device, Direction direction, DeviceUpdates* updates)
-    : device_(device), direction_(direction), updates_(updates), stream_(device.make_stream()) {
+    : device_(device),
+      direction_(direction),
+      updates_(updates),
+      stream_(updates == nullptr ? device.make_copy_stream() : device.make_stream()) {
   for (auto& event : events_) event = device.make_event();
   thread_ = start_thread([this] { serve(); });
 }
@@ -100,14 +103,11 @@ void CopyLane::issue(UnderWay& it) {
     } else {
       device_.copy(stream_, direction_, it.copy.to, it.copy.from, it.copy.bytes);
     }
-    device_.record(it.event, stream_);
+    if (mark != nullptr) mark->number = number;
+    device_.record(it.event, stream_, {mark != nullptr ? it.copy.issued : nullptr, it.copy.context, it.copy.token});
   } catch (...) {
     it.error = std::current_exception();
-    return;
   }
-  if (mark == nullptr) return;
-  mark->number = number;
-  if (it.copy.issued != nullptr) it.copy.issued(it.copy.context, it.copy.token);
 }
 
 void CopyLane::end(UnderWay& it) {

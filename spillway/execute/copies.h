@@ -29,7 +29,7 @@ struct Mark {
   std::uint64_t number = 0;                    ///< of a copy or update, in the order of its lane
 };
 
-/// The stream has the copy or update with this token; its lane then records no earlier one.
+/// The stream has the copy or update with this token; its lane then records no earlier one. Called before `done`.
 using Issued = void (*)(void* context, std::uint64_t token) noexcept;
 
 /// One direction, or the updates.
@@ -43,7 +43,7 @@ class CopyLane {
     std::optional<device::Event> after = {};  ///< that the stream waits for first
     Mark* mark = nullptr;  ///< its event is recorded behind the copy, and its number set; null: no pass needs the copy
     std::uint64_t deadline = 0;
-    Issued issued = nullptr;       ///< called by the lane's thread when `mark` is recorded; null: nobody is told
+    Issued issued = nullptr;  ///< called when `mark` is recorded, by the lane's thread or the device's; null: nobody
     storage::Done done = nullptr;  ///< called by the lane's thread when the bytes are there
     void* context = nullptr;
     std::uint64_t token = 0;

@@ -27,7 +27,7 @@ double since(Clock::time_point began) {
 class Copier {
  public:
   Copier(device::Device& device, Direction direction)
-      : device_(device), direction_(direction), stream_(device.make_stream()) {
+      : device_(device), direction_(direction), stream_(device.make_copy_stream()) {
     for (auto& event : ends_) event = device.make_event();
   }
 

@@ -2,7 +2,9 @@
 // with random delays, with the bits of host memory; and what such a run says when the driver refuses.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <random>
+#include <utility>
 
 #include "tests/contract/directory.h"
 #include "tests/contract/on_gpu.h"
@@ -42,6 +44,32 @@ TEST(CudaSteps, ChangeNoBit) {
       settings.budget.device->coalesce_to = random() % (48 * KiB);
       expect_same(expected, train_on_gpu(description, settings, 4, &caller),
                   text("round ", round, " stream ", own_stream));
+    }
+  }
+}
+
+/// Host memory that the driver registers whole, in some pieces, or not at all.
+TEST(CudaSteps, CopiesThroughStagingBuffersChangeNoBit) {
+  const auto description = describe({.layers = 3, .hidden = 32, .ffn = 48, .vocabulary = 120, .tokens = 32});
+  const auto expected = train_on_gpu(description, everything_in_dram(), 4, nullptr);
+  const std::array<plan::DeviceTier, 3> tiers = {
+      plan::DeviceTier{.capacity = 48 * MiB, .weight = 0, .activation = 0, .coalesce_to = 4 * KiB},
+      plan::DeviceTier{.capacity = 48 * MiB, .weight = 0, .activation = 0.5, .device_updated = 1},
+      plan::DeviceTier{.capacity = 48 * MiB, .weight = 0.3, .state = 0.5, .device_updated = 0.6, .grad = 0.5}};
+  for (std::size_t t = 0; t < tiers.size(); ++t) {
+    for (const auto& [registers, most] : {std::pair("1", "0"), std::pair("1", "48"), std::pair("0", "0")}) {
+      const Setting any("FAKE_CUDA_REGISTERS", registers);
+      const Setting limit("FAKE_CUDA_REGISTERS_KIB", most);
+      Caller caller(t % 2 == 0);
+      auto settings = on_gpu(caller);
+      settings.device.cuda.piece = 16 * KiB;
+      settings.budget.window = t % 3;
+      settings.budget.device = tiers[t];
+      std::string notice;
+      expect_same(expected, train_on_gpu(description, settings, 4, &caller, &notice),
+                  text("tier ", t, " registers ", registers, " at most ", most, " KiB"));
+      const bool all = std::string(registers) == "1" && std::string(most) == "0";
+      EXPECT_EQ(notice.empty(), all) << notice;
     }
   }
 }

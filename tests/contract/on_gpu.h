@@ -8,7 +8,9 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <nlohmann/json.hpp>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -123,8 +125,9 @@ inline Settings on_gpu(const Caller& caller) {
   return out;
 }
 
-/// `caller` null: on the host.
-inline Outcome train_on_gpu(const plan::Description& description, const Settings& settings, int steps, Caller* caller) {
+/// `caller` null: on the host. `notice`: is what the device has to say.
+inline Outcome train_on_gpu(const plan::Description& description, const Settings& settings, int steps, Caller* caller,
+                            std::string* notice = nullptr) {
   Engine engine(description, settings);
   engine.start();
   Toy toy(engine, description, description.micro_batches);
@@ -143,6 +146,7 @@ inline Outcome train_on_gpu(const plan::Description& description, const Settings
     if (s % 3 == 2) toy.step(1000 + static_cast<std::uint64_t>(s), false);
   }
   out.masters = toy.masters();
+  if (notice != nullptr) *notice = nlohmann::json::parse(engine.counters())["device"]["notice"];
   return out;
 }
 

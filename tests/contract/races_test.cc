@@ -26,6 +26,7 @@ constexpr int kRacedSteps = 3;
 struct GpuPlacement {
   std::string name;
   plan::DeviceTier tier;
+  bool registers = true;  ///< host memory is registered with the GPU
 };
 
 /// Where the blocks' bytes are while a step runs.
@@ -41,7 +42,8 @@ std::vector<GpuPlacement> gpu_placements() {
   };
   return {{"offloaded", tier(0, 0, 0, 0, 0)},
           {"device-updated", tier(0, 0.5, 0, 1, 0)},
-          {"partly device-resident", tier(0.3, 0, 0.5, 0.6, 0.5)}};
+          {"partly device-resident", tier(0.3, 0, 0.5, 0.6, 0.5)},
+          {"offloaded, staged", tier(0, 0, 0, 0, 0), false}};
 }
 
 struct LeftOut {
@@ -93,6 +95,7 @@ class LeftOutEdges {
   Run train_without(const std::string& kind, int edge) {
     static int number = 0;
     const Setting drop("FAKE_CUDA_DROP", text(kind, ":", edge, ":", ++number).c_str());
+    const Setting registers("FAKE_CUDA_REGISTERS", placement_.registers ? "1" : "0");
     Caller caller(number % 2 == 0);
     auto settings = on_gpu(caller);
     settings.budget.device = placement_.tier;

@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <string>
 #include <thread>
+#include <tuple>
 
 #include "spillway/base/error.h"
 #include "spillway/sys/mapping.h"
@@ -12,16 +14,17 @@
 namespace spillway::device {
 namespace {
 
-class DeviceContract : public ::testing::TestWithParam<DeviceKind> {
+class DeviceContract : public ::testing::TestWithParam<std::tuple<DeviceKind, bool>> {
  protected:
   static constexpr Bytes kBytes = 20 * MiB + 4096;
 
   void SetUp() override {
-    device_ = GetParam().make();
+    device_ = kind().make();
     device_->register_host(host());
     memory_ = device_->allocate(2 * kBytes);
-    up_ = device_->make_stream();
-    down_ = device_->make_stream();
+    const bool for_copies = std::get<bool>(GetParam());
+    up_ = for_copies ? device_->make_copy_stream() : device_->make_stream();
+    down_ = for_copies ? device_->make_copy_stream() : device_->make_stream();
     compute_ = device_->adopt_stream(nullptr);
   }
   void TearDown() override {
@@ -29,6 +32,7 @@ class DeviceContract : public ::testing::TestWithParam<DeviceKind> {
     for (const auto* name : {"FAKE_CUDA_REGISTERS", "FAKE_CUDA_REGISTERS_KIB"}) ::unsetenv(name);
   }
 
+  [[nodiscard]] static const DeviceKind& kind() { return std::get<DeviceKind>(GetParam()); }
   [[nodiscard]] std::span<std::byte> host() const { return host_.span(); }
   [[nodiscard]] std::span<std::byte> first() const { return host().first(kBytes); }
   [[nodiscard]] std::span<std::byte> second() const { return host().subspan(kBytes, kBytes); }
@@ -127,8 +131,8 @@ TEST_P(DeviceContract, AnEventThatWasNeverRecordedIsDone) {
 }
 
 TEST_P(DeviceContract, WhatIsRefusedIsSaidAndWorksAllTheSame) {
-  EXPECT_EQ(device_->notice().empty(), GetParam().registers);
-  if (GetParam().registers) return;
+  EXPECT_EQ(device_->notice().empty(), kind().registers);
+  if (kind().registers) return;
   EXPECT_NE(device_->notice().find("could not be registered"), std::string::npos) << device_->notice();
 }
 
@@ -146,8 +150,12 @@ TEST_P(DeviceContract, MemoryIsReturnedBeforeTheDeviceGoes) {
   settle(up_);
 }
 
-INSTANTIATE_TEST_SUITE_P(Devices, DeviceContract, ::testing::ValuesIn(device_kinds()),
-                         [](const auto& test) { return test.param.name; });
+std::string name_of_test(const ::testing::TestParamInfo<std::tuple<DeviceKind, bool>>& test) {
+  return std::get<DeviceKind>(test.param).name + (std::get<bool>(test.param) ? "_copy_streams" : "");
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, DeviceContract,
+                         ::testing::Combine(::testing::ValuesIn(device_kinds()), ::testing::Bool()), name_of_test);
 
 }  // namespace
 }  // namespace spillway::device

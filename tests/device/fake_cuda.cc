@@ -11,6 +11,8 @@
 //
 // Where PyTorch plays along on the host (tests/python/fake_gpu.py) its tensors are not allocated here; they are
 // lent (fakeCudaLend) while a call uses them, so that all other addresses are still refused.
+#include <signal.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -31,6 +33,7 @@
 #include "spillway/sys/mapping.h"
 #include "tests/device/fake_kernels.h"
 #include "tests/device/race_watch.h"
+#include "tests/device/staging_guard.h"
 
 namespace {
 
@@ -40,6 +43,7 @@ using spillway::device::fake::HappensBefore;
 using spillway::device::fake::Participant;
 using spillway::device::fake::RaceWatch;
 using spillway::device::fake::Range;
+using spillway::device::fake::StagingGuard;
 using spillway::device::fake::VectorClock;
 
 constexpr int kInvalidValue = 1, kInvalidContext = 201, kInvalidHandle = 400, kAlreadyRegistered = 712, kNoBinary = 209,
@@ -88,7 +92,8 @@ struct FakeEvent {
 
 struct Driver {
   RaceWatch watch;
-  std::mutex mutex;  ///< guards what follows; taken after the watch's
+  StagingGuard guard;  ///< the watch's mutex guards it
+  std::mutex mutex;    ///< guards what follows; taken after the watch's
   std::unique_ptr<spillway::device::Simulated> simulated = spillway::device::make_simulated({.seed = 11});
   std::map<CUstream_st*, FakeStream> streams;
   std::vector<FakeStream> idle_streams;  ///< destroyed ones, whose threads serve the next
@@ -107,6 +112,32 @@ struct Driver {
 Driver& driver() {
   static Driver it;
   return it;
+}
+
+/// A touch of staging memory that is closed; every other fault is for whoever handled it before.
+struct sigaction before;
+void see_fault(int signal, siginfo_t* fault, void*) {
+  auto& it = driver();
+  const std::lock_guard lock(it.watch.mutex);
+  if (const auto race = it.guard.touch(fault->si_addr); !race.empty()) return it.watch.report(race);
+  ::sigaction(signal, &before, nullptr);
+}
+
+/// Threads of the engine block all signals: a fault in one would end the process without a word.
+void see_faults() {
+  static const bool once = [] {
+    struct sigaction action {};
+    action.sa_sigaction = see_fault;
+    action.sa_flags = SA_SIGINFO;
+    return ::sigaction(SIGSEGV, &action, &before) == 0;
+  }();
+  thread_local const bool here = [] {
+    sigset_t faults;
+    ::sigemptyset(&faults);
+    ::sigaddset(&faults, SIGSEGV);
+    return ::pthread_sigmask(SIG_UNBLOCK, &faults, nullptr) == 0;
+  }();
+  static_cast<void>(once && here);
 }
 
 thread_local std::vector<CUctx_st*> contexts;
@@ -170,7 +201,12 @@ int submit(CUstream_st* stream, const std::string& name, const std::vector<Range
   const std::lock_guard lock(it.watch.mutex);
   const auto* in = stream_of(stream);
   if (in == nullptr) return kInvalidHandle;
+  const auto count = it.watch.order.count(in->participant);
   if (!it.watch.allow(in->participant, name, ranges)) return kRace;
+  const auto now = it.watch.order.count(in->participant);
+  for (const auto& range : ranges) {
+    if (now > count) it.guard.close(range, name, in->participant, now);  // else no account is kept
+  }
   it.simulated->call(in->simulated, std::move(work));
   return 0;
 }
@@ -185,6 +221,7 @@ bool allow_host(const char* name, const void* at, std::size_t bytes) {
 void learn(const VectorClock& reached) {
   const std::lock_guard lock(driver().watch.mutex);
   driver().watch.order.wait(HappensBefore::kHost, reached);
+  driver().guard.reopen(driver().watch.order);
 }
 
 /// No copy may be under way in the range; the driver's mutex is held.
@@ -213,10 +250,17 @@ int copy(const std::string& name, CUstream_st* stream, void* to, const void* fro
     const std::lock_guard lock(it.mutex);
     for (const void* side : {static_cast<const void*>(to), from}) it.under_way.erase(static_cast<const char*>(side));
   };
+  see_faults();
+  std::byte *to_there = nullptr, *from_there = nullptr;
+  {
+    const std::lock_guard watching(it.watch.mutex);
+    to_there = it.guard.driver_address(to);
+    from_there = it.guard.driver_address(from);
+  }
   const int result = submit(stream, name, {{from, bytes, false}, {to, bytes, true}}, [=] {
     if (held > 0) std::this_thread::sleep_for(std::chrono::milliseconds(held));
-    std::memset(to, spillway::device::kPoison, bytes);
-    std::memcpy(to, from, bytes);
+    std::memset(to_there, spillway::device::kPoison, bytes);
+    std::memcpy(to_there, from_there, bytes);
     end();
   });
   if (result != 0) end();
@@ -355,8 +399,11 @@ EXPORT int cuMemFree_v2(unsigned long long address) {
 }
 EXPORT int cuMemAllocHost_v2(void** address, std::size_t bytes) {
   NEEDS_CONTEXT;
-  *address = std::malloc(bytes);
+  see_faults();
+  const std::lock_guard watching(driver().watch.mutex);
   const std::lock_guard lock(driver().mutex);
+  *address = driver().guard.allocate(bytes);
+  if (*address == nullptr) return spillway::device::kCudaOutOfMemory;
   driver().host[static_cast<char*>(*address)] = bytes;
   return 0;
 }
@@ -369,7 +416,7 @@ EXPORT int cuMemFreeHost(void* address) {
   if (!allow_host("cuMemFreeHost", address, found->second)) return kRace;
   must_be_idle(address, found->second, "cuMemFreeHost");
   driver().host.erase(found);
-  std::free(address);
+  driver().guard.free(address);
   return 0;
 }
 EXPORT int cuMemHostRegister_v2(void* address, std::size_t bytes, unsigned flags) {
@@ -487,6 +534,7 @@ EXPORT int cuEventQuery(CUevent_st* event) {
   if (it == nullptr) return kInvalidHandle;
   if (!driver.simulated->done(it->simulated)) return spillway::device::kCudaNotReady;
   driver.watch.order.wait(HappensBefore::kHost, it->reached);
+  driver.guard.reopen(driver.watch.order);
   return 0;
 }
 EXPORT int cuEventSynchronize(CUevent_st* event) {

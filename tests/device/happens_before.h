@@ -46,6 +46,13 @@ class HappensBefore {
     return clocks_[kHost].count(stream) >= clocks_[stream].count(stream);
   }
 
+  /// Operations of a stream so far.
+  [[nodiscard]] std::uint64_t count(Participant stream) const { return clocks_[stream].count(stream); }
+  /// Whether the host has waited for the `count`th of them.
+  [[nodiscard]] bool is_awaited(Participant stream, std::uint64_t count) const {
+    return clocks_[kHost].count(stream) >= count;
+  }
+
   /// An operation that the host gives to a stream, or does itself (kHost). Returns the race with an earlier one in
   /// words; empty: there is none.
   [[nodiscard]] std::string run(Participant by, const std::string& name, std::span<const Range> ranges);

@@ -25,6 +25,8 @@ class RaceWatch {
 
   /// Whether an operation has an order with all earlier ones. Where a race ends the process, it does not return.
   [[nodiscard]] bool allow(Participant by, const std::string& name, std::span<const Range> ranges);
+  /// The host has touched what an operation may still use, in words: as a race of allow().
+  void report(const std::string& race);
   /// Whether the call that comes now, a `kind` of FAKE_CUDA_DROP, is to do nothing. `event`: the clock of its event.
   [[nodiscard]] bool drops(const std::string& kind, const VectorClock& event);
 

@@ -11,12 +11,14 @@
 #include <vector>
 
 #include "spillway/device/simulated.h"
+#include "spillway/sys/mapping.h"
 
 namespace spillway::execute::test {
 
 class WatchedDevice final : public device::Device {
  public:
   explicit WatchedDevice(const device::SimulatedOptions& options) : device_(device::make_simulated(options)) {}
+  ~WatchedDevice() override { end_staging(); }
 
   /// Host code in the order of a stream, as a kernel of PyTorch would run.
   void call(device::Stream stream, std::function<void()> work) { device_->call(stream, std::move(work)); }
@@ -36,11 +38,11 @@ class WatchedDevice final : public device::Device {
   void fill(device::Stream stream, std::byte* to, std::uint8_t value, Bytes bytes) override {
     device_->fill(stream, to, value, bytes);
   }
-  void record(device::Event event, device::Stream stream) override { device_->record(event, stream); }
-  void wait(device::Stream stream, device::Event event) override { device_->wait(stream, event); }
-  [[nodiscard]] bool done(device::Event event) override { return device_->done(event); }
-  void synchronise(device::Event event) override { device_->synchronise(event); }
-  void synchronise() override { device_->synchronise(); }
+  void do_record(device::Event event, device::Stream stream) override { device_->record(event, stream); }
+  void do_wait(device::Stream stream, device::Event event) override { device_->wait(stream, event); }
+  [[nodiscard]] bool do_done(device::Event event) override { return device_->done(event); }
+  void do_synchronise(device::Event event) override { device_->synchronise(event); }
+  void do_synchronise() override { device_->synchronise(); }
   [[nodiscard]] double seconds_between(device::Event first, device::Event last) override {
     return device_->seconds_between(first, last);
   }
@@ -52,8 +54,7 @@ class WatchedDevice final : public device::Device {
   }
   void do_unregister(std::span<std::byte> range) noexcept override { device_->unregister_host(range); }
   [[nodiscard]] std::span<std::byte> staging_memory(Bytes bytes) override {
-    staging_.resize(bytes);
-    return staging_;
+    return staging_.emplace_back(std::make_unique<sys::Mapping>(bytes))->span();
   }
   void issue(device::Stream stream, device::Direction direction, std::byte* to, const std::byte* from,
              Bytes bytes) override {
@@ -63,7 +64,7 @@ class WatchedDevice final : public device::Device {
  private:
   const std::unique_ptr<device::Simulated> device_;
   std::vector<device::Sum> sums_;
-  std::vector<std::byte> staging_;
+  std::vector<std::unique_ptr<sys::Mapping>> staging_;
 };
 
 }  // namespace spillway::execute::test
