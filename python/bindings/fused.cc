@@ -62,10 +62,10 @@ void bind_norms(PyEngine& engine) {
             const auto norm = norm_of(self, values, weight, {epsilon, offset, rounds_early});
             require(addend.has_value() == sum.has_value(), "rms_norm: an addend needs a place for the sum");
             const nb::gil_scoped_release release;
-            self.compute(device::RmsNormForward{
-                norm, alike(self, out, values, "rms_norm: out is as values"),
-                addend ? alike(self, *addend, values, "rms_norm: addend is as values") : nullptr,
-                sum ? alike(self, *sum, values, "rms_norm: sum is as values") : nullptr});
+            self.compute(
+                device::RmsNormForward{norm, alike(self, out, values, "rms_norm: out is as values"),
+                                       addend ? alike(self, *addend, values, "rms_norm: addend is as values") : nullptr,
+                                       sum ? alike(self, *sum, values, "rms_norm: sum is as values") : nullptr});
           },
           "values"_a, "weight"_a, "out"_a, "epsilon"_a, "offset"_a, "rounds_early"_a, "addend"_a.none() = nb::none(),
           "sum"_a.none() = nb::none())
@@ -74,7 +74,7 @@ void bind_norms(PyEngine& engine) {
           [](Engine& self, const Anywhere& values, const Anywhere& weight, const Anywhere& gradient,
              const Anywhere& scales, const Anywhere& out, const std::optional<Anywhere>& sums,
              const std::optional<Anywhere>& to_weight, double epsilon, double offset, bool rounds_early,
-             const std::optional<Anywhere>& residual) {
+             const std::optional<Anywhere>& skip_gradient) {
             const auto norm = norm_of(self, values, weight, {epsilon, offset, rounds_early});
             const auto tiles = device::norm_tiles(norm.rows);
             const nb::gil_scoped_release release;
@@ -84,14 +84,15 @@ void bind_norms(PyEngine& engine) {
             self.compute(device::RmsNormScales{norm, from, scale});
             self.compute(device::RmsNormBackward{
                 norm, from, scale, alike(self, out, values, "rms_norm_backward: out is as values"), tile_sums,
-                residual ? alike(self, *residual, values, "rms_norm_backward: residual is as values") : nullptr});
+                skip_gradient ? alike(self, *skip_gradient, values, "rms_norm_backward: skip_gradient is as values")
+                              : nullptr});
             if (!sums) return;
             require(to_weight.has_value(), "rms_norm_backward: sums are for the weight's gradient");
             self.compute(device::RmsNormWeight{norm.type, tile_sums, tiles, norm.columns,
                                                alike(self, *to_weight, weight, "rms_norm_backward: as the weight")});
           },
           "values"_a, "weight"_a, "gradient"_a, "scales"_a, "out"_a, "sums"_a.none(), "to_weight"_a.none(), "epsilon"_a,
-          "offset"_a, "rounds_early"_a, "residual"_a.none() = nb::none());
+          "offset"_a, "rounds_early"_a, "skip_gradient"_a.none() = nb::none());
 }
 
 void bind_gates(PyEngine& engine) {

@@ -271,10 +271,10 @@ class Engine:
         epsilon: float,
         offset: float,
         rounds_early: bool,
-        residual: Any = None,
+        skip_gradient: Any = None,
     ) -> None:
         """out: d loss / d values; `scales` fp32 [rows, 2] is overwritten. `sums` fp32 [rows / 16, columns] (rounded up)
-        and `to_weight` take the weight's gradient; None: not wanted. `residual`: is added to out."""
+        and `to_weight` take the weight's gradient; None: not wanted. `skip_gradient` is added to out."""
     def swiglu(self, gate: Any, up: Any, out: Any) -> None:
         """out = silu(gate) * up."""
     def swiglu_backward(

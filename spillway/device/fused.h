@@ -50,7 +50,7 @@ struct RmsNormScales {
   float* scales = nullptr;              ///< [rows, 2]
 };
 
-/// Second pass: out = d loss / d values, rounded, + `residual`, rounded. `sums`: each tile's sum of gradient *
+/// Second pass: out = d loss / d values, rounded, + `skip_gradient`, rounded. `sums`: each tile's sum of gradient *
 /// normalised value, [norm_tiles(rows), columns]; null: not wanted.
 struct RmsNormBackward {
   RmsNorm norm;
@@ -58,7 +58,7 @@ struct RmsNormBackward {
   const float* scales = nullptr;
   std::byte* out = nullptr;
   float* sums = nullptr;
-  const std::byte* residual = nullptr;  ///< d loss / d values on the way around the norm, [rows, columns]; null: none
+  const std::byte* skip_gradient = nullptr;  ///< d loss / d values by the skip connection, [rows, columns]; null: 0
 };
 
 /// Third pass: out = d loss / d weight, [columns]. Tile i is added to lane i mod 32, and lanes as a tree.

@@ -132,9 +132,9 @@ SPILLWAY_ON_DEVICE void differentiate_norm(const RmsNormBackward& it, std::uint6
       sums.at[k] += gradient.at[k] * normalised<T>(a, values.at[k], inverse);
       gradient.at[k] = weighted<T>(a, gradient.at[k], weights.at[k]) * inverse - values.at[k] * along;
     }
-    if (it.residual != nullptr) {
-      const auto residual = load_group(as<T>(it.residual) + at, count, aligned);
-      for (unsigned k = 0; k < kGroup; ++k) gradient.at[k] = rounded<T>(gradient.at[k]) + residual.at[k];
+    if (it.skip_gradient != nullptr) {
+      const auto skip = load_group(as<T>(it.skip_gradient) + at, count, aligned);
+      for (unsigned k = 0; k < kGroup; ++k) gradient.at[k] = rounded<T>(gradient.at[k]) + skip.at[k];
     }
     store_group(gradient, as<T>(it.out) + at, count, aligned);
   }
@@ -148,7 +148,7 @@ template <class T>
 SPILLWAY_ON_DEVICE void differentiate_norms(const RmsNormBackward& it, Grid grid) {
   const auto groups = groups_of(it.norm.columns), tiles = norm_tiles(it.norm.rows);
   const bool aligned =
-      is_aligned<T>(it.norm) && is_aligned(it.gradient) && is_aligned(it.out) && is_aligned(it.residual);
+      is_aligned<T>(it.norm) && is_aligned(it.gradient) && is_aligned(it.out) && is_aligned(it.skip_gradient);
   const auto tiles_on = grid.threads / groups, groups_on = grid.threads - tiles_on * groups;
   auto tile = grid.thread / groups, group = grid.thread - tile * groups;
   while (tile < tiles) {

@@ -105,7 +105,7 @@ Ranges ranges(const RmsNormScales& a) {
 }
 
 Ranges ranges(const RmsNormBackward& a) {
-  auto out = ranges(a.norm, {a.gradient, a.residual}, {a.out});
+  auto out = ranges(a.norm, {a.gradient, a.skip_gradient}, {a.out});
   out.push_back(source(a.scales, 2 * a.norm.rows, 4));
   out.push_back(target(a.sums, norm_tiles(a.norm.rows) * a.norm.columns, 4));
   return out;

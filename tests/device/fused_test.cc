@@ -109,7 +109,7 @@ TEST_P(FusedWork, GradientsOfNorms) {
     Image image;
     const auto norm = put_norm(image, of);
     const auto n = of.rows * of.columns;
-    const auto gradient = put_usual(image, of.type, n, of.shift), residual = put_usual(image, of.type, n, of.shift);
+    const auto gradient = put_usual(image, of.type, n, of.shift), skip = put_usual(image, of.type, n, of.shift);
     const auto scales = image.put(drawn(2 * of.rows));
     const auto out = room_for(image, of.type, n, of.shift);
     const auto sums = image.room<float>(norm_tiles(of.rows) * of.columns + of.shift) + of.shift * sizeof(float);
@@ -129,7 +129,7 @@ TEST_P(FusedWork, GradientsOfNorms) {
                                    at<float>(base, scales),
                                    base + out,
                                    wanted ? at<float>(base, sums) : nullptr,
-                                   wanted ? nullptr : base + residual};
+                                   wanted ? nullptr : base + skip};
           },
           words);
     }
@@ -298,9 +298,9 @@ TEST_P(FusedArithmetic, NormsAndTheirGradientsAreThoseOfDoubles) {
   }
 }
 
-TEST_P(FusedArithmetic, NormsWithResidualsHaveTheBitsOfSeparateAdditions) {
+TEST_P(FusedArithmetic, NormsWithSkipConnectionsHaveTheBitsOfSeparateAdditions) {
   auto values = normal(kAll), addend = normal(kAll), weight = normal(kColumns), gradient = normal(kAll);
-  auto bypass = normal(kAll);
+  auto skip = normal(kAll);
   Values sum(GetParam(), kAll), out(GetParam(), kAll), plain_out(GetParam(), kAll);
   auto plain_sum = added(values, addend);
   const auto norm_of = [&](Values& of) {
@@ -312,8 +312,8 @@ TEST_P(FusedArithmetic, NormsWithResidualsHaveTheBitsOfSeparateAdditions) {
   Values to_values(GetParam(), kAll), around(GetParam(), kAll);
   compute(RmsNormScales{norm_of(sum), gradient.data(), scales.data()}, {});
   compute(RmsNormBackward{norm_of(sum), gradient.data(), scales.data(), to_values.data(), nullptr}, {});
-  compute(RmsNormBackward{norm_of(sum), gradient.data(), scales.data(), around.data(), nullptr, bypass.data()}, {});
-  const auto plain_around = added(to_values, bypass);
+  compute(RmsNormBackward{norm_of(sum), gradient.data(), scales.data(), around.data(), nullptr, skip.data()}, {});
+  const auto plain_around = added(to_values, skip);
   for (std::uint64_t i = 0; i < kAll; ++i) {
     ASSERT_EQ(sum[i], plain_sum[i]);
     ASSERT_EQ(out[i], plain_out[i]);

@@ -82,9 +82,7 @@ TEST_F(Simulate, CopiesOfALinkTakeBandwidthOfTheMemoryThatUpdatesNeed) {
                 .streams_weights = true,
                 .window = 2};
   const auto planned = make_plan(description_, layout_, budget, rates_);
-  const auto seconds = [&] {
-    return simulate(planned.schedule, description_, layout_, rates_).step_seconds;
-  };
+  const auto seconds = [&] { return simulate(planned.schedule, description_, layout_, rates_).step_seconds; };
   double elements = 0;
   for (const auto& task : planned.schedule.tasks) {
     if (task.lane == Lane::update) elements += static_cast<double>(task.bytes);

@@ -145,9 +145,9 @@ class RmsNorm(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: torch.Tensor | None, residual: torch.Tensor | None) -> Any:
+    def backward(ctx: Any, gradient: torch.Tensor | None, skip_gradient: torch.Tensor | None) -> Any:
         if gradient is None:
-            return residual, residual if ctx.is_of_sum else None, None, None, None
+            return skip_gradient, skip_gradient if ctx.is_of_sum else None, None, None, None
         values, weight = (saved.detach() for saved in ctx.saved_tensors)
         form, columns, rows = ctx.form, weight.numel(), values.numel() // weight.numel()
         out = torch.empty_like(values)
@@ -157,7 +157,7 @@ class RmsNorm(torch.autograd.Function):
             sums = torch.empty(-(-rows // TILE), columns, dtype=torch.float32, device=values.device)
             to_weight = torch.empty_like(weight)
         made = (values, weight, gradient.contiguous(), scales, out, sums, to_weight)
-        more = {} if residual is None else {"residual": residual.contiguous()}
+        more = {} if skip_gradient is None else {"skip_gradient": skip_gradient.contiguous()}
         ctx.kernels.rms_norm_backward(*made, form.epsilon, form.offset, form.rounds_early, **more)
         return out, out if ctx.is_of_sum else None, to_weight, None, None
 

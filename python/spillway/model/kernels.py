@@ -39,7 +39,7 @@ class Kernels(Protocol):
         epsilon: float,
         offset: float,
         rounds_early: bool,
-        residual: Any = None,
+        skip_gradient: Any = None,
     ) -> None: ...
     def swiglu(self, gate: Any, up: Any, out: Any) -> None: ...
     def swiglu_backward(

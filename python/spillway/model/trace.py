@@ -284,10 +284,12 @@ class TracedEngine(TimedEngine):
         sums: Any,
         to_weight: Any,
         *_: Any,
-        residual: Any = None,
+        skip_gradient: Any = None,
     ) -> None:
         self._count("rms_norm_scales", [values, weight, gradient], [scales])
-        self._count("rms_norm_backward", [values, weight, gradient, scales, *list_of(residual)], [out, *list_of(sums)])
+        self._count(
+            "rms_norm_backward", [values, weight, gradient, scales, *list_of(skip_gradient)], [out, *list_of(sums)]
+        )
         if sums is not None:
             self._count("rms_norm_weight", [sums], [to_weight])
 
