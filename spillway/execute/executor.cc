@@ -7,16 +7,7 @@
 
 namespace spillway::execute {
 
-using plan::Phase;
 using plan::Task;
-
-namespace {
-
-bool stores_gradient(const Task& task) {
-  return is_path(task.lane) && !is_read(task.lane) && traits(task.what.kind).of_gradient;
-}
-
-}  // namespace
 
 Executor::Executor(const plan::Schedule& schedule, std::byte* arena, Store* store, UpdateWork& work, UpdateCores cores,
                    ComputeDevice device, OtherProcesses others)
@@ -68,45 +59,14 @@ Executor::~Executor() {
 }
 
 bool Executor::runs(const Bank& its_bank, const Task& task) const {
-  if (!runs(its_bank.mode, task)) return false;
-  const bool crosses = traits(task.lane).server == plan::Server::network;
-  if (traits(task.what.kind).of_refit) return crosses ? work_.refit_is_due(task.what.index) : refits(task);
-  if (task.stays && its_bank.mode.passes) {
-    return schedule_.runs_once(task) ? its_bank.sends.stored : its_bank.sends.updated;
-  }
-  return !(schedule_.settled_by_early(task) && its_bank.kept[task.what.index]);
-}
-
-/// Whether a pass has left a refit to do of any of the chunks of the task.
-bool Executor::refits(const Task& task) const {
-  for (auto c = task.what.index; c < task.what.end(); ++c) {
-    if (work_.refits(c)) return true;
-  }
-  return false;
-}
-
-bool Executor::is_for_update(const Task& task) const {
-  if (task.op != plan::Op::transfer || !traits(task.lane).fetches || !traits(task.what.kind).other_part) return false;
-  if (is_link(task.lane)) return schedule_.updated_there(task.what.index) && !task.others_too;
-  return schedule_.update_task[task.what.index] != plan::kNone;
-}
-
-bool Executor::runs(const Mode& mode, const Task& task) const {
-  switch (task.phase) {
-    case Phase::update:
-      return mode.update && mode.updates % task.every == task.turn;
-    case Phase::forward:  // the weights are needed by the update, too, where there is one
-      if (mode.passes) return true;
-      return mode.update && is_for_update(task);
-    case Phase::head_loss:
-      return mode.passes;
-    case Phase::backward:
-    case Phase::ahead:
-      return mode.backward && !(mode.trial && stores_gradient(task));
-    case Phase::early:
-      return mode.early;
-  }
-  return true;
+  struct ChunkFacts {
+    const Bank& bank;
+    const UpdateWork& work;
+    [[nodiscard]] bool has_refit(Index c) const { return work.refits(c); }
+    [[nodiscard]] bool is_refit_due(Index c) const { return work.refit_is_due(c); }
+    [[nodiscard]] bool keeps_early_update(Index c) const { return bank.kept[c] != 0; }
+  };
+  return task.when.runs(its_bank.facts, ChunkFacts{its_bank, work_}, task.what.index, task.what.end());
 }
 
 // ---- instances ----
@@ -165,7 +125,14 @@ void Executor::open_bank(Bank& its_bank, Mode mode) {
   its_bank.left = schedule_.tasks.size();
   if (mode.update || mode.stored) changed_.updated = true;
   if (mode.stored) changed_.stored = true;
-  its_bank.sends = changed_;
+  its_bank.facts = {.update = mode.update,
+                    .passes = mode.passes,
+                    .backward = mode.backward,
+                    .early = mode.early,
+                    .trial = mode.trial,
+                    .has_changed_weights = changed_.updated,
+                    .has_stored_weights = changed_.stored,
+                    .updates = mode.updates};
   if (mode.passes) changed_ = {.updated = false, .stored = false};
   std::fill(its_bank.kept.begin(), its_bank.kept.end(), std::uint8_t{0});
   for (const auto chunk : early_) its_bank.kept[chunk] = mode.kept ? 1 : 0;
@@ -206,7 +173,7 @@ void Executor::make_ready(Start start, std::vector<Start>& transfers, std::vecto
 bool Executor::follows_issue(const Start& follower, const Start& start) {
   const auto& task = schedule_.tasks[follower.task];
   return bank(start.instance).issued[start.task] && copies_->feeds_pass(start.task, follower.task) &&
-         runs(bank(follower.instance).mode, task);
+         task.when.may_run(bank(follower.instance).facts);
 }
 
 template <class Body>
@@ -262,12 +229,13 @@ void Executor::end_task(Start start, std::vector<Start>& transfers) {
 
 const plan::Pass* Executor::next() {
   std::unique_lock lock(mutex_);
-  const auto& mode = bank(instances_ - 1).mode;
-  while (pass_ < schedule_.passes.size() && !runs(mode, schedule_.tasks[schedule_.passes[pass_].task])) ++pass_;
+  const auto& facts = bank(instances_ - 1).facts;
+  const auto is_left_out = [&](const plan::Pass& pass) { return !schedule_.tasks[pass.task].when.may_run(facts); };
+  while (pass_ < schedule_.passes.size() && is_left_out(schedule_.passes[pass_])) ++pass_;
   if (pass_ == schedule_.passes.size()) {
     help_until(lock, compute_wake_, [&] { return feeding_ == 0; });
     throw_failure();
-    if (pass_clock_ && mode.passes) pass_clock_->end_instance();
+    if (pass_clock_ && facts.passes) pass_clock_->end_instance();
     return nullptr;
   }
   const auto& pass = schedule_.passes[pass_];
@@ -326,7 +294,7 @@ void Executor::done() {
 const std::vector<plan::Index>& Executor::end_early() {
   std::unique_lock lock(mutex_);
   if (instances_ == 0) return early_;
-  bank(instances_ - 1).mode.early = false;  // those that are not ready yet are skipped when they are
+  bank(instances_ - 1).facts.early = false;  // those that are not ready yet are skipped when they are
   caller_transfers_.clear();
   drop_early(caller_transfers_);
   lock.unlock();

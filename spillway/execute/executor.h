@@ -119,14 +119,10 @@ class Executor final : private UpdateLanes::Owner {
     std::vector<std::uint8_t> ended;
     std::vector<std::uint8_t> issued;  ///< a copy or update that a pass of the device needs is in its stream
     std::vector<std::uint8_t> kept;    ///< by chunk: its pending update was done early
-    Changed sends;                     ///< of what stays on a device: what has changed
+    plan::StepFacts facts;             ///< that conditions of tasks ask
     std::vector<Times> times;
   };
 
-  /// Whether an update needs the weights, too, that a task brings for a pass.
-  [[nodiscard]] bool is_for_update(const plan::Task& task) const;
-  [[nodiscard]] bool refits(const plan::Task& task) const;
-  [[nodiscard]] bool runs(const Mode& mode, const plan::Task& task) const;
   [[nodiscard]] bool runs(const Bank& bank, const plan::Task& task) const;
   void open_bank(Bank& bank, Mode mode);           // locked
   void drop_early(std::vector<Start>& transfers);  // locked

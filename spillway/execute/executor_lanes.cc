@@ -35,7 +35,7 @@ void Executor::launch_transfer(const Start& start, const Task& task) {
   const auto token = start.instance * schedule_.tasks.size() + start.task;
   if (is_of_device(task.lane)) return copies_->start(start.instance, start.task, deadline, token);
   const auto& mode = bank(start.instance).mode;
-  const bool updates = task.phase == Phase::update;
+  const bool updates = task.when.phase == Phase::update;
   const auto& memory = task.memory();
   store_->start({.direction = traits(task.lane).fetches ? storage::Direction::read : storage::Direction::write,
                  .kind = task.what.kind,
@@ -109,7 +109,7 @@ void Executor::update_begins(const Start& start, double now) {
 void Executor::update_ended(const Start& start, double now, std::size_t lane, std::unique_lock<std::mutex>& lock) {
   const auto& task = schedule_.tasks[start.task];
   bank(start.instance).times[start.task].end = now;
-  if (task.phase == Phase::early) {
+  if (task.when.phase == Phase::early) {
     early_.push_back(task.what.index);
     compute_wake_.notify_all();
   }

@@ -49,7 +49,7 @@ int thread_of(const plan::Task& task) {
 /// With the later tiers of host memory that its buffers lie on, by their numbers.
 json args_of(const plan::Schedule& schedule, const plan::Task& task) {
   json out = {{"bytes", task.bytes}, {"deadline", task.deadline}};
-  if (task.every > 1) out["every"] = task.every;
+  if (task.when.every > 1) out["every"] = task.when.every;
   const auto add = [&](const char* name, plan::Index buffer) {
     if (buffer != plan::kNone && schedule.buffers[buffer].node > 0) out[name] = schedule.buffers[buffer].node;
   };

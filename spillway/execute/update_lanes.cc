@@ -102,7 +102,7 @@ bool UpdateLanes::idle() const noexcept {
 }
 
 std::optional<Start> UpdateLanes::take_early() {
-  const auto is_early = [&](const Entry& it) { return schedule_.tasks[it.start.task].phase == plan::Phase::early; };
+  const auto is_early = [&](const Entry& it) { return schedule_.tasks[it.start.task].when.phase == plan::Phase::early; };
   for (auto& lane : lanes_) {
     auto& ready = lane->ready;
     const auto it = std::ranges::find_if(ready, is_early);
@@ -154,7 +154,7 @@ void UpdateLanes::run(Lane& lane) {
     if (task.op == plan::Op::refit) {
       refit(lock, lane, task.what.index);
     } else {
-      update(lock, lane, task.what.index, task.phase == plan::Phase::early);
+      update(lock, lane, task.what.index, task.when.phase == plan::Phase::early);
     }
     const auto ended = clock_.now();
     lane.done.elements += task.bytes;

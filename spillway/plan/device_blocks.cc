@@ -149,8 +149,8 @@ DeviceBlocks device_blocks(const Plan& plan, const Description& description, con
     const auto& what = traits(task.what.kind);
     const bool kept =
         (what.of_gradient && plan.placement[task.what.index].gradient_there()) ||
-        (task.phase == Phase::update && what.other_part && plan.placement[task.what.index].device_resident());
-    if (kept) out.durable += task.bytes / task.every;
+        (task.when.phase == Phase::update && what.other_part && plan.placement[task.what.index].device_resident());
+    if (kept) out.durable += task.bytes / task.when.every;
   }
   return out;
 }

@@ -39,14 +39,16 @@ Schedule make_schedule(const Description& description, const state::Layout& layo
     step::add_device_updates(graph);
     step::add_device_refits(graph);
   }
-  return std::move(graph).freeze();
+  auto out = std::move(graph).freeze();
+  complete_conditions(out);
+  return out;
 }
 
 std::vector<bool> idle_priority(const Schedule& schedule) {
   std::vector<bool> out;
   out.reserve(schedule.tasks.size());
   for (const auto& task : schedule.tasks) {
-    out.push_back(traits(task.lane).server == Server::cores && task.phase != Phase::early);
+    out.push_back(traits(task.lane).server == Server::cores && task.when.phase != Phase::early);
   }
   const auto each_need = [&](const auto& body) {
     for (Index t = 0; t < schedule.tasks.size(); ++t) {

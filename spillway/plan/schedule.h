@@ -21,6 +21,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "spillway/plan/condition.h"
 #include "spillway/plan/description.h"
 #include "spillway/plan/kinds.h"
 #include "spillway/plan/placement.h"
@@ -70,10 +71,7 @@ struct Task {
   Bytes between = 0;  ///< of the bytes of a task of the network, those to or from other machines
   std::uint32_t deadline =
       0;  ///< position that needs it, counted from the start of the instance; may exceed `positions`
-  Phase phase = Phase::forward;
-  std::uint32_t every = 1, turn = 0;  ///< phase update: runs when the count of updates modulo `every` is `turn`
-  bool stays = false;  ///< what it brings stays on the device: with passes, it runs when that has changed on the host
-  bool others_too = false;  ///< other processes may have updated it; such a task does not run once
+  Condition when;
   std::vector<Dependency> needs;
 
   [[nodiscard]] bool moves(ObjectKind kind) const noexcept { return op == Op::transfer && what.kind == kind; }
@@ -231,20 +229,6 @@ struct Schedule {
   /// Whether a device updates the chunk.
   [[nodiscard]] bool updated_there(Index chunk) const {
     return update_task[chunk] != kNone && is_of_device(tasks[update_task[chunk]].lane);
-  }
-  /// Whether it runs once and not in every step: it brings to a device what stays there and the host does not update.
-  [[nodiscard]] bool runs_once(const Task& task) const {
-    return task.stays && !task.others_too && (update_task[task.what.index] == kNone || updated_there(task.what.index));
-  }
-
-  /// Whether nothing is left to do for this task when the chunk's early update of the instance before is kept.
-  [[nodiscard]] bool settled_by_early(const Task& task) const {
-    const bool gradient = is_read(task.lane) && traits(task.what.kind).of_gradient;
-    return task.phase == Phase::update && (task.op == Op::update || gradient) && early[task.what.index].task != kNone;
-  }
-  /// Whether an average step has no time and no bytes for it.
-  [[nodiscard]] bool costs_nothing(const Task& task) const {
-    return settled_by_early(task) || runs_once(task) || follows_refit(task);
   }
 };
 

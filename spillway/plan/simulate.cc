@@ -28,7 +28,7 @@ constexpr double kSteady = 1e-9;
 /// Steps after which the same tasks have their turn again.
 unsigned turns_of(const Schedule& schedule) {
   unsigned turns = 1;
-  for (const auto& task : schedule.tasks) turns = std::max(turns, task.every);
+  for (const auto& task : schedule.tasks) turns = std::max(turns, task.when.every);
   return turns;
 }
 
@@ -85,6 +85,29 @@ double network_seconds(const Task& task, const Rates& rates) {
          seconds_at(task.bytes - task.between, inside);
 }
 
+/// The work of a task that an average step has: of paths, bytes; of updates, elements; of all others, seconds.
+double work_in_average_step(const Task& task, const Schedule& schedule, const Description& description,
+                            const state::Layout& layout, const Rates& rates) {
+  const auto bytes = static_cast<double>(task.bytes);
+  switch (traits(task.lane).server) {
+    case Server::caller:
+      return std::max(pass_seconds(schedule, layout, rates, task.what.index),
+                      weight_seconds(schedule, description, layout, rates, task.what.index));
+    case Server::link:
+      return copy_seconds(task, schedule, layout, description.rule(), rates);
+    case Server::device:
+      return seconds_at(task.bytes, rates.device_update);
+    case Server::network:
+      return network_seconds(task, rates);
+    case Server::cores:
+      if (task.op == Op::refit) return bytes / rates.update_with(1);
+      break;
+    case Server::paths:
+      break;
+  }
+  return bytes * (task.when.phase == Phase::early ? kEarlyWork : 1);
+}
+
 /// One node per task and step; successors by template.
 class Machine {
  public:
@@ -103,16 +126,7 @@ class Machine {
     work_.resize(tasks_);
     for (Index t = 0; t < tasks_; ++t) {
       const auto& task = schedule.tasks[t];
-      const auto server = traits(task.lane).server;
-      work_[t] =
-          server == Server::caller       ? std::max(pass_seconds(schedule, layout, rates, task.what.index),
-                                                    weight_seconds(schedule, description, layout, rates, task.what.index))
-          : schedule.costs_nothing(task) ? 0
-          : server == Server::link       ? copy_seconds(task, schedule, layout, description.rule(), rates)
-          : server == Server::device     ? seconds_at(task.bytes, rates.device_update)
-          : server == Server::network    ? network_seconds(task, rates)
-          : task.op == Op::refit         ? static_cast<double>(task.bytes) / rates.update_with(1)
-                                 : static_cast<double>(task.bytes) * (task.phase == Phase::early ? kEarlyWork : 1);
+      if (!task.when.is_free) work_[t] = work_in_average_step(task, schedule, description, layout, rates);
     }
     if (rates.update_cores == 0) idle_ = idle_priority(schedule);
     waiting_.assign(tasks_ * steps, 0);
@@ -184,7 +198,7 @@ class Machine {
   /// The work of a node: nothing when it is not its turn.
   [[nodiscard]] double work(std::size_t n) const {
     const auto& task = schedule_.tasks[n % tasks_];
-    return (n / tasks_) % task.every == task.turn ? work_[n % tasks_] : 0;
+    return task.when.has_turn(n / tasks_) ? work_[n % tasks_] : 0;
   }
 
   bool start_lanes() {
@@ -398,7 +412,7 @@ class Machine {
 double update_seconds(const Schedule& schedule, const Rates& rates) {
   std::vector<double> elements(update_lanes(schedule, rates), 0);
   for (const auto& task : schedule.tasks) {
-    if (task.lane == Lane::update && !schedule.settled_by_early(task)) {
+    if (task.lane == Lane::update && task.when.only != OnlyIf::no_early_update) {
       elements[task.unit] += static_cast<double>(task.bytes);
     }
   }
@@ -430,7 +444,7 @@ Simulation simulate(const Schedule& schedule, const Description& description, co
     const auto& times = machine.times()[machine.node(steps - 1, t)];
     out.tasks.push_back({times.start - begin, times.end - begin});
     const auto& task = schedule.tasks[t];
-    const auto mean = machine.work_of(t) / task.every;
+    const auto mean = machine.work_of(t) / task.when.every;
     if (is_path(task.lane)) out.transfer_seconds += mean;
     if (is_timed(task.lane)) out.seconds[task.lane] += mean;
   }

@@ -5,7 +5,7 @@ namespace spillway::plan {
 Traffic traffic_of(const Schedule& schedule) {
   Traffic sum;
   for (const auto& task : schedule.tasks) {
-    if (task.op == Op::transfer && !schedule.costs_nothing(task)) sum[task.lane] += task.bytes / task.every;
+    if (task.op == Op::transfer && !task.when.is_free) sum[task.lane] += task.bytes / task.when.every;
   }
   return sum;
 }

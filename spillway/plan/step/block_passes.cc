@@ -12,7 +12,7 @@ void add_block_passes(StepGraph& graph) {
                                .lane = Lane::compute,
                                .what = {ObjectKind::pass, p},
                                .deadline = pass.position,
-                               .phase = traits(pass.kind).phase});
+                               .when = {.phase = traits(pass.kind).phase}});
     if (p > 0) graph.need(pass.task, graph.task_of(p - 1));
   }
 }

@@ -17,8 +17,8 @@ void add_snapshot_copy(StepGraph& graph, const SnapshotPart& part, Range chunks)
   const Object what{part.kind, chunks.first, chunks.count};
   const auto from = graph.out.groups[chunks.first].*part.place;
   const auto copy = add_transfer(graph, Lane::from_device, Phase::update, {what, from, {staging}, bytes}, until);
-  graph.out.tasks[copy].every = graph.out.snapshot_every[chunks.first];
-  graph.out.tasks[copy].turn = graph.out.snapshot_turn[chunks.first];
+  graph.out.tasks[copy].when.every = graph.out.snapshot_every[chunks.first];
+  graph.out.tasks[copy].when.turn = graph.out.snapshot_turn[chunks.first];
   graph.fills(copy, staging);
   Bytes at = 0;
   for (auto c = chunks.first; c < chunks.end(); ++c) {

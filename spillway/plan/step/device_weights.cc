@@ -126,10 +126,10 @@ class DeviceWeights {
                                  {there, it.at}, it.bytes, p);
     const auto gather = graph_.gathers[p];  // which comes after all that this process updates and reads itself
     graph_.need(task, gather);
-    graph_.out.tasks[task].others_too = gather != kNone && is_trained(first);
+    graph_.out.tasks[task].when.from_others = gather != kNone && is_trained(first);
     const bool master = brings_master(first, p);
     if (master) {
-      graph_.out.tasks[task].phase = Phase::forward;
+      graph_.out.tasks[task].when.phase = Phase::forward;
       graph_.out.tasks[task].deadline = order_.update(first);
       graph_.master_uploads.push_back(task);
     }

@@ -18,7 +18,7 @@ bool stays(const StepGraph& graph, Index c, Index pass) {
 Index add_own_download(StepGraph& graph, Index c, Place to, Index pass) {
   const auto update = graph.out.update_task[c];
   const Move move{{ObjectKind::weight, c}, graph.out.groups[c].weight, to, graph.weight_bytes(c)};
-  const auto phase = graph.out.tasks[graph.task_of(pass)].phase;
+  const auto phase = graph.out.tasks[graph.task_of(pass)].when.phase;
   const auto task = add_transfer(graph, Lane::from_device, phase, move, graph.order.position(pass));
   graph.fills(task, to.buffer);
   graph.need(task, update);
@@ -30,10 +30,10 @@ Index add_own_download(StepGraph& graph, Index c, Place to, Index pass) {
 /// Brings the weight of chunk c, from a path or from a device, into a buffer for a pass that does not update it there.
 Index add_pass_read(StepGraph& graph, Index c, Place to, Index pass) {
   if (graph.placement[c].device_resident()) return add_own_download(graph, c, to, pass);
-  const auto phase = graph.out.tasks[graph.task_of(pass)].phase;
+  const auto phase = graph.out.tasks[graph.task_of(pass)].when.phase;
   const auto read =
       add_read(graph, {ObjectKind::weight, c}, to, graph.weight_bytes(c), graph.order.position(pass), phase);
-  graph.out.tasks[read].stays = stays(graph, c, pass);
+  if (stays(graph, c, pass)) graph.out.tasks[read].when.only = OnlyIf::changed_weights;
   graph.need(read, graph.write_weight[c]);
   graph.need(graph.task_of(pass), read);
   return read;
@@ -45,7 +45,7 @@ Index add_weight_round(StepGraph& graph, Index c, Place to, Index pass) {
   const auto bytes = graph.weight_bytes(c);
   const Object what{ObjectKind::weight, c};
   const auto read = add_read(graph, what, to, bytes, graph.order.update(c), Phase::forward);
-  graph.out.tasks[read].stays = stays(graph, c, pass);
+  if (stays(graph, c, pass)) graph.out.tasks[read].when.only = OnlyIf::changed_weights;
   graph.need(graph.task_of(pass), read);
   graph.out.groups[c].weight = to;
   if (!graph.is_trainable(c)) return read;

@@ -22,7 +22,7 @@ void add_early(StepGraph& graph, Index c, Index pass, Place grad) {
                                    .what = {ObjectKind::chunk, c},
                                    .bytes = graph.out.tasks[update].bytes,
                                    .deadline = at,
-                                   .phase = Phase::early});
+                                   .when = {.phase = Phase::early}});
   const auto bytes = graph.weight_bytes(c) + graph.out.buffers[graph.out.resident_state[c]].bytes;
   const auto undo = graph.add_buffer(BufferClass::undo, bytes, at, graph.order.positions() - 1);
   graph.fills(task, undo);
@@ -46,7 +46,7 @@ void add_refit(StepGraph& graph, Index c, Index pass, Place grad) {
                                     .to = shared || graph.placement[c].gradient_there() ? Place{} : there,
                                     .bytes = refit_elements(graph.description.refits, graph.chunk(c)),
                                     .deadline = graph.order.update(c) + graph.order.positions(),
-                                    .phase = Phase::backward});
+                                    .when = {.phase = Phase::backward}});
   graph.out.refit_task[c] = refit;
   if (shared) {
     graph.need(refit, graph.downloads[pass] != kNone ? graph.downloads[pass] : graph.task_of(pass));

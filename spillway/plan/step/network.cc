@@ -56,7 +56,7 @@ Index add_task(StepGraph& graph, Op op, Index pass, const Moved& moved) {
                         .bytes = bytes,
                         .between = crosses(op) ? bytes : 0,
                         .deadline = graph.order.position(pass) + (gathers(op) ? 0 : 1),
-                        .phase = of.phase});
+                        .when = {.phase = of.when.phase}});
 }
 
 /// The weights of a pass that other processes have, to the window or to the copy that stays here. Sends this process's
@@ -101,7 +101,7 @@ std::tuple<std::uint32_t, bool, Index, Op> turn_of(const StepGraph& graph, const
   auto at = 2 * graph.order.position(task.what.index);
   if (!gathers(task.op)) {
     ++at;
-  } else if (task.phase == Phase::backward) {
+  } else if (task.when.phase == Phase::backward) {
     at -= 2;
   }
   return {at, false, task.what.index, task.op};
@@ -164,7 +164,7 @@ Index add_refit_gather(StepGraph& graph, Index c, Index pass, Place fields) {
                                      .bytes = bytes,
                                      .between = crosses(op) ? bytes : 0,
                                      .deadline = graph.order.position(pass) + 1,
-                                     .phase = Phase::backward});
+                                     .when = {.phase = Phase::backward}});
     graph.need(task, before);
     graph.need(task, graph.scatters[pass]);
     before = task;

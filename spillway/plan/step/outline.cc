@@ -96,7 +96,7 @@ class Outliner {
       if (!drawn_[block]) continue;
       const auto kind = kind_of(task);
       const auto next = static_cast<Index>(out_.boxes.size());
-      const auto [it, is_new] = known.try_emplace({task.lane, kind.name, task.phase, block}, next);
+      const auto [it, is_new] = known.try_emplace({task.lane, kind.name, task.when.phase, block}, next);
       if (is_new) out_.boxes.push_back({.lane = task.lane, .kind = kind, .block = layout_.blocks()[block].name});
       box_[t] = it->second;
       auto& box = out_.boxes[it->second];

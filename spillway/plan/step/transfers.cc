@@ -10,7 +10,7 @@ Index add_transfer(StepGraph& graph, Lane lane, Phase phase, const Move& move, s
                         .to = move.to,
                         .bytes = move.bytes,
                         .deadline = deadline,
-                        .phase = phase});
+                        .when = {.phase = phase}});
 }
 
 Index add_read(StepGraph& graph, Object what, Place to, Bytes bytes, std::uint32_t deadline, Phase phase) {
@@ -50,8 +50,8 @@ void add_snapshot(StepGraph& graph, const SnapshotPart& part, Index c, Place fro
                                             : order.update(c) + order.positions();
   const Move move{{part.kind, c}, resident ? Place{} : from, {}, traits(part.kind).bytes(graph.rule, graph.chunk(c))};
   const auto write = add_transfer(graph, Lane::write, Phase::update, move, deadline);
-  graph.out.tasks[write].every = graph.out.snapshot_every[c];
-  graph.out.tasks[write].turn = graph.out.snapshot_turn[c];
+  graph.out.tasks[write].when.every = graph.out.snapshot_every[c];
+  graph.out.tasks[write].when.turn = graph.out.snapshot_turn[c];
   if (!resident) graph.brings(write, graph.of(c, ChunkEvent::snapshot_taken));
   graph.need(write, graph.of(c, part.updated));
   (graph.*part.writes)[c] = write;
@@ -82,8 +82,8 @@ Index add_upload(StepGraph& graph, Object what, Place from, Place to, Bytes byte
   const auto& buffers = graph.out.buffers;
   const Move move{what, from, to, bytes};
   const auto task =
-      add_transfer(graph, Lane::to_device, graph.out.tasks[reader].phase, move, graph.order.position(pass));
-  graph.out.tasks[task].stays = buffers[to.buffer].whole;
+      add_transfer(graph, Lane::to_device, graph.out.tasks[reader].when.phase, move, graph.order.position(pass));
+  if (buffers[to.buffer].whole) graph.out.tasks[task].when.only = OnlyIf::changed_weights;
   graph.fills(task, to.buffer);
   if (!buffers[from.buffer].whole) graph.lets_go(task, from.buffer);
   graph.need(reader, task);

@@ -73,7 +73,7 @@ void add_updates(StepGraph& graph) {
                                        .what = {ObjectKind::chunk, c},
                                        .bytes = state::update_elements(graph.rule, graph.chunk(c)),
                                        .deadline = graph.order.update(c),
-                                       .phase = Phase::update});
+                                       .when = {.phase = Phase::update}});
     graph.out.update_task[c] = update;
     link(graph, c, update);
     add_state(graph, c);

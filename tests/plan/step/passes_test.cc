@@ -111,7 +111,8 @@ void expect_coalesced(const Schedule& schedule, const std::vector<const Task*>& 
   const auto is_trainable = [&](Index c) { return schedule.update_task[c] != kNone; };
   // What stays, or is updated there, is sent at other times than what is frozen beside it.
   const bool differ = std::ranges::any_of(copies, [&](const Task* it) {
-    return it->stays || (it->moves(Lane::to_device, ObjectKind::weight) && schedule.updated_there(it->what.index));
+    return it->when.only != OnlyIf::always ||
+           (it->moves(Lane::to_device, ObjectKind::weight) && schedule.updated_there(it->what.index));
   });
   Bytes at = 0;
   auto next = copies.front()->what.index;
@@ -181,8 +182,8 @@ void expect_written(const Schedule& schedule, Index copy, std::vector<Bytes>& wr
     if (!write.moves(Lane::write, it.what.kind) || write.from.buffer != it.to.buffer) continue;
     EXPECT_EQ(write.what.index, subject++) << round;
     EXPECT_EQ(write.from.offset, at) << round;
-    EXPECT_EQ(write.every, it.every) << round;
-    EXPECT_EQ(write.turn, it.turn) << round;
+    EXPECT_EQ(write.when.every, it.when.every) << round;
+    EXPECT_EQ(write.when.turn, it.when.turn) << round;
     EXPECT_EQ(write.needs.size(), 1U) << round;
     EXPECT_EQ(write.needs.front().task, copy) << round;
     at += write.bytes;
@@ -327,7 +328,7 @@ TEST_F(DeviceSchedules, WhatPassesIsUpdatedBetweenItsCopies) {
         EXPECT_TRUE(!more || task.bytes >= least_) << round;
       }
       // What is written of a chunk's snapshot comes from the copy, not from the update.
-      if (task.phase != Phase::update || task.lane != Lane::write) continue;
+      if (task.when.phase != Phase::update || task.lane != Lane::write) continue;
       for (const auto& need : task.needs) {
         const auto& other = schedule.tasks[need.task];
         if (other.op != Op::update) continue;
@@ -377,7 +378,7 @@ TEST(DevicePlan, WhatIsFrozenAndStaysIsSentOnce) {
   EXPECT_NEAR(plan.prediction.seconds[Lane::to_device], static_cast<double>(plan.to_device_per_step) / 1e6, 1e-6);
   EXPECT_LT(plan.prediction.step_seconds, 1.0);  // all weights alone take longer
   std::size_t once = 0;
-  for (const auto& task : plan.schedule.tasks) once += plan.schedule.runs_once(task) ? 1 : 0;
+  for (const auto& task : plan.schedule.tasks) once += task.when.only == OnlyIf::stored_weights ? 1 : 0;
   EXPECT_GT(once, 0U);
 }
 
@@ -389,8 +390,8 @@ TEST_F(DeviceSchedules, TasksEnd) {
     rates.device_update = 1e8;
     const auto played = simulate(schedule, description, layout, rates, 4);
     for (Index t = 0; t < schedule.tasks.size(); ++t) {
-      ASSERT_TRUE(played.tasks[t].end != 0 || played.tasks[t].start != 0 || schedule.tasks[t].every > 1 ||
-                  schedule.runs_once(schedule.tasks[t]))
+      ASSERT_TRUE(played.tasks[t].end != 0 || played.tasks[t].start != 0 || schedule.tasks[t].when.every > 1 ||
+                  schedule.tasks[t].when.only == OnlyIf::stored_weights)
           << "round " << round << ", task " << t << " of lane " << name_of(schedule.tasks[t].lane);
     }
     EXPECT_GT(played.seconds[Lane::to_device], 0) << round;

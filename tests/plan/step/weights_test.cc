@@ -80,7 +80,7 @@ TEST_F(Weights, OfALayerComeOnceMoreToAWindowOfAnotherPass) {
   Bytes at = 0;
   for (Index i = 0; i < chunks.count; ++i) {
     const auto& read = graph.out.tasks[weights.reads[i]];
-    EXPECT_EQ(read.phase, Phase::backward);
+    EXPECT_EQ(read.when.phase, Phase::backward);
     EXPECT_EQ(read.to.offset, at);
     at += read.bytes;
     const auto written = graph.write_weight[chunks.first + i];

@@ -1,0 +1,79 @@
+// When a task runs: one value of each task, which the executor asks for an instance and the simulator for an average
+// step.
+#pragma once
+
+#include <cstdint>
+
+#include "spillway/plan/kinds.h"
+#include "spillway/plan/placement.h"
+
+namespace spillway::plan {
+
+struct Schedule;
+
+/// What an instance or the chunks of a task must meet beside the phase and the turn.
+enum class OnlyIf : std::uint8_t {
+  always,
+  changed_weights,  ///< an update or a caller has changed host weights that a device keeps a copy of
+  stored_weights,   ///< a caller has stored them; no update on the host changes them
+  left_refit,       ///< a pass has left a refit of one of the chunks
+  due_refit,        ///< a refit of the chunk is due, in whichever process
+  no_early_update,  ///< the early update of the chunk was not kept
+};
+
+/// An instance of a step.
+struct StepFacts {
+  bool update = false;  ///< updates are pending
+  bool passes = true;   ///< forward and head_loss
+  bool backward = true;
+  bool early = false;  ///< chunks with room for their old version are updated during backward
+  bool trial = false;  ///< gradients are written to no path
+  bool has_changed_weights = true, has_stored_weights = true;  ///< on the host, since the instance before (OnlyIf)
+  std::uint64_t updates = 0;                                   ///< count of updates, the pending ones included
+};
+
+struct Condition {
+  Phase phase = Phase::forward;
+  std::uint32_t every = 1, turn = 0;  ///< phase update: it runs when the count of updates modulo `every` is `turn`
+  OnlyIf only = OnlyIf::always;
+  bool from_others = false;      ///< other processes may have updated what it brings
+  bool feeds_update = false;     ///< phase forward: an update needs what it brings, too
+  bool stores_gradient = false;  ///< on a path
+  bool is_free = false;          ///< an average step has no time and no bytes for it
+
+  /// Whether the instance has the task, whatever is known of its chunks.
+  [[nodiscard]] bool may_run(const StepFacts& step) const noexcept;
+
+  /// Whether the task of the chunks [first, end) runs in the instance. `facts` says of a chunk has_refit(c),
+  /// is_refit_due(c) and keeps_early_update(c).
+  template <class ChunkFacts>
+  [[nodiscard]] bool runs(const StepFacts& step, const ChunkFacts& facts, Index first, Index end) const {
+    if (!may_run(step)) return false;
+    switch (only) {
+      case OnlyIf::always:
+        break;
+      case OnlyIf::changed_weights:
+        return !step.passes || step.has_changed_weights;
+      case OnlyIf::stored_weights:
+        return !step.passes || step.has_stored_weights;
+      case OnlyIf::left_refit:
+        for (auto c = first; c < end; ++c) {
+          if (facts.has_refit(c)) return true;
+        }
+        return false;
+      case OnlyIf::due_refit:
+        return facts.is_refit_due(first);
+      case OnlyIf::no_early_update:
+        return !facts.keeps_early_update(first);
+    }
+    return true;
+  }
+
+  /// Whether the average step of this number has the task.
+  [[nodiscard]] bool has_turn(std::uint64_t step) const noexcept { return step % every == turn; }
+};
+
+/// Completes the conditions of a schedule that has all of its tasks.
+void complete_conditions(Schedule& schedule);
+
+}  // namespace spillway::plan
