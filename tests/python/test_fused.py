@@ -308,6 +308,7 @@ class OddLayer(nn.Module):
         first = residual[:, :1].expand(rows, length, 8)
         normed = self.norm(residual)
         mean = torch.stack([residual, first]).mean(0) * scale
+        mean = mean + (2 - residual * 0.5) / (residual**2 + 1) + -residual @ torch.eye(8) - residual[0] * len(residual)
         out = normed + residual
         out = torch.cat([out, mean], -1).view(rows, length, 2, 8).sum(2)
         out += residual

@@ -17,6 +17,9 @@ from torch.utils._pytree import tree_map
 from spillway.model.kernels import Forward
 
 SUMS = (torch.add, torch.Tensor.add, torch.Tensor.__add__, torch.Tensor.__radd__)
+# What Python looks up in a class alone.
+OPERATORS = """sub rsub mul rmul truediv rtruediv floordiv rfloordiv mod pow rpow matmul rmatmul neg pos abs invert
+    and or xor lt le gt ge eq ne len iter bool int float index contains getitem setitem""".split()
 
 
 class Residual:
@@ -52,7 +55,7 @@ class Residual:
 
     def add(self, other: Any) -> Any:
         tensor = self.resolve()
-        other = resolved(other)
+        other = resolve_value(other)
         fits = isinstance(other, torch.Tensor) and other.shape == tensor.shape and other.dtype == tensor.dtype
         return Residual(tensor, other) if fits else tensor + other
 
@@ -63,17 +66,26 @@ class Residual:
         if function in SUMS and len(args) == 2 and not kwargs:
             one, other = args
             return one.add(other) if isinstance(one, Residual) else other.add(one)
-        return function(*tree_map(resolved, args), **tree_map(resolved, kwargs or {}))
+        return function(*tree_map(resolve_value, args), **tree_map(resolve_value, kwargs or {}))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.resolve(), name)
 
-    def __getitem__(self, where: Any) -> Any:
-        return self.resolve()[where]
 
-
-def resolved(value: Any) -> Any:
+def resolve_value(value: Any) -> Any:
     return value.resolve() if isinstance(value, Residual) else value
+
+
+def make_operator(name: str) -> Callable[..., Any]:
+    def operate(residual: Residual, *others: Any) -> Any:
+        return getattr(residual.resolve(), name)(*map(resolve_value, others))
+
+    return operate
+
+
+for operator in OPERATORS:
+    setattr(Residual, f"__{operator}__", make_operator(f"__{operator}__"))
+Residual.__hash__ = object.__hash__  # type: ignore[method-assign]
 
 
 def residual_forwards(
@@ -85,19 +97,19 @@ def residual_forwards(
     others = [child for child in layer.children() if child not in norms]
     if len(others) == len(list(layer.children())) or any(type(child) is nn.Linear for child in others):
         return {}
-    return {child: with_tensors(forwards.get(child, child.forward)) for child in others} | {
-        layer: with_residual(layer.forward)
+    return {child: resolve_arguments(forwards.get(child, child.forward)) for child in others} | {
+        layer: wrap_hidden_state(layer.forward)
     }
 
 
-def with_tensors(forward: Forward) -> Forward:
+def resolve_arguments(forward: Forward) -> Forward:
     def call(*positional: Any, **named: Any) -> Any:
-        return forward(*map(resolved, positional), **{name: resolved(value) for name, value in named.items()})
+        return forward(*map(resolve_value, positional), **{name: resolve_value(value) for name, value in named.items()})
 
     return call
 
 
-def with_residual(forward: Forward) -> Forward:
+def wrap_hidden_state(forward: Forward) -> Forward:
     """The forward of a layer whose hidden state comes first, or by the name that transformers gives it."""
 
     def call(*positional: Any, **named: Any) -> Any:
@@ -106,6 +118,6 @@ def with_residual(forward: Forward) -> Forward:
         elif "hidden_states" in named:
             named = {**named, "hidden_states": Residual(named["hidden_states"])}
         results = forward(*positional, **named)
-        return type(results)(map(resolved, results)) if type(results) in (tuple, list) else resolved(results)
+        return type(results)(map(resolve_value, results)) if type(results) in (tuple, list) else resolve_value(results)
 
     return call
