@@ -2,7 +2,7 @@
 
     headline.py tune --storage DIR                       DeepSpeed's block size, queue depth and threads on this drive
     headline.py run  --storage DIR [--shape 0.5b 1.5b] [--micro-batches 1 8] [--sides NAME ...] [--rounds 3]
-    headline.py show                                     the table, and the README's sentence
+    headline.py show                                     the table, and the sentence of docs/results.md
 
 A round runs every side once, one after the other, each as a process of its own that takes two first steps, which are
 not counted, and eight more; of eight micro-batches, one and one more. Every round is kept in
@@ -267,7 +267,7 @@ def table(content: dict[str, Any]) -> str:
 
 
 def sentence(content: dict[str, Any]) -> str:
-    """The README's, of the setting measured last: Spillway beside the fastest other, also where it is slower."""
+    """The setting measured last: Spillway beside the fastest other, also where Spillway is slower."""
     if not content["runs"]:
         return "Nothing was measured yet."
     last = content["runs"][-1]
