@@ -42,16 +42,6 @@ std::vector<std::uint64_t> from_hex(const std::string& digits, const fs::path& f
   return out;
 }
 
-Json json_of(const FileDigests& digests) {
-  auto tensors = Json::object();
-  for (const auto& [name, pieces] : digests.tensors) {
-    std::string digits;
-    for (const auto digest : pieces) digits += hex(digest);
-    tensors[name] = digits;
-  }
-  return {{"bytes", digests.bytes}, {"header", hex(digests.header)}, {"piece", kDigestPiece}, {"tensors", tensors}};
-}
-
 std::optional<FileDigests> digests_in(const Json& json, const fs::path& file) try {
   if (json.at("piece").get<Bytes>() != kDigestPiece) return std::nullopt;
   FileDigests out{.bytes = json.at("bytes").get<Bytes>()};
@@ -185,7 +175,17 @@ std::vector<std::uint64_t> PieceDigests::finish(
 }
 
 std::string to_json(const FileDigests& digests) {
-  return json_of(digests).dump();
+  // Neither a Json of objects, whose destructor allocates and so ends the process where memory is short, nor a stream,
+  // which drops what it has no memory for.
+  std::string out = "{\"bytes\":" + std::to_string(digests.bytes) + ",\"header\":\"" + hex(digests.header) +
+                    "\",\"piece\":" + std::to_string(kDigestPiece) + ",\"tensors\":{";
+  for (const auto& [name, pieces] : digests.tensors) {
+    if (out.back() != '{') out += ',';
+    out += Json(name).dump() + ":\"";
+    for (const auto digest : pieces) out += hex(digest);
+    out += '"';
+  }
+  return out + "}}";
 }
 
 std::optional<FileDigests> parse_digests(std::string_view json, const fs::path& file) {

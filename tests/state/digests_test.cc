@@ -88,6 +88,13 @@ TEST(PieceDigests, AreThoseOfTheBytesInAnyOrder) {
   }
 }
 
+TEST(Digests, TextIsSortedCompactJson) {
+  const FileDigests digests{.bytes = 42, .header = 0xAB, .tensors = {{"w", {1, 2}}, {"a\"b", {}}}};
+  EXPECT_EQ(to_json(digests), text(R"({"bytes":42,"header":"00000000000000ab","piece":)", kDigestPiece,
+                                   R"(,"tensors":{"a\"b":"","w":"00000000000000010000000000000002"}})"));
+  EXPECT_EQ(parse_digests(to_json(digests), "file"), digests);
+}
+
 TEST(Digests, OfTheWriterAreThoseOfTheFile) {
   TempDir dir;
   std::mt19937_64 random(4);
