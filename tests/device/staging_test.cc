@@ -154,17 +154,17 @@ TEST_F(StagedStream, ACopyReturnsBeforeTheStreamComesToIt) {
 TEST_F(StagedStream, ARecordIsToldOnceAndBeforeItsWaitReturns) {
   open(make_simulated({.seed = 8}));
   for (int round = 0; round < 50; ++round) {
-    std::atomic<int> told = 0;
+    std::atomic<int> token_sum = 0;
     const auto tell = [](void* context, std::uint64_t token) noexcept {
       *static_cast<std::atomic<int>*>(context) += static_cast<int>(token);
     };
     send(64 * KiB);
-    const auto sent = record(up_, {tell, &told, 1});
+    const auto sent = record(up_, {tell, &token_sum, 1});
     device_->wait(down_, sent);
     fetch(64 * KiB);
-    const auto fetched = record(down_, {tell, &told, 100});
+    const auto fetched = record(down_, {tell, &token_sum, 100});
     device_->synchronise(fetched);
-    ASSERT_EQ(told, 101);
+    ASSERT_EQ(token_sum, 101);
     ASSERT_TRUE(came_back(64 * KiB));
     std::ranges::fill(back_.span().first(64 * KiB), std::byte{0});
   }

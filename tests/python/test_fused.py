@@ -397,7 +397,7 @@ class Counts:
     gigabytes: float
 
 
-def counted(fused: bool, micro_batches: int = 1) -> Counts:
+def count_operations(fused: bool, micro_batches: int = 1) -> Counts:
     model = build(AutoConfig.for_model("qwen2", **QWEN_7B), torch.bfloat16)
     shape = WorkShape(micro_batches, 4, 2048, 0, 0)
     small = narrow_of_its_kind(model, False, 1)
@@ -409,11 +409,11 @@ def counted(fused: bool, micro_batches: int = 1) -> Counts:
 
 def test_a_layer_of_7b_touches_a_third_of_the_bytes() -> None:
     """Products and attention are not counted. Gradients of weights on their way to the engine are: 0.9 GB."""
-    plain, fused = counted(False), counted(True)
+    plain, fused = count_operations(False), count_operations(True)
     assert plain.operations == 136 and plain.gigabytes == pytest.approx(20.7, abs=0.1)
     assert fused.operations <= 42 and fused.gigabytes <= 6.54, fused
 
 
 def test_products_that_add_to_sums_leave_35_operations_and_less_than_6_gb() -> None:
-    lent = counted(True, micro_batches=4)
+    lent = count_operations(True, micro_batches=4)
     assert lent.operations <= 35 and lent.gigabytes <= 5.6, lent

@@ -20,7 +20,7 @@ from torch.autograd.function import once_differentiable
 
 from spillway.model.fused_mlp import GateForm, gate_forward
 from spillway.model.kernels import Forward, Kernels, has_known_type
-from spillway.model.residual import Residual, resolve_value
+from spillway.model.residual import Residual, resolve_arguments
 
 TILE = 16  # rows of which a weight's gradient is summed at once (device/fused.h)
 ROTARY = "apply_rotary_pos_emb"  # the name of transformers' function, in every file of a model
@@ -69,14 +69,14 @@ class Fusions:
 
 
 def norm_forward(module: nn.Module, form: NormForm, kernels: Kernels) -> Forward:
-    own: Forward = module.forward
+    own = resolve_arguments(module.forward)
 
     def forward(*positional: Any, **named: Any) -> Any:
         weight = module._parameters[form.weight]
         assert weight is not None
         hidden = Residual.of(positional[0]) if len(positional) == 1 and not named else None
         if hidden is None or not has_known_type(hidden.first, weight):
-            return own(*map(resolve_value, positional), **{name: resolve_value(value) for name, value in named.items()})
+            return own(*positional, **named)
         return hidden.pass_through(partial(norm_of_sum, weight, form, kernels))
 
     return forward

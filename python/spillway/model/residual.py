@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_map
 from spillway.model.kernels import Forward
 
 SUMS = (torch.add, torch.Tensor.add, torch.Tensor.__add__, torch.Tensor.__radd__)
-# What Python looks up in a class alone.
+# Methods that Python looks up in the class, never by __getattr__.
 OPERATORS = """sub rsub mul rmul truediv rtruediv floordiv rfloordiv mod pow rpow matmul rmatmul neg pos abs invert
     and or xor lt le gt ge eq ne len iter bool int float index contains getitem setitem""".split()
 
