@@ -102,7 +102,9 @@ bool UpdateLanes::idle() const noexcept {
 }
 
 std::optional<Start> UpdateLanes::take_early() {
-  const auto is_early = [&](const Entry& it) { return schedule_.tasks[it.start.task].when.phase == plan::Phase::early; };
+  const auto is_early = [&](const Entry& it) {
+    return schedule_.tasks[it.start.task].when.phase == plan::Phase::early;
+  };
   for (auto& lane : lanes_) {
     auto& ready = lane->ready;
     const auto it = std::ranges::find_if(ready, is_early);
