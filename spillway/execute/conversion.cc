@@ -9,9 +9,9 @@ Conversion::Conversion(const plan::Description& description, const state::Layout
     : description_(description), layout_(layout), schedule_(schedule), arenas_(arenas), where_(where) {}
 
 std::byte* Conversion::weights(const plan::Pass& pass) const {
-  auto* const kept = arenas_.at(schedule_, pass.weights);
+  auto* const kept = arenas_.at(schedule_, pass[plan::Operand::weights]);
   if (kept == nullptr || !plan::converts(description_, layout_, pass)) return kept;
-  auto* const copy = arenas_.at(schedule_, schedule_.converted);
+  auto* const copy = arenas_.at(schedule_, pass[plan::Operand::converted]);
   convert(pass, kept, copy);
   return copy;
 }

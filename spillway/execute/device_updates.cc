@@ -1,13 +1,25 @@
 #include "spillway/execute/device_updates.h"
 
+#include <algorithm>
+
 namespace spillway::execute {
+namespace {
+
+/// The buffer that all reduced matrices share; no place: a device updates none.
+plan::Place change_of(const plan::Schedule& schedule) {
+  const auto it = std::ranges::find_if(schedule.groups, &plan::Place::any, &plan::GroupPlaces::change);
+  return it == schedule.groups.end() ? plan::Place{} : it->change;
+}
+
+}  // namespace
+
 DeviceUpdates::DeviceUpdates(const plan::Schedule& schedule, const state::Layout& layout, const state::UpdateRule& rule,
                              Arenas arenas, const sink::GradientSink& sink)
     : schedule_(schedule),
       layout_(layout),
       rule_(rule),
       arenas_(arenas),
-      reduced_(sink.make_device_update(rule, reinterpret_cast<float*>(arenas.at(schedule, schedule.delta)))) {}
+      reduced_(sink.make_device_update(rule, reinterpret_cast<float*>(arenas.at(schedule, change_of(schedule))))) {}
 
 void DeviceUpdates::run(device::Device& device, device::Stream stream, plan::Index chunk) {
   const auto& it = schedule_.updated_at(chunk);

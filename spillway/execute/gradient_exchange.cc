@@ -8,6 +8,9 @@
 #include "spillway/sink/arithmetic.h"
 
 namespace spillway::execute {
+
+using plan::Operand;
+
 namespace {
 
 std::span<std::byte> bytes_of(float* from, std::uint64_t elements) {
@@ -54,10 +57,10 @@ void GradientExchange::begin(const plan::VirtualRanks& ranks) {
 std::vector<GradientExchange::ChunkSums> GradientExchange::sums_of(const plan::Pass& pass) const {
   const auto chunks = plan::chunks_of(layout_, pass);
   const auto rule = description_.rule();
-  const auto& buffer = schedule_.buffers[pass.sent];
+  const auto& buffer = schedule_.buffers[pass[Operand::sent_sums]];
   auto* own = reinterpret_cast<float*>(arenas_.at(buffer));
-  auto* received = reinterpret_cast<float*>(at(pass.received));
-  auto* grad = at(pass.grad);
+  auto* received = reinterpret_cast<float*>(at(pass[Operand::received_sums]));
+  auto* grad = at(pass[Operand::gradient]);
   const auto stride = buffer.bytes / sizeof(float) / description_.gradient_sums();
   const auto here = world_.machine_of(world_.rank);
   unsigned of_locals = 0, of_machines = 0;
@@ -261,16 +264,16 @@ void GradientExchange::refit_arrived(const plan::Task& task) {
 void GradientExchange::list_rows() {
   rows_moved_.clear();
   own_rows_.clear();
-  if (rows_ == nullptr || schedule_.sent_rows == plan::kNone) return;
+  if (rows_ == nullptr || schedule_.shared(Operand::sent_rows) == plan::kNone) return;
   const auto columns = layout_.blocks()[rows_->block()].columns;
-  auto* own = reinterpret_cast<float*>(at(schedule_.sent_rows));
+  auto* own = reinterpret_cast<float*>(at(schedule_.shared(Operand::sent_rows)));
   for (std::size_t owner = 0; owner < world_.size; ++owner) {
     own_rows_.push_back(own);
     own += rows_->made(world_.rank, owner) * columns;
   }
   machine_rows_ = own_rows_;
-  if (schedule_.machine_rows != plan::kNone) place_machine_rows();
-  auto* received = reinterpret_cast<float*>(at(schedule_.received_rows));
+  if (schedule_.shared(Operand::machine_rows) != plan::kNone) place_machine_rows();
+  auto* received = reinterpret_cast<float*>(at(schedule_.shared(Operand::received_rows)));
   for (const auto op : {plan::Op::local_scatter, plan::Op::scatter}) {
     if (!plan::has_hops(op, world_)) continue;
     for (std::size_t owner = 0; owner < world_.size; ++owner) {
@@ -295,7 +298,7 @@ bool GradientExchange::joins_rows_of(std::size_t owner) const {
 
 void GradientExchange::place_machine_rows() {
   const auto columns = layout_.blocks()[rows_->block()].columns;
-  auto* to = reinterpret_cast<float*>(at(schedule_.machine_rows));
+  auto* to = reinterpret_cast<float*>(at(schedule_.shared(Operand::machine_rows)));
   for (std::size_t owner = 0; owner < world_.size; ++owner) {
     if (!joins_rows_of(owner)) continue;
     machine_rows_[owner] = to;
@@ -314,7 +317,7 @@ SparseEmbedding::Parts GradientExchange::rows_for(std::size_t owner) const {
 }
 
 void GradientExchange::rows_arrived(plan::Op op) {
-  if (op == plan::Op::local_scatter && schedule_.machine_rows != plan::kNone) {
+  if (op == plan::Op::local_scatter && schedule_.shared(Operand::machine_rows) != plan::kNone) {
     for (std::size_t owner = 0; owner < world_.size; ++owner) {
       if (joins_rows_of(owner)) rows_->join_parts(owner, rows_for(owner), machine_rows_[owner]);
     }

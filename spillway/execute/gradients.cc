@@ -97,11 +97,11 @@ Gradients::Target Gradients::target(Bytes at, std::uint64_t sum_at, std::uint64_
                                     state::ComputeType type) const {
   // What is kept in fp32 is computed in fp32 in any case.
   Target out{.type = type, .given = traits(type).rounds ? given_ : type, .elements = elements};
-  out.grad = arenas_.at(schedule_.buffers[pass_->grad]) + at;
+  out.grad = arenas_.at(schedule_.buffers[(*pass_)[plan::Operand::gradient]]) + at;
   const bool in_place = !traits(type).rounds && !exchange_;
   out.place = {.lowest = in_place ? as_fp32(out.grad) : nullptr, .elements = elements};
-  if (pass_->grad_sum == plan::kNone || !summed()) return out;
-  const auto& buffer = schedule_.buffers[pass_->grad_sum];
+  if ((*pass_)[plan::Operand::gradient_sums] == plan::kNone || !summed()) return out;
+  const auto& buffer = schedule_.buffers[(*pass_)[plan::Operand::gradient_sums]];
   auto* const sums = as_fp32(arenas_.at(buffer)) + sum_at;
   out.place.stride = buffer.bytes / sizeof(float) / planned_sums_;
   out.place.others = traits(type_).rounds || exchange_ ? sums + out.place.stride : sums;
@@ -150,7 +150,7 @@ void Gradients::finish_tensor(std::size_t tensor, const Target& to, const std::b
 void Gradients::add_digest(const Target& to, std::size_t chunk, const std::string& tensor) {
   if (digests_ == nullptr) return;
   const std::span<const std::byte> values(to.grad, to.elements * state::field_bytes(to.type).grad);
-  digests_->add_gradient(tensor, chunk, values, schedule_.buffers[pass_->grad].on_device());
+  digests_->add_gradient(tensor, chunk, values, schedule_.buffers[(*pass_)[plan::Operand::gradient]].on_device());
 }
 
 void Gradients::finish(const Target& to, const std::byte* values, double* squares) {
@@ -292,7 +292,7 @@ void Gradients::send(Bytes to, const void* from, Bytes bytes) {
 
 void Gradients::take_sparse(const std::byte* values) {
   if (exchange_) {
-    auto* const parts = as_fp32(arenas_.at(schedule_, schedule_.sent_rows));
+    auto* const parts = as_fp32(arenas_.at(schedule_, schedule_.shared(plan::Operand::sent_rows)));
     return rows_->sum_parts(values, parts, thread_pool_);
   }
   sparse_norm_ = rows_->round(values, thread_pool_).sum;
@@ -353,7 +353,7 @@ const std::vector<double>& Gradients::squares() {
   auto& out = squares_in_order_;
   out.clear();
   slots_.append_sums(host_squares_, out);
-  if (rows_ == nullptr || !sparse_ || schedule_.rows == plan::kNone) return out;
+  if (rows_ == nullptr || !sparse_ || schedule_.shared(plan::Operand::rows) == plan::kNone) return out;
   if (virtual_ranks_ == 1) {
     out.push_back(sparse_norm_);
     return out;

@@ -10,7 +10,7 @@ PassGradients::PassGradients(const RunPlan& plan, Resources& resources, const Pa
     : layout_(plan.layout), resources_(resources), passes_(passes), gradients_(gradients) {}
 
 void PassGradients::require_trainable(const plan::Pass& pass, const char* call) const {
-  if (pass.grad != plan::kNone) return;
+  if (pass[plan::Operand::gradient] != plan::kNone) return;
   throw Error(ErrorCode::bad_input, text(call, " of ", layout_.blocks()[pass.block].name, ", which is frozen"));
 }
 

@@ -7,6 +7,7 @@
 namespace spillway::execute {
 
 using plan::kNone;
+using plan::Operand;
 using plan::PassKind;
 
 Passes::Passes(const RunPlan& plan, Resources& resources, SparseEmbedding* rows, Gradients& gradients,
@@ -40,16 +41,14 @@ void Passes::embedding_forward(std::byte* output) {
   const auto& block = layout_.blocks()[rows_->block()];
   for (std::size_t i = 0; i < block.chunks; ++i) {
     const auto* pass = executor_.next();
-    rows_->gather(layout_.chunks()[block.first_chunk + pass->slice], at(pass->weights), output, thread_pool_);
+    rows_->gather(layout_.chunks()[block.first_chunk + pass->slice], at((*pass)[Operand::weights]), output,
+                  thread_pool_);
     end(*pass);
   }
 }
 
 std::byte* Passes::first_input() const {
-  if (schedule_.embedding_output != kNone) return at(schedule_.embedding_output);
-  for (const auto& pass : schedule_.passes) {
-    if (traits(pass.kind).of_layer && pass.input != kNone) return at(pass.input);
-  }
+  if (const auto rows = schedule_.shared(Operand::gathered_rows); rows != kNone) return at(rows);
   throw Error(ErrorCode::bad_input, "no layer takes the embedding's rows; pass an output");
 }
 
@@ -57,13 +56,13 @@ std::optional<BlockPass> Passes::next() {
   open_ = executor_.next();
   left_ = open_ != nullptr;
   if (!left_) return std::nullopt;
-  if (open_->grad != kNone) gradients_.open(*open_);
+  if ((*open_)[Operand::gradient] != kNone) gradients_.open(*open_);
   return describe(*open_);
 }
 
 void Passes::end() {
   if (open_ == nullptr) throw Error(ErrorCode::bad_input, "end_pass() without a pass");
-  if (open_->grad != kNone) gradients_.close();
+  if ((*open_)[Operand::gradient] != kNone) gradients_.close();
   end(*std::exchange(open_, nullptr));
 }
 
@@ -80,32 +79,18 @@ const plan::Pass& Passes::open(PassKind kind, const char* call) const {
 BlockPass Passes::describe(const plan::Pass& pass) const {
   BlockPass out{.kind = pass.kind, .block = pass.block, .slice = pass.slice};
   out.weights = conversion_.weights(pass);
-  out.input = at(pass.input);
-  out.output = at(pass.output);
-  out.hidden_gradient = hidden_gradient(pass);
-  out.accumulator = accumulator(pass);
-  out.spilled = at(pass.spilled);
-  if (pass.spilled != kNone) out.spilled_bytes = schedule_.buffers[pass.spilled].bytes;
+  out.input = at(pass[Operand::input]);
+  out.output = at(pass[Operand::output]);
+  out.hidden_gradient = at(pass[Operand::hidden_gradient]);
+  out.accumulator = reinterpret_cast<float*>(at(pass[Operand::head_sums]));
+  out.spilled = at(pass[Operand::saved]);
+  if (pass[Operand::saved] != kNone) out.spilled_bytes = schedule_.buffers[pass[Operand::saved]].bytes;
   if (traits(pass.kind).of_layer) return out;
   const auto& block = layout_.blocks()[pass.block];
   const auto& chunk = layout_.chunks()[block.first_chunk + pass.slice];
   out.first_row = chunk.first / block.columns;
   out.rows = chunk.used / block.columns;
   return out;
-}
-
-std::byte* Passes::hidden_gradient(const plan::Pass& pass) const {
-  const auto& kind = traits(pass.kind);
-  if (kind.phase != plan::Phase::backward) return nullptr;
-  const bool apart = kind.of_rows && schedule_.embedding_gradient != kNone;
-  return at(apart ? schedule_.embedding_gradient : schedule_.hidden_gradient);
-}
-
-float* Passes::accumulator(const plan::Pass& pass) const {
-  if (schedule_.accumulator == kNone) return nullptr;
-  const auto& buffer = schedule_.buffers[schedule_.accumulator];
-  const bool lives = pass.position >= buffer.first && pass.position <= buffer.last;
-  return lives ? reinterpret_cast<float*>(at(schedule_.accumulator)) : nullptr;
 }
 
 }  // namespace spillway::execute

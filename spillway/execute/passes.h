@@ -42,8 +42,6 @@ class Passes {
   [[nodiscard]] std::byte* at(plan::Index buffer) const { return arenas_.at(schedule_, buffer); }
   [[nodiscard]] std::byte* first_input() const;
   [[nodiscard]] BlockPass describe(const plan::Pass& pass) const;
-  [[nodiscard]] std::byte* hidden_gradient(const plan::Pass& pass) const;
-  [[nodiscard]] float* accumulator(const plan::Pass& pass) const;
   /// Lets the executor go on after a pass.
   void end(const plan::Pass& pass);
 

@@ -25,9 +25,10 @@ std::unique_ptr<SparseEmbedding> make_sparse_embedding(const RunPlan& plan, std:
   const auto block = static_cast<std::size_t>(table - plan.layout.blocks().data());
   auto out = std::make_unique<SparseEmbedding>(plan.description, plan.layout, block);
   const auto& schedule = plan.plan.schedule;
-  if (schedule.rows != plan::kNone) {  // else the table is frozen
-    out->place(reinterpret_cast<float*>(memory + schedule.buffers[schedule.row_sums].offset),
-               memory + schedule.buffers[schedule.rows].offset);
+  const auto sums = schedule.shared(plan::Operand::row_sums), rows = schedule.shared(plan::Operand::rows);
+  if (rows != plan::kNone) {  // else the table is frozen
+    out->place(reinterpret_cast<float*>(memory + schedule.buffers[sums].offset),
+               memory + schedule.buffers[rows].offset);
   }
   return out;
 }

@@ -53,8 +53,8 @@ void StepDigests::begin(bool wanted) {
 }
 
 void StepDigests::add_weights(const plan::Pass& pass) {
-  if (!wanted_ || pass.weights == plan::kNone) return;
-  const auto& buffer = schedule_.buffers[pass.weights];
+  if (!wanted_ || pass[plan::Operand::weights] == plan::kNone) return;
+  const auto& buffer = schedule_.buffers[pass[plan::Operand::weights]];
   const auto chunks = plan::chunks_of(layout_, pass);
   Bytes bytes = 0;
   for (auto c = chunks.first; c < chunks.end(); ++c) bytes += weight_bytes(rule_, layout_.chunks()[c]);

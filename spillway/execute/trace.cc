@@ -58,10 +58,10 @@ json args_of(const plan::Schedule& schedule, const plan::Task& task) {
     add("to_node", task.to.buffer);
   } else if (task.op == plan::Op::compute) {
     const auto& pass = schedule.passes[task.what.index];
-    add("input_node", pass.input);
-    add("output_node", pass.output);
-    add("gradient_node", pass.grad);
-    add("saved_node", pass.spilled);
+    add("input_node", pass[plan::Operand::input]);
+    add("output_node", pass[plan::Operand::output]);
+    add("gradient_node", pass[plan::Operand::gradient]);
+    add("saved_node", pass[plan::Operand::saved]);
   }
   return out;
 }

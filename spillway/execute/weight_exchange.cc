@@ -27,7 +27,7 @@ std::vector<network::Message> WeightExchange::gather(const plan::Pass& pass, pla
   const auto rule = description.rule();
   const auto chunks = plan::chunks_of(plan_.layout, pass);
   const bool first = op == plan::Op::gather || !plan::has_hops(plan::Op::gather, world);
-  auto* at = arenas_.at(plan_.plan.schedule, pass.gathered);
+  auto* at = arenas_.at(plan_.plan.schedule, pass[plan::Operand::whole_weights]);
   std::vector<network::Message> out;
   for (auto c = chunks.first; c < chunks.end(); ++c) {
     const auto& chunk = plan_.layout.chunks()[c];

@@ -27,7 +27,7 @@ bool may_be_worth_it(const Simulation& deferred) {
 std::vector<Index> early_order(const state::Layout& layout, const LaidOut& laid_out) {
   std::vector<Index> out;
   for (const auto& pass : laid_out.schedule.passes) {
-    if (pass.grad == kNone) continue;
+    if (pass[Operand::gradient] == kNone) continue;
     const auto chunks = chunks_of(layout, pass);
     for (auto c = chunks.first; c < chunks.end(); ++c) {
       if (can_be_early(layout, laid_out.placement, c)) out.push_back(c);

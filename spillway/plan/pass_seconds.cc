@@ -10,8 +10,8 @@ namespace {
 
 /// What a layer that spills copies to where it leaves from, or stays on another tier; there backward reads it, too.
 double copy_of_saved(const Schedule& schedule, const Pass& pass, const Rates& rates) {
-  if (pass.spilled == kNone) return 0;
-  const auto& buffer = schedule.buffers[pass.spilled];
+  if (pass[Operand::saved] == kNone) return 0;
+  const auto& buffer = schedule.buffers[pass[Operand::saved]];
   if (buffer.on_device() || (traits(pass.kind).phase == Phase::backward && buffer.node == 0)) return 0;
   auto rate = rates.copy;
   if (buffer.node > 0 && buffer.node < rates.nodes.size()) {
@@ -24,7 +24,7 @@ double copy_of_saved(const Schedule& schedule, const Pass& pass, const Rates& ra
 /// Of boundary activations and gradients that a pass finds on later tiers of host memory or leaves there.
 double seconds_aside(const Schedule& schedule, const Pass& pass, const Rates& rates) {
   double out = 0;
-  for (const auto index : {pass.input, pass.output, pass.grad}) {
+  for (const auto index : {pass[Operand::input], pass[Operand::output], pass[Operand::gradient]}) {
     if (index == kNone) continue;
     const auto& buffer = schedule.buffers[index];
     if (buffer.node > 0 && buffer.node < rates.nodes.size()) {
@@ -60,7 +60,8 @@ double pass_seconds(const Schedule& schedule, const state::Layout& layout, const
 double weight_seconds(const Schedule& schedule, const Description& description, const state::Layout& layout,
                       const Rates& rates, Index pass) {
   const auto& it = schedule.passes[pass];
-  if (it.weights != kNone && schedule.buffers[it.weights].on_device()) return 0;
+  const auto weights = it[Operand::weights];
+  if (weights != kNone && schedule.buffers[weights].on_device()) return 0;
   const bool layer = traits(it.kind).of_layer;
   const auto chunks = chunks_of(layout, it);
   const auto element = state::field_bytes(description.type).weight;

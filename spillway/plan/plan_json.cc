@@ -104,7 +104,7 @@ void add_spilling(nlohmann::json& out, const Plan& plan, const Budget& budget) {
   const auto& cost = plan.spill_cost;
   Bytes bytes = 0;  // of the pass that leaves them, and of the one that finds them
   for (const auto& pass : plan.schedule.passes) {
-    bytes += pass.spilled == kNone ? 0 : plan.schedule.buffers[pass.spilled].bytes;
+    bytes += pass[Operand::saved] == kNone ? 0 : plan.schedule.buffers[pass[Operand::saved]].bytes;
   }
   out["spilled_bytes"] = bytes / 2;
   const auto memory = memory_name(budget, plan.spilled_to.node);

@@ -17,6 +17,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -127,6 +128,35 @@ struct Buffer {
   }
 };
 
+/// A tensor, or several behind one another, that a pass reads or writes. Operands of several passes share a buffer
+/// where they are the same tensor.
+enum class Operand : std::uint8_t {
+  weights,          ///< where the pass computes
+  whole_weights,    ///< several processes: weights on the host, with those that other processes send
+  converted,        ///< copy of the weights in the type of the products (plan/conversion.h)
+  input,            ///< boundary activation
+  output,           ///< boundary activation
+  gathered_rows,    ///< of the embedding's forward passes: their result, on the host
+  hidden_gradient,  ///< gradient of the boundary activation, replaced in place
+  head_sums,        ///< fp32 gradient of hidden states, over the slices of a head
+  saved,            ///< of a layer that spills: tensors that autograd saves
+  gradient,         ///< rounded
+  gradient_sums,    ///< fp32
+  sent_sums,        ///< several processes: gradient_sums on the host
+  received_sums,    ///< several processes: gradient sums of others
+  row_sums,         ///< fp32 gradient of the embedding's rows of this step
+  rows,             ///< the same, rounded, until the update
+  sent_rows,        ///< several processes: sums of rows that this one makes for others
+  received_rows,    ///< several processes: sums of rows that others make for this one
+  machine_rows,     ///< several machines of several processes: sums of rows that this one adds for its machine
+};
+inline constexpr std::size_t kOperands = 18;
+[[nodiscard]] constexpr std::array<Index, kOperands> no_operands() noexcept {
+  std::array<Index, kOperands> out{};
+  out.fill(kNone);
+  return out;
+}
+
 struct Pass {
   PassKind kind = PassKind::forward;
   Index block = kNone;  ///< into Layout::blocks(); head passes with a tied head: the embedding
@@ -135,13 +165,11 @@ struct Pass {
   std::uint32_t position = 0;
   bool on_host = false;            ///< although there is a device with memory of its own
   Saved saved = Saved::recompute;  ///< passes of a layer
-  // Buffers, kNone where there is none.
-  Index weights = kNone, input = kNone, output = kNone, grad = kNone, grad_sum = kNone;
-  // In a world of several processes, in the host's memory wherever passes compute:
-  Index gathered = kNone;  ///< its weights, as they come from the processes that have them
-  Index sent = kNone;      ///< sums of its gradients that this process has made
-  Index received = kNone;  ///< those that others have made
-  Index spilled = kNone;   ///< of a layer that spills: where what is saved leaves from, or has come to
+  std::array<Index, kOperands> operands = no_operands();
+
+  /// The buffer of an operand; kNone: the pass has none.
+  [[nodiscard]] Index operator[](Operand what) const noexcept { return operands[static_cast<std::size_t>(what)]; }
+  [[nodiscard]] Index& operator[](Operand what) noexcept { return operands[static_cast<std::size_t>(what)]; }
 };
 
 /// How far ahead transfers run, in chunks (updates) and passes.
@@ -165,6 +193,7 @@ struct Redo {
 /// Where a chunk's field groups lie.
 struct GroupPlaces {
   Place weight, state, grad;
+  Place change;  ///< of a reduced matrix that a device updates: change of its S, in a buffer that all of them share
 };
 
 /// The update of a chunk during backward.
@@ -179,9 +208,8 @@ struct Schedule {
   std::vector<Pass> passes;  ///< in order of execution
   std::vector<Buffer> buffers;
   std::uint32_t positions = 0;
-  std::vector<Index> update_task;  ///< by chunk; kNone: it does not learn
-  std::vector<Index> refit_task;   ///< by chunk; kNone: it has no background refit
-  Index delta = kNone;             ///< buffer on a device: the change of one S that is updated there; kNone: none is
+  std::vector<Index> update_task;      ///< by chunk; kNone: it does not learn
+  std::vector<Index> refit_task;       ///< by chunk; kNone: it has no background refit
   std::vector<Index> resident_weight;  ///< by block (layers) : buffer; kNone otherwise
   std::vector<Index> resident_slice;   ///< by chunk (tables): buffer; kNone otherwise
   std::vector<Index> resident_state;   ///< by chunk: buffer; kNone otherwise
@@ -190,20 +218,9 @@ struct Schedule {
   std::vector<GroupPlaces> groups;
   /// By chunk: places on a device where such a chunk is updated; empty: there is none, or no weight: it is not one.
   std::vector<GroupPlaces> device_groups = {};
-  Index hidden_gradient = kNone, accumulator = kNone;  ///< buffers
-  Index embedding_output = kNone,
-        embedding_gradient = kNone;  ///< with a device: where the embedding's passes, on the host, find both
-  Index converted = kNone;  ///< buffer for the copy that each pass multiplies by (conversion.h); kNone: none has one
-  /// Buffers of the embedding's gradient in a world of several processes: sums of its rows that this process has made
-  /// for others, those that others have made for it, and where machines have several processes those that it has added
-  /// for its machine.
-  Index sent_rows = kNone, received_rows = kNone, machine_rows = kNone;
   std::vector<Index> network = {};  ///< tasks of the network in the order in which every process begins them
   Bytes network_sent = 0, network_received = 0;  ///< by these, at most: in a step that refits every matrix
   Bytes sent_between = 0, received_between = 0;  ///< of these, to and from other machines
-  Index row_sums = kNone,
-        rows =
-            kNone;  ///< buffers of an embedding that is trainable: fp32 gradient of the step's rows; rounded, pending
   std::vector<std::uint32_t> snapshot_every,
       snapshot_turn;                         ///< by chunk: as Task's, of its snapshots; every 0: no snapshot
   std::vector<Early> early;                  ///< by chunk
@@ -220,6 +237,12 @@ struct Schedule {
   /// Whether the update that is number `updates` of the run leaves a snapshot of the chunk on the paths.
   [[nodiscard]] bool makes_snapshot(Index chunk, std::uint64_t updates) const {
     return snapshot_every[chunk] != 0 && updates % snapshot_every[chunk] == snapshot_turn[chunk];
+  }
+
+  /// The buffer of an operand that one buffer serves in all passes of a step; kNone: no pass has it.
+  [[nodiscard]] Index shared(Operand what) const {
+    const auto it = std::ranges::find_if(passes, [&](const Pass& pass) { return pass[what] != kNone; });
+    return it == passes.end() ? kNone : (*it)[what];
   }
 
   /// Where the update of a chunk finds its groups.

@@ -12,7 +12,8 @@ Bytes arena_of(const Problem& problem, Schedule& schedule) {
   auto scratch = largest_chunk_bytes(rule, problem.layout);
   if (problem.redo().gradients) {
     scratch += largest_grad_bytes(rule, problem.layout);
-    if (schedule.rows != kNone) scratch += round_up(schedule.buffers[schedule.rows].bytes, 4096);
+    const auto rows = schedule.shared(Operand::rows);
+    if (rows != kNone) scratch += round_up(schedule.buffers[rows].bytes, 4096);
   }
   const auto laid_out = lay_out(schedule);  // first: resident_bytes() reads the offsets it gives
   const auto later = bytes_moving_later(schedule);

@@ -128,7 +128,7 @@ TEST_F(EarlyExecutor, WhatHasNotBegunByTheEndIsLeftToTheNextInstance) {
   Executor executor(schedule_, nullptr, nullptr, notes);
   executor.begin({.early = true});
   while (const auto* pass = executor.next()) {
-    const bool made = pass->grad != plan::kNone;
+    const bool made = (*pass)[plan::Operand::gradient] != plan::kNone;
     executor.done();
     if (made && pass->position == schedule_.tasks[schedule_.early[first].task].deadline) notes.wait_until_stopped();
   }

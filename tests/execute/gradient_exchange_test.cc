@@ -45,8 +45,8 @@ TEST_P(Worlds, AddTheSumsOfAllProcessesAndRoundOnce) {
     const plan::VirtualRanks all(size, it.description.micro_batches);
     exchanges.back()->begin(all);
     const auto& pass = it.pass(plan::PassKind::backward, 0);
-    const auto& buffer = it.plan.schedule.buffers[pass.grad_sum];
-    auto* sums = reinterpret_cast<float*>(it.at(pass.grad_sum));
+    const auto& buffer = it.plan.schedule.buffers[pass[plan::Operand::gradient_sums]];
+    auto* sums = reinterpret_cast<float*>(it.at(pass[plan::Operand::gradient_sums]));
     // The first has a number of bf16; the sum is half way between two, and goes to the even one.
     const auto others = size == 2 ? 2.0F : rank == 1 ? 1.0F : 0.5F;
     std::fill_n(sums, buffer.bytes / sizeof(float), rank == 0 ? 1.0F + 0x1p-7F : others);
@@ -70,7 +70,7 @@ TEST_P(Worlds, AddTheSumsOfAllProcessesAndRoundOnce) {
   for (std::size_t rank = 0; rank < size; ++rank) {
     auto& it = *ranks[rank];
     const auto& pass = it.pass(plan::PassKind::backward, 0);
-    const auto* grad = reinterpret_cast<const std::uint16_t*>(it.at(pass.grad));
+    const auto* grad = reinterpret_cast<const std::uint16_t*>(it.at(pass[plan::Operand::gradient]));
     for (auto c = plan::chunks_of(it.layout, pass).first; c < plan::chunks_of(it.layout, pass).end(); ++c) {
       const auto& chunk = it.layout.chunks()[c];
       if (!it.description.has(it.layout, chunk)) continue;

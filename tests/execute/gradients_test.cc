@@ -77,7 +77,7 @@ class GradientPass : public ::testing::TestWithParam<std::uint64_t> {
   [[nodiscard]] bool untouched() const {
     std::vector<bool> theirs(arena_.size(), false);
     for (const auto& pass : schedule_.passes) {
-      for (const auto buffer : {pass.grad, pass.grad_sum}) {
+      for (const auto buffer : {pass[plan::Operand::gradient], pass[plan::Operand::gradient_sums]}) {
         if (buffer == plan::kNone) continue;
         const auto& it = schedule_.buffers[buffer];
         std::fill_n(theirs.begin() + static_cast<std::ptrdiff_t>(it.offset), it.bytes, true);

@@ -75,7 +75,7 @@ class LentSums {
       }
       gradients_->close();
       device_.synchronise();
-      const auto& buffer = schedule_.buffers[pass.grad];
+      const auto& buffer = schedule_.buffers[pass[plan::Operand::gradient]];
       const auto* grad = reinterpret_cast<const std::uint16_t*>(arena_.data() + buffer.offset);
       for (auto c = block.first_chunk; c < block.first_chunk + block.chunks; ++c) {
         for (const auto& span : layout_.spans(c)) {

@@ -20,7 +20,8 @@ struct Converted {
         schedule(make_schedule(description, layout, test::placement_of(layout), {})) {}
 
   [[nodiscard]] Bytes copy() const {
-    return schedule.converted == kNone ? 0 : schedule.buffers[schedule.converted].bytes;
+    return schedule.shared(Operand::converted) == kNone ? 0
+                                                        : schedule.buffers[schedule.shared(Operand::converted)].bytes;
   }
 
   const Description description;
@@ -31,7 +32,7 @@ struct Converted {
 TEST(Conversion, ThereIsNoneWhereLayersMultiplyByWhatIsKept) {
   const Converted it({});
   for (const auto& pass : it.schedule.passes) EXPECT_FALSE(converts(it.description, it.layout, pass));
-  EXPECT_EQ(it.schedule.converted, kNone);
+  EXPECT_EQ(it.schedule.shared(Operand::converted), kNone);
   for (std::size_t t = 0; t < it.layout.tensors().size(); ++t) {
     EXPECT_EQ(weight_first(it.description, it.layout, t), it.layout.tensors()[t].first);
   }

@@ -119,7 +119,8 @@ TEST(Schedule, OnlyChunksWhoseWeightAndStateStayInMemoryAreEarlyAndTheirOldVersi
       ASSERT_TRUE(placement[c].weight.in_memory() && placement[c].state.in_memory());
       ASSERT_EQ(undo.bytes, layout.chunks()[c].elements * 12);
       ASSERT_EQ(undo.last, schedule.positions - 1);
-      const auto made = std::ranges::find_if(schedule.passes, [&](const auto& v) { return v.grad == it.grad.buffer; });
+      const auto made =
+          std::ranges::find_if(schedule.passes, [&](const auto& v) { return v[Operand::gradient] == it.grad.buffer; });
       ASSERT_EQ(undo.first, made->position);
       const auto& needs = schedule.tasks[it.task].needs;
       ASSERT_TRUE(std::ranges::any_of(needs, [&](const auto& n) { return n.task == made->task && !n.previous; }));
@@ -157,7 +158,8 @@ GradientBytes gradient_bytes(const Schedule& schedule, const Placement& placemen
     if (placement[c].gradient.in_memory() && schedule.groups[c].grad.buffer != kNone)
       resident[schedule.groups[c].grad.buffer] = true;
   }
-  if (schedule.rows != kNone) resident[schedule.rows] = true;  // the rows of an embedding always wait in memory
+  const auto rows = schedule.shared(Operand::rows);
+  if (rows != kNone) resident[rows] = true;  // the rows of an embedding always wait in memory
   GradientBytes out;
   for (std::size_t b = 0; b < resident.size(); ++b) out.placed += resident[b] ? schedule.buffers[b].bytes : 0;
   for (std::uint32_t p = 0; p < schedule.positions; ++p) {
@@ -223,9 +225,9 @@ TEST(Schedule, WhatIsFrozenIsReadTwiceAndNeverWrittenOrUpdated) {
   EXPECT_EQ(frozen, 4 * 2U);
   for (const auto& pass : schedule.passes) {
     if (pass.kind != PassKind::backward) continue;
-    ASSERT_NE(pass.grad, kNone);
-    EXPECT_EQ(schedule.buffers[pass.grad].bytes, layout.blocks()[pass.block].trainable_elements * 2);
-    EXPECT_EQ(schedule.buffers[pass.grad_sum].bytes, layout.blocks()[pass.block].trainable_elements * 4);
+    ASSERT_NE(pass[Operand::gradient], kNone);
+    EXPECT_EQ(schedule.buffers[pass[Operand::gradient]].bytes, layout.blocks()[pass.block].trainable_elements * 2);
+    EXPECT_EQ(schedule.buffers[pass[Operand::gradient_sums]].bytes, layout.blocks()[pass.block].trainable_elements * 4);
   }
 }
 

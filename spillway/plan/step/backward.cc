@@ -28,23 +28,24 @@ void add_rows(StepGraph& graph) {
   const auto first = graph.description.tied_head ? order.head_gradient.front() : back;
   auto& out = graph.out;
   const auto last_maker = add_row_scatter(graph, back), first_maker = graph.maker_of(first);
-  out.row_sums = graph.add_buffer(BufferClass::scratch, std::max<Bytes>(count, 1) * table.columns * sizeof(float),
-                                  order.position(first), order.position(back));
-  graph.fills(first_maker, out.row_sums);
-  graph.lets_go(last_maker, out.row_sums);
+  const auto sums = out.passes[back][Operand::row_sums] =
+      graph.add_buffer(BufferClass::scratch, std::max<Bytes>(count, 1) * table.columns * sizeof(float),
+                       order.position(first), order.position(back));
+  graph.fills(first_maker, sums);
+  graph.lets_go(last_maker, sums);
   const auto bytes = sparse_bytes(count, table.columns, state::field_bytes(graph.description.type).grad);
-  out.rows = graph.add_buffer(BufferClass::grad, bytes, order.position(back),
-                              order.update(graph.chunk_of(order.embedding_block, table.chunks - 1)));
-  graph.fills(last_maker, out.rows);
+  const auto rows = out.passes[back][Operand::rows] =
+      graph.add_buffer(BufferClass::grad, bytes, order.position(back),
+                       order.update(graph.chunk_of(order.embedding_block, table.chunks - 1)));
+  graph.fills(last_maker, rows);
   for (Bytes at = 0; graph.redo.gradients && at < bytes; at += kSparsePart) {
     const Object part{ObjectKind::sparse_gradient, static_cast<Index>(at / kSparsePart)};
-    const auto log =
-        add_gradient_log(graph, part, {out.rows, at}, std::min(kSparsePart, bytes - at), order.positions());
+    const auto log = add_gradient_log(graph, part, {rows, at}, std::min(kSparsePart, bytes - at), order.positions());
     graph.need(log, last_maker);
   }
   for (std::size_t s = 0; s < table.chunks; ++s) {
     const auto c = graph.chunk_of(order.embedding_block, s);
-    if (graph.is_trainable(c)) graph.lets_go(out.update_task[c], out.rows);
+    if (graph.is_trainable(c)) graph.lets_go(out.update_task[c], rows);
   }
 }
 
@@ -54,11 +55,11 @@ void add_hidden_gradient(StepGraph& graph) {
   const auto first = order.first_differentiated(), last = order.last_differentiated();
   if (graph.description.hidden == 0 || first == kNone) return;
   const auto bytes = round_up(graph.description.boundary_bytes(), 4096);
-  auto& out = graph.out.hidden_gradient;
-  out =
+  const auto buffer =
       graph.add_buffer(BufferClass::scratch, bytes, order.position(first), order.position(last), graph.compute_tier());
-  graph.fills(graph.task_of(first), out);
-  if (!graph.placement.device || last != order.embedding_backward) graph.lets_go(graph.task_of(last), out);
+  graph.fills(graph.task_of(first), buffer);
+  if (!graph.placement.device || last != order.embedding_backward) graph.lets_go(graph.task_of(last), buffer);
+  for (auto p = first; p <= last; ++p) graph.out.passes[p][Operand::hidden_gradient] = buffer;
 }
 
 }  // namespace

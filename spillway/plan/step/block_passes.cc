@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <vector>
 
 #include "spillway/plan/conversion.h"
 #include "spillway/plan/step/passes.h"
@@ -20,18 +21,21 @@ void add_block_passes(StepGraph& graph) {
 void add_converted(StepGraph& graph) {
   Bytes most = 0;
   Index first = kNone, last = kNone;
+  std::vector<Index> passes;
   for (Index p = 0; p < graph.out.passes.size(); ++p) {
     const auto bytes = converted_bytes(graph.description, graph.layout, graph.out.passes[p]);
     if (bytes == 0) continue;
     most = std::max(most, bytes);
     if (first == kNone) first = p;
     last = p;
+    passes.push_back(p);
   }
   if (first == kNone) return;
-  graph.out.converted = graph.add_buffer(BufferClass::scratch, round_up(most, 4096), graph.order.position(first),
-                                         graph.order.position(last), graph.compute_tier());
-  graph.fills(graph.task_of(first), graph.out.converted);
-  graph.lets_go(graph.task_of(last), graph.out.converted);
+  const auto buffer = graph.add_buffer(BufferClass::scratch, round_up(most, 4096), graph.order.position(first),
+                                       graph.order.position(last), graph.compute_tier());
+  graph.fills(graph.task_of(first), buffer);
+  graph.lets_go(graph.task_of(last), buffer);
+  for (const auto p : passes) graph.out.passes[p][Operand::converted] = buffer;
 }
 
 }  // namespace spillway::plan::step

@@ -16,7 +16,9 @@ class Boundaries {
     const auto last = add_last();
     graph_.boundary_out[layers] = graph_.boundary_in[layers] = last;
     for (Index i = 0; i < layers; ++i) join(i);
-    if (order_.head == kNone && order_.any_backward()) graph_.out.passes[order_.backward.back()].output = last;
+    for (const auto pass : order_.embedding) graph_.out.passes[pass][Operand::gathered_rows] = graph_.boundary_out[0];
+    if (order_.head == kNone && order_.any_backward())
+      graph_.out.passes[order_.backward.back()][Operand::output] = last;
   }
 
  private:
@@ -90,11 +92,11 @@ class Boundaries {
     auto& passes = graph_.out.passes;
     const auto back = order_.backward[i];
     if (in_place(i)) {
-      passes[order_.forward[i]].input = graph_.boundary_out[i];
-      if (back != kNone) passes[back].input = graph_.boundary_in[i];
+      passes[order_.forward[i]][Operand::input] = graph_.boundary_out[i];
+      if (back != kNone) passes[back][Operand::input] = graph_.boundary_in[i];
     }
     const bool last = i + 1 == order_.layers.size();
-    if (last || in_place(i + 1)) passes[order_.forward[i]].output = graph_.boundary_out[i + 1];
+    if (last || in_place(i + 1)) passes[order_.forward[i]][Operand::output] = graph_.boundary_out[i + 1];
   }
 
   StepGraph& graph_;

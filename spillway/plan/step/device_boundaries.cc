@@ -15,7 +15,7 @@ void bring_back(StepGraph& graph, Index i, Bytes bytes, Index arrival) {
   const auto task = add_upload(graph, {ObjectKind::boundary, i}, {graph.boundary_in[i]}, {there}, bytes, back);
   const auto read = graph.boundary_reads[i];
   graph.need(task, read != kNone ? read : arrival);
-  graph.out.passes[back].input = there;
+  graph.out.passes[back][Operand::input] = there;
 }
 
 /// The embedding's passes have left it on the host. Returns the task that completes it there.
@@ -30,7 +30,7 @@ Index gather(StepGraph& graph, Index there, Bytes bytes) {
 /// Takes the boundary activation that `maker` has made there.
 Index take_boundary(StepGraph& graph, Index i, Index maker, Index there, Bytes bytes) {
   graph.fills(graph.task_of(maker), there);
-  if (i > 0) graph.out.passes[maker].output = there;
+  if (i > 0) graph.out.passes[maker][Operand::output] = there;
   return add_download(graph, {ObjectKind::boundary, i}, {there}, {graph.boundary_out[i]}, bytes, maker);
 }
 
@@ -49,11 +49,11 @@ void route_boundary(StepGraph& graph, Index i) {
   graph.lets_go(graph.task_of(last), there);
   const auto arrival = gathered ? gather(graph, there, bytes) : take_boundary(graph, i, maker, there, bytes);
   graph.brings(arrival, graph.complete(i));
-  graph.out.passes[user].input = there;
+  graph.out.passes[user][Operand::input] = there;
   if (!stays) {
     bring_back(graph, i, bytes, arrival);
   } else if (back != kNone) {
-    graph.out.passes[back].input = there;
+    graph.out.passes[back][Operand::input] = there;
   }
 }
 
@@ -61,7 +61,6 @@ void route_boundary(StepGraph& graph, Index i) {
 
 void add_device_boundaries(StepGraph& graph) {
   if (graph.description.hidden == 0) return;
-  if (!graph.order.embedding.empty()) graph.out.embedding_output = graph.boundary_out[0];
   for (Index i = 0; i < graph.order.layers.size(); ++i) {
     if (graph.boundary_is_copied(i)) route_boundary(graph, i);
   }

@@ -19,13 +19,16 @@ void log_gradient(StepGraph& graph, Index p) {
   const auto pass = graph.out.passes[p];
   if (graph.write_grad[chunks_of(graph.layout, pass).first] == kNone) return;
   const auto until = graph.order.device_after(p);
-  const auto staging = graph.add_buffer(BufferClass::grad, graph.out.buffers[pass.grad].bytes, pass.position, until);
+  const auto staging =
+      graph.add_buffer(BufferClass::grad, graph.out.buffers[pass[Operand::gradient]].bytes, pass.position, until);
   for (const auto& it : copies(graph, pass)) {
-    const Move move{
-        {ObjectKind::gradient, it.chunks.first, it.chunks.count}, {pass.grad, it.at}, {staging, it.at}, it.bytes};
+    const Move move{{ObjectKind::gradient, it.chunks.first, it.chunks.count},
+                    {pass[Operand::gradient], it.at},
+                    {staging, it.at},
+                    it.bytes};
     const auto copy = add_transfer(graph, Lane::from_device, Phase::backward, move, until);
     graph.need(copy, pass.task);
-    graph.out.buffers[pass.grad].earlier_tasks.push_back(copy);
+    graph.out.buffers[pass[Operand::gradient]].earlier_tasks.push_back(copy);
     graph.fills(copy, staging);
     auto at = it.at;
     for (auto c = it.chunks.first; c < it.chunks.end(); ++c) {
@@ -42,7 +45,7 @@ void take_gradient(StepGraph& graph, Index p) {
   const auto host = graph.grads[p];
   const auto there = graph.add_buffer(BufferClass::grad, graph.out.buffers[host].bytes, graph.order.position(p),
                                       graph.order.device_after(p), TierKind::device);
-  graph.out.passes[p].grad = there;
+  graph.out.passes[p][Operand::gradient] = there;
   graph.fills(graph.task_of(p), there);
   for (const auto& it : copies(graph, graph.out.passes[p])) {
     const auto copy = add_download(graph, {ObjectKind::gradient, it.chunks.first, it.chunks.count}, {there, it.at},
@@ -57,15 +60,17 @@ void take_gradient(StepGraph& graph, Index p) {
 /// The gradient of the embedding's output goes to the host.
 void hand_over_hidden(StepGraph& graph) {
   const auto user = graph.order.embedding_backward;
-  const auto from = graph.out.hidden_gradient;
-  if (user == kNone || from == kNone) return;
+  if (user == kNone) return;
+  const auto from = graph.out.passes[user][Operand::hidden_gradient];
+  if (from == kNone) return;
   const auto bytes = graph.out.buffers[from].bytes;
   const auto maker = user - 1;
-  auto& to = graph.out.embedding_gradient;
-  to = graph.add_buffer(BufferClass::scratch, bytes, graph.order.position(maker), graph.order.position(user));
+  const auto to =
+      graph.add_buffer(BufferClass::scratch, bytes, graph.order.position(maker), graph.order.position(user));
   graph.lets_go(graph.task_of(user), to);
   const auto copy = add_download(graph, {ObjectKind::hidden_gradient}, {from}, {to}, bytes, maker);
   graph.need(graph.task_of(user), copy);
+  graph.out.passes[user][Operand::hidden_gradient] = to;
 }
 
 }  // namespace

@@ -11,7 +11,7 @@ class DeviceRefits {
   explicit DeviceRefits(StepGraph& graph) : graph_(graph), out_(graph.out) {}
 
   void run() {
-    if (!add_delta()) return;
+    if (!add_change()) return;
     for (const auto pass : graph_.order.backward) {
       if (pass != kNone) passes_.push_back(pass);
     }
@@ -20,14 +20,19 @@ class DeviceRefits {
 
  private:
   /// The change of one S: one update runs at a time. False: no such matrix is updated there.
-  bool add_delta() {
+  bool add_change() {
     Bytes most = 0;
     for (Index c = 0; c < graph_.chunks(); ++c) {
       if (!graph_.placement[c].updated_there()) continue;
       most = std::max(most, graph_.chunk(c).reduced.elements() * sizeof(float));
     }
-    if (most > 0) out_.delta = graph_.add_whole(BufferClass::scratch, most, TierKind::device);
-    return most > 0;
+    if (most == 0) return false;
+    const Place change{graph_.add_whole(BufferClass::scratch, most, TierKind::device)};
+    for (Index c = 0; c < graph_.chunks(); ++c) {
+      const bool any = graph_.placement[c].updated_there() && graph_.chunk(c).reduced.any();
+      if (any) out_.groups[c].change = change;
+    }
+    return true;
   }
 
   void add(const Pass& pass) {

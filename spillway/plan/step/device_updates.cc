@@ -120,7 +120,7 @@ class DeviceUpdates {
     const auto chunks = chunks_of(graph_.layout, pass);
     for (auto c = chunks.first; c < chunks.end(); ++c) {
       if (!graph_.placement[c].device_updated() || !graph_.is_mine(c)) continue;
-      const bool makes = pass.grad != kNone && graph_.placement[c].gradient_there();
+      const bool makes = pass[Operand::gradient] != kNone && graph_.placement[c].gradient_there();
       const bool keeps = out_.buffers[out_.device_groups[c].weight.buffer].whole;
       if (makes || keeps) graph_.need(update(c), pass.task, true);
     }

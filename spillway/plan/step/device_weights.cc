@@ -34,10 +34,10 @@ class DeviceWeights {
     if (placed.device_resident() && graph_.stays(chunks.first)) return read_in_place(p, chunks);
     if (placed.weight_copy) return keep(p, chunks);
     if (p > 0 && same_slice(p - 1, p)) {  // the turn from the first pass over a head
-      auto& window = graph_.out.buffers[pass(p - 1).weights];
+      auto& window = graph_.out.buffers[pass(p - 1)[Operand::weights]];
       window.last = order_.position(p);
-      graph_.lets_go(graph_.task_of(p), pass(p - 1).weights);
-      pass(p).weights = pass(p - 1).weights;
+      graph_.lets_go(graph_.task_of(p), pass(p - 1)[Operand::weights]);
+      pass(p)[Operand::weights] = pass(p - 1)[Operand::weights];
       return;
     }
     add_window(p, chunks);
@@ -46,7 +46,7 @@ class DeviceWeights {
   /// An update changes what passes of the step before have read. The last chunk is there on each of several processes:
   /// it is frozen.
   void read_in_place(Index p, Range chunks) {
-    pass(p).weights = graph_.out.groups[chunks.end() - 1].weight.buffer;
+    pass(p)[Operand::weights] = graph_.out.groups[chunks.end() - 1].weight.buffer;
     for (auto c = chunks.first; c < chunks.end(); ++c) {
       graph_.need(graph_.out.update_task[c], graph_.task_of(p), true);
     }
@@ -58,7 +58,7 @@ class DeviceWeights {
     auto& kept = kept_[chunks.first];
     kept.readers.push_back(p);
     if (kept.buffer != kNone) return;
-    kept.buffer = pass(p).weights;
+    kept.buffer = pass(p)[Operand::weights];
     const auto ends = [this](Index c) { return graph_.is_mine(c) != graph_.is_mine(c - 1); };
     for (const auto& it : coalesce(chunks, graph_.lookahead.coalesce_to, size_of(), ends)) {
       if (!graph_.is_mine(it.chunks.first)) kept.uploads.push_back(upload(it, kept.buffer, p));
@@ -73,7 +73,7 @@ class DeviceWeights {
       kept.buffer = graph_.add_whole(BufferClass::weight, host(p).bytes, TierKind::device);
       for (const auto& it : copies(chunks, true)) kept.uploads.push_back(upload(it, kept.buffer, p));
     }
-    pass(p).weights = kept.buffer;
+    pass(p)[Operand::weights] = kept.buffer;
   }
 
   /// Copies that stay are replaced, where they have changed, when the passes of the step before have read them.
@@ -93,7 +93,7 @@ class DeviceWeights {
     }
     const auto window = graph_.add_buffer(BufferClass::window, host(p).bytes, first, last, TierKind::device);
     graph_.lets_go(graph_.task_of(p), window);
-    pass(p).weights = window;
+    pass(p)[Operand::weights] = window;
     for (const auto& it : groups) upload(it, window, p);
   }
 

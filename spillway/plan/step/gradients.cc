@@ -98,10 +98,10 @@ void add_sums(StepGraph& graph, Index pass, std::uint64_t values) {
   const auto bytes = sums * values * sizeof(float);
   const auto sum = graph.add_buffer(BufferClass::scratch, bytes, at, last, graph.compute_tier());
   graph.fills(graph.task_of(pass), sum);
-  graph.out.passes[pass].grad_sum = sum;
+  graph.out.passes[pass][Operand::gradient_sums] = sum;
   const bool crosses = graph.scatters[pass] != kNone && !graph.computes_on_host(pass);
   const auto sent = crosses ? add_sums_download(graph, pass, {sum}, bytes) : sum;
-  if (graph.scatters[pass] != kNone) graph.out.passes[pass].sent = sent;
+  if (graph.scatters[pass] != kNone) graph.out.passes[pass][Operand::sent_sums] = sent;
   graph.lets_go(graph.maker_of(pass), sent);
 }
 
@@ -146,7 +146,7 @@ void add_gradient(StepGraph& graph, Index pass, Index first, std::size_t chunks)
   graph.grads[pass] = grad;
   if (there || graph.completes_on_host(pass)) {
     graph.fills(graph.maker_of(pass), grad);
-    graph.out.passes[pass].grad = grad;
+    graph.out.passes[pass][Operand::gradient] = grad;
   }
   if (mine == 0) graph.lets_go(graph.maker_of(pass), grad);
   add_sums(graph, pass, values);

@@ -103,7 +103,7 @@ void StepGraph::place(Index task, Place where) {
 }
 
 void StepGraph::set_weights(Index pass, HostWeights weights) {
-  if (computes_on_host(pass)) out.passes[pass].weights = weights.buffer;
+  if (computes_on_host(pass)) out.passes[pass][Operand::weights] = weights.buffer;
   host_weights[pass] = std::move(weights);
 }
 

@@ -33,10 +33,11 @@ void add_accumulator(StepGraph& graph) {
   if (elements == 0) return;
   const auto first = order.head_gradient.front();
   const auto last = order.any_backward() ? order.backward.back() : order.head_gradient.back();
-  graph.out.accumulator = graph.add_buffer(BufferClass::scratch, elements * sizeof(float), order.position(first),
-                                           order.position(last), graph.compute_tier());
-  graph.fills(graph.task_of(first), graph.out.accumulator);
-  graph.lets_go(graph.task_of(last), graph.out.accumulator);
+  const auto buffer = graph.add_buffer(BufferClass::scratch, elements * sizeof(float), order.position(first),
+                                       order.position(last), graph.compute_tier());
+  graph.fills(graph.task_of(first), buffer);
+  graph.lets_go(graph.task_of(last), buffer);
+  for (auto p = first; p <= last; ++p) graph.out.passes[p][Operand::head_sums] = buffer;
 }
 
 }  // namespace
@@ -51,7 +52,7 @@ void add_head(StepGraph& graph) {
     add_slice_weights(graph, s, loss, gradient, s + 1 == slices);
     if (graph.block(order.head).trainable_chunks > 0) add_gradient(graph, gradient, graph.chunk_of(order.head, s), 1);
     if (graph.description.hidden != 0) {
-      graph.out.passes[loss].input = graph.out.passes[gradient].input = graph.boundary_in.back();
+      graph.out.passes[loss][Operand::input] = graph.out.passes[gradient][Operand::input] = graph.boundary_in.back();
     }
   }
   add_accumulator(graph);

@@ -116,7 +116,7 @@ std::uint32_t sent_until(const StepGraph& graph, Index pass) {
 
 void add_scatter(StepGraph& graph, Index pass, Range chunks) {
   const auto& description = graph.description;
-  const auto buffer = graph.out.passes[pass].received =
+  const auto buffer = graph.out.passes[pass][Operand::received_sums] =
       graph.add_buffer(BufferClass::scratch, kLeast, graph.order.position(pass), sent_until(graph, pass));
   Bytes room = 0;
   auto before = graph.task_of(pass);
@@ -181,13 +181,13 @@ Index add_row_scatter(StepGraph& graph, Index pass) {
     return graph.add_buffer(BufferClass::scratch, std::max(rows * row, kLeast), graph.order.position(pass),
                             sent_until(graph, pass));
   };
-  auto& out = graph.out;
-  out.sent_rows = add_rows(description.tokens);
-  out.received_rows = add_rows(description.all_tokens());
+  auto& of = graph.out.passes[pass];
+  of[Operand::sent_rows] = add_rows(description.tokens);
+  of[Operand::received_rows] = add_rows(description.all_tokens());
   if (world.local > 1 && world.machines() > 1) {
-    out.machine_rows = add_rows(std::min(world.local * description.tokens, description.all_tokens()));
+    of[Operand::machine_rows] = add_rows(std::min(world.local * description.tokens, description.all_tokens()));
   }
-  graph.fills(graph.task_of(pass), out.sent_rows);
+  graph.fills(graph.task_of(pass), of[Operand::sent_rows]);
   auto before = graph.task_of(pass);
   for (const auto op : {Op::local_scatter, Op::scatter}) {
     if (!has_hops(op, world)) continue;
@@ -196,16 +196,16 @@ Index add_row_scatter(StepGraph& graph, Index pass) {
     const auto task = add_task(graph, op, pass, {moved, moved});
     graph.need(task, before);
     if (before == graph.task_of(pass)) {
-      graph.fills(task, out.received_rows);
-      if (out.machine_rows != kNone) graph.fills(task, out.machine_rows);
+      graph.fills(task, of[Operand::received_rows]);
+      if (of[Operand::machine_rows] != kNone) graph.fills(task, of[Operand::machine_rows]);
     }
     graph.scatters[pass] = before = task;
   }
   for (const auto head : graph.order.head_gradient) {
     if (description.tied_head) graph.need(before, graph.scatters[head]);
   }
-  for (const auto buffer : {out.sent_rows, out.received_rows, out.machine_rows}) {
-    if (buffer != kNone) graph.lets_go(before, buffer);
+  for (const auto what : {Operand::sent_rows, Operand::received_rows, Operand::machine_rows}) {
+    if (of[what] != kNone) graph.lets_go(before, of[what]);
   }
   return before;
 }
@@ -219,7 +219,7 @@ void add_network(StepGraph& graph) {
     const auto [found, is_new] = gathered.try_emplace(weights, kNone);
     if (is_new) found->second = add_gather(graph, p);
     graph.gathers[p] = found->second;
-    graph.out.passes[p].gathered = weights;
+    graph.out.passes[p][Operand::whole_weights] = weights;
   }
   auto& order = graph.out.network;
   for (Index t = 0; t < graph.out.tasks.size(); ++t) {

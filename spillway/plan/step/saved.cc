@@ -29,8 +29,8 @@ void use_in_place(StepGraph& graph, Index layer, const RoundTrip& aside) {
   graph.need(aside.write, graph.task_of(forward));
   graph.fills(graph.task_of(forward), aside.away);
   graph.lets_go(graph.task_of(backward), aside.home);
-  graph.out.passes[forward].spilled = aside.away;
-  graph.out.passes[backward].spilled = aside.home;
+  graph.out.passes[forward][Operand::saved] = aside.away;
+  graph.out.passes[backward][Operand::saved] = aside.home;
 }
 
 /// It leaves the device behind forward, and comes back ahead of backward.
@@ -49,8 +49,8 @@ void send_over_link(StepGraph& graph, Index layer, const RoundTrip& aside) {
   graph.lets_go(graph.task_of(backward), comes);
   const auto up = add_upload(graph, what, {aside.home}, {comes}, bytes, backward);
   graph.need(up, aside.read != kNone ? aside.read : down);
-  graph.out.passes[forward].spilled = leaves;
-  graph.out.passes[backward].spilled = comes;
+  graph.out.passes[forward][Operand::saved] = leaves;
+  graph.out.passes[backward][Operand::saved] = comes;
 }
 
 }  // namespace

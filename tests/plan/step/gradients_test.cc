@@ -45,8 +45,8 @@ TEST(Gradients, ThatStayAreTakenWhereTheyWereMade) {
   const auto made = make(true, {});
   EXPECT_EQ(made.write, kNone);
   const auto& pass = made.schedule.passes[made.pass];
-  EXPECT_EQ(made.schedule.groups[made.first].grad.buffer, pass.grad);
-  const auto& last = made.schedule.buffers[pass.grad].last_tasks;
+  EXPECT_EQ(made.schedule.groups[made.first].grad.buffer, pass[Operand::gradient]);
+  const auto& last = made.schedule.buffers[pass[Operand::gradient]].last_tasks;
   EXPECT_NE(std::ranges::find(last, made.schedule.update_task[made.first]), last.end());
 }
 
@@ -54,14 +54,14 @@ TEST(Gradients, ThatStayAreLoggedWhenAStepIsDurable) {
   const auto made = make(true, {.gradients = true});
   ASSERT_NE(made.write, kNone);
   EXPECT_TRUE(waits(made.schedule, made.write, made.schedule.passes[made.pass].task));
-  const auto& earlier = made.schedule.buffers[made.schedule.passes[made.pass].grad].earlier_tasks;
+  const auto& earlier = made.schedule.buffers[made.schedule.passes[made.pass][Operand::gradient]].earlier_tasks;
   EXPECT_NE(std::ranges::find(earlier, made.write), earlier.end());
 }
 
 TEST(Gradients, ThatLeaveAreReadBackForTheUpdate) {
   const auto made = make(false, {});
   ASSERT_NE(made.write, kNone);
-  EXPECT_NE(made.schedule.groups[made.first].grad.buffer, made.schedule.passes[made.pass].grad);
+  EXPECT_NE(made.schedule.groups[made.first].grad.buffer, made.schedule.passes[made.pass][Operand::gradient]);
   const auto& tasks = made.schedule.tasks;
   const auto read = std::ranges::find_if(
       tasks, [&](const Task& it) { return it.moves(Lane::read, ObjectKind::gradient) && it.what.index == made.first; });

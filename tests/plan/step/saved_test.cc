@@ -70,8 +70,8 @@ TEST_F(SpilledSchedules, WritesFollowForwardAndReadsComeBeforeBackward) {
       EXPECT_TRUE(follows(schedule, read, write));
       EXPECT_TRUE(follows(schedule, backward.task, read));
       EXPECT_TRUE(follows(schedule, write, read, true)) << "the one of the step before is read when it is written over";
-      EXPECT_EQ(schedule.tasks[write].from.buffer, forward.spilled);
-      EXPECT_EQ(schedule.tasks[read].to.buffer, backward.spilled);
+      EXPECT_EQ(schedule.tasks[write].from.buffer, forward[Operand::saved]);
+      EXPECT_EQ(schedule.tasks[read].to.buffer, backward[Operand::saved]);
       EXPECT_LE(schedule.tasks[read].deadline, backward.position);
     }
   });
@@ -90,14 +90,14 @@ TEST(SpilledFromADevice, ItLeavesBehindForwardAndComesBackAheadOfBackward) {
     const auto schedule = make_schedule(description, layout, placement,
                                         {.device = 1 + static_cast<std::uint32_t>(random() % 3)}, {}, saved);
     for (const auto& pass : schedule.passes) {
-      EXPECT_EQ(pass.spilled != kNone, pass.saved == Saved::spill);
-      if (pass.spilled == kNone) continue;
+      EXPECT_EQ(pass[Operand::saved] != kNone, pass.saved == Saved::spill);
+      if (pass[Operand::saved] == kNone) continue;
       ++spilled;
-      EXPECT_EQ(schedule.buffers[pass.spilled].tier, TierKind::device);
+      EXPECT_EQ(schedule.buffers[pass[Operand::saved]].tier, TierKind::device);
       const bool leaves = pass.kind == PassKind::forward;
       const auto lane = leaves ? Lane::from_device : Lane::to_device;
       const auto copy = std::ranges::find_if(schedule.tasks, [&](const Task& it) {
-        return it.moves(lane, ObjectKind::saved) && it.on_device().buffer == pass.spilled;
+        return it.moves(lane, ObjectKind::saved) && it.on_device().buffer == pass[Operand::saved];
       });
       ASSERT_NE(copy, schedule.tasks.end());
       const auto number = static_cast<Index>(copy - schedule.tasks.begin());
@@ -117,9 +117,9 @@ TEST(SpilledFromADevice, ItLeavesBehindForwardAndComesBackAheadOfBackward) {
 TEST_F(SpilledSchedules, BuffersLiveFromTheirFirstUseToTheirLast) {
   each([](const Schedule& schedule, const auto&, const SavedPlacement& saved) {
     for (const auto& pass : schedule.passes) {
-      EXPECT_EQ(pass.spilled != kNone, pass.saved == Saved::spill);
-      if (pass.spilled == kNone) continue;
-      const auto& buffer = schedule.buffers[pass.spilled];
+      EXPECT_EQ(pass[Operand::saved] != kNone, pass.saved == Saved::spill);
+      if (pass[Operand::saved] == kNone) continue;
+      const auto& buffer = schedule.buffers[pass[Operand::saved]];
       EXPECT_EQ(buffer.bytes, saved.spilled);
       EXPECT_LE(buffer.first, pass.position);
       EXPECT_GE(buffer.last, pass.position);

@@ -45,7 +45,7 @@ TEST_F(Weights, ASliceIsReadForItsUpdateAndWrittenAfterIt) {
   const auto read = graph.host_weights[pass].reads.front(), write = graph.write_weight[c];
   const auto update = graph.out.update_task[c];
   const auto out = std::move(graph).freeze();
-  EXPECT_EQ(out.passes[pass].weights, window);
+  EXPECT_EQ(out.passes[pass][Operand::weights], window);
   EXPECT_EQ(out.buffers[window].last, last);
   EXPECT_EQ(out.groups[c].weight.buffer, window);
   const auto waits = [&](Index task, Index on) {
