@@ -7,6 +7,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -86,11 +87,35 @@ def refuse_elsewhere(config: Config) -> None:
     check_gpu_memory(config)
 
 
+@dataclass(frozen=True)
+class Planned:
+    """A plan for the profile's machine, and what it was made from."""
+
+    plan: Plan
+    asked: Asked
+    engine: Any
+    config: Config  # settled for one process of that machine
+    asked_config: Config  # before
+    on_gpu: bool
+    several: cluster.Cluster | None
+    found: Verified
+    trace: StepTrace | None  # None: of this type of model there is none
+
+
 def plan_elsewhere(
     config: Config, text: str, tell: Tell, graph: Path | None = None, show: Callable[[Plan], None] = lambda _: None
 ) -> Plan:
     """The plan for the profile's machine. Raises InputError, or DoesNotFit with what would fit. `graph`, `show`: as of
     `plan_config`."""
+    planned = plan_step(config, text, tell)
+    if graph is not None:
+        graph.write_text(planned.engine.graph(graph.suffix[1:]), encoding="utf-8")
+    show(planned.plan)
+    return planned.plan | plan_changes(planned)
+
+
+def plan_step(config: Config, text: str, tell: Tell) -> Planned:
+    """The plan alone. Raises InputError, or DoesNotFit with what would fit."""
     from spillway import _engine
     from spillway.base.calls import translated
     from spillway.model import hub
@@ -125,15 +150,19 @@ def plan_elsewhere(
     found = verified(model_spec(config, only_plan=True))
     found.refuse_longer(config.max_length)
     stages.say("tracing what its layers do")
-    here = traced(config, found, tell)
-    asked = asked_of(config, profile, found, here, on_gpu)
+    trace = traced(config, found, tell)
+    asked = asked_of(config, profile, found, trace, on_gpu)
     for notice in (*joining_notice(shape_of(config, found)), *unpacked_notice(asked.description)):
         tell(notice)
     stages.say("planning")
     engine = asked.engine()
-    settings = json.loads(asked.text())
-    if graph is not None:
-        graph.write_text(engine.graph(graph.suffix[1:]), encoding="utf-8")
+    plan = plan_of(engine, asked, config, several)
+    return Planned(plan, asked, engine, config, asked_config, on_gpu, several, found, trace)
+
+
+def plan_of(engine: Any, asked: Asked, config: Config, several: cluster.Cluster | None) -> Plan:
+    """What the engine has planned, and what follows from it."""
+    profile = asked.profile
     plan: Plan = {**json.loads(engine.plan()), "machine": profile.get("machine", "this machine")}
     if config.chosen:
         plan["compute_why"] = config.chosen
@@ -141,21 +170,34 @@ def plan_elsewhere(
     plan |= bounds(plan) | {"shares": shares(plan)}
     if several is not None and several.world > 1:
         plan |= cluster.limits(plan, several, profile.get("network", 0.0))
-    plan |= attention(settings["attention_seconds"], plan["seconds"]["compute"], config.max_length)
-    show(plan)
-    stages.say("tracing rows of twice the length")
-    asked = with_longer(asked, config, found, here)  # of a plan that fits
-    settings = json.loads(asked.text())
-    others = list(changes(asked, settings["dram_budget"]))
-    if several is not None and profile.get("network", 0.0) > 0:  # more than one machine is refused without
-        others += one_more(several.grown, asked, asked_config, on_gpu, found)
+    seconds = json.loads(asked.text())["attention_seconds"]
+    return plan | attention(seconds, plan["seconds"]["compute"], config.max_length)
+
+
+def plan_changes(planned: Planned) -> Plan:
+    """What more of the machine would change (`what_if`), and what else fits."""
+    from spillway.base.calls import translated
+
+    asked, several, on_gpu = planned.asked, planned.several, planned.on_gpu
+    dram = json.loads(asked.text())["dram_budget"]
+    others = list(changes(asked, dram))
+    if several is not None and asked.profile.get("network", 0.0) > 0:  # more than one machine is refused without
+        more = one_more(several.grown, asked, planned.asked_config, on_gpu, planned.found)
+    else:
+        more = []
     stages.say("planning what more of the machine would change")
-    plan["what_if"] = [outcome(what, other) for what, other in others]
+    with ThreadPoolExecutor(1) as tracing:  # beside plans, which leave it the interpreter
+        longer = tracing.submit(with_longer, asked, planned.config, planned.found, planned.trace)
+        what_if = [outcome(what, other) for what, other in others]
+        asked = longer.result()
+    what_if += [outcome(what, other) for what, other in [longer_rows(asked), *more]]
     stages.say("planning what else fits")
+    settings = json.loads(asked.text())
     growth = settings["work_per_token"]
     work, per_token = settings["work"], (0.0, growth) if on_gpu else (growth, 0.0)
     with translated():
-        return plan | json.loads(engine.what_fits(work["sequence"], work["batch"], *per_token))
+        fits: Plan = json.loads(planned.engine.what_fits(work["sequence"], work["batch"], *per_token))
+    return fits | {"what_if": what_if}
 
 
 def tell_of_gpus(profile: dict[str, Any], several: cluster.Cluster | None, tell: Tell) -> None:
@@ -401,7 +443,7 @@ def shares(plan: Plan) -> Plan:
 
 
 def changes(asked: Asked, dram: int) -> Iterator[Change]:
-    """One more of each kind of thing that the machine has, and twice the sequence. `dram`: the budget now."""
+    """One more of each kind of thing that the machine has. `dram`: the budget now."""
 
     def altered() -> Asked:
         return copy.deepcopy(asked)
@@ -423,11 +465,15 @@ def changes(asked: Asked, dram: int) -> Iterator[Change]:
         more = altered()
         more.profile["paths"].append(path | {"name": "another drive"})
         yield f"one more drive as path:{path['name']}", more
-    more = altered()
+
+
+def longer_rows(asked: Asked) -> Change:
+    """Twice the sequence; `asked` has what it takes."""
+    more = copy.deepcopy(asked)
     for tokens in {"tokens", "step_tokens"} & more.description.keys():
         more.description[tokens] *= 2
     more.settings["work"] = more.longer
-    yield f"sequences of {more.settings['work']['sequence']}", more
+    return f"sequences of {more.settings['work']['sequence']}", more
 
 
 def outcome(what: str, asked: Asked) -> dict[str, Any]:
