@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from spillway.errors import InputError, first_line
+from spillway.model.adapter_pass import replace_forwards
 from spillway.model.building import build
 from spillway.model.files import tensor_numbers
 from spillway.model.lora_targets import choose_targets, find_linears
@@ -84,6 +85,7 @@ class Adapters:
         self.config = made.peft_config[NAME]
         meta_model.adapters = self
         refuse_elsewhere(meta_model, model)
+        replace_forwards(model.modules(), NAME)
         self.take_values(model, drawn, meta_model.dtype, meta_model.kept)
         meta_model.look_again()
         model.train()

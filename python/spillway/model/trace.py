@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -184,7 +184,8 @@ class Tracer:
         """Inside nothing is computed. `tokens`: of a step that has more than a micro-batch of the shape, which the heap
         does not see."""
         description = self._description | {"tokens": max(tokens, self._description["tokens"])}
-        with rows_apart(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        of_gpu = dropout_of_gpu() if self._fused else nullcontext()
+        with rows_apart(), of_gpu, FakeTensorMode(allow_non_fake_inputs=True) as mode:
             engine = TracedEngine(description, self._parts > 1)
             engine.keep_weights()
             tiles, fused, product = self._tiles, self._fused, self._product
@@ -208,6 +209,21 @@ def rows_apart() -> Iterator[None]:
         yield
     finally:
         masking_utils.find_packed_sequence_indices = known
+
+
+@contextmanager
+def dropout_of_gpu() -> Iterator[None]:
+    """Inside dropout is one operation, as on a GPU. On a CPU it is three."""
+    known = torch.nn.functional.dropout
+
+    def dropout(values: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:
+        return torch.native_dropout(values, p, True)[0] if training and p > 0 else values
+
+    torch.nn.functional.dropout = dropout
+    try:
+        yield
+    finally:
+        torch.nn.functional.dropout = known
 
 
 class TracedStream(Stream):
