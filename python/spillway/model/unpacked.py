@@ -13,14 +13,13 @@ from typing import Any
 
 from spillway.base.sizes import size
 
-KEYS = {"nf4": "load_in_4bit", "int8": "load_in_8bit"}  # by form
+KEYS = {"nf4": "load_in_4bit", "nf4_nested": "load_in_4bit", "int8": "load_in_8bit"}  # by form
 REASONS = {  # by group of tensors
     "embedding": "the embedding",
     "head": "the head",
     "fp32": "what the model's class keeps in fp32",
     "norms": "norms and biases",
     "routers": "routers",
-    "experts": "fused experts, because Spillway packs no tensor of three dimensions",
     "others": "other parameters, such as convolutions",
 }
 ROUTERS = re.compile(r"(^|\.)(\w*router\w*|gate|gating|wg)(\.|$)", re.IGNORECASE)
@@ -58,9 +57,7 @@ def group_of(block: dict[str, Any], tensor: dict[str, Any]) -> str:
     dimensions = len(tensor["shape"])
     if dimensions < 2 or tensor["name"].endswith("bias"):
         return "norms"
-    if dimensions == 2:
-        return "routers" if names_router(tensor["name"]) else "others"
-    return "others" if min(tensor["shape"][1:]) == 1 else "experts"
+    return "routers" if dimensions == 2 and names_router(tensor["name"]) else "others"
 
 
 def names_router(name: str) -> bool:
