@@ -19,6 +19,7 @@ import tiny
 from breadth import some
 from hf_models import tiny_config
 from needs import package
+from small_configs import small_config
 from spillway import _engine
 from spillway.cli import main
 from spillway.config import resolve
@@ -302,3 +303,27 @@ def test_experts_are_packed_in_any_order_and_routers_are_not(kind: str) -> None:
     packed = {name.partition("layers.")[2].partition(".")[2] for name in quantised.names(meta_model)}
     assert {name for name in packed if "attn" not in name} == expected
     assert {f"self_attn.{way}_proj.weight" for way in "qkvo"} <= packed
+
+
+WHOLE = {  # matrices inside layers that are not packed
+    "aria_text": {"mlp.router.weight"},
+    "dbrx": {"ffn.router.layer.weight"},
+    "falcon": set(),
+    "falcon_mamba": {"mixer.A_log", "mixer.conv1d.weight"},
+    "jetmoe": {"mlp.router.layer.weight", "self_attention.experts.router.layer.weight"},
+    "llama4_text": {"feed_forward.router.weight"},
+    "longcat_flash": {"mlp.router.classifier.weight"},
+    "muse_spark": {"mlp.gate.weight"},
+    "zaya": {
+        *(f"mlp.gate.router_mlp.{name}.weight" for name in ("fc1", "fc2", "out_proj")),
+        *(f"self_attn.qkv_proj.conv_qk_{name}.weight" for name in ("depthwise", "grouped")),
+    },
+}
+
+
+@pytest.mark.parametrize("kind", WHOLE)
+def test_routers_and_what_is_no_matrix_of_a_product_stay_whole(kind: str) -> None:
+    layers = build(small_config(kind), torch.float32).layers
+    packed = {id(matrix) for layer in layers for matrix in quantised.find_matrices(layer)}
+    every = [(name, p) for layer in layers for name, p in layer.named_parameters() if p.dim() > 1]
+    assert packed and {name for name, p in every if id(p) not in packed} == WHOLE[kind]

@@ -3,7 +3,7 @@
 Packed are the matrices inside a model's layers that adapters have left frozen: those of `nn.Linear` and GPT-2's
 `Conv1D`, as transformers packs them for bitsandbytes, and the matrices that a class keeps together in one parameter,
 such as the experts of a layer, in whatever order. Routers, the embedding, the head, norms and biases stay as they are,
-and so does what a class keeps in fp32. Blocks go along a weight as checkpoints hold it.
+and so does what a class keeps in fp32. Blocks go along a parameter as its class holds it.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ def find_matrices(layer: nn.Module) -> Iterator[nn.Parameter]:
     """The matrices that a layer multiplies by, without those of its routers."""
     counts = count_experts(layer)
     for name, module in layer.named_modules():
-        if type(module) is nn.Linear or isinstance(module, Conv1D):
+        if isinstance(module, nn.Linear | Conv1D):
             matrix: Any = module.weight
             if not (names_router(f"{name}.weight") and is_score(matrix, name, counts)):
                 yield matrix
-        elif not isinstance(module, nn.Linear | nn.Embedding | _ConvNd):
+        elif not isinstance(module, nn.Embedding | _ConvNd):
             yield from find_joined(name, module)
 
 
