@@ -260,6 +260,8 @@ class EngineStore {
   /// fp32 values of elements [first, first + size) of tensor number `tensor`. fetch_tensor() serves after read_back(),
   /// too.
   void store_tensor(std::size_t tensor, std::uint64_t first, std::span<const float> values);
+  /// Before a tensor of nf4_nested is stored in pieces: all of its values, in order. A whole tensor needs none of this.
+  void measure_tensor(std::size_t tensor, std::uint64_t first, std::span<const float> values);
   void fetch_tensor(std::size_t tensor, std::uint64_t first, std::span<float> values);
   /// `stored_names`: as for load_weights(); tensors of an empty name are left out.
   void save_weights(const std::filesystem::path& directory, Bytes max_shard,

@@ -41,6 +41,9 @@ void EngineStore::load_weights(const std::filesystem::path& checkpoint,
 void EngineStore::store_tensor(std::size_t tensor, std::uint64_t first, std::span<const float> values) {
   parts_->run().store(tensor, first, values);
 }
+void EngineStore::measure_tensor(std::size_t tensor, std::uint64_t first, std::span<const float> values) {
+  parts_->run().measure(tensor, first, values);
+}
 void EngineStore::fetch_tensor(std::size_t tensor, std::uint64_t first, std::span<float> values) {
   if (auto* reader = parts_->reader()) return reader->fetch(tensor, first, values);
   parts_->run().fetch(tensor, first, values);

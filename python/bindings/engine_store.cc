@@ -145,6 +145,11 @@ void bind_state(PyEngine& engine) {
              const nb::gil_scoped_release release;
              self.store_tensor(tensor, first, {values.data(), values.size()});
            })
+      .def("measure_tensor",
+           [](Engine& self, std::size_t tensor, std::uint64_t first, const EngineFloats& values) {
+             const nb::gil_scoped_release release;
+             self.measure_tensor(tensor, first, {values.data(), values.size()});
+           })
       .def("fetch_tensor",
            [](Engine& self, std::size_t tensor, std::uint64_t first, const EngineFloats& values) {
              const nb::gil_scoped_release release;

@@ -150,6 +150,8 @@ class Engine:
         """`stored_names`: names in the checkpoint that differ; "" for a tensor that it does not hold, which is zero."""
     def store_tensor(self, tensor: int, first: int, values: Any) -> None:
         """fp32 values of elements [first, first + len) of one tensor: random initialisation."""
+    def measure_tensor(self, tensor: int, first: int, values: Any) -> None:
+        """Before a tensor of nf4_nested is stored in pieces: all of its values, in order."""
     def fetch_tensor(self, tensor: int, first: int, values: Any) -> None:
         """The reverse: the fp32 master into `values`."""
     def save_weights(self, directory: str, max_shard: int, stored_names: dict[str, str] = ...) -> None:
@@ -352,7 +354,10 @@ def drop_from_caches(address: int, bytes: int) -> None:
     """Takes memory out of every cache, so that the next to read it reads memory; for measuring."""
 
 def round_packed(form: str, values: Any) -> None:
-    """fp32 values of a whole tensor, flat, become what weights of "nf4" or "int8" stand for, in place."""
+    """fp32 values of a whole tensor, flat, become what weights of "nf4", "nf4_nested" or "int8" stand for, in place."""
+
+def pack(form: str, values: Any) -> bytes:
+    """The bytes that keep these fp32 values of a whole tensor, flat: codes, then scales (kernels/encoding.h)."""
 
 def dram_total() -> int:
     """Bytes of DRAM of the machine, or the cgroup's limit where that is less."""

@@ -47,6 +47,7 @@ SPILLWAY_ON_DEVICE inline float value_of(const Convert& a, std::uint64_t i) {
       return as<float>(a.values)[i];
     case kernels::Encoding::nf4:
     case kernels::Encoding::int8:
+    case kernels::Encoding::nf4_nested:
       break;
   }
   return kernels::scalar::packed_value(a.from, a.values, a.n, i);

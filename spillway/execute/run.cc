@@ -73,6 +73,10 @@ void Run::store(std::size_t tensor, std::uint64_t first, std::span<const float> 
   tensors_->store(tensor, first, values);
 }
 
+void Run::measure(std::size_t tensor, std::uint64_t first, std::span<const float> values) {
+  tensors_->measure(tensor, first, values);
+}
+
 void Run::fetch(std::size_t tensor, std::uint64_t first, std::span<float> values) {
   step_->settle_updates();
   tensors_->fetch(tensor, first, values);

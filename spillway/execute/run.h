@@ -44,6 +44,7 @@ class Run {
 
   void load_weights(const std::filesystem::path& checkpoint, const std::map<std::string, std::string>& names);
   void store(std::size_t tensor, std::uint64_t first, std::span<const float> values);
+  void measure(std::size_t tensor, std::uint64_t first, std::span<const float> values);
   void fetch(std::size_t tensor, std::uint64_t first, std::span<float> values);
   void save_weights(const std::filesystem::path& directory, const state::SaveOptions& options);
   void save_state(const std::filesystem::path& directory);

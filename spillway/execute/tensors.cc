@@ -115,14 +115,38 @@ state::ChunkStore& Tensors::chunks() {
   return *this;
 }
 
+void Tensors::measure(std::size_t tensor, std::uint64_t first, std::span<const float> values) {
+  auto& mean = measured_[tensor];
+  if (first == 0) mean = {};
+  if (first != mean.values()) {
+    throw Error(ErrorCode::bad_input,
+                text("tensor ", layout_.tensors().at(tensor).spec.name, " is measured from value ", first, " on after ",
+                     mean.values(), " values; measure it in order"));
+  }
+  mean.add(values.data(), values.size());
+}
+
+/// The mean of the tensor's scales; 0 where its form needs none.
+float Tensors::scale_mean(std::size_t tensor, std::span<const float> values) {
+  const auto& it = layout_.tensors().at(tensor);
+  if (!needs_scale_mean(it.spec.form)) return 0;
+  if (values.size() == it.elements) measure(tensor, 0, values);
+  const auto measured = measured_[tensor].values();
+  if (measured == it.elements) return measured_[tensor].mean();
+  throw Error(ErrorCode::bad_input, text("tensor ", it.spec.name, " is stored after ", measured, " of ", it.elements,
+                                         " values were measured; measure all of it first"));
+}
+
 void Tensors::store(std::size_t tensor, std::uint64_t first, std::span<const float> values) {
   const auto& spec = layout_.tensors().at(tensor).spec;
   if (const auto at = state::find_not_finite(values, state::type_of(spec.form, description_.type))) {
     state::refuse_not_finite({spec.name, spec.shape, first + *at, values[*at]}, {});
   }
+  const auto mean = scale_mean(tensor, values);
   for_parts(layout_, tensor, first, values.size(), [&](const state::Span& span, std::size_t chunk) {
     if (!has(chunk)) return;
-    const auto fields = edit(chunk);
+    auto fields = edit(chunk);
+    fields.scale_mean = mean;
     changed_ = true;
     state::to_chunk(values.subspan(span.tensor_first - first, span.elements), fields, span.chunk_first);
   });

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "spillway/execute/tiers.h"
+#include "spillway/kernels/nested_scales.h"
 #include "spillway/network/port.h"
 #include "spillway/plan/description.h"
 #include "spillway/state/checkpoint.h"
@@ -39,9 +40,11 @@ class Tensors : private state::ChunkStore {
           bool filled, network::Port* network = nullptr);
 
   /// fp32 values of elements [first, first + size) of tensor number `tensor`. Throws Error(bad_input) beyond its end.
-  /// What another process has is left to it by store(); fetch() and what saves are called by all of them alike, and
-  /// give each one everything. Of what is saved rank 0 alone writes files.
+  /// Of a form that needs the mean of a tensor's scales (state/form.h) a whole tensor is stored at once, or all of it
+  /// is measured first, in order. What another process has is left to it by store(); fetch() and what saves are called
+  /// by all of them alike, and give each one everything. Of what is saved rank 0 alone writes files.
   void store(std::size_t tensor, std::uint64_t first, std::span<const float> values);
+  void measure(std::size_t tensor, std::uint64_t first, std::span<const float> values);
   void fetch(std::size_t tensor, std::uint64_t first, std::span<float> values);
   /// Everything on its tier; `scratch` is free.
   void settle();
@@ -65,6 +68,7 @@ class Tensors : private state::ChunkStore {
   [[nodiscard]] bool has(std::size_t chunk) const { return description_.has(layout_, layout_.chunks()[chunk]); }
   void share(std::size_t chunk, std::byte* weight, std::byte* state);
   [[nodiscard]] state::ChunkStream stream();
+  [[nodiscard]] float scale_mean(std::size_t tensor, std::span<const float> values);
   state::ChunkFields edit(std::size_t chunk);
   void put_back();
   void load(std::size_t chunk, std::byte* weight, std::byte* state) override;
@@ -76,8 +80,9 @@ class Tensors : private state::ChunkStore {
   const std::span<std::byte> scratch_;
   std::vector<bool> filled_;  ///< by chunk: something was stored
   network::Port* const network_;
-  std::size_t edited_;    ///< chunk in scratch memory; none: the count of chunks
-  bool changed_ = false;  ///< its changes are not on its tier
+  std::size_t edited_;                                  ///< chunk in scratch memory; none: the count of chunks
+  bool changed_ = false;                                ///< its changes are not on its tier
+  std::map<std::size_t, kernels::ScaleMean> measured_;  ///< by tensor
 };
 
 }  // namespace spillway::execute

@@ -159,6 +159,25 @@ void pack_nf4(const float* in, std::size_t n, std::uint8_t* codes, float* scales
   });
 }
 
+float nf4_scale(const float* in, std::size_t n) {
+  float out = 0;
+  for_blocks(in, n, 1.0F, [&](std::size_t, std::size_t, float largest, float) { out = largest; });
+  return out;
+}
+
+void pack_nested(const float* in, std::byte* array, std::uint64_t all, std::uint64_t first, std::size_t n, float mean) {
+  constexpr auto kOf = Encoding::nf4_nested;
+  auto* const scale_codes = reinterpret_cast<std::uint8_t*>(array + scales_at(kOf, all)) + first / kPackedBlock;
+  auto* const groups = reinterpret_cast<ScaleGroup*>(array + scale_groups_at(kOf, all)) + first / group_values(kOf);
+  std::array<float, kNestedBlocks> scales;  // NOLINT: filled below
+  for (std::size_t at = 0; at < n; at += group_values(kOf)) {
+    const auto count = std::min<std::size_t>(group_values(kOf), n - at);
+    pack_nf4(in + at, count, reinterpret_cast<std::uint8_t*>(array) + (first + at) / 2, scales.data());
+    pack_scales(scales.data(), ceil_div(count, kPackedBlock), mean, scale_codes + at / kPackedBlock,
+                groups + at / group_values(kOf));
+  }
+}
+
 void pack_int8(const float* in, std::size_t n, std::int8_t* codes, float* scales) {
   for_blocks(in, n, kMostCode, [=](std::size_t first, std::size_t count, float largest, float inverse) {
     for (std::size_t i = 0; i < count; ++i) {

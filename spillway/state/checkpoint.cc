@@ -17,6 +17,17 @@ namespace {
 /// Elements that are converted at a time.
 constexpr std::uint64_t kCopyPiece = 64 * 1024;
 
+/// The mean of a tensor's scales, of what the source has of it.
+float scale_mean(const Source& source, std::size_t number, const Tensor& tensor, std::span<float> piece) {
+  kernels::ScaleMean mean;
+  while (source.find(number) != nullptr && mean.values() < tensor.elements) {
+    const auto n = std::min<std::uint64_t>(piece.size(), tensor.elements - mean.values());
+    source.read_fp32(number, mean.values(), n, piece.data());
+    mean.add(piece.data(), n);
+  }
+  return mean.mean();
+}
+
 void load_masters(const Source& source, const Span& span, const ChunkFields& fields, std::span<float> piece) {
   for (std::uint64_t at = 0; at < span.elements; at += piece.size()) {
     const auto n = std::min<std::uint64_t>(piece.size(), span.elements - at);
@@ -59,14 +70,19 @@ void load_weights(const ChunkStream& stream, const SafetensorsReader& checkpoint
   const auto where = files.size() == 1 ? files.front() : files.front().parent_path();
   const Source source(stream.layout, checkpoint, where.string(), names);
   source.check_types(kToFp32);
-  std::vector<float> piece(std::min(kCopyPiece, stream.layout.largest_chunk()));
+  std::vector<float> piece(kCopyPiece);
+  float mean = 0;
   for (const auto& chunk : stream.layout.chunks()) {
     throw_if_interrupted();
     auto* weight = stream.scratch.data();
     auto* state = weight + weight_bytes(stream.rule, chunk);
     std::memset(weight, 0, weight_bytes(stream.rule, chunk) + state_bytes(stream.rule, chunk));
-    const auto fields = chunk_fields(stream.rule.type, chunk, weight, state);
+    auto fields = chunk_fields(stream.rule.type, chunk, weight, state);
     for (const auto& span : stream.layout.spans(chunk.id)) {
+      if (needs_scale_mean(chunk.form) && span.tensor_first == 0) {  // its other chunks follow this one
+        mean = scale_mean(source, span.tensor, stream.layout.tensors()[span.tensor], piece);
+      }
+      fields.scale_mean = mean;
       if (source.find(span.tensor) != nullptr) load_masters(source, span, fields, piece);
     }
     stream.store.store(chunk.id, weight, state);

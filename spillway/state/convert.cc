@@ -95,10 +95,10 @@ std::byte* remainder_at(const ChunkFields& chunk, std::uint64_t first) {
 }
 
 void to_packed(std::span<const float> masters, const ChunkFields& chunk, std::uint64_t first) {
-  if (first % kernels::kPackedBlock != 0) {
+  if (first % kernels::group_values(chunk.encoding) != 0) {
     throw Error(ErrorCode::internal, text("packed weights from number ", first, " on, where no block begins"));
   }
-  kernels::pack(chunk.encoding, masters.data(), chunk.weight, chunk.elements, first, masters.size());
+  kernels::pack(chunk.encoding, masters.data(), chunk.weight, chunk.elements, first, masters.size(), chunk.scale_mean);
 }
 
 void from_packed(const ChunkFields& chunk, std::uint64_t first, std::span<float> masters) {

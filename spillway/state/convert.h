@@ -18,6 +18,7 @@ struct ChunkFields {
   std::byte* remainder = nullptr;   ///< null where the type has none
   kernels::Encoding encoding = {};  ///< of the weight, where it is packed
   bool rounded = false;             ///< there is no remainder: masters are what the weights say
+  float scale_mean = 0;             ///< of the tensor's scales, where its form needs it to be packed (form.h)
 };
 
 /// The fields of a chunk of `elements` elements in memory: its weight group and its state group, aligned to 4 bytes,

@@ -32,8 +32,9 @@ enum class Form : std::uint8_t {
   fp32,    ///< in fp32 beside a narrower type: the weight is its own master, and its gradient is fp32, too
   nf4,     ///< packed (kernels/packed.h): of what is frozen inside layers, rounded when it is read from a checkpoint
   int8,    ///< the same
+  nf4_nested,  ///< the same, with scales that are codes, too: all of a tensor is measured before any of it is packed
 };
-inline constexpr std::array kForms{Form::as_run, Form::fp32, Form::nf4, Form::int8};
+inline constexpr std::array kForms{Form::as_run, Form::fp32, Form::nf4, Form::int8, Form::nf4_nested};
 
 /// So many values take the place of so many elements of the run's type of weights.
 struct Packing {
@@ -71,15 +72,21 @@ struct Packing {
 [[nodiscard]] constexpr kernels::Encoding encoding_of(Form form, ComputeType type) noexcept {
   if (form == Form::nf4) return kernels::Encoding::nf4;
   if (form == Form::int8) return kernels::Encoding::int8;
+  if (form == Form::nf4_nested) return kernels::Encoding::nf4_nested;
   return traits(type_of(form, type)).encoding;
+}
+
+/// Whether packing a value takes the mean of all scales of its tensor (kernels::ScaleMean).
+[[nodiscard]] constexpr bool needs_scale_mean(Form form) noexcept {
+  return form == Form::nf4_nested;
 }
 
 /// The packing of a form that form_in() gives for the type.
 [[nodiscard]] constexpr Packing packing_of(Form form, ComputeType type) noexcept {
   if (form == Form::as_run) return {};
-  const std::uint64_t group = is_packed(form) ? kernels::kPackedBlock : 1;
-  return {.values = group,
-          .elements = kernels::encoded_bytes(encoding_of(form, type), group) / field_bytes(type).weight};
+  const auto encoding = encoding_of(form, type);
+  const auto group = kernels::group_values(encoding);
+  return {.values = group, .elements = kernels::encoded_bytes(encoding, group) / field_bytes(type).weight};
 }
 
 /// What fingerprints of models and messages call a form; "" of what is stored as the run's type says.
@@ -93,6 +100,8 @@ struct Packing {
       return "nf4";
     case Form::int8:
       return "int8";
+    case Form::nf4_nested:
+      return "nf4_nested";
   }
   return "";
 }

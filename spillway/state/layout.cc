@@ -173,7 +173,7 @@ std::uint64_t Layout::add_range(std::uint64_t begin, Training training, Form for
     auto& tensor = tensors_[i];
     if (tensor.spec.training != training || tensor.spec.form != form || tensor.whole) continue;
     tensor.first = begin + packing.elements_of(values);
-    values = round_up(values + tensor.elements, alignment_);
+    values = round_up(values + tensor.elements, std::lcm(alignment_, packing.values));
   }
   if (values == 0) return begin;
   const auto total = round_up(packing.elements_of(values), kChunkGranule);

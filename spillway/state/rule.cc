@@ -7,7 +7,7 @@
 namespace spillway::state {
 namespace {
 
-constexpr std::array kPackedForms{Form::nf4, Form::int8};
+constexpr std::array kPackedForms{Form::nf4, Form::int8, Form::nf4_nested};
 
 /// The kinds that a table has rows of.
 template <class Value, class Row, std::size_t n>
@@ -96,6 +96,13 @@ std::vector<NamedArray> weight_arrays(const UpdateRule& rule, const Chunk& chunk
   const auto encoding = encoding_of(chunk.form, rule.type);
   if (!is_packed(chunk.form)) return {{"weight", 0, weight_bytes(rule, chunk), kernels::code_bytes(encoding, 1)}};
   const auto scales = kernels::scales_at(encoding, chunk.values());
+  if (needs_scale_mean(chunk.form)) {
+    const auto groups = kernels::scale_groups_at(encoding, chunk.values());
+    return {{"weight", 0, scales, 1, chunk.values() / scales},
+            {"weight_scale", scales, groups - scales, 1, kernels::kPackedBlock},
+            {"weight_scale_scale", groups, kernels::encoded_bytes(encoding, chunk.values()) - groups,
+             sizeof(kernels::ScaleGroup), kernels::group_values(encoding)}};
+  }
   return {{"weight", 0, scales, 1, chunk.values() / scales},
           {"weight_scale", scales, kernels::encoded_bytes(encoding, chunk.values()) - scales, sizeof(float),
            kernels::kPackedBlock}};

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <optional>
 #include <random>
@@ -31,7 +32,8 @@ plan::test::Shape random_packed_shape(std::mt19937& random, int round) {
   const std::vector<std::string> frozen{"up|down|embed|head", "layers|embed", "down", "^layers\\.0", "up|norm"};
   out.frozen = frozen[random() % frozen.size()];
   out.packed = random() % 2 == 0 ? "up|down" : "down";
-  out.packed_as = random() % 2 == 0 ? Form::nf4 : Form::int8;
+  constexpr std::array kPackedForms{Form::nf4, Form::int8, Form::nf4_nested};
+  out.packed_as = kPackedForms[random() % kPackedForms.size()];
   if (random() % 3 == 0) out.fp32 = "norm";
   if (random() % 3 == 0) out.compute = ComputeType::fp32;
   if (random() % 4 == 0) out.type = ComputeType::fp32;
@@ -100,9 +102,11 @@ std::vector<float> some_weights(std::size_t n, std::uint64_t seed) {
 /// The whole tensor by itself, packed and unpacked: where chunks end does not show.
 std::vector<float> packed_and_back(const std::vector<float>& values, Form form, ComputeType type) {
   const auto encoding = state::encoding_of(form, type);
-  const auto n = round_up(values.size(), kernels::kPackedBlock);
+  const auto n = round_up(values.size(), kernels::group_values(encoding));
   std::vector<std::byte> packed(kernels::encoded_bytes(encoding, n));
-  kernels::pack(encoding, values.data(), packed.data(), n, 0, values.size());
+  kernels::ScaleMean mean;
+  mean.add(values.data(), values.size());
+  kernels::pack(encoding, values.data(), packed.data(), n, 0, values.size(), mean.mean());
   std::vector<float> out(values.size());
   for (std::size_t i = 0; i < out.size(); ++i) out[i] = kernels::scalar::packed_value(encoding, packed.data(), n, i);
   return out;
@@ -123,7 +127,7 @@ void expect_found(const Engine& engine, const BlockPass& pass, const plan::Descr
 }
 
 TEST(PackedWeights, PassesFindWhatTheirCodesStandFor) {
-  for (const auto form : {Form::nf4, Form::int8}) {
+  for (const auto form : {Form::nf4, Form::int8, Form::nf4_nested}) {
     for (const auto& [type, compute] : {std::pair(ComputeType::bf16, std::optional<ComputeType>()),
                                         std::pair(ComputeType::bf16, std::optional(ComputeType::fp32)),
                                         std::pair(ComputeType::fp32, std::optional<ComputeType>())}) {
@@ -174,6 +178,49 @@ TEST(PackedWeights, TakeAQuarterOrHalfOfWhatBf16Takes) {
   const auto whole = bytes(Form::as_run);
   EXPECT_NEAR(bytes(Form::nf4) / whole, 36.0 / 128, 0.03);
   EXPECT_NEAR(bytes(Form::int8) / whole, 68.0 / 128, 0.03);
+  EXPECT_NEAR(bytes(Form::nf4_nested) / whole, 33.0 / 128, 0.06);
+}
+
+/// Three chunks' worth of one tensor beside a small one, stored in pieces and whole.
+TEST(PackedWeights, NestedScalesAreThoseOfTheTensorWhereverItsChunksEnd) {
+  plan::Description description;
+  description.type = ComputeType::bf16;
+  const auto frozen = [](const char* name, std::int64_t rows) {
+    return state::TensorSpec{
+        .name = name, .shape = {rows, 1024}, .training = state::Training::frozen, .form = Form::nf4_nested};
+  };
+  description.blocks = {{"layer",
+                         state::BlockRole::layer,
+                         {{.name = "adapter", .shape = {8, 64}}, frozen("small", 3), frozen("large", 17000)}}};
+  description.hidden = 64;
+  description.tokens = 8;
+  description.chunk_elements = 1 << 14;
+  const Directory where;
+  Engine engine(description, DurableRun::settings(where.path(), 1, {0.5, 0.5, 0.5, 0.5}));
+  engine.start();
+  EXPECT_GT(engine.layout().chunks().size(), 3U);
+  const auto small = some_weights(3 * 1024, 1), large = some_weights(17000 * 1024, 2);
+  engine.store_tensor(1, 0, small);
+  constexpr std::size_t kPiece = 1 << 20;
+  const auto pieces = [&](const auto& call) {
+    for (std::size_t first = 0; first < large.size(); first += kPiece) {
+      call(first, std::span(large).subspan(first, std::min(kPiece, large.size() - first)));
+    }
+  };
+  try {
+    engine.store_tensor(2, 0, std::span(large).first(kPiece));
+    FAIL() << "the mean is that of all values";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::bad_input);
+  }
+  pieces([&](std::size_t first, std::span<const float> values) { engine.measure_tensor(2, first, values); });
+  pieces([&](std::size_t first, std::span<const float> values) { engine.store_tensor(2, first, values); });
+  std::vector<float> found(large.size());
+  engine.fetch_tensor(2, 0, found);
+  ASSERT_TRUE(found == packed_and_back(large, Form::nf4_nested, ComputeType::bf16));
+  found.resize(small.size());
+  engine.fetch_tensor(1, 0, found);
+  ASSERT_TRUE(found == packed_and_back(small, Form::nf4_nested, ComputeType::bf16));
 }
 
 TEST(PackedWeights, AreOfFrozenTensorsInsideLayersAlone) {

@@ -229,7 +229,7 @@ TEST(Ranks, OfAnyNumberTrainWhatIsPartlyFrozen) {
 
 TEST(Ranks, OfAnyNumberTrainBesideFrozenCodes) {
   Shape shape{.layers = 2, .micro_batches = 4, .frozen = "up|down|embed|head", .packed = "up|down"};
-  for (const auto form : {state::Form::nf4, state::Form::int8}) {
+  for (const auto form : {state::Form::nf4, state::Form::int8, state::Form::nf4_nested}) {
     shape.packed_as = form;
     expect_same_in_every_world(shape, text(word_of(form)), {.placement = {0.5, 0, 0, 0}, .paths = true});
   }

@@ -41,11 +41,12 @@ TEST_P(DeviceWork, ConvertsFromEveryEncodingToEveryType) {
 
 TEST_P(DeviceWork, ConvertsPackedWeightsToEveryType) {
   using kernels::Encoding;
-  for (const auto from : {Encoding::nf4, Encoding::int8}) {
+  for (const auto from : {Encoding::nf4, Encoding::int8, Encoding::nf4_nested}) {
     for (const auto to : kTypes) {
-      for (const std::uint64_t n : {0, 64, 128, 65536, 65600, 200000}) {
+      for (const std::uint64_t about : {0, 64, 128, 65536, 65600, 200000}) {
+        const auto n = round_up(about, kernels::group_values(from));
         std::vector<std::byte> packed(kernels::encoded_bytes(from, n));
-        kernels::pack(from, floats(n).data(), packed.data(), n, 0, n);
+        kernels::pack(from, floats(n).data(), packed.data(), n, 0, n, 0.5F);
         Image image;
         const auto values = image.put(packed);
         const auto out = image.room<float>(n);

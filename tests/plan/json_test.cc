@@ -120,6 +120,7 @@ TEST(Json, TheFormOfATensorIsSaidByName) {
   EXPECT_EQ(described(R"(, "wide": true)"), state::Form::fp32);
   EXPECT_EQ(described(R"(, "form": "nf4")"), state::Form::nf4);
   EXPECT_EQ(described(R"(, "form": "int8")"), state::Form::int8);
+  EXPECT_EQ(described(R"(, "form": "nf4_nested")"), state::Form::nf4_nested);
   EXPECT_THROW(static_cast<void>(described(R"(, "form": "fp4")")), Error);
 }
 

@@ -30,7 +30,7 @@ from spillway.model import quantised
 from spillway.model.building import build
 from spillway.model.describe import WorkSize, describe
 from spillway.model.lora import ADAPTER, Adapters
-from spillway.model.unpacked import count_unpacked, unpacked_notice
+from spillway.model.unpacked import REASONS, count_unpacked, summarise_unpacked, unpacked_notice
 
 peft = package("peft", "LoRA is PEFT's")
 SEED = 5  # native's
@@ -292,34 +292,38 @@ def test_bytes_that_stay_unquantised_are_counted_by_reason() -> None:
     Adapters({"r": 2, "target_modules": "all-linear"}, 1).adapt(meta_model)
     quantised.choose(meta_model, resolve({}, {"method": "lora", "load_in_4bit": True}))
     description = describe(meta_model, WorkSize(1, 8), "bf16")
-    model, experts = meta_model.model, dict[str, int]()
-    for name, parameter in model.named_parameters():
-        if parameter.ndim == 3 and "lora_" not in name:
-            experts[name] = 2 * parameter.numel()
     found = count_unpacked(description)
     tables = {id(table): 2 * table.numel() for table in (meta_model.embedding.weight, meta_model.head.weight)}
     whole = {id(p): 2 * p.numel() for p in meta_model.streamed if not p.requires_grad}
-    assert experts and found["experts"] == sum(experts.values())
-    assert found["tables"] == sum(tables.values())
+    assert found["embedding"] == found["head"] == tables[id(meta_model.head.weight)]
+    assert found["routers"] == 3 * 2 * 4 * 32 and found.keys() == REASONS.keys() - {"fp32", "others"}
     assert found.total() == sum(bytes for key, bytes in whole.items() if key not in meta_model.packed)
     (words,) = unpacked_notice(description)
-    assert words.startswith("load_in_4bit: ") and "three dimensions" in words
+    assert words.startswith("load_in_4bit: ") and " in routers" in words
+    summary = summarise_unpacked(description)["unquantised"]
+    assert summary["bytes"] == found.total() and summary["reasons"] == found and 0 < summary["share"] < 1
 
 
 def test_nothing_is_said_of_a_base_that_is_not_quantised() -> None:
     meta_model = build(tiny_config("llama", False), torch.float32)
-    assert unpacked_notice(describe(meta_model, WorkSize(1, 8), "fp32")) == []
+    description = describe(meta_model, WorkSize(1, 8), "fp32")
+    assert unpacked_notice(description) == [] and summarise_unpacked(description) == {}
 
 
 def test_plan_run_and_doctor_say_what_stays_unquantised(given: Path, tmp_path: Path, capsys: Any) -> None:
     out = tmp_path / "out"
-    config = tiny_config("qwen3_moe", False, **MOE)
-    config.save_pretrained(tmp_path / "moe")
-    assert main(["plan", "--model", str(tmp_path / "moe"), "--profile", "workstation", "--max_length", "64", *WORDS,
-                 "--load_in_4bit"]) == 0  # fmt: skip
-    assert "in fused experts" in "".join(capsys.readouterr())
+    tiny_config("qwen3_moe", False, **MOE).save_pretrained(tmp_path / "moe")
+    plan = ["plan", "--model", str(tmp_path / "moe"), "--profile", "workstation", "--max_length", "64", *WORDS]
+    assert main([*plan, "--load_in_4bit"]) == 0
+    assert "in the embedding" in "".join(capsys.readouterr())
+    assert main([*plan, "--load_in_4bit", "--json"]) == 0
+    reasons = json.loads(capsys.readouterr().out)["unquantised"]["reasons"]
+    assert reasons["embedding"] == reasons["head"] == 2 * 97 * 32 and reasons["routers"] == 3 * 2 * 4 * 32
+    assert main([*plan, "--json"]) == 0
+    assert "unquantised" not in json.loads(capsys.readouterr().out)
     assert real_runs.here(given, out, *WORDS, "--load_in_4bit", "--max_steps", "1") == 0
     assert "stay unquantised" in "".join(capsys.readouterr())
+    assert set(json.loads((out / "plan.json").read_text())["unquantised"]["reasons"]) == {"embedding", "head", "norms"}
     assert main(["doctor", str(out)]) == 0
     assert "base" in "".join(capsys.readouterr())
     assert "stay unquantised" in dict((what, words) for what, _, words in doctor.of_run(out))["base"]

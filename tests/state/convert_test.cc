@@ -160,5 +160,25 @@ TEST(Convert, APackedChunkHoldsCodesOfWholeBlocks) {
   }
 }
 
+TEST(Convert, AChunkOfNestedScalesHoldsWholeGroups) {
+  const auto packing = packing_of(Form::nf4_nested, ComputeType::bf16);
+  const auto group = packing.values;
+  std::mt19937 random(11);
+  std::normal_distribution<float> draw(0, 1);
+  std::vector<float> masters(group + 200), once(masters.size()), part(70);
+  for (auto& master : masters) master = draw(random);
+  const Chunk chunk{
+      .elements = 3 * packing.elements, .training = Training::frozen, .form = Form::nf4_nested, .packing = packing};
+  std::vector<std::byte> weight(2 * chunk.elements);
+  auto fields = chunk_fields(ComputeType::bf16, chunk, weight.data(), nullptr);
+  fields.scale_mean = 2.4F;
+  to_chunk(masters, fields, group);
+  from_chunk(fields, group, once);
+  for (std::size_t i = 0; i < masters.size(); ++i) EXPECT_NEAR(once[i], masters[i], 0.8) << i;
+  from_chunk(fields, group + 131, part);
+  EXPECT_TRUE(std::equal(part.begin(), part.end(), once.begin() + 131));
+  expect_error(ErrorCode::internal, {"where no block begins"}, [&] { to_chunk(masters, fields, 64); });
+}
+
 }  // namespace
 }  // namespace spillway::state

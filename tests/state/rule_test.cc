@@ -211,7 +211,29 @@ TEST(Rule, WhatIsPackedHasCodesAndScales) {
       EXPECT_EQ(parse_packed_form(name_of(form)), form);
     }
   }
-  expect_error(ErrorCode::bad_input, {"fp4", "nf4, int8"}, [] { (void)parse_packed_form("fp4"); });
+  expect_error(ErrorCode::bad_input, {"fp4", "nf4, int8, nf4_nested"}, [] { (void)parse_packed_form("fp4"); });
+}
+
+/// Codes, the codes of scales, and what these are decoded with, one behind the other.
+TEST(Rule, NestedScalesAreAnArrayOfTheirOwn) {
+  for (const auto type : {ComputeType::bf16, ComputeType::fp32}) {
+    const auto packing = packing_of(Form::nf4_nested, type);
+    const UpdateRule rule{.type = type};
+    const Chunk chunk{.elements = packing.granule(kChunkGranule),
+                      .training = Training::frozen,
+                      .form = Form::nf4_nested,
+                      .packing = packing};
+    const auto arrays = weight_arrays(rule, chunk);
+    ASSERT_EQ(arrays.size(), 3U);
+    Bytes end = 0;
+    for (const auto& array : arrays) {
+      EXPECT_EQ(array.first, end) << array.name;
+      EXPECT_EQ(array.bytes / array.item * array.covers, chunk.values()) << array.name;
+      end += array.bytes;
+    }
+    EXPECT_EQ(end, weight_bytes(rule, chunk));
+    EXPECT_EQ(parse_packed_form(name_of(Form::nf4_nested)), Form::nf4_nested);
+  }
 }
 
 TEST(Rule, ASubspaceHasTheRestOfTheMatrixTheMomentsOfSAndItsProjectors) {

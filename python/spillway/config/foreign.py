@@ -20,7 +20,7 @@ RECOMPUTE = "`activation_recompute` says which layers compute again"
 CODE = "code that a model brings is not run: save the model in a type that transformers has"
 
 PRECOMPUTED = "the reference's log-probabilities are always computed by a first pass, and kept with the run"
-NESTED = "the scales of `load_in_4bit` are kept in fp32, half a bit for a weight"
+NESTED = "its name is `bnb_4bit_use_double_quant`"
 OF_DPO = "of DPO's losses there are those of `loss_type`"
 
 OF_TRAINERS = {
@@ -33,7 +33,6 @@ OF_TRAINERS = {
     "bf16_full_eval": "evaluations compute in `compute_dtype`, as training does",
     "bnb_4bit_compute_dtype": "its name is `compute_dtype`",
     "bnb_4bit_quant_storage": "codes are kept as bytes",
-    "bnb_4bit_use_double_quant": NESTED,
     "dataloader_drop_last": "an epoch's last step takes the remainder",
     "dataloader_in_order": LOADING,
     "dataloader_multiprocessing_context": LOADING,

@@ -409,10 +409,10 @@ GROUPS: dict[str, list[Key]] = {
             "load_in_4bit",
             FLAG,
             False,
-            "with method lora: the frozen base's linear layers are kept as NF4 (QLoRA, arXiv 2305.14314), 4 bits for a "
-            "weight and a scale in fp32 for 64, in memory, on storage paths and on the way to a device. They are "
-            "rounded when they are read, and each pass of a layer converts its own to what layers multiply in. "
-            "Embedding, head, norms and biases stay as `weight_dtype` says",
+            "with method lora: the frozen base's linear layers and fused experts are kept as NF4 (QLoRA, arXiv "
+            "2305.14314), 4 bits for a weight and a scale in fp32 for 64, in memory, on storage paths and on the way "
+            "to a device. They are rounded when they are read, and each pass of a layer converts its own to what "
+            "layers multiply in. Embedding, head, routers, norms and biases stay as `weight_dtype` says",
         ),
         Key(
             "load_in_8bit",
@@ -426,6 +426,14 @@ GROUPS: dict[str, list[Key]] = {
             "nf4",
             "the values of `load_in_4bit`'s codes",
             absent=describe_other_codes,
+        ),
+        Key(
+            "bnb_4bit_use_double_quant",
+            FLAG,
+            False,
+            "with load_in_4bit: the scales are kept as codes, too, 8 bits for a scale and two numbers in fp32 for 256 "
+            "(double quantisation, QLoRA). A checkpoint is read twice, since the codes follow from the mean of a "
+            "tensor's scales",
         ),
         Key("lsp_rank", whole(1), None, "size d, a multiple of `lsp_nonzeros`", "half of each matrix's smaller side"),
         Key("lsp_nonzeros", whole(1), None, "values in each row of a projector", "4"),

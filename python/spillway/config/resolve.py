@@ -84,7 +84,9 @@ class Config:
     @property
     def base_form(self) -> str | None:
         """What the matrices of the frozen base are kept as, by the engine's name; None: as `weight_dtype` says."""
-        return str(self.bnb_4bit_quant_type) if self.load_in_4bit else "int8" if self.load_in_8bit else None
+        if self.load_in_4bit:
+            return f"{self.bnb_4bit_quant_type}{'_nested' if self.bnb_4bit_use_double_quant else ''}"
+        return "int8" if self.load_in_8bit else None
 
     def values(self) -> dict[str, Any]:
         return dict(self._values)

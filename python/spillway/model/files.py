@@ -43,7 +43,7 @@ INDEX = "model.safetensors.index.json"
 def load(meta_model: MetaModel, description: dict[str, Any], engine: Engine, source: Path) -> None:
     """Every tensor of the description, and the model's saved buffers, from a checkpoint in the library's form."""
     names, stored = Names(meta_model), Stored(source)
-    numbers = base_numbers(meta_model, description)
+    numbers, measured = base_numbers(meta_model, description), measured_names(description)
     missing = set(numbers) | names.buffers
     for group in names.loading(stored.names()):
         if group.target in names.towers or group.target in names.aliases:
@@ -52,7 +52,10 @@ def load(meta_model: MetaModel, description: dict[str, Any], engine: Engine, sou
             missing.discard(group.target)
             number, shape = numbers[group.target]
             check_shape(source, group.target, stored.meta(group.members[0][0]), shape)
-            store(engine, source, number, stored.pieces(group.members[0][0]))
+            member = group.members[0][0]
+            if group.target in measured:
+                measure(engine, number, stored.pieces(member))
+            store(engine, source, number, stored.pieces(member))
             continue
         for name, tensor in converted(names, group, stored, source).items():
             missing.discard(name)
@@ -61,6 +64,8 @@ def load(meta_model: MetaModel, description: dict[str, Any], engine: Engine, sou
             elif name in numbers:
                 number, shape = numbers[name]
                 check_shape(source, name, tensor, shape)
+                if name in measured:
+                    measure(engine, number, pieces(tensor))
                 store(engine, source, number, pieces(tensor))
     if missing:
         first = next(name for name in [*numbers, *sorted(names.buffers)] if name in missing)
@@ -90,6 +95,20 @@ def store(engine: Engine, source: Path, number: int, parts: Iterator[torch.Tenso
         except ValueError as error:
             raise InputError(f"{source}: {error}") from error
         first += part.numel()
+
+
+def measure(engine: Engine, number: int, parts: Iterator[torch.Tensor]) -> None:
+    """Shows the engine all of a tensor before it is stored in pieces."""
+    first = 0
+    for part in parts:
+        engine.measure_tensor(number, first, part.float())
+        first += part.numel()
+
+
+def measured_names(description: dict[str, Any]) -> set[str]:
+    """The names of tensors that the engine measures before it packs them."""
+    every = (tensor for block in description["blocks"] for tensor in block["tensors"])
+    return {tensor["name"] for tensor in every if tensor.get("form") == "nf4_nested"}
 
 
 def saved_buffers(meta_model: MetaModel, names: Names) -> list[Unit]:

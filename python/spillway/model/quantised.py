@@ -1,8 +1,9 @@
 """Which weights of a frozen base are kept as codes of few bits, and what such codes make of weights.
 
-They are those that bitsandbytes replaces for transformers: of `nn.Linear` and GPT-2's `Conv1D`, here inside the model's
-layers, where adapters have left them frozen. The head, the embedding, norms and biases stay as they are, and so does
-what a class keeps in fp32. Blocks go along a weight as checkpoints hold it.
+Packed are the matrices inside a model's layers that adapters have left frozen: those of `nn.Linear` and GPT-2's
+`Conv1D`, as transformers packs them for bitsandbytes, and the matrices that a class keeps together in one parameter,
+such as the experts of a layer, in whatever order. Routers, the embedding, the head, norms and biases stay as they are,
+and so does what a class keeps in fp32. Blocks go along a parameter as its class holds it.
 """
 
 from __future__ import annotations
@@ -11,14 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.nn.modules.conv import _ConvNd
 from transformers.pytorch_utils import Conv1D
 
 from spillway import _engine
 from spillway.errors import InputError
 from spillway.model.meta_model import bare_name, pattern
+from spillway.model.unpacked import names_router
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from spillway.config import Config
     from spillway.model.meta_model import MetaModel
@@ -29,19 +32,52 @@ def choose(meta_model: MetaModel, config: Config) -> None:
     form = config.base_form
     if form is None:
         return
-    found = [linear.weight for linear in frozen_linears(meta_model.layers)]
-    meta_model.packed = {id(weight): form for weight in found if not meta_model.is_fp32(weight)}
+    frozen = (matrix for layer in meta_model.layers for matrix in find_matrices(layer) if not matrix.requires_grad)
+    meta_model.packed = {id(matrix): form for matrix in frozen if not meta_model.is_fp32(matrix)}
     if not meta_model.packed:
         key = "load_in_8bit" if form == "int8" else "load_in_4bit"
-        raise InputError(f"{key}: it is for linear layers inside the model's layers, and none of these is frozen")
+        raise InputError(
+            f"{key}: it is for linear layers and experts inside the model's layers, and none of these is frozen"
+        )
 
 
-def frozen_linears(layers: Iterable[nn.Module]) -> Iterator[Any]:
-    for layer in layers:
-        modules: Iterable[Any] = layer.modules()
-        for module in modules:
-            if (type(module) is nn.Linear or isinstance(module, Conv1D)) and not module.weight.requires_grad:
-                yield module
+def find_matrices(layer: nn.Module) -> Iterator[nn.Parameter]:
+    """The matrices that a layer multiplies by, without those of its routers."""
+    counts = count_experts(layer)
+    for name, module in layer.named_modules():
+        if isinstance(module, nn.Linear | Conv1D):
+            matrix: Any = module.weight
+            if not (names_router(f"{name}.weight") and is_score(matrix, name, counts)):
+                yield matrix
+        elif not isinstance(module, nn.Embedding | _ConvNd):
+            yield from find_joined(name, module)
+
+
+def find_joined(name: str, module: nn.Module) -> Iterator[nn.Parameter]:
+    """The parameters of a module, called `name` in its layer, that have the matrices of several experts or heads."""
+    of_experts = "expert" in type(module).__name__.lower()
+    for own, parameter in module._parameters.items():
+        if parameter is None or own.endswith("bias") or names_router(f"{name}.{own}"):
+            continue
+        if is_stack(parameter) or (parameter.dim() == 2 and of_experts):
+            yield parameter
+
+
+def is_stack(parameter: nn.Parameter) -> bool:
+    """Whether it has several matrices; a convolution over time has one row for each channel."""
+    return parameter.dim() == 3 and min(parameter.shape[1:]) > 1
+
+
+def is_score(matrix: nn.Parameter, name: str, counts: set[int]) -> bool:
+    """Whether the matrix of a linear layer, by whose name it may be a router's, gives each expert of the layer a
+    score."""
+    return "router" in name.lower() or matrix.shape[0] in counts
+
+
+def count_experts(layer: nn.Module) -> set[int]:
+    """The numbers of experts that parts of a layer have: in one parameter, or each a module."""
+    joined = {p.shape[0] for p in layer.parameters() if is_stack(p)}
+    return joined | {len(m) for name, m in layer.named_modules() if isinstance(m, nn.ModuleList) and "expert" in name}
 
 
 def choose_kinds(small: MetaModel, meta_model: MetaModel) -> None:

@@ -6,20 +6,23 @@ Everything here follows from the engine's description of the model (`describe`),
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 from spillway.base.sizes import size
 
-KEYS = {"nf4": "load_in_4bit", "int8": "load_in_8bit"}  # by form
+KEYS = {"nf4": "load_in_4bit", "nf4_nested": "load_in_4bit", "int8": "load_in_8bit"}  # by form
 REASONS = {  # by group of tensors
-    "experts": "fused experts, because Spillway packs no tensor of three dimensions",
-    "tables": "embedding and head, which bitsandbytes leaves, too",
+    "embedding": "the embedding",
+    "head": "the head",
     "fp32": "what the model's class keeps in fp32",
-    "vectors": "norms and biases",
-    "matrices": "matrices that belong to no linear layer, such as routers",
+    "norms": "norms and biases",
+    "routers": "routers",
+    "others": "other parameters, such as convolutions",
 }
+ROUTERS = re.compile(r"(^|\.)(\w*router\w*|gate|gating|wg)(\.|$)", re.IGNORECASE)
 FP32 = 4  # bytes of an element
 
 
@@ -48,11 +51,18 @@ def packed_forms(description: dict[str, Any]) -> set[str]:
 
 def group_of(block: dict[str, Any], tensor: dict[str, Any]) -> str:
     if block["role"] != "layer":
-        return "tables"
+        return str(block["role"])
     if tensor.get("wide"):
         return "fp32"
     dimensions = len(tensor["shape"])
-    return "vectors" if dimensions < 2 else "matrices" if dimensions == 2 else "experts"
+    if dimensions < 2 or tensor["name"].endswith("bias"):
+        return "norms"
+    return "routers" if dimensions == 2 and names_router(tensor["name"]) else "others"
+
+
+def names_router(name: str) -> bool:
+    """Whether a parameter's name is that of a router's matrix, in classes of transformers."""
+    return ROUTERS.search(name) is not None
 
 
 def compute_unpacked_share(description: dict[str, Any]) -> float:
@@ -63,8 +73,18 @@ def compute_unpacked_share(description: dict[str, Any]) -> float:
     return counts[False] / max(1, sum(counts.values()))
 
 
+def summarise_unpacked(description: dict[str, Any]) -> dict[str, Any]:
+    """What plan.json says of it, under `unquantised`: bytes, their share of the parameters, bytes by group of
+    `REASONS`. Empty where nothing is quantised."""
+    bytes_of = count_unpacked(description)
+    if not bytes_of:
+        return {}
+    share = compute_unpacked_share(description)
+    return {"unquantised": {"bytes": bytes_of.total(), "share": share, "reasons": dict(bytes_of.most_common())}}
+
+
 def unpacked_notice(description: dict[str, Any]) -> list[str]:
-    """A notice of how much of the base stays unquantised; none where nothing is quantised."""
+    """A notice of how much of a frozen base stays unquantised; none where nothing is quantised."""
     bytes_of = count_unpacked(description)
     if not bytes_of:
         return []

@@ -47,6 +47,7 @@ FIXED = (  # keys that a resumed run cannot change and still be the same run
     "load_in_4bit",
     "load_in_8bit",
     "bnb_4bit_quant_type",
+    "bnb_4bit_use_double_quant",
     "objective",
     "beta",
     "loss_type",

@@ -30,7 +30,7 @@ from spillway.model.meta_model import MetaModel
 from spillway.model.packed_attention import PackedRows
 from spillway.model.spec import Verified
 from spillway.model.token_tiles import ALL_AT_ONCE, TokenTiles
-from spillway.model.unpacked import unpacked_notice
+from spillway.model.unpacked import summarise_unpacked, unpacked_notice
 from spillway.run import replays, room
 from spillway.run.alike import alike
 from spillway.run.profiled import Profiled
@@ -157,6 +157,7 @@ def planned_engine(spec: EngineSpec, profiled: Profiled, engine_type: EngineType
     plan["threads"] = {"compute": threads.compute, "words": threads.words}
     if (tiles := profiled.verified.tiles).of(shape.batch * shape.length) > 1:
         plan["token_tile"] = {"tokens": tiles.tokens, "modules": sorted(tiles.modules), "why": tiles.why}
+    plan |= summarise_unpacked(spec.description)
     return PlannedEngine(spec, engine, plan | replays.plan_replays(config, plan))
 
 

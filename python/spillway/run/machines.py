@@ -121,7 +121,7 @@ def plan_step(config: Config, text: str, tell: Tell) -> Planned:
     from spillway.model import hub
     from spillway.model.joining import joining_notice
     from spillway.model.spec import model_spec, verified
-    from spillway.model.unpacked import unpacked_notice
+    from spillway.model.unpacked import summarise_unpacked, unpacked_notice
 
     for notice in config.notices:
         tell(notice)
@@ -166,7 +166,7 @@ def plan_of(engine: Any, asked: Asked, config: Config, several: cluster.Cluster 
     plan: Plan = {**json.loads(engine.plan()), "machine": profile.get("machine", "this machine")}
     if config.chosen:
         plan["compute_why"] = config.chosen
-    plan |= replays.plan_replays(config, plan)
+    plan |= replays.plan_replays(config, plan) | summarise_unpacked(asked.description)
     plan |= bounds(plan) | {"shares": shares(plan)}
     if several is not None and several.world > 1:
         plan |= cluster.limits(plan, several, profile.get("network", 0.0))
