@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -67,3 +68,14 @@ def test_link_to_a_folder_leads_to_a_list_of_its_files(tmp_path: Path) -> None:
 
 def test_list_after_a_paragraph_gets_an_empty_line() -> None:
     assert stage_site.open_lists("Two:\n- one\n  goes on\n- two\n") == "Two:\n\n- one\n  goes on\n- two\n"
+
+
+def test_page_about_tests_names_files_and_targets_that_exist() -> None:
+    page = (ROOT / "docs" / "how-it-is-tested.md").read_text(encoding="utf-8")
+    words = re.findall(r"`([^`]+)`", page)
+    files = [word for word in words if word.startswith(("tests/", "scripts/"))]
+    targets = [word.split()[1] for word in words if word.startswith("make ")]
+    assert len(files) >= 10 and len(targets) >= 5
+    assert not [file for file in files if not (ROOT / file).exists()]
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert not [target for target in targets if not re.search(rf"^{target}:", makefile, re.M)]
