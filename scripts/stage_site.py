@@ -27,11 +27,17 @@ class MissingFile(Exception):
     """A page links to a file that the repository does not hold."""
 
 
-def list_tracked(root: Path) -> set[str]:
-    """Files of the repository, without what git ignores."""
+def list_files(root: Path) -> set[str]:
+    """Files of the repository by name, without those that git ignores. A tree without git has all its files but those
+    of the folders in .gitignore."""
     command = ["git", "-C", str(root), "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
-    names = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split("\0")
-    return {name for name in names if name and (root / name).is_file()}
+    if (root / ".git").exists():
+        names = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split("\0")
+        return {name for name in names if name and (root / name).is_file()}
+    ignore = root / ".gitignore"
+    folders = {line.strip("/") for line in ignore.read_text().splitlines()} if ignore.is_file() else set()
+    files = (path.relative_to(root) for path in root.rglob("*") if path.is_file())
+    return {str(file) for file in files if not folders & {*file.parts}}
 
 
 def is_remote(target: str) -> bool:
@@ -43,7 +49,7 @@ class Stage:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.tracked = list_tracked(root)
+        self.names = list_files(root)
         self.pages: dict[str, str] = {}
         self.files: set[str] = set()
         self.folders: set[str] = set()
@@ -80,7 +86,7 @@ class Stage:
         if place.is_dir():
             self.add_folder(name)
             return target.rstrip("/") + "/README.md"
-        if name not in self.tracked:
+        if name not in self.names:
             raise MissingFile(f"{page}: the link {target} leads to no file of the repository")
         self.add(name)
         return target
@@ -88,10 +94,10 @@ class Stage:
     def add_folder(self, folder: str) -> None:
         """Adds the README.md of a folder, or a list of its files where it has none."""
         name = f"{folder}/README.md"
-        if name in self.tracked:
+        if name in self.names:
             self.add(name)
             return
-        files = sorted(file for file in self.tracked if file.startswith(f"{folder}/"))
+        files = sorted(file for file in self.names if file.startswith(f"{folder}/"))
         if not files:
             raise MissingFile(f"the folder {folder} holds no file of the repository")
         if name not in self.pages:
@@ -129,7 +135,7 @@ def separate_lists(lines: list[str]) -> Iterator[str]:
 
 def stage(root: Path) -> Stage:
     site = Stage(root)
-    docs = sorted(name for name in site.tracked if name.startswith("docs/") and name.endswith(".md"))
+    docs = sorted(name for name in site.names if name.startswith("docs/") and name.endswith(".md"))
     for name in [*START, *docs]:
         site.add(name)
     return site

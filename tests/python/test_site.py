@@ -19,7 +19,6 @@ def make_tree(place: Path, pages: dict[str, str]) -> Path:
     for name, text in pages.items():
         (place / name).parent.mkdir(parents=True, exist_ok=True)
         (place / name).write_text(text)
-    subprocess.run(["git", "init", "-q", str(place)], check=True)
     return place
 
 
@@ -79,3 +78,11 @@ def test_page_about_tests_names_files_and_targets_that_exist() -> None:
     assert not [file for file in files if not (ROOT / file).exists()]
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     assert not [target for target in targets if not re.search(rf"^{target}:", makefile, re.M)]
+
+
+@pytest.mark.parametrize("has_git", [True, False])
+def test_ignored_folders_are_no_part_of_the_repository(tmp_path: Path, has_git: bool) -> None:
+    place = make_tree(tmp_path, {".gitignore": "/build/\n", "build/a.md": "", "docs/page.md": ""})
+    if has_git:
+        subprocess.run(["git", "init", "-q", str(place)], check=True)
+    assert stage_site.list_files(place) == {".gitignore", "docs/page.md"}
