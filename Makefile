@@ -29,7 +29,7 @@ CXX_FILES := find spillway study python tests bench examples -name '*.cc' -o -na
 .PHONY: help quickstart test nightly install packages sweep sweep-check trl-versions gpu-bundle gpu-check gpu-bench \
 	gpu-queue gpu-queue-bundle gpu-queue-tiny wheel \
 	wheel-check wheel-check-packages image image-check tag-check build-tests test-both test-cpp test-python kills \
-	power-cuts stress mutations fuzz numa nfs check-includes check-format check-lint check-types check-thread-safety check-tidy asan tsan format clean
+	power-cuts stress mutations fuzz numa nfs docs check-includes check-format check-lint check-types check-thread-safety check-tidy asan tsan format clean
 .NOTPARALLEL:
 
 help:
@@ -52,6 +52,7 @@ help:
 	@echo "make gpu-bench    real shapes under several budgets of GPU memory"
 	@echo "make gpu-queue    open measurements on a GPU, MINUTES=8.5 of them; make gpu-queue-bundle: builds them for a machine"
 	@echo "                  without a compiler; make gpu-queue-tiny: tries all of them without a GPU"
+	@echo "make docs         the documentation site, in build/site; any warning and any broken link is an error"
 	@echo "make fuzz         each fuzzer for MINUTES=5, by clang"
 	@echo "make asan, tsan   the C++ tests under sanitizers"
 	@echo "make format       clang-format and ruff, in place"
@@ -289,6 +290,20 @@ fuzz: $(VENV)/stamp-dependencies
 		build/fuzz/tests/fuzz/fuzz_$$each -max_total_time=$$((60 * $(MINUTES))) -timeout=20 -rss_limit_mb=2048 -print_final_stats=1 \
 			-artifact_prefix=build/fuzz/found/$$each- build/fuzz/corpus/$$each tests/fuzz/corpus/$$each || exit 1; \
 	done
+
+## The documentation site
+
+# MkDocs has an environment of its own: no test needs it. The site fetches nothing, and opens from its folder.
+DOCS := build/docs
+$(DOCS)/stamp: constraints.txt
+	@$(PYTHON) -m venv --clear $(DOCS)/venv
+	@$(DOCS)/venv/bin/python -m pip --disable-pip-version-check install -q -c constraints.txt mkdocs mkdocs-material
+	@touch $@
+
+docs: $(DOCS)/stamp
+	@$(PYTHON) scripts/stage_site.py $(DOCS)/pages
+	@NO_MKDOCS_2_WARNING=1 $(DOCS)/venv/bin/mkdocs build --strict >$(DOCS)/log 2>&1 || { cat $(DOCS)/log; exit 1; }
+	@echo "docs: build/site/index.html"
 
 format: $(VENV)/stamp-dependencies
 	$(CXX_FILES) | xargs -r $(BIN)/clang-format -i

@@ -3,6 +3,8 @@ DPOConfig, PEFT's LoraConfig, and other names of this project's keys."""
 
 from __future__ import annotations
 
+from spillway.config import front_ends
+
 HUB = "nothing is uploaded; `hf upload NAME OUTPUT_DIR` does it when the run has ended"
 WHERE = "the engine spreads the state itself: `storage`, `dram_budget` and `placement` say where it lies"
 BEST = "under transformers' own Trainer (`from spillway.hf import Trainer`); here metrics.jsonl has every `eval_loss`"
@@ -193,7 +195,6 @@ RENAMED = {
     "cutoff_len": "max_length",
     "epochs": "num_train_epochs",
     "eval_batch_size": "per_device_eval_batch_size",
-    "finetuning_type": "method",
     "grad_clip": "max_grad_norm",
     "lora_rank": "lora_r",
     "lora_target": "lora_target_modules",
@@ -214,18 +215,36 @@ RENAMED = {
     "target_modules": "lora_target_modules",
     "tokenizer_name": "tokenizer",
     "tokenizer_name_or_path": "tokenizer",
-    "train_batch_size": "per_device_train_batch_size",
     "train_file": "dataset",
     "validation_file": "eval_dataset",
 }
 
-NAMED = {name: f"its name is `{own}`" for name, own in RENAMED.items()}
-FOREIGN = dict(sorted((OF_TRAINERS | OF_PEFT | NAMED).items()))
+
+def name_key(own: str) -> str:
+    return f"its name is `{own}`"
+
+
+FOREIGN = dict(sorted((OF_TRAINERS | OF_PEFT | {name: name_key(own) for name, own in RENAMED.items()}).items()))
+
+
+def advise(name: str) -> str:
+    """What to write instead of a key of another trainer; empty for any other name."""
+    if name in FOREIGN:
+        return FOREIGN[name]
+    words = next((own[name] for own in front_ends.OWN.values() if name in own), "")
+    return name_key(words) if words.isidentifier() else words
 
 
 def describe_foreign(name: str) -> str:
     """The sentence that refuses a key of another trainer; empty for any other name."""
-    if name not in FOREIGN:
-        return ""
-    owner = "PEFT" if name in OF_PEFT else "transformers or TRL" if name in OF_TRAINERS else "other trainers"
-    return f"a key of {owner} that is not taken here: {FOREIGN[name]}"
+    words = advise(name)
+    return f"a key of {name_owner(name)} that is not taken here: {words}" if words else ""
+
+
+def name_owner(name: str) -> str:
+    if name in OF_PEFT:
+        return "PEFT"
+    if name in OF_TRAINERS:
+        return "transformers or TRL"
+    own = [tool for tool, names in front_ends.SHARED.items() if name in names or name in front_ends.OWN.get(tool, {})]
+    return " and ".join(own) or "other trainers"
