@@ -5,16 +5,27 @@ from __future__ import annotations
 from typing import Any
 
 from spillway.config.key import BETA, POSITIVE, Key
+from spillway.config.objectives import LATER, LOSS_TYPES, OBJECTIVES, list_owners
 from spillway.config.values import FLAG, choice, synonym
-
-OBJECTIVES = ("sft", "dpo")
-LATER = ("kto", "orpo", "reward")  # objectives that are refused by name
-PREFERENCES = ("sigmoid", "hinge", "ipo", "robust", "sigmoid_norm", "apo_zero", "apo_down")
 
 
 def refuse_objective(value: Any) -> str:
     """The sentence that refuses an objective; empty for a supported one."""
-    return f"{value} is not available in this release; there are sft and dpo" if value in LATER else ""
+    return f"{value} is not available in this release; there are {join(OBJECTIVES)}" if value in LATER else ""
+
+
+def join(names: Any) -> str:
+    """The names as a list in a sentence."""
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def quote(names: Any) -> str:
+    return join([f"`{name}`" for name in names])
+
+
+def list_losses() -> str:
+    return "; ".join(f"of `{each.name}` {quote(each.losses)}" for each in OBJECTIVES.values() if each.losses)
 
 
 OBJECTIVE = [
@@ -22,17 +33,21 @@ OBJECTIVE = [
         "objective",
         synonym({name: name for name in OBJECTIVES}, LATER),
         "sft",
-        "`sft`: the next token of text, completions or answers; `dpo`: direct preference optimisation of pairs, "
-        "the columns `prompt`, `chosen` and `rejected`, against the model as it is before the first step, whose "
-        "log-probabilities a first pass computes",
+        "; ".join(f"`{each.name}`: {each.help}" for each in OBJECTIVES.values()),
         absent=refuse_objective,
     ),
-    Key("beta", POSITIVE, None, "with `dpo`: the higher, the closer to the reference model", "0.1"),
+    Key(
+        "beta",
+        POSITIVE,
+        None,
+        f"with {quote(list_owners('beta'))}: the higher, the closer to the reference model",
+        "0.1",
+    ),
     Key(
         "loss_type",
-        choice(*PREFERENCES, single=True),
+        choice(*LOSS_TYPES, single=True),
         None,
-        "the loss of `dpo`, by TRL's names: " + ", ".join(f"`{name}`" for name in PREFERENCES),
+        f"the loss, by TRL's names: {list_losses()}",
         "`sigmoid`",
     ),
     Key(
@@ -42,5 +57,11 @@ OBJECTIVE = [
         "with `loss_type: robust`: the share of pairs whose answers are swapped",
         "0",
     ),
-    Key("disable_dropout", FLAG, None, "with `dpo`: disables dropout, including in adapters", "true"),
+    Key(
+        "disable_dropout",
+        FLAG,
+        None,
+        f"with {quote(list_owners('disable_dropout'))}: disables dropout, including in adapters",
+        "true",
+    ),
 ]

@@ -62,6 +62,7 @@ def pairs_of(inputs: Mapping[str, Any], referred: bool) -> Batch:
             "many rows that were rejected as were chosen"
         )
     found = batch_of({**others, "labels": ids.masked_fill(mask == 0, IGNORED)}, packing=False)
+    found = replace(found, rows_each=2)
     if not referred and inputs.get(REFERENCE[0]) is None:
         return found
     return replace(found, reference=torch.cat([of_pairs(inputs, name, len(ids) // 2) for name in REFERENCE]))

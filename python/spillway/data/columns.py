@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spillway.config import Config
+from spillway.config.objectives import PAIR
 from spillway.data.files import Record
 from spillway.data.turns import (
     OPTION_COLUMNS,
@@ -117,8 +118,8 @@ def read_context_texts(record: Record) -> list[str]:
 
 def chosen(config: Config) -> Columns | None:
     """The columns that the configuration names, if it does, or that its objective has."""
-    if config.objective == "dpo":
-        return PREFERENCE
+    if config.objective_entry.columns:
+        return COMPARED[config.objective_entry.columns]
     if config.dataset_text_field is not None:
         return Columns("text", (config.dataset_text_field,))
     if config.messages_field is not None:
@@ -166,7 +167,8 @@ KNOWN = (
 )
 
 
-PREFERENCE = Columns("preference", ("prompt", "chosen", "rejected"))
+PREFERENCE = Columns("preference", PAIR)
+COMPARED = {each.names: each for each in (PREFERENCE,)}  # the columns of objectives that compare rows
 
 
 def preferred(record: Record) -> Preferred:

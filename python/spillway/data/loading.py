@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from spillway.config import Config
+from spillway.config.objective_keys import join
 from spillway.data.chat import RewrittenTurns, load_training_template, set_template
-from spillway.data.columns import PREFERENCE, Columns, Example, by_name, chosen
+from spillway.data.columns import Columns, Example, by_name, chosen
 from spillway.data.dataset import Builder, Dataset
 from spillway.data.encode import Encoder
 from spillway.data.media import TEXT, Media
@@ -68,7 +69,7 @@ def replace_template(encoder: Encoder, template: str) -> Encoder:
 def encode_rows(config: Config, key: str, encoder: Encoder, media: Media, unused: UnusedColumns) -> Rows:
     source, tokenizer = getattr(config, key), encoder.tokenizer
     packing = config.packing if key == "dataset" else config.eval_packing
-    of_pairs = config.objective == "dpo"
+    of_pairs = config.objective_entry.compares
     builder: Any = (
         PairBuilder(config.max_length, padding_of(tokenizer))
         if of_pairs
@@ -115,8 +116,11 @@ def read_examples(
     """The examples of a source. `digest` takes each row."""
     columns = chosen(config)
     if is_document(source):
-        if columns is PREFERENCE:
-            raise InputError(f"objective: dpo wants pairs, and {source} is one text; expects .jsonl, .json or .parquet")
+        if columns is not None and config.objective_entry.compares:
+            raise InputError(
+                f"objective: {config.objective} reads the columns {join(columns.names)}, and {source} is one text; "
+                "expects .jsonl, .json or .parquet"
+            )
         columns = Columns("text", ("text",))
     for record in read(source, config.dataset_config, split, revision):
         media.check_record(record)

@@ -11,6 +11,8 @@ from spillway.data.dataset import Builder, Dataset
 from spillway.data.encode import Encoded, EncodedPair
 from spillway.model.batch import Batch
 
+ROWS_EACH = 2  # of a pair
+
 
 @dataclass
 class Preferences:
@@ -48,8 +50,8 @@ class Preferences:
         import torch
 
         rows = np.concatenate([2 * pairs, 2 * pairs + 1])
-        found = self.rows.batch(rows)
-        return found if self.reference is None else replace(found, reference=torch.from_numpy(self.reference[rows]))
+        reference = None if self.reference is None else torch.from_numpy(self.reference[rows])
+        return replace(self.rows.batch(rows), reference=reference, rows_each=ROWS_EACH)
 
 
 class PairBuilder:

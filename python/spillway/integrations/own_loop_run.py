@@ -96,7 +96,7 @@ class OwnRun:
         self._schedule: rates.Rate | None = None
         self._seconds: list[float] = []  # of the steps of this process
         self._told: set[str] = set()  # notices
-        self._pairs = config.objective == "dpo"
+        self._pairs = config.objective_entry.compares
         world, leads = self._world, self._world.leads
         self._display = Display(Console(stderr=True, quiet=not leads), endurance(config))
         if config.output_dir is not None:
