@@ -244,7 +244,10 @@ def test_rows_that_are_no_pairs_are_refused(
     ("more", "said"),
     [
         (["--objective", "kto"], "objective: kto is not available in this release"),
-        (["--objective", "sft", "--beta", "0.2"], "beta: it is for objective dpo, and the objective is sft"),
+        (
+            ["--objective", "sft", "--beta", "0.2"],
+            "beta: it is for objective dpo, orpo and cpo, and the objective is sft",
+        ),
         (["--packing"], "packing: a pair's rows stand for themselves"),
         (["--prompt_field", "a"], "prompt_field: objective dpo reads the columns prompt, chosen and rejected"),
         (["--loss_type", "exo_pair"], "loss_type: got 'exo_pair', expects one of sigmoid, hinge"),

@@ -77,6 +77,8 @@ def check_objective(config: Config) -> None:
 
 def check_smoothing(config: Config) -> None:
     smoothed = config.objective_entry.smoothed
+    if config.simpo_gamma != config.objective_entry.defaults.get("simpo_gamma") and config.loss_type != "simpo":
+        raise InputError(f"simpo_gamma: it is for loss_type simpo, and that is {config.loss_type}")
     if config.label_smoothing and config.loss_type not in smoothed:
         raise InputError(
             f"label_smoothing: it is for loss_type {' or '.join(smoothed)}, and that is {config.loss_type}"

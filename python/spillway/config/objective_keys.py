@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from spillway.config.key import BETA, POSITIVE, Key
+from spillway.config.key import BETA, NOT_NEGATIVE, POSITIVE, Key
 from spillway.config.objectives import LATER, LOSS_TYPES, OBJECTIVES, list_owners
 from spillway.config.values import FLAG, choice, synonym
 
@@ -24,8 +24,10 @@ def quote(names: Any) -> str:
     return join([f"`{name}`" for name in names])
 
 
-def list_losses() -> str:
-    return "; ".join(f"of `{each.name}` {quote(each.losses)}" for each in OBJECTIVES.values() if each.losses)
+def list_losses(kind: str = "losses") -> str:
+    """The loss types of each objective in a sentence. `kind`: "losses" or "smoothed"."""
+    lists = {each.name: getattr(each, kind) for each in OBJECTIVES.values()}
+    return "; ".join(f"of `{name}` {quote(losses)}" for name, losses in lists.items() if losses)
 
 
 OBJECTIVE = [
@@ -40,7 +42,8 @@ OBJECTIVE = [
         "beta",
         POSITIVE,
         None,
-        f"with {quote(list_owners('beta'))}: the higher, the closer to the reference model",
+        "the higher, the closer to the reference model (`dpo`), the more the odds ratio weighs (`orpo`), the steeper "
+        "the loss (`cpo`)",
         "0.1",
     ),
     Key(
@@ -54,8 +57,23 @@ OBJECTIVE = [
         "label_smoothing",
         BETA,
         None,
-        "with `loss_type: robust`: the share of pairs whose answers are swapped",
+        f"the share of pairs whose answers are swapped, for some losses: {list_losses('smoothed')}",
         "0",
+    ),
+    Key(
+        "cpo_alpha",
+        NOT_NEGATIVE,
+        None,
+        "with `cpo`: the weight of the negative log-likelihood of chosen answers; 0 with `loss_type: simpo` is SimPO "
+        "as published",
+        "1",
+    ),
+    Key(
+        "simpo_gamma",
+        NOT_NEGATIVE,
+        None,
+        "with `loss_type: simpo`: the margin between the rewards of a chosen and a rejected answer",
+        "0.5",
     ),
     Key(
         "disable_dropout",

@@ -18,8 +18,11 @@ class ObjectiveEntry:
     losses: tuple[str, ...] = ()  # of `loss_type`
     smoothed: tuple[str, ...] = ()  # those that `label_smoothing` is for
     columns: tuple[str, ...] = ()  # of its rows; none: those that are found in the first one
+    answers: tuple[str, ...] = ()  # columns that cannot be empty
     rows: int = 0  # rows of each example, whose mean the loss is; 0: the loss is a mean over label tokens
     has_reference: bool = False  # a first pass computes the log-probabilities of a reference model
+    is_framed: bool = False  # rows begin with the tokenizer's first token and end with its end token, if it has them
+    labels_prompt: bool = False  # the prompt of a chosen row carries loss, too
 
     @property
     def compares(self) -> bool:
@@ -28,6 +31,7 @@ class ObjectiveEntry:
 
 
 PAIR = ("prompt", "chosen", "rejected")
+ANSWERS = ("chosen", "rejected")
 
 OBJECTIVES = {
     each.name: each
@@ -49,9 +53,40 @@ OBJECTIVES = {
             rows=2,
             has_reference=True,
         ),
+        ObjectiveEntry(
+            "orpo",
+            "the likelihood of prompt and chosen answer, and the odds ratio of chosen and rejected answers, of the "
+            "same columns and without a reference",
+            1e-6,
+            {"beta": 0.1, "disable_dropout": True},
+            columns=PAIR,
+            answers=ANSWERS,
+            rows=2,
+            is_framed=True,
+            labels_prompt=True,
+        ),
+        ObjectiveEntry(
+            "cpo",
+            "contrastive preference optimisation of the same columns, without a reference; `loss_type: simpo` is SimPO",
+            1e-6,
+            {
+                "beta": 0.1,
+                "loss_type": "sigmoid",
+                "label_smoothing": 0.0,
+                "cpo_alpha": 1.0,
+                "simpo_gamma": 0.5,
+                "disable_dropout": True,
+            },
+            losses=("sigmoid", "hinge", "ipo", "simpo"),
+            smoothed=("sigmoid", "simpo"),
+            columns=PAIR,
+            answers=ANSWERS,
+            rows=2,
+            is_framed=True,
+        ),
     )
 }
-LATER = ("kto", "orpo", "reward")  # objectives that are refused by name
+LATER = ("kto", "reward")  # objectives that are refused by name
 
 
 def list_owners(key: str) -> list[str]:

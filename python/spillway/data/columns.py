@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from spillway.config import Config
@@ -64,6 +64,7 @@ class Columns:
     optional: str = ""  # a prompt part that may be missing or empty
     joint: str = ""  # stands after each part of the prompt
     context: tuple[str, ...] = ()  # columns that precede the prompt, if they are not empty
+    answered: tuple[str, ...] = ()  # columns that cannot be empty
 
     def example(self, record: Record) -> Example:
         """Raises InputError with the row's place when a column is missing or of another type."""
@@ -82,7 +83,11 @@ class Columns:
         if self.kind == "messages":
             return read_conversation(record, self.names[0])
         if self.kind == "preference":
-            return preferred(record)
+            found = preferred(record)
+            for name in self.answered:
+                if not getattr(found, name):
+                    raise InputError(f"{record.where}: the column {name!r} is empty; there is no answer to learn from")
+            return found
         if self.has_messages(record):
             return read_answered(record, *self.names)
         *parts, completion = self.names
@@ -119,7 +124,8 @@ def read_context_texts(record: Record) -> list[str]:
 def chosen(config: Config) -> Columns | None:
     """The columns that the configuration names, if it does, or that its objective has."""
     if config.objective_entry.columns:
-        return COMPARED[config.objective_entry.columns]
+        columns = COMPARED[config.objective_entry.columns]
+        return replace(columns, answered=config.objective_entry.answers)
     if config.dataset_text_field is not None:
         return Columns("text", (config.dataset_text_field,))
     if config.messages_field is not None:
@@ -149,7 +155,7 @@ def is_row(names: dict[str, Any]) -> bool:
 
 
 COLUMN_HINTS = {
-    "rejected": "pairs need `objective: dpo`",
+    "rejected": "pairs need `objective: dpo`, `orpo` or `cpo`",
     "preferred_output": "name OpenAI's pairs prompt, chosen and rejected, and set `objective: dpo`",
     "input_ids": "rows of tokens are not read, so give the texts",
 }

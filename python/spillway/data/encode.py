@@ -37,6 +37,7 @@ class Encoder:
     completion_only_loss: bool = True
     assistant_only_loss: bool = True
     template: str | None = None  # a chat template that replaces the tokenizer's
+    is_framed: bool = False  # pairs begin with the tokenizer's first token and end with its end token
     warnings: list[str] = field(default_factory=list)  # one a row, naming the row
     fitting: TemplateFit = field(init=False)
     stops: StopTokens = field(init=False)
@@ -159,7 +160,18 @@ class Encoder:
         first = min(common(prompt, chosen), common(prompt, rejected))
         if first < len(prompt):
             self.warn_of_boundary(row.where, first, len(prompt))
-        return EncodedPair(*(Encoded(ids, [False] * first + [True] * (len(ids) - first)) for ids in (chosen, rejected)))
+        rows = (Encoded(ids, [False] * first + [True] * (len(ids) - first)) for ids in (chosen, rejected))
+        return EncodedPair(*(map(self.frame, rows) if self.is_framed else rows))
+
+    def frame(self, row: Encoded) -> Encoded:
+        """The row with the tokenizer's first token and its end token, as TRL's ORPOTrainer and CPOTrainer add them."""
+        ids, labelled = list(row.ids), list(row.labelled)
+        first, end = self.tokenizer.bos_token_id, self.tokenizer.eos_token_id
+        if first is not None and (labelled[:1] != [False] or ids[0] != first):
+            ids, labelled = [first, *ids], [False, *labelled]
+        if end is not None and (not labelled[-1:] == [True] or ids[-1] != end):
+            ids, labelled = [*ids, end], [*labelled, True]
+        return Encoded(ids, labelled)
 
 
 def common(one: list[int], other: list[int]) -> int:

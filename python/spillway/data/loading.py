@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,8 @@ def load_tokenizer(config: Config) -> Any:
 def load(config: Config, tokenizer: Any, key: str, tell: Callable[[str], None], media: Media = TEXT) -> Rows:
     """The rows of `key` (dataset or eval_dataset); `tell` hears what a person should know about them. `media`: what is
     refused in them."""
-    encoder = Encoder(tokenizer, config.completion_only_loss, config.assistant_only_loss)
+    is_framed = config.objective_entry.is_framed
+    encoder = Encoder(tokenizer, config.completion_only_loss, config.assistant_only_loss, is_framed=is_framed)
     unused = UnusedColumns()
     try:
         dataset = encode_rows(config, key, encoder, media, unused)
@@ -63,7 +65,7 @@ def load(config: Config, tokenizer: Any, key: str, tell: Callable[[str], None], 
 
 
 def replace_template(encoder: Encoder, template: str) -> Encoder:
-    return Encoder(encoder.tokenizer, encoder.completion_only_loss, encoder.assistant_only_loss, template)
+    return replace(encoder, template=template, warnings=[])
 
 
 def encode_rows(config: Config, key: str, encoder: Encoder, media: Media, unused: UnusedColumns) -> Rows:
@@ -71,7 +73,7 @@ def encode_rows(config: Config, key: str, encoder: Encoder, media: Media, unused
     packing = config.packing if key == "dataset" else config.eval_packing
     of_pairs = config.objective_entry.compares
     builder: Any = (
-        PairBuilder(config.max_length, padding_of(tokenizer))
+        PairBuilder(config.max_length, padding_of(tokenizer), config.objective_entry)
         if of_pairs
         else Builder(config.max_length, packing, is_document(source), padding_of(tokenizer))
     )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from spillway.config.objectives import ObjectiveEntry
 from spillway.data.dataset import Builder, Dataset
 from spillway.data.encode import Encoded, EncodedPair
 from spillway.model.batch import Batch
@@ -20,6 +22,8 @@ class Preferences:
 
     rows: Dataset
     dropped: int  # pairs whose prompt alone fills max_length, left out
+    has_reference: bool = True  # the objective compares with a reference model
+    prompts: NDArray[np.int64] | None = None  # of each row: its first label tokens, which are of the prompt; None: none
     reference: NDArray[np.float64] | None = None  # of each row: the log-probability of its labels; None: not known yet
 
     def __len__(self) -> int:
@@ -43,7 +47,8 @@ class Preferences:
 
     def fingerprint(self) -> str:
         """Equal exactly when training on it is equal, but for the reference."""
-        return "pairs-" + self.rows.fingerprint()
+        prompts = "" if self.prompts is None else "-" + hashlib.sha256(self.prompts.astype("<i8").tobytes()).hexdigest()
+        return "pairs-" + self.rows.fingerprint() + prompts
 
     def batch(self, pairs: NDArray[np.int64]) -> Batch:
         """The pairs of these indices as one micro-batch: all that were chosen, then all that were rejected."""
@@ -51,15 +56,18 @@ class Preferences:
 
         rows = np.concatenate([2 * pairs, 2 * pairs + 1])
         reference = None if self.reference is None else torch.from_numpy(self.reference[rows])
-        return replace(self.rows.batch(rows), reference=reference, rows_each=ROWS_EACH)
+        prompts = None if self.prompts is None else torch.from_numpy(self.prompts[rows])
+        return replace(self.rows.batch(rows), reference=reference, rows_each=ROWS_EACH, prompts=prompts)
 
 
 class PairBuilder:
     """Collects encoded pairs."""
 
-    def __init__(self, max_length: int, pad: int) -> None:
+    def __init__(self, max_length: int, pad: int, objective: ObjectiveEntry) -> None:
         self._rows = Builder(max_length, False, False, pad)
         self._max_length = max_length
+        self._objective = objective
+        self._prompts: list[int] = []
         self._dropped = 0
 
     def add(self, pair: EncodedPair) -> None:
@@ -67,11 +75,14 @@ class PairBuilder:
         if prompt_tokens(pair.chosen) >= self._max_length:
             self._dropped += 1
             return
-        for row in (pair.chosen, pair.rejected):
-            self._rows.keep(row.ids[: self._max_length], bytes(row.labelled[: self._max_length]))
+        for row, labels_prompt in ((pair.chosen, self._objective.labels_prompt), (pair.rejected, False)):
+            labelled = [True] * len(row.ids) if labels_prompt else row.labelled
+            self._rows.keep(row.ids[: self._max_length], bytes(labelled[: self._max_length]))
+            self._prompts.append(max(0, prompt_tokens(row) - 1) if labels_prompt else 0)  # nothing predicts the first
 
     def finish(self) -> Preferences:
-        return Preferences(self._rows.finish(), self._dropped)
+        prompts = np.array(self._prompts, dtype=np.int64) if self._objective.labels_prompt else None
+        return Preferences(self._rows.finish(), self._dropped, self._objective.has_reference, prompts)
 
 
 def prompt_tokens(row: Encoded) -> int:

@@ -33,6 +33,7 @@ class MicroBatch:
     bounds: tuple[int, ...] = ()  # [rows + 1]: where in `labelled` each row's label tokens begin and end
     reference: torch.Tensor | None = None  # Batch.reference, on the host
     rows_each: int = 0  # Batch.rows_each
+    prompts: tuple[int, ...] = ()  # [rows]: label tokens of each row that are of its prompt; (): of none
     number: int = 0  # its position in the data's order
     rank: int = 0  # its virtual rank
     ends_rank: bool = True  # no further one of the step has that rank
@@ -45,6 +46,15 @@ class MicroBatch:
     def runs(self) -> list[slice]:
         """For each row, where in `labelled` its label tokens are."""
         return [slice(first, last) for first, last in zip(self.bounds, self.bounds[1:], strict=False)]
+
+    @property
+    def parts(self) -> tuple[list[slice], list[slice]]:
+        """`runs`, the part of each row's prompt and the part of its completion."""
+        middles = [run.start + prompt for run, prompt in zip(self.runs, self.prompts or [0] * self.rows, strict=True)]
+        return (
+            [slice(run.start, middle) for run, middle in zip(self.runs, middles, strict=True)],
+            [slice(middle, run.stop) for run, middle in zip(self.runs, middles, strict=True)],
+        )
 
     @property
     def units(self) -> int:
@@ -188,6 +198,7 @@ def arrange(
         bounds = tuple(torch.searchsorted(labelled, torch.arange(rows + 1) * length).tolist())
         found.append(MicroBatch(index, first, rows, length, batch.position_ids, labelled, labels, real,
                                 consecutive(labelled), ones, bounds, batch.reference, batch.rows_each,
+                                () if batch.prompts is None else tuple(batch.prompts.tolist()),
                                 number, rank, number == ranks[rank][-1]))  # fmt: skip
         first += rows * length
     ids = torch.cat([batches[number].input_ids.reshape(-1) for _, number in order])

@@ -7,7 +7,7 @@ the vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from spillway.model.microbatch import MicroBatch, Work
@@ -93,7 +93,12 @@ def entropy(stats: Stats | None) -> Told:
 
 def row_sums(batch: MicroBatch, stats: Stats | None) -> list[float]:
     """The log-probability of each row's label tokens together. `stats`: None where there are none."""
+    return run_sums(batch.runs, stats)
+
+
+def run_sums(runs: Sequence[slice], stats: Stats | None) -> list[float]:
+    """The log-probabilities of runs of label tokens, each summed. `stats`: None where there are none."""
     if stats is None:
-        return [0.0] * batch.rows
+        return [0.0] * len(runs)
     tokens = stats.log_probabilities().cpu()
-    return [float(tokens[run].sum()) for run in batch.runs]
+    return [float(tokens[run].sum()) for run in runs]

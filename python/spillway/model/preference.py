@@ -1,6 +1,7 @@
 """Objectives whose loss is of the log-probabilities of whole rows: from what the head has seen to the weights of rows.
 
-A row's label tokens all weigh the same: minus the derivative of the loss by the row's log-probability.
+The label tokens of a completion all weigh the same: minus the derivative of the loss by their log-probability. So do
+those of a prompt.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from spillway.model.microbatch import MicroBatch, Work
-from spillway.model.objective import Choice, CrossEntropy, Told, accuracy, entropy, row_sums
+from spillway.model.objective import Choice, CrossEntropy, Told, accuracy, entropy, run_sums
 from spillway.model.row_losses import ROW_LOSSES, RowLoss, Rows
 
 if TYPE_CHECKING:
@@ -34,57 +35,75 @@ class Compared:
     loss: RowLoss
     work: Work
     training: bool
-    watches: Collection[str] = ("mean", "entropy")
+    watches: Collection[str] = field(init=False)
     _losses: list[float] = field(default_factory=list)  # by micro-batch
-    _weights: dict[int, list[float]] | None = None  # by micro-batch: of each row
+    _weights: dict[int, list[tuple[slice, float]]] | None = None  # by micro-batch: of runs of label tokens
     _rows: list[Rows] = field(default_factory=list)  # by micro-batch
+
+    def __post_init__(self) -> None:
+        self.watches = self.loss.watches
 
     def losses(self, stats: Mapping[int, Stats]) -> list[float]:
         self._settle(stats)
         return list(self._losses)
 
     def weights(self, stats: Mapping[int, Stats], batch: MicroBatch, scale: float) -> list[tuple[slice, float]]:
-        found = self._settle(stats)[batch.index]
-        return [(run, scale * weight) for run, weight in zip(batch.runs, found, strict=True) if run.stop > run.start]
+        weights = self._settle(stats)[batch.index]
+        return [(run, scale * weight) for run, weight in weights if run.stop > run.start]
 
     def told(self, stats: Mapping[int, Stats]) -> list[Told]:
         self._settle(stats)
         batches = self.work.micro_batches
         return [
-            self.loss.describe(rows) | completions(batch, stats.get(batch.index))
+            self.loss.describe(rows) | describe_tokens(batch, stats.get(batch.index), self.watches)
             for batch, rows in zip(batches, self._rows, strict=True)
         ]
 
-    def _settle(self, stats: Mapping[int, Stats]) -> dict[int, list[float]]:
+    def _settle(self, stats: Mapping[int, Stats]) -> dict[int, list[tuple[slice, float]]]:
         if self._weights is None:
             self._weights = {}
             count = self.work.step_batches
             for batch in self.work.micro_batches:
-                loss, weights = self._differentiate(batch, row_sums(batch, stats.get(batch.index)))
+                loss, weights = self._differentiate(batch, stats.get(batch.index))
                 self._losses.append(loss * (self.work.units / count if self.training else batch.units))
-                self._weights[batch.index] = [weight / count for weight in weights]
+                self._weights[batch.index] = [(run, weight / count) for run, weight in weights]
         return self._weights
 
-    def _differentiate(self, batch: MicroBatch, sums: list[float]) -> tuple[float, list[float]]:
-        """The mean over a micro-batch's examples, and minus its derivative by each row's log-probability."""
-        exact = torch.tensor(sums, dtype=torch.float64)
+    def _differentiate(self, batch: MicroBatch, stats: Stats | None) -> tuple[float, list[tuple[slice, float]]]:
+        """The mean over a micro-batch's examples, and runs of label tokens with minus its derivative by the
+        log-probability of each."""
+        prompts, completions = batch.parts
+        runs = completions + prompts if batch.prompts else completions
+        sums = torch.tensor(run_sums(runs, stats), dtype=torch.float64)
         if batch.reference is not None:
-            exact = exact.to(batch.reference.dtype).double()  # so that equal ones stay equal
-        tokens = torch.tensor([run.stop - run.start for run in batch.runs])
-        self._rows.append(Rows(exact, tokens, batch.reference))
-        leaf = exact.clone().requires_grad_()
+            sums = sums.to(batch.reference.dtype).double()  # so that equal ones stay equal
+        tokens = torch.tensor([run.stop - run.start for run in runs])
+        self._rows.append(as_rows(batch, sums, tokens))
+        leaf = sums.clone().requires_grad_()
         with torch.enable_grad():
-            loss = self.loss.loss(Rows(leaf, tokens, batch.reference))
+            loss = self.loss.loss(as_rows(batch, leaf, tokens))
             (gradient,) = torch.autograd.grad(loss, leaf)
-        return float(loss.detach()), (-gradient).tolist()
+        weights = zip(runs, (-gradient).tolist(), strict=True)
+        return float(loss.detach()), sorted(weights, key=lambda each: each[0].start)
 
 
-def completions(batch: MicroBatch, stats: Stats | None) -> Told:
-    """What TRL logs of label tokens: logits of the whole vocabulary, the entropy of all, and how often a chosen one is
-    the likeliest."""
-    middle = batch.bounds[batch.rows // 2]
+def as_rows(batch: MicroBatch, sums: torch.Tensor, tokens: torch.Tensor) -> Rows:
+    """`sums`, `tokens`: of completions, and then of prompts if these carry loss."""
+    rows = batch.rows
+    if not batch.prompts:
+        return Rows(sums, tokens, batch.reference)
+    return Rows(sums[:rows], tokens[:rows], batch.reference, sums[rows:], tokens[rows:])
+
+
+def describe_tokens(batch: MicroBatch, stats: Stats | None, watches: Collection[str]) -> Told:
+    """What TRL logs of the label tokens of completions: logits of the whole vocabulary, the entropy of all, and how
+    often a chosen one is the likeliest."""
     if stats is None or stats.mean is None:
         return {}
-    parts = {"logits/chosen": stats.mean[:middle], "logits/rejected": stats.mean[middle:]}
-    found = {name: float(part.double().mean()) if part.numel() else 0.0 for name, part in parts.items()}
-    return found | accuracy(stats, slice(middle)) | entropy(stats)
+    middle, (_, runs) = batch.bounds[batch.rows // 2], batch.parts
+    halves = {"logits/chosen": runs[: batch.rows // 2], "logits/rejected": runs[batch.rows // 2 :]}
+    found = {}
+    for name, half in halves.items():
+        part = torch.cat([stats.mean[run] for run in half])
+        found[name] = float(part.double().mean()) if part.numel() else 0.0
+    return found | (accuracy(stats, slice(middle)) | entropy(stats) if "entropy" in watches else {})

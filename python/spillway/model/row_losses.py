@@ -5,9 +5,10 @@ Everything here is of a few numbers for each row, in fp64; PyTorch differentiate
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import torch
 from torch.nn.functional import logsigmoid
@@ -25,15 +26,27 @@ class Rows:
     sums: torch.Tensor  # log-probabilities of completions
     tokens: torch.Tensor  # label tokens that they are sums of
     reference: torch.Tensor | None = None  # `sums` under the reference model
+    prompts: torch.Tensor | None = None  # log-probabilities of prompts; None: no prompt carries loss
+    prompt_tokens: torch.Tensor | None = None
 
     @property
     def means(self) -> torch.Tensor:
         """Over label tokens."""
         return self.sums / self.tokens.clamp(min=1)
 
+    @property
+    def likelihood_loss(self) -> torch.Tensor:
+        """The negative log-likelihood of the chosen rows, a mean over their label tokens, those of prompts too."""
+        sums, tokens = self.sums, self.tokens
+        if self.prompts is not None and self.prompt_tokens is not None:
+            sums, tokens = sums + self.prompts, tokens + self.prompt_tokens
+        return -sums.chunk(2)[0].sum() / tokens.chunk(2)[0].sum().clamp(min=1)
+
 
 class RowLoss(Protocol):
     """A loss with the keys of a run."""
+
+    watches: ClassVar[tuple[str, ...]]  # figures of label tokens: "mean" of their logits, "entropy" and accuracy
 
     def loss(self, rows: Rows) -> torch.Tensor:
         """The mean over the examples of one micro-batch."""
@@ -82,6 +95,7 @@ LOSSES: dict[str, Callable[[Pairs, float, float], torch.Tensor]] = {
 class Preference:
     """Direct preference optimisation (`objective: dpo`)."""
 
+    watches: ClassVar[tuple[str, ...]] = ("mean", "entropy")
     loss_type: str = "sigmoid"
     beta: float = 0.1
     label_smoothing: float = 0.0
@@ -115,5 +129,84 @@ def describe_rewards(chosen: torch.Tensor, rejected: torch.Tensor, log_probabili
     }
 
 
+@dataclass(frozen=True)
+class OddsRatio:
+    """Odds ratio preference optimisation (`objective: orpo`)."""
+
+    watches: ClassVar[tuple[str, ...]] = ("mean",)
+    beta: float = 0.1
+
+    @classmethod
+    def of(cls, config: Config) -> OddsRatio:
+        return cls(config.beta)
+
+    def loss(self, rows: Rows) -> torch.Tensor:
+        return rows.likelihood_loss - (self.beta * logsigmoid(self.log_odds(rows))).mean()
+
+    def log_odds(self, rows: Rows) -> torch.Tensor:
+        """The logarithm of the odds of each chosen completion over those of the rejected one."""
+        chosen, rejected = rows.means.chunk(2)
+        return (chosen - rejected) - (log_complement(chosen) - log_complement(rejected))
+
+    def describe(self, rows: Rows) -> Told:
+        chosen, rejected = (self.beta * rows.means).chunk(2)
+        log_odds = self.log_odds(rows)
+        return describe_rewards(chosen, rejected, rows.means) | {
+            "nll_loss": float(rows.likelihood_loss),
+            "log_odds_ratio": float(logsigmoid(log_odds).mean()),
+            "log_odds_chosen": float(log_odds.mean()),
+        }
+
+
+def log_complement(logarithms: torch.Tensor) -> torch.Tensor:
+    """log(1 - exp(x)) for x below 0."""
+    return torch.where(
+        logarithms < -math.log(2), torch.log1p(-torch.exp(logarithms)), torch.log(-torch.expm1(logarithms))
+    )
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """Contrastive preference optimisation and SimPO (`objective: cpo`)."""
+
+    watches: ClassVar[tuple[str, ...]] = ("mean",)
+    loss_type: str = "sigmoid"
+    beta: float = 0.1
+    label_smoothing: float = 0.0
+    alpha: float = 1.0
+    gamma: float = 0.5
+
+    @classmethod
+    def of(cls, config: Config) -> Contrast:
+        return cls(config.loss_type, config.beta, config.label_smoothing, config.cpo_alpha, config.simpo_gamma)
+
+    def loss(self, rows: Rows) -> torch.Tensor:
+        chosen, rejected = self.scores(rows).chunk(2)
+        loss = self.compare(chosen - rejected).mean()
+        return loss + self.alpha * rows.likelihood_loss if self.alpha else loss
+
+    def scores(self, rows: Rows) -> torch.Tensor:
+        return rows.means if self.loss_type in ("ipo", "simpo") else rows.sums
+
+    def compare(self, delta: torch.Tensor) -> torch.Tensor:
+        """The loss of each pair, by the difference of its scores."""
+        if self.loss_type == "ipo":
+            return (delta - 1 / (2 * self.beta)) ** 2
+        if self.loss_type == "hinge":
+            return torch.relu(1 - self.beta * delta)
+        margin = self.beta * delta - (self.gamma if self.loss_type == "simpo" else 0)
+        return -(1 - self.label_smoothing) * logsigmoid(margin) - self.label_smoothing * logsigmoid(-margin)
+
+    def describe(self, rows: Rows) -> Told:
+        scores = self.scores(rows)
+        chosen, rejected = (self.beta * scores).chunk(2)
+        likelihood_loss = float(rows.likelihood_loss) if self.alpha else 0.0
+        return describe_rewards(chosen, rejected, scores) | {"nll_loss": likelihood_loss}
+
+
 # by objective, the loss with the keys of a configuration
-ROW_LOSSES: dict[str, Callable[[Config], RowLoss]] = {"dpo": Preference.of}
+ROW_LOSSES: dict[str, Callable[[Config], RowLoss]] = {
+    "dpo": Preference.of,
+    "orpo": OddsRatio.of,
+    "cpo": Contrast.of,
+}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from spillway.config import Config
@@ -55,11 +56,24 @@ def compared(model: PreTrainedModel, batch: Batch, config: Config) -> torch.Tens
     from spillway.model.row_losses import ROW_LOSSES, Rows
 
     output = call_model(model, batch.input_ids, **mask_for_routers(model, batch))
-    tokens = (batch.labels[:, 1:] != -100).sum(1)
-    loss = ROW_LOSSES[config.objective](config).loss(Rows(row_sums(output.logits, batch), tokens, batch.reference))
+    objective = ROW_LOSSES[config.objective](config)
+    sums, tokens = row_sums(output.logits, batch), (batch.labels[:, 1:] != -100).sum(1)
+    if batch.prompts is None:
+        loss = objective.loss(Rows(sums, tokens, batch.reference))
+    else:
+        prompts = row_sums(output.logits, only_prompts(batch))
+        loss = objective.loss(Rows(sums - prompts, tokens - batch.prompts, batch.reference, prompts, batch.prompts))
     if (auxiliary := getattr(output, "aux_loss", None)) is not None:
         loss = loss + routers_weight(model) * auxiliary
     return loss
+
+
+def only_prompts(batch: Batch) -> Batch:
+    """The batch whose prompts alone have labels."""
+    labelled = (batch.labels[:, 1:] != -100).cumsum(1)
+    labels = batch.labels.clone()
+    labels[:, 1:][labelled > batch.prompts[:, None]] = -100  # type: ignore[index]
+    return replace(batch, labels=labels)
 
 
 def routers_weight(model: PreTrainedModel) -> float:
