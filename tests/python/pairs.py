@@ -61,6 +61,15 @@ def implicit(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{"chosen": row["prompt"] + row["chosen"], "rejected": row["prompt"] + row["rejected"]} for row in rows]
 
 
+def answers(count: int) -> list[dict[str, Any]]:
+    """Good and bad ones, each with its label; the second micro-batch of two has good ones alone."""
+    good = [number in (2, 3) or number % 3 == 0 for number in range(count)]
+    return [
+        {"prompt": row["prompt"], "completion": row["chosen" if label else "rejected"], "label": label}
+        for row, label in zip(texts(count), good, strict=True)
+    ]
+
+
 class SameOrder(torch.utils.data.Sampler):  # type: ignore[type-arg]
     """The rows of each epoch as `spillway train` takes them."""
 

@@ -243,10 +243,10 @@ def test_rows_that_are_no_pairs_are_refused(
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (["--objective", "kto"], "objective: kto is not available in this release"),
+        (["--objective", "reward"], "objective: reward is not available in this release"),
         (
             ["--objective", "sft", "--beta", "0.2"],
-            "beta: it is for objective dpo, orpo and cpo, and the objective is sft",
+            "beta: it is for objective dpo, orpo, cpo and kto, and",
         ),
         (["--packing"], "packing: a pair's rows stand for themselves"),
         (["--prompt_field", "a"], "prompt_field: objective dpo reads the columns prompt, chosen and rejected"),

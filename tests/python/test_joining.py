@@ -62,6 +62,7 @@ def test_passes_take_up_to_pass_tokens(
     [
         ({"objective": "dpo"}, {}),
         ({"objective": "orpo"}, {}),
+        ({"objective": "kto"}, {}),
         ({"virtual_ranks": 2}, {}),
         ({"device": "cpu"}, {}),
         ({}, {"routers": object()}),

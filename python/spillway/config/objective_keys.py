@@ -42,8 +42,8 @@ OBJECTIVE = [
         "beta",
         POSITIVE,
         None,
-        "the higher, the closer to the reference model (`dpo`), the more the odds ratio weighs (`orpo`), the steeper "
-        "the loss (`cpo`)",
+        "the higher, the closer to the reference model (`dpo`, `kto`), the more the odds ratio weighs (`orpo`), the "
+        "steeper the loss (`cpo`)",
         "0.1",
     ),
     Key(
@@ -51,7 +51,7 @@ OBJECTIVE = [
         choice(*LOSS_TYPES, single=True),
         None,
         f"the loss, by TRL's names: {list_losses()}",
-        "`sigmoid`",
+        "the first of them",
     ),
     Key(
         "label_smoothing",
@@ -74,6 +74,20 @@ OBJECTIVE = [
         None,
         "with `loss_type: simpo`: the margin between the rewards of a chosen and a rejected answer",
         "0.5",
+    ),
+    Key(
+        "desirable_weight",
+        NOT_NEGATIVE,
+        None,
+        "with `kto`: the weight of the losses of answers whose label is true",
+        "1",
+    ),
+    Key(
+        "undesirable_weight",
+        NOT_NEGATIVE,
+        None,
+        "with `kto`: the weight of the losses of answers whose label is false",
+        "1",
     ),
     Key(
         "disable_dropout",

@@ -23,6 +23,8 @@ class ObjectiveEntry:
     has_reference: bool = False  # a first pass computes the log-probabilities of a reference model
     is_framed: bool = False  # rows begin with the tokenizer's first token and end with its end token, if it has them
     labels_prompt: bool = False  # the prompt of a chosen row carries loss, too
+    is_sequential: bool = False  # steps take the rows in file order, as TRL's trainer does
+    is_mismatched: bool = False  # each prompt also gets another row's completion, by which the divergence is estimated
 
     @property
     def compares(self) -> bool:
@@ -31,6 +33,7 @@ class ObjectiveEntry:
 
 
 PAIR = ("prompt", "chosen", "rejected")
+JUDGED = ("prompt", "completion", "label")
 ANSWERS = ("chosen", "rejected")
 
 OBJECTIVES = {
@@ -84,9 +87,29 @@ OBJECTIVES = {
             rows=2,
             is_framed=True,
         ),
+        ObjectiveEntry(
+            "kto",
+            "Kahneman-Tversky optimisation of single answers, the columns `prompt`, `completion` and `label` (true or "
+            "false), against a reference as with `dpo`",
+            1e-6,
+            {
+                "beta": 0.1,
+                "loss_type": "kto",
+                "desirable_weight": 1.0,
+                "undesirable_weight": 1.0,
+                "disable_dropout": True,
+            },
+            losses=("kto",),
+            columns=JUDGED,
+            answers=("completion",),
+            rows=2,
+            has_reference=True,
+            is_sequential=True,
+            is_mismatched=True,
+        ),
     )
 }
-LATER = ("kto", "reward")  # objectives that are refused by name
+LATER = ("reward",)  # objectives that are refused by name
 
 
 def list_owners(key: str) -> list[str]:

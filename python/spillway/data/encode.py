@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from spillway.data.chat import encode_messages, template_ids
-from spillway.data.columns import Example, Messages, Pair, Preferred, Text
+from spillway.data.columns import Example, Judged, Messages, Pair, Preferred, Text
 from spillway.data.fitting import TemplateFit
 from spillway.data.stops import StopTokens
 from spillway.errors import InputError
@@ -27,6 +27,14 @@ class EncodedPair:
 
     chosen: Encoded
     rejected: Encoded
+
+
+@dataclass(frozen=True)
+class EncodedAnswer:
+    """One judged row."""
+
+    answer: Encoded
+    label: bool
 
 
 @dataclass
@@ -129,21 +137,23 @@ class Encoder:
 
     def encoded_strings(self, rows: list[Preferred]) -> list[tuple[list[int], list[int], list[int]]]:
         """Prompt, and with each of the completions, which end with an end token."""
-        end = self.tokenizer.eos_token or ""
-
-        def ended(text: str) -> str:
-            return text if text.endswith(end) else text + end
-
         prompts = self.ids_of([row.prompt for row in rows])
-        chosen = self.ids_of([row.prompt + ended(row.chosen) for row in rows])
-        return list(zip(prompts, chosen, self.ids_of([row.prompt + ended(row.rejected) for row in rows]), strict=True))
+        chosen = self.ids_of([row.prompt + self.end(row.chosen) for row in rows])
+        rejected = self.ids_of([row.prompt + self.end(row.rejected) for row in rows])
+        return list(zip(prompts, chosen, rejected, strict=True))
+
+    def end(self, text: str) -> str:
+        """The text with an end token."""
+        end = self.tokenizer.eos_token or ""
+        return text if text.endswith(end) else text + end
 
     def encoded_messages(self, rows: list[Preferred]) -> list[tuple[list[int], list[int], list[int]]]:
-        if not self.tokenizer.chat_template:
-            raise InputError(
-                f"{rows[0].where}: messages need a chat template, the tokenizer has none; set chat_template_path"
-            )
+        self.require_template(rows[0].where)
         return [self.encode_preferred(row) for row in rows]
+
+    def require_template(self, where: str) -> None:
+        if not self.tokenizer.chat_template:
+            raise InputError(f"{where}: messages need a chat template, the tokenizer has none; set chat_template_path")
 
     def encode_preferred(self, row: Preferred) -> tuple[list[int], list[int], list[int]]:
         """Tokens of the prompt, of the prompt with the chosen and of the prompt with the rejected completion."""
@@ -155,6 +165,28 @@ class Encoder:
         prompt = template_ids(self.tokenizer, chosen, chosen.messages[:turns], add_generation_prompt=True)
         with_chosen, with_rejected = (template_ids(self.tokenizer, chat, chat.messages) for chat in (chosen, rejected))
         return prompt, with_chosen, with_rejected
+
+    def encode_judged(self, rows: list[Judged]) -> list[EncodedAnswer]:
+        """Encodes answers as TRL's KTOTrainer does."""
+        if isinstance(rows[0].prompt, list):
+            self.require_template(rows[0].where)
+            wholes = [self.encode_judged_messages(row) for row in rows]
+        else:
+            answers = self.ids_of([row.prompt + self.end(row.completion) for row in rows])
+            wholes = list(zip(self.ids_of([row.prompt for row in rows]), answers, strict=True))
+        return [EncodedAnswer(self.divide(row.where, *ids), row.label) for row, ids in zip(rows, wholes, strict=True)]
+
+    def encode_judged_messages(self, row: Judged) -> tuple[list[int], list[int]]:
+        chat = self.fitting.fit(Messages(row.where, row.prompt + row.completion, row.options))
+        prompt = template_ids(self.tokenizer, chat, chat.messages[: len(row.prompt)], add_generation_prompt=True)
+        return prompt, template_ids(self.tokenizer, chat, chat.messages)
+
+    def divide(self, where: str, prompt: list[int], ids: list[int]) -> Encoded:
+        """The row whose completion begins where it and the prompt alone first differ."""
+        first = common(prompt, ids)
+        if first < len(prompt):
+            self.warn_of_boundary(where, first, len(prompt))
+        return Encoded(ids, [False] * first + [True] * (len(ids) - first))
 
     def pair(self, row: Preferred, prompt: list[int], chosen: list[int], rejected: list[int]) -> EncodedPair:
         first = min(common(prompt, chosen), common(prompt, rejected))

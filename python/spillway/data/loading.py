@@ -13,10 +13,10 @@ from spillway.config.objective_keys import join
 from spillway.data.chat import RewrittenTurns, load_training_template, set_template
 from spillway.data.columns import Columns, Example, by_name, chosen
 from spillway.data.dataset import Builder, Dataset
-from spillway.data.encode import Encoder
+from spillway.data.encode import Encoded, EncodedAnswer, EncodedPair, Encoder
 from spillway.data.media import TEXT, Media
 from spillway.data.origins import ROWS, RowsDigest, digest_tokenizer
-from spillway.data.preferences import PairBuilder, Preferences
+from spillway.data.preferences import AnswerBuilder, PairBuilder, Preferences
 from spillway.data.sources import is_document, read
 from spillway.data.unused import UnusedColumns
 from spillway.errors import InputError, first_line
@@ -71,13 +71,7 @@ def replace_template(encoder: Encoder, template: str) -> Encoder:
 def encode_rows(config: Config, key: str, encoder: Encoder, media: Media, unused: UnusedColumns) -> Rows:
     source, tokenizer = getattr(config, key), encoder.tokenizer
     packing = config.packing if key == "dataset" else config.eval_packing
-    of_pairs = config.objective_entry.compares
-    builder: Any = (
-        PairBuilder(config.max_length, padding_of(tokenizer), config.objective_entry)
-        if of_pairs
-        else Builder(config.max_length, packing, is_document(source), padding_of(tokenizer))
-    )
-    encode: Callable[[list[Any]], list[Any]] = encoder.encode_preferences if of_pairs else encoder.encode
+    builder, encode = begin_rows(config, encoder, packing, is_document(source))
     rows = 0
     split = config.dataset_split if key == "dataset" else config.eval_dataset_split
     revision = config.dataset_revision if key == "dataset" else config.eval_dataset_revision
@@ -86,7 +80,7 @@ def encode_rows(config: Config, key: str, encoder: Encoder, media: Media, unused
     for examples in in_groups(read_examples(config, source, split, revision, media, digest, unused), ROWS_AT_ONCE):
         rows += len(examples)
         for example, row in zip(examples, encode(examples), strict=True):
-            for part in (row.chosen, row.rejected) if of_pairs else (row,):
+            for part in list_encoded(row):
                 media.check_tokens(example.where, part.ids, tokenizer)
             builder.add(row)
     if not rows:
@@ -94,6 +88,24 @@ def encode_rows(config: Config, key: str, encoder: Encoder, media: Media, unused
     dataset: Rows = builder.finish()
     dataset.origins.update(made_of | {ROWS: digest.hexdigest()})
     return dataset
+
+
+def begin_rows(
+    config: Config, encoder: Encoder, packing: bool, document: bool
+) -> tuple[Any, Callable[[list[Any]], list[Any]]]:
+    """What collects the rows of an objective, and what encodes them."""
+    objective, length, pad = config.objective_entry, config.max_length, padding_of(encoder.tokenizer)
+    if objective.is_mismatched:
+        return AnswerBuilder(length, pad, config.per_device_train_batch_size), encoder.encode_judged
+    if objective.compares:
+        return PairBuilder(length, pad, objective), encoder.encode_preferences
+    return Builder(length, packing, document, pad), encoder.encode
+
+
+def list_encoded(row: Encoded | EncodedPair | EncodedAnswer) -> tuple[Encoded, ...]:
+    if isinstance(row, EncodedPair):
+        return (row.chosen, row.rejected)
+    return (row.answer,) if isinstance(row, EncodedAnswer) else (row,)
 
 
 def report_unused(key: str, encoder: Encoder, unused: UnusedColumns, tell: Callable[[str], None]) -> None:
@@ -163,5 +175,6 @@ def report(key: str, source: str, dataset: Rows, encoder: Encoder, tell: Callabl
     if len(encoder.warnings) > WARNINGS_SHOWN:
         tell(f"{key}: the same holds for {len(encoder.warnings) - WARNINGS_SHOWN} more rows")
     if dataset.dropped:
-        what = "pairs of {}, whose prompt alone fills max_length," if of_pairs else "rows of {} carry no loss and"
+        kind = "pairs" if not isinstance(dataset, Preferences) or dataset.labels is None else "rows"
+        what = kind + " of {}, whose prompt alone fills max_length," if of_pairs else "rows of {} carry no loss and"
         tell(f"{key}: {dataset.dropped} {what.format(Path(source).name)} are left out")

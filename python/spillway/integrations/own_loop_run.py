@@ -82,6 +82,11 @@ class OwnRun:
         config, before, _ = beginning.load_existing_run(config, self._world)
         config = beginning.of_one(config, before, self._world)
         check(config, required=("model",), described=module is None)
+        if config.objective_entry.is_mismatched:
+            raise InputError(
+                f"objective: {config.objective} pairs each prompt with another row's answer before the first step; use "
+                "`spillway train`"
+            )
         places(self._world, config)
         self._module = module
         if config.output_dir is None and (config.resume_from_checkpoint or config.durability not in (None, "none")):

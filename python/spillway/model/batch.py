@@ -22,6 +22,7 @@ class Batch:
     # reference model. The first half of the rows was chosen, the other rejected, in the same order. None: not computed
     reference: torch.Tensor | None = None
     prompts: torch.Tensor | None = None  # [rows] int64: of each row, its first label tokens, of the prompt; None: none
+    verdicts: torch.Tensor | None = None  # [examples] bool: whether an answer is a good one; None: examples are pairs
     rows_each: int = 0  # rows of each example that the loss is a mean over; 0: it is a mean over label tokens
 
 

@@ -34,6 +34,7 @@ class MicroBatch:
     reference: torch.Tensor | None = None  # Batch.reference, on the host
     rows_each: int = 0  # Batch.rows_each
     prompts: tuple[int, ...] = ()  # [rows]: label tokens of each row that are of its prompt; (): of none
+    verdicts: torch.Tensor | None = None  # Batch.verdicts
     number: int = 0  # its position in the data's order
     rank: int = 0  # its virtual rank
     ends_rank: bool = True  # no further one of the step has that rank
@@ -199,7 +200,7 @@ def arrange(
         found.append(MicroBatch(index, first, rows, length, batch.position_ids, labelled, labels, real,
                                 consecutive(labelled), ones, bounds, batch.reference, batch.rows_each,
                                 () if batch.prompts is None else tuple(batch.prompts.tolist()),
-                                number, rank, number == ranks[rank][-1]))  # fmt: skip
+                                batch.verdicts, number, rank, number == ranks[rank][-1]))  # fmt: skip
         first += rows * length
     ids = torch.cat([batches[number].input_ids.reshape(-1) for _, number in order])
     return Work(ids, found, over=over, routers=routers)

@@ -86,9 +86,10 @@ def accuracy(stats: Stats | None, tokens: slice = slice(None)) -> Told:
     return {"mean_token_accuracy": found}
 
 
-def entropy(stats: Stats | None) -> Told:
+def entropy(stats: Stats | None, tokens: slice = slice(None)) -> Told:
     """The mean over label tokens of the entropy of what is predicted for them, in nats. `stats` as in `accuracy`."""
-    return {"entropy": 0.0 if stats is None else float(stats.entropy().mean())}
+    found = None if stats is None else stats.entropy()[tokens]
+    return {"entropy": 0.0 if found is None or not found.numel() else float(found.mean())}
 
 
 def row_sums(batch: MicroBatch, stats: Stats | None) -> list[float]:

@@ -55,7 +55,7 @@ class Compared:
         self._settle(stats)
         batches = self.work.micro_batches
         return [
-            self.loss.describe(rows) | describe_tokens(batch, stats.get(batch.index), self.watches)
+            self.loss.describe(rows) | describe_tokens(batch, rows, stats.get(batch.index), self.watches)
             for batch, rows in zip(batches, self._rows, strict=True)
         ]
 
@@ -91,19 +91,22 @@ def as_rows(batch: MicroBatch, sums: torch.Tensor, tokens: torch.Tensor) -> Rows
     """`sums`, `tokens`: of completions, and then of prompts if these carry loss."""
     rows = batch.rows
     if not batch.prompts:
-        return Rows(sums, tokens, batch.reference)
-    return Rows(sums[:rows], tokens[:rows], batch.reference, sums[rows:], tokens[rows:])
+        return Rows(sums, tokens, batch.reference, verdicts=batch.verdicts)
+    return Rows(sums[:rows], tokens[:rows], batch.reference, sums[rows:], tokens[rows:], batch.verdicts)
 
 
-def describe_tokens(batch: MicroBatch, stats: Stats | None, watches: Collection[str]) -> Told:
+def describe_tokens(batch: MicroBatch, rows: Rows, stats: Stats | None, watches: Collection[str]) -> Told:
     """What TRL logs of the label tokens of completions: logits of the whole vocabulary, the entropy of all, and how
     often a chosen one is the likeliest."""
     if stats is None or stats.mean is None:
         return {}
-    middle, (_, runs) = batch.bounds[batch.rows // 2], batch.parts
-    halves = {"logits/chosen": runs[: batch.rows // 2], "logits/rejected": runs[batch.rows // 2 :]}
-    found = {}
-    for name, half in halves.items():
-        part = torch.cat([stats.mean[run] for run in half])
-        found[name] = float(part.double().mean()) if part.numel() else 0.0
-    return found | (accuracy(stats, slice(middle)) | entropy(stats) if "entropy" in watches else {})
+    _, runs = batch.parts
+    found: Told = {}
+    for side, numbers in rows.sides.items():
+        if numbers:
+            part = torch.cat([stats.mean[runs[row]] for row in numbers])
+            found[f"logits/{side}"] = float(part.double().mean()) if part.numel() else 0.0
+    answers = slice(batch.bounds[max(row for numbers in rows.sides.values() for row in numbers) + 1])
+    if "accuracy" in watches:
+        found |= accuracy(stats, slice(batch.bounds[batch.rows // 2]))
+    return found | (entropy(stats, answers) if "entropy" in watches else {})

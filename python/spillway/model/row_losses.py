@@ -21,18 +21,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of one micro-batch, [rows] each: the chosen ones, then as many rejected ones in the same order."""
+    """The rows of one micro-batch, [rows] each: the chosen ones, then as many rejected ones in the same order; or with
+    `verdicts` answers, then their prompts with other answers."""
 
     sums: torch.Tensor  # log-probabilities of completions
     tokens: torch.Tensor  # label tokens that they are sums of
     reference: torch.Tensor | None = None  # `sums` under the reference model
     prompts: torch.Tensor | None = None  # log-probabilities of prompts; None: no prompt carries loss
     prompt_tokens: torch.Tensor | None = None
+    verdicts: torch.Tensor | None = None  # [rows / 2] bool: answers come first, then as many mismatched rows
 
     @property
     def means(self) -> torch.Tensor:
         """Over label tokens."""
         return self.sums / self.tokens.clamp(min=1)
+
+    @property
+    def sides(self) -> dict[str, list[int]]:
+        """The numbers of the rows that are good answers, and of those that are bad ones."""
+        half = len(self.sums) // 2
+        if self.verdicts is None:
+            return {"chosen": list(range(half)), "rejected": list(range(half, 2 * half))}
+        good = self.verdicts.tolist()
+        sides = {"chosen": True, "rejected": False}
+        return {side: [row for row in range(half) if good[row] == verdict] for side, verdict in sides.items()}
 
     @property
     def likelihood_loss(self) -> torch.Tensor:
@@ -46,7 +58,7 @@ class Rows:
 class RowLoss(Protocol):
     """A loss with the keys of a run."""
 
-    watches: ClassVar[tuple[str, ...]]  # figures of label tokens: "mean" of their logits, "entropy" and accuracy
+    watches: ClassVar[tuple[str, ...]]  # figures of label tokens: "mean" of their logits, "entropy", "accuracy"
 
     def loss(self, rows: Rows) -> torch.Tensor:
         """The mean over the examples of one micro-batch."""
@@ -95,7 +107,7 @@ LOSSES: dict[str, Callable[[Pairs, float, float], torch.Tensor]] = {
 class Preference:
     """Direct preference optimisation (`objective: dpo`)."""
 
-    watches: ClassVar[tuple[str, ...]] = ("mean", "entropy")
+    watches: ClassVar[tuple[str, ...]] = ("mean", "entropy", "accuracy")
     loss_type: str = "sigmoid"
     beta: float = 0.1
     label_smoothing: float = 0.0
@@ -204,9 +216,51 @@ class Contrast:
         return describe_rewards(chosen, rejected, scores) | {"nll_loss": likelihood_loss}
 
 
+@dataclass(frozen=True)
+class Prospect:
+    """Kahneman-Tversky optimisation (`objective: kto`)."""
+
+    watches: ClassVar[tuple[str, ...]] = ("mean", "entropy")
+    beta: float = 0.1
+    desirable_weight: float = 1.0
+    undesirable_weight: float = 1.0
+
+    @classmethod
+    def of(cls, config: Config) -> Prospect:
+        return cls(config.beta, config.desirable_weight, config.undesirable_weight)
+
+    def loss(self, rows: Rows) -> torch.Tensor:
+        assert rows.verdicts is not None
+        ratios, divergence = self.ratios(rows), self.divergence(rows)
+        good = self.desirable_weight * (1 - torch.sigmoid(self.beta * (ratios - divergence)))
+        bad = self.undesirable_weight * (1 - torch.sigmoid(self.beta * (divergence - ratios)))
+        return torch.where(rows.verdicts, good, bad).mean()
+
+    def ratios(self, rows: Rows, half: int = 0) -> torch.Tensor:
+        """The log-probabilities of answers (1: of mismatched rows) relative to the reference model's."""
+        assert rows.reference is not None
+        return (rows.sums - rows.reference).chunk(2)[half]
+
+    def divergence(self, rows: Rows) -> torch.Tensor:
+        """The divergence from the reference model, estimated by mismatched rows; a constant of the loss."""
+        return self.ratios(rows, 1).detach().mean().clamp(min=0)
+
+    def describe(self, rows: Rows) -> Told:
+        figures = {"kl": float(self.divergence(rows))}
+        ratios = self.ratios(rows)
+        for side, numbers in rows.sides.items():
+            if numbers:
+                figures[f"rewards/{side}"] = float(self.beta * ratios[numbers].mean())
+                figures[f"logps/{side}"] = float(rows.sums[numbers].mean())
+        if all(rows.sides.values()):
+            figures["rewards/margins"] = figures["rewards/chosen"] - figures["rewards/rejected"]
+        return figures
+
+
 # by objective, the loss with the keys of a configuration
 ROW_LOSSES: dict[str, Callable[[Config], RowLoss]] = {
     "dpo": Preference.of,
     "orpo": OddsRatio.of,
     "cpo": Contrast.of,
+    "kto": Prospect.of,
 }

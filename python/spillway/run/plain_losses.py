@@ -59,7 +59,7 @@ def compared(model: PreTrainedModel, batch: Batch, config: Config) -> torch.Tens
     objective = ROW_LOSSES[config.objective](config)
     sums, tokens = row_sums(output.logits, batch), (batch.labels[:, 1:] != -100).sum(1)
     if batch.prompts is None:
-        loss = objective.loss(Rows(sums, tokens, batch.reference))
+        loss = objective.loss(Rows(sums, tokens, batch.reference, verdicts=batch.verdicts))
     else:
         prompts = row_sums(output.logits, only_prompts(batch))
         loss = objective.loss(Rows(sums - prompts, tokens - batch.prompts, batch.reference, prompts, batch.prompts))
