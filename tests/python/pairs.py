@@ -61,6 +61,15 @@ def implicit(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{"chosen": row["prompt"] + row["chosen"], "rejected": row["prompt"] + row["rejected"]} for row in rows]
 
 
+def answers(count: int) -> list[dict[str, Any]]:
+    """Good and bad ones, each with its label; the second micro-batch of two has good ones alone."""
+    good = [number in (2, 3) or number % 3 == 0 for number in range(count)]
+    return [
+        {"prompt": row["prompt"], "completion": row["chosen" if label else "rejected"], "label": label}
+        for row, label in zip(texts(count), good, strict=True)
+    ]
+
+
 class SameOrder(torch.utils.data.Sampler):  # type: ignore[type-arg]
     """The rows of each epoch as `spillway train` takes them."""
 
@@ -75,18 +84,35 @@ class SameOrder(torch.utils.data.Sampler):  # type: ignore[type-arg]
         self._epoch += 1
 
 
-def in_memory(given: Path, out: Path, rows: list[dict[str, Any]], order: Order, model: Any = None, **more: Any) -> Any:
+def trainer_of(objective: str) -> tuple[Any, Any]:
+    """TRL's trainer of an objective, and the class of its arguments."""
+    trl = package("trl", "TRL is not installed")
+    name = objective.upper()
+    if not hasattr(trl, f"{name}Trainer"):
+        trl = package(f"trl.experimental.{objective}", "TRL has them since 0.26")
+    return getattr(trl, f"{name}Trainer"), getattr(trl, f"{name}Config")
+
+
+def in_memory(
+    given: Path,
+    out: Path,
+    rows: list[dict[str, Any]],
+    order: Order,
+    model: Any = None,
+    objective: str = "dpo",
+    **more: Any,
+) -> Any:
     """TRL's, trained and saved in `out`."""
-    trl, datasets = package("trl", "TRL is not installed"), package("datasets", "TRL needs datasets")
+    datasets = package("datasets", "TRL needs datasets")
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    class Plain(trl.DPOTrainer):  # type: ignore[misc, name-defined]
+    class Plain(trainer_of(objective)[0]):  # type: ignore[misc]
         def _get_train_sampler(self, *_: Any) -> Any:
             return SameOrder(order)
 
     trainer = Plain(
         model=model or AutoModelForCausalLM.from_pretrained(given / "model", dtype="float32"),
-        args=arguments(out, **more),
+        args=arguments(out, objective, **more),
         train_dataset=datasets.Dataset.from_list(rows),
         processing_class=AutoTokenizer.from_pretrained(given / "model"),
         **({"eval_dataset": datasets.Dataset.from_list(rows[:3])} if "eval_strategy" in more else {}),
@@ -96,9 +122,8 @@ def in_memory(given: Path, out: Path, rows: list[dict[str, Any]], order: Order, 
     return trainer
 
 
-def arguments(out: Path, **more: Any) -> Any:
-    trl = package("trl", "TRL is not installed")
-    return trl.DPOConfig(
+def arguments(out: Path, objective: str = "dpo", **more: Any) -> Any:
+    return trainer_of(objective)[1](
         **{
             "output_dir": str(out), "per_device_train_batch_size": 2, "gradient_accumulation_steps": 2,
             "num_train_epochs": 2, "learning_rate": 1e-3, "logging_steps": 1, "save_strategy": "no",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from functools import partial
 from itertools import product
 from pathlib import Path
 
@@ -17,7 +18,8 @@ from both_ways import replace_model
 from breadth import some
 from needs import package
 from spillway import _engine
-from spillway.model.preference import Preference
+from spillway.model.preference import Compared
+from spillway.model.row_losses import Preference
 from spillway.run.session import EngineSession
 
 
@@ -114,7 +116,7 @@ def test_a_wrong_preference_is_found(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("spillway.run.session.objective_of", lambda config: Preference(beta=0.4))
+    monkeypatch.setattr("spillway.run.session.objective_of", lambda config: partial(Compared, Preference(beta=0.4)))
     assert check(given, tmp_path, "--compute_dtype", "fp32", *preferred) == 1
     assert "BEYOND" in capsys.readouterr().out
 

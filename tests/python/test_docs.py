@@ -68,6 +68,7 @@ class Sandbox:
         (place / "model").rename(place / "Qwen2.5-1.5B")
         (place / "train.jsonl").rename(place / "rows.jsonl")
         tiny.jsonl(place / "pairs.jsonl", pairs.texts(5))
+        tiny.jsonl(place / "judged.jsonl", pairs.answers(5))
         shutil.copy(place / "profile.json", place / "other-machine.json")
         shutil.copytree(ROOT / "profiles", place / "profiles")
         model_shapes.write(place, "Qwen2.5-0.5B").rename(place / "Qwen2.5-7B")  # a configuration, no weights

@@ -243,8 +243,11 @@ def test_rows_that_are_no_pairs_are_refused(
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (["--objective", "kto"], "objective: kto is not available in this release"),
-        (["--objective", "sft", "--beta", "0.2"], "beta: it is for objective dpo, and the objective is sft"),
+        (["--objective", "reward"], "objective: reward is not available in this release"),
+        (
+            ["--objective", "sft", "--beta", "0.2"],
+            "beta: it is for objective dpo, orpo, cpo and kto, and",
+        ),
         (["--packing"], "packing: a pair's rows stand for themselves"),
         (["--prompt_field", "a"], "prompt_field: objective dpo reads the columns prompt, chosen and rejected"),
         (["--loss_type", "exo_pair"], "loss_type: got 'exo_pair', expects one of sigmoid, hinge"),

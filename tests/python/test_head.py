@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,7 +18,8 @@ from spillway.model.head_groups import form_groups
 from spillway.model.logits import loss_gradient, loss_stats
 from spillway.model.microbatch import IGNORED, Work, arrange
 from spillway.model.objective import Choice, CrossEntropy
-from spillway.model.preference import Preference
+from spillway.model.preference import Compared
+from spillway.model.row_losses import Preference
 from spillway.model.token_tiles import Parts, TokenTiles
 
 TOKENS, VOCABULARY = 37, 4096
@@ -116,7 +118,7 @@ def masked_batches(count: int, pairs: bool = False) -> list[Batch]:
         if number == 2 and not pairs:
             labels[:] = IGNORED
         reference = torch.tensor([-3.0, -4.0], dtype=torch.float64) if pairs else None
-        batches.append(Batch(ids, labels, None, 2 * LENGTH, reference=reference))
+        batches.append(Batch(ids, labels, None, 2 * LENGTH, reference=reference, rows_each=2 * pairs))
     return batches
 
 
@@ -149,10 +151,10 @@ def arrange_within(work: Work, rows: int) -> Work:
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
-@pytest.mark.parametrize("objective", [CrossEntropy, Preference()], ids=["cross-entropy", "dpo"])
+@pytest.mark.parametrize("objective", [CrossEntropy, partial(Compared, Preference())], ids=["cross-entropy", "dpo"])
 @pytest.mark.parametrize("limit", [10**6, 30], ids=["whole ranks", "30 tokens"])
 def test_joined_micro_batches_give_the_gradients_of_single_ones(ranks: int, objective: Choice, limit: int) -> None:
-    work = arrange(masked_batches(7, isinstance(objective, Preference)), virtual_ranks=ranks)
+    work = arrange(masked_batches(7, objective is not CrossEntropy), virtual_ranks=ranks)
     one = run_head(work, TokenTiles(), objective)
     other = run_head(work, TokenTiles(head_tokens=limit), objective)
     assert one[0] == pytest.approx(other[0], rel=1e-6)

@@ -12,6 +12,7 @@ import torch
 
 import real_runs
 from real_runs import here
+from spillway.config.objectives import OBJECTIVES
 from spillway.model.batch import Batch, WorkShape
 from spillway.model.joining import join, join_shape, joining_notice
 from spillway.model.microbatch import IGNORED
@@ -30,8 +31,9 @@ def model(**more: Any) -> Any:
 
 
 def config(**more: Any) -> Any:
-    named = {"objective": "causal_lm", "virtual_ranks": 1, "pass_tokens": "auto", "device": "cuda:0"}
-    return SimpleNamespace(**named | {"ranks": SimpleNamespace(world=1)} | more)
+    named = {"objective": "sft", "virtual_ranks": 1, "pass_tokens": "auto", "device": "cuda:0", **more}
+    entry = OBJECTIVES[named["objective"]]
+    return SimpleNamespace(**named, ranks=SimpleNamespace(world=1), objective_entry=entry)
 
 
 @pytest.mark.parametrize(
@@ -59,6 +61,8 @@ def test_passes_take_up_to_pass_tokens(
     "given, of_model",
     [
         ({"objective": "dpo"}, {}),
+        ({"objective": "orpo"}, {}),
+        ({"objective": "kto"}, {}),
         ({"virtual_ranks": 2}, {}),
         ({"device": "cpu"}, {}),
         ({}, {"routers": object()}),

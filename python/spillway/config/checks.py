@@ -12,8 +12,10 @@ from spillway.base import installed, silence
 from spillway.base.documents import name_file_kind
 from spillway.config import methods, several
 from spillway.config.keys import KEYS
+from spillway.config.objective_keys import join
+from spillway.config.objectives import OWN_KEYS, list_owners
 from spillway.config.optimizers import OPTIMIZERS, own_keys
-from spillway.config.resolve import DPO, Config
+from spillway.config.resolve import Config
 from spillway.errors import InputError, SpillwayError
 
 DATA_SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".txt", ".parquet")
@@ -46,23 +48,47 @@ def check(
 
 
 def check_objective(config: Config) -> None:
-    if config.objective != "dpo":
-        for name in DPO:
-            if getattr(config, name) is not None:
-                raise InputError(f"{name}: it is for objective dpo, and the objective is {config.objective}")
+    objective = config.objective_entry
+    for name in OWN_KEYS:
+        if name not in objective.defaults and getattr(config, name) is not None:
+            raise InputError(
+                f"{name}: it is for objective {join(list_owners(name))}, and the objective is {config.objective}"
+            )
+    if not objective.compares:
         return
     for name in ("packing", "eval_packing"):
         if getattr(config, name):
-            raise InputError(f"{name}: a pair's rows stand for themselves; objective dpo does not join rows")
+            raise InputError(f"{name}: a pair's rows stand for themselves; objective {objective.name} joins no rows")
     for name in ("dataset_text_field", "prompt_field", "completion_field", "messages_field"):
         if getattr(config, name) is not None:
-            raise InputError(f"{name}: objective dpo reads the columns prompt, chosen and rejected; leave it out")
+            raise InputError(
+                f"{name}: objective {objective.name} reads the columns {join(objective.columns)}; leave it out"
+            )
     for name in ("completion_only_loss", "assistant_only_loss"):
         if not getattr(config, name):
-            raise InputError(f"{name}: with objective dpo completions alone carry loss; leave it out")
-    if config.label_smoothing and config.loss_type != "robust":
-        raise InputError(f"label_smoothing: it is for loss_type robust, and that is {config.loss_type}")
-    if config.label_smoothing >= 0.5:
+            raise InputError(f"{name}: objective {objective.name} says which tokens carry loss; leave it out")
+    if objective.losses and config.loss_type not in objective.losses:
+        raise InputError(
+            f"loss_type: objective {objective.name} has no {config.loss_type}; expects one of "
+            f"{', '.join(objective.losses)}"
+        )
+    if objective.is_mismatched and config.per_device_train_batch_size < 2:
+        raise InputError(
+            f"per_device_train_batch_size: objective {objective.name} gives each prompt another answer of its "
+            "micro-batch; expects 2 or more"
+        )
+    check_smoothing(config)
+
+
+def check_smoothing(config: Config) -> None:
+    smoothed = config.objective_entry.smoothed
+    if config.simpo_gamma != config.objective_entry.defaults.get("simpo_gamma") and config.loss_type != "simpo":
+        raise InputError(f"simpo_gamma: it is for loss_type simpo, and that is {config.loss_type}")
+    if config.label_smoothing and config.loss_type not in smoothed:
+        raise InputError(
+            f"label_smoothing: it is for loss_type {' or '.join(smoothed)}, and that is {config.loss_type}"
+        )
+    if (config.label_smoothing or 0) >= 0.5:
         raise InputError(
             f"label_smoothing: {config.label_smoothing} of the pairs the wrong way round; expects below 0.5"
         )

@@ -184,7 +184,7 @@ GROUPS: dict[str, list[Key]] = {
             NOT_NEGATIVE,
             None,
             "the schedule's highest rate",
-            "2e-5; with `objective: dpo` 1e-6, as in TRL",
+            "2e-5; with the objectives that compare rows 1e-6, as in TRL",
         ),
         Key("lr_scheduler_type", choice(*SCHEDULES), "linear", "transformers' schedule: " + ", ".join(SCHEDULES)),
         Key("lr_scheduler_kwargs", MAPPING, None, "further arguments of the schedule"),

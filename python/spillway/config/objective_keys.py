@@ -4,17 +4,30 @@ from __future__ import annotations
 
 from typing import Any
 
-from spillway.config.key import BETA, POSITIVE, Key
+from spillway.config.key import BETA, NOT_NEGATIVE, POSITIVE, Key
+from spillway.config.objectives import LATER, LOSS_TYPES, OBJECTIVES, list_owners
 from spillway.config.values import FLAG, choice, synonym
-
-OBJECTIVES = ("sft", "dpo")
-LATER = ("kto", "orpo", "reward")  # objectives that are refused by name
-PREFERENCES = ("sigmoid", "hinge", "ipo", "robust", "sigmoid_norm", "apo_zero", "apo_down")
 
 
 def refuse_objective(value: Any) -> str:
     """The sentence that refuses an objective; empty for a supported one."""
-    return f"{value} is not available in this release; there are sft and dpo" if value in LATER else ""
+    return f"{value} is not available in this release; there are {join(OBJECTIVES)}" if value in LATER else ""
+
+
+def join(names: Any) -> str:
+    """The names as a list in a sentence."""
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def quote(names: Any) -> str:
+    return join([f"`{name}`" for name in names])
+
+
+def list_losses(kind: str = "losses") -> str:
+    """The loss types of each objective in a sentence. `kind`: "losses" or "smoothed"."""
+    lists = {each.name: getattr(each, kind) for each in OBJECTIVES.values()}
+    return "; ".join(f"of `{name}` {quote(losses)}" for name, losses in lists.items() if losses)
 
 
 OBJECTIVE = [
@@ -22,25 +35,65 @@ OBJECTIVE = [
         "objective",
         synonym({name: name for name in OBJECTIVES}, LATER),
         "sft",
-        "`sft`: the next token of text, completions or answers; `dpo`: direct preference optimisation of pairs, "
-        "the columns `prompt`, `chosen` and `rejected`, against the model as it is before the first step, whose "
-        "log-probabilities a first pass computes",
+        "; ".join(f"`{each.name}`: {each.help}" for each in OBJECTIVES.values()),
         absent=refuse_objective,
     ),
-    Key("beta", POSITIVE, None, "with `dpo`: the higher, the closer to the reference model", "0.1"),
+    Key(
+        "beta",
+        POSITIVE,
+        None,
+        "the higher, the closer to the reference model (`dpo`, `kto`), the more the odds ratio weighs (`orpo`), the "
+        "steeper the loss (`cpo`)",
+        "0.1",
+    ),
     Key(
         "loss_type",
-        choice(*PREFERENCES, single=True),
+        choice(*LOSS_TYPES, single=True),
         None,
-        "the loss of `dpo`, by TRL's names: " + ", ".join(f"`{name}`" for name in PREFERENCES),
-        "`sigmoid`",
+        f"the loss, by TRL's names: {list_losses()}",
+        "the first of them",
     ),
     Key(
         "label_smoothing",
         BETA,
         None,
-        "with `loss_type: robust`: the share of pairs whose answers are swapped",
+        f"the share of pairs whose answers are swapped, for some losses: {list_losses('smoothed')}",
         "0",
     ),
-    Key("disable_dropout", FLAG, None, "with `dpo`: disables dropout, including in adapters", "true"),
+    Key(
+        "cpo_alpha",
+        NOT_NEGATIVE,
+        None,
+        "with `cpo`: the weight of the negative log-likelihood of chosen answers; 0 with `loss_type: simpo` is SimPO "
+        "as published",
+        "1",
+    ),
+    Key(
+        "simpo_gamma",
+        NOT_NEGATIVE,
+        None,
+        "with `loss_type: simpo`: the margin between the rewards of a chosen and a rejected answer",
+        "0.5",
+    ),
+    Key(
+        "desirable_weight",
+        NOT_NEGATIVE,
+        None,
+        "with `kto`: the weight of the losses of answers whose label is true",
+        "1",
+    ),
+    Key(
+        "undesirable_weight",
+        NOT_NEGATIVE,
+        None,
+        "with `kto`: the weight of the losses of answers whose label is false",
+        "1",
+    ),
+    Key(
+        "disable_dropout",
+        FLAG,
+        None,
+        f"with {quote(list_owners('disable_dropout'))}: disables dropout, including in adapters",
+        "true",
+    ),
 ]

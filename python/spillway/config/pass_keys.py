@@ -13,7 +13,7 @@ PASSES = [
         "tokens of a layer's pass: consecutive micro-batches share their passes, padded to one length, as long as "
         "they have no more together. `auto`: 32768 on a GPU, which a pass of one short row leaves waiting for the "
         "host; 0, no sharing, on CPUs. The loss is the same; the last bits of gradients differ. A run keeps the "
-        "value it began with. Micro-batches stay apart with `objective: dpo`, `method: lsp`, several "
+        "value it began with. Micro-batches stay apart with the objectives that compare rows, `method: lsp`, several "
         "`virtual_ranks`, and where routers add a loss",
     ),
     Key(

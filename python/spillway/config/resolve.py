@@ -22,6 +22,7 @@ from spillway.config.aliases import ALIASES, translate
 from spillway.config.foreign import describe_foreign
 from spillway.config.key import Key
 from spillway.config.keys import GROUPS, KEYS
+from spillway.config.objectives import OBJECTIVES, ObjectiveEntry
 from spillway.config.values import FileShare, NodeShare, StoragePath
 from spillway.errors import InputError, first_line
 
@@ -79,7 +80,12 @@ class Config:
     @property
     def rows_each(self) -> int:
         """That one of what `per_device_train_batch_size` counts is: of a pair two."""
-        return 2 if self.objective == "dpo" else 1
+        return self.objective_entry.rows or 1
+
+    @property
+    def objective_entry(self) -> ObjectiveEntry:
+        """The objective's entry in the table."""
+        return OBJECTIVES[self.objective]
 
     @property
     def base_form(self) -> str | None:
@@ -249,11 +255,6 @@ def parsed(key: Key, value: Any, origin: str) -> Any:
         raise InputError(f"{origin}{key.name}: got {value!r}, expects {key.kind.expected}") from None
 
 
-RATE = 2e-5  # of learning
-DPO = {"beta": 0.1, "loss_type": "sigmoid", "label_smoothing": 0.0, "disable_dropout": True}  # TRL's defaults
-DPO_RATE = 1e-6
-
-
 def with_defaults(values: dict[str, Any]) -> dict[str, Any]:
     """Defaults that depend on other keys, and paths that no longer depend on the working directory."""
     values = dict(values)
@@ -282,8 +283,8 @@ def with_defaults(values: dict[str, Any]) -> dict[str, Any]:
     if values["device"] == "auto":
         values["device"] = "cpu"
     values["weight_dtype"] = weight_dtype(values)
-    of_objective = DPO | {"learning_rate": DPO_RATE} if values["objective"] == "dpo" else {"learning_rate": RATE}
-    for name, default in of_objective.items():
+    objective = OBJECTIVES[values["objective"]]
+    for name, default in {**objective.defaults, "learning_rate": objective.learning_rate}.items():
         values[name] = default if values[name] is None else values[name]
     return with_strategies(methods.with_defaults(values))
 

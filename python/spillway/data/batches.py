@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from spillway.config.objectives import OBJECTIVES, ObjectiveEntry
 from spillway.errors import InputError
 from spillway.model.batch import Batch
 from spillway.model.microbatch import IGNORED
@@ -48,13 +49,14 @@ def batch_of(inputs: Mapping[str, Any], packing: bool) -> Batch:
     return Batch(ids, labels, positions_of(inputs, ids, packing), tokens, lengths)
 
 
-def pairs_of(inputs: Mapping[str, Any], referred: bool) -> Batch:
+def pairs_of(inputs: Mapping[str, Any], referred: bool, objective: ObjectiveEntry = OBJECTIVES["dpo"]) -> Batch:
     """A micro-batch of pairs as TRL's collator makes it: rows that were chosen, then as many that were rejected, and of
-    which tokens are completions. `referred`: it has to hold what a reference model makes of them."""
+    which tokens are completions. `referred`: it has to hold what a reference model makes of them, if there is one."""
     mask = whole(inputs, "completion_mask")
     if inputs.get("labels") is not None:
         raise InputError("batch: labels come from completion_mask where rows are pairs; leave them out")
-    others = {name: value for name, value in inputs.items() if name not in ("completion_mask", *REFERENCE)}
+    columns = ("completion_mask", *(REFERENCE if objective.has_reference else ()))
+    others = {name: value for name, value in inputs.items() if name not in columns}
     ids = whole(inputs, "input_ids")
     if mask.shape != ids.shape or len(ids) % 2:
         raise InputError(
@@ -62,9 +64,22 @@ def pairs_of(inputs: Mapping[str, Any], referred: bool) -> Batch:
             "many rows that were rejected as were chosen"
         )
     found = batch_of({**others, "labels": ids.masked_fill(mask == 0, IGNORED)}, packing=False)
-    if not referred and inputs.get(REFERENCE[0]) is None:
+    found = replace(found, rows_each=objective.rows)
+    if objective.labels_prompt:
+        found = label_prompts(found, mask)
+    if not objective.has_reference or (not referred and inputs.get(REFERENCE[0]) is None):
         return found
     return replace(found, reference=torch.cat([of_pairs(inputs, name, len(ids) // 2) for name in REFERENCE]))
+
+
+def label_prompts(batch: Batch, mask: torch.Tensor) -> Batch:
+    """The prompts of chosen rows, the first half, carry loss, too. mask: [rows, length], 1 for completions."""
+    middle = len(mask) // 2
+    before = (mask.cumsum(1) == 0)[:middle]  # of prompts, which end where the completion begins
+    labels = batch.labels.clone()
+    labels[:middle][before] = batch.input_ids[:middle][before]
+    prompts = torch.cat([(before.sum(1) - 1).clamp(min=0), torch.zeros(middle, dtype=torch.int64)])
+    return replace(batch, labels=labels, prompts=prompts)
 
 
 def of_pairs(inputs: Mapping[str, Any], name: str, pairs: int) -> torch.Tensor:

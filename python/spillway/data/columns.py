@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from spillway.config import Config
+from spillway.config.objectives import JUDGED, PAIR
 from spillway.data.files import Record
 from spillway.data.turns import (
     OPTION_COLUMNS,
@@ -51,7 +52,18 @@ class Preferred:
     options: dict[str, Any]  # of the chat template
 
 
-Example = Text | Pair | Messages | Preferred
+@dataclass(frozen=True)
+class Judged:
+    """One answer, text or messages as its prompt is, and whether it is a good one."""
+
+    where: str
+    prompt: Any
+    completion: Any
+    label: bool
+    options: dict[str, Any]  # of the chat template
+
+
+Example = Text | Pair | Messages | Preferred | Judged
 
 
 @dataclass(frozen=True)
@@ -63,13 +75,14 @@ class Columns:
     optional: str = ""  # a prompt part that may be missing or empty
     joint: str = ""  # stands after each part of the prompt
     context: tuple[str, ...] = ()  # columns that precede the prompt, if they are not empty
+    answered: tuple[str, ...] = ()  # columns that cannot be empty
 
     def example(self, record: Record) -> Example:
         """Raises InputError with the row's place when a column is missing or of another type."""
         for name in sorted(self.used_names(record)):
             check_encodable(record.where, name, record.row.get(name))
         example = self.read(record)
-        if isinstance(example, (Messages, Preferred)):  # JSON inside the columns has escapes of its own
+        if isinstance(example, (Messages, Preferred, Judged)):  # JSON inside the columns has escapes of its own
             check_encodable(record.where, "tools", example.options)
         if isinstance(example, Messages):
             check_encodable(record.where, self.names[0], example.messages)
@@ -80,8 +93,12 @@ class Columns:
             return Text(record.where, read_column_text(record, self.names[0]))
         if self.kind == "messages":
             return read_conversation(record, self.names[0])
-        if self.kind == "preference":
-            return preferred(record)
+        if self.kind in ("preference", "judged"):
+            found = preferred(record) if self.kind == "preference" else read_judged(record)
+            for name in self.answered:
+                if not getattr(found, name):
+                    raise InputError(f"{record.where}: the column {name!r} is empty; there is no answer to learn from")
+            return found
         if self.has_messages(record):
             return read_answered(record, *self.names)
         *parts, completion = self.names
@@ -96,6 +113,8 @@ class Columns:
     def used_names(self, record: Record) -> set[str]:
         """The columns that `example` reads."""
         names = {*self.names, *self.context}
+        if self.kind == "judged" and isinstance(record.row.get("completion"), list):
+            return names | set(OPTION_COLUMNS)
         lists = self.kind == "messages" or (self.kind != "text" and isinstance(record.row.get(self.names[-1]), list))
         return names | set(OPTION_COLUMNS) if lists else names
 
@@ -117,8 +136,9 @@ def read_context_texts(record: Record) -> list[str]:
 
 def chosen(config: Config) -> Columns | None:
     """The columns that the configuration names, if it does, or that its objective has."""
-    if config.objective == "dpo":
-        return PREFERENCE
+    if config.objective_entry.columns:
+        columns = COMPARED[config.objective_entry.columns]
+        return replace(columns, answered=config.objective_entry.answers)
     if config.dataset_text_field is not None:
         return Columns("text", (config.dataset_text_field,))
     if config.messages_field is not None:
@@ -148,7 +168,7 @@ def is_row(names: dict[str, Any]) -> bool:
 
 
 COLUMN_HINTS = {
-    "rejected": "pairs need `objective: dpo`",
+    "rejected": "pairs need `objective: dpo`, `orpo` or `cpo`",
     "preferred_output": "name OpenAI's pairs prompt, chosen and rejected, and set `objective: dpo`",
     "input_ids": "rows of tokens are not read, so give the texts",
 }
@@ -166,7 +186,9 @@ KNOWN = (
 )
 
 
-PREFERENCE = Columns("preference", ("prompt", "chosen", "rejected"))
+PREFERENCE = Columns("preference", PAIR)
+# the columns of objectives that compare rows
+COMPARED = {each.names: each for each in (PREFERENCE, Columns("judged", JUDGED))}
 
 
 def preferred(record: Record) -> Preferred:
@@ -189,6 +211,24 @@ def preferred(record: Record) -> Preferred:
         return Preferred(record.where, columns["prompt"], columns["chosen"], columns["rejected"], {})
     prompt = read_system_turns(record, columns["prompt"]) + columns["prompt"]
     return Preferred(record.where, prompt, columns["chosen"], columns["rejected"], read_template_options(record))
+
+
+def read_judged(record: Record) -> Judged:
+    """An answer with its label, as TRL's KTOTrainer takes them."""
+    prompt, completion, label = (read_column(record, name) for name in JUDGED)
+    if not isinstance(label, bool):
+        raise InputError(f"{record.where}: label is {type_name(label)}; expects true or false")
+    if isinstance(prompt, str) and isinstance(completion, str):
+        return Judged(record.where, prompt, completion, label, {})
+    if not isinstance(prompt, list) or not isinstance(completion, list):
+        raise InputError(
+            f"{record.where}: prompt is {type_name(prompt)}, completion is {type_name(completion)}; expects two texts, "
+            "or two lists of messages"
+        )
+    turns = [read_preferred_turns(record, name) if record.row[name] else [] for name in JUDGED[:2]]
+    return Judged(
+        record.where, read_system_turns(record, turns[0]) + turns[0], turns[1], label, read_template_options(record)
+    )
 
 
 def read_preferred_turns(record: Record, name: str) -> list[dict[str, Any]]:

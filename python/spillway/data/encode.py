@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from spillway.data.chat import encode_messages, template_ids
-from spillway.data.columns import Example, Messages, Pair, Preferred, Text
+from spillway.data.columns import Example, Judged, Messages, Pair, Preferred, Text
 from spillway.data.fitting import TemplateFit
 from spillway.data.stops import StopTokens
 from spillway.errors import InputError
@@ -29,6 +29,14 @@ class EncodedPair:
     rejected: Encoded
 
 
+@dataclass(frozen=True)
+class EncodedAnswer:
+    """One judged row."""
+
+    answer: Encoded
+    label: bool
+
+
 @dataclass
 class Encoder:
     """The rules of one run, applied to rows of any kind."""
@@ -37,6 +45,7 @@ class Encoder:
     completion_only_loss: bool = True
     assistant_only_loss: bool = True
     template: str | None = None  # a chat template that replaces the tokenizer's
+    is_framed: bool = False  # pairs begin with the tokenizer's first token and end with its end token
     warnings: list[str] = field(default_factory=list)  # one a row, naming the row
     fitting: TemplateFit = field(init=False)
     stops: StopTokens = field(init=False)
@@ -128,21 +137,23 @@ class Encoder:
 
     def encoded_strings(self, rows: list[Preferred]) -> list[tuple[list[int], list[int], list[int]]]:
         """Prompt, and with each of the completions, which end with an end token."""
-        end = self.tokenizer.eos_token or ""
-
-        def ended(text: str) -> str:
-            return text if text.endswith(end) else text + end
-
         prompts = self.ids_of([row.prompt for row in rows])
-        chosen = self.ids_of([row.prompt + ended(row.chosen) for row in rows])
-        return list(zip(prompts, chosen, self.ids_of([row.prompt + ended(row.rejected) for row in rows]), strict=True))
+        chosen = self.ids_of([row.prompt + self.end(row.chosen) for row in rows])
+        rejected = self.ids_of([row.prompt + self.end(row.rejected) for row in rows])
+        return list(zip(prompts, chosen, rejected, strict=True))
+
+    def end(self, text: str) -> str:
+        """The text with an end token."""
+        end = self.tokenizer.eos_token or ""
+        return text if text.endswith(end) else text + end
 
     def encoded_messages(self, rows: list[Preferred]) -> list[tuple[list[int], list[int], list[int]]]:
-        if not self.tokenizer.chat_template:
-            raise InputError(
-                f"{rows[0].where}: messages need a chat template, the tokenizer has none; set chat_template_path"
-            )
+        self.require_template(rows[0].where)
         return [self.encode_preferred(row) for row in rows]
+
+    def require_template(self, where: str) -> None:
+        if not self.tokenizer.chat_template:
+            raise InputError(f"{where}: messages need a chat template, the tokenizer has none; set chat_template_path")
 
     def encode_preferred(self, row: Preferred) -> tuple[list[int], list[int], list[int]]:
         """Tokens of the prompt, of the prompt with the chosen and of the prompt with the rejected completion."""
@@ -155,11 +166,44 @@ class Encoder:
         with_chosen, with_rejected = (template_ids(self.tokenizer, chat, chat.messages) for chat in (chosen, rejected))
         return prompt, with_chosen, with_rejected
 
+    def encode_judged(self, rows: list[Judged]) -> list[EncodedAnswer]:
+        """Encodes answers as TRL's KTOTrainer does."""
+        if isinstance(rows[0].prompt, list):
+            self.require_template(rows[0].where)
+            wholes = [self.encode_judged_messages(row) for row in rows]
+        else:
+            answers = self.ids_of([row.prompt + self.end(row.completion) for row in rows])
+            wholes = list(zip(self.ids_of([row.prompt for row in rows]), answers, strict=True))
+        return [EncodedAnswer(self.divide(row.where, *ids), row.label) for row, ids in zip(rows, wholes, strict=True)]
+
+    def encode_judged_messages(self, row: Judged) -> tuple[list[int], list[int]]:
+        chat = self.fitting.fit(Messages(row.where, row.prompt + row.completion, row.options))
+        prompt = template_ids(self.tokenizer, chat, chat.messages[: len(row.prompt)], add_generation_prompt=True)
+        return prompt, template_ids(self.tokenizer, chat, chat.messages)
+
+    def divide(self, where: str, prompt: list[int], ids: list[int]) -> Encoded:
+        """The row whose completion begins where it and the prompt alone first differ."""
+        first = common(prompt, ids)
+        if first < len(prompt):
+            self.warn_of_boundary(where, first, len(prompt))
+        return Encoded(ids, [False] * first + [True] * (len(ids) - first))
+
     def pair(self, row: Preferred, prompt: list[int], chosen: list[int], rejected: list[int]) -> EncodedPair:
         first = min(common(prompt, chosen), common(prompt, rejected))
         if first < len(prompt):
             self.warn_of_boundary(row.where, first, len(prompt))
-        return EncodedPair(*(Encoded(ids, [False] * first + [True] * (len(ids) - first)) for ids in (chosen, rejected)))
+        rows = (Encoded(ids, [False] * first + [True] * (len(ids) - first)) for ids in (chosen, rejected))
+        return EncodedPair(*(map(self.frame, rows) if self.is_framed else rows))
+
+    def frame(self, row: Encoded) -> Encoded:
+        """The row with the tokenizer's first token and its end token, as TRL's ORPOTrainer and CPOTrainer add them."""
+        ids, labelled = list(row.ids), list(row.labelled)
+        first, end = self.tokenizer.bos_token_id, self.tokenizer.eos_token_id
+        if first is not None and (labelled[:1] != [False] or ids[0] != first):
+            ids, labelled = [first, *ids], [False, *labelled]
+        if end is not None and (not labelled[-1:] == [True] or ids[-1] != end):
+            ids, labelled = [*ids, end], [*labelled, True]
+        return Encoded(ids, labelled)
 
 
 def common(one: list[int], other: list[int]) -> int:

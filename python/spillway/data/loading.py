@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from spillway.config import Config
+from spillway.config.objective_keys import join
 from spillway.data.chat import RewrittenTurns, load_training_template, set_template
-from spillway.data.columns import PREFERENCE, Columns, Example, by_name, chosen
+from spillway.data.columns import Columns, Example, by_name, chosen
 from spillway.data.dataset import Builder, Dataset
-from spillway.data.encode import Encoder
+from spillway.data.encode import Encoded, EncodedAnswer, EncodedPair, Encoder
 from spillway.data.media import TEXT, Media
 from spillway.data.origins import ROWS, RowsDigest, digest_tokenizer
-from spillway.data.preferences import PairBuilder, Preferences
+from spillway.data.preferences import AnswerBuilder, PairBuilder, Preferences
 from spillway.data.sources import is_document, read
 from spillway.data.unused import UnusedColumns
 from spillway.errors import InputError, first_line
@@ -45,7 +47,8 @@ def load_tokenizer(config: Config) -> Any:
 def load(config: Config, tokenizer: Any, key: str, tell: Callable[[str], None], media: Media = TEXT) -> Rows:
     """The rows of `key` (dataset or eval_dataset); `tell` hears what a person should know about them. `media`: what is
     refused in them."""
-    encoder = Encoder(tokenizer, config.completion_only_loss, config.assistant_only_loss)
+    is_framed = config.objective_entry.is_framed
+    encoder = Encoder(tokenizer, config.completion_only_loss, config.assistant_only_loss, is_framed=is_framed)
     unused = UnusedColumns()
     try:
         dataset = encode_rows(config, key, encoder, media, unused)
@@ -62,19 +65,13 @@ def load(config: Config, tokenizer: Any, key: str, tell: Callable[[str], None], 
 
 
 def replace_template(encoder: Encoder, template: str) -> Encoder:
-    return Encoder(encoder.tokenizer, encoder.completion_only_loss, encoder.assistant_only_loss, template)
+    return replace(encoder, template=template, warnings=[])
 
 
 def encode_rows(config: Config, key: str, encoder: Encoder, media: Media, unused: UnusedColumns) -> Rows:
     source, tokenizer = getattr(config, key), encoder.tokenizer
     packing = config.packing if key == "dataset" else config.eval_packing
-    of_pairs = config.objective == "dpo"
-    builder: Any = (
-        PairBuilder(config.max_length, padding_of(tokenizer))
-        if of_pairs
-        else Builder(config.max_length, packing, is_document(source), padding_of(tokenizer))
-    )
-    encode: Callable[[list[Any]], list[Any]] = encoder.encode_preferences if of_pairs else encoder.encode
+    builder, encode = begin_rows(config, encoder, packing, is_document(source))
     rows = 0
     split = config.dataset_split if key == "dataset" else config.eval_dataset_split
     revision = config.dataset_revision if key == "dataset" else config.eval_dataset_revision
@@ -83,7 +80,7 @@ def encode_rows(config: Config, key: str, encoder: Encoder, media: Media, unused
     for examples in in_groups(read_examples(config, source, split, revision, media, digest, unused), ROWS_AT_ONCE):
         rows += len(examples)
         for example, row in zip(examples, encode(examples), strict=True):
-            for part in (row.chosen, row.rejected) if of_pairs else (row,):
+            for part in list_encoded(row):
                 media.check_tokens(example.where, part.ids, tokenizer)
             builder.add(row)
     if not rows:
@@ -91,6 +88,24 @@ def encode_rows(config: Config, key: str, encoder: Encoder, media: Media, unused
     dataset: Rows = builder.finish()
     dataset.origins.update(made_of | {ROWS: digest.hexdigest()})
     return dataset
+
+
+def begin_rows(
+    config: Config, encoder: Encoder, packing: bool, document: bool
+) -> tuple[Any, Callable[[list[Any]], list[Any]]]:
+    """What collects the rows of an objective, and what encodes them."""
+    objective, length, pad = config.objective_entry, config.max_length, padding_of(encoder.tokenizer)
+    if objective.is_mismatched:
+        return AnswerBuilder(length, pad, config.per_device_train_batch_size), encoder.encode_judged
+    if objective.compares:
+        return PairBuilder(length, pad, objective), encoder.encode_preferences
+    return Builder(length, packing, document, pad), encoder.encode
+
+
+def list_encoded(row: Encoded | EncodedPair | EncodedAnswer) -> tuple[Encoded, ...]:
+    if isinstance(row, EncodedPair):
+        return (row.chosen, row.rejected)
+    return (row.answer,) if isinstance(row, EncodedAnswer) else (row,)
 
 
 def report_unused(key: str, encoder: Encoder, unused: UnusedColumns, tell: Callable[[str], None]) -> None:
@@ -115,8 +130,11 @@ def read_examples(
     """The examples of a source. `digest` takes each row."""
     columns = chosen(config)
     if is_document(source):
-        if columns is PREFERENCE:
-            raise InputError(f"objective: dpo wants pairs, and {source} is one text; expects .jsonl, .json or .parquet")
+        if columns is not None and config.objective_entry.compares:
+            raise InputError(
+                f"objective: {config.objective} reads the columns {join(columns.names)}, and {source} is one text; "
+                "expects .jsonl, .json or .parquet"
+            )
         columns = Columns("text", ("text",))
     for record in read(source, config.dataset_config, split, revision):
         media.check_record(record)
@@ -157,5 +175,6 @@ def report(key: str, source: str, dataset: Rows, encoder: Encoder, tell: Callabl
     if len(encoder.warnings) > WARNINGS_SHOWN:
         tell(f"{key}: the same holds for {len(encoder.warnings) - WARNINGS_SHOWN} more rows")
     if dataset.dropped:
-        what = "pairs of {}, whose prompt alone fills max_length," if of_pairs else "rows of {} carry no loss and"
+        kind = "pairs" if not isinstance(dataset, Preferences) or dataset.labels is None else "rows"
+        what = kind + " of {}, whose prompt alone fills max_length," if of_pairs else "rows of {} carry no loss and"
         tell(f"{key}: {dataset.dropped} {what.format(Path(source).name)} are left out")

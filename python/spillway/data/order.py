@@ -1,7 +1,7 @@
 """Which rows each step takes: a pure function of the configuration and the number of rows.
 
-Epoch e visits the rows in the order of torch.randperm seeded with data_seed + e. No step crosses an epoch; an epoch's
-last micro-batch and last step take what remains.
+Epoch e visits the rows in the order of torch.randperm seeded with data_seed + e, or in file order. No step crosses an
+epoch; an epoch's last micro-batch and last step take what remains.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ class Order:
     batch: int  # rows in a micro-batch
     accumulation: int  # micro-batches in a step
     data_seed: int
+    is_sequential: bool = False  # every epoch takes the rows in file order
     _epoch: int = field(default=-1, init=False, repr=False)
     _permutation: NDArray[np.int64] = field(init=False, repr=False, default_factory=lambda: np.empty(0, np.int64))
 
@@ -49,7 +50,8 @@ class Order:
             import torch
 
             generator = torch.Generator().manual_seed(self.data_seed + epoch)
-            self._permutation = torch.randperm(self.rows, generator=generator).numpy()
+            shuffled = torch.randperm(self.rows, generator=generator).numpy()
+            self._permutation = np.arange(self.rows, dtype=np.int64) if self.is_sequential else shuffled
             self._epoch = epoch
         return self._permutation
 

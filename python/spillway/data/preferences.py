@@ -1,15 +1,19 @@
-"""Pairs of rows ready for training, of which one was chosen and the other rejected."""
+"""Pairs of rows ready for training: a chosen and a rejected one, or an answer and a mismatched one."""
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from spillway.config.objectives import ObjectiveEntry
 from spillway.data.dataset import Builder, Dataset
-from spillway.data.encode import Encoded, EncodedPair
+from spillway.data.encode import Encoded, EncodedAnswer, EncodedPair
 from spillway.model.batch import Batch
+
+ROWS_EACH = 2  # of a pair
 
 
 @dataclass
@@ -18,6 +22,9 @@ class Preferences:
 
     rows: Dataset
     dropped: int  # pairs whose prompt alone fills max_length, left out
+    has_reference: bool = True  # the objective compares with a reference model
+    prompts: NDArray[np.int64] | None = None  # of each row: its first label tokens, which are of the prompt; None: none
+    labels: NDArray[np.bool_] | None = None  # of each example: whether it is a good answer; None: examples are pairs
     reference: NDArray[np.float64] | None = None  # of each row: the log-probability of its labels; None: not known yet
 
     def __len__(self) -> int:
@@ -41,23 +48,30 @@ class Preferences:
 
     def fingerprint(self) -> str:
         """Equal exactly when training on it is equal, but for the reference."""
-        return "pairs-" + self.rows.fingerprint()
+        prompts = "" if self.prompts is None else "-" + hashlib.sha256(self.prompts.astype("<i8").tobytes()).hexdigest()
+        labels = "" if self.labels is None else "-" + hashlib.sha256(self.labels.tobytes()).hexdigest()
+        return "pairs-" + self.rows.fingerprint() + prompts + labels
 
     def batch(self, pairs: NDArray[np.int64]) -> Batch:
         """The pairs of these indices as one micro-batch: all that were chosen, then all that were rejected."""
         import torch
 
         rows = np.concatenate([2 * pairs, 2 * pairs + 1])
-        found = self.rows.batch(rows)
-        return found if self.reference is None else replace(found, reference=torch.from_numpy(self.reference[rows]))
+        reference = None if self.reference is None else torch.from_numpy(self.reference[rows])
+        prompts = None if self.prompts is None else torch.from_numpy(self.prompts[rows])
+        verdicts = None if self.labels is None else torch.from_numpy(self.labels[pairs])
+        batch = self.rows.batch(rows)
+        return replace(batch, reference=reference, rows_each=ROWS_EACH, prompts=prompts, verdicts=verdicts)
 
 
 class PairBuilder:
     """Collects encoded pairs."""
 
-    def __init__(self, max_length: int, pad: int) -> None:
+    def __init__(self, max_length: int, pad: int, objective: ObjectiveEntry) -> None:
         self._rows = Builder(max_length, False, False, pad)
         self._max_length = max_length
+        self._objective = objective
+        self._prompts: list[int] = []
         self._dropped = 0
 
     def add(self, pair: EncodedPair) -> None:
@@ -65,11 +79,51 @@ class PairBuilder:
         if prompt_tokens(pair.chosen) >= self._max_length:
             self._dropped += 1
             return
-        for row in (pair.chosen, pair.rejected):
-            self._rows.keep(row.ids[: self._max_length], bytes(row.labelled[: self._max_length]))
+        for row, labels_prompt in ((pair.chosen, self._objective.labels_prompt), (pair.rejected, False)):
+            labelled = [True] * len(row.ids) if labels_prompt else row.labelled
+            self._rows.keep(row.ids[: self._max_length], bytes(labelled[: self._max_length]))
+            self._prompts.append(max(0, prompt_tokens(row) - 1) if labels_prompt else 0)  # nothing predicts the first
 
     def finish(self) -> Preferences:
-        return Preferences(self._rows.finish(), self._dropped)
+        prompts = np.array(self._prompts, dtype=np.int64) if self._objective.labels_prompt else None
+        return Preferences(self._rows.finish(), self._dropped, self._objective.has_reference, prompts)
+
+
+class AnswerBuilder:
+    """Collects judged rows. Each becomes a pair: itself, and its prompt with another row's completion.
+
+    The other row is the one before in file order, of a micro-batch's first row the micro-batch's last, as TRL's
+    KTOTrainer takes them."""
+
+    def __init__(self, max_length: int, pad: int, micro_batch: int) -> None:
+        self._rows = Builder(max_length, False, False, pad)
+        self._max_length = max_length
+        self._micro_batch = micro_batch
+        self._waiting: list[Encoded] = []
+        self._labels: list[bool] = []
+        self._dropped = 0
+
+    def add(self, row: EncodedAnswer) -> None:
+        if prompt_tokens(row.answer) >= self._max_length:
+            self._dropped += 1
+            return
+        self._labels.append(row.label)
+        self._waiting.append(row.answer)
+        if len(self._waiting) == self._micro_batch:
+            self._keep()
+
+    def finish(self) -> Preferences:
+        self._keep()
+        return Preferences(self._rows.finish(), self._dropped, labels=np.array(self._labels, dtype=np.bool_))
+
+    def _keep(self) -> None:
+        others = [*self._waiting[-1:], *self._waiting[:-1]]
+        for row, other in zip(self._waiting, others, strict=True):
+            prompt, start = prompt_tokens(row), prompt_tokens(other)
+            for ids in (row.ids, [*row.ids[:prompt], *other.ids[start:]]):
+                labelled = [False] * prompt + [True] * (len(ids) - prompt)
+                self._rows.keep(ids[: self._max_length], bytes(labelled[: self._max_length]))
+        self._waiting = []
 
 
 def prompt_tokens(row: Encoded) -> int:

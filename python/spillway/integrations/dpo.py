@@ -17,7 +17,7 @@ import transformers
 from numpy.typing import NDArray
 from torch import nn
 
-from spillway.config.objective_keys import PREFERENCES
+from spillway.config.objectives import OBJECTIVES
 from spillway.data.batches import REFERENCE
 from spillway.errors import InputError
 from spillway.integrations.sizes import row_count
@@ -25,6 +25,7 @@ from spillway.model.batch import Batch
 from spillway.output import identity
 from spillway.run.reference import Pass, Reference, begun, computed, known
 
+LOSSES = OBJECTIVES["dpo"].losses
 ROWS = ("prompt_ids", "chosen_ids", "rejected_ids")
 # argument, the value that asks for nothing, and why another is not done
 PLAIN = (
@@ -78,10 +79,10 @@ def check(args: Any) -> None:
         if getattr(args, name, plain) != plain:
             raise InputError(f"{name}: {getattr(args, name)} is not computed over a streamed model: {why}")
     kind, weights = loss_type(args), getattr(args, "loss_weights", None)
-    if kind not in PREFERENCES or weights not in (None, [1.0]):
+    if kind not in LOSSES or weights not in (None, [1.0]):
         asked = ", ".join(args.loss_type) if isinstance(args.loss_type, list) else args.loss_type
         raise InputError(
-            f"loss_type: {asked} is not computed over a streamed model; expects one of {', '.join(PREFERENCES)}"
+            f"loss_type: {asked} is not computed over a streamed model; expects one of {', '.join(LOSSES)}"
         )
 
 

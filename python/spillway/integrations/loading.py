@@ -11,6 +11,7 @@ import transformers
 from transformers import PreTrainedModel
 
 from spillway.config import Config, checks, normalised, resolve
+from spillway.config.objectives import OWN_KEYS
 from spillway.errors import InputError
 from spillway.integrations.keywords import translate
 from spillway.integrations.loaded_model import make_callable
@@ -46,10 +47,7 @@ ELSEWHERE = (
     "gradient_accumulation_steps",
     "ddp_backend",
     "objective",
-    "beta",
-    "loss_type",
-    "label_smoothing",
-    "disable_dropout",
+    *OWN_KEYS,
 )
 
 

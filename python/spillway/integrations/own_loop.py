@@ -114,7 +114,7 @@ class Session(OwnRun):
         completion_mask, [rows, length], rows that were chosen and then as many that were rejected. `step` and
         `evaluate` take those that have both columns, of this model or of any other. A run that is resumed is not its
         reference any more: keep what this returns, with `torch.save`."""
-        if not self._pairs:
+        if not self._config.objective_entry.has_reference:
             raise InputError(f"reference: it is for objective dpo, and the objective is {self._config.objective}")
         self.open()
         if self._state.step:

@@ -54,8 +54,11 @@ def planned_for(batches: list[MicroBatch], shape: WorkShape, config: Config, ref
     pairs have what the reference makes of them."""
     from spillway.data.batches import batch_of, pairs_of
 
-    pairs = config.objective == "dpo"
-    taken = [pairs_of(batch, referred) if pairs else batch_of(batch, bool(config.packing)) for batch in batches]
+    entry = config.objective_entry
+    taken = [
+        pairs_of(batch, referred, entry) if entry.compares else batch_of(batch, bool(config.packing))
+        for batch in batches
+    ]
     room = max(shape.batch * shape.length, shape.eval_batch * shape.eval_length)
     for batch in taken:
         if batch.input_ids.numel() > room:

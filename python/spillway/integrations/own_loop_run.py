@@ -82,6 +82,11 @@ class OwnRun:
         config, before, _ = beginning.load_existing_run(config, self._world)
         config = beginning.of_one(config, before, self._world)
         check(config, required=("model",), described=module is None)
+        if config.objective_entry.is_mismatched:
+            raise InputError(
+                f"objective: {config.objective} pairs each prompt with another row's answer before the first step; use "
+                "`spillway train`"
+            )
         places(self._world, config)
         self._module = module
         if config.output_dir is None and (config.resume_from_checkpoint or config.durability not in (None, "none")):
@@ -96,7 +101,7 @@ class OwnRun:
         self._schedule: rates.Rate | None = None
         self._seconds: list[float] = []  # of the steps of this process
         self._told: set[str] = set()  # notices
-        self._pairs = config.objective == "dpo"
+        self._pairs = config.objective_entry.compares
         world, leads = self._world, self._world.leads
         self._display = Display(Console(stderr=True, quiet=not leads), endurance(config))
         if config.output_dir is not None:

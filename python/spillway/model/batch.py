@@ -19,8 +19,11 @@ class Batch:
     tokens: int  # without padding
     lengths: torch.Tensor | None = None  # [rows] int64: of each row, without its padding; None: none is padded
     # [rows] fp64, or fp32 where it was rounded, of pairs of rows: the log-probability of each one's labels under the
-    # reference model. The first half of the rows was chosen, the other rejected, in the same order. None: no pairs
+    # reference model. The first half of the rows was chosen, the other rejected, in the same order. None: not computed
     reference: torch.Tensor | None = None
+    prompts: torch.Tensor | None = None  # [rows] int64: of each row, its first label tokens, of the prompt; None: none
+    verdicts: torch.Tensor | None = None  # [examples] bool: whether an answer is a good one; None: examples are pairs
+    rows_each: int = 0  # rows of each example that the loss is a mean over; 0: it is a mean over label tokens
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,8 @@ TOKENS_ON_GPU = 2**15  # of `auto`
 
 def reason_against(config: Config, meta_model: MetaModel) -> str:
     """Why micro-batches have passes of their own, as the end of a sentence; empty: they may share them."""
-    if config.objective == "dpo":
-        return "a step's loss is the mean over its micro-batches of pairs"
+    if config.objective_entry.compares:
+        return "a step's loss is the mean over its micro-batches of compared rows"
     if config.virtual_ranks > 1 or config.ranks.world > 1:
         return "virtual ranks sum the gradients of whole micro-batches"
     if meta_model.routers is not None:

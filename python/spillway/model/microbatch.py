@@ -32,6 +32,9 @@ class MicroBatch:
     real_tokens: float = 0.0  # sum of `real`
     bounds: tuple[int, ...] = ()  # [rows + 1]: where in `labelled` each row's label tokens begin and end
     reference: torch.Tensor | None = None  # Batch.reference, on the host
+    rows_each: int = 0  # Batch.rows_each
+    prompts: tuple[int, ...] = ()  # [rows]: label tokens of each row that are of its prompt; (): of none
+    verdicts: torch.Tensor | None = None  # Batch.verdicts
     number: int = 0  # its position in the data's order
     rank: int = 0  # its virtual rank
     ends_rank: bool = True  # no further one of the step has that rank
@@ -46,9 +49,18 @@ class MicroBatch:
         return [slice(first, last) for first, last in zip(self.bounds, self.bounds[1:], strict=False)]
 
     @property
+    def parts(self) -> tuple[list[slice], list[slice]]:
+        """`runs`, the part of each row's prompt and the part of its completion."""
+        middles = [run.start + prompt for run, prompt in zip(self.runs, self.prompts or [0] * self.rows, strict=True)]
+        return (
+            [slice(run.start, middle) for run, middle in zip(self.runs, middles, strict=True)],
+            [slice(middle, run.stop) for run, middle in zip(self.runs, middles, strict=True)],
+        )
+
+    @property
     def units(self) -> int:
         """What a loss is a mean of: label tokens, or pairs of rows."""
-        return self.labelled.numel() if self.reference is None else self.rows // 2
+        return self.rows // self.rows_each if self.rows_each else self.labelled.numel()
 
     def to(self, device: torch.device) -> MicroBatch:
         """With its tensors there; what the host asks of them it has asked already."""
@@ -114,8 +126,8 @@ class Work:
         label tokens; of pairs the mean, as accumulation has it."""
         if self.routers is not None:
             return self.routers
-        of_pairs = bool(self.micro_batches) and self.micro_batches[0].reference is not None
-        return 1 / self.step_batches if of_pairs else 1.0
+        compares = bool(self.micro_batches) and self.micro_batches[0].rows_each > 0
+        return 1 / self.step_batches if compares else 1.0
 
     def part(self, share: slice) -> Work:
         """The micro-batches at these positions of the step's order, for one who computes no others. The loss is a mean
@@ -186,8 +198,9 @@ def arrange(
         labels, ones = following[labelled], 0.0 if real is None else float(real.sum())
         bounds = tuple(torch.searchsorted(labelled, torch.arange(rows + 1) * length).tolist())
         found.append(MicroBatch(index, first, rows, length, batch.position_ids, labelled, labels, real,
-                                consecutive(labelled), ones, bounds, batch.reference,
-                                number, rank, number == ranks[rank][-1]))  # fmt: skip
+                                consecutive(labelled), ones, bounds, batch.reference, batch.rows_each,
+                                () if batch.prompts is None else tuple(batch.prompts.tolist()),
+                                batch.verdicts, number, rank, number == ranks[rank][-1]))  # fmt: skip
         first += rows * length
     ids = torch.cat([batches[number].input_ids.reshape(-1) for _, number in order])
     return Work(ids, found, over=over, routers=routers)

@@ -7,7 +7,7 @@ the vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from spillway.model.microbatch import MicroBatch, Work
@@ -86,14 +86,20 @@ def accuracy(stats: Stats | None, tokens: slice = slice(None)) -> Told:
     return {"mean_token_accuracy": found}
 
 
-def entropy(stats: Stats | None) -> Told:
+def entropy(stats: Stats | None, tokens: slice = slice(None)) -> Told:
     """The mean over label tokens of the entropy of what is predicted for them, in nats. `stats` as in `accuracy`."""
-    return {"entropy": 0.0 if stats is None else float(stats.entropy().mean())}
+    found = None if stats is None else stats.entropy()[tokens]
+    return {"entropy": 0.0 if found is None or not found.numel() else float(found.mean())}
 
 
 def row_sums(batch: MicroBatch, stats: Stats | None) -> list[float]:
     """The log-probability of each row's label tokens together. `stats`: None where there are none."""
+    return run_sums(batch.runs, stats)
+
+
+def run_sums(runs: Sequence[slice], stats: Stats | None) -> list[float]:
+    """The log-probabilities of runs of label tokens, each summed. `stats`: None where there are none."""
     if stats is None:
-        return [0.0] * batch.rows
+        return [0.0] * len(runs)
     tokens = stats.log_probabilities().cpu()
-    return [float(tokens[run].sum()) for run in batch.runs]
+    return [float(tokens[run].sum()) for run in runs]

@@ -107,6 +107,11 @@ def model_spec(
         freeze.choose(meta_model, config, source)
     else:
         freeze.freeze_like(meta_model, frozen)
+    if config.objective_entry.is_mismatched and meta_model.routers is not None:
+        raise InputError(
+            f"objective: {config.objective} adds no loss of routers, since half of the rows are there for an estimate; "
+            "set `output_router_logits: false` in the model's config.json"
+        )
     if config.disable_dropout:
         without_dropout(meta_model.model)
     factors.choose(meta_model, config)

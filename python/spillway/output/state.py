@@ -13,6 +13,7 @@ from spillway.base.files import PRIVATE, write_json
 from spillway.base.sums import Mean
 from spillway.config import Config, methods
 from spillway.config.keys import KEYS
+from spillway.config.objectives import OWN_KEYS
 from spillway.data.dataset import Dataset
 from spillway.data.origins import ROWS, TEMPLATE, TOKENIZER
 from spillway.data.preferences import Preferences
@@ -49,10 +50,7 @@ FIXED = (  # keys that a resumed run cannot change and still be the same run
     "bnb_4bit_quant_type",
     "bnb_4bit_use_double_quant",
     "objective",
-    "beta",
-    "loss_type",
-    "label_smoothing",
-    "disable_dropout",
+    *OWN_KEYS,
 )
 
 # By runs that left it out, when there was no other.

@@ -132,7 +132,7 @@ def tolerance(config: Config) -> tuple[float, float, float]:
     of_loss, of_norm, of_weights = TOLERANCE[config.weight_dtype]
     if config.compute_dtype != config.weight_dtype:
         of_loss = ROUNDED
-    return of_loss * (OF_PAIRS if config.objective == "dpo" else 1), of_norm, of_weights
+    return of_loss * (OF_PAIRS if config.objective_entry.compares else 1), of_norm, of_weights
 
 
 def relative(ours: list[float], plain: list[float]) -> float:
@@ -394,7 +394,7 @@ def batches_of(
     import torch
 
     found = [[work.train.batch(part) for part in work.order.step(step)] for step in range(steps)]
-    if config.objective != "dpo":
+    if not config.objective_entry.has_reference:
         return found
     return [
         [

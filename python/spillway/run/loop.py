@@ -60,7 +60,7 @@ class Work:
     def preferences(self) -> dict[str, Preferences]:
         """What a reference model looks at first."""
         data = {"train": self.train, "eval": self.held_out}
-        return {name: each for name, each in data.items() if isinstance(each, Preferences)}
+        return {name: each for name, each in data.items() if isinstance(each, Preferences) and each.has_reference}
 
     @property
     def pairs(self) -> int:
@@ -263,7 +263,7 @@ class Loop:
             loss_sum, label_tokens = self.session.evaluate([self.work.held_out.batch(part) for part in group])
             sums.append(loss_sum)
             count += label_tokens
-            if self.work.preferences:
+            if self.config.objective_entry.compares:
                 add_told(means, self.session.told())
         self.between = True
         loss = math.fsum(sums) / count

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from spillway.config import Config
@@ -18,8 +19,8 @@ COEFFICIENTS = ("router_aux_loss_coef", "aux_loss_coef")
 
 
 def of(config: Config) -> Loss:
-    if config.objective == "dpo":
-        return lambda model, batch, step: preference(model, batch, config) / len(step)
+    if config.objective_entry.compares:
+        return lambda model, batch, step: compared(model, batch, config) / len(step)
     return next_token
 
 
@@ -49,19 +50,30 @@ def next_token(model: PreTrainedModel, batch: Batch, step: list[Batch]) -> torch
     return call_model(model, batch.input_ids, batch.position_ids, **more).loss  # type: ignore[no-any-return]
 
 
-def preference(model: PreTrainedModel, batch: Batch, config: Config) -> torch.Tensor:
-    """The mean over its pairs, and what routers add."""
+def compared(model: PreTrainedModel, batch: Batch, config: Config) -> torch.Tensor:
+    """The mean over its examples, and what routers add."""
     from spillway.model.model_code import call_model
-    from spillway.model.preference import LOSSES, Pairs
+    from spillway.model.row_losses import ROW_LOSSES, Rows
 
-    assert batch.reference is not None
     output = call_model(model, batch.input_ids, **mask_for_routers(model, batch))
-    tokens = (batch.labels[:, 1:] != -100).sum(1)
-    pairs = Pairs(*(row_sums(output.logits, batch) - batch.reference).chunk(2), *tokens.chunk(2))
-    loss = LOSSES[config.loss_type](pairs, config.beta, config.label_smoothing).mean()
+    objective = ROW_LOSSES[config.objective](config)
+    sums, tokens = row_sums(output.logits, batch), (batch.labels[:, 1:] != -100).sum(1)
+    if batch.prompts is None:
+        loss = objective.loss(Rows(sums, tokens, batch.reference, verdicts=batch.verdicts))
+    else:
+        prompts = row_sums(output.logits, only_prompts(batch))
+        loss = objective.loss(Rows(sums - prompts, tokens - batch.prompts, batch.reference, prompts, batch.prompts))
     if (auxiliary := getattr(output, "aux_loss", None)) is not None:
         loss = loss + routers_weight(model) * auxiliary
     return loss
+
+
+def only_prompts(batch: Batch) -> Batch:
+    """The batch whose prompts alone have labels."""
+    labelled = (batch.labels[:, 1:] != -100).cumsum(1)
+    labels = batch.labels.clone()
+    labels[:, 1:][labelled > batch.prompts[:, None]] = -100  # type: ignore[index]
+    return replace(batch, labels=labels)
 
 
 def routers_weight(model: PreTrainedModel) -> float:

@@ -218,7 +218,7 @@ class EngineSession:
             refits=factors.told(self._engine) if self._spec.meta_model.spaces else {},
             replayed=self._replays.is_replayed,
             replay_difference=self._replays.difference,
-            told=self.told() if self.config.objective == "dpo" else [],
+            told=self.told() if self.config.objective_entry.compares else [],
             **self._telemetry.of_step(),
         )
 

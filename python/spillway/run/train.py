@@ -386,7 +386,11 @@ def load_work(config: Config, tell: Tell, started: datetime | None = None) -> Wo
         if rows is not None:
             check_vocabulary(config, name, rows.largest_token, vocabulary)
     order = Order(
-        len(train_rows), config.per_device_train_batch_size, config.gradient_accumulation_steps, config.data_seed
+        len(train_rows),
+        config.per_device_train_batch_size,
+        config.gradient_accumulation_steps,
+        config.data_seed,
+        config.objective_entry.is_sequential,
     )
     steps = order.steps(config.max_steps, config.num_train_epochs)
     shape = WorkShape(
