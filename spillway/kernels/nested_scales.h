@@ -54,7 +54,7 @@ namespace scalar {
 
 /// What a code of the dynamic map stands for.
 [[nodiscard]] SPILLWAY_ON_DEVICE inline float dynamic_value(std::uint8_t code) noexcept {
-  constexpr DynamicMap kOwn;  // which a GPU has, too
+  static constexpr DynamicMap kOwn;  // which a GPU has, too, once and not in each thread
   if (code == 127) return 0;
   return code > 127 ? kOwn.values[code - 128] : -kOwn.values[126 - code];
 }

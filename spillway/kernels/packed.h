@@ -118,7 +118,7 @@ namespace scalar {
 /// Value number `i`.
 [[nodiscard]] SPILLWAY_ON_DEVICE inline float nf4_value(const std::uint8_t* codes, float scale,
                                                         std::uint64_t i) noexcept {
-  constexpr Nf4 kOwn;  // which a GPU has, too
+  static constexpr Nf4 kOwn;  // which a GPU has, too, once and not in each thread
   const unsigned pair = codes[i / 2], code = i % 2 == 0 ? pair >> 4 : pair & 15;
   return quiet(kOwn.values[code] * scale);
 }
