@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+import pairs
+import tiny
 from needs import package
 from real_runs import apart, inputs
 from spillway.config.keys import KEYS
@@ -24,26 +26,29 @@ FILES = sorted(RECIPES.glob("*.yaml"))
 
 @pytest.fixture(scope="module")
 def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return inputs(tmp_path_factory.mktemp("given"))
+    place = inputs(tmp_path_factory.mktemp("given"))
+    tiny.jsonl(place / "pairs.jsonl", pairs.texts(9))
+    return place
 
 
 def command(given: Path, place: Path, recipe: Path, *more: str) -> list[str]:
     content = yaml.safe_load(recipe.read_text())
     asked = content["storage"] if isinstance(content["storage"], list) else [content["storage"]]
+    data = "pairs.jsonl" if content.get("objective") == "dpo" else "train.jsonl"
     storage = []
     for number, words in enumerate(asked):
         (place / f"drive{number}").mkdir(exist_ok=True)
         options = ",".join(["", "capacity=512MiB", *words.split(",")[1:]])
         storage += ["--storage", f"{place / f'drive{number}'}{options}"]
     return [
-        "train", str(recipe), "--model", str(given / "model"), "--dataset", str(given / "train.jsonl"),
+        "train", str(recipe), "--model", str(given / "model"), "--dataset", str(given / data),
         "--output_dir", str(place / "run"), "--profile", str(given / "profile.json"), *storage, *more,
     ]  # fmt: skip
 
 
 def test_the_folder_has_what_its_readme_lists() -> None:
     page = (RECIPES / "README.md").read_text()
-    assert len(FILES) == 5
+    assert len(FILES) == 7
     for path in RECIPES.iterdir():
         assert path.name == "README.md" or f"]({path.name})" in page, path
 
