@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from spillway.integrations.loading import load
     from spillway.integrations.trainer import StreamedTraining, Trainer
+    from spillway.integrations.trl_experimental import CPOTrainer, ORPOTrainer
     from spillway.integrations.trl_trainers import DPOTrainer, SFTTrainer
 
-__all__ = ["DPOTrainer", "SFTTrainer", "StreamedTraining", "Trainer", "load"]
+__all__ = ["CPOTrainer", "DPOTrainer", "ORPOTrainer", "SFTTrainer", "StreamedTraining", "Trainer", "load"]
 
 
 def __getattr__(name: str) -> Any:
@@ -28,6 +29,10 @@ def __getattr__(name: str) -> Any:
         from spillway.integrations import trainer
 
         return getattr(trainer, name)
+    if name in ("ORPOTrainer", "CPOTrainer"):
+        from spillway.integrations import trl_experimental
+
+        return getattr(trl_experimental, name)
     if name in ("SFTTrainer", "DPOTrainer"):
         from spillway.integrations import trl_trainers
 

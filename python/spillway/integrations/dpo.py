@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from spillway.config.objectives import OBJECTIVES
-from spillway.data.batches import REFERENCE
+from spillway.data.batches import REFERENCE, pairs_of
 from spillway.errors import InputError
 from spillway.integrations.sizes import row_count
 from spillway.model.batch import Batch
@@ -145,6 +145,12 @@ class Pairs:
     def __init__(self) -> None:
         self._references: list[Reference] = []
         self._referred = False
+
+    def keys(self, args: Any) -> dict[str, Any]:
+        return keys(args)
+
+    def batch(self, inputs: Any) -> Batch:
+        return pairs_of(inputs, referred=False)
 
     def save(self, checkpoint: Path) -> None:
         for each in self._references:

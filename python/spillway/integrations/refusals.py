@@ -11,7 +11,7 @@ from spillway.base import ranks
 from spillway.config.key import describe_other_optimizer
 from spillway.config.keys import KEYS
 from spillway.errors import InputError
-from spillway.integrations.dpo import is_dpo
+from spillway.integrations.alone import TRAINERS
 from spillway.integrations.loading import Origin, origin_of
 from spillway.model.meta_model import bare_name
 from spillway.output import volumes
@@ -33,8 +33,18 @@ ADAPTERS = (
     "adapters stream with the model that load makes, which puts PEFT's into it: "
     'load(PATH, method="lora", lora_r=16, lora_alpha=32, lora_target_modules=["q_proj", "v_proj"])'
 )
-FROM_TRL = ("SFTTrainer", "DPOTrainer", "BaseTrainer", "_BaseTrainer")  # the others are what these are made from
-LOSSES = ("trl.trainer.sft_trainer", "trl.trainer.dpo_trainer")  # whose compute_loss the engine computes instead
+FROM_TRL = (
+    "SFTTrainer",
+    "DPOTrainer",
+    *TRAINERS,
+    "BaseTrainer",
+    "_BaseTrainer",
+)  # the others are what these are made from
+LOSSES = (  # whose compute_loss the engine computes instead
+    "trl.trainer.sft_trainer",
+    "trl.trainer.dpo_trainer",
+    *(f"trl.experimental.{name}.{name}_trainer" for name in TRAINERS.values()),
+)
 SAME_LOSS = ("nll", "chunked_nll")  # the second, the default of TRL 1.7 to 1.9, computes the first in pieces
 RECOMPUTES = "which layers recompute is the plan's choice, or that of load(..., activation_recompute=...)"
 # argument, whether its value asks for something, and why it is not done
@@ -53,13 +63,13 @@ ARGUMENTS = (
 
 
 def trainer_first(kind: type) -> None:
-    """Before TRL's own constructor, which may load another model: of its trainers SFTTrainer and DPOTrainer have losses
-    that are computed here."""
+    """Before TRL's own constructor, which may load another model: some of its trainers have losses that are computed
+    here."""
     for base in kind.__mro__:
         if base.__module__.startswith("trl.") and base.__name__.endswith("Trainer") and base.__name__ not in FROM_TRL:
             raise InputError(
                 f"{base.__name__}: its objective is not computed over a streamed model; of TRL's trainers those of "
-                "SFTTrainer and DPOTrainer are"
+                "SFTTrainer, DPOTrainer, ORPOTrainer and CPOTrainer are"
             )
 
 
@@ -79,17 +89,17 @@ def check(trainer: Any) -> Origin:
     origin = origin_of(trainer.model)
     if origin is None:
         raise InputError(NOT_LOADED)
-    check_arguments(trainer.args, is_dpo(type(trainer)))
+    check_arguments(trainer.args, trainer._pairs is not None)
     check_hooks(trainer)
     optimizer(str(getattr(trainer.args.optim, "value", trainer.args.optim)))
     return origin
 
 
-def check_arguments(args: Any, dpo: bool = False) -> None:
+def check_arguments(args: Any, compares: bool = False) -> None:
     for name, why in ARGUMENTS:
         if getattr(args, name, None):
             raise InputError(f"{name}: not with a streamed model: {why}")
-    if not dpo and getattr(args, "loss_type", "nll") not in SAME_LOSS:  # of TRL's SFTConfig
+    if not compares and getattr(args, "loss_type", "nll") not in SAME_LOSS:  # of TRL's SFTConfig
         raise InputError(f"loss_type: {args.loss_type} is not computed here; nll is")
     if args.n_gpu > 1:
         raise InputError(

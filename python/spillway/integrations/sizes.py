@@ -162,6 +162,9 @@ def longest_place(rows: Any, name: str) -> int:
         if "chosen_ids" in columns:  # pairs, as TRL has them
             parts = zip(*(map(len, rows[name]) for name in ("prompt_ids", "chosen_ids", "rejected_ids")), strict=True)
             lengths = [prompt + max(chosen, rejected) for prompt, chosen, rejected in parts]
+        elif "chosen_input_ids" in columns:  # the same, as trl.experimental has them
+            names = ("chosen_input_ids", "rejected_input_ids")
+            lengths = [max(pair) for pair in zip(*(map(len, rows[each]) for each in names), strict=True)]
         else:
             ids = rows["input_ids"] if "input_ids" in columns else (row["input_ids"] for row in each_of(rows))
             lengths = [len(each) for each in ids]

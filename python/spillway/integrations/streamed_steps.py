@@ -9,7 +9,7 @@ import torch
 import transformers
 from torch import nn
 
-from spillway.data.batches import batch_of, pairs_of
+from spillway.data.batches import batch_of
 from spillway.errors import InputError
 from spillway.integrations import refusals
 from spillway.integrations.streamed_session import StreamedSession
@@ -149,7 +149,7 @@ class StreamedSteps(StreamedSession):
         return None if count is None else int(count)
 
     def _batch(self, inputs: Any) -> Batch:
-        batch = pairs_of(inputs, referred=False) if self._pairs else batch_of(inputs, self._known_sizes().packing)
+        batch = self._pairs.batch(inputs) if self._pairs else batch_of(inputs, self._known_sizes().packing)
         shape, (rows, length) = self._known_sizes().shape, batch.input_ids.shape
         room = max(shape.batch * shape.length, shape.eval_batch * shape.eval_length)
         if rows * length > room:
@@ -187,5 +187,5 @@ class StreamedSteps(StreamedSession):
 
     def log(self, logs: dict[str, float], *positional: Any, **named: Any) -> None:
         if self._told is not None:
-            self._told.give(self, "train" if self.model.training else "eval")
+            self._told.give(self, "train" if self.model.training else "eval", logs)
         super().log(logs, *positional, **named)  # type: ignore[misc]

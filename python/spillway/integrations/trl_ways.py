@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import transformers
 
 from spillway.base.sums import Mean, add_told
-from spillway.integrations.dpo import is_dpo
 from spillway.model.objective import CrossEntropy
 
 if TYPE_CHECKING:
@@ -19,13 +19,18 @@ TOKENS = "num_tokens"  # seen so far, without padding; of resumed runs those of 
 
 
 def is_trl(trainer: Any) -> bool:
-    return hasattr(trainer, "_metrics") and hasattr(trainer, "_total_train_tokens")
+    return stores_figures(trainer) or (hasattr(trainer, "_metrics") and hasattr(trainer, "_total_train_tokens"))
+
+
+def stores_figures(trainer: Any) -> bool:
+    """Whether it is a trainer of `trl.experimental` that keeps each micro-batch's figures until it logs."""
+    return hasattr(trainer, "_stored_metrics")
 
 
 def logged_objective(trainer: Any) -> Choice | None:
     """With what SFTTrainer logs, where that is of label tokens alone: its first releases took `entropy` over the
     prompt's and the last token, too, whose logits are never made here. None: as the configuration says."""
-    if not is_trl(trainer) or is_dpo(type(trainer)):
+    if not is_trl(trainer) or trainer._pairs is not None:
         return None
     names = behind(type(trainer), "compute_loss").__code__.co_varnames
     return functools.partial(CrossEntropy, watches=("entropy",)) if "entropy_sum" in names else None
@@ -69,9 +74,15 @@ class TrlLog:
         """`told`: by micro-batch, as StepResult.told."""
         add_told(self._means[mode], told)
 
-    def give(self, trainer: Any, mode: str) -> None:
-        """To the trainer's own `_metrics`, for the row that it is about to log."""
+    def give(self, trainer: Any, mode: str, logs: Mapping[str, float]) -> None:
+        """To the trainer's own `_metrics`, for the row `logs` that it is about to log."""
         means = self._means[mode]
+        if stores_figures(trainer):
+            mode, prefix = ("train", "") if "loss" in logs else ("eval", "eval_")
+            means = self._means[mode]
+            trainer._stored_metrics[mode] |= {f"{prefix}{name}": [mean.value()] for name, mean in means.items()}
+            means.clear()
+            return
         if means:
             trainer._metrics[mode].update({name: [mean.value()] for name, mean in means.items()})
             trainer._metrics[mode][TOKENS] = [trainer._total_train_tokens]
