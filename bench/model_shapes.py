@@ -12,6 +12,7 @@ QWEN = {
     "Qwen2.5-0.5B": (896, 4864, 24, 14, 2, 151936, True),
     "Qwen2.5-1.5B": (1536, 8960, 28, 12, 2, 151936, True),
     "Qwen2.5-7B": (3584, 18944, 28, 28, 4, 152064, False),
+    "Qwen2.5-14B": (5120, 13824, 48, 40, 8, 152064, False),
     "Qwen2.5-32B": (5120, 27648, 64, 40, 8, 152064, False),
 }
 LLAMA = {
@@ -20,7 +21,34 @@ LLAMA = {
 }
 
 
+# As published
+MOE: dict[str, dict[str, Any]] = {
+    "Qwen3-30B-A3B": {
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "model_type": "qwen3_moe",
+        "hidden_size": 2048,
+        "intermediate_size": 6144,
+        "moe_intermediate_size": 768,
+        "num_experts": 128,
+        "num_experts_per_tok": 8,
+        "norm_topk_prob": True,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [],
+        "num_hidden_layers": 48,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 4,
+        "head_dim": 128,
+        "vocab_size": 151936,
+        "tie_word_embeddings": False,
+        "max_position_embeddings": 40960,
+        "torch_dtype": "bfloat16",
+    },
+}
+
+
 def config(name: str) -> dict[str, Any]:
+    if name in MOE:
+        return MOE[name]
     family = "qwen2" if name in QWEN else "llama"
     hidden, inner, layers, heads, keys, vocabulary, tied = (QWEN | LLAMA)[name]
     return {
@@ -49,5 +77,5 @@ def write(folder: Path, name: str) -> Path:
 if __name__ == "__main__":
     if len(sys.argv) != 2:
         raise SystemExit("python bench/model_shapes.py DIR")
-    for shape in (*QWEN, *LLAMA):
+    for shape in (*QWEN, *LLAMA, *MOE):
         print(write(Path(sys.argv[1]), shape))

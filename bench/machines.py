@@ -1,0 +1,168 @@
+"""What the machines that people have can train: the page docs/machines.md.
+
+    machines.py plan [--machine NAME ...] [--model NAME ...] [--jobs N]   into bench/results/machines.json
+    machines.py page                                                      from that file, into docs/machines.md
+
+Every cell is a plan for a profile of profiles/ (`spillway plan --profile`), none is a measurement. A step has 32,768
+tokens, 16 rows of 2,048; on the laptop, which has no GPU, 8 rows of 1,024. Full fine-tuning keeps exact AdamW states;
+where these do not fit, states of 8 bits are planned, and the page says so. LoRA and QLoRA: rank 16 on all linear
+layers, QLoRA over a base in NF4. A plan of `plan` replaces that of an earlier call.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import multiprocessing
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import model_shapes
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "results" / "machines.json"
+PAGE = HERE.parent / "docs" / "machines.md"
+PROFILES = HERE.parent / "profiles"
+MACHINES = {
+    "laptop": "Laptop, 8 cores, 32 GiB, no GPU",
+    "rtx-4090": "RTX 4090, 64 GiB",
+    "workstation": "Workstation, 24 GiB GPU, 128 GiB, two drives",
+    "h100": "H100 80 GB, 125 GiB",
+}
+MODELS = ("Qwen2.5-1.5B", "Qwen2.5-7B", "Qwen2.5-14B", "Qwen2.5-32B", "Qwen3-30B-A3B")
+METHODS: dict[str, dict[str, Any]] = {
+    "full": {},
+    "LoRA": {"method": "lora", "lora_r": 16, "lora_target_modules": "all-linear"},
+    "QLoRA": {"method": "lora", "lora_r": 16, "lora_target_modules": "all-linear", "load_in_4bit": True},
+}
+ROWS = {"max_length": 2048, "per_device_train_batch_size": 4, "gradient_accumulation_steps": 4}
+LAPTOP_ROWS = {"max_length": 1024, "per_device_train_batch_size": 1, "gradient_accumulation_steps": 8}
+FEWER_BITS = {"state_format": "int8"}
+MILLION = 1_000_000
+Row = dict[str, Any]
+Cell = tuple[str, str, str]
+
+
+def plan_cell(cell: Cell) -> Row:
+    """The row of a machine, a model and a method."""
+    machine, model, method = cell
+    keys = (LAPTOP_ROWS if machine == "laptop" else ROWS) | METHODS[method]
+    row: Row = {"machine": machine, "model": model, "method": method, "states": "exact"}
+    found = plan_with(machine, model, keys)
+    if not found["fits"] and method == "full":
+        smaller = plan_with(machine, model, keys | FEWER_BITS)
+        if smaller["fits"]:
+            return row | {"states": "int8"} | smaller
+    return row | found
+
+
+def plan_with(machine: str, model: str, keys: dict[str, Any]) -> Row:
+    from spillway.config import resolve
+    from spillway.errors import DoesNotFit
+    from spillway.run.machines import plan_step
+
+    profile = PROFILES / f"{machine}.json"
+    with tempfile.TemporaryDirectory() as directory:
+        words = {"model": str(model_shapes.write(Path(directory), model)), "profile": str(profile), **keys}
+        try:
+            plan = plan_step(resolve({}, words), profile.read_text(encoding="utf-8"), lambda _: None).plan
+        except DoesNotFit as error:
+            return {"fits": False, "why": str(error)}
+    rate = plan["tokens_per_second"]
+    return {
+        "fits": True,
+        "step_seconds": plan["predicted_step_seconds"],
+        "tokens_per_second": rate,
+        "hours_per_million_tokens": MILLION / rate / 3600,
+        "written_bytes_per_step": sum(path["written"] for path in plan.get("path_bytes_per_step", {}).values()),
+        "bottleneck": plan["bottleneck"],
+    }
+
+
+def read() -> list[Row]:
+    return list(json.loads(RESULTS.read_text(encoding="utf-8"))["plans"]) if RESULTS.is_file() else []
+
+
+def cell_of(row: Row) -> Cell:
+    return row["machine"], row["model"], row["method"]
+
+
+def plan_all(arguments: argparse.Namespace) -> None:
+    cells = [(machine, model, method)
+             for model in arguments.model for machine in arguments.machine for method in METHODS]  # fmt: skip
+    rows = {cell_of(row): row for row in read()}
+    with multiprocessing.get_context("spawn").Pool(arguments.jobs, maxtasksperchild=8) as pool:
+        for row in pool.imap_unordered(plan_cell, cells):
+            rows[cell_of(row)] = row
+            print(*cell_of(row), words_of(row), flush=True)
+            order = sorted(rows.values(), key=lambda it: [*map(str, cell_of(it))])
+            RESULTS.write_text(json.dumps({"is": "planned", "plans": order}, indent=1) + "\n", encoding="utf-8")
+
+
+def rounded(value: float) -> str:
+    """Two digits that count, and all before the point."""
+    digits = max(0, 1 - math.floor(math.log10(value))) if value > 0 else 0
+    return f"{round(value, digits):,.{digits}f}"
+
+
+def words_of(row: Row) -> str:
+    """A cell of the page."""
+    if not row["fits"]:
+        return "does not fit"
+    states = " (8-bit states)" if row["states"] == "int8" else ""
+    wear = row["written_bytes_per_step"] / 1e9
+    written = f", {rounded(wear)} GB written" if wear >= 0.05 else ""
+    return (
+        f"{rounded(row['step_seconds'])} s, {rounded(row['tokens_per_second'])} tokens/s, "
+        f"{rounded(row['hours_per_million_tokens'])} h{written}{states}"
+    )
+
+
+def page(rows: list[Row]) -> str:
+    known = {cell_of(row): row for row in rows}
+    parts = [
+        "# Which machine trains which model",
+        "",
+        "Every cell is **planned**: the answer of `spillway plan --profile` for a machine that a file of",
+        "[profiles/](../profiles) describes. No cell is a measurement. A cell has the seconds of a step, the rate, the",
+        "hours for a million tokens, and the bytes that a step writes to drives.",
+        "",
+        "- A step has 32,768 tokens, 16 rows of 2,048. The laptop's step has 8,192, 8 rows of 1,024.",
+        "- Full fine-tuning keeps exact AdamW states. Where these do not fit, the cell has 8-bit states and says so.",
+        "- LoRA and QLoRA train rank 16 on all linear layers. QLoRA keeps the base in NF4.",
+        "",
+        "Ask for your own machine: `spillway probe --out mine.json` there, then",
+        "`spillway plan config.yaml --profile mine.json` anywhere.",
+        "",
+    ]
+    for method in METHODS:
+        parts += [
+            f"## {method[0].upper() + method[1:]}",
+            "",
+            f"| | {' | '.join(MODELS)} |",
+            "|---" * (len(MODELS) + 1) + "|",
+        ]
+        for machine, name in MACHINES.items():
+            cells = [known.get((machine, model, method)) for model in MODELS]
+            parts.append(f"| {name} | {' | '.join('not planned' if it is None else words_of(it) for it in cells)} |")
+        parts.append("")
+    parts += ["Made by `bench/machines.py` from [`machines.json`](../bench/results/machines.json).", ""]
+    return "\n".join(parts)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("plan", "page"))
+    parser.add_argument("--machine", nargs="+", choices=tuple(MACHINES), default=list(MACHINES))
+    parser.add_argument("--model", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--jobs", type=int, default=2)
+    arguments = parser.parse_args()
+    if arguments.what == "plan":
+        plan_all(arguments)
+    PAGE.write_text(page(read()), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
