@@ -10,6 +10,7 @@ from typing import Any
 
 from spillway._engine import Engine
 from spillway.config.keys import GROUPS
+from spillway.config.objectives import OBJECTIVES
 from spillway.config.values import StoragePath
 from spillway.model.batch import WorkShape
 from spillway.output import wear
@@ -57,7 +58,9 @@ def config(model: Path, **more: Any) -> Any:
     } | more  # fmt: skip
     values = {"chosen": ""} | values | {"weight_dtype": more.get("weight_dtype", values["compute_dtype"])}
     paths = [*values["storage"], *values["storage_device"]]
-    return SimpleNamespace(**values, paths=paths, files=values["memory_file"])
+    return SimpleNamespace(
+        **values, paths=paths, files=values["memory_file"], objective_entry=OBJECTIVES[values["objective"]]
+    )
 
 
 def profile(directory: Path) -> Path:
