@@ -25,7 +25,8 @@ sys.path.append(str(ROOT / "scripts"))
 import make_migration  # noqa: E402
 
 KNOWN = {*KEYS, *ALIASES}
-NO_KEYS = {"auto", "dpo", "from_pretrained", "freeze", "full", "lora", "nvme", "pt", "qlora", "sft", "torchrun", "true"}
+NO_KEYS = {"auto", "from_pretrained", "freeze", "full", "lora", "nvme", "pt", "qlora", "sft", "torchrun", "true"}
+NO_KEYS |= {"cpo", "dpo", "kto", "orpo"}
 NO_KEYS |= {"bf16", "fp16", "fp32", "eval_loss", "tokens", "keep_start", "output_router_logits"}
 
 

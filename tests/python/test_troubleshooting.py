@@ -104,7 +104,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (("--base_model", "m"), 2, "a key of ... that is not taken here: ..."),
         (("--learning_rate", "fast"), 2, "...: got ..., expects ..."),
         (("--lsp_rank", "4"), 2, "...: it is for method ..., and the method is ..."),
-        (("--beta", "0.2"), 2, "...: it is for objective dpo, and the objective is ..."),
+        (("--beta", "0.2"), 2, "...: it is for objective ..., and the objective is ..."),
         (("--fp16", "--bf16"), 2, "fp16: true contradicts bf16: true"),
         (("--model", "./gone"), 2, "...: there is no directory ..."),
         (("--dataset", "./gone.jsonl"), 2, "...: there is no file ..."),

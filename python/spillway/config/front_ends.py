@@ -17,7 +17,7 @@ HUB_TOKEN = "not needed: the environment's HF_TOKEN says so"
 IMAGES = "not supported: rows hold text alone"
 LAYOUT = "not supported: `torchrun` starts several processes, which share the state and the rows of a step"
 LOW_RANK = "not supported: `method: lsp` trains every matrix in a small subspace"
-OBJECTIVES = "not supported: `objective` is `sft` or `dpo`"
+OBJECTIVES = "not supported: `objective` is `sft`, `dpo`, `kto`, `orpo` or `cpo`"
 ONE_RATE = "not supported: all trainable parameters have the rate of `learning_rate`"
 PREPARED = "not needed: a run encodes its rows when it begins"
 PRECISION = "`weight_dtype` and `compute_dtype` say so; master weights are exact in fp32"
@@ -68,8 +68,8 @@ AXOLOTL = {
     "hf_use_auth_token": HUB_TOKEN,
     "include_tokens_per_second": "not needed: the line of a step shows it",
     "is_llama_derived_model": "not needed: the model's config.json says so",
-    "kto_desirable_weight": OBJECTIVES,
-    "kto_undesirable_weight": OBJECTIVES,
+    "kto_desirable_weight": "desirable_weight",
+    "kto_undesirable_weight": "undesirable_weight",
     "layer_offloading": SHARDS,
     "lisa_n_layers": LOW_RANK,
     "lora_fan_in_fan_out": "not needed: the class of a layer says how its matrix lies",
@@ -87,7 +87,7 @@ AXOLOTL = {
     "mlflow_experiment_name": TRACKER,
     "mlflow_tracking_uri": TRACKER,
     "model_type": "not needed: the model's config.json says so",
-    "orpo_alpha": OBJECTIVES,
+    "orpo_alpha": "`objective: orpo` with `beta`",
     "pad_to_sequence_len": "not needed: rows are padded to the longest of their micro-batch",
     "peft_init_lora_weights": "not supported: A is drawn from `seed`, B is zero",
     "peft_layers_to_transform": "not supported: `lora_target_modules` names layers by the ends of their names",
@@ -119,7 +119,7 @@ AXOLOTL = {
     "tokenizer_type": "not needed: the tokenizer's own files say so",
     "tokens": TOKENS,
     "train_on_inputs": "`completion_only_loss: false`; of messages `assistant_only_loss: false`",
-    "trl": "not supported: `objective: dpo` with `beta` and `loss_type` is what there is",
+    "trl": "not supported: `objective` with its keys says so",
     "type_of_model": "not needed: the model's config.json says so",
     "unfrozen_parameters": "`trainable`, regular expressions of names",
     "use_tensorboard": "`report_to: tensorboard`",
@@ -189,8 +189,7 @@ LLAMA_FACTORY = {
     "ray_num_workers": LAYOUT,
     "resize_vocab": TOKENS,
     "shift_attn": EAGER,
-    "simpo_gamma": OBJECTIVES,
-    "stage": "`objective`: `sft` and `dpo`; for `pt` rows of text",
+    "stage": "`objective`: `sft`, `dpo` and `kto`; for `pt` rows of text",
     "streaming": "not supported by the command: `spillway.hf.Trainer` takes datasets that are iterated",
     "swanlab_project": TRACKER,
     "template": "not needed: the tokenizer has one; `chat_template_path` names another one",

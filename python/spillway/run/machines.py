@@ -121,7 +121,7 @@ def plan_step(config: Config, text: str, tell: Tell) -> Planned:
     from spillway.model import hub
     from spillway.model.joining import joining_notice
     from spillway.model.spec import model_spec, verified
-    from spillway.model.unpacked import summarise_unpacked, unpacked_notice
+    from spillway.model.unpacked import unpacked_notice
 
     for notice in config.notices:
         tell(notice)
@@ -162,6 +162,8 @@ def plan_step(config: Config, text: str, tell: Tell) -> Planned:
 
 def plan_of(engine: Any, asked: Asked, config: Config, several: cluster.Cluster | None) -> Plan:
     """What the engine has planned, and what follows from it."""
+    from spillway.model.unpacked import summarise_unpacked
+
     profile = asked.profile
     plan: Plan = {**json.loads(engine.plan()), "machine": profile.get("machine", "this machine")}
     if config.chosen:
