@@ -132,6 +132,7 @@ def page(rows: list[Row]) -> str:
         "- A step has 32,768 tokens, 16 rows of 2,048. The laptop's step has 8,192, 8 rows of 1,024.",
         "- Full fine-tuning keeps exact AdamW states. Where these do not fit, the cell has 8-bit states and says so.",
         "- LoRA and QLoRA train rank 16 on all linear layers. QLoRA keeps the base in NF4.",
+        "- The H100's profile has one drive that writes 0.6 GB/s. Full training beyond its DRAM waits for that drive.",
         "",
         "Ask for your own machine: `spillway probe --out mine.json` there, then",
         "`spillway plan config.yaml --profile mine.json` anywhere.",
