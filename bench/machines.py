@@ -125,17 +125,16 @@ def page(rows: list[Row]) -> str:
     parts = [
         "# Which machine trains which model",
         "",
-        "Every cell is **planned**: the answer of `spillway plan --profile` for a machine that a file of",
-        "[profiles/](../profiles) describes. No cell is a measurement. A cell has the seconds of a step, the rate, the",
-        "hours for a million tokens, and the bytes that a step writes to drives.",
+        "Every cell is **planned**: the answer of the planner for a machine that a file of [profiles/](../profiles)",
+        "describes. No cell is a measurement. A cell has the seconds of a step, the rate, the hours for a million",
+        "tokens, and the bytes that a step writes to drives.",
         "",
         "- A step has 32,768 tokens, 16 rows of 2,048. The laptop's step has 8,192, 8 rows of 1,024.",
         "- Full fine-tuning keeps exact AdamW states. Where these do not fit, the cell has 8-bit states and says so.",
         "- LoRA and QLoRA train rank 16 on all linear layers. QLoRA keeps the base in NF4.",
         "- The H100's profile has one drive that writes 0.6 GB/s. Full training beyond its DRAM waits for that drive.",
         "",
-        "Ask for your own machine: `spillway probe --out mine.json` there, then",
-        "`spillway plan config.yaml --profile mine.json` anywhere.",
+        "Your own machine: [a plan for a machine that is elsewhere](how-to/plan-elsewhere.md).",
         "",
     ]
     for method in METHODS:

@@ -17,6 +17,7 @@
 // Of both kinds of tests: tests/python/needs.py reads this list, CONTRIBUTING.md explains it.
 #define SPILLWAY_CAPABILITIES(X) \
   X(accelerate)                  \
+  X(bitsandbytes)                \
   X(cgroup)                      \
   X(chromium)                    \
   X(clear_refs)                  \
