@@ -146,7 +146,8 @@ def page(rows: list[Row]) -> str:
         ]
         for machine, name in MACHINES.items():
             cells = [known.get((machine, model, method)) for model in MODELS]
-            parts.append(f"| {name} | {' | '.join('not planned' if it is None else words_of(it) for it in cells)} |")
+            words = ["not planned" if it is None else words_of(it).replace(", ", "<br>") for it in cells]
+            parts.append(f"| {name} | {' | '.join(words)} |")
         parts.append("")
     parts += ["Made by `bench/machines.py` from [`machines.json`](../bench/results/machines.json).", ""]
     return "\n".join(parts)
