@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
 
-from spillway.model.fused_mlp import filler_of, is_plain, open_sum
+from spillway.model.linear_pass import filler_of, is_plain, open_sum
 from spillway.model.weight_sums import WeightSum, weight_gradient
 
 

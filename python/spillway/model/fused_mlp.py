@@ -15,7 +15,7 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 
 from spillway.model.kernels import Forward, Kernels, has_known_type
-from spillway.model.linear_pass import forward_of
+from spillway.model.linear_pass import filler_of, is_plain, open_sum
 from spillway.model.weight_sums import WeightSum, weight_gradient
 
 
@@ -49,29 +49,6 @@ def gate_forward(module: nn.Module, form: GateForm, kernels: Kernels) -> Forward
 def has_plain_layers(gate: nn.Module, up: nn.Module, down: nn.Module) -> bool:
     """Whether calls of the layers are their products alone. `down` may be left out of a recomputation."""
     return is_plain(gate) and is_plain(up) and is_plain(down, may_be_left_out=True)
-
-
-def is_plain(linear: Any, may_be_left_out: bool = False) -> bool:
-    is_foreign = "forward" in vars(linear) and forward_of(linear) is None
-    is_left_out = filler_of(linear) is not None
-    hooks = linear._forward_hooks or linear._forward_pre_hooks or linear._backward_hooks or linear._backward_pre_hooks
-    is_bare = type(linear) is nn.Linear and linear.bias is None and not hooks
-    return is_bare and not is_foreign and (may_be_left_out or not is_left_out)
-
-
-def filler_of(linear: Any) -> float | None:
-    """The number in place of the layer's product; None: the product is made."""
-    replacement = forward_of(linear)
-    return None if replacement is None else replacement.filler
-
-
-def open_sum(linear: Any) -> WeightSum | None:
-    """The sum of the layer's weight gradient, of which a use is noted; None: autograd has the gradient."""
-    replacement = forward_of(linear)
-    if replacement is None or replacement.sum is None:
-        return None
-    replacement.sum.note_use()
-    return replacement.sum
 
 
 class GatedMlp(torch.autograd.Function):

@@ -69,6 +69,29 @@ def forward_of(linear: nn.Module) -> LinearForward | None:
     return replacement if isinstance(replacement, LinearForward) else None
 
 
+def is_plain(linear: Any, may_be_left_out: bool = False) -> bool:
+    is_foreign = "forward" in vars(linear) and forward_of(linear) is None
+    is_left_out = filler_of(linear) is not None
+    hooks = linear._forward_hooks or linear._forward_pre_hooks or linear._backward_hooks or linear._backward_pre_hooks
+    is_bare = type(linear) is nn.Linear and linear.bias is None and not hooks
+    return is_bare and not is_foreign and (may_be_left_out or not is_left_out)
+
+
+def filler_of(linear: Any) -> float | None:
+    """The number in place of the layer's product; None: the product is made."""
+    replacement = forward_of(linear)
+    return None if replacement is None else replacement.filler
+
+
+def open_sum(linear: Any) -> WeightSum | None:
+    """The sum of the layer's weight gradient, of which a use is noted; None: autograd has the gradient."""
+    replacement = forward_of(linear)
+    if replacement is None or replacement.sum is None:
+        return None
+    replacement.sum.note_use()
+    return replacement.sum
+
+
 @contextmanager
 def replace_linears(
     left_out: Sequence[nn.Module], filler: float | None = 0.0, sums: StageSums | None = None
