@@ -163,20 +163,27 @@ def test_a_base_of_codes_trains_as_the_base_that_they_stand_for(form: str, given
     assert adapters(tmp_path / "codes") != adapters(tmp_path / "whole")
 
 
+def expect_kill_changes_nothing(
+    given: Path, place: Path, words: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A run on a path that dies after DIES_AFTER seconds, and goes on, ends as one in memory."""
+    assert real_runs.here(given, place / "whole", *words) == 0
+    on_path = [*words, "--resume_from_checkpoint", "auto", "--storage", f"{place},capacity=512MiB"]
+    on_path += ["--placement", "path"]
+    process = real_runs.apart("-c", KILLED, *real_runs.words(given, place / "out", *on_path))
+    _, error = process.communicate(timeout=LIMIT)
+    assert process.returncode in (0, -14), (error, seeds.said())
+    assert real_runs.here(given, place / "out", *on_path) == 0, capfd.readouterr().err
+    assert adapters(place / "out") == adapters(place / "whole"), seeds.said()
+    assert real_runs.metrics(place / "out") == real_runs.metrics(place / "whole")
+
+
 def test_killed_and_resumed_on_a_path_ends_as_in_memory(
     given: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = [*WORDS, "--load_in_4bit", "--lora_dropout", "0.3", "--max_steps", "12", "--save_steps", "5"]
-    assert real_runs.here(given, tmp_path / "whole", *words) == 0
-    on_path = [*words, "--resume_from_checkpoint", "auto", "--storage", f"{tmp_path},capacity=512MiB"]
-    on_path += ["--placement", "path"]
     monkeypatch.setenv("DIES_AFTER", str(seeds.instants("quantised").uniform(0.005, 0.2)))
-    process = real_runs.apart("-c", KILLED, *real_runs.words(given, tmp_path / "out", *on_path))
-    _, error = process.communicate(timeout=LIMIT)
-    assert process.returncode in (0, -14), (error, seeds.said())
-    assert real_runs.here(given, tmp_path / "out", *on_path) == 0, capfd.readouterr().err
-    assert adapters(tmp_path / "out") == adapters(tmp_path / "whole"), seeds.said()
-    assert real_runs.metrics(tmp_path / "out") == real_runs.metrics(tmp_path / "whole")
+    expect_kill_changes_nothing(given, tmp_path, words, capfd)
 
 
 def test_it_is_verified_exported_and_goes_on(given: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -26,7 +26,7 @@ from spillway.config import resolve
 from spillway.model import quantised
 from spillway.model.building import build
 from spillway.model.lora import ADAPTER, Adapters
-from test_quantised import KILLED, LIMIT, MOE, SEED, WORDS, adapters, rounded
+from test_quantised import MOE, SEED, WORDS, adapters, expect_kill_changes_nothing, rounded
 
 peft = package("peft", "LoRA is PEFT's")
 ASKED = {
@@ -230,16 +230,8 @@ def test_experts_killed_and_resumed_on_a_path_end_as_in_memory(
     given: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = [*WORDS, *ASKED["nf4_nested"], "--max_steps", "8", "--save_steps", "3"]
-    assert real_runs.here(given, tmp_path / "whole", *words) == 0
-    on_path = [*words, "--resume_from_checkpoint", "auto", "--storage", f"{tmp_path},capacity=512MiB"]
-    on_path += ["--placement", "path"]
     monkeypatch.setenv("DIES_AFTER", str(seeds.instants("experts").uniform(0.005, 0.2)))
-    process = real_runs.apart("-c", KILLED, *real_runs.words(given, tmp_path / "out", *on_path))
-    _, error = process.communicate(timeout=LIMIT)
-    assert process.returncode in (0, -14), (error, seeds.said())
-    assert real_runs.here(given, tmp_path / "out", *on_path) == 0, capfd.readouterr().err
-    assert adapters(tmp_path / "out") == adapters(tmp_path / "whole"), seeds.said()
-    assert real_runs.metrics(tmp_path / "out") == real_runs.metrics(tmp_path / "whole")
+    expect_kill_changes_nothing(given, tmp_path, words, capfd)
 
 
 def test_check_rounds_experts_the_plain_way_as_well(given: Path, capsys: pytest.CaptureFixture[str]) -> None:
