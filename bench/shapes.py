@@ -10,6 +10,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from model_shapes import MOE
+
 # hidden, feed-forward, layers, heads, key-value heads: those of Qwen2.5; 8b: Llama 3's
 SHAPES = {
     "tiny": (256, 1024, 4, 4, 2),
@@ -26,12 +28,21 @@ SHAPES = {
 SMALL = ("0.5b", "1.5b", "3b")
 VOCABULARY = dict.fromkeys(SHAPES, 152064) | dict.fromkeys(SMALL, 151936) | {"tiny": 8192, "wide": 8192, "8b": 128256}
 UNTIED = ("7b", "8b", "14b", "32b", "72b")
+MIXTURES: dict[str, dict[str, Any]] = {
+    "30b-a3b": MOE["Qwen3-30B-A3B"],
+    "tiny-moe": MOE["Qwen3-30B-A3B"]
+    | {"hidden_size": 256, "moe_intermediate_size": 128, "num_experts": 8, "num_experts_per_tok": 2,
+       "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64, "vocab_size": 8192},
+}  # fmt: skip
+VOCABULARY |= {shape: values["vocab_size"] for shape, values in MIXTURES.items()}
 
 
 def model_flops(shape: str, sequence: int, tokens: int, layers: int | None = None) -> float:
     """Floating-point operations of a training step over `tokens` tokens in rows of `sequence`: six for each token and
     each weight that a product reads (the head included, the input table not), and causal attention. Recomputation does
-    not count."""
+    not count. A mixture counts the experts that a token goes to."""
+    if shape in MIXTURES:
+        return mixture_flops(MIXTURES[shape], sequence, tokens, layers)
     hidden, feed_forward, own_layers, heads, kv_heads = SHAPES[shape]
     layer_count = layers or own_layers
     layer_weights = 2 * hidden * hidden * (1 + kv_heads / heads) + 3 * hidden * feed_forward
@@ -39,9 +50,22 @@ def model_flops(shape: str, sequence: int, tokens: int, layers: int | None = Non
     return 6 * products * tokens + 6 * layer_count * hidden * sequence * tokens
 
 
-def config_of(shape: str, layers: int | None = None) -> Any:
-    from transformers import Qwen2Config
+def mixture_flops(config: dict[str, Any], sequence: int, tokens: int, layers: int | None) -> float:
+    hidden, inner = config["hidden_size"], config["num_attention_heads"] * config["head_dim"]
+    keys = config["num_key_value_heads"] * config["head_dim"]
+    layer_count = layers or config["num_hidden_layers"]
+    experts = config["num_experts_per_tok"] * 3 * hidden * config["moe_intermediate_size"]
+    layer_weights = 2 * hidden * (inner + keys) + hidden * config["num_experts"] + experts
+    products = layer_count * layer_weights + config["vocab_size"] * hidden
+    return 6 * products * tokens + 6 * layer_count * inner * sequence * tokens
 
+
+def config_of(shape: str, layers: int | None = None) -> Any:
+    from transformers import Qwen2Config, Qwen3MoeConfig
+
+    if shape in MIXTURES:
+        values = MIXTURES[shape]
+        return Qwen3MoeConfig(**values | {"num_hidden_layers": layers or values["num_hidden_layers"]})
     hidden, feed_forward, own_layers, heads, kv_heads = SHAPES[shape]
     return Qwen2Config(
         hidden_size=hidden, intermediate_size=feed_forward, num_hidden_layers=layers or own_layers,

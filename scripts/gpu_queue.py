@@ -46,7 +46,8 @@ PEAKS = {
     "5090": 209e12,
     "L40S": 362e12,
 }
-# `--tiny` replaces the first values, limits the second, and drops options that need kernels for GPUs.
+# `--tiny` replaces the first values, limits the second, and drops options that need kernels for GPUs. A mixture of
+# experts stays one.
 TINY_VALUES = {
     "--shape": "tiny",
     "--layers": "2",
@@ -58,6 +59,7 @@ TINY_VALUES = {
     "--sub-group": "1000000",
     "--minutes": "0",  # no limit
 }
+TINY_SHAPES = {"30b-a3b": "tiny-moe"}
 GPU_ONLY = ("--liger", "--offload")
 TINY_LIMITS = {"--sequence": 64, "--batch": 2, "--micro-batches": 2, "--steps": 3, "--repeats": 2}
 
@@ -116,7 +118,7 @@ def shrink(words: Sequence[str]) -> list[str]:
         if word.startswith("--"):
             option = word
         elif option in TINY_VALUES:
-            word = TINY_VALUES[option]
+            word = TINY_SHAPES.get(word, TINY_VALUES[option])
         elif option in TINY_LIMITS:
             word = str(min(int(word), TINY_LIMITS[option]))
         if option not in GPU_ONLY:

@@ -68,6 +68,9 @@ Launch of(const Squares& it) {
 Launch of(const Gather& it) {
   return launch(name("gather", it.type), blocks_of(it.count * it.columns), it);
 }
+Launch of(const IndexSelect& it) {
+  return launch(name("index_select", it.type), blocks_of_groups(it.count * threads::groups_of(it.columns)), it);
+}
 Launch of(const LossStats& it) {
   return launch(name("loss_stats", it.logits.type), blocks_of_warps(it.logits.tokens), it);
 }
@@ -145,9 +148,10 @@ std::span<const std::string> kernel_names() {
   static const auto kNames = [] {
     std::vector<std::string> out{"spillway_apply", "spillway_sample", "spillway_adamw_delta_exact",
                                  "spillway_adamw_delta_bf16", "spillway_adamw_delta_int8"};
-    for (const auto* what : {"sum", "convert", "round", "squares", "gather", "loss_stats", "loss_gradient", "compress",
-                             "adamw_exact", "adamw_bf16", "adamw_int8", "rms_norm", "rms_norm_scales",
-                             "rms_norm_backward", "rms_norm_weight", "swiglu", "swiglu_backward", "rotary"}) {
+    for (const auto* what :
+         {"sum", "convert", "round", "squares", "gather", "index_select", "loss_stats", "loss_gradient", "compress",
+          "adamw_exact", "adamw_bf16", "adamw_int8", "rms_norm", "rms_norm_scales", "rms_norm_backward",
+          "rms_norm_weight", "swiglu", "swiglu_backward", "rotary"}) {
       for (const auto type : {Element::bf16, Element::fp16, Element::fp32}) out.push_back(name(what, type));
     }
     return out;

@@ -204,6 +204,19 @@ SPILLWAY_ON_DEVICE void gather(const Gather& a, Grid grid) {
   }
 }
 
+/// A thread takes groups of rows.
+template <class T>
+SPILLWAY_ON_DEVICE void index_select(const IndexSelect& a, Grid grid) {
+  const auto groups = groups_of(a.columns);
+  const bool aligned = is_aligned(a.values) && is_aligned(a.out) && is_stride_aligned<T>(a.columns);
+  for (auto number = grid.thread; number < a.count * groups; number += grid.threads) {
+    const auto row = number / groups, first = (number - row * groups) * kGroup;
+    const auto count = count_of(a.columns - first);
+    const T* const from = as<T>(a.values) + a.index[row] * a.columns + first;
+    store_packed(load_packed(from, count, aligned), as<T>(a.out) + row * a.columns + first, count, aligned);
+  }
+}
+
 /// The larger of the old maximum and what a lane sees of a token's logits; NaN left out.
 template <class T>
 SPILLWAY_ON_DEVICE float highest(const LossStats& a, std::uint64_t token, unsigned lane) {

@@ -66,6 +66,12 @@ void on_host(const Gather& it, const ParallelFor& parallel_for) {
   });
 }
 
+void on_host(const IndexSelect& it, const ParallelFor& parallel_for) {
+  const auto bytes = it.columns * traits(it.type).bytes;
+  by_row(it.count, parallel_for,
+         [&](std::uint64_t i) { std::memcpy(it.out + i * bytes, it.values + it.index[i] * bytes, bytes); });
+}
+
 void on_host(const LossStats& it, const ParallelFor& parallel_for) {
   by_row(it.logits.tokens, parallel_for, [&](std::uint64_t token) {
     const auto* const row = row_of(it.logits, token);

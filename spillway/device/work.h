@@ -83,6 +83,15 @@ struct Gather {
   float* out = nullptr;
 };
 
+/// out[i] = row index[i] of `values`. [count, columns], all of one type; no overlap.
+struct IndexSelect {
+  Element type = Element::bf16;
+  const std::byte* values = nullptr;
+  const std::uint32_t* index = nullptr;
+  std::uint64_t count = 0, columns = 0;
+  std::byte* out = nullptr;
+};
+
 /// One slice of logits, [tokens, rows]; those of a token lie `stride` elements after those of the one before.
 struct Logits {
   Element type = Element::bf16;
@@ -152,9 +161,9 @@ struct Sample {
 };
 
 /// All pointers are into the device's memory (any alignment of the element's own), counts may be 0.
-using Work =
-    std::variant<Sum, Convert, Round, Squares, Gather, LossStats, LossGradient, Update, UpdateDelta, Compress, Apply,
-                 Sample, RmsNormForward, RmsNormScales, RmsNormBackward, RmsNormWeight, SwiGlu, SwiGluBackward, Rotary>;
+using Work = std::variant<Sum, Convert, Round, Squares, Gather, IndexSelect, LossStats, LossGradient, Update,
+                          UpdateDelta, Compress, Apply, Sample, RmsNormForward, RmsNormScales, RmsNormBackward,
+                          RmsNormWeight, SwiGlu, SwiGluBackward, Rotary>;
 
 /// Who takes the tiles of a loop on the host: calls call(body, tile) once for each, and returns when all are done.
 struct ParallelFor {

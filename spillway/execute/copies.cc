@@ -238,7 +238,7 @@ std::optional<device::Event> Copies::last_of(const std::vector<Need>& needs, std
   return out;
 }
 
-void Copies::start(std::uint64_t instance, Index task, std::uint64_t deadline, std::uint64_t token) {
+void Copies::start(std::uint64_t instance, Index task, Bytes bytes, std::uint64_t deadline, std::uint64_t token) {
   const auto& it = schedule_.tasks[task];
   CopyLane::Copy copy{.after = last_of(needs_[task], instance),
                       .deadline = deadline,
@@ -258,7 +258,7 @@ void Copies::start(std::uint64_t instance, Index task, std::uint64_t deadline, s
   const Arenas arenas(host_, device_.memory().data());
   copy.to = arenas.at(schedule_, it.to);
   copy.from = arenas.at(schedule_, it.from);
-  copy.bytes = it.bytes;
+  copy.bytes = bytes;
   (plan::traits(it.lane).fetches ? up_ : down_).start(copy);
 }
 

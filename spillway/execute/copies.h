@@ -118,8 +118,8 @@ class Copies {
   void begin(std::uint64_t instance);
   /// The pass's work has been given to the stream.
   void issued(std::uint64_t instance, plan::Index pass);
-  /// A copy or an update, when all that it needs has ended or been issued.
-  void start(std::uint64_t instance, plan::Index task, std::uint64_t deadline, std::uint64_t token);
+  /// A copy of so many bytes or an update, when all that it needs has ended or been issued.
+  void start(std::uint64_t instance, plan::Index task, Bytes bytes, std::uint64_t deadline, std::uint64_t token);
   /// Whether a pass of the device needs a task that is a copy or an update. The pass follows it in the device's order.
   [[nodiscard]] bool feeds_pass(plan::Index task, plan::Index pass_task) const;
   /// The compute stream waits for the copies and updates that a pass needs. All of them must be issued or have ended.

@@ -11,6 +11,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -42,6 +43,8 @@ struct Mode {
   std::uint64_t updated = 0;  ///< the step whose updates are pending: version of weights and states
   std::uint64_t updates = 0;  ///< count of updates, these included
   std::uint64_t step = 0;     ///< this step: version of gradients
+  /// Bytes of the step's packed rows (Description::packed_rows_bytes); a task moves no more than its own.
+  Bytes packed_rows = std::numeric_limits<Bytes>::max();
 };
 
 /// Where passes compute, when that is not in host memory.

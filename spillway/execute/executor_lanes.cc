@@ -1,4 +1,5 @@
 // The executor's side of the lanes: what it hands to them, and what they tell it.
+#include <algorithm>
 #include <utility>
 
 #include "spillway/execute/executor.h"
@@ -33,8 +34,12 @@ void Executor::launch(std::vector<Start>& transfers) {
 void Executor::launch_transfer(const Start& start, const Task& task) {
   const auto deadline = start.instance * schedule_.positions + task.deadline;
   const auto token = start.instance * schedule_.tasks.size() + start.task;
-  if (is_of_device(task.lane)) return copies_->start(start.instance, start.task, deadline, token);
   const auto& mode = bank(start.instance).mode;
+  if (is_of_device(task.lane)) {
+    const auto bytes = task.by_rows ? std::min(task.bytes, mode.packed_rows) : task.bytes;
+    bank(start.instance).times[start.task].copied = bytes;
+    return copies_->start(start.instance, start.task, bytes, deadline, token);
+  }
   const bool updates = task.when.phase == Phase::update;
   const auto& memory = task.memory();
   store_->start({.direction = traits(task.lane).fetches ? storage::Direction::read : storage::Direction::write,

@@ -15,6 +15,7 @@ Passes::Passes(const RunPlan& plan, Resources& resources, SparseEmbedding* rows,
     : schedule_(plan.plan.schedule),
       layout_(plan.layout),
       arenas_(resources.arenas()),
+      arithmetic_(resources.arithmetic()),
       thread_pool_(resources.thread_pool()),
       rows_(rows),
       gradients_(gradients),
@@ -26,6 +27,7 @@ void Passes::begin(const Mode& mode) {
   executor_.begin(mode);
   open_ = nullptr;
   left_ = true;
+  packed_ = false;
 }
 
 void Passes::require_ended() {
@@ -37,12 +39,18 @@ void Passes::require_ended() {
 
 void Passes::embedding_forward(std::byte* output) {
   if (rows_ == nullptr) throw Error(ErrorCode::bad_input, "this model has no embedding block");
+  packed_ = output == nullptr && schedule_.shared(Operand::packed_input) != kNone;
   if (output == nullptr) output = first_input();
   const auto& block = layout_.blocks()[rows_->block()];
   for (std::size_t i = 0; i < block.chunks; ++i) {
     const auto* pass = executor_.next();
-    rows_->gather(layout_.chunks()[block.first_chunk + pass->slice], at((*pass)[Operand::weights]), output,
-                  thread_pool_);
+    const auto& chunk = layout_.chunks()[block.first_chunk + pass->slice];
+    const auto* const weights = at((*pass)[Operand::weights]);
+    if (packed_) {
+      rows_->pack(chunk, weights, output, thread_pool_);
+    } else {
+      rows_->gather(chunk, weights, output, thread_pool_);
+    }
     end(*pass);
   }
 }
@@ -76,10 +84,17 @@ const plan::Pass& Passes::open(PassKind kind, const char* call) const {
   return *open_;
 }
 
+std::byte* Passes::input_of(const plan::Pass& pass) const {
+  auto* const input = at(pass[Operand::input]);
+  const auto* const packed = at(pass[Operand::packed_input]);
+  if (packed_ && packed != nullptr) arithmetic_.device.run(arithmetic_.stream, rows_->unpack(packed, input));
+  return input;
+}
+
 BlockPass Passes::describe(const plan::Pass& pass) const {
   BlockPass out{.kind = pass.kind, .block = pass.block, .slice = pass.slice};
   out.weights = conversion_.weights(pass);
-  out.input = at(pass[Operand::input]);
+  out.input = input_of(pass);
   out.output = at(pass[Operand::output]);
   out.hidden_gradient = at(pass[Operand::hidden_gradient]);
   out.accumulator = reinterpret_cast<float*>(at(pass[Operand::head_sums]));

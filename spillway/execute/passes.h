@@ -41,6 +41,8 @@ class Passes {
  private:
   [[nodiscard]] std::byte* at(plan::Index buffer) const { return arenas_.at(schedule_, buffer); }
   [[nodiscard]] std::byte* first_input() const;
+  /// Unpacks rows of the embedding on a device where the pass does so.
+  [[nodiscard]] std::byte* input_of(const plan::Pass& pass) const;
   [[nodiscard]] BlockPass describe(const plan::Pass& pass) const;
   /// Lets the executor go on after a pass.
   void end(const plan::Pass& pass);
@@ -48,6 +50,7 @@ class Passes {
   const plan::Schedule& schedule_;
   const state::Layout& layout_;
   const Arenas arenas_;
+  const sink::Arithmetic& arithmetic_;
   ThreadPool& thread_pool_;
   SparseEmbedding* const rows_;
   Gradients& gradients_;
@@ -56,6 +59,7 @@ class Passes {
   const Conversion conversion_;
   const plan::Pass* open_ = nullptr;
   bool left_ = false;
+  bool packed_ = false;  ///< the embedding's passes have packed rows
 };
 
 }  // namespace spillway::execute

@@ -81,6 +81,7 @@ SparseEmbedding::SparseEmbedding(const plan::Description& description, const sta
       dense_(description.tied_head),
       virtual_ranks_(description.virtual_ranks),
       world_(description.world),
+      index_bytes_(description.row_index_bytes()),
       tokens_(description.all_tokens()) {
   for (std::size_t process = 0; process < world_.size; ++process) {
     for (auto c = table_.first_chunk; c < table_.first_chunk + table_.chunks; ++c) {
@@ -97,6 +98,7 @@ SparseEmbedding::SparseEmbedding(const plan::Description& description, const sta
   ids_.reserve(tokens_);
   rows_.reserve(most);
   first_.reserve(most + 1);
+  packed_places_.reserve(most);
   norms_.resize(most);
   rank_ends_.reserve(std::min(virtual_ranks_, description.micro_batches));
 }
@@ -141,6 +143,17 @@ void SparseEmbedding::begin(std::span<const std::int64_t> ids, std::span<const s
   list_parts(ranks);
   own_first_ = first_row_of(world_.rank);
   own_end_ = first_row_of(world_.rank + 1);
+  number_rows();
+}
+
+/// Rows without a token of this process have no place.
+void SparseEmbedding::number_rows() {
+  packed_places_.resize(rows_.size());
+  packed_ = 0;
+  for (std::size_t row = 0; row < rows_.size(); ++row) {
+    packed_places_[row] = static_cast<std::uint32_t>(packed_);
+    if (std::ranges::any_of(tokens_of(row), [&](auto token) { return is_own(token); })) ++packed_;
+  }
 }
 
 std::uint64_t SparseEmbedding::first_token_of(std::uint64_t rank) const {
@@ -195,26 +208,59 @@ SparseEmbedding::Kept SparseEmbedding::in_chunk(const state::Chunk& chunk) const
   return {{begin, end}, static_cast<std::size_t>(begin - rows_.begin()), base};
 }
 
-void SparseEmbedding::gather(const state::Chunk& chunk, const std::byte* weights, std::byte* output,
-                             ThreadPool& thread_pool) const {
+void SparseEmbedding::convert_row(const std::byte* from, std::byte* to) const {
+  if (computes_ == type_) return static_cast<void>(std::memcpy(to, from, row_bytes()));
+  device::widen(type_, from, reinterpret_cast<float*>(to), columns_);
+}
+
+template <class Body>
+void SparseEmbedding::each_row(const state::Chunk& chunk, const std::byte* weights, ThreadPool& thread_pool,
+                               const Body& body) const {
   const auto kept = in_chunk(chunk);
   const auto bytes = columns_ * state::field_bytes(type_).weight;
-  const auto made = columns_ * state::field_bytes(computes_).weight;
-  const auto copy = [&](const std::byte* from, std::byte* to) {
-    if (computes_ == type_) return static_cast<void>(std::memcpy(to, from, bytes));
-    device::widen(type_, from, reinterpret_cast<float*>(to), columns_);
-  };
   thread_pool.run(ceil_div(kept.rows.size(), kRowsPerTile), [&](std::size_t tile) {
     const auto end = std::min((tile + 1) * kRowsPerTile, kept.rows.size());
     for (auto row = tile * kRowsPerTile; row < end; ++row) {
-      const auto* source = weights + static_cast<std::uint64_t>(kept.rows[row] - kept.base) * bytes;
-      const auto number = kept.first + row;
-      for (auto i = first_[number]; i < first_[number + 1]; ++i) {
-        const auto token = order_[i];
-        if (token >= first_token_ && token < end_token_) copy(source, output + (token - first_token_) * made);
-      }
+      body(kept.first + row, weights + static_cast<std::uint64_t>(kept.rows[row] - kept.base) * bytes);
     }
   });
+}
+
+void SparseEmbedding::gather(const state::Chunk& chunk, const std::byte* weights, std::byte* output,
+                             ThreadPool& thread_pool) const {
+  each_row(chunk, weights, thread_pool, [&](std::size_t row, const std::byte* values) {
+    for (const auto token : tokens_of(row)) {
+      if (is_own(token)) convert_row(values, output + (token - first_token_) * row_bytes());
+    }
+  });
+}
+
+void SparseEmbedding::pack(const state::Chunk& chunk, const std::byte* weights, std::byte* packed,
+                           ThreadPool& thread_pool) const {
+  auto* const index = reinterpret_cast<std::uint32_t*>(packed);
+  each_row(chunk, weights, thread_pool, [&](std::size_t row, const std::byte* values) {
+    const auto place = packed_places_[row];
+    bool any = false;
+    for (const auto token : tokens_of(row)) {
+      if (!is_own(token)) continue;
+      index[token - first_token_] = place;
+      any = true;
+    }
+    if (any) convert_row(values, packed + index_bytes_ + place * row_bytes());
+  });
+}
+
+Bytes SparseEmbedding::packed_bytes() const noexcept {
+  return index_bytes_ + packed_ * row_bytes();
+}
+
+device::IndexSelect SparseEmbedding::unpack(const std::byte* packed, std::byte* output) const noexcept {
+  return {.type = computes_,
+          .values = packed + index_bytes_,
+          .index = reinterpret_cast<const std::uint32_t*>(packed),
+          .count = end_token_ - first_token_,
+          .columns = columns_,
+          .out = output};
 }
 
 /// On top of what is there.

@@ -15,6 +15,7 @@
 #include <span>
 #include <vector>
 
+#include "spillway/device/work.h"
 #include "spillway/execute/rank_sums.h"
 #include "spillway/execute/thread_pool.h"
 #include "spillway/kernels/gradient.h"
@@ -47,6 +48,15 @@ class SparseEmbedding {
   /// Copies the rows of all tokens of this process whose id lies in `chunk` from `weights` to output [tokens, columns],
   /// of the type that passes compute in.
   void gather(const state::Chunk& chunk, const std::byte* weights, std::byte* output, ThreadPool& thread_pool) const;
+
+  // The same as packed rows (plan::Description::packed_rows_bytes), which cross to a device:
+
+  /// Copies the rows of this process's tokens whose id lies in `chunk`, each of them once, and their tokens' index.
+  void pack(const state::Chunk& chunk, const std::byte* weights, std::byte* packed, ThreadPool& thread_pool) const;
+  /// Bytes of them in this step.
+  [[nodiscard]] Bytes packed_bytes() const noexcept;
+  /// What makes `output` of them on a device.
+  [[nodiscard]] device::IndexSelect unpack(const std::byte* packed, std::byte* output) const noexcept;
 
   /// The step's rows of the table that lie in a chunk.
   struct Kept {
@@ -99,6 +109,14 @@ class SparseEmbedding {
     std::uint64_t first_token = 0, end_token = 0;
   };
   void list_parts(const plan::VirtualRanks& ranks);
+  void number_rows();
+  /// Calls body(row number, its weights) for the step's rows in a chunk, from several threads.
+  template <class Body>
+  void each_row(const state::Chunk& chunk, const std::byte* weights, ThreadPool& thread_pool, const Body& body) const;
+  /// The weights of a row in the type that passes compute in.
+  void convert_row(const std::byte* from, std::byte* to) const;
+  [[nodiscard]] std::uint64_t row_bytes() const { return columns_ * state::field_bytes(computes_).weight; }
+  [[nodiscard]] bool is_own(std::uint32_t token) const { return token >= first_token_ && token < end_token_; }
   void list_parts(const plan::VirtualRanks& of, std::size_t maker, std::vector<Part>& parts) const;
   [[nodiscard]] std::uint64_t first_token_of(std::uint64_t rank) const;
   [[nodiscard]] std::size_t first_row_of(std::size_t process) const;
@@ -121,6 +139,7 @@ class SparseEmbedding {
   const bool dense_;
   const std::uint64_t virtual_ranks_;
   const state::World world_;
+  const Bytes index_bytes_;                        ///< of packed rows
   std::uint64_t tokens_ = 0;                       ///< most of a step
   std::vector<std::int64_t> first_id_;             ///< by process, and the end: the first row of the table that it owns
   std::vector<Part> parts_;                        ///< of this machine's processes, in the order of ranks
@@ -132,6 +151,8 @@ class SparseEmbedding {
   std::vector<std::int64_t> ids_;                  ///< of this step, by token
   std::vector<std::int64_t> rows_;                 ///< distinct ids of this step, rising
   std::vector<std::uint32_t> first_;               ///< by row: its first token in order_; one more at the end
+  std::vector<std::uint32_t> packed_places_;       ///< by row: its place among packed rows
+  std::uint64_t packed_ = 0;                       ///< rows that this process's tokens have
   std::vector<kernels::Norm> norms_;               ///< by row
   float* sums_ = nullptr;
   std::byte* rounded_ = nullptr;

@@ -197,7 +197,8 @@ Mode Step::mode(const Publication& publication, bool passes, bool backward, bool
           .stored = parts_.tiers.take_stored(),
           .updated = at.applied,
           .updates = static_cast<std::uint64_t>(at.updates),
-          .step = at.step + 1};
+          .step = at.step + 1,
+          .packed_rows = rows_ ? rows_->packed_bytes() : 0};
 }
 
 // ---- passes

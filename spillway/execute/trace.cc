@@ -47,8 +47,8 @@ int thread_of(const plan::Task& task) {
 }
 
 /// With the later tiers of host memory that its buffers lie on, by their numbers.
-json args_of(const plan::Schedule& schedule, const plan::Task& task) {
-  json out = {{"bytes", task.bytes}, {"deadline", task.deadline}};
+json args_of(const plan::Schedule& schedule, const plan::Task& task, Bytes bytes) {
+  json out = {{"bytes", bytes}, {"deadline", task.deadline}};
   if (task.when.every > 1) out["every"] = task.when.every;
   const auto add = [&](const char* name, plan::Index buffer) {
     if (buffer != plan::kNone && schedule.buffers[buffer].node > 0) out[name] = schedule.buffers[buffer].node;
@@ -66,14 +66,24 @@ json args_of(const plan::Schedule& schedule, const plan::Task& task) {
   return out;
 }
 
+/// Of a copy, the bytes that it has moved.
+Bytes bytes_of(const plan::Task& task, const Times& times) {
+  return is_of_device(task.lane) ? times.copied : task.bytes;
+}
+
+struct Span {
+  double start = 0, end = 0;  ///< seconds
+  Bytes bytes = 0;
+};
+
 /// Serial lanes as slices; transfers overlap, so they are asynchronous spans.
 void add_task(json& events, int process, const plan::Schedule& schedule, std::size_t id, const std::string& name,
-              double start, double end) {
+              const Span& span) {
   const auto& task = schedule.tasks[id];
-  const double begin_us = start * 1e6, length_us = std::max(0.0, end - start) * 1e6;
+  const double begin_us = span.start * 1e6, length_us = std::max(0.0, span.end - span.start) * 1e6;
   json event = {{"ph", "X"},      {"name", name},
                 {"pid", process}, {"tid", thread_of(task)},
-                {"ts", begin_us}, {"args", args_of(schedule, task)}};
+                {"ts", begin_us}, {"args", args_of(schedule, task, span.bytes)}};
   if (task.op != plan::Op::transfer) {
     event["dur"] = length_us;
     events.push_back(std::move(event));
@@ -185,11 +195,12 @@ std::string trace(const plan::Plan& plan, const state::Layout& layout, const std
   for (std::size_t t = 0; t < tasks.size(); ++t) {
     const auto name = describe_task(plan, layout, tasks[t]);
     if (t < times.size() && times[t].end > 0) {
-      add_task(events, 1, plan.schedule, t, name, times[t].start - zero, times[t].end - zero);
+      add_task(events, 1, plan.schedule, t, name,
+               {times[t].start - zero, times[t].end - zero, bytes_of(tasks[t], times[t])});
     }
     if (t < plan.prediction.tasks.size()) {
       const auto& it = plan.prediction.tasks[t];
-      add_task(events, 2, plan.schedule, t, name, it.start - predicted_zero, it.end - predicted_zero);
+      add_task(events, 2, plan.schedule, t, name, {it.start - predicted_zero, it.end - predicted_zero, tasks[t].bytes});
     }
   }
   add_device_passes(events, plan, layout, times, zero);

@@ -17,6 +17,7 @@ namespace spillway::execute {
 struct Times {
   double start = 0, end = 0;
   std::uint32_t path = 0;                   ///< of a read or write: the path whose piece ended last
+  Bytes copied = 0;                         ///< of a copy between the host and a device
   double device_start = 0, device_end = 0;  ///< of a pass on the device; 0, 0: not measured
 };
 

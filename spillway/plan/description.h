@@ -110,6 +110,12 @@ struct Description {
   [[nodiscard]] constexpr Bytes boundary_bytes() const noexcept {
     return tokens * hidden * state::field_bytes(computes()).weight;
   }
+  /// Bytes of the index of packed rows: for each token the place of its row among those behind the index, 4 bytes each.
+  /// Rows of one token id are there once, so that fewer bytes cross to a device.
+  [[nodiscard]] constexpr Bytes row_index_bytes() const noexcept {
+    return round_up(tokens * sizeof(std::uint32_t), 256);
+  }
+  [[nodiscard]] constexpr Bytes packed_rows_bytes() const noexcept { return row_index_bytes() + boundary_bytes(); }
   [[nodiscard]] constexpr state::UpdateRule rule() const noexcept { return {type, optimizer, format}; }
   [[nodiscard]] state::Layout layout() const {
     return state::Layout(blocks, chunk_elements, rule().alignment(), type, optimizer->scope, virtual_ranks);

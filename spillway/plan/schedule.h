@@ -66,10 +66,11 @@ struct Task {
   Lane lane = Lane::compute;
   std::uint16_t unit = 0;  ///< which of the lanes of that kind; update: the node, an index into Budget::nodes
   Object what;
-  Place from, to;     ///< transfers; no buffer: a storage path. Refits, and gathers of what they make: `to`, the
-                      ///< auxiliary fields, where this process has the chunk
-  Bytes bytes = 0;    ///< transfers: bytes moved; updates: elements; refits: as much of an update, of an average step
-  Bytes between = 0;  ///< of the bytes of a task of the network, those to or from other machines
+  Place from, to;   ///< transfers; no buffer: a storage path. Refits, and gathers of what they make: `to`, the
+                    ///< auxiliary fields, where this process has the chunk
+  Bytes bytes = 0;  ///< transfers: bytes moved; updates: elements; refits: as much of an update, of an average step
+  bool by_rows = false;  ///< of packed rows: `bytes` is the most, and a step moves as many as it has distinct tokens
+  Bytes between = 0;     ///< of the bytes of a task of the network, those to or from other machines
   std::uint32_t deadline =
       0;  ///< position that needs it, counted from the start of the instance; may exceed `positions`
   Condition when;
@@ -136,7 +137,8 @@ enum class Operand : std::uint8_t {
   converted,        ///< copy of the weights in the type of the products (plan/conversion.h)
   input,            ///< boundary activation
   output,           ///< boundary activation
-  gathered_rows,    ///< of the embedding's forward passes: their result, on the host
+  packed_input,     ///< packed rows (Description::packed_rows_bytes) on a device, of which the pass makes its input
+  gathered_rows,    ///< of the embedding's forward passes: their result on the host; for a device packed rows
   hidden_gradient,  ///< gradient of the boundary activation, replaced in place
   head_sums,        ///< fp32 gradient of hidden states, over the slices of a head
   saved,            ///< of a layer that spills: tensors that autograd saves
@@ -150,7 +152,7 @@ enum class Operand : std::uint8_t {
   received_rows,    ///< several processes: sums of rows that others make for this one
   machine_rows,     ///< several machines of several processes: sums of rows that this one adds for its machine
 };
-inline constexpr std::size_t kOperands = 18;
+inline constexpr std::size_t kOperands = 19;
 [[nodiscard]] constexpr std::array<Index, kOperands> no_operands() noexcept {
   std::array<Index, kOperands> out{};
   out.fill(kNone);

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <random>
+#include <set>
 
 #include "tests/contract/directory.h"
 #include "tests/contract/on_device.h"
@@ -146,13 +147,13 @@ TEST(Device, FrozenChangesNoBit) {
   }
 }
 
-/// Bytes of weights that the newest step sent to the device.
-Bytes sent(const Engine& engine) {
+/// Bytes that the newest step sent to the device by tasks whose name begins so.
+Bytes sent(const Engine& engine, const std::string& name) {
   Bytes out = 0;
   const auto trace = nlohmann::json::parse(engine.timeline());
   for (const auto& event : trace["traceEvents"]) {
     const bool measured = event["pid"] == 1 && event["ph"] == "b";
-    if (measured && event["name"].get<std::string>().starts_with("upload weight")) {
+    if (measured && event["name"].get<std::string>().starts_with(name)) {
       out += event["args"]["bytes"].get<Bytes>();
     }
   }
@@ -177,8 +178,27 @@ TEST(Device, WhatStaysIsSentWhenItHasChanged) {
   train_on_device(description, settings, 5, false, false, 2, [&](Engine& engine, int step) {
     engine.flush();
     const bool anew = step == 0 || step == 3;  // after the start, and after a tensor was stored
-    EXPECT_EQ(sent(engine), anew ? all : trainable) << step;
+    EXPECT_EQ(sent(engine, "upload weight"), anew ? all : trainable) << step;
   });
+}
+
+/// The first boundary stays on the device, or comes back for backward.
+TEST(Device, ARowOfTheEmbeddingCrossesOnceForAllItsTokens) {
+  const auto description = describe({.layers = 2, .tokens = 64});
+  for (const bool stays : {true, false}) {
+    auto settings = with_device(0);
+    settings.budget.device->activation = stays ? 1 : 0;
+    test::Training training(description, settings, false);
+    for (std::uint64_t s = 0; s < 4; ++s) {
+      training.toy.step(s);
+      training.engine.flush();
+      const auto ids = training.toy.token_ids(s);
+      const auto rows = std::set(ids.begin(), ids.end()).size();
+      const auto bytes = description.row_index_bytes() + rows * description.hidden * 2;
+      EXPECT_LT(bytes, description.packed_rows_bytes());
+      EXPECT_EQ(sent(training.engine, "upload activation 0"), stays ? bytes : 2 * bytes) << "step " << s;
+    }
+  }
 }
 
 TEST(Device, ItsBudgetHolds) {

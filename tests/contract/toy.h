@@ -124,13 +124,20 @@ class Toy {
   /// Of what compute_step() has computed last.
   [[nodiscard]] double norm() const { return norm_; }
 
+  /// Ids of a step; all of them come twice at least.
+  [[nodiscard]] std::vector<std::int64_t> token_ids(std::uint64_t seed) const {
+    const auto& table = description_.blocks.front();
+    const auto rows = table.role == state::BlockRole::embedding ? table.tensors.front().shape.front() : 1;
+    std::vector<std::int64_t> out(description_.tokens);
+    for (std::size_t i = 0; i < out.size(); ++i) out[i] = static_cast<std::int64_t>(mix(seed * 131 + i / 2) % rows);
+    return out;
+  }
+
   /// All passes of a step.
   void run_passes(std::uint64_t seed, bool training, bool digests = false, bool trial = false) {
     const auto tokens = description_.tokens;
-    std::vector<std::int64_t> ids(tokens);
     const bool embeds = description_.blocks.front().role == state::BlockRole::embedding;
-    const auto rows = embeds ? description_.blocks.front().tensors.front().shape.front() : 1;
-    for (std::size_t i = 0; i < tokens; ++i) ids[i] = static_cast<std::int64_t>(mix(seed * 131 + i / 2) % rows);
+    const auto ids = token_ids(seed);
     std::vector<std::uint64_t> counts(micro_batches_, tokens / micro_batches_);
     counts.back() += tokens % micro_batches_;
     engine_.begin_step({.ids = embeds ? std::span<const std::int64_t>(ids) : std::span<const std::int64_t>(),

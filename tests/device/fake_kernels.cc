@@ -48,6 +48,10 @@ Ranges ranges(const Gather& a) {
   return {source(a.rows, a.count, 8), target(a.out, a.count * a.columns, 4)};
 }
 
+Ranges ranges(const IndexSelect& a) {
+  return {source(a.index, a.count, 4), target(a.out, a.count * a.columns, traits(a.type).bytes)};
+}
+
 /// The logits, which the second pass writes, and their labels.
 Ranges ranges(const Logits& a, bool writes) {
   auto values = source(a.values, (a.tokens - 1) * a.stride + a.rows, traits(a.type).bytes);
@@ -181,6 +185,7 @@ const std::vector<Kernel>& all() {
                                         EACH_TYPE(round),
                                         EACH_TYPE(squares),
                                         EACH_TYPE(gather),
+                                        EACH_TYPE(index_select),
                                         EACH_TYPE(loss_stats),
                                         EACH_TYPE(loss_gradient),
                                         EACH_TYPE(compress),

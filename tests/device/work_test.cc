@@ -205,6 +205,24 @@ TEST_P(DeviceWork, RowsOfATable) {
   }
 }
 
+TEST_P(DeviceWork, SelectsRowsByTheirIndex) {
+  for (const auto type : kTypes) {
+    for (const std::uint64_t columns : {1, 7, 8, 771, 1024}) {
+      Image image;
+      const std::vector<std::uint32_t> index{3, 0, 0, 19, 7, 3, 3, 18};
+      const auto values = image.put(elements(type, 20 * columns));
+      const auto places = image.put(index);
+      const auto out = image.room<std::byte>(index.size() * columns * traits(type).bytes);
+      expect_same(
+          image,
+          [&](std::byte* base) {
+            return IndexSelect{type, base + values, at<std::uint32_t>(base, places), index.size(), columns, base + out};
+          },
+          text("selection of rows of ", columns));
+    }
+  }
+}
+
 TEST_P(DeviceWork, TheLossInSlices) {
   for (const auto type : kTypes) {
     for (const std::uint64_t rows : {1U, 63U, 64U, 65U, 1000U, 2731U}) {

@@ -10,6 +10,7 @@
 #include <memory>
 #include <numeric>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "tests/plan/models.h"
@@ -47,21 +48,54 @@ class Rows : public ::testing::TestWithParam<bool> {
   ThreadPool thread_pool{2};
 };
 
+/// Calls body(chunk, its weights) for each slice of a table whose every weight is different.
+template <class Body>
+void each_slice(const state::Layout& layout, const Body& body) {
+  for (const auto& chunk : layout.chunks()) {
+    if (chunk.block != 0) continue;
+    std::vector<std::uint16_t> table(chunk.used);
+    for (std::size_t i = 0; i < table.size(); ++i) table[i] = static_cast<std::uint16_t>((chunk.first + i) * 7);
+    body(chunk, reinterpret_cast<const std::byte*>(table.data()));
+  }
+}
+
 TEST_P(Rows, AreGatheredForEveryToken) {
   rows.begin(ids);
   std::vector<std::uint16_t> output(200 * 8);
-  const auto& block = layout.blocks().front();
-  ASSERT_GT(block.chunks, 1U);
-  for (auto c = block.first_chunk; c < block.first_chunk + block.chunks; ++c) {
-    const auto& chunk = layout.chunks()[c];
-    std::vector<std::uint16_t> table(chunk.used);
-    for (std::size_t i = 0; i < table.size(); ++i) table[i] = static_cast<std::uint16_t>((chunk.first + i) * 7);
-    rows.gather(chunk, reinterpret_cast<const std::byte*>(table.data()), reinterpret_cast<std::byte*>(output.data()),
-                thread_pool);
-  }
+  ASSERT_GT(layout.blocks().front().chunks, 1U);
+  each_slice(layout, [&](const state::Chunk& chunk, const std::byte* weights) {
+    rows.gather(chunk, weights, reinterpret_cast<std::byte*>(output.data()), thread_pool);
+  });
   for (std::size_t t = 0; t < ids.size(); ++t) {
     for (std::size_t k = 0; k < 8; ++k) {
       ASSERT_EQ(output[t * 8 + k], static_cast<std::uint16_t>((static_cast<std::size_t>(ids[t]) * 8 + k) * 7));
+    }
+  }
+}
+
+/// In a world of one process and of three, of which one may have no token of a row.
+TEST_P(Rows, PackedAreThereOnceAndUnpackToTheGatheredOnes) {
+  const std::vector<std::uint64_t> counts{50, 30, 40, 60, 20};
+  auto shared = description;
+  shared.virtual_ranks = shared.micro_batches = counts.size();
+  for (auto& id : ids) id %= 150;
+  for (const std::size_t size : {1, 3}) {
+    for (std::size_t rank = 0; rank < size; ++rank) {
+      shared.world = {.size = size, .rank = rank};
+      SparseEmbedding its_rows(shared, layout, 0);
+      its_rows.begin(ids, counts);
+      std::vector<std::byte> packed(shared.packed_rows_bytes()), gathered(200 * 8 * 2), unpacked(200 * 8 * 2);
+      each_slice(layout, [&](const state::Chunk& chunk, const std::byte* weights) {
+        its_rows.gather(chunk, weights, gathered.data(), thread_pool);
+        its_rows.pack(chunk, weights, packed.data(), thread_pool);
+      });
+      const auto select = its_rows.unpack(packed.data(), unpacked.data());
+      const std::set<std::uint32_t> places(select.index, select.index + select.count);
+      EXPECT_EQ(its_rows.packed_bytes(), shared.row_index_bytes() + places.size() * 8 * 2);
+      EXPECT_LT(places.size(), select.count) << "some ids come twice";
+      std::fill(packed.begin() + static_cast<std::ptrdiff_t>(its_rows.packed_bytes()), packed.end(), std::byte{0xee});
+      device::compute(select, {});
+      EXPECT_EQ(unpacked, gathered) << "rank " << rank << " of " << size;
     }
   }
 }

@@ -60,6 +60,7 @@ def test_tiny_command_has_tiny_shapes_and_no_gpu_kernels() -> None:
     words = ["bench/peers.py", "fsdp2", "--liger", "--shape", "7b", "--micro-batches", "1", "4", "--steps", "8"]
     tiny = ["bench/peers.py", "fsdp2", "--shape", "tiny", "--micro-batches", "1", "2", "--steps", "3"]
     assert shrink(words) == tiny
+    assert shrink(["--shape", "30b-a3b"]) == ["--shape", "tiny-moe"]
     assert shrink(["a.py", "--liger", "--offload", "torchao", "--steps", "2"]) == ["a.py", "--steps", "2"]
 
 

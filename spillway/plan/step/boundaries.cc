@@ -29,8 +29,12 @@ class Boundaries {
   }
   /// Passes find it in the memory that they compute in, and nothing is copied.
   [[nodiscard]] bool in_place(Index i) const { return !graph_.boundary_is_copied(i); }
-  /// The host fills it, whoever computes.
-  [[nodiscard]] bool gathered(Index i) const { return i == 0 && !order_.embedding.empty(); }
+
+  /// The first is gathered as packed rows where they cross to a device.
+  [[nodiscard]] Bytes bytes(Index i) const {
+    const bool packed = graph_.is_gathered(i) && !in_place(i);
+    return round_up(packed ? graph_.description.packed_rows_bytes() : graph_.description.boundary_bytes(), 4096);
+  }
 
   void add(Index i) {
     const auto back = order_.backward[i];
@@ -50,12 +54,12 @@ class Boundaries {
     const auto last = until_forward ? order_.forward[i] : back;
     const auto tier = in_place(i) ? graph_.compute_tier() : TierKind::host;
     const auto buffer =
-        graph_.add_buffer(BufferClass::activation, bytes_, order_.position(maker(i)), order_.position(last), tier);
+        graph_.add_buffer(BufferClass::activation, bytes(i), order_.position(maker(i)), order_.position(last), tier);
     graph_.boundary_out[i] = graph_.boundary_in[i] = buffer;
     if (!until_forward && traits(tier).on_host) {
       graph_.out.buffers[buffer].node = graph_.placement.boundaries[i].home.node;
     }
-    if (in_place(i) || gathered(i)) graph_.fills(task_of(maker(i)), buffer);
+    if (in_place(i) || graph_.is_gathered(i)) graph_.fills(task_of(maker(i)), buffer);
     if (in_place(i)) graph_.lets_go(task_of(last), buffer);
   }
 
@@ -63,13 +67,13 @@ class Boundaries {
   void spill(Index i, Index back) {
     const auto used = order_.position(order_.forward[i]);
     const auto left = std::min(used + 1 + graph_.lookahead.backward, order_.backward_start() - 1);
-    const auto trip = add_round_trip(graph_, BufferClass::activation, {{ObjectKind::boundary, i}, bytes_},
+    const auto trip = add_round_trip(graph_, BufferClass::activation, {{ObjectKind::boundary, i}, bytes(i)},
                                      {maker(i), back, std::max(used, left)});
     graph_.boundary_out[i] = trip.away;
     graph_.boundary_in[i] = trip.home;
     graph_.boundary_reads[i] = trip.read;
     graph_.need(trip.write, graph_.complete(i));
-    if (in_place(i) || gathered(i)) graph_.fills(task_of(maker(i)), trip.away);
+    if (in_place(i) || graph_.is_gathered(i)) graph_.fills(task_of(maker(i)), trip.away);
     if (!in_place(i)) return;
     graph_.lets_go(task_of(order_.forward[i]), trip.away);
     graph_.lets_go(task_of(back), trip.home);
@@ -81,8 +85,8 @@ class Boundaries {
     const auto end = order_.head != kNone    ? order_.head_gradient.back()
                      : order_.any_backward() ? order_.backward.back()
                                              : maker;
-    const auto out = graph_.add_buffer(BufferClass::activation, bytes_, order_.position(maker), order_.position(end),
-                                       graph_.compute_tier());
+    const auto out = graph_.add_buffer(BufferClass::activation, bytes(static_cast<Index>(order_.layers.size())),
+                                       order_.position(maker), order_.position(end), graph_.compute_tier());
     graph_.fills(task_of(maker), out);
     graph_.lets_go(task_of(end), out);
     return out;
@@ -101,7 +105,6 @@ class Boundaries {
 
   StepGraph& graph_;
   const StepOrder& order_;
-  const Bytes bytes_ = round_up(graph_.description.boundary_bytes(), 4096);
 };
 
 }  // namespace

@@ -76,6 +76,8 @@ class StepGraph {
   [[nodiscard]] bool computes_on_host(Index pass) const { return !placement.device || out.passes[pass].on_host; }
   /// Gradients of a pass are complete on the host, where a scatter or the pass itself leaves them.
   [[nodiscard]] bool completes_on_host(Index pass) const { return computes_on_host(pass) || scatters[pass] != kNone; }
+  /// The embedding's passes make the boundary activation, on the host.
+  [[nodiscard]] bool is_gathered(Index i) const { return i == 0 && !order.embedding.empty(); }
   /// A boundary activation crosses between the host and the device: the first, which the embedding's passes leave on
   /// the host, and those that do not stay.
   [[nodiscard]] bool boundary_is_copied(Index i) const;
