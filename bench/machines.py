@@ -40,6 +40,7 @@ METHODS: dict[str, dict[str, Any]] = {
 ROWS = {"max_length": 2048, "per_device_train_batch_size": 4, "gradient_accumulation_steps": 4}
 LAPTOP_ROWS = {"max_length": 1024, "per_device_train_batch_size": 1, "gradient_accumulation_steps": 8}
 FEWER_BITS = {"state_format": "int8"}
+FEWER_BITS_SHOWN = " Where these do not fit, the cell has 8-bit states and says so."
 MILLION = 1_000_000
 Row = dict[str, Any]
 Cell = tuple[str, str, str]
@@ -122,6 +123,7 @@ def words_of(row: Row) -> str:
 
 def page(rows: list[Row]) -> str:
     known = {cell_of(row): row for row in rows}
+    smaller = any(row["states"] != "exact" for row in rows)
     parts = [
         "# Which machine trains which model",
         "",
@@ -130,8 +132,12 @@ def page(rows: list[Row]) -> str:
         "tokens, and the bytes that a step writes to drives.",
         "",
         "- A step has 32,768 tokens, 16 rows of 2,048. The laptop's step has 8,192, 8 rows of 1,024.",
-        "- Full fine-tuning keeps exact AdamW states. Where these do not fit, the cell has 8-bit states and says so.",
+        "- Full fine-tuning keeps exact AdamW states." + (FEWER_BITS_SHOWN if smaller else ""),
         "- LoRA and QLoRA train rank 16 on all linear layers. QLoRA keeps the base in NF4.",
+        "- Drives take optimizer states, and activations that autograd saves where a drive is faster than a second",
+        "  computation.",
+        "- Plans of GPUs count on shared passes, fused kernels and fast attention, which no GPU has run. Measured",
+        "  steps are slower: [results](results.md).",
         "- The H100's profile has one drive that writes 0.6 GB/s. Full training beyond its DRAM waits for that drive.",
         "",
         "Your own machine: [a plan for a machine that is elsewhere](how-to/plan-elsewhere.md).",

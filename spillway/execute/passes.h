@@ -41,7 +41,7 @@ class Passes {
  private:
   [[nodiscard]] std::byte* at(plan::Index buffer) const { return arenas_.at(schedule_, buffer); }
   [[nodiscard]] std::byte* first_input() const;
-  /// Unpacks rows of the embedding on a device where the pass does so.
+  /// Input of a pass. A device gathers it first where the embedding's rows came packed.
   [[nodiscard]] std::byte* input_of(const plan::Pass& pass) const;
   [[nodiscard]] BlockPass describe(const plan::Pass& pass) const;
   /// Lets the executor go on after a pass.

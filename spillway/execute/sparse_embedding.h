@@ -49,13 +49,14 @@ class SparseEmbedding {
   /// of the type that passes compute in.
   void gather(const state::Chunk& chunk, const std::byte* weights, std::byte* output, ThreadPool& thread_pool) const;
 
-  // The same as packed rows (plan::Description::packed_rows_bytes), which cross to a device:
+  // Packed rows (plan::Description::packed_rows_bytes) cross to a device:
 
-  /// Copies the rows of this process's tokens whose id lies in `chunk`, each of them once, and their tokens' index.
+  /// Copies the rows of this process's tokens whose id lies in `chunk`, each row once, and writes the index of the
+  /// tokens.
   void pack(const state::Chunk& chunk, const std::byte* weights, std::byte* packed, ThreadPool& thread_pool) const;
-  /// Bytes of them in this step.
+  /// Bytes of the step's packed rows.
   [[nodiscard]] Bytes packed_bytes() const noexcept;
-  /// What makes `output` of them on a device.
+  /// The work that gathers `output` [tokens, columns] on a device.
   [[nodiscard]] device::IndexSelect unpack(const std::byte* packed, std::byte* output) const noexcept;
 
   /// The step's rows of the table that lie in a chunk.

@@ -55,7 +55,7 @@ OF_TRAINERS = {
     "discopop_tau": OF_DPO,
     "do_eval": "`eval_dataset` is evaluated where it is given",
     "do_predict": METRICS,
-    "do_train": "the verb says what is done",
+    "do_train": "the command (`spillway train`) selects the action",
     "enable_jit_checkpoint": "a signal ends a run with its state saved in any case",
     "eos_token": TOKENS,
     "eval_accumulation_steps": "logits are never whole, so nothing accumulates",

@@ -16,7 +16,7 @@ struct Arrival {
   Index there = kNone, copy = kNone;
 };
 
-/// A pass unpacks the rows of the embedding when it begins.
+/// `user` gathers its input from packed rows when it begins.
 Arrival add_packed(StepGraph& graph, Index from, Index user, std::uint32_t last) {
   const auto position = graph.order.position(user);
   const auto bytes = graph.out.buffers[from].bytes;
