@@ -4,6 +4,7 @@
 #   PYTHON=...          the interpreter .venv is made from (default: python3)
 #   SPILLWAY_STRICT=1   warnings are errors, as .ci/run has it; one tree is built either way, so changing it builds anew
 #   WHEEL_PYTHONS=...   interpreters that `make wheel` builds for and tries the wheels in
+#   SPILLWAY_KERNELS=required  `make wheel` fails where it gets no kernels for GPUs; none: wheels without them
 #   JOBS=N              compilers at once (default: all cores); of C++ tests, which wait for drives, twice as many
 #   PYTEST_JOBS=N       Python tests at once (default: 3)
 
@@ -28,7 +29,7 @@ CXX_FILES := find spillway study python tests bench examples -name '*.cc' -o -na
 
 .PHONY: help quickstart test nightly install packages sweep sweep-check trl-versions gpu-bundle gpu-check gpu-bench \
 	gpu-queue gpu-queue-bundle gpu-queue-tiny wheel \
-	wheel-check wheel-check-packages image image-check tag-check build-tests test-both test-cpp test-python kills \
+	aarch64 wheel-check wheel-check-packages image image-check tag-check build-tests test-both test-cpp test-python kills \
 	power-cuts stress mutations fuzz numa nfs docs check-includes check-format check-lint check-types check-thread-safety check-tidy asan tsan format clean
 .NOTPARALLEL:
 
@@ -38,6 +39,7 @@ help:
 	@echo "make nightly      what takes long as well: every matrix whole, hundreds of kills, machines with NUMA nodes, sanitizers"
 	@echo "make install      the spillway command in .venv"
 	@echo "make wheel        wheels for pip, in dist/; make wheel-check: one is tried on a bare Debian, by debootstrap (root)"
+	@echo "make aarch64      the engine for 64-bit ARM by a cross compiler, and tests of its kernels by QEMU"
 	@echo "make image        an image for Docker, of the wheel; make image-check: built without Docker, by buildah (root)"
 	@echo "                  make wheel-check-packages: debootstrap, buildah and QEMU, which these checks need (root)"
 	@echo "make kills        a few hundred runs killed, resumed and compared; make power-cuts: after every event of the drives"
@@ -144,6 +146,22 @@ tag-check:
 	@[ "$(TAG)" = "v$(VERSION)" ] || { echo "TAG=$(TAG): the version in CMakeLists.txt is $(VERSION), so the tag is v$(VERSION)"; exit 1; }
 	@grep -qx '## $(VERSION)' CHANGELOG.md || { echo "CHANGELOG.md has no heading '## $(VERSION)'"; exit 1; }
 	@echo "v$(VERSION) can be tagged"
+
+## 64-bit ARM
+
+# The engine by Debian's cross compiler, and tests of its kernels by QEMU: apt-get install g++-aarch64-linux-gnu
+# qemu-user-static. The libraries for it are unpacked into build/aarch64-root, and nothing is installed.
+AARCH64 := build/aarch64
+AARCH64_TESTS := kernels optim
+aarch64: $(VENV)/stamp-tools
+	@for each in aarch64-linux-gnu-g++ qemu-aarch64-static; do command -v $$each >/dev/null || { \
+		echo "make aarch64: $$each is not there: apt-get install g++-aarch64-linux-gnu qemu-user-static"; exit 1; }; done
+	@scripts/aarch64_root.sh $(CURDIR)/$(AARCH64)-root
+	@$(BIN)/cmake -S . -B $(AARCH64) -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja --log-level=WARNING \
+		-DCMAKE_TOOLCHAIN_FILE=$(CURDIR)/cmake/aarch64.cmake -DAARCH64_ROOT=$(CURDIR)/$(AARCH64)-root \
+		-DSPILLWAY_CUDA=OFF -DSPILLWAY_EXAMPLES=OFF -DSPILLWAY_STRICT=ON
+	@$(BIN)/cmake --build $(AARCH64) --target spillway $(AARCH64_TESTS:%=%_test)
+	@$(BIN)/ctest --test-dir $(AARCH64) --output-on-failure --no-tests=error -j $(JOBS) -L '^($(subst $(empty) ,|,$(AARCH64_TESTS)))$$'
 
 ## Tests and checks
 

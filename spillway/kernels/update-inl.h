@@ -59,6 +59,13 @@ class LastTile {
   float scales_[2] = {};
 };
 
+/// One vector of each field of an update.
+template <class D>
+struct FieldVectors {
+  HWY_INLINE FieldVectors() {}  // an implicit constructor lacks the target of this file on 64-bit ARM
+  Vec<D> weight, grad, first, second;
+};
+
 /// Formula<whether moments are exact>: an optimizer's constants, derived from its scalar struct, and the formula in two
 /// parts. The moments in place (an optimizer with one leaves the second alone), and as result what apply() needs:
 ///   Vec<D> prepare(D d, Vec<D> weight, Vec<D> grad, Vec<D>& first, Vec<D>& second) const;
@@ -80,9 +87,7 @@ HWY_NOINLINE void pass(const UpdateSpan& span, const UpdateStep& step) {
     for (std::size_t i = 0; i < kTile; i += 2 * hn::Lanes(d)) {
       weights.prefetch_at(tile + i);
       fields.prefetch_at(i);
-      struct {
-        Vec<decltype(d)> weight, grad, first, second;
-      } even, odd;
+      FieldVectors<decltype(d)> even, odd;
       weights.load_pair(d, tile + i, even.weight, odd.weight);
       weights.load_gradients(d, tile + i, even.grad, odd.grad);
       fields.template load<0>(d, i, even.first, odd.first);
@@ -132,9 +137,7 @@ HWY_NOINLINE void pass_with_scales(const UpdateSpan& span, const UpdateStep& ste
     for (std::size_t i = 0; i < kTile; i += 2 * lanes) {
       weights.prefetch_at(tile + i);
       from.prefetch_at(i);
-      struct {
-        Vec<decltype(d)> weight, grad, first, second;
-      } even, odd;
+      FieldVectors<decltype(d)> even, odd;
       if constexpr (Formula::kReadsWeight) weights.load_pair(d, tile + i, even.weight, odd.weight);
       weights.load_gradients(d, tile + i, even.grad, odd.grad);
       from.template load<0>(d, i, even.first, odd.first);
@@ -154,9 +157,7 @@ HWY_NOINLINE void pass_with_scales(const UpdateSpan& span, const UpdateStep& ste
     random.draw_at(numbers, kTile);
     const auto to = moments.close(tile, largest0, largest1);
     for (std::size_t i = 0; i < kTile; i += 2 * lanes) {
-      struct {
-        Vec<decltype(d)> weight, first, second;
-      } even, odd;
+      FieldVectors<decltype(d)> even, odd;
       weights.load_pair(d, tile + i, even.weight, odd.weight);
       std::size_t at = i;
       for (auto* half : {&even, &odd}) {

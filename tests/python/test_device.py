@@ -10,6 +10,7 @@ import torch
 
 from native import GPU, file_bytes
 from real_runs import here, inputs
+from spillway import _engine
 from spillway.cli import doctor, main
 from spillway.config import resolve
 from spillway.machine import device
@@ -157,3 +158,23 @@ def test_a_gpu_that_pytorch_does_not_see_is_spoken_of(
     assert here(given, tmp_path / "out", "--device", "cpu", verb="plan") == 0
     assert "H100" not in capsys.readouterr().out
     assert doctor.gpu()[2].startswith(f"the NVIDIA driver knows NVIDIA H100, but PyTorch {torch.__version__} ")
+
+
+def test_a_build_without_kernels_says_so_on_a_machine_with_a_gpu(
+    given: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At the first run, in a plan, and by `spillway doctor`."""
+    why = "this build of Spillway has no kernels for a GPU, because CUDA's compiler (nvcc) was not found"
+    monkeypatch.setattr(device, "DRIVER", tmp_path)
+    monkeypatch.setattr(_engine, "gpu_kernels", lambda: False)
+    assert doctor.kernels()[1] == "lesser" and "pip install nvidia-cuda-nvcc" in doctor.kernels()[2]
+    (tmp_path / "0000:01:00.0").mkdir()
+    (tmp_path / "0000:01:00.0" / "information").write_text("Model: \t\t NVIDIA H100\n")
+    assert doctor.kernels()[1] == "missing" and "Until then NVIDIA H100 is not used" in doctor.kernels()[2]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: "NVIDIA H100")
+    monkeypatch.setattr(_engine, "load_gpu_kernels", lambda index: (False, why))
+    assert here(given, tmp_path / "out", "--max_steps", "1") == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"the CPUs, and not NVIDIA H100: {why}" in said

@@ -19,6 +19,7 @@ from model_directories import model_shapes
 from needs import lacks, package
 from spillway.cli import VERBS, main
 from spillway.errors import InputError
+from spillway.report import serve
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -120,7 +121,15 @@ def test_a_command_does_what_the_documents_say(
         sandbox = Sandbox(tmp_path / "fresh")
     monkeypatch.chdir(sandbox.place)
     shutil.rmtree(sandbox.place / "exported", ignore_errors=True)
-    assert main(sandbox.words(command)) == 0
+    words = sandbox.words(command)
+    if "--serve" in words:  # until Ctrl-C
+        monkeypatch.setattr(serve.Server, "service_actions", interrupt)
+        words += ["--port", "0"]
+    assert main(words) == 0
+
+
+def interrupt(_: serve.Server) -> None:
+    raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("block", snippets())

@@ -18,6 +18,7 @@ import torch
 import real_runs
 import spillway
 from breadth import some
+from browser import FLAGS, PROGRAM
 from needs import needs
 from real_runs import here, on_path
 from spillway import report
@@ -32,10 +33,6 @@ from spillway.report.causes import causes
 from spillway.report.facts import read
 from spillway.report.timeline import KINDS, Span, steps, union
 from spillway.run.loop import Loop
-
-BROWSER = next(
-    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), ""
-)
 
 
 @pytest.fixture(scope="module")
@@ -82,8 +79,8 @@ class Figures(HTMLParser):
 
 
 def browser(*words: str) -> str:
-    needs("chromium", BROWSER, "no Chromium here (apt-get install chromium): the page is not opened in a browser")
-    command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", *words]
+    needs("chromium", PROGRAM, "no Chromium here (apt-get install chromium): the page is not opened in a browser")
+    command = [PROGRAM, *FLAGS, *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout

@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import yaml
 import make_wheels
 import spillway
 from make_wheels import Python, Stopped, for_every_processor, to_build
-from wheels import components
+from wheels import components, metadata, nvcc
 from wheels.components import Unknown, foreign_files
 
 ROOT = Path(__file__).parents[2]
@@ -182,4 +183,92 @@ def test_each_step_of_a_workflow_is_a_make_target(workflow: Path) -> None:
         assert re.search(rf"^[\w -]*\b{re.escape(target)}:(?!=)", makefile, re.M), f"the Makefile has no {target}"
         assert all(re.fullmatch(r"[A-Z_]+=X", variable) for variable in variables), command
     used = {step["uses"].split("@")[0] for step in steps(workflow) if "uses" in step}
-    assert used <= {"actions/checkout", "actions/upload-artifact"}
+    published = {"actions/download-artifact", "pypa/gh-action-pypi-publish"} if workflow.stem == "publish" else set()
+    assert used <= {"actions/checkout", "actions/upload-artifact", *published}
+
+
+def test_wheels_are_published_by_their_tag_alone_and_without_a_token() -> None:
+    text = (ROOT / ".github" / "workflows" / "publish.yml").read_text()
+    content = yaml.safe_load(text)
+    assert content[True] == {"push": {"tags": ["v*"]}} and "secrets." not in text
+    wheel, publish = content["jobs"]["wheel"], content["jobs"]["publish"]
+    ran = [step.get("run", "") for step in wheel["steps"]]
+    assert ran.index("make tag-check TAG=${{ github.ref_name }}") < ran.index("make wheel")
+    assert publish["needs"] == "wheel" and publish["permissions"] == {"id-token": "write"}
+    assert content["permissions"] == {"contents": "read"} and content["env"]["SPILLWAY_KERNELS"] == "required"
+
+
+def test_package_names_every_python_it_is_for() -> None:
+    import tomllib
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    named = {each.rpartition(" ")[2] for each in project["classifiers"] if re.search(r":: 3\.\d+$", each)}
+    tried = set(
+        re.findall(r"python(3\.\d+)", re.findall(r"^WHEEL_PYTHONS .*", (ROOT / "Makefile").read_text(), re.M)[0])
+    )
+    assert named == tried and project["requires-python"] == f">={min(named)}"
+    authors = yaml.safe_load((ROOT / "CITATION.cff").read_text())["authors"]
+    assert project["authors"] == authors
+
+
+def test_metadata_names_the_repository_that_publishes(tmp_path: Path) -> None:
+    (tmp_path / "METADATA").write_text("Name: spillway\nLicense-File: LICENSE\n\nText\n")
+    metadata.write_urls(tmp_path, "")
+    assert "Project-URL" not in (tmp_path / "METADATA").read_text()
+    metadata.write_urls(tmp_path, "https://host/owner/name/")
+    lines = (tmp_path / "METADATA").read_text().splitlines()
+    assert "Project-URL: Issues, https://host/owner/name/issues" in lines
+    assert lines.index("License-File: LICENSE") == 5
+
+
+def pip_wheel(folder: Path) -> None:
+    """A package as NVIDIA's, with a compiler that only tells its version."""
+    info = "nvidia_cuda_nvcc-99.0.dist-info"
+    script = "#!/bin/sh\necho 'Cuda compilation tools, release 99.0, V99.0.1'\n"
+    files = {
+        "nvidia/cu99/bin/nvcc": script,
+        f"{info}/METADATA": "Metadata-Version: 2.1\nName: nvidia-cuda-nvcc\nVersion: 99.0\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{info}/licenses/License.txt": "The terms.\n",
+    }
+    files[f"{info}/RECORD"] = "".join(f"{name},,\n" for name in (*files, f"{info}/RECORD"))
+    with zipfile.ZipFile(folder / "nvidia_cuda_nvcc-99.0-py3-none-any.whl", "w") as wheel:
+        for name, text in files.items():
+            entry = zipfile.ZipInfo(name)
+            entry.external_attr = (0o100755 if name.endswith("nvcc") else 0o100644) << 16
+            wheel.writestr(entry, text)
+
+
+def test_compiler_for_gpus_comes_from_pip_where_the_machine_has_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nvcc, "find_installed", lambda: None)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    monkeypatch.setenv("CUDA_HOME", "")
+    assert "The wheels get no kernels for GPUs" in nvcc.provide(tmp_path / "none")
+    pip_wheel(tmp_path)
+    told = nvcc.provide(tmp_path / "cuda")
+    home = tmp_path / "cuda" / "nvidia" / "cu99"
+    assert told == f"Kernels for GPUs are compiled by pip's {home / 'bin' / 'nvcc'}."
+    assert os.environ["CUDA_HOME"] == str(home)
+    header = home / "include" / "cuda_runtime.h"
+    component = components.of_cuda(header)
+    assert component is not None and component.version == "99.0.1"
+    assert component.notices[0].read_text() == "The terms.\n"
+
+
+def test_compiler_of_the_machine_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "nvcc").touch()
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
+    assert nvcc.find_installed() == tmp_path / "bin" / "nvcc"
+
+
+def test_wheel_without_kernels_is_an_error_where_they_are_required() -> None:
+    wheel = Path("spillway-1-cp311.whl")
+    for kernels in ("auto", "none"):
+        make_wheels.require_kernels(wheel, ["no kernels for GPUs: a run on a GPU is refused"], kernels)
+    make_wheels.require_kernels(wheel, [f"loads {make_wheels.WITH_KERNELS}"], "required")
+    with pytest.raises(Stopped, match="has no kernels for GPUs"):
+        make_wheels.require_kernels(wheel, ["no kernels for GPUs: a run on a GPU is refused"], "required")

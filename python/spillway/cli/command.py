@@ -154,6 +154,10 @@ def check(arguments: Arguments) -> int:
 
 
 def report(arguments: Arguments) -> int:
+    if "serve" in arguments.options:
+        return serve_report(arguments)
+    if given := sorted(arguments.named.keys() & {"host", "port"}):
+        raise InputError(f"{given[0]}: it belongs to --serve: spillway report OUTPUT_DIR --serve")
     run = arguments.parse_stored_run("report")
     quiet_libraries()
     from spillway import report as reports
@@ -163,6 +167,19 @@ def report(arguments: Arguments) -> int:
     print(
         reports.write(output_dir, target, profile=profile, tell=lambda words: print(f"note: {words}", file=sys.stderr))
     )
+    return 0
+
+
+def serve_report(arguments: Arguments) -> int:
+    """The run may begin later, so that its directory need not exist."""
+    from spillway.report.serve import parse_address, serve
+
+    output_dir = Path(arguments.find_stored_place("report"))
+    if "to" in arguments.named:
+        raise InputError("to: --serve writes no file; remove one of --to and --serve")
+    address = parse_address(arguments.named.get("host"), arguments.named.get("port"))
+    quiet_libraries()
+    serve(output_dir, address, arguments.values.get("profile"), lambda words: print(words, flush=True))
     return 0
 
 
@@ -281,13 +298,16 @@ VERBS = {
         "compares a model with the first N layers, where the whole does not fit in memory.",
     ),
     "report": Verb(
-        "report OUTPUT_DIR [--to FILE.html] [--profile FILE]",
+        "report OUTPUT_DIR [--to FILE.html | --serve [--port N] [--host ADDRESS]] [--profile FILE]",
         "write one HTML page about a finished or running run",
         report,
-        named=("to",),
+        options=("serve",),
+        named=("to", "port", "host"),
         about="The page shows the loss, the timeline of a step, where its time went, which resource bounds it, "
         "and what would make it faster. --profile shows the same run as it is planned for another "
-        "machine.",
+        "machine. --serve shows the page at http://127.0.0.1:8765/ and keeps it up to date while the run goes on, "
+        "until Ctrl-C. The run may begin later. --host serves another address than this machine's own: everybody who "
+        "reaches it can read the page.",
         keys=False,
     ),
     "probe": Verb(

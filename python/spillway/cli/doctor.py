@@ -19,6 +19,9 @@ from spillway.base.sizes import decimal, size
 Finding = tuple[str, str, str]  # what; good, lesser or missing; words
 
 WORDS = {"good": "yes", "lesser": "in part", "missing": "no"}
+GET_KERNELS = (
+    "install a wheel that has kernels, or build Spillway where nvcc is (pip install nvidia-cuda-nvcc brings one)"
+)
 PACKAGES = ("torch", "transformers", "safetensors", "tokenizers")
 OPTIONAL = {  # package: what is not here without it, the extra that brings it
     "datasets": ("files can be trained on, hub datasets cannot", "data"),
@@ -40,6 +43,7 @@ def examine(places: Sequence[str]) -> list[Finding]:
         *(package(name) for name in (*PACKAGES, *OPTIONAL)),
         names(),
         multiplications(),
+        kernels(),
         gpu(),
         processes(),
     ]
@@ -94,6 +98,21 @@ def multiplications() -> Finding:
         return "products", "missing", f"PyTorch does not load: {error}"
     faster = rates.faster("bf16")
     return "products", "good" if faster == "bf16" else "lesser", f"{rates.words('bf16')}: {products.AUTO[faster]}"
+
+
+def kernels() -> Finding:
+    """Whether this build of the engine can compute on a GPU, on a machine with or without one."""
+    try:
+        from spillway import _engine
+        from spillway.machine import device
+    except Exception as error:
+        return "gpu kernels", "missing", f"without the engine there are none ({error})"
+    if _engine.gpu_kernels():
+        return "gpu kernels", "good", "they are in this build"
+    why = f"this build has none, since there was no nvcc that made them; {GET_KERNELS}"
+    if model := device.listed():
+        return "gpu kernels", "missing", f"{why}. Until then {model} is not used"
+    return "gpu kernels", "lesser", why
 
 
 def gpu() -> Finding:

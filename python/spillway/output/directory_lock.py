@@ -204,6 +204,22 @@ class DirectoryLock:
             self._made = [each, *(other for other in self._made if other != each)]
 
 
+def is_held(output_dir: Path) -> bool | None:
+    """True if a process holds the lock of the directory. None if the file system does not tell. Changes nothing: a run
+    that starts at the same moment tries again."""
+    try:
+        file = os.open(output_dir / LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        return None if error.errno in NO_LOCKS else True
+    finally:
+        os.close(file)
+    return False
+
+
 def remove_empty(folders: list[Path]) -> None:
     for folder in folders:
         with suppress(OSError):

@@ -1,5 +1,5 @@
 """One HTML page about a run: what it reads (`facts`), what the timeline says (`timeline`), what would help (`advice`),
-drawings (`charts`) and the page itself (`page`)."""
+drawings (`charts`), the page itself (`page`), and the page while the run goes on (`live`, `serve`)."""
 
 from __future__ import annotations
 
@@ -35,5 +35,5 @@ def write(
     if profile is not None:
         facts = advice.elsewhere(facts, profile)
     target = to or output_dir / NAME
-    replace_text(target, page.text(facts, advice.describe(facts, advise)))
+    replace_text(target, page.text(facts, advice.describe(facts, advice.options if advise else advice.no_options)))
     return target

@@ -48,6 +48,10 @@ def options(facts: Facts, engine_type: EngineType | None = None) -> list[Option]
     return sorted(found, key=lambda option: option.seconds)
 
 
+def no_options(_: Facts) -> list[Option]:
+    return []
+
+
 def elsewhere(facts: Facts, profile: str, engine_type: EngineType | None = None) -> Facts:
     """The run, planned for the machine of a profile file: its rates and memory, this machine's compute."""
     from spillway.machine.profile import profile as profile_of
@@ -135,10 +139,10 @@ def twice_the_work(description: dict[str, Any], settings: dict[str, Any]) -> flo
     return 2
 
 
-def describe(facts: Facts, advise: bool) -> str:
-    """The paragraph of advice, or the reason why there is none. `advise`: plans with other settings."""
+def describe(facts: Facts, find_options: Callable[[Facts], list[Option]]) -> str:
+    """The paragraph of advice, or the reason why there is none. `find_options`: plans with other settings."""
     try:
-        return paragraph(facts, options(facts) if advise else [])
+        return paragraph(facts, find_options(facts))
     except DAMAGE as error:
         return f"What bounds this run cannot be said: its files are damaged ({error!r})."
 

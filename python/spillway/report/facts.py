@@ -15,6 +15,7 @@ import yaml
 from spillway.base.documents import parse_json, read_json, read_text
 from spillway.errors import InputError
 from spillway.output import identity
+from spillway.output.directory_lock import is_held
 from spillway.output.records import METRICS, describe_damage, read_damaged_lines, rows
 from spillway.output.summary import quartiles
 from spillway.report.soundness import PLAN, SUMMARY, Check, split_entries
@@ -48,6 +49,7 @@ class Facts:
     description: dict[str, Any] | None  # as given to the engine, and
     settings: dict[str, Any] | None  # what it planned with
     finished: bool = True
+    is_running: bool | None = None  # a process works on it; None: unknown
     machine: str = ""  # the profile's file, where the plan is for another machine
     damaged: list[str] = field(default_factory=list)  # damaged files, with a sentence for each
 
@@ -178,6 +180,7 @@ def read(output_dir: Path) -> Facts:
         reader.mapping(identity.DESCRIPTION),
         reader.mapping(identity.SETTINGS),
         (output_dir / ended).is_file() and not goes_on,
+        is_held(output_dir),
         damaged=reader.damaged,
     )
 

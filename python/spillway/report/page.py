@@ -17,8 +17,26 @@ from spillway.report.timeline import KINDS, Step, steps
 CAUSES = {"compute": "c1", "read": "c5", "write": "c6", "update": "c4", "commit": "c7"}
 
 
+RUNNING = {True: "still running", False: "interrupted", None: "still running, or interrupted"}
+
+
 def text(facts: Facts, words: str) -> str:
     """`words`: what bounds the run and what would help."""
+    return document(facts.output_dir.name, body(facts, words))
+
+
+def document(name: str, content: str, head_more: str = "") -> str:
+    """The HTML around the body of a run of that name."""
+    title = escape(f"{name}: Spillway")
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<style>{STYLE}</style>{head_more}</head><body><main>{content}</main></body></html>\n"
+    )
+
+
+def body(facts: Facts, words: str) -> str:
+    """All parts of the page, each an element."""
     two = steps(facts.trace)
     bodies: dict[str, Callable[[], str]] = {
         "Loss": lambda: loss(facts),
@@ -39,13 +57,7 @@ def text(facts: Facts, words: str) -> str:
         f'<p class="advice" id="advice">{escape(words)}</p>',
         *(section(title, render_guarded(body)) for title, body in bodies.items()),
     ]
-    title = escape(f"{facts.output_dir.name}: Spillway")
-    return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<style>{STYLE}</style></head><body><main>{''.join(filter(None, parts))}"
-        f"<footer>Spillway {escape(__version__)}</footer></main></body></html>\n"
-    )
+    return f"{''.join(filter(None, parts))}<footer>Spillway {escape(__version__)}</footer>"
 
 
 def render_guarded(body: Callable[[], str]) -> str:
@@ -88,7 +100,7 @@ def head(facts: Facts) -> str:
         figure("step-predicted", "a step, predicted", optional(facts.predicted_seconds, duration)),
         figure("tokens-per-second", "tokens/s, padding not counted", optional(facts.tokens_per_second, pace)),
     ]
-    state = "" if facts.finished else " · still running, or interrupted"
+    state = "" if facts.finished else f" · {RUNNING[facts.is_running]}"
     if facts.machine:
         state += f" · predicted for the machine of {escape(facts.machine)}, computing as fast as here"
     return (
