@@ -14,6 +14,7 @@ from typing import NoReturn
 
 from spillway import __version__
 from spillway.base import streams
+from spillway.base.hidden import hide_unneeded_package
 from spillway.cli.arguments import Arguments, parse
 from spillway.cli.help import key_help, main_keys
 from spillway.errors import InputError, SpillwayError
@@ -330,7 +331,7 @@ VERBS = {
 def main(words: list[str] | None = None) -> int:
     """Returns the exit code: 0 done, 1 failed, 2 bad input, 3 does not fit, 129, 130 and 143 interrupted."""
     os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
-    with streams.guard(output_lasts=False):
+    with streams.guard(output_lasts=False), hide_unneeded_package():
         return run(sys.argv[1:] if words is None else words)
 
 
