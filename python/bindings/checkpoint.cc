@@ -2,6 +2,7 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/set.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -32,6 +33,14 @@ using Head = std::tuple<std::string, std::vector<std::int64_t>>;
 std::map<std::string, Head> heads(const spillway::state::SafetensorsReader& reader) {
   std::map<std::string, Head> out;
   for (const auto& [name, tensor] : reader.tensors()) out.emplace(name, Head(tensor.dtype, tensor.shape));
+  return out;
+}
+
+std::set<std::string> decoded(const spillway::state::SafetensorsReader& reader) {
+  std::set<std::string> out;
+  for (const auto& [name, tensor] : reader.tensors()) {
+    if (reader.is_decoded(tensor)) out.insert(name);
+  }
   return out;
 }
 
@@ -85,6 +94,7 @@ void bind_checkpoint(nb::module_& module) {
       .def(nb::new_([](const std::string& place) { return new SafetensorsReader(place); }), "place"_a,
            "ValueError that names file and tensor where anything is wrong with them.")
       .def("tensors", &heads, "Type as in the header and shape, by name.")
+      .def("decoded", &decoded, "Names of weights that are codes in the files.")
       .def("read", &read_tensor, "name"_a, "out"_a, "first"_a = 0,
            "Bytes of whole elements of a tensor, from element `first` on. OSError where a file has become shorter.");
   nb::class_<SafetensorsWriter>(module, "SafetensorsWriter",

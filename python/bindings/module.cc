@@ -46,6 +46,7 @@ NB_MODULE(_engine, module) {
   module.doc() = "Spillway's C++ engine.";
   nanobind::register_exception_translator(translate, nullptr);
   bind_checkpoint(module);
+  bind_coding(module);
   bind_engine(module);
   bind_interruption(module);
   bind_machine(module);

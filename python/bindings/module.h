@@ -4,6 +4,7 @@
 #include <nanobind/nanobind.h>
 
 void bind_checkpoint(nanobind::module_& module);
+void bind_coding(nanobind::module_& module);
 void bind_engine(nanobind::module_& module);
 void bind_interruption(nanobind::module_& module);
 void bind_machine(nanobind::module_& module);

@@ -443,6 +443,16 @@ def measure_device(
 def check_profile(text: str, source: str) -> str:
     """A profile checked and completed; ValueError names the key."""
 
+def parse_coding(settings: str, file: str) -> tuple[str, str]:
+    """The name of a kind of quantised weights, and the form that packs them into the same codes, or "". `settings`:
+    quantization_config as JSON. ValueError that names a method that is not read."""
+
+def find_coding(directory: str) -> tuple[str, str] | None:
+    """The same of the config.json in a directory; None where its weights are not quantised."""
+
+def decoded_names(directory: str, names: set[str]) -> set[str]:
+    """The names of a checkpoint's tensors as SafetensorsReader has them."""
+
 class SafetensorsReader:
     """Reads one file, or a directory's model.safetensors or the shards of its index. ValueError that names file and
     tensor where anything is wrong with them."""
@@ -450,6 +460,8 @@ class SafetensorsReader:
     def __init__(self, place: str) -> None: ...
     def tensors(self) -> dict[str, tuple[str, list[int]]]:
         """Type as in the header and shape, by name."""
+    def decoded(self) -> set[str]:
+        """Names of weights that are codes in the files, and fp32 tensors here."""
     def read(self, name: str, out: Any, first: int = 0) -> None:
         """Bytes (uint8) of whole elements of a tensor, from element `first` on, as many as `out` takes. OSError where a
         file has become shorter since it was opened."""

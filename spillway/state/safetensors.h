@@ -27,7 +27,8 @@ struct StoredTensor {
   Bytes offset = 0;      ///< of its first byte in that file
 };
 
-/// Opens `model.safetensors`, or the shards named by `model.safetensors.index.json`, of a directory; or one file.
+/// Opens `model.safetensors`, or the shards named by `model.safetensors.index.json`, of a directory; or one file. The
+/// weights of a directory whose config.json says that they are quantised are read as what they stand for (coding.h).
 class SafetensorsReader {
  public:
   /// Throws Error(bad_input) with the file and the tensor: nothing found, an index that names a missing shard or
@@ -42,6 +43,9 @@ class SafetensorsReader {
   /// nullptr when there is none.
   [[nodiscard]] const StoredTensor* find(const std::string& name) const;
 
+  /// Whether the files hold codes in place of the tensor.
+  [[nodiscard]] bool is_decoded(const StoredTensor& tensor) const;
+
   /// Raw elements [first, first + count) of a tensor into `out` (count * element_bytes bytes). The pages read are
   /// dropped from the page cache. Throws Error(io) with the file; Error(internal) out of range.
   void read(const StoredTensor& tensor, std::uint64_t first, std::uint64_t count, std::byte* out) const;
@@ -50,6 +54,8 @@ class SafetensorsReader {
   void read_fp32(const StoredTensor& tensor, std::uint64_t first, std::uint64_t count, float* out) const;
 
  private:
+  void decode_weights(const std::filesystem::path& place);
+
   struct Files;
   std::map<std::string, StoredTensor> tensors_;
   std::vector<std::filesystem::path> files_;

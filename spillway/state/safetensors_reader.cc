@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "spillway/base/error.h"
+#include "spillway/state/coding.h"
 #include "spillway/state/digests.h"
 #include "spillway/state/dtype.h"
 #include "spillway/state/file.h"
@@ -106,6 +107,7 @@ void check_index(const WeightMap& index, const std::map<std::string, StoredTenso
 
 struct SafetensorsReader::Files {
   std::vector<File> open;
+  std::optional<CodedTensors> coded;
   std::vector<std::optional<FileDigests>> digests;
 
   void add(const fs::path& path, std::map<std::string, StoredTensor>& tensors) {
@@ -213,6 +215,18 @@ SafetensorsReader::SafetensorsReader(const fs::path& directory_or_file) : open_(
   } else {
     refuse_empty(place);
   }
+  decode_weights(place);
+}
+
+void SafetensorsReader::decode_weights(const fs::path& place) {
+  const auto coding = fs::is_directory(place) ? find_coding(place) : std::nullopt;
+  if (!coding) return;
+  open_->coded.emplace(
+      *coding, tensors_, files_,
+      [open = open_.get()](const StoredTensor& tensor, std::uint64_t first, std::uint64_t count, std::byte* out) {
+        const auto width = tensor.element_bytes;
+        open->read(tensor, first * width, {out, static_cast<std::size_t>(count * width)});
+      });
 }
 
 SafetensorsReader::~SafetensorsReader() = default;
@@ -224,11 +238,18 @@ const StoredTensor* SafetensorsReader::find(const std::string& name) const {
   return found == tensors_.end() ? nullptr : &found->second;
 }
 
+bool SafetensorsReader::is_decoded(const StoredTensor& tensor) const {
+  return open_->coded && open_->coded->contains(tensor.name);
+}
+
 void SafetensorsReader::read(const StoredTensor& tensor, std::uint64_t first, std::uint64_t count,
                              std::byte* out) const {
   if (first > tensor.elements || count > tensor.elements - first || tensor.file >= files_.size()) {
     throw Error(ErrorCode::internal, text("elements ", first, " to ", first, " + ", count, " of tensor ", tensor.name,
                                           ", which has ", tensor.elements));
+  }
+  if (is_decoded(tensor)) {
+    return open_->coded->read(tensor.name, first, count, reinterpret_cast<float*>(out));
   }
   open_->read(tensor, first * tensor.element_bytes, {out, static_cast<std::size_t>(count * tensor.element_bytes)});
 }

@@ -301,7 +301,7 @@ def save(config: PreTrainedConfig, directory: Path, seed: int) -> None:
     model.save_pretrained(directory)
 
 
-def replace_model(directory: Path, kind: str) -> None:
+def replace_model(directory: Path, kind: str, **more: Any) -> None:
     """In place of the model there a small one of this type, with the tokenizer that is there."""
     for name in ("config.json", "model.safetensors"):
         (directory / name).unlink()
@@ -309,7 +309,7 @@ def replace_model(directory: Path, kind: str) -> None:
     size = known + (len(KINDS) if wraps_models(kind) else 0)
     tables = ("vocab_size", "vocab_size_per_layer_input")
     text = small_config(kind).get_text_config()
-    config = small_config(kind, **{name: size for name in tables if hasattr(text, name)})
+    config = small_config(kind, **{name: size for name in tables if hasattr(text, name)}, **more)
     for token, other in enumerate(KINDS, start=known):  # none that the tokenizer makes of text
         for name in (f"{other}_token_id", f"{other}_token_index"):
             if isinstance(getattr(config, name, None), int):

@@ -180,13 +180,13 @@ def test_quantised_weights_are_refused_with_every_method(
     config = json.loads(path.read_text())
     for settings, name in (
         ({"quant_method": "gptq", "bits": 4}, "gptq"),
-        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "bitsandbytes"),
-        ({"quant_method": "fp8", "activation_scheme": "dynamic"}, "fp8"),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "bitsandbytes, fp4"),
+        ({"quant_method": "awq", "bits": 4}, "awq"),
     ):
         path.write_text(json.dumps({**config, "quantization_config": settings}))
         for method in ("full", "lora"):
             error = read_refusal(inputs, tmp_path / "out", capfd, "--method", method)
-            assert f"quantised ({name})" in error and "dequantize" in error and "load_in_4bit" in error
+            assert f"quantised ({name})" in error and "unquantised release" in error and "load_in_4bit" in error
             assert "full fine-tuning" not in error
 
 

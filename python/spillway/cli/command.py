@@ -14,6 +14,7 @@ from typing import NoReturn
 
 from spillway import __version__
 from spillway.base import streams
+from spillway.base.hidden import hide_unneeded_package
 from spillway.cli.arguments import Arguments, parse
 from spillway.cli.help import key_help, main_keys
 from spillway.errors import InputError, SpillwayError
@@ -199,11 +200,11 @@ def probe(arguments: Arguments) -> int:
 def doctor(arguments: Arguments) -> int:
     from rich.console import Console
 
-    from spillway.cli.doctor import examine, of_run, show_findings
+    from spillway.cli.doctor import examine, of_directory, show_findings
 
     run, rest = arguments.positional[:1], Arguments(arguments.positional[1:], arguments.values)
     places = places_of("doctor", rest)
-    findings = of_run(Path(run[0])) if run else examine(places)
+    findings = of_directory(Path(run[0])) if run else examine(places)
     show_findings(Console(highlight=False), findings, run[0] if run else "What can be used here")
     return 0
 
@@ -321,13 +322,14 @@ VERBS = {
         keys=False,
     ),
     "doctor": Verb(
-        "doctor [OUTPUT_DIR] [--storage DIR ...] [--storage_device DEVICE ...]",
+        "doctor [OUTPUT_DIR | MODEL_DIR] [--storage DIR ...] [--storage_device DEVICE ...]",
         "say what this installation can use on this machine, what not, and why",
         doctor,
         prints=True,
         about="Lists the GPU, io_uring, instructions of the CPU, optional packages and the like, with what is "
         "missing and what to do about it. Nothing is changed. With the OUTPUT_DIR of a run of several processes it "
-        "says which of them keeps the others waiting, or did, and for what.",
+        "says which of them keeps the others waiting, or did, and for what. With the directory of a model that comes "
+        "quantised it says how.",
         keys=False,
     ),
     "demo": Verb(
@@ -350,7 +352,7 @@ VERBS = {
 def main(words: list[str] | None = None) -> int:
     """Returns the exit code: 0 done, 1 failed, 2 bad input, 3 does not fit, 129, 130 and 143 interrupted."""
     os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
-    with streams.guard(output_lasts=False):
+    with streams.guard(output_lasts=False), hide_unneeded_package():
         return run(sys.argv[1:] if words is None else words)
 
 

@@ -165,6 +165,18 @@ def processes() -> Finding:
     return "processes", "good", f"gloo over the interface of {host}, {address}; GLOO_SOCKET_IFNAME names another one"
 
 
+def of_directory(directory: Path) -> list[Finding]:
+    """The findings of a run by its output directory, or of a model that comes quantised."""
+    from spillway.model.coded import find_coding
+
+    is_run = (directory / "plan.json").exists()
+    if not is_run and (coding := find_coding(directory)) is not None:
+        name, form = coding
+        more = "; with method lora, load_in_4bit keeps the same codes" if form else ""
+        return [("weights", "good", f"quantised ({name}): a run decodes them while it reads them{more}")]
+    return of_run(directory)
+
+
 def of_run(output_dir: Path) -> list[Finding]:
     """Says who is late, and for what, and how much of the base stays unquantised."""
     from spillway.report import facts, ranks

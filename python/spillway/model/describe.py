@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import nn
 
+from spillway._engine import decoded_names
 from spillway.base.documents import parse_json, read_json, require_file
 from spillway.model.factors import REDUCED
 from spillway.model.meta_model import MetaModel
@@ -123,15 +124,20 @@ def stored_names(description: dict[str, Any], checkpoint: Path, prefix: str) -> 
 def stored_keys(checkpoint: Path) -> set[str]:
     """Keys of a checkpoint by its index or its one file's header; empty when unreadable (the engine says why)."""
     try:
-        index = checkpoint / "model.safetensors.index.json"
-        if index.exists():
-            return set(read_json(index)["weight_map"])
-        path = checkpoint / "model.safetensors"
-        require_file(path)
-        with open(path, "rb") as stream:
-            (length,) = struct.unpack("<Q", stream.read(8))
-            if length > path.stat().st_size:
-                return set()
-            return set(parse_json(stream.read(length))) - {METADATA}
+        return decoded_names(str(checkpoint), read_keys(checkpoint))
     except (OSError, ValueError, KeyError, TypeError, struct.error):
         return set()
+
+
+def read_keys(checkpoint: Path) -> set[str]:
+    """Keys of the files, codes and their scales included."""
+    index = checkpoint / "model.safetensors.index.json"
+    if index.exists():
+        return set(read_json(index)["weight_map"])
+    path = checkpoint / "model.safetensors"
+    require_file(path)
+    with open(path, "rb") as stream:
+        (length,) = struct.unpack("<Q", stream.read(8))
+        if length > path.stat().st_size:
+            return set()
+        return set(parse_json(stream.read(length))) - {METADATA}

@@ -21,7 +21,7 @@ import torch
 
 from spillway.base.files import new_file, sheet_of
 from spillway.errors import InputError, first_line
-from spillway.model import ties
+from spillway.model import coded, ties
 from spillway.model.describe import stored_keys, stored_names
 from spillway.model.library import natural_order
 from spillway.model.tensor_files import Stored, Tensors, Unit, copied, held, pieces, write_files
@@ -36,13 +36,14 @@ MAX_SHARD = 5 * 10**9  # bytes of a safetensors file
 # Ends of names that quantised weights have, by the tools that write them.
 CODES = (".qweight", ".qzeros", ".weight_packed", ".weight_scale", ".weight_scale_inv", ".absmax", ".weight.absmax",
          ".scales", "_scales", "_blocks")  # fmt: skip
+PLAIN = {torch.float32, torch.bfloat16, torch.float16, torch.float64}  # types of weights that are no codes
 OTHERS = "others"  # base name, until they are counted, of files with what the engine has not
 INDEX = "model.safetensors.index.json"
 
 
 def load(meta_model: MetaModel, description: dict[str, Any], engine: Engine, source: Path) -> None:
     """Every tensor of the description, and the model's saved buffers, from a checkpoint in the library's form."""
-    names, stored = Names(meta_model), Stored(source)
+    names, stored = Names(meta_model), Stored(source, coded.choose_dtype(source, meta_model.kept))
     numbers, measured = base_numbers(meta_model, description), measured_names(description)
     missing = set(numbers) | names.buffers
     for group in names.loading(stored.names()):
@@ -51,7 +52,7 @@ def load(meta_model: MetaModel, description: dict[str, Any], engine: Engine, sou
         if not group.transform and group.target in numbers:
             missing.discard(group.target)
             number, shape = numbers[group.target]
-            check_shape(source, group.target, stored.meta(group.members[0][0]), shape)
+            check_tensor(source, group.target, stored.meta(group.members[0][0]), shape)
             member = group.members[0][0]
             if group.target in measured:
                 measure(engine, number, stored.pieces(member))
@@ -63,7 +64,7 @@ def load(meta_model: MetaModel, description: dict[str, Any], engine: Engine, sou
                 set_buffer(meta_model, name, tensor)
             elif name in numbers:
                 number, shape = numbers[name]
-                check_shape(source, name, tensor, shape)
+                check_tensor(source, name, tensor, shape)
                 if name in measured:
                     measure(engine, number, pieces(tensor))
                 store(engine, source, number, pieces(tensor))
@@ -74,7 +75,11 @@ def load(meta_model: MetaModel, description: dict[str, Any], engine: Engine, sou
         raise InputError(f"{source}: tensor {first} is missing{hint}")
 
 
-def check_shape(source: Path, name: str, tensor: torch.Tensor, shape: list[int]) -> None:
+def check_tensor(source: Path, name: str, tensor: torch.Tensor, shape: list[int]) -> None:
+    """InputError for another shape, and for codes without the scales that decode them."""
+    if tensor.dtype not in PLAIN:
+        kind = str(tensor.dtype).removeprefix("torch.")
+        raise InputError(f"{source}: tensor {name} is {kind}, as of codes, and there are no scales that decode it")
     if list(tensor.shape) != shape:
         raise InputError(f"{source}: tensor {name} has shape {list(tensor.shape)}, the model has {shape}")
 
@@ -140,7 +145,7 @@ def save_converted(
                 units.append(Unit([(group.target, buffers[own].listed[0][1])], buffers[own].made))
             else:
                 units.append(copied(stored, own, group.target))
-        units += names.others(Stored(carry_from)) if carry_from is not None else []
+        units += names.others(Stored(carry_from, meta_model.kept)) if carry_from is not None else []
         write_files(directory, "model", max_shard, units)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -254,7 +259,7 @@ def save_weights(
         )
     others = saved_buffers(meta_model, names)
     if keys and (names.towers or names.passed_over(keys)):
-        others += names.others(Stored(source))
+        others += names.others(Stored(source, meta_model.kept))
     differing = {name: to for name, to in own.items() if name != to}
     engine.save_weights(str(directory), max_shard, *([differing] if differing else []))
     if others:
@@ -348,7 +353,7 @@ def count_carried_bytes(meta_model: MetaModel, source: Path) -> int:
     towers = sum(parameter.numel() for parameter in meta_model.carried) * meta_model.kept.itemsize
     if not (extra := Names(meta_model).passed_over(stored_keys(source))):
         return towers
-    stored = Stored(source)
+    stored = Stored(source, meta_model.kept)
     metas = [stored.meta(name) for name in extra]
     return towers + sum(meta.numel() * meta.element_size() for meta in metas)
 

@@ -22,11 +22,10 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from spillway.base.documents import read_json
 from spillway.base.files import PROCESSORS
 from spillway.errors import InputError, first_line
-from spillway.model import library
+from spillway.model import coded, library
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 GENERATION = "generation_config.json"
-QUANTISED = ("quantization_config", "quantization", "compression_config")
 PLAIN_PARTS = {"attn_config", "ffn_config"}  # settings of layers that have a class of their own
 
 
@@ -45,23 +44,8 @@ def load_config(directory: Path) -> PreTrainedConfig:
             f"{path}: model type {model_type!r} is neither a causal language model of transformers nor a multimodal "
             "one that answers in text"
         )
-    refuse_quantised(path, config)
+    coded.take_settings(path, [config, text_config(config)])
     return config
-
-
-def refuse_quantised(path: Path, config: PreTrainedConfig) -> None:
-    """InputError if the weights are codes, with every method."""
-    candidates = [getattr(part, name, None) for part in (config, text_config(config)) for name in QUANTISED]
-    settings = next((each for each in candidates if each), None)
-    if settings is None:
-        return
-    values = settings if isinstance(settings, dict) else settings.to_dict()
-    method = values.get("quant_method") or values.get("format") or "a format without a name"
-    raise InputError(
-        f"{path}: the weights are quantised ({getattr(method, 'value', method)}), and such weights are not read; name "
-        "the model that they were made from, or save a dequantised copy (`model.dequantize()`, then "
-        "`save_pretrained`); with method lora, load_in_4bit or load_in_8bit quantises its base here"
-    )
 
 
 def check_dropout(path: Path, config: PreTrainedConfig) -> None:

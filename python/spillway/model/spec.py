@@ -14,7 +14,7 @@ import torch
 
 from spillway.base import stages
 from spillway.errors import InputError
-from spillway.model import factors, files, freeze, hub, quantised
+from spillway.model import coded, factors, files, freeze, hub, quantised
 from spillway.model.equivalence import verify_equivalence, verify_mixed_types
 from spillway.model.head_groups import TOKENS_ON_GPU
 from spillway.model.lora import Adapters, adapters_of
@@ -117,7 +117,12 @@ def model_spec(
     factors.choose(meta_model, config)
     quantised.choose(meta_model, config)
     files.record_carried(meta_model, begins_with)
-    told = (*built.notices, *files.describe_carried(meta_model, begins_with), adapters.notice if adapters else "")
+    told = (
+        *coded.describe_coding(source, config),
+        *built.notices,
+        *files.describe_carried(meta_model, begins_with),
+        adapters.notice if adapters else "",
+    )
     return ModelSpec(config, source, model_config, meta_model, adapters, tuple(filter(None, told)))
 
 

@@ -26,33 +26,34 @@ class Stored:
     """The tensors of a checkpoint's directory, or of one file, each read when it is asked for. By the engine's reader,
     which maps no file: one that is cut short meanwhile is an error and not the end of the process."""
 
-    def __init__(self, place: Path) -> None:
+    def __init__(self, place: Path, decoded_dtype: torch.dtype = torch.float32) -> None:
+        """`decoded_dtype`: the type of weights that are codes in the files."""
         from spillway._engine import SafetensorsReader
 
-        self._place = place
+        self._place, self._decoded_dtype = place, decoded_dtype
         try:
             self._reader = SafetensorsReader(str(place))
         except (ValueError, OSError) as error:
             raise InputError(str(error)) from error
-        self._heads = self._reader.tensors()
+        self._heads, self._decoded = self._reader.tensors(), self._reader.decoded()
 
     def names(self) -> set[str]:
         return set(self._heads)
 
     def tensor(self, name: str) -> torch.Tensor:
-        meta = self.meta(name)
+        meta = self._in_file(name)
         values = torch.empty(meta.numel() * meta.element_size(), dtype=torch.uint8)
         self._read(name, values, 0)
-        return values.view(meta.dtype).view(meta.shape)
+        return self._narrow(name, values.view(meta.dtype).view(meta.shape))
 
     def pieces(self, name: str) -> Iterator[torch.Tensor]:
         """All of it, flat, a piece at a time."""
-        meta = self.meta(name)
+        meta = self._in_file(name)
         for first in range(0, meta.numel(), PIECE):
             count = min(PIECE, meta.numel() - first)
             values = torch.empty(count * meta.element_size(), dtype=torch.uint8)
             self._read(name, values, first)
-            yield values.view(meta.dtype)
+            yield self._narrow(name, values.view(meta.dtype))
 
     def _read(self, name: str, values: torch.Tensor, first: int) -> None:
         """Reads values. InputError if the bytes are not the saved ones."""
@@ -62,6 +63,12 @@ class Stored:
             raise InputError(str(error)) from error
 
     def meta(self, name: str) -> torch.Tensor:
+        return self._narrow(name, self._in_file(name))
+
+    def _narrow(self, name: str, values: torch.Tensor) -> torch.Tensor:
+        return values.to(self._decoded_dtype) if name in self._decoded else values
+
+    def _in_file(self, name: str) -> torch.Tensor:
         kind, shape = self._heads[name]
         if kind not in BY_NAME:
             raise InputError(f"{self._place}: tensor {name} is of type {kind}, which cannot be converted here")

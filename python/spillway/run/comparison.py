@@ -87,7 +87,7 @@ def compare(config: Config, layers: int | None, tell: Callable[[str], None]) -> 
     config = hub.settled(auto.settled(config.replaced(lora_dropout=0.0)), tell)
     work = load_work(config.replaced(eval_dataset=None), tell)
     steps = min(config.max_steps if config.max_steps > 0 else STEPS, work.steps)
-    with cut_model(config, layers) as (path, model_config):
+    with decode_model(config, tell) as config, cut_model(config, layers) as (path, model_config):
         require_memory(model_config, config, layers)
         hub.fetch_weights(config, tell)
         plain_model = load_plain(path, model_config, config)
@@ -140,6 +140,23 @@ def relative(ours: list[float], plain: list[float]) -> float:
     pairs = zip(ours, plain, strict=True)
     found = [abs(one - other) / max(abs(other), 1e-12) if math.isfinite(one) else math.inf for one, other in pairs]
     return max((value if value == value else math.inf for value in found), default=0.0)
+
+
+@contextmanager
+def decode_model(config: Config, tell: Callable[[str], None]) -> Iterator[Config]:
+    """The configuration with a model of plain weights, in a directory of its own where those of the model are codes."""
+    from spillway.model.coded import find_coding, write_decoded
+    from spillway.model.source import DTYPES, load_config
+
+    path = hub.model_directory(config)
+    if config.init != "pretrained" or find_coding(path) is None:
+        yield config
+        return
+    hub.fetch_weights(config, tell)
+    with tempfile.TemporaryDirectory(prefix="spillway-check-") as place:
+        load_config(path).save_pretrained(place)
+        write_decoded(path, Path(place), DTYPES["fp32"])
+        yield config.replaced(model=place)
 
 
 @contextmanager

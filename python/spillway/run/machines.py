@@ -119,6 +119,7 @@ def plan_step(config: Config, text: str, tell: Tell) -> Planned:
     from spillway import _engine
     from spillway.base.calls import translated
     from spillway.model import hub
+    from spillway.model.coded import describe_coding
     from spillway.model.joining import joining_notice
     from spillway.model.spec import model_spec, verified
     from spillway.model.unpacked import unpacked_notice
@@ -152,7 +153,8 @@ def plan_step(config: Config, text: str, tell: Tell) -> Planned:
     stages.say("tracing what its layers do")
     trace = traced(config, found, tell)
     asked = asked_of(config, profile, found, trace, on_gpu)
-    for notice in (*joining_notice(shape_of(config, found)), *unpacked_notice(asked.description)):
+    notices = (*joining_notice(shape_of(config, found)), *unpacked_notice(asked.description))
+    for notice in (*describe_coding(found.spec.source, asked_config), *notices):
         tell(notice)
     stages.say("planning")
     engine = asked.engine()

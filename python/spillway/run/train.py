@@ -90,6 +90,8 @@ def plan_config(
     as it is made, without the answers for other settings, which take longer."""
     if config.profile is not None and (found := elsewhere(config)):
         return plan_elsewhere(config, found, tell, graph, show)
+    from spillway.model.coded import describe_coding
+
     check(config, required=("model", "dataset"))
     named = config.output_dir is not None
     config = config.replaced(output_dir=config.output_dir or str(Path.cwd()))  # nothing is written there
@@ -107,6 +109,8 @@ def plan_config(
     stages.say("reading tokenizer and data")
     work = load_work(config, tell, state.read_start(fixed))
     try_save(config, read_model_config(config), work.tokenizer)
+    for notice in describe_coding(hub.model_directory(config), config):
+        tell(notice)
     stages.say("building the model without weights")
     output_dir = Path(config.output_dir)
     held = directory.manifests(output_dir) if config.resume_from_checkpoint else []
