@@ -27,6 +27,7 @@
   X(direct)                      \
   X(exchange)                    \
   X(fuse)                        \
+  X(gguf)                        \
   X(gpu)                         \
   X(holes)                       \
   X(loop)                        \

@@ -62,7 +62,7 @@ class Sandbox:
 
     def __init__(self, place: Path) -> None:
         self.place = place
-        for name in ("nvme/spillway", "second/spillway", "pmem", "a", "b", "runs"):
+        for name in ("nvme/spillway", "second/spillway", "adapters", "pmem", "a", "b", "runs"):
             (place / name).mkdir(parents=True)
         real_runs.inputs(place)
         (place / "model").rename(place / "Qwen2.5-1.5B")
@@ -95,11 +95,13 @@ class Sandbox:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    """With a run that has ended, in runs/first."""
+    """With runs that have ended: of a whole model in runs/first, of adapters in runs/adapters."""
     sandbox = Sandbox(tmp_path_factory.mktemp("finished"))
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(sandbox.place)
         assert main(["train", "config.yaml"]) == 0
+        adapters = ("--method", "lora", "--output_dir", "runs/adapters", "--no-packing", "--max_steps", "1")
+        assert main(["train", "config.yaml", *adapters, "--storage", str(sandbox.place / "adapters")]) == 0
     yield sandbox
 
 
@@ -119,7 +121,8 @@ def test_a_command_does_what_the_documents_say(
     if verb in ("train", "plan", "check"):
         sandbox = Sandbox(tmp_path / "fresh")
     monkeypatch.chdir(sandbox.place)
-    shutil.rmtree(sandbox.place / "exported", ignore_errors=True)
+    for made in ("exported", "merged"):
+        shutil.rmtree(sandbox.place / made, ignore_errors=True)
     assert main(sandbox.words(command)) == 0
 
 
