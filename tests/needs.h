@@ -22,6 +22,7 @@
   X(chromium)                    \
   X(clear_refs)                  \
   X(compiler)                    \
+  X(converter)                   \
   X(cuda_header)                 \
   X(datasets)                    \
   X(direct)                      \

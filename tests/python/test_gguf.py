@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -12,8 +13,10 @@ import torch
 from safetensors.torch import load_file
 
 import real_runs
-from needs import package
+import tiny
+from needs import lacks, package
 from spillway.cli import main
+from spillway.run.gguf import CONVERTERS
 
 # As the converter in llama.cpp's tree is called, it writes every tensor in the type that is asked for.
 STAND_IN = f"""#!{sys.executable}
@@ -156,3 +159,44 @@ def test_a_type_that_is_none_is_refused(
 ) -> None:
     assert main(["export", str(trained), "--to", str(tmp_path / "to"), *asked]) == 2
     assert words in capsys.readouterr().err and not (tmp_path / "to").exists()
+
+
+def save_byte_tokenizer(directory: Path) -> None:
+    """One of 320 tokens that falls back to bytes, as Llama 2's does. llama.cpp tells others by their digests."""
+    from tokenizers import Tokenizer, decoders, models, normalizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = [*tiny.SPECIAL, "<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), *map(chr, range(0x2581, 0x25BD))]
+    vocabulary = {word: number for number, word in enumerate(words)}
+    tokenizer = Tokenizer(models.BPE(vocabulary, [], byte_fallback=True, unk_token="<unk>"))
+    tokenizer.normalizer = normalizers.Replace(" ", "\u2581")
+    tokenizer.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()])
+    names = {"pad_token": "<pad>", "bos_token": "<bos>", "eos_token": "<eos>", "unk_token": "<unk>"}
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names).save_pretrained(directory)
+
+
+def test_the_converter_of_llama_cpp_makes_the_file(given: Path, tmp_path: Path) -> None:
+    """The published one, where it is installed: names, shapes, values and tokens are those of the model."""
+    if not any(map(shutil.which, CONVERTERS)):
+        lacks("converter", f"llama.cpp's {CONVERTERS[0]} is not on PATH")
+    gguf = package("gguf", "pip's gguf reads the file")
+    model, to = tmp_path / "model", tmp_path / "to"
+    shutil.copytree(given / "model", model)
+    save_byte_tokenizer(model)
+    assert real_runs.here(given, tmp_path / "out", "--max_steps", "1", "--model", str(model)) == 0
+    assert main(["export", str(tmp_path / "out"), "--to", str(to), "--gguf", "--outtype", "f32"]) == 0
+    reader, weights = gguf.GGUFReader(to / "model.gguf"), load_file(to / "model.safetensors")
+    assert reader.get_field("general.architecture").contents() == "llama"
+    assert reader.get_field("llama.block_count").contents() == tiny.CONFIG["num_hidden_layers"]
+    assert len(reader.get_field("tokenizer.ggml.tokens").contents()) == tiny.CONFIG["vocab_size"]
+    found = read_back(to / "model.gguf")
+    assert len(found) >= len(weights)
+    pairs = {
+        "token_embd": "model.embed_tokens",
+        "output_norm": "model.norm",
+        "blk.0.attn_v": "model.layers.0.self_attn.v_proj",
+        "blk.1.ffn_up": "model.layers.1.mlp.up_proj",
+    }
+    for name, own in pairs.items():
+        tensor = weights[f"{own}.weight"].float()
+        assert torch.equal(found[f"{name}.weight"].view(tensor.shape), tensor), name
