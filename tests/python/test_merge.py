@@ -263,22 +263,49 @@ peft.PeftModel.from_pretrained(model, words[1]).merge_and_unload()
 """
 
 
-def test_a_merge_takes_the_memory_of_a_layer(trained: Path, tmp_path: Path) -> None:
+def run_limited(script: str, warm: Path, free: int, *words: Path | str) -> tuple[int, str]:
+    """The script's exit code and words, in a process that may take so many bytes more than the merge of `warm`, a
+    directory of its own, has left it with."""
+    shutil.rmtree(warm.with_name(f"{warm.name}-merged"), ignore_errors=True)
+    process = real_runs.apart("-c", LIMITED + script, str(warm), str(free), *map(str, words), cold=True)
+    return process.wait(), "".join(process.communicate())
+
+
+def save_base(given: Path, directory: Path) -> int:
+    """A model of 24 layers with a tokenizer. Returns its bytes."""
+    config = tiny_config("llama", False, num_hidden_layers=24, hidden_size=512, intermediate_size=1536, vocab_size=320)
+    both_ways.save(config, directory, 7)
+    for path in (given / "model").glob("tokenizer*"):
+        shutil.copyfile(path, directory / path.name)
+    return (directory / "model.safetensors").stat().st_size
+
+
+def test_a_merge_takes_the_memory_of_a_layer(given: Path, trained: Path, tmp_path: Path) -> None:
     """In a process that may take a quarter of the model's bytes besides, where merging in memory does not fit."""
     base, to, warm = tmp_path / "base", tmp_path / "to", tmp_path / "warm"
-    config = tiny_config("llama", False, num_hidden_layers=24, hidden_size=512, intermediate_size=1536)
-    both_ways.save(config, base, 7)
-    free = str((base / "model.safetensors").stat().st_size // 4)
+    free = save_base(given, base) // 4
     adapters = save_adapters(base, tmp_path / "adapters", target_modules="all-linear")
     shutil.copytree(trained, warm)
-
-    def run(script: str, *words: Path | str) -> tuple[int, str]:
-        shutil.rmtree(tmp_path / "warm-merged", ignore_errors=True)
-        process = real_runs.apart("-c", LIMITED + script, str(warm), free, *map(str, words), cold=True)
-        return process.wait(), "".join(process.communicate())
-
-    code, said = run(STREAMED, "merge", adapters, "--to", to)
+    code, said = run_limited(STREAMED, warm, free, "merge", adapters, "--to", to)
     assert code == 0, said
     require_equal(load_merged(to), merge_by_peft(base, adapters, "fp32"))
-    code, said = run(IN_MEMORY, base, adapters)
+    code, said = run_limited(IN_MEMORY, warm, free, base, adapters)
     assert code == 1 and "allocate memory" in said, said
+
+
+@pytest.mark.nightly
+def test_a_step_on_a_path_is_merged_in_the_memory_of_a_layer(given: Path, trained: Path, tmp_path: Path) -> None:
+    """Of a run that was killed, whose base and state lie on a path, in half of the model's bytes: the engine that reads
+    the path has tables of its own."""
+    base, to, warm, out = (tmp_path / name for name in ("base", "to", "warm", "out"))
+    free = save_base(given, base) // 2
+    place = ["--placement", "weight=path,state=path", *real_runs.storage_in(tmp_path / "path")]
+    words = real_runs.words(given, out, *TRAIN, *place, "--max_steps", "4", "--model", str(base))
+    process = real_runs.apart("-c", KILLED, *words, env_more={"DIES_AFTER": "0.001", "DIES_IN": "3"})
+    process.communicate()
+    assert process.returncode < 0
+    shutil.copytree(trained, warm)
+    code, said = run_limited(STREAMED, warm, free, "merge", out, "--to", to)
+    assert code == 0, said
+    assert main(["export", str(out), "--to", str(tmp_path / "alone")]) == 0
+    require_equal(load_merged(to), merge_by_peft(base, tmp_path / "alone", "bf16"))
