@@ -106,6 +106,7 @@ def test_adapters_of_peft_merge_to_the_bits_of_peft(
 def test_a_finished_run_merges_to_the_bits_of_peft(
     dtype: str | None, given: Path, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    (tmp_path / "merged").mkdir()  # an empty directory is taken
     to = merged(trained, tmp_path / "merged", *(["--weight_dtype", dtype] if dtype else []))
     require_equal(load_merged(to), merge_by_peft(given / "model", trained, dtype or "bf16"))
     assert f"their base {given / 'model'} are one model in {to}" in capsys.readouterr().out

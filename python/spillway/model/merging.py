@@ -20,7 +20,7 @@ from spillway.errors import InputError, first_line
 from spillway.model.library import natural_order
 from spillway.model.lora import ADAPTER, ADAPTER_CONFIG, NAME, PREFIX, required
 from spillway.model.tensor_files import Stored, Unit, pieces
-from spillway.model.tensor_names import Names
+from spillway.model.tensor_names import Group, Names
 
 if TYPE_CHECKING:
     from spillway.model.meta_model import MetaModel
@@ -36,6 +36,25 @@ class AdaptedLayer:
 
     module: Any
     files: dict[str, str]  # name of a parameter in the module -> name in the file
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Tensors of the base's files in the types that the model has them in."""
+
+    base: Stored
+    types: dict[str, torch.dtype]  # by name in the files; those that the model has no place for keep their own
+
+    def find_type(self, name: str) -> torch.dtype:
+        own, wanted = self.base.meta(name).dtype, self.types.get(name)
+        is_float = wanted is not None and own.is_floating_point and wanted.is_floating_point
+        return wanted if is_float and wanted is not None else own
+
+    def meta(self, name: str) -> torch.Tensor:
+        return self.base.meta(name).to(self.find_type(name))
+
+    def tensor(self, name: str) -> torch.Tensor:
+        return self.base.tensor(name).to(self.find_type(name))
 
 
 def load_adapter_config(directory: Path) -> Any:
@@ -70,21 +89,45 @@ def list_merged(meta_model: MetaModel, config: Any, adapters: Path, source: Path
     check_adapters(adapters / ADAPTER, layers, values)
     groups = names.loading(base.names())
     wholes = {group.target: group.members[0][0] for group in groups if group.transform is None}
+    targets = {member: group.target for group in groups for member, _ in group.members}
+    read = Reader(base, {name: types[target] for name, target in targets.items()})
     for name in layers:
         if name in names.aliases or name in names.aliases.values():
             raise InputError(f"{adapters}: {name} is shared with another layer of the base; {INSTEAD}")
-        if name not in wholes:
-            raise InputError(f"{source}: {name} is no single tensor there, so no adapter is merged into it; {INSTEAD}")
-    targets = {member: group.target for group in groups for member, _ in group.members}
-    merged = {wholes[name]: layer for name, layer in layers.items()}
-    units = []
-    for name in sorted(targets.keys() | names.passed_over(base.names()), key=natural_order):
-        dtype = find_type(base.meta(name), types.get(targets.get(name, "")))
-        listed = [(name, base.meta(name).to(dtype))]
+    apart = {name: layer for name, layer in layers.items() if name not in wholes}
+    joined = list_joined(names, groups, read, apart, values)
+    written = {name for unit in joined for name, _ in unit.listed}
+    merged = {wholes[name]: layer for name, layer in layers.items() if name in wholes}
+    units = {unit.listed[0][0]: unit for unit in joined}
+    for name in (targets.keys() | names.passed_over(base.names())) - written:
+        listed = [(name, read.meta(name))]
         if name in merged:
-            units.append(Unit(listed, partial(merge_tensor, base, name, dtype, merged[name], values)))
+            units[name] = Unit(listed, partial(merge_tensor, read, name, merged[name], values))
         else:
-            units.append(Unit(listed, partial(copy_tensor, base, name, dtype)))
+            units[name] = Unit(listed, partial(copy_tensor, read, name))
+    return [units[name] for name in sorted(units, key=natural_order)]
+
+
+def list_joined(
+    names: Names, groups: list[Group], read: Reader, layers: dict[str, AdaptedLayer], values: Stored
+) -> list[Unit]:
+    """The tensors of files that hold an adapted weight together with others, such as queries, keys and values in one.
+    InputError for a weight that files have no tensor for."""
+    units, left = [], dict(layers)
+    for group in groups if layers else ():
+        made = names.made_of(group, read.base) if group.transform is not None else []
+        inside = {name: left.pop(name) for name in made if name in left}
+        if not inside:
+            continue
+        metas = names.converted(group, read.meta, saving=False)
+        back = list(names.saving(set(metas)).values())
+        listed = [each for part in back for each in names.converted(part, metas.__getitem__, saving=True).items()]
+        if {name for name, _ in listed} != {name for name, _ in group.members}:
+            left |= inside
+            break
+        units.append(Unit(listed, partial(merge_group, names, group, back, read, inside, values)))
+    if left:
+        raise InputError(f"{read.base.place}: {min(left)} is made of several tensors there; {INSTEAD}")
     return units
 
 
@@ -130,26 +173,32 @@ def check_adapters(path: Path, layers: dict[str, AdaptedLayer], values: Stored) 
         raise InputError(f"{path}: {min(left)} belongs to no adapter of a linear layer of the base; {INSTEAD}")
 
 
-def find_type(stored: torch.Tensor, wanted: torch.dtype | None) -> torch.dtype:
-    """The type in which the model has a tensor of the files; their own for what the model has no place for."""
-    is_float = stored.dtype.is_floating_point and wanted is not None and wanted.is_floating_point
-    return wanted if is_float and wanted is not None else stored.dtype
+def copy_tensor(read: Reader, name: str) -> Iterator[Iterator[torch.Tensor]]:
+    yield (part.to(read.find_type(name)) for part in read.base.pieces(name))
 
 
-def copy_tensor(base: Stored, name: str, dtype: torch.dtype) -> Iterator[Iterator[torch.Tensor]]:
-    yield (part.to(dtype) for part in base.pieces(name))
+def merge_tensor(read: Reader, name: str, layer: AdaptedLayer, values: Stored) -> Iterator[Iterator[torch.Tensor]]:
+    yield pieces(merge_weight(name, read.tensor(name), layer, values))
 
 
-def merge_tensor(
-    base: Stored, name: str, dtype: torch.dtype, layer: AdaptedLayer, values: Stored
+def merge_group(
+    names: Names, group: Group, back: list[Group], read: Reader, layers: dict[str, AdaptedLayer], values: Stored
 ) -> Iterator[Iterator[torch.Tensor]]:
+    """The tensors of a group, through the form that the model has them in."""
+    tensors = names.converted(group, read.tensor, saving=False)
+    for name, layer in layers.items():
+        tensors[name] = merge_weight(name, tensors[name].contiguous(), layer, values)
+    for part in back:
+        yield from map(pieces, names.converted(part, tensors.__getitem__, saving=True).values())
+
+
+def merge_weight(name: str, weight: torch.Tensor, layer: AdaptedLayer, values: Stored) -> torch.Tensor:
     """The weight of one layer with its adapter. InputError if the sum is not finite."""
-    weight = base.tensor(name).to(dtype)
     with torch.no_grad():
         merged = merge_layer(layer, weight, values)
     if not torch.isfinite(merged).all():
-        raise InputError(f"{name}: the merged weight is not finite in {str(dtype).removeprefix('torch.')}")
-    yield pieces(merged)
+        raise InputError(f"{name}: the merged weight is not finite in {str(merged.dtype).removeprefix('torch.')}")
+    return merged
 
 
 def merge_layer(layer: AdaptedLayer, weight: torch.Tensor, values: Stored) -> torch.Tensor:

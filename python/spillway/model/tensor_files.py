@@ -36,6 +36,10 @@ class Stored:
             raise InputError(str(error)) from error
         self._heads = self._reader.tensors()
 
+    @property
+    def place(self) -> Path:
+        return self._place
+
     def names(self) -> set[str]:
         return set(self._heads)
 
