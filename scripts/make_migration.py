@@ -59,6 +59,7 @@ REMARKS = {
     ("LLaMA-Factory", "dataset"): "the same, but a file or a name on the hub instead of an entry of dataset_info.json",
     ("LLaMA-Factory", "eval_dataset"): "the same, but a file or a name on the hub",
     ("TRL", "loss_type"): "the same with `objective: dpo`",
+    ("TrainingArguments", "hub_strategy"): "the same, with `end` alone",
 }
 
 

@@ -22,11 +22,13 @@
   X(chromium)                    \
   X(clear_refs)                  \
   X(compiler)                    \
+  X(converter)                   \
   X(cuda_header)                 \
   X(datasets)                    \
   X(direct)                      \
   X(exchange)                    \
   X(fuse)                        \
+  X(gguf)                        \
   X(gpu)                         \
   X(holes)                       \
   X(loop)                        \

@@ -7,6 +7,7 @@ namespace spillway::state {
 
 bool Coverage::add(Bytes begin, Bytes end) {
   if (begin == end) return true;
+  if (begin < prefix_) return false;
   auto next = ends_.upper_bound(begin);
   if (next != ends_.end() && next->first < end) return false;
   if (next != ends_.begin()) {
@@ -21,13 +22,16 @@ bool Coverage::add(Bytes begin, Bytes end) {
     end = next->second;
     ends_.erase(next);
   }
-  ends_.emplace(begin, end);
+  if (begin == prefix_) {
+    prefix_ = end;
+  } else {
+    ends_.emplace(begin, end);
+  }
   return true;
 }
 
 Bytes Coverage::first_gap(Bytes size) const {
-  if (ends_.empty() || ends_.begin()->first != 0) return 0;
-  return std::min(size, ends_.begin()->second);
+  return std::min(size, prefix_);
 }
 
 }  // namespace spillway::state

@@ -7,7 +7,8 @@
 
 namespace spillway::state {
 
-/// Disjoint half-open intervals; neighbours are joined, so bytes that arrive in order cost one entry.
+/// Disjoint half-open intervals; neighbours are joined. Bytes that arrive in order cost no memory: an allocation that
+/// outlives the caller's buffer would keep the heap from using the buffer's place again.
 class Coverage {
  public:
   /// Adds [begin, end); an empty interval adds nothing. False, and nothing is added, when a part of it is there.
@@ -16,7 +17,8 @@ class Coverage {
   [[nodiscard]] Bytes first_gap(Bytes size) const;
 
  private:
-  std::map<Bytes, Bytes> ends_;  ///< begin of an interval to its end
+  Bytes prefix_ = 0;             ///< [0, prefix_) has arrived
+  std::map<Bytes, Bytes> ends_;  ///< begin of a later interval to its end
 };
 
 }  // namespace spillway::state

@@ -1,4 +1,5 @@
-"""A hub on this machine: it speaks as much of the Hugging Face Hub's HTTP API as fetching models and data takes.
+"""A hub on this machine: it speaks as much of the Hugging Face Hub's HTTP API as fetching models and data, and
+uploading a model in one commit, takes.
 
 Repositories are directories under `models/` and `datasets/` of one place; each has one commit, and the branch `main`
 points to it. Large files are redirected to, as the hub's are, and every answer to a download takes ranges.
@@ -6,6 +7,7 @@ points to it. Large files are redirected to, as the hub's are, and every answer 
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import re
@@ -18,7 +20,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-API = re.compile(r"/api/(models|datasets)/(.+?)(?:/(revision|tree|paths-info)/([^/]+)(?:/(.*))?)?")
+API = re.compile(r"/api/(models|datasets)/(.+?)(?:/(revision|tree|paths-info|preupload|commit)/([^/]+)(?:/(.*))?)?")
 FILE = re.compile(r"/(datasets/)?(.+?)/resolve/([^/]+)/(.+)")
 LARGE = 4096  # bytes from which a file is somewhere else
 
@@ -34,6 +36,10 @@ class Hub:
     private: dict[str, str] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)  # what it says of a file, whatever is true
     missing: Path | None = None  # a file that it lists and has not
+    writers: dict[str, str] = field(default_factory=dict)  # token -> the user who may write with it
+    made: dict[str, Any] = field(default_factory=dict)  # repository -> what was asked for it
+    commits: list[dict[str, Any]] = field(default_factory=list)  # repository, summary and files of each
+    full: bool = False  # it takes no commit
     endpoint: str = ""
 
     def repository(self, kind: str, name: str) -> Path:
@@ -82,14 +88,66 @@ class Handler(BaseHTTPRequestHandler):
             self.refuse(404, "EntryNotFound")
 
     def do_POST(self) -> None:
-        """Which of some paths there are."""
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        match = API.fullmatch(unquote(urlsplit(self.path).path))
+        """A new repository, a commit, or which of some paths there are."""
+        content = self.body()
+        path = unquote(urlsplit(self.path).path)
+        match = API.fullmatch(path)
         self.hub.asked.append(f"POST {self.path}")
+        if path == "/api/repos/create":
+            return self.create(json.loads(content))
+        if path == "/api/validate-yaml":  # of a model card
+            return self.say({"errors": [], "warnings": []})
+        if match is not None and match[3] in ("preupload", "commit"):
+            return self.write(match[2], match[3], content)
+        asked = json.loads(content)
         if match is None or match[3] != "paths-info" or (found := self.found(match[1], match[2], match[4])) is None:
             return self.refuse(404, "EntryNotFound")
         files = self.hub.files(found)
         self.say([self.entry(name, files[name]) for name in asked["paths"] if name in files])
+
+    def body(self) -> bytes:
+        if self.headers.get("Transfer-Encoding") != "chunked":
+            return self.rfile.read(int(self.headers["Content-Length"]))
+        parts = []
+        while size := int(self.rfile.readline(), 16):
+            parts.append(self.rfile.read(size))
+            self.rfile.readline()
+        self.rfile.readline()
+        return b"".join(parts)
+
+    def create(self, asked: dict[str, Any]) -> None:
+        user = self.hub.writers.get(self.token())
+        if user is None:
+            return self.refuse(401, "Invalid username or password.")
+        name = f"{asked.get('organization') or user}/{asked['name']}"
+        if asked.get("organization") not in (None, user):
+            return self.refuse(403, f"no rights in {asked['organization']}")
+        place = {"url": f"{self.hub.endpoint}/{name}", "name": name, "id": name}
+        if name in self.hub.made:
+            return self.answer(409, json.dumps(place).encode(), {"Content-Type": "application/json"})
+        self.hub.made[name] = asked
+        self.hub.repository("models", name).mkdir(parents=True)
+        return self.say(place)
+
+    def write(self, name: str, what: str, content: bytes) -> None:
+        if self.hub.writers.get(self.token()) != name.partition("/")[0]:
+            return self.refuse(403, "no rights")
+        if what == "preupload":
+            files = [entry["path"] for entry in json.loads(content)["files"]]
+            modes = [{"path": path, "uploadMode": "regular", "shouldIgnore": False, "oid": None} for path in files]
+            return self.say({"files": modes})
+        if self.hub.full:
+            return self.refuse(507, "no room")
+        lines = [json.loads(line) for line in content.splitlines()]
+        repository = self.hub.repository("models", name)
+        written = {line["value"]["path"]: line["value"]["content"] for line in lines if line["key"] == "file"}
+        for path, encoded in written.items():
+            (repository / path).parent.mkdir(parents=True, exist_ok=True)
+            (repository / path).write_bytes(base64.b64decode(encoded))
+        summary = next(line["value"]["summary"] for line in lines if line["key"] == "header")
+        self.hub.commits.append({"repository": name, "summary": summary, "files": sorted(written)})
+        commit = self.hub.commit(repository)
+        return self.say({"commitUrl": f"{self.hub.endpoint}/{name}/commit/{commit}", "commitOid": commit})
 
     def about(self, kind: str, name: str, what: str | None, revision: str | None, under: str) -> None:
         if (found := self.found(kind, name, revision or "main")) is None:

@@ -6,6 +6,7 @@ import re
 import shlex
 import shutil
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ class Sandbox:
 
     def __init__(self, place: Path) -> None:
         self.place = place
-        for name in ("nvme/spillway", "second/spillway", "pmem", "a", "b", "runs"):
+        for name in ("nvme/spillway", "second/spillway", "adapters", "pmem", "a", "b", "runs"):
             (place / name).mkdir(parents=True)
         real_runs.inputs(place)
         (place / "model").rename(place / "Qwen2.5-1.5B")
@@ -96,11 +97,14 @@ class Sandbox:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    """With a run that has ended, in runs/first."""
+    """With runs that have ended: of a whole model in runs/first, of adapters in runs/adapters."""
     sandbox = Sandbox(tmp_path_factory.mktemp("finished"))
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(sandbox.place)
         assert main(["train", "config.yaml"]) == 0
+        if find_spec("peft"):
+            adapters = ("--method", "lora", "--output_dir", "runs/adapters", "--no-packing", "--max_steps", "1")
+            assert main(["train", "config.yaml", *adapters, "--storage", str(sandbox.place / "adapters")]) == 0
     yield sandbox
 
 
@@ -115,12 +119,15 @@ def test_a_command_does_what_the_documents_say(
 ) -> None:
     if "tensorboard" in command:
         package("tensorboard", "TensorBoard is not installed: its command is not run")
+    if "runs/adapters" in command:
+        package("peft", "PEFT is not installed: its command is not run")
     verb = command.split()[1]
     sandbox = finished
     if verb in ("train", "plan", "check"):
         sandbox = Sandbox(tmp_path / "fresh")
     monkeypatch.chdir(sandbox.place)
-    shutil.rmtree(sandbox.place / "exported", ignore_errors=True)
+    for made in ("exported", "merged"):
+        shutil.rmtree(sandbox.place / made, ignore_errors=True)
     words = sandbox.words(command)
     if "--serve" in words:  # until Ctrl-C
         monkeypatch.setattr(serve.Server, "service_actions", interrupt)

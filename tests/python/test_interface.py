@@ -29,6 +29,7 @@ DEFAULTS: dict[str, Any] = {
     "seed": 42, "data_seed": 42,
     "logging_steps": 1, "eval_steps": None, "save_steps": None, "save_total_limit": None, "save_only_model": False,
     "report_to": [], "eval_strategy": "no", "save_strategy": "no",
+    "push_to_hub": False, "hub_model_id": None, "hub_private_repo": None, "hub_token": None, "hub_strategy": "end",
     "resume_from_checkpoint": None, "objective": "sft",
     "weight_dtype": "bf16", "compute_dtype": "auto", "state_format": "exact", "optim": "adamw",
     "dram_budget": None, "placement": "auto", "window": None, "activation_recompute": "auto",
@@ -61,8 +62,8 @@ def test_names_of_old() -> None:
 def test_keys_of_transformers_that_are_not_taken_say_what_to_do() -> None:
     assert not FOREIGN.keys() & {*KEYS, *ALIASES}
     assert list(FOREIGN) == sorted(FOREIGN)
-    with pytest.raises(InputError, match="push_to_hub.*nothing is uploaded"):
-        normalised({"push_to_hub": "true"}, "the command line")
+    with pytest.raises(InputError, match="hub_revision.*one upload, when the run has ended, is `push_to_hub`"):
+        normalised({"hub_revision": "next"}, "the command line")
     with pytest.raises(InputError, match="did you mean 'learning_rate'"):
         normalised({"learnig_rate": 1}, "the command line")
     with pytest.raises(InputError, match="lists all keys"):
@@ -70,7 +71,7 @@ def test_keys_of_transformers_that_are_not_taken_say_what_to_do() -> None:
 
 
 def test_verbs() -> None:
-    known = {"train", "plan", "check", "verify", "export", "probe", "doctor", "report", "resume"}
+    known = {"train", "plan", "check", "verify", "export", "probe", "doctor", "report", "resume", "merge"}
     assert known <= VERBS.keys()
 
 

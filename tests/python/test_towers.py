@@ -129,6 +129,23 @@ def test_killed_resumed_under_a_budget_and_exported(given: Path, whole: Path, tm
     same_files(tmp_path / "alone", whole)
 
 
+def test_adapters_of_the_tower_merge_to_the_bits_of_peft(given: Path, tmp_path: Path) -> None:
+    peft = package("peft", "adapters are PEFT's")
+    targets = PROJECTIONS.get(AutoConfig.from_pretrained(given / "model").model_type, ["q_proj", "v_proj"])
+    adapted = [word for name in targets for word in ("--lora_target_modules", name)]
+    out, merged = tmp_path / "out", tmp_path / "merged"
+    assert run(given, out, "--method", "lora", "--lora_r", "4", "--learning_rate", "1e-2", *adapted) == 0
+    assert main(["merge", str(out), "--to", str(merged)]) == 0
+    assert (merged / "preprocessor_config.json").read_text() == '{"size": 28}'
+    model = peft.PeftModel.from_pretrained(loaded(given / "model", torch.bfloat16), out).merge_and_unload()
+    found = loaded(merged, torch.bfloat16).state_dict()
+    assert found.keys() == model.state_dict().keys()
+    assert all(torch.equal(found[name], value) for name, value in model.state_dict().items())
+    before = loaded(given / "model", torch.bfloat16).state_dict()
+    changed = {name for name, value in before.items() if not torch.equal(found[name], value)}
+    assert changed and all(name.removesuffix(".weight").endswith(tuple(targets)) for name in changed)
+
+
 def working() -> list[str]:
     """Every multimodal type that the table of the reference says works."""
     pages = (Path(__file__).parents[2] / "docs/reference/models.md").read_text()

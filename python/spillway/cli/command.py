@@ -17,6 +17,8 @@ from spillway.base import streams
 from spillway.base.hidden import hide_unneeded_package
 from spillway.cli.arguments import Arguments, parse
 from spillway.cli.help import key_help, main_keys
+from spillway.cli.libraries import quiet_libraries
+from spillway.cli.results import export, merge
 from spillway.errors import InputError, SpillwayError
 
 # Rounds that PyTorch's threads wait in a loop before they sleep, some 10 microseconds; the default is milliseconds. On
@@ -115,22 +117,6 @@ def verify(arguments: Arguments) -> int:
     config = arguments.parse_stored_run("verify").config()
     quiet_libraries()
     return 0 if verify_config(config, print) else 1
-
-
-def export(arguments: Arguments) -> int:
-    run = arguments.parse_stored_run("export")
-    if "to" not in run.named:
-        raise InputError("to: export needs the directory to write: --to DIR")
-    config = run.config()
-    quiet_libraries()
-    from spillway.run.export import export as export_config
-
-    named = run.named.get("checkpoint") or config.resume_from_checkpoint
-    checkpoint = Path(named) if isinstance(named, str) and named != "auto" else None
-    to = Path(run.named["to"])
-    step = export_config(config, checkpoint, to)
-    print(f"step {step} of {config.output_dir} is in {to}, which needs no storage path.")
-    return 0
 
 
 def check(arguments: Arguments) -> int:
@@ -280,13 +266,28 @@ VERBS = {
         "tensor, path and offset. OUTPUT_DIR may be a checkpoint or an export, too. It writes nothing.",
     ),
     "export": Verb(
-        "export OUTPUT_DIR --to DIR [--checkpoint DIR] [--key value ...]",
+        "export OUTPUT_DIR --to DIR [--checkpoint DIR] [--gguf [--outtype TYPE]] [--key value ...]",
         "write a Hugging Face checkpoint that needs no storage path",
         export,
         stored=True,
-        named=("to", "checkpoint"),
+        options=("gguf",),
+        named=("to", "checkpoint", "outtype"),
         about="A run's own checkpoints may name bytes that lie on its storage paths. This writes one that "
-        "stands alone into DIR, of the newest durable step, or of the checkpoint that --checkpoint names.",
+        "stands alone into DIR, of the newest durable step, or of the checkpoint that --checkpoint names. --gguf adds "
+        "model.gguf, which llama.cpp's converter makes of it; --outtype is f32, f16, bf16, q8_0 or auto.",
+    ),
+    "merge": Verb(
+        "merge OUTPUT_DIR --to DIR [--checkpoint DIR] [--weight_dtype TYPE] [--model BASE] [--gguf [--outtype TYPE]]",
+        "write the adapters of a LoRA run and their base as one model",
+        merge,
+        stored=True,
+        options=("gguf",),
+        named=("to", "checkpoint", "outtype"),
+        about="Streams the base from its files into DIR and merges each adapter into its weight on the way, in the "
+        "memory of one layer. The result has the bits of PEFT's merge_and_unload. OUTPUT_DIR is a run with method "
+        "lora, finished or interrupted, or any directory of LoRA adapters that PEFT saved. DIR holds configuration, "
+        "generation configuration, tokenizer and chat template, for from_pretrained and vLLM. --gguf adds model.gguf, "
+        "as of export.",
     ),
     "check": Verb(
         "check [CONFIG.yaml] [--key value ...] [--layers N]",
@@ -441,12 +442,3 @@ def end_at_once(exit_code: int) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(exit_code)
-
-
-def quiet_libraries() -> None:
-    """The libraries' own chatter off, unless a person asked for it; progress of downloads is for terminals."""
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    os.environ.setdefault("HF_HUB_VERBOSITY", "error")
-    if not sys.stderr.isatty():
-        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-        os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")

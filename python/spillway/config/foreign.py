@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from spillway.config import front_ends
 
-HUB = "nothing is uploaded; `hf upload NAME OUTPUT_DIR` does it when the run has ended"
+HUB = "one upload, when the run has ended, is `push_to_hub`"
 WHERE = "the engine spreads the state itself: `storage`, `dram_budget` and `placement` say where it lies"
 BEST = "under transformers' own Trainer (`from spillway.hf import Trainer`); here metrics.jsonl has every `eval_loss`"
 LOADING = "rows are read and encoded before the run, so nothing is loaded beside it"
@@ -71,11 +71,7 @@ OF_TRAINERS = {
     "greater_is_better": BEST,
     "group_by_length": ORDER,
     "hub_always_push": HUB,
-    "hub_model_id": HUB,
-    "hub_private_repo": HUB,
     "hub_revision": HUB,
-    "hub_strategy": HUB,
-    "hub_token": HUB,
     "ignore_data_skip": "a resumed run goes on with the row that comes next",
     "include_for_metrics": METRICS,
     "include_num_input_tokens_seen": "the rows of metrics.jsonl have `tokens`",
@@ -111,7 +107,6 @@ OF_TRAINERS = {
     "precompute_ref_log_probs": PRECOMPUTED,
     "prediction_loss_only": METRICS,
     "project": ROWS,
-    "push_to_hub": HUB,
     "ref_model": "the reference is the model as it is before the first step",
     "ref_model_mixup_alpha": PRECOMPUTED,
     "ref_model_sync_steps": PRECOMPUTED,

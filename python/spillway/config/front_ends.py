@@ -314,11 +314,12 @@ SHARED = {
     "TrainingArguments": (
         "activation_checkpointing", "adam_beta1", "adam_beta2", "adam_epsilon", "bf16", "data_seed",
         "ddp_backend", "eval_on_start", "eval_steps", "eval_strategy", "fp16", "full_determinism",
-        "gradient_accumulation_steps", "gradient_checkpointing", "learning_rate", "logging_steps",
+        "gradient_accumulation_steps", "gradient_checkpointing", "hub_model_id", "hub_private_repo", "hub_strategy",
+        "hub_token", "learning_rate", "logging_steps",
         "lr_scheduler_kwargs", "lr_scheduler_type", "max_grad_norm", "max_steps", "num_train_epochs", "optim",
         "output_dir", "overwrite_output_dir", "per_device_eval_batch_size", "per_device_train_batch_size",
-        "per_gpu_train_batch_size", "report_to", "resume_from_checkpoint", "save_only_model", "save_steps",
-        "save_strategy", "save_total_limit", "seed", "warmup_ratio", "warmup_steps", "weight_decay",
+        "per_gpu_train_batch_size", "push_to_hub", "report_to", "resume_from_checkpoint", "save_only_model",
+        "save_steps", "save_strategy", "save_total_limit", "seed", "warmup_ratio", "warmup_steps", "weight_decay",
     ),
     "TRL": (
         "activation_offloading", "assistant_only_loss", "beta", "bnb_4bit_compute_dtype",

@@ -6,6 +6,7 @@ whose feature is not in this release stands here too, so that it is refused by n
 
 from __future__ import annotations
 
+from spillway.config.hub_keys import UPLOAD
 from spillway.config.key import (
     BETA,
     NOT_NEGATIVE,
@@ -136,6 +137,7 @@ GROUPS: dict[str, list[Key]] = {
             "and the tracker's own); `all`: those that are installed",
             "none",
         ),
+        *UPLOAD,
     ],
     "Steps": [
         Key("per_device_train_batch_size", whole(1), 8, "rows in a micro-batch"),

@@ -20,6 +20,7 @@ from spillway.base.ranks import ALONE, Ranks
 from spillway.config import methods
 from spillway.config.aliases import ALIASES, translate
 from spillway.config.foreign import describe_foreign
+from spillway.config.hub_keys import SECRET
 from spillway.config.key import Key
 from spillway.config.keys import GROUPS, KEYS
 from spillway.config.objectives import OBJECTIVES, ObjectiveEntry
@@ -152,7 +153,7 @@ class Config:
     def text(self) -> str:
         """config.yaml: every key, resolved; reading it back gives the same values."""
         # orders to one call, not properties of the run
-        once = {"overwrite": False, "resume_from_checkpoint": None, "erase": False}
+        once = {"overwrite": False, "resume_from_checkpoint": None, "erase": False} | dict.fromkeys(SECRET)
         parts = [CONFIG_HEADER + ": every key of this run. Go on with `spillway resume DIR`.\n"]
         for title, keys in GROUPS.items():
             plain = {key.name: as_yaml(once.get(key.name, self._values[key.name])) for key in keys}

@@ -37,6 +37,10 @@ class Stored:
             raise InputError(str(error)) from error
         self._heads, self._decoded = self._reader.tensors(), self._reader.decoded()
 
+    @property
+    def place(self) -> Path:
+        return self._place
+
     def names(self) -> set[str]:
         return set(self._heads)
 

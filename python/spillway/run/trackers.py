@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from spillway.config import Config
+from spillway.config.hub_keys import SECRET
 from spillway.errors import InputError
 
 
@@ -87,7 +88,8 @@ def arguments(config: Config, output_dir: Path) -> Any:
 
     class Shown(TrainingArguments):
         def to_dict(self) -> dict[str, Any]:
-            return {**super().to_dict(), **{key: plain(value) for key, value in config.values().items()}}
+            shown = {key: plain(value) for key, value in config.values().items() if key not in SECRET}
+            return {**super().to_dict(), **shown}
 
         def to_sanitized_dict(self) -> dict[str, Any]:
             return {key: plain(value) for key, value in self.to_dict().items()}

@@ -32,7 +32,7 @@ from spillway.output.state import RunState
 from spillway.output.summary import describe_skipped_run, endurance
 from spillway.report import tables
 from spillway.report.plot import plot_apart
-from spillway.run import beginning, reference, room
+from spillway.run import beginning, publication, reference, room
 from spillway.run.alike import places, same
 from spillway.run.interruption import Interruption
 from spillway.run.lateness import account
@@ -67,6 +67,7 @@ def train_config(config: Config, console: Console, world: World | None = None) -
     config, known, _ = beginning.load_existing_run(config, world)
     config = beginning.of_one(config, known, world)
     check(config)
+    publication.require_token(config)
     refuse_elsewhere(config)
     places(world, config)
     display = Display(console if world.leads else Console(quiet=True), endurance(config))
@@ -77,7 +78,10 @@ def train_config(config: Config, console: Console, world: World | None = None) -
             assert start is not None  # a configuration that was checked has an output_dir
             config = beginning.settled(config, world, display.note)
             lines = Lines(run, start.output_dir, config.paths, world, also)
-            summary = Run(config, start, run, saved, display, interruption, lines, world).go()
+            whole = Run(config, start, run, saved, display, interruption, lines, world)
+            summary = whole.go()
+            if config.push_to_hub and world.leads:
+                whole.publish()
             world.gather(None)  # a signal during the wait for other processes' last files changes nothing
             return summary
 
@@ -231,6 +235,8 @@ class Run:
     def train(self, loop: Loop, session: SessionProtocol) -> dict[str, Any]:
         self.display.show(lambda console: tables.show_plan(console, session.plan))
         self.identify(loop.work, session.plan)
+        if self.config.push_to_hub:
+            self.world.agreed(lambda: publication.make_repository(self.config))
         hub.fetch_weights(self.config, self.display.say)
         beginning.record_base(self.state.fixed, self.config, self.world)
         recovery = self.lines.start(session, self.start)
@@ -310,6 +316,12 @@ class Run:
         """SpillwayError if every step was skipped."""
         if words := describe_skipped_run(self.state.step, self.state.skipped):
             raise SpillwayError(f"{words}. The model in {self.start.output_dir} is the one that the run began with")
+
+    def publish(self) -> None:
+        """Uploads the model that the run has ended with."""
+        repository = publication.make_repository(self.config)
+        self.display.say(f"uploading the model to {repository}")
+        self.display.say(f"The model is at {publication.upload(self.config, repository)}.")
 
     def plot(self) -> None:
         output_dir = self.start.output_dir

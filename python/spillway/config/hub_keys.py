@@ -1,0 +1,41 @@
+"""The keys of the upload to the Hub."""
+
+from __future__ import annotations
+
+from spillway.config.key import Key
+from spillway.config.values import FLAG, TEXT, choice
+
+STRATEGIES = ("end", "every_save", "checkpoint", "all_checkpoints")  # transformers'
+
+
+def describe_other_strategy(value: object) -> str:
+    return "" if value == "end" else f"{value} is not available in this release; there is end"
+
+
+UPLOAD = [
+    Key(
+        "push_to_hub",
+        FLAG,
+        False,
+        "upload the model to the Hugging Face Hub when the run has ended: weights or adapters, configuration, "
+        "tokenizer and a model card. The repository is made before the first step, so that a token that may not write "
+        "is refused then. `spillway resume` of a run that has ended uploads again",
+    ),
+    Key("hub_model_id", TEXT, None, "repository of the upload, such as `USER/NAME`", "the name of `output_dir`"),
+    Key("hub_private_repo", FLAG, None, "whether a new repository is private", "as its owner's settings say"),
+    Key(
+        "hub_token",
+        TEXT,
+        None,
+        "token of the upload; config.yaml does not keep it, so a resume needs it again",
+        "HF_TOKEN, or that of `hf auth login`",
+    ),
+    Key(
+        "hub_strategy",
+        choice(*STRATEGIES),
+        "end",
+        "`end`: one upload, of the model at the end of the run",
+        absent=describe_other_strategy,
+    ),
+]
+SECRET = ("hub_token",)
