@@ -25,6 +25,7 @@ UNKNOWN = (
     "max_length: how long rows get cannot be seen from {}; say it: load(..., max_length=1024), and cut rows to it "
     "where they are tokenized"
 )
+ANSWER_IDS = ("prompt_ids", "completion_ids", "KL_completion_ids")  # columns of answers, as TRL has them
 
 
 # Trainer's loop keeps the logits of all batches, a tensor that they are joined in, and a NumPy array, fp32 for bf16.
@@ -162,6 +163,9 @@ def longest_place(rows: Any, name: str) -> int:
         if "chosen_ids" in columns:  # pairs, as TRL has them
             parts = zip(*(map(len, rows[name]) for name in ("prompt_ids", "chosen_ids", "rejected_ids")), strict=True)
             lengths = [prompt + max(chosen, rejected) for prompt, chosen, rejected in parts]
+        elif "KL_completion_ids" in columns:  # answers, each with a mismatched one
+            parts = zip(*(map(len, rows[name]) for name in ANSWER_IDS), strict=True)
+            lengths = [prompt + max(own, other) for prompt, own, other in parts]
         elif "chosen_input_ids" in columns:  # the same, as trl.experimental has them
             names = ("chosen_input_ids", "rejected_input_ids")
             lengths = [max(pair) for pair in zip(*(map(len, rows[each]) for each in names), strict=True)]

@@ -21,7 +21,7 @@ from spillway.base.silence import tell_person
 from spillway.config import Config, several
 from spillway.config.checks import check_places
 from spillway.errors import InputError
-from spillway.integrations import alone, dpo, refusals
+from spillway.integrations import alone, referred, refusals
 from spillway.integrations.durable import DurableRun
 from spillway.integrations.loading import Origin, untouched
 from spillway.integrations.sizes import Sizes, largest, of_all, saving_of
@@ -47,7 +47,7 @@ class StreamedSession:
 
     _world: World  # the processes that train together
     _origin: Origin  # how the model was loaded
-    _pairs: dpo.Pairs | alone.Unreferred | None  # of a trainer of preferences
+    _pairs: referred.Referred | alone.Unreferred | None  # of a trainer of preferences
     _told: TrlLog | None  # of a trainer of TRL's
     _streamed: EngineSession | None
     _run: DurableRun | None  # while steps are durable
