@@ -15,9 +15,19 @@ if TYPE_CHECKING:
     from spillway.integrations.trainer import StreamedTraining, Trainer
     from spillway.integrations.trl_answers import KTOTrainer
     from spillway.integrations.trl_experimental import CPOTrainer, ORPOTrainer
-    from spillway.integrations.trl_trainers import DPOTrainer, SFTTrainer
+    from spillway.integrations.trl_trainers import DPOTrainer, RewardTrainer, SFTTrainer
 
-__all__ = ["CPOTrainer", "DPOTrainer", "KTOTrainer", "ORPOTrainer", "SFTTrainer", "StreamedTraining", "Trainer", "load"]
+__all__ = [
+    "CPOTrainer",
+    "DPOTrainer",
+    "KTOTrainer",
+    "ORPOTrainer",
+    "RewardTrainer",
+    "SFTTrainer",
+    "StreamedTraining",
+    "Trainer",
+    "load",
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -38,7 +48,7 @@ def __getattr__(name: str) -> Any:
         from spillway.integrations.trl_answers import KTOTrainer
 
         return KTOTrainer
-    if name in ("SFTTrainer", "DPOTrainer"):
+    if name in ("SFTTrainer", "DPOTrainer", "RewardTrainer"):
         from spillway.integrations import trl_trainers
 
         return getattr(trl_trainers, name)

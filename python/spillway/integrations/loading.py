@@ -74,8 +74,10 @@ def load(
     for the checkpoint's own. Keywords of `from_pretrained` are taken or refused by name (`keywords`). What
     TrainingArguments has is said there. `durability="step"`: every finished step of `train()` survives a crash, and
     `train(resume_from_checkpoint=True)` goes on after the last one; by default ("none") checkpoints stand alone, and
-    nothing is kept between them. InputError for anything else.
+    nothing is kept between them. `num_labels=1`: the head `score` of one label in place of the vocabulary's, for
+    RewardTrainer. InputError for anything else.
     """
+    labels = choose_labels(keys)
     keys = translate(keys if dtype is None else {**keys, "dtype": dtype})
     dtype = keys.pop("dtype", None)
     given = normalised(keys, "load()")
@@ -100,7 +102,7 @@ def load(
         LOGGER.warning(notice)
     directory = hub.model_directory(config)
     built = build_as_stored(
-        load_config(directory),
+        load_config(directory, labels),
         directory if config.init == "pretrained" else directory / "none",
         DTYPES[config.compute_dtype],
         DTYPES[config.weight_dtype],
@@ -115,6 +117,19 @@ def load(
     model.spillway_origin = Origin(config, set(given), meta_model.carried_names)
     make_callable(model)
     return model
+
+
+def choose_labels(keys: dict[str, Any]) -> int:
+    """Takes `num_labels` out of the keywords: labels of the head; 0: the model predicts tokens. InputError for what no
+    trainer here learns."""
+    labels = keys.pop("num_labels", None)
+    if labels is None:
+        return 0
+    if labels != 1 or isinstance(labels, bool):
+        raise InputError(f"load(): num_labels={labels!r} is not taken: one label is the reward of RewardTrainer")
+    if keys.get("method") == "lora":
+        raise InputError('load(): num_labels is not taken with method="lora", which freezes the head of labels')
+    return 1
 
 
 def origin_of(model: Any) -> Origin | None:

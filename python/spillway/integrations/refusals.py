@@ -11,6 +11,7 @@ from spillway.base import ranks
 from spillway.config.key import describe_other_optimizer
 from spillway.config.keys import KEYS
 from spillway.errors import InputError
+from spillway.integrations import ranked
 from spillway.integrations.alone import TRAINERS
 from spillway.integrations.loading import Origin, origin_of
 from spillway.integrations.referred import FORMS
@@ -37,12 +38,14 @@ ADAPTERS = (
 FROM_TRL = (
     "SFTTrainer",
     *FORMS,
+    ranked.NAME,
     *TRAINERS,
     "BaseTrainer",
     "_BaseTrainer",
 )  # the others are what these are made from
 LOSSES = (  # whose compute_loss the engine computes instead
     "trl.trainer.sft_trainer",
+    f"trl.trainer.{ranked.OBJECTIVE}_trainer",
     *(f"trl.trainer.{form.objective}_trainer" for form in FORMS.values()),
     *(f"trl.experimental.{name}.{name}_trainer" for name in TRAINERS.values()),
 )
@@ -75,7 +78,7 @@ def trainer_first(kind: type) -> None:
         if base.__module__.startswith("trl.") and base.__name__.endswith("Trainer") and base.__name__ not in FROM_TRL:
             raise InputError(
                 f"{base.__name__}: its objective is not computed over a streamed model; of TRL's trainers those of "
-                "SFTTrainer, DPOTrainer, KTOTrainer, ORPOTrainer and CPOTrainer are"
+                "SFTTrainer, DPOTrainer, KTOTrainer, RewardTrainer, ORPOTrainer and CPOTrainer are"
             )
 
 

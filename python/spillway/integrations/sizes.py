@@ -25,6 +25,7 @@ UNKNOWN = (
     "max_length: how long rows get cannot be seen from {}; say it: load(..., max_length=1024), and cut rows to it "
     "where they are tokenized"
 )
+PAIR_IDS = ("chosen_ids", "rejected_ids")  # columns of whole rows, as TRL has them
 ANSWER_IDS = ("prompt_ids", "completion_ids", "KL_completion_ids")  # columns of answers, as TRL has them
 
 
@@ -160,7 +161,9 @@ def longest_place(rows: Any, name: str) -> int:
     """Index of the row with most tokens."""
     try:
         columns = getattr(rows, "column_names", None) or ()
-        if "chosen_ids" in columns:  # pairs, as TRL has them
+        if "chosen_ids" in columns and "prompt_ids" not in columns:  # pairs of whole rows
+            lengths = [max(pair) for pair in zip(*(map(len, rows[each]) for each in PAIR_IDS), strict=True)]
+        elif "chosen_ids" in columns:  # pairs, as TRL has them
             parts = zip(*(map(len, rows[name]) for name in ("prompt_ids", "chosen_ids", "rejected_ids")), strict=True)
             lengths = [prompt + max(chosen, rejected) for prompt, chosen, rejected in parts]
         elif "KL_completion_ids" in columns:  # answers, each with a mismatched one

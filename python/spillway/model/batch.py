@@ -23,6 +23,8 @@ class Batch:
     reference: torch.Tensor | None = None
     prompts: torch.Tensor | None = None  # [rows] int64: of each row, its first label tokens, of the prompt; None: none
     verdicts: torch.Tensor | None = None  # [examples] bool: whether an answer is a good one; None: examples are pairs
+    scored: torch.Tensor | None = None  # [rows] int64: the token of each row whose scores the loss is of; None: none
+    margins: torch.Tensor | None = None  # [pairs] fp32: what a chosen row's score is to lie above the other's; None: 0
     rows_each: int = 0  # rows of each example that the loss is a mean over; 0: it is a mean over label tokens
 
 

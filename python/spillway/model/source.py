@@ -14,10 +14,14 @@ from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoModelForImageTextToText,
+    AutoModelForSequenceClassification,
     GenerationConfig,
     PreTrainedConfig,
 )
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
+)
 
 from spillway.base.documents import read_json
 from spillway.base.files import PROCESSORS
@@ -27,11 +31,13 @@ from spillway.model import library
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 GENERATION = "generation_config.json"
 QUANTISED = ("quantization_config", "quantization", "compression_config")
+CLASSIFIER = "ForSequenceClassification"  # the end of a class's name
 PLAIN_PARTS = {"attn_config", "ffn_config"}  # settings of layers that have a class of their own
 
 
-def load_config(directory: Path) -> PreTrainedConfig:
-    """The configuration of a causal language model that the library itself can build. InputError otherwise."""
+def load_config(directory: Path, labels: int = 0) -> PreTrainedConfig:
+    """The configuration of a causal language model that the library itself can build. InputError otherwise. `labels`:
+    that of the same model with a head of so many labels in place of the vocabulary's; 0: it predicts tokens."""
     library.check_version()
     path = directory / "config.json"
     model_type = read_model_type(path)
@@ -40,13 +46,38 @@ def load_config(directory: Path) -> PreTrainedConfig:
     except Exception as error:  # unknown types, missing and mistyped values all end here, in many classes
         raise InputError(f"{path}: transformers cannot read this configuration: {first_line(error)}") from error
     check_dropout(path, config)
+    choose_head(path, config, 0)
     if auto_class(config) is None:
         raise InputError(
             f"{path}: model type {model_type!r} is neither a causal language model of transformers nor a multimodal "
             "one that answers in text"
         )
     refuse_quantised(path, config)
+    if labels:
+        choose_head(path, config, labels)
     return config
+
+
+def choose_head(path: Path, config: PreTrainedConfig, labels: int) -> None:
+    """Makes the configuration that of a classifier, or of a model that predicts tokens. InputError where the library
+    has no such classifier."""
+    if not labels:
+        config.architectures = [name for name in config.architectures or [] if not name.endswith(CLASSIFIER)] or None
+        return
+    kind = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING.get(type(config), None)
+    if kind is None or is_multimodal(config):
+        raise InputError(
+            f"{path}: transformers has no model with a head of labels for {config.model_type!r} that streams; choose "
+            "another model"
+        )
+    config.architectures = [kind.__name__]
+    if config.num_labels != labels:
+        config.num_labels = labels
+
+
+def is_classifier(config: Any) -> bool:
+    """Whether the model of a configuration has a head of labels in place of the vocabulary's; see `load_config`."""
+    return any(name.endswith(CLASSIFIER) for name in getattr(config, "architectures", None) or [])
 
 
 def refuse_quantised(path: Path, config: PreTrainedConfig) -> None:
@@ -90,9 +121,13 @@ def config_files(
         saved.architectures = [architecture(config)]
         saved.save_pretrained(directory)
 
+    def save_generation(directory: Path) -> None:
+        generation_config(source, config).save_pretrained(directory)
+
+    generation = (source / GENERATION, save_generation)
     return [
         (source / "config.json", save_model),
-        (source / GENERATION, lambda directory: generation_config(source, config).save_pretrained(directory)),
+        *([] if is_classifier(config) else [generation]),
         *((source / name, partial(copy_processor, source, name)) for name in PROCESSORS),
     ]
 
@@ -138,6 +173,8 @@ def is_multimodal(config: Any) -> bool:
 def auto_class(config: PreTrainedConfig) -> Any:
     """The library's automatic class that makes the model of a configuration; of a multimodal one all of it. None: the
     library has none that makes text."""
+    if is_classifier(config) and type(config) in MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING:
+        return AutoModelForSequenceClassification
     if not is_multimodal(config):
         return AutoModelForCausalLM
     choices = (AutoModelForImageTextToText, *library.multimodal_classes(), AutoModelForCausalLM)

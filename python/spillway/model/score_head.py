@@ -1,0 +1,50 @@
+"""Models whose head gives scores of a few labels in place of logits of the vocabulary.
+
+The library's class takes the scores of one token of each row. Here its forward pass gives those of every token, as a
+causal language model does, so that all that finds, verifies and streams such models holds for these, too. Which token
+counts is the batch's to say.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+from transformers.modeling_outputs import CausalLMOutput
+
+from spillway.model.model_code import refusal
+
+HEAD = "score"
+
+
+class EveryToken:
+    """Goes before a classifier's own class."""
+
+    def forward(
+        self, input_ids: torch.Tensor, position_ids: torch.Tensor | None = None, **keywords: Any
+    ) -> CausalLMOutput:
+        """logits: [rows, length, labels]."""
+        model: Any = self
+        given = keywords if position_ids is None else {**keywords, "position_ids": position_ids}
+        hidden = model.base_model(input_ids=input_ids, **given).last_hidden_state
+        return CausalLMOutput(logits=getattr(model, HEAD)(hidden))
+
+
+def score_every_token(model: PreTrainedModel) -> PreTrainedModel:
+    """The same model, whose class keeps its name. InputError where its head is none of the library's usual kind."""
+    if not isinstance(getattr(model, HEAD, None), nn.Linear):
+        raise refusal(model.config.model_type, f"its head of labels is no linear layer named {HEAD}")
+    kind = type(model)
+    attributes = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    model.__class__ = type(kind.__name__, (EveryToken, kind), attributes)
+    return model
+
+
+def find_scored(ids: torch.Tensor, pad: int | None, lengths: torch.Tensor | None = None) -> torch.Tensor:
+    """int64 [rows]: the token of each row whose scores count, by the library's rule: the last one that is no padding.
+    ids: [rows, length]. `pad`: None: rows end at `lengths`, or at their last token."""
+    if pad is not None:
+        return (torch.arange(ids.shape[1]) * (ids != pad)).argmax(1)
+    return torch.full((len(ids),), ids.shape[1] - 1) if lengths is None else lengths - 1
