@@ -133,9 +133,12 @@ def test_other_models_and_trainers_are_refused(given: Path, tmp_path: Path) -> N
 
     with pytest.raises(InputError, match=r"a reward is the score of one label; make it with load\(PATH, num_labels=1"):
         spillway.hf.RewardTrainer(load(given / "base", profile=str(given / "profile.json"), dtype="float32"))
-    with pytest.raises(InputError, match="num_labels is for RewardTrainer in this release"):
+    with pytest.raises(InputError, match="num_labels is for Trainer and RewardTrainer"):
         spillway.hf.SFTTrainer(loaded(num_labels=1))
-    with pytest.raises(InputError, match="num_labels=3 is not taken: one label is the reward"):
-        loaded(num_labels=3)
+    with pytest.raises(InputError, match="num_labels=0 is not taken: expects a whole number, 1 or more"):
+        loaded(num_labels=0)
+    with pytest.raises(ValueError, match="reward models require `num_labels=1`"):
+        rows = datasets.Dataset.from_list(DATA["texts"])
+        spillway.hf.RewardTrainer(loaded(num_labels=3), pairs.arguments(tmp_path, "reward"), train_dataset=rows)
     with pytest.raises(InputError, match='num_labels is not taken with method="lora"'):
         loaded(num_labels=1, method="lora")

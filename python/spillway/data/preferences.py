@@ -70,7 +70,7 @@ class Preferences:
         if self.scores:
             margins = None if self.margins is None else torch.from_numpy(self.margins[pairs])
             scored = find_scored(batch.input_ids, self.rows.pad)
-            return replace(batch, rows_each=ROWS_EACH, scored=scored, margins=margins)
+            return replace(batch, rows_each=ROWS_EACH, scored=scored, targets=margins)
         return replace(batch, reference=reference, rows_each=ROWS_EACH, prompts=prompts, verdicts=verdicts)
 
 

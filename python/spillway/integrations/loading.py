@@ -74,8 +74,8 @@ def load(
     for the checkpoint's own. Keywords of `from_pretrained` are taken or refused by name (`keywords`). What
     TrainingArguments has is said there. `durability="step"`: every finished step of `train()` survives a crash, and
     `train(resume_from_checkpoint=True)` goes on after the last one; by default ("none") checkpoints stand alone, and
-    nothing is kept between them. `num_labels=1`: the head `score` of one label in place of the vocabulary's, for
-    RewardTrainer. InputError for anything else.
+    nothing is kept between them. `num_labels`: the head `score` of so many labels in place of the
+    vocabulary's, for Trainer, and with 1 for RewardTrainer. InputError for anything else.
     """
     labels = choose_labels(keys)
     keys = translate(keys if dtype is None else {**keys, "dtype": dtype})
@@ -120,16 +120,16 @@ def load(
 
 
 def choose_labels(keys: dict[str, Any]) -> int:
-    """Takes `num_labels` out of the keywords: labels of the head; 0: the model predicts tokens. InputError for what no
-    trainer here learns."""
+    """Takes `num_labels` out of the keywords: labels of the head; 0: the model predicts tokens. InputError if it is no
+    number of them."""
     labels = keys.pop("num_labels", None)
     if labels is None:
         return 0
-    if labels != 1 or isinstance(labels, bool):
-        raise InputError(f"load(): num_labels={labels!r} is not taken: one label is the reward of RewardTrainer")
+    if not isinstance(labels, int) or isinstance(labels, bool) or labels < 1:
+        raise InputError(f"load(): num_labels={labels!r} is not taken: expects a whole number, 1 or more")
     if keys.get("method") == "lora":
         raise InputError('load(): num_labels is not taken with method="lora", which freezes the head of labels')
-    return 1
+    return labels
 
 
 def origin_of(model: Any) -> Origin | None:

@@ -34,12 +34,6 @@ def check(model: Any) -> None:
         raise InputError("model: a reward is the score of one label; make it with load(PATH, num_labels=1)")
 
 
-def refuse_elsewhere(model: Any) -> None:
-    """InputError for a model with a head of labels in another trainer."""
-    if is_classifier(getattr(model, "config", None)):
-        raise InputError(f"model: num_labels is for {NAME} in this release; load the model without it")
-
-
 @dataclass
 class Ranked:
     """What a streamed RewardTrainer keeps beside the session."""
@@ -63,7 +57,7 @@ class Ranked:
             raise InputError(f"batch: input_ids are {list(ids.shape)}; expects as many rejected rows as chosen ones")
         scored = find_scored(ids, self.pad, found.lengths)
         given = None if margins is None else torch.as_tensor(margins).float().cpu()
-        return replace(found, rows_each=OBJECTIVES[OBJECTIVE].rows, scored=scored, margins=given)
+        return replace(found, rows_each=OBJECTIVES[OBJECTIVE].rows, scored=scored, targets=given)
 
     def refer(self, trainer: Any, began_in: Path | None, began: bool, durable: bool) -> None:
         """There is no reference."""

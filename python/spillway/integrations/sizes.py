@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from spillway.errors import InputError
+from spillway.integrations.classified import Classified
 from spillway.integrations.loading import Origin
 from spillway.model.batch import WorkShape
+from spillway.model.source import is_classifier
 from spillway.output.directory import checkpoints
 from spillway.run import room
 from spillway.run.protocol import Saving
@@ -52,7 +54,8 @@ def largest(trainer: Any, origin: Origin) -> Sizes:
     """From `load(max_length=...)` where that was given, else from the rows, through the collator."""
     args = trainer.args
     train = held_out = None
-    rows: dict[str, Any] = {"cut": getattr(args, "max_length", None), "each": 1 if trainer._pairs is None else 2}
+    each = 1 if trainer._pairs is None or isinstance(trainer._pairs, Classified) else 2
+    rows: dict[str, Any] = {"cut": getattr(args, "max_length", None), "each": each}
     with torch.random.fork_rng(devices=[]):
         if trainer.train_dataset is not None:
             train = find_longest(trainer.get_train_dataloader(), args.train_batch_size, "train_dataset", origin, **rows)
@@ -91,8 +94,8 @@ def of_all(world: World, own: Sizes) -> Sizes:
 def held_logits(trainer: Any, held_out: Longest) -> int:
     """Positions whose logits are there at once where compute_metrics looks at them: a batch's where
     preprocess_logits_for_metrics makes less of it, else every one's, HELD times over."""
-    if trainer.compute_metrics is None:
-        return 0
+    if trainer.compute_metrics is None or is_classifier(trainer.model.config):
+        return 0  # scores of rows take next to nothing
     batch = held_out.rows * held_out.length
     if trainer.preprocess_logits_for_metrics is not None or trainer.args.batch_eval_metrics:
         return batch

@@ -21,7 +21,7 @@ from spillway.base.silence import tell_person
 from spillway.config import Config, several
 from spillway.config.checks import check_places
 from spillway.errors import InputError
-from spillway.integrations import alone, ranked, referred, refusals
+from spillway.integrations import alone, classified, ranked, referred, refusals
 from spillway.integrations.durable import DurableRun
 from spillway.integrations.loading import Origin, untouched
 from spillway.integrations.sizes import Sizes, largest, of_all, saving_of
@@ -48,7 +48,8 @@ class StreamedSession:
 
     _world: World  # the processes that train together
     _origin: Origin  # how the model was loaded
-    _pairs: referred.Referred | alone.Unreferred | ranked.Ranked | None  # of a trainer of preferences
+    # of a trainer of preferences or classes
+    _pairs: referred.Referred | alone.Unreferred | ranked.Ranked | classified.Classified | None
     _told: TrlLog | None  # of a trainer of TRL's
     _streamed: EngineSession | None
     _run: DurableRun | None  # while steps are durable
@@ -209,7 +210,7 @@ class StreamedSession:
             keeping=keeping,
             model_config=self._model_config(),
             frozen=frozen_names(self.model),
-            objective=logged_objective(self),
+            objective=self._pairs.choose if isinstance(self._pairs, classified.Classified) else logged_objective(self),
             world=self._world,
         )
         refusals.same_parameters(self.model, session.description)

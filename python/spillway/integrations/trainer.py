@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import transformers
 
-from spillway.integrations import alone, ranked, referred, refusals
+from spillway.integrations import alone, classified, ranked, referred, refusals
 from spillway.integrations.durable_steps import DurableSteps
 from spillway.integrations.loaded_model import stream_by
 from spillway.integrations.streamed_saves import StreamedSaves
@@ -44,8 +44,8 @@ class StreamedTraining(StreamedSteps, DurableSteps, StreamedSaves):
         elif ranked.is_reward(type(self)):
             self._pairs = ranked.Ranked()
             ranked.check(positional[0] if positional else named.get("model"))
-        if not isinstance(self._pairs, ranked.Ranked):
-            ranked.refuse_elsewhere(positional[0] if positional else named.get("model"))
+        elif classified.is_for(type(self), positional[0] if positional else named.get("model")):
+            self._pairs = classified.Classified()
         self._streamed = self._from = self._sizes = self._items = self._run = self._saving_in = self._lock = None
         self._with_state = self._over = self._left = self._in_step = self._has_trained = False
         self._samples, self._shares = [], []

@@ -35,7 +35,7 @@ class MicroBatch:
     rows_each: int = 0  # Batch.rows_each
     prompts: tuple[int, ...] = ()  # [rows]: label tokens of each row that are of its prompt; (): of none
     verdicts: torch.Tensor | None = None  # Batch.verdicts
-    margins: torch.Tensor | None = None  # Batch.margins, on the host
+    targets: torch.Tensor | None = None  # Batch.targets, on the host
     number: int = 0  # its position in the data's order
     rank: int = 0  # its virtual rank
     ends_rank: bool = True  # no further one of the step has that rank
@@ -203,7 +203,7 @@ def arrange(
         found.append(MicroBatch(index, first, rows, length, batch.position_ids, labelled, labels, real,
                                 consecutive(labelled), ones, bounds, batch.reference, batch.rows_each,
                                 () if batch.prompts is None else tuple(batch.prompts.tolist()),
-                                batch.verdicts, batch.margins, number, rank, number == ranks[rank][-1]))  # fmt: skip
+                                batch.verdicts, batch.targets, number, rank, number == ranks[rank][-1]))  # fmt: skip
         first += rows * length
     ids = torch.cat([batches[number].input_ids.reshape(-1) for _, number in order])
     return Work(ids, found, over=over, routers=routers)

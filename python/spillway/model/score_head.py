@@ -7,6 +7,7 @@ counts is the batch's to say.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -22,14 +23,10 @@ HEAD = "score"
 class EveryToken:
     """Goes before a classifier's own class."""
 
-    def forward(
-        self, input_ids: torch.Tensor, position_ids: torch.Tensor | None = None, **keywords: Any
-    ) -> CausalLMOutput:
-        """logits: [rows, length, labels]."""
+    def forward(self, **keywords: Any) -> CausalLMOutput:
+        """logits: [rows, length, labels]. `keywords`: those of the model without a head."""
         model: Any = self
-        given = keywords if position_ids is None else {**keywords, "position_ids": position_ids}
-        hidden = model.base_model(input_ids=input_ids, **given).last_hidden_state
-        return CausalLMOutput(logits=getattr(model, HEAD)(hidden))
+        return CausalLMOutput(logits=getattr(model, HEAD)(model.base_model(**keywords).last_hidden_state))
 
 
 def score_every_token(model: PreTrainedModel) -> PreTrainedModel:
@@ -37,7 +34,12 @@ def score_every_token(model: PreTrainedModel) -> PreTrainedModel:
     if not isinstance(getattr(model, HEAD, None), nn.Linear):
         raise refusal(model.config.model_type, f"its head of labels is no linear layer named {HEAD}")
     kind = type(model)
-    attributes = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
+
+    @functools.wraps(kind.forward)  # the signature by which a Trainer chooses columns and arguments
+    def forward(self: Any, **keywords: Any) -> CausalLMOutput:
+        return EveryToken.forward(self, **keywords)
+
+    attributes = {"forward": forward, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
     model.__class__ = type(kind.__name__, (EveryToken, kind), attributes)
     return model
 

@@ -1,13 +1,14 @@
-"""Objectives whose loss is of the scores that a head of labels gives: TRL's of pairs, by which rewards are learned."""
+"""Objectives whose loss is of the scores that a head of labels gives: TRL's of pairs, by which rewards are learned, and
+transformers' of rows that are classified."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import torch
-from torch.nn.functional import logsigmoid
+from torch.nn import functional
 
 from spillway.model.microbatch import MicroBatch, Work
 from spillway.model.objective import Told
@@ -17,9 +18,20 @@ if TYPE_CHECKING:
     from spillway.model.head import Stats
 
 
+class ScoreLoss(Protocol):
+    """The loss of one micro-batch's scores, [rows, labels] fp64."""
+
+    def loss(self, scores: torch.Tensor, targets: torch.Tensor | None) -> torch.Tensor:
+        """The mean over examples. `targets`: as Batch.targets."""
+
+    def describe(self, scores: torch.Tensor) -> Told:
+        """The figures that are logged."""
+
+
 @dataclass(frozen=True)
 class Ranking:
-    """The loss of pairs of rewards, and what TRL's RewardTrainer logs of them (`objective: reward`)."""
+    """The loss of pairs of rewards, and what TRL's RewardTrainer logs of them (`objective: reward`). Scores of chosen
+    rows come first."""
 
     center: float = 0.0  # the weight of the squares of the sums of both rewards
 
@@ -27,32 +39,51 @@ class Ranking:
     def of(cls, config: Config) -> Ranking:
         return cls(config.center_rewards_coefficient or 0.0)
 
-    def loss(self, rewards: torch.Tensor, margins: torch.Tensor | None) -> torch.Tensor:
-        """The mean over pairs. rewards: [rows], those of chosen rows first."""
-        chosen, rejected = rewards.chunk(2)
-        loss = -logsigmoid(chosen - rejected - (0.0 if margins is None else margins)).mean()
+    def loss(self, scores: torch.Tensor, targets: torch.Tensor | None) -> torch.Tensor:
+        chosen, rejected = scores[:, 0].chunk(2)
+        loss = -functional.logsigmoid(chosen - rejected - (0.0 if targets is None else targets)).mean()
         return loss + self.center * ((chosen + rejected) ** 2).mean() if self.center else loss
 
-    def describe(self, rewards: torch.Tensor) -> Told:
-        chosen, rejected = rewards.chunk(2)
+    def describe(self, scores: torch.Tensor) -> Told:
+        chosen, rejected = scores[:, 0].chunk(2)
         return {
-            "min_reward": float(rewards.min()),
-            "mean_reward": float(rewards.mean()),
-            "max_reward": float(rewards.max()),
+            "min_reward": float(scores.min()),
+            "mean_reward": float(scores.mean()),
+            "max_reward": float(scores.max()),
             "accuracy": float((chosen > rejected).double().mean()),
             "margin": float((chosen - rejected).mean()),
         }
 
 
+@dataclass(frozen=True)
+class Classification:
+    """transformers' loss of rows that are classified, by the `problem_type` of a model's configuration."""
+
+    problem: str
+
+    def loss(self, scores: torch.Tensor, targets: torch.Tensor | None) -> torch.Tensor:
+        assert targets is not None
+        if self.problem == "single_label_classification":
+            return functional.cross_entropy(scores, targets.view(-1))
+        if self.problem == "multi_label_classification":
+            return functional.binary_cross_entropy_with_logits(scores, targets.double())
+        return functional.mse_loss(scores, targets.double().view(scores.shape))
+
+    def describe(self, scores: torch.Tensor) -> Told:
+        return {}
+
+
 @dataclass
 class Scored:
-    """The rows of one step or evaluation, each with a reward. Means are those of `preference.Compared`."""
+    """The rows of one step or evaluation. A step's loss is the mean over its micro-batches of each one's mean."""
 
-    loss: Ranking
+    loss: ScoreLoss
     work: Work
     training: bool
+    sums: bool = False  # the sum over micro-batches, in place of the mean
     watches: Collection[str] = ("scores",)
-    _gradients: dict[int, torch.Tensor] = field(default_factory=dict)  # by micro-batch: [rows, 1] fp64
+    scores: dict[int, torch.Tensor] = field(default_factory=dict)  # by micro-batch's place in the data's order
+    _gradients: dict[int, torch.Tensor] = field(default_factory=dict)  # by micro-batch: [rows, labels] fp64
 
     def losses(self, stats: Mapping[int, Stats]) -> list[float]:
         return [self._settle(stats, batch) for batch in self.work.micro_batches]
@@ -66,20 +97,21 @@ class Scored:
         return self._gradients[batch.index] * scale
 
     def told(self, stats: Mapping[int, Stats]) -> list[Told]:
-        return [self.loss.describe(self._rewards(stats, batch)) for batch in self.work.micro_batches]
+        return [self.loss.describe(self._take(stats, batch)) for batch in self.work.micro_batches]
 
     def _settle(self, stats: Mapping[int, Stats], batch: MicroBatch) -> float:
         """The micro-batch's part of the step's summed loss; keeps the gradient."""
-        count = self.work.step_batches
-        leaf = self._rewards(stats, batch).requires_grad_()
+        count = 1 if self.sums else self.work.step_batches
+        leaf = self._take(stats, batch).requires_grad_()
         with torch.enable_grad():
-            loss = self.loss.loss(leaf, batch.margins)
+            loss = self.loss.loss(leaf, batch.targets)
             (gradient,) = torch.autograd.grad(loss, leaf)
-        self._gradients[batch.index] = gradient[:, None] / count
+        self._gradients[batch.index] = gradient / count
         return float(loss.detach()) * (self.work.units / count if self.training else batch.units)
 
-    def _rewards(self, stats: Mapping[int, Stats], batch: MicroBatch) -> torch.Tensor:
-        """fp64 [rows]"""
+    def _take(self, stats: Mapping[int, Stats], batch: MicroBatch) -> torch.Tensor:
+        """fp64 [rows, labels]"""
         scores = stats[batch.index].scores
         assert scores is not None
-        return scores[:, 0].double().cpu()
+        self.scores[batch.number] = scores
+        return scores.double().cpu()

@@ -77,8 +77,8 @@ def ranked(model: PreTrainedModel, batch: Batch, config: Config) -> torch.Tensor
     from spillway.model.model_code import call_model
     from spillway.model.scores import Ranking
 
-    scores = call_model(model, batch.input_ids).logits[torch.arange(len(batch.input_ids)), batch.scored, 0]
-    return Ranking.of(config).loss(scores.double(), batch.margins)
+    scores = call_model(model, batch.input_ids).logits[torch.arange(len(batch.input_ids)), batch.scored]
+    return Ranking.of(config).loss(scores.double(), batch.targets)
 
 
 def only_prompts(batch: Batch) -> Batch:
