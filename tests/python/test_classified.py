@@ -28,7 +28,20 @@ KINDS: dict[str, tuple[int, str | None]] = {
     "classes": (CLASSES, None),
     "numbers": (1, None),
     "several": (CLASSES, "multi_label_classification"),
+    "tokens": (CLASSES, None),
 }
+
+
+def save_token_classifier(place: Path) -> None:
+    """Without dropout, whose random numbers are the stream's own."""
+    from transformers import AutoConfig, AutoModelForTokenClassification
+
+    config = AutoConfig.from_pretrained(place / "base", num_labels=CLASSES)
+    config.classifier_dropout = 0.0
+    model = AutoModelForTokenClassification.from_pretrained(place / "base", config=config, dtype="float32")
+    torch.nn.init.normal_(model.score.weight, std=0.2)
+    torch.nn.init.normal_(model.score.bias, std=0.2)
+    model.save_pretrained(place / "model-tokens")
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +57,7 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
         )
         torch.nn.init.normal_(model.score.weight, std=0.2)
         model.save_pretrained(place / f"model-{labels}")
+    save_token_classifier(place)
     for path in place.glob("[bm]*"):
         if path.is_dir():
             tiny.tokenizer().save_pretrained(str(path))
@@ -58,6 +72,8 @@ def rows_of(kind: str) -> list[dict[str, Any]]:
         labels: Any = number % CLASSES
         if kind == "numbers":
             labels = number / 4
+        if kind == "tokens":
+            labels = [-100 if place % 4 == 1 else (place + number) % CLASSES for place in range(len(ids))]
         if kind == "several":
             labels = [float(number % 2), float(number % 3 == 0), 1.0]
         found.append({"input_ids": ids, "labels": labels})
@@ -65,11 +81,13 @@ def rows_of(kind: str) -> list[dict[str, Any]]:
 
 
 def accuracy(prediction: Any) -> dict[str, float]:
-    return {"mean_score": float(prediction.predictions.mean()), "rows": float(len(np.atleast_1d(prediction.label_ids)))}
+    scores, labels = prediction.predictions, prediction.label_ids
+    scores = scores[labels != -100] if scores.ndim == 3 else scores
+    return {"mean_score": float(scores.mean()), "rows": float(len(np.atleast_1d(prediction.label_ids)))}
 
 
 def parts(kind: str, out: Path, **more: Any) -> dict[str, Any]:
-    from transformers import DataCollatorWithPadding, TrainingArguments
+    from transformers import DataCollatorForTokenClassification, DataCollatorWithPadding, TrainingArguments
 
     tokenizer = tiny.tokenizer()
     tokenizer.pad_token, tokenizer.padding_side = tokenizer.eos_token, "right"
@@ -79,10 +97,12 @@ def parts(kind: str, out: Path, **more: Any) -> dict[str, Any]:
         "use_cpu": True, "disable_tqdm": True, "eval_strategy": "steps", "eval_steps": 3, "data_seed": 42,
         "per_device_eval_batch_size": 2, **more,
     }  # fmt: skip
+    collator = DataCollatorForTokenClassification if kind == "tokens" else DataCollatorWithPadding
     rows = rows_of(kind)
     return {
         "args": TrainingArguments(**arguments), "train_dataset": rows, "eval_dataset": rows[:3],
-        "data_collator": DataCollatorWithPadding(tokenizer), "compute_metrics": accuracy,
+        "data_collator": collator(tokenizer),
+        "compute_metrics": accuracy,
     }  # fmt: skip
 
 
@@ -93,8 +113,14 @@ class InOrder(Trainer):
 
 def loaded(given: Path, kind: str, model: str = "", **keys: Any) -> Any:
     labels, problem = KINDS[kind]
-    found = load(given / (model or f"model-{labels}"), num_labels=labels, profile=str(given / "profile.json"), **keys)
+    where = given / (model or saved_model(kind))
+    more = {"task": "token-classification"} if kind == "tokens" else {}
+    found = load(where, num_labels=labels, profile=str(given / "profile.json"), **more, **keys)
     return prepared(found, problem)
+
+
+def saved_model(kind: str) -> str:
+    return "model-tokens" if kind == "tokens" else f"model-{KINDS[kind][0]}"
 
 
 def prepared(model: Any, problem: str | None) -> Any:
@@ -103,16 +129,16 @@ def prepared(model: Any, problem: str | None) -> Any:
 
 
 def in_memory(given: Path, kind: str, out: Path) -> Any:
-    from transformers import AutoModelForSequenceClassification
+    from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
     from transformers import Trainer as Plain
 
     class Ordered(Plain):
         def _get_train_sampler(self, *_: Any) -> Any:
             return pairs.SameOrder(Order(ROWS, 2, 2, 42))
 
-    labels, problem = KINDS[kind]
-    model = AutoModelForSequenceClassification.from_pretrained(given / f"model-{labels}", dtype="float32")
-    trainer = Ordered(prepared(model, problem), **parts(kind, out))
+    made = AutoModelForTokenClassification if kind == "tokens" else AutoModelForSequenceClassification
+    model = made.from_pretrained(given / saved_model(kind), dtype="float32")
+    trainer = Ordered(prepared(model, KINDS[kind][1]), **parts(kind, out))
     trainer.train()
     trainer.save_model()
     return trainer
@@ -121,7 +147,7 @@ def in_memory(given: Path, kind: str, out: Path) -> Any:
 DURABLE = {"durability": "step", "placement": "weight=50%,state=path,grad=path,activation=dram"}
 
 
-@pytest.mark.parametrize("kind", some(list(KINDS), ["classes", "numbers"]))
+@pytest.mark.parametrize("kind", some(list(KINDS), ["classes", "numbers", "tokens"]))
 def test_equal_to_itself_in_memory_with_state_on_a_path(given: Path, tmp_path: Path, kind: str) -> None:
     """Losses, gradient norms, metrics of scores and weights, with accumulation and remainders."""
     plain = in_memory(given, kind, tmp_path / "plain")
@@ -155,13 +181,31 @@ def test_what_is_saved_loads_as_the_librarys_class(given: Path, tmp_path: Path) 
     assert model.config.pad_token_id == tiny.tokenizer().eos_token_id
 
 
-def test_durable_steps_go_on_bit_by_bit(given: Path, tmp_path: Path) -> None:
+def test_a_new_head_for_tokens_loads_as_the_librarys_class(given: Path, tmp_path: Path) -> None:
+    from transformers import AutoModelForTokenClassification
+
+    model = loaded(given, "tokens", "base", dtype="float32")
+    trainer = InOrder(model, **parts("tokens", tmp_path, max_steps=1, learning_rate=0.0))
+    trainer.train()
+    trainer.save_model()
+    found, told = AutoModelForTokenClassification.from_pretrained(tmp_path, output_loading_info=True)
+    assert not told["missing_keys"]
+    assert not told["unexpected_keys"]
+    assert found.config.classifier_dropout == 0.1
+    assert not bool(found.score.bias.any())
+    assert 0 < float(found.score.weight.std()) < 0.1
+
+
+@pytest.mark.parametrize("kind", ["classes", "tokens"])
+def test_durable_steps_go_on_bit_by_bit(given: Path, tmp_path: Path, kind: str) -> None:
+    """With a new head; that for tokens has dropout before it."""
+
     def run(place: Path, resume: Any = None, fails: bool = False) -> Any:
         storage = place / "storage"
         storage.mkdir(parents=True, exist_ok=True)
         keys = {**DURABLE, "storage": f"{storage},capacity=256MiB", "dtype": "bfloat16"}
         saves = {"save_strategy": "steps", "save_steps": 4}
-        trainer = Trainer(loaded(given, "classes", "base", **keys), **parts("classes", place / "out", **saves))
+        trainer = Trainer(loaded(given, kind, "base", **keys), **parts(kind, place / "out", **saves))
         if fails:
             trainer.add_callback(Fails("on_step_end", 5))
             with pytest.raises(RuntimeError, match="as a test asked"):
@@ -197,3 +241,17 @@ def test_a_model_without_a_padding_token_is_refused(given: Path, tmp_path: Path)
     model.config.pad_token_id = None
     with pytest.raises(InputError, match="the model finds the end of a row by it; set model.config.pad_token_id"):
         InOrder(model, **parts("classes", tmp_path)).train()
+
+
+def test_tokens_without_a_label_are_refused(given: Path, tmp_path: Path) -> None:
+    what = parts("tokens", tmp_path)
+    for row in what["train_dataset"]:
+        row["labels"] = [-100] * len(row["input_ids"])
+    with pytest.raises(InputError, match="at least one of each micro-batch"):
+        InOrder(loaded(given, "tokens", dtype="float32"), **what).train()
+
+
+def test_other_tasks_are_refused(given: Path) -> None:
+    for more in ({"num_labels": 3, "task": "summarization"}, {"task": "token-classification"}):
+        with pytest.raises(InputError, match="is not taken: with num_labels expects one of text-classification, token"):
+            load(given / "base", **more)

@@ -1,7 +1,8 @@
-"""transformers' Trainer over a streamed model with a head of labels: rows that are classified, or given numbers.
+"""transformers' Trainer over a streamed model with a head of labels: rows or tokens that are classified, or given
+numbers.
 
-The library's loss is a mean over the rows of each micro-batch. Its Trainer divides that by the micro-batches of a step
-only for models whose forward pass takes no further arguments; of all others it takes the sum.
+The library's loss is a mean over the rows, or label tokens, of each micro-batch. Its Trainer divides that by the
+micro-batches of a step only for models whose forward pass takes no further arguments; of all others it takes the sum.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from spillway.model.batch import Batch
 from spillway.model.microbatch import IGNORED, Work
 from spillway.model.score_head import find_scored
 from spillway.model.scores import Classification, Scored
-from spillway.model.source import is_classifier
+from spillway.model.source import classifies_tokens, is_classifier
+
+SINGLE = "single_label_classification"
 
 
 def is_for(kind: type, model: Any) -> bool:
@@ -38,7 +41,7 @@ def find_problem(config: Any, labels: torch.Tensor) -> str:
     if config.num_labels == 1:
         return "regression"
     whole_numbers = labels.dtype in (torch.int64, torch.int32)
-    return "single_label_classification" if whole_numbers else "multi_label_classification"
+    return SINGLE if whole_numbers else "multi_label_classification"
 
 
 @dataclass
@@ -58,7 +61,8 @@ class Classified:
 
     def choose(self, work: Work, training: bool) -> Scored:
         """The objective."""
-        self.last = Scored(Classification(str(self.config.problem_type)), work, training, self.sums)
+        problem = SINGLE if classifies_tokens(self.config) else str(self.config.problem_type)
+        self.last = Scored(Classification(problem), work, training, self.sums)
         return self.last
 
     def batch(self, inputs: Mapping[str, Any]) -> Batch:
@@ -66,6 +70,8 @@ class Classified:
         if not isinstance(labels, torch.Tensor) or len(labels) != len(ids):
             raise InputError(f"batch: labels are missing, one for each of {len(ids)} rows; found {', '.join(inputs)}")
         labels = labels.detach().cpu()
+        if classifies_tokens(self.config):
+            return self._tokens_of(inputs, ids, labels)
         self.config.problem_type = find_problem(self.config, labels)
         self._check(labels, len(ids))
         pad = self.config.get_text_config().pad_token_id
@@ -74,20 +80,42 @@ class Classified:
         found = batch_of({**inputs, "labels": torch.full_like(ids, IGNORED)}, packing=False)
         return replace(found, rows_each=1, scored=find_scored(ids, pad), targets=labels)
 
+    def _tokens_of(self, inputs: Mapping[str, Any], ids: torch.Tensor, labels: torch.Tensor) -> Batch:
+        """A micro-batch with a label, or IGNORED, for each token."""
+        if labels.shape != ids.shape:
+            shapes = f"labels are {list(labels.shape)}, input_ids {list(ids.shape)}"
+            raise InputError(f"batch: {shapes}; both are one a token")
+        found = batch_of({**inputs, "labels": torch.full_like(ids, IGNORED)}, packing=False)
+        scored = (labels != IGNORED).flatten().nonzero().view(-1)
+        targets = labels.flatten()[scored]
+        if not len(scored) or bool(((targets < 0) | (targets >= self.config.num_labels)).any()):
+            raise InputError(
+                f"batch: labels are not whole numbers from 0 to {self.config.num_labels - 1} with {IGNORED} for tokens "
+                "without one, at least one of each micro-batch"
+            )
+        return replace(found, rows_each=1, scored=scored, targets=targets)
+
     def _check(self, labels: torch.Tensor, rows: int) -> None:
         """InputError for labels that the head has not."""
         count = self.config.num_labels
-        if self.config.problem_type == "single_label_classification":
+        if self.config.problem_type == SINGLE:
             if labels.numel() != rows or bool(((labels < 0) | (labels >= count)).any()):
                 raise InputError(f"batch: labels are not whole numbers from 0 to {count - 1}, one for each row")
         elif labels.numel() != rows * count:
             raise InputError(f"batch: labels are {list(labels.shape)}; expects {count} for each of {rows} rows")
 
-    def take_scores(self, own: int) -> torch.Tensor:
-        """[rows, labels] of micro-batch number `own` of the last evaluation."""
+    def take_scores(self, own: int, batch: Batch) -> torch.Tensor:
+        """[rows, labels] of micro-batch number `own` of the last evaluation, which is `batch`; for tokens
+        [rows, length, labels], zeros where there is no label."""
         if self.last is None or own not in self.last.scores:
             raise InputError("compute_metrics: of several processes none has the scores of its own rows; leave it out")
-        return self.last.scores[own].detach().cpu()
+        scores = self.last.scores[own].detach().cpu()
+        if not classifies_tokens(self.config):
+            return scores
+        assert batch.scored is not None
+        rows, length = batch.input_ids.shape
+        whole_scores = scores.new_zeros(rows * length, scores.shape[1])
+        return whole_scores.index_copy_(0, batch.scored, scores).view(rows, length, -1)
 
     def refer(self, trainer: Any, began_in: Path | None, began: bool, durable: bool) -> None:
         """There is no reference."""

@@ -18,7 +18,7 @@ from spillway.errors import InputError
 from spillway.model.batch import Batch
 from spillway.model.microbatch import IGNORED
 from spillway.model.score_head import find_scored
-from spillway.model.source import is_classifier
+from spillway.model.source import classifies_tokens, is_classifier
 
 NAME, OBJECTIVE = "RewardTrainer", "reward"
 
@@ -30,7 +30,7 @@ def is_reward(kind: type) -> bool:
 
 def check(model: Any) -> None:
     """InputError for a model that predicts tokens."""
-    if not is_classifier(model.config):
+    if not is_classifier(model.config) or classifies_tokens(model.config):
         raise InputError("model: a reward is the score of one label; make it with load(PATH, num_labels=1)")
 
 

@@ -95,7 +95,7 @@ def held_logits(trainer: Any, held_out: Longest) -> int:
     """Positions whose logits are there at once where compute_metrics looks at them: a batch's where
     preprocess_logits_for_metrics makes less of it, else every one's, HELD times over."""
     if trainer.compute_metrics is None or is_classifier(trainer.model.config):
-        return 0  # scores of rows take next to nothing
+        return 0  # scores of a few labels take next to nothing
     batch = held_out.rows * held_out.length
     if trainer.preprocess_logits_for_metrics is not None or trainer.args.batch_eval_metrics:
         return batch

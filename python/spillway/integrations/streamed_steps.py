@@ -126,7 +126,7 @@ class StreamedSteps(StreamedSession):
         batches, logits, own = self._gather("an evaluation", self._batch(inputs)), None, self._world.ranks.rank
         if isinstance(self._pairs, Classified):
             loss_sum, tokens = self.session.evaluate_each(batches)[own]
-            logits = None if prediction_loss_only else self._pairs.take_scores(own)
+            logits = None if prediction_loss_only else self._pairs.take_scores(own, batches[own])
         elif self._pairs is not None and not prediction_loss_only:
             raise InputError("compute_metrics: of pairs there are no logits to look at; the log has TRL's own figures")
         elif prediction_loss_only:

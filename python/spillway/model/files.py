@@ -243,8 +243,8 @@ def load_weights(meta_model: MetaModel, description: dict[str, Any], engine: Eng
 
 def list_drawn(meta_model: MetaModel, source: Path) -> list[str]:
     """Tensors that the checkpoint lacks and a run draws: the head of labels of a model that has predicted tokens."""
-    keys, name = stored_keys(source), meta_model.names[id(meta_model.head.weight)]
-    return [name] if is_classifier(meta_model.config) and keys and name not in keys else []
+    keys, names = stored_keys(source), [meta_model.names[id(p)] for p in meta_model.head.parameters()]
+    return [name for name in names if name not in keys] if is_classifier(meta_model.config) and keys else []
 
 
 def save_weights(

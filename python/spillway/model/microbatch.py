@@ -196,7 +196,7 @@ def arrange(
         following = following.view(-1)
         labelled = (following != IGNORED).nonzero().view(-1)
         if batch.scored is not None:  # the head gives no tokens, so that labels are none
-            labelled, following = torch.arange(rows) * length + batch.scored, torch.zeros_like(following)
+            labelled, following = batch.scored, torch.zeros_like(following)
         real = real_tokens(batch.lengths, length)
         labels, ones = following[labelled], 0.0 if real is None else float(real.sum())
         bounds = tuple(torch.searchsorted(labelled, torch.arange(rows + 1) * length).tolist())

@@ -1,8 +1,8 @@
 """Models whose head gives scores of a few labels in place of logits of the vocabulary.
 
-The library's class takes the scores of one token of each row. Here its forward pass gives those of every token, as a
-causal language model does, so that all that finds, verifies and streams such models holds for these, too. Which token
-counts is the batch's to say.
+The library's class for rows takes the scores of one token of each. Here its forward pass gives those of every token, as
+a causal language model does, so that all that finds, verifies and streams such models holds for these, too. Which
+tokens count is the batch's to say.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from transformers import PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutput
 
 from spillway.model.model_code import refusal
+from spillway.model.source import classifies_tokens
 
 HEAD = "score"
+DROPOUT = "dropout"  # what stands before the head of a class for tokens
 
 
 class EveryToken:
@@ -26,7 +28,10 @@ class EveryToken:
     def forward(self, **keywords: Any) -> CausalLMOutput:
         """logits: [rows, length, labels]. `keywords`: those of the model without a head."""
         model: Any = self
-        return CausalLMOutput(logits=getattr(model, HEAD)(model.base_model(**keywords).last_hidden_state))
+        hidden = model.base_model(**keywords).last_hidden_state
+        if classifies_tokens(model.config):
+            hidden = getattr(model, DROPOUT)(hidden)
+        return CausalLMOutput(logits=getattr(model, HEAD)(hidden))
 
 
 def score_every_token(model: PreTrainedModel) -> PreTrainedModel:
@@ -45,8 +50,11 @@ def score_every_token(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def find_scored(ids: torch.Tensor, pad: int | None, lengths: torch.Tensor | None = None) -> torch.Tensor:
-    """int64 [rows]: the token of each row whose scores count, by the library's rule: the last one that is no padding.
-    ids: [rows, length]. `pad`: None: rows end at `lengths`, or at their last token."""
+    """int64 [rows]: of each row the token whose scores count, counted row by row. By the library's rule that is the
+    last one that is no padding. ids: [rows, length]. `pad`: None: rows end at `lengths`, or at their last token."""
+    rows, length = ids.shape
     if pad is not None:
-        return (torch.arange(ids.shape[1]) * (ids != pad)).argmax(1)
-    return torch.full((len(ids),), ids.shape[1] - 1) if lengths is None else lengths - 1
+        last = (torch.arange(length) * (ids != pad)).argmax(1)
+    else:
+        last = torch.full((rows,), length - 1) if lengths is None else lengths - 1
+    return torch.arange(rows) * length + last

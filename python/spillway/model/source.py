@@ -15,12 +15,14 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForImageTextToText,
     AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
     GenerationConfig,
     PreTrainedConfig,
 )
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
     MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
+    MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING,
 )
 
 from spillway.base.documents import read_json
@@ -31,13 +33,19 @@ from spillway.model import library
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 GENERATION = "generation_config.json"
 QUANTISED = ("quantization_config", "quantization", "compression_config")
-CLASSIFIER = "ForSequenceClassification"  # the end of a class's name
+CLASSIFIERS = {  # by the end of a class's name
+    "ForSequenceClassification": (AutoModelForSequenceClassification, MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING),
+    "ForTokenClassification": (AutoModelForTokenClassification, MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING),
+}
+OF_ROWS, OF_TOKENS = CLASSIFIERS
+DROPOUT = 0.1  # before a head for tokens, by the library's own rule
 PLAIN_PARTS = {"attn_config", "ffn_config"}  # settings of layers that have a class of their own
 
 
-def load_config(directory: Path, labels: int = 0) -> PreTrainedConfig:
+def load_config(directory: Path, labels: int = 0, kind: str = OF_ROWS) -> PreTrainedConfig:
     """The configuration of a causal language model that the library itself can build. InputError otherwise. `labels`:
-    that of the same model with a head of so many labels in place of the vocabulary's; 0: it predicts tokens."""
+    that of the same model with a head of so many labels in place of the vocabulary's; 0: it predicts tokens. `kind`: of
+    `CLASSIFIERS`."""
     library.check_version()
     path = directory / "config.json"
     model_type = read_model_type(path)
@@ -54,17 +62,18 @@ def load_config(directory: Path, labels: int = 0) -> PreTrainedConfig:
         )
     refuse_quantised(path, config)
     if labels:
-        choose_head(path, config, labels)
+        choose_head(path, config, labels, kind)
     return config
 
 
-def choose_head(path: Path, config: PreTrainedConfig, labels: int) -> None:
+def choose_head(path: Path, config: PreTrainedConfig, labels: int, end: str = OF_ROWS) -> None:
     """Makes the configuration that of a classifier, or of a model that predicts tokens. InputError where the library
     has no such classifier."""
     if not labels:
-        config.architectures = [name for name in config.architectures or [] if not name.endswith(CLASSIFIER)] or None
+        others = [name for name in config.architectures or [] if not name.endswith(tuple(CLASSIFIERS))]
+        config.architectures = others or None
         return
-    kind = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING.get(type(config), None)
+    kind = CLASSIFIERS[end][1].get(type(config), None)
     if kind is None or is_multimodal(config):
         raise InputError(
             f"{path}: transformers has no model with a head of labels for {config.model_type!r} that streams; choose "
@@ -73,11 +82,19 @@ def choose_head(path: Path, config: PreTrainedConfig, labels: int) -> None:
     config.architectures = [kind.__name__]
     if config.num_labels != labels:
         config.num_labels = labels
+    if end == OF_TOKENS and getattr(config, "classifier_dropout", None) is None:
+        found = getattr(config, "hidden_dropout", None)
+        config.classifier_dropout = DROPOUT if found is None else found
 
 
 def is_classifier(config: Any) -> bool:
     """Whether the model of a configuration has a head of labels in place of the vocabulary's; see `load_config`."""
-    return any(name.endswith(CLASSIFIER) for name in getattr(config, "architectures", None) or [])
+    return any(name.endswith(tuple(CLASSIFIERS)) for name in getattr(config, "architectures", None) or [])
+
+
+def classifies_tokens(config: Any) -> bool:
+    """Whether the head of labels is for every token."""
+    return any(name.endswith(OF_TOKENS) for name in getattr(config, "architectures", None) or [])
 
 
 def refuse_quantised(path: Path, config: PreTrainedConfig) -> None:
@@ -173,8 +190,8 @@ def is_multimodal(config: Any) -> bool:
 def auto_class(config: PreTrainedConfig) -> Any:
     """The library's automatic class that makes the model of a configuration; of a multimodal one all of it. None: the
     library has none that makes text."""
-    if is_classifier(config) and type(config) in MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING:
-        return AutoModelForSequenceClassification
+    if is_classifier(config):
+        return CLASSIFIERS[OF_TOKENS if classifies_tokens(config) else OF_ROWS][0]
     if not is_multimodal(config):
         return AutoModelForCausalLM
     choices = (AutoModelForImageTextToText, *library.multimodal_classes(), AutoModelForCausalLM)

@@ -72,12 +72,10 @@ def compared(model: PreTrainedModel, batch: Batch, config: Config) -> torch.Tens
 
 def ranked(model: PreTrainedModel, batch: Batch, config: Config) -> torch.Tensor:
     """The mean over its pairs. `model`: gives scores of every token."""
-    import torch
-
     from spillway.model.model_code import call_model
     from spillway.model.scores import Ranking
 
-    scores = call_model(model, batch.input_ids).logits[torch.arange(len(batch.input_ids)), batch.scored]
+    scores = call_model(model, batch.input_ids).logits.flatten(0, 1)[batch.scored]
     return Ranking.of(config).loss(scores.double(), batch.targets)
 
 
