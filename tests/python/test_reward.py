@@ -211,10 +211,23 @@ def test_placement_and_a_kill_change_no_bit(given: Path, tmp_path: Path, model: 
     )
     _, error = process.communicate(timeout=240)
     assert process.returncode == -14, error[-2000:]
+    assert real_runs.main(["export", str(tmp_path / "out"), "--to", str(tmp_path / "exported")]) == 0
+    require_whole(tmp_path / "exported")
     assert real_runs.main(["resume", str(tmp_path / "out")]) == 0
     assert real_runs.metrics(tmp_path / "out") == real_runs.metrics(tmp_path / "dram")
     weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("out", "dram")]
     assert weights[0] == weights[1]
+
+
+def require_whole(place: Path) -> None:
+    """All that the library's class needs is there, and nothing else."""
+    from transformers import AutoModelForSequenceClassification
+
+    model, told = AutoModelForSequenceClassification.from_pretrained(place, output_loading_info=True)
+    assert not told["missing_keys"]
+    assert not told["unexpected_keys"]
+    assert model.num_labels == 1
+    assert model.config.pad_token_id is not None
 
 
 def test_check_compares_with_a_plain_loop(given: Path, tmp_path: Path) -> None:
