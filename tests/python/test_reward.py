@@ -300,3 +300,26 @@ def test_a_model_without_such_a_class_is_refused(tmp_path: Path, capsys: pytest.
 def test_a_loop_of_ones_own_is_refused(given: Path) -> None:
     with pytest.raises(InputError, match="objective: reward is for `spillway train` alone"):
         spillway.Session({"model": str(given / "model"), "objective": "reward"})
+
+
+def test_resume_from_a_checkpoint_is_bit_identical(given: Path, tmp_path: Path) -> None:
+    words = ["--save_steps", "2", "--virtual_ranks", "2"]
+    assert train(given, tmp_path / "whole", "margins", *words) == 0
+    begun = ["--resume_from_checkpoint", str(tmp_path / "whole" / "checkpoint-2")]
+    assert train(given, tmp_path / "resumed", "margins", *words, *begun) == 0
+    rows = [[row["loss"] for row in steps_of(tmp_path / name)][-4:] for name in ("whole", "resumed")]
+    assert rows[0] == rows[1]
+    weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "resumed")]
+    assert weights[0] == weights[1]
+
+
+def test_virtual_ranks_change_rounding_alone(given: Path, tmp_path: Path) -> None:
+    assert train(given, tmp_path / "one", "margins") == 0
+    assert train(given, tmp_path / "two", "margins", "--virtual_ranks", "2") == 0
+    same_rows(steps_of(tmp_path / "two"), steps_of(tmp_path / "one"))
+
+
+def test_a_described_machine_has_a_plan(given: Path, tmp_path: Path) -> None:
+    machine = next((Path(__file__).parents[2] / "profiles").glob("*.json"))
+    words = ["plan", "--model", str(given / "base"), "--dataset", str(given / "texts.jsonl"), *REWARD]
+    assert real_runs.main([*words, "--profile", str(machine), "--output_dir", str(tmp_path / "out")]) == 0
