@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes docs/how-to/migrate.md from the tables that the program's refusals use; with --check only compares.
 
-    scripts/make_migration.py [--check]
+scripts/make_migration.py [--check]
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ class SameOrder(torch.utils.data.Sampler):  # type: ignore[type-arg]
 def trainer_of(objective: str) -> tuple[Any, Any]:
     """TRL's trainer of an objective, and the class of its arguments."""
     trl = package("trl", "TRL is not installed")
-    name = objective.upper()
+    name = "Reward" if objective == "reward" else objective.upper()
     if not hasattr(trl, f"{name}Trainer"):
         trl = package(f"trl.experimental.{objective}", "TRL has them since 0.26")
     return getattr(trl, f"{name}Trainer"), getattr(trl, f"{name}Config")

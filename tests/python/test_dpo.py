@@ -243,7 +243,7 @@ def test_rows_that_are_no_pairs_are_refused(
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (["--objective", "reward"], "objective: reward is not available in this release"),
+        (["--objective", "grpo"], "objective: grpo is not available in this release"),
         (
             ["--objective", "sft", "--beta", "0.2"],
             "beta: it is for objective dpo, orpo, cpo and kto, and",

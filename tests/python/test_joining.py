@@ -27,7 +27,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def model(**more: Any) -> Any:
-    return SimpleNamespace(**{"routers": None, "spaces": {}} | more)
+    return SimpleNamespace(**{"routers": None, "spaces": {}, "config": None} | more)
 
 
 def config(**more: Any) -> Any:

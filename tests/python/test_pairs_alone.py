@@ -192,7 +192,7 @@ def test_rows_that_are_no_pairs_are_refused(
         ({"objective": "cpo", "simpo_gamma": 1}, "simpo_gamma: it is for loss_type simpo, and that is sigmoid"),
         ({"objective": "cpo", "loss_type": "hinge", "label_smoothing": 0.1}, "it is for loss_type sigmoid or simpo"),
         ({"objective": "dpo", "cpo_alpha": 1}, "cpo_alpha: it is for objective cpo, and the objective is dpo"),
-        ({"objective": "reward"}, "objective: reward is not available in this release; there are sft, dpo,"),
+        ({"objective": "grpo"}, "objective: grpo is not available in this release; there are sft, dpo,"),
     ],
 )  # fmt: skip
 def test_keys_that_do_not_go_together_are_refused(

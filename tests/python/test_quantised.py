@@ -163,9 +163,7 @@ def test_a_base_of_codes_trains_as_the_base_that_they_stand_for(form: str, given
     assert adapters(tmp_path / "codes") != adapters(tmp_path / "whole")
 
 
-def expect_kill_changes_nothing(
-    given: Path, place: Path, words: list[str], capfd: pytest.CaptureFixture[str]
-) -> None:
+def expect_kill_changes_nothing(given: Path, place: Path, words: list[str], capfd: pytest.CaptureFixture[str]) -> None:
     """A run on a path that dies after DIES_AFTER seconds, and goes on, ends as one in memory."""
     assert real_runs.here(given, place / "whole", *words) == 0
     on_path = [*words, "--resume_from_checkpoint", "auto", "--storage", f"{place},capacity=512MiB"]

@@ -34,7 +34,7 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def command(given: Path, place: Path, recipe: Path, *more: str) -> list[str]:
     content = yaml.safe_load(recipe.read_text())
     asked = content["storage"] if isinstance(content["storage"], list) else [content["storage"]]
-    data = "pairs.jsonl" if content.get("objective") == "dpo" else "train.jsonl"
+    data = "pairs.jsonl" if content.get("objective") in ("dpo", "reward") else "train.jsonl"
     storage = []
     for number, words in enumerate(asked):
         (place / f"drive{number}").mkdir(exist_ok=True)
@@ -48,7 +48,7 @@ def command(given: Path, place: Path, recipe: Path, *more: str) -> list[str]:
 
 def test_the_folder_has_what_its_readme_lists() -> None:
     page = (RECIPES / "README.md").read_text()
-    assert len(FILES) == 7
+    assert len(FILES) == 8
     for path in RECIPES.iterdir():
         assert path.name == "README.md" or f"]({path.name})" in page, path
 

@@ -72,6 +72,10 @@ def check_objective(config: Config) -> None:
             f"loss_type: objective {objective.name} has no {config.loss_type}; expects one of "
             f"{', '.join(objective.losses)}"
         )
+    if objective.labels and config.method == "lora":
+        raise InputError(
+            f"method: lora freezes all but adapters, and objective {objective.name} trains a head of its own; use full"
+        )
     if objective.is_mismatched and config.per_device_train_batch_size < 2:
         raise InputError(
             f"per_device_train_batch_size: objective {objective.name} gives each prompt another answer of its "

@@ -17,7 +17,7 @@ HUB_TOKEN = "not needed: the environment's HF_TOKEN says so"
 IMAGES = "not supported: rows hold text alone"
 LAYOUT = "not supported: `torchrun` starts several processes, which share the state and the rows of a step"
 LOW_RANK = "not supported: `method: lsp` trains every matrix in a small subspace"
-OBJECTIVES = "not supported: `objective` is `sft`, `dpo`, `kto`, `orpo` or `cpo`"
+OBJECTIVES = "not supported: `objective` is `sft`, `dpo`, `kto`, `orpo`, `cpo` or `reward`"
 ONE_RATE = "not supported: all trainable parameters have the rate of `learning_rate`"
 PREPARED = "not needed: a run encodes its rows when it begins"
 PRECISION = "`weight_dtype` and `compute_dtype` say so; master weights are exact in fp32"
@@ -99,7 +99,7 @@ AXOLOTL = {
     "qat": "not supported: `load_in_4bit` rounds a frozen base alone",
     "relora": ADAPTERS,
     "resize_token_embeddings_to_32x": TOKENS,
-    "reward_model": OBJECTIVES,
+    "reward_model": "`objective: reward`",
     "rl": "objective",
     "rl_beta": "beta",
     "rope_scaling": ROPE,
@@ -189,7 +189,7 @@ LLAMA_FACTORY = {
     "ray_num_workers": LAYOUT,
     "resize_vocab": TOKENS,
     "shift_attn": EAGER,
-    "stage": "`objective`: `sft`, `dpo` and `kto`; for `pt` rows of text",
+    "stage": "`objective`: `sft`, `dpo`, `kto`, and `reward` for `rm`; for `pt` rows of text",
     "streaming": "not supported by the command: `spillway.hf.Trainer` takes datasets that are iterated",
     "swanlab_project": TRACKER,
     "template": "not needed: the tokenizer has one; `chat_template_path` names another one",

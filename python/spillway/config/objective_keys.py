@@ -90,6 +90,13 @@ OBJECTIVE = [
         "1",
     ),
     Key(
+        "center_rewards_coefficient",
+        NOT_NEGATIVE,
+        None,
+        "with `reward`: the weight of the squares of the sums of a pair's rewards, which holds their mean at zero",
+        "none",
+    ),
+    Key(
         "disable_dropout",
         FLAG,
         None,

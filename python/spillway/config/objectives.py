@@ -24,6 +24,7 @@ class ObjectiveEntry:
     is_framed: bool = False  # rows begin with the tokenizer's first token and end with its end token, if it has them
     labels_prompt: bool = False  # the prompt of a chosen row carries loss, too
     is_sequential: bool = False  # steps take the rows in file order, as TRL's trainer does
+    labels: int = 0  # of the head, which stands in place of the vocabulary's; 0: the model predicts tokens
     is_mismatched: bool = False  # each prompt also gets another row's completion, by which the divergence is estimated
 
     @property
@@ -107,9 +108,19 @@ OBJECTIVES = {
             is_sequential=True,
             is_mismatched=True,
         ),
+        ObjectiveEntry(
+            "reward",
+            "a reward model of pairs, the columns `chosen` and `rejected`, and `prompt` and `margin` where rows have "
+            "them; a head of one label stands in place of the vocabulary's",
+            1e-4,
+            {"center_rewards_coefficient": None, "disable_dropout": True},
+            columns=ANSWERS,
+            rows=2,
+            labels=1,
+        ),
     )
 }
-LATER = ("reward",)  # objectives that are refused by name
+LATER = ("grpo",)  # objectives that are refused by name
 
 
 def list_owners(key: str) -> list[str]:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch.nn import functional
 
 from spillway.config.objectives import OBJECTIVES, ObjectiveEntry
 from spillway.errors import InputError
@@ -21,6 +22,7 @@ TAKEN = ("input_ids", "labels", "attention_mask", "position_ids")
 # what padding-free collators add for kernels that want the same boundaries in another form
 SAID_BY_POSITIONS = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx")
 REFERENCE = ("ref_chosen_logps", "ref_rejected_logps")  # of pairs, as TRL names them
+ANSWER_REFERENCE = ("ref_logps", "ref_KL_logps")  # of answers and of their mismatched rows
 TOKEN_TYPES = ("token_type_ids", "mm_token_type_ids")  # of processors for text and images: zero is text
 
 
@@ -70,6 +72,31 @@ def pairs_of(inputs: Mapping[str, Any], referred: bool, objective: ObjectiveEntr
     if not objective.has_reference or (not referred and inputs.get(REFERENCE[0]) is None):
         return found
     return replace(found, reference=torch.cat([of_pairs(inputs, name, len(ids) // 2) for name in REFERENCE]))
+
+
+def answers_of(inputs: Mapping[str, Any], referred: bool) -> Batch:
+    """A micro-batch of answers as `join_answers` makes it. `referred` as in `pairs_of`."""
+    others = {name: value for name, value in inputs.items() if name not in ("label", *ANSWER_REFERENCE)}
+    found = pairs_of(others, False, OBJECTIVES["kto"])
+    answers = len(found.input_ids) // 2
+    assert found.lengths is not None
+    tokens = int(found.lengths[:answers].sum())  # TRL counts no mismatched rows
+    found = replace(found, verdicts=torch.as_tensor(inputs["label"]).bool().cpu(), tokens=tokens)
+    if not referred and inputs.get(ANSWER_REFERENCE[0]) is None:
+        return found
+    return replace(found, reference=torch.cat([of_pairs(inputs, name, answers) for name in ANSWER_REFERENCE]))
+
+
+def join_answers(batch: Mapping[str, Any]) -> dict[str, Any]:
+    """A micro-batch of TRL's KTOTrainer, whose mismatched rows follow the answers: [2 * answers, length]. `label` comes
+    first, by which transformers counts a micro-batch's examples."""
+    names = ("input_ids", "attention_mask", "completion_mask")
+    length = max(batch[f"{prefix}input_ids"].shape[1] for prefix in ("", "KL_"))
+    found = {"label": batch["label"]}
+    for name in names:
+        halves = [batch[f"{prefix}{name}"] for prefix in ("", "KL_")]
+        found[name] = torch.cat([functional.pad(half, (0, length - half.shape[1])) for half in halves])
+    return found | {name: batch[name] for name in ANSWER_REFERENCE if name in batch}
 
 
 def label_prompts(batch: Batch, mask: torch.Tensor) -> Batch:

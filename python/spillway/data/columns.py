@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from spillway.config import Config
-from spillway.config.objectives import JUDGED, PAIR
+from spillway.config.objectives import ANSWERS, JUDGED, PAIR
 from spillway.data.files import Record
 from spillway.data.turns import (
     OPTION_COLUMNS,
@@ -63,7 +64,19 @@ class Judged:
     options: dict[str, Any]  # of the chat template
 
 
-Example = Text | Pair | Messages | Preferred | Judged
+@dataclass(frozen=True)
+class Ranked:
+    """A pair of whole rows for a reward model, texts or messages, all three."""
+
+    where: str
+    prompt: Any  # what both begin with; empty: nothing
+    chosen: Any
+    rejected: Any
+    margin: float | None  # the least difference of their rewards; None: the row has none
+    options: dict[str, Any]  # of the chat template
+
+
+Example = Text | Pair | Messages | Preferred | Judged | Ranked
 
 
 @dataclass(frozen=True)
@@ -82,7 +95,7 @@ class Columns:
         for name in sorted(self.used_names(record)):
             check_encodable(record.where, name, record.row.get(name))
         example = self.read(record)
-        if isinstance(example, (Messages, Preferred, Judged)):  # JSON inside the columns has escapes of its own
+        if isinstance(example, (Messages, Preferred, Judged, Ranked)):  # JSON inside the columns has escapes of its own
             check_encodable(record.where, "tools", example.options)
         if isinstance(example, Messages):
             check_encodable(record.where, self.names[0], example.messages)
@@ -93,8 +106,8 @@ class Columns:
             return Text(record.where, read_column_text(record, self.names[0]))
         if self.kind == "messages":
             return read_conversation(record, self.names[0])
-        if self.kind in ("preference", "judged"):
-            found = preferred(record) if self.kind == "preference" else read_judged(record)
+        if self.kind in READERS:
+            found = READERS[self.kind](record)
             for name in self.answered:
                 if not getattr(found, name):
                     raise InputError(f"{record.where}: the column {name!r} is empty; there is no answer to learn from")
@@ -112,7 +125,7 @@ class Columns:
 
     def used_names(self, record: Record) -> set[str]:
         """The columns that `example` reads."""
-        names = {*self.names, *self.context}
+        names = {*self.names, *self.context, *(("prompt", "margin") if self.kind == "ranked" else ())}
         if self.kind == "judged" and isinstance(record.row.get("completion"), list):
             return names | set(OPTION_COLUMNS)
         lists = self.kind == "messages" or (self.kind != "text" and isinstance(record.row.get(self.names[-1]), list))
@@ -168,7 +181,7 @@ def is_row(names: dict[str, Any]) -> bool:
 
 
 COLUMN_HINTS = {
-    "rejected": "pairs need `objective: dpo`, `orpo` or `cpo`",
+    "rejected": "pairs need `objective: dpo`, `orpo`, `cpo` or `reward`",
     "preferred_output": "name OpenAI's pairs prompt, chosen and rejected, and set `objective: dpo`",
     "input_ids": "rows of tokens are not read, so give the texts",
 }
@@ -188,7 +201,7 @@ KNOWN = (
 
 PREFERENCE = Columns("preference", PAIR)
 # the columns of objectives that compare rows
-COMPARED = {each.names: each for each in (PREFERENCE, Columns("judged", JUDGED))}
+COMPARED = {each.names: each for each in (PREFERENCE, Columns("judged", JUDGED), Columns("ranked", ANSWERS))}
 
 
 def preferred(record: Record) -> Preferred:
@@ -231,6 +244,27 @@ def read_judged(record: Record) -> Judged:
     )
 
 
+def read_ranked(record: Record) -> Ranked:
+    """A pair as TRL's RewardTrainer takes it."""
+    for name in ANSWERS:
+        read_column(record, name)
+    margin = record.row.get("margin")
+    if margin is not None and (isinstance(margin, bool) or not isinstance(margin, int | float)):
+        raise InputError(f"{record.where}: margin is {type_name(margin)}; expects a number")
+    columns: dict[str, Any] = {name: record.row[name] for name in PREFERENCE.names if name in record.row}
+    kinds = {type(value) for value in columns.values()}
+    number = None if margin is None else float(margin)
+    if kinds == {str}:
+        return Ranked(record.where, columns.get("prompt", ""), columns["chosen"], columns["rejected"], number, {})
+    if kinds != {list}:
+        types = ", ".join(f"{name} is {type_name(each)}" for name, each in columns.items())
+        raise InputError(f"{record.where}: {types}; chosen, rejected and prompt are texts, or lists of messages, all")
+    turns = {name: read_preferred_turns(record, name) if columns[name] else [] for name in columns}
+    first = next(iter(turns.values()))
+    prompt = read_system_turns(record, first) + turns.get("prompt", [])
+    return Ranked(record.where, prompt, turns["chosen"], turns["rejected"], number, read_template_options(record))
+
+
 def read_preferred_turns(record: Record, name: str) -> list[dict[str, Any]]:
     turns = read_turns(record, name)
     if any(turn.pop("weight", 1) == 0 for turn in turns):
@@ -249,3 +283,6 @@ def without_prompt(chosen: Any, rejected: Any) -> dict[str, Any]:
     if place and chosen[place - 1] == " ":
         place -= 1
     return {"prompt": chosen[:place], "chosen": chosen[place:], "rejected": rejected[place:]}
+
+
+READERS: dict[str, Callable[[Record], Any]] = {"preference": preferred, "judged": read_judged, "ranked": read_ranked}

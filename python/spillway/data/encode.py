@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from spillway.config.objectives import ANSWERS
 from spillway.data.chat import encode_messages, template_ids
-from spillway.data.columns import Example, Judged, Messages, Pair, Preferred, Text
+from spillway.data.columns import Example, Judged, Messages, Pair, Preferred, Ranked, Text
 from spillway.data.fitting import TemplateFit
 from spillway.data.stops import StopTokens
 from spillway.errors import InputError
@@ -35,6 +36,16 @@ class EncodedAnswer:
 
     answer: Encoded
     label: bool
+
+
+@dataclass(frozen=True)
+class EncodedRanked:
+    """A pair of rows without labels; `where`: its row."""
+
+    where: str
+    chosen: Encoded
+    rejected: Encoded
+    margin: float | None
 
 
 @dataclass
@@ -180,6 +191,23 @@ class Encoder:
         chat = self.fitting.fit(Messages(row.where, row.prompt + row.completion, row.options))
         prompt = template_ids(self.tokenizer, chat, chat.messages[: len(row.prompt)], add_generation_prompt=True)
         return prompt, template_ids(self.tokenizer, chat, chat.messages)
+
+    def encode_ranked(self, rows: list[Ranked]) -> list[EncodedRanked]:
+        """Encodes pairs as TRL's RewardTrainer does: whole rows, texts with an end token."""
+        if isinstance(rows[0].chosen, list):
+            self.require_template(rows[0].where)
+            wholes = [[self.encode_whole(row, each) for row in rows] for each in ANSWERS]
+        else:
+            wholes = [self.ids_of([row.prompt + self.end(getattr(row, each)) for row in rows]) for each in ANSWERS]
+        chosen, rejected = ([Encoded(ids, [False] * len(ids)) for ids in side] for side in wholes)
+        return [
+            EncodedRanked(row.where, *pair, row.margin)
+            for row, pair in zip(rows, zip(chosen, rejected, strict=True), strict=True)
+        ]
+
+    def encode_whole(self, row: Ranked, name: str) -> list[int]:
+        chat = self.fitting.fit(Messages(row.where, row.prompt + getattr(row, name), row.options))
+        return template_ids(self.tokenizer, chat, chat.messages)
 
     def divide(self, where: str, prompt: list[int], ids: list[int]) -> Encoded:
         """The row whose completion begins where it and the prompt alone first differ."""

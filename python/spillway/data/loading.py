@@ -13,10 +13,10 @@ from spillway.config.objective_keys import join
 from spillway.data.chat import RewrittenTurns, load_training_template, set_template
 from spillway.data.columns import Columns, Example, by_name, chosen
 from spillway.data.dataset import Builder, Dataset
-from spillway.data.encode import Encoded, EncodedAnswer, EncodedPair, Encoder
+from spillway.data.encode import Encoded, EncodedAnswer, EncodedPair, EncodedRanked, Encoder
 from spillway.data.media import TEXT, Media
 from spillway.data.origins import ROWS, RowsDigest, digest_tokenizer
-from spillway.data.preferences import AnswerBuilder, PairBuilder, Preferences
+from spillway.data.preferences import AnswerBuilder, PairBuilder, Preferences, RankedBuilder
 from spillway.data.sources import is_document, read
 from spillway.data.unused import UnusedColumns
 from spillway.errors import InputError, first_line
@@ -97,13 +97,15 @@ def begin_rows(
     objective, length, pad = config.objective_entry, config.max_length, padding_of(encoder.tokenizer)
     if objective.is_mismatched:
         return AnswerBuilder(length, pad, config.per_device_train_batch_size), encoder.encode_judged
+    if objective.labels:
+        return RankedBuilder(length, pad), encoder.encode_ranked
     if objective.compares:
         return PairBuilder(length, pad, objective), encoder.encode_preferences
     return Builder(length, packing, document, pad), encoder.encode
 
 
-def list_encoded(row: Encoded | EncodedPair | EncodedAnswer) -> tuple[Encoded, ...]:
-    if isinstance(row, EncodedPair):
+def list_encoded(row: Encoded | EncodedPair | EncodedAnswer | EncodedRanked) -> tuple[Encoded, ...]:
+    if isinstance(row, EncodedPair | EncodedRanked):
         return (row.chosen, row.rejected)
     return (row.answer,) if isinstance(row, EncodedAnswer) else (row,)
 
@@ -161,8 +163,10 @@ def padding_of(tokenizer: Any) -> int:
 
 def report(key: str, source: str, dataset: Rows, encoder: Encoder, tell: Callable[[str], None]) -> None:
     of_pairs = isinstance(dataset, Preferences)
-    if not len(dataset) and of_pairs:
-        raise InputError(f"{key}: every prompt in {source} alone fills max_length; raise it")
+    if not len(dataset) and isinstance(dataset, Preferences):
+        what = "prompt in {} alone fills max_length"
+        what = "pair in {} has a row longer than max_length" if dataset.scores else what
+        raise InputError(f"{key}: every {what.format(source)}; raise it")
     if not len(dataset):
         raise InputError(
             f"{key}: no row of {source} has a token that carries loss; rows need two tokens at least, and a "
@@ -177,4 +181,6 @@ def report(key: str, source: str, dataset: Rows, encoder: Encoder, tell: Callabl
     if dataset.dropped:
         kind = "pairs" if not isinstance(dataset, Preferences) or dataset.labels is None else "rows"
         what = kind + " of {}, whose prompt alone fills max_length," if of_pairs else "rows of {} carry no loss and"
+        if isinstance(dataset, Preferences) and dataset.scores:
+            what = "pairs of {} with a row longer than max_length"
         tell(f"{key}: {dataset.dropped} {what.format(Path(source).name)} are left out")

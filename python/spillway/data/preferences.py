@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from spillway.config.objectives import ObjectiveEntry
 from spillway.data.dataset import Builder, Dataset
-from spillway.data.encode import Encoded, EncodedAnswer, EncodedPair
+from spillway.data.encode import Encoded, EncodedAnswer, EncodedPair, EncodedRanked
+from spillway.errors import InputError
 from spillway.model.batch import Batch
 
 ROWS_EACH = 2  # of a pair
@@ -25,6 +26,8 @@ class Preferences:
     has_reference: bool = True  # the objective compares with a reference model
     prompts: NDArray[np.int64] | None = None  # of each row: its first label tokens, which are of the prompt; None: none
     labels: NDArray[np.bool_] | None = None  # of each example: whether it is a good answer; None: examples are pairs
+    scores: bool = False  # the loss is of the scores of rows, which have no labels
+    margins: NDArray[np.float32] | None = None  # of each pair: the least difference of its scores; None: none
     reference: NDArray[np.float64] | None = None  # of each row: the log-probability of its labels; None: not known yet
 
     def __len__(self) -> int:
@@ -50,17 +53,24 @@ class Preferences:
         """Equal exactly when training on it is equal, but for the reference."""
         prompts = "" if self.prompts is None else "-" + hashlib.sha256(self.prompts.astype("<i8").tobytes()).hexdigest()
         labels = "" if self.labels is None else "-" + hashlib.sha256(self.labels.tobytes()).hexdigest()
-        return "pairs-" + self.rows.fingerprint() + prompts + labels
+        margins = "" if self.margins is None else "-" + hashlib.sha256(self.margins.tobytes()).hexdigest()
+        return "pairs-" + self.rows.fingerprint() + prompts + labels + margins
 
     def batch(self, pairs: NDArray[np.int64]) -> Batch:
         """The pairs of these indices as one micro-batch: all that were chosen, then all that were rejected."""
         import torch
+
+        from spillway.model.score_head import find_scored
 
         rows = np.concatenate([2 * pairs, 2 * pairs + 1])
         reference = None if self.reference is None else torch.from_numpy(self.reference[rows])
         prompts = None if self.prompts is None else torch.from_numpy(self.prompts[rows])
         verdicts = None if self.labels is None else torch.from_numpy(self.labels[pairs])
         batch = self.rows.batch(rows)
+        if self.scores:
+            margins = None if self.margins is None else torch.from_numpy(self.margins[pairs])
+            scored = find_scored(batch.input_ids, self.rows.pad)
+            return replace(batch, rows_each=ROWS_EACH, scored=scored, targets=margins)
         return replace(batch, reference=reference, rows_each=ROWS_EACH, prompts=prompts, verdicts=verdicts)
 
 
@@ -87,6 +97,34 @@ class PairBuilder:
     def finish(self) -> Preferences:
         prompts = np.array(self._prompts, dtype=np.int64) if self._objective.labels_prompt else None
         return Preferences(self._rows.finish(), self._dropped, self._objective.has_reference, prompts)
+
+
+class RankedBuilder:
+    """Collects encoded pairs of whole rows. One with a row longer than max_length is left out, as TRL does."""
+
+    def __init__(self, max_length: int, pad: int) -> None:
+        self._rows = Builder(max_length, False, False, pad)
+        self._max_length = max_length
+        self._margins: list[float] = []
+        self._first = ""  # the row that says whether there are margins
+        self._dropped = 0
+
+    def add(self, pair: EncodedRanked) -> None:
+        rows = (pair.chosen, pair.rejected)
+        if max(len(row.ids) for row in rows) > self._max_length:
+            self._dropped += 1
+            return
+        self._first = self._first or pair.where
+        if pair.margin is not None:
+            self._margins.append(pair.margin)
+        for row in rows:
+            self._rows.keep(row.ids, bytes(row.labelled))
+        if len(self._margins) not in (0, len(self._rows.starts) // 2):
+            raise InputError(f"{pair.where}: margin is there in some rows and not in others, such as {self._first}")
+
+    def finish(self) -> Preferences:
+        margins = np.array(self._margins, dtype=np.float32) if self._margins else None
+        return Preferences(self._rows.finish(), self._dropped, False, scores=True, margins=margins)
 
 
 class AnswerBuilder:

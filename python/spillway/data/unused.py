@@ -9,7 +9,7 @@ REASONS = {
     **dict.fromkeys(("image", "images", "video", "videos", "audio", "audios"), "training takes text alone"),
     **dict.fromkeys(("tools", "functions", "documents", "chat_template_kwargs"), "they belong to messages"),
     **dict.fromkeys(("system", "history"), "they belong to messages and to instruction and output"),
-    **dict.fromkeys(("chosen", "rejected"), "pairs need `objective: dpo`, `orpo` or `cpo`"),
+    **dict.fromkeys(("chosen", "rejected"), "pairs need `objective: dpo`, `orpo`, `cpo` or `reward`"),
     **dict.fromkeys(("label", "labels", "kto_tag"), "judgements of completions need `objective: kto`"),
     **dict.fromkeys(("input_ids", "attention_mask", "assistant_masks", "completion_mask"), "rows are encoded here"),
     **dict.fromkeys(("parallel_tool_calls", "tool_choice", "function_call"), "the chat template has no such option"),

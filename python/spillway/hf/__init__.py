@@ -13,10 +13,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from spillway.integrations.loading import load
     from spillway.integrations.trainer import StreamedTraining, Trainer
+    from spillway.integrations.trl_answers import KTOTrainer
     from spillway.integrations.trl_experimental import CPOTrainer, ORPOTrainer
-    from spillway.integrations.trl_trainers import DPOTrainer, SFTTrainer
+    from spillway.integrations.trl_trainers import DPOTrainer, RewardTrainer, SFTTrainer
 
-__all__ = ["CPOTrainer", "DPOTrainer", "ORPOTrainer", "SFTTrainer", "StreamedTraining", "Trainer", "load"]
+__all__ = [
+    "CPOTrainer",
+    "DPOTrainer",
+    "KTOTrainer",
+    "ORPOTrainer",
+    "RewardTrainer",
+    "SFTTrainer",
+    "StreamedTraining",
+    "Trainer",
+    "load",
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -33,7 +44,11 @@ def __getattr__(name: str) -> Any:
         from spillway.integrations import trl_experimental
 
         return getattr(trl_experimental, name)
-    if name in ("SFTTrainer", "DPOTrainer"):
+    if name == "KTOTrainer":
+        from spillway.integrations.trl_answers import KTOTrainer
+
+        return KTOTrainer
+    if name in ("SFTTrainer", "DPOTrainer", "RewardTrainer"):
         from spillway.integrations import trl_trainers
 
         return getattr(trl_trainers, name)

@@ -61,6 +61,11 @@ class Unreferred:
     def _entry(self) -> ObjectiveEntry:
         return OBJECTIVES[self.objective]
 
+    def fit(self, trainer: Any) -> None:
+        """Changes TRL's trainer when its constructor has returned."""
+        trainer._total_train_tokens = 0
+        trainer.data_collator = Joined(trainer.data_collator)
+
     def batch(self, inputs: Mapping[str, Any]) -> Batch:
         return pairs_of(inputs, referred=False, objective=self._entry)
 

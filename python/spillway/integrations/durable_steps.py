@@ -14,7 +14,7 @@ import transformers
 
 from spillway.base import streams
 from spillway.errors import InputError
-from spillway.integrations import dpo
+from spillway.integrations import referred
 from spillway.integrations.durable import DurableRun
 from spillway.integrations.loading import untouched
 from spillway.integrations.sizes import row_count, saves
@@ -157,7 +157,7 @@ class DurableSteps(StreamedSession):
 
     def _precompute_ref_logps(self, dataset: Any, name: str, batch_size: int) -> Any:
         """Called by TRL: by its constructor, when nothing can be computed yet, and for the rows of one evaluation."""
-        return dpo.of_rows(self, dataset) if hasattr(self, "_origin") else dataset
+        return referred.refer_rows(self, dataset) if hasattr(self, "_origin") else dataset
 
     def _load_best_model(self) -> None:
         best = Path(self.state.best_model_checkpoint)  # type: ignore[attr-defined]

@@ -18,7 +18,7 @@ from spillway.integrations.loaded_model import make_callable
 from spillway.machine import auto, products
 from spillway.model import freeze, hub
 from spillway.model.lora import adapters_of
-from spillway.model.source import DTYPES, generation_config, load_config, text_config
+from spillway.model.source import DTYPES, OF_ROWS, OF_TOKENS, generation_config, load_config, text_config
 from spillway.model.ties import build_as_stored
 from spillway.report import tables
 
@@ -74,8 +74,10 @@ def load(
     for the checkpoint's own. Keywords of `from_pretrained` are taken or refused by name (`keywords`). What
     TrainingArguments has is said there. `durability="step"`: every finished step of `train()` survives a crash, and
     `train(resume_from_checkpoint=True)` goes on after the last one; by default ("none") checkpoints stand alone, and
-    nothing is kept between them. InputError for anything else.
+    nothing is kept between them. `num_labels`: the head `score` of so many labels in place of the vocabulary's, for
+    Trainer, and with 1 for RewardTrainer; `task="token-classification"`: for every token. InputError for anything else.
     """
+    kind, labels = choose_task(keys), choose_labels(keys)
     keys = translate(keys if dtype is None else {**keys, "dtype": dtype})
     dtype = keys.pop("dtype", None)
     given = normalised(keys, "load()")
@@ -100,7 +102,7 @@ def load(
         LOGGER.warning(notice)
     directory = hub.model_directory(config)
     built = build_as_stored(
-        load_config(directory),
+        load_config(directory, labels, kind),
         directory if config.init == "pretrained" else directory / "none",
         DTYPES[config.compute_dtype],
         DTYPES[config.weight_dtype],
@@ -115,6 +117,30 @@ def load(
     model.spillway_origin = Origin(config, set(given), meta_model.carried_names)
     make_callable(model)
     return model
+
+
+def choose_labels(keys: dict[str, Any]) -> int:
+    """Takes `num_labels` out of the keywords: labels of the head; 0: the model predicts tokens. InputError if it is no
+    number of them."""
+    labels = keys.pop("num_labels", None)
+    if labels is None:
+        return 0
+    if not isinstance(labels, int) or isinstance(labels, bool) or labels < 1:
+        raise InputError(f"load(): num_labels={labels!r} is not taken: expects a whole number, 1 or more")
+    if keys.get("method") == "lora":
+        raise InputError('load(): num_labels is not taken with method="lora", which freezes the head of labels')
+    return labels
+
+
+TASKS = {"text-classification": OF_ROWS, "token-classification": OF_TOKENS}
+
+
+def choose_task(keys: dict[str, Any]) -> str:
+    """Takes `task`, of the library's pipelines, out of the keywords: what has labels. InputError for another one."""
+    labelled, task = "num_labels" in keys, keys.pop("task", None)
+    if task is not None and (task not in TASKS or not labelled):
+        raise InputError(f"load(): task={task!r} is not taken: with num_labels expects one of {', '.join(TASKS)}")
+    return TASKS[task or "text-classification"]
 
 
 def origin_of(model: Any) -> Origin | None:

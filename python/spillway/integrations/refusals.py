@@ -11,8 +11,10 @@ from spillway.base import ranks
 from spillway.config.key import describe_other_optimizer
 from spillway.config.keys import KEYS
 from spillway.errors import InputError
+from spillway.integrations import ranked
 from spillway.integrations.alone import TRAINERS
 from spillway.integrations.loading import Origin, origin_of
+from spillway.integrations.referred import FORMS
 from spillway.model.meta_model import bare_name
 from spillway.output import volumes
 
@@ -35,14 +37,16 @@ ADAPTERS = (
 )
 FROM_TRL = (
     "SFTTrainer",
-    "DPOTrainer",
+    *FORMS,
+    ranked.NAME,
     *TRAINERS,
     "BaseTrainer",
     "_BaseTrainer",
 )  # the others are what these are made from
 LOSSES = (  # whose compute_loss the engine computes instead
     "trl.trainer.sft_trainer",
-    "trl.trainer.dpo_trainer",
+    f"trl.trainer.{ranked.OBJECTIVE}_trainer",
+    *(f"trl.trainer.{form.objective}_trainer" for form in FORMS.values()),
     *(f"trl.experimental.{name}.{name}_trainer" for name in TRAINERS.values()),
 )
 SAME_LOSS = ("nll", "chunked_nll")  # the second, the default of TRL 1.7 to 1.9, computes the first in pieces
@@ -66,10 +70,15 @@ def trainer_first(kind: type) -> None:
     """Before TRL's own constructor, which may load another model: some of its trainers have losses that are computed
     here."""
     for base in kind.__mro__:
+        if base.__name__ in FORMS and base.__module__.startswith("trl.experimental."):
+            raise InputError(
+                f"{base.__name__}: the one of trl.experimental is not computed over a streamed model; install a TRL "
+                f"that has trl.{base.__name__}"
+            )
         if base.__module__.startswith("trl.") and base.__name__.endswith("Trainer") and base.__name__ not in FROM_TRL:
             raise InputError(
                 f"{base.__name__}: its objective is not computed over a streamed model; of TRL's trainers those of "
-                "SFTTrainer, DPOTrainer, ORPOTrainer and CPOTrainer are"
+                "SFTTrainer, DPOTrainer, KTOTrainer, RewardTrainer, ORPOTrainer and CPOTrainer are"
             )
 
 

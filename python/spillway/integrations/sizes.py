@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from spillway.errors import InputError
+from spillway.integrations.classified import Classified
 from spillway.integrations.loading import Origin
 from spillway.model.batch import WorkShape
+from spillway.model.source import is_classifier
 from spillway.output.directory import checkpoints
 from spillway.run import room
 from spillway.run.protocol import Saving
@@ -25,6 +27,8 @@ UNKNOWN = (
     "max_length: how long rows get cannot be seen from {}; say it: load(..., max_length=1024), and cut rows to it "
     "where they are tokenized"
 )
+PAIR_IDS = ("chosen_ids", "rejected_ids")  # columns of whole rows, as TRL has them
+ANSWER_IDS = ("prompt_ids", "completion_ids", "KL_completion_ids")  # columns of answers, as TRL has them
 
 
 # Trainer's loop keeps the logits of all batches, a tensor that they are joined in, and a NumPy array, fp32 for bf16.
@@ -50,7 +54,8 @@ def largest(trainer: Any, origin: Origin) -> Sizes:
     """From `load(max_length=...)` where that was given, else from the rows, through the collator."""
     args = trainer.args
     train = held_out = None
-    rows: dict[str, Any] = {"cut": getattr(args, "max_length", None), "each": 1 if trainer._pairs is None else 2}
+    each = 1 if trainer._pairs is None or isinstance(trainer._pairs, Classified) else 2
+    rows: dict[str, Any] = {"cut": getattr(args, "max_length", None), "each": each}
     with torch.random.fork_rng(devices=[]):
         if trainer.train_dataset is not None:
             train = find_longest(trainer.get_train_dataloader(), args.train_batch_size, "train_dataset", origin, **rows)
@@ -89,8 +94,8 @@ def of_all(world: World, own: Sizes) -> Sizes:
 def held_logits(trainer: Any, held_out: Longest) -> int:
     """Positions whose logits are there at once where compute_metrics looks at them: a batch's where
     preprocess_logits_for_metrics makes less of it, else every one's, HELD times over."""
-    if trainer.compute_metrics is None:
-        return 0
+    if trainer.compute_metrics is None or is_classifier(trainer.model.config):
+        return 0  # scores of a few labels take next to nothing
     batch = held_out.rows * held_out.length
     if trainer.preprocess_logits_for_metrics is not None or trainer.args.batch_eval_metrics:
         return batch
@@ -159,9 +164,14 @@ def longest_place(rows: Any, name: str) -> int:
     """Index of the row with most tokens."""
     try:
         columns = getattr(rows, "column_names", None) or ()
-        if "chosen_ids" in columns:  # pairs, as TRL has them
+        if "chosen_ids" in columns and "prompt_ids" not in columns:  # pairs of whole rows
+            lengths = [max(pair) for pair in zip(*(map(len, rows[each]) for each in PAIR_IDS), strict=True)]
+        elif "chosen_ids" in columns:  # pairs, as TRL has them
             parts = zip(*(map(len, rows[name]) for name in ("prompt_ids", "chosen_ids", "rejected_ids")), strict=True)
             lengths = [prompt + max(chosen, rejected) for prompt, chosen, rejected in parts]
+        elif "KL_completion_ids" in columns:  # answers, each with a mismatched one
+            parts = zip(*(map(len, rows[name]) for name in ANSWER_IDS), strict=True)
+            lengths = [prompt + max(own, other) for prompt, own, other in parts]
         elif "chosen_input_ids" in columns:  # the same, as trl.experimental has them
             names = ("chosen_input_ids", "rejected_input_ids")
             lengths = [max(pair) for pair in zip(*(map(len, rows[each]) for each in names), strict=True)]

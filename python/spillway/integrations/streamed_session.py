@@ -21,7 +21,7 @@ from spillway.base.silence import tell_person
 from spillway.config import Config, several
 from spillway.config.checks import check_places
 from spillway.errors import InputError
-from spillway.integrations import alone, dpo, refusals
+from spillway.integrations import alone, classified, ranked, referred, refusals
 from spillway.integrations.durable import DurableRun
 from spillway.integrations.loading import Origin, untouched
 from spillway.integrations.sizes import Sizes, largest, of_all, saving_of
@@ -29,6 +29,7 @@ from spillway.integrations.trl_ways import TrlLog, logged_objective
 from spillway.machine import device
 from spillway.model.batch import WorkShape
 from spillway.model.freeze import frozen_names
+from spillway.model.source import is_classifier
 from spillway.output import directory, identity, left, state
 from spillway.output.directory_lock import DirectoryLock
 from spillway.run.alike import places, same
@@ -47,7 +48,8 @@ class StreamedSession:
 
     _world: World  # the processes that train together
     _origin: Origin  # how the model was loaded
-    _pairs: dpo.Pairs | alone.Unreferred | None  # of a trainer of preferences
+    # of a trainer of preferences or classes
+    _pairs: referred.Referred | alone.Unreferred | ranked.Ranked | classified.Classified | None
     _told: TrlLog | None  # of a trainer of TRL's
     _streamed: EngineSession | None
     _run: DurableRun | None  # while steps are durable
@@ -104,6 +106,11 @@ class StreamedSession:
         """The current model's logits, [rows, positions, vocabulary], for the `last` positions of every row; 0: all.
         All processes make the same call. InputError in the middle of a step."""
         self._require_whole_step("the model")
+        if is_classifier(self.model.config):
+            raise InputError(
+                "model: scores of rows are computed in steps and evaluations alone; trainer.save_model(DIR) writes "
+                "what AutoModelForSequenceClassification.from_pretrained(DIR) loads"
+            )
         with self._as_one():
             self._gather("the model", None)
             return self.session.logits(ids, last)
@@ -201,15 +208,23 @@ class StreamedSession:
             config,
             self._known_sizes().shape,
             keeping=keeping,
-            model_config=copy.deepcopy(self.model.config),
+            model_config=self._model_config(),
             frozen=frozen_names(self.model),
-            objective=logged_objective(self),
+            objective=self._pairs.choose if isinstance(self._pairs, classified.Classified) else logged_objective(self),
             world=self._world,
         )
         refusals.same_parameters(self.model, session.description)
         if self._adapted:
             refusals.same_learning(self.model, session.description)
         return session
+
+    def _model_config(self) -> Any:
+        """The model's, as it was when `load` made it: TRL names another padding token of a model with a head of labels,
+        whose embedding learns from that token all the same."""
+        found = copy.deepcopy(self.model.config)
+        if is_classifier(found):
+            found.get_text_config().pad_token_id = self.model.get_input_embeddings().padding_idx
+        return found
 
     def _saving(self, config: Config) -> Saving | None:
         return saving_of(self, config) if self._world.leads else None

@@ -12,6 +12,7 @@ from torch import nn
 from spillway.data.batches import batch_of
 from spillway.errors import InputError
 from spillway.integrations import refusals
+from spillway.integrations.classified import Classified
 from spillway.integrations.streamed_session import StreamedSession
 from spillway.integrations.trl_ways import (
     averages_routers,
@@ -123,9 +124,12 @@ class StreamedSteps(StreamedSession):
     ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
         self._require_whole_step("an evaluation")
         batches, logits, own = self._gather("an evaluation", self._batch(inputs)), None, self._world.ranks.rank
-        if self._pairs is not None and not prediction_loss_only:
+        if isinstance(self._pairs, Classified):
+            loss_sum, tokens = self.session.evaluate_each(batches)[own]
+            logits = None if prediction_loss_only else self._pairs.take_scores(own, batches[own])
+        elif self._pairs is not None and not prediction_loss_only:
             raise InputError("compute_metrics: of pairs there are no logits to look at; the log has TRL's own figures")
-        if prediction_loss_only:
+        elif prediction_loss_only:
             loss_sum, tokens = self.session.evaluate_each(batches)[own]
         elif self._known_sizes().shape.logits:
             loss_sum, tokens, logits = self.session.evaluate_whole(batches, own)

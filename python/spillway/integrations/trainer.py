@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import transformers
 
-from spillway.integrations import alone, dpo, refusals
+from spillway.integrations import alone, classified, ranked, referred, refusals
 from spillway.integrations.durable_steps import DurableSteps
 from spillway.integrations.loaded_model import stream_by
 from spillway.integrations.streamed_saves import StreamedSaves
@@ -35,12 +35,17 @@ class StreamedTraining(StreamedSteps, DurableSteps, StreamedSaves):
         refusals.model_first(positional, named)
         self._world: World = OneProcess()
         self._pairs = None
-        if dpo.is_dpo(type(self)):
-            self._pairs = dpo.Pairs()
-            positional, named = dpo.prepared(positional, named)
+        if form := referred.find_form(type(self)):
+            self._pairs = referred.Referred(form)
+            positional, named = referred.prepare_arguments(form, positional, named)
         elif objective := alone.find_objective(type(self)):
             self._pairs = alone.Unreferred(objective)
             alone.check(objective, named, positional)
+        elif ranked.is_reward(type(self)):
+            self._pairs = ranked.Ranked()
+            ranked.check(positional[0] if positional else named.get("model"))
+        elif classified.is_for(type(self), positional[0] if positional else named.get("model")):
+            self._pairs = classified.Classified()
         self._streamed = self._from = self._sizes = self._items = self._run = self._saving_in = self._lock = None
         self._with_state = self._over = self._left = self._in_step = self._has_trained = False
         self._samples, self._shares = [], []
@@ -50,11 +55,8 @@ class StreamedTraining(StreamedSteps, DurableSteps, StreamedSaves):
         self._told = TrlLog() if is_trl(self) else None
         if self._told is not None:
             say_routers(self)
-        if isinstance(self._pairs, dpo.Pairs):
-            self.ref_model = None
-        elif self._pairs is not None:
-            self._total_train_tokens = 0
-            self.data_collator = alone.Joined(self.data_collator)  # type: ignore[has-type]
+        if self._pairs is not None:
+            self._pairs.fit(self)
         refusals.check_processes(self.args)
         self._world = joined(stays=True)
         with self._as_one():

@@ -11,5 +11,9 @@ class SFTTrainer(StreamedTraining, trl.SFTTrainer):  # type: ignore[misc]
     """trl.SFTTrainer, over a model that `spillway.hf.load` made."""
 
 
+class RewardTrainer(StreamedTraining, trl.RewardTrainer):  # type: ignore[misc]
+    """trl.RewardTrainer, over a model that `spillway.hf.load(..., num_labels=1)` made."""
+
+
 class DPOTrainer(StreamedTraining, trl.DPOTrainer):  # type: ignore[misc]
     """trl.DPOTrainer, over a model that `spillway.hf.load` made, which is its own reference before the first step."""

@@ -23,6 +23,11 @@ class Batch:
     reference: torch.Tensor | None = None
     prompts: torch.Tensor | None = None  # [rows] int64: of each row, its first label tokens, of the prompt; None: none
     verdicts: torch.Tensor | None = None  # [examples] bool: whether an answer is a good one; None: examples are pairs
+    # int64, rising: the tokens, counted row by row, whose scores the loss is of; None: it is of tokens
+    scored: torch.Tensor | None = None
+    # What scores are to be: of pairs [pairs] fp32, how far the chosen one lies above the other (None: 0); of a
+    # classifier [scored] or [scored, labels], as the library takes them.
+    targets: torch.Tensor | None = None
     rows_each: int = 0  # rows of each example that the loss is a mean over; 0: it is a mean over label tokens
 
 

@@ -24,6 +24,7 @@ from spillway.errors import InputError, first_line
 from spillway.model import coded, ties
 from spillway.model.describe import stored_keys, stored_names
 from spillway.model.library import natural_order
+from spillway.model.source import is_classifier
 from spillway.model.tensor_files import Stored, Tensors, Unit, copied, held, pieces, write_files
 from spillway.model.tensor_names import Group, Names
 
@@ -45,7 +46,7 @@ def load(meta_model: MetaModel, description: dict[str, Any], engine: Engine, sou
     """Every tensor of the description, and the model's saved buffers, from a checkpoint in the library's form."""
     names, stored = Names(meta_model), Stored(source, coded.choose_dtype(source, meta_model.kept))
     numbers, measured = base_numbers(meta_model, description), measured_names(description)
-    missing = set(numbers) | names.buffers
+    missing = (set(numbers) | names.buffers) - set(list_drawn(meta_model, source))
     for group in names.loading(stored.names()):
         if group.target in names.towers or group.target in names.aliases:
             continue
@@ -229,6 +230,7 @@ def load_weights(meta_model: MetaModel, description: dict[str, Any], engine: Eng
     record_carried(meta_model, source)
     stored = stored_names(description, source, meta_model.model.base_model_prefix)
     absent = meta_model.adapters.absent(description, adapters=False) if meta_model.adapters is not None else {}
+    absent |= dict.fromkeys(list_drawn(meta_model, source), "")
     stored |= absent
     keys, names = stored_keys(source), Names(meta_model)
     if keys and names.towers and (lost := names.missing(Stored(source))):
@@ -237,11 +239,17 @@ def load_weights(meta_model: MetaModel, description: dict[str, Any], engine: Eng
         engine.load_weights(str(source), stored)
     elif not keys:  # unreadable: the engine's reader says why
         engine.load_weights(str(source), stored)
-    elif (found := names.stored(set(base_numbers(meta_model, description)), keys)) is not None:
+    elif (found := names.stored(set(base_numbers(meta_model, description)) - set(absent), keys)) is not None:
         engine.load_weights(str(source), found | absent)
         load_buffers(meta_model, source)
     else:
         load(meta_model, description, engine, source)
+
+
+def list_drawn(meta_model: MetaModel, source: Path) -> list[str]:
+    """Tensors that the checkpoint lacks and a run draws: the head of labels of a model that has predicted tokens."""
+    keys, names = stored_keys(source), [meta_model.names[id(p)] for p in meta_model.head.parameters()]
+    return [name for name in names if name not in keys] if is_classifier(meta_model.config) and keys else []
 
 
 def save_weights(

@@ -150,6 +150,8 @@ class HeadPass:
             self._add(each.stats, logits, first_row, each.labels)
 
     def _add(self, stats: Stats, logits: torch.Tensor, first_row: int, labels: torch.Tensor) -> None:
+        if "scores" in self._objective.watches:
+            return stats.add_scores(logits)
         if logits.dtype == torch.float32:
             stats.fold(logits, first_row, labels)
         else:
@@ -244,6 +246,13 @@ class HeadPass:
             self._code.bias.add(logits.float().sum(0), slice(first_row, first_row + rows))
 
     def _loss_gradient(self, logits: torch.Tensor, each: GroupPass, first_row: int) -> None:
+        if "scores" in self._objective.watches:
+            columns = slice(first_row, first_row + logits.shape[1])
+            for member in each.group.members:
+                if member.size:
+                    found = self._objective.score_gradient(self._whole(), member.batch, self._scale)
+                    logits[member.place] = found[member.tokens, columns].to(logits.device, logits.dtype)
+            return
         if each.weights is None or each.log_sum is None:
             each.weights, each.log_sum = self._weights(each.group), each.stats.log_sum
         maximum, log_sum, labels = each.stats.maximum, each.log_sum, each.labels
@@ -315,7 +324,7 @@ def within(run: slice, tile: slice) -> slice:
     return slice(max(0, first - tile.start), max(0, after - tile.start))
 
 
-TENSORS = ("maximum", "sum", "gold", "mean", "_log_sum")  # of Stats, one element a token, or None
+TENSORS = ("maximum", "sum", "gold", "mean", "scores", "_log_sum")  # of Stats, an element or a row a token, or None
 
 
 class Spread(NamedTuple):
@@ -357,6 +366,7 @@ class Stats:
         self.sum = torch.zeros(tokens, device=device)
         self.gold = torch.zeros(tokens, device=device)
         self.mean: torch.Tensor | None = None  # of the logits of the slices seen, where that was asked for
+        self.scores: torch.Tensor | None = None  # [tokens, rows of the slices seen], where they were asked for
         self._log_sum: torch.Tensor | None = None  # what `fold` has made
         self._rows = 0  # of the slices in `mean`
         self._spread: Spread | None = None
@@ -410,6 +420,10 @@ class Stats:
         sums = logits.sum(1, dtype=torch.float32)
         self.mean = sums / rows if self.mean is None else self.mean * (self._rows / rows) + sums / rows
         self._rows = rows
+
+    def add_scores(self, logits: torch.Tensor) -> None:
+        """Keeps a slice [tokens, rows] of them as they are."""
+        self.scores = logits.clone() if self.scores is None else torch.cat([self.scores, logits], 1)
 
     def add_spread(self, logits: torch.Tensor) -> None:
         """Takes in a slice [tokens, rows] of them, for `entropy`."""

@@ -56,6 +56,18 @@ def draw(meta_model: MetaModel, engine: Engine, seed: int) -> None:
             draw_table(meta_model, meta_model.head, engine, number, (seed, len(meta_model.stages) + 1), scratch)
 
 
+def draw_head(meta_model: MetaModel, engine: Engine, seed: int) -> None:
+    """Stores random fp32 weights for the head alone, those of `draw`; zeros for its bias."""
+    number = 1 + sum(len(stage.parameters) for stage in meta_model.stages)
+    rows, columns = meta_model.head.weight.shape
+    scratch = Scratch(torch.float32.itemsize * aligned(slice_rows(rows, columns) * columns))
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        draw_table(meta_model, meta_model.head, engine, number, (seed, len(meta_model.stages) + 1), scratch)
+    if (bias := meta_model.head.bias) is not None:
+        numbers = {id(parameter): number for number, parameter in enumerate(every_parameter(meta_model))}
+        engine.store_tensor(numbers[id(bias)], 0, torch.zeros(bias.numel()))
+
+
 def work_bytes(meta_model: MetaModel) -> int:
     """The most that draw() holds at once: the fp32 values of a layer, or of a slice of a table; of a module that is not
     transformers' own all of them, since its constructor draws them in an order of its own."""

@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from spillway.model.batch import Batch, WorkShape
 from spillway.model.microbatch import IGNORED
+from spillway.model.source import is_classifier
 
 if TYPE_CHECKING:
     from spillway.config import Config
@@ -29,6 +30,8 @@ def reason_against(config: Config, meta_model: MetaModel) -> str:
     """Why micro-batches have passes of their own, as the end of a sentence; empty: they may share them."""
     if config.objective_entry.compares:
         return "a step's loss is the mean over its micro-batches of compared rows"
+    if is_classifier(meta_model.config):
+        return "a step's loss is the mean over its micro-batches of scored rows"
     if config.virtual_ranks > 1 or config.ranks.world > 1:
         return "virtual ranks sum the gradients of whole micro-batches"
     if meta_model.routers is not None:

@@ -18,7 +18,7 @@ from spillway.model.model_code import Form
 from spillway.model.on_meta import on_meta
 from spillway.model.own import OwnConfig
 from spillway.model.router import Routers
-from spillway.model.source import is_multimodal
+from spillway.model.source import is_classifier, is_multimodal
 from spillway.model.text_tower import tower_name
 
 Places = list[tuple[nn.Module, str]]  # where a parameter is attached
@@ -126,7 +126,10 @@ class MetaModel:
 
     @property
     def vocabulary(self) -> int:
-        """Tokens that are both read and given; a table may have rows for what is only read."""
+        """Tokens that are both read and given; a table may have rows for what is only read. With a head of labels all
+        that are read."""
+        if is_classifier(self.config):
+            return self.embedding.num_embeddings
         return min(self.embedding.num_embeddings, self.head.weight.shape[0])
 
     @property

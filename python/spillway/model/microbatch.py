@@ -35,6 +35,7 @@ class MicroBatch:
     rows_each: int = 0  # Batch.rows_each
     prompts: tuple[int, ...] = ()  # [rows]: label tokens of each row that are of its prompt; (): of none
     verdicts: torch.Tensor | None = None  # Batch.verdicts
+    targets: torch.Tensor | None = None  # Batch.targets, on the host
     number: int = 0  # its position in the data's order
     rank: int = 0  # its virtual rank
     ends_rank: bool = True  # no further one of the step has that rank
@@ -194,13 +195,15 @@ def arrange(
         following[:, :-1] = batch.labels[:, 1:]
         following = following.view(-1)
         labelled = (following != IGNORED).nonzero().view(-1)
+        if batch.scored is not None:  # the head gives no tokens, so that labels are none
+            labelled, following = batch.scored, torch.zeros_like(following)
         real = real_tokens(batch.lengths, length)
         labels, ones = following[labelled], 0.0 if real is None else float(real.sum())
         bounds = tuple(torch.searchsorted(labelled, torch.arange(rows + 1) * length).tolist())
         found.append(MicroBatch(index, first, rows, length, batch.position_ids, labelled, labels, real,
                                 consecutive(labelled), ones, bounds, batch.reference, batch.rows_each,
                                 () if batch.prompts is None else tuple(batch.prompts.tolist()),
-                                batch.verdicts, number, rank, number == ranks[rank][-1]))  # fmt: skip
+                                batch.verdicts, batch.targets, number, rank, number == ranks[rank][-1]))  # fmt: skip
         first += rows * length
     ids = torch.cat([batches[number].input_ids.reshape(-1) for _, number in order])
     return Work(ids, found, over=over, routers=routers)

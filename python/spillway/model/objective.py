@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+import torch
+
 from spillway.model.microbatch import MicroBatch, Work
 
 if TYPE_CHECKING:
@@ -22,7 +24,7 @@ class Objective(Protocol):
     """The objective of one step or evaluation. `stats`: by its index, every micro-batch that has label tokens, all
     slices seen."""
 
-    watches: Collection[str]  # what `told` wants of Stats: "mean", "entropy"
+    watches: Collection[str]  # what it wants of Stats: "mean", "entropy", "accuracy", or "scores" alone
 
     def losses(self, stats: Mapping[int, Stats]) -> list[float]:
         """By micro-batch, what the loss, summed over the work's units, is the exact sum of."""
@@ -33,11 +35,21 @@ class Objective(Protocol):
     def told(self, stats: Mapping[int, Stats]) -> list[Told]:
         """By micro-batch."""
 
+    def score_gradient(self, stats: Mapping[int, Stats], batch: MicroBatch, scale: float) -> torch.Tensor:
+        """[label tokens, labels], where `watches` has "scores": `scale` times d loss / d scores."""
+
+
+class OfTokens:
+    """An objective of log-probabilities of tokens."""
+
+    def score_gradient(self, stats: Mapping[int, Stats], batch: MicroBatch, scale: float) -> torch.Tensor:
+        raise AssertionError("its loss is not of scores")
+
 
 Choice = Callable[[Work, bool], Objective]  # of a piece of work, and whether it trains
 
 
-class CrossEntropy:
+class CrossEntropy(OfTokens):
     """The mean over label tokens."""
 
     def __init__(self, work: Work, training: bool = True, watches: Collection[str] = ()) -> None:
@@ -55,7 +67,7 @@ class CrossEntropy:
         return [accuracy(of) | (entropy(of) if "entropy" in self.watches else {}) for of in each]
 
 
-class RowSums:
+class RowSums(OfTokens):
     """No loss: the log-probability of each row's label tokens."""
 
     watches: Collection[str] = ()

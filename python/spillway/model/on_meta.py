@@ -15,7 +15,8 @@ from spillway.model.library import kept_in_fp32
 from spillway.model.model_code import refusal
 from spillway.model.own import OwnConfig
 from spillway.model.row_attention import attend_by_row
-from spillway.model.source import auto_class, text_config
+from spillway.model.score_head import score_every_token
+from spillway.model.source import auto_class, is_classifier, text_config
 from spillway.model.text_tower import embedding_of, head_of
 
 
@@ -43,9 +44,10 @@ def from_config(config: PreTrainedConfig | OwnConfig, dtype: torch.dtype) -> Pre
     if isinstance(config, OwnConfig):
         return config.plain(dtype)  # type: ignore[no-any-return]
     made = auto_class(config)
-    return with_attention(
+    model = with_attention(
         lambda how: made.from_config(config, attn_implementation=how, dtype=dtype, trust_remote_code=False)
     )
+    return score_every_token(model) if is_classifier(config) else model
 
 
 def with_attention(make: Callable[[str], PreTrainedModel]) -> PreTrainedModel:

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from spillway.model.microbatch import MicroBatch, Work
-from spillway.model.objective import Choice, CrossEntropy, Told, accuracy, entropy, run_sums
+from spillway.model.objective import Choice, CrossEntropy, OfTokens, Told, accuracy, entropy, run_sums
 from spillway.model.row_losses import ROW_LOSSES, RowLoss, Rows
+from spillway.model.scores import Ranking, Scored
 
 if TYPE_CHECKING:
     from spillway.config import Config
@@ -23,12 +24,14 @@ if TYPE_CHECKING:
 
 
 def objective_of(config: Config) -> Choice:
+    if config.objective_entry.labels:
+        return partial(Scored, Ranking.of(config))
     loss = ROW_LOSSES.get(config.objective)
     return CrossEntropy if loss is None else partial(Compared, loss(config))
 
 
 @dataclass
-class Compared:
+class Compared(OfTokens):
     """The rows of one step or evaluation. A step's loss is the mean over its micro-batches of the mean over each one's
     examples, as accumulation has it; an evaluation's the mean over all examples."""
 

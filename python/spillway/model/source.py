@@ -14,10 +14,16 @@ from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoModelForImageTextToText,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
     GenerationConfig,
     PreTrainedConfig,
 )
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
+    MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING,
+)
 
 from spillway.base.documents import read_json
 from spillway.base.files import PROCESSORS
@@ -26,11 +32,19 @@ from spillway.model import coded, library
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 GENERATION = "generation_config.json"
+CLASSIFIERS = {  # by the end of a class's name
+    "ForSequenceClassification": (AutoModelForSequenceClassification, MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING),
+    "ForTokenClassification": (AutoModelForTokenClassification, MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING),
+}
+OF_ROWS, OF_TOKENS = CLASSIFIERS
+DROPOUT = 0.1  # before a head for tokens, by the library's own rule
 PLAIN_PARTS = {"attn_config", "ffn_config"}  # settings of layers that have a class of their own
 
 
-def load_config(directory: Path) -> PreTrainedConfig:
-    """The configuration of a causal language model that the library itself can build. InputError otherwise."""
+def load_config(directory: Path, labels: int = 0, kind: str = OF_ROWS) -> PreTrainedConfig:
+    """The configuration of a causal language model that the library itself can build. InputError otherwise. `labels`:
+    that of the same model with a head of so many labels in place of the vocabulary's; 0: it predicts tokens. `kind`: of
+    `CLASSIFIERS`."""
     library.check_version()
     path = directory / "config.json"
     model_type = read_model_type(path)
@@ -39,13 +53,47 @@ def load_config(directory: Path) -> PreTrainedConfig:
     except Exception as error:  # unknown types, missing and mistyped values all end here, in many classes
         raise InputError(f"{path}: transformers cannot read this configuration: {first_line(error)}") from error
     check_dropout(path, config)
+    choose_head(path, config, 0)
     if auto_class(config) is None:
         raise InputError(
             f"{path}: model type {model_type!r} is neither a causal language model of transformers nor a multimodal "
             "one that answers in text"
         )
     coded.take_settings(path, [config, text_config(config)])
+    if labels:
+        choose_head(path, config, labels, kind)
     return config
+
+
+def choose_head(path: Path, config: PreTrainedConfig, labels: int, end: str = OF_ROWS) -> None:
+    """Makes the configuration that of a classifier, or of a model that predicts tokens. InputError where the library
+    has no such classifier."""
+    if not labels:
+        others = [name for name in config.architectures or [] if not name.endswith(tuple(CLASSIFIERS))]
+        config.architectures = others or None
+        return
+    kind = CLASSIFIERS[end][1].get(type(config), None)
+    if kind is None or is_multimodal(config):
+        raise InputError(
+            f"{path}: transformers has no model with a head of labels for {config.model_type!r} that streams; choose "
+            "another model"
+        )
+    config.architectures = [kind.__name__]
+    if config.num_labels != labels:
+        config.num_labels = labels
+    if end == OF_TOKENS and getattr(config, "classifier_dropout", None) is None:
+        found = getattr(config, "hidden_dropout", None)
+        config.classifier_dropout = DROPOUT if found is None else found
+
+
+def is_classifier(config: Any) -> bool:
+    """Whether the model of a configuration has a head of labels in place of the vocabulary's; see `load_config`."""
+    return any(name.endswith(tuple(CLASSIFIERS)) for name in getattr(config, "architectures", None) or [])
+
+
+def classifies_tokens(config: Any) -> bool:
+    """Whether the head of labels is for every token."""
+    return any(name.endswith(OF_TOKENS) for name in getattr(config, "architectures", None) or [])
 
 
 def check_dropout(path: Path, config: PreTrainedConfig) -> None:
@@ -74,9 +122,13 @@ def config_files(
         saved.architectures = [architecture(config)]
         saved.save_pretrained(directory)
 
+    def save_generation(directory: Path) -> None:
+        generation_config(source, config).save_pretrained(directory)
+
+    generation = (source / GENERATION, save_generation)
     return [
         (source / "config.json", save_model),
-        (source / GENERATION, lambda directory: generation_config(source, config).save_pretrained(directory)),
+        *([] if is_classifier(config) else [generation]),
         *((source / name, partial(copy_processor, source, name)) for name in PROCESSORS),
     ]
 
@@ -122,6 +174,8 @@ def is_multimodal(config: Any) -> bool:
 def auto_class(config: PreTrainedConfig) -> Any:
     """The library's automatic class that makes the model of a configuration; of a multimodal one all of it. None: the
     library has none that makes text."""
+    if is_classifier(config):
+        return CLASSIFIERS[OF_TOKENS if classifies_tokens(config) else OF_ROWS][0]
     if not is_multimodal(config):
         return AutoModelForCausalLM
     choices = (AutoModelForImageTextToText, *library.multimodal_classes(), AutoModelForCausalLM)

@@ -88,7 +88,7 @@ def model_spec(
     configuration says. `only_plan`: no weight will be needed."""
     config = hub.settled(config, only=("model", "tokenizer"))
     source = hub.model_directory(config)
-    model_config = model_config or load_config(source)
+    model_config = model_config or load_config(source, config.objective_entry.labels)
     if config.init == "pretrained" and not config.resume_from_checkpoint and not hub.is_name(config.model):
         require_weights(source)
     computes, kept = DTYPES[config.compute_dtype], DTYPES[config.weight_dtype]

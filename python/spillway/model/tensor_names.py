@@ -13,6 +13,7 @@ import torch
 from spillway.model import library
 from spillway.model.meta_model import stored_names
 from spillway.model.own import OwnModel
+from spillway.model.source import is_classifier
 from spillway.model.tensor_files import Stored, Tensors, Unit, copied, pieces
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 
 # Ends of the names of older releases' buffers.
+OTHER_HEAD = r"(^|\.)(lm_head|embed_out)\."  # of the model that predicts tokens, beside a head of labels
 COMPUTED = (r"rotary_emb\.inv_freq$", r"(^|\.)position_ids$", r"\.masked_bias$")
 
 
@@ -184,6 +186,8 @@ class Names:
         used = {name for group in self.loading(names) for name, _ in group.members}
         patterns = [*(self._model._keys_to_ignore_on_load_unexpected or [])]
         computed = [*COMPUTED, *(each for each in patterns if "inv_freq" in each or "bias" in each)]
+        if is_classifier(self._model.config):
+            computed.append(OTHER_HEAD)
         return {name for name in names - used if not any(re.search(each, name) for each in computed)}
 
     def carried(self, names: set[str]) -> set[str]:

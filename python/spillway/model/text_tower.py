@@ -6,6 +6,8 @@ from typing import Any
 
 from torch import nn
 
+from spillway.model.score_head import HEAD, EveryToken
+
 
 def embedding_of(model: Any) -> nn.Module | None:
     """What makes hidden states of text; None: the library does not say."""
@@ -22,7 +24,7 @@ def head_of(model: Any) -> nn.Module | None:
         head = module.get_output_embeddings() if hasattr(module, "get_output_embeddings") else None
         if head is not None and embedding_of(module) is embedding:
             return head  # type: ignore[no-any-return]
-    return None
+    return getattr(model, HEAD) if isinstance(model, EveryToken) else None
 
 
 def tower(model: Any) -> nn.Module:

@@ -13,7 +13,7 @@ from typing import Any
 
 from transformers import PreTrainedConfig
 
-from spillway.model.source import text_config
+from spillway.model.source import is_classifier, text_config
 
 VOCABULARY = 211
 LENGTH = 12
@@ -185,7 +185,10 @@ def tiny_copy(config: PreTrainedConfig, layers: int = 2, **more: Any) -> PreTrai
     values |= narrow_positions(add_head_channels(config.to_dict(), name), add_head_channels(values, name))
     if config.model_type in CONSISTENT:
         values |= CONSISTENT[config.model_type](values)
-    return rebuilt(config, values | more)
+    small = rebuilt(config, values | more)
+    if is_classifier(config):
+        small.num_labels = VOCABULARY  # so that every token is a label, as of a model that predicts tokens
+    return small
 
 
 def narrow_positions(before: Values, values: Values) -> Values:
@@ -272,7 +275,10 @@ def head_size(values: Values) -> int:
 
 def rebuilt(config: PreTrainedConfig, values: Values) -> PreTrainedConfig:
     dropped = ("dtype", "model_type", "transformers_version", "_name_or_path", "architectures")
-    return type(config)(**{key: value for key, value in values.items() if key not in dropped})
+    found = type(config)(**{key: value for key, value in values.items() if key not in dropped})
+    if is_classifier(config):
+        found.architectures = config.architectures
+    return found
 
 
 def with_text(config: PreTrainedConfig, text: PreTrainedConfig) -> PreTrainedConfig:

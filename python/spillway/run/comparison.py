@@ -167,7 +167,7 @@ def cut_model(config: Config, layers: int | None) -> Iterator[tuple[Path, PreTra
 
     path = hub.model_directory(config)
     dtype = DTYPES[config.weight_dtype]
-    found = undropped(build_as_stored(load_config(path), path, dtype).config)
+    found = undropped(build_as_stored(load_config(path, config.objective_entry.labels), path, dtype).config)
     if layers is None or layers >= text_config(found).num_hidden_layers:
         yield path, found
         return
@@ -244,11 +244,15 @@ def load_plain(path: Path, model_config: PreTrainedConfig, config: Config) -> Pr
     """In the type that computes, but the masters' values are those of the files."""
     import torch
 
+    from spillway.model.describe import stored_keys
     from spillway.model.on_meta import with_attention
-    from spillway.model.source import auto_class
+    from spillway.model.score_head import HEAD, score_every_token
+    from spillway.model.source import auto_class, is_classifier
 
     if config.init == "random":
         raise InputError("init: check compares runs from the same weights; save a model with random ones first")
+    if is_classifier(model_config) and f"{HEAD}.weight" not in stored_keys(path):
+        raise InputError(f"check: it compares runs from the same weights, and {path} holds no {HEAD}.weight; save one")
     model = with_attention(
         lambda how: auto_class(model_config).from_pretrained(
             path,
@@ -260,7 +264,7 @@ def load_plain(path: Path, model_config: PreTrainedConfig, config: Config) -> Pr
         )
     )
     model.config.use_cache = False
-    return model.train()
+    return score_every_token(model).train() if is_classifier(model_config) else model.train()
 
 
 def choose_learning(model: PreTrainedModel, config: Config, path: Path) -> frozenset[str]:

@@ -285,6 +285,8 @@ class EngineState:
             initialise.draw(spec.meta_model, self._engine, spec.config.seed)
         else:
             files.load_weights(spec.meta_model, self._description, self._engine, spec.source)
+            if files.list_drawn(spec.meta_model, spec.source):
+                initialise.draw_head(spec.meta_model, self._engine, spec.config.seed)
 
     def _load_checkpoint(self, checkpoint: Path) -> None:
         state, spec = checkpoint / STATE, self._spec

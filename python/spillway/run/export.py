@@ -124,7 +124,7 @@ def last_of_all(run: StoredRun, shards: Sequence[Shard], engines: Sequence[Any])
 
 
 def save_rest(run: StoredRun, payload: dict[str, Any], target: Path) -> None:
-    save_beside(run.config, target)
+    save_beside(run, target)
     write_counts(target / STATE, payload["session"])
     save_position(run, payload["run"], target)
     for path in run.output_dir.glob(identity.REFERENCES):
@@ -153,7 +153,7 @@ def saving_weights(run: StoredRun, target: Path) -> Saves:
     from spillway.model import files
 
     source = hub.model_directory(run.config)
-    meta_model = build_run_model(run.config).meta_model
+    meta_model = build_run_model(run).meta_model
     if files.reads_base(meta_model, source):
         base_files.check(run.identity.fixed.get(BASE), source)
     files.load_buffers(meta_model, source)
@@ -171,13 +171,24 @@ def begins_with(config: Config) -> Path:
     return source if config.init == "pretrained" else source / "none"
 
 
-def build_run_model(config: Config) -> Built:
+def build_run_model(run: StoredRun) -> Built:
     """The model of a run, without weights."""
     from spillway.model.source import DTYPES, load_config
     from spillway.model.ties import build_as_stored
 
-    model_config = load_config(hub.model_directory(config))
+    config = run.config
+    model_config = load_config(hub.model_directory(config), *find_labels(run.description()))
     return build_as_stored(model_config, begins_with(config), DTYPES[config.weight_dtype])
+
+
+def find_labels(description: dict[str, Any]) -> tuple[int, str]:
+    """The labels of the head that a run has trained (0: it predicts tokens), and the kind of its class."""
+    from spillway.model.score_head import HEAD
+    from spillway.model.source import OF_ROWS, OF_TOKENS
+
+    shapes = {tensor["name"]: tensor["shape"] for block in description["blocks"] for tensor in block["tensors"]}
+    rows, _ = shapes.get(f"{HEAD}.weight", (0, 0))
+    return rows, OF_TOKENS if f"{HEAD}.bias" in shapes else OF_ROWS
 
 
 def saving_adapters(run: StoredRun, target: Path) -> Saves:
@@ -200,12 +211,17 @@ def saving_adapters(run: StoredRun, target: Path) -> Saves:
     return saves
 
 
-def save_beside(config: Config, target: Path) -> None:
+def save_beside(run: StoredRun, target: Path) -> None:
     """Configuration, generation configuration and tokenizer, from the model that the run began with. Adapters have a
     configuration of their own."""
-    from spillway.data.loading import load_tokenizer
-    from spillway.model.source import save_config
+    from spillway.data.loading import load_tokenizer, padding_of
+    from spillway.model.source import is_classifier, save_config
+    from spillway.output.padding import name_padding
 
+    config, tokenizer = run.config, load_tokenizer(run.config)
     if config.method != "lora":
-        save_config(hub.model_directory(config), build_run_model(config).config, config.weight_dtype, target)
-    load_tokenizer(config).save_pretrained(str(target))
+        model_config = build_run_model(run).config
+        save_config(hub.model_directory(config), model_config, config.weight_dtype, target)
+        if is_classifier(model_config):
+            name_padding(target / "config.json", padding_of(tokenizer))
+    tokenizer.save_pretrained(str(target))

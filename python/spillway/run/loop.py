@@ -23,6 +23,7 @@ from spillway.data.preferences import Preferences
 from spillway.errors import ComputationDiffers, Interrupted
 from spillway.model.batch import WorkShape
 from spillway.output import checkpoints, directory, displaced, saved, unsaved
+from spillway.output.padding import name_padding
 from spillway.output.records import METRICS, Metrics, NoMetrics, rows
 from spillway.output.so_far import SoFar
 from spillway.output.state import RunState
@@ -55,6 +56,11 @@ class Work:
     @property
     def steps(self) -> int:
         return self.events.steps
+
+    @property
+    def padding(self) -> int:
+        """The token that fills rows up."""
+        return (self.train.rows if isinstance(self.train, Preferences) else self.train).pad
 
     @property
     def preferences(self) -> dict[str, Preferences]:
@@ -324,6 +330,8 @@ class Loop:
         """An empty directory, with a checkpoint."""
         self.session.save_model(place)
         self.work.tokenizer.save_pretrained(str(place))
+        if self.config.objective_entry.labels:
+            name_padding(place / "config.json", self.work.padding)
         steps, steps_per_epoch = self.work.steps, self.work.order.steps_per_epoch
         written = trainer_state(self.config, steps, steps_per_epoch, self.state, self.metrics.path)
         write_json(place / "trainer_state.json", written)

@@ -19,6 +19,8 @@ COEFFICIENTS = ("router_aux_loss_coef", "aux_loss_coef")
 
 
 def of(config: Config) -> Loss:
+    if config.objective_entry.labels:
+        return lambda model, batch, step: ranked(model, batch, config) / len(step)
     if config.objective_entry.compares:
         return lambda model, batch, step: compared(model, batch, config) / len(step)
     return next_token
@@ -66,6 +68,15 @@ def compared(model: PreTrainedModel, batch: Batch, config: Config) -> torch.Tens
     if (auxiliary := getattr(output, "aux_loss", None)) is not None:
         loss = loss + routers_weight(model) * auxiliary
     return loss
+
+
+def ranked(model: PreTrainedModel, batch: Batch, config: Config) -> torch.Tensor:
+    """The mean over its pairs. `model`: gives scores of every token."""
+    from spillway.model.model_code import call_model
+    from spillway.model.scores import Ranking
+
+    scores = call_model(model, batch.input_ids).logits.flatten(0, 1)[batch.scored]
+    return Ranking.of(config).loss(scores.double(), batch.targets)
 
 
 def only_prompts(batch: Batch) -> Batch:

@@ -384,14 +384,14 @@ def load_work(config: Config, tell: Tell, started: datetime | None = None) -> Wo
     from spillway.data import loading
     from spillway.data.order import Order
     from spillway.data.origins import Clock
-    from spillway.model.source import load_config, text_config
+    from spillway.model.source import text_config
     from spillway.run import rates
     from spillway.run.events import Events
 
     for notice in products.warnings(config):
         tell(notice)
     saved.check_files(hub.model_directory(config), key="model")
-    model = load_config(hub.model_directory(config))  # before the tokenizer, which says less clearly what is wrong
+    model = read_model_config(config)  # before the tokenizer, which says less clearly what is wrong
     media, vocabulary = media_of(model), getattr(text_config(model), "vocab_size", None)
     tokenizer = loading.load_tokenizer(config)
     clock = Clock(started or datetime.now())
@@ -430,7 +430,7 @@ def read_model_config(config: Config) -> Any:
     """The model's configuration, as transformers reads it."""
     from spillway.model.source import load_config
 
-    return load_config(hub.model_directory(config))
+    return load_config(hub.model_directory(config), config.objective_entry.labels)
 
 
 def check_vocabulary(config: Config, key: str, largest: int, size: Any) -> None:

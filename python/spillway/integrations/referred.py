@@ -1,4 +1,4 @@
-"""TRL's DPOTrainer over a streamed model: its data, arguments and log; the reference from a first streamed pass.
+"""TRL's DPOTrainer and KTOTrainer over a streamed model: their data and arguments; the reference from a first pass.
 
 TRL would load a second model, or run the first one itself, for the reference's log-probabilities. Neither happens here:
 its constructor is given a reference that is never called, and the columns that it would have computed come from the
@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,27 +20,68 @@ from numpy.typing import NDArray
 from torch import nn
 
 from spillway.config.objectives import OBJECTIVES
-from spillway.data.batches import REFERENCE, pairs_of
+from spillway.data.batches import ANSWER_REFERENCE, REFERENCE, answers_of, join_answers, pairs_of
 from spillway.errors import InputError
 from spillway.integrations.sizes import row_count
 from spillway.model.batch import Batch
 from spillway.output import identity
 from spillway.run.reference import Pass, Reference, begun, computed, known
 
-LOSSES = OBJECTIVES["dpo"].losses
-ROWS = ("prompt_ids", "chosen_ids", "rejected_ids")
-# argument, the value that asks for nothing, and why another is not done
-PLAIN = (
-    ("f_divergence_type", "reverse_kl", "the reward is the log-ratio"),
-    ("ld_alpha", None, "every token of a completion counts alike"),
-    ("use_weighting", False, "every pair counts alike"),
-    ("sync_ref_model", False, "the reference is the model before the first step"),
-)
+NO_SYNC = ("sync_ref_model", False, "the reference is the model before the first step")
 
 
-def is_dpo(kind: type) -> bool:
-    """Whether it is TRL's DPOTrainer."""
-    return any(base.__name__ == "DPOTrainer" and base.__module__.startswith("trl.") for base in kind.__mro__)
+@dataclass(frozen=True)
+class Form:
+    """What one of TRL's trainers has of its own."""
+
+    objective: str
+    rows: tuple[str, ...]  # columns of TRL's rows that decide what the reference makes of them
+    columns: tuple[str, str]  # of the reference's log-probabilities
+    batch: Callable[[Any, bool], Batch]  # of a collator's micro-batch; whether the reference has to be in it
+    plain: tuple[tuple[str, Any, str], ...]  # argument, the value that asks for nothing, why another is not done
+    join: Callable[[Any], Any] | None = None  # what follows the collator
+
+    @property
+    def losses(self) -> tuple[str, ...]:
+        return OBJECTIVES[self.objective].losses
+
+    def keys(self, args: Any) -> dict[str, Any]:
+        """Those of the configuration."""
+        entry = OBJECTIVES[self.objective]
+        found = {name: getattr(args, name) for name in entry.defaults} | {"loss_type": read_loss(args)}
+        if "label_smoothing" in found and found["loss_type"] not in entry.smoothed:
+            found["label_smoothing"] = 0.0
+        return {"objective": self.objective, **found}
+
+
+FORMS = {
+    "DPOTrainer": Form(
+        "dpo",
+        ("prompt_ids", "chosen_ids", "rejected_ids"),
+        REFERENCE,
+        pairs_of,
+        (
+            ("f_divergence_type", "reverse_kl", "the reward is the log-ratio"),
+            ("ld_alpha", None, "every token of a completion counts alike"),
+            ("use_weighting", False, "every pair counts alike"),
+            NO_SYNC,
+        ),
+    ),
+    "KTOTrainer": Form(
+        "kto",
+        ("prompt_ids", "completion_ids", "KL_completion_ids", "label"),
+        ANSWER_REFERENCE,
+        answers_of,
+        (NO_SYNC,),
+        join_answers,
+    ),
+}
+
+
+def find_form(kind: type) -> Form | None:
+    """The form of TRL's trainer that `kind` is; None: it is another one."""
+    names = [base.__name__ for base in kind.__mro__ if base.__module__.startswith("trl.")]
+    return next((FORMS[name] for name in names if name in FORMS), None)
 
 
 class NoModel(nn.Module):
@@ -52,7 +95,9 @@ class NoModel(nn.Module):
         raise InputError("ref_model: the engine computes the reference's log-probabilities before the first step")
 
 
-def prepared(positional: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def prepare_arguments(
+    form: Form, positional: tuple[Any, ...], named: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments of TRL's constructor with a reference that nobody calls. InputError where one was given."""
     names = ("model", "ref_model", "args")
     given = {**dict(zip(names, positional, strict=False)), **named}
@@ -61,32 +106,33 @@ def prepared(positional: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[
             "ref_model: the reference is the streamed model as it is before the first step, of adapters their base; "
             "leave it out"
         )
-    args = given.get("args") or default_arguments(given["model"])
-    check(args)
+    args = given.get("args") or default_arguments(form, given["model"])
+    check(form, args)
     args.precompute_ref_log_probs = True
     others = {name: value for name, value in named.items() if name not in names}
     return (given["model"], NoModel(given["model"].config), args, *positional[len(names) :]), others
 
 
-def default_arguments(model: Any) -> Any:
+def default_arguments(form: Form, model: Any) -> Any:
     import trl
 
-    return trl.DPOConfig(f"{Path(model.config._name_or_path).name}-DPO")
+    name = form.objective.upper()
+    return getattr(trl, f"{name}Config")(f"{Path(model.config._name_or_path).name}-{name}")
 
 
-def check(args: Any) -> None:
-    for name, plain, why in PLAIN:
+def check(form: Form, args: Any) -> None:
+    for name, plain, why in form.plain:
         if getattr(args, name, plain) != plain:
             raise InputError(f"{name}: {getattr(args, name)} is not computed over a streamed model: {why}")
-    kind, weights = loss_type(args), getattr(args, "loss_weights", None)
-    if kind not in LOSSES or weights not in (None, [1.0]):
+    kind, weights = read_loss(args), getattr(args, "loss_weights", None)
+    if kind not in form.losses or weights not in (None, [1.0]):
         asked = ", ".join(args.loss_type) if isinstance(args.loss_type, list) else args.loss_type
         raise InputError(
-            f"loss_type: {asked} is not computed over a streamed model; expects one of {', '.join(LOSSES)}"
+            f"loss_type: {asked} is not computed over a streamed model; expects one of {', '.join(form.losses)}"
         )
 
 
-def loss_type(args: Any) -> str:
+def read_loss(args: Any) -> str:
     """Empty where there are several."""
     found = args.loss_type
     if isinstance(found, list):
@@ -94,44 +140,33 @@ def loss_type(args: Any) -> str:
     return str(found)
 
 
-def keys(args: Any) -> dict[str, Any]:
-    """Those of the configuration."""
-    kind = loss_type(args)
-    return {
-        "objective": "dpo",
-        "loss_type": kind,
-        "beta": args.beta,
-        "label_smoothing": args.label_smoothing if kind == "robust" else 0.0,
-        "disable_dropout": args.disable_dropout,
-    }
-
-
 class Collated:
     """The pairs of a dataset of TRL's, through its collator; see preferences.Preferences."""
 
-    def __init__(self, rows: Any, trainer: Any) -> None:
+    def __init__(self, form: Form, rows: Any, trainer: Any) -> None:
         if row_count(rows) is None:
             raise InputError(
                 "train_dataset: the reference looks at every pair before the first step, by its number, and this one "
                 "is iterated; give a dataset that can be indexed, as load_dataset(...) without streaming makes it"
             )
-        missing = [name for name in ROWS if name not in (getattr(rows, "column_names", None) or ())]
+        missing = [name for name in form.rows if name not in (getattr(rows, "column_names", None) or ())]
         if missing:
             raise InputError(
                 "train_dataset: the reference looks at every pair before the first step, by its number; this one has "
                 f"no column {missing[0]}, as TRL makes it of a dataset that can be indexed"
             )
-        self._rows, self._trainer = rows, trainer
+        self._form, self._rows, self._trainer = form, rows, trainer
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def fingerprint(self) -> str:
-        collator = self._trainer.data_collator
+        given = self._trainer.data_collator
+        collator = given.collate if isinstance(given, Joined) else given
         cut = [getattr(collator, name, None) for name in ("max_length", "truncation_mode")]
         digest = hashlib.sha256(json.dumps(cut).encode())
-        for row in self._rows.select_columns(list(ROWS)):
-            digest.update(json.dumps([row[name] for name in ROWS]).encode())
+        for row in self._rows.select_columns(list(self._form.rows)):
+            digest.update(json.dumps([row[name] for name in self._form.rows]).encode())
         return "trl-" + digest.hexdigest()
 
     def batch(self, pairs: NDArray[np.int64]) -> Batch:
@@ -139,18 +174,36 @@ class Collated:
         return found
 
 
-class Pairs:
-    """What a streamed DPOTrainer keeps beside the session."""
+@dataclass(frozen=True)
+class Joined:
+    """TRL's collator, and what turns its micro-batches into those of `Form.batch`."""
 
-    def __init__(self) -> None:
+    collate: Callable[[list[Any]], Any]
+    join: Callable[[Any], Any]
+
+    def __call__(self, rows: list[Any]) -> Any:
+        return self.join(self.collate(rows))
+
+
+class Referred:
+    """What a streamed trainer whose loss has a reference keeps beside the session."""
+
+    def __init__(self, form: Form) -> None:
+        self.form = form
         self._references: list[Reference] = []
         self._referred = False
 
     def keys(self, args: Any) -> dict[str, Any]:
-        return keys(args)
+        return self.form.keys(args)
 
     def batch(self, inputs: Any) -> Batch:
-        return pairs_of(inputs, referred=False)
+        return self.form.batch(inputs, False)
+
+    def fit(self, trainer: Any) -> None:
+        """Changes TRL's trainer when its constructor has returned."""
+        trainer.ref_model = None
+        if self.form.join is not None:
+            trainer.data_collator = Joined(trainer.data_collator, self.form.join)
 
     def save(self, checkpoint: Path) -> None:
         for each in self._references:
@@ -182,7 +235,7 @@ class Pairs:
             each.keep(place)
 
     def _columns(self, trainer: Any, rows: Any, name: str, places: list[Path], began: bool) -> Any:
-        data = Collated(rows, trainer)
+        data = Collated(self.form, rows, trainer)
         if began:
             found = known(trainer._world, name, data, places, None)
         else:
@@ -192,18 +245,19 @@ class Pairs:
                     tell(f"reference log-probabilities of {len(data)} pairs: a first pass computes them")
                 found.compute(trainer.session, data, how(trainer, name), lambda done: None)
         self._references.append(found)
-        return with_columns(rows, found.values)
+        return with_columns(self.form, rows, found.values)
 
 
-def of_rows(trainer: Any, rows: Any) -> Any:
+def refer_rows(trainer: Any, rows: Any) -> Any:
     """`rows` of one evaluation, with columns; nothing is kept."""
+    form = trainer._pairs.form
     if trainer.state.global_step:
         raise InputError(
             "eval_dataset: the reference is the model before the first step, and it is another one now; give these "
-            "rows to the DPOTrainer when it is made"
+            "rows to the trainer when it is made"
         )
-    parts = computed(trainer.session, Collated(rows, trainer), how(trainer, "eval"))
-    return with_columns(rows, np.array([value for part in parts for value in part]))
+    parts = computed(trainer.session, Collated(form, rows, trainer), how(trainer, "eval"))
+    return with_columns(form, rows, np.array([value for part in parts for value in part]))
 
 
 def how(trainer: Any, name: str) -> Pass:
@@ -212,8 +266,8 @@ def how(trainer: Any, name: str) -> Pass:
     return Pass(pairs, args.gradient_accumulation_steps * trainer._world.ranks.world)
 
 
-def with_columns(rows: Any, values: NDArray[np.float64]) -> Any:
-    for name, own in zip(REFERENCE, (values[::2], values[1::2]), strict=True):
+def with_columns(form: Form, rows: Any, values: NDArray[np.float64]) -> Any:
+    for name, own in zip(form.columns, (values[::2], values[1::2]), strict=True):
         rows = (rows.remove_columns(name) if name in rows.column_names else rows).add_column(name, own.tolist())
     return rows
 
