@@ -22,7 +22,8 @@ from test_trainer_durable import OF_A_PROCESS, Fails
 
 datasets = package("datasets", "TRL needs datasets")
 trl = package("trl", "TRL is not installed")
-needs("trl", hasattr(trl, "KTOTrainer"), "this TRL has its KTOTrainer among its experiments")
+OLDER = any(base.__module__.startswith("trl.experimental.") for base in trl.KTOTrainer.__mro__)
+needs("trl", not OLDER, "this TRL has its KTOTrainer among its experiments")
 EVENTS = {"logging_steps": 1, "eval_strategy": "steps", "eval_steps": 3, "per_device_eval_batch_size": 2}
 
 
@@ -149,6 +150,12 @@ def test_arguments_that_are_not_computed_are_refused(
 ) -> None:
     with pytest.raises(InputError, match=said):
         streamed(given, tmp_path / "out", BOTH["texts"], more, dtype="float32")
+
+
+def test_the_trainer_of_older_releases_is_refused() -> None:
+    older = type("KTOTrainer", (), {"__module__": "trl.experimental.kto.kto_trainer"})
+    with pytest.raises(InputError, match="KTOTrainer: the one of trl.experimental is not computed .* a newer TRL"):
+        type("Streamed", (spillway.hf.StreamedTraining, older), {})(model=None)
 
 
 def test_a_second_model_is_refused(given: Path, tmp_path: Path) -> None:

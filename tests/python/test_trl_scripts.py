@@ -1,4 +1,5 @@
-"""TRL's own scripts sft.py and dpo.py with two lines changed, over versions of TRL and transformers that are supported.
+"""TRL's own scripts with two lines changed: sft.py and dpo.py over versions of TRL and transformers that are supported,
+kto.py and reward.py over those that are installed.
 
 By default with those that are installed; `make trl-versions`, and `make nightly`, try all of VERSIONS, for which they
 fetch packages into the build folder. What is found of each is in docs/how-to/trainer.md.
@@ -27,11 +28,15 @@ import real_runs
 import tiny
 import warm
 from needs import needs, package
+from test_kto import messages
+from test_reward import save_classifier
 
 ROOT = Path(__file__).parents[2]
 LIMIT = 1200  # seconds that a script may take at most
-TRAINERS = {"sft": "SFTTrainer", "dpo": "DPOTrainer"}
+TRAINERS = {"sft": "SFTTrainer", "dpo": "DPOTrainer", "kto": "KTOTrainer", "reward": "RewardTrainer"}
+MORE = {"reward": ["--max_length", "256"]}  # of which longer rows are left out
 LOGGED = ("loss", "grad_norm", "num_tokens", "mean_token_accuracy", "rewards/margins", "rewards/accuracies")
+LOGGED += ("kl", "logps/chosen", "min_reward", "max_reward", "accuracy", "margin")
 LOGGED += tuple(f"eval_{name}" for name in LOGGED)
 ARGUMENTS = """--per_device_train_batch_size 2 --gradient_accumulation_steps 2 --num_train_epochs 2 --learning_rate 1e-3
 --logging_steps 1 --max_length 64 --eval_strategy epoch --save_strategy epoch --report_to none --use_cpu true
@@ -42,7 +47,10 @@ ARGUMENTS = """--per_device_train_batch_size 2 --gradient_accumulation_steps 2 -
 def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = real_runs.inputs(tmp_path_factory.mktemp("scripts"))
     tiny.tokenizer(chat_template=tiny.PLAIN).save_pretrained(str(place / "model"))
-    for name, rows in (("sft", tiny.text_rows(11)), ("dpo", pairs.messages(11))):
+    save_classifier(place / "classifier", place / "model")
+    tiny.tokenizer(chat_template=tiny.PLAIN).save_pretrained(str(place / "classifier"))
+    rows_of = {"sft": tiny.text_rows(11), "dpo": pairs.messages(11), "kto": messages(11), "reward": pairs.messages(11)}
+    for name, rows in rows_of.items():
         (place / name).mkdir()
         tiny.jsonl(place / name / "train.jsonl", rows)
         tiny.jsonl(place / name / "test.jsonl", rows[:3])
@@ -103,7 +111,9 @@ def changed(text: str, kind: str, storage: Path) -> str:
     imported = f"from trl import {trainer}, "
     assert text.count(imported) == 1
     text = text.replace(imported, f"from spillway.hf import {trainer}, load; from trl import ")
-    loading = f'load(model_args.model_name_or_path, storage="{storage}", placement="path", dtype=model_args.dtype)'
+    more = ", num_labels=1" if kind == "reward" else ""
+    where = f'storage="{storage}", placement="path"'
+    loading = f"load(model_args.model_name_or_path, {where}, dtype=model_args.dtype{more})"
     if f"trainer = {trainer}(\n        model=model_args.model_name_or_path," in text:  # since TRL 1.1
         return text.replace("model=model_args.model_name_or_path,", f"model={loading},")
     before = r"model = AutoModelForCausalLM\.from_pretrained\(\s*model_args\.model_name_or_path,[^()]*\)"
@@ -126,7 +136,9 @@ def losses(given: Path, place: Path, trl: Path, kind: str, streamed: bool, first
     has those that are installed."""
     out = place / ("streamed" if streamed else "plain")
     path = script(trl, kind, place, streamed)
-    words = ["--model_name_or_path", given / "model", "--dataset_name", given / kind, "--output_dir", out, *ARGUMENTS]
+    model = given / ("classifier" if kind == "reward" else "model")
+    words = ["--model_name_or_path", model, "--dataset_name", given / kind, "--output_dir", out, *ARGUMENTS]
+    words += MORE.get(kind, [])
     places = os.pathsep.join(filter(None, (*map(str, first or []), os.environ.get("PYTHONPATH"))))
     more = {"HF_HOME": str(place / "home"), "HF_HUB_OFFLINE": "1", **({"PYTHONPATH": places} if places else {})}
     process = warm.python(path, *words, env={} if first is None else more, cold=first is not None)
@@ -151,6 +163,12 @@ def test_dpo_before_and_after(given: Path, tmp_path: Path) -> None:
 @pytest.mark.nightly
 def test_sft_before_and_after(given: Path, tmp_path: Path) -> None:
     same_before_and_after(given, tmp_path, installed(), "sft", [])
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("kind", ["kto", "reward"])
+def test_answers_and_rewards_before_and_after(given: Path, tmp_path: Path, kind: str) -> None:
+    same_before_and_after(given, tmp_path, installed(), kind, [])
 
 
 @pytest.mark.nightly

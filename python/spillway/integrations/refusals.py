@@ -72,8 +72,8 @@ def trainer_first(kind: type) -> None:
     for base in kind.__mro__:
         if base.__name__ in FORMS and base.__module__.startswith("trl.experimental."):
             raise InputError(
-                f"{base.__name__}: the one of trl.experimental is not computed over a streamed model; install a TRL "
-                f"that has trl.{base.__name__}"
+                f"{base.__name__}: the one of trl.experimental is not computed over a streamed model; install a newer "
+                "TRL, which has its own outside of its experiments"
             )
         if base.__module__.startswith("trl.") and base.__name__.endswith("Trainer") and base.__name__ not in FROM_TRL:
             raise InputError(
