@@ -279,6 +279,9 @@ class FakeSession:
             "written": {"path:0": self.written},
         }
 
+    def planned_notices(self) -> list[str]:
+        return []
+
     def notices(self) -> list[str]:
         told, self.news = self.news, []
         return told

@@ -326,6 +326,9 @@ def test_plan_run_and_doctor_say_what_stays_unquantised(given: Path, tmp_path: P
     assert reasons["embedding"] == reasons["head"] == 2 * 97 * 32 and reasons["routers"] == 3 * 2 * 4 * 32
     assert main([*plan, "--json"]) == 0
     assert "unquantised" not in json.loads(capsys.readouterr().out)
+    assert real_runs.here(given, tmp_path / "planned", *WORDS, "--load_in_4bit", verb="plan") == 0
+    told = capsys.readouterr().err
+    assert "stay unquantised" in told and "Warning" not in told
     assert real_runs.here(given, out, *WORDS, "--load_in_4bit", "--max_steps", "1") == 0
     assert "stay unquantised" in "".join(capsys.readouterr())
     assert set(json.loads((out / "plan.json").read_text())["unquantised"]["reasons"]) == {"embedding", "head", "norms"}

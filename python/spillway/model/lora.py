@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import re
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -76,7 +77,7 @@ class Adapters:
         try:
             with drawn_values() as drawn, torch.random.fork_rng(devices=[]):
                 torch.manual_seed(self.seed)
-                made = peft.get_peft_model(model, self.wanted(peft, model))
+                made = insert_adapters(model, self.wanted(peft, model))
         except InputError:
             raise
         except ValueError as error:  # PEFT knows no such module
@@ -103,7 +104,7 @@ class Adapters:
         small = plain_model(fewer, carried).train()
         try:
             with torch.random.fork_rng(devices=[]):
-                peft.get_peft_model(small, self.wanted(peft, small))
+                insert_adapters(small, self.wanted(peft, small))
         except ValueError:  # what is adapted lies in layers that a small model does not have
             return frozenset()
         ids = torch.arange(LENGTH)[None] % small.get_input_embeddings().num_embeddings
@@ -227,6 +228,13 @@ def adapters_of(config: Config) -> Adapters | None:
         "target_modules": "all-linear" if targets == ["all-linear"] else targets,
     }
     return Adapters(asked, config.seed)
+
+
+def insert_adapters(model: Any, config: Any, **options: Any) -> Any:
+    """PEFT's get_peft_model, in place. Hides what transformers tells PEFT's authors of deprecated attributes."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        return required().get_peft_model(model, config, **options)
 
 
 def required() -> Any:

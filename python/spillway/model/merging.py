@@ -6,7 +6,6 @@ PEFT merges each layer itself, on the layer's own weight and adapter, so every m
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +17,7 @@ from torch import nn
 
 from spillway.errors import InputError, first_line
 from spillway.model.library import natural_order
-from spillway.model.lora import ADAPTER, ADAPTER_CONFIG, NAME, PREFIX, required
+from spillway.model.lora import ADAPTER, ADAPTER_CONFIG, NAME, PREFIX, insert_adapters, required
 from spillway.model.tensor_files import Stored, Unit, pieces
 from spillway.model.tensor_names import Group, Names
 
@@ -133,11 +132,9 @@ def list_joined(
 
 def adapt(meta_model: MetaModel, config: Any) -> dict[str, AdaptedLayer]:
     """Puts adapters without values into a meta model. Returns them by the name of the weight they change."""
-    peft, model = required(), meta_model.model
+    model = meta_model.model
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            peft.get_peft_model(model, config, low_cpu_mem_usage=True)
+        insert_adapters(model, config, low_cpu_mem_usage=True)
     except Exception as error:  # PEFT knows no such module, or a setting that needs weights
         raise InputError(f"the adapters do not fit the base: {first_line(error)}") from error
     from peft.tuners.tuners_utils import BaseTunerLayer

@@ -275,7 +275,7 @@ def choose_learning(model: PreTrainedModel, config: Config, path: Path) -> froze
     from spillway.model.building import build
     from spillway.model.files import checkpoint_names
     from spillway.model.freeze import freeze
-    from spillway.model.lora import adapters_of, required
+    from spillway.model.lora import adapters_of, insert_adapters, required
     from spillway.model.source import DTYPES, is_multimodal
 
     carried: frozenset[str] = frozenset()
@@ -291,7 +291,7 @@ def choose_learning(model: PreTrainedModel, config: Config, path: Path) -> froze
         return carried
     peft = required()
     torch.manual_seed(adapters.seed)
-    peft.get_peft_model(model, adapters.wanted(peft, model))  # in place
+    insert_adapters(model, adapters.wanted(peft, model))
     with torch.no_grad():
         for parameter in model.parameters():  # PEFT rounds what it draws to the type of the base
             if parameter.requires_grad:

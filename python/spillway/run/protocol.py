@@ -209,6 +209,9 @@ class SessionProtocol(Protocol):
         "stall_seconds": {cause: seconds}, "waits": {tier: {cause: seconds}}}, and over the run's life {"written":
         {path: bytes}}; keys beyond these go into summary.json as they are."""
 
+    def planned_notices(self) -> list[str]:
+        """What a person should know of the plan, before the session has started."""
+
     def notices(self) -> list[str]:
         """What a person should know about the tiers of a started session and was not told yet."""
 

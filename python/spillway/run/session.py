@@ -340,6 +340,10 @@ class EngineSession:
             },
         }
 
+    def planned_notices(self) -> list[str]:
+        """What a person should know of the plan, before the session has started."""
+        return self._telemetry.planned_notices()
+
     def notices(self) -> list[str]:
         """What a person should know about the paths and was not told yet: no O_DIRECT, one that was retired."""
         return [*self._telemetry.notices(), *self._replays.take_notices()]

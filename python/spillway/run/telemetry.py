@@ -89,6 +89,10 @@ class Telemetry:
         """For the next `notices`."""
         self._notices += words
 
+    def planned_notices(self) -> list[str]:
+        """Those of the plan, before the engine has started."""
+        return list(self._notices)
+
     def notices(self) -> list[str]:
         """What a person should know about the paths and was not told yet: no O_DIRECT, one that was retired."""
         counters = self._counters()

@@ -94,8 +94,6 @@ def plan_config(
     as it is made, without the answers for other settings, which take longer."""
     if config.profile is not None and (found := elsewhere(config)):
         return plan_elsewhere(config, found, tell, graph, show)
-    from spillway.model.coded import describe_coding
-
     check(config, required=("model", "dataset"))
     named = config.output_dir is not None
     config = config.replaced(output_dir=config.output_dir or str(Path.cwd()))  # nothing is written there
@@ -113,8 +111,6 @@ def plan_config(
     stages.say("reading tokenizer and data")
     work = load_work(config, tell, state.read_start(fixed))
     try_save(config, read_model_config(config), work.tokenizer)
-    for notice in describe_coding(hub.model_directory(config), config):
-        tell(notice)
     stages.say("building the model without weights")
     output_dir = Path(config.output_dir)
     held = directory.manifests(output_dir) if config.resume_from_checkpoint else []
@@ -126,6 +122,8 @@ def plan_config(
     try:
         if graph is not None:
             graph.write_text(session.graph(graph.suffix[1:]), encoding="utf-8")
+        for notice in session.planned_notices():
+            tell(notice)
         show(session.plan)
         stages.say("planning what else fits")
         return session.plan | session.what_fits()
