@@ -14,12 +14,12 @@ import pairs
 import real_runs
 import tiny
 from breadth import some
+from durable_trainers import PLACEMENT, SAVES, expect_resumed_bits
 from needs import package
 from spillway.data.order import Order
 from spillway.errors import InputError
 from spillway.hf import Trainer, load
 from test_reward import close
-from test_trainer_durable import OF_A_PROCESS, Fails
 
 package("accelerate", "transformers' Trainer needs it")
 ROWS = 11  # the last micro-batch of an epoch has one row
@@ -144,7 +144,6 @@ def in_memory(given: Path, kind: str, out: Path) -> Any:
     return trainer
 
 
-DURABLE = {"durability": "step", "placement": "weight=50%,state=path,grad=path,activation=dram"}
 
 
 @pytest.mark.parametrize("kind", some(list(KINDS), ["classes", "numbers", "tokens"]))
@@ -152,7 +151,7 @@ def test_equal_to_itself_in_memory_with_state_on_a_path(given: Path, tmp_path: P
     """Losses, gradient norms, metrics of scores and weights, with accumulation and remainders."""
     plain = in_memory(given, kind, tmp_path / "plain")
     (tmp_path / "storage").mkdir()
-    keys = {"storage": f"{tmp_path / 'storage'},capacity=256MiB", "placement": DURABLE["placement"]}
+    keys = {"storage": f"{tmp_path / 'storage'},capacity=256MiB", "placement": PLACEMENT}
     ours = InOrder(loaded(given, kind, dtype="float32", **keys), **parts(kind, tmp_path / "ours"))
     ours.train()
     ours.save_model()
@@ -200,33 +199,10 @@ def test_a_new_head_for_tokens_loads_as_the_librarys_class(given: Path, tmp_path
 def test_durable_steps_go_on_bit_by_bit(given: Path, tmp_path: Path, kind: str) -> None:
     """With a new head; that for tokens has dropout before it."""
 
-    def run(place: Path, resume: Any = None, fails: bool = False) -> Any:
-        storage = place / "storage"
-        storage.mkdir(parents=True, exist_ok=True)
-        keys = {**DURABLE, "storage": f"{storage},capacity=256MiB", "dtype": "bfloat16"}
-        saves = {"save_strategy": "steps", "save_steps": 4}
-        trainer = Trainer(loaded(given, kind, "base", **keys), **parts(kind, place / "out", **saves))
-        if fails:
-            trainer.add_callback(Fails("on_step_end", 5))
-            with pytest.raises(RuntimeError, match="as a test asked"):
-                trainer.train(resume_from_checkpoint=resume)
-        else:
-            trainer.train(resume_from_checkpoint=resume)
-            trainer.save_model()
-        trainer.close()
-        return trainer
+    def open_trainer(out: Path, keys: dict[str, Any]) -> Any:
+        return Trainer(loaded(given, kind, "base", **keys), **parts(kind, out, **SAVES))
 
-    whole = run(tmp_path / "whole")
-    run(tmp_path / "cut", fails=True, resume="auto")
-    resumed = run(tmp_path / "cut", resume=True)
-    history = [
-        [{name: value for name, value in row.items() if name not in OF_A_PROCESS} for row in each.state.log_history]
-        for each in (whole, resumed)
-    ]
-    for one, other in zip(history[0][:-1], history[1][:-1], strict=True):  # the last row has seconds
-        assert one == other
-    weights = [(tmp_path / name / "out" / "model.safetensors").read_bytes() for name in ("whole", "cut")]
-    assert weights[0] == weights[1]
+    expect_resumed_bits(tmp_path, open_trainer)
 
 
 def test_labels_that_the_head_has_not_are_refused(given: Path, tmp_path: Path) -> None:

@@ -13,12 +13,12 @@ import real_runs
 import spillway.hf
 import tiny
 from breadth import some
+from durable_trainers import PLACEMENT, SAVES, expect_resumed_bits
 from needs import needs, package
 from spillway.data.order import Order
 from spillway.errors import InputError
 from spillway.hf import load
 from test_kto import CASES, ROWS, messages, same_rows
-from test_trainer_durable import OF_A_PROCESS, Fails
 
 datasets = package("datasets", "TRL needs datasets")
 trl = package("trl", "TRL is not installed")
@@ -65,7 +65,7 @@ def test_equal_to_itself_in_memory_with_state_on_a_path(given: Path, tmp_path: P
     more = {**CASES["weights"], **EVENTS}
     plain = in_memory(given, tmp_path / "plain", BOTH[kind], **more)
     (tmp_path / "storage").mkdir()
-    keys = {"storage": f"{tmp_path / 'storage'},capacity=256MiB", "placement": DURABLE["placement"]}
+    keys = {"storage": f"{tmp_path / 'storage'},capacity=256MiB", "placement": PLACEMENT}
     trainer = streamed(given, tmp_path / "ours", BOTH[kind], more, dtype="float32", **keys)
     trainer.train()
     trainer.save_model()
@@ -103,39 +103,15 @@ def test_adapters_have_their_base_as_reference(given: Path, tmp_path: Path) -> N
     same_weights(tmp_path, "adapter_model.safetensors")
 
 
-DURABLE = {"durability": "step", "placement": "weight=50%,state=path,grad=path,activation=dram"}
-SAVES = {"save_strategy": "steps", "save_steps": 4}
 
 
 @pytest.mark.parametrize("step", some([1, 4, 5], [5]))
 def test_durable_steps_go_on_bit_by_bit(given: Path, tmp_path: Path, step: int) -> None:
-    def run(place: Path, resume: Any = None, fails: bool = False) -> Any:
-        storage = place / "storage"
-        storage.mkdir(parents=True, exist_ok=True)
-        keys = {**DURABLE, "storage": f"{storage},capacity=256MiB", "dtype": "bfloat16"}
-        trainer = streamed(given, place / "out", BOTH["texts"], {**EVENTS, **SAVES}, **keys)
-        if fails:
-            trainer.add_callback(Fails("on_step_end", step))
-            with pytest.raises(RuntimeError, match="as a test asked"):
-                trainer.train(resume_from_checkpoint=resume)
-        else:
-            trainer.train(resume_from_checkpoint=resume)
-            trainer.save_model()
-        trainer.close()
-        return trainer
+    def open_trainer(out: Path, keys: dict[str, Any]) -> Any:
+        return streamed(given, out, BOTH["texts"], {**EVENTS, **SAVES}, **keys)
 
-    whole = run(tmp_path / "whole")
-    run(tmp_path / "cut", fails=True, resume="auto")
-    resumed = run(tmp_path / "cut", resume=True)
-    history = [
-        [{name: value for name, value in row.items() if name not in OF_A_PROCESS} for row in each.state.log_history]
-        for each in (whole, resumed)
-    ]
-    for one, other in zip(history[0][:-1], history[1][:-1], strict=True):  # the last row has seconds
-        assert one == other
-    for name in ("model.safetensors", "spillway/reference-train.jsonl", "spillway/reference-eval.jsonl"):
-        files = [(tmp_path / way / "out" / name).read_bytes() for way in ("whole", "cut")]
-        assert files[0] == files[1], name
+    references = [f"spillway/reference-{rows}.jsonl" for rows in ("train", "eval")]
+    expect_resumed_bits(tmp_path, open_trainer, step, ["model.safetensors", *references])
 
 
 @pytest.mark.parametrize(

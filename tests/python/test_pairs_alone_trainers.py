@@ -11,12 +11,12 @@ import pairs
 import real_runs
 import spillway.hf
 import tiny
+from durable_trainers import SAVES, expect_resumed_bits
 from needs import package
 from spillway.data.order import Order
 from spillway.errors import InputError
 from spillway.hf import load
 from test_pairs_alone import CASES, ROWS, same_rows
-from test_trainer_durable import OF_A_PROCESS, Fails
 
 datasets = package("datasets", "TRL needs datasets")
 package("trl.experimental.orpo", "TRL has them since 0.26")
@@ -66,37 +66,13 @@ def test_equal_to_itself_in_memory(given: Path, tmp_path: Path, case: str) -> No
     same_rows(logged(trainer, "eval_loss"), logged(plain, "eval_loss"), "eval_")
 
 
-DURABLE = {"durability": "step", "placement": "weight=50%,state=path,grad=path,activation=dram"}
-SAVES = {"save_strategy": "steps", "save_steps": 4}
 
 
 def test_durable_steps_go_on_bit_by_bit(given: Path, tmp_path: Path) -> None:
-    def run(place: Path, resume: Any = None, fails: bool = False) -> Any:
-        storage = place / "storage"
-        storage.mkdir(parents=True, exist_ok=True)
-        keys = {**DURABLE, "storage": f"{storage},capacity=256MiB", "dtype": "bfloat16"}
-        trainer = streamed(given, place / "out", "orpo", {**EVENTS, **SAVES}, in_order=False, **keys)
-        if fails:
-            trainer.add_callback(Fails("on_step_end", 5))
-            with pytest.raises(RuntimeError, match="as a test asked"):
-                trainer.train(resume_from_checkpoint=resume)
-        else:
-            trainer.train(resume_from_checkpoint=resume)
-            trainer.save_model()
-        trainer.close()
-        return trainer
+    def open_trainer(out: Path, keys: dict[str, Any]) -> Any:
+        return streamed(given, out, "orpo", {**EVENTS, **SAVES}, in_order=False, **keys)
 
-    whole = run(tmp_path / "whole")
-    run(tmp_path / "cut", fails=True, resume="auto")
-    resumed = run(tmp_path / "cut", resume=True)
-    history = [
-        [{name: value for name, value in row.items() if name not in OF_A_PROCESS} for row in each.state.log_history]
-        for each in (whole, resumed)
-    ]
-    for one, other in zip(history[0][:-1], history[1][:-1], strict=True):  # the last row has seconds
-        assert one == other
-    weights = [(tmp_path / name / "out" / "model.safetensors").read_bytes() for name in ("whole", "cut")]
-    assert weights[0] == weights[1]
+    expect_resumed_bits(tmp_path, open_trainer)
 
 
 @pytest.mark.parametrize(

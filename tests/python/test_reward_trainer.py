@@ -14,12 +14,12 @@ import real_runs
 import spillway.hf
 import tiny
 from breadth import some
+from durable_trainers import PLACEMENT, SAVES, expect_resumed_bits
 from needs import package
 from spillway.data.order import Order
 from spillway.errors import InputError
 from spillway.hf import load
 from test_reward import DATA, ROWS, in_memory, same_rows, same_weights, save_classifier
-from test_trainer_durable import OF_A_PROCESS, Fails
 
 datasets = package("datasets", "TRL needs datasets")
 package("trl", "TRL is not installed")
@@ -59,8 +59,6 @@ def logged(trainer: Any, kind: str) -> list[dict[str, Any]]:
     return [row for row in trainer.state.log_history if kind in row]
 
 
-DURABLE = {"durability": "step", "placement": "weight=50%,state=path,grad=path,activation=dram"}
-SAVES = {"save_strategy": "steps", "save_steps": 4}
 
 
 @pytest.mark.parametrize("data", ["margins", "messages"])
@@ -69,7 +67,7 @@ def test_equal_to_itself_in_memory_with_state_on_a_path(given: Path, tmp_path: P
     more = {**EVENTS, "center_rewards_coefficient": 0.1}
     plain = in_memory(given, tmp_path / "plain", DATA[data], **more)
     (tmp_path / "storage").mkdir()
-    keys = {"storage": f"{tmp_path / 'storage'},capacity=256MiB", "placement": DURABLE["placement"]}
+    keys = {"storage": f"{tmp_path / 'storage'},capacity=256MiB", "placement": PLACEMENT}
     trainer = streamed(given, tmp_path / "ours", data, more, dtype="float32", **keys)
     trainer.train()
     trainer.save_model()
@@ -84,32 +82,10 @@ def test_equal_to_itself_in_memory_with_state_on_a_path(given: Path, tmp_path: P
 def test_durable_steps_go_on_bit_by_bit(given: Path, tmp_path: Path, step: int) -> None:
     """From a model that has predicted tokens, whose head is a new one."""
 
-    def run(place: Path, resume: Any = None, fails: bool = False) -> Any:
-        storage = place / "storage"
-        storage.mkdir(parents=True, exist_ok=True)
-        keys = {**DURABLE, "storage": f"{storage},capacity=256MiB", "dtype": "bfloat16", "model": "base"}
-        trainer = streamed(given, place / "out", "texts", {**EVENTS, **SAVES}, in_order=False, **keys)
-        if fails:
-            trainer.add_callback(Fails("on_step_end", step))
-            with pytest.raises(RuntimeError, match="as a test asked"):
-                trainer.train(resume_from_checkpoint=resume)
-        else:
-            trainer.train(resume_from_checkpoint=resume)
-            trainer.save_model()
-        trainer.close()
-        return trainer
+    def open_trainer(out: Path, keys: dict[str, Any]) -> Any:
+        return streamed(given, out, "texts", {**EVENTS, **SAVES}, in_order=False, model="base", **keys)
 
-    whole = run(tmp_path / "whole")
-    run(tmp_path / "cut", fails=True, resume="auto")
-    resumed = run(tmp_path / "cut", resume=True)
-    history = [
-        [{name: value for name, value in row.items() if name not in OF_A_PROCESS} for row in each.state.log_history]
-        for each in (whole, resumed)
-    ]
-    for one, other in zip(history[0][:-1], history[1][:-1], strict=True):  # the last row has seconds
-        assert one == other
-    weights = [(tmp_path / name / "out" / "model.safetensors").read_bytes() for name in ("whole", "cut")]
-    assert weights[0] == weights[1]
+    expect_resumed_bits(tmp_path, open_trainer, step)
 
 
 def test_what_is_saved_loads_as_the_librarys_class(given: Path, tmp_path: Path) -> None:
