@@ -152,7 +152,7 @@ void SparseEmbedding::number_rows() {
   packed_ = 0;
   for (std::size_t row = 0; row < rows_.size(); ++row) {
     packed_places_[row] = static_cast<std::uint32_t>(packed_);
-    if (std::ranges::any_of(tokens_of(row), [&](auto token) { return is_own(token); })) ++packed_;
+    if (!own_tokens_of(row).empty()) ++packed_;
   }
 }
 
@@ -190,9 +190,10 @@ std::size_t SparseEmbedding::first_row_of(std::size_t process) const {
   return static_cast<std::size_t>(std::ranges::lower_bound(rows_, first_id_[process]) - rows_.begin());
 }
 
-std::span<const std::uint32_t> SparseEmbedding::tokens_of(std::size_t row, const Part& part) const {
+std::span<const std::uint32_t> SparseEmbedding::tokens_between(std::size_t row, std::uint64_t first,
+                                                               std::uint64_t end) const {
   const auto all = tokens_of(row);
-  return {std::ranges::lower_bound(all, part.first_token), std::ranges::lower_bound(all, part.end_token)};
+  return {std::ranges::lower_bound(all, first), std::ranges::lower_bound(all, end)};
 }
 
 /// Subtrees of a process or machine that have tokens of a row.
@@ -229,9 +230,7 @@ void SparseEmbedding::each_row(const state::Chunk& chunk, const std::byte* weigh
 void SparseEmbedding::gather(const state::Chunk& chunk, const std::byte* weights, std::byte* output,
                              ThreadPool& thread_pool) const {
   each_row(chunk, weights, thread_pool, [&](std::size_t row, const std::byte* values) {
-    for (const auto token : tokens_of(row)) {
-      if (is_own(token)) convert_row(values, output + (token - first_token_) * row_bytes());
-    }
+    for (const auto token : own_tokens_of(row)) convert_row(values, output + (token - first_token_) * row_bytes());
   });
 }
 
@@ -239,14 +238,11 @@ void SparseEmbedding::pack(const state::Chunk& chunk, const std::byte* weights, 
                            ThreadPool& thread_pool) const {
   auto* const index = reinterpret_cast<std::uint32_t*>(packed);
   each_row(chunk, weights, thread_pool, [&](std::size_t row, const std::byte* values) {
+    const auto tokens = own_tokens_of(row);
+    if (tokens.empty()) return;
     const auto place = packed_places_[row];
-    bool any = false;
-    for (const auto token : tokens_of(row)) {
-      if (!is_own(token)) continue;
-      index[token - first_token_] = place;
-      any = true;
-    }
-    if (any) convert_row(values, packed + index_bytes_ + place * row_bytes());
+    for (const auto token : tokens) index[token - first_token_] = place;
+    convert_row(values, packed + index_bytes_ + place * row_bytes());
   });
 }
 

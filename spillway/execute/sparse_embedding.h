@@ -117,7 +117,6 @@ class SparseEmbedding {
   /// The weights of a row in the type that passes compute in.
   void convert_row(const std::byte* from, std::byte* to) const;
   [[nodiscard]] std::uint64_t row_bytes() const { return columns_ * state::field_bytes(computes_).weight; }
-  [[nodiscard]] bool is_own(std::uint32_t token) const { return token >= first_token_ && token < end_token_; }
   void list_parts(const plan::VirtualRanks& of, std::size_t maker, std::vector<Part>& parts) const;
   [[nodiscard]] std::uint64_t first_token_of(std::uint64_t rank) const;
   [[nodiscard]] std::size_t first_row_of(std::size_t process) const;
@@ -130,8 +129,15 @@ class SparseEmbedding {
   [[nodiscard]] std::span<const std::uint32_t> tokens_of(std::size_t row) const {
     return std::span(order_).subspan(first_[row], first_[row + 1] - first_[row]);
   }
-  /// Those of them that are of a part.
-  [[nodiscard]] std::span<const std::uint32_t> tokens_of(std::size_t row, const Part& part) const;
+  /// Tokens [first, end) among them.
+  [[nodiscard]] std::span<const std::uint32_t> tokens_between(std::size_t row, std::uint64_t first,
+                                                              std::uint64_t end) const;
+  [[nodiscard]] std::span<const std::uint32_t> tokens_of(std::size_t row, const Part& part) const {
+    return tokens_between(row, part.first_token, part.end_token);
+  }
+  [[nodiscard]] std::span<const std::uint32_t> own_tokens_of(std::size_t row) const {
+    return tokens_between(row, first_token_, end_token_);
+  }
 
   const std::size_t block_;
   const state::Block& table_;

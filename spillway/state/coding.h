@@ -21,16 +21,16 @@ namespace spillway::state {
 
 struct CodingKind;  // a row of the table
 
-/// What a configuration says of its codes.
+/// A kind of codes, with what the configuration adds to it.
 struct Coding {
   const CodingKind* kind = nullptr;
   std::uint64_t block_rows = 0, block_columns = 0;  ///< values of a scale, where the configuration says so; else 0
 };
 
-/// Of `quantization_config`, as JSON. `file`: for messages. Throws Error(bad_input) that names the method where it is
-/// not read.
+/// Parses `quantization_config`, as JSON. `file`: for messages. Throws Error(bad_input) that names the method where it
+/// is not read.
 [[nodiscard]] Coding parse_coding(std::string_view settings, const std::string& file);
-/// That of the config.json in a directory; none where there is no such file, or it says nothing of codes.
+/// The coding of the config.json in a directory. None without that file, and for plain weights.
 [[nodiscard]] std::optional<Coding> find_coding(const std::filesystem::path& directory);
 /// For a person, such as "FP8 e4m3 with block scales".
 [[nodiscard]] std::string_view name_of(const Coding& coding);

@@ -54,7 +54,7 @@ void add_hidden_gradient(StepGraph& graph) {
   const auto& order = graph.order;
   const auto first = order.first_differentiated(), last = order.last_differentiated();
   if (graph.description.hidden == 0 || first == kNone) return;
-  const auto bytes = round_up(graph.description.boundary_bytes(), 4096);
+  const auto bytes = graph.boundary_buffer_bytes();
   const auto buffer =
       graph.add_buffer(BufferClass::scratch, bytes, order.position(first), order.position(last), graph.compute_tier());
   graph.fills(graph.task_of(first), buffer);

@@ -33,7 +33,7 @@ class Boundaries {
   /// The first is gathered as packed rows where they cross to a device.
   [[nodiscard]] Bytes bytes(Index i) const {
     const bool packed = graph_.is_gathered(i) && !in_place(i);
-    return round_up(packed ? graph_.description.packed_rows_bytes() : graph_.description.boundary_bytes(), 4096);
+    return packed ? round_up(graph_.description.packed_rows_bytes(), 4096) : graph_.boundary_buffer_bytes();
   }
 
   void add(Index i) {

@@ -6,10 +6,6 @@
 namespace spillway::plan::step {
 namespace {
 
-Bytes size_of(const StepGraph& graph) {
-  return round_up(graph.description.boundary_bytes(), 4096);
-}
-
 /// Where `user` and passes up to the position `last` find boundary i on the device, and the task that copies it there
 /// from `from` on the host.
 struct Arrival {
@@ -23,7 +19,8 @@ Arrival add_packed(StepGraph& graph, Index from, Index user, std::uint32_t last)
   const auto packed =
       graph.add_buffer(BufferClass::activation, bytes, graph.order.device_before(user), position, TierKind::device);
   graph.lets_go(graph.task_of(user), packed);
-  const auto there = graph.add_buffer(BufferClass::activation, size_of(graph), position, last, TierKind::device);
+  const auto there =
+      graph.add_buffer(BufferClass::activation, graph.boundary_buffer_bytes(), position, last, TierKind::device);
   graph.fills(graph.task_of(user), there);
   graph.out.passes[user][Operand::packed_input] = packed;
   const auto copy = add_upload(graph, {ObjectKind::boundary, 0}, {from}, {packed}, bytes, user);
@@ -33,9 +30,9 @@ Arrival add_packed(StepGraph& graph, Index from, Index user, std::uint32_t last)
 
 Arrival add_arrival(StepGraph& graph, Index i, Index from, Index user, std::uint32_t last) {
   if (graph.is_gathered(i)) return add_packed(graph, from, user, last);
-  const auto there = graph.add_buffer(BufferClass::activation, size_of(graph), graph.order.device_before(user), last,
-                                      TierKind::device);
-  return {there, add_upload(graph, {ObjectKind::boundary, i}, {from}, {there}, size_of(graph), user)};
+  const auto there = graph.add_buffer(BufferClass::activation, graph.boundary_buffer_bytes(),
+                                      graph.order.device_before(user), last, TierKind::device);
+  return {there, add_upload(graph, {ObjectKind::boundary, i}, {from}, {there}, graph.boundary_buffer_bytes(), user)};
 }
 
 /// For backward, from where it lies on the host.
@@ -52,7 +49,8 @@ void bring_back(StepGraph& graph, Index i, Index arrival) {
 Index take_boundary(StepGraph& graph, Index i, Index maker, Index there) {
   graph.fills(graph.task_of(maker), there);
   if (i > 0) graph.out.passes[maker][Operand::output] = there;
-  return add_download(graph, {ObjectKind::boundary, i}, {there}, {graph.boundary_out[i]}, size_of(graph), maker);
+  return add_download(graph, {ObjectKind::boundary, i}, {there}, {graph.boundary_out[i]}, graph.boundary_buffer_bytes(),
+                      maker);
 }
 
 /// The pass that makes a boundary for the host: the last of the embedding's, the layer before, or the caller in the
@@ -68,7 +66,7 @@ Arrival add_forward_input(StepGraph& graph, Index i, Index last) {
     return {there, whole};
   }
   const auto maker = i > 0 ? order.forward[i - 1] : user;
-  const auto there = graph.add_buffer(BufferClass::activation, size_of(graph), order.position(maker),
+  const auto there = graph.add_buffer(BufferClass::activation, graph.boundary_buffer_bytes(), order.position(maker),
                                       std::max(until, order.device_after(maker)), TierKind::device);
   return {there, take_boundary(graph, i, maker, there)};
 }

@@ -78,6 +78,8 @@ class StepGraph {
   [[nodiscard]] bool completes_on_host(Index pass) const { return computes_on_host(pass) || scatters[pass] != kNone; }
   /// The embedding's passes make the boundary activation, on the host.
   [[nodiscard]] bool is_gathered(Index i) const { return i == 0 && !order.embedding.empty(); }
+  /// Bytes of a buffer for a boundary activation, or for its gradient.
+  [[nodiscard]] Bytes boundary_buffer_bytes() const { return round_up(description.boundary_bytes(), 4096); }
   /// A boundary activation crosses between the host and the device: the first, which the embedding's passes leave on
   /// the host, and those that do not stay.
   [[nodiscard]] bool boundary_is_copied(Index i) const;
