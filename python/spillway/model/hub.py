@@ -150,6 +150,10 @@ def is_described(place: Path) -> bool:
     return any((place / name).exists() for name in (DESCRIPTION, *TOKENIZERS))
 
 
+def has_tokenizer(place: Path) -> bool:
+    return any((place / name).is_file() for name in TOKENIZERS)
+
+
 def cached(name: str, revision: str | None) -> str | None:
     """The commit of the cache that a revision was when the hub was asked last."""
     commit = revision or MAIN

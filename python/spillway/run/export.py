@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -11,13 +10,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spillway.base.files import flush, replace_text, write_json
+from spillway.base.files import replace_text, write_json
 from spillway.config import Config
 from spillway.errors import InputError
 from spillway.model import hub
 from spillway.output import base_files, identity, left, saved
 from spillway.output.base_files import BASE
-from spillway.output.checkpoints import flush_tree
+from spillway.output.checkpoints import write_directory
 from spillway.output.directory import MANIFEST, RUN_STATE, newest_resumable
 from spillway.output.known_runs import nothing_to_resume
 from spillway.output.records import METRICS
@@ -44,18 +43,9 @@ def export(config: Config, checkpoint: Path | None, to: Path) -> int:
     checkpoint = checkpoint or unsaved or newest_alone(run)
     if checkpoint and checkpoint != unsaved and not (checkpoint / RUN_STATE).is_file():
         raise InputError(f"checkpoint: {checkpoint} has no {RUN_STATE}, so there is no state to export")
-    to.parent.mkdir(parents=True, exist_ok=True)
-    temporary = to.with_name(f".tmp-{to.name}")
-    shutil.rmtree(temporary, ignore_errors=True)
-    try:
-        step = fill(run, checkpoint, temporary)
-        flush_tree(temporary)
-        os.replace(temporary, to)
-        flush(to.parent)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
-    return step
+    steps: list[int] = []
+    write_directory(to, lambda place: steps.append(fill(run, checkpoint, place)))
+    return steps[0]
 
 
 def newest_alone(run: StoredRun) -> Path | None:
@@ -69,17 +59,17 @@ def newest_alone(run: StoredRun) -> Path | None:
 
 
 def fill(run: StoredRun, checkpoint: Path | None, target: Path) -> int:
+    """Fills the empty directory `target`. Returns the step."""
     if run.config.method == "lora":
         base_files.check(run.identity.fixed.get(BASE), hub.model_directory(run.config))
     if checkpoint and not (checkpoint / MANIFEST).is_file():
         saved.check_files(checkpoint)
-        shutil.copytree(checkpoint, target)
+        shutil.copytree(checkpoint, target, dirs_exist_ok=True)
         for change in saved.find_changes(target):
             raise InputError(f"checkpoint: {checkpoint} is damaged: {change}. Name another with --checkpoint")
         return int(read_counts(checkpoint / STATE)["calls"])
     shards = run.shards
     require_all(run, shards)
-    target.mkdir()
     (target / STATE).mkdir(mode=0o700)
     saved_by = saving_adapters(run, target) if run.config.method == "lora" else saving_weights(run, target)
     ports = [shard.port() for shard in shards]

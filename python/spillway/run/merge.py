@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spillway.base.files import flush
 from spillway.config import Config, resolve
 from spillway.errors import InputError
 from spillway.model import files, hub, merging
@@ -18,7 +17,7 @@ from spillway.model.source import DTYPES, load_config, save_config
 from spillway.model.ties import build_as_stored
 from spillway.output import base_files, left, saved
 from spillway.output.base_files import BASE
-from spillway.output.checkpoints import flush_tree
+from spillway.output.checkpoints import write_directory
 from spillway.output.directory import checkpoints
 from spillway.output.known_runs import nothing_to_resume
 from spillway.run.export import fill
@@ -52,19 +51,13 @@ def merge(wanted: Wanted, tell: Tell) -> Path:
     hub.fetch_weights(wanted.config, tell)
     if (words := describe_rounding(wanted.config, base)) and wanted.is_run:
         tell(words)
-    to.parent.mkdir(parents=True, exist_ok=True)
-    temporary, scratch = (to.with_name(f".tmp-{to.name}{end}") for end in ("", "-adapters"))
-    for place in (temporary, scratch):
-        shutil.rmtree(place, ignore_errors=True)
+    scratch = to.with_name(f".tmp-{to.name}-adapters")
+    shutil.rmtree(scratch, ignore_errors=True)
     try:
         adapters = wanted.adapters if run is None else find_adapters(run, wanted, scratch)
-        write_merged(wanted, adapters, base, temporary, tell)
-        flush_tree(temporary)
-        os.replace(temporary, to)
-        flush(to.parent)
+        write_directory(to, lambda place: write_merged(wanted, adapters, base, place, tell))
     finally:
-        for place in (temporary, scratch):
-            shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(scratch, ignore_errors=True)
     return base
 
 
@@ -86,6 +79,7 @@ def find_adapters(run: StoredRun, wanted: Wanted, scratch: Path) -> Path:
     if wanted.checkpoint is not None:
         return check_found(wanted.checkpoint)
     if run.volumes():
+        scratch.mkdir(parents=True)
         fill(run, left.found(run.output_dir, run.config.paths), scratch)
         return scratch
     places = [*(path for _, path in reversed(checkpoints(run.output_dir))), run.output_dir]
@@ -107,7 +101,6 @@ def write_merged(wanted: Wanted, adapters: Path, base: Path, target: Path, tell:
     adapter_config = merging.load_adapter_config(adapters)
     built = build_as_stored(model_config, base, DTYPES[weight_dtype])
     units = merging.list_merged(built.meta_model, adapter_config, adapters, base)
-    target.mkdir()
     files.write_files(target, "model", files.MAX_SHARD, units)
     save_config(base, built.config, weight_dtype, target)
     save_tokenizer(wanted.config, target, tell)
@@ -124,7 +117,7 @@ def save_tokenizer(config: Config, target: Path, tell: Tell) -> None:
     from spillway.data.loading import load_tokenizer
 
     place = hub.tokenizer_directory(config)
-    if any((place / name).is_file() for name in hub.TOKENIZERS):
+    if hub.has_tokenizer(place):
         load_tokenizer(config).save_pretrained(str(target))
     else:
         tell(f"{place} has no tokenizer, so the merged model has none; --tokenizer names one")
@@ -147,8 +140,7 @@ def describe_adapters(directory: Path, given: dict[str, Any]) -> Config:
     base = given.get("model") or adapter_config.base_model_name_or_path
     if not base:
         raise InputError(f"model: {directory / ADAPTER_CONFIG} names no base; name it with --model")
-    has_tokenizer = any((directory / name).is_file() for name in hub.TOKENIZERS)
-    values = {"model": str(base), **({"tokenizer": str(directory)} if has_tokenizer else {}), **given}
+    values = {"model": str(base), **({"tokenizer": str(directory)} if hub.has_tokenizer(directory) else {}), **given}
     if adapter_config.revision and "model" not in given:
         values.setdefault("model_revision", adapter_config.revision)
     return hub.settled(resolve({}, values), only=("model", "tokenizer"))
