@@ -142,7 +142,7 @@ def train(arguments: argparse.Namespace, side: str) -> dict[str, Any]:
 
 @torch.no_grad()
 def write_answers(model: Path, rows: list[Row]) -> list[str]:
-    """What transformers writes with the model of a directory, greedily."""
+    """Answers of the model in a directory, decoded greedily by transformers."""
     loaded = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
     tokenizer = AutoTokenizer.from_pretrained(model)
     tokenizer.padding_side = "left"
@@ -210,13 +210,13 @@ def measure_all(arguments: argparse.Namespace) -> dict[str, Any]:
                 **SPILLED}  # fmt: skip
     (arguments.out / "storage").mkdir(parents=True, exist_ok=True)
     (arguments.out / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in training))
-    found = read_found(settings)
+    found = load_results(settings)
     for side in arguments.sides:
         if side in found["sides"]:
             continue
         print(f"== {side}", flush=True)
         measured = measure(arguments, side, heldout) | {"machine": processor() | machine()}
-        found = read_found(settings)  # another process may have measured another side meanwhile
+        found = load_results(settings)  # another process may have measured another side meanwhile
         found["sides"][side] = measured
         if {"plain", "spillway"} <= set(found["sides"]):
             found |= differences(found["sides"])
@@ -225,8 +225,8 @@ def measure_all(arguments: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
-def read_found(settings: dict[str, Any]) -> dict[str, Any]:
-    """What the file has of the same settings."""
+def load_results(settings: dict[str, Any]) -> dict[str, Any]:
+    """The results of the file, if they have the same settings."""
     found = json.loads(FILE.read_text()) if FILE.exists() else {}
     return found if found.get("settings") == settings else {"settings": settings, "sides": {}}
 

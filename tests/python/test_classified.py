@@ -116,14 +116,14 @@ def loaded(given: Path, kind: str, model: str = "", **keys: Any) -> Any:
     where = given / (model or saved_model(kind))
     more = {"task": "token-classification"} if kind == "tokens" else {}
     found = load(where, num_labels=labels, profile=str(given / "profile.json"), **more, **keys)
-    return prepared(found, problem)
+    return set_problem(found, problem)
 
 
 def saved_model(kind: str) -> str:
     return "model-tokens" if kind == "tokens" else f"model-{KINDS[kind][0]}"
 
 
-def prepared(model: Any, problem: str | None) -> Any:
+def set_problem(model: Any, problem: str | None) -> Any:
     model.config.pad_token_id, model.config.problem_type = tiny.tokenizer().eos_token_id, problem
     return model
 
@@ -138,7 +138,7 @@ def in_memory(given: Path, kind: str, out: Path) -> Any:
 
     made = AutoModelForTokenClassification if kind == "tokens" else AutoModelForSequenceClassification
     model = made.from_pretrained(given / saved_model(kind), dtype="float32")
-    trainer = Ordered(prepared(model, KINDS[kind][1]), **parts(kind, out))
+    trainer = Ordered(set_problem(model, KINDS[kind][1]), **parts(kind, out))
     trainer.train()
     trainer.save_model()
     return trainer

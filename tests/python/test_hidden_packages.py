@@ -41,10 +41,10 @@ def test_command_neither_imports_nor_mentions_bitsandbytes(
     site: Path, tmp_path: Path, verb: str, more: tuple[str, ...]
 ) -> None:
     package("peft", "it is PEFT that imports bitsandbytes")
-    told = real_runs.words(real_runs.inputs(tmp_path / "given"), tmp_path / "out", *more, verb=verb)
+    command = real_runs.words(real_runs.inputs(tmp_path / "given"), tmp_path / "out", *more, verb=verb)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")])}
     done = subprocess.run(
-        [sys.executable, "-m", "spillway", *told], env=environment, capture_output=True, text=True, timeout=300
+        [sys.executable, "-m", "spillway", *command], env=environment, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
     assert UNNEEDED not in done.stdout + done.stderr

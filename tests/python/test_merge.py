@@ -34,7 +34,7 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def trained(given: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def lora_run(given: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The output_dir of a run that has ended."""
     out = tmp_path_factory.mktemp("trained") / "out"
     assert real_runs.here(given, out, *TRAIN, "--max_steps", "3") == 0
@@ -104,11 +104,11 @@ def test_adapters_of_peft_merge_to_the_bits_of_peft(
 
 @pytest.mark.parametrize("dtype", [None, "fp32"])
 def test_a_finished_run_merges_to_the_bits_of_peft(
-    dtype: str | None, given: Path, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    dtype: str | None, given: Path, lora_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "merged").mkdir()  # an empty directory is taken
-    to = merged(trained, tmp_path / "merged", *(["--weight_dtype", dtype] if dtype else []))
-    require_equal(load_merged(to), merge_by_peft(given / "model", trained, dtype or "bf16"))
+    to = merged(lora_run, tmp_path / "merged", *(["--weight_dtype", dtype] if dtype else []))
+    require_equal(load_merged(to), merge_by_peft(given / "model", lora_run, dtype or "bf16"))
     assert f"their base {given / 'model'} are one model in {to}" in capsys.readouterr().out
     assert not list(tmp_path.glob(".tmp-*"))
 
@@ -175,29 +175,29 @@ def refuse(words: list[str], capsys: pytest.CaptureFixture[str], pattern: str) -
 
 
 def test_a_merge_that_cannot_be_is_one_sentence_and_writes_nothing(
-    given: Path, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    given: Path, lora_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     to, held, full = tmp_path / "to", tmp_path / "held", tmp_path / "full"
     held.mkdir()
     (held / "mine").write_text("kept")
     assert real_runs.here(given, full, "--max_steps", "1") == 0
-    refuse([str(trained)], capsys, "to: merge needs the directory to write: --to DIR")
-    refuse([str(trained), "--to", str(held)], capsys, "held exists already; name an empty directory")
+    refuse([str(lora_run)], capsys, "to: merge needs the directory to write: --to DIR")
+    refuse([str(lora_run), "--to", str(held)], capsys, "held exists already; name an empty directory")
     assert real_runs.names(held) == ["mine"]
     refuse([str(full), "--to", str(to)], capsys, "full is a run with `method: full`, which has no adapters")
     refuse([str(held), "--to", str(to)], capsys, "held has neither config.yaml.* nor adapter_config.json")
-    refuse([str(trained), "--to", str(to), "--model", str(tmp_path / "gone")], capsys, "there is no directory .*gone")
-    refuse([str(trained), "--to", str(to), "--weight_dtype", "int8"], capsys, "weight_dtype: got 'int8'")
+    refuse([str(lora_run), "--to", str(to), "--model", str(tmp_path / "gone")], capsys, "there is no directory .*gone")
+    refuse([str(lora_run), "--to", str(to), "--weight_dtype", "int8"], capsys, "weight_dtype: got 'int8'")
     assert not to.exists() and not list(tmp_path.glob(".tmp-*"))
 
 
 def test_adapters_of_another_base_are_refused(
-    given: Path, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    given: Path, lora_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """By the fingerprint of a run's base; by names and shapes where PEFT saved the adapters."""
     to, other = tmp_path / "to", tmp_path / "other"
     both_ways.save(tiny_config("llama", False, hidden_size=64), other, 7)
-    refuse([str(trained), "--to", str(to), "--model", str(other)], capsys, "is not the file that the run was started")
+    refuse([str(lora_run), "--to", str(to), "--model", str(other)], capsys, "is not the file that the run was started")
     adapters = save_adapters(other, tmp_path / "adapters", target_modules=["q_proj"])
     refuse([str(adapters), "--to", str(to), "--model", str(given / "model")], capsys, "has shape .* the base needs")
     path = adapters / "adapter_model.safetensors"
@@ -220,7 +220,7 @@ def test_a_sum_that_is_not_finite_is_refused(tmp_path: Path, capsys: pytest.Capt
     assert not (tmp_path / "to").exists() and not list(tmp_path.glob(".tmp-*"))
 
 
-def test_a_merge_that_is_killed_leaves_nothing_that_looks_whole(trained: Path, tmp_path: Path) -> None:
+def test_a_merge_that_is_killed_leaves_nothing_that_looks_whole(lora_run: Path, tmp_path: Path) -> None:
     """Killed before each of its files, and at last let through."""
     script = """
 import os, signal, sys
@@ -240,11 +240,11 @@ sys.exit(main(["merge", sys.argv[1], "--to", sys.argv[3]]))
 """
     to = tmp_path / "to"
     for number in (1, 5):
-        process = real_runs.apart("-c", script, str(trained), str(number), str(to))
+        process = real_runs.apart("-c", script, str(lora_run), str(number), str(to))
         process.communicate()
         assert process.returncode == -9 and not to.exists()
         assert not list(tmp_path.rglob("model*.safetensors")) and not list(tmp_path.rglob("config.json"))
-    require_equal(load_merged(merged(trained, to)), load_merged(merged(trained, tmp_path / "again")))
+    require_equal(load_merged(merged(lora_run, to)), load_merged(merged(lora_run, tmp_path / "again")))
     assert not list(tmp_path.glob(".tmp-*"))
 
 
@@ -281,12 +281,12 @@ def save_base(given: Path, directory: Path) -> int:
     return (directory / "model.safetensors").stat().st_size
 
 
-def test_a_merge_takes_the_memory_of_a_layer(given: Path, trained: Path, tmp_path: Path) -> None:
+def test_a_merge_takes_the_memory_of_a_layer(given: Path, lora_run: Path, tmp_path: Path) -> None:
     """In a process that may take a quarter of the model's bytes besides, where merging in memory does not fit."""
     base, to, warm = tmp_path / "base", tmp_path / "to", tmp_path / "warm"
     free = save_base(given, base) // 4
     adapters = save_adapters(base, tmp_path / "adapters", target_modules="all-linear")
-    shutil.copytree(trained, warm)
+    shutil.copytree(lora_run, warm)
     code, said = run_limited(STREAMED, warm, free, "merge", adapters, "--to", to)
     assert code == 0, said
     require_equal(load_merged(to), merge_by_peft(base, adapters, "fp32"))
@@ -295,7 +295,7 @@ def test_a_merge_takes_the_memory_of_a_layer(given: Path, trained: Path, tmp_pat
 
 
 @pytest.mark.nightly
-def test_a_step_on_a_path_is_merged_in_the_memory_of_a_layer(given: Path, trained: Path, tmp_path: Path) -> None:
+def test_a_step_on_a_path_is_merged_in_the_memory_of_a_layer(given: Path, lora_run: Path, tmp_path: Path) -> None:
     """Of a run that was killed, whose base and state lie on a path, in half of the model's bytes: the engine that reads
     the path has tables of its own."""
     base, to, warm, out = (tmp_path / name for name in ("base", "to", "warm", "out"))
@@ -305,7 +305,7 @@ def test_a_step_on_a_path_is_merged_in_the_memory_of_a_layer(given: Path, traine
     process = real_runs.apart("-c", KILLED, *words, env_more={"DIES_AFTER": "0.001", "DIES_IN": "3"})
     process.communicate()
     assert process.returncode < 0
-    shutil.copytree(trained, warm)
+    shutil.copytree(lora_run, warm)
     code, said = run_limited(STREAMED, warm, free, "merge", out, "--to", to)
     assert code == 0, said
     assert main(["export", str(out), "--to", str(tmp_path / "alone")]) == 0

@@ -48,7 +48,7 @@ def start(given: Path, out: Path, *more: str, verb: str = "train") -> Any:
 
 
 @contextmanager
-def served(out: Path, *words: str) -> Iterator[tuple[int, subprocess.Popen[str]]]:
+def serve_run(out: Path, *words: str) -> Iterator[tuple[int, subprocess.Popen[str]]]:
     """Port and process of the command, which serves the run of `out`."""
     command = [sys.executable, "-m", "spillway", "report", str(out), "--serve", "--port", "0", *words]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -97,7 +97,7 @@ def follow(port: int, run: Any) -> list[tuple[str, int]]:
 
 def test_page_follows_a_run_from_before_its_start_to_its_end(given: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    with served(out) as (port, server):
+    with serve_run(out) as (port, server):
         first = state(port)
         assert first["state"] == "waiting" and "no run yet" in first["words"]
         assert not out.exists()
@@ -117,7 +117,7 @@ def test_page_follows_a_run_from_before_its_start_to_its_end(given: Path, tmp_pa
 
 def test_killed_run_is_called_interrupted_until_it_goes_on(given: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    with served(out) as (port, _):
+    with serve_run(out) as (port, _):
         run = start(given, out, "--save_strategy", "steps", "--save_steps", "2")
         while not list(out.glob("checkpoint-*")):
             assert run.poll() is None, run.communicate()
@@ -134,7 +134,7 @@ def test_killed_run_is_called_interrupted_until_it_goes_on(given: Path, tmp_path
 
 
 def test_answers_are_for_this_machine_alone(finished: Path) -> None:
-    with served(finished) as (port, server):
+    with serve_run(finished) as (port, server):
         listening = Path(f"/proc/{server.pid}/net/tcp").read_text()
         assert f"0100007F:{port:04X}" in listening and f"00000000:{port:04X}" not in listening
         for host in (f"localhost:{port}", f"127.0.0.1:{port}"):
@@ -228,7 +228,7 @@ def test_browser_keeps_its_place_while_the_page_changes(given: Path, tmp_path: P
     """Without loading the page again; parts that are equal stay the same elements."""
     needs("chromium", browser.PROGRAM, "no Chromium here (apt-get install chromium): the page is not watched in one")
     out = tmp_path / "out"
-    with served(out) as (port, server), browser.Tab(tmp_path / "profile") as tab:
+    with serve_run(out) as (port, server), browser.Tab(tmp_path / "profile") as tab:
         tab.open(f"http://127.0.0.1:{port}/")
         assert "no run yet" in tab.evaluate("document.querySelector('#run-state').textContent")
         tab.evaluate("window.sameDocument = true")

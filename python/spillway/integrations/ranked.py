@@ -24,7 +24,7 @@ NAME, OBJECTIVE = "RewardTrainer", "reward"
 
 
 def is_reward(kind: type) -> bool:
-    """Whether it is TRL's RewardTrainer."""
+    """True for TRL's RewardTrainer and classes that derive from it."""
     return any(base.__name__ == NAME and base.__module__.startswith("trl.trainer.") for base in kind.__mro__)
 
 

@@ -64,15 +64,15 @@ def describe_coding(source: Path, config: Config) -> Iterator[str]:
     name, form = coding
     wanted = config.base_form
     if wanted is None:
-        kept = f"a run keeps and saves them in {config.weight_dtype}"
-        more = "; load_in_4bit keeps their codes" if form and config.method == "lora" else ""
+        outcome = f"a run keeps and saves them in {config.weight_dtype}"
+        hint = "; load_in_4bit keeps their codes" if form and config.method == "lora" else ""
     elif wanted == form:
-        kept, more = "load_in_4bit keeps the same codes, with scales in fp32", ""
+        outcome, hint = "load_in_4bit keeps the same codes, with scales in fp32", ""
     elif wanted.startswith(form or "none"):
-        kept, more = "load_in_4bit keeps the same codes; bnb_4bit_use_double_quant rounds their scales anew", ""
+        outcome, hint = "load_in_4bit keeps the same codes; bnb_4bit_use_double_quant rounds their scales anew", ""
     else:
-        kept, more = "their values are rounded again to codes of the base", ""
-    yield f"{source}: the weights come quantised ({name}) and are decoded while they are read; {kept}{more}"
+        outcome, hint = "their values are rounded again to codes of the base", ""
+    yield f"{source}: the weights come quantised ({name}) and are decoded while they are read; {outcome}{hint}"
 
 
 def write_decoded(source: Path, directory: Path, dtype: torch.dtype) -> None:

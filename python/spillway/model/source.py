@@ -92,7 +92,7 @@ def is_classifier(config: Any) -> bool:
 
 
 def classifies_tokens(config: Any) -> bool:
-    """Whether the head of labels is for every token."""
+    """True for a head that labels every token."""
     return any(name.endswith(OF_TOKENS) for name in getattr(config, "architectures", None) or [])
 
 
