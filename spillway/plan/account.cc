@@ -14,7 +14,7 @@ namespace {
 /// The block that logits are made of; none: there is no head.
 /// Keeps the logits of as many slices as there is room for, from the head's loss to its gradient.
 void keep_logits(const Problem& problem, const Room& room, Plan& plan) {
-  const auto& [description, layout, budget, rates, durability, keeping] = problem;
+  const auto& [description, layout, budget, rates, durability, decisions] = problem;
   const auto* head = description.head(layout);
   if (!budget.keeps_logits || budget.device || head == nullptr) return;
   const bool several = !plan.node_peaks.empty();
@@ -43,7 +43,7 @@ void count_peaks(const Problem& problem, const Room& room, Plan& plan) {
   plan.auxiliary = room.auxiliary;
   plan.update_workspace = room.update_workspace;
   plan.dram_peak = room.fixed + plan.arena;
-  if (problem.budget.device) plan.device_peak = problem.budget.device->work + plan.device_arena;
+  if (problem.budget.device) plan.device_peak = problem.device_work() + plan.device_arena;
   if (plan.regions.empty()) return;
   plan.node_peaks = bytes_by_node(plan.regions, room.nodes.size());
   plan.node_peaks[0] += room.fixed;
@@ -96,7 +96,7 @@ void count_early(Plan& plan) {
 }  // namespace
 
 void account_for_paths(const Problem& problem, Plan& plan) {
-  const auto& [description, layout, budget, rates, durability, keeping] = problem;
+  const auto& [description, layout, budget, rates, durability, decisions] = problem;
   auto need = budget.has_path() ? storage_need(description, layout, plan.placement, plan.schedule.activations,
                                                durability, budget.checkpoints)
                                 : StorageNeed{};

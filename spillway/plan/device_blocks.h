@@ -2,24 +2,23 @@
 // those that pass, whose state comes for the update and goes back.
 #pragma once
 
-#include <functional>
-#include <optional>
+#include <string>
+#include <vector>
 
-#include "spillway/plan/device_choice.h"
-#include "spillway/plan/planner.h"
+#include "spillway/plan/comparison.h"
+#include "spillway/plan/problem.h"
 
 namespace spillway::plan {
 
-/// A plan in which so many blocks are updated there. Throws Error(does_not_fit).
-using PlanThere = std::function<Plan(UpdatedThere)>;
+/// Compares plans in which as many blocks live on the device as have room, half of these, and so on down to none, while
+/// a step does not grow by a twentieth. Where the passes of the best one leave time, that one, and the one in which
+/// none lives there, are compared with plans in which every other block is updated there, half of them, and so on while
+/// that is faster; where paths take longer than updates and neither every one nor an eighth of them makes a step
+/// faster, none between is tried, and with none resident only every one.
+void compare_device_blocks(const Problem& problem, const Decisions& from, Comparison& comparison);
 
-/// Chooses, among the plans in which `most` are resident, half of these, and so on down to none, while a step does not
-/// grow by a twentieth, the fastest; of those within a percent of it the one that moves least. Where its passes leave
-/// time, that one, and the one in which none lives there, are compared with plans in which of the others, up to
-/// `blocks` in all (none: that is given), every one passes, half of them, and so on while that is faster; where paths
-/// take longer than updates and neither every one nor an eighth of them makes a step faster, none between is tried, and
-/// with none resident only every one. Throws what the plan with none throws when none fits.
-[[nodiscard]] Plan choose_there(const PlanThere& plan, std::size_t most, std::optional<std::size_t> blocks);
+/// Numbers of blocks around those of `from`.
+[[nodiscard]] std::vector<Decisions> near_device_blocks(const Problem& problem, const Decisions& from);
 
 /// Why no block may be updated there without being asked; empty: blocks may.
 [[nodiscard]] std::string why_no_device_blocks(const Description& description, const state::Layout& layout,

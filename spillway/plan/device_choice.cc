@@ -1,6 +1,7 @@
 #include "spillway/plan/device_choice.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "spillway/base/error.h"
@@ -15,36 +16,39 @@ void DeviceChoice::list_units() {
   for (auto* list : {&fixed_, &free_, &states_}) list->clear();
   std::vector<Unit> boundaries, weights, grads;
   for (Index i = 0; i < placement_.boundaries.size(); ++i) boundaries.push_back({Kind::activation, i, 1});
-  for (const auto& it : weights_of_passes(description_, layout_)) {
+  for (const auto& it : weights_of_passes(problem_.description, problem_.layout)) {
     weights.push_back({Kind::weight, it.first, it.count});
-    if (can_be_on_device(description_, layout_, it.first)) states_.push_back({Kind::state, it.first, it.count});
+    if (can_be_on_device(problem_.description, problem_.layout, it.first))
+      states_.push_back({Kind::state, it.first, it.count});
   }
   take_turns();
-  const bool stay = !description_.is_shared();  // those of several processes are added on the host
+  const bool stay = !problem_.description.is_shared();  // those of several processes are added on the host
   for (const auto& it : device_updated()) {
     if (stay) grads.push_back({Kind::grad, it.first, it.count});
   }
-  const auto add = [&](std::vector<Unit>& units, const std::optional<double>& share) {
+  const auto add = [&](std::vector<Unit>& units, const std::optional<double>& share,
+                       std::optional<std::size_t> decided = {}) {
     std::ranges::reverse(units);
-    const auto count = static_cast<double>(units.size());
+    const auto all = static_cast<double>(units.size());
+    const auto asked = share ? static_cast<std::size_t>(std::max(0.0, std::ceil(*share * all - 0.5))) : decided;
     for (std::size_t i = 0; i < units.size(); ++i) {
-      if (!share) free_.push_back(units[i]);
-      if (share && static_cast<double>(i) < *share * count - 0.5) fixed_.push_back(units[i]);
+      if (!asked) free_.push_back(units[i]);
+      if (asked && i < *asked) fixed_.push_back(units[i]);
     }
   };
-  add(boundaries, budget_.device->activation);
-  add(grads, budget_.device->grad);
-  add(weights, budget_.device->weight);
+  add(boundaries, problem_.budget.device->activation);
+  add(grads, problem_.budget.device->grad);
+  add(weights, problem_.budget.device->weight, problem_.decisions.device_weights);
 }
 
 /// Of a head's slices the first of each process come first, then the second of each, so that all have as many there.
 void DeviceChoice::take_turns() {
-  std::vector<std::size_t> slices(description_.world.size, 0);
+  std::vector<std::size_t> slices(problem_.description.world.size, 0);
   std::vector<std::pair<std::size_t, Unit>> turns;
   for (const auto& unit : states_) {
-    const auto& chunk = layout_.chunks()[unit.first];
-    const bool slice = traits(layout_.blocks()[chunk.block].role).is_table;
-    turns.emplace_back(slice ? ++slices[description_.owner(layout_, chunk)] : 0, unit);
+    const auto& chunk = problem_.layout.chunks()[unit.first];
+    const bool slice = traits(problem_.layout.blocks()[chunk.block].role).is_table;
+    turns.emplace_back(slice ? ++slices[problem_.description.owner(problem_.layout, chunk)] : 0, unit);
   }
   std::ranges::stable_sort(turns, {}, &std::pair<std::size_t, Unit>::first);
   std::ranges::transform(turns, states_.begin(), &std::pair<std::size_t, Unit>::second);
@@ -56,20 +60,20 @@ std::span<const DeviceChoice::Unit> DeviceChoice::device_updated() const {
 }
 
 Placement DeviceChoice::with(std::size_t free) const {
-  Placement out(layout_);
+  Placement out(problem_.layout);
   out.device = true;
   const auto keep = [&](const Unit& unit) {
     for (auto i = unit.first; i < unit.first + unit.count; ++i) {
       if (unit.kind == Kind::activation) out.boundaries[i].on_device = true;
       if (unit.kind == Kind::weight) out.chunks[i].weight_copy = true;
-      if (unit.kind == Kind::state) out.chunks[i].live_on_device(!description_.is_shared());
+      if (unit.kind == Kind::state) out.chunks[i].live_on_device(!problem_.description.is_shared());
       if (unit.kind == Kind::grad) out.chunks[i].gradient = {TierKind::device};
     }
   };
   std::ranges::for_each(std::span(states_).first(blocks_.device_resident), keep);
   for (const auto& unit : device_updated()) {
     for (Index c = unit.first; c < unit.first + unit.count; ++c) {
-      if (state::is_trainable(layout_.chunks()[c].training)) out.chunks[c].updated_on = TierKind::device;
+      if (state::is_trainable(problem_.layout.chunks()[c].training)) out.chunks[c].updated_on = TierKind::device;
     }
   }
   std::ranges::for_each(fixed_, keep);
@@ -78,33 +82,35 @@ Placement DeviceChoice::with(std::size_t free) const {
 }
 
 Bytes DeviceChoice::room() const noexcept {
-  const auto& device = *budget_.device;
-  return device.capacity - std::min(device.capacity, device.work + spare_);
+  const auto& device = *problem_.budget.device;
+  return device.capacity - std::min(device.capacity, problem_.device_work() + spare_);
 }
 
 /// An arena with what arithmetic needs behind it.
 Bytes DeviceChoice::with_workspace(Bytes arena) const {
-  return round_up(arena, 256) + device_workspace(description_, layout_).bytes();
+  return round_up(arena, 256) + device_workspace(problem_.description, problem_.layout).bytes();
 }
 
 /// What the process that has most of the blocks which live there has more of them, and of their gradients that come,
 /// than this one: all choose alike, if there is something left to choose. Of what is frozen, and of all weights beside
 /// it, each one has as much.
 Bytes DeviceChoice::more_elsewhere() const {
-  const auto& asked = *budget_.device;
-  if (!description_.is_shared() || (asked.weight && asked.state && asked.device_updated)) return 0;
-  const auto rule = description_.rule();
-  std::vector<Bytes> bytes(description_.world.size, 0);
+  const auto& asked = *problem_.budget.device;
+  const bool decided = problem_.decisions.device_weights || (asked.weight && asked.state && asked.device_updated);
+  if (!problem_.description.is_shared() || decided) return 0;
+  const auto rule = problem_.description.rule();
+  std::vector<Bytes> bytes(problem_.description.world.size, 0);
   for (const auto& unit : std::span(states_).first(blocks_.device_resident)) {
     for (Index c = unit.first; c < unit.first + unit.count; ++c) {
-      const auto& chunk = layout_.chunks()[c];
+      const auto& chunk = problem_.layout.chunks()[c];
       if (!state::is_trainable(chunk.training)) continue;
-      const auto& block = layout_.blocks()[chunk.block];
+      const auto& block = problem_.layout.blocks()[chunk.block];
       const auto weight = block.trainable_chunks == block.chunks ? weight_bytes(rule, chunk) : 0;
-      bytes[description_.owner(layout_, chunk)] += weight + state_bytes(rule, chunk) + grad_bytes(rule, chunk);
+      bytes[problem_.description.owner(problem_.layout, chunk)] +=
+          weight + state_bytes(rule, chunk) + grad_bytes(rule, chunk);
     }
   }
-  return *std::ranges::max_element(bytes) - bytes[description_.world.rank];
+  return *std::ranges::max_element(bytes) - bytes[problem_.description.world.rank];
 }
 
 bool DeviceChoice::try_it(const DeviceSchedule& schedule, std::size_t free, std::uint32_t ahead) {
@@ -113,9 +119,10 @@ bool DeviceChoice::try_it(const DeviceSchedule& schedule, std::size_t free, std:
   const auto bytes = with_workspace(lay_out(tried, TierKind::device) + more_elsewhere());
   asked_ = bytes;
   if (bytes > room()) return false;
-  if (budget_.device->in_dram) {  // and leaves the host what it needs at least
-    const auto host = budget_.process + budget_.work + lay_out(tried);
-    if (free + blocks_.device_resident + blocks_.device_updated > 0 && host + bytes > budget_.dram) return false;
+  if (problem_.budget.device->in_dram) {  // and leaves the host what it needs at least
+    const auto host = problem_.budget.process + problem_.work() + lay_out(tried);
+    if (free + blocks_.device_resident + blocks_.device_updated > 0 && host + bytes > problem_.budget.dram)
+      return false;
   }
   placement_ = stays;
   ahead_ = ahead;
@@ -124,11 +131,11 @@ bool DeviceChoice::try_it(const DeviceSchedule& schedule, std::size_t free, std:
 }
 
 Bytes DeviceChoice::bytes_of(const Unit& unit) const {
-  if (unit.kind == Kind::activation) return description_.boundary_bytes();
-  const auto rule = description_.rule();
+  if (unit.kind == Kind::activation) return problem_.description.boundary_bytes();
+  const auto rule = problem_.description.rule();
   Bytes out = 0;
   for (Index c = unit.first; c < unit.first + unit.count; ++c) {
-    const auto& chunk = layout_.chunks()[c];
+    const auto& chunk = problem_.layout.chunks()[c];
     out += unit.kind == Kind::grad ? state::grad_bytes(rule, chunk) : state::weight_bytes(rule, chunk);
   }
   return out;
@@ -154,7 +161,7 @@ std::size_t DeviceChoice::most(const DeviceSchedule& schedule, std::uint32_t ahe
 }
 
 std::size_t DeviceChoice::may_live() const {
-  DeviceChoice other(description_, layout_, budget_);
+  DeviceChoice other(problem_);
   other.list_units();
   return other.states_.size();
 }
@@ -162,18 +169,17 @@ std::size_t DeviceChoice::may_live() const {
 std::size_t DeviceChoice::most_device_resident(const DeviceSchedule& schedule) {
   blocks_ = {};
   list_units();
-  const auto ahead = budget_.window > 0 ? static_cast<std::uint32_t>(budget_.window) - 1 : 0;
+  const auto ahead = problem_.budget.window > 0 ? static_cast<std::uint32_t>(problem_.budget.window) - 1 : 0;
   return bisect(states_.size(), [&](std::size_t device_resident) {
     blocks_.device_resident = device_resident;
     return try_it(schedule, 0, ahead);
   });
 }
 
-void DeviceChoice::choose(const DeviceSchedule& schedule, UpdatedThere blocks) {
-  blocks_ = blocks;
+void DeviceChoice::choose(const DeviceSchedule& schedule) {
   list_units();
-  if (budget_.window > 0) {
-    const auto ahead = static_cast<std::uint32_t>(budget_.window) - 1;
+  if (problem_.budget.window > 0) {
+    const auto ahead = static_cast<std::uint32_t>(problem_.budget.window) - 1;
     if (try_it(schedule, 0, ahead)) {
       most(schedule, ahead);
       return;
@@ -186,17 +192,19 @@ void DeviceChoice::choose(const DeviceSchedule& schedule, UpdatedThere blocks) {
       return;
     }
   }
-  auto least = schedule(with(0), budget_.window > 0 ? static_cast<std::uint32_t>(budget_.window) - 1 : 0);
+  auto least =
+      schedule(with(0), problem_.budget.window > 0 ? static_cast<std::uint32_t>(problem_.budget.window) - 1 : 0);
   refuse(with_workspace(lay_out(least, TierKind::device)));
 }
 
 void DeviceChoice::refuse(Bytes needed) const {
-  const auto& device = *budget_.device;
+  const auto& device = *problem_.budget.device;
+  const auto work = problem_.device_work();
   auto message =
-      text("does not fit on the device: the smallest plan needs ", human(device.work + needed),
-           " there (PyTorch's working set ", human(device.work), ", arena ", human(needed), "), and gpu_memory is ",
-           human(device.capacity), ". It would fit with --gpu_memory ", ceil_div(device.work + needed, MiB), "MiB, ");
-  if (budget_.window > 1) message += "with a smaller --window, ";
+      text("does not fit on the device: the smallest plan needs ", human(work + needed),
+           " there (PyTorch's working set ", human(work), ", arena ", human(needed), "), and gpu_memory is ",
+           human(device.capacity), ". It would fit with --gpu_memory ", ceil_div(work + needed, MiB), "MiB, ");
+  if (problem_.budget.window > 1) message += "with a smaller --window, ";
   if (device.weight.value_or(0) > 0 || device.activation.value_or(0) > 0 || blocks_.device_resident > 0)
     message += "with less that stays there, ";
   throw NoRoomOnDevice(message + "or with a smaller max_length or per_device_train_batch_size");

@@ -5,34 +5,29 @@
 #include <span>
 #include <vector>
 
-#include "spillway/plan/schedule.h"
+#include "spillway/plan/problem.h"
 
 namespace spillway::plan {
-
-/// Blocks that a device updates, slices of a head each counted as one.
-struct UpdatedThere {
-  std::size_t device_resident = 0;  ///< there alone
-  std::size_t device_updated = 0;   ///< of the others: their state comes for the update
-};
 
 /// The schedule of a step in which this stays on the device; with host memory as small as it can be.
 using DeviceSchedule = std::function<Schedule(const Placement&, std::uint32_t ahead)>;
 
-/// Blocks that live there are given, from the first on: theirs are the updates that the next step needs first. So are
-/// those that pass, the next ones. Then boundary activations, the last layers' before others' (they are kept for the
-/// shortest time), and gradients of what passes: each saves two copies of its bytes a step. Then weights, of which each
-/// saves one, or both where they pass. Of several processes each has its shards of a block there, with all weights of
-/// one that is frozen in part, and no gradient stays, which the host adds up; of a head's slices the first of each
+/// Blocks that live there are decided before, from the first on: theirs are the updates that the next step needs first.
+/// So are those that pass, the next ones. Then boundary activations, the last layers' before others' (they are kept for
+/// the shortest time), and gradients of what passes: each saves two copies of its bytes a step. Then weights, of which
+/// each saves one, or both where they pass. Of several processes each has its shards of a block there, with all weights
+/// of one that is frozen in part, and no gradient stays, which the host adds up; of a head's slices the first of each
 /// process come first. What comes and goes has a window of two blocks, of three where everything else stays, and of one
 /// where no more fits.
 class DeviceChoice {
  public:
   /// `spare`: bytes of the device that are left to buffers whose lifetimes only the whole schedule knows.
-  DeviceChoice(const Description& description, const state::Layout& layout, const Budget& budget, Bytes spare = 0)
-      : description_(description), layout_(layout), budget_(budget), spare_(spare), placement_(layout) {}
+  explicit DeviceChoice(const Problem& problem, Bytes spare = 0)
+      : problem_(problem), spare_(spare), blocks_(problem.decisions.blocks), placement_(problem.layout) {}
 
-  /// For a budget with a device. Throws NoRoomOnDevice with what would fit.
-  void choose(const DeviceSchedule& schedule, UpdatedThere blocks);
+  /// For a budget with a device, beside the blocks that the problem's decisions name. Throws NoRoomOnDevice with what
+  /// would fit.
+  void choose(const DeviceSchedule& schedule);
 
   /// Blocks that may live there: at most so many; and of these as many as have room beside what has to be there.
   [[nodiscard]] std::size_t may_live() const;
@@ -63,9 +58,7 @@ class DeviceChoice {
   [[nodiscard]] Bytes bytes_of(const Unit& unit) const;
   [[noreturn]] void refuse(Bytes needed) const;
 
-  const Description& description_;
-  const state::Layout& layout_;
-  const Budget& budget_;
+  const Problem problem_;
   const Bytes spare_;
   std::vector<Unit> fixed_, free_;  ///< what the caller asked for; what may be kept beside
   std::vector<Unit> states_;        ///< what may live there, or pass

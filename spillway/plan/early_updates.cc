@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "spillway/base/error.h"
 #include "spillway/plan/bisect.h"
 
 namespace spillway::plan {
@@ -43,14 +44,16 @@ double choose_early(const Problem& problem, Trial& trial, Placement& placement, 
   const auto lay_out = [&](std::size_t n) { return trial.lay_out(with_early(placement, order, n), lookahead); };
   const auto found = trial.prediction();
   const auto deferred = found.step_seconds;
+  const auto words = [&](std::size_t count) { return text(count, " of ", order.size(), " chunks that may be"); };
   if (budget.updates == Updates::automatic && !may_be_worth_it(found)) return 0;
   const auto most = bisect_from(order.size(), order.size(), lay_out);
   std::size_t best = budget.updates == Updates::early ? most : 0;
   auto seconds = best > 0 ? trial.step_seconds() : kWorthIt * deferred;
+  if (budget.updates == Updates::automatic) trial.list(Axis::early_updates, words(0), deferred);
   int slower = 0;
   for (auto count = most; budget.updates == Updates::automatic && count > 0 && slower < kNoFaster; count /= 2) {
     if (!lay_out(count)) continue;
-    const auto now = trial.step_seconds();
+    const auto now = trial.compare(Axis::early_updates, words(count));
     ++slower;
     if (now >= seconds) continue;
     slower = 0;
@@ -59,6 +62,7 @@ double choose_early(const Problem& problem, Trial& trial, Placement& placement, 
   }
   if (best > 0) placement = with_early(placement, order, best);
   trial.lay_out(placement, lookahead);
+  trial.choose(Axis::early_updates, words(best));
   return best > 0 ? deferred - seconds : 0;
 }
 

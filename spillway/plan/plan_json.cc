@@ -131,11 +131,6 @@ void add_saved_activations(nlohmann::json& out, const Plan& plan, const Budget& 
                                             {"spilled_blocks", plan.spilling}};
   if (saved.keep) found["asked"] = *saved.keep;
   add_spilling(found, plan, budget);
-  for (const auto& it : plan.keeping_tried) {
-    nlohmann::json entry{{"layers", it.layers}, {"spilled", it.spilled}, {"fits", it.fits}};
-    if (it.fits) entry["predicted_step_seconds"] = it.step_seconds;
-    found["tried"].push_back(std::move(entry));
-  }
 }
 
 /// What the device does with each block.
@@ -149,10 +144,20 @@ void add_device_blocks(nlohmann::json& out, const Plan& plan, const Description&
                           {"streamed", blocks.streamed},
                           {"durable_bytes_per_step", blocks.durable},
                           {"why", device_blocks_words(plan)}};
-  for (const auto& it : plan.device_blocks_tried) {
-    nlohmann::json entry{{"blocks", it.blocks}, {"streamed_states", it.device_updated}, {"fits", it.fits}};
-    if (it.fits) entry.update({{"predicted_step_seconds", it.step_seconds}, {"bytes_per_step", it.moved}});
-    out["device_blocks"]["tried"].push_back(std::move(entry));
+}
+
+/// For each axis with a choice, what was compared, and what it comes to.
+void add_decisions(nlohmann::json& out, const Plan& plan) {
+  auto& decisions = out["decisions"] = nlohmann::json::array();
+  for (std::size_t axis = 0; axis < kAxes.size(); ++axis) {
+    const auto compared = plan.compared_on(static_cast<Axis>(axis));
+    if (compared.size() < 2) continue;
+    auto& entry = decisions.emplace_back(nlohmann::json{{"name", kAxes[axis].name}, {"title", kAxes[axis].title}});
+    for (const auto& it : compared) {
+      nlohmann::json value{{"value", it.value}, {"fits", it.fits}, {"chosen", it.chosen}};
+      if (it.fits) value.update({{"predicted_step_seconds", it.step_seconds}, {"bytes_per_step", it.moved}});
+      entry["compared"].push_back(std::move(value));
+    }
   }
 }
 
@@ -258,6 +263,7 @@ std::string to_json(const Plan& plan, const Description& description, const stat
   if (description.hidden > 0) add_boundaries(out, plan, layout, budget);
   add_saved_activations(out, plan, budget);
   add_device_blocks(out, plan, description, layout);
+  add_decisions(out, plan);
   add_paths(out, plan, budget);
   add_remote_drives(out, plan, budget);
   add_saving(out, plan, budget);

@@ -2,34 +2,20 @@
 // reads no clock.
 #pragma once
 
+#include <algorithm>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "spillway/plan/axes.h"
 #include "spillway/plan/room.h"
 #include "spillway/plan/saving.h"
 #include "spillway/plan/simulate.h"
 #include "spillway/plan/trial.h"
 
 namespace spillway::plan {
-
-/// Numbers of blocks that a device may update (placement.h), and what a plan with them comes to.
-struct DeviceBlocksTried {
-  std::size_t blocks = 0;          ///< that live there
-  std::size_t device_updated = 0;  ///< whose state comes for the update
-  bool fits = false;               ///< else what follows is 0
-  double step_seconds = 0;         ///< predicted
-  Bytes moved = 0;                 ///< by a step, over paths and the link, both ways
-};
-
-/// Numbers of layers that may keep or spill what autograd saves of them, and what a plan with them comes to.
-struct KeepingTried {
-  std::size_t layers = 0;   ///< that keep
-  std::size_t spilled = 0;  ///< that spill
-  TierId home = {};         ///< where what spills lies
-  bool fits = false;        ///< else what follows is 0
-  double step_seconds = 0;  ///< predicted
-};
 
 /// What it takes of a step that one layer of average size spills, and what that saves.
 struct SpillCost {
@@ -51,6 +37,8 @@ struct InFull {
 
 /// A placement that is laid out, its schedule with the dependencies that shared bytes need.
 struct Plan : LaidOut {
+  Decisions decisions = {};
+  std::vector<Compared> compared = {};  ///< values of axes that the caller left to the search
   Durability durability = Durability::none;
   bool ample = false;   ///< all that was tried had room: more DRAM would not change the plan. False says nothing
   Bytes resident = 0;   ///< bytes at its bottom that stay; above them, between steps, is scratch for one chunk at least
@@ -63,21 +51,18 @@ struct Plan : LaidOut {
   std::vector<Index> keeping;     ///< blocks of layers that keep what autograd saves of them from forward to backward
   std::vector<Index> spilling;    ///< blocks of layers that send it to a path in forward, and have it back in backward
   TierId spilled_to = {};         ///< where theirs lies meanwhile: the paths, or a tier of host memory
-  Bytes saved = 0;       ///< that all of these hold at most, outside of the arena: in `dram_peak`, or `device_peak`
-  SpillCost spill_cost;  ///< where layers may spill
-  std::vector<KeepingTried> keeping_tried;  ///< what was compared; empty: the number was given, or there was no choice
-  Bytes device_peak = 0;                    ///< with PyTorch's working set there
-  std::vector<Bytes> node_peaks;            ///< by node, as Budget::nodes: sums to `dram_peak`; empty: there is one
-  Bytes path_bytes = 0;                     ///< on all paths, without what follows
-  Bytes path_overhead = 0;                  ///< of each path: superblock and records
-  Bytes path_spare = 0;                     ///< of `path_bytes`, for snapshots that wait for a flush
-  std::vector<Bytes> volumes;  ///< by path: what its volume reserves for data; together at least `path_bytes`
+  Bytes saved = 0;        ///< that all of these hold at most, outside of the arena: in `dram_peak`, or `device_peak`
+  SpillCost spill_cost;   ///< where layers may spill
+  Bytes device_peak = 0;  ///< with PyTorch's working set there
+  std::vector<Bytes> node_peaks;  ///< by node, as Budget::nodes: sums to `dram_peak`; empty: there is one
+  Bytes path_bytes = 0;           ///< on all paths, without what follows
+  Bytes path_overhead = 0;        ///< of each path: superblock and records
+  Bytes path_spare = 0;           ///< of `path_bytes`, for snapshots that wait for a flush
+  std::vector<Bytes> volumes;     ///< by path: what its volume reserves for data; together at least `path_bytes`
   Bytes read_per_step = 0, written_per_step = 0;
   Bytes to_device_per_step = 0, from_device_per_step = 0;
-  std::size_t device_resident = 0;  ///< blocks that live on the device, slices of a head each counted as one
-  std::size_t device_updated = 0;   ///< blocks whose state comes to the device for the update, counted so, too
-  std::vector<DeviceBlocksTried>
-      device_blocks_tried;                 ///< what was compared; empty: the number was given, or there was no choice
+  std::size_t device_resident = 0;         ///< blocks that live on the device, slices of a head each counted as one
+  std::size_t device_updated = 0;          ///< blocks whose state comes to the device for the update, counted so, too
   std::string device_blocks_why_not = {};  ///< why there was none, in words; empty: there was
   Simulation prediction;
   std::optional<InFull> in_full;  ///< none: nothing is reduced
@@ -92,6 +77,13 @@ struct Plan : LaidOut {
   std::map<std::string, Bytes> device_breakdown;  ///< the same of the device's arena
   std::map<std::string, Bytes> path_breakdown;    ///< by class; sums to `path_bytes`
   std::optional<SavingNeed> saving;               ///< none: nobody knows what is saved
+
+  /// The values of one axis that were compared, in that order; none: the value was given, or there was no choice.
+  [[nodiscard]] std::vector<Compared> compared_on(Axis axis) const {
+    std::vector<Compared> out;
+    std::ranges::copy_if(compared, std::back_inserter(out), [&](const Compared& it) { return it.axis == axis; });
+    return out;
+  }
 };
 
 /// The plan for these budgets. What the caller fixed in `budget.placement` is obeyed; the rest of the DRAM first holds

@@ -15,7 +15,7 @@ struct Problem {
   const Budget& budget;
   const Rates& rates;
   Durability durability = Durability::none;
-  SavedLayers layers = {};  ///< that do not recompute what autograd saves; `budget` has what they hold
+  Decisions decisions = {};
 
   /// What makes its steps durable.
   [[nodiscard]] Redo redo() const noexcept {
@@ -23,15 +23,27 @@ struct Problem {
   }
   [[nodiscard]] Bytes weight_element() const noexcept { return state::field_bytes(description.type).weight; }
   /// What becomes of what autograd saves of each layer.
-  [[nodiscard]] SavedPlacement saved() const { return saved_placement(description, layout, budget.saved, layers); }
+  [[nodiscard]] SavedPlacement saved() const {
+    return saved_placement(description, layout, budget.saved, decisions.layers);
+  }
   /// A new schedule of a step.
   [[nodiscard]] Schedule schedule(const Placement& placement, const Lookahead& lookahead) const {
     return make_schedule(description, layout, placement, lookahead, redo(), saved());
   }
-  /// This problem with other rates.
+  /// Bytes of PyTorch's working set on the host, and on the device: with the saved activations that layers hold.
+  [[nodiscard]] Bytes work() const { return budget.work + (saved_on_device() ? 0 : held()); }
+  [[nodiscard]] Bytes device_work() const { return budget.device->work + (saved_on_device() ? held() : 0); }
+  /// This problem with other rates, or with other decisions.
   [[nodiscard]] Problem with(const Rates& other) const noexcept {
-    return {description, layout, budget, other, durability, layers};
+    return {description, layout, budget, other, durability, decisions};
   }
+  [[nodiscard]] Problem with(const Decisions& other) const noexcept {
+    return {description, layout, budget, rates, durability, other};
+  }
+
+ private:
+  [[nodiscard]] bool saved_on_device() const noexcept { return budget.saved.on_device && budget.device.has_value(); }
+  [[nodiscard]] Bytes held() const { return held_bytes(description, budget.saved, decisions.layers); }
 };
 
 }  // namespace spillway::plan

@@ -79,15 +79,17 @@ void refuse_named(const Problem& problem, const Room& room, const Placement& lea
 
 [[noreturn]] void refuse_dram(const Problem& problem, const Room& room, Bytes arena) {
   const auto& budget = problem.budget;
-  auto message = text(
-      "does not fit in DRAM: the smallest plan for this placement needs ", human(room.fixed + arena),
-      " (interpreter and libraries ", human(budget.process), ", PyTorch's working set ", human(budget.work), ", arena ",
-      human(arena), ", engine ", human(kEngineBytes + room.auxiliary + room.update_workspace), "), and dram_budget is ",
-      human(budget.dram), ". It would fit with --dram_budget ", ceil_div(room.fixed + arena, MiB), "MiB");
+  auto message =
+      text("does not fit in DRAM: the smallest plan for this placement needs ", human(room.fixed + arena),
+           " (interpreter and libraries ", human(budget.process), ", PyTorch's working set ", human(problem.work()),
+           ", arena ", human(arena), ", engine ", human(kEngineBytes + room.auxiliary + room.update_workspace),
+           "), and dram_budget is ", human(budget.dram), ". It would fit with --dram_budget ",
+           ceil_div(room.fixed + arena, MiB), "MiB");
   auto other = budget;
   if (!other.has_path()) other.paths.emplace_back();
   other.placement = {};
-  const auto spilled = smallest_arena({problem.description, problem.layout, other, problem.rates, problem.durability});
+  const auto spilled = smallest_arena(
+      {problem.description, problem.layout, other, problem.rates, problem.durability, problem.decisions});
   if (spilled + MiB < arena) {
     message += text(budget.has_path() ? ", with --placement auto" : ", with --storage DIR", " and --dram_budget ",
                     ceil_div(room.fixed + spilled, MiB), "MiB");

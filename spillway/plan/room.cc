@@ -31,8 +31,8 @@ Room room_of(const Problem& problem, Bytes device_arena) {
   const auto nodes = std::max<std::size_t>(1, budget.nodes.size());
   out.auxiliary = auxiliary_bytes(problem.layout, nodes + (budget.device ? 1 : 0), problem.description.sample_sums());
   out.update_workspace = nodes * update_workspace(problem.description.rule(), problem.layout);
-  out.fixed =
-      budget.process + budget.work + kEngineBytes + out.auxiliary + out.update_workspace + (in_dram ? device_arena : 0);
+  out.fixed = budget.process + problem.work() + kEngineBytes + out.auxiliary + out.update_workspace +
+              (in_dram ? device_arena : 0);
   out.arena = budget.dram - std::min(budget.dram, out.fixed);
   out.nodes = capacities(budget);
   for (const auto& node : budget.nodes) out.arena += traits(node.kind).in_dram ? 0 : node.capacity;

@@ -54,13 +54,6 @@ Bytes spilled_bytes(const Description& description, const SavedActivations& save
   return round_up(static_cast<Bytes>(bytes), 4096);
 }
 
-Budget with_saved(const Description& description, const Budget& budget, const SavedLayers& layers) {
-  auto out = budget;
-  const auto bytes = held_bytes(description, budget.saved, layers);
-  (budget.saved.on_device && out.device ? out.device->work : out.work) += bytes;
-  return out;
-}
-
 SavedPlacement saved_placement(const Description& description, const state::Layout& layout,
                                const SavedActivations& saved, const SavedLayers& layers) {
   SavedPlacement out;

@@ -3,17 +3,10 @@
 
 #include <vector>
 
+#include "spillway/plan/decisions.h"
 #include "spillway/plan/schedule.h"
 
 namespace spillway::plan {
-
-/// How many layers do not recompute.
-struct SavedLayers {
-  std::size_t keep = 0, spill = 0;
-  TierId home = {};  ///< where what spills lies meanwhile: the paths, or a tier of host memory
-
-  bool operator==(const SavedLayers&) const = default;
-};
 
 /// Blocks of `saved` that keep when `layers` do, ascending: the last of those that have a backward pass, since the last
 /// layers hold theirs for the shortest time. More layers than these: all of them.
@@ -33,9 +26,6 @@ struct SavedLayers {
                                const SavedLayers& layers);
 /// Bytes that each layer which spills moves in the largest step, once each way.
 [[nodiscard]] Bytes spilled_bytes(const Description& description, const SavedActivations& saved);
-/// `budget` with a working set of PyTorch, on the host or on the device, that has what these layers hold, too.
-[[nodiscard]] Budget with_saved(const Description& description, const Budget& budget, const SavedLayers& layers);
-
 /// What becomes of each layer's.
 [[nodiscard]] SavedPlacement saved_placement(const Description& description, const state::Layout& layout,
                                              const SavedActivations& saved, const SavedLayers& layers);

@@ -8,6 +8,7 @@
 
 #include "spillway/base/error.h"
 #include "spillway/plan/bisect.h"
+#include "spillway/plan/choice.h"
 #include "spillway/plan/if_it_fits.h"
 #include "spillway/plan/search.h"
 #include "spillway/plan/spill_choice.h"
@@ -20,83 +21,59 @@ constexpr int kBetween = 2;
 /// The share of a step: where transfers take so much of it, there is nothing left to save.
 constexpr double kBound = 0.95;
 
-/// Of the fastest step that is known: what writes more to drives has to take less than this.
-constexpr double kWorthWriting = 0.98;
-
-double step_seconds(const Plan& plan) {
-  return plan.prediction.step_seconds;
-}
-
-/// Bytes on paths of all that does not spill.
-Bytes placed_on_paths(const Plan& plan) {
-  const auto spilled = plan.path_breakdown.find(traits(ObjectKind::saved).name);
-  return plan.path_bytes - (spilled == plan.path_breakdown.end() ? 0 : spilled->second);
-}
-
-/// Plans that were made, of which the fastest is kept.
-class TriedLayers {
+/// Compares numbers of layers that keep or spill, beside the decisions of a plan in which all recompute.
+class LayerLadder {
  public:
-  /// `on_device`: what layers keep lies there.
-  TriedLayers(const PlanSaving& plan, Plan none, bool on_device)
-      : plan_(plan), none_(std::move(none)), on_device_(on_device) {
-    note(none_, true);
+  LayerLadder(const Problem& problem, const Decisions& from, Comparison& comparison)
+      : problem_(problem), from_(from), comparison_(comparison) {
+    comparison_.add(Axis::saved_activations, from_);
+    const auto& none = *comparison_.find(from_);
+    placement_ = none.placement;
+    arena_ = none.arena;
+    take(none);
   }
 
-  /// Whether it is the fastest so far. What has room in memory without is not to be sent to a path.
-  bool add(SavedLayers layers) {
-    auto now = if_it_fits([&] { return plan_(layers); }, ample_);
-    ample_ = ample_ && (!now || now->ample);
-    if (!now) {
-      tried_.push_back({.layers = layers.keep, .spilled = layers.spill, .home = layers.home});
-      return false;
-    }
-    const bool fits = placed_on_paths(*now) == 0 || none_.path_bytes > 0;
-    note(*now, fits);
-    const auto enough = layers.spill > 0 && !layers.home.in_memory() ? kWorthWriting : 1.0;
-    if (!fits || step_seconds(*now) >= enough * step_seconds(fastest())) return false;
-    best_ = std::move(now);
+  /// Whether it is the fastest so far.
+  bool add(const SavedLayers& layers) {
+    const auto decisions = add_layers(problem_, from_, layers, comparison_);
+    const auto* plan = decisions ? comparison_.find(*decisions) : nullptr;
+    if (plan == nullptr || priced_seconds(*plan) >= seconds_) return false;
+    take(*plan);
     return true;
   }
 
-  [[nodiscard]] const Plan& fastest() const { return best_ ? *best_ : none_; }
-  /// Whether the fastest has all else where it is when no layer keeps.
-  [[nodiscard]] bool costs_nothing() const {
-    return fastest().placement == none_.placement && fastest().arena == none_.arena;
-  }
-  /// The least number beyond that of the fastest that was tried; none: its own.
+  /// Of the fastest: layers that keep, and its simulation.
+  [[nodiscard]] std::size_t keeping() const noexcept { return keeping_; }
+  [[nodiscard]] const Simulation& prediction() const noexcept { return prediction_; }
+  /// Whether the fastest has everything else where it is while no layer keeps.
+  [[nodiscard]] bool costs_nothing() const noexcept { return costs_nothing_; }
+  /// The least number beyond that of the fastest that was compared; none: its own.
   [[nodiscard]] std::size_t next() const {
-    const auto best = fastest().keeping.size();
-    auto out = best;
-    for (const auto& it : tried_) {
-      if (it.layers > best && (out == best || it.layers < out)) out = it.layers;
+    auto out = keeping_;
+    for (const auto& it : comparison_.listed()) {
+      const auto layers = it.decisions.layers.keep;
+      if (layers > keeping_ && (out == keeping_ || layers < out)) out = layers;
     }
-    return out;
-  }
-
-  [[nodiscard]] Plan take(std::size_t most) {
-    const bool room = on_device_ ? ample_ : fastest().keeping.size() == most;
-    const bool ample = none_.ample && fastest().ample && room;
-    auto out = best_ ? std::move(*best_) : std::move(none_);
-    out.ample = ample;
-    out.keeping_tried = std::move(tried_);
     return out;
   }
 
  private:
-  void note(const Plan& plan, bool fits) {
-    tried_.push_back({.layers = plan.keeping.size(),
-                      .spilled = plan.spilling.size(),
-                      .home = plan.spilled_to,
-                      .fits = fits,
-                      .step_seconds = fits ? step_seconds(plan) : 0});
+  void take(const Plan& plan) {
+    seconds_ = priced_seconds(plan);
+    keeping_ = plan.decisions.layers.keep;
+    prediction_ = plan.prediction;
+    costs_nothing_ = plan.placement == placement_ && plan.arena == arena_;
   }
 
-  const PlanSaving& plan_;
-  Plan none_;
-  const bool on_device_;
-  bool ample_ = true;  ///< of all that were tried
-  std::optional<Plan> best_;
-  std::vector<KeepingTried> tried_;
+  const Problem& problem_;
+  const Decisions from_;
+  Comparison& comparison_;
+  Placement placement_;  ///< while no layer keeps
+  Bytes arena_ = 0;
+  double seconds_ = 0;  ///< of the fastest, as what follows
+  std::size_t keeping_ = 0;
+  Simulation prediction_;
+  bool costs_nothing_ = false;
 };
 
 /// Layers that may have room beside what has to be there, at most. `none`: the plan in which no layer keeps.
@@ -112,22 +89,22 @@ std::size_t with_room(const Problem& problem, const Plan& none) {
 }
 
 /// Where neither as many as have room are faster nor a single one, none between is tried: each more costs as much.
-void try_fewer(TriedLayers& tried, std::size_t most) {
-  bool before = tried.add({most});
-  if (before && tried.costs_nothing()) return;
-  if (!before && (most == 1 || !tried.add({1}))) return;
+void try_fewer(LayerLadder& ladder, std::size_t most) {
+  bool before = ladder.add({most});
+  if (before && ladder.costs_nothing()) return;
+  if (!before && (most == 1 || !ladder.add({1}))) return;
   for (auto layers = most / 2; layers > (before ? 0 : 1); layers /= 2) {
-    const bool now = tried.add({layers});
+    const bool now = ladder.add({layers});
     if (before && !now) return;
     before = now;
   }
 }
 
-void try_between(TriedLayers& tried) {
-  auto low = tried.fastest().keeping.size(), high = tried.next();
+void try_between(LayerLadder& ladder) {
+  auto low = ladder.keeping(), high = ladder.next();
   for (int i = 0; i < kBetween && high > low + 1; ++i) {
     const auto middle = low + (high - low) / 2;
-    (tried.add({middle}) ? low : high) = middle;
+    (ladder.add({middle}) ? low : high) = middle;
   }
 }
 
@@ -141,57 +118,127 @@ bool may_save(const Rates& rates, const Plan& none) {
 
 /// Beside so many that keep: as many as are worth it by `first`, half of these where that is no faster, or more while
 /// it is.
-void try_spilling(TriedLayers& tried, std::size_t keep, std::size_t first, std::size_t most) {
+void try_spilling(LayerLadder& ladder, std::size_t keep, std::size_t first, std::size_t most) {
   if (first == 0) return;
-  if (!tried.add({keep, first})) {
-    if (first > 1) tried.add({keep, first / 2});
+  if (!ladder.add({keep, first})) {
+    if (first > 1) ladder.add({keep, first / 2});
     return;
   }
   for (auto layers = first; layers < most - keep;) {
     layers = std::min(2 * layers, most - keep);
-    if (!tried.add({keep, layers})) return;
+    if (!ladder.add({keep, layers})) return;
   }
 }
 
 /// Beside so many that keep: all that are left, on each tier of host memory where they may lie, or fewer while these
 /// have no room there or are no faster.
-void try_tiers(const Problem& problem, TriedLayers& tried, std::size_t keep, std::size_t most) {
+void try_tiers(const Problem& problem, LayerLadder& ladder, std::size_t keep, std::size_t most) {
   for (const auto home : homes_of_spilled(problem.budget)) {
     if (!home.in_memory()) continue;
-    for (auto layers = most - keep; layers > 0 && !tried.add({keep, layers, home});) layers /= 2;
+    for (auto layers = most - keep; layers > 0 && !ladder.add({keep, layers, home});) layers /= 2;
   }
 }
 
-Plan fastest_saving(const Problem& problem, const PlanSaving& plan) {
+}  // namespace
+
+std::optional<std::size_t> asked_layers(const Problem& problem) {
+  const auto& asked = problem.budget.saved.keep;
+  if (!asked) return std::nullopt;
+  return std::min<std::size_t>(*asked, most_keeping(problem.layout, problem.budget.saved));
+}
+
+std::vector<SavedLayers> values_of(const Problem& problem, std::size_t layers) {
+  const auto homes = layers > 0 ? homes_of_spilled(problem.budget) : std::vector<TierId>{};
+  const bool all = problem.budget.saved.spill == Spill::all && !homes.empty();
+  const auto shares = all ? std::vector<std::size_t>{layers} : shares_to_spill(layers);
+  std::vector<SavedLayers> out;
+  if (!all) out.push_back({layers});
+  for (const auto home : homes) {
+    for (const auto share : shares) {
+      if (share > 0) out.push_back({layers - share, share, home});
+    }
+  }
+  return out;
+}
+
+std::optional<Decisions> add_layers(const Problem& problem, Decisions decisions, const SavedLayers& layers,
+                                    Comparison& comparison) {
+  decisions.layers = layers;
+  auto& blocks = decisions.blocks;
+  const auto& device = problem.budget.device;
+  const bool is_free = device && !device->state && blocks != UpdatedThere{};
+  if (is_free) {
+    const auto most = most_device_resident(problem.with(decisions));
+    blocks.device_resident = std::min(blocks.device_resident, most);
+  }
+  if (comparison.add(Axis::saved_activations, decisions)) return decisions;
+  if (!is_free) return std::nullopt;
+  blocks = {};
+  return comparison.add(Axis::saved_activations, decisions) ? std::optional(decisions) : std::nullopt;
+}
+
+void compare_saved_activations(const Problem& problem, const Decisions& from, Comparison& comparison) {
   const auto& saved = problem.budget.saved;
-  auto none = plan({});
   const auto most = most_keeping(problem.layout, saved);
-  if (most == 0 || !may_save(problem.rates, none)) return none;
+  comparison.add(from);
+  const auto* found = comparison.find(from);
+  if (found == nullptr) return;
+  const auto& none = *found;
+  if (most == 0 || !may_save(problem.rates, none)) return;
   const bool spills = can_spill(problem.budget) && (none.path_bytes > 0 || problem.budget.durability);
   const auto cost = spill_cost(problem);
   const auto alone = spills ? worth_spilling(cost, none.prediction, most) : 0;
-  const auto room = saved.spill == Spill::all ? 0 : with_room(problem, none);
-  TriedLayers tried(plan, std::move(none), saved.on_device && problem.budget.device.has_value());
-  if (room > 0) try_fewer(tried, room);
-  if (room > 0) try_between(tried);
-  const auto kept = tried.fastest().keeping.size();
+  const auto room = saved.spill == Spill::all ? 0 : with_room(problem.with(from), none);
+  if (room < most) comparison.want_memory();
+  LayerLadder ladder(problem, from, comparison);
+  if (room > 0) try_fewer(ladder, room);
+  if (room > 0) try_between(ladder);
+  const auto kept = ladder.keeping();
   if (spills && kept > 0) {
-    try_spilling(tried, kept, worth_spilling(cost, tried.fastest().prediction, most - kept), most);
+    try_spilling(ladder, kept, worth_spilling(cost, ladder.prediction(), most - kept), most);
   }
-  try_spilling(tried, 0, alone, most);
+  try_spilling(ladder, 0, alone, most);
   if (can_lie_aside(problem.budget) && cost.recompute_seconds > 2 * cost.copy_seconds) {  // to there, and back
-    if (kept > 0) try_tiers(problem, tried, kept, most);
-    try_tiers(problem, tried, 0, most);
+    if (kept > 0) try_tiers(problem, ladder, kept, most);
+    try_tiers(problem, ladder, 0, most);
   }
-  return tried.take(most);
 }
 
-[[noreturn]] void refuse_keeping(const Problem& problem, const PlanSaving& plan, std::size_t layers) {
-  static_cast<void>(plan({}));  // where nothing has room, that is what is said
-  const auto& [description, layout, budget, rates, durability, keeping] = problem;
+std::vector<Decisions> near_saved_activations(const Problem& problem, const Decisions& from) {
+  const auto& [keep, spill, home] = from.layers;
+  std::vector<Decisions> out;
+  if (keep + spill == 0) return out;
+  const auto most = most_keeping(problem.layout, problem.budget.saved);
+  const auto add = [&](std::size_t keeping, std::size_t spilling) {
+    auto& it = out.emplace_back(from);
+    it.layers = {keeping, spilling, spilling > 0 ? home : TierId{}};
+  };
+  for (const auto other : neighbours(keep, most - spill)) add(other, spill);
+  for (const auto other : neighbours(spill, most - keep)) {
+    if (spill > 0) add(keep, other);
+  }
+  return out;
+}
+
+bool can_keep_asked(const Problem& problem) {
+  return asked_layers(problem).value_or(0) == 0 ||
+         (problem.budget.saved.spill == Spill::all && !homes_of_spilled(problem.budget).empty());
+}
+
+void refuse_keeping(const Problem& problem, const std::function<Plan(const Problem&)>& choose) {
+  const auto& [description, layout, budget, rates, durability, decisions] = problem;
+  const auto plan = [&](std::size_t keeping) {
+    auto fewer = budget;
+    fewer.saved.keep = keeping;
+    fewer.saved.spill = Spill::never;
+    return choose({description, layout, fewer, rates, durability, decisions});
+  };
+  static_cast<void>(plan(0));  // where nothing has room, that is what is said
   const auto& saved = budget.saved;
+  const auto layers = *asked_layers(problem);
+  // one less than were asked at most: with none of them the plan has room
   const auto most =
-      bisect(layers - 1, [&](std::size_t fewer) { return if_it_fits([&] { return plan({fewer}); }).has_value(); });
+      bisect(layers - 1, [&](std::size_t fewer) { return if_it_fits([&] { return plan(fewer); }).has_value(); });
   const bool there = saved.on_device && budget.device;
   auto message =
       text("does not fit ", there ? "on the device" : "in DRAM", ": what autograd saves of ", layers, " layers takes ",
@@ -203,67 +250,24 @@ Plan fastest_saving(const Problem& problem, const PlanSaving& plan) {
   if (there) {
     message += ", with a larger --gpu_memory";
   } else if (!budget.device && !budget.has_nodes()) {
-    const auto larger = with_saved(description, budget, {layers});
-    const Problem other{description, layout, larger, rates, durability, {layers}};
-    const auto enough = room_of(other, 0).fixed + smallest_arena(other);
-    message += text(", with --dram_budget ", ceil_div(enough, MiB), "MiB");
+    auto larger = asked_decisions(problem);
+    larger.layers = {layers};
+    const auto other = problem.with(larger);
+    message += text(", with --dram_budget ", ceil_div(room_of(other, 0).fixed + smallest_arena(other), MiB), "MiB");
   }
   throw Error(ErrorCode::does_not_fit, message + ", or with a smaller max_length or per_device_train_batch_size");
 }
 
-/// Has as many keep, or spill, as were asked.
-Plan asked_saving(const Problem& problem, const PlanSaving& plan, std::size_t layers) {
-  const auto& budget = problem.budget;
-  const auto homes = layers > 0 ? homes_of_spilled(budget) : std::vector<TierId>{};
-  const bool all = budget.saved.spill == Spill::all && !homes.empty();
-  std::optional<Plan> best;
-  std::vector<KeepingTried> tried;
-  const auto add = [&](SavedLayers of) {
-    auto now = if_it_fits([&] { return plan(of); });
-    tried.push_back({of.keep, of.spill, of.home, now.has_value(), now ? step_seconds(*now) : 0});
-    if (now && (!best || step_seconds(*now) < step_seconds(*best))) best = std::move(now);
-  };
-  if (!all) add({layers});
-  const bool stays = best && best->path_bytes == 0 && !budget.durability;
-  const auto shares = all ? std::vector<std::size_t>{layers} : shares_to_spill(layers);
-  for (const auto home : homes) {
-    for (const auto share : shares) {
-      if (share > 0 && !stays) add({layers - share, share, home});
-    }
-  }
-  if (!best && all) return plan({0, layers, homes.front()});  // which says what would fit
-  if (!best) refuse_keeping(problem, plan, layers);
-  if (tried.size() > 1) best->keeping_tried = std::move(tried);
-  best->ample = best->ample && best->spilling.empty();
-  return std::move(*best);
-}
-
-}  // namespace
-
-Plan choose_saving(const Problem& problem, const PlanSaving& plan) {
-  const auto& asked = problem.budget.saved.keep;
-  if (!asked) return fastest_saving(problem, plan);
-  return asked_saving(problem, plan, std::min<std::size_t>(*asked, most_keeping(problem.layout, problem.budget.saved)));
-}
-
 std::string saved_words(const Plan& plan, const SavedActivations& saved) {
   if (saved.blocks.empty() && !saved.why.empty()) return saved.why;
+  const auto compared = plan.compared_on(Axis::saved_activations);
   std::string out;
   if (saved.keep) {
     out = plan.keeping.size() + plan.spilling.size() < *saved.keep ? "as many of those asked as can" : "as asked";
-  } else if (plan.keeping_tried.size() == 1) {
+  } else if (compared.size() == 1) {
     out = "there is no room for those of one layer";
-  } else if (!plan.keeping_tried.empty()) {
-    out = "fastest of those compared, in layers that keep theirs:";
-    const char* comma = " ";
-    for (const auto& it : plan.keeping_tried) {
-      out += text(comma, it.layers,
-                  it.spilled > 0 ? text(" beside ", it.spilled, " that spill",
-                                        it.home.in_memory() ? " to another tier of memory" : "")
-                                 : std::string(),
-                  it.fits ? text(" in ", std::round(it.step_seconds * 1e3) / 1e3, " s") : text(" do not fit"));
-      comma = ", ";
-    }
+  } else if (!compared.empty()) {
+    out = "fastest of those compared";
   } else if (!saved.blocks.empty()) {
     out = "keeping them is no faster";
   }

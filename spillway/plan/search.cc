@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <string>
 
+#include "spillway/base/error.h"
 #include "spillway/plan/aside.h"
 #include "spillway/plan/bisect.h"
 #include "spillway/plan/early_updates.h"
@@ -28,6 +30,7 @@ struct Choice {
   double seconds = 0;
   Bytes moved = 0;
   const DistributionPolicy* policy = nullptr;
+  std::size_t kept = 0;  ///< units
 
   [[nodiscard]] bool any() const noexcept { return !placement.chunks.empty(); }
   [[nodiscard]] bool better_than(const Choice& other) const noexcept {
@@ -50,9 +53,12 @@ class Search {
     Found out;
     trial_.distribute_by(best.policy);
     lay_out(best.placement, best.level);
+    if (best.policy != nullptr) trial_.choose(Axis::memory_tiers, words_of(*best.policy));
+    if (best.policy == nullptr) trial_.choose(Axis::lookahead, words_of(best.level, best.kept));
     out.early_saves = choose_early(problem_, trial_, best.placement, at(best.level));
     lengthen(best);
     out.ample = trial_.ample();
+    out.compared = trial_.take_compared();
     out.laid_out = trial_.take();
     return out;
   }
@@ -77,6 +83,7 @@ class Search {
   void try_policy(const DistributionPolicy* policy, Choice& best) {
     trial_.distribute_by(policy);
     auto now = fastest();
+    if (now.any() && policy != nullptr) trial_.list(Axis::memory_tiers, words_of(*policy), now.seconds);
     if (now.any() && (!best.any() || now.seconds < kWorthIt * best.seconds)) best = std::move(now);
   }
 
@@ -89,12 +96,34 @@ class Search {
       guess = *kept;
       const auto& last = trial_.last();
       const bool all = *kept == units_.free(), only = all && !best.any() && policies_.empty();
-      Choice now{last.placement, level, only ? 0 : trial_.step_seconds(), traffic_of(last.schedule).on_paths(),
-                 trial_.policy()};
+      const auto seconds = only ? 0 : seconds_at(level, *kept);
+      Choice now{last.placement, level, seconds, traffic_of(last.schedule).on_paths(), trial_.policy(), *kept};
       if (!best.any() || now.better_than(best)) best = std::move(now);
       if (all) break;  // less lookahead can keep no more, and lengthen() makes the same of it
     }
     return best;
+  }
+
+  /// Seconds of a step at this level. With one tier of memory they are listed; with several the tiers are.
+  double seconds_at(std::uint32_t level, std::size_t kept) {
+    if (!policies_.empty()) return trial_.step_seconds();
+    return trial_.compare(Axis::lookahead, words_of(level, kept));
+  }
+
+  [[nodiscard]] std::string words_of(std::uint32_t level, std::size_t kept) const {
+    return text(level, level == 1 ? " chunk" : " chunks", " ahead, ", kept, " of ", units_.free(),
+                " parts stay in memory");
+  }
+
+  [[nodiscard]] std::string words_of(const DistributionPolicy& policy) const {
+    const auto& nodes = problem_.budget.nodes;
+    const auto names = [&](const std::vector<std::uint16_t>& of) {
+      std::string out;
+      for (const auto node : of) out += (out.empty() ? "" : ", ") + nodes[node].name();
+      return out;
+    };
+    return text(names(policy.nodes), policy.fill ? " one after the other" : "",
+                policy.aside.empty() ? "" : text("; gradients and boundary activations on ", names(policy.aside)));
   }
 
   /// Units that can stay, which are laid out then; none: not even the least has room.
@@ -161,32 +190,42 @@ std::size_t share_of(const std::optional<double>& share, std::size_t all) noexce
   return static_cast<std::size_t>(std::lround(share.value_or(0) * static_cast<double>(all)));
 }
 
+Decisions asked_decisions(const Problem& problem) {
+  Decisions out{.own_weights = problem.budget.own_weights};
+  if (problem.budget.device) out.blocks = asked_updates(problem);
+  return out;
+}
+
 UpdatedThere asked_updates(const Problem& problem) {
   const auto& device = *problem.budget.device;
-  const auto most = DeviceChoice(problem.description, problem.layout, problem.budget).may_live();
+  const auto most = DeviceChoice(problem).may_live();
   const auto device_resident = share_of(device.state, most);
   return {device_resident, share_of(device.device_updated, most - device_resident)};
 }
 
-DeviceChoice choose_device(const Problem& problem, std::optional<UpdatedThere> there, Bytes spare) {
-  DeviceChoice out(problem.description, problem.layout, problem.budget, spare);
-  if (problem.budget.device) out.choose(device_schedule(problem), there ? *there : asked_updates(problem));
+DeviceChoice choose_device(const Problem& problem, Bytes spare) {
+  DeviceChoice out(problem, spare);
+  if (problem.budget.device) out.choose(device_schedule(problem));
   return out;
 }
 
 std::size_t most_device_resident(const Problem& problem) {
-  return DeviceChoice(problem.description, problem.layout, problem.budget)
-      .most_device_resident(device_schedule(problem));
+  return DeviceChoice(problem).most_device_resident(device_schedule(problem));
 }
 
-Bytes smallest_arena(const Problem& problem) {
+Bytes smallest_arena(const Problem& open) {
+  auto decisions = open.decisions;
+  decisions.own_weights = decisions.own_weights || open.budget.own_weights;
+  if (open.budget.device) decisions.blocks = asked_updates(open);
+  const auto problem = open.with(decisions);
   const auto device = choose_device(problem);
   const Units units(problem, device.placement());
   auto schedule = problem.schedule(units.with(0), lookahead_at(problem, 0, device.ahead()));
   return arena_of(problem, schedule);
 }
 
-bool spills(const Problem& problem) {
+bool spills(const Problem& open) {
+  const auto problem = open.with(asked_decisions(open));
   if (!problem.budget.has_path()) return false;
   if (problem.budget.device) return exceeds_memory(problem);
   const Units units(problem);

@@ -4,6 +4,7 @@
 #include <optional>
 #include <vector>
 
+#include "spillway/plan/axes.h"
 #include "spillway/plan/device_choice.h"
 #include "spillway/plan/trial.h"
 #include "spillway/plan/units.h"
@@ -14,16 +15,17 @@ namespace spillway::plan {
 /// block's gradient has left before the next is made. Each level keeps more chunks in flight.
 [[nodiscard]] Lookahead lookahead_at(const Problem& problem, std::uint32_t level, std::uint32_t device_ahead);
 
-/// What stays on the device of the budget, where there is one; `there`: blocks that it updates, none: as the budget
-/// says; `spare`: as DeviceChoice's. Throws Error(does_not_fit).
-[[nodiscard]] DeviceChoice choose_device(const Problem& problem, std::optional<UpdatedThere> there = {},
-                                         Bytes spare = 0);
+/// What stays on the device of the budget, where there is one, beside the blocks that the problem's decisions name;
+/// `spare`: as DeviceChoice's. Throws Error(does_not_fit).
+[[nodiscard]] DeviceChoice choose_device(const Problem& problem, Bytes spare = 0);
 /// Blocks that have room to live on that device.
 [[nodiscard]] std::size_t most_device_resident(const Problem& problem);
 /// A share of so many; none: 0.
 [[nodiscard]] std::size_t share_of(const std::optional<double>& share, std::size_t all) noexcept;
-/// Blocks that the budget asks to live there and to pass.
+/// Blocks that the budget asks to live there and to be updated there.
 [[nodiscard]] UpdatedThere asked_updates(const Problem& problem);
+/// The decisions that the budget asks for, from which a search starts: all layers recompute.
+[[nodiscard]] Decisions asked_decisions(const Problem& problem);
 
 /// Bytes of the smallest arena that what the caller placed allows.
 [[nodiscard]] Bytes smallest_arena(const Problem& problem);
@@ -37,6 +39,7 @@ struct Found {
   LaidOut laid_out;
   double early_saves = 0;  ///< seconds of a step
   bool ample = false;      ///< whatever was tried had room
+  std::vector<Compared> compared = {};
 };
 
 /// For each lookahead the most that can stay; of these the fastest, and of equals the one that moves least. With

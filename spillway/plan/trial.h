@@ -1,9 +1,11 @@
 // One placement, laid out: whether it has room, and what it comes to.
 #pragma once
 
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "spillway/plan/axes.h"
 #include "spillway/plan/device_workspace.h"
 #include "spillway/plan/nodes.h"
 #include "spillway/plan/prediction.h"
@@ -45,6 +47,12 @@ class Trial {
   [[nodiscard]] LaidOut take() noexcept { return std::move(last_); }
   [[nodiscard]] Simulation prediction();  ///< of it
   [[nodiscard]] double step_seconds() { return prediction().step_seconds; }
+  /// Lists it as the plan with that value of an axis, and returns its seconds.
+  double compare(Axis axis, const std::string& value);
+  void list(Axis axis, const std::string& value, double seconds);
+  /// Marks the value that was chosen of those listed for an axis.
+  void choose(Axis axis, const std::string& value);
+  [[nodiscard]] std::vector<Compared> take_compared() noexcept { return std::move(compared_); }
 
   [[nodiscard]] const Room& room() const noexcept { return room_; }
 
@@ -60,6 +68,7 @@ class Trial {
   bool ample_ = true;
   Bytes asked_ = 0;
   LaidOut last_;
+  std::vector<Compared> compared_;
   Schedule simulated_;  ///< a copy of the last one that was predicted, whose memory is used again
 };
 

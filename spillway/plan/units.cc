@@ -33,7 +33,7 @@ Placement least_placement(const Problem& problem, Placement device) {
     if (!mine || !has_gradient(chunks[c].training)) device.chunks[c].gradient.keep();
   }
   device.shared = problem.description.is_shared();
-  device.own_weights = problem.budget.own_weights && device.shared;
+  device.own_weights = problem.decisions.own_weights && device.shared;
   for (Index i = 0; i < first_backward(problem.layout); ++i) device.boundaries[i].home.keep();
   return device;
 }
@@ -95,21 +95,36 @@ bool Units::elsewhere(Group group, Index chunk) const {
 
 void Units::fix() {
   for (const auto group : groups(problem_)) {
-    const auto share = problem_.budget.has_path() ? problem_.budget.placement.*traits(group).share : 1.0;
-    Bytes total = 0, kept = 0;
-    for (const auto& unit : units_) total += unit.group == group ? unit.all : 0;
+    const auto fixed = fixed_units(group);
+    std::size_t number = 0;  // within the group
     for (std::size_t i = 0; i < units_.size(); ++i) {
       const auto& unit = units_[i];
       if (unit.group != group) continue;
-      if (!share) {
+      if (!fixed) {
         free_.push_back(i);
-      } else if (static_cast<double>(kept) < *share * static_cast<double>(total) - 0.5) {
+      } else if (number++ < *fixed) {
         keep(fixed_, unit);
-        kept += unit.all;
         fixed_bytes_ += unit.bytes;
       }
     }
   }
+}
+
+/// Units of the group that stay by request or by decision; none: the search chooses.
+std::optional<std::size_t> Units::fixed_units(Group group) const {
+  const auto& budget = problem_.budget;
+  const auto share = budget.has_path() ? budget.placement.*traits(group).share : 1.0;
+  if (!share) return group == Group::weight ? problem_.decisions.host_weights : std::nullopt;
+  Bytes total = 0, kept = 0;
+  for (const auto& unit : units_) total += unit.group == group ? unit.all : 0;
+  std::size_t out = 0;
+  for (const auto& unit : units_) {
+    if (unit.group != group) continue;
+    if (static_cast<double>(kept) >= *share * static_cast<double>(total) - 0.5) break;
+    kept += unit.all;
+    ++out;
+  }
+  return out;
 }
 
 Placement Units::with(std::size_t free) const {
@@ -131,6 +146,12 @@ std::size_t Units::about(Bytes room) const {
     if (taken > room) break;
   }
   return out;
+}
+
+std::size_t Units::resident_weights(const Placement& placement) const {
+  return static_cast<std::size_t>(std::ranges::count_if(units_, [&](const Unit& unit) {
+    return unit.group == Group::weight && placement[unit.first].weight.in_memory();
+  }));
 }
 
 bool Units::all_stay(const Placement& placement) const {

@@ -57,6 +57,8 @@ class Units {
   /// Bytes of what is fixed and of the first so many; and about how many have room in so many bytes.
   [[nodiscard]] Bytes bytes(std::size_t free) const;
   [[nodiscard]] std::size_t about(Bytes room) const;
+  /// Units of weights that `placement` has in host memory.
+  [[nodiscard]] std::size_t resident_weights(const Placement& placement) const;
   /// Whether nothing of it lies on a path.
   [[nodiscard]] bool all_stay(const Placement& placement) const;
 
@@ -65,6 +67,7 @@ class Units {
   void list_block(Group group, const state::Block& block);
   void list_range(Group group, const state::Block& block, Range chunks);
   void fix();
+  [[nodiscard]] std::optional<std::size_t> fixed_units(Group group) const;
   [[nodiscard]] Bytes bytes_of(Group group, Index chunk) const;
   [[nodiscard]] bool elsewhere(Group group, Index chunk) const;
 

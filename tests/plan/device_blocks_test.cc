@@ -97,18 +97,21 @@ TEST_F(DeviceBlocksTest, WhereOnlyTheHostIsSlowStatesComeForTheirUpdates) {
   EXPECT_GE(found.from_device_per_step, 12 * trainable);
   EXPECT_LE(found.from_device_per_step, 12 * trainable + boundaries);  // no gradient
   EXPECT_LE(found.to_device_per_step, 14 * trainable + boundaries);    // weights once more for backward
-  EXPECT_NE(device_blocks_words(found).find(text("0 + ", all(), " in ")), std::string::npos)
-      << device_blocks_words(found);
+  const auto compared = found.compared_on(Axis::device_blocks);
+  const auto chosen = std::ranges::find(compared, true, &Compared::chosen);
+  ASSERT_NE(chosen, compared.end());
+  EXPECT_EQ(chosen->value, text("0 blocks resident, ", all(), " more updated there"));
+  EXPECT_EQ(chosen->step_seconds, found.prediction.step_seconds);
 }
 
 TEST_F(DeviceBlocksTest, ItsPlansAreFew) {
   rates_.update = 1e6;
   const auto found = plan({.capacity = 1 * GiB, .weight = 0});
-  EXPECT_LE(found.device_blocks_tried.size(), 12U);  // of 10 blocks: 5, and 4 more
+  EXPECT_LE(found.compared_on(Axis::device_blocks).size(), 12U);  // of 10 blocks: 5, and 4 more
   rates_.update = 1e12;
   rates_.to_device = rates_.from_device = 1e12;
-  for (const auto& it : plan({.capacity = 1 * GiB}).device_blocks_tried)
-    EXPECT_EQ(it.device_updated, 0U);  // nothing to gain
+  for (const auto& it : plan({.capacity = 1 * GiB}).compared_on(Axis::device_blocks))
+    EXPECT_EQ(it.decisions.blocks.device_updated, 0U);  // nothing to gain
 }
 
 /// Where the link is what bounds, states stay where they are.
@@ -148,9 +151,10 @@ TEST_F(DeviceBlocksTest, ItsMemoryAddsToThatOfTheHost) {
   rates_.device_update = 1e6;  // however slow it is
   const auto found = plan({.capacity = 1 * GiB}, dram);
   EXPECT_GT(blocks(found).device_resident, 0U);
-  const auto none = std::ranges::find_if(found.device_blocks_tried,
-                                         [](const auto& it) { return it.blocks + it.device_updated == 0; });
-  ASSERT_NE(none, found.device_blocks_tried.end());
+  const auto compared = found.compared_on(Axis::device_blocks);
+  const auto none =
+      std::ranges::find_if(compared, [](const auto& it) { return it.decisions.blocks == UpdatedThere{}; });
+  ASSERT_NE(none, compared.end());
   EXPECT_FALSE(none->fits);
 }
 

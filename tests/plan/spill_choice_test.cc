@@ -81,7 +81,7 @@ TEST_F(SpillChoice, OnPathsBetweenThemTheFastestOfThoseThatWereTriedIsTaken) {
   for (const auto rate : {1e7, 3e7, 1e8, 2e8, 3e8, 6e8}) {
     set_path(rate);
     const auto found = plan();
-    for (const auto& it : found.keeping_tried) {
+    for (const auto& it : found.compared_on(Axis::saved_activations)) {
       EXPECT_TRUE(!it.fits || it.step_seconds >= 0.98 * found.prediction.step_seconds) << rate;
     }
   }

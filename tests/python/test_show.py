@@ -79,6 +79,23 @@ def test_endurance(written: float, text: str) -> None:
     assert sizes.used_up(written, 1e12) == f"{text} of its rated endurance"
 
 
+def test_decisions_are_listed_with_what_their_alternatives_would_cost() -> None:
+    def value(words: str, seconds: float | None, chosen: bool = False) -> dict[str, object]:
+        out: dict[str, object] = {"value": words, "fits": seconds is not None, "chosen": chosen}
+        return out if seconds is None else out | {"predicted_step_seconds": seconds, "bytes_per_step": 0}
+
+    assert tables.decisions_table(PLAN) is None
+    compared = [value("28 layers kept", None), value("0 layers kept", 4.0), value("3 layers kept", 2.0, True)]
+    compared += [value(f"{layers} layers kept", 3.0 + layers) for layers in (4, 5, 6)]
+    plan = PLAN | {"decisions": [{"name": "saved_activations", "title": "saved activations", "compared": compared}]}
+    console = Console(width=120, record=True, file=io.StringIO())
+    tables.show_plan(console, plan)
+    text = console.export_text()
+    assert "3 layers kept: 2.0 s │ 0 layers kept: 4.0 s" in text
+    assert "1 more in plan.json" in text, "four of five are listed"
+    assert tables.alternatives(compared[:2]) == "0 layers kept: 4.0 s\n28 layers kept: does not fit"
+
+
 def test_what_layers_keep_and_what_a_gib_more_would_save() -> None:
     assert tables.saved_activations(PLAN) == ""
     found = {"layers": 24, "keep": 12, "bytes": 3 << 30, "tier": "dram", "why": "as asked"}

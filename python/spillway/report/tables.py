@@ -17,6 +17,8 @@ Plan = dict[str, Any]  # the content of plan.json
 
 def show_plan(console: Console, plan: Plan) -> None:
     console.print(plan_table(plan))
+    if table := decisions_table(plan):
+        console.print(table)
     if words := state(plan):
         console.print(words, soft_wrap=True)
     console.print(prediction(plan), soft_wrap=True)
@@ -163,6 +165,37 @@ def plan_table(plan: Plan) -> Table:
     table.add_row("budget", *(size(tier["capacity"]) for tier in plan["tiers"]))
     table.add_row("used", *(share(tier["planned_peak"], tier["capacity"]) for tier in plan["tiers"]))
     return table
+
+
+ALTERNATIVES = 4  # that the text lists; plan.json has all
+
+
+def decisions_table(plan: Plan) -> Table | None:
+    """For each decision, the value chosen and what the others would cost; None where nothing was compared."""
+    if not plan.get("decisions"):
+        return None
+    table = Table(title="What was compared, by predicted step", title_justify="left", caption_justify="left")
+    table.caption = "Of steps within 1 % the one that moves the fewest bytes; spilling to drives has to save 2 %."
+    for name in ("decision", "chosen", "alternatives"):
+        table.add_column(name, overflow="fold")
+    for decision in plan["decisions"]:
+        chosen = [value for value in decision["compared"] if value["chosen"]]
+        table.add_row(decision["title"], "; ".join(map(compared_value, chosen[:1])), alternatives(decision["compared"]))
+    return table
+
+
+def alternatives(compared: list[dict[str, Any]]) -> str:
+    """The values that were not chosen, fastest first."""
+    others = [value for value in compared if not value["chosen"]]
+    others.sort(key=lambda value: (not value["fits"], value.get("predicted_step_seconds", 0)))
+    words = [compared_value(value) for value in others[:ALTERNATIVES]]
+    if len(others) > ALTERNATIVES:
+        words.append(f"{len(others) - ALTERNATIVES} more in plan.json")
+    return "\n".join(words)
+
+
+def compared_value(value: dict[str, Any]) -> str:
+    return f"{value['value']}: " + (duration(value["predicted_step_seconds"]) if value["fits"] else "does not fit")
 
 
 def state(plan: Plan) -> str:

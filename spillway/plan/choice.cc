@@ -1,0 +1,127 @@
+#include "spillway/plan/choice.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "spillway/plan/device_blocks.h"
+#include "spillway/plan/saved_choice.h"
+#include "spillway/plan/search.h"
+
+namespace spillway::plan {
+namespace {
+
+/// An axis as the search sees it.
+struct Row {
+  Axis axis;
+  /// Whether the budget leaves the axis to the search.
+  bool (*is_open)(const Problem& problem);
+  /// Compares values of the axis beside the decisions of `from`.
+  void (*compare)(const Problem& problem, const Decisions& from, Comparison& comparison);
+  /// Values near that of `from`.
+  std::vector<Decisions> (*near)(const Problem& problem, const Decisions& from);
+};
+
+bool has_open_blocks(const Problem& problem) {
+  const auto& device = problem.budget.device;
+  return device && !device->state && why_no_device_blocks(problem.description, problem.layout, problem.rates).empty();
+}
+
+bool has_open_layers(const Problem& problem) {
+  return !problem.budget.saved.keep && most_keeping(problem.layout, problem.budget.saved) > 0;
+}
+
+constexpr std::array<Row, 2> kRows = {{
+    {Axis::device_blocks, has_open_blocks, compare_device_blocks, near_device_blocks},
+    {Axis::saved_activations, has_open_layers, compare_saved_activations, near_saved_activations},
+}};
+
+class Search {
+ public:
+  Search(const Problem& problem, Comparison& comparison, bool is_agreed) : problem_(problem), comparison_(comparison) {
+    for (const auto& row : kRows) {
+      const bool given = is_agreed && row.axis != Axis::saved_activations;
+      if (!given && row.is_open(problem)) rows_.push_back(&row);
+    }
+  }
+
+  /// Over the domain of each axis, and with each of the numbers of layers that serve the caller's.
+  void run_from(Decisions start) {
+    const auto asked = asked_layers(problem_);
+    if (!asked) return search_from(start);
+    for (const auto& layers : values_of(problem_, *asked)) {
+      if (comparison_.any() && stays(layers)) return;
+      start.layers = layers;
+      if (!comparison_.any()) search_from(start);
+      if (comparison_.any()) add_layers(problem_, comparison_.best().decisions, layers, comparison_);
+    }
+  }
+
+  /// Around the best values, where the choice on one axis may have changed what is best on another.
+  void refine() {
+    if (rows_.size() < 2) return;
+    for (;;) {  // each plan is made once, so this ends
+      const auto before = comparison_.best().decisions;
+      if (before.layers == SavedLayers{}) return;
+      for (const auto* row : rows_) {
+        for (const auto& other : row->near(problem_, comparison_.best().decisions)) comparison_.add(row->axis, other);
+      }
+      if (comparison_.best().decisions == before) return;
+    }
+  }
+
+ private:
+  void search_from(const Decisions& start) {
+    if (rows_.empty()) comparison_.add(start);
+    auto from = start;
+    for (const auto* row : rows_) {
+      row->compare(problem_, from, comparison_);
+      if (!comparison_.any() || comparison_.best().decisions.own_weights != start.own_weights) return;
+      from = comparison_.best().decisions;
+    }
+  }
+
+  /// Whether layers that would spill need not: all of them keep, and nothing goes to a path.
+  [[nodiscard]] bool stays(const SavedLayers& layers) const {
+    const auto& best = comparison_.best();
+    return layers.spill > 0 && best.spilling.empty() && best.path_bytes == 0 && !problem_.budget.durability;
+  }
+
+  const Problem& problem_;
+  Comparison& comparison_;
+  std::vector<const Row*> rows_;
+};
+
+/// That each of several processes keeps all weights is faster, since these cross the network once in a step, but leaves
+/// less room for all else: that each keeps its own is compared where something has no room.
+bool may_keep_own(const Problem& problem, const Comparison& comparison) {
+  if (!problem.description.is_shared() || problem.budget.own_weights) return false;
+  return !comparison.any() || comparison.best().path_bytes > 0;
+}
+
+}  // namespace
+
+Plan choose(const Problem& problem, const Comparison::Make& make, const Decisions* agreed) {
+  auto start = agreed == nullptr ? asked_decisions(problem) : *agreed;
+  start.layers = {};
+  Comparison comparison(make, start);
+  Search search(problem, comparison, agreed != nullptr);
+  search.run_from(start);
+  if (agreed == nullptr && may_keep_own(problem, comparison)) {
+    if (comparison.any()) comparison.add(Axis::process_weights, comparison.best().decisions);
+    auto own = start;
+    own.own_weights = true;
+    search.run_from(own);
+    if (comparison.any()) comparison.add(Axis::process_weights, comparison.best().decisions);
+  }
+  if (!comparison.any()) {
+    if (!can_keep_asked(problem))
+      refuse_keeping(problem, [&](const Problem& fewer) { return choose(fewer, make, agreed); });
+    comparison.refuse();
+  }
+  search.refine();
+  if (problem.budget.saved.keep && !comparison.best().spilling.empty()) comparison.want_memory();
+  return std::move(comparison).take();
+}
+
+}  // namespace spillway::plan
