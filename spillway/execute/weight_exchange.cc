@@ -36,7 +36,7 @@ std::vector<network::Message> WeightExchange::gather(const plan::Pass& pass, pla
     at += bytes.size();
     const auto owner = description.owner(plan_.layout, chunk);
     const auto& placement = plan_.plan.placement;
-    const bool apart = plan::keeps_own(plan_.layout, placement, c) && placement[c].weight.on_host();
+    const bool apart = placement[c].weight.keeps_own() && placement[c].weight.on_host();
     if (first && owner == world.rank && apart) {
       std::memcpy(bytes.data(), arenas_.at(plan_.plan.schedule, plan_.plan.schedule.groups[c].weight), bytes.size());
     }

@@ -75,7 +75,7 @@ class Aside {
     const auto bytes = problem_.description.boundary_bytes();
     for (auto i = first_backward(problem_.layout); i < placement_.boundaries.size(); ++i) {
       auto& it = placement_.boundaries[i];
-      if (it.home.on_host() && !it.on_device) it.home.node = give(bytes, problem_.budget.placement.activation_on);
+      if (it.on_host() && !it.has_device_copy()) it.node = give(bytes, problem_.budget.placement.activation_on);
     }
   }
 

@@ -280,7 +280,7 @@ struct Budget {
   bool resumes = false;
   std::uint32_t checkpoints = 0;  ///< checkpoints that stay on the paths at once while the run goes on
   Updates updates = Updates::automatic;
-  bool own_weights = false;              ///< Placement::own_weights; else where that is faster, or needed, by the plan
+  bool own_weights = false;              ///< as Decisions; else where that is faster, or needed, by the plan
   bool clipping = true;                  ///< steps clip, by a factor that is known when backward has ended
   bool speculate = false;                ///< early updates of steps that clip go by a predicted factor
   Bytes superblock = 0;                  ///< bytes of each path that hold no data

@@ -123,10 +123,10 @@ DeviceBlocks device_blocks(const Plan& plan, const Description& description, con
   if (!plan.placement.device) return out;
   for (const auto& weights : weights_of_passes(description, layout)) {
     const auto& it = plan.placement[weights.first];
-    ++(it.device_resident()  ? out.device_resident
-       : it.device_updated() ? out.device_updated
-       : it.weight_copy      ? out.weights
-                             : out.streamed);
+    ++(it.device_resident()          ? out.device_resident
+       : it.device_updated()         ? out.device_updated
+       : it.weight.has_device_copy() ? out.weights
+                                     : out.streamed);
   }
   for (const auto& task : plan.schedule.tasks) {  // what only passes there goes home anyway
     if (!is_link(task.lane) || traits(task.lane).fetches) continue;

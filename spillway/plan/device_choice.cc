@@ -64,8 +64,8 @@ Placement DeviceChoice::with(std::size_t free) const {
   out.device = true;
   const auto keep = [&](const Unit& unit) {
     for (auto i = unit.first; i < unit.first + unit.count; ++i) {
-      if (unit.kind == Kind::activation) out.boundaries[i].on_device = true;
-      if (unit.kind == Kind::weight) out.chunks[i].weight_copy = true;
+      if (unit.kind == Kind::activation) out.boundaries[i].copies.add(TierKind::device);
+      if (unit.kind == Kind::weight) out.chunks[i].weight.copies.add(TierKind::device);
       if (unit.kind == Kind::state) out.chunks[i].live_on_device(!problem_.description.is_shared());
       if (unit.kind == Kind::grad) out.chunks[i].gradient = {TierKind::device};
     }

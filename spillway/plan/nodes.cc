@@ -86,7 +86,7 @@ Bytes kept_bytes(const Description& description, const state::Layout& layout, co
   const auto rule = description.rule();
   const auto kept = [](const TierId& home, Bytes bytes) { return home.on_host() ? round_up(bytes, kPage) : 0; };
   const bool mine = description.has(layout, it);
-  const auto weight = mine || !keeps_own(layout, placement, chunk) ? weight_bytes(rule, it) : 0;
+  const auto weight = mine || !placement[chunk].weight.keeps_own() ? weight_bytes(rule, it) : 0;
   return kept(placement[chunk].weight, weight) + kept(placement[chunk].state, mine ? state_bytes(rule, it) : 0);
 }
 

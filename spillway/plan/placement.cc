@@ -13,8 +13,8 @@ bool has_device_update(const state::UpdateRule& rule, const state::Chunk& chunk)
 }  // namespace
 
 void ChunkPlacement::live_on_device(bool gradient_too) noexcept {
-  weight = state = {TierKind::device};
-  gradient = gradient_too ? weight : TierId{};
+  for (auto* it : {&weight, &state}) it->move_to({TierKind::device});
+  gradient.move_to(gradient_too ? TierId{TierKind::device} : TierId{});
   updated_on = TierKind::device;
 }
 
@@ -49,11 +49,14 @@ bool can_be_early(const state::Layout& layout, const Placement& placement, Index
          placement[chunk].weight.in_memory() && placement[chunk].state.in_memory() && !placement[chunk].updated_there();
 }
 
-bool keeps_own(const state::Layout& layout, const Placement& placement, Index chunk) {
-  const auto& block = layout.blocks()[layout.chunks()[chunk].block];
-  const auto& home = placement[chunk].weight;
-  const bool own = home.on_device() ? placement.shared : placement.own_weights;
-  return own && home.in_memory() && block.trainable_chunks == block.chunks;
+void keep_own_weights(const state::Layout& layout, Placement& placement, bool on_host) {
+  for (const auto& block : layout.blocks()) {
+    if (block.trainable_chunks != block.chunks) continue;
+    for (auto c = block.first_chunk; c < block.first_chunk + block.chunks; ++c) {
+      auto& weight = placement.chunks[c].weight;
+      if (on_host || weight.on_device()) weight.owner = Owner::one;
+    }
+  }
 }
 
 std::vector<Range> pass_ranges(const state::Block& block, std::size_t chunks) {

@@ -7,6 +7,7 @@
 
 #include "spillway/plan/description.h"
 #include "spillway/plan/kinds.h"
+#include "spillway/plan/residence.h"
 #include "spillway/state/layout.h"
 
 namespace spillway::plan {
@@ -21,18 +22,6 @@ struct Range {
   [[nodiscard]] Index end() const noexcept { return first + count; }
 };
 
-struct TierId {
-  TierKind kind = TierKind::storage;
-  std::uint16_t node = 0;  ///< host: index into Budget::nodes; else 0
-
-  bool operator==(const TierId&) const = default;
-  [[nodiscard]] constexpr bool in_memory() const noexcept { return traits(kind).in_memory; }
-  [[nodiscard]] constexpr bool on_host() const noexcept { return traits(kind).on_host; }
-  [[nodiscard]] constexpr bool on_device() const noexcept { return traits(kind).on_device; }
-  /// It is in memory: on the host unless it is on a device.
-  constexpr void keep() noexcept { kind = in_memory() ? kind : TierKind::host; }
-};
-
 /// When an update runs.
 enum class When : std::uint8_t {
   decided,  ///< after its step is decided
@@ -43,9 +32,8 @@ enum class When : std::uint8_t {
 /// the weight lives on a device, so does the state, in a world of one process the gradient, and that is their only
 /// place.
 struct ChunkPlacement {
-  TierId weight = {}, state = {};
-  TierId gradient = {};                  ///< from backward to the update; one tier for those that a pass makes
-  bool weight_copy = false;              ///< a copy of the weight stays on the device, which each step makes anew
+  Residence weight = {}, state = {};
+  Residence gradient = {};               ///< from backward to the update; one tier for those that a pass makes
   TierKind updated_on = TierKind::host;  ///< or device; what does not live there comes for it and goes back
   When when = When::decided;
 
@@ -67,14 +55,6 @@ struct ChunkPlacement {
   [[nodiscard]] std::uint16_t update_unit() const noexcept { return updated_there() ? std::uint16_t{0} : state.node; }
 };
 
-/// A boundary activation between forward and backward.
-struct BoundaryPlacement {
-  TierId home = {};        ///< where it waits on the host's side
-  bool on_device = false;  ///< it stays on the device
-
-  bool operator==(const BoundaryPlacement&) const = default;
-};
-
 /// What becomes of what autograd saves of the layers of a plan.
 struct SavedPlacement {
   std::vector<Saved> blocks = {};  ///< by block; empty: every layer recomputes
@@ -91,13 +71,11 @@ struct Placement {
   /// All of it on paths.
   explicit Placement(const state::Layout& layout);
 
-  std::vector<ChunkPlacement> chunks;         ///< as Layout's
-  std::vector<BoundaryPlacement> boundaries;  ///< boundary i: input of layer i
-  bool device = false;                        ///< passes compute on a device with memory of its own
-  /// In a world of several processes: of the weights that stay in host memory each one keeps those of its own chunks
-  /// alone, and passes find all of them in windows (keeps_own()); else each keeps all of them.
-  bool own_weights = false;
-  bool shared = false;  ///< the world has several processes: the same of weights that live on a device
+  std::vector<ChunkPlacement> chunks;  ///< as Layout's
+  /// Boundary activation i, the input of layer i, between forward and backward: where it waits on the host's side, and
+  /// whether a copy stays on the device instead.
+  std::vector<Residence> boundaries;
+  bool device = false;  ///< passes compute on a device with memory of its own
 
   bool operator==(const Placement&) const = default;
   [[nodiscard]] const ChunkPlacement& operator[](std::size_t chunk) const { return chunks[chunk]; }
@@ -106,10 +84,10 @@ struct Placement {
   void set_nodes(const std::vector<std::uint16_t>& nodes);
 };
 
-/// Whether a process keeps in memory what it has of the weights of the chunk's block, and no more. Of a block that is
-/// frozen in part each one keeps all, on its device, too: what is frozen nobody sends, and passes read all of it in
-/// place.
-[[nodiscard]] bool keeps_own(const state::Layout& layout, const Placement& placement, Index chunk);
+/// Lets each process keep in memory its own weights alone: of blocks that live on a device, and with `on_host` of the
+/// others, too. Of a block that is frozen in part each one keeps all, on its device, too: what is frozen nobody sends,
+/// and passes read all of it in place.
+void keep_own_weights(const state::Layout& layout, Placement& placement, bool on_host);
 
 /// The first `chunks` of a block as its passes take them: of a layer all at once, of a table one by one.
 [[nodiscard]] std::vector<Range> pass_ranges(const state::Block& block, std::size_t chunks);

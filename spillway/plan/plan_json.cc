@@ -20,11 +20,12 @@ namespace {
 std::map<std::string, Bytes> breakdown_on(const Plan& plan, const state::UpdateRule& rule, const state::Layout& layout,
                                           std::size_t node) {
   const TierId here{TierKind::host, static_cast<std::uint16_t>(node)};
+  const auto is_at = [&](const TierId& tier) { return tier == here; };
   std::map<std::string, Bytes> out;
   for (Index c = 0; c < layout.chunks().size(); ++c) {
     const auto& chunk = layout.chunks()[c];
-    if (plan.placement[c].weight == here) out["weight"] += weight_bytes(rule, chunk);
-    if (plan.placement[c].state == here) out["state"] += state_bytes(rule, chunk);
+    if (is_at(plan.placement[c].weight)) out["weight"] += weight_bytes(rule, chunk);
+    if (is_at(plan.placement[c].state)) out["state"] += state_bytes(rule, chunk);
   }
   const auto bytes = bytes_on(plan.schedule, here.node);
   for (const auto& [name, held] : memory_breakdown(plan.schedule, bytes, TierKind::host, here.node)) {
@@ -94,7 +95,7 @@ void add_boundaries(nlohmann::json& out, const Plan& plan, const state::Layout& 
   std::map<std::string, std::size_t> found;
   for (auto i = first_backward(layout); i < plan.placement.boundaries.size(); ++i) {
     const auto& it = plan.placement.boundaries[i];
-    ++found[it.on_device ? "device" : !it.home.in_memory() ? "paths" : memory_name(budget, it.home.node)];
+    ++found[it.has_device_copy() ? "device" : !it.in_memory() ? "paths" : memory_name(budget, it.node)];
   }
   out["boundary_activations"] = std::move(found);
 }
@@ -234,7 +235,7 @@ void add_network(nlohmann::json& out, const Plan& plan, const Description& descr
   out["network_received"] = plan.schedule.network_received;
   out["machines"] = description.world.machines();
   out["between_machines"] = {{"sent", plan.schedule.sent_between}, {"received", plan.schedule.received_between}};
-  out["own_weights"] = plan.placement.own_weights;
+  out["own_weights"] = plan.decisions.own_weights;
 }
 
 }  // namespace

@@ -185,7 +185,7 @@ Decisions agreed_decisions(const Problem& asked, const Plan& plan) {
   if (problem.budget.device) {
     const auto all = weights_of_passes(problem.description, problem.layout);
     out.device_weights = static_cast<std::size_t>(
-        std::ranges::count_if(all, [&](const Range& it) { return plan.placement[it.first].weight_copy; }));
+        std::ranges::count_if(all, [&](const Range& it) { return plan.placement[it.first].weight.has_device_copy(); }));
   }
   if (problem.budget.has_path()) out.host_weights = Units(problem, plan.placement).resident_weights(plan.placement);
   return out;

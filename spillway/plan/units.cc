@@ -11,7 +11,7 @@ namespace {
 template <class Residencies>
 auto& home_of(Residencies& placement, Group group, Index i) {
   const auto home = traits(group).home;
-  return home == nullptr ? placement.boundaries[i].home : placement.chunks[i].*home;
+  return home == nullptr ? placement.boundaries[i] : placement.chunks[i].*home;
 }
 
 void keep(Placement& placement, const Unit& unit) {
@@ -32,9 +32,8 @@ Placement least_placement(const Problem& problem, Placement device) {
     if (!mine || !has_state(chunks[c].training)) device.chunks[c].state.keep();
     if (!mine || !has_gradient(chunks[c].training)) device.chunks[c].gradient.keep();
   }
-  device.shared = problem.description.is_shared();
-  device.own_weights = problem.decisions.own_weights && device.shared;
-  for (Index i = 0; i < first_backward(problem.layout); ++i) device.boundaries[i].home.keep();
+  if (problem.description.is_shared()) keep_own_weights(problem.layout, device, problem.decisions.own_weights);
+  for (Index i = 0; i < first_backward(problem.layout); ++i) device.boundaries[i].keep();
   return device;
 }
 
@@ -59,13 +58,13 @@ void Units::list_block(Group group, const state::Block& block) {
   const bool weights = group == Group::weight;
   for (const auto& range : pass_ranges(block, weights ? block.chunks : block.trainable_chunks)) {
     if (group == Group::grad && !has_dense_grad(problem_.description, problem_.layout, range.first)) continue;
-    if (group != Group::state) list_range(group, block, range);
-    for (auto c = range.first; group == Group::state && c < range.end(); ++c) list_range(group, block, {c, 1});
+    if (group != Group::state) list_range(group, range);
+    for (auto c = range.first; group == Group::state && c < range.end(); ++c) list_range(group, {c, 1});
   }
 }
 
 /// Of weights all of it; of the rest what lies from the first chunk to the last that this process has.
-void Units::list_range(Group group, const state::Block& block, Range chunks) {
+void Units::list_range(Group group, Range chunks) {
   if (elsewhere(group, chunks.first)) return;
   Range own;
   Bytes all = 0, mine = 0;
@@ -77,8 +76,8 @@ void Units::list_range(Group group, const state::Block& block, Range chunks) {
     own.count = c + 1 - own.first;
   }
   if (group == Group::weight) {
-    const bool keeps_own = fixed_.own_weights && block.trainable_chunks == block.chunks;
-    units_.push_back({group, chunks.first, chunks.count, keeps_own ? mine : all, all});
+    const bool is_own = fixed_[chunks.first].weight.owner == Owner::one;
+    units_.push_back({group, chunks.first, chunks.count, is_own ? mine : all, all});
   } else if (own.count > 0) {
     units_.push_back({group, own.first, own.count, mine, mine});
   }

@@ -14,7 +14,7 @@ enum class Group : std::uint8_t { weight, activation, grad, state };
 
 struct GroupTraits {
   std::optional<double> PlacementShares::*share;  ///< of it that the caller placed in DRAM; empty: the planner decides
-  TierId ChunkPlacement::*home;                   ///< null: of a boundary
+  Residence ChunkPlacement::*home;                ///< null: of a boundary
   Bytes (*bytes)(const state::UpdateRule& rule, const state::Chunk& chunk);  ///< null: a boundary's
 };
 
@@ -65,7 +65,7 @@ class Units {
  private:
   void list(Group group);
   void list_block(Group group, const state::Block& block);
-  void list_range(Group group, const state::Block& block, Range chunks);
+  void list_range(Group group, Range chunks);
   void fix();
   [[nodiscard]] std::optional<std::size_t> fixed_units(Group group) const;
   [[nodiscard]] Bytes bytes_of(Group group, Index chunk) const;

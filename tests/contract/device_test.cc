@@ -222,10 +222,10 @@ TEST(Device, ItsBudgetHolds) {
     settings.budget.device->capacity = settings.device.simulated.memory = capacity;
     const auto plan = Engine(description, settings).plan();
     EXPECT_LE(plan.device_peak, capacity);
-    const auto copies = std::ranges::count_if(plan.placement.chunks,
-                                              [](const auto& it) { return it.weight_copy || it.device_resident(); });
+    const auto copies = std::ranges::count_if(
+        plan.placement.chunks, [](const auto& it) { return it.weight.has_device_copy() || it.device_resident(); });
     const auto now = static_cast<std::size_t>(
-        copies + std::ranges::count(plan.placement.boundaries, true, &plan::BoundaryPlacement::on_device));
+        copies + std::ranges::count(plan.placement.boundaries, true, &plan::Residence::has_device_copy));
     EXPECT_GE(now, residents);
     residents = now;
     expect_same(expected, train_on_device(description, settings, 3, false), text("capacity ", capacity));

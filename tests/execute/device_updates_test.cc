@@ -22,7 +22,7 @@ TEST(DeviceUpdates, AreTheKernelsInTheArenaOfTheDevice) {
   auto placement = plan::test::placement_of(layout);
   placement.device = true;
   for (auto& it : placement.chunks) it.live_on_device();
-  for (auto& it : placement.boundaries) it.on_device = true;
+  for (auto& it : placement.boundaries) it.copies.add(plan::TierKind::device);
   auto schedule = plan::make_schedule(description, layout, placement, {});
   std::vector<std::byte> host(lay_out(schedule)), memory(lay_out(schedule, plan::TierKind::device));
   std::mt19937 random(1);

@@ -34,7 +34,7 @@ class AsideTest : public ::testing::Test {
   }
   [[nodiscard]] static std::vector<std::size_t> boundaries_by_tier(const Placement& placement) {
     std::vector<std::size_t> out(3, 0);
-    for (const auto& it : placement.boundaries) ++out[it.home.node];
+    for (const auto& it : placement.boundaries) ++out[it.node];
     return out;
   }
   [[nodiscard]] Plan plan() const { return make_plan(it_.description, it_.layout, it_.budget, it_.rates); }

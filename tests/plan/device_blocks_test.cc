@@ -216,7 +216,7 @@ TEST_F(DeviceBlocksTest, SeveralProcessesChooseAlikeWhateverRoomThereIs) {
         for (const auto& it : plan.placement.chunks) {
           found.resident.push_back(it.device_resident());
           found.updated.push_back(it.device_updated());
-          found.copies.push_back(it.weight_copy);
+          found.copies.push_back(it.weight.has_device_copy());
         }
         EXPECT_LE(plan.device_peak, budget.device->capacity)
             << "round " << round << ", rank " << rank << " of " << description.world.size << ": "

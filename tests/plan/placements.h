@@ -17,12 +17,12 @@ inline Placement placement_of(const state::Layout& layout, Kept kept = {}) {
   const auto home = [](bool stays) { return TierId{stays ? TierKind::host : TierKind::storage}; };
   Placement out(layout);
   for (auto& it : out.chunks) {
-    it.weight = home(kept.weight);
-    it.state = home(kept.state);
-    it.gradient = home(kept.gradient);
+    it.weight.move_to(home(kept.weight));
+    it.state.move_to(home(kept.state));
+    it.gradient.move_to(home(kept.gradient));
     it.when = kept.when;
   }
-  for (auto& it : out.boundaries) it.home = home(kept.boundary);
+  for (auto& it : out.boundaries) it.move_to(home(kept.boundary));
   return out;
 }
 
@@ -39,7 +39,7 @@ inline Placement random_placement_of(const state::Layout& layout, std::mt19937& 
       if (layers ? grad : coin(random)) it.gradient.keep();
       if (coin(random)) it.state.keep();
     }
-    if (layers && coin(random)) out.boundaries[layer].home.keep();
+    if (layers && coin(random)) out.boundaries[layer].keep();
     layer += layers ? 1 : 0;
   }
   const auto early = random() % 2 == 0 ? out.chunks.size() : 0;
@@ -63,30 +63,32 @@ inline Placement random_device_placement(const Description& description, const s
                                          std::mt19937& random) {
   Placement out(layout);
   out.device = true;
-  out.shared = description.is_shared();
+  const bool shared = description.is_shared();
   Index layers = 0;
   for (const auto& block : layout.blocks()) {
     const bool layer = block.role == state::BlockRole::layer;
     const bool weight = random() % 2 == 0, grad = random() % 2 == 0, there = random() % 3 == 0;
-    const bool lives = random() % 3 == 0, comes = random() % 2 == 0, gradient = random() % 2 == 0 && !out.shared;
+    const bool lives = random() % 3 == 0, comes = random() % 2 == 0, gradient = random() % 2 == 0 && !shared;
     for (auto c = block.first_chunk; c < block.first_chunk + block.chunks; ++c) {
       auto& it = out.chunks[c];
       if (layer ? weight : random() % 2 == 0) it.weight.keep();
       if (layer ? grad : random() % 2 == 0) it.gradient.keep();
       if (random() % 2 == 0) it.state.keep();
-      it.weight_copy = layer ? there : random() % 3 == 0;
+      if (layer ? there : random() % 3 == 0) it.weight.copies.add(TierKind::device);
       if (!can_be_on_device(description, layout, static_cast<Index>(c))) continue;
       const auto home = it.gradient;
-      if (lives) it.live_on_device(!out.shared);
-      if (lives && out.shared) it.gradient = home;
+      if (lives) it.live_on_device(!shared);
+      if (lives && shared) it.gradient = home;
       if (lives || !comes || !is_trainable(layout.chunks()[c].training)) continue;
       it.updated_on = TierKind::device;
       if (gradient) it.gradient = {TierKind::device};
     }
     if (!layer) continue;
-    if (random() % 2 == 0) out.boundaries[layers].home.keep();
-    out.boundaries[layers++].on_device = random() % 2 == 0;
+    if (random() % 2 == 0) out.boundaries[layers].keep();
+    if (random() % 2 == 0) out.boundaries[layers].copies.add(TierKind::device);
+    ++layers;
   }
+  if (shared) keep_own_weights(layout, out, false);
   return out;
 }
 

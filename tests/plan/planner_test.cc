@@ -359,9 +359,9 @@ TEST(Planner, SeveralProcessesFitInABudgetThatIsTooSmallForOne) {
   const auto several = least(4);
   EXPECT_LT(several, least(1));
   const auto plan = plan_of_rank(4, several);
-  EXPECT_TRUE(plan.placement.own_weights);
+  EXPECT_TRUE(plan.decisions.own_weights);
   EXPECT_LE(plan.dram_peak, several);
-  EXPECT_FALSE(plan_of_rank(4, GiB).placement.own_weights) << "which takes more of the network";
+  EXPECT_FALSE(plan_of_rank(4, GiB).decisions.own_weights) << "which takes more of the network";
 }
 
 }  // namespace

@@ -9,11 +9,11 @@
 namespace spillway::plan {
 namespace {
 
-std::ptrdiff_t kept(const Placement& placement, TierId ChunkPlacement::*home) {
+std::ptrdiff_t kept(const Placement& placement, Residence ChunkPlacement::*home) {
   return std::ranges::count_if(placement.chunks, [&](const auto& it) { return (it.*home).in_memory(); });
 }
 std::ptrdiff_t kept_boundaries(const Placement& placement) {
-  return std::ranges::count_if(placement.boundaries, [](const auto& it) { return it.home.in_memory(); });
+  return std::ranges::count_if(placement.boundaries, [](const auto& it) { return it.in_memory(); });
 }
 
 TEST(Units, WithoutAPathEverythingStays) {

@@ -11,7 +11,7 @@ namespace {
 
 void add_backward_weights(StepGraph& graph, Index b, Index forward, Index pass) {
   const auto first = graph.chunk_of(b, 0);
-  if (graph.stays(first) || graph.placement[first].weight_copy) {
+  if (graph.stays(first) || graph.placement[first].weight.has_device_copy()) {
     return graph.set_weights(pass, {graph.host_weights[forward].buffer, {}});
   }
   read_again(graph, {first, static_cast<Index>(graph.block(b).chunks)}, pass, graph.lookahead.backward);

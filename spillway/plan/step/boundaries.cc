@@ -38,7 +38,7 @@ class Boundaries {
 
   void add(Index i) {
     const auto back = order_.backward[i];
-    const bool kept = graph_.placement.boundaries[i].home.in_memory() || graph_.placement.boundaries[i].on_device;
+    const bool kept = graph_.placement.boundaries[i].in_memory() || graph_.placement.boundaries[i].has_device_copy();
     if (back == kNone || kept) {
       keep(i, back);
     } else {
@@ -50,14 +50,14 @@ class Boundaries {
   }
 
   void keep(Index i, Index back) {
-    const bool until_forward = back == kNone || (graph_.placement.boundaries[i].on_device && !in_place(i));
+    const bool until_forward = back == kNone || (graph_.placement.boundaries[i].has_device_copy() && !in_place(i));
     const auto last = until_forward ? order_.forward[i] : back;
     const auto tier = in_place(i) ? graph_.compute_tier() : TierKind::host;
     const auto buffer =
         graph_.add_buffer(BufferClass::activation, bytes(i), order_.position(maker(i)), order_.position(last), tier);
     graph_.boundary_out[i] = graph_.boundary_in[i] = buffer;
     if (!until_forward && traits(tier).on_host) {
-      graph_.out.buffers[buffer].node = graph_.placement.boundaries[i].home.node;
+      graph_.out.buffers[buffer].node = graph_.placement.boundaries[i].node;
     }
     if (in_place(i) || graph_.is_gathered(i)) graph_.fills(task_of(maker(i)), buffer);
     if (in_place(i)) graph_.lets_go(task_of(last), buffer);

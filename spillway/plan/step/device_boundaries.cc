@@ -73,7 +73,7 @@ Arrival add_forward_input(StepGraph& graph, Index i, Index last) {
 
 void route_boundary(StepGraph& graph, Index i) {
   const auto user = graph.order.forward[i], back = graph.order.backward[i];
-  const bool stays = graph.placement.boundaries[i].on_device || back == kNone;
+  const bool stays = graph.placement.boundaries[i].has_device_copy() || back == kNone;
   const auto last = stays && back != kNone ? back : user;
   const auto [there, arrival] = add_forward_input(graph, i, last);
   graph.lets_go(graph.task_of(last), there);

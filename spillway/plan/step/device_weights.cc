@@ -32,7 +32,7 @@ class DeviceWeights {
     const auto chunks = chunks_of(p);
     const auto& placed = graph_.placement[chunks.first];
     if (placed.device_resident() && graph_.stays(chunks.first)) return read_in_place(p, chunks);
-    if (placed.weight_copy) return keep(p, chunks);
+    if (placed.weight.has_device_copy()) return keep(p, chunks);
     if (p > 0 && same_slice(p - 1, p)) {  // the turn from the first pass over a head
       auto& window = graph_.out.buffers[pass(p - 1)[Operand::weights]];
       window.last = order_.position(p);

@@ -11,7 +11,7 @@ namespace {
 /// apart from what stays.
 bool stays(const StepGraph& graph, Index c, Index pass) {
   const bool apart = graph.description.is_shared() && graph.placement[c].updated_there();
-  return graph.placement[c].weight_copy && !graph.computes_on_host(pass) && !apart;
+  return graph.placement[c].weight.has_device_copy() && !graph.computes_on_host(pass) && !apart;
 }
 
 /// The weight of chunk c, which this process keeps on a device, to where a gather sends it from for a pass.
@@ -85,7 +85,7 @@ void add_weights(StepGraph& graph, Range chunks, Index& resident, Index pass, st
   for (auto c = chunks.first; c < chunks.end(); ++c) {
     bytes += graph.weight_bytes(c);
     mine += graph.is_mine(c) ? graph.weight_bytes(c) : 0;
-    const bool updated_there = graph.is_trainable(c) && !keeps_own(graph.layout, graph.placement, c);
+    const bool updated_there = graph.is_trainable(c) && !graph.placement[c].weight.keeps_own();
     if (updated_there) until = std::max(until, graph.order.after_update(c));
   }
   HostWeights weights;

@@ -50,7 +50,7 @@ bool StepGraph::table_is_trainable() const {
 
 bool StepGraph::boundary_is_copied(Index i) const {
   if (!placement.device) return false;
-  return is_gathered(i) || !(placement.boundaries[i].on_device || order.backward[i] == kNone);
+  return is_gathered(i) || !(placement.boundaries[i].has_device_copy() || order.backward[i] == kNone);
 }
 
 bool StepGraph::is_early(Index c) const {

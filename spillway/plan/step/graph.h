@@ -90,7 +90,7 @@ class StepGraph {
   }
   /// Whether passes find the weights of chunk c where they stay; else they come to a window.
   [[nodiscard]] bool stays(Index c) const {
-    return placement[c].weight.in_memory() && !keeps_own(layout, placement, c);
+    return placement[c].weight.in_memory() && !placement[c].weight.keeps_own();
   }
   /// Whether this process brings them there, from a path, or from a device where it keeps its own.
   [[nodiscard]] bool is_read(Index c) const { return is_mine(c) && !placement[c].weight.on_host(); }

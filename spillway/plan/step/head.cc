@@ -8,7 +8,7 @@ namespace {
 /// For the two passes over a slice. Of the last slice (`turn`) the second pass finds what the first has left.
 void add_slice_weights(StepGraph& graph, Index slice, Index loss, Index gradient, bool turn) {
   const auto c = graph.chunk_of(graph.order.head, slice);
-  const bool stays = graph.stays(c) || graph.placement[c].weight_copy;
+  const bool stays = graph.stays(c) || graph.placement[c].weight.has_device_copy();
   const auto until = turn && !stays ? graph.order.position(gradient) : 0;
   if (!graph.description.tied_head) {
     add_slice_forward(graph, graph.order.head, slice, loss, until);
