@@ -28,7 +28,7 @@ CODE = re.compile(r"`[^`]*`", re.S)
 COMMENT = re.compile(r"<!--.*?-->", re.S)
 LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)", re.S)
 ITEM = re.compile(r"\s*(?:[-*+]|\d+\.)\s+")
-END = re.compile(r"(?<=[.!?])[\"')]*\s+(?=[A-Z`\"'(])")
+END = re.compile(r"(?<=[.!?])[\"')]*\s+(?=[A-Z`\"'(*])")
 
 
 class Fault(NamedTuple):
