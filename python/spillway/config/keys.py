@@ -144,7 +144,7 @@ GROUPS: dict[str, list[Key]] = {
             "gradient_accumulation_steps",
             whole(1),
             1,
-            "micro-batches in a step of each process. With `virtual_ranks`: in a step of all processes together",
+            "micro-batches of each process in a step. If `virtual_ranks` is given: of all processes together",
         ),
         Key(
             "virtual_ranks",
@@ -224,7 +224,7 @@ GROUPS: dict[str, list[Key]] = {
             "compute_dtype",
             choice("bf16", "fp16", "fp32", "auto"),
             "auto",
-            "type in which layers multiply: `weight_dtype`, or `fp32`. With `fp32` weights are widened one block at "
+            "type in which layers multiply: `weight_dtype`, or `fp32`. For `fp32` weights are widened one block at "
             "a time, and activations are fp32. `auto`: on CPUs the faster one, measured once during planning and "
             "recorded in config.yaml; on a GPU `weight_dtype`. `fp16` or `fp32` without a `weight_dtype` sets both "
             "keys. `bf16: true` and `fp16: true` mean `bf16` and `fp16`",
@@ -262,7 +262,7 @@ GROUPS: dict[str, list[Key]] = {
             "gpu_memory",
             SIZE,
             None,
-            "hard limit of the memory of the GPU or simulated device. With `plan` and a `profile`: of the described "
+            "hard limit of the memory of the GPU or simulated device. For `plan` with a `profile`: of the described "
             "GPU. If a GPU has less free, the run takes the free memory less the driver's context, and the plan says "
             "how much",
             "on a GPU the free memory less a margin; on a simulated device a quarter of `dram_budget`",
@@ -273,7 +273,7 @@ GROUPS: dict[str, list[Key]] = {
             "auto",
             "`auto`, `dram`, `path`, or a tier for each group: `weight=dram,state=path,grad=50%,activation=dram`. A "
             "share is the part in DRAM. Gradients and boundary activations may name a NUMA node or a `memory_file`: "
-            "`grad=numa:2,activation=file:0`. What stays on a device is not affected. With `auto` they spill to such "
+            "`grad=numa:2,activation=file:0`. The part on a device is not affected. `auto` spills them to such "
             "tiers if that makes room, in proportion to the speed of each",
         ),
         Key("window", whole(1), None, "blocks in flight in backward. Fewer take less memory", "by plan"),
@@ -456,7 +456,7 @@ GROUPS: dict[str, list[Key]] = {
             POSITIVE,
             None,
             "largest part of a gradient that projectors may miss (0: nothing, 1: all of it). Beyond it, the matrix's "
-            "projectors are refitted and its moments carried over. With `lsp_residual: rotating` the moments start "
+            "projectors are refitted and its moments carried over. `lsp_residual: rotating` starts the moments "
             "anew",
             "0.9",
         ),
