@@ -72,7 +72,7 @@ def cell(text: str) -> str:
 
 
 FOREIGN_HEAD = """\
-## Keys of transformers, TRL, PEFT and other trainers that are refused
+## Refused keys of transformers, TRL, PEFT and other trainers
 
 | key | instead |
 |---|---|"""
@@ -92,8 +92,8 @@ The command line wins over the file, and the file over the default.
 - `none` or `null` means not given.
 - A path is relative to the working directory. `output_dir/config.yaml` stores it as an absolute path.
 
-Keys that transformers' `TrainingArguments`, TRL's `SFTConfig` or TRL's `DPOConfig` have, have the same name and meaning
-here. These defaults differ:
+Keys of transformers' `TrainingArguments`, TRL's `SFTConfig` and TRL's `DPOConfig` keep their names and meanings. These
+defaults differ:
 
 - Every step is logged.
 - Without `save_steps` only the last step is saved.
@@ -101,13 +101,13 @@ here. These defaults differ:
 - In messages, the loss counts only the assistant's turns.
 - Weights are bf16. Layers multiply in bf16 or fp32, whichever is faster on the machine.
 
-These names are accepted as well:
+These other names are accepted:
 
 | name | key |
 |---|---|
-| `warmup_ratio` | `warmup_steps` below 1 |
+| `warmup_ratio`, a share | `warmup_steps` below 1 |
 | `bf16: true`, `fp16: true` | `compute_dtype: bf16`, `compute_dtype: fp16` |
-| `gradient_checkpointing`, `activation_checkpointing` | `activation_recompute`: `all` for true, `none` for false |
+| `gradient_checkpointing`, `activation_checkpointing` | `activation_recompute`: `all` or `none`, with a notice |
 
 A key or a value whose feature is not in this release is refused by name.
 """
