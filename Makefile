@@ -263,6 +263,7 @@ check-includes: $(VENV)/stamp-venv
 	$(BIN)/python scripts/check_includes.py
 	$(BIN)/python scripts/check_imports.py
 	$(BIN)/python scripts/check_words.py
+	$(BIN)/python scripts/check_prose.py
 	$(BIN)/python scripts/check_kinds.py
 	$(BIN)/python scripts/check_sizes.py
 

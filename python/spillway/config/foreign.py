@@ -6,44 +6,44 @@ from __future__ import annotations
 from spillway.config import front_ends
 
 HUB = "one upload, when the run has ended, is `push_to_hub`"
-WHERE = "the engine spreads the state itself: `storage`, `dram_budget` and `placement` say where it lies"
-BEST = "under transformers' own Trainer (`from spillway.hf import Trainer`); here metrics.jsonl has every `eval_loss`"
-LOADING = "rows are read and encoded before the run, so nothing is loaded beside it"
-LOSS = "the loss is plain cross-entropy, computed in slices of the vocabulary"
-SIZE = "`spillway plan` says what fits; `per_device_train_batch_size` is what is asked for"
-ORDER = "the order of rows follows from `data_seed` alone"
-EAGER = "layers run as the library has them"
-METRICS = "an evaluation gives `eval_loss`; further metrics need transformers' own Trainer"
-ROWS = "metrics.jsonl has a row for every `logging_steps` steps, `report_to` sends them on"
-GATHERED = "the engine moves what processes share; `ddp_backend` says how"
-PADDING = "rows are padded on the right to the longest of their micro-batch, and padding is no label"
-TOKENS = "the tokenizer says so; name another one with `tokenizer`"
-RECOMPUTE = "`activation_recompute` says which layers compute again"
-CODE = "code that a model brings is not run: save the model in a type that transformers has"
+WHERE = "not needed: `storage`, `dram_budget` and `placement` say where the engine keeps the state"
+BEST = "only with transformers' Trainer (`from spillway.hf import Trainer`); metrics.jsonl has every `eval_loss`"
+LOADING = "not needed: rows are read and encoded before the first step"
+LOSS = "not supported: the loss is plain cross-entropy"
+SIZE = "not supported: `spillway plan` names the largest `per_device_train_batch_size` that fits"
+ORDER = "not supported: `data_seed` alone sets the order of rows"
+EAGER = "not supported: layers run the library's own code"
+METRICS = "not supported: an evaluation gives `eval_loss`; other metrics need transformers' own Trainer"
+ROWS = "not supported: metrics.jsonl has a row every `logging_steps` steps, and `report_to` names trackers for it"
+GATHERED = "not needed: the engine moves the bytes between processes; `ddp_backend` names the transport"
+PADDING = "not supported: rows are padded on the right to the longest row of their micro-batch"
+TOKENS = "not needed: the tokenizer has this token; `tokenizer` names another one"
+RECOMPUTE = "`activation_recompute` says which layers recompute"
+CODE = "not supported: a model's own code is never run; save the model as a type of transformers"
 
-PRECOMPUTED = "the reference's log-probabilities are always computed by a first pass, and kept with the run"
+PRECOMPUTED = "not needed: a first pass always computes the reference's log-probabilities, and the run keeps them"
 NESTED = "its name is `bnb_4bit_use_double_quant`"
-OF_DPO = "of DPO's losses there are those of `loss_type`"
+OF_DPO = "not supported: DPO has the losses of `loss_type`"
 
 OF_TRAINERS = {
     "accelerator_config": WHERE,
     "activation_checkpointing_kwargs": RECOMPUTE,
-    "activation_offloading": "`activation_spill` says what of it goes to other memory or to a path",
+    "activation_offloading": "`activation_spill` sends activations to other memory or to a path",
     "auto_find_batch_size": SIZE,
-    "average_tokens_across_devices": "a loss is always the mean over all label tokens of a step",
+    "average_tokens_across_devices": "not needed: a loss is always the mean over all label tokens of a step",
     "batch_eval_metrics": METRICS,
-    "bf16_full_eval": "evaluations compute in `compute_dtype`, as training does",
+    "bf16_full_eval": "not supported: evaluations compute in `compute_dtype`, like training",
     "bnb_4bit_compute_dtype": "its name is `compute_dtype`",
-    "bnb_4bit_quant_storage": "codes are kept as bytes",
-    "dataloader_drop_last": "an epoch's last step takes the remainder",
+    "bnb_4bit_quant_storage": "not supported: codes are stored as bytes",
+    "dataloader_drop_last": "not supported: the last step of an epoch takes the remaining rows",
     "dataloader_in_order": LOADING,
     "dataloader_multiprocessing_context": LOADING,
     "dataloader_num_workers": LOADING,
     "dataloader_persistent_workers": LOADING,
     "dataloader_pin_memory": LOADING,
     "dataloader_prefetch_factor": LOADING,
-    "dataset_kwargs": "rows are always encoded, with the columns that `dataset_text_field` and its neighbours name",
-    "dataset_num_proc": "the tokenizer encodes many rows at a time, in threads of its own",
+    "dataset_kwargs": "not supported: rows are always encoded; `dataset_text_field` and the like name their columns",
+    "dataset_num_proc": "not needed: the tokenizer encodes rows in threads of its own",
     "ddp_broadcast_buffers": GATHERED,
     "ddp_bucket_cap_mb": GATHERED,
     "ddp_find_unused_parameters": GATHERED,
@@ -51,20 +51,20 @@ OF_TRAINERS = {
     "ddp_timeout": GATHERED,
     "debug": "`timeline.json.gz` and `spillway report` show what a run did",
     "deepspeed": WHERE,
-    "disable_tqdm": "the bar is shown on a terminal alone",
+    "disable_tqdm": "not needed: only a terminal shows the bar",
     "discopop_tau": OF_DPO,
-    "do_eval": "`eval_dataset` is evaluated where it is given",
+    "do_eval": "not needed: a run with an `eval_dataset` evaluates it",
     "do_predict": METRICS,
-    "do_train": "the command (`spillway train`) selects the action",
-    "enable_jit_checkpoint": "a signal ends a run with its state saved in any case",
+    "do_train": "not needed: the command (`spillway train`) selects the action",
+    "enable_jit_checkpoint": "not needed: a run that gets a signal always saves its state",
     "eos_token": TOKENS,
-    "eval_accumulation_steps": "logits are never whole, so nothing accumulates",
-    "eval_delay": "evaluations begin with the first that `eval_steps` or `eval_strategy` asks for",
+    "eval_accumulation_steps": "not needed: an evaluation keeps no logits",
+    "eval_delay": "not supported: `eval_steps` and `eval_strategy` set the first evaluation",
     "eval_do_concat_batches": METRICS,
     "eval_use_gather_object": METRICS,
     "f_alpha_divergence_coef": OF_DPO,
     "f_divergence_type": OF_DPO,
-    "fp16_full_eval": "evaluations compute in `compute_dtype`, as training does",
+    "fp16_full_eval": "not supported: evaluations compute in `compute_dtype`, like training",
     "fsdp": WHERE,
     "fsdp_config": WHERE,
     "gradient_checkpointing_kwargs": RECOMPUTE,
@@ -72,33 +72,33 @@ OF_TRAINERS = {
     "group_by_length": ORDER,
     "hub_always_push": HUB,
     "hub_revision": HUB,
-    "ignore_data_skip": "a resumed run goes on with the row that comes next",
+    "ignore_data_skip": "not supported: a resumed run always continues with the next row",
     "include_for_metrics": METRICS,
-    "include_num_input_tokens_seen": "the rows of metrics.jsonl have `tokens`",
-    "label_names": "labels are made of the rows' own columns",
+    "include_num_input_tokens_seen": "not needed: the rows of metrics.jsonl have `tokens`",
+    "label_names": "not needed: labels come from the columns of the rows",
     "label_smoothing_factor": LOSS,
     "ld_alpha": OF_DPO,
     "length_column_name": ORDER,
     "liger_kernel_config": EAGER,
     "load_best_model_at_end": BEST,
-    "local_rank": "the launcher tells each process its rank, as LOCAL_RANK",
-    "log_level": "standard error has what a person should know, metrics.jsonl the rest",
-    "log_level_replica": "rank 0 alone tells",
-    "log_on_each_node": "rank 0 alone tells",
+    "local_rank": "not needed: the launcher sets LOCAL_RANK for each process",
+    "log_level": "not supported: standard error has the messages, and metrics.jsonl the figures",
+    "log_level_replica": "not supported: only rank 0 logs",
+    "log_on_each_node": "not supported: only rank 0 logs",
     "logging_dir": "TensorBoard's files are in OUTPUT_DIR/runs",
-    "logging_first_step": "`logging_steps` says when; its default 1 has every step",
-    "logging_nan_inf_filter": "a step whose gradient is not finite is told and updates nothing",
+    "logging_first_step": "not needed: `logging_steps` is 1 by default, which logs every step",
+    "logging_nan_inf_filter": "not needed: a step whose gradient is not finite is reported and updates nothing",
     "logging_strategy": "`logging_steps` says when",
     "loss_weights": OF_DPO,
-    "max_prompt_length": "rows are cut at `max_length`, prompts are not cut by themselves",
+    "max_prompt_length": "not supported: `max_length` cuts whole rows, not prompts",
     "metric_for_best_model": BEST,
     "model_init_kwargs": "`weight_dtype`, `compute_dtype` and `model_revision` say how a model is read",
-    "neftune_noise_alpha": "embeddings are read as they are",
+    "neftune_noise_alpha": "not supported: embeddings get no noise",
     "no_cuda": "`device: cpu` says so",
     "num_workers": LOADING,
     "optim_args": "each hyperparameter has a key of its own, such as `adam_beta2` and `adam_epsilon`",
-    "optim_target_modules": "`optim` is for all that trains; `method: lsp` with `lsp_modules` reduces gradients",
-    "packing_strategy": "with `packing` rows are joined in their order and cut at `max_length`",
+    "optim_target_modules": "not supported: `optim` updates all parameters; `method: lsp` reduces gradients",
+    "packing_strategy": "not supported: `packing` joins rows in their order and cuts them at `max_length`",
     "pad_to_multiple_of": PADDING,
     "pad_token": TOKENS,
     "padding_free": PADDING,
@@ -107,54 +107,54 @@ OF_TRAINERS = {
     "precompute_ref_log_probs": PRECOMPUTED,
     "prediction_loss_only": METRICS,
     "project": ROWS,
-    "ref_model": "the reference is the model as it is before the first step",
+    "ref_model": "not supported: the reference is the model before the first step",
     "ref_model_mixup_alpha": PRECOMPUTED,
     "ref_model_sync_steps": PRECOMPUTED,
-    "remove_unused_columns": "columns are found by name, others are left alone",
-    "restore_callback_states_from_checkpoint": "there are no callbacks but those of `report_to`",
-    "router_aux_loss_coef": "the model's config.json has it; `output_router_logits` there asks for the loss",
+    "remove_unused_columns": "not needed: other columns are ignored",
+    "restore_callback_states_from_checkpoint": "not needed: only `report_to` has callbacks",
+    "router_aux_loss_coef": "not needed: config.json has it; `output_router_logits` there turns the loss on",
     "rpo_alpha": OF_DPO,
     "run_name": ROWS,
-    "save_on_each_node": "rank 0 writes `output_dir`",
+    "save_on_each_node": "not needed: rank 0 writes `output_dir`",
     "shuffle_dataset": ORDER,
-    "skip_memory_metrics": "summary.json has the peaks of memory",
+    "skip_memory_metrics": "not needed: summary.json has the peaks of memory",
     "sync_ref_model": PRECOMPUTED,
-    "tf32": "PyTorch's own settings of precision are left as they are",
+    "tf32": "not supported: PyTorch's own settings apply",
     "torch_compile": EAGER,
     "torch_compile_backend": EAGER,
     "torch_compile_mode": EAGER,
-    "torch_empty_cache_steps": "memory is planned before the first step, and nothing is left to empty",
+    "torch_empty_cache_steps": "not needed: memory is planned before the first step",
     "trackio_bucket_id": ROWS,
     "trackio_space_id": ROWS,
     "trackio_static_space_id": ROWS,
     "train_sampling_strategy": ORDER,
-    "truncation_mode": "rows are cut at their end, which is `keep_start`",
+    "truncation_mode": "not supported: rows are cut at their end, as with `keep_start`",
     "trust_remote_code": CODE,
     "use_bnb_nested_quant": NESTED,
-    "use_cache": "training keeps no cache of keys and values",
+    "use_cache": "not needed: training keeps no cache of keys and values",
     "use_cpu": "`device: cpu` says so",
     "use_liger_kernel": EAGER,
     "use_peft": "`method: lora` says so",
     "use_weighting": OF_DPO,
 }
 
-FROZEN = "with `method: lora` all of the base is frozen; `method: full` with `trainable` trains what its patterns find"
-PLAIN = "adapters are plain LoRA, `lora_r`, `lora_alpha` and `lora_dropout` alike in every layer"
-BEGIN = "adapters begin as PEFT's do by default: A drawn from `seed`, B zero"
+FROZEN = "not supported: `method: lora` freezes all of the base; `method: full` with `trainable` trains a part"
+PLAIN = "not supported: adapters are plain LoRA, with one `lora_r`, `lora_alpha` and `lora_dropout` for all layers"
+BEGIN = "not supported: adapters start with PEFT's default: A drawn from `seed`, B zero"
 TARGETS = "`lora_target_modules` names the linear layers, by the ends of their names"
 
 OF_PEFT = {
     "alora_invocation_tokens": PLAIN,
     "alpha_pattern": PLAIN,
     "arrow_config": PLAIN,
-    "auto_mapping": "the adapters' own file says which model they are for",
+    "auto_mapping": "not needed: the adapters' own file names their model",
     "bias": FROZEN,
     "corda_config": BEGIN,
     "ensure_weight_tying": FROZEN,
     "eva_config": BEGIN,
     "exclude_modules": TARGETS,
-    "fan_in_fan_out": "the class of a layer says how its matrix lies",
-    "inference_mode": "what is trained here is not for inference alone",
+    "fan_in_fan_out": "not needed: the class of a layer says how its matrix is stored",
+    "inference_mode": "not supported: adapters are trained",
     "init_lora_weights": BEGIN,
     "kasa_config": PLAIN,
     "layer_replication": PLAIN,
@@ -168,17 +168,17 @@ OF_PEFT = {
     "modules_to_save": FROZEN,
     "monteclora_config": PLAIN,
     "peft_type": "`method: lora` says so",
-    "peft_version": "the installed PEFT is used",
+    "peft_version": "not needed: Spillway uses the installed PEFT",
     "qalora_group_size": PLAIN,
     "rank_pattern": PLAIN,
     "runtime_config": PLAIN,
-    "target_parameters": TARGETS + "; experts that are fused into one parameter have no adapters",
-    "task_type": "a causal language model is what is trained",
+    "target_parameters": TARGETS + "; fused experts get no adapters",
+    "task_type": "not needed: the model is a causal language model",
     "trainable_token_indices": FROZEN,
     "use_bdlora": PLAIN,
     "use_dora": PLAIN,
     "use_qalora": PLAIN,
-    "use_rslora": "adapters are scaled by `lora_alpha` / `lora_r`; give `lora_alpha` times the square root of `lora_r`",
+    "use_rslora": "not supported: multiply `lora_alpha` by the square root of `lora_r` instead",
     "velora_config": PLAIN,
 }
 

@@ -4,23 +4,23 @@ lists it. A value that is the name of a key of ours means the same as that key."
 from __future__ import annotations
 
 ADAPTERS = "not supported: adapters are plain LoRA, with `lora_r`, `lora_alpha` and `lora_dropout`"
-ATTENTION = "not needed: PyTorch's attention is taken, and on a GPU its flash attention where it applies"
+ATTENTION = "not needed: layers use PyTorch's attention, and on a GPU its flash attention if it applies"
 BATCHES = "a step has `per_device_train_batch_size` rows, times `gradient_accumulation_steps`, for each process"
 COLUMNS = "not needed: columns are found by name, or by `dataset_text_field`, `prompt_field` and `messages_field`"
 CUT = "not supported: rows are cut at `max_length`"
 DEBUGGING = "not needed: `spillway report` shows the timeline of a run"
 EARLY = "not supported by the command: `spillway.hf.Trainer` takes callbacks of transformers"
-EAGER = "not supported: layers run as the library has them"
+EAGER = "not supported: layers run the library's own code"
 ENTRIES = "each of its entries has its own row in the tables of docs/how-to/migrate.md"
-HELD_OUT = "not supported: `eval_dataset` names held-out rows of their own"
-HUB_TOKEN = "not needed: the environment's HF_TOKEN says so"
-IMAGES = "not supported: rows hold text alone"
+HELD_OUT = "not supported: `eval_dataset` names the held-out rows"
+HUB_TOKEN = "not needed: the hub's client reads HF_TOKEN"
+IMAGES = "not supported: rows hold only text"
 LAYOUT = "not supported: `torchrun` starts several processes, which share the state and the rows of a step"
 LOW_RANK = "not supported: `method: lsp` trains every matrix in a small subspace"
 OBJECTIVES = "not supported: `objective` is `sft`, `dpo`, `kto`, `orpo`, `cpo` or `reward`"
 ONE_RATE = "not supported: all trainable parameters have the rate of `learning_rate`"
-PREPARED = "not needed: a run encodes its rows when it begins"
-PRECISION = "`weight_dtype` and `compute_dtype` say so; master weights are exact in fp32"
+PREPARED = "not needed: a run encodes its rows at its start"
+PRECISION = "`weight_dtype` and `compute_dtype`; master weights are exact in fp32"
 ROPE = "not supported: the model's config.json says how positions are scaled"
 SAMPLED = "not supported: a run writes no samples; `model.generate` works in callbacks of `spillway.hf.Trainer`"
 SHARDS = "not needed: `dram_budget` limits memory, and the plan chooses what stays there"
@@ -72,7 +72,7 @@ AXOLOTL = {
     "kto_undesirable_weight": "undesirable_weight",
     "layer_offloading": SHARDS,
     "lisa_n_layers": LOW_RANK,
-    "lora_fan_in_fan_out": "not needed: the class of a layer says how its matrix lies",
+    "lora_fan_in_fan_out": "not needed: the class of a layer says how its matrix is stored",
     "lora_mlp_kernel": "not needed: the product of an adapter adds to the output of the base",
     "lora_model_dir": ADAPTERS + ", and begin anew in each run",
     "lora_modules_to_save": "not supported: with `method: lora` all of the base is frozen",

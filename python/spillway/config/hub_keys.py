@@ -17,9 +17,9 @@ UPLOAD = [
         "push_to_hub",
         FLAG,
         False,
-        "upload the model to the Hugging Face Hub when the run has ended: weights or adapters, configuration, "
-        "tokenizer and a model card. The repository is made before the first step, so that a token that may not write "
-        "is refused then. `spillway resume` of a run that has ended uploads again",
+        "uploads the model to the Hugging Face Hub at the end of the run: weights or adapters, configuration, "
+        "tokenizer and a model card. The repository is created before the first step, so a token without write "
+        "access is refused early. `spillway resume` of a finished run uploads again",
     ),
     Key("hub_model_id", TEXT, None, "repository of the upload, such as `USER/NAME`", "the name of `output_dir`"),
     Key("hub_private_repo", FLAG, None, "whether a new repository is private", "as its owner's settings say"),
@@ -27,7 +27,7 @@ UPLOAD = [
         "hub_token",
         TEXT,
         None,
-        "token of the upload; config.yaml does not keep it, so a resume needs it again",
+        "token for the upload. config.yaml does not keep it, so a resume needs it again",
         "HF_TOKEN, or that of `hf auth login`",
     ),
     Key(

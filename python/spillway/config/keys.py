@@ -52,26 +52,25 @@ GROUPS: dict[str, list[Key]] = {
             TEXT,
             None,
             "directory with config.json and safetensors, or the name of a model on the Hugging Face Hub, such as "
-            "`Qwen/Qwen2.5-1.5B`, which is downloaded into the hub's cache (HF_HOME, HF_TOKEN, HF_HUB_OFFLINE and "
-            "HF_ENDPOINT mean what they mean there)",
+            "`Qwen/Qwen2.5-1.5B`. Downloads follow HF_HOME, HF_TOKEN, HF_HUB_OFFLINE and HF_ENDPOINT",
             required=True,
         ),
         Key(
             "model_revision",
             TEXT,
             None,
-            "branch, tag or commit of a `model` on the hub; the commit that it was is written into config.yaml, so "
-            "that a resume reads the same",
+            "branch, tag or commit of a `model` on the hub. config.yaml records the commit, so a resume reads the "
+            "same files",
             "main",
         ),
-        Key("tokenizer", TEXT, None, "directory or name on the hub of the tokenizer", "the model's"),
-        Key("tokenizer_revision", TEXT, None, "the same of a `tokenizer` of its own", "main"),
-        Key("chat_template_path", TEXT, None, "a Jinja file, or a directory with a tokenizer", "the tokenizer's"),
+        Key("tokenizer", TEXT, None, "directory of the tokenizer, or its name on the hub", "the model's"),
+        Key("tokenizer_revision", TEXT, None, "branch, tag or commit of a `tokenizer` on the hub", "main"),
+        Key("chat_template_path", TEXT, None, "Jinja file, or a directory with a tokenizer", "the tokenizer's"),
         Key(
             "init",
             choice("pretrained", "random"),
             "pretrained",
-            "`random`: weights drawn from `seed`; only the config and the tokenizer are read, and downloaded",
+            "`random`: weights drawn from `seed`. The model's own are neither read nor downloaded",
         ),
     ],
     "Data": [
@@ -79,12 +78,12 @@ GROUPS: dict[str, list[Key]] = {
             "dataset",
             TEXT,
             None,
-            "file (.jsonl, .json, .csv, .tsv, .txt, .parquet), a directory of data, or a dataset on the hub",
+            "file (.jsonl, .json, .csv, .tsv, .txt, .parquet), directory of data, or dataset on the hub",
             required=True,
         ),
         Key("dataset_config", TEXT, None, "configuration of a named dataset"),
         Key("dataset_split", TEXT, "train", "split of a named dataset"),
-        Key("dataset_revision", TEXT, None, "branch, tag or commit of a named dataset, as `model_revision`", "main"),
+        Key("dataset_revision", TEXT, None, "branch, tag or commit of a named dataset", "main"),
         Key("eval_dataset", TEXT, None, "held-out file or dataset name"),
         Key("eval_dataset_split", TEXT, "test", "split of a named `eval_dataset`"),
         Key("eval_dataset_revision", TEXT, None, "branch, tag or commit of a named `eval_dataset`", "main"),
@@ -92,49 +91,49 @@ GROUPS: dict[str, list[Key]] = {
         Key("prompt_field", TEXT, None, "column with the prompt", "found by name"),
         Key("completion_field", TEXT, None, "column with the completion", "found by name"),
         Key("messages_field", TEXT, None, "column with the messages", "found by name"),
-        Key("completion_only_loss", FLAG, True, "prompt tokens carry no loss"),
-        Key("assistant_only_loss", FLAG, True, "in messages, only the assistant's turns carry loss"),
-        Key("max_length", whole(2), 1024, "most tokens in a row; longer rows are cut"),
-        Key("packing", FLAG, False, "join rows and cut them into pieces of `max_length`"),
-        Key("eval_packing", FLAG, None, "the same for `eval_dataset`", "as `packing`"),
+        Key("completion_only_loss", FLAG, True, "the loss counts the completion and not the prompt"),
+        Key("assistant_only_loss", FLAG, True, "in messages, the loss counts only the assistant's turns"),
+        Key("max_length", whole(2), 1024, "largest number of tokens in a row. Longer rows are cut"),
+        Key("packing", FLAG, False, "rows are joined and cut into pieces of `max_length`"),
+        Key("eval_packing", FLAG, None, "`packing` for `eval_dataset`", "as `packing`"),
     ],
     "Objective": OBJECTIVE,
     "Output": [
         Key("output_dir", TEXT, None, "directory of the run", required=True),
-        Key("overwrite", FLAG, False, "remove the run that `output_dir` or a storage path holds and start afresh"),
+        Key("overwrite", FLAG, False, "removes the run that `output_dir` or a storage path holds, and starts afresh"),
         Key(
             "resume_from_checkpoint",
             RESUME,
             None,
-            "`true`: the newest durable step, on the storage paths or in a checkpoint (exit 2 if there is none); "
-            "`auto`: that, or a fresh start; a directory: go back to that checkpoint, dropping what came after it",
+            "`true`: the newest durable step, on the storage paths or in a checkpoint; exit code 2 if there is none. "
+            "`auto`: that step, or a fresh start. A directory: that checkpoint, and all later steps are dropped",
         ),
-        Key("logging_steps", INTERVAL, 1, "steps between rows of metrics.jsonl; below 1 a share of all steps"),
-        Key("eval_steps", INTERVAL, None, "steps between evaluations; below 1 a share"),
-        Key("save_steps", INTERVAL, None, "steps between checkpoints; below 1 a share", "only the last step is saved"),
-        Key("save_total_limit", whole(1), None, "keep this many newest checkpoints", "all are kept"),
-        Key("save_only_model", FLAG, False, "checkpoints without what a resume needs"),
+        Key("logging_steps", INTERVAL, 1, "steps between rows of metrics.jsonl. Below 1: a share of all steps"),
+        Key("eval_steps", INTERVAL, None, "steps between evaluations. Below 1: a share of all steps"),
+        Key("save_steps", INTERVAL, None, "steps between checkpoints. Below 1: a share", "only the last step is saved"),
+        Key("save_total_limit", whole(1), None, "number of newest checkpoints to keep", "all are kept"),
+        Key("save_only_model", FLAG, False, "checkpoints hold only the model, and cannot be resumed from"),
         Key(
             "eval_strategy",
             STRATEGY,
             None,
-            "`no`, `steps` or `epoch`; the last step is evaluated too unless `no`",
+            "`no`, `steps` or `epoch`. Unless `no`, the last step is evaluated, too",
             "`steps` with `eval_steps`, else `epoch` with `eval_dataset`, else `no`",
         ),
-        Key("eval_on_start", FLAG, False, "evaluate once before the first step"),
+        Key("eval_on_start", FLAG, False, "evaluates once before the first step"),
         Key(
             "save_strategy",
             STRATEGY,
             None,
-            "`no`, `steps` or `epoch`; the last step is always saved",
+            "`no`, `steps` or `epoch`. The last step is always saved",
             "`steps` with `save_steps`, else `no`",
         ),
         Key(
             "report_to",
             REPORTERS,
             [],
-            "trackers that see every logged row, through transformers' own callbacks (they need the package accelerate "
-            "and the tracker's own); `all`: those that are installed",
+            "trackers that get every logged row, by transformers' callbacks. They need the package accelerate and "
+            "the tracker's own. `all`: every installed tracker",
             "none",
         ),
         *UPLOAD,
@@ -145,39 +144,36 @@ GROUPS: dict[str, list[Key]] = {
             "gradient_accumulation_steps",
             whole(1),
             1,
-            "micro-batches in a step: of each process where there are several and `virtual_ranks` is not given, else "
-            "of all together",
+            "micro-batches of each process in a step. If `virtual_ranks` is given: of all processes together",
         ),
         Key(
             "virtual_ranks",
             whole(1),
             None,
-            "groups of a step's micro-batches whose gradients are summed by themselves, and then as a tree, as if each "
-            "group had a process of its own: micro-batch i belongs to group i modulo `virtual_ranks`. It says in which "
-            "order numbers are added, and nothing else: where it is given, the batch stays that of "
-            "`gradient_accumulation_steps`, and any number of processes up to it gives the same bits; a resume keeps "
-            "it",
+            "groups whose gradients are summed separately, and then as a tree. Micro-batch i of a step is in group i "
+            "modulo `virtual_ranks`. Any number of processes up to this gives the same bits. If the key is given, "
+            "`gradient_accumulation_steps` counts all processes together. A resume keeps the value",
             "the number of processes",
         ),
         Key(
             "ddp_backend",
             choice("gloo", "nccl"),
             "gloo",
-            "how the model's bytes go between processes: `gloo`, from host memory to host memory; `nccl`, by way of "
-            "the GPU that each computes on, so with `device: cuda`. It only moves bytes, and no result depends on it",
+            "transport of the model's bytes between processes. `gloo`: from host memory to host memory. `nccl`: "
+            "through the GPU of each process, with `device: cuda`. The result does not depend on it",
         ),
         Key("per_device_eval_batch_size", whole(1), 8, "rows in an evaluation micro-batch"),
-        Key("max_steps", STEPS, -1, "steps to train; -1: `num_train_epochs` decides"),
-        Key("num_train_epochs", POSITIVE, 3.0, "passes over the data; may be a fraction"),
+        Key("max_steps", STEPS, -1, "number of steps. -1: `num_train_epochs` decides"),
+        Key("num_train_epochs", POSITIVE, 3.0, "passes over the data. May be a fraction"),
         Key("seed", whole(0), 42, "seed of random weights and dropout"),
         Key("data_seed", whole(0), None, "seed of the order of rows", "`seed`"),
         Key(
             "full_determinism",
             FLAG,
             True,
-            "on a GPU: PyTorch takes kernels that add in one order, so that a resumed run and every placement have the "
-            "same bits. `false`: it takes the fastest, such as cuDNN's attention and FA3, and a resumed run has the "
-            "same bits only within rounding. CPUs add in one order in any case",
+            "on a GPU: PyTorch uses kernels with a fixed order of additions, so resumed runs and all placements have "
+            "the same bits. `false`: PyTorch uses its fastest kernels, such as cuDNN's attention and FA3, and "
+            "results agree within rounding. On CPUs the order is always fixed",
         ),
     ],
     "Optimizer": [
@@ -185,25 +181,31 @@ GROUPS: dict[str, list[Key]] = {
             "learning_rate",
             NOT_NEGATIVE,
             None,
-            "the schedule's highest rate",
-            "2e-5; with the objectives that compare rows 1e-6, as in TRL",
+            "highest rate of the schedule",
+            "2e-5; 1e-6 with objectives that compare rows, as in TRL",
         ),
         Key("lr_scheduler_type", choice(*SCHEDULES), "linear", "transformers' schedule: " + ", ".join(SCHEDULES)),
         Key("lr_scheduler_kwargs", MAPPING, None, "further arguments of the schedule"),
         Key(
-            "warmup_steps", NOT_NEGATIVE, 0, "steps of warm-up; below 1 a share of all steps (old name: `warmup_ratio`)"
+            "warmup_steps",
+            NOT_NEGATIVE,
+            0,
+            "steps of warm-up. Below 1: a share of all steps (old name: `warmup_ratio`)",
         ),
         Key(
-            "weight_decay", NOT_NEGATIVE, 0.0, "decay of what transformers decays; decoupled but with `adam` and `sgd`"
+            "weight_decay",
+            NOT_NEGATIVE,
+            0.0,
+            "decay of the parameters that transformers decays. It is decoupled, except with `adam` and `sgd`",
         ),
         *optimizer_keys(),
-        Key("max_grad_norm", NOT_NEGATIVE, 1.0, "clip to this global norm; 0: no clipping"),
+        Key("max_grad_norm", NOT_NEGATIVE, 1.0, "global norm to which gradients are clipped. 0: no clipping"),
         Key(
             "optim",
             OPTIMIZER,
             "adamw",
             "; ".join(f"`{it.name}`: {it.words}" for it in OPTIMIZERS.values())
-            + ". Transformers' other names for them mean the same",
+            + ". Transformers' other names for them work, too",
             absent=describe_other_optimizer,
         ),
     ],
@@ -212,29 +214,28 @@ GROUPS: dict[str, list[Key]] = {
             "weight_dtype",
             choice("bf16", "fp16", "fp32"),
             None,
-            "what weights and gradients are kept and moved in, and what files hold. `bf16`: with a remainder of 16 "
-            "bits beside each weight, which makes it an exact fp32 master; `fp16`: with fp32 masters (2 bytes per "
-            "parameter more) and a loss scaled dynamically; `fp32`: for checks. Parameters that the model's class "
-            "keeps in fp32 beside bf16 or fp16 stay fp32, their gradients and their tensors in files, too",
-            default_text="bf16; with `compute_dtype` `fp16` or `fp32` the same as that",
+            "type in which weights and gradients are stored and moved, and of saved files. `bf16`: a remainder of 16 "
+            "bits beside each weight makes it an exact fp32 master. `fp16`: fp32 masters (2 bytes per parameter "
+            "more) and a dynamically scaled loss. `fp32`: for checks. Parameters that the model's class keeps in "
+            "fp32 stay fp32, with their gradients and saved tensors",
+            default_text="bf16; with `compute_dtype` `fp16` or `fp32` the same type",
         ),
         Key(
             "compute_dtype",
             choice("bf16", "fp16", "fp32", "auto"),
             "auto",
-            "what layers multiply in: `weight_dtype`, or `fp32`, for which weights are widened a block at a time and "
-            "activations are fp32. `auto`: the faster on this machine, of which both are measured once when the run is "
-            "planned, and written into config.yaml as what it was; on a GPU `weight_dtype`. `fp16` or `fp32` without a "
-            "`weight_dtype` means both, and so does any of them in a config.yaml of before there were two keys "
-            "(`bf16: true` and `fp16: true` mean `bf16` and `fp16`)",
+            "type in which layers multiply: `weight_dtype`, or `fp32`. For `fp32` weights are widened one block at "
+            "a time, and activations are fp32. `auto`: on CPUs the faster one, measured once during planning and "
+            "recorded in config.yaml; on a GPU `weight_dtype`. `fp16` or `fp32` without a `weight_dtype` sets both "
+            "keys. `bf16: true` and `fp16: true` mean `bf16` and `fp16`",
         ),
         Key(
             "state_format",
             choice("exact", "bf16", "int8"),
             "exact",
-            "how the moments are kept, and bytes per parameter with the weight: `exact` fp32, 12; `bf16` rounded "
-            "stochastically, 8; `int8` codes with a scale for 256 elements, 6. Master weights are exact in all "
-            "of them. A checkpoint that stands alone may be resumed from in another format: it is converted",
+            "type of the optimizer's moments, with bytes per parameter for weight and state. `exact`: fp32, 12. "
+            "`bf16`: rounded stochastically, 8. `int8`: codes with one scale for 256 elements, 6. Master weights are "
+            "exact in all of them. A checkpoint that stands alone can be resumed in another format",
         ),
     ],
     "Places": [
@@ -242,133 +243,129 @@ GROUPS: dict[str, list[Key]] = {
             "device",
             TEXT,
             "auto",
-            "where layers compute: `cpu`; `simulated`: a device with memory of its own, made of host memory, with the "
-            "link and updates of the `profile`'s first GPU, or else a link as fast as memory and no updates, to see "
-            "what a GPU would do and that the results are the same; `cuda:N`: the NVIDIA GPU of that number, `cuda`: "
-            "that of the environment's LOCAL_RANK, or the first, so that each of several processes has its own; "
-            "`auto`: `cuda` where each process of the machine has a GPU that takes Spillway's kernels, and no other "
-            "key needs the CPUs (`memory_file`, `activation_spill: all`), else `cpu`; what was begun on the CPUs goes "
-            "on there",
+            "device that computes layers. `cpu`: the CPUs. `cuda`: the NVIDIA GPU of the environment's LOCAL_RANK, "
+            "or the first. `cuda:N`: the GPU with this number. `simulated`: host memory that behaves like a device, "
+            "with the link and updates of the `profile`'s first GPU; without a profile its link is as fast as memory "
+            "and it makes no updates. `auto`: `cuda` if each process of the machine has a GPU that takes Spillway's "
+            "kernels, and no key needs the CPUs (`memory_file`, `activation_spill: all`); otherwise `cpu`. A run "
+            "that started on CPUs resumes on CPUs",
             absent=unknown_device,
         ),
         Key(
             "dram_budget",
             SIZE,
             None,
-            "hard limit of the whole process's memory",
-            "what is free, less a margin; of several processes of a machine each has a part of it",
+            "hard limit of the memory of the whole process",
+            "free memory less a margin, divided among the processes of a machine",
         ),
         Key(
             "gpu_memory",
             SIZE,
             None,
-            "hard limit of the memory of a `device` that has its own, or for `plan` with the `profile` of a machine "
-            "with a GPU. It may be more than a GPU has free: the run takes what is free less the driver's context, and "
-            "the plan says how much",
-            "a quarter of `dram_budget` for a simulated device, what is free less a margin on a GPU",
+            "hard limit of the memory of the GPU or simulated device. For `plan` with a `profile`: of the described "
+            "GPU. If a GPU has less free, the run takes the free memory less the driver's context, and the plan says "
+            "how much",
+            "on a GPU the free memory less a margin; on a simulated device a quarter of `dram_budget`",
         ),
         Key(
             "placement",
             PLACEMENT,
             "auto",
-            "`auto`, `dram`, `path`, or per group `weight=dram,state=path,grad=50%,activation=dram` "
-            "(a share is the part in DRAM). Gradients and boundary activations may be placed on one tier of host "
-            "memory, as in `grad=numa:2,activation=file:0`, a NUMA node and a `memory_file`, but for "
-            "what of them stays on a device; with `auto` they go to such tiers where that makes room, in proportion to "
-            "how fast these are",
+            "`auto`, `dram`, `path`, or a tier for each group: `weight=dram,state=path,grad=50%,activation=dram`. A "
+            "share is the part in DRAM. Gradients and boundary activations may name a NUMA node or a `memory_file`: "
+            "`grad=numa:2,activation=file:0`. The part on a device is not affected. `auto` spills them to such "
+            "tiers if that makes room, in proportion to the speed of each",
         ),
-        Key("window", whole(1), None, "blocks in flight in backward; fewer of them take less memory", "by plan"),
+        Key("window", whole(1), None, "blocks in flight in backward. Fewer take less memory", "by plan"),
         Key(
             "activation_recompute",
             RECOMPUTE,
             "auto",
-            "layers that compute again in backward what autograd saved of them in forward: `all`; `none`, which keeps "
-            "it in the memory that layers compute in, or spills it (`activation_spill`); a number of layers, the "
-            "others do not; `auto`: as many as the plan says is fastest in the memory there is. The results are "
-            "bit-identical. Layers that cannot keep it so recompute, and the plan says why (`gradient_checkpointing` "
-            "true means `all`, false `none`)",
+            "layers that compute their activations again in backward instead of keeping them. `all`. `none`: every "
+            "layer keeps them in the memory that it computes in, or spills them (`activation_spill`). A number: so "
+            "many layers recompute. `auto`: the number that the plan finds fastest in the given memory. The results "
+            "are bit-identical. Layers that cannot keep their activations recompute, and the plan says why "
+            "(`gradient_checkpointing` true means `all`, false `none`)",
         ),
         Key(
             "activation_spill",
             choice("auto", "never", "all"),
             "auto",
-            "whether what autograd saves of layers that do not recompute goes to a storage path in forward and comes "
-            "back for backward, or lies on another NUMA node or `memory_file` meanwhile: `never`; `all` of it; "
-            "`auto`: of as many layers as the plan says is fastest, or of as many as have no room for it in memory "
-            "where `activation_recompute` says how many recompute. From the `simulated` device it goes to the host's "
-            "memory, too. The results are bit-identical. Not where layers compute on a GPU",
+            "whether kept activations of layers go to a storage path, another NUMA node or a `memory_file` between "
+            "forward and backward. `never`. `all` of them. `auto`: of as many layers as the plan finds fastest, or "
+            "as memory requires if `activation_recompute` is a number. The `simulated` device also spills to the "
+            "host's memory. The results are bit-identical. Layers on a GPU do not spill",
         ),
         *PASSES,
         Key(
             "storage",
             STORAGE,
             [],
-            "storage directory, `DIR[,capacity=SIZE][,endurance=SIZE]`; may be given several times, their bandwidths "
-            "add; `endurance`: bytes that may be written to the drive in its life, as it is rated, such as 600TB; "
-            "of several processes it serves all of a machine, each of which has an equal part of `capacity` and "
-            "`endurance`; `{local_rank}` and `{rank}` in it are a process's own numbers, and the sizes are then each "
-            "one's",
+            "storage directory: `DIR[,capacity=SIZE][,endurance=SIZE]`. Several may be given, and their bandwidths "
+            "add. `endurance`: bytes that the drive is rated for in its life, such as 600TB. The directory serves "
+            "all processes of a machine, and each has an equal part of `capacity` and `endurance`. A path with "
+            "`{local_rank}` or `{rank}` belongs to one process, and so do its sizes",
             "none",
         ),
         Key(
             "storage_device",
             DEVICE,
             [],
-            "raw block device, with the same options and `{local_rank}` and `{rank}` in it; one that holds anything is "
+            "raw block device, with the options and `{local_rank}` of `storage`. A device that holds anything is "
             "refused without `erase`",
             "none",
         ),
-        Key("erase", FLAG, False, "whatever the block devices of `storage_device` hold may be erased"),
+        Key("erase", FLAG, False, "the contents of the block devices of `storage_device` may be erased"),
         Key(
             "durability",
             choice("none", "checkpoint", "step"),
             None,
-            "what a kill or a power cut leaves: `step`: the last finished step; `checkpoint`: the last checkpoint; "
-            "`none`: checkpoints alone, each a copy of the whole state",
-            "`step` when anything is on storage, else `none`",
+            "what survives a kill or a power cut. `step`: the last finished step. `checkpoint`: the last checkpoint. "
+            "`none`: only checkpoints, each a copy of the whole state",
+            "`step` if state is on storage, otherwise `none`",
         ),
         Key(
             "update_schedule",
             choice("auto", "deferred", "early"),
             "auto",
-            "when parameters are updated: `deferred`: behind the next forward pass; `early`: during backward, as many "
-            "as the memory that is left holds old versions of, so that a step that is skipped can be undone; `auto`: "
-            "early where the plan says that is faster. The results are bit-identical",
+            "time of the updates. `deferred`: during the next forward pass. `early`: during backward, for as many "
+            "parameters as free memory can hold the old versions of, so that a skipped step can be undone. `auto`: "
+            "`early` if the plan finds it faster. The results are bit-identical",
         ),
         Key(
             "speculative_updates",
             FLAG,
             False,
-            "with clipping, early updates go by a predicted factor (1 while the last norms were below "
-            "`max_grad_norm`), and are undone where it was another; without it only steps that do not clip are early",
+            "with clipping, early updates use a predicted factor (1 while recent norms were below `max_grad_norm`). "
+            "If the prediction was wrong, they are undone. Without this key only steps that do not clip update early",
         ),
         *REPLAYS,
         Key(
             "node",
             NODE,
             [],
-            "NUMA node (of DRAM or CXL) to use and how much of its memory, `N=SIZE`; may be given several times, and "
-            "their update rates add. Each of several processes may use as much",
-            "all, what is free, of which each of several processes of a machine has a part",
+            "NUMA node of DRAM or CXL memory, and how much of it to use: `N=SIZE`. Several may be given, and their "
+            "update rates add. The size is for each process",
+            "all nodes, with their free memory divided among the processes of a machine",
         ),
         Key(
             "memory_file",
             MEMORY_FILE,
             [],
-            "directory in which a file is mapped as memory, and how much of it, `DIR=SIZE`; may be given several "
-            "times. For memory behind a file system: DAX (persistent memory, CXL), tmpfs. What lies there is a tier "
-            "`file:N` of its own, and `dram_budget` does not count it. Of several processes each has as much, in a "
-            "directory of all or one that `{local_rank}` names",
+            "directory in which a file is mapped as memory, and its size: `DIR=SIZE`. Several may be given. It is "
+            "for memory behind a file system: DAX (persistent memory, CXL) or tmpfs. Each is a tier `file:N`, which "
+            "`dram_budget` does not count. The size is for each process, in a shared directory or one that "
+            "`{local_rank}` names",
             "none",
         ),
         Key(
             "profile",
             TEXT,
             None,
-            "a file with a machine's rates (`spillway probe` writes one), used instead of measuring this one. Where it "
-            "names another `machine`, `plan` answers for that, and reads nothing of the model but config.json. "
-            "These are installed and given by name: `laptop`, `workstation`, `server`, `two-drives`, `cluster`, "
-            "`rtx-3090`, `rtx-4090`, `rtx-5090`, `l40s`, `a100`, `h100`, `h200`, `b200` and `gb10`",
+            "file with the rates of a machine, which `spillway probe` writes. It replaces measuring. If it names "
+            "another `machine`, `plan` answers for that machine and reads only config.json of the model. Installed "
+            "profiles, by name: `laptop`, `workstation`, `server`, `two-drives`, `cluster`, `rtx-3090`, `rtx-4090`, "
+            "`rtx-5090`, `l40s`, `a100`, `h100`, `h200`, `b200` and `gb10`",
             "this machine's",
         ),
     ],
@@ -377,65 +374,65 @@ GROUPS: dict[str, list[Key]] = {
             "trainable",
             PATTERN,
             [],
-            "regular expression (`re.search`) of the names of parameters that train; may be given several times",
+            "regular expression (`re.search`) for the names of parameters to train. Several may be given",
             "all",
         ),
         Key(
             "frozen",
             PATTERN,
             [],
-            "regular expression of those that do not, whatever `trainable` says; may be given several times. What is "
-            "frozen has no gradient, no moments and no remainder, and no step writes it",
+            "regular expression for the names of parameters that stay frozen. It wins over `trainable`. Several may "
+            "be given. A frozen parameter has no gradient, moments or remainder, and no step writes it",
             "none",
         ),
         Key(
             "method",
             choice("full", "lora", "lsp"),
             "full",
-            "`full`; `lora`: adapters of PEFT on a frozen base, which streams from where it lies and is never written; "
-            "`lsp`: the matrices of layers are trained in small subspaces (arXiv 2406.10181): d x d instead of m x n "
-            "for gradients and moments, and every weight is trained",
+            "`full`: every weight. `lora`: PEFT's adapters on a frozen base, which streams from its tier and is "
+            "never written. `lsp`: the matrices of layers in small subspaces (arXiv 2406.10181), with gradients and "
+            "moments of d x d instead of m x n. Every weight is trained",
         ),
         Key("lora_r", whole(1), None, "rank of the adapters", "16"),
-        Key("lora_alpha", whole(1), None, "the adapters' product is multiplied by `lora_alpha` / `lora_r`", "32"),
+        Key("lora_alpha", whole(1), None, "factor of the adapters' product: `lora_alpha` / `lora_r`", "32"),
         Key("lora_dropout", BETA, None, "dropout of the adapters' input", "0.05"),
         Key(
             "lora_target_modules",
             TEXTS,
             [],
-            "names, or ends of names, of the linear layers that get an adapter, or `all-linear`; may be given several "
-            "times",
+            "names, or ends of names, of the linear layers that get an adapter, or `all-linear`. Several may be given",
             "PEFT's own for the model type",
         ),
         Key(
             "load_in_4bit",
             FLAG,
             False,
-            "with method lora: the frozen base's linear layers and fused experts are kept as NF4 (QLoRA, arXiv "
-            "2305.14314), 4 bits for a weight and a scale in fp32 for 64, in memory, on storage paths and on the way "
-            "to a device. They are rounded when they are read, and each pass of a layer converts its own to what "
-            "layers multiply in. Embedding, head, routers, norms and biases stay as `weight_dtype` says",
+            "with `method: lora`: keeps the linear layers and fused experts of the frozen base as NF4 (QLoRA, arXiv "
+            "2305.14314): 4 bits for a weight, and an fp32 scale for 64 weights. This holds in memory, on storage "
+            "paths and on the way to a device. Weights are rounded when they are read, and each pass widens those of "
+            "its layer. Embedding, head, routers, norms and biases keep `weight_dtype`",
         ),
         Key(
             "load_in_8bit",
             FLAG,
             False,
-            "the same with codes of 8 bits and the scale of their largest magnitude for 64 (int8, absmax)",
+            "like `load_in_4bit` with codes of 8 bits. The scale of 64 weights is their largest magnitude (int8, "
+            "absmax)",
         ),
         Key(
             "bnb_4bit_quant_type",
             choice("nf4", "fp4"),
             "nf4",
-            "the values of `load_in_4bit`'s codes",
+            "values of the codes of `load_in_4bit`",
             absent=describe_other_codes,
         ),
         Key(
             "bnb_4bit_use_double_quant",
             FLAG,
             False,
-            "with load_in_4bit: the scales are kept as codes, too, 8 bits for a scale and two numbers in fp32 for 256 "
-            "(double quantisation, QLoRA). A checkpoint is read twice, since the codes follow from the mean of a "
-            "tensor's scales",
+            "with `load_in_4bit`: keeps the scales as codes, too, with 8 bits for a scale and two fp32 numbers for "
+            "256 scales (double quantisation, QLoRA). The checkpoint is read twice, because the codes depend on the "
+            "mean of a tensor's scales",
         ),
         Key("lsp_rank", whole(1), None, "size d, a multiple of `lsp_nonzeros`", "half of each matrix's smaller side"),
         Key("lsp_nonzeros", whole(1), None, "values in each row of a projector", "4"),
@@ -443,39 +440,41 @@ GROUPS: dict[str, list[Key]] = {
             "lsp_modules",
             PATTERN,
             [],
-            "regular expression (`re.search`) of the names of linear layers that are trained in subspaces; may be "
-            "given several times; everything else that is trainable is trained in full",
-            "all linear layers inside the model's layers, but those too small for `lsp_nonzeros`",
+            "regular expression (`re.search`) for the names of linear layers to train in subspaces. Several may be "
+            "given. All other trainable parameters are trained in full",
+            "all linear layers inside the model's layers, except those too small for `lsp_nonzeros`",
         ),
         Key(
             "lsp_check_every",
             whole(1),
             None,
-            "updates between two checks of how much of its gradients each matrix's projectors miss",
+            "updates between checks of how much of the gradients the projectors miss",
             "100",
         ),
         Key(
             "lsp_threshold",
             POSITIVE,
             None,
-            "how much they may miss, relative to the gradient (0: nothing, 1: all of it): beyond that a matrix's "
-            "projectors are refitted and its moments carried over (with `lsp_residual: rotating` they begin anew)",
+            "largest part of a gradient that projectors may miss (0: nothing, 1: all of it). Beyond it, the matrix's "
+            "projectors are refitted and its moments carried over. `lsp_residual: rotating` starts the moments "
+            "anew",
             "0.9",
         ),
         Key(
             "lsp_residual",
             choice("none", "rotating"),
             None,
-            "what becomes of what the projectors miss: with `rotating` each matrix gets new ones every "
-            "`lsp_rotate_every` updates whatever they miss, so that in time every direction is trained; with `none` "
-            "the others are left untrained until `lsp_threshold` says so",
+            "treatment of the directions that projectors miss. `rotating`: each matrix gets new projectors every "
+            "`lsp_rotate_every` updates, so that every direction is trained in time. `none`: those directions stay "
+            "untrained until `lsp_threshold` leads to a refit",
             "rotating",
         ),
         Key(
             "lsp_rotate_every",
             whole(1),
             None,
-            "with `lsp_residual: rotating`: updates between two refits of a matrix's projectors, the matrices in turn",
+            "with `lsp_residual: rotating`: updates between two refits of a matrix's projectors. The matrices take "
+            "turns",
             "20",
         ),
     ],

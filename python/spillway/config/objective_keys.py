@@ -25,9 +25,9 @@ def quote(names: Any) -> str:
 
 
 def list_losses(kind: str = "losses") -> str:
-    """The loss types of each objective in a sentence. `kind`: "losses" or "smoothed"."""
+    """The loss types of each objective, a sentence for each. `kind`: "losses" or "smoothed"."""
     lists = {each.name: getattr(each, kind) for each in OBJECTIVES.values()}
-    return "; ".join(f"of `{name}` {quote(losses)}" for name, losses in lists.items() if losses)
+    return ". ".join(f"`{name}`: {quote(losses)}" for name, losses in lists.items() if losses)
 
 
 OBJECTIVE = [
@@ -35,65 +35,66 @@ OBJECTIVE = [
         "objective",
         synonym({name: name for name in OBJECTIVES}, LATER),
         "sft",
-        "; ".join(f"`{each.name}`: {each.help}" for each in OBJECTIVES.values()),
+        ". ".join(f"`{each.name}`: {each.help}" for each in OBJECTIVES.values()),
         absent=refuse_objective,
     ),
     Key(
         "beta",
         POSITIVE,
         None,
-        "the higher, the closer to the reference model (`dpo`, `kto`), the more the odds ratio weighs (`orpo`), the "
-        "steeper the loss (`cpo`)",
+        "strength of the objective. Higher means closer to the reference model (`dpo`, `kto`), more weight of the "
+        "odds ratio (`orpo`), or a steeper loss (`cpo`)",
         "0.1",
     ),
     Key(
         "loss_type",
         choice(*LOSS_TYPES, single=True),
         None,
-        f"the loss, by TRL's names: {list_losses()}",
+        f"TRL's name of the loss. {list_losses()}",
         "the first of them",
     ),
     Key(
         "label_smoothing",
         BETA,
         None,
-        f"the share of pairs whose answers are swapped, for some losses: {list_losses('smoothed')}",
+        f"share of pairs whose answers are swapped, with these losses. {list_losses('smoothed')}",
         "0",
     ),
     Key(
         "cpo_alpha",
         NOT_NEGATIVE,
         None,
-        "with `cpo`: the weight of the negative log-likelihood of chosen answers; 0 with `loss_type: simpo` is SimPO "
-        "as published",
+        "with `cpo`: weight of the negative log-likelihood of chosen answers. 0 with `loss_type: simpo` is SimPO as "
+        "published",
         "1",
     ),
     Key(
         "simpo_gamma",
         NOT_NEGATIVE,
         None,
-        "with `loss_type: simpo`: the margin between the rewards of a chosen and a rejected answer",
+        "with `loss_type: simpo`: margin between the rewards of a chosen and a rejected answer",
         "0.5",
     ),
     Key(
         "desirable_weight",
         NOT_NEGATIVE,
         None,
-        "with `kto`: the weight of the losses of answers whose label is true",
+        "with `kto`: weight of the losses of answers with a true label",
         "1",
     ),
     Key(
         "undesirable_weight",
         NOT_NEGATIVE,
         None,
-        "with `kto`: the weight of the losses of answers whose label is false",
+        "with `kto`: weight of the losses of answers with a false label",
         "1",
     ),
     Key(
         "center_rewards_coefficient",
         NOT_NEGATIVE,
         None,
-        "with `reward`: the weight of the squares of the sums of a pair's rewards, which holds their mean at zero",
+        "with `reward`: weight of a penalty that holds the mean reward at zero, the square of the sum of a pair's "
+        "rewards",
         "none",
     ),
     Key(

@@ -47,8 +47,8 @@ OBJECTIVES = {
         ),
         ObjectiveEntry(
             "dpo",
-            "direct preference optimisation of pairs, the columns `prompt`, `chosen` and `rejected`, against the model "
-            "as it is before the first step, whose log-probabilities a first pass computes",
+            "direct preference optimisation of pairs (columns `prompt`, `chosen` and `rejected`). The reference is the "
+            "model before the first step, and a first pass computes its log-probabilities",
             1e-6,
             {"beta": 0.1, "loss_type": "sigmoid", "label_smoothing": 0.0, "disable_dropout": True},
             losses=("sigmoid", "hinge", "ipo", "robust", "sigmoid_norm", "apo_zero", "apo_down"),
@@ -59,8 +59,8 @@ OBJECTIVES = {
         ),
         ObjectiveEntry(
             "orpo",
-            "the likelihood of prompt and chosen answer, and the odds ratio of chosen and rejected answers, of the "
-            "same columns and without a reference",
+            "the likelihood of prompt and chosen answer, and the odds ratio of the two answers, for the columns of "
+            "`dpo`. It needs no reference",
             1e-6,
             {"beta": 0.1, "disable_dropout": True},
             columns=PAIR,
@@ -71,7 +71,8 @@ OBJECTIVES = {
         ),
         ObjectiveEntry(
             "cpo",
-            "contrastive preference optimisation of the same columns, without a reference; `loss_type: simpo` is SimPO",
+            "contrastive preference optimisation for the columns of `dpo`. It needs no reference. With "
+            "`loss_type: simpo` it is SimPO",
             1e-6,
             {
                 "beta": 0.1,
@@ -90,8 +91,8 @@ OBJECTIVES = {
         ),
         ObjectiveEntry(
             "kto",
-            "Kahneman-Tversky optimisation of single answers, the columns `prompt`, `completion` and `label` (true or "
-            "false), against a reference as with `dpo`",
+            "Kahneman-Tversky optimisation of single answers (columns `prompt`, `completion` and `label`, true or "
+            "false). The reference is that of `dpo`",
             1e-6,
             {
                 "beta": 0.1,
@@ -110,8 +111,8 @@ OBJECTIVES = {
         ),
         ObjectiveEntry(
             "reward",
-            "a reward model of pairs, the columns `chosen` and `rejected`, and `prompt` and `margin` where rows have "
-            "them; a head of one label stands in place of the vocabulary's",
+            "a reward model of pairs (columns `chosen` and `rejected`, with or without `prompt` and `margin`). A head "
+            "of one label replaces the vocabulary's",
             1e-4,
             {"center_rewards_coefficient": None, "disable_dropout": True},
             columns=ANSWERS,

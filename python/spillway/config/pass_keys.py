@@ -10,31 +10,29 @@ PASSES = [
         "pass_tokens",
         PASS_TOKENS,
         "auto",
-        "tokens of a layer's pass: consecutive micro-batches share their passes, padded to one length, as long as "
-        "they have no more together. `auto`: 32768 on a GPU, which a pass of one short row leaves waiting for the "
-        "host; 0, no sharing, on CPUs. The loss is the same; the last bits of gradients differ. A run keeps the "
-        "value it began with. Micro-batches stay apart with the objectives that compare rows, `method: lsp`, several "
-        "`virtual_ranks`, and where routers add a loss",
+        "most tokens in one pass of a layer. Consecutive micro-batches share a pass up to this size, padded to one "
+        "length. `auto`: 32768 on a GPU, where a pass of one short row waits for the host; 0 on CPUs, which means no "
+        "sharing. The loss is the same, and the last bits of gradients differ. Micro-batches do not share passes "
+        "with objectives that compare rows, `method: lsp`, several `virtual_ranks`, or routers that add a loss. A "
+        "resume keeps the value",
     ),
     Key(
         "fused_kernels",
         choice("auto", "never"),
         "auto",
-        "whether Spillway's kernels stand for parts of a layer on a GPU: RMSNorm, SwiGLU and rotary embedding. "
-        "Each takes one pass over memory where PyTorch takes several. `auto`: wherever a part is found to compute "
-        "just that, whatever its class; a line at the start lists them. They round as the model's code does and "
-        "add in another order, so losses agree within rounding; no placement changes a bit. `never`: the model's "
-        "own code. A run keeps the value it began with. Nothing changes on CPUs",
+        "whether Spillway's kernels replace RMSNorm, SwiGLU and rotary embedding on a GPU. Each takes one pass over "
+        "memory, and PyTorch takes several. `auto`: every part of a layer that computes exactly this is replaced, "
+        "and a line at the start lists the parts. `never`: the model's own code. The two agree within rounding. "
+        "Placement changes no bit. A resume keeps the value. CPUs ignore the key",
     ),
     Key(
         "token_tile",
         TILE,
         "auto",
-        "tokens that MLPs, experts, norms and the head's logits are computed for at once, forward and backward: "
-        "fewer of them take less memory. `auto`: twice the hidden size, at least 1024; on a GPU eight times, at "
-        "least 32768. `all`: a whole micro-batch. "
-        "One of no more tokens is computed as with `all`, bit for bit; the gradients of several tiles are summed "
-        "as those of micro-batches are. A run keeps the value it began with. With several `virtual_ranks` and with "
-        "`method: lsp` layers run whole",
+        "tokens for which MLPs, experts, norms and the head's logits are computed at once, forward and backward. "
+        "Fewer take less memory. `auto`: twice the hidden size, at least 1024; on a GPU eight times, at least 32768. "
+        "`all`: a whole micro-batch. A micro-batch that fits in one tile gives the bits of `all`. Gradients of "
+        "several tiles are summed like those of micro-batches. Layers run whole for several `virtual_ranks` and for "
+        "`method: lsp`. A resume keeps the value",
     ),
 ]

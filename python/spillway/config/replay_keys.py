@@ -10,16 +10,15 @@ REPLAYS = [
         "replay_steps",
         whole(1),
         None,
-        "every N-th step is computed twice from the same state, and all weights, activations, gradients, losses and "
-        "the norm are compared bit by bit before its update: errors that a CPU, a GPU or memory makes in silence are "
-        "found",
+        "every N-th step is computed twice from the same state. All weights, activations, gradients, losses and the "
+        "norm are compared bit by bit before the update. This detects silent errors of a CPU, a GPU or memory",
         "none",
     ),
     Key(
         "replay_action",
         choice("stop", "continue"),
         "stop",
-        "where the two computations differ: `stop`: the run ends with exit code 1 and the state of the step before; "
-        "`continue`: a third computation decides, and the run goes on where it equals one of the two",
+        "reaction to a difference. `stop`: the run ends with exit code 1 and the state of the step before. "
+        "`continue`: the step is computed a third time, and the run goes on if the result equals one of the two",
     ),
 ]
