@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 import distilled
 import real_runs
 import spillway
+import tiny
 from breadth import some
 from needs import package
 from spillway.base.ranks import Ranks
@@ -93,6 +94,31 @@ def test_equal_to_plain_pytorch_with_state_on_a_path(given: Path, tmp_path: Path
     loss, more = CASES[case]
     plain = distilled.train(given, load_work(given), STEPS, loss, epsilon=EPSILON)
     assert train(given, tmp_path / "ours", *FP32, *more, *real_runs.on_path(tmp_path / "storage")) == 0
+    same(tmp_path / "ours", plain)
+
+
+def test_heads_that_cap_their_logits_equal_plain_pytorch(given: Path, tmp_path: Path) -> None:
+    """In slices of the vocabulary that differ between the teacher and the model."""
+    from transformers import AutoModelForCausalLM, Gemma2Config
+
+    for name, width, seed in (("model", 16, 3), ("teacher", 32, 4)):
+        tiny.model_directory(tmp_path / name)
+        torch.manual_seed(seed)
+        config = Gemma2Config(
+            vocab_size=320, hidden_size=width, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
+            num_key_value_heads=1, head_dim=8, final_logit_softcapping=2.0, attn_implementation="eager",
+        )  # fmt: skip
+        made = AutoModelForCausalLM.from_config(config)
+        with torch.no_grad():
+            made.get_input_embeddings().weight.mul_(20.0)
+        made.save_pretrained(tmp_path / name)
+    (tmp_path / "train.jsonl").write_text((given / "train.jsonl").read_text())
+    work = load_work(tmp_path, max_steps=3)
+    loss = distilled.Loss(top_k=16, temperature=2.0, alpha=0.5)
+    plain = distilled.train(tmp_path, work, 3, loss, epsilon=1e-4)
+    more = ["--teacher_top_k", "16", "--temperature", "2", "--distill_alpha", "0.5", "--max_steps", "3"]
+    more += ["--model", str(tmp_path / "model"), "--teacher", str(tmp_path / "teacher")]
+    assert train(given, tmp_path / "ours", *FP32[:2], "--adam_epsilon", "1e-4", *more) == 0
     same(tmp_path / "ours", plain)
 
 

@@ -7,13 +7,13 @@ go over slices of the vocabulary, so no logits [tokens, vocabulary] are ever who
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from spillway.model.logits import labels_inside, token_parts
+from spillway.model.logits import labels_inside
 from spillway.model.microbatch import MicroBatch, Work
 from spillway.model.objective import OfLogits, Told, accuracy
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from spillway.config import Config
     from spillway.model.head import Stats
 
-PART = 1 << 18  # elements that are widened to fp64 at once
+PART, PART_ON_GPU = 1 << 18, 1 << 22  # elements of logits that are widened at once
 BYTES_PER_ENTRY = 24  # of each of a token's largest logits, while a step or a pass of the teacher goes on
-WORK_BYTES = 16 << 20  # temporaries of one part of tokens
+PART_BYTES = 48  # of each element of a part: a few temporaries, some in fp64
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,10 @@ class TopTokens:
         return TopTokens(*(torch.cat([getattr(part, name) for part in parts]) for name in ("ids", "logits", "rest")))
 
 
-def working_bytes(tokens: int, top_k: int) -> int:
+def working_bytes(tokens: int, top_k: int, on_gpu: bool) -> int:
     """Memory beside that of cross-entropy: of the largest step, or of a pass of the teacher. 0: no distillation."""
-    return tokens * top_k * BYTES_PER_ENTRY + WORK_BYTES if top_k else 0
+    part = PART_ON_GPU if on_gpu else PART
+    return tokens * top_k * BYTES_PER_ENTRY + part * PART_BYTES if top_k else 0
 
 
 def log_sum_exp(values: torch.Tensor) -> torch.Tensor:
@@ -72,7 +73,7 @@ class LargestLogits(OfLogits):
         if key not in self._parts:
             self._parts[key] = self._begin(logits)
         known = self._parts[key]
-        for part in token_parts(logits):
+        for part in parts_of(logits):
             self._merge(known.select(part), logits[part].to(torch.float32, copy=True), first_row)
 
     def losses(self, stats: Mapping[int, Stats]) -> list[float]:
@@ -194,11 +195,12 @@ class Distilled(OfLogits):
             rest = torch.full_like(teacher.rest, -math.inf)
             self._seen[key] = Seen(torch.full_like(teacher.logits, -math.inf), rest)
         seen = self._seen[key]
-        for part in token_parts(logits):
-            values, ids = logits[part].to(torch.float32, copy=True), teacher.ids[part].long()
-            here, columns = labels_inside(ids, first_row, values.shape[1])
-            seen.logits[part] = torch.where(here, values.gather(1, columns), seen.logits[part])
-            put_inside(values, here, columns, -math.inf)
+        for part in parts_of(logits):
+            values, ids = widen(logits[part]), teacher.ids[part].long()
+            here, columns = find_columns(ids, first_row, logits.shape[1])
+            found = values.gather(1, columns)
+            seen.logits[part] = torch.where(here, found, seen.logits[part])
+            values.scatter_(1, columns, -math.inf)
             seen.rest[part] = torch.logaddexp(seen.rest[part], log_sum_exp(values.div_(self.loss.temperature)))
 
     def losses(self, stats: Mapping[int, Stats]) -> list[float]:
@@ -225,20 +227,21 @@ class Distilled(OfLogits):
         labels, maximum, log_sum = batch.labels[tokens], stats.maximum, stats.log_sum
         of_divergence, of_labels = (weight * share for share in (self.loss.alpha, 1 - self.loss.alpha))
         assert seen.total is not None
-        for part in token_parts(logits):
-            values = logits[part].float()
-            here, columns = labels_inside(ids[part].long(), first_row, values.shape[1])
+        rows = logits.shape[1]
+        for part in parts_of(logits):
+            values = widen(logits[part])
+            here, columns = find_columns(ids[part].long(), first_row, rows)
             rounded = seen.total[part].float()
             share = seen.rest[part] * (rounded.double() - seen.total[part]).exp()
             found = values.div(self.loss.temperature).sub_(rounded[:, None]).exp_().mul_(share.float()[:, None])
-            put_inside(found, here, columns, seen.logits[part])
+            found.scatter_(1, columns, torch.where(here, seen.logits[part], 0.0))
             found.mul_(of_divergence * self.loss.temperature)  # T^2 of the loss, 1 / T of its logits
             if of_labels:
                 values.sub_(maximum[part][:, None]).sub_(log_sum[part][:, None]).exp_()
-                inside, label = labels_inside(labels[part], first_row, values.shape[1])
+                inside, label = labels_inside(labels[part], first_row, rows)
                 values.scatter_add_(1, label[:, None], -inside.float()[:, None])
                 found.add_(values, alpha=of_labels)
-            logits[part] = found
+            logits[part] = found[:, :rows]
 
     def _loss(self, batch: MicroBatch, stats: Stats | None) -> float:
         self._settle()
@@ -260,8 +263,7 @@ class Distilled(OfLogits):
 
     def _settle_tokens(self, teacher: TopTokens, seen: Seen) -> None:
         seen.total, seen.losses = torch.empty_like(seen.rest), torch.empty_like(seen.rest)
-        step = max(1, PART // max(1, seen.logits.shape[1]))
-        for part in (slice(first, first + step) for first in range(0, len(seen.rest), step)):
+        for part in parts_of(seen.logits):
             expected, _ = Buckets.of(teacher.logits[part], teacher.rest[part], self.loss.temperature)
             model, seen.total[part] = Buckets.of(seen.logits[part], seen.rest[part], self.loss.temperature)
             seen.losses[part], seen.logits[part], seen.rest[part] = self.loss.compare(expected, model)
@@ -272,7 +274,22 @@ def teacher_of(batch: MicroBatch) -> TopTokens:
     return batch.teacher
 
 
-def put_inside(values: torch.Tensor, here: torch.Tensor, columns: torch.Tensor, entries: torch.Tensor | float) -> None:
-    """Sets the `columns` [tokens, k] of `values` [tokens, rows] that lie `here` in the slice."""
-    tokens, places = here.nonzero(as_tuple=True)
-    values[tokens, columns[tokens, places]] = entries[tokens, places] if isinstance(entries, torch.Tensor) else entries
+def parts_of(logits: torch.Tensor) -> Iterator[slice]:
+    """Runs of tokens whose logits are widened at once."""
+    step = max(1, (PART_ON_GPU if logits.is_cuda else PART) // max(1, logits.shape[1]))
+    for first in range(0, logits.shape[0], step):
+        yield slice(first, first + step)
+
+
+def widen(logits: torch.Tensor) -> torch.Tensor:
+    """fp32 [tokens, rows + 1] of a slice [tokens, rows]: a copy, and a column that `find_columns` sends others to."""
+    values = logits.new_full((logits.shape[0], logits.shape[1] + 1), -math.inf, dtype=torch.float32)
+    values[:, :-1] = logits
+    return values
+
+
+def find_columns(ids: torch.Tensor, first_row: int, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Which entries lie in the slice, and the column of each; that of the others is `rows`."""
+    columns = ids - first_row
+    here = (columns >= 0) & (columns < rows)
+    return here, torch.where(here, columns, rows)

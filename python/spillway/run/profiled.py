@@ -66,7 +66,7 @@ def profiled(
             compute = replace(compute, place=compute.place.without(refused))
             found = run(compute.place)
     tokens = shape.own * max(shape.batch * shape.length, shape.eval_batch * shape.eval_length)
-    distilled = working_bytes(tokens, shape.teacher_top_k)
+    distilled = working_bytes(tokens, shape.teacher_top_k, compute.place.on_gpu)
     logits = shape.logits * meta_model.vocabulary * meta_model.dtype.itemsize
     drawn = initialise.work_bytes(meta_model) if config.init == "random" else 0  # before the first step
     work = max(found.work_bytes + logits + distilled, found.left_bytes + drawn)
