@@ -20,7 +20,7 @@ from spillway.config import Config, normalised, read_file, resolve
 from spillway.config.checks import check, check_model, check_required
 from spillway.data.media import media_of
 from spillway.errors import InputError, Interrupted, SpillwayError
-from spillway.machine import auto, products
+from spillway.machine import auto, process_memory, products
 from spillway.model import hub
 from spillway.model.batch import WorkShape
 from spillway.output import checkpoints, directory, saved, state, unsaved, volumes
@@ -213,6 +213,7 @@ class Run:
         found = teaching.summary()
         if not teaching.whole:
             found = self.ask_teacher(teaching, held)
+            process_memory.give_back()  # the run's own session is planned beside what stays
         teaching.give()
         self.taught = {"teacher": found}
 
