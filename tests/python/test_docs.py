@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+import distilled
 import pairs
 import real_runs
 import tiny
@@ -125,6 +126,8 @@ def test_a_command_does_what_the_documents_say(
     sandbox = finished
     if verb in ("train", "plan", "check"):
         sandbox = Sandbox(tmp_path / "fresh")
+    if "--teacher" in command:
+        distilled.make_teacher(sandbox.place / "Qwen3-8B")
     monkeypatch.chdir(sandbox.place)
     for made in ("exported", "merged"):
         shutil.rmtree(sandbox.place / made, ignore_errors=True)

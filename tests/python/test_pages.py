@@ -13,7 +13,7 @@ ROOMS = [*(ROOT / "spillway").rglob("README.md"), *(ROOT / "python/spillway").rg
 FENCE = re.compile(r"^```.*?^```", re.M | re.S)
 SUFFIXES = ("", ".h", ".py", ".cc")
 TREE = ("bench", "spillway", "python", "scripts", "tests", "docs", "profiles", "examples", "samples", "cmake")
-MADE = re.compile(r"NAME|\.safetensors|spillway/([\w-]+\.(jsonl?|txt)|manifest\.bin)$")  # by a run, not in the tree
+MADE = re.compile(r"NAME|\.safetensors|spillway/([\w-]+\.(jsonl?|txt)|(manifest|teacher-\w+)\.bin)$")  # by a run
 
 
 def name_of(page: Path) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+import distilled
 import pairs
 import tiny
 from needs import package
@@ -28,6 +29,7 @@ FILES = sorted(RECIPES.glob("*.yaml"))
 def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = inputs(tmp_path_factory.mktemp("given"))
     tiny.jsonl(place / "pairs.jsonl", pairs.texts(9))
+    distilled.make_teacher(place / "teacher")
     return place
 
 
@@ -40,15 +42,16 @@ def command(given: Path, place: Path, recipe: Path, *more: str) -> list[str]:
         (place / f"drive{number}").mkdir(exist_ok=True)
         options = ",".join(["", "capacity=512MiB", *words.split(",")[1:]])
         storage += ["--storage", f"{place / f'drive{number}'}{options}"]
+    teacher = ["--teacher", str(given / "teacher")] if "teacher" in content else []
     return [
         "train", str(recipe), "--model", str(given / "model"), "--dataset", str(given / data),
-        "--output_dir", str(place / "run"), "--profile", str(given / "profile.json"), *storage, *more,
+        "--output_dir", str(place / "run"), "--profile", str(given / "profile.json"), *storage, *teacher, *more,
     ]  # fmt: skip
 
 
 def test_the_folder_has_what_its_readme_lists() -> None:
     page = (RECIPES / "README.md").read_text()
-    assert len(FILES) == 8
+    assert len(FILES) == 9
     for path in RECIPES.iterdir():
         assert path.name == "README.md" or f"]({path.name})" in page, path
 

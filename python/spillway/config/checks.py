@@ -18,6 +18,7 @@ from spillway.config.optimizers import OPTIMIZERS, own_keys
 from spillway.config.resolve import Config
 from spillway.errors import InputError, SpillwayError
 
+SAFETENSORS = ("model.safetensors", "model.safetensors.index.json")
 DATA_SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".txt", ".parquet")
 COMPRESSED_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
 SAVED_DATASET_FILES = ("state.json", "dataset_dict.json")  # `save_to_disk` of the package datasets writes one of them
@@ -54,6 +55,8 @@ def check_objective(config: Config) -> None:
             raise InputError(
                 f"{name}: it is for objective {join(list_owners(name))}, and the objective is {config.objective}"
             )
+    if objective.has_teacher:
+        check_teacher(config)
     if not objective.compares:
         return
     for name in ("packing", "eval_packing"):
@@ -82,6 +85,26 @@ def check_objective(config: Config) -> None:
             "micro-batch; expects 2 or more"
         )
     check_smoothing(config)
+
+
+def check_teacher(config: Config) -> None:
+    if config.teacher is None:
+        raise InputError("teacher: objective distill learns from another model; name the directory of one")
+    place = Path(config.teacher)
+    if not (place / "config.json").is_file():
+        what = "has no config.json" if place.is_dir() else "is no directory"
+        raise InputError(f"teacher: {config.teacher} {what}; expects a model as transformers saves it")
+    if not any((place / name).is_file() for name in SAFETENSORS):
+        raise InputError(f"teacher: {config.teacher} has no {' and no '.join(SAFETENSORS)}; save it as safetensors")
+    if config.ranks.world > 1:
+        raise InputError(
+            f"objective: distill runs in one process in this release, and there are {config.ranks.world}; start one"
+        )
+    if config.loss_type not in config.objective_entry.losses:
+        raise InputError(
+            f"loss_type: objective distill has no {config.loss_type}; expects one of "
+            f"{', '.join(config.objective_entry.losses)}"
+        )
 
 
 def check_smoothing(config: Config) -> None:

@@ -40,6 +40,7 @@ def describe_other_codes(value: Any) -> str:
 
 NOT_NEGATIVE = number("a number, 0 or more", lambda value: value >= 0)
 BETA = number("a number from 0 up to, but not including, 1", lambda value: 0 <= value < 1)
+SHARE = number("a number from 0 to 1", lambda value: 0 <= value <= 1)
 POSITIVE = number("a number above 0", lambda value: value > 0)
 STRATEGY = choice("no", "steps", "epoch")
 ALSO = {  # transformers' names of optimizers, beside the engine's own

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from spillway.config.key import BETA, NOT_NEGATIVE, POSITIVE, Key
+from spillway.config.key import BETA, NOT_NEGATIVE, POSITIVE, SHARE, Key
 from spillway.config.objectives import LATER, LOSS_TYPES, OBJECTIVES, list_owners
-from spillway.config.values import FLAG, choice, synonym
+from spillway.config.values import FLAG, TEXT, choice, synonym, whole
 
 
 def refuse_objective(value: Any) -> str:
@@ -96,6 +96,34 @@ OBJECTIVE = [
         "with `reward`: weight of a penalty that holds the mean reward at zero, the square of the sum of a pair's "
         "rewards",
         "none",
+    ),
+    Key(
+        "teacher",
+        TEXT,
+        None,
+        "with `distill`: the directory of the teacher, a model with the same vocabulary",
+        "none",
+    ),
+    Key(
+        "teacher_top_k",
+        whole(1),
+        None,
+        "with `distill`: logits of the teacher that are stored for each label token, the largest ones",
+        "64",
+    ),
+    Key(
+        "temperature",
+        POSITIVE,
+        None,
+        "with `distill`: the logits of teacher and model are divided by it",
+        "1",
+    ),
+    Key(
+        "distill_alpha",
+        SHARE,
+        None,
+        "with `distill`: the weight of the divergence; the loss also has cross-entropy with the rest of 1",
+        "1",
     ),
     Key(
         "disable_dropout",

@@ -21,6 +21,7 @@ class ObjectiveEntry:
     answers: tuple[str, ...] = ()  # columns that cannot be empty
     rows: int = 0  # rows of each example, whose mean the loss is; 0: the loss is a mean over label tokens
     has_reference: bool = False  # a first pass computes the log-probabilities of a reference model
+    has_teacher: bool = False  # a first pass stores a teacher's distribution of each label token
     is_framed: bool = False  # rows begin with the tokenizer's first token and end with its end token, if it has them
     labels_prompt: bool = False  # the prompt of a chosen row carries loss, too
     is_sequential: bool = False  # steps take the rows in file order, as TRL's trainer does
@@ -31,6 +32,11 @@ class ObjectiveEntry:
     def compares(self) -> bool:
         """Whether the loss is of the log-probabilities of whole rows."""
         return self.rows > 0
+
+    @property
+    def tells(self) -> bool:
+        """Whether it logs figures of its own beside the loss."""
+        return self.compares or self.has_teacher
 
 
 PAIR = ("prompt", "chosen", "rejected")
@@ -108,6 +114,21 @@ OBJECTIVES = {
             has_reference=True,
             is_sequential=True,
             is_mismatched=True,
+        ),
+        ObjectiveEntry(
+            "distill",
+            "distillation: the rows of `sft`, and for each label token the distribution that a `teacher` gives, whose "
+            "largest logits a first pass stores",
+            2e-5,
+            {
+                "teacher": None,
+                "teacher_top_k": 64,
+                "loss_type": "forward_kl",
+                "temperature": 1.0,
+                "distill_alpha": 1.0,
+            },
+            losses=("forward_kl", "reverse_kl"),
+            has_teacher=True,
         ),
         ObjectiveEntry(
             "reward",

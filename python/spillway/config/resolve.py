@@ -27,7 +27,7 @@ from spillway.config.objectives import OBJECTIVES, ObjectiveEntry
 from spillway.config.values import FileShare, NodeShare, StoragePath
 from spillway.errors import InputError, first_line
 
-PATHS = ("output_dir", "model", "tokenizer", "chat_template_path", "dataset", "eval_dataset", "profile")
+PATHS = ("output_dir", "model", "teacher", "tokenizer", "chat_template_path", "dataset", "eval_dataset", "profile")
 CONFIG_HEADER = "# Written by spillway"
 NEAR = 0.8  # likeness from which on a name is taken for a mistyped key
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from array import array
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,18 @@ from spillway.model.batch import Batch
 
 if TYPE_CHECKING:
     import torch
+
+    from spillway.model.distillation import TopTokens
+
+
+class Taught(Protocol):
+    """What a teacher gave for the label tokens of rows; see output.teacher_files."""
+
+    @property
+    def digest(self) -> str: ...
+
+    def read(self, rows: NDArray[np.int64]) -> TopTokens:
+        """The label tokens of these rows, row by row."""
 
 
 @dataclass
@@ -29,6 +41,7 @@ class Dataset:
     dropped: int  # rows and pieces without a label, left out
     pad: int  # token id that fills rows up
     origins: dict[str, str] = field(default_factory=dict)  # digests of the inputs, by name (data.origins)
+    teacher: Taught | None = None  # what a teacher gave for the rows
 
     def __len__(self) -> int:
         return len(self.begin)
@@ -80,8 +93,18 @@ class Dataset:
         if self.joints is not None:
             positions = torch.from_numpy(np.stack([self.positions(row, shape[1]) for row in rows]))
         return Batch(
-            torch.from_numpy(ids), torch.from_numpy(labels), positions, int(lengths.sum()), torch.from_numpy(lengths)
+            torch.from_numpy(ids),
+            torch.from_numpy(labels),
+            positions,
+            int(lengths.sum()),
+            torch.from_numpy(lengths),
+            teacher=None if self.teacher is None else self.teacher.read(rows),
         )
+
+    def label_counts(self) -> NDArray[np.int64]:
+        """The label tokens of each row; its first token is none, since nothing predicts it."""
+        sums = np.concatenate([[0], np.cumsum(self.labelled, dtype=np.int64)])
+        return sums[self.end] - sums[np.minimum(self.begin + 1, self.end)]
 
     def positions(self, row: int, length: int) -> NDArray[np.int64]:
         """0, 1, 2 ... from the start of the piece, from each joined row in it, and from the padding after it."""

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
+    from spillway.model.distillation import TopTokens
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -29,6 +31,7 @@ class Batch:
     # classifier [scored] or [scored, labels], as the library takes them.
     targets: torch.Tensor | None = None
     rows_each: int = 0  # rows of each example that the loss is a mean over; 0: it is a mean over label tokens
+    teacher: TopTokens | None = None  # of all label tokens, row by row; None: there is no teacher
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,7 @@ class WorkShape:
     eval_batch: int  # most rows in an evaluation micro-batch; 0: no evaluation
     eval_length: int  # longest padded evaluation row, tokens; 0: no evaluation
     logits: int = 0  # most positions whose logits, of the compute type, are held at once outside the stream
+    teacher_top_k: int = 0  # entries of a teacher's distribution of each label token; 0: there is no teacher
     pairs: int = 0  # of rows, whose log-probabilities a first pass computes
     passes: int = 0  # forward passes that this takes before the first step
     virtual_ranks: int = 1

@@ -29,7 +29,7 @@ from spillway.model.few_rows import multiply, multiply_and_add
 from spillway.model.head_groups import Group, form_groups
 from spillway.model.logits import labels_inside, loss_gradient, token_parts
 from spillway.model.microbatch import MicroBatch
-from spillway.model.objective import Told
+from spillway.model.objective import OfLogits, Told
 from spillway.model.token_tiles import Parts
 
 if TYPE_CHECKING:
@@ -148,6 +148,9 @@ class HeadPass:
             if self._watch is not None:
                 self._watch(each.group.members[0].batch, logits, first_row)
             self._add(each.stats, logits, first_row, each.labels)
+            if isinstance(self._objective, OfLogits):
+                for member in each.group.members:
+                    self._objective.add_logits(member.batch, member.tokens, logits[member.place], first_row)
 
     def _add(self, stats: Stats, logits: torch.Tensor, first_row: int, labels: torch.Tensor) -> None:
         if "scores" in self._objective.watches:
@@ -252,6 +255,12 @@ class HeadPass:
                 if member.size:
                     found = self._objective.score_gradient(self._whole(), member.batch, self._scale)
                     logits[member.place] = found[member.tokens, columns].to(logits.device, logits.dtype)
+            return
+        if isinstance(self._objective, OfLogits):
+            weight = self._objective.weigh(self._scale)
+            for member in each.group.members:
+                stats, place = each.stats.select(member.place), logits[member.place]
+                self._objective.differentiate(member.batch, member.tokens, place, first_row, stats, weight)
             return
         if each.weights is None or each.log_sum is None:
             each.weights, each.log_sum = self._weights(each.group), each.stats.log_sum

@@ -30,6 +30,8 @@ def reason_against(config: Config, meta_model: MetaModel) -> str:
     """Why micro-batches have passes of their own, as the end of a sentence; empty: they may share them."""
     if config.objective_entry.compares:
         return "a step's loss is the mean over its micro-batches of compared rows"
+    if config.objective_entry.has_teacher:
+        return "each label token has its teacher's distribution beside it"
     if is_classifier(meta_model.config):
         return "a step's loss is the mean over its micro-batches of scored rows"
     if config.virtual_ranks > 1 or config.ranks.world > 1:

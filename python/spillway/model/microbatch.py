@@ -12,6 +12,7 @@ from spillway._engine import share_of_step
 
 if TYPE_CHECKING:
     from spillway.model.batch import Batch
+    from spillway.model.distillation import TopTokens
 
 IGNORED = -100
 
@@ -36,6 +37,7 @@ class MicroBatch:
     prompts: tuple[int, ...] = ()  # [rows]: label tokens of each row that are of its prompt; (): of none
     verdicts: torch.Tensor | None = None  # Batch.verdicts
     targets: torch.Tensor | None = None  # Batch.targets, on the host
+    teacher: TopTokens | None = None  # Batch.teacher
     number: int = 0  # its position in the data's order
     rank: int = 0  # its virtual rank
     ends_rank: bool = True  # no further one of the step has that rank
@@ -69,6 +71,8 @@ class MicroBatch:
             return self
         moved = {name: tensor.to(device, non_blocking=True) for name in ("position_ids", "labelled", "labels", "real")
                  if (tensor := getattr(self, name)) is not None}  # fmt: skip
+        if self.teacher is not None:
+            moved["teacher"] = self.teacher.to(device)
         return replace(self, **moved)
 
     def part(self, whole: torch.Tensor) -> torch.Tensor:
@@ -203,7 +207,8 @@ def arrange(
         found.append(MicroBatch(index, first, rows, length, batch.position_ids, labelled, labels, real,
                                 consecutive(labelled), ones, bounds, batch.reference, batch.rows_each,
                                 () if batch.prompts is None else tuple(batch.prompts.tolist()),
-                                batch.verdicts, batch.targets, number, rank, number == ranks[rank][-1]))  # fmt: skip
+                                batch.verdicts, batch.targets, batch.teacher,
+                                number, rank, number == ranks[rank][-1]))  # fmt: skip
         first += rows * length
     ids = torch.cat([batches[number].input_ids.reshape(-1) for _, number in order])
     return Work(ids, found, over=over, routers=routers)

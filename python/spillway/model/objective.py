@@ -7,6 +7,7 @@ the vocabulary.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
@@ -44,6 +45,30 @@ class OfTokens:
 
     def score_gradient(self, stats: Mapping[int, Stats], batch: MicroBatch, scale: float) -> torch.Tensor:
         raise AssertionError("its loss is not of scores")
+
+
+class OfLogits(OfTokens, ABC):
+    """An objective of the logits of label tokens, which it sees slice by slice in both passes of the head."""
+
+    watches: Collection[str] = ()
+
+    @abstractmethod
+    def add_logits(self, batch: MicroBatch, tokens: slice, logits: torch.Tensor, first_row: int) -> None:
+        """Takes in a slice of the first pass: [tokens, rows] of these label tokens of a micro-batch."""
+
+    @abstractmethod
+    def weigh(self, scale: float) -> float:
+        """`scale` times what each label token weighs."""
+
+    @abstractmethod
+    def differentiate(
+        self, batch: MicroBatch, tokens: slice, logits: torch.Tensor, first_row: int, stats: Stats, weight: float
+    ) -> None:
+        """In place: `weight` times d loss / d logits of a slice [tokens, rows] of the second pass. `stats`: of these
+        tokens."""
+
+    def weights(self, stats: Mapping[int, Stats], batch: MicroBatch, scale: float) -> list[tuple[slice, float]]:
+        return [(slice(None), self.weigh(scale))]
 
 
 Choice = Callable[[Work, bool], Objective]  # of a piece of work, and whether it trains

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from spillway.model.distillation import Distilled, Divergence
 from spillway.model.microbatch import MicroBatch, Work
 from spillway.model.objective import Choice, CrossEntropy, OfTokens, Told, accuracy, entropy, run_sums
 from spillway.model.row_losses import ROW_LOSSES, RowLoss, Rows
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 def objective_of(config: Config) -> Choice:
     if config.objective_entry.labels:
         return partial(Scored, Ranking.of(config))
+    if config.objective_entry.has_teacher:
+        return partial(Distilled, Divergence.of(config))
     loss = ROW_LOSSES.get(config.objective)
     return CrossEntropy if loss is None else partial(Compared, loss(config))
 

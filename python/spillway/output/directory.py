@@ -54,6 +54,7 @@ class Start:
     durable: bool = False  # a durable step on the storage paths that is newer than `resume` comes first
     fresh: bool = True  # with neither, the run may begin with the model's weights
     clear: bool = False  # a fresh start removes the run that is there
+    keeps_teacher: bool = False  # and leaves what a teacher gave for its rows
     paths: Sequence[StoragePath] = field(default=(), compare=False)  # of the run
 
     def held(self) -> tuple[Path, ...]:
@@ -94,7 +95,8 @@ def run_files(output_dir: Path) -> list[Path]:
     for pattern in (*MODEL_FILES, *TEMPORARY):
         files += sorted(output_dir.glob(pattern))
     files += [output_dir / name for name in (*identity.FILES, saved.FILES) if (output_dir / name).is_file()]
-    files += sorted(output_dir.glob(identity.REFERENCES))
+    for pattern in (identity.REFERENCES, identity.TEACHERS):
+        files += sorted(output_dir.glob(pattern))
     return files + [path for _, path in checkpoints(output_dir)]
 
 
@@ -138,7 +140,8 @@ def decide(config: Config, there: Sequence[Path] | None = None, others: Sequence
     on_paths = durable_volumes(config, output_dir, None if there is None else [*there, *others])
     resume = resume_point(config, output_dir, bool(on_paths))
     durable = bool(on_paths) and asked in (True, "auto")
-    held = [path for path in run_files(output_dir) if is_precious(path)] + on_paths
+    precious = [path for path in run_files(output_dir) if is_precious(path)]
+    held = precious + on_paths
     unfinished = asked == "auto" and not any(holds_weights(path) for path in held)
     fresh = not held or config.overwrite or unfinished
     if resume is None and not durable and not fresh:
@@ -148,9 +151,11 @@ def decide(config: Config, there: Sequence[Path] | None = None, others: Sequence
             f"output_dir: {output_dir} holds a run already ({held[0].name}); {how}`--overwrite` removes it, "
             "or name another directory"
         )
-    fresh = fresh and asked is not True
+    if asked is True:  # with the teacher's rows alone the run begins, unless the paths hold a step after all
+        fresh = not precious and has_teacher_begun(config, output_dir)
     clear = resume is None and bool(run_files(output_dir))
-    return Start(output_dir, resume, durable, fresh, clear, config.paths)
+    keeps_teacher = config.objective_entry.has_teacher and not config.overwrite
+    return Start(output_dir, resume, durable, fresh, clear, keeps_teacher, config.paths)
 
 
 def durable_volumes(config: Config, output_dir: Path, there: Sequence[Path] | None = None) -> list[Path]:
@@ -234,13 +239,19 @@ def try_to_write(directory: Path) -> None:
 
 def check_sources(config: Config, output_dir: Path) -> None:
     """The run must not write over what it reads."""
-    model = Path(config.model)
-    if not model.is_dir():
-        return
-    if model.resolve() == output_dir.resolve():
-        raise InputError(f"output_dir: {output_dir} is the model's own directory; name another")
-    if config.overwrite and output_dir.resolve() in model.resolve().parents:
-        raise InputError(f"overwrite: it would remove the model {model}, which lies in output_dir; name another")
+    for key, value in (("model", config.model), ("teacher", config.teacher)):
+        place = Path(value or os.devnull)
+        if not place.is_dir():
+            continue
+        if place.resolve() == output_dir.resolve():
+            raise InputError(f"output_dir: {output_dir} is the {key}'s own directory; name another")
+        if config.overwrite and output_dir.resolve() in place.resolve().parents:
+            raise InputError(f"overwrite: it would remove the {key} {place}, which lies in output_dir; name another")
+
+
+def has_teacher_begun(config: Config, output_dir: Path) -> bool:
+    """Whether a run without a step has something to go on from: what its teacher gave."""
+    return config.objective_entry.has_teacher and any(output_dir.glob(identity.TEACHERS))
 
 
 def resume_point(config: Config, output_dir: Path, on_paths: bool) -> Path | None:
@@ -250,7 +261,7 @@ def resume_point(config: Config, output_dir: Path, on_paths: bool) -> Path | Non
         return None
     if asked in (True, "auto"):
         found = newest_resumable(output_dir)
-        if found is None and asked is True and not on_paths:
+        if found is None and asked is True and not on_paths and not has_teacher_begun(config, output_dir):
             raise InputError(f"resume_from_checkpoint: {nothing_to_resume(output_dir, config.paths)}")
         return found
     path = Path(asked)
@@ -312,6 +323,14 @@ def listed(checkpoint: Path) -> list[Path]:
     return [checkpoint / name for names in maps for name in set(names.values())]
 
 
+def removed_files(start: Start) -> list[Path]:
+    """The files of an earlier run that a start which clears removes."""
+    stays = {start.output_dir / identity.RUN}
+    if start.keeps_teacher:
+        stays.update(start.output_dir.glob(identity.TEACHERS))
+    return [path for path in run_files(start.output_dir) if path not in stays]
+
+
 def prepare(start: Start, fresh: bool) -> list[str]:
     """Makes the directory ready for a run, a `fresh` one or one that goes on; returns what was removed, in words."""
     start.output_dir.mkdir(parents=True, exist_ok=True)
@@ -321,7 +340,7 @@ def prepare(start: Start, fresh: bool) -> list[str]:
             remove(path)
     if not (start.clear and fresh):
         return []
-    before = [path for path in run_files(start.output_dir) if path != start.output_dir / identity.RUN]
+    before = removed_files(start)
     remove_lists(start.output_dir)
     hide([path for _, path in checkpoints(start.output_dir)])
     for path in before:

@@ -32,6 +32,7 @@ TRAINER_LOG_ASIDE = Path(FOLDER, f"{TRAINER_LOG.name}.damaged")  # damaged lines
 LOG = Path(FOLDER, "log.txt")  # messages of a run whose terminal has gone
 FILES = (RUN, DESCRIPTION, SETTINGS, SO_FAR, TIMELINE, LATE, TRAINER_LOG, TRAINER_LOG_ASIDE, LOG)
 REFERENCES = str(Path(FOLDER, "reference-*.jsonl"))  # with objective dpo
+TEACHERS = str(Path(FOLDER, "teacher-*.bin"))  # with objective distill
 DIGEST = "digest"  # the key of the digest over the other entries of run.json
 ALWAYS = ("run",)  # entries that every release has written
 DURABILITIES = ("none", "checkpoint", "step")

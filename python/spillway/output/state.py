@@ -50,7 +50,7 @@ FIXED = (  # keys that a resumed run cannot change and still be the same run
     "bnb_4bit_quant_type",
     "bnb_4bit_use_double_quant",
     "objective",
-    *OWN_KEYS,
+    *(name for name in OWN_KEYS if name != "teacher"),  # its files say which one it is
 )
 
 # By runs that left it out, when there was no other.

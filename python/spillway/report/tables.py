@@ -38,6 +38,7 @@ def show_plan(console: Console, plan: Plan) -> None:
         durability(plan),
         saving(plan),
         reference(plan),
+        teacher(plan),
         plan.get("threads", {}).get("words"),
     ):
         if words:
@@ -283,6 +284,24 @@ def reference(plan: Plan) -> str:
     )
     seconds = found.get("predicted_seconds")
     return f"{words}, in {duration(seconds)} or less." if seconds else f"{words}."
+
+
+def teacher(plan: Plan) -> str:
+    """The teacher's pass and what it stores; empty without a teacher."""
+    found = plan.get("teacher")
+    if not found:
+        return ""
+    words = (
+        f"Teacher: the {found['top_k']} largest logits of each of {found['tokens']:,} label tokens take "
+        f"{size(found['bytes'])} in output_dir"
+    )
+    if not found["passes"]:
+        return f"{words}, and are stored."
+    words += f"; {found['passes']:,} forward passes before step 1 compute them"
+    if seconds := found.get("predicted_seconds"):
+        words += f", in {duration(seconds)} or less"
+    peaks = ", ".join(f"{size(tier['planned_peak'])} of {tier['name']}" for tier in found["tiers"])
+    return f"{words}, and take {peaks}."
 
 
 def show_summary(console: Console, summary: dict[str, Any]) -> None:

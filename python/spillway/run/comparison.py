@@ -80,6 +80,10 @@ def compare(config: Config, layers: int | None, tell: Callable[[str], None]) -> 
         raise InputError(
             "check: the plain way is AdamW with exact states; leave optim and state_format at their defaults"
         )
+    if config.objective_entry.has_teacher:
+        raise InputError(
+            "check: the plain way has no teacher; compare with `--objective sft` the model on the same rows"
+        )
     from spillway.run.train import load_work
 
     if config.any_device:

@@ -36,6 +36,7 @@ from spillway.run.progress import Display
 from spillway.run.protocol import SessionProtocol, StepResult
 from spillway.run.rates import Rate
 from spillway.run.reference import Pass, Reference
+from spillway.run.teacher import require_same
 from spillway.run.trackers import Trackers
 from spillway.run.world import OneProcess, World
 
@@ -67,6 +68,14 @@ class Work:
         """What a reference model looks at first."""
         data = {"train": self.train, "eval": self.held_out}
         return {name: each for name, each in data.items() if isinstance(each, Preferences) and each.has_reference}
+
+    @property
+    def taught(self) -> dict[str, Dataset]:
+        """Rows that a teacher looks at first."""
+        if not self.shape.teacher_top_k:
+            return {}
+        data = {"train": self.train, "eval": self.held_out}
+        return {name: each for name, each in data.items() if isinstance(each, Dataset)}
 
     @property
     def pairs(self) -> int:
@@ -153,6 +162,7 @@ class Loop:
         self.between = False
         if self.state.step:
             self.find_references()
+        require_same(self.state, self.work.taught)
         for name, data in self.work.preferences.items():
             found = self.references.get(name) or self.reference(name, data)
             found.keep(self.output_dir)
@@ -269,7 +279,7 @@ class Loop:
             loss_sum, label_tokens = self.session.evaluate([self.work.held_out.batch(part) for part in group])
             sums.append(loss_sum)
             count += label_tokens
-            if self.config.objective_entry.compares:
+            if self.config.objective_entry.tells:
                 add_told(means, self.session.told())
         self.between = True
         loss = math.fsum(sums) / count

@@ -12,6 +12,7 @@ from spillway.machine.compute import Compute
 from spillway.machine.place import Place
 from spillway.model import initialise
 from spillway.model.batch import WorkShape
+from spillway.model.distillation import working_bytes
 from spillway.model.dry_run import DryRun, profile_dry_run
 from spillway.model.packed_attention import PackedRows
 from spillway.model.spec import ModelSpec, Verified
@@ -64,9 +65,12 @@ def profiled(
         except RuntimeError as refused:
             compute = replace(compute, place=compute.place.without(refused))
             found = run(compute.place)
+    tokens = shape.own * max(shape.batch * shape.length, shape.eval_batch * shape.eval_length)
+    distilled = working_bytes(tokens, shape.teacher_top_k, compute.place.on_gpu)
     logits = shape.logits * meta_model.vocabulary * meta_model.dtype.itemsize
     drawn = initialise.work_bytes(meta_model) if config.init == "random" else 0  # before the first step
-    work = max(found.work_bytes + logits, found.left_bytes + drawn)
+    work = max(found.work_bytes + logits + distilled, found.left_bytes + drawn)
     if only_plan:
         work += max(LEAST_MARGIN, int(MARGIN * (work - found.firm_bytes)))
-    return Profiled(verified, compute, shape, replace(found, work_bytes=work))
+    on_device = found.device_bytes + (distilled if compute.place.on_gpu else 0)
+    return Profiled(verified, compute, shape, replace(found, work_bytes=work, device_bytes=on_device))

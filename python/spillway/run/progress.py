@@ -139,11 +139,11 @@ class Display:
         others = "".join(f"  {words} {row[name]:.4g}" for name, words in known.items() if name in row)
         self.say(f"step {row['step']}/{self._total}  eval loss {row['eval_loss']:.4f}{others}")
 
-    def share(self, done: int, total: int) -> None:
+    def share(self, done: int, total: int, what: str = "pairs") -> None:
         """Says how much of what comes before the first step is done, whenever another tenth is."""
         if 10 * done // total > self._tenths:
             self._tenths = 10 * done // total
-            self.say(f"{done} of {total} pairs")
+            self.say(f"{done} of {total} {what}")
         if done == total:
             self._tenths = 0
 

@@ -32,14 +32,14 @@ WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack")
 LINKLESS = ("vfat", "msdos", "exfat")  # file systems in which a file has one name
 
 
-def of_run(config: Config, start: Start, begun: int, saves: int, rows: int, also: int = 0) -> Saving:
+def of_run(config: Config, start: Start, begun: int, saves: int, rows: int, also: int = 0, once: int = 0) -> Saving:
     """`begun`: the step that the run goes on from; `saves`: checkpoints that come after it; `rows`: that it logs;
-    `also`: bytes that the run keeps of its data, and each checkpoint with it."""
+    `also`: bytes that the run keeps of its data, and each checkpoint with it; `once`: that the run keeps alone."""
     rows = max(0, rows)
     there = [] if start.clear else directory.checkpoints(start.output_dir)
     gone = [path for step, path in there if step > begun and start.resume is not None and not start.durable]
     kept = [path for _, path in there if path not in gone]
-    removed = directory.run_files(start.output_dir) if start.clear else gone
+    removed = directory.removed_files(start) if start.clear else gone
     return Saving(
         output_dir=start.output_dir,
         saves=saves,
@@ -47,7 +47,7 @@ def of_run(config: Config, start: Start, begun: int, saves: int, rows: int, also
         there=tuple(map(freeable, kept)),
         freed=sum(map(freeable, removed)),
         small=tokenizer_bytes(config) + FILE_BYTES + rows * ROW_BYTES + also,
-        beside=RUN_BYTES + rows * ROW_BYTES + also,
+        beside=RUN_BYTES + rows * ROW_BYTES + also + once,
         model_only=config.save_only_model,
     )
 

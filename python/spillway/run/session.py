@@ -28,6 +28,7 @@ from spillway.config import optimizers
 from spillway.machine import auto, device, process_memory
 from spillway.machine.compute import compute
 from spillway.model import factors, hub
+from spillway.model.distillation import LargestLogits, TopTokens
 from spillway.model.generation import callable_model
 from spillway.model.joining import join, join_shape
 from spillway.model.microbatch import Share, Work, arrange
@@ -218,7 +219,7 @@ class EngineSession:
             refits=factors.told(self._engine) if self._spec.meta_model.spaces else {},
             replayed=self._replays.is_replayed,
             replay_difference=self._replays.difference,
-            told=self.told() if self.config.objective_entry.compares else [],
+            told=self.told() if self.config.objective_entry.tells else [],
             **self._telemetry.of_step(),
         )
 
@@ -250,6 +251,18 @@ class EngineSession:
             self._running().evaluate(arrange(batches), objective=sums)
         found = [each for part in self._share.gather(made[0].numbered()) for each in part]
         return [rows for _, rows in sorted(found, key=lambda each: each[0])]
+
+    def top_tokens(self, batches: Sequence[Batch], top_k: int, temperature: float) -> list[TopTokens]:
+        """By micro-batch, of each label token: the largest logits and the rest. Of a run of one process."""
+        made: list[LargestLogits] = []
+
+        def largest(work: Work, training: bool) -> Objective:
+            made.append(LargestLogits(top_k, temperature, work, training))
+            return made[0]
+
+        with translated():
+            self._running().evaluate(arrange(batches), objective=largest)
+        return made[0].take()
 
     def evaluate_each(self, batches: Sequence[Batch]) -> list[tuple[float, int]]:
         """`evaluate`, by micro-batch."""

@@ -20,7 +20,7 @@ from spillway.config import Config, normalised, read_file, resolve
 from spillway.config.checks import check, check_model, check_required
 from spillway.data.media import media_of
 from spillway.errors import InputError, Interrupted, SpillwayError
-from spillway.machine import auto, products
+from spillway.machine import auto, process_memory, products
 from spillway.model import hub
 from spillway.model.batch import WorkShape
 from spillway.output import checkpoints, directory, saved, state, unsaved, volumes
@@ -32,7 +32,7 @@ from spillway.output.state import RunState
 from spillway.output.summary import describe_skipped_run, endurance
 from spillway.report import tables
 from spillway.report.plot import plot_apart
-from spillway.run import beginning, publication, reference, room
+from spillway.run import beginning, publication, reference, room, teacher
 from spillway.run.alike import places, same
 from spillway.run.interruption import Interruption
 from spillway.run.lateness import account
@@ -41,6 +41,7 @@ from spillway.run.loop import Loop, Work
 from spillway.run.machines import described, plan_elsewhere, refuse_elsewhere
 from spillway.run.progress import Display
 from spillway.run.protocol import Keeping, Recovery, Saving, SessionProtocol
+from spillway.run.teacher import Teaching
 from spillway.run.trial_save import try_save
 from spillway.run.world import OneProcess, World, opened
 
@@ -93,6 +94,8 @@ def plan_config(
     for the picture of a step, SVG or, by its ending, Graphviz's; nothing else is written. `show` gets the plan as soon
     as it is made, without the answers for other settings, which take longer."""
     if config.profile is not None and (found := elsewhere(config)):
+        if config.objective_entry.has_teacher:
+            tell("teacher: the plan of a described machine leaves the teacher's pass out")
         return plan_elsewhere(config, found, tell, graph, show)
     check(config, required=("model", "dataset"))
     named = config.output_dir is not None
@@ -115,11 +118,13 @@ def plan_config(
     output_dir = Path(config.output_dir)
     held = directory.manifests(output_dir) if config.resume_from_checkpoint else []
     kept = keeping(config, "plan", work, held)
+    taught, stored = teacher.plan_pass(config, work, output_dir) if work.taught else ({}, 0)
     if named:
         resumes = bool(config.resume_from_checkpoint and directory.durable_volumes(config, output_dir))
-        kept = replace(kept, resumes=resumes, saving=saving(config, planned_start(config, output_dir), work, 0))
+        kept = replace(kept, resumes=resumes, saving=saving(config, planned_start(config, output_dir), work, 0, stored))
     session = open_session(config, work.shape, kept, only_plan=True)
     try:
+        session.plan.update(taught)
         if graph is not None:
             graph.write_text(session.graph(graph.suffix[1:]), encoding="utf-8")
         for notice in session.planned_notices():
@@ -150,6 +155,7 @@ class Run:
     interruption: Interruption
     lines: Lines
     world: World = field(default_factory=OneProcess)
+    taught: dict[str, Any] = field(default_factory=dict)  # `teacher` of plan.json
 
     def go(self) -> dict[str, Any]:
         started = self.world.agreed(lambda: state.read_start(self.saved.fixed if self.saved else None))
@@ -170,12 +176,11 @@ class Run:
             return self.already_complete(work)
         if self.start.resume and not self.start.durable:
             loop.find_references()
-        kept = keeping(self.config, self.identity.run, work, self.stay(held), self.identity.shared)
-        kept = replace(kept, resumes=self.start.from_paths)
-        if self.world.leads:
-            kept = replace(kept, saving=saving(self.config, self.start, work, self.state.step))
-        session = open_session(self.config, work.shape, kept, world=self.world)
+        if work.taught:
+            self.teach(work, held)
+        session = open_session(self.config, work.shape, self.keep(work, held), world=self.world)
         try:
+            session.plan.update(self.taught)
             if self.world.leads:
                 room.require_file_size(self.config, session.description)
             summary = self.train(loop, session)
@@ -193,6 +198,41 @@ class Run:
             self.plot()  # takes memory that was the session's, in a process beside this one
             self.write_report()  # its plans do, too
         return summary
+
+    def keep(self, work: Work, held: list[tuple[int, Path]], stored: int = 0) -> Keeping:
+        """`held`: checkpoints whose state lies on the storage paths; `stored`: bytes of a teacher that are to come."""
+        kept = keeping(self.config, self.identity.run, work, self.stay(held), self.identity.shared)
+        kept = replace(kept, resumes=self.start.from_paths)
+        if self.world.leads:
+            kept = replace(kept, saving=saving(self.config, self.start, work, self.state.step, stored))
+        return kept
+
+    def teach(self, work: Work, held: list[tuple[int, Path]]) -> None:
+        """Rows come with what the teacher gives for them: it is stored, or the teacher's session computes it here."""
+        teaching = teacher.find_teaching(self.config, work, self.start.output_dir)
+        found = teaching.summary()
+        if not teaching.whole:
+            found = self.ask_teacher(teaching, held)
+            process_memory.give_back()  # the run's own session is planned beside what stays
+        teaching.give()
+        self.taught = {"teacher": found}
+
+    def ask_teacher(self, teaching: Teaching, held: list[tuple[int, Path]]) -> dict[str, Any]:
+        """Computes what is missing; returns `teacher` of plan.json. The run's own plan and the teacher's are refused
+        before anything is written."""
+        if self.start.from_paths:
+            raise teacher.refuse_lost(teaching)
+        own = open_session(self.config, teaching.work.shape, self.keep(teaching.work, held, teaching.remaining))
+        own.close()
+
+        def begin(found: dict[str, Any]) -> None:
+            own.plan["teacher"] = found
+            directory.prepare(self.start, fresh=self.start.resume is None)
+            self.start = replace(self.start, clear=False)
+            self.identity.fixed = self.state.fixed  # with durability none, until the run's own volumes are there
+            beginning.write(self.start.output_dir, self.config, own, self.identity)
+
+        return teaching.ask(self.identity.run, self.start.output_dir, begin, self.display)
 
     def leave(self, loop: Loop, error: BaseException) -> str:
         """What becomes of the state of a run that a failure ends, in words; empty where the failure says all, and of
@@ -361,13 +401,14 @@ def keeping(config: Config, run: str, work: Work, held: list[tuple[int, Path]], 
     return Keeping(run, len(held) if config.save_only_model else count, keep=True)
 
 
-def saving(config: Config, start: Start, work: Work, begun: int) -> Saving:
-    """What comes after step `begun`, or after the newest checkpoint where a later durable step is gone on from."""
+def saving(config: Config, start: Start, work: Work, begun: int, stored: int = 0) -> Saving:
+    """What comes after step `begun`, or after the newest checkpoint where a later durable step is gone on from.
+    `stored`: bytes of a teacher that are to come."""
     if start.resume is None or start.durable:
         begun = max([begun, *(step for step, _ in directory.checkpoints(start.output_dir) if not start.clear)])
     saves = sum(work.events.save_due(step) for step in range(begun + 1, work.steps + 1))
     rows = sum(work.events.log_due(step) + work.events.evaluation_due(step) for step in range(1, work.steps + 1))
-    return room.of_run(config, start, begun, saves, rows, 2 * work.pairs * reference.ROW_BYTES)
+    return room.of_run(config, start, begun, saves, rows, 2 * work.pairs * reference.ROW_BYTES, stored)
 
 
 def planned_start(config: Config, output_dir: Path) -> Start:
@@ -394,6 +435,8 @@ def load_work(config: Config, tell: Tell, started: datetime | None = None) -> Wo
     tokenizer = loading.load_tokenizer(config)
     clock = Clock(started or datetime.now())
     clock.give_to(tokenizer)
+    if config.objective_entry.has_teacher:
+        teacher.check_teacher(config, tokenizer, vocabulary)
     train_rows = loading.load(config, tokenizer, "dataset", tell, media)
     held_out = loading.load(config, tokenizer, "eval_dataset", tell, media) if config.eval_dataset else None
     for name, rows in (("dataset", train_rows), ("eval_dataset", held_out)):
@@ -414,6 +457,7 @@ def load_work(config: Config, tell: Tell, started: datetime | None = None) -> Wo
         eval_batch=config.rows_each * min(config.per_device_eval_batch_size, len(held_out)) if held_out else 0,
         eval_length=held_out.longest if held_out else 0,
         packed_rows=train_rows.packed_rows,
+        teacher_top_k=config.teacher_top_k or 0,
     )
     rate, events = rates.schedule(config, steps), Events(config, order, steps)
     told = clock.started if clock.is_read else None
