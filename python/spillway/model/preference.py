@@ -15,6 +15,7 @@ import torch
 
 from spillway.model.microbatch import MicroBatch, Work
 from spillway.model.objective import Choice, CrossEntropy, OfTokens, Told, accuracy, entropy, run_sums
+from spillway.model.policy import Policy, PolicyLoss
 from spillway.model.row_losses import ROW_LOSSES, RowLoss, Rows
 from spillway.model.scores import Ranking, Scored
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 def objective_of(config: Config) -> Choice:
     if config.objective_entry.labels:
         return partial(Scored, Ranking.of(config))
+    if config.objective_entry.is_sampled:
+        return partial(Policy, PolicyLoss.of(config))
     loss = ROW_LOSSES.get(config.objective)
     return CrossEntropy if loss is None else partial(Compared, loss(config))
 
