@@ -112,8 +112,8 @@ def test_adapters_equal_trl_with_their_base_as_reference(given: Path, tmp_path: 
     torch.manual_seed(42)
     adapted = peft.get_peft_model(model, peft.LoraConfig(task_type="CAUSAL_LM", **asked))
     plain = rollouts.in_memory(given, tmp_path / "plain", records(given), model=adapted, beta=0.1, loss_type="grpo")
-    more = ["--method", "lora", "--lora_r", "4", "--lora_alpha", "8", "--loss_type", "grpo", "--beta", "0.1"]
-    more += ["--lora_target_modules", "q_proj", "--lora_target_modules", "up_proj"]
+    more = ["--method", "lora", "--lora_r", "4", "--lora_alpha", "8", "--lora_dropout", "0", "--loss_type", "grpo"]
+    more += ["--beta", "0.1", "--lora_target_modules", "q_proj", "--lora_target_modules", "up_proj"]
     assert train(given, tmp_path / "ours", *more, *real_runs.storage_in(tmp_path / "storage")) == 0
     same_steps(steps_of(tmp_path / "ours"), pairs.logged(plain), steps=20)
     same_weights(*(tmp_path / way / "adapter_model.safetensors" for way in ("ours", "plain")))
@@ -250,7 +250,6 @@ def test_rows_that_are_no_groups_are_refused(
         (["--packing"], "objective grpo joins no rows"),
         (["--gradient_accumulation_steps", "3", "--per_device_train_batch_size", "2"], "a group lies in one step"),
         (["--gradient_accumulation_steps", "32"], "holds 40 completions, and a step takes 128"),
-        (["--eval_dataset", "held_out.jsonl"], "eval_dataset: objective grpo has no loss of completions that"),
         (["--scale_rewards", "both"], "scale_rewards: got 'both', expects one of group, batch, none, true, false"),
     ],
 )
@@ -258,6 +257,11 @@ def test_keys_that_do_not_go_together_are_refused(
     given: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], said: str
 ) -> None:
     assert said in refused(capsys, train(given, tmp_path / "out", *more))
+
+
+def test_an_evaluation_is_refused(given: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = train(given, tmp_path / "out", "--eval_dataset", str(given / "rollouts.jsonl"))
+    assert "eval_dataset: objective grpo has no loss of completions that another policy" in refused(capsys, code)
 
 
 def test_a_loop_of_ones_own_is_refused(given: Path) -> None:
