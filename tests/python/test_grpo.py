@@ -38,8 +38,13 @@ CASES: dict[str, dict[str, Any]] = {
     "defaults": {},
     "grpo": {"loss_type": "grpo", "beta": 0.04},
     "bnpo": {"loss_type": "bnpo", "epsilon_high": 0.1, "mask_truncated_completions": True},
-    "dr_grpo": {"loss_type": "dr_grpo", "scale_rewards": "none", "max_completion_length": 40, "beta": 0.1,
-                "use_bias_correction_kl": False},
+    "dr_grpo": {
+        "loss_type": "dr_grpo",
+        "scale_rewards": "none",
+        "max_completion_length": 40,
+        "beta": 0.1,
+        "use_bias_correction_kl": False,
+    },
     "dapo": {"beta": 0.04, "epsilon": 0.1, "epsilon_high": 0.28, "scale_rewards": "batch", "num_iterations": 2},
     "sequence": {"loss_type": "grpo", "importance_sampling_level": "sequence", "epsilon": 0.01},
 }
@@ -120,8 +125,8 @@ def test_adapters_equal_trl_with_their_base_as_reference(given: Path, tmp_path: 
 
 
 DURABLE = (
-    "--compute_dtype", "bf16", "--dram_budget", "2GiB", "--save_steps", "4", "--max_steps", "8", "--num_iterations", "2",
-    "--beta", "0.04",
+    "--compute_dtype", "bf16", "--dram_budget", "2GiB", "--save_steps", "4", "--max_steps", "8",
+    "--num_iterations", "2", "--beta", "0.04",
 )  # fmt: skip
 
 
@@ -178,9 +183,7 @@ def test_check_compares_with_a_plain_loop(given: Path, tmp_path: Path) -> None:
     assert real_runs.here(given, tmp_path / "out", *more, verb="check") == 0
 
 
-def test_groups_that_fill_no_step_are_left_out(
-    given: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_groups_that_fill_no_step_are_left_out(given: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tiny.jsonl(tmp_path / "nine.jsonl", records(given)[:3])
     words = ["--dataset", str(tmp_path / "nine.jsonl"), *GRPO[:-2], "--num_train_epochs", "1"]
     assert real_runs.here(given, tmp_path / "out", *words) == 0

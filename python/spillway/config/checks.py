@@ -85,8 +85,8 @@ def check_objective(config: Config) -> None:
         raise InputError(f"beta: 0 leaves nothing of the loss of objective {objective.name}; expects a number above 0")
     if objective.is_sampled and config.eval_dataset:
         raise InputError(
-            f"eval_dataset: objective {objective.name} has no loss of completions that another policy sampled; generate "
-            "from the saved model and score, or leave it out"
+            f"eval_dataset: objective {objective.name} has no loss of completions that another policy sampled; "
+            "generate from the saved model and score, or leave it out"
         )
     check_smoothing(config)
 

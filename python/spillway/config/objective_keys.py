@@ -47,8 +47,8 @@ OBJECTIVE = [
         "beta",
         NOT_NEGATIVE,
         None,
-        "the higher, the closer to the reference model (`dpo`, `kto`, `grpo`), the more the odds ratio weighs (`orpo`), "
-        "the steeper the loss (`cpo`); 0, without a reference, is for `grpo` alone",
+        "the higher, the closer to the reference model (`dpo`, `kto`, `grpo`), the more the odds ratio weighs "
+        "(`orpo`), the steeper the loss (`cpo`); 0, without a reference, is for `grpo` alone",
         "0.1, with `grpo` 0",
     ),
     Key(
@@ -120,8 +120,8 @@ OBJECTIVE = [
         "scale_rewards",
         SCALES,
         None,
-        "with `grpo`: advantages are divided by the standard deviation of the rewards of their `group` (or `true`) or of "
-        "their step (`batch`), or not at all (`none` or `false`)",
+        "with `grpo`: advantages are divided by the standard deviation of the rewards of their `group` (or `true`) or "
+        "of their step (`batch`), or not at all (`none` or `false`)",
         "group",
     ),
     Key(

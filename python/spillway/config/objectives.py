@@ -122,8 +122,8 @@ OBJECTIVES = {
         ),
         ObjectiveEntry(
             "grpo",
-            "group relative policy optimisation of recorded completions, the columns `prompt`, `completions`, `rewards` "
-            "and `old_logprobs`; `beta` above 0 adds a reference as with `dpo`",
+            "group relative policy optimisation of recorded completions, the columns `prompt`, `completions`, "
+            "`rewards` and `old_logprobs`; `beta` above 0 adds a reference as with `dpo`",
             1e-6,
             {
                 "beta": 0.0,

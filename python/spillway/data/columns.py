@@ -96,7 +96,9 @@ class Columns:
         for name in sorted(self.used_names(record)):
             check_encodable(record.where, name, record.row.get(name))
         example = self.read(record)
-        if isinstance(example, (Messages, Preferred, Judged, Ranked, Group)):  # JSON inside the columns has escapes of its own
+        if isinstance(
+            example, (Messages, Preferred, Judged, Ranked, Group)
+        ):  # JSON inside the columns has escapes of its own
             check_encodable(record.where, "tools", example.options)
         if isinstance(example, Messages):
             check_encodable(record.where, self.names[0], example.messages)
@@ -186,6 +188,7 @@ def is_row(names: dict[str, Any]) -> bool:
 COLUMN_HINTS = {
     "rejected": "pairs need `objective: dpo`, `orpo`, `cpo` or `reward`",
     "preferred_output": "name OpenAI's pairs prompt, chosen and rejected, and set `objective: dpo`",
+    "completions": "groups of completions need `objective: grpo`",
     "input_ids": "rows of tokens are not read, so give the texts",
 }
 
@@ -204,7 +207,10 @@ KNOWN = (
 
 PREFERENCE = Columns("preference", PAIR)
 # the columns of objectives that compare rows
-COMPARED = {each.names: each for each in (PREFERENCE, Columns("judged", JUDGED), Columns("ranked", ANSWERS), Columns("group", GROUP))}
+COMPARED = {
+    each.names: each
+    for each in (PREFERENCE, Columns("judged", JUDGED), Columns("ranked", ANSWERS), Columns("group", GROUP))
+}
 
 
 def preferred(record: Record) -> Preferred:

@@ -210,9 +210,7 @@ class Encoder:
     def encode_group(self, group: Group) -> EncodedGroup:
         if group.ids is not None:
             prompt, completions = group.ids
-            rows = [
-                Encoded([*prompt, *ids], [False] * len(prompt) + [True] * len(ids)) for ids in completions
-            ]
+            rows = [Encoded([*prompt, *ids], [False] * len(prompt) + [True] * len(ids)) for ids in completions]
         else:
             judged = [Judged(group.where, group.prompt, each, True, group.options) for each in group.completions]
             rows = [each.answer for each in self.encode_judged(judged)]

@@ -77,8 +77,8 @@ def trainer_first(kind: type) -> None:
             )
         if base.__name__ == "GRPOTrainer" and base.__module__.startswith("trl."):
             raise InputError(
-                "GRPOTrainer: it generates with the whole model in each step, and a streamed model computes one layer at "
-                "a time; generate and score with another program, and train on the record with `objective: grpo` of "
+                "GRPOTrainer: it generates with the whole model in each step, and a streamed model computes one layer "
+                "at a time; generate and score with another program, and train on the record with `objective: grpo` of "
                 "`spillway train`"
             )
         if base.__module__.startswith("trl.") and base.__name__.endswith("Trainer") and base.__name__ not in FROM_TRL:

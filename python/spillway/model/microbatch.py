@@ -212,7 +212,8 @@ def arrange(
         found.append(MicroBatch(index, first, rows, length, batch.position_ids, labelled, labels, real,
                                 consecutive(labelled), ones, bounds, batch.reference, batch.rows_each,
                                 () if batch.prompts is None else tuple(batch.prompts.tolist()),
-                                batch.verdicts, batch.targets, batch.sampled, number, rank, number == ranks[rank][-1]))  # fmt: skip
+                                batch.verdicts, batch.targets, batch.sampled, number, rank,
+                                number == ranks[rank][-1]))  # fmt: skip
         first += rows * length
     ids = torch.cat([batches[number].input_ids.reshape(-1) for _, number in order])
     return Work(ids, found, over=over, routers=routers)

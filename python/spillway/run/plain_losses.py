@@ -119,7 +119,9 @@ def log_probabilities(model: PreTrainedModel, step: list[Batch]) -> list[list[fl
 
     with torch.no_grad():
         return [
-            (row_sums if each.sampled is None else token_values)(call_model(model, each.input_ids).logits, each).tolist()
+            (row_sums if each.sampled is None else token_values)(
+                call_model(model, each.input_ids).logits, each
+            ).tolist()
             for each in step
         ]
 
