@@ -270,3 +270,12 @@ def test_an_evaluation_is_refused(given: Path, tmp_path: Path, capsys: pytest.Ca
 def test_a_loop_of_ones_own_is_refused(given: Path) -> None:
     with pytest.raises(InputError, match="objective: grpo is for `spillway train` alone"):
         spillway.Session({"model": str(given / "model"), "objective": "grpo"})
+
+
+def test_a_step_whose_completions_are_all_masked_has_no_loss(given: Path, tmp_path: Path) -> None:
+    tiny.jsonl(tmp_path / "cut.jsonl", [{**TOKENS, "completion_ids": [[7], [8]]}] * 4)
+    words = ["--dataset", str(tmp_path / "cut.jsonl"), *GRPO[:-1], "1", "--mask_truncated_completions", "--beta", "0.1"]
+    assert real_runs.here(given, tmp_path / "out", *words) == 0
+    (row,) = steps_of(tmp_path / "out")
+    assert row["loss"] == row["grad_norm"] == row["kl"] == 0
+    assert row["completions/clipped_ratio"] == 1
