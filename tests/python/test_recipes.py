@@ -21,6 +21,7 @@ from spillway.config.keys import KEYS
 from spillway.output.records import rows
 
 RECIPES = Path(__file__).parents[2] / "recipes"
+DATA = {"dpo": "pairs.jsonl", "reward": "pairs.jsonl", "grpo": "rollouts.jsonl"}
 FILES = sorted(RECIPES.glob("*.yaml"))
 
 
@@ -28,13 +29,15 @@ FILES = sorted(RECIPES.glob("*.yaml"))
 def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = inputs(tmp_path_factory.mktemp("given"))
     tiny.jsonl(place / "pairs.jsonl", pairs.texts(9))
+    group = {"prompt_ids": [5, 6], "completion_ids": [[7], [8]], "rewards": [0, 1], "old_logprobs": [[-5], [-6]]}
+    tiny.jsonl(place / "rollouts.jsonl", [group] * 8)
     return place
 
 
 def command(given: Path, place: Path, recipe: Path, *more: str) -> list[str]:
     content = yaml.safe_load(recipe.read_text())
     asked = content["storage"] if isinstance(content["storage"], list) else [content["storage"]]
-    data = "pairs.jsonl" if content.get("objective") in ("dpo", "reward") else "train.jsonl"
+    data = DATA.get(content.get("objective"), "train.jsonl")
     storage = []
     for number, words in enumerate(asked):
         (place / f"drive{number}").mkdir(exist_ok=True)
@@ -48,7 +51,7 @@ def command(given: Path, place: Path, recipe: Path, *more: str) -> list[str]:
 
 def test_the_folder_has_what_its_readme_lists() -> None:
     page = (RECIPES / "README.md").read_text()
-    assert len(FILES) == 8
+    assert len(FILES) == 9
     for path in RECIPES.iterdir():
         assert path.name == "README.md" or f"]({path.name})" in page, path
 
