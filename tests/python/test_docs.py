@@ -72,6 +72,8 @@ class Sandbox:
         (place / "train.jsonl").rename(place / "rows.jsonl")
         tiny.jsonl(place / "pairs.jsonl", pairs.texts(5))
         tiny.jsonl(place / "judged.jsonl", pairs.answers(5))
+        group = {"prompt_ids": [5, 6], "completion_ids": [[7], [8]], "rewards": [0, 1], "old_logprobs": [[-5], [-6]]}
+        tiny.jsonl(place / "rollouts.jsonl", [group] * 8)
         shutil.copy(place / "profile.json", place / "other-machine.json")
         shutil.copytree(ROOT / "profiles", place / "profiles")
         model_shapes.write(place, "Qwen2.5-0.5B").rename(place / "Qwen2.5-7B")  # a configuration, no weights

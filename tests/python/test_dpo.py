@@ -243,10 +243,10 @@ def test_rows_that_are_no_pairs_are_refused(
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (["--objective", "grpo"], "objective: grpo is not available in this release"),
+        (["--objective", "ppo"], "objective: got 'ppo', expects one of sft, dpo,"),
         (
             ["--objective", "sft", "--beta", "0.2"],
-            "beta: it is for objective dpo, orpo, cpo and kto, and",
+            "beta: it is for objective dpo, orpo, cpo, kto and grpo, and",
         ),
         (["--packing"], "packing: a pair's rows stand for themselves"),
         (["--prompt_field", "a"], "prompt_field: objective dpo reads the columns prompt, chosen and rejected"),

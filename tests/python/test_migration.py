@@ -26,7 +26,7 @@ import make_migration  # noqa: E402
 
 KNOWN = {*KEYS, *ALIASES}
 NO_KEYS = {"auto", "from_pretrained", "freeze", "full", "lora", "nvme", "pt", "qlora", "sft", "torchrun", "true"}
-NO_KEYS |= {"cpo", "distill", "dpo", "kto", "orpo", "reward", "rm"}
+NO_KEYS |= {"cpo", "distill", "dpo", "grpo", "kto", "orpo", "reward", "rm"}
 NO_KEYS |= {"bf16", "fp16", "fp32", "eval_loss", "tokens", "keep_start", "output_router_logits"}
 
 

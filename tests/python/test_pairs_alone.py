@@ -187,12 +187,11 @@ def test_rows_that_are_no_pairs_are_refused(
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
-        ({"objective": "orpo", "loss_type": "sigmoid"}, "loss_type: it is for objective dpo, cpo, kto and"),
+        ({"objective": "orpo", "loss_type": "sigmoid"}, "loss_type: it is for objective dpo, cpo, kto, distill and grpo, and"),
         ({"objective": "cpo", "loss_type": "robust"}, "loss_type: objective cpo has no robust; expects one of sigmoid"),
         ({"objective": "cpo", "simpo_gamma": 1}, "simpo_gamma: it is for loss_type simpo, and that is sigmoid"),
         ({"objective": "cpo", "loss_type": "hinge", "label_smoothing": 0.1}, "it is for loss_type sigmoid or simpo"),
         ({"objective": "dpo", "cpo_alpha": 1}, "cpo_alpha: it is for objective cpo, and the objective is dpo"),
-        ({"objective": "grpo"}, "objective: grpo is not available in this release; there are sft, dpo,"),
     ],
 )  # fmt: skip
 def test_keys_that_do_not_go_together_are_refused(

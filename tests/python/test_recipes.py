@@ -22,6 +22,7 @@ from spillway.config.keys import KEYS
 from spillway.output.records import rows
 
 RECIPES = Path(__file__).parents[2] / "recipes"
+DATA = {"dpo": "pairs.jsonl", "reward": "pairs.jsonl", "grpo": "rollouts.jsonl"}
 FILES = sorted(RECIPES.glob("*.yaml"))
 
 
@@ -30,13 +31,15 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = inputs(tmp_path_factory.mktemp("given"))
     tiny.jsonl(place / "pairs.jsonl", pairs.texts(9))
     distilled.make_teacher(place / "teacher")
+    group = {"prompt_ids": [5, 6], "completion_ids": [[7], [8]], "rewards": [0, 1], "old_logprobs": [[-5], [-6]]}
+    tiny.jsonl(place / "rollouts.jsonl", [group] * 8)
     return place
 
 
 def command(given: Path, place: Path, recipe: Path, *more: str) -> list[str]:
     content = yaml.safe_load(recipe.read_text())
     asked = content["storage"] if isinstance(content["storage"], list) else [content["storage"]]
-    data = "pairs.jsonl" if content.get("objective") in ("dpo", "reward") else "train.jsonl"
+    data = DATA.get(content.get("objective"), "train.jsonl")
     storage = []
     for number, words in enumerate(asked):
         (place / f"drive{number}").mkdir(exist_ok=True)

@@ -84,6 +84,13 @@ def check_objective(config: Config) -> None:
             f"per_device_train_batch_size: objective {objective.name} gives each prompt another answer of its "
             "micro-batch; expects 2 or more"
         )
+    if config.beta == 0 and not objective.is_sampled:
+        raise InputError(f"beta: 0 leaves nothing of the loss of objective {objective.name}; expects a number above 0")
+    if objective.is_sampled and config.eval_dataset:
+        raise InputError(
+            f"eval_dataset: objective {objective.name} has no loss of completions that another policy sampled; "
+            "generate from the saved model and score, or leave it out"
+        )
     check_smoothing(config)
 
 

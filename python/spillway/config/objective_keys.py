@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from spillway.config.key import BETA, NOT_NEGATIVE, POSITIVE, SHARE, Key
-from spillway.config.objectives import LATER, LOSS_TYPES, OBJECTIVES, list_owners
-from spillway.config.values import FLAG, TEXT, choice, synonym, whole
+from spillway.config.objectives import LOSS_TYPES, OBJECTIVES, list_owners
+from spillway.config.values import FLAG, TEXT, Kind, choice, parse_whole, whole, within
 
 
-def refuse_objective(value: Any) -> str:
-    """The sentence that refuses an objective; empty for a supported one."""
-    return f"{value} is not available in this release; there are {join(OBJECTIVES)}" if value in LATER else ""
+def parse_scale(value: Any) -> str:
+    """What rewards are scaled by. TRL's older flag stands for two of the names."""
+    text = str(value).strip().lower()
+    if text not in SCALE_NAMES:
+        raise ValueError
+    return SCALE_NAMES[text]
 
 
 def join(names: Any) -> str:
@@ -30,21 +33,23 @@ def list_losses(kind: str = "losses") -> str:
     return ". ".join(f"`{name}`: {quote(losses)}" for name, losses in lists.items() if losses)
 
 
+COUNT = Kind("a whole number, 1 or more", within(parse_whole, lambda value: value >= 1))
+SCALE_NAMES = {"group": "group", "batch": "batch", "none": "none", "true": "group", "false": "none"}
+SCALES = Kind("one of " + ", ".join(SCALE_NAMES), lambda value: parse_scale(value))
 OBJECTIVE = [
     Key(
         "objective",
-        synonym({name: name for name in OBJECTIVES}, LATER),
+        choice(*OBJECTIVES),
         "sft",
         ". ".join(f"`{each.name}`: {each.help}" for each in OBJECTIVES.values()),
-        absent=refuse_objective,
     ),
     Key(
         "beta",
-        POSITIVE,
+        NOT_NEGATIVE,
         None,
-        "strength of the objective. Higher means closer to the reference model (`dpo`, `kto`), more weight of the "
-        "odds ratio (`orpo`), or a steeper loss (`cpo`)",
-        "0.1",
+        "strength of the objective. Higher means closer to the reference model (`dpo`, `kto`, `grpo`), more weight of "
+        "the odds ratio (`orpo`), or a steeper loss (`cpo`). `grpo` alone takes 0, which needs no reference",
+        "0.1, with `grpo` 0",
     ),
     Key(
         "loss_type",
@@ -130,6 +135,58 @@ OBJECTIVE = [
         FLAG,
         None,
         f"with {quote(list_owners('disable_dropout'))}: disables dropout, including in adapters",
+        "true, with `grpo` false",
+    ),
+    Key(
+        "epsilon",
+        NOT_NEGATIVE,
+        None,
+        "with `grpo`: how far below 1, and above it, the ratio of new and old probabilities moves a token's loss",
+        "0.2",
+    ),
+    Key("epsilon_high", NOT_NEGATIVE, None, "with `grpo`: how far above 1", "`epsilon`"),
+    Key(
+        "scale_rewards",
+        SCALES,
+        None,
+        "with `grpo`: advantages are divided by the standard deviation of the rewards of their `group` (or `true`) or "
+        "of their step (`batch`), or not at all (`none` or `false`)",
+        "group",
+    ),
+    Key(
+        "num_iterations",
+        COUNT,
+        None,
+        "with `grpo`: consecutive steps that each step's completions are used for",
+        "1",
+    ),
+    Key(
+        "importance_sampling_level",
+        choice("token", "sequence"),
+        None,
+        "with `grpo`: whether tokens have ratios of their own, or completions the mean in logarithms (GSPO)",
+        "token",
+    ),
+    Key(
+        "use_bias_correction_kl",
+        FLAG,
+        None,
+        "with `grpo` and `beta`: each token's divergence from the reference weighs by its ratio, since an older policy "
+        "sampled it",
         "true",
+    ),
+    Key(
+        "mask_truncated_completions",
+        FLAG,
+        None,
+        "with `grpo`: completions that do not end with the tokenizer's end token carry no loss",
+        "false",
+    ),
+    Key(
+        "max_completion_length",
+        COUNT,
+        None,
+        "with `loss_type: dr_grpo`: the tokens that the loss of each completion is divided by",
+        "256",
     ),
 ]

@@ -27,6 +27,7 @@ class ObjectiveEntry:
     is_sequential: bool = False  # steps take the rows in file order, as TRL's trainer does
     labels: int = 0  # of the head, which stands in place of the vocabulary's; 0: the model predicts tokens
     is_mismatched: bool = False  # each prompt also gets another row's completion, by which the divergence is estimated
+    is_sampled: bool = False  # rows are groups of completions that a policy sampled, with its log-probabilities
 
     @property
     def compares(self) -> bool:
@@ -42,6 +43,7 @@ class ObjectiveEntry:
 PAIR = ("prompt", "chosen", "rejected")
 JUDGED = ("prompt", "completion", "label")
 ANSWERS = ("chosen", "rejected")
+GROUP = ("prompt", "completions", "rewards", "old_logprobs")
 
 OBJECTIVES = {
     each.name: each
@@ -140,9 +142,32 @@ OBJECTIVES = {
             rows=2,
             labels=1,
         ),
+        ObjectiveEntry(
+            "grpo",
+            "group relative policy optimisation of recorded completions, the columns `prompt`, `completions`, "
+            "`rewards` and `old_logprobs`; `beta` above 0 adds a reference as with `dpo`",
+            1e-6,
+            {
+                "beta": 0.0,
+                "loss_type": "dapo",
+                "epsilon": 0.2,
+                "epsilon_high": None,
+                "scale_rewards": "group",
+                "num_iterations": 1,
+                "importance_sampling_level": "token",
+                "use_bias_correction_kl": True,
+                "mask_truncated_completions": False,
+                "max_completion_length": 256,
+                "disable_dropout": False,
+            },
+            losses=("dapo", "grpo", "bnpo", "dr_grpo"),
+            columns=GROUP,
+            rows=1,
+            is_sequential=True,
+            is_sampled=True,
+        ),
     )
 }
-LATER = ("grpo",)  # objectives that are refused by name
 
 
 def list_owners(key: str) -> list[str]:

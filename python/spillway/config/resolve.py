@@ -89,6 +89,11 @@ class Config:
         return OBJECTIVES[self.objective]
 
     @property
+    def has_reference(self) -> bool:
+        """Whether the loss compares with a reference model."""
+        return self.objective_entry.has_reference or bool(self.objective_entry.is_sampled and self.beta)
+
+    @property
     def base_form(self) -> str | None:
         """What the matrices of the frozen base are kept as, by the engine's name; None: as `weight_dtype` says."""
         if self.load_in_4bit:

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from spillway.config import Config
-from spillway.config.objectives import ANSWERS, JUDGED, PAIR
+from spillway.config.objectives import ANSWERS, GROUP, JUDGED, PAIR
 from spillway.data.files import Record
+from spillway.data.groups import IDS, Group, read_group
 from spillway.data.turns import (
     OPTION_COLUMNS,
     Messages,
@@ -76,7 +77,7 @@ class Ranked:
     options: dict[str, Any]  # of the chat template
 
 
-Example = Text | Pair | Messages | Preferred | Judged | Ranked
+Example = Text | Pair | Messages | Preferred | Judged | Ranked | Group
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,9 @@ class Columns:
         for name in sorted(self.used_names(record)):
             check_encodable(record.where, name, record.row.get(name))
         example = self.read(record)
-        if isinstance(example, (Messages, Preferred, Judged, Ranked)):  # JSON inside the columns has escapes of its own
+        if isinstance(
+            example, (Messages, Preferred, Judged, Ranked, Group)
+        ):  # JSON inside the columns has escapes of its own
             check_encodable(record.where, "tools", example.options)
         if isinstance(example, Messages):
             check_encodable(record.where, self.names[0], example.messages)
@@ -126,6 +129,8 @@ class Columns:
     def used_names(self, record: Record) -> set[str]:
         """The columns that `example` reads."""
         names = {*self.names, *self.context, *(("prompt", "margin") if self.kind == "ranked" else ())}
+        if self.kind == "group":
+            return {*names, *IDS, *(OPTION_COLUMNS if isinstance(record.row.get("prompt"), list) else ())}
         if self.kind == "judged" and isinstance(record.row.get("completion"), list):
             return names | set(OPTION_COLUMNS)
         lists = self.kind == "messages" or (self.kind != "text" and isinstance(record.row.get(self.names[-1]), list))
@@ -183,6 +188,7 @@ def is_row(names: dict[str, Any]) -> bool:
 COLUMN_HINTS = {
     "rejected": "pairs need `objective: dpo`, `orpo`, `cpo` or `reward`",
     "preferred_output": "name OpenAI's pairs prompt, chosen and rejected, and set `objective: dpo`",
+    "completions": "groups of completions need `objective: grpo`",
     "input_ids": "rows of tokens are not read, so give the texts",
 }
 
@@ -201,7 +207,10 @@ KNOWN = (
 
 PREFERENCE = Columns("preference", PAIR)
 # the columns of objectives that compare rows
-COMPARED = {each.names: each for each in (PREFERENCE, Columns("judged", JUDGED), Columns("ranked", ANSWERS))}
+COMPARED = {
+    each.names: each
+    for each in (PREFERENCE, Columns("judged", JUDGED), Columns("ranked", ANSWERS), Columns("group", GROUP))
+}
 
 
 def preferred(record: Record) -> Preferred:
@@ -285,4 +294,9 @@ def without_prompt(chosen: Any, rejected: Any) -> dict[str, Any]:
     return {"prompt": chosen[:place], "chosen": chosen[place:], "rejected": rejected[place:]}
 
 
-READERS: dict[str, Callable[[Record], Any]] = {"preference": preferred, "judged": read_judged, "ranked": read_ranked}
+READERS: dict[str, Callable[[Record], Any]] = {
+    "preference": preferred,
+    "judged": read_judged,
+    "ranked": read_ranked,
+    "group": read_group,
+}

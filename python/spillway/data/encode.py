@@ -10,6 +10,7 @@ from spillway.config.objectives import ANSWERS
 from spillway.data.chat import encode_messages, template_ids
 from spillway.data.columns import Example, Judged, Messages, Pair, Preferred, Ranked, Text
 from spillway.data.fitting import TemplateFit
+from spillway.data.groups import Group, check_lengths
 from spillway.data.stops import StopTokens
 from spillway.errors import InputError
 
@@ -46,6 +47,16 @@ class EncodedRanked:
     chosen: Encoded
     rejected: Encoded
     margin: float | None
+
+
+@dataclass(frozen=True)
+class EncodedGroup:
+    """One row of sampled completions, each with its prompt; `old`: log-probabilities of their tokens."""
+
+    where: str
+    rows: tuple[Encoded, ...]
+    rewards: tuple[float, ...]
+    old: tuple[tuple[float, ...], ...]
 
 
 @dataclass
@@ -191,6 +202,20 @@ class Encoder:
         chat = self.fitting.fit(Messages(row.where, row.prompt + row.completion, row.options))
         prompt = template_ids(self.tokenizer, chat, chat.messages[: len(row.prompt)], add_generation_prompt=True)
         return prompt, template_ids(self.tokenizer, chat, chat.messages)
+
+    def encode_groups(self, groups: list[Group]) -> list[EncodedGroup]:
+        """Encodes completions as `encode_judged` does; token ids stand for themselves."""
+        return [self.encode_group(group) for group in groups]
+
+    def encode_group(self, group: Group) -> EncodedGroup:
+        if group.ids is not None:
+            prompt, completions = group.ids
+            rows = [Encoded([*prompt, *ids], [False] * len(prompt) + [True] * len(ids)) for ids in completions]
+        else:
+            judged = [Judged(group.where, group.prompt, each, True, group.options) for each in group.completions]
+            rows = [each.answer for each in self.encode_judged(judged)]
+        check_lengths(group, [sum(row.labelled) for row in rows])
+        return EncodedGroup(group.where, tuple(rows), group.rewards, group.old)
 
     def encode_ranked(self, rows: list[Ranked]) -> list[EncodedRanked]:
         """Encodes pairs as TRL's RewardTrainer does: whole rows, texts with an end token."""

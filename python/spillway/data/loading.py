@@ -13,10 +13,11 @@ from spillway.config.objective_keys import join
 from spillway.data.chat import RewrittenTurns, load_training_template, set_template
 from spillway.data.columns import Columns, Example, by_name, chosen
 from spillway.data.dataset import Builder, Dataset
-from spillway.data.encode import Encoded, EncodedAnswer, EncodedPair, EncodedRanked, Encoder
+from spillway.data.encode import Encoded, EncodedAnswer, EncodedGroup, EncodedPair, EncodedRanked, Encoder
 from spillway.data.media import TEXT, Media
 from spillway.data.origins import ROWS, RowsDigest, digest_tokenizer
 from spillway.data.preferences import AnswerBuilder, PairBuilder, Preferences, RankedBuilder
+from spillway.data.rollouts import GroupBuilder, Rollouts, find_ends
 from spillway.data.sources import is_document, read
 from spillway.data.unused import UnusedColumns
 from spillway.errors import InputError, first_line
@@ -95,6 +96,8 @@ def begin_rows(
 ) -> tuple[Any, Callable[[list[Any]], list[Any]]]:
     """What collects the rows of an objective, and what encodes them."""
     objective, length, pad = config.objective_entry, config.max_length, padding_of(encoder.tokenizer)
+    if objective.is_sampled:
+        return GroupBuilder(config, pad, find_ends(encoder.tokenizer)), encoder.encode_groups
     if objective.is_mismatched:
         return AnswerBuilder(length, pad, config.per_device_train_batch_size), encoder.encode_judged
     if objective.labels:
@@ -104,7 +107,9 @@ def begin_rows(
     return Builder(length, packing, document, pad), encoder.encode
 
 
-def list_encoded(row: Encoded | EncodedPair | EncodedAnswer | EncodedRanked) -> tuple[Encoded, ...]:
+def list_encoded(row: Encoded | EncodedPair | EncodedAnswer | EncodedRanked | EncodedGroup) -> tuple[Encoded, ...]:
+    if isinstance(row, EncodedGroup):
+        return row.rows
     if isinstance(row, EncodedPair | EncodedRanked):
         return (row.chosen, row.rejected)
     return (row.answer,) if isinstance(row, EncodedAnswer) else (row,)
@@ -183,4 +188,6 @@ def report(key: str, source: str, dataset: Rows, encoder: Encoder, tell: Callabl
         what = kind + " of {}, whose prompt alone fills max_length," if of_pairs else "rows of {} carry no loss and"
         if isinstance(dataset, Preferences) and dataset.scores:
             what = "pairs of {} with a row longer than max_length"
+        if isinstance(dataset, Rollouts):
+            what = "completions of {}, which fill no whole step,"
         tell(f"{key}: {dataset.dropped} {what.format(Path(source).name)} are left out")

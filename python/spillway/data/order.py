@@ -22,6 +22,7 @@ class Order:
     accumulation: int  # micro-batches in a step
     data_seed: int
     is_sequential: bool = False  # every epoch takes the rows in file order
+    iterations: int = 1  # consecutive steps that take the same rows, in file order; `rows` counts each as often
     _epoch: int = field(default=-1, init=False, repr=False)
     _permutation: NDArray[np.int64] = field(init=False, repr=False, default_factory=lambda: np.empty(0, np.int64))
 
@@ -51,9 +52,16 @@ class Order:
 
             generator = torch.Generator().manual_seed(self.data_seed + epoch)
             shuffled = torch.randperm(self.rows, generator=generator).numpy()
-            self._permutation = np.arange(self.rows, dtype=np.int64) if self.is_sequential else shuffled
+            self._permutation = self.in_file_order() if self.is_sequential else shuffled
             self._epoch = epoch
         return self._permutation
+
+    def in_file_order(self) -> NDArray[np.int64]:
+        """Every row of an epoch; with `iterations` above 1 rows fill whole steps."""
+        rows = np.arange(self.rows // self.iterations, dtype=np.int64)
+        if self.iterations == 1:
+            return rows
+        return np.repeat(rows.reshape(-1, self.batch * self.accumulation), self.iterations, axis=0).ravel()
 
     def step(self, index: int) -> list[NDArray[np.int64]]:
         """Row indices of each micro-batch of step `index`."""

@@ -56,6 +56,14 @@ class Preferences:
         margins = "" if self.margins is None else "-" + hashlib.sha256(self.margins.tobytes()).hexdigest()
         return "pairs-" + self.rows.fingerprint() + prompts + labels + margins
 
+    def value_starts(self) -> NDArray[np.int64]:
+        """[examples + 1]: where the reference's values of each example begin; the last is their number."""
+        return 2 * np.arange(len(self) + 1, dtype=np.int64)
+
+    def order_values(self, values: list[float]) -> list[float]:
+        """The reference's values of a micro-batch, in the order of `reference`."""
+        return interleave(values)
+
     def batch(self, pairs: NDArray[np.int64]) -> Batch:
         """The pairs of these indices as one micro-batch: all that were chosen, then all that were rejected."""
         import torch
@@ -162,6 +170,12 @@ class AnswerBuilder:
                 labelled = [False] * prompt + [True] * (len(ids) - prompt)
                 self._rows.keep(ids[: self._max_length], bytes(labelled[: self._max_length]))
         self._waiting = []
+
+
+def interleave(sums: list[float]) -> list[float]:
+    """A micro-batch's chosen and rejected rows, one after the other."""
+    half = len(sums) // 2
+    return [value for pair in zip(sums[:half], sums[half:], strict=True) for value in pair]
 
 
 def prompt_tokens(row: Encoded) -> int:

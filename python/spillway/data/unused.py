@@ -11,6 +11,7 @@ REASONS = {
     **dict.fromkeys(("system", "history"), "they belong to messages and to instruction and output"),
     **dict.fromkeys(("chosen", "rejected"), "pairs need `objective: dpo`, `orpo`, `cpo` or `reward`"),
     **dict.fromkeys(("label", "labels", "kto_tag"), "judgements of completions need `objective: kto`"),
+    **dict.fromkeys(("completions", "rewards", "old_logprobs"), "groups of completions need `objective: grpo`"),
     **dict.fromkeys(("input_ids", "attention_mask", "assistant_masks", "completion_mask"), "rows are encoded here"),
     **dict.fromkeys(("parallel_tool_calls", "tool_choice", "function_call"), "the chat template has no such option"),
 }

@@ -82,7 +82,8 @@ class OwnRun:
         config, before, _ = beginning.load_existing_run(config, self._world)
         config = beginning.of_one(config, before, self._world)
         check(config, required=("model",), described=module is None)
-        if config.objective_entry.labels or config.objective_entry.has_teacher:
+        entry = config.objective_entry
+        if entry.labels or entry.has_teacher or entry.is_sampled:
             raise InputError(f"objective: {config.objective} is for `spillway train` alone in this release")
         if config.objective_entry.is_mismatched:
             raise InputError(

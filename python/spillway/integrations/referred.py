@@ -21,6 +21,7 @@ from torch import nn
 
 from spillway.config.objectives import OBJECTIVES
 from spillway.data.batches import ANSWER_REFERENCE, REFERENCE, answers_of, join_answers, pairs_of
+from spillway.data.preferences import interleave
 from spillway.errors import InputError
 from spillway.integrations.sizes import row_count
 from spillway.model.batch import Batch
@@ -168,6 +169,12 @@ class Collated:
         for row in self._rows.select_columns(list(self._form.rows)):
             digest.update(json.dumps([row[name] for name in self._form.rows]).encode())
         return "trl-" + digest.hexdigest()
+
+    def value_starts(self) -> NDArray[np.int64]:
+        return 2 * np.arange(len(self) + 1, dtype=np.int64)
+
+    def order_values(self, values: list[float]) -> list[float]:
+        return interleave(values)
 
     def batch(self, pairs: NDArray[np.int64]) -> Batch:
         found: Batch = self._trainer._batch(self._trainer.data_collator([self._rows[int(place)] for place in pairs]))

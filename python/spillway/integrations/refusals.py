@@ -75,6 +75,12 @@ def trainer_first(kind: type) -> None:
                 f"{base.__name__}: the one of trl.experimental is not computed over a streamed model; install a newer "
                 "TRL, which has its own outside of its experiments"
             )
+        if base.__name__ == "GRPOTrainer" and base.__module__.startswith("trl."):
+            raise InputError(
+                "GRPOTrainer: it generates with the whole model in each step, and a streamed model computes one layer "
+                "at a time; generate and score with another program, and train on the record with `objective: grpo` of "
+                "`spillway train`"
+            )
         if base.__module__.startswith("trl.") and base.__name__.endswith("Trainer") and base.__name__ not in FROM_TRL:
             raise InputError(
                 f"{base.__name__}: its objective is not computed over a streamed model; of TRL's trainers those of "

@@ -12,6 +12,15 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class Sampled:
+    """Completions that a policy sampled, the rows of a micro-batch. Their tokens are its label tokens, row by row."""
+
+    old: torch.Tensor  # fp64 [label tokens]: log-probabilities when they were sampled
+    advantages: torch.Tensor  # fp64 [rows]
+    figures: dict[str, float]  # of the whole step that they are of, by the names that TRL logs
+
+
+@dataclass(frozen=True)
 class Batch:
     """One micro-batch, padded on the right to its longest row."""
 
@@ -32,6 +41,7 @@ class Batch:
     targets: torch.Tensor | None = None
     rows_each: int = 0  # rows of each example that the loss is a mean over; 0: it is a mean over label tokens
     teacher: TopTokens | None = None  # of all label tokens, row by row; None: there is no teacher
+    sampled: Sampled | None = None  # `reference` is then [label tokens], row by row
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ from spillway.model.token_tiles import Parts
 
 if TYPE_CHECKING:
     from spillway._engine import Engine
-    from spillway.model.objective import Objective
+    from spillway.model.objective import Objective, Weights
     from spillway.model.plain_engine import PlainEngine
     from spillway.model.shared import Kept
 
@@ -91,7 +91,7 @@ class GroupPass:
     logits: dict[int, torch.Tensor] = field(default_factory=dict)  # that stay for pass 2, by the slice's first row
     hidden: torch.Tensor | None = None  # [size, hidden], where it is gathered once
     log_sum: torch.Tensor | None = None  # of `stats`, in pass 2
-    weights: list[tuple[slice, float]] | None = None  # of runs of its tokens, in pass 2
+    weights: Weights | None = None  # of runs of its tokens, in pass 2
 
     def __post_init__(self) -> None:
         self.labels = self.group.labels()
@@ -268,17 +268,25 @@ class HeadPass:
         # where the model's code makes the logits, of the type that it makes
         compute = self._engine.loss_gradient if self._code.transform is None else loss_gradient
         for run, weight in each.weights:
-            compute(logits[run], first_row, labels[run], maximum[run], log_sum[run], weight)
+            given = (logits[run], first_row, labels[run], maximum[run], log_sum[run])
+            if isinstance(weight, torch.Tensor):
+                loss_gradient(*given, weight)
+            else:
+                compute(*given, weight)
 
-    def _weights(self, group: Group) -> list[tuple[slice, float]]:
+    def _weights(self, group: Group) -> Weights:
         """Runs of a group's tokens, and the weight of each token of a run; neighbours of one weight are one run."""
-        runs: list[tuple[slice, float]] = []
+        runs: list[tuple[slice, float | torch.Tensor]] = []
         for member in group.members:
             weights = self._objective.weights(self._whole(), member.batch, self._scale) if member.size else []
             for whole, weight in weights:
                 run = within(whole, member.tokens)
                 first, after = member.first + run.start, member.first + run.stop
                 if after <= first:
+                    continue
+                if isinstance(weight, torch.Tensor):
+                    begin = member.tokens.start + run.start - whole.start
+                    runs.append((slice(first, after), weight[begin : begin + after - first]))
                     continue
                 if runs and runs[-1][0].stop == first and runs[-1][1] == weight:
                     first = runs.pop()[0].start

@@ -27,14 +27,15 @@ def loss_gradient(
     labels: torch.Tensor,
     maximum: torch.Tensor,
     log_sum: torch.Tensor,
-    scale: float,
+    scale: float | torch.Tensor,
 ) -> None:
-    """In place: d loss / d logits of the slice, times scale; see Engine.loss_gradient."""
+    """In place: d loss / d logits of the slice, times scale, which is one number or fp32 [tokens]; see
+    Engine.loss_gradient."""
     for part in token_parts(logits):
         values = ((logits[part].float() - maximum[part][:, None]) - log_sum[part][:, None]).exp_()
         here, columns = labels_inside(labels[part], first_row, logits.shape[1])
         values.scatter_add_(1, columns[:, None], -here.float()[:, None])
-        logits[part] = values.mul_(scale)
+        logits[part] = values.mul_(scale[part][:, None] if isinstance(scale, torch.Tensor) else scale)
 
 
 def loss_stats(

@@ -11,7 +11,7 @@ import torch
 from spillway._engine import share_of_step
 
 if TYPE_CHECKING:
-    from spillway.model.batch import Batch
+    from spillway.model.batch import Batch, Sampled
     from spillway.model.distillation import TopTokens
 
 IGNORED = -100
@@ -38,6 +38,7 @@ class MicroBatch:
     verdicts: torch.Tensor | None = None  # Batch.verdicts
     targets: torch.Tensor | None = None  # Batch.targets, on the host
     teacher: TopTokens | None = None  # Batch.teacher
+    sampled: Sampled | None = None  # Batch.sampled
     number: int = 0  # its position in the data's order
     rank: int = 0  # its virtual rank
     ends_rank: bool = True  # no further one of the step has that rank
@@ -90,6 +91,7 @@ class Work:
     over: int | None = None  # what the loss is a mean of, where a caller counts otherwise than `units`
     routers: float | None = None  # as `routers_weight`, where a caller has it otherwise
     whole: int | None = None  # micro-batches of the step that this is a part of; None: it is all of it
+    whole_labels: int | None = None  # label tokens of that step
 
     def to(self, device: torch.device) -> Work:
         """For passes there; `ids` stay with the host as well, which gathers the embedding's rows."""
@@ -126,6 +128,12 @@ class Work:
         return self.over or sum(batch.units for batch in self.micro_batches)
 
     @property
+    def step_labels(self) -> int:
+        """Label tokens of the whole step, those of other processes too."""
+        own = sum(batch.labelled.numel() for batch in self.micro_batches)
+        return own if self.whole_labels is None else self.whole_labels
+
+    @property
     def routers_weight(self) -> float:
         """How much of each micro-batch's routers' loss a step adds: all of it, as transformers does for a loss over
         label tokens; of pairs the mean, as accumulation has it."""
@@ -144,7 +152,8 @@ class Work:
             for index, batch in enumerate(taken)
         ]
         ids = self.ids[first : first + sum(batch.tokens for batch in taken)]
-        return replace(self, ids=ids, micro_batches=moved, over=self.units, whole=self.step_batches)
+        return replace(self, ids=ids, micro_batches=moved, over=self.units, whole=self.step_batches,
+                       whole_labels=self.step_labels)  # fmt: skip
 
 
 def by_virtual_rank(micro_batches: int, ranks: int) -> list[list[int]]:
@@ -207,7 +216,7 @@ def arrange(
         found.append(MicroBatch(index, first, rows, length, batch.position_ids, labelled, labels, real,
                                 consecutive(labelled), ones, bounds, batch.reference, batch.rows_each,
                                 () if batch.prompts is None else tuple(batch.prompts.tolist()),
-                                batch.verdicts, batch.targets, batch.teacher,
+                                batch.verdicts, batch.targets, batch.teacher, batch.sampled,
                                 number, rank, number == ranks[rank][-1]))  # fmt: skip
         first += rows * length
     ids = torch.cat([batches[number].input_ids.reshape(-1) for _, number in order])

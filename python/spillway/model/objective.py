@@ -18,6 +18,7 @@ from spillway.model.microbatch import MicroBatch, Work
 if TYPE_CHECKING:
     from spillway.model.head import Stats
 
+Weights = Sequence[tuple[slice, float | torch.Tensor]]
 Told = dict[str, float]  # what an objective tells of a micro-batch besides its loss, by name
 
 
@@ -30,8 +31,9 @@ class Objective(Protocol):
     def losses(self, stats: Mapping[int, Stats]) -> list[float]:
         """By micro-batch, what the loss, summed over the work's units, is the exact sum of."""
 
-    def weights(self, stats: Mapping[int, Stats], batch: MicroBatch, scale: float) -> list[tuple[slice, float]]:
-        """Runs of a micro-batch's label tokens, and `scale` times what each token of a run weighs."""
+    def weights(self, stats: Mapping[int, Stats], batch: MicroBatch, scale: float) -> Weights:
+        """Runs of a micro-batch's label tokens, and `scale` times what each token of a run weighs: one number for all
+        of them, or a tensor of one each."""
 
     def told(self, stats: Mapping[int, Stats]) -> list[Told]:
         """By micro-batch."""
@@ -93,7 +95,7 @@ class CrossEntropy(OfTokens):
 
 
 class RowSums(OfTokens):
-    """No loss: the log-probability of each row's label tokens."""
+    """No loss: the log-probability of each row's label tokens; of sampled rows that of each token."""
 
     watches: Collection[str] = ()
 
@@ -102,7 +104,10 @@ class RowSums(OfTokens):
         self.rows: list[list[float]] = []  # by micro-batch
 
     def losses(self, stats: Mapping[int, Stats]) -> list[float]:
-        self.rows = [row_sums(batch, stats.get(batch.index)) for batch in self._batches]
+        self.rows = [
+            row_sums(batch, stats.get(batch.index)) if batch.sampled is None else each_token(stats.get(batch.index))
+            for batch in self._batches
+        ]
         return [0.0] * len(self._batches)
 
     def numbered(self) -> list[tuple[int, list[float]]]:
@@ -132,6 +137,11 @@ def entropy(stats: Stats | None, tokens: slice = slice(None)) -> Told:
 def row_sums(batch: MicroBatch, stats: Stats | None) -> list[float]:
     """The log-probability of each row's label tokens together. `stats`: None where there are none."""
     return run_sums(batch.runs, stats)
+
+
+def each_token(stats: Stats | None) -> list[float]:
+    """The log-probabilities of all label tokens. `stats`: None where there are none."""
+    return [] if stats is None else [float(value) for value in stats.log_probabilities().cpu()]
 
 
 def run_sums(runs: Sequence[slice], stats: Stats | None) -> list[float]:

@@ -16,6 +16,7 @@ import torch
 from spillway.model.distillation import Distilled, Divergence
 from spillway.model.microbatch import MicroBatch, Work
 from spillway.model.objective import Choice, CrossEntropy, OfTokens, Told, accuracy, entropy, run_sums
+from spillway.model.policy import Policy, PolicyLoss
 from spillway.model.row_losses import ROW_LOSSES, RowLoss, Rows
 from spillway.model.scores import Ranking, Scored
 
@@ -29,6 +30,8 @@ def objective_of(config: Config) -> Choice:
         return partial(Scored, Ranking.of(config))
     if config.objective_entry.has_teacher:
         return partial(Distilled, Divergence.of(config))
+    if config.objective_entry.is_sampled:
+        return partial(Policy, PolicyLoss.of(config))
     loss = ROW_LOSSES.get(config.objective)
     return CrossEntropy if loss is None else partial(Compared, loss(config))
 

@@ -419,7 +419,7 @@ def batches_of(
     import torch
 
     found = [[work.train.batch(part) for part in work.order.step(step)] for step in range(steps)]
-    if not config.objective_entry.has_reference:
+    if not config.has_reference:
         return found
     return [
         [

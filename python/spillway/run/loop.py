@@ -81,6 +81,11 @@ class Work:
     def pairs(self) -> int:
         return sum(map(len, self.preferences.values()))
 
+    @property
+    def reference_values(self) -> int:
+        """Log-probabilities that the reference gives."""
+        return sum(int(data.value_starts()[-1]) for data in self.preferences.values())
+
     def passes(self, config: Config, name: str) -> Pass:
         """How the reference looks at one of them: by micro-batches of its own size, as many as a step has."""
         training = name == "train"
@@ -183,7 +188,8 @@ class Loop:
         found = reference.begun(self.world, self.output_dir, name, data)
         if not found.whole:
             what = "" if name == "train" else " of eval_dataset"
-            self.display.say(f"reference log-probabilities of {len(data)} pairs{what}: a first pass computes them")
+            kind = "rows" if self.config.objective_entry.is_sampled else "pairs"
+            self.display.say(f"reference log-probabilities of {len(data)} {kind}{what}: a first pass computes them")
 
             def tell(done: int) -> None:
                 self.display.share(done, len(data))

@@ -21,6 +21,8 @@ COEFFICIENTS = ("router_aux_loss_coef", "aux_loss_coef")
 def of(config: Config) -> Loss:
     if config.objective_entry.labels:
         return lambda model, batch, step: ranked(model, batch, config) / len(step)
+    if config.objective_entry.is_sampled:
+        return lambda model, batch, step: sampled(model, batch, step, config) / len(step)
     if config.objective_entry.compares:
         return lambda model, batch, step: compared(model, batch, config) / len(step)
     return next_token
@@ -70,6 +72,22 @@ def compared(model: PreTrainedModel, batch: Batch, config: Config) -> torch.Tens
     return loss
 
 
+def sampled(model: PreTrainedModel, batch: Batch, step: list[Batch], config: Config) -> torch.Tensor:
+    """The loss of a micro-batch of sampled completions, and what routers add."""
+    from spillway.model.model_code import call_model
+    from spillway.model.policy import PolicyLoss, Tokens
+
+    assert batch.sampled is not None
+    output = call_model(model, batch.input_ids, **mask_for_routers(model, batch))
+    counts = [(each.labels[:, 1:] != -100).sum(1) for each in step]
+    own = (batch.labels[:, 1:] != -100).sum(1)
+    tokens = Tokens(token_values(output.logits, batch), own, batch.sampled, batch.reference)
+    loss = PolicyLoss.of(config).loss(tokens, sum(int(each.sum()) for each in counts) / len(step))
+    if (auxiliary := getattr(output, "aux_loss", None)) is not None:
+        loss = loss + routers_weight(model) * auxiliary
+    return loss
+
+
 def ranked(model: PreTrainedModel, batch: Batch, config: Config) -> torch.Tensor:
     """The mean over its pairs. `model`: gives scores of every token."""
     from spillway.model.model_code import call_model
@@ -100,14 +118,28 @@ def log_probabilities(model: PreTrainedModel, step: list[Batch]) -> list[list[fl
     from spillway.model.model_code import call_model
 
     with torch.no_grad():
-        return [row_sums(call_model(model, each.input_ids).logits, each).tolist() for each in step]
+        return [
+            (row_sums if each.sampled is None else token_values)(
+                call_model(model, each.input_ids).logits, each
+            ).tolist()
+            for each in step
+        ]
 
 
 def row_sums(logits: torch.Tensor, batch: Batch) -> torch.Tensor:
     """The log-probability of each row's label tokens together."""
-    labels = batch.labels[:, 1:]
-    found = logits[:, :-1].float().log_softmax(-1).gather(-1, labels.clamp(min=0)[..., None])[..., 0]
-    return (found.double() * (labels != -100)).sum(1)
+    return (every_value(logits, batch) * (batch.labels[:, 1:] != -100)).sum(1)
+
+
+def token_values(logits: torch.Tensor, batch: Batch) -> torch.Tensor:
+    """The log-probability of each label token, row by row."""
+    return every_value(logits, batch)[batch.labels[:, 1:] != -100]
+
+
+def every_value(logits: torch.Tensor, batch: Batch) -> torch.Tensor:
+    """fp64 [rows, length - 1]: the log-probabilities of labels; without a meaning where there is none."""
+    labels = batch.labels[:, 1:].clamp(min=0)
+    return logits[:, :-1].float().log_softmax(-1).gather(-1, labels[..., None])[..., 0].double()
 
 
 def mask_for_routers(model: PreTrainedModel, batch: Batch) -> dict[str, torch.Tensor]:

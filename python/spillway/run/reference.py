@@ -42,6 +42,10 @@ class Comparable(Protocol):
 
     def batch(self, pairs: NDArray[np.int64]) -> Batch: ...
 
+    def value_starts(self) -> NDArray[np.int64]: ...
+
+    def order_values(self, values: list[float]) -> list[float]: ...
+
 
 class Computes(Protocol):
     def log_probabilities(self, batches: list[Batch]) -> list[list[float]]: ...
@@ -73,7 +77,7 @@ class Reference:
     @classmethod
     def of(cls, folder: Path, name: str, data: Comparable) -> Reference:
         """What is there, if it is of this data; else empty. `folder`: a directory with a run or a checkpoint."""
-        found = cls(file_of(folder, name), {"format": FORMAT, "rows": 2 * len(data), "data": data.fingerprint()})
+        found = cls(file_of(folder, name), header_of(data))
         found._read()
         return found
 
@@ -83,8 +87,9 @@ class Reference:
 
     def compute(self, session: Computes, data: Comparable, how: Pass, tell: Callable[[int], None]) -> None:
         """What is missing; `tell` hears after each forward pass how many pairs are done. Whole when it returns."""
-        begun = len(self.values) // 2 // how.pairs * how.pairs
-        self.values = self.values[: 2 * begun]
+        starts = data.value_starts()
+        begun = count_whole(starts, len(self.values)) // how.pairs * how.pairs
+        self.values = self.values[: starts[begun]]
         self._rewrite()
         place = self.path if self.writes else os.devnull
         with open(place, "a", encoding="utf-8", opener=no_link) as stream:
@@ -92,7 +97,7 @@ class Reference:
                 stream.write(json.dumps({"first": len(self.values), "log_probabilities": rows.tolist()}) + "\n")
                 stream.flush()
                 self.values = np.concatenate([self.values, rows])
-                tell(len(self.values) // 2)
+                tell(count_whole(starts, len(self.values)))
         self.digest = digest_of(self.values)
         self._rewrite()
 
@@ -137,7 +142,7 @@ def computed(session: Computes, data: Comparable, how: Pass, begun: int = 0) -> 
     """Each forward pass, from pair `begun` on: what it gives for its rows, in the order of `Preferences`."""
     for group in how.parts(data, begun):
         found = session.log_probabilities([data.batch(pairs) for pairs in group])
-        yield np.array([value for sums in found for value in as_pairs(sums)])
+        yield np.array([value for values in found for value in data.order_values(values)])
 
 
 def file_of(folder: Path, name: str) -> Path:
@@ -157,10 +162,13 @@ def has_probabilities(part: dict[str, Any]) -> bool:
     return isinstance(found, list) and all(map(is_number, found))
 
 
-def as_pairs(sums: list[float]) -> list[float]:
-    """A micro-batch's chosen and rejected rows, in the order that `Preferences` keeps them in."""
-    half = len(sums) // 2
-    return [value for pair in zip(sums[:half], sums[half:], strict=True) for value in pair]
+def header_of(data: Comparable) -> dict[str, Any]:
+    return {"format": FORMAT, "rows": int(data.value_starts()[-1]), "data": data.fingerprint()}
+
+
+def count_whole(starts: NDArray[np.int64], values: int) -> int:
+    """The first examples whose values are all among so many. `starts`: as `Preferences.value_starts` has it."""
+    return int(np.searchsorted(starts, values, "right")) - 1
 
 
 def digest_of(values: NDArray[np.float64]) -> str:

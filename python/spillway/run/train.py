@@ -408,7 +408,7 @@ def saving(config: Config, start: Start, work: Work, begun: int, stored: int = 0
         begun = max([begun, *(step for step, _ in directory.checkpoints(start.output_dir) if not start.clear)])
     saves = sum(work.events.save_due(step) for step in range(begun + 1, work.steps + 1))
     rows = sum(work.events.log_due(step) + work.events.evaluation_due(step) for step in range(1, work.steps + 1))
-    return room.of_run(config, start, begun, saves, rows, 2 * work.pairs * reference.ROW_BYTES, stored)
+    return room.of_run(config, start, begun, saves, rows, work.reference_values * reference.ROW_BYTES, stored)
 
 
 def planned_start(config: Config, output_dir: Path) -> Start:
@@ -442,12 +442,14 @@ def load_work(config: Config, tell: Tell, started: datetime | None = None) -> Wo
     for name, rows in (("dataset", train_rows), ("eval_dataset", held_out)):
         if rows is not None:
             check_vocabulary(config, name, rows.largest_token, vocabulary)
+    iterations = config.num_iterations or 1
     order = Order(
-        len(train_rows),
+        iterations * len(train_rows),
         config.per_device_train_batch_size,
         config.gradient_accumulation_steps,
         config.data_seed,
         config.objective_entry.is_sequential,
+        iterations,
     )
     steps = order.steps(config.max_steps, config.num_train_epochs)
     shape = WorkShape(
