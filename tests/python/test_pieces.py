@@ -165,6 +165,19 @@ def test_grouped_products_convert_the_experts_that_rows_ask_for(
     assert all(first in met and first + count - 1 in met for first, count in asked), "no run ends beside the asked"
 
 
+def test_a_grouped_product_of_each_run_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As devices multiply runs of experts, by the CPU's own grouped product."""
+
+    def at_once(x: torch.Tensor, values: torch.Tensor, ends: list[int], out: torch.Tensor) -> None:
+        offs = torch.tensor(ends[1:], dtype=torch.int32)
+        pieces.multiply_at_once(torch.ops.aten._grouped_mm.default, x, values, offs, out)
+
+    monkeypatch.setattr(pieces, "multiply_one_by_one", at_once)
+    test_grouped_products_convert_the_experts_that_rows_ask_for(
+        [128, 0, 0, 0, 0, 256, 144, 0, 160, 0], False, torch.bfloat16
+    )
+
+
 def test_runs_hold_at_most_four_experts() -> None:
     assert list(list_runs([0, 0, 2, 3, 3, 3, 3, 7, 7])) == [(1, 2), (6, 1)]
     assert list(list_runs([0, 1, 1, 1, 2, 3])) == [(0, 4), (4, 1)]

@@ -153,15 +153,25 @@ def multiply_groups(func: Any, x: torch.Tensor, experts: Experts, offs: torch.Te
     product = x.new_empty(x.shape[0], experts.shape[2])
     ends = [0, *offs.tolist()]
     for first, count in list_runs(ends):
-        rows = slice(ends[first], ends[first + count])
-        values = experts.part.values_of(first, count)
-        if not x.is_cpu:
-            product[rows] = func(x[rows], values, offs[first : first + count] - ends[first])
-            continue
-        for number, (begin, end) in enumerate(pairwise(ends[first : first + count + 1])):
-            if end > begin:  # as PyTorch does on CPUs
-                torch.mm(x[begin:end], values[number], out=product[begin:end])
+        begin, end = ends[first], ends[first + count]
+        rows, out, values = x[begin:end], product[begin:end], experts.part.values_of(first, count)
+        if x.is_cpu:
+            multiply_one_by_one(rows, values, [it - begin for it in ends[first : first + count + 1]], out)
+        else:
+            multiply_at_once(func, rows, values, offs[first : first + count] - begin, out)
     return product
+
+
+def multiply_one_by_one(x: torch.Tensor, values: torch.Tensor, ends: Sequence[int], out: torch.Tensor) -> None:
+    """A run of experts, as PyTorch multiplies them on CPUs, and without temporaries."""
+    for number, (begin, end) in enumerate(pairwise(ends)):
+        if end > begin:
+            torch.mm(x[begin:end], values[number], out=out[begin:end])
+
+
+def multiply_at_once(func: Any, x: torch.Tensor, values: torch.Tensor, offs: torch.Tensor, out: torch.Tensor) -> None:
+    """A run of experts by one grouped product."""
+    out.copy_(func(x, values, offs))
 
 
 def multiply_back(
