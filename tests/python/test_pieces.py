@@ -105,18 +105,36 @@ def test_pieces_give_the_bits_of_converting_whole_layers(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    given, count = given_of(kind), Count(monkeypatch)
     storage = real_runs.storage_in(tmp_path / "storage") if place == "path" else []
-    words = [*WORDS, *FORMS[form], *PLACES[place], *SAVED[saved], "--overwrite"]
-    assert real_runs.here(given, tmp_path / "pieces", *words, *storage) == 0
+    words = [*FORMS[form], *PLACES[place], *SAVED[saved], *storage]
+    plan = expect_bits_of_whole_layers(given_of(kind), tmp_path, monkeypatch, words)
+    assert saved == "recompute" or plan["saved_activations"]["blocks"]
+
+
+@pytest.mark.parametrize("place", ["dram", "device"])
+def test_tiles_of_tokens_and_evaluations_convert_pieces(
+    place: str, given_of: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = given_of("qwen3_moe")
+    held_out = ["--eval_dataset", str(given / "held_out.jsonl"), "--eval_strategy", "steps", "--eval_steps", "1"]
+    words = [*FORMS["nf4_nested"], *PLACES[place], "--token_tile", "24", *held_out]
+    expect_bits_of_whole_layers(given, tmp_path, monkeypatch, words)
+
+
+def expect_bits_of_whole_layers(
+    given: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> dict[str, Any]:
+    """Gives the plan of the run that converts pieces."""
+    count = Count(monkeypatch)
+    words = [*WORDS, *words, "--overwrite"]
+    assert real_runs.here(given, tmp_path / "pieces", *words) == 0
     assert count.pieces > 0
-    if saved == "kept":
-        assert json.loads((tmp_path / "pieces" / "plan.json").read_text())["saved_activations"]["blocks"]
     count.pieces = 0
     monkeypatch.setattr(quantised, "count_pieces", lambda *_: 0)
-    assert real_runs.here(given, tmp_path / "whole", *words, *storage) == 0
+    assert real_runs.here(given, tmp_path / "whole", *words) == 0
     assert count.pieces == 0
     assert result(tmp_path / "pieces") == result(tmp_path / "whole")
+    return dict(json.loads((tmp_path / "pieces" / "plan.json").read_text()))
 
 
 def place_of(weights: torch.Tensor, asked: list[tuple[int, int]]) -> Place:
