@@ -140,8 +140,12 @@ class EngineStep {
   [[nodiscard]] std::optional<int> gpu() const;
   /// The DRAM arena.
   [[nodiscard]] std::span<std::byte> memory() const;
-  /// Where a tensor begins in the weights of its block's passes, in elements of the compute type.
+  /// Where a tensor begins in the weights of its block's passes, in elements of the compute type; of one that is
+  /// converted in pieces (state::TensorSpec) where convert_pieces() puts these.
   [[nodiscard]] std::uint64_t tensor_offset(std::size_t tensor) const;
+  /// In a pass of its block: `count` pieces of a tensor, from number `first` on, one after the other, in the order of
+  /// the passes' stream. They are there until the next pieces of any tensor, and at most plan::kPiecesAtOnce.
+  void convert_pieces(std::size_t tensor, std::uint64_t first, std::uint64_t count);
 
   /// Backward pass: one micro-batch's gradient of a tensor of the block, in the compute type. Micro-batches rise. Of a
   /// frozen tensor it is refused; so is head_gradient() of a frozen head, whose passes remain for the hidden gradient.

@@ -39,6 +39,10 @@ std::uint64_t EngineStep::tensor_offset(std::size_t tensor) const {
   return plan::weight_first(parts_->description(), parts_->layout(), tensor);
 }
 
+void EngineStep::convert_pieces(std::size_t tensor, std::uint64_t first, std::uint64_t count) {
+  parts_->run().step().convert_pieces(tensor, first, count);
+}
+
 void EngineStep::gradient(std::size_t tensor, const std::byte* values, std::uint64_t micro_batch) {
   parts_->run().step().gradients().layer(tensor, values, micro_batch);
 }

@@ -117,7 +117,8 @@ void bind_passes(PyEngine& engine) {
              const auto memory = self.device_memory();
              return share(self, std::span(reinterpret_cast<std::uint8_t*>(memory.data()), memory.size()));
            })
-      .def("tensor_offset", &Engine::tensor_offset);
+      .def("tensor_offset", &Engine::tensor_offset)
+      .def("convert_pieces", &Engine::convert_pieces, "tensor"_a, "first"_a, "count"_a, WithoutGil());
 }
 
 void bind_gradients(PyEngine& engine) {

@@ -42,6 +42,7 @@ class Engine:
     "blocks": [{"name", "role": "embedding", "layer" or "head", "tensors": [{"name", "shape": [..], "decay": bool,
     "frozen": bool (false), "wide": bool (false: of weight_dtype; else of fp32, gradients too, where that is narrower),
     "form": "nf4" or "int8" (absent: of weight_dtype; of what is frozen inside layers: packed, passes find its values),
+    "pieces": parts that passes convert it in, by convert_pieces() (0: it is converted before they begin),
     "table": bool (false: one of two dimensions in a layer is a matrix of a product), "subspace": {"rank", "nonzeros"}
     (absent: is trained in full)}]}], "subspaces": {"check_every", "threshold"}}. Blocks in order of
     execution: at most one embedding first, layers (final norm and the like are a last block of role layer), at most one
@@ -143,7 +144,10 @@ class Engine:
         """Where passes compute: the arena of a device with memory of its own (of a GPU a tensor), else `memory()`."""
     def tensor_offset(self, tensor: int) -> int:
         """Where tensor number `tensor` (counted over all blocks, in description order) begins in its passes' weights,
-        in elements of the compute type; of one in fp32, too."""
+        in elements of the compute type; of one in fp32, too; of one with "pieces" where convert_pieces() puts these."""
+    def convert_pieces(self, tensor: int, first: int, count: int) -> None:
+        """In a pass of its block: `count` pieces of a tensor from number `first` on, one after the other, in the order
+        of the passes' stream. They are there until the next pieces of any tensor; four at most."""
 
     # State in and out. All of these first wait for pending updates.
     def load_weights(self, checkpoint: str, stored_names: dict[str, str]) -> None:

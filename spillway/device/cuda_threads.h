@@ -50,7 +50,7 @@ SPILLWAY_ON_DEVICE inline float value_of(const Convert& a, std::uint64_t i) {
     case kernels::Encoding::nf4_nested:
       break;
   }
-  return kernels::scalar::packed_value(a.from, a.values, a.n, i);
+  return kernels::scalar::packed_value(a.from, a.values, a.length(), i);
 }
 
 SPILLWAY_ON_DEVICE inline kernels::Encoding encoding_of(Bf16) {
@@ -75,9 +75,9 @@ template <class T>
 SPILLWAY_ON_DEVICE void convert(const Convert& a, Grid grid) {
   T* const out = as<T>(a.out);
   if (a.from == encoding_of(T{})) {
-    for (auto i = grid.thread; i < a.n; i += grid.threads) out[i] = as<T>(a.values)[i];
+    for (auto i = grid.thread; i < a.n; i += grid.threads) out[i] = as<T>(a.values)[a.first + i];
   } else {
-    for (auto i = grid.thread; i < a.n; i += grid.threads) store_value(value_of(a, i), out[i]);
+    for (auto i = grid.thread; i < a.n; i += grid.threads) store_value(value_of(a, a.first + i), out[i]);
   }
 }
 

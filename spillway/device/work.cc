@@ -37,7 +37,7 @@ void on_host(const Sum& it, const ParallelFor& parallel_for) {
 
 void on_host(const Convert& it, const ParallelFor& parallel_for) {
   by_tile(it.n, parallel_for, [&](std::size_t, std::uint64_t at, std::uint64_t n) {
-    convert(it.from, it.values, it.n, at, n, it.to, it.out + at * traits(it.to).bytes);
+    convert(it.from, it.values, it.length(), it.first + at, n, it.to, it.out + at * traits(it.to).bytes);
   });
 }
 

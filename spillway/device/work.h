@@ -39,13 +39,18 @@ struct Sum {
 };
 
 /// out = `values` in the type `to`: those of 16 bits widened exactly, of the same type copied, else rounded to nearest
-/// even. n values, of packed ones (kernels/encoding.h) a multiple of a block; no overlap.
+/// even. n values, of packed ones (kernels/encoding.h) a multiple of a block; no overlap. The values are those from
+/// number `first` on, of packed ones the begin of a block, of an array of `all`.
 struct Convert {
   kernels::Encoding from = kernels::Encoding::bf16;
   Element to = Element::fp32;
   const std::byte* values = nullptr;
   std::byte* out = nullptr;
   std::uint64_t n = 0;
+  std::uint64_t first = 0;
+  std::uint64_t all = 0;  ///< 0: first + n
+
+  [[nodiscard]] SPILLWAY_ON_DEVICE std::uint64_t length() const noexcept { return all == 0 ? first + n : all; }
 };
 
 /// out = `sums` rounded to the type, or out = `values`, whichever is not null; and of what was written the sums of

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include "spillway/execute/arenas.h"
+#include "spillway/plan/conversion.h"
 #include "spillway/plan/description.h"
 #include "spillway/plan/schedule.h"
 #include "spillway/sink/arithmetic.h"
@@ -21,8 +23,15 @@ class Conversion {
   /// multiply in (plan/conversion.h), which is good until the next pass's. Null where it has none.
   [[nodiscard]] std::byte* weights(const plan::Pass& pass) const;
 
+  /// Converts `count` pieces of a tensor of the pass's block, from number `first` on, to the pieces' place in that copy
+  /// (plan::weight_first), in the order of the stream. Throws Error(bad_input) as plan::piece_spans() does, and where
+  /// the tensor is another block's.
+  void convert_pieces(const plan::Pass& pass, std::size_t tensor, std::uint64_t first, std::uint64_t count) const;
+
  private:
   void convert(const plan::Pass& pass, const std::byte* from, std::byte* to) const;
+  /// A range of the chunk at `from`; gives the end of what it has made at `to`.
+  std::byte* convert(const state::Chunk& chunk, plan::ValueRange range, const std::byte* from, std::byte* to) const;
 
   const plan::Description& description_;
   const state::Layout& layout_;

@@ -79,6 +79,11 @@ void Passes::end(const plan::Pass& pass) {
   executor_.done();
 }
 
+void Passes::convert_pieces(std::size_t tensor, std::uint64_t first, std::uint64_t count) const {
+  if (open_ == nullptr) throw Error(ErrorCode::bad_input, "convert_pieces() without a pass");
+  conversion_.convert_pieces(*open_, tensor, first, count);
+}
+
 const plan::Pass& Passes::open(PassKind kind, const char* call) const {
   if (open_ == nullptr || open_->kind != kind) throw Error(ErrorCode::bad_input, text(call, " outside its pass"));
   return *open_;

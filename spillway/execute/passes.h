@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 
 #include "spillway/execute/block_pass.h"
@@ -35,6 +36,8 @@ class Passes {
   [[nodiscard]] std::optional<BlockPass> next();
   /// Throws Error(bad_input) where none is open.
   void end();
+  /// Conversion::convert_pieces() of the one that is open. Throws Error(bad_input) where none is.
+  void convert_pieces(std::size_t tensor, std::uint64_t first, std::uint64_t count) const;
   /// The one that is open. Throws Error(bad_input), naming `call`, where it is not of that kind.
   [[nodiscard]] const plan::Pass& open(plan::PassKind kind, const char* call) const;
 

@@ -67,6 +67,7 @@ state::BlockSpec parse_block(const json& object) {
                            get<bool>(tensor, "frozen", false) ? state::Training::frozen : state::Training::full});
     out.tensors.back().form = parse_form(tensor);
     out.tensors.back().table = get<bool>(tensor, "table", false);
+    out.tensors.back().pieces = count(tensor, "pieces", 0);
     for (const auto* reduction : optim::reductions()) parse_reduced(tensor, *reduction, out.tensors.back());
   }
   return out;

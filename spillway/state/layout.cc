@@ -41,6 +41,16 @@ void check_form(const TensorSpec& spec, BlockRole role) {
                                          ": only what is frozen inside layers can"));
 }
 
+void check_pieces(const Tensor& tensor) {
+  const auto& spec = tensor.spec;
+  if (spec.pieces == 0) return;
+  const auto whole = tensor.elements % spec.pieces == 0 && tensor.piece() % kernels::kPackedBlock == 0;
+  if (is_packed(spec.form) && whole) return;
+  throw Error(ErrorCode::bad_input,
+              text("tensor ", spec.name, " cannot be converted in ", spec.pieces,
+                   " pieces: it has to be packed, and each piece a multiple of ", kernels::kPackedBlock, " values"));
+}
+
 }  // namespace
 
 std::vector<std::int64_t> Tensor::gradient_shape() const {
@@ -83,6 +93,7 @@ Block& Layout::add_block(const BlockSpec& spec) {
     tensors_.push_back({.spec = tensor, .block = blocks_.size() - 1, .elements = checked_elements(tensor)});
     tensors_.back().spec.form = form_in(tensor.form, type_);
     check_form(tensors_.back().spec, spec.role);
+    check_pieces(tensors_.back());
     tensors_.back().reduced = checked_reduction(tensors_.back().spec, spec.role);
     if (scope_ == optim::Scope::matrix && tensors_.back().reduced.any()) {
       throw Error(ErrorCode::bad_input,

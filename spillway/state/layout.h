@@ -39,6 +39,9 @@ struct TensorSpec {
   Form form = Form::as_run;
   bool table = false;  ///< of two dimensions, and no matrix of a product: an embedding beside the first, a score
   const optim::Reduction* by = optim::Reduced{}.by;  ///< for Training::reduced; those of a layout are the same
+  /// Of what is packed: equal parts of its values, each of whole kernels::kPackedBlock, that passes convert a few at a
+  /// time when layers ask for them. 0: passes convert all of it before they begin.
+  std::uint64_t pieces = 0;
 };
 
 /// How a block takes part in a step; what is asked of a role is a column of its row below.
@@ -79,6 +82,8 @@ struct Tensor {
   optim::Reduced reduced = {};  ///< Training::reduced alone
   bool whole = false;           ///< a matrix that is a chunk of its own, since its optimizer needs all of it
 
+  /// Values of a piece; 0: it has no pieces.
+  [[nodiscard]] std::uint64_t piece() const noexcept { return spec.pieces == 0 ? 0 : elements / spec.pieces; }
   /// Elements of its gradient and its moments, and their shape; of what is frozen they mean nothing.
   [[nodiscard]] std::uint64_t gradient_elements() const noexcept {
     return reduced.any() ? reduced.elements() : elements;

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "spillway/plan/conversion.h"
 #include "spillway/state/safetensors.h"
 #include "tests/contract/lives.h"
 #include "tests/contract/on_device.h"
@@ -163,6 +164,82 @@ TEST(PackedWeights, PassesFindWhatTheirCodesStandFor) {
       }
     }
   }
+}
+
+/// Experts over several chunks, beside what is converted before a pass begins.
+plan::Description layer_of_experts(Form form, std::optional<ComputeType> compute, std::uint64_t pieces) {
+  plan::Description out;
+  out.type = ComputeType::bf16;
+  out.compute = compute;
+  const auto frozen = [&](const char* name, std::vector<std::int64_t> shape) {
+    return state::TensorSpec{
+        .name = name, .shape = std::move(shape), .training = state::Training::frozen, .form = form};
+  };
+  auto experts = frozen("experts", {9, 80, 96});
+  experts.pieces = pieces;
+  out.blocks = {{"layer",
+                 state::BlockRole::layer,
+                 {{.name = "adapter", .shape = {8, 64}}, frozen("before", {7, 9}), experts, frozen("after", {31, 9})}}};
+  out.hidden = 64;
+  out.tokens = 8;
+  out.chunk_elements = 1 << 14;
+  return out;
+}
+
+TEST(PackedWeights, PiecesAreWhatTheirCodesStandFor) {
+  constexpr std::size_t kExperts = 2;
+  for (const auto form : {Form::nf4, Form::int8, Form::nf4_nested}) {
+    for (const auto compute : {std::optional<ComputeType>(), std::optional(ComputeType::fp32)}) {
+      const auto description = layer_of_experts(form, compute, 9);
+      const Directory where;
+      Engine engine(description, DurableRun::settings(where.path(), 1, {1, 1, 1, 1}));
+      engine.start();
+      const auto& tensors = engine.layout().tensors();
+      std::vector<std::vector<float>> stored;
+      for (std::size_t t = 0; t < tensors.size(); ++t) {
+        stored.push_back(some_weights(tensors[t].elements, t));
+        engine.store_tensor(t, 0, stored.back());
+        engine.fetch_tensor(t, 0, stored.back());
+      }
+      const auto piece = tensors[kExperts].piece();
+      engine.begin_step({.counts = {8}, .training = false});
+      const auto pass = engine.next_pass();
+      ASSERT_TRUE(pass);
+      for (const std::uint64_t count : {1, 3, 4}) {
+        for (std::uint64_t first = 0; first + count <= 9; ++first) {
+          engine.convert_pieces(kExperts, first, count);
+          const auto from = stored[kExperts].begin() + static_cast<std::ptrdiff_t>(first * piece);
+          expect_found(engine, *pass, description, kExperts, {from, from + static_cast<std::ptrdiff_t>(count * piece)});
+        }
+      }
+      for (const std::size_t t : {1, 3}) expect_found(engine, *pass, description, t, stored[t]);
+      EXPECT_THROW(engine.convert_pieces(kExperts, 6, 4), Error) << "there are nine";
+      EXPECT_THROW(engine.convert_pieces(kExperts, 0, 5), Error) << "there is room for four";
+      EXPECT_THROW(engine.convert_pieces(1, 0, 1), Error) << "it has no pieces";
+      engine.end_pass();
+      EXPECT_THROW(engine.convert_pieces(kExperts, 0, 1), Error) << "no pass is open";
+      while (engine.next_pass()) engine.end_pass();
+      engine.end_step({});
+    }
+  }
+}
+
+TEST(PackedWeights, PiecesTakeThePlaceOfFourOfThem) {
+  const auto bytes = [](std::uint64_t pieces) {
+    const auto description = layer_of_experts(Form::nf4, std::nullopt, pieces);
+    const auto layout = description.layout();
+    return plan::converted_bytes(description, layout, plan::Pass{.kind = plan::PassKind::forward, .block = 0});
+  };
+  const Bytes piece = Bytes{80} * 96 * 2;
+  EXPECT_GE(bytes(0), 9 * piece);
+  EXPECT_GE(bytes(9), 4 * piece);
+  EXPECT_LE(bytes(9), 4 * piece + 12 * KiB) << "the adapter, and the small tensors to whole chunks";
+}
+
+TEST(PackedWeights, PiecesAreOfWhatIsPackedAndWholeBlocks) {
+  EXPECT_THROW(static_cast<void>(layer_of_experts(Form::nf4, std::nullopt, 7).layout()), Error);
+  EXPECT_THROW(static_cast<void>(layer_of_experts(Form::nf4, std::nullopt, 9 * 80 * 96).layout()), Error);
+  EXPECT_THROW(static_cast<void>(layer_of_experts(Form::as_run, std::nullopt, 9).layout()), Error);
 }
 
 TEST(PackedWeights, TakeAQuarterOrHalfOfWhatBf16Takes) {

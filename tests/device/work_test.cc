@@ -56,6 +56,13 @@ TEST_P(DeviceWork, ConvertsPackedWeightsToEveryType) {
               return Convert{from, to, base + values, base + out, n};
             },
             text("packed conversion of ", n));
+        expect_same(
+            image,
+            [&](std::byte* base) {
+              const auto first = n / 3 / kernels::kPackedBlock * kernels::kPackedBlock;
+              return Convert{from, to, base + values, base + out, (n - first) / 2, first, n};
+            },
+            text("packed conversion of some of ", n));
       }
     }
   }

@@ -39,7 +39,7 @@ class WorkSize:
 def describe(meta_model: MetaModel, size: WorkSize, compute_dtype: str) -> dict[str, Any]:
     """The engine's description; see python/spillway/_engine.pyi. Tensors keep the model's order; those that require no
     gradient are frozen, those of fp32 beside a narrower type of the others said to be so; of what is packed the form is
-    said."""
+    said, and the pieces that passes convert it in."""
     names = meta_model.names
     modules = {id(module): name for name, module in meta_model.model.named_modules()}
     decaying = set(decay_names(meta_model.model))
@@ -56,6 +56,7 @@ def describe(meta_model: MetaModel, size: WorkSize, compute_dtype: str) -> dict[
             | ({} if p.requires_grad else {"frozen": True})
             | ({"wide": True} if meta_model.is_fp32(p) else {})
             | ({"form": meta_model.packed[id(p)]} if id(p) in meta_model.packed else {})
+            | ({"pieces": meta_model.pieces[id(p)]} if id(p) in meta_model.pieces else {})
             | ({"table": True} if role == "layer" and p.ndim == 2 and id(p) not in matrices else {})
             | ({REDUCED: asdict(meta_model.spaces[id(p)])} if id(p) in meta_model.spaces else {})
             for p in parameters

@@ -26,6 +26,7 @@ from spillway.model.meta_model import MetaModel, Places, StagePlan
 from spillway.model.microbatch import MicroBatch
 from spillway.model.model_code import replaced_forwards
 from spillway.model.passage import Crossing, Passage
+from spillway.model.pieces import Convert, Experts, Part, Place
 from spillway.model.residual import residual_forwards
 from spillway.model.saved import Packing, Root, SavedPass
 from spillway.model.token_tiles import Parts, Remaking, norm_in_tiles, tiles_in
@@ -38,7 +39,7 @@ class Slot:
 
     places: Places
     tensor: int  # the engine's number
-    first: int  # counted in elements of the compute type from the block's start
+    first: int  # counted in elements of the compute type from the block's start; of one in pieces where these lie
     meta: nn.Parameter  # what is attached there while the stage is bound to no bytes; fp32 where it is kept so
 
     def attach(self, tensor: torch.Tensor) -> None:
@@ -66,13 +67,15 @@ class Stage:
         device: torch.device,
         kernels: Kernels | None = None,
         sums: WeightSums | None = None,
+        convert: Convert | None = None,
     ) -> None:
         """`borrowed`: parameters that belong to an earlier stage, see `shared`. `sink`, a bound method, is given every
         gradient as soon as autograd has it, and must not keep it; `project`, another, makes S for what is reduced.
         `unneeded`: linear layers of a layer, by name, that backward does not compute again. `parts`: what of a layer
         runs in tiles, and which part of a step gradients are of. `device`: where layers compute. `kernels`: run norms,
         SwiGLU and rotary embedding of a layer; None: the model's own code does. `sums`: products add weight gradients
-        to these; None: every gradient goes to `sink`.
+        to these; None: every gradient goes to `sink`. `convert`: the engine's, of what it converts in pieces; None: it
+        converts everything before a pass begins.
         """
         self._meta_model = meta_model
         self.plan = plan
@@ -103,6 +106,8 @@ class Stage:
         with replaced_forwards(self._fused | self._fused_norm):
             self._tiles = [] if layer is None else tiles_in(meta_model, layer, parts, self._unneeded, alone, self._sums)
             self._norm = norm_in_tiles(meta_model, parts) if plan.tail else None
+        in_pieces = [] if convert is None else [slot for slot in slots if id(slot.meta) in meta_model.pieces]
+        self._pieces = {slot.tensor: Place(slot.tensor, slot.meta, convert, device) for slot in in_pieces if convert}
         self._leaves: dict[int, list[torch.Tensor]] = {}  # by the block's first element in the arena
         self._now: list[torch.Tensor] = []  # those that it is bound to
 
@@ -114,6 +119,8 @@ class Stage:
         self._now = leaves
         for slot, leaf in zip(self._slots, leaves, strict=True):
             slot.attach(leaf)
+            if slot.tensor in self._pieces:
+                self._pieces[slot.tensor].bind(arena, first + slot.first)
         for places, leaf, _ in self._borrowed:
             attach(places, leaf)
 
@@ -195,6 +202,8 @@ class Stage:
             slot.attach(slot.meta)
         for places, _, meta in self._borrowed:
             attach(places, meta)
+        for pieces in self._pieces.values():
+            pieces.release()
         self._leaves.clear()
         self._now = []
 
@@ -240,6 +249,8 @@ class Stage:
         return head_input(self._meta_model, batch, hidden)
 
     def _leaf(self, arena: torch.Tensor, first: int, slot: Slot) -> torch.Tensor:
+        if slot.tensor in self._pieces:
+            return Experts(Part(self._pieces[slot.tensor]))
         begin, meta = first + slot.first, slot.meta
         places = meta.numel() * meta.element_size() // arena.element_size()  # fp32 takes two of a narrower type
         leaf = arena[begin : begin + places].view(meta.dtype).view(meta.shape).detach()

@@ -86,6 +86,7 @@ class MetaModel:
         self.adapters: Adapted | None = None
         self.spaces: dict[int, Space] = {}  # by identity of a parameter that is reduced
         self.packed: dict[int, str] = {}  # by identity of a frozen parameter: the form that it is kept in (`quantised`)
+        self.pieces: dict[int, int] = {}  # by identity of a packed parameter: how many passes can convert it in
         self.extra: frozenset[str] = frozenset()  # names of tensors in the checkpoint that every save carries along
         self._original: PreTrainedModel | None = None
         self._tower = tower_name(self.model) if is_multimodal(self.config) else None

@@ -18,6 +18,7 @@ from transformers.pytorch_utils import Conv1D
 from spillway import _engine
 from spillway.errors import InputError
 from spillway.model.meta_model import bare_name, pattern
+from spillway.model.pieces import count_pieces
 from spillway.model.unpacked import names_router
 
 if TYPE_CHECKING:
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 
 
 def choose(meta_model: MetaModel, config: Config) -> None:
-    """Says in `meta_model.packed` which parameters are kept as codes. InputError where none can be."""
+    """Says in `meta_model.packed` which parameters are kept as codes, and in `meta_model.pieces` which of them passes
+    convert a few experts at a time. InputError where none can be kept so."""
     form = config.base_form
     if form is None:
         return
@@ -39,6 +41,12 @@ def choose(meta_model: MetaModel, config: Config) -> None:
         raise InputError(
             f"{key}: it is for linear layers and experts inside the model's layers, and none of these is frozen"
         )
+    shared = {id(parameter) for stage in meta_model.stages for parameter in stage.shared}
+    for parameter in (it for stage in meta_model.stages for it in stage.parameters if id(it) in meta_model.packed):
+        places = meta_model.places[id(parameter)]
+        count = count_pieces(places[0][0], parameter) if len(places) == 1 and id(parameter) not in shared else 0
+        if count > 0:
+            meta_model.pieces[id(parameter)] = count
 
 
 def find_matrices(layer: nn.Module) -> Iterator[nn.Parameter]:

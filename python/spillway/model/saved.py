@@ -2,7 +2,8 @@
 
 A layer that keeps runs forward with history, under hooks that see every tensor which is saved. What lies in the
 engine's memory (the layer's weights, its input) is not held as a view of bytes that are used for something else
-meanwhile: a reference stands for it, and leads to where the engine has put it when the backward pass asks. Everything
+meanwhile: a reference stands for it, and leads to where the engine has put it when the backward pass asks. Experts that
+are converted in pieces (`pieces`) are such references themselves. Everything
 else is PyTorch's own memory, stays, and is counted, each storage once.
 
 A layer that spills runs forward as one that keeps. When a micro-batch's pass has ended, what is PyTorch's own is
@@ -22,6 +23,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+
+from spillway.model.pieces import Experts
 
 ALIGNED = 64  # bytes: where storages begin, as PyTorch's own
 OF_GRAPH = 2048  # bytes for each tensor that is saved, about: nodes, its record, the object that stands for it
@@ -168,6 +171,8 @@ class Packing:
         """What is kept has no history: an operation that saves its own output would hold itself, as long as no backward
         pass lets go of it."""
         self._tensors += 1
+        if isinstance(tensor, Experts):
+            return tensor.detach()
         storage = address(tensor)
         if storage == self._memory:
             return self._reference(tensor)
@@ -181,6 +186,8 @@ class Packing:
     def _reference(self, tensor: torch.Tensor) -> torch.Tensor | Reference:
         at = byte_of(tensor)
         for number, whole in enumerate(self.there):
+            if isinstance(whole, Experts):
+                continue
             first = at - byte_of(whole)
             if 0 <= first < whole.nbytes and whole.dtype == tensor.dtype:
                 return Reference(number, View.from_element(first // tensor.element_size(), tensor))

@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sized
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -58,7 +58,7 @@ class Pass:
     pairs: int
     groups: int
 
-    def parts(self, data: Comparable, begun: int) -> list[list[NDArray[np.int64]]]:
+    def parts(self, data: Sized, begun: int) -> list[list[NDArray[np.int64]]]:
         """The parts of each forward pass, from pair `begun` on."""
         order = in_file_order(len(data), self.pairs)[begun // self.pairs :]
         return [order[first : first + self.groups] for first in range(0, len(order), self.groups)]

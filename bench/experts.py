@@ -1,0 +1,100 @@
+"""Adapters over a mixture of experts in NF4: steps of Qwen3-30B-A3B's shape with fewer layers.
+
+    experts.py [--device cuda:0] [--layers 4] [--tokens 512 2048] [--micro-batches 1] [--steps 4]
+               [--storage DIR] [--dram-budget BYTES] [--gpu-memory BYTES]
+
+A row has the seconds of each step, the losses, the planned bytes and the peak of the process, and names the machine.
+The base lies in DRAM, or with `--storage` on that path. The weights are random, and the values of one layer are those
+of all. A row replaces an earlier one of the same machine and options in bench/results/experts.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from figures import RESULTS, processor, save
+
+NAME = "experts"
+SHAPE = "30b-a3b"
+KEYS = {"lora_r": "16", "lora_target_modules": "all-linear", "load_in_4bit": "true"}
+HERE = Path(__file__).parent
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--tokens", type=int, nargs="+", default=[512, 2048], help="of a micro-batch, which is one row")
+    parser.add_argument("--micro-batches", type=int, nargs="+", default=[1])
+    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--storage", type=Path)
+    for name in ("dram-budget", "gpu-memory", "profile"):
+        parser.add_argument(f"--{name}")
+    return parser
+
+
+def command(arguments: argparse.Namespace, tokens: int, micro_batches: int) -> list[str]:
+    options = {"shape": SHAPE, "layers": arguments.layers, "sequence": tokens, "steps": arguments.steps,
+               "micro-batches": micro_batches, "method": "lora", "device": arguments.device}  # fmt: skip
+    options |= {name: getattr(arguments, name.replace("-", "_")) for name in ("dram-budget", "gpu-memory", "profile")}
+    if arguments.storage:
+        options |= {"placement": "path", "storage": arguments.storage, "durability": "none"}
+    words = [word for name, value in options.items() if value for word in (f"--{name}", str(value))]
+    words += [word for name, value in KEYS.items() for word in ("--set", f"{name}={value}")]
+    return [sys.executable, str(HERE / "engine_run.py"), *words, "--repeat-layers"]
+
+
+def device_name(device: str) -> str:
+    """The name of a GPU; of others the word."""
+    if not device.startswith("cuda"):
+        return device
+    import torch
+
+    return torch.cuda.get_device_name(device)
+
+
+def measure(arguments: argparse.Namespace, tokens: int, micro_batches: int) -> dict[str, Any]:
+    ran = subprocess.run(command(arguments, tokens, micro_batches), capture_output=True, text=True, check=False)
+    if ran.returncode:
+        return {"exit": ran.returncode, "told": ran.stderr[-500:]}
+    found = json.loads(ran.stdout.splitlines()[-1])
+    plan = found["plan"]
+    return {
+        "exit": 0,
+        "seconds": found["seconds"],
+        "losses": found["losses"],
+        "peak_bytes": found["peak_bytes"],
+        "link_bytes": found["link_bytes"],
+        "predicted_seconds": plan["predicted_step_seconds"],
+        "tiers": {tier["name"]: tier["planned_peak"] for tier in plan["tiers"]},
+        "bytes": [row for row in plan["bytes"] if row["bytes"]],
+        "path_bytes_per_step": plan.get("path_bytes_per_step", {}),
+    }
+
+
+def main() -> None:
+    arguments = parser().parse_args()
+    file = RESULTS / f"{NAME}.json"
+    rows: list[dict[str, Any]] = json.loads(file.read_text(encoding="utf-8"))["runs"] if file.is_file() else []
+    for tokens, micro_batches in itertools.product(arguments.tokens, arguments.micro_batches):
+        key = {
+            "machine": processor() | {"device": device_name(arguments.device)},
+            "layers": arguments.layers,
+            "tokens": tokens,
+            "micro_batches": micro_batches,
+            "base": "path" if arguments.storage else "dram",
+        }
+        row = key | measure(arguments, tokens, micro_batches)
+        print(json.dumps(row), flush=True)
+        rows = [each for each in rows if {name: each.get(name) for name in key} != key] + [row]
+        save(NAME, {"shape": SHAPE, "keys": KEYS, "runs": rows})
+
+
+if __name__ == "__main__":
+    main()
