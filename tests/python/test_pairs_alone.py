@@ -187,7 +187,7 @@ def test_rows_that_are_no_pairs_are_refused(
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
-        ({"objective": "orpo", "loss_type": "sigmoid"}, "loss_type: it is for objective dpo, cpo, kto, distill and grpo, and"),
+        ({"objective": "orpo", "loss_type": "sigmoid"}, "it is for objective dpo, cpo, kto, distill and grpo, and"),
         ({"objective": "cpo", "loss_type": "robust"}, "loss_type: objective cpo has no robust; expects one of sigmoid"),
         ({"objective": "cpo", "simpo_gamma": 1}, "simpo_gamma: it is for loss_type simpo, and that is sigmoid"),
         ({"objective": "cpo", "loss_type": "hinge", "label_smoothing": 0.1}, "it is for loss_type sigmoid or simpo"),
