@@ -188,8 +188,7 @@ class Loop:
         found = reference.begun(self.world, self.output_dir, name, data)
         if not found.whole:
             what = "" if name == "train" else " of eval_dataset"
-            kind = "rows" if self.config.objective_entry.is_sampled else "pairs"
-            self.display.say(f"reference log-probabilities of {len(data)} {kind}{what}: a first pass computes them")
+            self.display.say(f"reference log-probabilities of {len(data)} rows{what}: a first pass computes them")
 
             def tell(done: int) -> None:
                 self.display.share(done, len(data))
