@@ -264,6 +264,7 @@ check-includes: $(VENV)/stamp-venv
 	$(BIN)/python scripts/check_imports.py
 	$(BIN)/python scripts/check_words.py
 	$(BIN)/python scripts/check_prose.py
+	$(BIN)/python scripts/check_names.py
 	$(BIN)/python scripts/check_kinds.py
 	$(BIN)/python scripts/check_sizes.py
 

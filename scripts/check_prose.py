@@ -11,7 +11,7 @@ import re
 import sys
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -111,21 +111,24 @@ def name_folder(page: str) -> str:
     return "/".join(folders[: 2 if folders and folders[0] in SPLIT else 1]) or "."
 
 
-def count(found: Iterable[Fault]) -> Counter[tuple[str, str]]:
-    return Counter((name_folder(fault.page), fault.rule) for fault in found)
+def count(found: Iterable[Fault], name: Callable[[str], str] = name_folder) -> Counter[tuple[str, str]]:
+    return Counter((name(fault.page), fault.rule) for fault in found)
 
 
-def read_ceilings(root: Path) -> dict[tuple[str, str], int]:
-    path = root / CEILINGS
+def read_ceilings(root: Path, file: str = CEILINGS) -> dict[tuple[str, str], int]:
+    path = root / file
     table = tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     return {(folder, rule): number for folder, rules in table.items() for rule, number in rules.items()}
 
 
-def write_ceilings(root: Path, ceilings: dict[tuple[str, str], int]) -> None:
-    lines = ["# Sentences that break a rule of scripts/check_prose.py, at most, by folder. Written by its --lower."]
+def write_ceilings(
+    root: Path, ceilings: dict[tuple[str, str], int], file: str = CEILINGS, rules: Iterable[str] = tuple(RULES)
+) -> None:
+    script = Path(file).stem
+    lines = [f"# Lines that break a rule of scripts/check_{script}.py, at most, by folder. Written by its --lower."]
     for folder in sorted({folder for folder, _ in ceilings}):
-        lines += ["", f'["{folder}"]', *(f"{rule} = {ceilings.get((folder, rule), 0)}" for rule in RULES)]
-    (root / CEILINGS).write_text("\n".join(lines) + "\n", encoding="utf-8")
+        lines += ["", f'["{folder}"]', *(f"{rule} = {ceilings.get((folder, rule), 0)}" for rule in rules)]
+    (root / file).write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def lower(root: Path) -> None:
