@@ -1,10 +1,7 @@
 """Counts comments and names of the sources that break a rule, and holds each room's count under its ceiling.
 
-    scripts/check_names.py [TREE]           fails if a count exceeds its ceiling, and lists the lines
-    scripts/check_names.py --list [PATH]    lists every line that breaks a rule, of the files that begin with PATH
-    scripts/check_names.py --lower          writes the counts that fell as the ceilings
-
-The ceilings are in scripts/names.toml, a room being a folder of sources. They only fall: a new name follows the rules.
+The ceilings are in scripts/names.toml, a room being a folder of sources. They only fall: a new name follows the rules
+(ceilings.py).
 """
 
 import ast
@@ -15,10 +12,8 @@ import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
-import checking
-from check_prose import Fault, count, read_ceilings, tell, write_ceilings
+from ceilings import Check, Fault
 
-CEILINGS = "scripts/names.toml"
 SOURCES = ("spillway", "python/spillway", "python/bindings", "scripts", "bench")
 RULES = {
     "opener": "comments open with What, Of, Whether, Where, By, Those or With",
@@ -91,31 +86,7 @@ def name_room(page: str) -> str:
     return "/".join(folders[: 3 if folders[0] == "python" else 2])
 
 
-def lower(root: Path) -> None:
-    counts, old = count(find(root), name_room), read_ceilings(root, CEILINGS)
-    keys = old or counts
-    write_ceilings(root, {key: min(old.get(key, counts[key]), counts[key]) for key in keys}, CEILINGS, RULES)
-
-
-def violations(root: Path) -> Iterator[str]:
-    """A line for each room and rule over its ceiling, and for each of its lines."""
-    broken = list(find(root))
-    counts, ceilings = count(broken, name_room), read_ceilings(root, CEILINGS)
-    for room, rule in sorted(counts):
-        number, most = counts[room, rule], ceilings.get((room, rule), 0)
-        if number > most:
-            yield from (tell(it) for it in broken if (name_room(it.page), it.rule) == (room, rule))
-            yield f"{room}: {number} {RULES[rule]}, and the ceiling is {most}. Name the new ones otherwise."
-    if low := [f"{room} ({rule})" for (room, rule), most in ceilings.items() if counts[room, rule] < most]:
-        print(f"names: better than the ceiling in {', '.join(low)}: run scripts/check_names.py --lower")
-
+CHECK = Check("names", RULES, find, name_room, "Name the new ones otherwise.")
 
 if __name__ == "__main__":
-    here = Path(__file__).resolve().parent.parent
-    if sys.argv[1:2] == ["--lower"]:
-        lower(here)
-    elif sys.argv[1:2] == ["--list"]:
-        chosen = sys.argv[2] if len(sys.argv) > 2 else ""
-        print(*(tell(fault) for fault in find(here) if fault.page.startswith(chosen)), sep="\n")
-    else:
-        sys.exit(checking.main(violations, "spillway", "names", "lines to read", "no room exceeds its ceiling"))
+    sys.exit(CHECK.main())

@@ -1,23 +1,15 @@
 """Counts sentences of the Markdown pages that break a rule of grammar, and holds each folder's count under its ceiling.
 
-    scripts/check_prose.py [TREE]           fails if a count exceeds its ceiling, and lists the sentences
-    scripts/check_prose.py --list [PATH]    lists every sentence that breaks a rule, of the pages that begin with PATH
-    scripts/check_prose.py --lower          writes the counts that fell as the ceilings
-
-The ceilings are in scripts/prose.toml. They only fall: a page with a new fault needs another sentence.
+The ceilings are in scripts/prose.toml. They only fall: a page with a new fault needs another sentence (ceilings.py).
 """
 
 import re
 import sys
-import tomllib
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
-import checking
+from ceilings import Check, Fault
 
-CEILINGS = "scripts/prose.toml"
 SPLIT = ("docs", "bench")  # folders whose folders have ceilings of their own
 SKIPPED = {"build", "dist", "node_modules"}
 LONGEST = 30  # words of a sentence
@@ -31,17 +23,10 @@ ITEM = re.compile(r"\s*(?:[-*+]|\d+\.)\s+")
 END = re.compile(r"(?<=[.!?])[\"')]*\s+(?=[A-Z`\"'(*])")
 
 
-class Fault(NamedTuple):
-    page: str
-    line: int
-    rule: str
-    sentence: str
-
-
 RULES = {
-    "opener": "open with What, Of, Whether, Where, By, Those or With",
-    "length": f"have more than {LONGEST} words",
-    "history": 'say "now", "no longer", "any more" or "than before"',
+    "opener": "sentences open with What, Of, Whether, Where, By, Those or With",
+    "length": f"sentences have more than {LONGEST} words",
+    "history": 'sentences say "now", "no longer", "any more" or "than before"',
 }
 
 
@@ -111,54 +96,7 @@ def name_folder(page: str) -> str:
     return "/".join(folders[: 2 if folders and folders[0] in SPLIT else 1]) or "."
 
 
-def count(found: Iterable[Fault], name: Callable[[str], str] = name_folder) -> Counter[tuple[str, str]]:
-    return Counter((name(fault.page), fault.rule) for fault in found)
-
-
-def read_ceilings(root: Path, file: str = CEILINGS) -> dict[tuple[str, str], int]:
-    path = root / file
-    table = tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    return {(folder, rule): number for folder, rules in table.items() for rule, number in rules.items()}
-
-
-def write_ceilings(
-    root: Path, ceilings: dict[tuple[str, str], int], file: str = CEILINGS, rules: Iterable[str] = tuple(RULES)
-) -> None:
-    script = Path(file).stem
-    lines = [f"# Lines that break a rule of scripts/check_{script}.py, at most, by folder. Written by its --lower."]
-    for folder in sorted({folder for folder, _ in ceilings}):
-        lines += ["", f'["{folder}"]', *(f"{rule} = {ceilings.get((folder, rule), 0)}" for rule in rules)]
-    (root / file).write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-
-def lower(root: Path) -> None:
-    counts = count(faults(root))
-    write_ceilings(root, {key: min(number, counts[key]) for key, number in read_ceilings(root).items()})
-
-
-def tell(fault: Fault) -> str:
-    return f"{fault.page}:{fault.line}: {fault.rule}: {fault.sentence}"
-
-
-def violations(root: Path) -> Iterator[str]:
-    """A line for each folder and rule over its ceiling, and for each of its sentences."""
-    found = list(faults(root))
-    counts, ceilings = count(found), read_ceilings(root)
-    for folder, rule in sorted(counts):
-        number, most = counts[folder, rule], ceilings.get((folder, rule), 0)
-        if number > most:
-            yield from (tell(it) for it in found if (name_folder(it.page), it.rule) == (folder, rule))
-            yield f"{folder}: {number} sentences {RULES[rule]}, and the ceiling is {most}. Rewrite the new ones."
-    if low := [f"{folder} ({rule})" for (folder, rule), most in ceilings.items() if counts[folder, rule] < most]:
-        print(f"prose: better than the ceiling in {', '.join(low)}: run scripts/check_prose.py --lower")
-
+CHECK = Check("prose", RULES, faults, name_folder, "Rewrite the new ones.")
 
 if __name__ == "__main__":
-    here = Path(__file__).resolve().parent.parent
-    if sys.argv[1:2] == ["--lower"]:
-        lower(here)
-    elif sys.argv[1:2] == ["--list"]:
-        chosen = sys.argv[2] if len(sys.argv) > 2 else ""
-        print(*(tell(fault) for fault in faults(here) if fault.page.startswith(chosen)), sep="\n")
-    else:
-        sys.exit(checking.main(violations, "spillway", "prose", "lines to read", "no folder exceeds its ceiling"))
+    sys.exit(CHECK.main())

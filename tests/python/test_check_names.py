@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def make_tree(place: Path, files: dict[str, str], ceilings: str = "") -> Path:
-    for name, text in {"spillway/base/empty.h": "", **files, check_names.CEILINGS: ceilings}.items():
+    for name, text in {"spillway/base/empty.h": "", **files, check_names.CHECK.file: ceilings}.items():
         (place / name).parent.mkdir(parents=True, exist_ok=True)
         (place / name).write_text(text)
     return place
@@ -78,12 +78,12 @@ def test_ceilings_fall_and_never_rise(tmp_path: Path) -> None:
     tree = make_tree(tmp_path, {"spillway/plan/a.h": "// What.\n"}, '["spillway/plan"]\nopener = 3\nfound = 0\n')
     done = check(tree)
     assert done.returncode == 0 and "run scripts/check_names.py --lower" in done.stdout
-    check_names.lower(tree)
-    assert "opener = 1\nfound = 0" in (tree / check_names.CEILINGS).read_text()
+    check_names.CHECK.lower(tree)
+    assert "opener = 1\nfound = 0" in (tree / check_names.CHECK.file).read_text()
     (tree / "spillway/plan/a.h").write_text("// What.\n\n// Of.\n")
-    check_names.lower(tree)
-    assert "opener = 1" in (tree / check_names.CEILINGS).read_text()
+    check_names.CHECK.lower(tree)
+    assert "opener = 1" in (tree / check_names.CHECK.file).read_text()
 
 
 def test_this_tree_keeps_its_ceilings() -> None:
-    assert not list(check_names.violations(ROOT))
+    assert not list(check_names.CHECK.violations(ROOT))

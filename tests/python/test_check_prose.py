@@ -15,7 +15,7 @@ LONG = "The engine copies " + "one chunk and " * 9 + "another."
 
 
 def make_tree(place: Path, pages: dict[str, str], ceilings: str = "") -> Path:
-    for name, text in {**pages, "spillway/a.h": "", check_prose.CEILINGS: ceilings}.items():
+    for name, text in {**pages, "spillway/a.h": "", check_prose.CHECK.file: ceilings}.items():
         (place / name).parent.mkdir(parents=True, exist_ok=True)
         (place / name).write_text(text)
     return place
@@ -79,15 +79,15 @@ def test_count_under_the_ceiling_asks_to_lower_it(tmp_path: Path) -> None:
     tree = make_tree(tmp_path, {"README.md": "Of two.\n"}, '["."]\nopener = 3\nlength = 0\nhistory = 0\n')
     done = check(tree)
     assert done.returncode == 0 and "better than the ceiling in . (opener)" in done.stdout
-    check_prose.lower(tree)
-    assert check_prose.read_ceilings(tree) == {(".", "opener"): 1, (".", "length"): 0, (".", "history"): 0}
+    check_prose.CHECK.lower(tree)
+    assert check_prose.CHECK.read(tree) == {(".", "opener"): 1, (".", "length"): 0, (".", "history"): 0}
     assert "--lower" not in check(tree).stdout
 
 
 def test_lower_raises_no_ceiling(tmp_path: Path) -> None:
     tree = make_tree(tmp_path, {"README.md": "Of two. By three.\n"}, '["."]\nopener = 1\n')
-    check_prose.lower(tree)
-    assert check_prose.read_ceilings(tree)[".", "opener"] == 1 and check(tree).returncode == 1
+    check_prose.CHECK.lower(tree)
+    assert check_prose.CHECK.read(tree)[".", "opener"] == 1 and check(tree).returncode == 1
 
 
 def test_folders_that_are_not_pages_are_left_out(tmp_path: Path) -> None:
