@@ -256,5 +256,5 @@ def pattern(name: str) -> str:
 
 
 def bare_name(name: str) -> str:
-    """What a parameter was called before an adapter stood before it."""
-    return name.replace(".base_layer.", ".")
+    """What a parameter was called before an adapter stood before it. An adapter has the name that PEFT gives it."""
+    return name if ".lora_" in name else re.sub(r"(\.base_layer)+\.", ".", name)
