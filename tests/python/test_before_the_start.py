@@ -209,6 +209,7 @@ def test_keys_of_other_trainers_get_no_spelling_suggestion() -> None:
     for name in list_fields_of_trainers() - KEYS.keys() - set(ALIASES):
         assert "did you mean" not in unknown_key(name), unknown_key(name)
     for name, words in (("use_dora", "plain LoRA"), ("modules_to_save", "trainable"), ("use_rslora", "lora_alpha"),
-                        ("target_parameters", "lora_target_modules"), ("loftq_config", "PEFT")):  # fmt: skip
+                        ("loftq_config", "PEFT")):  # fmt: skip
         assert words in unknown_key(name) and "PEFT" in unknown_key(name)
+    assert "lora_target_parameters" in unknown_key("target_parameters")
     assert "did you mean 'learning_rate'" in unknown_key("learning_rte")

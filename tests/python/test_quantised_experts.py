@@ -148,7 +148,9 @@ def round_layers(model: Any, form: str) -> Any:
             if ".layers." not in name:
                 continue
             for own, parameter in module._parameters.items():
-                if parameter is not None and (parameter.dim() == 3 or isinstance(module, nn.Linear)):
+                if parameter is not None and (
+                    parameter.dim() == 3 or (isinstance(module, nn.Linear) and own == "weight")
+                ):
                     assert "router" not in own
                     parameter.copy_(rounded_as(parameter, form))
     return model

@@ -135,6 +135,11 @@ def check_method(config: Config) -> None:
             raise InputError(
                 f"{name}: with method lora adapters are trained and all of the base is frozen; leave it out"
             )
+    if config.lora_target_parameters and config.lora_dropout:
+        raise InputError(
+            f"lora_dropout: it is {config.lora_dropout}, and adapters of lora_target_parameters have no dropout, as in "
+            "PEFT; give 0"
+        )
     if config.method == "lora" and find_spec("peft") is None:
         raise InputError("method: lora needs the package peft; install it with `pip install peft`")
     check_base_form(config)

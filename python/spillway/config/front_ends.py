@@ -74,7 +74,7 @@ AXOLOTL = {
     "lisa_n_layers": LOW_RANK,
     "lora_fan_in_fan_out": "not needed: the class of a layer says how its matrix is stored",
     "lora_mlp_kernel": "not needed: the product of an adapter adds to the output of the base",
-    "lora_model_dir": ADAPTERS + ", and begin anew in each run",
+    "lora_model_dir": "lora_adapter",
     "lora_modules_to_save": "not supported: with `method: lora` all of the base is frozen",
     "lora_o_kernel": "not needed: the product of an adapter adds to the output of the base",
     "lora_on_cpu": SHARDS,
@@ -135,7 +135,7 @@ AXOLOTL = {
 }
 
 LLAMA_FACTORY = {
-    "adapter_name_or_path": ADAPTERS + ", and begin anew in each run",
+    "adapter_name_or_path": "lora_adapter",
     "add_tokens": TOKENS,
     "additional_target": "not supported: with `method: lora` all of the base is frozen",
     "apollo_rank": LOW_RANK,
@@ -294,7 +294,7 @@ SHARED = {
         "adam_beta1", "adam_beta2", "adam_epsilon", "base_model", "bf16", "deepspeed", "eval_batch_size", "eval_steps",
         "eval_strategy", "fp16", "fsdp", "fsdp_config", "gradient_accumulation_steps", "gradient_checkpointing",
         "group_by_length", "hub_model_id", "learning_rate", "load_best_model_at_end", "load_in_4bit", "load_in_8bit",
-        "logging_steps", "lora_alpha", "lora_dropout", "lora_r", "lora_target_modules",
+        "logging_steps", "lora_alpha", "lora_dropout", "lora_r", "lora_target_modules", "lora_target_parameters",
         "lr_scheduler", "max_grad_norm", "max_steps", "micro_batch_size", "neftune_noise_alpha", "num_epochs",
         "optimizer", "output_dir", "resume_from_checkpoint", "sample_packing", "save_only_model", "save_steps",
         "save_strategy", "save_total_limit", "seed", "sequence_len", "tf32", "torch_compile", "trust_remote_code",
@@ -335,7 +335,7 @@ SHARED = {
         "use_weighting",
     ),
     "LoraConfig": (
-        "lora_alpha", "lora_dropout", "r", "target_modules",
+        "lora_alpha", "lora_dropout", "r", "target_modules", "target_parameters",
     ),
 }  # fmt: skip
 

@@ -404,6 +404,21 @@ GROUPS: dict[str, list[Key]] = {
             "PEFT's own for the model type",
         ),
         Key(
+            "lora_target_parameters",
+            TEXTS,
+            [],
+            "names, or ends of names, of the parameters with the experts of a layer, such as `mlp.experts.down_proj`. "
+            "Each expert gets an adapter; may be given several times. Without `lora_target_modules` these train alone",
+            "none",
+        ),
+        Key(
+            "lora_adapter",
+            TEXT,
+            None,
+            "directory of adapters of a run or PEFT, of the same rank, factor and targets, that a new run begins with",
+            "PEFT's first values",
+        ),
+        Key(
             "load_in_4bit",
             FLAG,
             False,

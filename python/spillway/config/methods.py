@@ -23,6 +23,8 @@ OWN = {name: method for name in KEYS if (method := name.partition("_")[0]) in DE
 def with_defaults(values: dict[str, Any]) -> dict[str, Any]:
     """`values` with what their method makes of its own keys that are not given."""
     out = dict(values)
+    if out["lora_target_parameters"] and out["lora_dropout"] is None:
+        out["lora_dropout"] = 0.0  # an adapter of a parameter has no input of its own that could be dropped
     for name, default in DEFAULTS.get(values["method"], {}).items():
         out[name] = default if out[name] is None else out[name]
     if out["lsp_residual"] == "rotating" and out["lsp_rotate_every"] is None:

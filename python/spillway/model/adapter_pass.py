@@ -1,4 +1,5 @@
-"""The pass of a linear layer with a LoRA adapter (PEFT's `Linear`), in place of its own forward.
+"""The passes of layers with LoRA adapters, in place of PEFT's own: a linear layer (PEFT's `Linear`), and experts that
+are fused into one parameter (PEFT's `ParamWrapper`).
 
 PEFT computes base(x) + B(A(dropout(x))) * scaling with two passes over memory as large as the output. Here the product
 with B adds to the base's output in its epilogue, and the narrow A(x) is scaled. Without dropout a product adds the
@@ -114,6 +115,36 @@ class AdapterForward:
         )
 
 
+@dataclass(frozen=True)
+class ExpertsForward:
+    """Stands for the forward of a PEFT `ParamWrapper`, which parametrises a parameter; the engine binds plain tensors.
+    While the module runs, the sum of the base and its adapter stands in for the parameter. The sum and its gradient
+    are each as large as the parameter."""
+
+    module: Any
+    adapter: str
+
+    def __call__(self, *positional: Any, **named: Any) -> Any:
+        module = self.module
+        if module.disable_adapters or module.merged:
+            return type(module).forward(module, *positional, **named)
+        owner, name = module.get_base_layer(), module.parameter_name
+        frozen = owner._parameters[name]
+        owner._parameters[name] = add_adapter(module, frozen, self.adapter)
+        try:
+            return module.base_layer(*positional, **named)
+        finally:
+            owner._parameters[name] = frozen
+
+
+def add_adapter(module: Any, frozen: torch.Tensor, adapter: str) -> Any:
+    """The sum of a parameter and its adapter, as PEFT makes it."""
+    if not hasattr(module, "get_delta_factors"):  # releases of PEFT that make the product first
+        return frozen + module.get_delta_weight(adapter)
+    left, right, scaling = module.get_delta_factors(adapter)
+    return torch.baddbmm(frozen, left, right, alpha=scaling)
+
+
 def is_frozen(linear: Any) -> bool:
     """Whether the layer is a product with a frozen weight, and at most a frozen bias beside it."""
     is_bare = type(linear) is nn.Linear and not (linear._forward_hooks or linear._forward_pre_hooks)
@@ -121,9 +152,12 @@ def is_frozen(linear: Any) -> bool:
 
 
 def replace_forwards(modules: Iterable[nn.Module], adapter: str) -> None:
-    """Gives each PEFT `Linear` the pass of this module."""
+    """Gives each PEFT `Linear` and `ParamWrapper` the pass of this module."""
     from peft.tuners.lora import Linear
+    from peft.tuners.lora.layer import ParamWrapper
 
     for module in modules:
         if type(module) is Linear:
             module.forward = AdapterForward(module, adapter)  # type: ignore[assignment]
+        elif type(module) is ParamWrapper:
+            module.forward = ExpertsForward(module, adapter)  # type: ignore[assignment]

@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from spillway.base.documents import read_json
 from spillway.errors import InputError, first_line
 from spillway.model.adapter_pass import replace_forwards
 from spillway.model.building import build
 from spillway.model.files import tensor_numbers
-from spillway.model.lora_targets import choose_targets, find_linears
+from spillway.model.lora_targets import check_parameters, choose_targets, find_linears
 from spillway.model.model_code import call_model
 from spillway.model.own import OwnConfig, OwnModel
 from spillway.model.source import is_multimodal
@@ -52,6 +53,7 @@ class Adapters:
 
     asked: dict[str, Any]  # arguments of LoraConfig
     seed: int
+    source: Path | None = None  # a directory of adapters that a run begins with; None: PEFT's first values
     names: list[str] = field(default_factory=list)  # of the adapters' parameters, in the model's order
     begun: dict[str, torch.Tensor] = field(default_factory=dict)  # fp32, by name: PEFT's first values
     config: Any = None  # PEFT's, with the modules that were found
@@ -125,7 +127,9 @@ class Adapters:
         task: dict[str, Any] = {} if isinstance(model, OwnModel) else {"task_type": "CAUSAL_LM"}
         if is_multimodal(getattr(model, "config", None)) and (tower := tower_name(model)):
             task["exclude_modules"] = rf"(?!{re.escape(tower)}\.).*"
-        targets = choose_targets(peft, model, self.asked.get("target_modules"))
+        parameters = self.asked.get("target_parameters") or []
+        check_parameters(model, parameters)
+        targets = choose_targets(peft, model, self.asked.get("target_modules"), parameters)
         self.notice = targets.notice
         return peft.LoraConfig(**{**self.asked, **task, "target_modules": targets.modules})
 
@@ -162,6 +166,7 @@ class Adapters:
         path = directory / ADAPTER
         if not path.is_file():
             raise InputError(f"method: lora goes on from adapters, and there is no {path}")
+        self.check_settings(directory / ADAPTER_CONFIG)
         stored_file = Stored(path)
         found = {name: stored_file.tensor(name) for name in stored_file.names()}
         for name in self.names:
@@ -172,6 +177,20 @@ class Adapters:
             self.begun[name] = stored.float()
         if found:
             raise InputError(f"lora_target_modules: {path} has {min(found)} besides, which this run has no place for")
+
+    def check_settings(self, path: Path) -> None:
+        """InputError where PEFT's configuration of saved adapters gives their product another factor than this run."""
+        saved = read_json(path) if path.is_file() else {}
+        for name in ("use_rslora", "use_dora", "rank_pattern", "alpha_pattern", "modules_to_save"):
+            if saved.get(name):
+                raise InputError(
+                    f"{path}: {name} is {saved[name]}, and adapters are plain LoRA here, alike in every layer. Merge "
+                    "these into their base with PEFT, and train new ones on that"
+                )
+        if saved and saved["lora_alpha"] != self.config.lora_alpha:
+            raise InputError(
+                f"lora_alpha: it is {self.config.lora_alpha}, and {path} has {saved['lora_alpha']}; give that"
+            )
 
     def save(self, engine: Engine, description: dict[str, Any], base: str, to: Path) -> None:
         """What `PeftModel.from_pretrained` reads: the adapters' masters in fp32, and their configuration."""
@@ -226,8 +245,9 @@ def adapters_of(config: Config) -> Adapters | None:
         "lora_alpha": config.lora_alpha,
         "lora_dropout": config.lora_dropout,
         "target_modules": "all-linear" if targets == ["all-linear"] else targets,
+        "target_parameters": list(config.lora_target_parameters) or None,
     }
-    return Adapters(asked, config.seed)
+    return Adapters(asked, config.seed, Path(config.lora_adapter) if config.lora_adapter else None)
 
 
 def insert_adapters(model: Any, config: Any, **options: Any) -> Any:
@@ -248,27 +268,40 @@ def required() -> Any:
 @contextmanager
 def drawn_values() -> Iterator[Drawn]:
     """Inside, what PEFT draws for an adapter is kept before it follows its base to meta."""
+    from peft.tuners.lora.layer import ParamWrapper
     from peft.tuners.tuners_utils import BaseTunerLayer
 
-    owner: Any = BaseTunerLayer
-    move = owner._move_adapter_to_device_of_base_layer
+    owners: tuple[Any, ...] = (BaseTunerLayer, ParamWrapper)
+    moves = [owner._move_adapter_to_device_of_base_layer for owner in owners]
     drawn: Drawn = {}
 
-    def keep(layer: Any, adapter_name: str, *more: Any, **named: Any) -> None:
-        learning = [name for name, parameter in layer.named_parameters() if f".{adapter_name}." in f".{name}."]
-        drawn[id(layer)] = {name: layer.get_parameter(name).detach().clone() for name in learning}
-        move(layer, adapter_name, *more, **named)
+    def keep_before(move: Any) -> Any:
+        def keep(layer: Any, adapter_name: str, *more: Any, **named: Any) -> None:
+            learning = list_adapter_names(layer, adapter_name)
+            drawn[id(layer)] = {name: layer.get_parameter(name).detach().clone() for name in learning}
+            move(layer, adapter_name, *more, **named)
 
-    owner._move_adapter_to_device_of_base_layer = keep
+        return keep
+
+    for owner, move in zip(owners, moves, strict=True):
+        owner._move_adapter_to_device_of_base_layer = keep_before(move)
     try:
         yield drawn
     finally:
-        owner._move_adapter_to_device_of_base_layer = move
+        for owner, move in zip(owners, moves, strict=True):
+            owner._move_adapter_to_device_of_base_layer = move
+
+
+def list_adapter_names(layer: Any, adapter: str) -> list[str]:
+    """The parameters of a layer's adapter. The base of an adapted parameter may have another adapter."""
+    names = [name for name, _ in layer.named_parameters() if not name.startswith("base_layer.")]
+    return [name for name in names if f".{adapter}." in f".{name}."]
 
 
 def refuse_elsewhere(meta_model: MetaModel, model: nn.Module) -> None:
-    """Adapters stream with the layer that they are in, as PEFT's linear kind."""
+    """Adapters stream with the layer that they are in, as PEFT's linear kind or that of parameters."""
     from peft.tuners.lora import Linear
+    from peft.tuners.lora.layer import ParamWrapper
     from peft.tuners.tuners_utils import BaseTunerLayer
 
     inside = {id(module) for layer in meta_model.layers for module in layer.modules()}
@@ -277,6 +310,6 @@ def refuse_elsewhere(meta_model: MetaModel, model: nn.Module) -> None:
             continue
         if id(module) not in inside:
             raise InputError(f"lora_target_modules: {name} lies outside the layers, where no adapter can stream")
-        if type(module) is not Linear:
+        if type(module) not in (Linear, ParamWrapper):
             kind = type(module.get_base_layer()).__name__
             raise InputError(f"lora_target_modules: {name} is a {kind}; adapters of linear layers alone can stream")

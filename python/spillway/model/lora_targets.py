@@ -1,7 +1,7 @@
-"""Linear layers that get adapters: by name, all of them, or PEFT's default for a model type.
+"""The targets of adapters: linear layers by name, all of them, or PEFT's default for a model type; fused experts by name.
 
 PEFT takes some names of linear layers for experts that transformers has fused into one parameter of three dimensions
-(`gate_proj` of `qwen3_moe`). Adapters of such a parameter cannot stream, so these names are left out or refused.
+(`gate_proj` of `qwen3_moe`). These names are left out or refused. `lora_target_parameters` names such a parameter.
 """
 
 from __future__ import annotations
@@ -41,18 +41,48 @@ class Linears:
         return f"its linear layers are {join_names(self.names)}" if self.names else "it has no linear layers of its own"
 
 
-def choose_targets(peft: Any, model: Any, targets: Any) -> Targets:
-    """The targets for `asked`: names, ALL, or None for PEFT's default. InputError lists the model's names."""
-    kind = getattr(getattr(model, "config", None), "model_type", type(model).__name__)
+def check_parameters(model: Any, targets: list[str]) -> None:
+    """InputError for a target that is no parameter with the matrices of several experts."""
+    if not targets:
+        return
+    inside = {id(parameter) for layer in find_layers(model, "") for parameter in layer.parameters()}
+    named = {name: parameter for name, parameter in model.named_parameters()}
+    experts = [name for name, p in named.items() if id(p) in inside and p.dim() == 3]
+    offer = f"its experts are {join_names(dict.fromkeys(map(name_in_layer, experts)))}" if experts else "it has none"
+    for target in targets:
+        matches = [name for name in named if ends_with(name, [target])]
+        if not matches or not set(matches) <= set(experts):
+            others = set(matches) - set(experts)
+            words = f"finds {min(others)}, which is not one" if others else "names no parameter"
+            raise InputError(
+                f"lora_target_parameters: {target} {words} of {find_kind(model)} with the matrices of several experts; "
+                f"{offer}"
+            )
+
+
+def ends_with(name: str, targets: Iterable[str]) -> bool:
+    """True if a target names the parameter, as PEFT matches them."""
+    return any(f".{name}".endswith(f".{target}") for target in targets)
+
+
+def find_kind(model: Any) -> str:
+    return str(getattr(getattr(model, "config", None), "model_type", type(model).__name__))
+
+
+def choose_targets(peft: Any, model: Any, targets: Any, parameters: list[str]) -> Targets:
+    """The targets for `asked`: names, ALL, or None for PEFT's default, which is nothing beside `parameters`. InputError
+    lists the model's names."""
+    kind = find_kind(model)
     if targets is None:
-        return choose_defaults(peft, model, kind)
+        return Targets([]) if parameters else choose_defaults(peft, model, kind)
     if targets == ALL:
-        return choose_all_linear(peft, model, kind)
+        return choose_all_linear(peft, model, kind, parameters)
     if refused := [name for name in targets if is_fused(peft, model, name.rpartition(".")[2])]:
         linears = find_linears(peft, model)
         raise InputError(
             f"lora_target_modules: in {kind} PEFT takes {join_names(refused)} for experts that are fused into one "
-            f"parameter, where no adapter can stream; {linears.words()}"
+            f"parameter; name that one in lora_target_parameters, such as {join_names(linears.fused)}; "
+            f"{linears.words()}"
         )
     modules = [name for name, _ in model.named_modules()]
     missing = [name for name in targets if not any(f".{each}".endswith(f".{name}") for each in modules)]
@@ -74,19 +104,19 @@ def choose_defaults(peft: Any, model: Any, kind: str) -> Targets:
     )
 
 
-def choose_all_linear(peft: Any, model: Any, kind: str) -> Targets:
+def choose_all_linear(peft: Any, model: Any, kind: str, parameters: list[str]) -> Targets:
     linears = find_linears(peft, model)
     if not linears.names:
         raise InputError(f"lora_target_modules: {ALL} finds nothing in {kind}: {linears.words()}")
-    notice = describe_left_out(linears)
+    notice = describe_left_out(linears, parameters)
     return Targets(linears.names if linears.experts or is_rewritten(peft, model) else ALL, notice)
 
 
-def describe_left_out(linears: Linears) -> str:
-    """The notice of what `all-linear` does not train; empty if it trains everything."""
+def describe_left_out(linears: Linears, parameters: list[str]) -> str:
+    """The notice of what `all-linear` does not train beside `parameters`; empty if both train everything."""
     parts = []
-    if linears.fused:
-        parts.append(f"{join_names(linears.fused)} (experts and routers that are no linear layers)")
+    if fused := [name for name in linears.fused if not ends_with(name, parameters)]:
+        parts.append(f"{join_names(fused)} (experts and routers that are no linear layers)")
     if linears.experts:
         parts.append(f"{join_names(linears.experts)} (names that PEFT takes for fused experts)")
     if not parts:

@@ -17,7 +17,8 @@ from torch import nn
 
 from spillway.errors import InputError, first_line
 from spillway.model.library import natural_order
-from spillway.model.lora import ADAPTER, ADAPTER_CONFIG, NAME, PREFIX, insert_adapters, required
+from spillway.model.lora import ADAPTER, ADAPTER_CONFIG, NAME, PREFIX, insert_adapters, list_adapter_names, required
+from spillway.model.meta_model import bare_name
 from spillway.model.tensor_files import Stored, Unit, pieces
 from spillway.model.tensor_names import Group, Names
 
@@ -140,16 +141,23 @@ def adapt(meta_model: MetaModel, config: Any) -> dict[str, AdaptedLayer]:
     from peft.tuners.tuners_utils import BaseTunerLayer
 
     named = [(name, module) for name, module in model.named_modules() if isinstance(module, BaseTunerLayer)]
-    return {f"{name}.weight": describe_layer(name, module) for name, module in named}
+    return {bare_name(f"{name}.{adapted_name(module)}"): describe_layer(name, module) for name, module in named}
+
+
+def adapted_name(module: Any) -> str:
+    """The name of the parameter that an adapter changes: PEFT's `ParamWrapper` says it."""
+    return str(getattr(module, "parameter_name", "weight"))
 
 
 def describe_layer(name: str, module: Any) -> AdaptedLayer:
     from peft.tuners.lora import Linear
+    from peft.tuners.lora.layer import ParamWrapper
 
-    if type(module) is not Linear or (getattr(module, "lora_variant", None) and not module.use_dora[NAME]):
+    is_known = type(module) in (Linear, ParamWrapper)
+    if not is_known or (getattr(module, "lora_variant", None) and not module.use_dora[NAME]):
         kind = type(module.get_base_layer()).__name__
         raise InputError(f"adapters of {name}, a {kind}, are none of a plain linear layer; {INSTEAD}")
-    own = [each for each, _ in module.named_parameters() if f".{NAME}." in f".{each}."]
+    own = list_adapter_names(module, NAME)
     files = {each: f"{PREFIX}{name}.{each.replace(f'.{NAME}', '')}" for each in own}
     return AdaptedLayer(module, {each: file.replace("_vector.weight", "_vector") for each, file in files.items()})
 
@@ -210,12 +218,12 @@ def merge_layer(layer: AdaptedLayer, weight: torch.Tensor, values: Stored) -> to
         owner._parameters[own] = nn.Parameter(value.to(meta.dtype), requires_grad=False)
 
     try:
-        put(inner, "weight", weight)
+        put(inner, adapted_name(module), weight)
         for name, file in layer.files.items():
             owner, _, own = name.rpartition(".")
             put(module.get_submodule(owner), own, values.tensor(file))
         module.merge(adapter_names=[NAME])
-        return inner._parameters["weight"].detach()  # type: ignore[no-any-return]
+        return inner._parameters[adapted_name(module)].detach()  # type: ignore[no-any-return]
     finally:
         for owner_module, own, meta in places:
             owner_module._parameters[own] = meta

@@ -257,5 +257,5 @@ def pattern(name: str) -> str:
 
 
 def bare_name(name: str) -> str:
-    """What a parameter was called before an adapter stood before it."""
-    return name.replace(".base_layer.", ".")
+    """The name of a parameter in the base. An adapter has the name that PEFT gives it."""
+    return name if ".lora_" in name else re.sub(r"(\.base_layer)+\.", ".", name)

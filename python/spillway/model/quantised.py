@@ -41,10 +41,11 @@ def choose(meta_model: MetaModel, config: Config) -> None:
         raise InputError(
             f"{key}: it is for linear layers and experts inside the model's layers, and none of these is frozen"
         )
-    shared = {id(parameter) for stage in meta_model.stages for parameter in stage.shared}
+    whole = {id(parameter) for stage in meta_model.stages for parameter in stage.shared}
+    whole |= {id(parameter) for layer in meta_model.layers for parameter in find_adapted(layer)}
     for parameter in (it for stage in meta_model.stages for it in stage.parameters if id(it) in meta_model.packed):
         places = meta_model.places[id(parameter)]
-        count = count_pieces(places[0][0], parameter) if len(places) == 1 and id(parameter) not in shared else 0
+        count = count_pieces(places[0][0], parameter) if len(places) == 1 and id(parameter) not in whole else 0
         if count > 0:
             meta_model.pieces[id(parameter)] = count
 
@@ -59,6 +60,14 @@ def find_matrices(layer: nn.Module) -> Iterator[nn.Parameter]:
                 yield matrix
         elif not isinstance(module, nn.Embedding | _ConvNd):
             yield from find_joined(name, module)
+
+
+def find_adapted(layer: nn.Module) -> Iterator[nn.Parameter]:
+    """The parameters that PEFT's `ParamWrapper` adds an adapter to. A pass makes the sum of all their experts."""
+    for module in layer.modules():
+        name, base = getattr(module, "parameter_name", None), getattr(module, "get_base_layer", None)
+        if name is not None and base is not None:
+            yield base()._parameters[name]
 
 
 def find_joined(name: str, module: nn.Module) -> Iterator[nn.Parameter]:

@@ -279,8 +279,9 @@ def choose_learning(model: PreTrainedModel, config: Config, path: Path) -> froze
     from spillway.model.building import build
     from spillway.model.files import checkpoint_names
     from spillway.model.freeze import freeze
-    from spillway.model.lora import adapters_of, insert_adapters, required
+    from spillway.model.lora import ADAPTER, adapters_of, file_name, insert_adapters, required
     from spillway.model.source import DTYPES, is_multimodal
+    from spillway.model.tensor_files import Stored
 
     carried: frozenset[str] = frozenset()
     others: dict[str, list[str]] = {}
@@ -300,6 +301,11 @@ def choose_learning(model: PreTrainedModel, config: Config, path: Path) -> froze
         for parameter in model.parameters():  # PEFT rounds what it draws to the type of the base
             if parameter.requires_grad:
                 parameter.copy_(parameter.to(DTYPES[config.weight_dtype]))
+        if adapters.source is not None:
+            saved = Stored(adapters.source / ADAPTER)
+            for name, parameter in model.named_parameters():
+                if parameter.requires_grad:
+                    parameter.copy_(saved.tensor(file_name(name)))
     model.train()
     return carried
 

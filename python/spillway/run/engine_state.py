@@ -276,7 +276,7 @@ class EngineState:
         if start_point.checkpoint is not None:
             self._load_checkpoint(start_point.checkpoint)
         elif adapters is not None:
-            adapters.begin(self._engine, self._description, start_point.adapters)
+            adapters.begin(self._engine, self._description, start_point.adapters or adapters.source)
 
     def _load_model(self) -> None:
         """The weights that the run begins with; of adapters the base, which no step changes."""
