@@ -1,4 +1,5 @@
-"""The targets of adapters: linear layers by name, all of them, or PEFT's default for a model type; fused experts by name.
+"""The targets of adapters: linear layers by name, all of them, or PEFT's default for a model type;
+fused experts by name.
 
 PEFT takes some names of linear layers for experts that transformers has fused into one parameter of three dimensions
 (`gate_proj` of `qwen3_moe`). These names are left out or refused. `lora_target_parameters` names such a parameter.
