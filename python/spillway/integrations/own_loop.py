@@ -122,13 +122,13 @@ class Session(OwnRun):
                 f"reference: the reference is the model before the first step, and this one has made "
                 f"{self._state.step}; give the micro-batches that it returned then"
             )
-        found: list[dict[str, Any]] = []
+        referred: list[dict[str, Any]] = []
         with self._as_one():
             for batch, parts in self._rounds("reference", batches, referred=False):
                 rows = self._engine.log_probabilities(interleaved(parts))
                 if batch is not None:
-                    found.append({**batch, **as_columns(rows[sum(map(len, parts[: self._world.ranks.rank]))])})
-        return found
+                    referred.append({**batch, **as_columns(rows[sum(map(len, parts[: self._world.ranks.rank]))])})
+        return referred
 
     def evaluate(self, batches: MicroBatch | Iterable[MicroBatch]) -> dict[str, Any]:
         """Loss over all label tokens of all batches, those of other processes too: eval_loss, eval_perplexity,
@@ -146,10 +146,10 @@ class Session(OwnRun):
         if not count:
             raise InputError("batch: nothing to evaluate, no token has a label")
         loss = math.fsum(sums) / count
-        found = {"eval_loss": loss, **({} if self._pairs else {"eval_perplexity": perplexity(loss)})}
-        found |= {f"eval_{name}": mean.value() for name, mean in means.items()}
-        self._log({"step": self._state.step, **found})
-        return {**found, "pairs" if self._pairs else "label_tokens": count}
+        figures = {"eval_loss": loss, **({} if self._pairs else {"eval_perplexity": perplexity(loss)})}
+        figures |= {f"eval_{name}": mean.value() for name, mean in means.items()}
+        self._log({"step": self._state.step, **figures})
+        return {**figures, "pairs" if self._pairs else "label_tokens": count}
 
     def save(self, to: str | Path | None = None) -> Path:
         """The model as `from_pretrained` reads it, in `to` or else in `output_dir`; and, unless finished steps are

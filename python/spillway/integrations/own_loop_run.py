@@ -261,13 +261,13 @@ class OwnRun:
 
     def _parts(self, call: str, own: list[Batch]) -> list[list[Batch]]:
         """What each process gives to this call, by rank."""
-        found = self._world.gather((call, own))
-        if other := {name for name, _ in found} - {call}:
+        calls = self._world.gather((call, own))
+        if other := {name for name, _ in calls} - {call}:
             raise InputError(
                 f"Session: this process called {call}, and another one {other.pop()}; all processes of a run make the "
                 "same calls in the same order"
             )
-        return [batches for _, batches in found]
+        return [batches for _, batches in calls]
 
     def _rounds(
         self, call: str, batches: MicroBatch | Iterable[MicroBatch], referred: bool = True

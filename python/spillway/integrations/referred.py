@@ -49,10 +49,10 @@ class Form:
     def keys(self, args: Any) -> dict[str, Any]:
         """Those of the configuration."""
         entry = OBJECTIVES[self.objective]
-        found = {name: getattr(args, name) for name in entry.defaults} | {"loss_type": read_loss(args)}
-        if "label_smoothing" in found and found["loss_type"] not in entry.smoothed:
-            found["label_smoothing"] = 0.0
-        return {"objective": self.objective, **found}
+        keys = {name: getattr(args, name) for name in entry.defaults} | {"loss_type": read_loss(args)}
+        if "label_smoothing" in keys and keys["loss_type"] not in entry.smoothed:
+            keys["label_smoothing"] = 0.0
+        return {"objective": self.objective, **keys}
 
 
 FORMS = {
@@ -135,10 +135,10 @@ def check(form: Form, args: Any) -> None:
 
 def read_loss(args: Any) -> str:
     """Empty where there are several."""
-    found = args.loss_type
-    if isinstance(found, list):
-        return str(found[0]) if len(found) == 1 else ""
-    return str(found)
+    loss_types = args.loss_type
+    if isinstance(loss_types, list):
+        return str(loss_types[0]) if len(loss_types) == 1 else ""
+    return str(loss_types)
 
 
 class Collated:
@@ -177,8 +177,8 @@ class Collated:
         return interleave(values)
 
     def batch(self, pairs: NDArray[np.int64]) -> Batch:
-        found: Batch = self._trainer._batch(self._trainer.data_collator([self._rows[int(place)] for place in pairs]))
-        return found
+        batch: Batch = self._trainer._batch(self._trainer.data_collator([self._rows[int(place)] for place in pairs]))
+        return batch
 
 
 @dataclass(frozen=True)
@@ -244,15 +244,15 @@ class Referred:
     def _columns(self, trainer: Any, rows: Any, name: str, places: list[Path], began: bool) -> Any:
         data = Collated(self.form, rows, trainer)
         if began:
-            found = known(trainer._world, name, data, places, None)
+            reference = known(trainer._world, name, data, places, None)
         else:
-            found = begun(trainer._world, places[0], name, data)
-            if not found.whole:
+            reference = begun(trainer._world, places[0], name, data)
+            if not reference.whole:
                 if trainer._world.leads:
                     tell(f"reference log-probabilities of {len(data)} pairs: a first pass computes them")
-                found.compute(trainer.session, data, how(trainer, name), lambda done: None)
-        self._references.append(found)
-        return with_columns(self.form, rows, found.values)
+                reference.compute(trainer.session, data, how(trainer, name), lambda done: None)
+        self._references.append(reference)
+        return with_columns(self.form, rows, reference.values)
 
 
 def refer_rows(trainer: Any, rows: Any) -> Any:

@@ -62,11 +62,11 @@ def largest(trainer: Any, origin: Origin) -> Sizes:
         if trainer.eval_dataset is not None:
             sets = trainer.eval_dataset
             names = list(sets) if isinstance(sets, dict) else [None]
-            found = [
+            candidates = [
                 find_longest(trainer.get_eval_dataloader(name), args.eval_batch_size, "eval_dataset", origin, **rows)
                 for name in names
             ]
-            held_out = max(found, key=lambda each: each.rows * each.length)
+            held_out = max(candidates, key=lambda each: each.rows * each.length)
     if train is None and held_out is None:
         raise InputError("train_dataset: there is neither this nor eval_dataset, so nothing can be planned")
     planned = train or held_out

@@ -221,10 +221,10 @@ class StreamedSession:
     def _model_config(self) -> Any:
         """The model's, as it was when `load` made it: TRL names another padding token of a model with a head of labels,
         whose embedding learns from that token all the same."""
-        found = copy.deepcopy(self.model.config)
-        if is_classifier(found):
-            found.get_text_config().pad_token_id = self.model.get_input_embeddings().padding_idx
-        return found
+        config = copy.deepcopy(self.model.config)
+        if is_classifier(config):
+            config.get_text_config().pad_token_id = self.model.get_input_embeddings().padding_idx
+        return config
 
     def _saving(self, config: Config) -> Saving | None:
         return saving_of(self, config) if self._world.leads else None
@@ -237,7 +237,7 @@ class StreamedSession:
         args, world = self.args, self._world.ranks.world
         asked = as_told(asked or self._origin.config, args)
         said = "virtual_ranks" in self._origin.given
-        found = asked.replaced(
+        resolved = asked.replaced(
             virtual_ranks=asked.virtual_ranks if said else before.get("virtual_ranks") or world,
             output_dir=str(Path(args.output_dir).absolute()),
             packing=packing,
@@ -255,17 +255,17 @@ class StreamedSession:
             optim=refusals.optimizer(str(getattr(args.optim, "value", args.optim))),
             **(self._pairs.keys(args) if self._pairs is not None else {}),
         )
-        return found if world == 1 else self._joined(found)
+        return resolved if world == 1 else self._joined(resolved)
 
     def _joined(self, config: Config) -> Config:
         """The configuration of one of several processes, which computes in what rank 0 has chosen."""
         leading = self._world.agreed(lambda: self._origin.config)
-        found = config.among(self._world.ranks).computing(leading.compute_dtype, leading.chosen)
-        same(self._world, found.values())
-        several.check(found)
-        check_places(found)
-        places(self._world, found)
-        return found
+        resolved = config.among(self._world.ranks).computing(leading.compute_dtype, leading.chosen)
+        same(self._world, resolved.values())
+        several.check(resolved)
+        check_places(resolved)
+        places(self._world, resolved)
+        return resolved
 
     def _take_back(self) -> None:
         """It was saved after all, or training goes on."""

@@ -85,9 +85,9 @@ def places(world: World, config: Config) -> None:
 
 def own_places(config: Config) -> list[tuple[str, str, str]]:
     """By key; of a GPU also by what its number counts."""
-    found = [("storage", os.path.realpath(path.place), "") for path in config.directories if path.sharers == 1]
-    found += [("storage_device", os.path.realpath(path.place), "") for path in config.devices]
+    places = [("storage", os.path.realpath(path.place), "") for path in config.directories if path.sharers == 1]
+    places += [("storage_device", os.path.realpath(path.place), "") for path in config.devices]
     if config.device.startswith("cuda"):
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-        found.append(("device", f"cuda:{device.number(config)}", visible))
-    return found
+        places.append(("device", f"cuda:{device.number(config)}", visible))
+    return places

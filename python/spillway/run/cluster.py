@@ -51,14 +51,14 @@ def limits(plan: Plan, cluster: Cluster, network: float) -> Plan:
     alone = plan["seconds_alone"]
     others = max(seconds for name, seconds in alone.items() if name != "network")
     crossing = cluster.processes * max(plan["between_machines"].values())
-    found: Plan = {"machines": cluster.machines, "processes": cluster.processes, "network": network}
-    found["between_machines_per_step"] = crossing
+    summary: Plan = {"machines": cluster.machines, "processes": cluster.processes, "network": network}
+    summary["between_machines_per_step"] = crossing
     if crossing and others > 0:
-        found["network_needed"] = crossing / others
+        summary["network_needed"] = crossing / others
     paths = max((alone.get(name, 0.0) for name in ("paths", *plan.get("path_bytes_per_step", {}))), default=0.0)
     if crossing and paths and network:
-        found["network_bound_from"] = bound_from(cluster.machines, crossing / network, paths)
-    return {"cluster": found}
+        summary["network_bound_from"] = bound_from(cluster.machines, crossing / network, paths)
+    return {"cluster": summary}
 
 
 def bound_from(machines: int, network: float, paths: float) -> int:

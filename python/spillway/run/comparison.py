@@ -53,12 +53,12 @@ class Difference:
     """Relative, the largest of all steps, and what is allowed."""
 
     what: str
-    found: float
+    largest: float
     allowed: float
 
     @property
     def within(self) -> bool:
-        return self.found <= self.allowed
+        return self.largest <= self.allowed
 
 
 @dataclass(frozen=True)
@@ -123,12 +123,12 @@ def differences(
         if not share <= worst:
             worst, name_of_worst = share, name
     of_loss, of_norm, of_weights = tolerance(config)
-    found = [
+    comparisons = [
         Difference("loss", relative(engine.losses, plain.losses), of_loss),
         Difference("gradient norm", relative(engine.norms, plain.norms), of_norm),
         Difference("movement of the weights", math.sqrt(apart / moved) if moved else math.sqrt(apart), of_weights),
     ]
-    return Comparison(engine, plain, found, f"{name_of_worst} ({worst:.2g})")
+    return Comparison(engine, plain, comparisons, f"{name_of_worst} ({worst:.2g})")
 
 
 def tolerance(config: Config) -> tuple[float, float, float]:
@@ -142,8 +142,8 @@ def tolerance(config: Config) -> tuple[float, float, float]:
 def relative(ours: list[float], plain: list[float]) -> float:
     """Infinite where one is no number."""
     pairs = zip(ours, plain, strict=True)
-    found = [abs(one - other) / max(abs(other), 1e-12) if math.isfinite(one) else math.inf for one, other in pairs]
-    return max((value if value == value else math.inf for value in found), default=0.0)
+    errors = [abs(one - other) / max(abs(other), 1e-12) if math.isfinite(one) else math.inf for one, other in pairs]
+    return max((value if value == value else math.inf for value in errors), default=0.0)
 
 
 @contextmanager
@@ -171,13 +171,13 @@ def cut_model(config: Config, layers: int | None) -> Iterator[tuple[Path, PreTra
 
     path = hub.model_directory(config)
     dtype = DTYPES[config.weight_dtype]
-    found = undropped(build_as_stored(load_config(path, config.objective_entry.labels), path, dtype).config)
-    if layers is None or layers >= text_config(found).num_hidden_layers:
-        yield path, found
+    config_of_model = undropped(build_as_stored(load_config(path, config.objective_entry.labels), path, dtype).config)
+    if layers is None or layers >= text_config(config_of_model).num_hidden_layers:
+        yield path, config_of_model
         return
     if layers < 1:
         raise InputError(f"layers: got {layers}, expects 1 or more")
-    small = few(found, layers)
+    small = few(config_of_model, layers)
     with tempfile.TemporaryDirectory(prefix="spillway-check-") as place:
         if config.init == "random":
             small.save_pretrained(place)
@@ -341,12 +341,12 @@ def narrowed(model: PreTrainedModel, config: Config) -> PreTrainedModel:
     from spillway.model.source import DTYPES
 
     kept, computes = kept_types(model, config), DTYPES[config.compute_dtype]
-    found = copy.deepcopy(model)
-    for name, tensor in [*found.named_parameters(), *found.named_buffers()]:
+    copied = copy.deepcopy(model)
+    for name, tensor in [*copied.named_parameters(), *copied.named_buffers()]:
         if tensor.is_floating_point():
             rounded = tensor.data.to(kept(name))
             tensor.data = rounded if config.compute_dtype == config.weight_dtype else rounded.to(computes)
-    return found
+    return copied
 
 
 def kept_types(model: PreTrainedModel, config: Config) -> Callable[[str], torch.dtype]:
@@ -407,8 +407,8 @@ def train_plainly(
                 for name, master in masters.items():
                     weights[name].copy_(master.to(kept(name)))
     compared = config.weight_dtype == "fp32"  # else what is frozen is rounded, and no more is kept of it
-    found = {name: m.detach() for name, m in masters.items() if m.requires_grad or compared}
-    return trained, found if inside is None else found | inside.masters()
+    tensors = {name: m.detach() for name, m in masters.items() if m.requires_grad or compared}
+    return trained, tensors if inside is None else tensors | inside.masters()
 
 
 def batches_of(
@@ -418,15 +418,15 @@ def batches_of(
     model which has made no step yet, and of which `log_probabilities` gives them."""
     import torch
 
-    found = [[work.train.batch(part) for part in work.order.step(step)] for step in range(steps)]
+    steps_of_batches = [[work.train.batch(part) for part in work.order.step(step)] for step in range(steps)]
     if not config.has_reference:
-        return found
+        return steps_of_batches
     return [
         [
             replace(batch, reference=torch.tensor(rows, dtype=torch.float64))
             for batch, rows in zip(step, log_probabilities(step), strict=True)
         ]
-        for step in found
+        for step in steps_of_batches
     ]
 
 

@@ -132,10 +132,10 @@ def network_of(world: World, profile: dict[str, Any]) -> dict[str, Any]:
     """What goes between this process and others, as measured, or as the profile says it of whole machines."""
     if world.ranks.world == 1:
         return {}
-    found = world.network()
-    inside = {"network_inside": found.pop("network_inside")} if "network_inside" in found else {}
+    rates = world.network()
+    inside = {"network_inside": rates.pop("network_inside")} if "network_inside" in rates else {}
     said = {"network": profile["network"] * world.ranks.machines / world.ranks.world} if "network" in profile else {}
-    return {"profile": found | profile | said, **inside}
+    return {"profile": rates | profile | said, **inside}
 
 
 def planned_engine(spec: EngineSpec, profiled: Profiled, engine_type: EngineType, network: Any = None) -> PlannedEngine:
@@ -266,9 +266,11 @@ def work_size(shape: WorkShape, tiles: TokenTiles = ALL_AT_ONCE) -> WorkSize:
 def first_pass(shape: WorkShape, plan: dict[str, Any], seconds: dict[str, float]) -> dict[str, Any]:
     """`reference` of plan.json. A forward pass takes at most what forward is of a step's passes, whose others move more
     bytes than it does. `seconds`: of passes, as profiled."""
-    found: dict[str, Any] = {"pairs": shape.pairs, "passes": shape.passes}
+    summary: dict[str, Any] = {"pairs": shape.pairs, "passes": shape.passes}
     step, passes = plan.get("predicted_step_seconds"), seconds.get("forward", 0) + seconds.get("backward", 0)
-    return found | ({"predicted_seconds": shape.passes * step * seconds["forward"] / passes} if step and passes else {})
+    return summary | (
+        {"predicted_seconds": shape.passes * step * seconds["forward"] / passes} if step and passes else {}
+    )
 
 
 def rounded_tables(meta_model: MetaModel) -> list[str]:

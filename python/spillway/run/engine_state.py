@@ -154,14 +154,14 @@ class EngineState:
 
     def masters(self) -> dict[str, torch.Tensor]:
         """All weights as fp32, by name: for a model that fits in memory."""
-        found, number = {}, 0
+        tensors, number = {}, 0
         for block in self._description["blocks"]:
             for tensor in block["tensors"]:
                 values = torch.empty(tensor["shape"])
                 self._engine.fetch_tensor(number, 0, values.view(-1))
-                found[tensor["name"]] = values
+                tensors[tensor["name"]] = values
                 number += 1
-        return found
+        return tensors
 
     def leave(self, state: dict[str, Any]) -> bytes:
         """The manifest of what stays on the storage paths, where it could not be saved."""
@@ -191,10 +191,10 @@ class EngineState:
             if "checkpoint" in words:
                 saved.check_files(Path(words["checkpoint"]).parent)
             told = self._engine.start(json.dumps(words), lambda: [str(path / STATE) for path in start_point.pinned()])
-            found = json.loads(told)
-            self._started = found["found"] or "if_found" not in words
-            if found["found"]:
-                recovery = self._going_on(found)
+            answer = json.loads(told)
+            self._started = answer["found"] or "if_found" not in words
+            if answer["found"]:
+                recovery = self._going_on(answer)
                 if lines is not None and changing:
                     lines.settle()
                 return recovery
@@ -225,9 +225,9 @@ class EngineState:
         line = lines.begin(way.line)
         self._engine.start(json.dumps({"line": line} if line else {}))
         self._started = True
-        found = json.loads(self._engine.redeal(json.dumps(way.options)))
-        recovery = self._going_on(found)
-        self._engine.commit(found["payload"])
+        answer = json.loads(self._engine.redeal(json.dumps(way.options)))
+        recovery = self._going_on(answer)
+        self._engine.commit(answer["payload"])
         self._engine.flush()
         self._keep_step()
         self.precious = True
@@ -258,15 +258,15 @@ class EngineState:
                 volumes.remove(volume, self._run)
         return {"line": line, "at_most": -1}
 
-    def _going_on(self, found: dict[str, Any]) -> Recovery:
+    def _going_on(self, answer: dict[str, Any]) -> Recovery:
         try:
-            payload = json.loads(found["payload"])
+            payload = json.loads(answer["payload"])
             self._set_counts(payload["session"])
             self._telemetry.written_before = {name: int(count) for name, count in payload["written"].items()}
-            recovery = Recovery(int(found["step"]), dict(payload["run"]), found["words"])
+            recovery = Recovery(int(answer["step"]), dict(payload["run"]), answer["words"])
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(f"storage: the durable step on the paths cannot be read: {error!r}") from None
-        self._telemetry.note(str(damage) for damage in found.get("damage", []))
+        self._telemetry.note(str(damage) for damage in answer.get("damage", []))
         return recovery
 
     def _load(self, start_point: StartPoint) -> None:
@@ -294,12 +294,14 @@ class EngineState:
         self._set_counts(read_counts(state))
         self._telemetry.written_before = wear.read(state)
         if spec.adapters is not None:
-            found = spec.adapters.load(self._engine, self._description, state, self.steps)
+            precision = spec.adapters.load(self._engine, self._description, state, self.steps)
         else:
-            found = files.load_state(spec.meta_model, self._description, self._engine, state, checkpoint, self.steps)
+            precision = files.load_state(
+                spec.meta_model, self._description, self._engine, state, checkpoint, self.steps
+            )
         asked = spec.config.state_format
-        if found != asked:
-            self._telemetry.note([f"the optimizer state of {checkpoint} was {found} and is converted to {asked}"])
+        if precision != asked:
+            self._telemetry.note([f"the optimizer state of {checkpoint} was {precision} and is converted to {asked}"])
         if self._durable:
             self._engine.set_step(self.calls)
 

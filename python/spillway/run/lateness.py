@@ -57,8 +57,8 @@ class Lateness:
 
     def why(self, ranks: Sequence[int]) -> str:
         """Those ranks by name, each with what it has said."""
-        found = self._said(ranks)
-        return "; ".join(self._name(rank) + (f": {found[rank]}" if rank in found else "") for rank in ranks)
+        reasons = self._said(ranks)
+        return "; ".join(self._name(rank) + (f": {reasons[rank]}" if rank in reasons else "") for rank in ranks)
 
     def waiting(self, waits: Waits | None) -> str:
         if waits is None or (seconds := time.monotonic() - waits[0]) < SAID:
@@ -73,13 +73,13 @@ class Lateness:
             self._last = words
 
     def _said(self, ranks: Sequence[int]) -> dict[int, str]:
-        found: dict[int, str] = {}
+        reasons: dict[int, str] = {}
         with suppress(Exception):
             for rank in ranks:
                 key = KEY.format(rank)
                 if self._store.check([key]) and (words := self._store.get(key).decode()):
-                    found[rank] = words
-        return found
+                    reasons[rank] = words
+        return reasons
 
     def _keep(self, place: Path) -> None:
         """A file while anybody is late."""

@@ -122,19 +122,19 @@ class Lines:
         every = world.gather(volumes.shards(self._places, known.run))
         readers = chosen(every, world.ranks.world)
         own = [(shard, json.loads(engine.durable_step_of(asked(shard)))) for shard in readers if readers[shard] == rank]
-        found = [
+        shards = [
             {"rank": at, "shard": shard, **newest}
             for at, each in enumerate(world.gather(own))
             for shard, newest in each
         ]
-        told = [{"world": it["shard"].world, "shard": it["shard"].shard} | newest_of(it) for it in found]
+        told = [{"world": it["shard"].world, "shard": it["shard"].shard} | newest_of(it) for it in shards]
         lines = {"now": {"line": known.line, "world": known.world}, "before": self._before}
         way = json.loads(way_on(json.dumps(lines), json.dumps(told), world.ranks.world))
         if way["kind"] == "missing":
             raise InputError(self._missed(way))
         if way["kind"] != "redeal":
             return Way(way["kind"], way["from"], {})
-        sources = [source(found, way["from"], shard) for shard in range(way["from"]["world"])]
+        sources = [source(shards, way["from"], shard) for shard in range(way["from"]["world"])]
         options = {
             "step": way["step"],
             "readers": [it["rank"] for it in sources],
@@ -247,8 +247,8 @@ def volumes_of(
     """The volumes of all processes, and those that another number of processes of the run has left. `paths`: of this
     process; `known`, `also`: as `known_runs.load_existing_run` says it."""
     others = volumes.of_other_numbers(paths, known.run, also) if known and also else []
-    found = world.gather((volumes.present(paths), others))
-    there, left = ([path for each in found for path in each[which]] for which in (0, 1))
+    presence = world.gather((volumes.present(paths), others))
+    there, left = ([path for each in presence for path in each[which]] for which in (0, 1))
     return there, left
 
 

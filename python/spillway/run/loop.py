@@ -169,11 +169,11 @@ class Loop:
             self.find_references()
         require_same(self.state, self.work.taught)
         for name, data in self.work.preferences.items():
-            found = self.references.get(name) or self.reference(name, data)
-            found.keep(self.output_dir)
-            data.reference = found.values
-            self.state.reference[name] = found.digest
-            self.references[name] = found
+            record = self.references.get(name) or self.reference(name, data)
+            record.keep(self.output_dir)
+            data.reference = record.values
+            self.state.reference[name] = record.digest
+            self.references[name] = record
         self.between = True
 
     def find_references(self) -> None:
@@ -185,8 +185,8 @@ class Loop:
 
     def reference(self, name: str, data: Preferences) -> Reference:
         """The reference of a run that has made no step."""
-        found = reference.begun(self.world, self.output_dir, name, data)
-        if not found.whole:
+        record = reference.begun(self.world, self.output_dir, name, data)
+        if not record.whole:
             what = "" if name == "train" else " of eval_dataset"
             self.display.say(f"reference log-probabilities of {len(data)} rows{what}: a first pass computes them")
 
@@ -194,8 +194,8 @@ class Loop:
                 self.display.share(done, len(data))
                 self.stop_if_asked()
 
-            found.compute(self.session, data, self.work.passes(self.config, name), tell)
-        return found
+            record.compute(self.session, data, self.work.passes(self.config, name), tell)
+        return record
 
     def step(self) -> None:
         batches = [self.work.train.batch(part) for part in self.work.order.step(self.state.step)]

@@ -71,10 +71,10 @@ def described(config: Config, key: str = "machine") -> str | None:
         return None
     try:
         text = read_text(Path(config.profile))
-        found = parse_json(text)
+        content = parse_json(text)
     except (OSError, ValueError) as error:
         raise InputError(f"profile: {config.profile}: {error}") from error
-    return text if isinstance(found, dict) and key in found else None
+    return text if isinstance(content, dict) and key in content else None
 
 
 def refuse_elsewhere(config: Config) -> None:
@@ -98,7 +98,7 @@ class Planned:
     asked_config: Config  # before
     on_gpu: bool
     several: cluster.Cluster | None
-    found: Verified
+    model: Verified
     trace: StepTrace | None  # None: of this type of model there is none
 
 
@@ -148,18 +148,18 @@ def plan_step(config: Config, text: str, tell: Tell) -> Planned:
     stages.say("building the model without weights")
     # Neither weights nor a tokenizer:
     config = hub.settled(config.replaced(init="random", tokenizer=config.model), tell, only=("model",))
-    found = verified(model_spec(config, only_plan=True))
-    found.refuse_longer(config.max_length)
+    model = verified(model_spec(config, only_plan=True))
+    model.refuse_longer(config.max_length)
     stages.say("tracing what its layers do")
-    trace = traced(config, found, tell)
-    asked = asked_of(config, profile, found, trace, on_gpu)
-    notices = (*joining_notice(shape_of(config, found)), *unpacked_notice(asked.description))
-    for notice in (*describe_coding(found.spec.source, asked_config), *notices):
+    trace = traced(config, model, tell)
+    asked = asked_of(config, profile, model, trace, on_gpu)
+    notices = (*joining_notice(shape_of(config, model)), *unpacked_notice(asked.description))
+    for notice in (*describe_coding(model.spec.source, asked_config), *notices):
         tell(notice)
     stages.say("planning")
     engine = asked.engine()
     plan = plan_of(engine, asked, config, several)
-    return Planned(plan, asked, engine, config, asked_config, on_gpu, several, found, trace)
+    return Planned(plan, asked, engine, config, asked_config, on_gpu, several, model, trace)
 
 
 def plan_of(engine: Any, asked: Asked, config: Config, several: cluster.Cluster | None) -> Plan:
@@ -186,12 +186,12 @@ def plan_changes(planned: Planned) -> Plan:
     dram = json.loads(asked.text())["dram_budget"]
     others = list(changes(asked, dram))
     if several is not None and asked.profile.get("network", 0.0) > 0:  # more than one machine is refused without
-        more = one_more(several.grown, asked, planned.asked_config, on_gpu, planned.found)
+        more = one_more(several.grown, asked, planned.asked_config, on_gpu, planned.model)
     else:
         more = []
     stages.say("planning what more of the machine would change")
     with ThreadPoolExecutor(1) as tracing:  # beside plans, which leave it the interpreter
-        longer = tracing.submit(with_longer, asked, planned.config, planned.found, planned.trace)
+        longer = tracing.submit(with_longer, asked, planned.config, planned.model, planned.trace)
         what_if = [outcome(what, other) for what, other in others]
         asked = longer.result()
     what_if += [outcome(what, other) for what, other in [longer_rows(asked), *more]]
@@ -231,7 +231,7 @@ def over(config: Config, several: cluster.Cluster | None) -> Config:
     return config.over(several.ranks)
 
 
-def one_more(several: cluster.Cluster, asked: Asked, config: Config, on_gpu: bool, found: Verified) -> list[Change]:
+def one_more(several: cluster.Cluster, asked: Asked, config: Config, on_gpu: bool, model: Verified) -> list[Change]:
     """The same asked of so many machines; nothing where there are fewer virtual ranks. Each process's work is as much
     as before where steps grow with the world. `config`: of one process."""
     from spillway.run.engine_spec import description_of
@@ -240,7 +240,7 @@ def one_more(several: cluster.Cluster, asked: Asked, config: Config, on_gpu: boo
         return []
     profile = asked.profile | {"machines": several.machines}
     grown = settled(over(config, several), profile, on_gpu)
-    description = description_of(found, shape_of(grown, found), grown.ranks) | {"machines": several.machines}
+    description = description_of(model, shape_of(grown, model), grown.ranks) | {"machines": several.machines}
     return [("one more machine", replace(asked, description=description, profile=profile))]
 
 
@@ -267,10 +267,10 @@ def settled(config: Config, profile: dict[str, Any], on_gpu: bool) -> Config:
         return config
     if on_gpu or kept == "fp32":
         return config.computing(kept, "as weights are kept" + (", on a GPU" if on_gpu else ""))
-    found = products.Products(product_rate(profile, kept), product_rate(profile, "fp32"))
-    if not found.narrow or not found.fp32:
+    rates = products.Products(product_rate(profile, kept), product_rate(profile, "fp32"))
+    if not rates.narrow or not rates.fp32:
         return config.computing(kept, "as weights are kept, since the profile does not say what is faster")
-    return config.computing(found.faster(kept), "by the products of the profile")
+    return config.computing(rates.faster(kept), "by the products of the profile")
 
 
 def product_rate(profile: dict[str, Any], dtype: str) -> float:
@@ -284,7 +284,7 @@ def product_rate(profile: dict[str, Any], dtype: str) -> float:
     return float(max(layers, key=lambda it: it["hidden"])[key]) if key and layers else 0.0
 
 
-def asked_of(config: Config, profile: dict[str, Any], found: Verified, here: StepTrace | None, on_gpu: bool) -> Asked:
+def asked_of(config: Config, profile: dict[str, Any], model: Verified, here: StepTrace | None, on_gpu: bool) -> Asked:
     """For a machine with these numbers; `config` is settled for it."""
     from spillway.model.saved_profile import SavedProfile
     from spillway.run import saved_settings
@@ -292,28 +292,28 @@ def asked_of(config: Config, profile: dict[str, Any], found: Verified, here: Ste
 
     saved = here.saved if here else SavedProfile(why="what a layer keeps is not known of this type of model")
     settings = settings_of(config, on_gpu) | {
-        "work": work_of(config, found, here),
-        "saved_activations": saved_settings.settings_of(found.spec, saved, found.not_kept, on_gpu),
+        "work": work_of(config, model, here),
+        "saved_activations": saved_settings.settings_of(model.spec, saved, model.not_kept, on_gpu),
     }
-    description = description_of(found, shape_of(config, found), config.ranks)
+    description = description_of(model, shape_of(config, model), config.ranks)
     if config.ranks.world > 1:
         description["machines"] = profile["machines"]
     return Asked(description, settings, profile, str(config.profile))
 
 
-def with_longer(asked: Asked, config: Config, found: Verified, here: StepTrace | None) -> Asked:
+def with_longer(asked: Asked, config: Config, model: Verified, here: StepTrace | None) -> Asked:
     """With what rows of twice the length take, and by how much the working set grows with them."""
     twice = twice_as_long(config)
-    longer = traced(twice, found, shorter=here)
+    longer = traced(twice, model, shorter=here)
     settings = asked.settings | {"work": asked.settings["work"] | growth(here, longer)}
-    return replace(asked, settings=settings, longer=work_of(twice, found, longer))
+    return replace(asked, settings=settings, longer=work_of(twice, model, longer))
 
 
 def twice_as_long(config: Config) -> Config:
     return config.replaced(max_length=2 * config.max_length)
 
 
-def shape_of(config: Config, found: Verified) -> WorkShape:
+def shape_of(config: Config, model: Verified) -> WorkShape:
     """Of a step whose rows are all as long as they may be; nothing is evaluated."""
     from spillway.model.batch import WorkShape
     from spillway.model.joining import join_shape
@@ -323,44 +323,44 @@ def shape_of(config: Config, found: Verified) -> WorkShape:
     ranks, virtual = config.ranks, config.virtual_ranks
     share = Share(ranks.rank, ranks.world, virtual).most(micro_batches) if ranks.world > 1 else 0
     shape = WorkShape(micro_batches, rows, config.max_length, 0, 0, virtual_ranks=virtual, share=share)
-    return join_shape(shape, config, found.spec.meta_model)
+    return join_shape(shape, config, model.spec.meta_model)
 
 
 def traced(
-    config: Config, found: Verified, tell: Tell = lambda _: None, shorter: StepTrace | None = None
+    config: Config, model: Verified, tell: Tell = lambda _: None, shorter: StepTrace | None = None
 ) -> StepTrace | None:
     """None: the model's code asks for values, which a trace has not. `shorter`: of rows of half the length."""
     from spillway.model.trace import trace_step
 
-    not_kept = "activation_recompute all" if config.activation_recompute == "all" else found.not_kept
+    not_kept = "activation_recompute all" if config.activation_recompute == "all" else model.not_kept
     try:
         return trace_step(
-            found.spec.meta_model,
+            model.spec.meta_model,
             config.compute_dtype,
-            shape_of(config, found),
-            found.unneeded,
+            shape_of(config, model),
+            model.unneeded,
             not_kept,
-            found.tiles,
+            model.tiles,
             shorter,
-            found.fused,
+            model.fused,
         )
     except Exception as error:  # of whatever kind a model's code has for it
-        kind, why = found.spec.model_config.model_type, first_line(error)
+        kind, why = model.spec.model_config.model_type, first_line(error)
         tell(f"profile: what a layer of {kind} does is taken to be what one of Llama does, since its code asks for "
              f"values ({type(error).__name__}: {why})")  # fmt: skip
         return None
 
 
-def work_of(config: Config, found: Verified, trace: StepTrace | None) -> dict[str, Any]:
+def work_of(config: Config, model: Verified, trace: StepTrace | None) -> dict[str, Any]:
     """What one micro-batch does; see plan/described.h."""
     from spillway.model.source import text_config
     from spillway.run.profiled import MARGIN
 
-    rows = shape_of(config, found).batch
+    rows = shape_of(config, model).batch
     work: dict[str, Any] = {
         "sequence": config.max_length,
         "batch": rows,
-        **widths(text_config(found.spec.model_config)),
+        **widths(text_config(model.spec.model_config)),
     }
     if trace is not None:
         work |= trace.work()
@@ -368,12 +368,12 @@ def work_of(config: Config, found: Verified, trace: StepTrace | None) -> dict[st
     return work
 
 
-def growth(found: StepTrace | None, longer: StepTrace | None) -> dict[str, float]:
+def growth(trace: StepTrace | None, longer: StepTrace | None) -> dict[str, float]:
     """Bytes by which the working set grows with each further token: what runs in tiles grows less than before."""
-    if found is None or longer is None:
+    if trace is None or longer is None:
         return {}
-    more = longer.whole.tokens - found.whole.tokens
-    return {"per_token": max(0, longer.whole.bytes - found.whole.bytes) / max(1, more)}
+    more = longer.whole.tokens - trace.whole.tokens
+    return {"per_token": max(0, longer.whole.bytes - trace.whole.bytes) / max(1, more)}
 
 
 def settings_of(config: Config, on_gpu: bool) -> dict[str, Any]:
@@ -430,8 +430,8 @@ def shares(plan: Plan) -> Plan:
             held[entry["class"]][entry["tier"]] = entry["bytes"]
 
     def share(group: str, belongs: Callable[[str], bool]) -> float:
-        found = held[group]
-        return sum(bytes for tier, bytes in found.items() if belongs(tier)) / max(1, sum(found.values()))
+        tiers = held[group]
+        return sum(bytes for tier, bytes in tiers.items() if belongs(tier)) / max(1, sum(tiers.values()))
 
     names = [tier["name"] for tier in plan["tiers"]]
     nodes = [name for name in names if name != "device" and not name.startswith("path:")]

@@ -83,10 +83,10 @@ def find_adapters(run: StoredRun, wanted: Wanted, scratch: Path) -> Path:
         fill(run, left.found(run.output_dir, run.config.paths), scratch)
         return scratch
     places = [*(path for _, path in reversed(checkpoints(run.output_dir))), run.output_dir]
-    found = next((place for place in places if (place / ADAPTER).is_file()), None)
-    if found is None:
+    folder = next((place for place in places if (place / ADAPTER).is_file()), None)
+    if folder is None:
         raise InputError(f"output_dir: {nothing_to_resume(run.output_dir, run.config.paths)}")
-    return check_found(found)
+    return check_found(folder)
 
 
 def check_found(directory: Path) -> Path:

@@ -77,9 +77,9 @@ class Reference:
     @classmethod
     def of(cls, folder: Path, name: str, data: Comparable) -> Reference:
         """What is there, if it is of this data; else empty. `folder`: a directory with a run or a checkpoint."""
-        found = cls(file_of(folder, name), header_of(data))
-        found._read()
-        return found
+        reference = cls(file_of(folder, name), header_of(data))
+        reference._read()
+        return reference
 
     @property
     def whole(self) -> bool:
@@ -141,8 +141,8 @@ class Reference:
 def computed(session: Computes, data: Comparable, how: Pass, begun: int = 0) -> Iterator[NDArray[np.float64]]:
     """Each forward pass, from pair `begun` on: what it gives for its rows, in the order of `Preferences`."""
     for group in how.parts(data, begun):
-        found = session.log_probabilities([data.batch(pairs) for pairs in group])
-        yield np.array([value for values in found for value in data.order_values(values)])
+        probabilities = session.log_probabilities([data.batch(pairs) for pairs in group])
+        yield np.array([value for values in probabilities for value in data.order_values(values)])
 
 
 def file_of(folder: Path, name: str) -> Path:
@@ -151,15 +151,15 @@ def file_of(folder: Path, name: str) -> Path:
 
 def parsed(line: str) -> dict[str, Any] | None:
     try:
-        found = parse_json(line)
+        content = parse_json(line)
     except ValueError:
         return None
-    return found if isinstance(found, dict) else None
+    return content if isinstance(content, dict) else None
 
 
 def has_probabilities(part: dict[str, Any]) -> bool:
-    found = part.get("log_probabilities")
-    return isinstance(found, list) and all(map(is_number, found))
+    values = part.get("log_probabilities")
+    return isinstance(values, list) and all(map(is_number, values))
 
 
 def header_of(data: Comparable) -> dict[str, Any]:
@@ -189,9 +189,9 @@ def there(name: str, data: Comparable, places: list[Path], digest: str | None) -
     """The reference of a run that has made steps: in one of `places`, whole and with this `digest`, if there is one.
     InputError."""
     for place in places:
-        found = Reference.of(place, name, data)
-        if found.whole and digest in (None, found.digest):
-            return found
+        reference = Reference.of(place, name, data)
+        if reference.whole and digest in (None, reference.digest):
+            return reference
     key = "dataset" if name == "train" else "eval_dataset"
     raise InputError(
         f"{key}: {file_of(places[0], name)} does not hold the log-probabilities that the run's "

@@ -153,8 +153,8 @@ def mounted(mount: Path) -> tuple[str, str]:
         lines = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return "", ""
-    found = [(words[2], words[3]) for words in map(str.split, lines) if len(words) > 3 and words[1] == str(mount)]
-    return found[-1] if found else ("", "")
+    mounts = [(words[2], words[3]) for words in map(str.split, lines) if len(words) > 3 and words[1] == str(mount)]
+    return mounts[-1] if mounts else ("", "")
 
 
 def volume_bytes(volume: Path) -> int:
@@ -168,8 +168,8 @@ def freeable(path: Path) -> int:
     """Bytes that removing it gives back: not those of files that have another name, or lie elsewhere."""
     if path.is_symlink():
         return 0
-    found = [path] if path.is_file() else [Path(folder, name) for folder, _, names in os.walk(path) for name in names]
-    sizes = [os.lstat(file) for file in found]
+    files = [path] if path.is_file() else [Path(folder, name) for folder, _, names in os.walk(path) for name in names]
+    sizes = [os.lstat(file) for file in files]
     return sum(status.st_blocks * 512 for status in sizes if status.st_nlink == 1)
 
 

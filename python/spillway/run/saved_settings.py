@@ -13,11 +13,11 @@ BY_TOKEN = ("token_bytes", "spilled_token_bytes", "graph_token_bytes")
 
 def saved_settings(profiled: Profiled) -> dict[str, Any]:
     """Which layers can keep, what that takes, and how many are to."""
-    found = settings_of(
+    settings = settings_of(
         profiled.spec, profiled.dry_run.saved, profiled.verified.not_kept, profiled.compute.place.on_gpu
     )
     share = share_of_tokens(profiled)
-    return found | {name: found[name] * share for name in BY_TOKEN if name in found}
+    return settings | {name: settings[name] * share for name in BY_TOKEN if name in settings}
 
 
 def settings_of(spec: ModelSpec, saved: SavedProfile, not_kept: str, on_device: bool) -> dict[str, Any]:
@@ -25,17 +25,17 @@ def settings_of(spec: ModelSpec, saved: SavedProfile, not_kept: str, on_device: 
     config, meta_model = spec.config, spec.meta_model
     layers = len(meta_model.layers)
     keep = asked(config.activation_recompute, layers)
-    found: dict[str, Any] = {"layers": layers, "on_device": on_device, "keep": keep}
+    settings: dict[str, Any] = {"layers": layers, "on_device": on_device, "keep": keep}
     if config.activation_recompute == "all":
-        return found
+        return settings
     if why := not_kept or saved.why:
-        return found | {"why": f"every layer recomputes: {why}"}
+        return settings | {"why": f"every layer recomputes: {why}"}
     blocks = [place + 1 for place in able(meta_model)]
     if len(blocks) < layers:
-        found["why"] = (
+        settings["why"] = (
             f"{layers - len(blocks)} of {layers} layers run with what comes before or after them and recompute"
         )
-    return found | {
+    return settings | {
         "blocks": blocks,
         "spill": config.activation_spill,
         "token_bytes": saved.token_bytes,

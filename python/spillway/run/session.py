@@ -125,8 +125,8 @@ class EngineSession:
         has seen rows of half the length, too, and the working set for others lies on the line through both."""
         shape, per_token = self._profiled.shape, self._profiled.dry_run.per_token
         with translated():
-            found: dict[str, Any] = json.loads(self._engine.what_fits(shape.length, shape.batch, *per_token))
-        return found
+            suggestions: dict[str, Any] = json.loads(self._engine.what_fits(shape.length, shape.batch, *per_token))
+        return suggestions
 
     def graph(self, format: str) -> str:
         with translated():
@@ -249,8 +249,8 @@ class EngineSession:
 
         with translated():
             self._running().evaluate(arrange(batches), objective=sums)
-        found = [each for part in self._share.gather(made[0].numbered()) for each in part]
-        return [rows for _, rows in sorted(found, key=lambda each: each[0])]
+        numbered = [each for part in self._share.gather(made[0].numbered()) for each in part]
+        return [rows for _, rows in sorted(numbered, key=lambda each: each[0])]
 
     def top_tokens(self, batches: Sequence[Batch], top_k: int, temperature: float) -> list[TopTokens]:
         """By micro-batch, of each label token: the largest logits and the rest. Of a run of one process."""
@@ -390,12 +390,12 @@ class EngineSession:
             process_memory.trim()  # what steps had of the heap; the process may go on
 
     def _silences(self) -> str:
-        found: str = self._engine.silence()
-        return found
+        words: str = self._engine.silence()
+        return words
 
     def _lateness(self) -> str:
-        found: str = self._engine.lateness()
-        return found
+        words: str = self._engine.lateness()
+        return words
 
     def _running(self) -> Stream:
         if self._stream is None:

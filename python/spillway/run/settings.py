@@ -43,13 +43,13 @@ def engine_settings(
     dram_budget = memory_budget(config, processes)
     spare = measured_in(dram_budget, learning)
     rule = update_rule(config)
-    found = profile(config.profile, [path.place for path in config.paths], rule, spare)
+    rates = profile(config.profile, [path.place for path in config.paths], rule, spare)
     return path_settings(config, keeping, processes) | {
         "dram_budget": dram_budget,
         "process_bytes": dry_run.process_bytes,
         "work_bytes": dry_run.work_bytes,
-        "profile": found,
-        "device": device.settings(config, dram_budget, found, place, dry_run.device_bytes, rule),
+        "profile": rates,
+        "device": device.settings(config, dram_budget, rates, place, dry_run.device_bytes, rule),
         "seconds": dry_run.seconds,
         "update_schedule": config.update_schedule,
         "speculative_updates": config.speculative_updates,
@@ -68,10 +68,10 @@ def measured_in(dram_budget: int, learning: int) -> int:
 
 def reading_settings(config: Config, run: str) -> dict[str, Any]:
     """To open a run's volumes without training: nothing is measured or profiled, and memory is one tier."""
-    found = path_settings(config, Keeping(run, keep=True))
-    in_memory = {group: 1.0 for group, share in found["placement"].items() if isinstance(share, str)}
-    return found | {
-        "placement": found["placement"] | in_memory,
+    settings = path_settings(config, Keeping(run, keep=True))
+    in_memory = {group: 1.0 for group, share in settings["placement"].items() if isinstance(share, str)}
+    return settings | {
+        "placement": settings["placement"] | in_memory,
         "dram_budget": config.dram_budget or default_budget(),
         "process_bytes": process_memory.resident(),
         "work_bytes": 0,
@@ -157,7 +157,7 @@ def share_of(
     path: StoragePath, device: tuple[int, int], paths: Sequence[StoragePath], devices: Sequence[tuple[int, int]]
 ) -> int:
     """Bytes for a path that names no capacity; at least what its volume has already."""
-    beside = [other for other, found in zip(paths, devices, strict=True) if found[0] == device[0]]
+    beside = [other for other, each in zip(paths, devices, strict=True) if each[0] == device[0]]
     free = device[1] + sum(volumes.held(other) for other in beside)
     taken = sum(other.capacity * other.sharers for other in beside if other.capacity is not None)
     sharers = sum(other.capacity is None for other in beside)

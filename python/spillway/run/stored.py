@@ -39,7 +39,7 @@ class StoredRun:
         """Those that may hold a durable step."""
         if self.identity.durability == "none":
             return []
-        return [found for shard in self.shards for found in volumes.present(shard.config.paths)]
+        return [volume for shard in self.shards for volume in volumes.present(shard.config.paths)]
 
     def description(self) -> dict[str, Any]:
         """What the engine was told of the model."""

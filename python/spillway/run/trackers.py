@@ -103,12 +103,12 @@ def plain(value: Any) -> Any:
 
 def numbers(row: dict[str, Any]) -> dict[str, float]:
     """Flat, and nothing that is no number; tokens/s besides."""
-    found = {key: value for key, value in row.items() if key != "step" and isinstance(value, int | float)}
+    values = {key: value for key, value in row.items() if key != "step" and isinstance(value, int | float)}
     for path, moved in row.get("path_bytes", {}).items():
         for way, count in moved.items():
-            found[f"{path.replace(':', '_')}_{way}_bytes"] = count
+            values[f"{path.replace(':', '_')}_{way}_bytes"] = count
     for node, done in row.get("node_updates", {}).items():
-        found[f"{node.replace(':', '_')}_update_seconds"] = done["seconds"]
+        values[f"{node.replace(':', '_')}_update_seconds"] = done["seconds"]
     if row.get("step_seconds") and "tokens" in row:
-        found["tokens_per_second"] = row["tokens"] / row["step_seconds"]
-    return found
+        values["tokens_per_second"] = row["tokens"] / row["step_seconds"]
+    return values

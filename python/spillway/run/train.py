@@ -93,10 +93,10 @@ def plan_config(
     """The plan that `train` would follow. Nothing is started; raises DoesNotFit with the refused plan. `graph`: a file
     for the picture of a step, SVG or, by its ending, Graphviz's; nothing else is written. `show` gets the plan as soon
     as it is made, without the answers for other settings, which take longer."""
-    if config.profile is not None and (found := elsewhere(config)):
+    if config.profile is not None and (profile := elsewhere(config)):
         if config.objective_entry.has_teacher:
             tell("teacher: the plan of a described machine leaves the teacher's pass out")
-        return plan_elsewhere(config, found, tell, graph, show)
+        return plan_elsewhere(config, profile, tell, graph, show)
     check(config, required=("model", "dataset"))
     named = config.output_dir is not None
     config = config.replaced(output_dir=config.output_dir or str(Path.cwd()))  # nothing is written there
@@ -210,12 +210,12 @@ class Run:
     def teach(self, work: Work, held: list[tuple[int, Path]]) -> None:
         """Rows come with what the teacher gives for them: it is stored, or the teacher's session computes it here."""
         teaching = teacher.find_teaching(self.config, work, self.start.output_dir)
-        found = teaching.summary()
+        summary = teaching.summary()
         if not teaching.whole:
-            found = self.ask_teacher(teaching, held)
+            summary = self.ask_teacher(teaching, held)
             process_memory.give_back()  # the run's own session is planned beside what stays
         teaching.give()
-        self.taught = {"teacher": found}
+        self.taught = {"teacher": summary}
 
     def ask_teacher(self, teaching: Teaching, held: list[tuple[int, Path]]) -> dict[str, Any]:
         """Computes what is missing; returns `teacher` of plan.json. The run's own plan and the teacher's are refused
