@@ -26,7 +26,7 @@ SINGLE = "single_label_classification"
 
 
 def is_for(kind: type, model: Any) -> bool:
-    """Whether a trainer of this kind classifies rows. InputError for a model with labels in one of TRL's."""
+    """True if a trainer of this kind classifies rows. InputError for a model with labels in one of TRL's."""
     if not is_classifier(getattr(model, "config", None)):
         return False
     if any(base.__module__.startswith("trl.") for base in kind.__mro__):
@@ -46,7 +46,7 @@ def find_problem(config: Any, labels: torch.Tensor) -> str:
 
 @dataclass
 class Classified:
-    """What a streamed Trainer of a classifier keeps beside the session."""
+    """State that a streamed Trainer of a classifier keeps beside the session."""
 
     config: Any = None  # the model's
     sums: bool = False  # over a step's micro-batches

@@ -42,7 +42,7 @@ Make = Callable[[Config, Keeping], EngineSession]
 
 
 class DurableRun:
-    """What `output_dir` and the storage paths hold of one run."""
+    """The files of one run in `output_dir` and on the storage paths."""
 
     def __init__(
         self,
@@ -199,7 +199,7 @@ class DurableRun:
 
     @contextmanager
     def saving(self, trainer: Any) -> Iterator[Path]:
-        """Where the Trainer writes its checkpoint: it gets its place when it is whole."""
+        """The folder where the Trainer writes its checkpoint. A complete checkpoint moves to its final place."""
 
         def finish(made: Path) -> None:
             if not (made / RUN_STATE.parent).is_dir():  # of the model alone
@@ -286,7 +286,7 @@ def tell(words: list[str]) -> None:
 
 
 def payload(position: Position | None) -> dict[str, Any]:
-    """What is committed with a step; of the first one, before any, nothing."""
+    """The data that is committed with a step; empty before the first step."""
     return {} if position is None else {"position": json.loads(position.text())}
 
 

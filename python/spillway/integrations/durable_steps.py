@@ -115,7 +115,7 @@ class DurableSteps(StreamedSession):
         raise VolumeDisplaced(volumes, self._world.ranks.world == 1)
 
     def _finish_step(self) -> None:
-        """What a process that died left to be done after the step that this one goes on from."""
+        """Does the work that a killed process left undone after the step from which this process continues."""
         assert self._run is not None
         position = self._run.position
         if position is None:

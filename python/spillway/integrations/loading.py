@@ -52,7 +52,7 @@ ELSEWHERE = (
 
 
 class Origin:
-    """What `load` was asked for; attached to the model as `spillway_origin`."""
+    """Arguments of `load`; attached to the model as `spillway_origin`."""
 
     def __init__(self, config: Config, given: set[str], carried: frozenset[str]) -> None:
         self.config = config

@@ -107,8 +107,9 @@ class Session(OwnRun):
             return self._record(result, sum(batch.tokens for batch in taken), rate)
 
     def reference(self, batches: MicroBatch | Iterable[MicroBatch]) -> list[dict[str, Any]]:
-        """With `objective: dpo`, before the first step: these micro-batches of pairs with `ref_chosen_logps` and
-        `ref_rejected_logps`, [pairs] fp64, what the model makes of their rows as it is now.
+        """The micro-batches of pairs with two more columns, `ref_chosen_logps` and `ref_rejected_logps`, [pairs] fp64.
+        The columns are the log-probabilities that the current model gives their rows. For `objective: dpo`, before the
+        first step.
 
         A micro-batch of pairs is what TRL's DataCollatorForPreference makes: input_ids, attention_mask and
         completion_mask, [rows, length], rows that were chosen and then as many that were rejected. `step` and
@@ -184,7 +185,7 @@ class Session(OwnRun):
             raise SpillwayError(f"save: {unsaved.why(error)}; {SAVE_AGAIN}{self._leave()}") from error
 
     def _give(self, place: Path) -> None:
-        """What this process has of what rank 0 writes."""
+        """Writes this process's part of the files that rank 0 writes."""
         self._engine.save_model(place)
         if self.plan.get("durability", "none") == "none":
             self._engine.save_state(place)
@@ -229,7 +230,7 @@ class Session(OwnRun):
             directory.remove(temporary)
 
     def _leave(self) -> str:
-        """What could not be saved stays where it is; in words that go on a sentence."""
+        """Leaves the state that could not be saved where it is; returns words that continue a sentence."""
         if self._start is None:
             return ""
         try:
@@ -287,7 +288,8 @@ class Session(OwnRun):
         self.close()
 
     def _draw(self) -> None:
-        """What is no reason to fail a run, when the engine's memory is free again."""
+        """Draws the loss curve and writes the report when the engine's memory is free again. A failure here does not
+        fail the run."""
         if self._start is None or not self._seconds or not self._world.leads:
             return
         output_dir = self._start.output_dir
@@ -299,7 +301,7 @@ class Session(OwnRun):
             self._display.note(f"no report: {error}; `spillway report {output_dir}` tries again")
 
     def _save_tokenizer(self, target: Path) -> None:
-        """Where there is one: a loop of its own may well do without."""
+        """Saves the tokenizer if the session has one: a user's own loop may do without."""
         from spillway.data.loading import load_tokenizer
 
         try:

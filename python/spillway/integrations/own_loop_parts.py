@@ -1,4 +1,4 @@
-"""What a Session is made from: its configuration, and the micro-batches that it is given."""
+"""Parts of a Session: its configuration, and the micro-batches that it is given."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def planned_for(batches: list[MicroBatch], shape: WorkShape, config: Config, ref
 
 
 def as_columns(rows: list[float]) -> dict[str, Any]:
-    """What was told of a micro-batch of pairs, in columns that are named as TRL names them."""
+    """The figures of a micro-batch of pairs, in columns that are named as TRL names them."""
     import torch
 
     from spillway.data.batches import REFERENCE

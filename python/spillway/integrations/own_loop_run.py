@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 
 class OwnRun:
-    """What is behind a Session."""
+    """The implementation of a Session."""
 
     _world: World
     _opened: bool
@@ -254,13 +254,13 @@ class OwnRun:
         return self._schedule(step)
 
     def _taken(self, batches: MicroBatch | Sequence[MicroBatch], most: int, referred: bool = True) -> list[Batch]:
-        """What this process gives. `referred`: pairs have what the reference makes of them."""
+        """The micro-batches of this process. `referred`: pairs come with the reference's log-probabilities."""
         several = [batches] if isinstance(batches, Mapping) else list(batches)
         check_count(len(several), 1 if self._world.ranks.world == 1 else 0, most)
         return planned_for(several, self._shape, self._config, referred)
 
     def _parts(self, call: str, own: list[Batch]) -> list[list[Batch]]:
-        """What each process gives to this call, by rank."""
+        """The micro-batches that each process gives to this call, by rank."""
         calls = self._world.gather((call, own))
         if other := {name for name, _ in calls} - {call}:
             raise InputError(

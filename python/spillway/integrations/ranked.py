@@ -36,12 +36,12 @@ def check(model: Any) -> None:
 
 @dataclass
 class Ranked:
-    """What a streamed RewardTrainer keeps beside the session."""
+    """State that a streamed RewardTrainer keeps beside the session."""
 
     pad: int | None = None  # the token by which the library finds the last one of a row
 
     def keys(self, args: Any) -> dict[str, Any]:
-        """Those of the configuration."""
+        """The configuration's keys for this trainer."""
         return {"objective": OBJECTIVE, **{name: getattr(args, name) for name in OBJECTIVES[OBJECTIVE].defaults}}
 
     def fit(self, trainer: Any) -> None:

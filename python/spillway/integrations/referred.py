@@ -33,7 +33,7 @@ NO_SYNC = ("sync_ref_model", False, "the reference is the model before the first
 
 @dataclass(frozen=True)
 class Form:
-    """What one of TRL's trainers has of its own."""
+    """Properties of one of TRL's trainers."""
 
     objective: str
     rows: tuple[str, ...]  # columns of TRL's rows that decide what the reference makes of them
@@ -47,7 +47,7 @@ class Form:
         return OBJECTIVES[self.objective].losses
 
     def keys(self, args: Any) -> dict[str, Any]:
-        """Those of the configuration."""
+        """The configuration's keys for this trainer."""
         entry = OBJECTIVES[self.objective]
         keys = {name: getattr(args, name) for name in entry.defaults} | {"loss_type": read_loss(args)}
         if "label_smoothing" in keys and keys["loss_type"] not in entry.smoothed:
@@ -193,7 +193,7 @@ class Joined:
 
 
 class Referred:
-    """What a streamed trainer whose loss has a reference keeps beside the session."""
+    """State that a streamed trainer whose loss has a reference keeps beside the session."""
 
     def __init__(self, form: Form) -> None:
         self.form = form

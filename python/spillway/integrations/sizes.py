@@ -184,7 +184,7 @@ def longest_place(rows: Any, name: str) -> int:
 
 
 def each_of(rows: Any) -> Iterator[Any]:
-    """By number, since what is indexed need not be iterated."""
+    """The rows, read by number: indexed data need not be iterable."""
     return (rows[place] for place in range(len(rows)))
 
 
@@ -212,7 +212,7 @@ def saves(trainer: Any) -> int:
 
 
 def saving_of(trainer: Any, config: Config) -> Saving | None:
-    """What its training writes to output_dir; None: there is none."""
+    """The files that training writes to output_dir; None: it writes none."""
     args = trainer.args
     if trainer.train_dataset is None:
         return None

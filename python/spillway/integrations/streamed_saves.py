@@ -179,7 +179,7 @@ class StreamedSaves(StreamedSession):
         torch.save(self.lr_scheduler.state_dict(), os.path.join(output_dir, SCHEDULER))  # type: ignore[attr-defined]
 
     def _save_rng_state(self, output_dir: str) -> None:
-        """Of every process, in rank 0's files."""
+        """Saves the random state of every process, in rank 0's files."""
         if self._world.ranks.world == 1:
             return self._save_own_rng_state(output_dir)
         with tempfile.TemporaryDirectory() as own:
@@ -213,7 +213,8 @@ class StreamedSaves(StreamedSession):
 
 
 def name_run(session: EngineSession, output_dir: Path) -> None:
-    """What `spillway export` needs to find what a run without durable steps leaves on its paths."""
+    """Writes the files by which `spillway export` finds the state that a run without durable steps leaves on its
+    paths."""
     if not volumes.present(session.config.paths):
         raise InputError("nothing of this run lies on a storage path")
     known = identity.load(output_dir)

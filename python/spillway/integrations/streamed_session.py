@@ -44,7 +44,7 @@ ALONE_AFTER = 60.0  # seconds in which the others come to the end that a failure
 
 
 class StreamedSession:
-    """What the other parts of `StreamedTraining` stand on."""
+    """The base of the other parts of `StreamedTraining`."""
 
     _world: World  # the processes that train together
     _origin: Origin  # how the model was loaded
@@ -171,7 +171,7 @@ class StreamedSession:
 
     @property
     def _adapted(self) -> bool:
-        """What is trained are adapters, and files hold these alone."""
+        """True if the run trains adapters alone; files hold only the adapters."""
         return bool(self._origin.config.method == "lora")
 
     def _known_sizes(self) -> Sizes:
@@ -303,6 +303,6 @@ def as_told(config: Config, args: Any) -> Config:
 
 
 def begun_with(config: Config, checkpoint: Path) -> Config:
-    """What layers multiplied in before the checkpoint, where nobody says what they are to."""
+    """The configuration with the compute dtype that the checkpoint's run used, unless the user sets another."""
     before = read_counts(checkpoint / STATE).get("compute_dtype", config.weight_dtype)  # as earlier releases had it
     return state.same_products({"compute_dtype": before}, config)

@@ -146,7 +146,7 @@ class StreamedSteps(StreamedSession):
             return super().predict(*positional, **named)  # type: ignore[misc]
 
     def _counted(self, inputs: Any) -> int | None:
-        """What transformers divides the loss of an evaluation's batch by, where it counts for itself."""
+        """The label count by which transformers divides the loss of an evaluation batch, if it counts them itself."""
         if not hands_a_count(type(self)):
             return None
         count = self._get_num_items_in_batch([inputs], self.args.device)  # type: ignore[attr-defined]

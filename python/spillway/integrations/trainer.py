@@ -25,7 +25,7 @@ from spillway.run.world import OneProcess, World, joined
 
 
 class StreamedTraining(StreamedSteps, DurableSteps, StreamedSaves):
-    """What turns a Trainer into one over a streamed model; stands before it among the bases:
+    """The mixin that makes a Trainer train a streamed model. List it before the Trainer among the bases:
 
     class Streamed(StreamedTraining, trl.SFTTrainer): ...
     """
