@@ -1,5 +1,5 @@
-"""What several processes plan with: the same numbers, of those that they have found the ones that suit all of them. So
-each makes the same plan, for the process that has least."""
+"""Numbers that several processes plan with. All plan with the same numbers: those that suit every process, of the ones
+that the processes have found. So each makes the same plan, for the process that has least."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def places(world: World, config: Config) -> None:
 
 
 def own_places(config: Config) -> list[tuple[str, str, str]]:
-    """By key; of a GPU also by what its number counts."""
+    """The places that this process alone may use, by key; a GPU also by what its number counts."""
     places = [("storage", os.path.realpath(path.place), "") for path in config.directories if path.sharers == 1]
     places += [("storage_device", os.path.realpath(path.place), "") for path in config.devices]
     if config.device.startswith("cuda"):

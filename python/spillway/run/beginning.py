@@ -71,8 +71,8 @@ def of_one(config: Config, known: Identity | None, world: World) -> Config:
 
 
 def as_parted(config: Config, known: Identity | None) -> Config:
-    """With as many virtual ranks as the run was begun with, where nobody says how many and each has as many
-    micro-batches as then: another number of processes goes on with the same run."""
+    """The configuration with the number of virtual ranks of the stored run. Applies where the user sets none and each
+    has as many micro-batches as in the stored run. Another number of processes then continues the same run."""
     fixed = known.fixed if known and config.resume_from_checkpoint and config.any_ranks else {}
     ranks = int(fixed.get("virtual_ranks") or 0)
     same = config.gradient_accumulation_steps * ranks == fixed.get("gradient_accumulation_steps")
@@ -135,7 +135,7 @@ def record_base(fixed: dict[str, Any], config: Config, world: World) -> None:
 
 
 def write(output_dir: Path, config: Config, session: SessionProtocol, run: Identity) -> None:
-    """What the directory of a run says of it before its first step. The identity comes last, since it flushes the
+    """Writes the files that describe a run before its first step. The identity comes last, since it flushes the
     directories."""
     (output_dir / identity.FOLDER).mkdir(exist_ok=True)
     write_json(output_dir / identity.DESCRIPTION, session.description)

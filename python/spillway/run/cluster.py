@@ -29,7 +29,7 @@ class Cluster:
 
     @property
     def grown(self) -> Cluster:
-        """With one machine more."""
+        """The same cluster with one machine more."""
         return Cluster(self.machines + 1, self.processes)
 
     def words(self) -> str:
@@ -43,7 +43,7 @@ def of_profile(profile: dict[str, Any], on_gpu: bool) -> Cluster | None:
 
 
 def limits(plan: Plan, cluster: Cluster, network: float) -> Plan:
-    """What is to be told of a plan for one of its processes. `network`: bytes per second of a machine, each way.
+    """The summary of a plan for one process of a cluster. `network`: bytes per second of a machine, each way.
 
     "network_needed": with less than that it would be the network that bounds a step, were all else as planned.
     "network_bound_from": so many machines from which on it takes longer than the storage paths, whose part shrinks with

@@ -42,7 +42,7 @@ TOLERANCE = {"fp32": (1e-5, 1e-4, 1e-2), "bf16": (1e-2, 5e-2, 2e-1), "fp16": (1e
 
 @dataclass
 class Trained:
-    """What one way gave."""
+    """Results of training one way."""
 
     losses: list[float] = field(default_factory=list)
     norms: list[float] = field(default_factory=list)
@@ -132,7 +132,8 @@ def differences(
 
 
 def tolerance(config: Config) -> tuple[float, float, float]:
-    """What is computed in fp32 differs by the rounding of gradients and weights alone, where these are kept in less."""
+    """The tolerances of loss, gradient norm and weights. Results computed in fp32 differ only by the rounding of
+    gradients and weights, where these are kept in less."""
     of_loss, of_norm, of_weights = TOLERANCE[config.weight_dtype]
     if config.compute_dtype != config.weight_dtype:
         of_loss = ROUNDED
@@ -350,7 +351,7 @@ def narrowed(model: PreTrainedModel, config: Config) -> PreTrainedModel:
 
 
 def kept_types(model: PreTrainedModel, config: Config) -> Callable[[str], torch.dtype]:
-    """What a tensor's values are of, by name."""
+    """A function that returns the dtype in which a tensor is kept, by its name."""
     from spillway.model.building import types_of
     from spillway.model.meta_model import bare_name
     from spillway.model.on_meta import on_meta

@@ -52,7 +52,7 @@ UNCHECKED = (
 
 @dataclass(frozen=True)
 class EngineSpec:
-    """What the engine is told; see _engine.pyi."""
+    """The engine's input; see _engine.pyi."""
 
     description: dict[str, Any]  # of the model
     settings: dict[str, Any]  # what it plans with
@@ -129,7 +129,7 @@ def sharing(world: World, nodes: Sequence[int]) -> list[int]:
 
 
 def network_of(world: World, profile: dict[str, Any]) -> dict[str, Any]:
-    """What goes between this process and others, as measured, or as the profile says it of whole machines."""
+    """The network rates of this process: measured, or the profile's for whole machines."""
     if world.ranks.world == 1:
         return {}
     rates = world.network()
@@ -189,7 +189,7 @@ def name_free_memory(config: Config, of_device: dict[str, Any]) -> Iterator[None
 
 
 def tiles_notice(profiled: Profiled) -> list[str]:
-    """What a person who asked for tiles should know."""
+    """Notices for a user who asked for tiles."""
     config, tiles = profiled.spec.config, profiled.verified.tiles
     return [f"token_tile: {config.token_tile}: {tiles.why}"] if tiles.why and isinstance(config.token_tile, int) else []
 
@@ -274,7 +274,7 @@ def first_pass(shape: WorkShape, plan: dict[str, Any], seconds: dict[str, float]
 
 
 def rounded_tables(meta_model: MetaModel) -> list[str]:
-    """What a person should know of tables that `from_pretrained` would keep in fp32."""
+    """Notices about tables that `from_pretrained` would keep in fp32."""
     fp32 = kept_in_fp32(meta_model.model, meta_model.kept)
     tables = {meta_model.names[id(table.weight)] for table in (meta_model.embedding, meta_model.head)}
     return [

@@ -76,7 +76,7 @@ class EngineState:
         self.steps = step
 
     def payload(self, state: dict[str, Any]) -> str:
-        """What a commit keeps beside the engine's own; `state`: the loop's."""
+        """The data that a commit stores beside the engine's own; `state`: the loop's."""
         payload = {"session": self._counts(), "written": self._telemetry.written(), "run": state}
         return json.dumps(payload, separators=(",", ":"))
 
@@ -114,7 +114,7 @@ class EngineState:
                 save(directory)
 
     def save(self, directory: Path) -> None:
-        """What the model files lack to go on bit by bit, under directory/spillway/."""
+        """Writes the state that the model files lack to continue bit by bit, under directory/spillway/."""
         state = directory / STATE
         if self._writes:
             state.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -136,13 +136,13 @@ class EngineState:
         self._alone = self._displaced = True
 
     def _keep_step(self) -> None:
-        """Where only checkpoints are durable, the step that was committed last is so on the paths of every process:
-        what another number of them takes over."""
+        """Makes the last committed step durable on the paths of every process, if only checkpoints are durable. Another
+        number of processes takes it over."""
         if self._plan.get("durability") == "checkpoint":
             self._engine.leave("")
 
     def _give_model(self, directory: Path) -> None:
-        """What this process has of what another one writes there."""
+        """Writes this process's part of the files that another process writes."""
         spec = self._spec
         with translated():
             if spec.adapters is not None:
@@ -211,8 +211,9 @@ class EngineState:
         return max(0, read_newest_step(Path(self._spec.config.output_dir) / METRICS) - 2)
 
     def _take_over(self, lines: Lines) -> Recovery | None:
-        """What another number of processes has left, where it is that which the run goes on from: it becomes durable
-        here, and then their volumes go. None: it goes on as it would without them."""
+        """Takes over the state that another number of processes left, if the run continues from it. The state becomes
+        durable here, and then the other processes' volumes are removed. None: the run continues as it would without
+        them."""
         way = lines.look(self._engine)
         if way.kind == "nothing":
             lines.begin(None)
@@ -235,9 +236,9 @@ class EngineState:
         return replace(recovery, words=f"{recovery.words}; {counted(way.line['world'], 'process')} had made it")
 
     def _shared(self, start_point: StartPoint) -> dict[str, int]:
-        """What several processes start alike with: the run's line, and the last step that is durable on all of them.
-        What this process has of another line is gone then. InputError where the volumes of one are. {} in a world of
-        one."""
+        """The start that all processes share: the run's line, and the last step that is durable on all of them. This
+        process's state of another line is gone after the call. InputError where the volumes of one are. {} in a world
+        of one."""
         if self._world.ranks.world == 1 or not self._durable:
             return {}
         own = json.loads(self._engine.durable_step())  # refused where another run has them: before the line changes
@@ -252,7 +253,7 @@ class EngineState:
                 f"storage: step {newest} of the run is on the paths of other processes, and nothing of it on those of "
                 f"rank {gone[0]}; mount them again, or go back to a checkpoint: --resume_from_checkpoint DIR"
             )
-        # Where one is not on the line, none has got beyond its beginning, which is made anew.
+        # If one is not on the line, none has got beyond its beginning, which is made anew.
         if own["line"] not in (0, line):
             for volume in volumes.present(self._spec.config.paths):
                 volumes.remove(volume, self._run)

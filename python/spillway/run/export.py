@@ -123,7 +123,7 @@ def save_rest(run: StoredRun, payload: dict[str, Any], target: Path) -> None:
 
 
 def save_position(run: StoredRun, moving: dict[str, Any], target: Path) -> None:
-    """Where the run stood: as `spillway train` keeps it, or transformers' Trainer, or nobody does."""
+    """Saves the run's position: as `spillway train` keeps it, or transformers' Trainer, or nobody does."""
     known = run.identity
     if "position" in moving:
         from spillway.output.position import Log, Position

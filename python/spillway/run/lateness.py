@@ -25,7 +25,7 @@ Waits = tuple[float, list[int]]  # since when, for which ranks
 
 
 class Lateness:
-    """Of one process, asked and told from a thread that watches. `name`: of a rank, for people."""
+    """Reports of one process, asked and told from a thread that watches. `name`: the name of a rank, for people."""
 
     def __init__(self, store: Any, rank: int, world: int, name: Callable[[int], str]) -> None:
         self._store, self._rank, self._world, self._name = store, rank, world, name
@@ -56,7 +56,7 @@ class Lateness:
                 self._keep(self._place)
 
     def why(self, ranks: Sequence[int]) -> str:
-        """Those ranks by name, each with what it has said."""
+        """The names of the ranks, each with the reason it gave."""
         reasons = self._said(ranks)
         return "; ".join(self._name(rank) + (f": {reasons[rank]}" if rank in reasons else "") for rank in ranks)
 
@@ -93,7 +93,7 @@ class Lateness:
 
 
 def account(rank: int, measured: dict[str, Any], waited: dict[int, float]) -> dict[str, Any]:
-    """What summary.json has of each process. `measured`: of its session; `waited`: World.waited()."""
+    """The account that summary.json holds of each process. `measured`: by its session; `waited`: World.waited()."""
     return {
         "rank": rank,
         "host": socket.gethostname(),

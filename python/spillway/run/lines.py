@@ -57,7 +57,7 @@ class Lines:
 
     @property
     def change(self) -> bool:
-        """Whether another number of processes has kept the line, or was being replaced."""
+        """True if another number of processes kept the line, or was being replaced."""
         return self._identity.world not in (0, self._world.ranks.world) or self._identity.before is not None
 
     @property
@@ -253,8 +253,8 @@ def volumes_of(
 
 
 def checkpoints_alone(world: int, shared: bool) -> bool:
-    """Whether checkpoints stand alone: another number of processes may go on with the run, and replace its volumes.
-    `shared`: several have gone on with it."""
+    """True if checkpoints stand alone: another number of processes may continue the run and replace its volumes.
+    `shared`: several have continued it."""
     return world > 1 or shared or "TORCHELASTIC_RUN_ID" in os.environ
 
 
@@ -279,7 +279,7 @@ def chosen(every: Sequence[Sequence[ShardVolumes]], processes: int) -> dict[Shar
 
 
 def source(found: Sequence[dict[str, Any]], line: dict[str, int], shard: int) -> dict[str, Any]:
-    """What a shard of a line is read of."""
+    """The source of a line's shard."""
     of_line = [
         it for it in found if (it["shard"].world, it["shard"].shard, it["line"]) == (line["world"], shard, line["line"])
     ]

@@ -43,7 +43,7 @@ from spillway.run.world import OneProcess, World
 
 @dataclass(frozen=True)
 class Work:
-    """What is to be done: data, order and rates of one run."""
+    """The work of one run: data, order and rates."""
 
     train: Dataset | Preferences
     held_out: Dataset | Preferences | None
@@ -65,7 +65,7 @@ class Work:
 
     @property
     def preferences(self) -> dict[str, Preferences]:
-        """What a reference model looks at first."""
+        """The pairs that a reference model reads first, by name."""
         data = {"train": self.train, "eval": self.held_out}
         return {name: each for name, each in data.items() if isinstance(each, Preferences) and each.has_reference}
 
@@ -258,11 +258,11 @@ class Loop:
         self.state.told.clear()
 
     def save_missing(self) -> bool:
-        """Whether a signal or a crash came between a durable step and its checkpoint."""
+        """True if a signal or a crash came between a durable step and its checkpoint."""
         return self.saved is None and self.state.step > 0 and self.work.events.save_due(self.state.step)
 
     def evaluation_missing(self) -> bool:
-        """Whether a signal or a crash came between a step and its evaluation."""
+        """True if a signal or a crash came between a step and its evaluation."""
         done = (row["step"] for row in rows(self.output_dir / METRICS) if "eval_loss" in row)
         return self.work.events.evaluation_due(self.state.step) and self.state.step not in done
 
@@ -320,7 +320,7 @@ class Loop:
         self.saved = self.world.gather(self.write(with_state) if self.world.leads else self.give(with_state))[0]
 
     def give(self, with_state: bool) -> Path:
-        """What this process has of a checkpoint that rank 0 writes."""
+        """Writes this process's part of a checkpoint that rank 0 writes."""
         place = self.output_dir / f"checkpoint-{self.state.step}"
         self.session.save_model(place)
         if with_state:
@@ -358,7 +358,7 @@ class Loop:
         saved.record_files(place)
 
     def leave(self) -> str:
-        """What becomes of a state that could not be saved here, in words; empty where nothing is to be said, or the
+        """Leaves a state that could not be saved here, and says so in words. Empty where nothing is to be said, or the
         session is in the middle of something."""
         if not self.between or not self.state.step or not hasattr(self, "session"):
             return ""
@@ -425,7 +425,7 @@ class Loop:
         raise self.interrupted()
 
     def asked_to_stop(self) -> bool:
-        """Whether a signal has come to any of the run's processes. All ask at the same places, so all stop there."""
+        """True if a signal has come to any of the run's processes. All ask at the same places, so all stop there."""
         if self.world.ranks.world > 1:
             self.interruption.agree(self.world.gather(self.interruption.signal))
         return bool(self.interruption)

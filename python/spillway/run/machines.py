@@ -32,7 +32,7 @@ Plan = dict[str, Any]
 
 @dataclass(frozen=True)
 class Asked:
-    """What one plan is made from, as the engine's bindings take it."""
+    """The input of one plan, as the engine's bindings take it."""
 
     description: dict[str, Any]
     settings: dict[str, Any]
@@ -78,7 +78,7 @@ def described(config: Config, key: str = "machine") -> str | None:
 
 
 def refuse_elsewhere(config: Config) -> None:
-    """What trains, trains here."""
+    """Refuses to train for a described machine: training runs on this one."""
     if config.profile is not None and described(config) is not None:
         raise InputError(
             f"profile: {config.profile} describes another machine, which `spillway plan` answers for; "
@@ -163,7 +163,7 @@ def plan_step(config: Config, text: str, tell: Tell) -> Planned:
 
 
 def plan_of(engine: Any, asked: Asked, config: Config, several: cluster.Cluster | None) -> Plan:
-    """What the engine has planned, and what follows from it."""
+    """The engine's plan, and the figures that follow from it."""
     from spillway.model.unpacked import summarise_unpacked
 
     profile = asked.profile
@@ -179,7 +179,7 @@ def plan_of(engine: Any, asked: Asked, config: Config, several: cluster.Cluster 
 
 
 def plan_changes(planned: Planned) -> Plan:
-    """What more of the machine would change (`what_if`), and what else fits."""
+    """The changes that more of the machine would bring (`what_if`), and the sizes that also fit."""
     from spillway.base.calls import translated
 
     asked, several, on_gpu = planned.asked, planned.several, planned.on_gpu
@@ -205,7 +205,7 @@ def plan_changes(planned: Planned) -> Plan:
 
 
 def tell_of_gpus(profile: dict[str, Any], several: cluster.Cluster | None, tell: Tell) -> None:
-    """What a person should know of a plan for one of several GPUs."""
+    """Tells the user that a plan is for one of several GPUs."""
     count, machine = len(profile["gpus"]), profile.get("machine", "this machine")
     if several is None and count > 1:
         tell(
@@ -302,7 +302,7 @@ def asked_of(config: Config, profile: dict[str, Any], model: Verified, here: Ste
 
 
 def with_longer(asked: Asked, config: Config, model: Verified, here: StepTrace | None) -> Asked:
-    """With what rows of twice the length take, and by how much the working set grows with them."""
+    """The input with figures for rows of twice the length, and the growth of the working set per token."""
     twice = twice_as_long(config)
     longer = traced(twice, model, shorter=here)
     settings = asked.settings | {"work": asked.settings["work"] | growth(here, longer)}
@@ -314,7 +314,7 @@ def twice_as_long(config: Config) -> Config:
 
 
 def shape_of(config: Config, model: Verified) -> WorkShape:
-    """Of a step whose rows are all as long as they may be; nothing is evaluated."""
+    """The shape of a step whose rows are all of maximum length; nothing is evaluated."""
     from spillway.model.batch import WorkShape
     from spillway.model.joining import join_shape
     from spillway.model.microbatch import Share
@@ -352,7 +352,7 @@ def traced(
 
 
 def work_of(config: Config, model: Verified, trace: StepTrace | None) -> dict[str, Any]:
-    """What one micro-batch does; see plan/described.h."""
+    """The work of one micro-batch; see plan/described.h."""
     from spillway.model.source import text_config
     from spillway.run.profiled import MARGIN
 
@@ -377,7 +377,7 @@ def growth(trace: StepTrace | None, longer: StepTrace | None) -> dict[str, float
 
 
 def settings_of(config: Config, on_gpu: bool) -> dict[str, Any]:
-    """What is asked of the machine; see _engine.pyi."""
+    """The settings asked of the machine; see _engine.pyi."""
     from spillway.machine import device, process_memory
     from spillway.run.settings import placement_shares
 
@@ -399,7 +399,7 @@ def settings_of(config: Config, on_gpu: bool) -> dict[str, Any]:
 
 
 def bounds(plan: Plan) -> Plan:
-    """What each resource needs of a step alone, and which is next to the one that bounds it."""
+    """The time that each resource alone needs for a step, and the resource next to the bottleneck."""
     paths = plan.get("path_bytes_per_step", {})
     storage = next(iter(paths)) if len(paths) == 1 else "paths"
     named = {storage if name == "transfer" else name: value for name, value in plan["seconds"].items()}

@@ -29,7 +29,7 @@ BITS = {"load_in_4bit": "4", "load_in_8bit": "8"}
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is merged, and what the result is to be."""
+    """The merge to make, and the form of its result."""
 
     config: Config  # names the base and the tokenizer
     adapters: Path  # a run's output_dir, or a directory that PEFT saved

@@ -106,7 +106,7 @@ def only_prompts(batch: Batch) -> Batch:
 
 
 def routers_weight(model: PreTrainedModel) -> float:
-    """What the auxiliary loss of its routers counts for in its loss."""
+    """The weight of the routers' auxiliary loss in the model's loss."""
     config = model.config.get_text_config()
     return float(next(getattr(config, name) for name in COEFFICIENTS if hasattr(config, name)))
 

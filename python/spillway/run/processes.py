@@ -50,7 +50,7 @@ TOLD = "told"  # somebody has said that rank 0 is gone
 
 @dataclass(frozen=True)
 class Failure:
-    """What ended a process."""
+    """The reason why a process ended."""
 
     rank: int
     words: str
@@ -234,7 +234,7 @@ class Processes:
         return error
 
     def _tells_of_first(self) -> bool:
-        """Of processes that outlive rank 0 one speaks."""
+        """True if this process speaks for those that outlive rank 0."""
         try:
             return bool(self._store.add(TOLD, 1) == 1)
         except Exception:  # the store was in rank 0
@@ -300,7 +300,7 @@ def first_of(failures: list[Failure], lost: list[Failure]) -> Failure | None:
 
 
 def words_of(error: BaseException) -> tuple[str, int]:
-    """What is told of an error, and its exit code, as the command line has it."""
+    """The words that are told of an error, and its exit code, as on the command line."""
     if isinstance(error, SpillwayError):
         return str(error), error.exit_code
     if isinstance(error, KeyboardInterrupt):
@@ -324,7 +324,7 @@ def passed_on(size: int, to: int, source: int, carrier: Carrier) -> None:
 
 
 def seconds(call: Callable[[], None]) -> list[float]:
-    """Of some calls, each."""
+    """The duration of each of several calls."""
     durations = []
     for _ in range(TRIES):
         began = time.perf_counter()

@@ -1,4 +1,4 @@
-"""What the reference model makes of every row of pairs: computed by a first streamed pass, kept with the run.
+"""The reference model's log-probabilities of every row of pairs: computed by a first streamed pass, kept with the run.
 
 The reference is the model as it is before the first step, of adapters the base that they begin as. So it is computed
 before that, once, and one model streams. OUTPUT_DIR/spillway/reference-NAME.jsonl holds what was computed: a header,
@@ -76,7 +76,8 @@ class Reference:
 
     @classmethod
     def of(cls, folder: Path, name: str, data: Comparable) -> Reference:
-        """What is there, if it is of this data; else empty. `folder`: a directory with a run or a checkpoint."""
+        """The stored reference, if it is of this data; else an empty one. `folder`: a directory with a run or a
+        checkpoint."""
         reference = cls(file_of(folder, name), header_of(data))
         reference._read()
         return reference
@@ -86,7 +87,8 @@ class Reference:
         return bool(self.digest)
 
     def compute(self, session: Computes, data: Comparable, how: Pass, tell: Callable[[int], None]) -> None:
-        """What is missing; `tell` hears after each forward pass how many pairs are done. Whole when it returns."""
+        """Computes the missing rows. `tell` receives the number of pairs done after each forward pass. The reference is
+        whole when the call returns."""
         starts = data.value_starts()
         begun = count_whole(starts, len(self.values)) // how.pairs * how.pairs
         self.values = self.values[: starts[begun]]

@@ -1,4 +1,5 @@
-"""What a run writes to `output_dir`, and what the file systems have that it and the volumes lie on: for the plan."""
+"""Disk space for the plan: the writes of a run to `output_dir`, and the free space of its file systems and of the
+volumes'."""
 
 from __future__ import annotations
 

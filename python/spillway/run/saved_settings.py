@@ -1,4 +1,4 @@
-"""What the engine is told of layers that may keep what autograd saves of them; see _engine.pyi."""
+"""Engine settings of layers that may keep what autograd saves of them; see _engine.pyi."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def share_of_tokens(profiled: Profiled) -> float:
 
 
 def saved_notice(profiled: Profiled) -> list[str]:
-    """What a person who asked for it should know."""
+    """Notices for a user who asked for saved activations."""
     why = saved_settings(profiled).get("why")
     recompute = profiled.spec.config.activation_recompute
     return [f"activation_recompute: {recompute}: {why}"] if why and recompute not in ("auto", "all") else []

@@ -224,7 +224,7 @@ class EngineSession:
         )
 
     def rates(self, learning_rate: float) -> dict[str, float]:
-        """What an update goes by, the configuration's but for the learning rate."""
+        """Hyperparameters of one update. `learning_rate` overrides the configuration."""
         return {**optimizers.update(self.config, learning_rate), "max_grad_norm": self.config.max_grad_norm}
 
     # ---- evaluations
@@ -236,11 +236,11 @@ class EngineSession:
         return outcome.loss_sum, outcome.label_tokens
 
     def told(self) -> list[dict[str, float]]:
-        """What the objective tells besides its loss of the last step or evaluation, by micro-batch."""
+        """Figures of the objective beside its loss, for the last step or evaluation, by micro-batch."""
         return self._running().tell()
 
     def log_probabilities(self, batches: Sequence[Batch]) -> list[list[float]]:
-        """By micro-batch, of each row: the log-probability of its labels."""
+        """The log-probability of each row's labels, by micro-batch."""
         made: list[RowSums] = []
 
         def sums(work: Work, training: bool) -> Objective:
@@ -253,7 +253,7 @@ class EngineSession:
         return [rows for _, rows in sorted(numbered, key=lambda each: each[0])]
 
     def top_tokens(self, batches: Sequence[Batch], top_k: int, temperature: float) -> list[TopTokens]:
-        """By micro-batch, of each label token: the largest logits and the rest. Of a run of one process."""
+        """The largest logits of each label token and the rest, by micro-batch. For a run of one process."""
         made: list[LargestLogits] = []
 
         def largest(work: Work, training: bool) -> Objective:
@@ -301,7 +301,7 @@ class EngineSession:
         self._state.save_weights_alone(directory)
 
     def save_state(self, directory: Path) -> None:
-        """What the model files lack to go on bit by bit, under directory/spillway/."""
+        """Writes the state that the model files lack to continue bit by bit, under directory/spillway/."""
         self._running()
         self._state.save(directory)
 
@@ -316,7 +316,7 @@ class EngineSession:
             return self._state.leave(state)
 
     def take_back(self) -> None:
-        """What `leave` has left was saved after all."""
+        """Takes back the state that `leave` left: it was saved after all."""
         if not self._durable:
             self._engine.take_back()
 
@@ -354,11 +354,11 @@ class EngineSession:
         }
 
     def planned_notices(self) -> list[str]:
-        """What a person should know of the plan, before the session has started."""
+        """Notices about the plan, before the session has started."""
         return self._telemetry.planned_notices()
 
     def notices(self) -> list[str]:
-        """What a person should know about the paths and was not told yet: no O_DIRECT, one that was retired."""
+        """New notices about the paths: no O_DIRECT, a retired path."""
         return [*self._telemetry.notices(), *self._replays.take_notices()]
 
     def write_timeline(self, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What the engine plans with: budgets, placement, storage and rates, from the configuration and the dry run."""
+"""The engine's input for a plan: budgets, placement, storage and rates, from the configuration and the dry run."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def engine_settings(
     place: Place = HOST,
     processes: int = 1,
 ) -> dict[str, Any]:
-    """What the engine plans with; see _engine.pyi. `learning`: parameters that do. `update_cores`: that compute leaves
-    to updates. `place`: where layers compute. `processes`: of the run on this machine."""
+    """The engine's settings for a plan; see _engine.pyi. `learning`: parameters that do. `update_cores`: cores that
+    compute leaves to updates. `place`: where layers compute. `processes`: of the run on this machine."""
     dram_budget = memory_budget(config, processes)
     spare = measured_in(dram_budget, learning)
     rule = update_rule(config)
@@ -79,7 +79,7 @@ def reading_settings(config: Config, run: str) -> dict[str, Any]:
 
 
 def path_settings(config: Config, keeping: Keeping, processes: int = 1) -> dict[str, Any]:
-    """What lies where, and what of it is to stay."""
+    """The contents of each path, and the part of them that is kept."""
     asked = {} if config.durability is None else {"durability": config.durability}
     return asked | {
         "placement": placement_shares(config.placement),
@@ -100,8 +100,8 @@ def memory_budget(config: Config, processes: int = 1) -> int:
 
 
 def default_budget(processes: int = 1) -> int:
-    """What this process holds and what is free, less a margin; of that its part, where `processes` of a run share the
-    machine."""
+    """The default budget of a process: the memory that it holds and the free memory, less a margin. Where `processes`
+    of a run share the machine, each gets its part of that."""
     from spillway import _engine
 
     return int((process_memory.resident() + _engine.dram_available() // processes) * (1 - MARGIN))
@@ -182,5 +182,5 @@ def device_bytes(device: str) -> int:
 
 
 def update_rule(config: Config) -> dict[str, str]:
-    """What an update is of, as the engine names it."""
+    """The parts of an update, as the engine names them."""
     return {"weight_dtype": config.weight_dtype, "optimizer": config.optim, "state_format": config.state_format}

@@ -36,7 +36,7 @@ TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "voc
 
 @dataclass(frozen=True)
 class Teaching:
-    """What a teacher gives for the rows of a run."""
+    """The teacher's figures for the rows of a run."""
 
     config: Config
     work: Work
@@ -58,7 +58,7 @@ class Teaching:
 
     @property
     def sentence(self) -> str:
-        """What a person reads when the pass begins."""
+        """The sentence that a user reads when the pass begins."""
         rows = sum(len(each.tokens) - each.rows for each in self.files.values())
         stored = size(sum(each.size for each in self.files.values()))
         return f"teacher: a first pass of {self.config.teacher} over {rows} rows; what it gives takes {stored}"
@@ -98,7 +98,8 @@ class Teaching:
         return summary
 
     def compute(self, session: EngineSession, tell: Callable[[int, int], None]) -> None:
-        """What is missing. `session` is planned, and starts here. `tell` hears of rows done, and of all."""
+        """Computes the missing rows. `session` is planned, and starts here. `tell` receives the rows done, and all
+        rows."""
         session.start(StartPoint())
         total = sum(len(each.tokens) for each in self.files.values())
         done = sum(each.rows for each in self.files.values() if each.whole)
@@ -144,7 +145,7 @@ class Teaching:
 
 
 def find_teaching(config: Config, work: Work, output_dir: Path) -> Teaching:
-    """What is stored in a run's directory, and what is not."""
+    """The teacher's stored figures in a run's directory, and the rows that they lack."""
     files = {
         name: TeacherFile(place_of(output_dir, name), header_of(config, data), data.label_counts())
         for name, data in work.taught.items()

@@ -1,4 +1,4 @@
-"""What a session measures: bytes over paths and links, peaks, waits; and the process's memory held to the plan."""
+"""Measurements of a session: bytes over paths and links, peaks, waits; and the process's memory held to the plan."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Telemetry:
         self._held = 0  # bytes of the device that PyTorch had taken before
 
     def begin(self) -> None:
-        """What moves from here on is of steps."""
+        """Starts the count for steps: from here on, all traffic is of steps."""
         self._path_bytes, self._link_bytes = self.paths(), self._link()
 
     def bound_device(self, most: int) -> None:
@@ -55,7 +55,7 @@ class Telemetry:
         return {name: {"read": path["read"], "written": path["written"]} for name, path in paths.items()}
 
     def written(self) -> wear.Written:
-        """By the run, in this process and before it."""
+        """Bytes written by the run, in this process and before it."""
         return wear.total(self.written_before, {name: moved["written"] for name, moved in self.paths().items()})
 
     def measured(self) -> dict[str, Any]:
@@ -90,11 +90,11 @@ class Telemetry:
         self._notices += words
 
     def planned_notices(self) -> list[str]:
-        """Those of the plan, before the engine has started."""
+        """Notices of the plan, before the engine has started."""
         return list(self._notices)
 
     def notices(self) -> list[str]:
-        """What a person should know about the paths and was not told yet: no O_DIRECT, one that was retired."""
+        """New notices about the paths: no O_DIRECT, a retired path."""
         counters = self._counters()
         notices = [path["notice"] for path in counters.get("paths", {}).values() if path.get("notice")]
         notices += [counters["device"]["notice"]] if counters.get("device", {}).get("notice") else []

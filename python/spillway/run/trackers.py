@@ -58,7 +58,7 @@ class Trackers:
 
 
 class _Model:
-    """What some trackers ask a model for."""
+    """The attributes that some trackers read from a model."""
 
     def __init__(self, config: Any) -> None:
         self.config = config

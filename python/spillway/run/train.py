@@ -49,8 +49,8 @@ Tell = Callable[[str], None]
 
 
 def train(config: Config | Mapping[str, Any] | str | Path, **values: Any) -> dict[str, Any]:
-    """What `spillway train` does; `values` are keys beside the file's. Returns the content of summary.json. In each of
-    the processes that a launcher has started, or that a process group of torch.distributed is of, it is called alike.
+    """Runs `spillway train`; `values` are keys beside the file's. Returns the content of summary.json. Every process
+    that a launcher has started, or that belongs to a process group of torch.distributed, calls it alike.
 
     Raises errors.InputError, errors.DoesNotFit, errors.Interrupted (state saved) or errors.SpillwayError.
     """
@@ -235,8 +235,8 @@ class Run:
         return teaching.ask(self.identity.run, self.start.output_dir, begin, self.display)
 
     def leave(self, loop: Loop, error: BaseException) -> str:
-        """What becomes of the state of a run that a failure ends, in words; empty where the failure says all, and of
-        several processes, which need each other for a save."""
+        """Words about the state of a run that a failure ends. Empty where the failure says all, and for several
+        processes, which need each other for a save."""
         if self.world.ranks.world > 1:
             return ""
         return loop.leave() if isinstance(error, Exception) and not isinstance(error, Interrupted) else ""
@@ -261,7 +261,8 @@ class Run:
             return {}
 
     def end_again(self, output_dir: Path, last: Path) -> None:
-        """What a run does at its end, for one that was killed in the middle of it. `last`: its last checkpoint."""
+        """Does the work at the end of a run for a run that was killed in the middle of it. `last`: its last
+        checkpoint."""
         alone = not self.world.agreed(lambda: directory.manifests(output_dir))
         if self.world.leads:
             checkpoints.publish(last, output_dir)
@@ -375,7 +376,7 @@ class Run:
             self.display.note(f"no report: {error}; `spillway report {output_dir}` tries again")
 
     def leave_volumes(self, session: SessionProtocol) -> None:
-        """What is to become of the volumes of a run that has come to its end."""
+        """Removes or keeps the volumes of a finished run."""
         if not self.world.agreed(lambda: directory.manifests(self.start.output_dir)):
             session.give_up_volumes()  # no checkpoint needs them
             return
@@ -402,7 +403,7 @@ def keeping(config: Config, run: str, work: Work, held: list[tuple[int, Path]], 
 
 
 def saving(config: Config, start: Start, work: Work, begun: int, stored: int = 0) -> Saving:
-    """What comes after step `begun`, or after the newest checkpoint where a later durable step is gone on from.
+    """The saves that come after step `begun`, or after the newest checkpoint where a later durable step is continued.
     `stored`: bytes of a teacher that are to come."""
     if start.resume is None or start.durable:
         begun = max([begun, *(step for step, _ in directory.checkpoints(start.output_dir) if not start.clear)])
