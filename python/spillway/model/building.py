@@ -76,8 +76,8 @@ def find_layers(model: Any, kind: str) -> list[nn.Module]:
     if multimodal:  # other modalities may have larger ones, which lie deeper
         shallow = min(name.count(".") for name, _ in lists)
         lists = [(name, each) for name, each in lists if name.count(".") == shallow]
-    _, found = max(lists, key=lambda named: sum(p.numel() for p in named[1].parameters()))
-    return list(found)
+    _, layers = max(lists, key=lambda named: sum(p.numel() for p in named[1].parameters()))
+    return list(layers)
 
 
 def refuse_settings(config: PreTrainedConfig | OwnConfig) -> None:

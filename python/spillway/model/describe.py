@@ -86,12 +86,12 @@ def own_matrices(module: nn.Module) -> list[nn.Parameter]:
 
 def decay_names(module: nn.Module) -> list[str]:
     """Names of the parameters that weight decay applies to: transformers' `get_parameter_names` with its own lists."""
-    found = []
+    names = []
     for child_name, child in module.named_children():
         if not isinstance(child, UNDECAYED_LAYERS):
             full = (f"{child_name}.{name}" for name in decay_names(child))
-            found += [name for name in full if not undecayed(name)]
-    return found + [name for name in module._parameters if not undecayed(name)]
+            names += [name for name in full if not undecayed(name)]
+    return names + [name for name in module._parameters if not undecayed(name)]
 
 
 def undecayed(name: str) -> bool:
@@ -113,13 +113,13 @@ def stored_names(description: dict[str, Any], checkpoint: Path, prefix: str) -> 
     What is not found keeps its name, so that the engine's reader names what is missing.
     """
     keys = stored_keys(checkpoint)
-    found = {}
+    names = {}
     for block in description["blocks"]:
         for tensor in block["tensors"]:
             name = tensor["name"]
             bare = name.removeprefix(f"{prefix}.")
-            found[name] = bare if name not in keys and bare in keys else name
-    return found
+            names[name] = bare if name not in keys and bare in keys else name
+    return names
 
 
 def stored_keys(checkpoint: Path) -> set[str]:

@@ -97,16 +97,16 @@ def profile_dry_run(
 
     try:
         if place.on_gpu:
-            found = gpu_room.measure(place, shape, measured, device_bytes)
+            result = gpu_room.measure(place, shape, measured, device_bytes)
         elif budget is None:
-            found = measured()
+            result = measured()
         else:  # a thread that a bound has refused room for code is of no more use: see `bounded`
             threads.rest()
-            found = in_own_thread(measured, process_memory.in_main_arena)
+            result = in_own_thread(measured, process_memory.in_main_arena)
     finally:
         process_memory.give_back()
         place.give_back()
-    return replace(found, left_bytes=max(0, process_memory.resident() - before))
+    return replace(result, left_bytes=max(0, process_memory.resident() - before))
 
 
 class Measurement:
@@ -144,8 +144,8 @@ class Measurement:
     def run(self, before: int, half: bool) -> DryRun:
         """`before`: bytes of the process when there was no dry run."""
         shape = self._shape
-        if half and not self._place.on_gpu and (found := self._briefly(before)) is not None:
-            return found
+        if half and not self._place.on_gpu and (brief := self._briefly(before)) is not None:
+            return brief
         seen = self._climb(shape.batch, shape.length, self._step)
         if seen.there:
             try:
@@ -181,30 +181,30 @@ class Measurement:
         process_memory.use_huge_pages()
         first = self._taken(rows, length) or warm_up
         warm = self._taken(rows, length, cold=False) or first
-        found = quick_dry_run.measured(first, rest, self._taken)
+        points = quick_dry_run.measured(first, rest, self._taken)
         linear = self._linear()
-        found[-1] = self._settled(found[-1], linear)
+        points[-1] = self._settled(points[-1], linear)
         tile, every = self._tiles.tokens or 0, quick_dry_run.shapes(shape.batch, shape.length)
 
         def beyond() -> float | None:
-            return quick_dry_run.slope_in_tiles(every, found[-1], self._in_tiles)
+            return quick_dry_run.slope_in_tiles(every, points[-1], self._in_tiles)
 
-        work_bytes = quick_dry_run.bytes_of(found, largest, linear, tile, beyond)
+        work_bytes = quick_dry_run.bytes_of(points, largest, linear, tile, beyond)
         if shape.eval_batch * shape.eval_length > largest:
             work_bytes = max(work_bytes, self._evaluated_briefly())
         more = int(self._other_lengths_briefly() * (1 + SLACK))
         kept = self._kept(self._sample(rows, length))
-        more_seconds = self._beyond_a_line(found[-1])
-        seconds = quick_dry_run.seconds_of(found, warm.seconds, largest, shape.micro_batches, more_seconds)
-        saved = self._saved_briefly(found[-1], seconds, linear)
-        margin = 0.0 if tile < found[-1].tokens < largest else BRIEF_SLACK
+        more_seconds = self._beyond_a_line(points[-1])
+        seconds = quick_dry_run.seconds_of(points, warm.seconds, largest, shape.micro_batches, more_seconds)
+        saved = self._saved_briefly(points[-1], seconds, linear)
+        margin = 0.0 if tile < points[-1].tokens < largest else BRIEF_SLACK
         planned, firm = self._with_slack(work_bytes + (shape.micro_batches - 1) * kept, SLACK + BRIEF_SLACK, margin)
         return DryRun(
             before,
             planned + more,
             seconds,
             firm_bytes=firm,
-            per_token=(quick_dry_run.bytes_per_token(found) * (1 + SLACK + BRIEF_SLACK), 0.0),
+            per_token=(quick_dry_run.bytes_per_token(points) * (1 + SLACK + BRIEF_SLACK), 0.0),
             saved=saved,
         )
 
@@ -237,12 +237,12 @@ class Measurement:
             return SavedProfile()
         rows, length = quick_dry_run.shape_of(self._shape.batch, self._shape.length, last.tokens)
         self._engine.seconds = quick_dry_run.by_kind()
-        found = saved_profile.measure(self._stream, self._engine, self._sample(rows, length), False, 1, self._budget)
+        profile = saved_profile.measure(self._stream, self._engine, self._sample(rows, length), False, 1, self._budget)
         ratios = saved_profile.ratios(self._engine, last.seconds["forward"], last.seconds["backward"])
         for kind, ratio in zip(("forward", "backward"), ratios, strict=True):
             seconds["kept_" + kind] = seconds[kind] * ratio
         longer = 1.0 if linear else self._shape.length / length  # scores of attention, of which each row keeps all
-        return found.longer(longer)
+        return profile.longer(longer)
 
     def _saved(self, work: Work, warm_up: float, seconds: dict[str, float]) -> SavedProfile:
         """Measures what the largest micro-batch saves; adds to `seconds`."""
@@ -251,10 +251,10 @@ class Measurement:
         several = self._shape.micro_batches > 1
         rounds = 0 if warm_up > LONG else max(saved_profile.ROUNDS, runs_after(warm_up) // 4)
         self._engine.seconds = quick_dry_run.by_kind()
-        found = saved_profile.measure(self._stream, self._engine, work, several, rounds, self._budget)
-        if found.token_bytes:
+        profile = saved_profile.measure(self._stream, self._engine, work, several, rounds, self._budget)
+        if profile.token_bytes:
             seconds |= self._engine.pass_seconds(saved_profile.KINDS, self._shape.micro_batches)
-        return found
+        return profile
 
     def _with_slack(self, work_bytes: float, slack: float, margin: float = growth.MARGIN) -> tuple[int, int]:
         """Temporaries with holes of the heap, and bytes of them that vary little: what grows with the tokens beyond one
@@ -274,8 +274,8 @@ class Measurement:
         if tile is None or self._shape.batch * length <= tile or self._place.on_gpu or not self._linear():
             return None
         work = self._sample(max(1, tile // length), min(tile, length))
-        found = [self._measured(work, self._step) for _ in range(2)][-1]
-        return None if found is None else found + (self._left() if self._held else 0)
+        bytes_taken = [self._measured(work, self._step) for _ in range(2)][-1]
+        return None if bytes_taken is None else bytes_taken + (self._left() if self._held else 0)
 
     def _linear(self) -> bool:
         """Whether what attention takes grows with the tokens of a row, by what was seen so far."""
@@ -287,13 +287,13 @@ class Measurement:
         between: list[float] = []
         self._engine.cold = cold
         stays = self._left()
-        found = self._measured(
+        bytes_taken = self._measured(
             self._timed(rows, length), lambda work: time_settled_step(self._stream, self._engine, work, between)
         )
-        if found is None:
+        if bytes_taken is None:
             return None
         seconds = {kind: statistics.median(self._engine.seconds[cold][kind] or [0.0]) for kind in KINDS}
-        return quick_dry_run.Taken(rows * length, found + stays, seconds | {"prologue": between[-1]})
+        return quick_dry_run.Taken(rows * length, bytes_taken + stays, seconds | {"prologue": between[-1]})
 
     def _in_tiles(self, rows: int, length: int, tile: int) -> quick_dry_run.Taken | None:
         """`_taken` in tiles of so many tokens."""
@@ -306,13 +306,13 @@ class Measurement:
     def _evaluated_briefly(self) -> int:
         """Bytes of the largest evaluation, by small ones, each the second of its shape: with the first PyTorch keeps
         what it makes for a shape, as much for few tokens as for many."""
-        found = []
+        points = []
         for rows, length in quick_dry_run.shapes(self._shape.eval_batch, self._shape.eval_length)[:3]:
             taken = [self._measured(self._sample(rows, length), self._stream.evaluate) for _ in range(2)][-1]
             if taken is not None:
-                found.append(quick_dry_run.Taken(rows * length, taken, {}))
+                points.append(quick_dry_run.Taken(rows * length, taken, {}))
         tokens = self._shape.eval_batch * self._shape.eval_length
-        most = quick_dry_run.bytes_of(found, tokens, self._linear(), self._tiles.tokens or 0) if found else 0
+        most = quick_dry_run.bytes_of(points, tokens, self._linear(), self._tiles.tokens or 0) if points else 0
         return most + self._left()
 
     def _other_lengths_briefly(self) -> int:

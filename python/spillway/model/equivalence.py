@@ -118,9 +118,9 @@ def verify_mixed_types(config: PreTrainedConfig | OwnConfig, dtype: torch.dtype)
     meta_model = build(copy.deepcopy(small), dtype)
     model = random_model(small, dtype, meta_model.carried_names)
     widen(model, kept_in_fp32(model, dtype))
-    found: set[torch.dtype] = set()
+    types: set[torch.dtype] = set()
     for layer in find_layers(model, kind):
-        layer.register_forward_hook(lambda _, __, output: found.update(t.dtype for t in [first_tensor(output)]))
+        layer.register_forward_hook(lambda _, __, output: types.update(t.dtype for t in [first_tensor(output)]))
     ids = torch.arange(LENGTH)[None] % meta_model.vocabulary
     try:
         with one_thread():
@@ -129,7 +129,7 @@ def verify_mixed_types(config: PreTrainedConfig | OwnConfig, dtype: torch.dtype)
         raise refusal(
             kind, f"the library's own code mixes fp32 and {name}: {first_line(error)}; compute_dtype: fp32 works"
         ) from error
-    if found - {dtype}:
+    if types - {dtype}:
         raise refusal(kind, f"its layers give fp32 beside {name}; compute_dtype: fp32 works")
 
 

@@ -161,8 +161,8 @@ def add_files(directory: Path, max_shard: int, units: list[Unit]) -> None:
     places: dict[str, str] = {}
     size = parameters = 0
     for number, path in enumerate(files, start=1):
-        name, found = f"model-{number:05d}-of-{len(files):05d}.safetensors", Stored(path)
-        metas = {each: found.meta(each) for each in found.names()}
+        name, stored = f"model-{number:05d}-of-{len(files):05d}.safetensors", Stored(path)
+        metas = {each: stored.meta(each) for each in stored.names()}
         places |= dict.fromkeys(metas, name)
         size += sum(meta.numel() * meta.element_size() for meta in metas.values())
         parameters += sum(meta.numel() for meta in metas.values())
@@ -220,7 +220,7 @@ def tensor_numbers(description: dict[str, Any]) -> dict[str, tuple[int, list[int
 def base_numbers(meta_model: MetaModel, description: dict[str, Any]) -> dict[str, tuple[int, list[int]]]:
     """Those of the model itself, adapters left out."""
     own = set(meta_model.adapters.names) if meta_model.adapters else set()
-    return {name: found for name, found in tensor_numbers(description).items() if name not in own}
+    return {name: numbers for name, numbers in tensor_numbers(description).items() if name not in own}
 
 
 def load_weights(meta_model: MetaModel, description: dict[str, Any], engine: Engine, source: Path) -> None:
@@ -239,8 +239,8 @@ def load_weights(meta_model: MetaModel, description: dict[str, Any], engine: Eng
         engine.load_weights(str(source), stored)
     elif not keys:  # unreadable: the engine's reader says why
         engine.load_weights(str(source), stored)
-    elif (found := names.stored(set(base_numbers(meta_model, description)) - set(absent), keys)) is not None:
-        engine.load_weights(str(source), found | absent)
+    elif (names_in_file := names.stored(set(base_numbers(meta_model, description)) - set(absent), keys)) is not None:
+        engine.load_weights(str(source), names_in_file | absent)
         load_buffers(meta_model, source)
     else:
         load(meta_model, description, engine, source)
@@ -310,10 +310,10 @@ def load_state(
     keys = stored_keys(checkpoint)
     if not keys or (plain(meta_model, description) and set(tensor_numbers(description)) <= keys):
         return engine.load_state(str(state), str(checkpoint), steps)
-    found = Names(meta_model).stored(set(tensor_numbers(description)), keys)
-    if found is not None:
+    stored = Names(meta_model).stored(set(tensor_numbers(description)), keys)
+    if stored is not None:
         load_buffers(meta_model, checkpoint)
-        return engine.load_state(str(state), str(checkpoint), steps, found)
+        return engine.load_state(str(state), str(checkpoint), steps, stored)
     place = state if os.access(state, os.W_OK) else None  # a checkpoint may lie where nothing can be written
     with tempfile.TemporaryDirectory(prefix=WEIGHTS, dir=place) as temporary:
         to_engine(meta_model, description, checkpoint, Path(temporary))
@@ -399,8 +399,8 @@ def checkpoint_names(meta_model: MetaModel, source: Path) -> dict[str, list[str]
     if keys:
         return {group.target: [name for name, _ in group.members] for group in names.loading(keys)}
     own = {name for name, _ in meta_model.stored.named_parameters()}
-    found: dict[str, list[str]] = {}
+    targets: dict[str, list[str]] = {}
     for group in names.saving(own).values():
         for name, _ in group.members:
-            found.setdefault(name, []).append(group.target)
-    return found
+            targets.setdefault(name, []).append(group.target)
+    return targets

@@ -95,11 +95,11 @@ def frozen_names(model: nn.Module) -> frozenset[str]:
 
 def names_of(model: nn.Module, others: Mapping[str, Sequence[str]] = MappingProxyType({})) -> dict[int, list[str]]:
     """By identity; `others`: further names of parameters."""
-    found: dict[int, list[str]] = {}
+    names: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
-        own = found.setdefault(id(parameter), [])
+        own = names.setdefault(id(parameter), [])
         own += [each for each in (name, *others.get(name, ())) if each not in own]
-    return found
+    return names
 
 
 def found(patterns: Sequence[str], names: Sequence[str]) -> bool:

@@ -48,7 +48,7 @@ class Fusions:
     def words(self) -> list[str]:
         """Names of the parts, for a person."""
         parts = (("RMSNorm", self.norms), ("SwiGLU", self.gates), ("rotary embedding", self.rotations))
-        return [name for name, found in parts if found]
+        return [name for name, fused in parts if fused]
 
     def forwards(self, kernels: Kernels) -> dict[Any, Forward]:
         """By module, the function that runs in place of its own forward."""

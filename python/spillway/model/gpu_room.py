@@ -33,10 +33,10 @@ def measure(
     """The dry run of `shape`. Where the GPU has no room for it, DoesNotFit names the largest micro-batch that has.
     `device_bytes`: of the GPU, in one step of a shape."""
     free = place.free()
-    found = attempt(place, run, shape)
-    if found is None:
+    measurement = attempt(place, run, shape)
+    if measurement is None:
         raise DoesNotFit(f"does not fit on {place.device}: {refusal(place, shape, free, device_bytes)}")
-    return found
+    return measurement
 
 
 def sample_extremes(place: Place, packing: bool, meta_model: MetaModel, shape: WorkShape) -> list[Work]:

@@ -88,10 +88,10 @@ def climb(
             return Climb(tuple(known), False)
         if (settled or (len(known) > 2 and at <= bend)) and predicted(known, at) > room(at):
             return Climb(tuple(known), False)
-        found = measure(at)
-        if found is None:
+        bytes_taken = measure(at)
+        if bytes_taken is None:
             return Climb(tuple(known), False)
-        points.append(Point(at, found))
+        points.append(Point(at, bytes_taken))
         at *= 2
     known = beyond(points, bend)
     settled = len(known) > 2 and known[0].length > bend
@@ -100,8 +100,8 @@ def climb(
 
 def beyond(points: Sequence[Point], bend: int) -> list[Point]:
     """Those that say how memory grows: beyond the bend, where there are several, else all."""
-    found = [point for point in points if point.length > bend]
-    return found if len(found) > 1 else list(points)
+    later = [point for point in points if point.length > bend]
+    return later if len(later) > 1 else list(points)
 
 
 @dataclass(frozen=True)

@@ -228,7 +228,7 @@ class HeadPass:
                 for member in each.group.members:
                     if member.size:
                         parts[member.batch.index].append(each.stats.select(member.place))
-            self._joined = {index: Stats.joined(found) for index, found in parts.items()}
+            self._joined = {index: Stats.joined(stats) for index, stats in parts.items()}
         return self._joined
 
     def _differentiate(self, output: torch.Tensor, each: GroupPass, first_row: int, rows: int) -> None:
@@ -253,8 +253,8 @@ class HeadPass:
             columns = slice(first_row, first_row + logits.shape[1])
             for member in each.group.members:
                 if member.size:
-                    found = self._objective.score_gradient(self._whole(), member.batch, self._scale)
-                    logits[member.place] = found[member.tokens, columns].to(logits.device, logits.dtype)
+                    gradient = self._objective.score_gradient(self._whole(), member.batch, self._scale)
+                    logits[member.place] = gradient[member.tokens, columns].to(logits.device, logits.dtype)
             return
         if isinstance(self._objective, OfLogits):
             weight = self._objective.weigh(self._scale)
@@ -330,9 +330,9 @@ class HeadPass:
 
 
 def whole_batches(batches: list[MicroBatch]) -> Parts:
-    found = Parts()
-    found.begin(batches)
-    return found
+    parts = Parts()
+    parts.begin(batches)
+    return parts
 
 
 def within(run: slice, tile: slice) -> slice:
@@ -445,8 +445,8 @@ class Stats:
     def add_spread(self, logits: torch.Tensor) -> None:
         """Takes in a slice [tokens, rows] of them, for `entropy`."""
         parts = [Spread.of(logits[part].float()) for part in token_parts(logits)]
-        found = Spread(*(torch.cat(each) for each in zip(*parts, strict=True)))
-        self._spread = found if self._spread is None else self._spread.with_(found)
+        spread = Spread(*(torch.cat(each) for each in zip(*parts, strict=True)))
+        self._spread = spread if self._spread is None else self._spread.with_(spread)
 
     def entropy(self) -> torch.Tensor:
         """fp64, of each token, in nats; of slices that `add_spread` took in."""

@@ -198,8 +198,8 @@ def listed(kind: str, name: str, revision: str) -> Listing:
     from huggingface_hub import HfApi
 
     ask: Any = HfApi().model_info if kind == "model" else HfApi().dataset_info
-    found = ask(name, revision=revision, timeout=SECONDS, files_metadata=kind == "model")
-    return Listing(str(found.sha), {entry.rfilename: entry.size or 0 for entry in found.siblings or []})
+    answer = ask(name, revision=revision, timeout=SECONDS, files_metadata=kind == "model")
+    return Listing(str(answer.sha), {entry.rfilename: entry.size or 0 for entry in answer.siblings or []})
 
 
 def fetch_small(name: str, revision: str, listing: Listing) -> None:
@@ -252,8 +252,8 @@ def missing_weights(name: str, commit: str) -> dict[str, int]:
         files = [SINGLE]
     if files is None:
         others = sorted(file for file in listing.files if file.endswith((".bin", ".gguf", ".pth", ".safetensors")))
-        found = f"; {others[0]} is there: save it as safetensors first" if others else ""
-        raise InputError(f"model: {name} has no {SINGLE} and no {INDEX}{found}")
+        hint = f"; {others[0]} is there: save it as safetensors first" if others else ""
+        raise InputError(f"model: {name} has no {SINGLE} and no {INDEX}{hint}")
     if lost := [file for file in files if file not in listing.files]:
         raise InputError(f"model: {INDEX} of {name} names {lost[0]}, which the repository does not have")
     return {file: listing.files[file] for file in files if not (place / file).exists()}

@@ -262,13 +262,13 @@ class Stage:
         """Of the linear layers whose weight no other module has, and that do not run in tiles by themselves."""
         tiled = {id(inner) for name, inner in layer.named_modules() if name in self._parts.tiles.modules}
         inside = {id(inner) for inner in layer.modules() if type(inner) is nn.Linear and "forward" not in vars(inner)}
-        found: dict[nn.Module, int] = {}
+        slots: dict[nn.Module, int] = {}
         for slot in self._slots:
             owner, name = slot.places[0]
             fits = id(owner) in inside - tiled and name == "weight" and len(slot.places) == 1
             if fits and id(slot.meta) not in self._meta_model.spaces and sums.has_sum(slot.tensor, slot.meta):
-                found[owner] = slot.tensor
-        return StageSums(sums, found)
+                slots[owner] = slot.tensor
+        return StageSums(sums, slots)
 
     def _inner(self, slot: Slot, project: Projection, left_out: Sequence[nn.Module], device: torch.device) -> Inner:
         space = self._meta_model.spaces[id(slot.meta)]

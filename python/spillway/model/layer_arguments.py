@@ -125,9 +125,9 @@ def hidden_of(positional: tuple[Any, ...], keywords: dict[str, Any], kind: str) 
     """The hidden state among the arguments of the first layer."""
     if positional and isinstance(positional[0], torch.Tensor):
         return positional[0]
-    found = keywords.get("hidden_states")
-    if isinstance(found, torch.Tensor):
-        return found
+    hidden = keywords.get("hidden_states")
+    if isinstance(hidden, torch.Tensor):
+        return hidden
     raise refusal(kind, "its first layer is not given the hidden state first")
 
 

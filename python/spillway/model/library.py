@@ -81,9 +81,9 @@ def renamed(name: str, renamings: Iterable[Any]) -> str:
 def converted_name(name: str, converters: Iterable[Any]) -> tuple[str, str | None]:
     """By the first converter that matches, and the pattern that did; None: none has."""
     for entry in converters:
-        found, pattern = entry.rename_source_key(name)
+        converted, pattern = entry.rename_source_key(name)
         if pattern is not None:
-            return found, pattern
+            return converted, pattern
     return name, None
 
 
@@ -99,14 +99,14 @@ def natural_order(name: str) -> Any:
 
 def multimodal_classes() -> list[Any]:
     """The automatic class of models that take anything and make text, where the release has it."""
-    found = getattr(transformers, "AutoModelForMultimodalLM", None)
-    return [] if found is None else [found]
+    auto_class = getattr(transformers, "AutoModelForMultimodalLM", None)
+    return [] if auto_class is None else [auto_class]
 
 
 def recorded_as_router_logits(model: PreTrainedModel) -> list[Any]:
     """Which modules' outputs are router logits: OutputRecorder, a class, or the end of a module's name."""
-    found = (getattr(model.base_model, "_can_record_outputs", None) or {}).get("router_logits", [])
-    return found if isinstance(found, list) else [found]
+    recorded = (getattr(model.base_model, "_can_record_outputs", None) or {}).get("router_logits", [])
+    return recorded if isinstance(recorded, list) else [recorded]
 
 
 def kept_in_fp32(model: PreTrainedModel, dtype: torch.dtype) -> re.Pattern[str]:
@@ -133,16 +133,16 @@ class Reach:
 
 def reach(mask_function: Any) -> Reach | None:
     """What one of the library's functions of masks says. None: it is composed of others than these."""
-    found: dict[str, Any] = {}
-    if not read_mask(mask_function, found) or not found.pop("causal", False):
+    facts: dict[str, Any] = {}
+    if not read_mask(mask_function, facts) or not facts.pop("causal", False):
         return None
-    if "positions" in found and "rows" not in found:  # then positions may jump within a row
+    if "positions" in facts and "rows" not in facts:  # then positions may jump within a row
         return None
-    return Reach(**found)
+    return Reach(**facts)
 
 
-def read_mask(function: Any, found: dict[str, Any]) -> bool:
-    """Adds to `found` what a function of masks says; False: it is not known, or says something twice."""
+def read_mask(function: Any, facts: dict[str, Any]) -> bool:
+    """Adds to `facts` what a function of masks says; False: it is not known, or says something twice."""
     if getattr(function, "__module__", None) != "transformers.masking_utils":
         return False
     held = inspect.getclosurevars(function).nonlocals
@@ -166,7 +166,7 @@ def read_mask(function: Any, found: dict[str, Any]) -> bool:
                 return False
     except KeyError:  # another release calls it otherwise
         return False
-    if said.keys() & found.keys():
+    if said.keys() & facts.keys():
         return False
-    found |= said
-    return all(read_mask(each, found) for each in inner)
+    facts |= said
+    return all(read_mask(each, facts) for each in inner)

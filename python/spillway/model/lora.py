@@ -163,15 +163,15 @@ class Adapters:
         if not path.is_file():
             raise InputError(f"method: lora goes on from adapters, and there is no {path}")
         stored_file = Stored(path)
-        found = {name: stored_file.tensor(name) for name in stored_file.names()}
+        tensors = {name: stored_file.tensor(name) for name in stored_file.names()}
         for name in self.names:
-            stored, shape = found.pop(file_name(name), None), self.begun[name].shape
+            stored, shape = tensors.pop(file_name(name), None), self.begun[name].shape
             if stored is None or stored.shape != shape:
                 there = "nothing" if stored is None else list(stored.shape)
                 raise InputError(f"lora_r, lora_target_modules: {path} has {there} for {name}, which is {list(shape)}")
             self.begun[name] = stored.float()
-        if found:
-            raise InputError(f"lora_target_modules: {path} has {min(found)} besides, which this run has no place for")
+        if tensors:
+            raise InputError(f"lora_target_modules: {path} has {min(tensors)} besides, which this run has no place for")
 
     def save(self, engine: Engine, description: dict[str, Any], base: str, to: Path) -> None:
         """What `PeftModel.from_pretrained` reads: the adapters' masters in fp32, and their configuration."""

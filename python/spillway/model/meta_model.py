@@ -161,20 +161,20 @@ class MetaModel:
         names = {id(module): name for name, module in self.model.named_modules()}
         last = len(self.layers) - 1
         owned: set[int] = {id(self.embedding.weight), id(self.head.weight)}
-        found = []
+        plans = []
         for place, layer in enumerate(self.layers):
             wanted = [*(self.entry if place == 0 else []), *layer.parameters()]
             wanted += self.tail if place == last and not self.own_tail else []
             own = [p for p in wanted if id(p) not in owned]
             entry, tail = place == 0 and not self.simple_entry, place == last and self.fused_tail
             shared = [p for p in wanted if id(p) in owned]
-            found.append(StagePlan(names[id(layer)], own, shared, place, entry, tail))
+            plans.append(StagePlan(names[id(layer)], own, shared, place, entry, tail))
             owned.update(map(id, own))
         if self.own_tail:
             own = [p for p in self.tail if id(p) not in owned]
             name = "tail" if self.norm is None else names[id(self.norm)]
-            found.append(StagePlan(name, own, [p for p in self.tail if id(p) in owned], None, False, True))
-        return found
+            plans.append(StagePlan(name, own, [p for p in self.tail if id(p) in owned], None, False, True))
+        return plans
 
     @property
     def own_tail(self) -> bool:
@@ -244,11 +244,11 @@ def zeros(like: torch.Tensor, device: torch.device | None) -> torch.Tensor:
 def stored_names(model: PreTrainedModel) -> dict[int, str]:
     """By identity, the name by which a parameter is saved: of a tied one, that which the others are tied to."""
     tied = getattr(model, "all_tied_weights_keys", None) or {}
-    found: dict[int, str] = {}
+    names_by_id: dict[int, str] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
-        if id(parameter) not in found or found[id(parameter)] in tied:
-            found[id(parameter)] = name
-    return found
+        if id(parameter) not in names_by_id or names_by_id[id(parameter)] in tied:
+            names_by_id[id(parameter)] = name
+    return names_by_id
 
 
 def pattern(name: str) -> str:

@@ -198,7 +198,7 @@ def arrange(
 ) -> Work:
     """Shifts the labels (a token predicts the next one of its row) and lays the micro-batches one after the other, in
     the order of virtual ranks."""
-    found, first = [], 0
+    arranged, first = [], 0
     ranks = by_virtual_rank(len(batches), virtual_ranks)
     order = [(rank, number) for rank, numbers in enumerate(ranks) for number in numbers]
     for index, (rank, number) in enumerate(order):
@@ -213,14 +213,14 @@ def arrange(
         real = real_tokens(batch.lengths, length)
         labels, ones = following[labelled], 0.0 if real is None else float(real.sum())
         bounds = tuple(torch.searchsorted(labelled, torch.arange(rows + 1) * length).tolist())
-        found.append(MicroBatch(index, first, rows, length, batch.position_ids, labelled, labels, real,
+        arranged.append(MicroBatch(index, first, rows, length, batch.position_ids, labelled, labels, real,
                                 consecutive(labelled), ones, bounds, batch.reference, batch.rows_each,
                                 () if batch.prompts is None else tuple(batch.prompts.tolist()),
                                 batch.verdicts, batch.targets, batch.teacher, batch.sampled,
                                 number, rank, number == ranks[rank][-1]))  # fmt: skip
         first += rows * length
     ids = torch.cat([batches[number].input_ids.reshape(-1) for _, number in order])
-    return Work(ids, found, over=over, routers=routers)
+    return Work(ids, arranged, over=over, routers=routers)
 
 
 def consecutive(tokens: torch.Tensor) -> slice | None:

@@ -124,14 +124,14 @@ class RowSums(OfTokens):
 def accuracy(stats: Stats | None, tokens: slice = slice(None)) -> Told:
     """How often the label is the likeliest token. `stats`: None where there are no label tokens."""
     likeliest = None if stats is None else (stats.gold == stats.maximum)[tokens]
-    found = 0.0 if likeliest is None or not likeliest.numel() else float(likeliest.double().mean())
-    return {"mean_token_accuracy": found}
+    share = 0.0 if likeliest is None or not likeliest.numel() else float(likeliest.double().mean())
+    return {"mean_token_accuracy": share}
 
 
 def entropy(stats: Stats | None, tokens: slice = slice(None)) -> Told:
     """The mean over label tokens of the entropy of what is predicted for them, in nats. `stats` as in `accuracy`."""
-    found = None if stats is None else stats.entropy()[tokens]
-    return {"entropy": 0.0 if found is None or not found.numel() else float(found.mean())}
+    entropies = None if stats is None else stats.entropy()[tokens]
+    return {"entropy": 0.0 if entropies is None or not entropies.numel() else float(entropies.mean())}
 
 
 def row_sums(batch: MicroBatch, stats: Stats | None) -> list[float]:

@@ -144,7 +144,7 @@ def look_at_entry(
 
 def silent_entry(meta_model: MetaModel, batch: MicroBatch, unknown: list[nn.Parameter]) -> list[nn.Parameter]:
     """Parameters of the way in that get no gradient (fixed position tables): without bytes it cannot be run."""
-    found = []
+    silent = []
     for parameter in unknown:
         owner, name = meta_model.places[id(parameter)][0]
         leaf = owner._parameters[name]
@@ -154,12 +154,12 @@ def silent_entry(meta_model: MetaModel, batch: MicroBatch, unknown: list[nn.Para
             made = record(meta_model, batch, ids_of(meta_model, 1), rows_of(meta_model, 1))
             given = [made.first, *(t for c in made.calls for t in tensors_in([c.positional, c.keywords]))]
             if any(tensor.is_meta for tensor in given):
-                found.append(parameter)
+                silent.append(parameter)
         except Exception:  # it is used
-            found.append(parameter)
+            silent.append(parameter)
         finally:
             meta_model.attach([parameter], [leaf])
-    return found
+    return silent
 
 
 def look_at_tail(meta_model: MetaModel, batch: MicroBatch, recording: Recording, outer: list[nn.Parameter]) -> None:
@@ -182,13 +182,13 @@ def look_at_tail(meta_model: MetaModel, batch: MicroBatch, recording: Recording,
 
     norm.forward = forward  # type: ignore[method-assign]
     try:
-        found = head_input(meta_model, batch, last)
+        hidden = head_input(meta_model, batch, last)
     except Exception:  # the module is no function of one tensor
         return
     finally:
         del norm.forward
     if len(seen) == 1 and len(seen[0][0]) == 1 and seen[0][0][0] is last and not seen[0][1]:
-        meta_model.simple_tail = torch.equal(found, made)
+        meta_model.simple_tail = torch.equal(hidden, made)
         meta_model.norm = norm if meta_model.simple_tail else None
 
 

@@ -77,8 +77,8 @@ class Part:
 
     def shape(self) -> torch.Tensor:
         """A tensor without bytes, of its shape and strides."""
-        found = self.place.meta if self.expert is None else self.place.meta[self.expert]
-        return found.transpose(-2, -1) if self.turned else found
+        tensor = self.place.meta if self.expert is None else self.place.meta[self.expert]
+        return tensor.transpose(-2, -1) if self.turned else tensor
 
     def values(self) -> torch.Tensor:
         """Of one expert."""
@@ -100,11 +100,11 @@ class Experts(torch.Tensor):
     @staticmethod
     def __new__(cls, part: Part) -> Experts:
         shape = part.shape()
-        found: Experts = torch.Tensor._make_wrapper_subclass(
+        experts: Experts = torch.Tensor._make_wrapper_subclass(
             cls, shape.size(), strides=shape.stride(), dtype=shape.dtype, device=part.place.device
         )
-        found.part = part
-        return found
+        experts.part = part
+        return experts
 
     def __init__(self, part: Part) -> None:
         super().__init__()

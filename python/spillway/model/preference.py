@@ -110,12 +110,12 @@ def describe_tokens(batch: MicroBatch, rows: Rows, stats: Stats | None, watches:
     if stats is None or stats.mean is None:
         return {}
     _, runs = batch.parts
-    found: Told = {}
+    figures: Told = {}
     for side, numbers in rows.sides.items():
         if numbers:
             part = torch.cat([stats.mean[runs[row]] for row in numbers])
-            found[f"logits/{side}"] = float(part.double().mean()) if part.numel() else 0.0
+            figures[f"logits/{side}"] = float(part.double().mean()) if part.numel() else 0.0
     answers = slice(batch.bounds[max(row for numbers in rows.sides.values() for row in numbers) + 1])
     if "accuracy" in watches:
-        found |= accuracy(stats, slice(batch.bounds[batch.rows // 2]))
-    return found | (entropy(stats, answers) if "entropy" in watches else {})
+        figures |= accuracy(stats, slice(batch.bounds[batch.rows // 2]))
+    return figures | (entropy(stats, answers) if "entropy" in watches else {})

@@ -39,14 +39,14 @@ class Taken:
 
 def shapes(rows: int, length: int) -> list[tuple[int, int]]:
     """Rows and lengths of about half as many tokens each time, from the largest down; rows first, then their length."""
-    found = [(rows, length)]
+    sizes = [(rows, length)]
     while rows * length > FIRST_TOKENS:
         if rows > 1:
             rows = -(-rows // 2)
         else:
             length = -(-length // 2)
-        found.append((rows, length))
-    return found[::-1]
+        sizes.append((rows, length))
+    return sizes[::-1]
 
 
 def shape_of(rows: int, length: int, tokens: int) -> tuple[int, int]:
@@ -78,17 +78,17 @@ def measured(first: Taken, rest: Sequence[tuple[int, int]], measure: Callable[[i
 
 
 def ascend(first: Taken, rest: Sequence[tuple[int, int]], measure: Callable[[int, int], Taken | None]) -> list[Taken]:
-    found = [first]
+    points = [first]
     for rows, length in rest:
-        last = found[-1]
-        slow = len(found) >= LEAST and sum(last.seconds.values()) * rows * length / last.tokens > QUICK
-        if slow and not says_little(found, rest[-1]):
+        last = points[-1]
+        slow = len(points) >= LEAST and sum(last.seconds.values()) * rows * length / last.tokens > QUICK
+        if slow and not says_little(points, rest[-1]):
             break
         taken = measure(rows, length)
         if taken is None:
             break
-        found.append(taken)
-    return found
+        points.append(taken)
+    return points
 
 
 def says_little(found: Sequence[Taken], all_of_it: tuple[int, int]) -> bool:
@@ -122,8 +122,8 @@ def slope_in_tiles(
     tokens. `measure`: of rows, their length and the tokens of a tile; None where there is no room."""
     there = [shape for shape in all_shapes if shape[0] * shape[1] <= last.tokens][-2:]
     tile = max(1, there[0][0] * there[0][1] // 4)
-    found = [measure(rows, length, tile) for rows, length in there]
-    points = [Point(taken.tokens, taken.bytes) for taken in found if taken is not None]
+    measurements = [measure(rows, length, tile) for rows, length in there]
+    points = [Point(taken.tokens, taken.bytes) for taken in measurements if taken is not None]
     return max(0.0, growth.slope(*points)) if len(points) == 2 else None
 
 

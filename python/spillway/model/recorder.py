@@ -201,5 +201,5 @@ def extent(tensor: Any) -> int:
 
 def largest(named: Iterable[tuple[str, Any]], names: Sequence[str]) -> int:
     """The largest whole number that goes by one of these names; 1: there is none."""
-    found = [value for name, value in named if name in names and isinstance(value, int)]
-    return max(found, default=1)
+    sizes = [value for name, value in named if name in names and isinstance(value, int)]
+    return max(sizes, default=1)

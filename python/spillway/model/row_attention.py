@@ -178,11 +178,11 @@ def rows_of(reach: library.Reach, sequences: int, tokens: int) -> list[list[int]
         numbers.append(positions // reach.chunk)
     for number in numbers:
         begins[:, 1:] |= number[:, 1:] != number[:, :-1]
-    found = []
+    lengths = []
     for sequence in begins:
         first = [*sequence.nonzero().view(-1).tolist(), tokens]
-        found.append([after - before for before, after in zip(first[:-1], first[1:], strict=True)])
-    return found
+        lengths.append([after - before for before, after in zip(first[:-1], first[1:], strict=True)])
+    return lengths
 
 
 # ---- attention, in place of the library's
@@ -233,11 +233,11 @@ def by_sequence(kernel: Kernel, states: States, mask: RowMask) -> torch.Tensor:
 def by_row(kernel: Kernel, states: States, lengths: list[int], window: int | None) -> torch.Tensor:
     """Cut by `split`, whose backward pass joins all gradients at once."""
     rows = zip(*(state.split(lengths, dim=2) for state in states), strict=True)
-    found = [
+    outputs = [
         kernel(*row, None) if window is None or length <= window else Windowed.apply(kernel, window, *row)
         for row, length in zip(rows, lengths, strict=True)
     ]
-    return found[0] if len(found) == 1 else torch.cat(found, dim=1)
+    return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
 
 
 class Windowed(torch.autograd.Function):
@@ -259,8 +259,8 @@ class Windowed(torch.autograd.Function):
             with torch.enable_grad():
                 leaves = [state.detach().requires_grad_() for state in part(states, block)]
                 output = ctx.kernel(*leaves, block[2])
-            found = torch.autograd.grad(output, leaves, gradient[:, block[0]])
-            for total, one in zip(part(sums, block), found, strict=True):
+            gradients = torch.autograd.grad(output, leaves, gradient[:, block[0]])
+            for total, one in zip(part(sums, block), gradients, strict=True):
                 total += one
         return None, None, *(total.to(state.dtype) for total, state in zip(sums, states, strict=True))
 

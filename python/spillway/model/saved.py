@@ -54,12 +54,12 @@ RECOMPUTE_ALL = SavedChoice()
 
 def choice_of(plan: Mapping[str, Any], slack: float) -> SavedChoice:
     """The choice that plan.json has; `slack`: what its bytes have beyond those of tensors."""
-    found = plan.get("saved_activations")
-    if not found:
+    saved_activations = plan.get("saved_activations")
+    if not saved_activations:
         return RECOMPUTE_ALL
-    stages = {block - 1: Saved.KEEP for block in found["blocks"]}
-    stages |= {block - 1: Saved.SPILL for block in found["spilled_blocks"]}
-    return SavedChoice(stages, int(found["bytes"] / (1 + slack)) + 1)
+    stages = {block - 1: Saved.KEEP for block in saved_activations["blocks"]}
+    stages |= {block - 1: Saved.SPILL for block in saved_activations["spilled_blocks"]}
+    return SavedChoice(stages, int(saved_activations["bytes"] / (1 + slack)) + 1)
 
 
 @dataclass(frozen=True)
@@ -288,9 +288,9 @@ class SavedStep:
         return taken is not None
 
     def take(self, place: int, micro_batch: int) -> SavedPass | None:
-        found = self._passes.pop((place, micro_batch), None)
-        self._bytes -= 0 if found is None else found.bytes
-        return found
+        saved_pass = self._passes.pop((place, micro_batch), None)
+        self._bytes -= 0 if saved_pass is None else saved_pass.bytes
+        return saved_pass
 
     def release(self) -> None:
         """Lets go of what no backward pass has taken, of a step that failed."""

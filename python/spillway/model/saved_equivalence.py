@@ -69,12 +69,12 @@ def why_not_kept(
         return NOT_ALONE
     try:
         expected, _ = outcome(meta_model, parameters, work, unneeded, RECOMPUTE_ALL, tiles)
-        found, kept = outcome(meta_model, parameters, work, unneeded, choice, tiles)
+        gradients, kept = outcome(meta_model, parameters, work, unneeded, choice, tiles)
     except RuntimeError as error:  # of what a layer's own code does with history
         return f"{OTHER_BITS}: {first_line(error)}"
     if not kept:
         return SHARING
-    return "" if same(expected, found) else OTHER_BITS
+    return "" if same(expected, gradients) else OTHER_BITS
 
 
 def outcome(

@@ -82,8 +82,8 @@ def choose_head(path: Path, config: PreTrainedConfig, labels: int, end: str = OF
     if config.num_labels != labels:
         config.num_labels = labels
     if end == OF_TOKENS and getattr(config, "classifier_dropout", None) is None:
-        found = getattr(config, "hidden_dropout", None)
-        config.classifier_dropout = DROPOUT if found is None else found
+        dropout = getattr(config, "hidden_dropout", None)
+        config.classifier_dropout = DROPOUT if dropout is None else dropout
 
 
 def is_classifier(config: Any) -> bool:
@@ -184,8 +184,8 @@ def auto_class(config: PreTrainedConfig) -> Any:
 
 def architecture(config: PreTrainedConfig) -> str:
     """Name of the class that the library makes of a configuration."""
-    found = auto_class(config)._model_mapping[type(config)]
-    names = [each.__name__ for each in (found if isinstance(found, tuple) else (found,))]
+    classes = auto_class(config)._model_mapping[type(config)]
+    names = [each.__name__ for each in (classes if isinstance(classes, tuple) else (classes,))]
     return next((name for name in config.architectures or [] if name in names), names[0])
 
 

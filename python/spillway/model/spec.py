@@ -130,14 +130,16 @@ def verified(spec: ModelSpec) -> Verified:
     """InputError, naming the model type, where a tiny copy of the model does not stream exactly."""
     stages.say("comparing a tiny copy with plain PyTorch")
     meta_model, config = spec.meta_model, spec.model_config
-    found = verify_equivalence(copy.deepcopy(config), spec.packing)
-    meta_model.unused = found.unused
+    equivalence = verify_equivalence(copy.deepcopy(config), spec.packing)
+    meta_model.unused = equivalence.unused
     if spec.adapters is not None:
         meta_model.unused |= spec.adapters.unused(copy.deepcopy(config))
     computes = DTYPES[spec.config.compute_dtype]
     if any(map(meta_model.is_fp32, meta_model.streamed)) and computes != torch.float32:
         verify_mixed_types(copy.deepcopy(config), computes)
-    return Verified(spec, found.unneeded, found.not_kept, tiles_of(spec, found.tiles), found.positions)
+    return Verified(
+        spec, equivalence.unneeded, equivalence.not_kept, tiles_of(spec, equivalence.tiles), equivalence.positions
+    )
 
 
 def tiles_of(spec: ModelSpec, found: TokenTiles) -> TokenTiles:
@@ -167,5 +169,5 @@ def require_weights(directory: Path) -> None:
     if any((directory / name).exists() for name in ("model.safetensors", "model.safetensors.index.json")):
         return
     others = [path.name for path in sorted(directory.glob("*.bin"))]
-    found = f"; {others[0]} is there: save it as safetensors first" if others else ""
-    raise InputError(f"{directory}: no model.safetensors and no model.safetensors.index.json{found}")
+    hint = f"; {others[0]} is there: save it as safetensors first" if others else ""
+    raise InputError(f"{directory}: no model.safetensors and no model.safetensors.index.json{hint}")

@@ -193,9 +193,9 @@ class Stream:
             self.most_saved = max(self.most_saved, turn.saved.most)
             self.most_spilled = max(self.most_spilled, sum(turn.saved.spilled.values()))
         numbers = [batch.number for batch in work.micro_batches]
-        found = self.share.gather((numbers, head.losses(), turn.auxiliaries(training)))
+        gathered = self.share.gather((numbers, head.losses(), turn.auxiliaries(training)))
         self.losses, self.auxiliaries = (
-            {number: value for part in found for number, value in zip(part[0], part[which], strict=False)}
+            {number: value for part in gathered for number, value in zip(part[0], part[which], strict=False)}
             for which in (1, 2)
         )
         self._auxiliary = math.fsum(self.auxiliaries.values())
@@ -412,10 +412,10 @@ class Turn:
     def auxiliaries(self, training: bool) -> list[float]:
         """What the routers add to the summed loss, by micro-batch: of a step their loss for each label token, as
         transformers' Trainer adds it; of an evaluation each micro-batch's own for its tokens."""
-        found = [(p.balance, b) for p, b in zip(self.passages, self.work.micro_batches, strict=True)]
+        balances = [(p.balance, b) for p, b in zip(self.passages, self.work.micro_batches, strict=True)]
         return [
             balance.loss() * (self.work.units * self.work.routers_weight if training else batch.units)
-            for balance, batch in found
+            for balance, batch in balances
             if balance is not None
         ]
 
@@ -429,9 +429,9 @@ def told(
     """By micro-batch, in the data's order: what the objective tells, and the routers' loss where there is one.
     `numbers`: that order, of micro-batches in the step's. `gather`: as Share has it."""
     routers = [{} if balance is None else {"aux_loss": balance.mean()} for balance in balances]
-    every = [found | more for found, more in zip(head.told(), routers, strict=True)]
+    every = [figures | more for figures, more in zip(head.told(), routers, strict=True)]
     numbered = [each for part in gather(list(zip(numbers, every, strict=True))) for each in part]
-    return [found for _, found in sorted(numbered, key=lambda each: each[0])]
+    return [figures for _, figures in sorted(numbered, key=lambda each: each[0])]
 
 
 class Dropout:

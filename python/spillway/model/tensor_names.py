@@ -128,8 +128,8 @@ class Names:
         for name, pattern in group.members:
             transform.add_tensor(group.target, name, pattern, read(name))
         made = transform.convert(group.target, model=Bound(self._model), config=self._model.config)
-        found = {name: value[0] if isinstance(value, list) else value for name, value in made.items()}
-        return {library.renamed(n, self._renamings): v for n, v in found.items()} if saving else found
+        tensors = {name: value[0] if isinstance(value, list) else value for name, value in made.items()}
+        return {library.renamed(n, self._renamings): v for n, v in tensors.items()} if saving else tensors
 
     def others(self, stored: Stored) -> Iterator[Unit]:
         """What a checkpoint holds besides what is trained, as a save is to hold it: of other modalities, and what no
@@ -173,12 +173,12 @@ class Names:
     def missing(self, stored: Stored) -> str | None:
         """A parameter of another modality that files lack under all of its names."""
         groups = [group for group in self.loading(stored.names()) if group.target in self.towers]
-        found = {name for group in groups for name in self.made_of(group, stored)}
+        names_made = {name for group in groups for name in self.made_of(group, stored)}
         several: dict[int, list[str]] = {}
         for name, parameter in self._model.named_parameters(remove_duplicate=False):
             if name in self.towers:
                 several.setdefault(id(parameter), []).append(name)
-        return next((names[0] for names in several.values() if not found & set(names)), None)
+        return next((names[0] for names in several.values() if not names_made & set(names)), None)
 
     def passed_over(self, names: set[str]) -> set[str]:
         """Tensors of a file that the model has no place for, such as layers that predict further tokens. The values

@@ -38,8 +38,8 @@ def find_modules(layers: Sequence[nn.Module], tokens: int, run: Callable[[], obj
     calls: dict[int, list[Seen | None]] = defaultdict(list)
 
     def see(module: nn.Module, positional: Any, keywords: Any, output: Any) -> None:
-        found, given = Call.of(positional, keywords), first_of(output)
-        seen = None if found is None or given is None else (found[0].clone(), found[1], given.clone())
+        call, given = Call.of(positional, keywords), first_of(output)
+        seen = None if call is None or given is None else (call[0].clone(), call[1], given.clone())
         calls[id(module)].append(seen)
 
     inner = {id(module): module for layer in layers for module in layer.modules()}
@@ -51,10 +51,12 @@ def find_modules(layers: Sequence[nn.Module], tokens: int, run: Callable[[], obj
         for handle in handles:
             handle.remove()
     with torch.no_grad():
-        found = [frozenset(nearest(layer, "", calls, tokens)) for layer in layers]
+        names_in_layers = [frozenset(nearest(layer, "", calls, tokens)) for layer in layers]
     names = [{name for name, _ in layer.named_modules()} for layer in layers]
-    every = frozenset[str]().union(*found)
-    return frozenset(n for n in every if all(n in f for f, those in zip(found, names, strict=True) if n in those))
+    every = frozenset[str]().union(*names_in_layers)
+    return frozenset(
+        n for n in every if all(n in f for f, those in zip(names_in_layers, names, strict=True) if n in those)
+    )
 
 
 def nearest(module: nn.Module, prefix: str, calls: dict[int, list[Seen | None]], tokens: int) -> Iterator[str]:
@@ -76,10 +78,10 @@ def treats_tokens_apart(module: nn.Module, calls: Sequence[Seen | None], tokens:
         return False
     pieces = [flat[first:after].clone() for first, after in bounds(tokens, PIECES)]
     try:
-        found = [first_of(call.to(module.forward, piece if leading == 1 else piece[None])) for piece in pieces]
+        outputs = [first_of(call.to(module.forward, piece if leading == 1 else piece[None])) for piece in pieces]
     except (RuntimeError, ValueError, IndexError, TypeError):  # it asks for all of them
         return False
-    given = [one if leading == 1 else one[0] for one in found if one is not None]
+    given = [one if leading == 1 else one[0] for one in outputs if one is not None]
     return len(given) == len(pieces) and close(torch.cat(given), expected.flatten(0, leading - 1))
 
 
@@ -154,11 +156,11 @@ class Trial:
         try:
             for given in (None, filler) if filler is not None else (None,):
                 with replaced_forwards({module: tile.forward(given)}):
-                    found = gradients(self.layer, self.call, self.hidden)
+                    gradients_tiled = gradients(self.layer, self.call, self.hidden)
         except UNLIKE:
             return False
         noise = NOISE * max(float(one.abs().max()) for one in expected if one is not None)
-        return tile.has_run and all(both_close(*pair, noise) for pair in zip(found, expected, strict=True))
+        return tile.has_run and all(both_close(*pair, noise) for pair in zip(gradients_tiled, expected, strict=True))
 
 
 def gradients(layer: nn.Module, call: Arguments, hidden: torch.Tensor) -> list[torch.Tensor | None]:

@@ -34,6 +34,6 @@ def time_settled_step(stream: Stream, engine: TimedEngine, work: Work, between: 
 
 
 def step_seconds(engine: TimedEngine, between: list[float], shape: WorkShape) -> dict[str, float]:
-    found = engine.pass_seconds(KINDS, shape.micro_batches)
-    found["prologue"] = statistics.median(between[len(between) // 2 :]) * shape.micro_batches
-    return found
+    seconds = engine.pass_seconds(KINDS, shape.micro_batches)
+    seconds["prologue"] = statistics.median(between[len(between) // 2 :]) * shape.micro_batches
+    return seconds

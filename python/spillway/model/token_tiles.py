@@ -171,13 +171,13 @@ class Tile:
         what a module without products gives."""
 
         def forward(*positional: Any, **keywords: Any) -> Any:
-            found = Call.of(positional, keywords)
-            if found is None or not self._fits(found[0]):
+            call = Call.of(positional, keywords)
+            if call is None or not self._fits(call[0]):
                 return self._forward(*positional, **keywords)
             unused = filler if self._idle and self.has_run else None
-            out = Tiled.apply(found[0], self, found[1], unused)
+            out = Tiled.apply(call[0], self, call[1], unused)
             if remaking is not None and self._quick and unused is None:
-                remaking.note(out, Made(self, found[0].detach(), found[1]))
+                remaking.note(out, Made(self, call[0].detach(), call[1]))
             return (out, *[None] * self._beside) if self._beside else out
 
         return forward
@@ -190,10 +190,10 @@ class Tile:
         tokens, leading = joined(hidden)
         out: torch.Tensor | None = None
         for first, after in bounds(len(tokens), self._parts.count):
-            found = self._called(call, tokens[first:after], leading)
+            output = self._called(call, tokens[first:after], leading)
             if out is None:
-                out = found.new_empty((len(tokens), *found.shape[1:]))
-            out[first:after] = found
+                out = output.new_empty((len(tokens), *output.shape[1:]))
+            out[first:after] = output
         assert out is not None
         return out.view(*hidden.shape[:leading], *out.shape[1:])
 
@@ -205,17 +205,17 @@ class Tile:
         for number, (first, after) in enumerate(bounds(len(tokens), self._parts.count)):
             leaf = tokens[first:after].detach().requires_grad_()
             with torch.enable_grad(), replace_linears(self._left_out, sums=self._sums):
-                found = self._called(call, leaf, leading)
+                output = self._called(call, leaf, leading)
             with self._parts.tile(number, self._parts.count):
-                torch.autograd.backward(found, dy[first:after])
+                torch.autograd.backward(output, dy[first:after])
             dx[first:after] = 0 if leaf.grad is None else leaf.grad
         return dx.view(hidden.shape)
 
     def _called(self, call: Call, tokens: torch.Tensor, leading: int) -> torch.Tensor:
         """The output of one tile, [tokens, ...], in the form of its input."""
-        found = call.to(self._forward, tokens if leading == 1 else tokens[None])
-        self._beside = len(found) - 1 if isinstance(found, tuple) else 0
-        hidden: torch.Tensor = found[0] if isinstance(found, tuple) else found
+        output = call.to(self._forward, tokens if leading == 1 else tokens[None])
+        self._beside = len(output) - 1 if isinstance(output, tuple) else 0
+        hidden: torch.Tensor = output[0] if isinstance(output, tuple) else output
         return hidden if leading == 1 else hidden[0]
 
     def _fits(self, hidden: torch.Tensor) -> bool:
@@ -297,11 +297,11 @@ class Remaking:
 
     def _pack(self, tensor: torch.Tensor) -> torch.Tensor | Remade:
         """Without history, as `saved.Packing` has it."""
-        found = self._made.get(tensor.untyped_storage()._cdata)
-        if found is None or found[1] != tensor._version:
+        remade = self._made.get(tensor.untyped_storage()._cdata)
+        if remade is None or remade[1] != tensor._version:
             return tensor.detach()
-        found[0].asked += 1
-        return Remade(found[0], View.from_element(tensor.storage_offset(), tensor))
+        remade[0].asked += 1
+        return Remade(remade[0], View.from_element(tensor.storage_offset(), tensor))
 
     @staticmethod
     def _unpack(held: torch.Tensor | Remade) -> torch.Tensor:
@@ -332,7 +332,7 @@ def tiles_in(
     """The tiles of a layer. `left_out` and `sums` are as `Tile` has them, for the whole layer; `alone`: nothing looks
     at its output but the next layer. Modules that draw random numbers run whole, and those with weights that others
     use, too, or that are reduced."""
-    tiles, found = parts.tiles, []
+    tiles, tiled = parts.tiles, []
     modules = dict(layer.named_modules())
     for name in sorted(tiles.modules & modules.keys() if tiles.tokens is not None else ()):
         module = modules[name]
@@ -340,8 +340,8 @@ def tiles_in(
             continue
         inside = {id(inner) for inner in module.modules()}
         mine = [linear for linear in left_out if id(linear) in inside]
-        found.append(Tile(module, parts, alone and name in tiles.idle, mine, sums))
-    return found
+        tiled.append(Tile(module, parts, alone and name in tiles.idle, mine, sums))
+    return tiled
 
 
 def norm_in_tiles(meta_model: MetaModel, parts: Parts) -> Tile | None:

@@ -233,11 +233,11 @@ class TracedStream(Stream):
 
     def _passages(self, work: Work) -> list[Passage]:
         with _disable_current_modes():
-            found = super()._passages(work)
+            passages = super()._passages(work)
         mappings: dict[int, Any] = {}
-        for passage in found:
+        for passage in passages:
             passage.calls = [with_tensors(call, self._shape_of, mappings) for call in passage.calls]
-        return found
+        return passages
 
     def _shape_of(self, tensor: torch.Tensor) -> torch.Tensor:
         """Not of a mask that stands for one of all tokens by all, nor of what stands for a layer's result."""
