@@ -17,7 +17,7 @@ from spillway.model.model_code import Left, call_without_layers, in_form, refusa
 
 
 def head_input(meta_model: MetaModel, batch: MicroBatch, last: torch.Tensor) -> torch.Tensor:
-    """What the head's matrix is given, [rows, length, columns], when the last layer returns `last`."""
+    """The input of the head's matrix, [rows, length, columns], when the last layer returns `last`."""
     inputs: list[torch.Tensor] = []
 
     def head(hidden: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:

@@ -81,7 +81,7 @@ def find_layers(model: Any, kind: str) -> list[nn.Module]:
 
 
 def refuse_settings(config: PreTrainedConfig | OwnConfig) -> None:
-    """What a configuration asks for that needs all layers at once."""
+    """Refuses configurations that need all layers at once."""
     for name in ("output_hidden_states", "output_attentions"):
         if getattr(config, name, False):
             raise refusal(config.model_type, f"{name} asks for what a stream does not keep")

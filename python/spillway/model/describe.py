@@ -1,4 +1,4 @@
-"""What the engine is told of a model: blocks, tensors as named in checkpoints, which of them decay."""
+"""The engine's description of a model: blocks, tensors as named in checkpoints, which of them decay."""
 
 from __future__ import annotations
 

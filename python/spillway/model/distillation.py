@@ -171,7 +171,7 @@ def weighted(logarithms: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
 
 @dataclass
 class Seen:
-    """What the first pass has seen of some label tokens of a micro-batch; then what the second pass needs."""
+    """Figures of the first pass over some label tokens of a micro-batch; when settled, the input of the second pass."""
 
     logits: torch.Tensor  # fp32 [tokens, k]: of the teacher's entries; when settled the derivative by them
     rest: torch.Tensor  # fp64 [tokens]: log-sum-exp of the others / temperature; when settled a multiple of softmax

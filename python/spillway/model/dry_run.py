@@ -1,4 +1,4 @@
-"""What PyTorch's part of a step costs here: seconds of every kind of pass and the peak of its temporaries.
+"""The cost of PyTorch's part of a step on this machine: seconds of every kind of pass and the peak of its temporaries.
 
 Measured, before anything is allocated, by the stream itself on a model of the same width with one layer of each kind
 and one slice of the vocabulary.
@@ -223,8 +223,8 @@ class Measurement:
         return {} if taken is None else quick_dry_run.beyond_a_line(last, taken, shape.batch * shape.length, times)
 
     def _settled(self, last: quick_dry_run.Taken, linear: bool) -> quick_dry_run.Taken:
-        """What was measured last and tells of the tokens beyond a tile: the middle of three measurements, since a heap
-        that grows has other holes each time."""
+        """The last measurement, if it speaks for the tokens beyond a tile: the median of three, since a heap that grows
+        has other holes each time."""
         if not linear or not (self._tiles.tokens or last.tokens) < last.tokens < self._tokens:
             return last
         shape = quick_dry_run.shape_of(self._shape.batch, self._shape.length, last.tokens)
@@ -232,7 +232,8 @@ class Measurement:
         return quick_dry_run.middle([last, *[each for each in again if each is not None]])
 
     def _saved_briefly(self, last: quick_dry_run.Taken, seconds: dict[str, float], linear: bool) -> SavedProfile:
-        """With as many tokens as were measured last; adds to `seconds`. `linear`: see `quick_dry_run.bytes_of`."""
+        """The profile of saved activations with the tokens of the last measurement; adds to `seconds`. `linear`: see
+        `quick_dry_run.bytes_of`."""
         if not self._asks_saved:
             return SavedProfile()
         rows, length = quick_dry_run.shape_of(self._shape.batch, self._shape.length, last.tokens)
@@ -278,7 +279,7 @@ class Measurement:
         return None if bytes_taken is None else bytes_taken + (self._left() if self._held else 0)
 
     def _linear(self) -> bool:
-        """Whether what attention takes grows with the tokens of a row, by what was seen so far."""
+        """True if the measurements so far show that attention's memory grows with the tokens of a row."""
         return grows_linearly(self._small.model, self._packing) and DenseMasks.made == self._dense_masks
 
     def _taken(self, rows: int, length: int, cold: bool = True) -> quick_dry_run.Taken | None:
@@ -327,7 +328,7 @@ class Measurement:
         return max(0, process_memory.anonymous() - self._engine.touched_bytes() - self._held)
 
     def _largest(self, before: int, half: bool) -> DryRun:
-        """What was asked for, as often as it takes to know its seconds."""
+        """The cost of the requested shape, measured as often as its seconds need."""
         shape, engine, stream, place = self._shape, self._engine, self._stream, self._place
         self._engine.touch(shape.batch * shape.length)
         with_arena, anonymous = process_memory.resident(), process_memory.anonymous()
@@ -390,7 +391,7 @@ class Measurement:
         return max(seen.bytes, (self._budget or 0) - with_arena)
 
     def _extrapolated(self, before: int, seen: growth.Seen) -> DryRun:
-        """What would be taken by what is too large to be measured."""
+        """The extrapolated cost of a shape that is too large to be measured."""
         shape = self._shape
         times = shape.length / seen.length
         kept = shape.batch * shape.length * BYTES_PER_TOKEN
@@ -412,7 +413,7 @@ class Measurement:
         )
 
     def _climb(self, rows: int, length: int, call: Callable[[Work], object]) -> growth.Seen:
-        """What fewer and shorter rows take, and whether all of them have room. Few tokens are not worth it."""
+        """The memory of fewer and shorter rows, and whether all of them have room. Few tokens are not worth it."""
         if self._budget is None or rows * length <= FEW_TOKENS:
             return growth.Seen(0, 0, 0, True)
 
@@ -446,12 +447,13 @@ class Measurement:
         return self._budget - process_memory.resident() - self._engine.untouched(tokens)
 
     def _sample(self, rows: int, length: int) -> Work:
-        """By which memory is known: a sequence of several rows takes more than one row does, whatever their lengths."""
+        """Work that shows the memory: a sequence of several rows takes more than one row does, whatever their
+        lengths."""
         joined = (2 if self._shape.packed_rows > 1 else 1) if self._packing else 0
         return sample(self._small, rows, length, min(joined, length))
 
     def _timed(self, rows: int, length: int) -> Work:
-        """Of which attention takes as long as of the data's."""
+        """Work on which attention takes as long as on the data's rows."""
         return sample(self._small, rows, length, self._shape.rows_in(length) if self._packing else 0)
 
     def _kept(self, train: Work) -> int:

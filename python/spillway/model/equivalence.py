@@ -41,7 +41,7 @@ TOLERANCE = 1e-4  # relative to the largest element of a gradient; what is right
 NOISE = 1e-7  # of the model's largest gradient: some are zero but for rounding (the bias of keys)
 TILE = 5  # tokens, of the tiles that are tried: they end where no row does
 
-# What a model raises whose configuration has values that do not go together, or of another type.
+# Errors of a model whose configuration has values that do not go together, or of another type.
 WRONG = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 # Why nothing runs in tiles of tokens, as the end of a sentence.
@@ -202,7 +202,7 @@ def own_layers(meta_model: MetaModel, model: PreTrainedModel) -> list[nn.Module]
 def tiles_in(
     meta_model: MetaModel, model: PreTrainedModel, work: Work, kind: str, unneeded: Collection[str]
 ) -> TokenTiles:
-    """What of the layers runs in tiles of tokens and gives the same gradients; the head does in any case."""
+    """The modules of the layers that run in tiles of tokens and give the same gradients; the head does in any case."""
     if meta_model.routers is not None:
         return TokenTiles(TILE, why=ROUTERS)
     batch, other = work.micro_batches[0], copy.deepcopy(model)  # whose gradients nobody looks at
@@ -284,7 +284,7 @@ def refuse_sight_of_later_tokens(model: PreTrainedModel, kind: str) -> None:
 
 
 def copy_buffers(source: PreTrainedModel, target: PreTrainedModel) -> None:
-    """Those that checkpoints hold; the others are made by the library's own rule."""
+    """Copies the buffers that checkpoints hold; the library's own rule makes the others."""
     for name in target.state_dict().keys() & dict(target.named_buffers()).keys():
         target.get_buffer(name).copy_(source.get_buffer(name))
 
@@ -317,7 +317,7 @@ def auxiliary(model: PreTrainedModel, result: Any) -> Any:
 
 
 def own_rows(position_ids: torch.Tensor | None, length: int) -> list[slice]:
-    """Where the rows of a packed sequence lie; all sequences of a micro-batch are packed alike here."""
+    """The bounds of a packed sequence's rows; all sequences of a micro-batch are packed alike."""
     starts = [0] if position_ids is None else (position_ids[0] == 0).nonzero().view(-1).tolist()
     return [slice(first, last) for first, last in zip(starts, [*starts[1:], length], strict=True)]
 

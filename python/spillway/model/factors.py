@@ -52,7 +52,8 @@ def choose(meta_model: MetaModel, config: Config) -> None:
 
 
 def linear_layers(meta_model: MetaModel) -> dict[str, Any]:
-    """By name: those inside the layers whose weight is trainable, in the compute type, and used in one place alone."""
+    """The linear layers by name: inside the layers, with a trainable weight in the compute type, used in one place
+    alone."""
     inside = {id(module) for layer in meta_model.layers for module in layer.modules()}
     return {
         name: module
@@ -163,8 +164,8 @@ def project(
 
 
 def told(engine: Any) -> dict[str, Any]:
-    """What a step tells metrics.jsonl: the running estimate of the gradients' relative error, by layer the mean of its
-    matrices, and how often projectors were refitted so far, all matrices together."""
+    """Figures of a step for metrics.jsonl. They are the running estimate of the gradients' relative error, by layer the
+    mean of its matrices, and the count of projector refits of all matrices."""
     layers: dict[str, list[float]] = {}
     refits = json.loads(engine.refits())
     for it in refits:

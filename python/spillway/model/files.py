@@ -194,7 +194,7 @@ def to_engine(meta_model: MetaModel, description: dict[str, Any], checkpoint: Pa
 def engine_tensors(
     meta_model: MetaModel, names: Names, group: Group, stored: Stored, numbers: dict[str, Any]
 ) -> Iterator[Iterator[torch.Tensor]]:
-    """Those of a group; buffers go into the model."""
+    """The engine's tensors of a group; buffers go into the model."""
     for name, tensor in names.converted(group, stored.tensor, saving=False).items():
         if name in names.buffers:
             set_buffer(meta_model, name, tensor)
@@ -218,7 +218,7 @@ def tensor_numbers(description: dict[str, Any]) -> dict[str, tuple[int, list[int
 
 
 def base_numbers(meta_model: MetaModel, description: dict[str, Any]) -> dict[str, tuple[int, list[int]]]:
-    """Those of the model itself, adapters left out."""
+    """Numbers of the model's own tensors, adapters left out."""
     own = set(meta_model.adapters.names) if meta_model.adapters else set()
     return {name: numbers for name, numbers in tensor_numbers(description).items() if name not in own}
 
@@ -289,15 +289,15 @@ def give_weights(
 def of_save(
     meta_model: MetaModel, description: dict[str, Any], source: Path
 ) -> tuple[Names, set[str], dict[str, str] | None]:
-    """What a save needs to know: names, those in the checkpoint that the run began with, and what the engine's tensors
-    are called in files; None where their form is another, too."""
+    """The input of a save: names, names in the checkpoint that the run began with, and the engine's tensor names in
+    files. None if the tensors have another form in files."""
     names, keys = Names(meta_model), stored_keys(source)
     names.know(keys)  # a run that went on has not read it; older names are kept
     return names, keys, names.renamed(set(base_numbers(meta_model, description)))
 
 
 def in_one_file(meta_model: MetaModel, names: Names, keys: set[str], max_shard: int) -> bool:
-    """Whether a save is small enough for one file, which holds what the engine has not, too."""
+    """True if a save is small enough for one file, which also holds the tensors that the engine lacks."""
     if not names.buffers and not names.towers and not names.passed_over(keys):
         return False
     return sum(p.numel() * p.element_size() for p in meta_model.stored.parameters()) < max_shard
@@ -306,7 +306,7 @@ def in_one_file(meta_model: MetaModel, names: Names, keys: set[str], max_shard: 
 def load_state(
     meta_model: MetaModel, description: dict[str, Any], engine: Engine, state: Path, checkpoint: Path, steps: int
 ) -> str:
-    """What `save_weights` and `Engine.save_state` wrote; see Engine.load_state."""
+    """Loads the state that `save_weights` and `Engine.save_state` wrote; see Engine.load_state."""
     keys = stored_keys(checkpoint)
     if not keys or (plain(meta_model, description) and set(tensor_numbers(description)) <= keys):
         return engine.load_state(str(state), str(checkpoint), steps)
@@ -333,15 +333,15 @@ def load_buffers(meta_model: MetaModel, source: Path) -> None:
 
 
 def plain(meta_model: MetaModel, description: dict[str, Any]) -> bool:
-    """Whether the engine's tensors are those of files, by their names, and files hold no others."""
+    """True if the engine's tensors are those of files, by their names, and files hold no others."""
     names = Names(meta_model)
     own = names.renamed(set(base_numbers(meta_model, description)))
     return own is not None and not names.buffers and all(name == to for name, to in own.items())
 
 
 def converts(meta_model: MetaModel, description: dict[str, Any], source: Path, max_shard: int) -> bool:
-    """Whether the engine's tensors are written twice in a save: they have another form in files, or are so few that one
-    file holds them and others."""
+    """True if a save writes the engine's tensors twice. They have another form in files, or are so few that one file
+    holds them and others."""
     names, keys, own = of_save(meta_model, description, source)
     return own is None or in_one_file(meta_model, names, keys, max_shard)
 

@@ -21,7 +21,7 @@ from spillway.model.fused_mlp import GateForm
 
 WITHIN = 1e-5  # relative to the largest element, in fp32
 HIDDEN, INNER = 6, 10  # of the MLP that is tried
-# What code raises that is given one tensor and asks for more, or for another shape.
+# Errors of code that is given one tensor and asks for more, or for another shape.
 UNLIKE = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 
@@ -80,7 +80,7 @@ def matches_form(module: nn.Module, form: NormForm, values: torch.Tensor, scale:
 
 
 def plain_norm(form: NormForm, values: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """What the kernels compute, in PyTorch's words."""
+    """The kernels' computation, written in PyTorch."""
     wide = values.float()
     normal = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + form.epsilon)
     if form.rounds_early:
@@ -132,7 +132,7 @@ def has_bias(linear: Any) -> bool:
 
 
 def is_rotation(function: Any) -> bool:
-    """Whether a function of queries, keys and tables turns both as the kernels do."""
+    """True if a function of queries, keys and tables turns both as the kernels do."""
     if not callable(function):
         return False
     for kind in (torch.float32, torch.bfloat16):
@@ -155,7 +155,7 @@ def turn(heads: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor) -> tor
 
 
 def attempt(call: Callable[..., Any], *given: torch.Tensor) -> Any:
-    """What a call gives; None where it raises."""
+    """The result of a call; None if it raises."""
     try:
         return call(*given)
     except UNLIKE:

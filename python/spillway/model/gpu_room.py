@@ -65,7 +65,7 @@ def is_out_of_memory(error: RuntimeError) -> bool:
 
 
 def refusal(place: Place, shape: WorkShape, free: int, device_bytes: Callable[[WorkShape], int]) -> str:
-    """What was asked, what is there, and what would fit."""
+    """The request, the free memory, and the settings that would fit."""
     train = replace(shape, micro_batches=1, share=0, eval_batch=0, eval_length=0)
     words = f"more than the {sizes.size(free)} that are free"
     evaluates = shape.eval_batch * shape.eval_length > shape.batch * shape.length

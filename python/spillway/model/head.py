@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class HeadCode:
-    """What a head does besides its product."""
+    """Parts of a head besides its product."""
 
     bias: Kept | None = None
     transform: Callable[[torch.Tensor], torch.Tensor] | None = None  # [1, tokens, rows] of logits to final ones
@@ -165,12 +165,12 @@ class HeadPass:
             stats.add_spread(logits)
 
     def losses(self) -> list[float]:
-        """By micro-batch, what the loss, over all label tokens, or pairs, is the exact sum of, once every slice has
-        been seen."""
+        """The exact terms of the loss over all label tokens, or pairs, by micro-batch; known once every slice has been
+        seen."""
         return self._objective.losses(self._whole())
 
     def told(self) -> list[Told]:
-        """What the objective tells besides, then."""
+        """The objective's other figures, by micro-batch."""
         return self._objective.told(self._whole())
 
     def add_gradient(
@@ -419,7 +419,7 @@ class Stats:
     def fold(self, logits: torch.Tensor, first_row: int, labels: torch.Tensor) -> None:
         """Takes in a slice [tokens, rows] of fp32 logits as PyTorch's log-softmax sees it."""
         highest = logits.amax(1)
-        # Where the logit is the largest, the log-softmax is exactly minus the logarithm of the sum.
+        # The log-softmax of the largest logit is exactly minus the logarithm of the sum.
         log_sum = torch.cat([-logits[part].log_softmax(1).amax(1) for part in token_parts(logits)])
         log_sum[highest == -math.inf] = 0  # nothing to sum
         if self._log_sum is None:

@@ -50,14 +50,14 @@ WAYS = "`hf auth login`, or HF_TOKEN"
 
 @dataclass(frozen=True)
 class Listing:
-    """What a repository holds at one commit."""
+    """The files of a repository at one commit."""
 
     commit: str
     files: Mapping[str, int]  # bytes by name
 
     def described_by(self) -> list[str]:
-        """What says what the model is, and its tokenizer: no weights, no code. The description comes last, so that
-        where it lies in the cache the others do."""
+        """The files that describe the model and its tokenizer: no weights, no code. The description comes last, so that
+        the others are in the cache where it is."""
         return sorted(filter(is_small, self.files), key=lambda name: (name == DESCRIPTION, name))
 
 
@@ -89,7 +89,7 @@ def settled(config: Config, tell: Tell | None = None, only: Iterable[str] = SETT
 
 
 def is_name(value: str) -> bool:
-    """Whether it is nothing here, and may be the name of a repository."""
+    """True if the value is nothing here, and may be the name of a repository."""
     try:
         there = Path(value).expanduser().exists()
     except OSError:  # a name that no file can have
@@ -166,7 +166,7 @@ def cached(name: str, revision: str | None) -> str | None:
 
 
 def snapshot(name: str, commit: str) -> Path:
-    """Where the cache has a commit, or would."""
+    """The folder where the cache has a commit, or would have it."""
     return repository(name) / "snapshots" / commit
 
 
@@ -260,7 +260,7 @@ def missing_weights(name: str, commit: str) -> dict[str, int]:
 
 
 def files_of_weights(place: Path) -> list[str] | None:
-    """What the index names, else the one file; None: nobody knows yet."""
+    """The weight files that the index names, else the one file; None: nobody knows yet."""
     index = place / INDEX
     if not index.exists():
         return [SINGLE] if (place / SINGLE).exists() else None
@@ -309,7 +309,7 @@ def fetch_apart(name: str, commit: str, files: Mapping[str, int], tell: Tell) ->
 
 
 def fetch(name: str, commit: str, files: Iterable[str]) -> int:
-    """What that process does. Returns its exit code."""
+    """The work of the download process. Returns its exit code."""
     from huggingface_hub import hf_hub_download
 
     try:

@@ -81,7 +81,7 @@ def work_bytes(meta_model: MetaModel) -> int:
 
 
 def draw_own(meta_model: MetaModel, config: OwnConfig, engine: Engine, seed: int) -> None:
-    """What the constructor draws after `torch.manual_seed(seed)`."""
+    """Draws the weights that the constructor draws after `torch.manual_seed(seed)`."""
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         made = config.plain(torch.float32)

@@ -41,14 +41,15 @@ def said(version: tuple[int, int]) -> str:
 
 
 def conversions(model: PreTrainedModel, legacy: bool) -> list[Any]:
-    """What the library does to a checkpoint of this model while it loads it; `legacy`: older names, too."""
+    """The conversions that the library applies to a checkpoint of this model while it loads it; `legacy`: older names,
+    too."""
     from transformers.conversion_mapping import get_model_conversion_mapping
 
     return list(get_model_conversion_mapping(model, add_legacy=legacy))
 
 
 def without_prefixes(entries: Iterable[Any]) -> list[Any]:
-    """Those that a model which was loaded from no checkpoint is saved by."""
+    """The entries for saving a model that was loaded from no checkpoint."""
     from transformers.core_model_loading import PrefixChange
 
     return [entry for entry in entries if not isinstance(entry, PrefixChange)]
@@ -66,7 +67,7 @@ def parted(entries: Iterable[Any]) -> tuple[list[Any], list[Any]]:
 def loaded_name(
     name: str, renamings: list[Any], converters: list[Any], prefix: str, held: dict[str, Any]
 ) -> tuple[str, str | None]:
-    """What a tensor of a file is called in a model with tensors `held`, and the converter's pattern it matched."""
+    """The name of a file's tensor in a model with tensors `held`, and the converter's pattern it matched."""
     from transformers.core_model_loading import rename_source_key
 
     return rename_source_key(name, renamings, converters, prefix, held)  # type: ignore[no-any-return]
@@ -79,7 +80,7 @@ def renamed(name: str, renamings: Iterable[Any]) -> str:
 
 
 def converted_name(name: str, converters: Iterable[Any]) -> tuple[str, str | None]:
-    """By the first converter that matches, and the pattern that did; None: none has."""
+    """The name after the first converter that matches, and the pattern that matched; None: none has."""
     for entry in converters:
         converted, pattern = entry.rename_source_key(name)
         if pattern is not None:
@@ -132,7 +133,7 @@ class Reach:
 
 
 def reach(mask_function: Any) -> Reach | None:
-    """What one of the library's functions of masks says. None: it is composed of others than these."""
+    """The reach of a mask function of the library. None: it is composed of others than these."""
     facts: dict[str, Any] = {}
     if not read_mask(mask_function, facts) or not facts.pop("causal", False):
         return None

@@ -48,7 +48,7 @@ PREFIX = "base_model.model."  # of names in PEFT's files
 
 @dataclass
 class Adapters:
-    """What a configuration asks for, and what it made of one meta model."""
+    """A configuration's adapters, and their state on one meta model."""
 
     asked: dict[str, Any]  # arguments of LoraConfig
     seed: int
@@ -174,7 +174,8 @@ class Adapters:
             raise InputError(f"lora_target_modules: {path} has {min(tensors)} besides, which this run has no place for")
 
     def save(self, engine: Engine, description: dict[str, Any], base: str, to: Path) -> None:
-        """What `PeftModel.from_pretrained` reads: the adapters' masters in fp32, and their configuration."""
+        """Saves the files that `PeftModel.from_pretrained` reads: the adapters' masters in fp32, and their
+        configuration."""
         from spillway._engine import SafetensorsWriter
 
         numbers = tensor_numbers(description)

@@ -48,7 +48,7 @@ class Adapted(Protocol):
 
 @dataclass(frozen=True)
 class StagePlan:
-    """What runs as one block: the way in and the first layer, a layer, what follows the layers."""
+    """A part of the model that runs as one block: the way in and the first layer, a layer, what follows the layers."""
 
     name: str
     parameters: list[nn.Parameter]  # that belong to this block; what it shares with an earlier one is not among them
@@ -111,7 +111,8 @@ class MetaModel:
                     self.places[id(parameter)].append((module, name))
 
     def is_fp32(self, parameter: torch.Tensor) -> bool:
-        """Whether it is kept, computed with and learned in fp32 where the rest is kept in a narrower type."""
+        """True if the parameter is kept, computed with and learned in fp32 where the rest is kept in a narrower
+        type."""
         table = parameter is self.embedding.weight or parameter is self.head.weight
         return self.type_kept(parameter) == torch.float32 != self.kept and not table
 
@@ -178,12 +179,12 @@ class MetaModel:
 
     @property
     def own_tail(self) -> bool:
-        """What follows the layers is a block of its own."""
+        """True if what follows the layers is a block of its own."""
         return bool(self.tail)
 
     @property
     def fused_tail(self) -> bool:
-        """What follows the layers has no parameters, and runs with the last one."""
+        """True if what follows the layers has no parameters, and runs with the last layer."""
         return not self.tail and not self.simple_tail
 
     @property
@@ -205,7 +206,7 @@ class MetaModel:
         return frozenset(bare_name(name) for name, parameter in named if id(parameter) in carried)
 
     def is_apart(self, name: str) -> bool:
-        """Whether a parameter or buffer belongs to another modality than text."""
+        """True if a parameter or buffer belongs to another modality than text."""
         return self._tower is not None and not f"{name}.".startswith(self._tower and f"{self._tower}.")
 
     def trainable(self, parameter: nn.Parameter) -> bool:
@@ -242,7 +243,7 @@ def zeros(like: torch.Tensor, device: torch.device | None) -> torch.Tensor:
 
 
 def stored_names(model: PreTrainedModel) -> dict[int, str]:
-    """By identity, the name by which a parameter is saved: of a tied one, that which the others are tied to."""
+    """The saved name of each parameter, by identity. A tied parameter has the name that the others are tied to."""
     tied = getattr(model, "all_tied_weights_keys", None) or {}
     names_by_id: dict[int, str] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
@@ -257,5 +258,5 @@ def pattern(name: str) -> str:
 
 
 def bare_name(name: str) -> str:
-    """What a parameter was called before an adapter stood before it."""
+    """The name of a parameter before an adapter stood before it."""
     return name.replace(".base_layer.", ".")

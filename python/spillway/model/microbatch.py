@@ -63,11 +63,11 @@ class MicroBatch:
 
     @property
     def units(self) -> int:
-        """What a loss is a mean of: label tokens, or pairs of rows."""
+        """The number of units that a loss is a mean over: label tokens, or pairs of rows."""
         return self.rows // self.rows_each if self.rows_each else self.labelled.numel()
 
     def to(self, device: torch.device) -> MicroBatch:
-        """With its tensors there; what the host asks of them it has asked already."""
+        """The micro-batch with its tensors on the device. The host has read what it needs of them."""
         if device.type == "cpu":
             return self
         moved = {name: tensor.to(device, non_blocking=True) for name in ("position_ids", "labelled", "labels", "real")
@@ -124,7 +124,7 @@ class Work:
 
     @property
     def units(self) -> int:
-        """What the loss is a mean of; see MicroBatch.units."""
+        """The number of units that the loss is a mean over; see MicroBatch.units."""
         return self.over or sum(batch.units for batch in self.micro_batches)
 
     @property
@@ -157,8 +157,8 @@ class Work:
 
 
 def by_virtual_rank(micro_batches: int, ranks: int) -> list[list[int]]:
-    """By virtual rank, its micro-batches, numbered in the data's order; a step takes the ranks one after the other, and
-    those without any not at all (plan/virtual_ranks.h)."""
+    """The micro-batches of each virtual rank, numbered in the data's order. A step takes the ranks one after the other,
+    and leaves out those without any (plan/virtual_ranks.h)."""
     return [list(range(rank, micro_batches, ranks)) for rank in range(min(ranks, micro_batches))]
 
 

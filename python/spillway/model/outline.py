@@ -1,4 +1,4 @@
-"""What lies between a model's parts, found by running it without its layers.
+"""Connections between a model's parts, observed by running it without its layers.
 
 The runs are short and on zeros that take no memory (`MetaModel.stand_ins`), so they cost the same for any size. What
 they cannot tell, that numbers are those of the library, is verified on a tiny copy (`equivalence`).
@@ -115,7 +115,7 @@ def given_to_layers(recording: Recording) -> list[torch.Tensor]:
 
 
 def given_by_tail(meta_model: MetaModel, batch: MicroBatch, recording: Recording) -> list[torch.Tensor]:
-    """What the head is given, and what the model makes of what the head gives."""
+    """The input of the head, and the model's use of the head's output."""
     logits = torch.zeros(1, LENGTH, meta_model.head.weight.shape[0], dtype=meta_model.dtype)
     return [head_input(meta_model, batch, torch.zeros_like(recording.first)), transformed_logits(meta_model, logits)]
 

@@ -1,4 +1,4 @@
-"""What one micro-batch takes along from block to block besides the hidden state.
+"""Values that one micro-batch takes along from block to block besides the hidden state.
 
 Each layer's own arguments; and of these the tensors that gradients flow to, because the way in made them (inputs of
 each layer, a copy of the embedding) or because an earlier layer wrote them into a mapping that layers share (keys and
@@ -66,8 +66,8 @@ class Passage:
         return with_tensors(call, self.actual, {id(mapping): mapping for mapping, _ in self._before[place]})
 
     def is_closed(self, place: int) -> bool:
-        """Whether gradients flow to nothing that a layer is given besides the hidden state, and it leaves nothing to
-        others: what goes on between layers is the business of passes that recompute."""
+        """True if gradients flow only to the hidden state, and the layer leaves nothing to other layers. What goes on
+        between layers is the business of passes that recompute."""
         call = self.calls[place]
         given = [call.positional, list(call.keywords.values())]
         if self._passed or self.balance is not None or any(True for _ in mappings_in(given)):
@@ -79,7 +79,7 @@ class Passage:
         return all_tensors([self.calls[place]])
 
     def actual(self, tensor: Any) -> Any:
-        """What an earlier layer has returned, for what stands for it in the recorded calls."""
+        """The result that an earlier layer returned, for the stand-in in the recorded calls."""
         if id(tensor) not in self._passed:
             return tensor
         place, number = self._passed[id(tensor)]
@@ -142,7 +142,7 @@ class Crossing:
         return nullcontext() if balance is None else balance.again(self.outputs, self.gradients)
 
     def has_run(self, place: int, results: Sequence[Any]) -> None:
-        """What the layer has made again takes the gradients that later layers have left for it."""
+        """Gives the layer's recomputed values the gradients that later layers left for them."""
         passage = self._passage
         if place in passage._results:
             for kept, made in zip(tensors_in(passage._results[place][1:]), tensors_in(results[1:]), strict=True):

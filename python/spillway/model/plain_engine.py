@@ -144,7 +144,7 @@ class PlainEngine:
         return {}
 
     def __getattr__(self, name: str) -> Any:
-        """What passes ask of reduced gradients."""
+        """Methods of reduced gradients that passes call."""
         if name in INSIDE and self._projections is not None:
             return getattr(self._projections, name)
         raise AttributeError(name)

@@ -105,7 +105,7 @@ def as_rows(batch: MicroBatch, sums: torch.Tensor, tokens: torch.Tensor) -> Rows
 
 
 def describe_tokens(batch: MicroBatch, rows: Rows, stats: Stats | None, watches: Collection[str]) -> Told:
-    """What TRL logs of the label tokens of completions: logits of the whole vocabulary, the entropy of all, and how
+    """Figures that TRL logs of the label tokens of completions: logits of the whole vocabulary, their entropy, and how
     often a chosen one is the likeliest."""
     if stats is None or stats.mean is None:
         return {}

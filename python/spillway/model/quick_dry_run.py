@@ -1,5 +1,5 @@
-"""What a plan alone needs to know of a large layer, in some ten seconds: all of its tokens are measured once or
-twice where that is quick enough, else fewer, twice as many each time, and what more take follows from how it grew.
+"""A dry run of some ten seconds for a plan alone. It measures all tokens of a large layer once or twice if that is
+quick enough. Otherwise it measures fewer tokens, twice as many each time, and extrapolates.
 
 A run that trains measures what it will do itself, more often (`spillway.model.dry_run`).
 """
@@ -55,12 +55,12 @@ def shape_of(rows: int, length: int, tokens: int) -> tuple[int, int]:
 
 
 def other_lengths(length: int) -> list[int]:
-    """Of rows that are somewhat shorter: a dataset has many, and PyTorch keeps what it makes for each."""
+    """Lengths of somewhat shorter rows: a dataset has many, and PyTorch keeps what it makes for each."""
     return sorted({length * part // 8 for part in (7, 6, 5)} - {0, 1})
 
 
 def is_long(seconds: float, tokens: int, largest: int) -> bool:
-    """Whether measuring all of it would take a person's patience, by what `tokens` of it took."""
+    """True if measuring all tokens would take longer than a user waits, judging by the seconds of `tokens` of them."""
     return seconds * largest / tokens * REPEATS > AS_A_RUN
 
 
@@ -92,7 +92,7 @@ def ascend(first: Taken, rest: Sequence[tuple[int, int]], measure: Callable[[int
 
 
 def says_little(found: Sequence[Taken], all_of_it: tuple[int, int]) -> bool:
-    """What few tokens take is what libraries and the heap take for any."""
+    """True if the measured tokens are so few that their bytes are what libraries and the heap take for any."""
     first, last = found[0], found[-1]
     return last.tokens * FAR < all_of_it[0] * all_of_it[1] and last.bytes < GROWN * first.bytes
 
@@ -128,7 +128,7 @@ def slope_in_tiles(
 
 
 def middle(found: Sequence[Taken]) -> Taken:
-    """Of measurements of one shape the medians."""
+    """The medians of measurements of one shape."""
     seconds = {kind: statistics.median(each.seconds[kind] for each in found) for kind in found[0].seconds}
     return Taken(found[0].tokens, int(statistics.median(each.bytes for each in found)), seconds)
 

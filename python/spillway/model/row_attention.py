@@ -45,7 +45,7 @@ class DenseMasks:
     made = 0
 
 
-# What is asked of a tensor without looking at its elements.
+# Methods of a tensor that do not look at its elements.
 OF_ITSELF = {
     torch.Tensor.data_ptr,
     torch.Tensor.dim,
@@ -85,7 +85,7 @@ class RowMask(torch.Tensor):
 
     @property
     def is_causal(self) -> bool:
-        """Whether each sequence is one row, of which a token sees all before it."""
+        """True if each sequence is one row, of which a token sees all before it."""
         return self.window is None and all(len(row) == 1 for row in self.rows)
 
     def row_calls(self) -> list[packed_attention.RowCall]:
@@ -118,7 +118,7 @@ class RowMask(torch.Tensor):
 
 
 def is_whole(mask: torch.Tensor, index: Any) -> bool:
-    """Whether slices leave a mask as it is: models cut it to as many keys as there are."""
+    """True if slices leave a mask as it is: models cut it to as many keys as there are."""
     if not isinstance(index, tuple) or len(index) > mask.ndim:
         return False
     pairs = zip(index, mask.shape, strict=False)
@@ -148,7 +148,7 @@ def row_mask(*positional: Any, **said: Any) -> torch.Tensor | None:
 
 
 def may_skip(said: dict[str, Any]) -> bool:
-    """Whether the library may say None: that is best."""
+    """True if the library may say None: that is best."""
     local = said.get("local_size")
     return bool(said.get("allow_is_causal_skip", True)) and (local is None or said["q_length"] < local)
 
@@ -169,7 +169,7 @@ def known_mask(said: dict[str, Any]) -> RowMask | None:
 
 
 def rows_of(reach: library.Reach, sequences: int, tokens: int) -> list[list[int]]:
-    """By sequence, the lengths of its rows; a chunk of a row is one."""
+    """The lengths of each sequence's rows; a chunk of a row is one."""
     begins = torch.zeros(sequences, tokens, dtype=torch.bool)
     begins[:, 0] = True
     numbers = [] if reach.rows is None else [reach.rows.cpu()]
@@ -214,7 +214,7 @@ def row_attention(
 
 
 def serves(mask: RowMask, states: States, said: dict[str, Any]) -> bool:
-    """Whether attention may run row by row. Dropout is drawn once, and blocks of queries run again in backward."""
+    """True if attention may run row by row. Dropout is drawn once, and blocks of queries run again in backward."""
     sequences, tokens = mask.shape[0], mask.shape[-1]
     alike = all(state.shape[0] == sequences and state.shape[2] == tokens for state in states)
     again = mask.window is not None and said.get("dropout", 0.0) > 0
@@ -304,7 +304,7 @@ def asks_for_the_name(model: nn.Module) -> bool:
 
 @functools.cache
 def code_asks(module: str) -> bool:
-    """Whether a file of the library's models does something else where attention is called `sdpa`."""
+    """True if a file of the library's models does something else where attention is called `sdpa`."""
     if module.split(".")[2] in INDIFFERENT:
         return False
     try:
@@ -314,8 +314,8 @@ def code_asks(module: str) -> bool:
 
 
 def grows_linearly(model: nn.Module, packing: bool) -> bool:
-    """Whether the memory that attention takes grows with the tokens of a sequence, not with their square, by the name
-    of its kernels; masks that are made all the same are counted by DenseMasks."""
+    """True if attention's memory grows with the tokens of a sequence, not with their square. The kernels' names decide;
+    DenseMasks counts masks that are made all the same."""
     name = getattr(text_config(getattr(model, "config", None)), "_attn_implementation", None)
     return name == NAME or (name == "sdpa" and not packing)
 

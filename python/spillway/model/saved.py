@@ -1,4 +1,4 @@
-"""What autograd saves of a layer, from its forward to its backward pass: let go and computed again, kept, or spilled.
+"""Activations that autograd saves of a layer, from its forward to its backward pass: recomputed, kept, or spilled.
 
 A layer that keeps runs forward with history, under hooks that see every tensor which is saved. What lies in the
 engine's memory (the layer's weights, its input) is not held as a view of bytes that are used for something else
@@ -31,7 +31,7 @@ OF_GRAPH = 2048  # bytes for each tensor that is saved, about: nodes, its record
 
 
 class Saved(enum.Enum):
-    """What becomes of what autograd saves of a layer."""
+    """The fate of the activations that autograd saves of a layer."""
 
     RECOMPUTE = "recompute"  # backward computes it again from the layer's input
     KEEP = "keep"  # it stays in the memory that the layer computes in
@@ -40,7 +40,7 @@ class Saved(enum.Enum):
 
 @dataclass(frozen=True)
 class SavedChoice:
-    """What becomes, in a run, of the activations that autograd saves of each stage."""
+    """A run's choice for the saved activations of each stage."""
 
     stages: Mapping[int, Saved] = field(default_factory=dict)  # by place; the others recompute
     most: int | None = None  # bytes that all of them may keep at once; what comes on top recomputes. None: any number
@@ -168,8 +168,8 @@ class Packing:
         return torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
 
     def _pack(self, tensor: torch.Tensor) -> torch.Tensor | Reference | Leaving:
-        """What is kept has no history: an operation that saves its own output would hold itself, as long as no backward
-        pass lets go of it."""
+        """Packs a tensor without its history: an operation that saves its own output would hold itself, as long as no
+        backward pass lets go of it."""
         self._tensors += 1
         if isinstance(tensor, Experts):
             return tensor.detach()
@@ -203,7 +203,7 @@ class Packing:
 
 
 class Root(torch.autograd.Function):
-    """Where a backward pass begins: it leads to the graph of an output without holding its bytes."""
+    """The start of a backward pass: it leads to the graph of an output without holding its bytes."""
 
     @staticmethod
     def forward(ctx: Any, output: torch.Tensor, gradient: list[torch.Tensor]) -> torch.Tensor:
@@ -248,7 +248,7 @@ class SavedPass:
 
 
 class SavedStep:
-    """What is kept in one step, by stage and micro-batch."""
+    """The activations kept in one step, by stage and micro-batch."""
 
     def __init__(self, choice: SavedChoice = RECOMPUTE_ALL) -> None:
         self._choice = choice
@@ -269,7 +269,8 @@ class SavedStep:
         return self._choice.of(place) is Saved.SPILL
 
     def add(self, place: int, micro_batch: int, saved: SavedPass | None, room: torch.Tensor | None = None) -> None:
-        """Where it is too much, or None, the pass recomputes. `room`: of a stage that spills, for all micro-batches."""
+        """Adds a saved pass. A pass that is None or too large recomputes. `room`: of a stage that spills, for all
+        micro-batches."""
         if saved is None or (room is not None and not self._spill(place, micro_batch, saved, room)):
             return
         if self._choice.most is not None and self._bytes + saved.bytes > self._choice.most:
@@ -315,5 +316,5 @@ def address(tensor: torch.Tensor) -> int:
 
 
 def byte_of(tensor: torch.Tensor) -> int:
-    """Where in its storage it begins."""
+    """The byte where the tensor begins in its storage."""
     return tensor.storage_offset() * tensor.element_size()

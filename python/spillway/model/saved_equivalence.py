@@ -1,5 +1,5 @@
-"""Whether layers of a type of model may keep what autograd saves: shown on a tiny copy, whose memory moves between
-forward and backward, by gradients that are the same bits."""
+"""Proof that layers of a type of model may keep what autograd saves: bit-identical gradients on a tiny copy, whose
+memory moves between forward and backward."""
 
 from __future__ import annotations
 

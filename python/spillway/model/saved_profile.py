@@ -1,5 +1,5 @@
-"""What a layer keeps where it keeps what autograd saves: bytes and seconds, measured by a dry run's stream, which also
-shows that gradients are the same bits as of a pass that recomputes, in the sizes and types of the run."""
+"""The cost of keeping what autograd saves of a layer: bytes and seconds, measured by a dry run's stream. The dry run
+also shows bit-identical gradients with a pass that recomputes, in the run's sizes and types."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def told(stream: Stream, engine: TimedEngine, work: Work) -> tuple[float, dict[t
 
 
 def ratios(engine: TimedEngine, forward: float, backward: float) -> tuple[float, float]:
-    """What passes that keep took of those that recompute, of which the seconds are given; 1 where nothing is known."""
+    """Ratios of passes that keep to passes that recompute, of which the seconds are given; 1 where nothing is known."""
     seconds = (engine.seconds[True][kind] for kind in KINDS)
     last = [values[-1] if values else 0.0 for values in seconds]
     pairs: Sequence[tuple[float, float]] = list(zip(last, (forward, backward), strict=True))

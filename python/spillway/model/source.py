@@ -87,7 +87,7 @@ def choose_head(path: Path, config: PreTrainedConfig, labels: int, end: str = OF
 
 
 def is_classifier(config: Any) -> bool:
-    """Whether the model of a configuration has a head of labels in place of the vocabulary's; see `load_config`."""
+    """True if the configuration's model has a head of labels in place of the vocabulary's; see `load_config`."""
     return any(name.endswith(tuple(CLASSIFIERS)) for name in getattr(config, "architectures", None) or [])
 
 
@@ -106,7 +106,7 @@ def check_dropout(path: Path, config: PreTrainedConfig) -> None:
 
 
 def save_config(source: Path, config: PreTrainedConfig, weight_dtype: str, directory: Path) -> None:
-    """What `from_pretrained` reads beside weights that were trained from the model in `source`."""
+    """Saves the files that `from_pretrained` reads beside weights that were trained from the model in `source`."""
     for _, save in config_files(source, config, weight_dtype):
         save(directory)
 
@@ -142,7 +142,7 @@ def set_dtype(config: PreTrainedConfig, dtype: torch.dtype) -> None:
 
 
 def copy_processors(source: Path, directory: Path) -> None:
-    """What prepares images, videos and audio for a multimodal model is carried along as it is."""
+    """Copies the files that prepare images, videos and audio for a multimodal model, as they are."""
     for name in PROCESSORS:
         copy_processor(source, name, directory)
 
@@ -163,7 +163,7 @@ def text_config(config: Any) -> Any:
 
 
 def is_multimodal(config: Any) -> bool:
-    """Whether the model holds others beside the one that makes text: of images, of audio, an encoder."""
+    """True if the model holds others beside the one that makes text: of images, of audio, an encoder."""
     if not isinstance(config, PreTrainedConfig):
         return False
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:

@@ -68,7 +68,7 @@ class Verified:
 
     @property
     def fused(self) -> bool:
-        """Whether the engine's kernels stand for norms, SwiGLU and rotary embedding of layers."""
+        """True if the engine's kernels stand for norms, SwiGLU and rotary embedding of layers."""
         config = self.spec.config
         return config.fused_kernels == "auto" and config.device.startswith("cuda")
 
@@ -143,8 +143,8 @@ def verified(spec: ModelSpec) -> Verified:
 
 
 def tiles_of(spec: ModelSpec, found: TokenTiles) -> TokenTiles:
-    """What a run's layers and head run in tiles. Reduced gradients, and the estimates beside them, are of
-    whole micro-batches, and so are the sums of virtual ranks."""
+    """The tiles of a run's layers and head. Reduced gradients and their estimates are of whole micro-batches, and so
+    are the sums of virtual ranks."""
     config = spec.config
     on_gpu = config.device.startswith("cuda")
     head_tokens = TOKENS_ON_GPU if on_gpu else None

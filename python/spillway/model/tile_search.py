@@ -27,7 +27,7 @@ from spillway.model.unneeded import all_learning
 WITHIN = 1e-5  # relative to the largest element
 NOISE = 1e-7  # of a layer's largest gradient: some are zero but for rounding (the bias of keys)
 PIECES = 3  # that a module is tried in
-# What a layer raises where a module's output is changed in place, is not as large as its input, or is not all it gives.
+# Errors of a layer if a module's output is changed in place, differs in size from its input, or is not all it gives.
 UNLIKE = (RuntimeError, TypeError, AttributeError)
 
 Seen = tuple[torch.Tensor, Call, torch.Tensor]  # the hidden state, what else there is, what the module gives
@@ -92,8 +92,8 @@ def first_of(output: Any) -> torch.Tensor | None:
 
 
 def layer_calls(layers: Sequence[nn.Module], run: Callable[[], object]) -> tuple[list[Arguments], torch.Tensor] | None:
-    """What each layer is given, and the first one's hidden state. `run`: the model, whose layers these are. None: a
-    layer runs several times, or gradients flow to what it is given besides the hidden state, or layers share it."""
+    """The arguments of each layer, and the first one's hidden state. `run`: the model, whose layers these are. None: a
+    layer runs several times, layers share it, or gradients flow to other arguments than the hidden state."""
     seen: list[tuple[nn.Module, tuple[Any, ...], dict[str, Any]]] = []
 
     def see(module: nn.Module, positional: Any, keywords: Any) -> None:
@@ -144,7 +144,7 @@ class Trial:
     tokens: int
 
     def same(self, name: str, filler: float | None) -> bool:
-        """Whether all gradients of the layer are close to what they are when this module of it runs in tiles, and gives
+        """True if all gradients of the layer are close to the plain ones when this module of it runs in tiles and gives
         `filler`."""
         module = dict(self.layer.named_modules()).get(name)
         if module is None:

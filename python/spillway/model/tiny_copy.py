@@ -68,7 +68,7 @@ SIZES: dict[str, int] = {
     "original_max_position_embeddings": ORIGINAL_LENGTH,
 }  # fmt: skip
 
-# What classes take as rotary channels of time, height and width where a configuration names none.
+# Rotary channels of time, height and width that classes take where a configuration names none.
 SECTIONS = {
     **dict.fromkeys(("qwen2_vl_text", "qwen2_5_vl_text", "qwen2_5_omni_text", "paddleocr_vl_text"), (16, 24, 24)),
     **dict.fromkeys(("glm4v_text", "glm4v_moe_text", "glm_ocr_text"), (8, 12, 12)),

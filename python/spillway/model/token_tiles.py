@@ -36,7 +36,7 @@ DRAWS = ("drop", "jitter")  # in names of settings by which a module draws rando
 
 @dataclass(frozen=True)
 class TokenTiles:
-    """What runs in tiles, and of how many tokens."""
+    """The modules that run in tiles, and the tokens of a tile."""
 
     tokens: int | None = None  # of one tile at most; None: all of a micro-batch at once
     modules: frozenset[str] = frozenset()  # by name within a layer: each treats every token by itself
@@ -64,7 +64,7 @@ def tokens_of(asked: str | int, hidden: int, on_gpu: bool = False) -> int | None
 
 
 def bounds(tokens: int, count: int) -> list[tuple[int, int]]:
-    """Where each of `count` tiles begins and ends."""
+    """The beginning and the end of each of `count` tiles."""
     return [(tokens * number // count, tokens * (number + 1) // count) for number in range(count)]
 
 
@@ -106,7 +106,7 @@ class Parts:
 
     @property
     def last(self) -> bool:
-        """Whether gradients are of the last part of a virtual rank: with one rank, of the step."""
+        """True if gradients are of the last part of a virtual rank: with one rank, of the step."""
         return self._ends_rank and self.now == self._end - 1
 
     @contextmanager
@@ -123,7 +123,7 @@ class Parts:
 
 @dataclass(frozen=True)
 class Call:
-    """What a module is given besides the hidden state, which comes first."""
+    """Arguments of a module besides the hidden state, which comes first."""
 
     name: str | None  # of the hidden state, where it is given by a keyword
     others: tuple[Any, ...]
@@ -166,9 +166,9 @@ class Tile:
         self._quick = all(weight.dim() < 2 for weight in module.parameters())  # no products: a norm
 
     def forward(self, filler: float | None = None, remaking: Remaking | None = None) -> Callable[..., Any]:
-        """What runs in place of the module's own, and returns nothing but the hidden state (None for the rest).
-        `filler`: an idle module that has run before gives this everywhere, and computes nothing. `remaking`: told of
-        what a module without products gives."""
+        """The forward that runs in place of the module's own, and returns nothing but the hidden state (None for the
+        rest). `filler`: the value that an idle module that has run before gives everywhere, without computing.
+        `remaking`: told of the outputs of a module without products."""
 
         def forward(*positional: Any, **keywords: Any) -> Any:
             call = Call.of(positional, keywords)
@@ -219,7 +219,8 @@ class Tile:
         return hidden if leading == 1 else hidden[0]
 
     def _fits(self, hidden: torch.Tensor) -> bool:
-        """Whether it is all tokens of the micro-batch, lying one after the other, with a history where one is made."""
+        """True if the hidden state is all tokens of the micro-batch, lying one after the other, with a history where
+        one is made."""
         leading = leading_of(hidden)
         if hidden.shape[:leading].numel() != self._parts.tokens:
             return False
@@ -247,7 +248,7 @@ class Tiled(torch.autograd.Function):
 
 @dataclass
 class Made:
-    """What a tile gave for a hidden state."""
+    """The output of a tile for a hidden state."""
 
     tile: Tile
     hidden: torch.Tensor
@@ -278,7 +279,7 @@ class Remaking:
     state; here backward makes it once more, when it asks, of what the norm was given, which is there anyway."""
 
     def __init__(self) -> None:
-        # By storage, as long as that lives; and its version, which differs where it has been changed in place.
+        # Entries by storage, as long as that lives; and its version, which differs where it has been changed in place.
         self._made: dict[int, tuple[Made, int, weakref.ref[Any]]] = {}
 
     def note(self, out: torch.Tensor, made: Made) -> None:
@@ -354,14 +355,14 @@ def norm_in_tiles(meta_model: MetaModel, parts: Parts) -> Tile | None:
 
 
 def runs_whole(meta_model: MetaModel, module: nn.Module) -> bool:
-    """Whether it draws random numbers, or has weights that others use, too, or that are reduced."""
+    """True if the module draws random numbers, or has weights that others use, too, or that are reduced."""
     weights = list(module.parameters())
     shared = any(len(meta_model.places[id(p)]) > 1 or id(p) in meta_model.spaces for p in weights)
     return shared or draws(module)
 
 
 def draws(module: nn.Module) -> bool:
-    """Whether it draws random numbers in training, by its dropouts and the names of its settings."""
+    """True if the module draws random numbers in training, by its dropouts and the names of its settings."""
     for inner in module.modules():
         if isinstance(inner, nn.modules.dropout._DropoutNd) and inner.p > 0:
             return True

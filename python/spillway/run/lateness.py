@@ -102,8 +102,8 @@ def account(rank: int, measured: dict[str, Any], waited: dict[int, float]) -> di
     }
 
 
-def late_words(found: dict[str, Any]) -> str:
-    """`found`: what the engine says. Empty: nobody has waited for long."""
-    if found.get("seconds", 0.0) < SAID:
+def late_words(report: dict[str, Any]) -> str:
+    """`report`: the engine's. Empty: nobody has waited for long."""
+    if report.get("seconds", 0.0) < SAID:
         return ""
-    return f"{found['pass']} waits for {found['waits_for']}, {duration(found['seconds'])}"
+    return f"{report['pass']} waits for {report['waits_for']}, {duration(report['seconds'])}"
