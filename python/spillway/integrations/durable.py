@@ -126,7 +126,7 @@ class DurableRun:
         self.committed = position.step if position else 0
         goes_on = recovery is not None or position is not None
         first, anew = None if recovery else payload(position), self.config.overwrite and not goes_on
-        self._lines.begun(session, first, goes_on, anew)
+        self._lines.commit_start(session, first, goes_on, anew)
         if position is not None:
             self._world.agreed(lambda: checkpoints.go_back(out, self.committed, session.release))
             told = recovery.words if recovery and recovery.words else f"going on after step {self.committed}"

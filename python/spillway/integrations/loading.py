@@ -96,7 +96,7 @@ def load(
     checks.check_model(config)
     checks.check_places(config)
     checks.check_method(config)
-    config = hub.settled(auto.settled(config), only=("model",))
+    config = hub.resolve_commits(auto.settled(config), only=("model",))
     computes = (tables.computes_on(config.device_why), products.said(config.compute_dtype, config.chosen))
     for notice in filter(None, (*computes, *products.warnings(config))):
         LOGGER.warning(notice)
@@ -151,7 +151,7 @@ def origin_of(model: Any) -> Origin | None:
 
 def read_checkpoint_dtype(path: str | Path, keys: dict[str, Any]) -> Any:
     """The type of the weights in config.json; None if it has none."""
-    config = hub.settled(resolve({}, {**keys, "model": str(path)}, "load()"), only=("model",))
+    config = hub.resolve_commits(resolve({}, {**keys, "model": str(path)}, "load()"), only=("model",))
     checks.check_model(config)
     model_config = load_config(hub.model_directory(config))
     return getattr(text_config(model_config), "dtype", None) or getattr(model_config, "dtype", None)

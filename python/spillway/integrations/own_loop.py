@@ -30,7 +30,7 @@ from spillway.base.files import write_json
 from spillway.base.sums import Mean, add_told
 from spillway.config import Config
 from spillway.errors import InputError, SpillwayError
-from spillway.integrations.own_loop_parts import MicroBatch, as_columns, check_count, refuse_a_run, same_place
+from spillway.integrations.own_loop_parts import MicroBatch, check_count, name_columns, refuse_a_run, same_place
 from spillway.integrations.own_loop_run import OwnRun
 from spillway.output import checkpoints, directory, left, saved, unsaved
 from spillway.output.records import METRICS
@@ -63,7 +63,7 @@ class Session(OwnRun):
         self._opened = self._closed = False
         self._lock = None
         try:
-            with self._as_one():
+            with self._end_together():
                 self._plan(config, module, values)
         except BaseException:
             self._unlock()
@@ -85,7 +85,7 @@ class Session(OwnRun):
         if self._opened:
             return self
         self._opened = True
-        with self._as_one():
+        with self._end_together():
             if self._start is None:
                 self._engine.start(StartPoint())
             else:
@@ -96,9 +96,9 @@ class Session(OwnRun):
     def step(self, batches: MicroBatch | Sequence[MicroBatch], learning_rate: float | None = None) -> dict[str, Any]:
         """One optimizer step over one micro-batch or several, of each process; the row of metrics.jsonl.
         `learning_rate`: instead of the schedule's."""
-        with self._as_one():
+        with self._end_together():
             most = self._shape.micro_batches
-            taken = interleaved(self._parts("step", self._taken(batches, most)))
+            taken = interleaved(self._parts("step", self._take_batches(batches, most)))
             check_count(len(taken), 1, most)
             rate = self._rate(self._state.step) if learning_rate is None else learning_rate
             engine = self.open()._engine
@@ -124,11 +124,11 @@ class Session(OwnRun):
                 f"{self._state.step}; give the micro-batches that it returned then"
             )
         referred: list[dict[str, Any]] = []
-        with self._as_one():
+        with self._end_together():
             for batch, parts in self._rounds("reference", batches, referred=False):
                 rows = self._engine.log_probabilities(interleaved(parts))
                 if batch is not None:
-                    referred.append({**batch, **as_columns(rows[sum(map(len, parts[: self._world.ranks.rank]))])})
+                    referred.append({**batch, **name_columns(rows[sum(map(len, parts[: self._world.ranks.rank]))])})
         return referred
 
     def evaluate(self, batches: MicroBatch | Iterable[MicroBatch]) -> dict[str, Any]:
@@ -137,7 +137,7 @@ class Session(OwnRun):
         self.open()
         sums, count = [], 0
         means: dict[str, Mean] = {}
-        with self._as_one():
+        with self._end_together():
             for _, parts in self._rounds("evaluate", batches):
                 for loss_sum, units in self._engine.evaluate_each(interleaved(parts)):
                     sums.append(loss_sum)
@@ -165,7 +165,7 @@ class Session(OwnRun):
         target = Path(place)
         own = None if self._start is None else self._start.output_dir
         in_run = own is not None and same_place(target, own)
-        with self._as_one():
+        with self._end_together():
             if not in_run and self._world.leads:
                 refuse_a_run(target)
             self.open()
@@ -251,7 +251,7 @@ class Session(OwnRun):
         if self._closed:
             return
         try:
-            with self._as_one():
+            with self._end_together():
                 self._close()
                 self._world.gather(None)
             self._draw()
@@ -283,7 +283,7 @@ class Session(OwnRun):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None and not self._closed:
-            with suppress(type(error), SpillwayError), self._as_one():
+            with suppress(type(error), SpillwayError), self._end_together():
                 raise error
         self.close()
 

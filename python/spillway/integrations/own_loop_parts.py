@@ -49,7 +49,7 @@ def check_count(count: int, least: int, most: int) -> None:
         )
 
 
-def planned_for(batches: list[MicroBatch], shape: WorkShape, config: Config, referred: bool) -> list[Batch]:
+def take_batches(batches: list[MicroBatch], shape: WorkShape, config: Config, referred: bool) -> list[Batch]:
     """The micro-batches as the engine's session takes them. InputError where one is larger than `shape`. `referred`:
     pairs have what the reference makes of them."""
     from spillway.data.batches import batch_of, pairs_of
@@ -70,7 +70,7 @@ def planned_for(batches: list[MicroBatch], shape: WorkShape, config: Config, ref
     return taken
 
 
-def as_columns(rows: list[float]) -> dict[str, Any]:
+def name_columns(rows: list[float]) -> dict[str, Any]:
     """The figures of a micro-batch of pairs, in columns that are named as TRL names them."""
     import torch
 

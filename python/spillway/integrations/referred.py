@@ -26,7 +26,7 @@ from spillway.errors import InputError
 from spillway.integrations.sizes import row_count
 from spillway.model.batch import Batch
 from spillway.output import identity
-from spillway.run.reference import Pass, Reference, begun, computed, known
+from spillway.run.reference import Pass, Reference, compute_probabilities, load_known, open_stored
 
 NO_SYNC = ("sync_ref_model", False, "the reference is the model before the first step")
 
@@ -244,15 +244,15 @@ class Referred:
     def _columns(self, trainer: Any, rows: Any, name: str, places: list[Path], began: bool) -> Any:
         data = Collated(self.form, rows, trainer)
         if began:
-            reference = known(trainer._world, name, data, places, None)
+            reference = load_known(trainer._world, name, data, places, None)
         else:
-            reference = begun(trainer._world, places[0], name, data)
+            reference = open_stored(trainer._world, places[0], name, data)
             if not reference.whole:
                 if trainer._world.leads:
                     tell(f"reference log-probabilities of {len(data)} pairs: a first pass computes them")
                 reference.compute(trainer.session, data, how(trainer, name), lambda done: None)
         self._references.append(reference)
-        return with_columns(self.form, rows, reference.values)
+        return add_columns(self.form, rows, reference.values)
 
 
 def refer_rows(trainer: Any, rows: Any) -> Any:
@@ -263,8 +263,8 @@ def refer_rows(trainer: Any, rows: Any) -> Any:
             "eval_dataset: the reference is the model before the first step, and it is another one now; give these "
             "rows to the trainer when it is made"
         )
-    parts = computed(trainer.session, Collated(form, rows, trainer), how(trainer, "eval"))
-    return with_columns(form, rows, np.array([value for part in parts for value in part]))
+    parts = compute_probabilities(trainer.session, Collated(form, rows, trainer), how(trainer, "eval"))
+    return add_columns(form, rows, np.array([value for part in parts for value in part]))
 
 
 def how(trainer: Any, name: str) -> Pass:
@@ -273,7 +273,7 @@ def how(trainer: Any, name: str) -> Pass:
     return Pass(pairs, args.gradient_accumulation_steps * trainer._world.ranks.world)
 
 
-def with_columns(form: Form, rows: Any, values: NDArray[np.float64]) -> Any:
+def add_columns(form: Form, rows: Any, values: NDArray[np.float64]) -> Any:
     for name, own in zip(form.columns, (values[::2], values[1::2]), strict=True):
         rows = (rows.remove_columns(name) if name in rows.column_names else rows).add_column(name, own.tolist())
     return rows

@@ -83,7 +83,7 @@ def largest(trainer: Any, origin: Origin) -> Sizes:
     return Sizes(shape, packing)
 
 
-def of_all(world: World, own: Sizes) -> Sizes:
+def join_sizes(world: World, own: Sizes) -> Sizes:
     """The largest of any process, which may have other rows than the others."""
     every = world.gather(own)
     names = ("batch", "length", "eval_batch", "eval_length", "logits")

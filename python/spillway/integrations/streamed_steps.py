@@ -131,7 +131,7 @@ class StreamedSteps(StreamedSession):
             raise InputError("compute_metrics: of pairs there are no logits to look at; the log has TRL's own figures")
         elif prediction_loss_only:
             loss_sum, tokens = self.session.evaluate_each(batches)[own]
-        elif self._known_sizes().shape.logits:
+        elif self._measure_sizes().shape.logits:
             loss_sum, tokens, logits = self.session.evaluate_whole(batches, own)
         else:
             raise InputError(refusals.NO_LOGITS)
@@ -142,7 +142,7 @@ class StreamedSteps(StreamedSession):
         return torch.tensor(loss, device=self.args.device), logits, None if logits is None else inputs["labels"]
 
     def predict(self, *positional: Any, **named: Any) -> Any:
-        with self._as_one():
+        with self._end_together():
             return super().predict(*positional, **named)  # type: ignore[misc]
 
     def _counted(self, inputs: Any) -> int | None:
@@ -153,8 +153,8 @@ class StreamedSteps(StreamedSession):
         return None if count is None else int(count)
 
     def _batch(self, inputs: Any) -> Batch:
-        batch = self._pairs.batch(inputs) if self._pairs else batch_of(inputs, self._known_sizes().packing)
-        shape, (rows, length) = self._known_sizes().shape, batch.input_ids.shape
+        batch = self._pairs.batch(inputs) if self._pairs else batch_of(inputs, self._measure_sizes().packing)
+        shape, (rows, length) = self._measure_sizes().shape, batch.input_ids.shape
         room = max(shape.batch * shape.length, shape.eval_batch * shape.eval_length)
         if rows * length > room:
             raise InputError(

@@ -59,7 +59,7 @@ class StreamedTraining(StreamedSteps, DurableSteps, StreamedSaves):
             self._pairs.fit(self)
         refusals.check_processes(self.args)
         self._world = joined(stays=True)
-        with self._as_one():
+        with self._end_together():
             self._origin = refusals.check(self)
             stream_by(self.model, self)
             if self._durable:

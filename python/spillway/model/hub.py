@@ -70,7 +70,7 @@ def is_small(name: str) -> bool:
     return file.endswith(TEXTS) and not file.lower().startswith(NO_TEXTS)
 
 
-def settled(config: Config, tell: Tell | None = None, only: Iterable[str] = SETTLED) -> Config:
+def resolve_commits(config: Config, tell: Tell | None = None, only: Iterable[str] = SETTLED) -> Config:
     """`config` with the commit of everything that it names on the hub, and `model` and `tokenizer` in the cache but for
     their weights. Where the hub does not answer, what the cache has is taken. InputError where that is nothing, where
     the repository has no safetensors, and where the file system has no room for them."""

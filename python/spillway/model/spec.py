@@ -86,7 +86,7 @@ def model_spec(
     """`config`: with what `auto` is (machine.auto). `model_config`: the model's own, changed by whoever opens the run;
     as it lies in the directory when None. `frozen`: names of the parameters that are not trainable; None: as the
     configuration says. `only_plan`: no weight will be needed."""
-    config = hub.settled(config, only=("model", "tokenizer"))
+    config = hub.resolve_commits(config, only=("model", "tokenizer"))
     source = hub.model_directory(config)
     model_config = model_config or load_config(source, config.objective_entry.labels)
     if config.init == "pretrained" and not config.resume_from_checkpoint and not hub.is_name(config.model):

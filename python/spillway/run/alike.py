@@ -20,7 +20,7 @@ NAMED = ("id", "node", "near", "stream")  # numbers that name something; each pr
 OWN = ("file_systems", "saving", "threads")  # of settings; nothing that is placed depends on them
 
 
-def alike(world: World, settings: dict[str, Any]) -> dict[str, Any]:
+def agree_settings(world: World, settings: dict[str, Any]) -> dict[str, Any]:
     """`settings` of this process, with the numbers of all. InputError where they have not the same paths."""
     if world.ranks.world == 1:
         return settings
@@ -75,7 +75,7 @@ def places(world: World, config: Config) -> None:
     if world.ranks.world == 1:
         return
     owners: dict[tuple[str, str, str, str], int] = {}
-    for rank, (where, own) in enumerate(world.gather((socket.gethostname(), own_places(config)))):
+    for rank, (where, own) in enumerate(world.gather((socket.gethostname(), list_places(config)))):
         for key, place, beside in own:
             first = owners.setdefault((where, key, place, beside), rank)
             if first != rank:
@@ -83,7 +83,7 @@ def places(world: World, config: Config) -> None:
     shared_locks.check(world, [path.place for path in config.directories])
 
 
-def own_places(config: Config) -> list[tuple[str, str, str]]:
+def list_places(config: Config) -> list[tuple[str, str, str]]:
     """The places that this process alone may use, by key; a GPU also by what its number counts."""
     places = [("storage", os.path.realpath(path.place), "") for path in config.directories if path.sharers == 1]
     places += [("storage_device", os.path.realpath(path.place), "") for path in config.devices]

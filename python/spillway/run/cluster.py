@@ -36,7 +36,7 @@ class Cluster:
         return f"{counted(self.machines, 'machine')} with {counted(self.processes, 'process')} each"
 
 
-def of_profile(profile: dict[str, Any], on_gpu: bool) -> Cluster | None:
+def read_cluster(profile: dict[str, Any], on_gpu: bool) -> Cluster | None:
     """None: the profile says nothing of `machines`, and one process trains."""
     machines = profile.get("machines", 0)
     return Cluster(machines, len(profile["gpus"]) if on_gpu else 1) if machines else None

@@ -88,7 +88,7 @@ def compare(config: Config, layers: int | None, tell: Callable[[str], None]) -> 
 
     if config.any_device:
         config = config.computing_on("cpu", "")  # where the plain way computes
-    config = hub.settled(auto.settled(config.replaced(lora_dropout=0.0)), tell)
+    config = hub.resolve_commits(auto.settled(config.replaced(lora_dropout=0.0)), tell)
     work = load_work(config.replaced(eval_dataset=None), tell)
     steps = min(config.max_steps if config.max_steps > 0 else STEPS, work.steps)
     with decode_model(config, tell) as config, cut_model(config, layers) as (path, model_config):
@@ -341,7 +341,7 @@ def narrowed(model: PreTrainedModel, config: Config) -> PreTrainedModel:
     library keeps in fp32 it keeps so."""
     from spillway.model.source import DTYPES
 
-    kept, computes = kept_types(model, config), DTYPES[config.compute_dtype]
+    kept, computes = find_kept_types(model, config), DTYPES[config.compute_dtype]
     copied = copy.deepcopy(model)
     for name, tensor in [*copied.named_parameters(), *copied.named_buffers()]:
         if tensor.is_floating_point():
@@ -350,7 +350,7 @@ def narrowed(model: PreTrainedModel, config: Config) -> PreTrainedModel:
     return copied
 
 
-def kept_types(model: PreTrainedModel, config: Config) -> Callable[[str], torch.dtype]:
+def find_kept_types(model: PreTrainedModel, config: Config) -> Callable[[str], torch.dtype]:
     """A function that returns the dtype in which a tensor is kept, by its name."""
     from spillway.model.building import types_of
     from spillway.model.meta_model import bare_name
@@ -374,7 +374,7 @@ def train_plainly(
     learning = named(model)
     computing = model if config.weight_dtype == "fp32" else narrowed(model, config)
     weights = named(computing)
-    kept = kept_types(model, config)
+    kept = find_kept_types(model, config)
     inside, names = plain_reduced.optimizer_of(computing, config)
     masters = {name: master for name, master in learning.items() if name not in names}
     if inside is not None:
@@ -385,7 +385,7 @@ def train_plainly(
         for decays, decay in ((True, config.weight_decay), (False, 0.0))
     ]
     optimizer = torch.optim.AdamW(groups, betas=(config.adam_beta1, config.adam_beta2), eps=config.adam_epsilon)
-    loss = plain_losses.of(config)
+    loss = plain_losses.choose_loss(config)
     batches = batches_of(config, work, steps, lambda step: plain_losses.log_probabilities(computing, step))
     trained = Trained()
     for step in range(steps):

@@ -32,7 +32,7 @@ from spillway.model.spec import Verified
 from spillway.model.token_tiles import ALL_AT_ONCE, TokenTiles
 from spillway.model.unpacked import summarise_unpacked, unpacked_notice
 from spillway.run import replays, room
-from spillway.run.alike import alike
+from spillway.run.alike import agree_settings
 from spillway.run.profiled import Profiled
 from spillway.run.protocol import Keeping
 from spillway.run.saved_settings import saved_notice, saved_settings
@@ -104,7 +104,7 @@ def engine_spec(profiled: Profiled, keeping: Keeping, world: World) -> EngineSpe
     settings["saved_activations"] = saved_settings(profiled)
     return EngineSpec(
         description,
-        alike(world, settings | network_of(world, settings["profile"])),
+        agree_settings(world, settings | network_of(world, settings["profile"])),
         (
             *spec.notices,
             *notices,
@@ -138,11 +138,11 @@ def network_of(world: World, profile: dict[str, Any]) -> dict[str, Any]:
     return {"profile": rates | profile | said, **inside}
 
 
-def planned_engine(spec: EngineSpec, profiled: Profiled, engine_type: EngineType, network: Any = None) -> PlannedEngine:
+def plan_engine(spec: EngineSpec, profiled: Profiled, engine_type: EngineType, network: Any = None) -> PlannedEngine:
     """DoesNotFit where no placement fits the budgets. `network`: of several processes (_engine.Network)."""
     config, shape, threads = profiled.spec.config, profiled.shape, profiled.compute.threads
     stages.say("planning")
-    with translated(), told_what_was_measured(profiled), name_free_memory(config, spec.settings["device"]):
+    with translated(), name_measured_rows(profiled), name_free_memory(config, spec.settings["device"]):
         told = (json.dumps(spec.description), json.dumps(spec.settings))
         engine = engine_type(*told) if network is None else engine_type(*told, network)  # type: ignore[call-arg]
         plan: dict[str, Any] = json.loads(engine.plan())
@@ -162,7 +162,7 @@ def planned_engine(spec: EngineSpec, profiled: Profiled, engine_type: EngineType
 
 
 @contextmanager
-def told_what_was_measured(profiled: Profiled) -> Iterator[None]:
+def name_measured_rows(profiled: Profiled) -> Iterator[None]:
     """A refusal says so where the working set behind it is extrapolated."""
     try:
         yield

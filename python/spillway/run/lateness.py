@@ -57,7 +57,7 @@ class Lateness:
 
     def why(self, ranks: Sequence[int]) -> str:
         """The names of the ranks, each with the reason it gave."""
-        reasons = self._said(ranks)
+        reasons = self._read_reasons(ranks)
         return "; ".join(self._name(rank) + (f": {reasons[rank]}" if rank in reasons else "") for rank in ranks)
 
     def waiting(self, waits: Waits | None) -> str:
@@ -72,7 +72,7 @@ class Lateness:
             self._store.set(KEY.format(self._rank), words)
             self._last = words
 
-    def _said(self, ranks: Sequence[int]) -> dict[int, str]:
+    def _read_reasons(self, ranks: Sequence[int]) -> dict[int, str]:
         reasons: dict[int, str] = {}
         with suppress(Exception):
             for rank in ranks:
@@ -83,7 +83,7 @@ class Lateness:
 
     def _keep(self, place: Path) -> None:
         """A file while anybody is late."""
-        late = self._said(range(self._world))
+        late = self._read_reasons(range(self._world))
         with suppress(OSError):
             if not late:
                 place.unlink(missing_ok=True)

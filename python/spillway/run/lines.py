@@ -91,7 +91,7 @@ class Lines:
         self.save()
         return self._identity.line
 
-    def begun(self, session: SessionProtocol, state: dict[str, Any] | None, goes_on: bool, anew: bool) -> None:
+    def commit_start(self, session: SessionProtocol, state: dict[str, Any] | None, goes_on: bool, anew: bool) -> None:
         """The run is known in `output_dir`, and its first step is made durable with `state`; None: it is one that was
         durable. What other lines have left goes then. `goes_on`: it is not the run's first one; `anew`: what was there
         is given up."""
@@ -121,7 +121,11 @@ class Lines:
         rank = world.ranks.rank
         every = world.gather(volumes.shards(self._places, known.run))
         readers = chosen(every, world.ranks.world)
-        own = [(shard, json.loads(engine.durable_step_of(asked(shard)))) for shard in readers if readers[shard] == rank]
+        own = [
+            (shard, json.loads(engine.durable_step_of(describe_shard(shard))))
+            for shard in readers
+            if readers[shard] == rank
+        ]
         shards = [
             {"rank": at, "shard": shard, **newest}
             for at, each in enumerate(world.gather(own))
@@ -258,7 +262,7 @@ def checkpoints_alone(world: int, shared: bool) -> bool:
     return world > 1 or shared or "TORCHELASTIC_RUN_ID" in os.environ
 
 
-def asked(shard: ShardVolumes) -> str:
+def describe_shard(shard: ShardVolumes) -> str:
     return json.dumps({"world": shard.world, "shard": shard.shard, "places": shard.places})
 
 

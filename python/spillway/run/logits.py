@@ -30,7 +30,7 @@ def logits(stream: Stream, most: int, ids: torch.Tensor, last: int, share: Share
     tokens = torch.arange(rows * length).view(rows, length)[:, length - kept :].reshape(-1)
     batch = micro_batch(0, 0, ids, tokens, None, None)
     share_of = share.of(1)
-    values = of_tokens(stream, Work(ids.reshape(-1), [batch]), 0).view(rows, kept, -1)
+    values = compute_token_logits(stream, Work(ids.reshape(-1), [batch]), 0).view(rows, kept, -1)
     return next(each for each in share.gather(values if share_of.stop else None) if each is not None)
 
 
@@ -42,7 +42,7 @@ def evaluate_whole(stream: Stream, batches: Sequence[Batch], own: int) -> tuple[
         micro_batch(each.number, each.first, batch.input_ids, torch.arange(each.tokens), each.position_ids, each.real)
         for each, batch in zip(work.micro_batches, batches, strict=True)
     ]
-    predictions = of_tokens(stream, replace(work, micro_batches=asked), own)
+    predictions = compute_token_logits(stream, replace(work, micro_batches=asked), own)
     arranged, (rows, length) = work.micro_batches[own], batches[own].input_ids.shape
     parts = list(zip(arranged.labelled.split(PIECE), arranged.labels.split(PIECE), strict=True))
     loss_sum = math.fsum(
@@ -73,7 +73,7 @@ def micro_batch(
     )
 
 
-def of_tokens(stream: Stream, work: Work, own: int) -> torch.Tensor:
+def compute_token_logits(stream: Stream, work: Work, own: int) -> torch.Tensor:
     """[tokens, vocabulary], of the label tokens of micro-batch number `own`, where this process computes it."""
     meta_model = stream.meta_model
     rows = torch.empty(work.micro_batches[own].labelled.numel(), meta_model.vocabulary, dtype=meta_model.dtype)

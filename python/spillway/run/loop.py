@@ -181,11 +181,11 @@ class Loop:
         places = [self.output_dir, *([self.began_in] if self.began_in else [])]
         for name, data in self.work.preferences.items():
             digest = self.state.reference.get(name)
-            self.references[name] = reference.known(self.world, name, data, places, digest)
+            self.references[name] = reference.load_known(self.world, name, data, places, digest)
 
     def reference(self, name: str, data: Preferences) -> Reference:
         """The reference of a run that has made no step."""
-        record = reference.begun(self.world, self.output_dir, name, data)
+        record = reference.open_stored(self.world, self.output_dir, name, data)
         if not record.whole:
             what = "" if name == "train" else " of eval_dataset"
             self.display.say(f"reference log-probabilities of {len(data)} rows{what}: a first pass computes them")
@@ -277,7 +277,7 @@ class Loop:
         means: dict[str, Mean] = {}
         self.between = False
         for first in range(0, len(parts), self.work.shape.micro_batches):
-            if self.asked_to_stop():
+            if self.is_asked_to_stop():
                 self.between = True
                 return
             group = parts[first : first + self.work.shape.micro_batches]
@@ -416,7 +416,7 @@ class Loop:
         """After a signal: saves the step just done, unless it is durable without, and leaves.
 
         A run whose last step is done goes on to its end."""
-        if not self.asked_to_stop() or self.state.step == self.work.steps:
+        if not self.is_asked_to_stop() or self.state.step == self.work.steps:
             return
         if not self.seconds and self.state.step == 0:
             raise Interrupted("interrupted before the first step; there is nothing to save", self.interruption.signal)
@@ -424,7 +424,7 @@ class Loop:
             self.save(with_state=True)
         raise self.interrupted()
 
-    def asked_to_stop(self) -> bool:
+    def is_asked_to_stop(self) -> bool:
         """True if a signal has come to any of the run's processes. All ask at the same places, so all stop there."""
         if self.world.ranks.world > 1:
             self.interruption.agree(self.world.gather(self.interruption.signal))

@@ -135,8 +135,8 @@ def plan_step(config: Config, text: str, tell: Tell) -> Planned:
     with translated():
         profile = json.loads(_engine.check_profile(text, str(config.profile)))
     on_gpu = computes_on_gpu(config, profile)
-    config = config.computing_on(planned_device(config, on_gpu), "")  # whatever this machine has
-    several = cluster.of_profile(profile, on_gpu)
+    config = config.computing_on(choose_device(config, on_gpu), "")  # whatever this machine has
+    several = cluster.read_cluster(profile, on_gpu)
     if config.node and several is not None and several.world > 1:
         raise InputError(
             "node: the plan of one of several processes has its part of all nodes of the profile's machine together; "
@@ -144,15 +144,15 @@ def plan_step(config: Config, text: str, tell: Tell) -> Planned:
         )
     if on_gpu:
         tell_of_gpus(profile, several, tell)
-    asked_config, config = config, settled(over(config, several), profile, on_gpu)
+    asked_config, config = config, choose_compute_dtype(over(config, several), profile, on_gpu)
     stages.say("building the model without weights")
     # Neither weights nor a tokenizer:
-    config = hub.settled(config.replaced(init="random", tokenizer=config.model), tell, only=("model",))
+    config = hub.resolve_commits(config.replaced(init="random", tokenizer=config.model), tell, only=("model",))
     model = verified(model_spec(config, only_plan=True))
     model.refuse_longer(config.max_length)
     stages.say("tracing what its layers do")
     trace = traced(config, model, tell)
-    asked = asked_of(config, profile, model, trace, on_gpu)
+    asked = ask_plan(config, profile, model, trace, on_gpu)
     notices = (*joining_notice(shape_of(config, model)), *unpacked_notice(asked.description))
     for notice in (*describe_coding(model.spec.source, asked_config), *notices):
         tell(notice)
@@ -191,7 +191,7 @@ def plan_changes(planned: Planned) -> Plan:
         more = []
     stages.say("planning what more of the machine would change")
     with ThreadPoolExecutor(1) as tracing:  # beside plans, which leave it the interpreter
-        longer = tracing.submit(with_longer, asked, planned.config, planned.model, planned.trace)
+        longer = tracing.submit(add_longer_rows, asked, planned.config, planned.model, planned.trace)
         what_if = [outcome(what, other) for what, other in others]
         asked = longer.result()
     what_if += [outcome(what, other) for what, other in [longer_rows(asked), *more]]
@@ -239,7 +239,7 @@ def one_more(several: cluster.Cluster, asked: Asked, config: Config, on_gpu: boo
     if not config.any_ranks and config.virtual_ranks < several.world:
         return []
     profile = asked.profile | {"machines": several.machines}
-    grown = settled(over(config, several), profile, on_gpu)
+    grown = choose_compute_dtype(over(config, several), profile, on_gpu)
     description = description_of(model, shape_of(grown, model), grown.ranks) | {"machines": several.machines}
     return [("one more machine", replace(asked, description=description, profile=profile))]
 
@@ -248,12 +248,12 @@ def computes_on_gpu(config: Config, profile: dict[str, Any]) -> bool:
     return bool(profile["gpus"]) and (config.any_device or config.device.startswith("cuda"))
 
 
-def planned_device(config: Config, on_gpu: bool) -> str:
+def choose_device(config: Config, on_gpu: bool) -> str:
     """The value of `device` with which the profile's machine would train."""
     return "cuda" if on_gpu and config.any_device else config.device
 
 
-def settled(config: Config, profile: dict[str, Any], on_gpu: bool) -> Config:
+def choose_compute_dtype(config: Config, profile: dict[str, Any], on_gpu: bool) -> Config:
     """`config` with `compute_dtype: auto` as what is faster there."""
     from spillway.machine import products
 
@@ -284,7 +284,7 @@ def product_rate(profile: dict[str, Any], dtype: str) -> float:
     return float(max(layers, key=lambda it: it["hidden"])[key]) if key and layers else 0.0
 
 
-def asked_of(config: Config, profile: dict[str, Any], model: Verified, here: StepTrace | None, on_gpu: bool) -> Asked:
+def ask_plan(config: Config, profile: dict[str, Any], model: Verified, here: StepTrace | None, on_gpu: bool) -> Asked:
     """For a machine with these numbers; `config` is settled for it."""
     from spillway.model.saved_profile import SavedProfile
     from spillway.run import saved_settings
@@ -301,7 +301,7 @@ def asked_of(config: Config, profile: dict[str, Any], model: Verified, here: Ste
     return Asked(description, settings, profile, str(config.profile))
 
 
-def with_longer(asked: Asked, config: Config, model: Verified, here: StepTrace | None) -> Asked:
+def add_longer_rows(asked: Asked, config: Config, model: Verified, here: StepTrace | None) -> Asked:
     """The input with figures for rows of twice the length, and the growth of the working set per token."""
     twice = twice_as_long(config)
     longer = traced(twice, model, shorter=here)

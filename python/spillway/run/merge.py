@@ -143,4 +143,4 @@ def describe_adapters(directory: Path, given: dict[str, Any]) -> Config:
     values = {"model": str(base), **({"tokenizer": str(directory)} if hub.has_tokenizer(directory) else {}), **given}
     if adapter_config.revision and "model" not in given:
         values.setdefault("model_revision", adapter_config.revision)
-    return hub.settled(resolve({}, values), only=("model", "tokenizer"))
+    return hub.resolve_commits(resolve({}, values), only=("model", "tokenizer"))

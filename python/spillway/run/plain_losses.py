@@ -18,7 +18,7 @@ Loss = Callable[["PreTrainedModel", Batch, list[Batch]], "torch.Tensor"]  # a mi
 COEFFICIENTS = ("router_aux_loss_coef", "aux_loss_coef")
 
 
-def of(config: Config) -> Loss:
+def choose_loss(config: Config) -> Loss:
     if config.objective_entry.labels:
         return lambda model, batch, step: ranked(model, batch, config) / len(step)
     if config.objective_entry.is_sampled:

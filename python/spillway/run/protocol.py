@@ -209,7 +209,7 @@ class SessionProtocol(Protocol):
         "stall_seconds": {cause: seconds}, "waits": {tier: {cause: seconds}}}, and over the run's life {"written":
         {path: bytes}}; keys beyond these go into summary.json as they are."""
 
-    def planned_notices(self) -> list[str]:
+    def list_plan_notices(self) -> list[str]:
         """Notices about the plan, before the session has started."""
 
     def notices(self) -> list[str]:

@@ -75,7 +75,7 @@ class Reference:
     writes: bool = True  # of several processes one keeps the file
 
     @classmethod
-    def of(cls, folder: Path, name: str, data: Comparable) -> Reference:
+    def load(cls, folder: Path, name: str, data: Comparable) -> Reference:
         """The stored reference, if it is of this data; else an empty one. `folder`: a directory with a run or a
         checkpoint."""
         reference = cls(file_of(folder, name), header_of(data))
@@ -95,7 +95,7 @@ class Reference:
         self._rewrite()
         place = self.path if self.writes else os.devnull
         with open(place, "a", encoding="utf-8", opener=no_link) as stream:
-            for rows in computed(session, data, how, begun):
+            for rows in compute_probabilities(session, data, how, begun):
                 stream.write(json.dumps({"first": len(self.values), "log_probabilities": rows.tolist()}) + "\n")
                 stream.flush()
                 self.values = np.concatenate([self.values, rows])
@@ -140,7 +140,9 @@ class Reference:
                 return
 
 
-def computed(session: Computes, data: Comparable, how: Pass, begun: int = 0) -> Iterator[NDArray[np.float64]]:
+def compute_probabilities(
+    session: Computes, data: Comparable, how: Pass, begun: int = 0
+) -> Iterator[NDArray[np.float64]]:
     """Each forward pass, from pair `begun` on: what it gives for its rows, in the order of `Preferences`."""
     for group in how.parts(data, begun):
         probabilities = session.log_probabilities([data.batch(pairs) for pairs in group])
@@ -177,21 +179,21 @@ def digest_of(values: NDArray[np.float64]) -> str:
     return hashlib.sha256(values.astype("<f8").tobytes()).hexdigest()
 
 
-def begun(world: World, folder: Path, name: str, data: Comparable) -> Reference:
-    """`Reference.of` as rank 0 finds it, for each process of a run."""
-    return replace(world.agreed(lambda: Reference.of(folder, name, data)), writes=world.leads)
+def open_stored(world: World, folder: Path, name: str, data: Comparable) -> Reference:
+    """`Reference.load` as rank 0 finds it, for each process of a run."""
+    return replace(world.agreed(lambda: Reference.load(folder, name, data)), writes=world.leads)
 
 
-def known(world: World, name: str, data: Comparable, places: list[Path], digest: str | None) -> Reference:
-    """`there`, the same."""
-    return replace(world.agreed(lambda: there(name, data, places, digest)), writes=world.leads)
+def load_known(world: World, name: str, data: Comparable, places: list[Path], digest: str | None) -> Reference:
+    """`find_stored`, the same for each process of a run."""
+    return replace(world.agreed(lambda: find_stored(name, data, places, digest)), writes=world.leads)
 
 
-def there(name: str, data: Comparable, places: list[Path], digest: str | None) -> Reference:
+def find_stored(name: str, data: Comparable, places: list[Path], digest: str | None) -> Reference:
     """The reference of a run that has made steps: in one of `places`, whole and with this `digest`, if there is one.
     InputError."""
     for place in places:
-        reference = Reference.of(place, name, data)
+        reference = Reference.load(place, name, data)
         if reference.whole and digest in (None, reference.digest):
             return reference
     key = "dataset" if name == "train" else "eval_dataset"

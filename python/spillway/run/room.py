@@ -33,7 +33,9 @@ WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack")
 LINKLESS = ("vfat", "msdos", "exfat")  # file systems in which a file has one name
 
 
-def of_run(config: Config, start: Start, begun: int, saves: int, rows: int, also: int = 0, once: int = 0) -> Saving:
+def estimate_saving(
+    config: Config, start: Start, begun: int, saves: int, rows: int, also: int = 0, once: int = 0
+) -> Saving:
     """`begun`: the step that the run goes on from; `saves`: checkpoints that come after it; `rows`: that it logs;
     `also`: bytes that the run keeps of its data, and each checkpoint with it; `once`: that the run keeps alone."""
     rows = max(0, rows)
@@ -99,7 +101,8 @@ def settings(config: Config, saving: Saving | None, converted: bool, carried: in
     plain = {number: place for number, place in places.items() if place.is_dir()}
     output = files.existing(saving.output_dir) if saving else None
     systems = [
-        system(place, plain, volume, output) for place in by_device([*plain.values(), *([output] if output else [])])
+        system(place, plain, volume, output)
+        for place in choose_one_per_device([*plain.values(), *([output] if output else [])])
     ]
     if saving is None or output is None:
         return {"file_systems": systems}
@@ -133,7 +136,7 @@ def system(place: Path, plain: dict[int, Path], volume: dict[int, Path], output:
     }
 
 
-def by_device(places: Iterable[Path]) -> list[Path]:
+def choose_one_per_device(places: Iterable[Path]) -> list[Path]:
     """One place of each file system."""
     return list({os.stat(place).st_dev: place for place in places}.values())
 

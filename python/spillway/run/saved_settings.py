@@ -24,7 +24,7 @@ def settings_of(spec: ModelSpec, saved: SavedProfile, not_kept: str, on_device: 
     """The settings for as many tokens as a step has. `saved`: measured or traced; `not_kept`: as of `Verified`."""
     config, meta_model = spec.config, spec.meta_model
     layers = len(meta_model.layers)
-    keep = asked(config.activation_recompute, layers)
+    keep = count_kept_layers(config.activation_recompute, layers)
     settings: dict[str, Any] = {"layers": layers, "on_device": on_device, "keep": keep}
     if config.activation_recompute == "all":
         return settings
@@ -44,7 +44,7 @@ def settings_of(spec: ModelSpec, saved: SavedProfile, not_kept: str, on_device: 
     }
 
 
-def asked(recompute: str | int, layers: int) -> int | None:
+def count_kept_layers(recompute: str | int, layers: int) -> int | None:
     """Layers that are to keep; None: as many as is fastest."""
     if recompute == "auto":
         return None

@@ -41,7 +41,7 @@ from spillway.model.spec import model_spec, verified
 from spillway.model.stream import Stream
 from spillway.output import wear
 from spillway.run import logits, replays
-from spillway.run.engine_spec import engine_spec, planned_engine, work_size
+from spillway.run.engine_spec import engine_spec, plan_engine, work_size
 from spillway.run.engine_state import EngineState
 from spillway.run.profiled import profiled
 from spillway.run.protocol import Keeping, Recovery, StartPoint, StepResult
@@ -95,7 +95,7 @@ class EngineSession:
             self._profiled = profiled(self._verified, computing, shape, engine_type, only_plan, ranks.local_world)
             told = engine_spec(self._profiled, self._keeping, self._world)
             self._network = self._world.port()
-            planned = planned_engine(told, self._profiled, engine_type, self._network)
+            planned = plan_engine(told, self._profiled, engine_type, self._network)
         replays.check_place(config, self._profiled.compute.place)
         self.description, self.settings, self.plan = told.description, told.settings, planned.plan
         self._engine, self._durable, self._place = planned.engine, planned.durable, self._profiled.compute.place
@@ -220,7 +220,7 @@ class EngineSession:
             replayed=self._replays.is_replayed,
             replay_difference=self._replays.difference,
             told=self.told() if self.config.objective_entry.tells else [],
-            **self._telemetry.of_step(),
+            **self._telemetry.count_step(),
         )
 
     def rates(self, learning_rate: float) -> dict[str, float]:
@@ -353,9 +353,9 @@ class EngineSession:
             },
         }
 
-    def planned_notices(self) -> list[str]:
+    def list_plan_notices(self) -> list[str]:
         """Notices about the plan, before the session has started."""
-        return self._telemetry.planned_notices()
+        return self._telemetry.list_plan_notices()
 
     def notices(self) -> list[str]:
         """New notices about the paths: no O_DIRECT, a retired path."""

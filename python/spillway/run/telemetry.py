@@ -41,7 +41,7 @@ class Telemetry:
         self._held = self._place.watch_peak()
         self._place.bound(self._held + most)
 
-    def of_step(self) -> dict[str, Any]:
+    def count_step(self) -> dict[str, Any]:
         """Fields of StepResult: what has moved since the last call."""
         return {
             "path_bytes": self._new_path_bytes(),
@@ -89,7 +89,7 @@ class Telemetry:
         """For the next `notices`."""
         self._notices += words
 
-    def planned_notices(self) -> list[str]:
+    def list_plan_notices(self) -> list[str]:
         """Notices of the plan, before the engine has started."""
         return list(self._notices)
 

@@ -27,7 +27,7 @@ class Trackers:
             raise InputError("report_to: transformers' callbacks need the package accelerate: pip install accelerate")
         from transformers import TrainerControl, TrainerState
 
-        self._callbacks = [made(name) for name in names(config.report_to)]
+        self._callbacks = [make_tracker(name) for name in names(config.report_to)]
         self._arguments = arguments(config, output_dir)
         self._state, self._control = TrainerState(), TrainerControl()
 
@@ -73,7 +73,7 @@ def names(report_to: list[str]) -> list[str]:
     return list(get_available_reporting_integrations())
 
 
-def made(name: str) -> Any:
+def make_tracker(name: str) -> Any:
     from transformers.integrations import get_reporting_integration_callbacks
 
     try:

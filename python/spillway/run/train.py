@@ -66,7 +66,7 @@ def train_config(config: Config, console: Console, world: World | None = None) -
     """`world`: of the run's processes, all of which call this; None: there is one."""
     world = world or OneProcess()
     config, known, _ = beginning.load_existing_run(config, world)
-    config = beginning.of_one(config, known, world)
+    config = beginning.restrict_to_one_process(config, known, world)
     check(config)
     publication.require_token(config)
     refuse_elsewhere(config)
@@ -77,7 +77,7 @@ def train_config(config: Config, console: Console, world: World | None = None) -
         with beginning.hold_directory(config, world, display.note):
             config, start, run, saved, also = beginning.open_run(config, world)
             assert start is not None  # a configuration that was checked has an output_dir
-            config = beginning.settled(config, world, display.note)
+            config = beginning.resolve_auto_keys(config, world, display.note)
             lines = Lines(run, start.output_dir, config.paths, world, also)
             whole = Run(config, start, run, saved, display, interruption, lines, world)
             summary = whole.go()
@@ -110,7 +110,7 @@ def plan_config(
         fixed = known.fixed
         config = state.same_revisions(fixed, state.same_products(fixed, config))
     stages.say("reading the configuration")
-    config = hub.settled(auto.settled(beginning.same_device(config) if named else config), tell)
+    config = hub.resolve_commits(auto.settled(beginning.same_device(config) if named else config), tell)
     stages.say("reading tokenizer and data")
     work = load_work(config, tell, state.read_start(fixed))
     try_save(config, read_model_config(config), work.tokenizer)
@@ -121,13 +121,13 @@ def plan_config(
     taught, stored = teacher.plan_pass(config, work, output_dir) if work.taught else ({}, 0)
     if named:
         resumes = bool(config.resume_from_checkpoint and directory.durable_volumes(config, output_dir))
-        kept = replace(kept, resumes=resumes, saving=saving(config, planned_start(config, output_dir), work, 0, stored))
+        kept = replace(kept, resumes=resumes, saving=saving(config, predict_start(config, output_dir), work, 0, stored))
     session = open_session(config, work.shape, kept, only_plan=True)
     try:
         session.plan.update(taught)
         if graph is not None:
             graph.write_text(session.graph(graph.suffix[1:]), encoding="utf-8")
-        for notice in session.planned_notices():
+        for notice in session.list_plan_notices():
             tell(notice)
         show(session.plan)
         stages.say("planning what else fits")
@@ -301,7 +301,7 @@ class Run:
         if self.world.leads:
             self.write_beginning(session, goes_on)
         anew = self.config.overwrite and not goes_on
-        self.lines.begun(session, None if recovery else self.state.moving(), goes_on, anew)
+        self.lines.commit_start(session, None if recovery else self.state.moving(), goes_on, anew)
         if goes_on:
             for removed in self.world.agreed(lambda: self.go_back(session)):
                 self.display.note(f"removed {removed}")
@@ -409,10 +409,10 @@ def saving(config: Config, start: Start, work: Work, begun: int, stored: int = 0
         begun = max([begun, *(step for step, _ in directory.checkpoints(start.output_dir) if not start.clear)])
     saves = sum(work.events.save_due(step) for step in range(begun + 1, work.steps + 1))
     rows = sum(work.events.log_due(step) + work.events.evaluation_due(step) for step in range(1, work.steps + 1))
-    return room.of_run(config, start, begun, saves, rows, work.reference_values * reference.ROW_BYTES, stored)
+    return room.estimate_saving(config, start, begun, saves, rows, work.reference_values * reference.ROW_BYTES, stored)
 
 
-def planned_start(config: Config, output_dir: Path) -> Start:
+def predict_start(config: Config, output_dir: Path) -> Start:
     """The start that `train` would make there, were nothing refused."""
     goes_on = bool(config.resume_from_checkpoint)
     return Start(output_dir, None, durable=goes_on, clear=not goes_on and bool(directory.run_files(output_dir)))
