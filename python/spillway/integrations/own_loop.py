@@ -143,7 +143,7 @@ class Session(OwnRun):
                     sums.append(loss_sum)
                     count += units
                 if self._pairs:
-                    add_told(means, self._engine.told())
+                    add_told(means, self._engine.list_figures())
         if not count:
             raise InputError("batch: nothing to evaluate, no token has a label")
         loss = math.fsum(sums) / count

@@ -187,7 +187,7 @@ class StreamedSteps(StreamedSession):
 
     def _tell(self, mode: str) -> None:
         if self._told is not None:
-            self._told.add(mode, self.session.told())
+            self._told.add(mode, self.session.list_figures())
 
     def log(self, logs: dict[str, float], *positional: Any, **named: Any) -> None:
         if self._told is not None:

@@ -44,7 +44,7 @@ def describe(meta_model: MetaModel, size: WorkSize, compute_dtype: str) -> dict[
     modules = {id(module): name for name, module in meta_model.model.named_modules()}
     decaying = set(decay_names(meta_model.model))
 
-    matrices = {id(p) for layer in meta_model.layers for module in layer.modules() for p in own_matrices(module)}
+    matrices = {id(p) for layer in meta_model.layers for module in layer.modules() for p in list_matrices(module)}
 
     def block(name: str, role: str, parameters: Iterable[nn.Parameter]) -> dict[str, Any]:
         tensors = [
@@ -79,7 +79,7 @@ def describe(meta_model: MetaModel, size: WorkSize, compute_dtype: str) -> dict[
     } | ({} if size.virtual_ranks == 1 else {"virtual_ranks": size.virtual_ranks})
 
 
-def own_matrices(module: nn.Module) -> list[nn.Parameter]:
+def list_matrices(module: nn.Module) -> list[nn.Parameter]:
     """Parameters of two dimensions that a module multiplies by; an embedding's rows are looked up."""
     return [] if isinstance(module, nn.Embedding) else [p for p in module._parameters.values() if p is not None]
 

@@ -198,7 +198,7 @@ class Measurement:
         seconds = quick_dry_run.seconds_of(points, warm.seconds, largest, shape.micro_batches, more_seconds)
         saved = self._saved_briefly(points[-1], seconds, linear)
         margin = 0.0 if tile < points[-1].tokens < largest else BRIEF_SLACK
-        planned, firm = self._with_slack(work_bytes + (shape.micro_batches - 1) * kept, SLACK + BRIEF_SLACK, margin)
+        planned, firm = self._add_slack(work_bytes + (shape.micro_batches - 1) * kept, SLACK + BRIEF_SLACK, margin)
         return DryRun(
             before,
             planned + more,
@@ -237,7 +237,7 @@ class Measurement:
         if not self._asks_saved:
             return SavedProfile()
         rows, length = quick_dry_run.shape_of(self._shape.batch, self._shape.length, last.tokens)
-        self._engine.seconds = quick_dry_run.by_kind()
+        self._engine.seconds = quick_dry_run.make_seconds()
         profile = saved_profile.measure(self._stream, self._engine, self._sample(rows, length), False, 1, self._budget)
         ratios = saved_profile.ratios(self._engine, last.seconds["forward"], last.seconds["backward"])
         for kind, ratio in zip(("forward", "backward"), ratios, strict=True):
@@ -251,17 +251,17 @@ class Measurement:
             return SavedProfile()
         several = self._shape.micro_batches > 1
         rounds = 0 if warm_up > LONG else max(saved_profile.ROUNDS, runs_after(warm_up) // 4)
-        self._engine.seconds = quick_dry_run.by_kind()
+        self._engine.seconds = quick_dry_run.make_seconds()
         profile = saved_profile.measure(self._stream, self._engine, work, several, rounds, self._budget)
         if profile.token_bytes:
             seconds |= self._engine.pass_seconds(saved_profile.KINDS, self._shape.micro_batches)
         return profile
 
-    def _with_slack(self, work_bytes: float, slack: float, margin: float = growth.MARGIN) -> tuple[int, int]:
+    def _add_slack(self, work_bytes: float, slack: float, margin: float = growth.MARGIN) -> tuple[int, int]:
         """Temporaries with holes of the heap, and bytes of them that vary little: what grows with the tokens beyond one
         tile are hidden states, a few blocks of one size, which have the `margin` of a measurement. With `margin` 0 they
         were not measured, and have what `bytes_of` says, or what attention holds with the holes of a heap if more."""
-        tile = self._of_a_tile()
+        tile = self._measure_tile()
         if tile is None:
             return int(work_bytes * (1 + slack)), 0
         beyond = self._tokens - (self._tiles.tokens or 0)
@@ -269,7 +269,7 @@ class Measurement:
         firm = max(0.0, (work_bytes - tile) * (1 + margin), 0.0 if margin else least)
         return int(firm + min(work_bytes, tile) * (1 + slack)), int(firm)
 
-    def _of_a_tile(self) -> int | None:
+    def _measure_tile(self) -> int | None:
         """Bytes of temporaries of one tile's tokens. None: there are no more tokens, or their memory grows faster."""
         tile, length = self._tiles.tokens, self._shape.length
         if tile is None or self._shape.batch * length <= tile or self._place.on_gpu or not self._linear():
@@ -339,7 +339,7 @@ class Measurement:
             if half:
                 stream.step(self._sample(shape.batch, max(1, shape.length // 2)), {}, 0)
             before_whole = process_memory.anonymous(), place.peak()
-            engine.seconds = quick_dry_run.by_kind()
+            engine.seconds = quick_dry_run.make_seconds()
             warm_up = time_step(stream, engine, train, between)
             after_whole = process_memory.anonymous(), place.peak()
             process_memory.use_huge_pages()
@@ -363,7 +363,7 @@ class Measurement:
         saved = self._saved(train, warm_up, seconds)
         more = max(1, shape.batch * (shape.length - shape.length // 2))
         grown = [max(0, now - then) / more for now, then in zip(after_whole, before_whole, strict=True)]
-        planned, firm = self._with_slack(work_bytes + others, SLACK)
+        planned, firm = self._add_slack(work_bytes + others, SLACK)
         return DryRun(
             before,
             planned,
@@ -401,7 +401,7 @@ class Measurement:
         work_bytes = seen.bytes + (shape.micro_batches - 1) * kept
         slower = times**2 * shape.batch / seen.rows
         seconds = {kind: value * slower for kind, value in self._seconds.items()}
-        planned, firm = self._with_slack(work_bytes, SLACK)
+        planned, firm = self._add_slack(work_bytes, SLACK)
         return DryRun(
             before,
             planned,
@@ -437,7 +437,7 @@ class Measurement:
 
     def _step(self, work: Work) -> None:
         between: list[float] = []
-        self._engine.seconds = quick_dry_run.by_kind()
+        self._engine.seconds = quick_dry_run.make_seconds()
         time_step(self._stream, self._engine, work, between)
         self._seconds = step_seconds(self._engine, between, self._shape)
 

@@ -22,7 +22,7 @@ from spillway.model.batch import Batch
 from spillway.model.building import build, find_layers
 from spillway.model.describe import WorkSize, describe
 from spillway.model.layer_arguments import LayerArguments
-from spillway.model.library import kept_in_fp32
+from spillway.model.library import find_fp32_names
 from spillway.model.meta_model import MetaModel, pattern
 from spillway.model.microbatch import IGNORED, Work, arrange
 from spillway.model.model_code import call_model, refusal
@@ -117,7 +117,7 @@ def verify_mixed_types(config: PreTrainedConfig | OwnConfig, dtype: torch.dtype)
     small = tiny_copy(config)
     meta_model = build(copy.deepcopy(small), dtype)
     model = random_model(small, dtype, meta_model.carried_names)
-    widen(model, kept_in_fp32(model, dtype))
+    widen(model, find_fp32_names(model, dtype))
     types: set[torch.dtype] = set()
     for layer in find_layers(model, kind):
         layer.register_forward_hook(lambda _, __, output: types.update(t.dtype for t in [first_tensor(output)]))
@@ -190,10 +190,10 @@ def unneeded_in(meta_model: MetaModel, model: PreTrainedModel, work: Work) -> fr
     (recording,) = LayerArguments(meta_model).record([batch])
     if recording.passed:
         return frozenset()
-    return find_unneeded(own_layers(meta_model, model), recording.calls, hidden)
+    return find_unneeded(list_layers(meta_model, model), recording.calls, hidden)
 
 
-def own_layers(meta_model: MetaModel, model: PreTrainedModel) -> list[nn.Module]:
+def list_layers(meta_model: MetaModel, model: PreTrainedModel) -> list[nn.Module]:
     """The layers of the library's own model that the meta model's stand for."""
     names = {id(module): name for name, module in meta_model.model.named_modules()}
     return [model.get_submodule(names[id(layer)]) for layer in meta_model.layers]
@@ -206,7 +206,7 @@ def tiles_in(
     if meta_model.routers is not None:
         return TokenTiles(TILE, why=ROUTERS)
     batch, other = work.micro_batches[0], copy.deepcopy(model)  # whose gradients nobody looks at
-    layers, ids = own_layers(meta_model, other), work.ids_of(batch).view(batch.rows, batch.length)
+    layers, ids = list_layers(meta_model, other), work.ids_of(batch).view(batch.rows, batch.length)
     tiles = TokenTiles(TILE, find_modules(layers, batch.tokens, lambda: call_model(other, ids)))
     if tiles.modules and (calls := layer_calls(layers, lambda: call_model(other, ids))) is not None:
         tiles = find_idle(tiles, layers, *calls, batch.tokens)
@@ -298,7 +298,7 @@ def plain_loss(model: PreTrainedModel, work: Work) -> float:
         labels[batch.labelled] = batch.labels
         labels = labels.view(batch.rows, batch.length)
         ids = batch.part(work.ids).view(batch.rows, batch.length)
-        for part in own_rows(batch.position_ids, batch.length):
+        for part in split_rows(batch.position_ids, batch.length):
             result = call_model(model, ids[:, part])
             logits = result.logits.flatten(0, 1).float()
             loss = torch.nn.functional.cross_entropy(logits, labels[:, part].flatten(), reduction="sum")
@@ -316,7 +316,7 @@ def auxiliary(model: PreTrainedModel, result: Any) -> Any:
     return result.aux_loss
 
 
-def own_rows(position_ids: torch.Tensor | None, length: int) -> list[slice]:
+def split_rows(position_ids: torch.Tensor | None, length: int) -> list[slice]:
     """The bounds of a packed sequence's rows; all sequences of a micro-batch are packed alike."""
     starts = [0] if position_ids is None else (position_ids[0] == 0).nonzero().view(-1).tolist()
     return [slice(first, last) for first, last in zip(starts, [*starts[1:], length], strict=True)]

@@ -163,7 +163,7 @@ def project(
     return outer @ inner.T
 
 
-def told(engine: Any) -> dict[str, Any]:
+def summarise_step(engine: Any) -> dict[str, Any]:
     """Figures of a step for metrics.jsonl. They are the running estimate of the gradients' relative error, by layer the
     mean of its matrices, and the count of projector refits of all matrices."""
     layers: dict[str, list[float]] = {}

@@ -256,7 +256,7 @@ def save_weights(
     meta_model: MetaModel, description: dict[str, Any], engine: Engine, directory: Path, max_shard: int, source: Path
 ) -> None:
     """To a directory that exists. `source`: the checkpoint that the run began with, if there is one."""
-    names, keys, own = of_save(meta_model, description, source)
+    names, keys, own = describe_save(meta_model, description, source)
     if own is None or in_one_file(meta_model, names, keys, max_shard):
         return save_converted(
             meta_model,
@@ -278,7 +278,7 @@ def give_weights(
     meta_model: MetaModel, description: dict[str, Any], engine: Engine, directory: Path, max_shard: int, source: Path
 ) -> None:
     """`save_weights` of a process that does not write: what it has goes to the one that does."""
-    names, keys, own = of_save(meta_model, description, source)
+    names, keys, own = describe_save(meta_model, description, source)
     if own is None or in_one_file(meta_model, names, keys, max_shard):
         engine.save_weights(str(directory), max_shard)
         return
@@ -286,7 +286,7 @@ def give_weights(
     engine.save_weights(str(directory), max_shard, *([differing] if differing else []))
 
 
-def of_save(
+def describe_save(
     meta_model: MetaModel, description: dict[str, Any], source: Path
 ) -> tuple[Names, set[str], dict[str, str] | None]:
     """The input of a save: names, names in the checkpoint that the run began with, and the engine's tensor names in
@@ -342,7 +342,7 @@ def plain(meta_model: MetaModel, description: dict[str, Any]) -> bool:
 def converts(meta_model: MetaModel, description: dict[str, Any], source: Path, max_shard: int) -> bool:
     """True if a save writes the engine's tensors twice. They have another form in files, or are so few that one file
     holds them and others."""
-    names, keys, own = of_save(meta_model, description, source)
+    names, keys, own = describe_save(meta_model, description, source)
     return own is None or in_one_file(meta_model, names, keys, max_shard)
 
 

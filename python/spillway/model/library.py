@@ -110,7 +110,7 @@ def recorded_as_router_logits(model: PreTrainedModel) -> list[Any]:
     return recorded if isinstance(recorded, list) else [recorded]
 
 
-def kept_in_fp32(model: PreTrainedModel, dtype: torch.dtype) -> re.Pattern[str]:
+def find_fp32_names(model: PreTrainedModel, dtype: torch.dtype) -> re.Pattern[str]:
     """Names that `from_pretrained` loads as fp32 whatever a model computes in, by the classes' own lists."""
     wanted = set(getattr(model, "_keep_in_fp32_modules_strict", None) or ()) if dtype != torch.float32 else set()
     if dtype == torch.float16:

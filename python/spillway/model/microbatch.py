@@ -156,7 +156,7 @@ class Work:
                        whole_labels=self.step_labels)  # fmt: skip
 
 
-def by_virtual_rank(micro_batches: int, ranks: int) -> list[list[int]]:
+def group_by_virtual_rank(micro_batches: int, ranks: int) -> list[list[int]]:
     """The micro-batches of each virtual rank, numbered in the data's order. A step takes the ranks one after the other,
     and leaves out those without any (plan/virtual_ranks.h)."""
     return [list(range(rank, micro_batches, ranks)) for rank in range(min(ranks, micro_batches))]
@@ -199,7 +199,7 @@ def arrange(
     """Shifts the labels (a token predicts the next one of its row) and lays the micro-batches one after the other, in
     the order of virtual ranks."""
     arranged, first = [], 0
-    ranks = by_virtual_rank(len(batches), virtual_ranks)
+    ranks = group_by_virtual_rank(len(batches), virtual_ranks)
     order = [(rank, number) for rank, numbers in enumerate(ranks) for number in numbers]
     for index, (rank, number) in enumerate(order):
         batch = batches[number]

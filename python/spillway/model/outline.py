@@ -92,7 +92,9 @@ def carry(
     """Sets apart what text alone never passes: towers of other modalities, and what joins them to the text."""
     head = {id(meta_model.head.bias)}
     apart = {id(p) for p in outer if id(p) not in head and meta_model.is_apart(meta_model.names[id(p)])}
-    reached = set(leaves_behind([*given_to_layers(recording), *given_by_tail(meta_model, batch, recording)]))
+    reached = set(
+        leaves_behind([*collect_layer_inputs(recording), *collect_tail_outputs(meta_model, batch, recording)])
+    )
     unknown = [p for p, leaf in zip(outer, leaves, strict=True) if id(leaf) not in reached and id(p) not in head]
     silent = set(map(id, silent_entry(meta_model, batch, [p for p in unknown if id(p) not in apart])))
     meta_model.carried = [p for p in unknown if id(p) not in silent]
@@ -102,7 +104,9 @@ def carry(
     meta_model.attach(meta_model.carried, meta_model.carried)
     try:
         made = record(meta_model, batch, ids_of(meta_model, 1), rows_of(meta_model, 1))
-        if any(tensor.is_meta for tensor in [*given_to_layers(made), *given_by_tail(meta_model, batch, made)]):
+        if any(
+            tensor.is_meta for tensor in [*collect_layer_inputs(made), *collect_tail_outputs(meta_model, batch, made)]
+        ):
             raise refused(meta_model, "text passes through what belongs to other modalities")
     except InputError:
         raise
@@ -110,11 +114,11 @@ def carry(
         raise refused(meta_model, f"text passes through other modalities: {first_line(error)}") from error
 
 
-def given_to_layers(recording: Recording) -> list[torch.Tensor]:
+def collect_layer_inputs(recording: Recording) -> list[torch.Tensor]:
     return [recording.first, *(t for call in recording.calls for t in tensors_in([call.positional, call.keywords]))]
 
 
-def given_by_tail(meta_model: MetaModel, batch: MicroBatch, recording: Recording) -> list[torch.Tensor]:
+def collect_tail_outputs(meta_model: MetaModel, batch: MicroBatch, recording: Recording) -> list[torch.Tensor]:
     """The input of the head, and the model's use of the head's output."""
     logits = torch.zeros(1, LENGTH, meta_model.head.weight.shape[0], dtype=meta_model.dtype)
     return [head_input(meta_model, batch, torch.zeros_like(recording.first)), transformed_logits(meta_model, logits)]
@@ -127,7 +131,7 @@ def look_at_entry(
     outer: list[nn.Parameter],
     leaves: list[torch.Tensor],
 ) -> None:
-    given = given_to_layers(recording)
+    given = collect_layer_inputs(recording)
     used = set(leaves_behind(given))
     meta_model.entry = [p for p, leaf in zip(outer, leaves, strict=True) if id(leaf) in used]
     used |= set(leaves_behind([head_input(meta_model, batch, torch.zeros_like(recording.first))]))

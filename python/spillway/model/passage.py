@@ -28,7 +28,7 @@ class Passage:
         """No recording: the way in records the calls, see `arrive`. `balance`: where routers are watched."""
         mappings: dict[int, Any] = {}  # what layers write into is each micro-batch's own
         calls = [] if recording is None else recording.calls
-        self.calls = [with_tensors(call, lambda tensor: tensor, mappings) for call in calls]
+        self.calls = [replace_tensors(call, lambda tensor: tensor, mappings) for call in calls]
         self._passed = {} if recording is None else recording.passed
         self._results: dict[int, Sequence[Any]] = {}  # by layer: what it returns besides the hidden state
         self.shapes: dict[int, torch.Size] = {}  # of the hidden state as it leaves each stage
@@ -52,7 +52,7 @@ class Passage:
             return kept[id(tensor)]
 
         mappings: dict[int, Any] = {}
-        self.calls = [with_tensors(call, detach, mappings) for call in recording.calls]
+        self.calls = [replace_tensors(call, detach, mappings) for call in recording.calls]
         self._passed = recording.passed
         self._arrived = all_tensors(self.calls)
         self._tracked |= {id(kept[number]): kept[number] for number in tracked}
@@ -63,7 +63,7 @@ class Passage:
         self._before[place] = snapshot(call)
         if not self._passed:
             return call
-        return with_tensors(call, self.actual, {id(mapping): mapping for mapping, _ in self._before[place]})
+        return replace_tensors(call, self.actual, {id(mapping): mapping for mapping, _ in self._before[place]})
 
     def is_closed(self, place: int) -> bool:
         """True if gradients flow only to the hidden state, and the layer leaves nothing to other layers. What goes on
@@ -126,7 +126,7 @@ class Crossing:
         if self._live is not None:
             self._copies: dict[int, Any] = {}
             return self._live[place]
-        before = dict(by_identity(self._passage._before[place]))
+        before = dict(index_by_identity(self._passage._before[place]))
         mappings: dict[int, Any] = {}
         for number, (mapping, content) in before.items():
             copied = type(mapping)()
@@ -134,7 +134,7 @@ class Crossing:
                 copied[key] = rebuilt(value, self._leaf, mappings)
             mappings[number] = copied
         self._copies = mappings
-        return with_tensors(self._passage.calls[place], self._leaf, mappings)
+        return replace_tensors(self._passage.calls[place], self._leaf, mappings)
 
     def watched(self) -> AbstractContextManager[None]:
         """A layer runs again inside."""
@@ -183,7 +183,7 @@ class Crossing:
             self.gradients.append(total.to(made.dtype))
 
 
-def with_tensors(call: Arguments, change: Any, mappings: dict[int, Any]) -> Arguments:
+def replace_tensors(call: Arguments, change: Any, mappings: dict[int, Any]) -> Arguments:
     positional = rebuilt(call.positional, change, mappings)
     keywords = {name: rebuilt(value, change, mappings) for name, value in call.keywords.items()}
     return Arguments(call.keyword, positional, keywords)
@@ -197,7 +197,7 @@ def snapshot(call: Arguments) -> Snapshot:
     return [(mapping, dict(mapping)) for mapping in mappings_in([call.positional, list(call.keywords.values())])]
 
 
-def by_identity(held: Snapshot) -> list[tuple[int, tuple[MutableMapping[Any, Any], dict[Any, Any]]]]:
+def index_by_identity(held: Snapshot) -> list[tuple[int, tuple[MutableMapping[Any, Any], dict[Any, Any]]]]:
     return [(id(mapping), (mapping, content)) for mapping, content in held]
 
 

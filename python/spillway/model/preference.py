@@ -87,16 +87,16 @@ class Compared(OfTokens):
         if batch.reference is not None:
             sums = sums.to(batch.reference.dtype).double()  # so that equal ones stay equal
         tokens = torch.tensor([run.stop - run.start for run in runs])
-        self._rows.append(as_rows(batch, sums, tokens))
+        self._rows.append(make_rows(batch, sums, tokens))
         leaf = sums.clone().requires_grad_()
         with torch.enable_grad():
-            loss = self.loss.loss(as_rows(batch, leaf, tokens))
+            loss = self.loss.loss(make_rows(batch, leaf, tokens))
             (gradient,) = torch.autograd.grad(loss, leaf)
         weights = zip(runs, (-gradient).tolist(), strict=True)
         return float(loss.detach()), sorted(weights, key=lambda each: each[0].start)
 
 
-def as_rows(batch: MicroBatch, sums: torch.Tensor, tokens: torch.Tensor) -> Rows:
+def make_rows(batch: MicroBatch, sums: torch.Tensor, tokens: torch.Tensor) -> Rows:
     """`sums`, `tokens`: of completions, and then of prompts if these carry loss."""
     rows = batch.rows
     if not batch.prompts:

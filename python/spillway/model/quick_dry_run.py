@@ -167,6 +167,6 @@ def on_line(found: Sequence[Taken], kind: str, tokens: int) -> float:
     return last.seconds[kind] + max(0.0, slope) * (tokens - last.tokens)
 
 
-def by_kind() -> dict[bool, dict[str, list[float]]]:
+def make_seconds() -> dict[bool, dict[str, list[float]]]:
     """An engine's record of seconds, empty."""
     return {True: defaultdict(list), False: defaultdict(list)}

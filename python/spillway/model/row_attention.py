@@ -140,7 +140,7 @@ def densified(value: Any) -> Any:
 
 def row_mask(*positional: Any, **said: Any) -> torch.Tensor | None:
     """Makes what `sdpa_mask` makes, but a RowMask of a mask that it knows. None: attention is causal, nothing more."""
-    if not positional and not may_skip(said) and (known := known_mask(said)) is not None:
+    if not positional and not may_skip(said) and (known := find_mask(said)) is not None:
         return known
     made = sdpa_mask(*positional, **said)
     DenseMasks.made += made is not None
@@ -153,7 +153,7 @@ def may_skip(said: dict[str, Any]) -> bool:
     return bool(said.get("allow_is_causal_skip", True)) and (local is None or said["q_length"] < local)
 
 
-def known_mask(said: dict[str, Any]) -> RowMask | None:
+def find_mask(said: dict[str, Any]) -> RowMask | None:
     """None: it is made otherwise than of rows, windows and chunks, or not for all tokens at once."""
     tokens = said["q_length"]
     offsets = said.get("q_offset", 0), said.get("kv_offset", 0)
@@ -210,7 +210,7 @@ def row_attention(
     def kernel(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
         return sdpa_attention_forward(module, query, key, value, mask, **said)[0]
 
-    return by_sequence(kernel, states, attention_mask), None
+    return attend_by_sequence(kernel, states, attention_mask), None
 
 
 def serves(mask: RowMask, states: States, said: dict[str, Any]) -> bool:
@@ -221,16 +221,16 @@ def serves(mask: RowMask, states: States, said: dict[str, Any]) -> bool:
     return alike and not again and said.get("position_bias") is None
 
 
-def by_sequence(kernel: Kernel, states: States, mask: RowMask) -> torch.Tensor:
+def attend_by_sequence(kernel: Kernel, states: States, mask: RowMask) -> torch.Tensor:
     """Sequences with rows of the same lengths run together."""
     first, *others = mask.rows
     if all(other == first for other in others):
-        return by_row(kernel, states, first, mask.window)
+        return attend_rows(kernel, states, first, mask.window)
     apart = zip(*(state.split(1) for state in states), strict=True)
-    return torch.cat([by_row(kernel, *each, mask.window) for each in zip(apart, mask.rows, strict=True)])
+    return torch.cat([attend_rows(kernel, *each, mask.window) for each in zip(apart, mask.rows, strict=True)])
 
 
-def by_row(kernel: Kernel, states: States, lengths: list[int], window: int | None) -> torch.Tensor:
+def attend_rows(kernel: Kernel, states: States, lengths: list[int], window: int | None) -> torch.Tensor:
     """Cut by `split`, whose backward pass joins all gradients at once."""
     rows = zip(*(state.split(lengths, dim=2) for state in states), strict=True)
     outputs = [

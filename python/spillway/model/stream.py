@@ -88,9 +88,9 @@ class Stream:
         self._engine = engine
         self._kernels: Any = engine if fused else None
         self._place = place
-        self._arena = as_tensor(engine.device_memory())
+        self._arena = view_as_tensor(engine.device_memory())
         self._typed = self._arena.view(meta_model.dtype)
-        self._host = as_tensor(engine.memory()).view(meta_model.dtype)
+        self._host = view_as_tensor(engine.memory()).view(meta_model.dtype)
         with place.in_pass_stream():
             place.take_buffers(meta_model.model)
             self._layer_arguments = LayerArguments(meta_model, place.device)
@@ -468,6 +468,6 @@ def mixed(*numbers: int) -> int:
     return state >> 1
 
 
-def as_tensor(array: Any) -> torch.Tensor:
+def view_as_tensor(array: Any) -> torch.Tensor:
     """Shares the bytes that the engine hands out: an array in host memory, a tensor in a GPU's."""
     return array if isinstance(array, torch.Tensor) else torch.from_dlpack(array)

@@ -28,7 +28,7 @@ def time_settled_step(stream: Stream, engine: TimedEngine, work: Work, between: 
     """Runs a step twice, where that is quick, and keeps the second one's seconds: it finds pages in the heap, which had
     given them back, as in a run."""
     for _ in range(2):
-        engine.seconds = quick_dry_run.by_kind()
+        engine.seconds = quick_dry_run.make_seconds()
         if time_step(stream, engine, work, between) > quick_dry_run.AGAIN:
             return
 

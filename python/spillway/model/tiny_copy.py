@@ -160,7 +160,7 @@ def tiny_copy(config: PreTrainedConfig, layers: int = 2, **more: Any) -> PreTrai
     The text tower of a multimodal one is reduced. Raises whatever the class finds wrong with the sizes.
     """
     if (text := text_config(config)) is not config:
-        return with_text(config, tiny_copy(text, layers, **more))
+        return set_text_config(config, tiny_copy(text, layers, **more))
     values = config.to_dict()
     names = {target: name for name, target in config.attribute_map.items()}
     sizes: Values = {}
@@ -281,7 +281,7 @@ def rebuilt(config: PreTrainedConfig, values: Values) -> PreTrainedConfig:
     return rebuilt
 
 
-def with_text(config: PreTrainedConfig, text: PreTrainedConfig) -> PreTrainedConfig:
+def set_text_config(config: PreTrainedConfig, text: PreTrainedConfig) -> PreTrainedConfig:
     """A multimodal configuration with another one of its text tower, and few layers in the others."""
     outer = copy.deepcopy(config)
     before = text_config(outer)
@@ -375,7 +375,7 @@ def fewer_layers(config: PreTrainedConfig, least: int, **more: Any) -> PreTraine
     """A configuration of the same widths with few layers, in place of a whole model's; in a multimodal one the text
     tower has them."""
     if (text := text_config(config)) is not config:
-        return with_text(config, fewer_layers(text, least, **more))
+        return set_text_config(config, fewer_layers(text, least, **more))
     values = config.to_dict()
     small = rebuilt(config, values | few_layers(values, least, config.model_type) | more)
     small.use_cache = False

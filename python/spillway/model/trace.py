@@ -26,7 +26,7 @@ from spillway.model.dry_run import BRIEF_SLACK, BYTES_PER_TOKEN, SLACK
 from spillway.model.head_groups import extra_bytes
 from spillway.model.heap import Heap
 from spillway.model.narrow import narrow_of_its_kind
-from spillway.model.passage import Passage, with_tensors
+from spillway.model.passage import Passage, replace_tensors
 from spillway.model.recorder import Operations, Recorder, largest
 from spillway.model.saved import RECOMPUTE_ALL
 from spillway.model.saved_profile import SavedProfile
@@ -237,7 +237,7 @@ class TracedStream(Stream):
             passages = super()._passages(work)
         mappings: dict[int, Any] = {}
         for passage in passages:
-            passage.calls = [with_tensors(call, self._shape_of, mappings) for call in passage.calls]
+            passage.calls = [replace_tensors(call, self._shape_of, mappings) for call in passage.calls]
         return passages
 
     def _shape_of(self, tensor: torch.Tensor) -> torch.Tensor:

@@ -250,7 +250,7 @@ def load_plain(path: Path, model_config: PreTrainedConfig, config: Config) -> Pr
     import torch
 
     from spillway.model.describe import stored_keys
-    from spillway.model.on_meta import with_attention
+    from spillway.model.on_meta import build_with_attention
     from spillway.model.score_head import HEAD, score_every_token
     from spillway.model.source import auto_class, is_classifier
 
@@ -258,7 +258,7 @@ def load_plain(path: Path, model_config: PreTrainedConfig, config: Config) -> Pr
         raise InputError("init: check compares runs from the same weights; save a model with random ones first")
     if is_classifier(model_config) and f"{HEAD}.weight" not in stored_keys(path):
         raise InputError(f"check: it compares runs from the same weights, and {path} holds no {HEAD}.weight; save one")
-    model = with_attention(
+    model = build_with_attention(
         lambda how: auto_class(model_config).from_pretrained(
             path,
             config=copy.deepcopy(model_config),

@@ -25,7 +25,7 @@ from spillway.model.batch import WorkShape
 from spillway.model.describe import WorkSize, describe
 from spillway.model.fused_search import list_fusions
 from spillway.model.joining import joining_notice
-from spillway.model.library import kept_in_fp32
+from spillway.model.library import find_fp32_names
 from spillway.model.meta_model import MetaModel
 from spillway.model.packed_attention import PackedRows
 from spillway.model.spec import Verified
@@ -275,7 +275,7 @@ def first_pass(shape: WorkShape, plan: dict[str, Any], seconds: dict[str, float]
 
 def rounded_tables(meta_model: MetaModel) -> list[str]:
     """Notices about tables that `from_pretrained` would keep in fp32."""
-    fp32 = kept_in_fp32(meta_model.model, meta_model.kept)
+    fp32 = find_fp32_names(meta_model.model, meta_model.kept)
     tables = {meta_model.names[id(table.weight)] for table in (meta_model.embedding, meta_model.head)}
     return [
         f"transformers computes with {name} in fp32; here this table is kept in "

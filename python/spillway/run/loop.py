@@ -285,7 +285,7 @@ class Loop:
             sums.append(loss_sum)
             count += label_tokens
             if self.config.objective_entry.tells:
-                add_told(means, self.session.told())
+                add_told(means, self.session.list_figures())
         self.between = True
         loss = math.fsum(sums) / count
         row = {

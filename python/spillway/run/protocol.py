@@ -170,7 +170,7 @@ class SessionProtocol(Protocol):
     def evaluate(self, batches: list[Batch]) -> tuple[float, int]:
         """(loss summed over label tokens, label tokens), or pairs; at most WorkShape.micro_batches batches a call."""
 
-    def told(self) -> list[dict[str, float]]:
+    def list_figures(self) -> list[dict[str, float]]:
         """StepResult.told of the last step or evaluation."""
 
     def log_probabilities(self, batches: list[Batch]) -> list[list[float]]:

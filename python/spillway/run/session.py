@@ -216,10 +216,10 @@ class EngineSession:
             seconds=time.perf_counter() - self._began,
             skipped=bool(update["skipped"]),
             loss_scale=update.get("loss_scale", 1.0),
-            refits=factors.told(self._engine) if self._spec.meta_model.spaces else {},
+            refits=factors.summarise_step(self._engine) if self._spec.meta_model.spaces else {},
             replayed=self._replays.is_replayed,
             replay_difference=self._replays.difference,
-            told=self.told() if self.config.objective_entry.tells else [],
+            told=self.list_figures() if self.config.objective_entry.tells else [],
             **self._telemetry.count_step(),
         )
 
@@ -235,7 +235,7 @@ class EngineSession:
             outcome = self._running().evaluate(arrange(batches))
         return outcome.loss_sum, outcome.label_tokens
 
-    def told(self) -> list[dict[str, float]]:
+    def list_figures(self) -> list[dict[str, float]]:
         """Figures of the objective beside its loss, for the last step or evaluation, by micro-batch."""
         return self._running().tell()
 
