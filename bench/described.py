@@ -98,9 +98,9 @@ def here(number: str, *places: str) -> dict[str, Any]:
 
 
 def there(config: Any, profile: dict[str, Any], found: Any, trace: Any) -> dict[str, Any]:
-    from spillway.run.machines import asked_of
+    from spillway.run.machines import ask_plan
 
-    asked = asked_of(config, profile, found, trace, False)
+    asked = ask_plan(config, profile, found, trace, False)
     return {**json.loads(asked.engine().plan()), "settings": json.loads(asked.text())}
 
 

@@ -279,7 +279,7 @@ class FakeSession:
             "written": {"path:0": self.written},
         }
 
-    def planned_notices(self) -> list[str]:
+    def list_plan_notices(self) -> list[str]:
         return []
 
     def notices(self) -> list[str]:

@@ -23,7 +23,7 @@ from spillway.output import directory, identity, volumes
 from spillway.output.identity import Identity
 from spillway.output.volumes import ShardVolumes
 from spillway.run import processes as world_of_several
-from spillway.run.beginning import as_parted, load_existing_run
+from spillway.run.beginning import load_existing_run, restore_virtual_ranks
 from spillway.run.lines import Lines, chosen
 from spillway.run.train import keeping
 from spillway.run.world import OneProcess
@@ -134,9 +134,9 @@ def test_what_a_launcher_starts_again_goes_on(tmp_path: Path) -> None:
     assert load_existing_run(config, OneProcess())[0].overwrite  # somebody has given the command once more
     config, known, _ = load_existing_run(config, again)
     assert (config.resume_from_checkpoint, config.overwrite) == ("auto", False)
-    fewer = as_parted(config, known).over(Ranks(0, 2, 0, 2))
+    fewer = restore_virtual_ranks(config, known).over(Ranks(0, 2, 0, 2))
     assert (fewer.virtual_ranks, fewer.gradient_accumulation_steps) == (4, 12)
-    other = as_parted(config.replaced(gradient_accumulation_steps=2), known)
+    other = restore_virtual_ranks(config.replaced(gradient_accumulation_steps=2), known)
     assert other.any_ranks  # that would be another step
 
 

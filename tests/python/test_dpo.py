@@ -164,7 +164,7 @@ def test_killed_and_resumed_bit_by_bit(given: Path, whole: Path, tmp_path: Path,
 
 def test_a_first_pass_goes_on_with_the_rows_that_are_there(given: Path, whole: Path, tmp_path: Path) -> None:
     data = encoded(given, "texts.jsonl")
-    assert Reference.of(whole / "out", "train", data).whole
+    assert Reference.load(whole / "out", "train", data).whole
 
     class Computes:
         calls = 0
@@ -175,17 +175,17 @@ def test_a_first_pass_goes_on_with_the_rows_that_are_there(given: Path, whole: P
                 raise InterruptedError
             return [[float(row) for row in range(len(batch.input_ids))] for batch in batches]
 
-    found = Reference.of(tmp_path, "train", data)
+    found = Reference.load(tmp_path, "train", data)
     with pytest.raises(InterruptedError):
         found.compute(Computes(), data, Pass(2, 2), lambda _: None)
-    again = Reference.of(tmp_path, "train", data)
+    again = Reference.load(tmp_path, "train", data)
     assert len(again.values) == 16 and not again.whole
     with open(again.path, "a") as stream:
         stream.write('{"first": 16, "log_prob')  # a line that a kill cut short
-    again = Reference.of(tmp_path, "train", data)
+    again = Reference.load(tmp_path, "train", data)
     assert len(again.values) == 16
     again.compute(Computes(), data, Pass(2, 2), lambda _: None)
-    assert Computes.calls == 4 and Reference.of(tmp_path, "train", data).whole
+    assert Computes.calls == 4 and Reference.load(tmp_path, "train", data).whole
 
 
 def refused(capsys: pytest.CaptureFixture[str], code: int) -> str:
@@ -252,7 +252,7 @@ def test_rows_that_are_no_pairs_are_refused(
         (["--prompt_field", "a"], "prompt_field: objective dpo reads the columns prompt, chosen and rejected"),
         (["--loss_type", "exo_pair"], "loss_type: got 'exo_pair', expects one of sigmoid, hinge"),
         (["--label_smoothing", "0.1"], "label_smoothing: it is for loss_type robust, and that is sigmoid"),
-        (["--precompute_ref_log_probs", "true"], "always computed by a first pass"),
+        (["--precompute_ref_log_probs", "true"], "a first pass always computes the reference"),
     ],
 )
 def test_keys_that_do_not_go_together_are_refused(

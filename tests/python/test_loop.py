@@ -139,7 +139,7 @@ def test_a_loop_leaves_what_a_run_of_the_command_line_does(
 ) -> None:
     package("accelerate", "TrainingArguments needs accelerate")
     notes = Notes()
-    monkeypatch.setattr(trackers, "made", lambda name: notes)
+    monkeypatch.setattr(trackers, "make_tracker", lambda name: notes)
     out = tmp_path / "out"
     given_keys = keys(given, output_dir=out, max_steps=4, logging_steps=2, report_to="wandb", bf16="false")
     with spillway.Session(given_keys, gradient_checkpointing=True) as session:

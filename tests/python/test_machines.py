@@ -18,7 +18,7 @@ from spillway.config import Config, resolve
 from spillway.errors import InputError
 from spillway.report import machine_tables
 from spillway.run.cluster import bound_from
-from spillway.run.machines import described, refuse_elsewhere, settled, widths
+from spillway.run.machines import choose_compute_dtype, described, refuse_elsewhere, widths
 from spillway.run.train import plan_config
 
 ROOT = Path(__file__).parents[2]
@@ -316,11 +316,11 @@ def test_types_are_chosen_by_the_products_of_the_profile(tmp_path: Path) -> None
     kinds = [("bf16", 1.0), ("fp32", 3.0)]
     compute = [{"dtype": name, "products": [product | {"forward_flops_per_second": rate}]} for name, rate in kinds]
     config = settings(weight_dtype="bf16", compute_dtype="auto")
-    assert settled(config, {"gpus": [], "compute": compute}, False).compute_dtype == "fp32"
-    assert settled(config, {"gpus": [], "compute": compute[:1]}, False).compute_dtype == "bf16"
-    assert settled(config, {"gpus": [{}], "compute": compute}, True).compute_dtype == "bf16"
+    assert choose_compute_dtype(config, {"gpus": [], "compute": compute}, False).compute_dtype == "fp32"
+    assert choose_compute_dtype(config, {"gpus": [], "compute": compute[:1]}, False).compute_dtype == "bf16"
+    assert choose_compute_dtype(config, {"gpus": [{}], "compute": compute}, True).compute_dtype == "bf16"
     with pytest.raises(InputError, match="has GPUs"):
-        settled(settings(weight_dtype="bf16", compute_dtype="fp32"), {"gpus": [{}]}, True)
+        choose_compute_dtype(settings(weight_dtype="bf16", compute_dtype="fp32"), {"gpus": [{}]}, True)
 
 
 def settings(**values: Any) -> Config:

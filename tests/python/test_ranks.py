@@ -128,12 +128,12 @@ def test_all_plan_for_the_one_that_has_least() -> None:
         "storage": [{"directory": "/b", "capacity": 7}],
         "profile": {"copy_bytes_per_second": 4.0, "network_latency": 2e-3},
     }  # fmt: skip
-    found = alike.alike(Told(first, other), first | {"threads": 2})
+    found = alike.agree_settings(Told(first, other), first | {"threads": 2})
     assert found == {"dram_budget": 6, "work_bytes": 3, "seconds": {"forward": 1.0}, "threads": 2, "keeps_logits": True,
                      "storage": [{"directory": "/a", "capacity": 7}],
                      "profile": {"copy_bytes_per_second": 4.0, "network_latency": 2e-3}}  # fmt: skip
     with pytest.raises(InputError, match="storage: the processes have"):
-        alike.alike(Told(first, other | {"storage": []}), first)
+        alike.agree_settings(Told(first, other | {"storage": []}), first)
     with pytest.raises(InputError, match="seed: rank 0 has 42, rank 1 has 43"):
         alike.same(Told({"seed": 42}, {"seed": 43}), {"seed": 42})
 
@@ -143,7 +143,7 @@ def test_directory_of_two_processes_is_refused(tmp_path: Path) -> None:
     (tmp_path / "drive0").mkdir()
     (tmp_path / "drive1").symlink_to("drive0")
     config = resolve({}, {"storage": [f"{tmp_path}/drive{{local_rank}}"]})
-    first, other = (alike.own_places(config.among(Ranks(rank, 2, rank, 2))) for rank in (0, 1))
+    first, other = (alike.list_places(config.among(Ranks(rank, 2, rank, 2))) for rank in (0, 1))
     with pytest.raises(InputError, match="ranks 0 and 1 .* the same directory .*drive0, .* give one directory without"):
         alike.places(Told(("host", first), ("host", other)), config)
     alike.places(Told(("host", first), ("another", other)), config)
@@ -154,14 +154,14 @@ def test_each_has_the_gpu_of_its_rank(monkeypatch: pytest.MonkeyPatch) -> None:
         [resolve({}, {"device": name}).over(Ranks(r, 2, r, 2)) for r in (0, 1)] for name in ("cuda", "cuda:0")
     )
     assert [device.number(config) for config in own] == [0, 1]
-    alike.places(Told(*(("host", alike.own_places(config)) for config in own)), own[0])
-    told = [("host", alike.own_places(config)) for config in first]
+    alike.places(Told(*(("host", alike.list_places(config)) for config in own)), own[0])
+    told = [("host", alike.list_places(config)) for config in first]
     with pytest.raises(InputError, match="device: ranks 0 and 1 .* the same GPU cuda:0; --device cuda"):
         alike.places(Told(*told), first[0])
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")  # as a launcher may say it to each, whose only one is cuda:0
-    alike.places(Told(told[0], ("host", alike.own_places(first[1]))), first[0])
+    alike.places(Told(told[0], ("host", alike.list_places(first[1]))), first[0])
     of_gpus = [{"device": {"stream": rank, "work": 2 + rank, "memory": 9 - rank}, "storage": []} for rank in (0, 1)]
-    assert alike.alike(Told(*of_gpus), of_gpus[1])["device"] == {"stream": 1, "work": 3, "memory": 8}
+    assert alike.agree_settings(Told(*of_gpus), of_gpus[1])["device"] == {"stream": 1, "work": 3, "memory": 8}
 
 
 def test_each_has_its_part_of_memory(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def command(given: Path, place: Path, recipe: Path, *more: str) -> list[str]:
 
 def test_the_folder_has_what_its_readme_lists() -> None:
     page = (RECIPES / "README.md").read_text()
-    assert len(FILES) == 9
+    assert len(FILES) == 10
     for path in RECIPES.iterdir():
         assert path.name == "README.md" or f"]({path.name})" in page, path
 

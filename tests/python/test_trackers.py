@@ -53,7 +53,7 @@ class Notes:
 def test_a_tracker_sees_every_row(run: Run, inputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package("accelerate", "TrainingArguments needs accelerate")
     notes = Notes()
-    monkeypatch.setattr(trackers, "made", lambda name: notes)
+    monkeypatch.setattr(trackers, "make_tracker", lambda name: notes)
     assert run("--report_to", "wandb", "--eval_dataset", str(inputs / "held_out.jsonl")) == 0
     assert [what for what, _, _ in notes.seen] == ["begin", *["log"] * 14, "end"]
     assert notes.seen[0][2] == {"max_steps": 12}

@@ -24,7 +24,7 @@ from needs import package
 from spillway.config import resolve
 from spillway.errors import InputError
 from spillway.hf import StreamedTraining, Trainer, load
-from spillway.integrations.streamed_session import as_told
+from spillway.integrations.streamed_session import apply_arguments
 from spillway.model.dry_run import DryRun
 from spillway.run.session import EngineSession
 
@@ -483,7 +483,9 @@ def test_what_requires_no_gradient_on_the_meta_model_is_frozen(given: Path, tmp_
 def test_where_the_arguments_of_a_trainer_compute_and_what_carries_bytes(tmp_path: Path) -> None:
     cpus = TrainingArguments(output_dir=str(tmp_path), use_cpu=True)
     chosen, asked = resolve({}, {}).computing_on("cuda", "an H100"), resolve({"device": "cuda"}, {})
-    assert as_told(chosen, cpus).device == "cpu" and as_told(asked, cpus).device == "cuda"
+    assert apply_arguments(chosen, cpus).device == "cpu" and apply_arguments(asked, cpus).device == "cuda"
     anything = SimpleNamespace(use_cpu=False, ddp_backend=None)
-    assert as_told(chosen, anything).device == "cuda" and as_told(chosen, anything).ddp_backend == "gloo"
-    assert as_told(chosen, SimpleNamespace(use_cpu=False, ddp_backend="nccl")).ddp_backend == "nccl"
+    assert (
+        apply_arguments(chosen, anything).device == "cuda" and apply_arguments(chosen, anything).ddp_backend == "gloo"
+    )
+    assert apply_arguments(chosen, SimpleNamespace(use_cpu=False, ddp_backend="nccl")).ddp_backend == "nccl"

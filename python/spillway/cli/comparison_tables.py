@@ -20,7 +20,7 @@ def show_comparison(console: Console, found: Comparison) -> None:
     for difference in found.differences:
         verdict = "within" if difference.within else "BEYOND"
         console.print(
-            f"{difference.what}: differs by {difference.found:.2g} of itself at most, {verdict} the tolerance of "
+            f"{difference.what}: differs by {difference.largest:.2g} of itself at most, {verdict} the tolerance of "
             f"{difference.allowed:g}",
             soft_wrap=True,
         )

@@ -49,12 +49,12 @@ def check(objective: str, named: Mapping[str, Any], positional: tuple[Any, ...])
 
 @dataclass(frozen=True)
 class Unreferred:
-    """What a streamed trainer of pairs without a reference keeps beside the session."""
+    """State that a streamed trainer of pairs without a reference keeps beside the session."""
 
     objective: str
 
     def keys(self, args: Any) -> dict[str, Any]:
-        """Those of the configuration."""
+        """The configuration's keys for this trainer."""
         return {"objective": self.objective, **{name: getattr(args, name) for name in self._entry.defaults}}
 
     @property

@@ -26,7 +26,7 @@ SINGLE = "single_label_classification"
 
 
 def is_for(kind: type, model: Any) -> bool:
-    """Whether a trainer of this kind classifies rows. InputError for a model with labels in one of TRL's."""
+    """True if a trainer of this kind classifies rows. InputError for a model with labels in one of TRL's."""
     if not is_classifier(getattr(model, "config", None)):
         return False
     if any(base.__module__.startswith("trl.") for base in kind.__mro__):
@@ -46,7 +46,7 @@ def find_problem(config: Any, labels: torch.Tensor) -> str:
 
 @dataclass
 class Classified:
-    """What a streamed Trainer of a classifier keeps beside the session."""
+    """State that a streamed Trainer of a classifier keeps beside the session."""
 
     config: Any = None  # the model's
     sums: bool = False  # over a step's micro-batches
@@ -77,15 +77,15 @@ class Classified:
         pad = self.config.get_text_config().pad_token_id
         if pad is None and len(ids) > 1:
             raise InputError("pad_token_id: the model finds the end of a row by it; set model.config.pad_token_id")
-        found = batch_of({**inputs, "labels": torch.full_like(ids, IGNORED)}, packing=False)
-        return replace(found, rows_each=1, scored=find_scored(ids, pad), targets=labels)
+        batch = batch_of({**inputs, "labels": torch.full_like(ids, IGNORED)}, packing=False)
+        return replace(batch, rows_each=1, scored=find_scored(ids, pad), targets=labels)
 
     def _tokens_of(self, inputs: Mapping[str, Any], ids: torch.Tensor, labels: torch.Tensor) -> Batch:
         """A micro-batch with a label, or IGNORED, for each token."""
         if labels.shape != ids.shape:
             shapes = f"labels are {list(labels.shape)}, input_ids {list(ids.shape)}"
             raise InputError(f"batch: {shapes}; both are one a token")
-        found = batch_of({**inputs, "labels": torch.full_like(ids, IGNORED)}, packing=False)
+        batch = batch_of({**inputs, "labels": torch.full_like(ids, IGNORED)}, packing=False)
         scored = (labels != IGNORED).flatten().nonzero().view(-1)
         targets = labels.flatten()[scored]
         if not len(scored) or bool(((targets < 0) | (targets >= self.config.num_labels)).any()):
@@ -93,7 +93,7 @@ class Classified:
                 f"batch: labels are not whole numbers from 0 to {self.config.num_labels - 1} with {IGNORED} for tokens "
                 "without one, at least one of each micro-batch"
             )
-        return replace(found, rows_each=1, scored=scored, targets=targets)
+        return replace(batch, rows_each=1, scored=scored, targets=targets)
 
     def _check(self, labels: torch.Tensor, rows: int) -> None:
         """InputError for labels that the head has not."""

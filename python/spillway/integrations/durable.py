@@ -42,7 +42,7 @@ Make = Callable[[Config, Keeping], EngineSession]
 
 
 class DurableRun:
-    """What `output_dir` and the storage paths hold of one run."""
+    """The files of one run in `output_dir` and on the storage paths."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class DurableRun:
         self.committed = position.step if position else 0
         goes_on = recovery is not None or position is not None
         first, anew = None if recovery else payload(position), self.config.overwrite and not goes_on
-        self._lines.begun(session, first, goes_on, anew)
+        self._lines.commit_start(session, first, goes_on, anew)
         if position is not None:
             self._world.agreed(lambda: checkpoints.go_back(out, self.committed, session.release))
             told = recovery.words if recovery and recovery.words else f"going on after step {self.committed}"
@@ -146,14 +146,14 @@ class DurableRun:
         committed = recovery.state.get("position") if recovery is not None else None
         if saved is None and committed is None:
             return None
-        found = saved or Position.of(committed)
+        position = saved or Position.of(committed)
         own = None if saved is None or self._start.resume is None else self._start.resume / self._random
         if own is not None and self._world.ranks.world > 1 and own.is_file():
-            found = replace(found, random=packed(own.read_bytes()))
+            position = replace(position, random=packed(own.read_bytes()))
         done = self._log.done
-        if done is not None and done.step == found.step:
-            found = done if self._world.leads else replace(done, random=found.random)
-        return found
+        if done is not None and done.step == position.step:
+            position = done if self._world.leads else replace(done, random=position.random)
+        return position
 
     def resumed(self) -> str | None:
         """A directory for the Trainer's own `resume_from_checkpoint`; None: it begins."""
@@ -193,13 +193,13 @@ class DurableRun:
     def _now(self, trainer: Any) -> Position:
         before = self.position
         norm, rate = (before.gradient_norm, before.learning_rate) if before else (None, None)
-        found = position_of(trainer, self.scratch, norm, rate)
-        found.epoch_ended = self.ending
-        return found
+        position = position_of(trainer, self.scratch, norm, rate)
+        position.epoch_ended = self.ending
+        return position
 
     @contextmanager
     def saving(self, trainer: Any) -> Iterator[Path]:
-        """Where the Trainer writes its checkpoint: it gets its place when it is whole."""
+        """The folder where the Trainer writes its checkpoint. A complete checkpoint moves to its final place."""
 
         def finish(made: Path) -> None:
             if not (made / RUN_STATE.parent).is_dir():  # of the model alone
@@ -270,11 +270,11 @@ def keep_newest(output_dir: Path, limit: int | None, best: str | None, release: 
     gone."""
     if not limit or limit < 0:
         return []
-    found = [path for _, path in directory.checkpoints(output_dir)]
-    kept = set(found[-limit:])
-    if best is not None and (chosen := output_dir / Path(best).name) in found and chosen not in kept:
-        kept = {chosen, *found[-max(1, limit - 1) :]}
-    gone = [path for path in found if path not in kept]
+    stored = [path for _, path in directory.checkpoints(output_dir)]
+    kept = set(stored[-limit:])
+    if best is not None and (chosen := output_dir / Path(best).name) in stored and chosen not in kept:
+        kept = {chosen, *stored[-max(1, limit - 1) :]}
+    gone = [path for path in stored if path not in kept]
     for path in gone:
         tell(checkpoints.tried(path, release))
     return gone
@@ -286,7 +286,7 @@ def tell(words: list[str]) -> None:
 
 
 def payload(position: Position | None) -> dict[str, Any]:
-    """What is committed with a step; of the first one, before any, nothing."""
+    """The data that is committed with a step; empty before the first step."""
     return {} if position is None else {"position": json.loads(position.text())}
 
 

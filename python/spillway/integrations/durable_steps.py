@@ -44,7 +44,7 @@ class DurableSteps(StreamedSession):
         """Trains, or resumes at `resume_from_checkpoint`. True or `output_dir`: the newest checkpoint, or with durable
         steps the newest step. "auto": the same, or a fresh start. A path: that checkpoint."""
         self._has_trained = self._has_trained and self._streamed is not None
-        with streams.guard(), self._as_one():
+        with streams.guard(), self._end_together():
             self._try_save()  # type: ignore[attr-defined]
             return self._trained(find_checkpoint(resume_from_checkpoint, self.args.output_dir), *positional, **named)
 
@@ -56,7 +56,7 @@ class DurableSteps(StreamedSession):
                 from_where = Path(newest) if newest else None
                 self._pairs.refer(self, from_where, began=from_where is not None, durable=False)
             return super().train(newest, *positional, **named)  # type: ignore[misc]
-        run = self._begun(resume_from_checkpoint)
+        run = self._open_run(resume_from_checkpoint)
         if self._pairs is not None:
             self._pairs.refer(self, run.began_in, began=run.committed > 0, durable=True)
         unfinished = Unfinished(self)
@@ -68,18 +68,18 @@ class DurableSteps(StreamedSession):
             if self._run is not None:
                 self._run.sweep()
 
-    def _begun(self, resume: Any) -> DurableRun:
+    def _open_run(self, resume: Any) -> DurableRun:
         self._close_session()
         untouched(self.model)
         with torch.random.fork_rng(devices=[]):
-            sizes = self._known_sizes()
+            sizes = self._measure_sizes()
             asked = self._origin.config.replaced(resume_from_checkpoint=resume or None, output_dir=self.args.output_dir)
             asked, before, also = load_existing_run(asked, self._world)
             begun = before.fixed if before is not None and asked.resume_from_checkpoint is not None else {}
             config = self._config(sizes.shape, sizes.packing, asked, begun)
             rows = row_count(self.train_dataset)  # type: ignore[attr-defined]
             run = DurableRun(config, also, saves(self), rows, self._saving(config), self._world)
-            self._streamed = run.open(self._made)
+            self._streamed = run.open(self._plan_session)
         self._run, self._over = run, False
         weakref.finalize(self, self._streamed.close)
         return run
@@ -115,7 +115,7 @@ class DurableSteps(StreamedSession):
         raise VolumeDisplaced(volumes, self._world.ranks.world == 1)
 
     def _finish_step(self) -> None:
-        """What a process that died left to be done after the step that this one goes on from."""
+        """Does the work that a killed process left undone after the step from which this process continues."""
         assert self._run is not None
         position = self._run.position
         if position is None:
@@ -150,7 +150,7 @@ class DurableSteps(StreamedSession):
         return super()._run_epoch(*positional, **named)  # type: ignore[misc]
 
     def evaluate(self, *positional: Any, **named: Any) -> Any:
-        with self._as_one():
+        with self._end_together():
             if self._pairs is not None and self._run is None:
                 self._pairs.refer(self, None, began=False, durable=False)
             return super().evaluate(*positional, **named)  # type: ignore[misc]
@@ -163,7 +163,7 @@ class DurableSteps(StreamedSession):
         best = Path(self.state.best_model_checkpoint)  # type: ignore[attr-defined]
         if self._run is None:
             return self._reopen_from(best, with_state=False)
-        self._streamed = self._run.go_back_to(best, self._made)
+        self._streamed = self._run.go_back_to(best, self._plan_session)
         weakref.finalize(self, self._streamed.close)
 
 

@@ -52,7 +52,7 @@ ELSEWHERE = (
 
 
 class Origin:
-    """What `load` was asked for; attached to the model as `spillway_origin`."""
+    """Arguments of `load`; attached to the model as `spillway_origin`."""
 
     def __init__(self, config: Config, given: set[str], carried: frozenset[str]) -> None:
         self.config = config
@@ -96,7 +96,7 @@ def load(
     checks.check_model(config)
     checks.check_places(config)
     checks.check_method(config)
-    config = hub.settled(auto.settled(config), only=("model",))
+    config = hub.resolve_commits(auto.settled(config), only=("model",))
     computes = (tables.computes_on(config.device_why), products.said(config.compute_dtype, config.chosen))
     for notice in filter(None, (*computes, *products.warnings(config))):
         LOGGER.warning(notice)
@@ -107,13 +107,13 @@ def load(
         DTYPES[config.compute_dtype],
         DTYPES[config.weight_dtype],
     )
-    found, meta_model = built.config, built.meta_model
+    model_config, meta_model = built.config, built.meta_model
     model = meta_model.model
     if (adapters := adapters_of(config)) is not None:
         adapters.like(meta_model)  # their values are drawn when training begins, by the Trainer's seed
     else:
         freeze.choose(meta_model, config, directory)
-    model.generation_config = generation_config(directory, found)
+    model.generation_config = generation_config(directory, model_config)
     model.spillway_origin = Origin(config, set(given), meta_model.carried_names)
     make_callable(model)
     return model
@@ -145,13 +145,13 @@ def choose_task(keys: dict[str, Any]) -> str:
 
 def origin_of(model: Any) -> Origin | None:
     """None for a model that `load` did not make."""
-    found = getattr(model, "spillway_origin", None)
-    return found if isinstance(found, Origin) else None
+    origin = getattr(model, "spillway_origin", None)
+    return origin if isinstance(origin, Origin) else None
 
 
 def read_checkpoint_dtype(path: str | Path, keys: dict[str, Any]) -> Any:
     """The type of the weights in config.json; None if it has none."""
-    config = hub.settled(resolve({}, {**keys, "model": str(path)}, "load()"), only=("model",))
+    config = hub.resolve_commits(resolve({}, {**keys, "model": str(path)}, "load()"), only=("model",))
     checks.check_model(config)
     model_config = load_config(hub.model_directory(config))
     return getattr(text_config(model_config), "dtype", None) or getattr(model_config, "dtype", None)
@@ -159,8 +159,8 @@ def read_checkpoint_dtype(path: str | Path, keys: dict[str, Any]) -> Any:
 
 def named_dtype(dtype: Any) -> str:
     name = dtype.removeprefix("torch.") if isinstance(dtype, str) else dtype
-    for own, found in DTYPES.items():
-        if name in (own, found, str(found).removeprefix("torch.")):
+    for own, dtype_name in DTYPES.items():
+        if name in (own, dtype_name, str(dtype_name).removeprefix("torch.")):
             return own
     raise InputError(f"dtype: {dtype} is not computed in here; there are {', '.join(map(str, DTYPES.values()))}")
 

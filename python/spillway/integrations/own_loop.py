@@ -30,7 +30,7 @@ from spillway.base.files import write_json
 from spillway.base.sums import Mean, add_told
 from spillway.config import Config
 from spillway.errors import InputError, SpillwayError
-from spillway.integrations.own_loop_parts import MicroBatch, as_columns, check_count, refuse_a_run, same_place
+from spillway.integrations.own_loop_parts import MicroBatch, check_count, name_columns, refuse_a_run, same_place
 from spillway.integrations.own_loop_run import OwnRun
 from spillway.output import checkpoints, directory, left, saved, unsaved
 from spillway.output.records import METRICS
@@ -63,7 +63,7 @@ class Session(OwnRun):
         self._opened = self._closed = False
         self._lock = None
         try:
-            with self._as_one():
+            with self._end_together():
                 self._plan(config, module, values)
         except BaseException:
             self._unlock()
@@ -85,7 +85,7 @@ class Session(OwnRun):
         if self._opened:
             return self
         self._opened = True
-        with self._as_one():
+        with self._end_together():
             if self._start is None:
                 self._engine.start(StartPoint())
             else:
@@ -96,9 +96,9 @@ class Session(OwnRun):
     def step(self, batches: MicroBatch | Sequence[MicroBatch], learning_rate: float | None = None) -> dict[str, Any]:
         """One optimizer step over one micro-batch or several, of each process; the row of metrics.jsonl.
         `learning_rate`: instead of the schedule's."""
-        with self._as_one():
+        with self._end_together():
             most = self._shape.micro_batches
-            taken = interleaved(self._parts("step", self._taken(batches, most)))
+            taken = interleaved(self._parts("step", self._take_batches(batches, most)))
             check_count(len(taken), 1, most)
             rate = self._rate(self._state.step) if learning_rate is None else learning_rate
             engine = self.open()._engine
@@ -107,8 +107,9 @@ class Session(OwnRun):
             return self._record(result, sum(batch.tokens for batch in taken), rate)
 
     def reference(self, batches: MicroBatch | Iterable[MicroBatch]) -> list[dict[str, Any]]:
-        """With `objective: dpo`, before the first step: these micro-batches of pairs with `ref_chosen_logps` and
-        `ref_rejected_logps`, [pairs] fp64, what the model makes of their rows as it is now.
+        """The micro-batches of pairs with two more columns, `ref_chosen_logps` and `ref_rejected_logps`, [pairs] fp64.
+        The columns are the log-probabilities that the current model gives their rows. For `objective: dpo`, before the
+        first step.
 
         A micro-batch of pairs is what TRL's DataCollatorForPreference makes: input_ids, attention_mask and
         completion_mask, [rows, length], rows that were chosen and then as many that were rejected. `step` and
@@ -122,13 +123,13 @@ class Session(OwnRun):
                 f"reference: the reference is the model before the first step, and this one has made "
                 f"{self._state.step}; give the micro-batches that it returned then"
             )
-        found: list[dict[str, Any]] = []
-        with self._as_one():
+        referred: list[dict[str, Any]] = []
+        with self._end_together():
             for batch, parts in self._rounds("reference", batches, referred=False):
                 rows = self._engine.log_probabilities(interleaved(parts))
                 if batch is not None:
-                    found.append({**batch, **as_columns(rows[sum(map(len, parts[: self._world.ranks.rank]))])})
-        return found
+                    referred.append({**batch, **name_columns(rows[sum(map(len, parts[: self._world.ranks.rank]))])})
+        return referred
 
     def evaluate(self, batches: MicroBatch | Iterable[MicroBatch]) -> dict[str, Any]:
         """Loss over all label tokens of all batches, those of other processes too: eval_loss, eval_perplexity,
@@ -136,20 +137,20 @@ class Session(OwnRun):
         self.open()
         sums, count = [], 0
         means: dict[str, Mean] = {}
-        with self._as_one():
+        with self._end_together():
             for _, parts in self._rounds("evaluate", batches):
                 for loss_sum, units in self._engine.evaluate_each(interleaved(parts)):
                     sums.append(loss_sum)
                     count += units
                 if self._pairs:
-                    add_told(means, self._engine.told())
+                    add_told(means, self._engine.list_figures())
         if not count:
             raise InputError("batch: nothing to evaluate, no token has a label")
         loss = math.fsum(sums) / count
-        found = {"eval_loss": loss, **({} if self._pairs else {"eval_perplexity": perplexity(loss)})}
-        found |= {f"eval_{name}": mean.value() for name, mean in means.items()}
-        self._log({"step": self._state.step, **found})
-        return {**found, "pairs" if self._pairs else "label_tokens": count}
+        figures = {"eval_loss": loss, **({} if self._pairs else {"eval_perplexity": perplexity(loss)})}
+        figures |= {f"eval_{name}": mean.value() for name, mean in means.items()}
+        self._log({"step": self._state.step, **figures})
+        return {**figures, "pairs" if self._pairs else "label_tokens": count}
 
     def save(self, to: str | Path | None = None) -> Path:
         """The model as `from_pretrained` reads it, in `to` or else in `output_dir`; and, unless finished steps are
@@ -164,7 +165,7 @@ class Session(OwnRun):
         target = Path(place)
         own = None if self._start is None else self._start.output_dir
         in_run = own is not None and same_place(target, own)
-        with self._as_one():
+        with self._end_together():
             if not in_run and self._world.leads:
                 refuse_a_run(target)
             self.open()
@@ -184,7 +185,7 @@ class Session(OwnRun):
             raise SpillwayError(f"save: {unsaved.why(error)}; {SAVE_AGAIN}{self._leave()}") from error
 
     def _give(self, place: Path) -> None:
-        """What this process has of what rank 0 writes."""
+        """Writes this process's part of the files that rank 0 writes."""
         self._engine.save_model(place)
         if self.plan.get("durability", "none") == "none":
             self._engine.save_state(place)
@@ -229,7 +230,7 @@ class Session(OwnRun):
             directory.remove(temporary)
 
     def _leave(self) -> str:
-        """What could not be saved stays where it is; in words that go on a sentence."""
+        """Leaves the state that could not be saved where it is; returns words that continue a sentence."""
         if self._start is None:
             return ""
         try:
@@ -250,7 +251,7 @@ class Session(OwnRun):
         if self._closed:
             return
         try:
-            with self._as_one():
+            with self._end_together():
                 self._close()
                 self._world.gather(None)
             self._draw()
@@ -282,12 +283,13 @@ class Session(OwnRun):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None and not self._closed:
-            with suppress(type(error), SpillwayError), self._as_one():
+            with suppress(type(error), SpillwayError), self._end_together():
                 raise error
         self.close()
 
     def _draw(self) -> None:
-        """What is no reason to fail a run, when the engine's memory is free again."""
+        """Draws the loss curve and writes the report when the engine's memory is free again. A failure here does not
+        fail the run."""
         if self._start is None or not self._seconds or not self._world.leads:
             return
         output_dir = self._start.output_dir
@@ -299,7 +301,7 @@ class Session(OwnRun):
             self._display.note(f"no report: {error}; `spillway report {output_dir}` tries again")
 
     def _save_tokenizer(self, target: Path) -> None:
-        """Where there is one: a loop of its own may well do without."""
+        """Saves the tokenizer if the session has one: a user's own loop may do without."""
         from spillway.data.loading import load_tokenizer
 
         try:

@@ -1,4 +1,4 @@
-"""What a Session is made from: its configuration, and the micro-batches that it is given."""
+"""Parts of a Session: its configuration, and the micro-batches that it is given."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def check_count(count: int, least: int, most: int) -> None:
         )
 
 
-def planned_for(batches: list[MicroBatch], shape: WorkShape, config: Config, referred: bool) -> list[Batch]:
+def take_batches(batches: list[MicroBatch], shape: WorkShape, config: Config, referred: bool) -> list[Batch]:
     """The micro-batches as the engine's session takes them. InputError where one is larger than `shape`. `referred`:
     pairs have what the reference makes of them."""
     from spillway.data.batches import batch_of, pairs_of
@@ -70,8 +70,8 @@ def planned_for(batches: list[MicroBatch], shape: WorkShape, config: Config, ref
     return taken
 
 
-def as_columns(rows: list[float]) -> dict[str, Any]:
-    """What was told of a micro-batch of pairs, in columns that are named as TRL names them."""
+def name_columns(rows: list[float]) -> dict[str, Any]:
+    """The figures of a micro-batch of pairs, in columns that are named as TRL names them."""
     import torch
 
     from spillway.data.batches import REFERENCE

@@ -21,9 +21,9 @@ from spillway.integrations.own_loop_parts import (
     check_count,
     logging_interval,
     merged,
-    planned_for,
     schedule_of,
     shape_of,
+    take_batches,
 )
 from spillway.machine import products
 from spillway.model import hub
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 
 class OwnRun:
-    """What is behind a Session."""
+    """The implementation of a Session."""
 
     _world: World
     _opened: bool
@@ -80,7 +80,7 @@ class OwnRun:
     def _plan(self, config: Any, module: Blocks | None, values: dict[str, Any]) -> None:
         config, given = merged(config, values)
         config, before, _ = beginning.load_existing_run(config, self._world)
-        config = beginning.of_one(config, before, self._world)
+        config = beginning.restrict_to_one_process(config, before, self._world)
         check(config, required=("model",), described=module is None)
         entry = config.objective_entry
         if entry.labels or entry.has_teacher or entry.is_sampled:
@@ -116,7 +116,7 @@ class OwnRun:
         self._so_far = SoFar(self._start.output_dir) if self._start is not None and leads else None
         tracked = config if leads else config.replaced(report_to=[])
         self._trackers = Trackers(tracked, self._start.output_dir) if self._start is not None else None
-        self._config = beginning.settled(config, world, self._display.note, ("model", "tokenizer"))
+        self._config = beginning.resolve_auto_keys(config, world, self._display.note, ("model", "tokenizer"))
         if not self._state.fixed:
             self._state.fixed = state.fixed_keys(self._config)
         if self._start is not None:
@@ -124,7 +124,7 @@ class OwnRun:
         self._try_save()
         self._interval = logging_interval(self._config)  # bad input is refused before anything is planned
         self._shape = shape_of(self._config, given)
-        self._engine = self._planned()
+        self._engine = self._plan_session()
 
     def _try_save(self) -> None:
         """Tries what a save writes beside the weights; a loop of its own may do without a tokenizer."""
@@ -139,7 +139,7 @@ class OwnRun:
             tokenizer = None
         try_save(self._config, described, tokenizer)
 
-    def _planned(self) -> EngineSession:
+    def _plan_session(self) -> EngineSession:
         from spillway.run.session import EngineSession
 
         config = self._config.replaced(output_dir=self._config.output_dir or str(Path.cwd()))
@@ -148,7 +148,7 @@ class OwnRun:
         if self._world.ranks.world > 1:
             held = int(config.durability == "checkpoint")
         if start is not None and self._world.leads:
-            saving = room.of_run(config, start, self._state.step, saves=1, rows=config.max_steps)
+            saving = room.estimate_saving(config, start, self._state.step, saves=1, rows=config.max_steps)
         keeps, resumes = config.durability != "none", start is not None and start.from_paths
         keeping = Keeping(self._identity.run, held, keep=keeps, resumes=resumes, saving=saving)
         own = None
@@ -176,7 +176,7 @@ class OwnRun:
             beginning.write(start.output_dir, self._config, self._engine, self._identity)
             self._display.open_log(start.output_dir)
         anew = self._config.overwrite and not goes_on
-        self._lines.begun(self._engine, None if recovery else self._state.moving(), goes_on, anew)
+        self._lines.commit_start(self._engine, None if recovery else self._state.moving(), goes_on, anew)
         if goes_on:
             self._world.agreed(lambda: checkpoints.go_back(start.output_dir, self._state.step, self._engine.release))
         self._metrics = Metrics(start.output_dir / METRICS) if leads else NoMetrics()
@@ -253,21 +253,23 @@ class OwnRun:
             self._schedule = schedule_of(self._config)
         return self._schedule(step)
 
-    def _taken(self, batches: MicroBatch | Sequence[MicroBatch], most: int, referred: bool = True) -> list[Batch]:
-        """What this process gives. `referred`: pairs have what the reference makes of them."""
+    def _take_batches(
+        self, batches: MicroBatch | Sequence[MicroBatch], most: int, referred: bool = True
+    ) -> list[Batch]:
+        """The micro-batches of this process. `referred`: pairs come with the reference's log-probabilities."""
         several = [batches] if isinstance(batches, Mapping) else list(batches)
         check_count(len(several), 1 if self._world.ranks.world == 1 else 0, most)
-        return planned_for(several, self._shape, self._config, referred)
+        return take_batches(several, self._shape, self._config, referred)
 
     def _parts(self, call: str, own: list[Batch]) -> list[list[Batch]]:
-        """What each process gives to this call, by rank."""
-        found = self._world.gather((call, own))
-        if other := {name for name, _ in found} - {call}:
+        """The micro-batches that each process gives to this call, by rank."""
+        calls = self._world.gather((call, own))
+        if other := {name for name, _ in calls} - {call}:
             raise InputError(
                 f"Session: this process called {call}, and another one {other.pop()}; all processes of a run make the "
                 "same calls in the same order"
             )
-        return [batches for _, batches in found]
+        return [batches for _, batches in calls]
 
     def _rounds(
         self, call: str, batches: MicroBatch | Iterable[MicroBatch], referred: bool = True
@@ -276,7 +278,7 @@ class OwnRun:
         given = iter([batches] if isinstance(batches, Mapping) else batches)
         while True:
             batch = next(given, None)
-            parts = self._parts(call, [] if batch is None else self._taken(batch, 1, referred))
+            parts = self._parts(call, [] if batch is None else self._take_batches(batch, 1, referred))
             if not any(parts):
                 return
             yield batch, parts
@@ -297,6 +299,6 @@ class OwnRun:
         if self._lock is not None:
             self._lock.release()
 
-    def _as_one(self) -> AbstractContextManager[None]:
+    def _end_together(self) -> AbstractContextManager[None]:
         """Around what all processes do together."""
         return ended_together(self._world, self._let_go)

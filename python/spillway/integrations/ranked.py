@@ -36,12 +36,12 @@ def check(model: Any) -> None:
 
 @dataclass
 class Ranked:
-    """What a streamed RewardTrainer keeps beside the session."""
+    """State that a streamed RewardTrainer keeps beside the session."""
 
     pad: int | None = None  # the token by which the library finds the last one of a row
 
     def keys(self, args: Any) -> dict[str, Any]:
-        """Those of the configuration."""
+        """The configuration's keys for this trainer."""
         return {"objective": OBJECTIVE, **{name: getattr(args, name) for name in OBJECTIVES[OBJECTIVE].defaults}}
 
     def fit(self, trainer: Any) -> None:
@@ -51,13 +51,13 @@ class Ranked:
     def batch(self, inputs: Mapping[str, Any]) -> Batch:
         ids = whole(inputs, "input_ids")
         others = {name: value for name, value in inputs.items() if name != "margin"}
-        found = batch_of({**others, "labels": torch.full_like(ids, IGNORED)}, packing=False)
+        batch = batch_of({**others, "labels": torch.full_like(ids, IGNORED)}, packing=False)
         margins = inputs.get("margin")
         if len(ids) % 2 or (margins is not None and len(margins) != len(ids) // 2):
             raise InputError(f"batch: input_ids are {list(ids.shape)}; expects as many rejected rows as chosen ones")
-        scored = find_scored(ids, self.pad, found.lengths)
+        scored = find_scored(ids, self.pad, batch.lengths)
         given = None if margins is None else torch.as_tensor(margins).float().cpu()
-        return replace(found, rows_each=OBJECTIVES[OBJECTIVE].rows, scored=scored, targets=given)
+        return replace(batch, rows_each=OBJECTIVES[OBJECTIVE].rows, scored=scored, targets=given)
 
     def refer(self, trainer: Any, began_in: Path | None, began: bool, durable: bool) -> None:
         """There is no reference."""

@@ -26,14 +26,14 @@ from spillway.errors import InputError
 from spillway.integrations.sizes import row_count
 from spillway.model.batch import Batch
 from spillway.output import identity
-from spillway.run.reference import Pass, Reference, begun, computed, known
+from spillway.run.reference import Pass, Reference, compute_probabilities, load_known, open_stored
 
 NO_SYNC = ("sync_ref_model", False, "the reference is the model before the first step")
 
 
 @dataclass(frozen=True)
 class Form:
-    """What one of TRL's trainers has of its own."""
+    """Properties of one of TRL's trainers."""
 
     objective: str
     rows: tuple[str, ...]  # columns of TRL's rows that decide what the reference makes of them
@@ -47,12 +47,12 @@ class Form:
         return OBJECTIVES[self.objective].losses
 
     def keys(self, args: Any) -> dict[str, Any]:
-        """Those of the configuration."""
+        """The configuration's keys for this trainer."""
         entry = OBJECTIVES[self.objective]
-        found = {name: getattr(args, name) for name in entry.defaults} | {"loss_type": read_loss(args)}
-        if "label_smoothing" in found and found["loss_type"] not in entry.smoothed:
-            found["label_smoothing"] = 0.0
-        return {"objective": self.objective, **found}
+        keys = {name: getattr(args, name) for name in entry.defaults} | {"loss_type": read_loss(args)}
+        if "label_smoothing" in keys and keys["loss_type"] not in entry.smoothed:
+            keys["label_smoothing"] = 0.0
+        return {"objective": self.objective, **keys}
 
 
 FORMS = {
@@ -135,10 +135,10 @@ def check(form: Form, args: Any) -> None:
 
 def read_loss(args: Any) -> str:
     """Empty where there are several."""
-    found = args.loss_type
-    if isinstance(found, list):
-        return str(found[0]) if len(found) == 1 else ""
-    return str(found)
+    loss_types = args.loss_type
+    if isinstance(loss_types, list):
+        return str(loss_types[0]) if len(loss_types) == 1 else ""
+    return str(loss_types)
 
 
 class Collated:
@@ -177,8 +177,8 @@ class Collated:
         return interleave(values)
 
     def batch(self, pairs: NDArray[np.int64]) -> Batch:
-        found: Batch = self._trainer._batch(self._trainer.data_collator([self._rows[int(place)] for place in pairs]))
-        return found
+        batch: Batch = self._trainer._batch(self._trainer.data_collator([self._rows[int(place)] for place in pairs]))
+        return batch
 
 
 @dataclass(frozen=True)
@@ -193,7 +193,7 @@ class Joined:
 
 
 class Referred:
-    """What a streamed trainer whose loss has a reference keeps beside the session."""
+    """State that a streamed trainer whose loss has a reference keeps beside the session."""
 
     def __init__(self, form: Form) -> None:
         self.form = form
@@ -244,15 +244,15 @@ class Referred:
     def _columns(self, trainer: Any, rows: Any, name: str, places: list[Path], began: bool) -> Any:
         data = Collated(self.form, rows, trainer)
         if began:
-            found = known(trainer._world, name, data, places, None)
+            reference = load_known(trainer._world, name, data, places, None)
         else:
-            found = begun(trainer._world, places[0], name, data)
-            if not found.whole:
+            reference = open_stored(trainer._world, places[0], name, data)
+            if not reference.whole:
                 if trainer._world.leads:
                     tell(f"reference log-probabilities of {len(data)} pairs: a first pass computes them")
-                found.compute(trainer.session, data, how(trainer, name), lambda done: None)
-        self._references.append(found)
-        return with_columns(self.form, rows, found.values)
+                reference.compute(trainer.session, data, how(trainer, name), lambda done: None)
+        self._references.append(reference)
+        return add_columns(self.form, rows, reference.values)
 
 
 def refer_rows(trainer: Any, rows: Any) -> Any:
@@ -263,8 +263,8 @@ def refer_rows(trainer: Any, rows: Any) -> Any:
             "eval_dataset: the reference is the model before the first step, and it is another one now; give these "
             "rows to the trainer when it is made"
         )
-    parts = computed(trainer.session, Collated(form, rows, trainer), how(trainer, "eval"))
-    return with_columns(form, rows, np.array([value for part in parts for value in part]))
+    parts = compute_probabilities(trainer.session, Collated(form, rows, trainer), how(trainer, "eval"))
+    return add_columns(form, rows, np.array([value for part in parts for value in part]))
 
 
 def how(trainer: Any, name: str) -> Pass:
@@ -273,7 +273,7 @@ def how(trainer: Any, name: str) -> Pass:
     return Pass(pairs, args.gradient_accumulation_steps * trainer._world.ranks.world)
 
 
-def with_columns(form: Form, rows: Any, values: NDArray[np.float64]) -> Any:
+def add_columns(form: Form, rows: Any, values: NDArray[np.float64]) -> Any:
     for name, own in zip(form.columns, (values[::2], values[1::2]), strict=True):
         rows = (rows.remove_columns(name) if name in rows.column_names else rows).add_column(name, own.tolist())
     return rows

@@ -1,4 +1,5 @@
-"""What a Trainer may be asked for and a streamed model cannot do: refused when it is made, with what to do instead."""
+"""Refusals of requests to a Trainer that a streamed model cannot serve. A refusal comes when the Trainer is made, and
+says what to do instead."""
 
 from __future__ import annotations
 
@@ -127,7 +128,7 @@ def check_arguments(args: Any, compares: bool = False) -> None:
 
 
 def check_processes(args: Any) -> None:
-    """What a launcher has started, and how transformers shares rows among several."""
+    """Refuses launchers, and ways of sharing rows among processes, that a streamed model cannot use."""
     started = ranks.of_environment(os.environ).world
     if args.world_size == 1 and started > 1:
         raise InputError(
@@ -149,7 +150,7 @@ def check_processes(args: Any) -> None:
 
 
 def check_durable(args: Any) -> None:
-    """What durable steps cannot be joined with."""
+    """Refuses settings that durable steps cannot be combined with."""
     if args.load_best_model_at_end and args.save_only_model:
         raise InputError(
             "load_best_model_at_end: with durable steps the best step is gone back to; leave save_only_model out"
@@ -171,7 +172,7 @@ def check_free(config: Config) -> None:
 
 
 def check_hooks(trainer: Any) -> None:
-    """What people override or hand in to compute something of their own."""
+    """Refuses overridden or passed hooks that compute something of their own."""
     if trainer.compute_loss_func is not None:
         raise InputError("compute_loss_func: the loss is computed in slices of the vocabulary, as plain cross-entropy")
     own = type(trainer).compute_loss
@@ -207,7 +208,8 @@ def same_parameters(model: PreTrainedModel, description: dict[str, Any]) -> None
 
 
 def same_learning(model: PreTrainedModel, description: dict[str, Any]) -> None:
-    """With adapters somebody may have set `requires_grad` on the meta model, which changes nothing of that."""
+    """Raises InputError if `requires_grad` differs from the parameters that the description trains. With adapters,
+    setting `requires_grad` on the meta model changes nothing of what is trained."""
     frozen = {tensor["name"] for block in description["blocks"] for tensor in block["tensors"] if tensor.get("frozen")}
     frozen |= model.spillway_origin.carried
     for name, parameter in model.named_parameters():

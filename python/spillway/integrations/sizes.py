@@ -62,11 +62,11 @@ def largest(trainer: Any, origin: Origin) -> Sizes:
         if trainer.eval_dataset is not None:
             sets = trainer.eval_dataset
             names = list(sets) if isinstance(sets, dict) else [None]
-            found = [
+            candidates = [
                 find_longest(trainer.get_eval_dataloader(name), args.eval_batch_size, "eval_dataset", origin, **rows)
                 for name in names
             ]
-            held_out = max(found, key=lambda each: each.rows * each.length)
+            held_out = max(candidates, key=lambda each: each.rows * each.length)
     if train is None and held_out is None:
         raise InputError("train_dataset: there is neither this nor eval_dataset, so nothing can be planned")
     planned = train or held_out
@@ -83,7 +83,7 @@ def largest(trainer: Any, origin: Origin) -> Sizes:
     return Sizes(shape, packing)
 
 
-def of_all(world: World, own: Sizes) -> Sizes:
+def join_sizes(world: World, own: Sizes) -> Sizes:
     """The largest of any process, which may have other rows than the others."""
     every = world.gather(own)
     names = ("batch", "length", "eval_batch", "eval_length", "logits")
@@ -184,7 +184,7 @@ def longest_place(rows: Any, name: str) -> int:
 
 
 def each_of(rows: Any) -> Iterator[Any]:
-    """By number, since what is indexed need not be iterated."""
+    """The rows, read by number: indexed data need not be iterable."""
     return (rows[place] for place in range(len(rows)))
 
 
@@ -212,7 +212,7 @@ def saves(trainer: Any) -> int:
 
 
 def saving_of(trainer: Any, config: Config) -> Saving | None:
-    """What its training writes to output_dir; None: there is none."""
+    """The files that training writes to output_dir; None: it writes none."""
     args = trainer.args
     if trainer.train_dataset is None:
         return None

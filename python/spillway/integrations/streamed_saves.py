@@ -40,7 +40,7 @@ class StreamedSaves(StreamedSession):
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """All processes call it; rank 0 writes."""
-        with self._as_one():
+        with self._end_together():
             if self._world.leads:
                 super().save_model(output_dir, _internal_call)  # type: ignore[misc]
             else:
@@ -87,7 +87,7 @@ class StreamedSaves(StreamedSession):
             self._saved = self.state.global_step  # type: ignore[attr-defined]
 
     def _write(self, place: Path) -> None:
-        with self._left_where_it_fails():
+        with self._leave_on_failure():
             place.mkdir(parents=True, exist_ok=True)
             self.session.save_model(place)
             if not self._adapted:
@@ -103,7 +103,7 @@ class StreamedSaves(StreamedSession):
             self._take_back()
 
     @contextmanager
-    def _left_where_it_fails(self) -> Iterator[None]:
+    def _leave_on_failure(self) -> Iterator[None]:
         """A failure to save leaves the state on the storage paths and says so."""
         try:
             yield
@@ -170,7 +170,7 @@ class StreamedSaves(StreamedSession):
         return self.processing_class or getattr(self.data_collator, "tokenizer", None)  # type: ignore[attr-defined]
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        with self._left_where_it_fails():
+        with self._leave_on_failure():
             self.session.save_state(Path(output_dir))
             if not self._world.leads:
                 return
@@ -179,7 +179,7 @@ class StreamedSaves(StreamedSession):
         torch.save(self.lr_scheduler.state_dict(), os.path.join(output_dir, SCHEDULER))  # type: ignore[attr-defined]
 
     def _save_rng_state(self, output_dir: str) -> None:
-        """Of every process, in rank 0's files."""
+        """Saves the random state of every process, in rank 0's files."""
         if self._world.ranks.world == 1:
             return self._save_own_rng_state(output_dir)
         with tempfile.TemporaryDirectory() as own:
@@ -213,7 +213,8 @@ class StreamedSaves(StreamedSession):
 
 
 def name_run(session: EngineSession, output_dir: Path) -> None:
-    """What `spillway export` needs to find what a run without durable steps leaves on its paths."""
+    """Writes the files by which `spillway export` finds the state that a run without durable steps leaves on its
+    paths."""
     if not volumes.present(session.config.paths):
         raise InputError("nothing of this run lies on a storage path")
     known = identity.load(output_dir)

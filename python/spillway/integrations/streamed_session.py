@@ -24,7 +24,7 @@ from spillway.errors import InputError
 from spillway.integrations import alone, classified, ranked, referred, refusals
 from spillway.integrations.durable import DurableRun
 from spillway.integrations.loading import Origin, untouched
-from spillway.integrations.sizes import Sizes, largest, of_all, saving_of
+from spillway.integrations.sizes import Sizes, join_sizes, largest, saving_of
 from spillway.integrations.trl_ways import TrlLog, logged_objective
 from spillway.machine import device
 from spillway.model.batch import WorkShape
@@ -44,7 +44,7 @@ ALONE_AFTER = 60.0  # seconds in which the others come to the end that a failure
 
 
 class StreamedSession:
-    """What the other parts of `StreamedTraining` stand on."""
+    """The base of the other parts of `StreamedTraining`."""
 
     _world: World  # the processes that train together
     _origin: Origin  # how the model was loaded
@@ -111,7 +111,7 @@ class StreamedSession:
                 "model: scores of rows are computed in steps and evaluations alone; trainer.save_model(DIR) writes "
                 "what AutoModelForSequenceClassification.from_pretrained(DIR) loads"
             )
-        with self._as_one():
+        with self._end_together():
             self._gather("the model", None)
             return self.session.logits(ids, last)
 
@@ -142,7 +142,7 @@ class StreamedSession:
             )
         return [each for _, each in answers]
 
-    def _as_one(self) -> AbstractContextManager[None]:
+    def _end_together(self) -> AbstractContextManager[None]:
         """Around what all processes do together."""
         return ended_together(self._world, self._let_go)
 
@@ -171,18 +171,18 @@ class StreamedSession:
 
     @property
     def _adapted(self) -> bool:
-        """What is trained are adapters, and files hold these alone."""
+        """True if the run trains adapters alone; files hold only the adapters."""
         return bool(self._origin.config.method == "lora")
 
-    def _known_sizes(self) -> Sizes:
+    def _measure_sizes(self) -> Sizes:
         if self._sizes is None:
-            self._sizes = of_all(self._world, largest(self, self._origin))
+            self._sizes = join_sizes(self._world, largest(self, self._origin))
         return self._sizes
 
     def _open(self) -> EngineSession:
         untouched(self.model)
         with torch.random.fork_rng(devices=[]):
-            sizes = self._known_sizes()
+            sizes = self._measure_sizes()
             begun = self._from if self._with_state else None
             config = self._config(sizes.shape, sizes.packing, before=parts_of(begun, self._world.ranks.world))
             if self._durable:  # outside of train() nothing is
@@ -190,23 +190,23 @@ class StreamedSession:
                 config = config.replaced(durability="none")
             start_point = StartPoint()
             if begun is not None:
-                config = begun_with(config, begun)
+                config = restore_products(config, begun)
                 start_point = StartPoint(checkpoint=begun)
             elif self._from is not None and self._adapted:
                 start_point = StartPoint(adapters=self._from)
             elif self._from is not None:
                 config = config.replaced(model=str(self._from), init="pretrained")
             run = self._world.agreed(lambda: identity.new(Path(self.args.output_dir)).run)
-            session = self._made(config, Keeping(run, saving=self._saving(config)))
+            session = self._plan_session(config, Keeping(run, saving=self._saving(config)))
             session.start(start_point)
         weakref.finalize(self, session.close)
         return session
 
-    def _made(self, config: Config, keeping: Keeping) -> EngineSession:
+    def _plan_session(self, config: Config, keeping: Keeping) -> EngineSession:
         """Planned, not started."""
         session = EngineSession(
             config,
-            self._known_sizes().shape,
+            self._measure_sizes().shape,
             keeping=keeping,
             model_config=self._model_config(),
             frozen=frozen_names(self.model),
@@ -221,10 +221,10 @@ class StreamedSession:
     def _model_config(self) -> Any:
         """The model's, as it was when `load` made it: TRL names another padding token of a model with a head of labels,
         whose embedding learns from that token all the same."""
-        found = copy.deepcopy(self.model.config)
-        if is_classifier(found):
-            found.get_text_config().pad_token_id = self.model.get_input_embeddings().padding_idx
-        return found
+        config = copy.deepcopy(self.model.config)
+        if is_classifier(config):
+            config.get_text_config().pad_token_id = self.model.get_input_embeddings().padding_idx
+        return config
 
     def _saving(self, config: Config) -> Saving | None:
         return saving_of(self, config) if self._world.leads else None
@@ -235,9 +235,9 @@ class StreamedSession:
         """`asked`: what `load` was, and what is to be gone on with; `before`: keys of the run that is, of which those
         count that nobody says."""
         args, world = self.args, self._world.ranks.world
-        asked = as_told(asked or self._origin.config, args)
+        asked = apply_arguments(asked or self._origin.config, args)
         said = "virtual_ranks" in self._origin.given
-        found = asked.replaced(
+        resolved = asked.replaced(
             virtual_ranks=asked.virtual_ranks if said else before.get("virtual_ranks") or world,
             output_dir=str(Path(args.output_dir).absolute()),
             packing=packing,
@@ -255,17 +255,17 @@ class StreamedSession:
             optim=refusals.optimizer(str(getattr(args.optim, "value", args.optim))),
             **(self._pairs.keys(args) if self._pairs is not None else {}),
         )
-        return found if world == 1 else self._joined(found)
+        return resolved if world == 1 else self._joined(resolved)
 
     def _joined(self, config: Config) -> Config:
         """The configuration of one of several processes, which computes in what rank 0 has chosen."""
         leading = self._world.agreed(lambda: self._origin.config)
-        found = config.among(self._world.ranks).computing(leading.compute_dtype, leading.chosen)
-        same(self._world, found.values())
-        several.check(found)
-        check_places(found)
-        places(self._world, found)
-        return found
+        resolved = config.among(self._world.ranks).computing(leading.compute_dtype, leading.chosen)
+        same(self._world, resolved.values())
+        several.check(resolved)
+        check_places(resolved)
+        places(self._world, resolved)
+        return resolved
 
     def _take_back(self) -> None:
         """It was saved after all, or training goes on."""
@@ -292,7 +292,7 @@ def parts_of(checkpoint: Path | None, world: int) -> dict[str, Any]:
     return {"virtual_ranks": ranks} if ranks >= world else {}
 
 
-def as_told(config: Config, args: Any) -> Config:
+def apply_arguments(config: Config, args: Any) -> Config:
     """`config` with NCCL where TrainingArguments names it, and on the CPUs where it asks for them, and nobody has asked
     for a GPU."""
     if args.ddp_backend == "nccl":
@@ -302,7 +302,7 @@ def as_told(config: Config, args: Any) -> Config:
     return config
 
 
-def begun_with(config: Config, checkpoint: Path) -> Config:
-    """What layers multiplied in before the checkpoint, where nobody says what they are to."""
+def restore_products(config: Config, checkpoint: Path) -> Config:
+    """The configuration with the compute dtype that the checkpoint's run used, unless the user sets another."""
     before = read_counts(checkpoint / STATE).get("compute_dtype", config.weight_dtype)  # as earlier releases had it
     return state.same_products({"compute_dtype": before}, config)

@@ -131,7 +131,7 @@ class StreamedSteps(StreamedSession):
             raise InputError("compute_metrics: of pairs there are no logits to look at; the log has TRL's own figures")
         elif prediction_loss_only:
             loss_sum, tokens = self.session.evaluate_each(batches)[own]
-        elif self._known_sizes().shape.logits:
+        elif self._measure_sizes().shape.logits:
             loss_sum, tokens, logits = self.session.evaluate_whole(batches, own)
         else:
             raise InputError(refusals.NO_LOGITS)
@@ -142,19 +142,19 @@ class StreamedSteps(StreamedSession):
         return torch.tensor(loss, device=self.args.device), logits, None if logits is None else inputs["labels"]
 
     def predict(self, *positional: Any, **named: Any) -> Any:
-        with self._as_one():
+        with self._end_together():
             return super().predict(*positional, **named)  # type: ignore[misc]
 
     def _counted(self, inputs: Any) -> int | None:
-        """What transformers divides the loss of an evaluation's batch by, where it counts for itself."""
+        """The label count by which transformers divides the loss of an evaluation batch, if it counts them itself."""
         if not hands_a_count(type(self)):
             return None
         count = self._get_num_items_in_batch([inputs], self.args.device)  # type: ignore[attr-defined]
         return None if count is None else int(count)
 
     def _batch(self, inputs: Any) -> Batch:
-        batch = self._pairs.batch(inputs) if self._pairs else batch_of(inputs, self._known_sizes().packing)
-        shape, (rows, length) = self._known_sizes().shape, batch.input_ids.shape
+        batch = self._pairs.batch(inputs) if self._pairs else batch_of(inputs, self._measure_sizes().packing)
+        shape, (rows, length) = self._measure_sizes().shape, batch.input_ids.shape
         room = max(shape.batch * shape.length, shape.eval_batch * shape.eval_length)
         if rows * length > room:
             raise InputError(
@@ -187,7 +187,7 @@ class StreamedSteps(StreamedSession):
 
     def _tell(self, mode: str) -> None:
         if self._told is not None:
-            self._told.add(mode, self.session.told())
+            self._told.add(mode, self.session.list_figures())
 
     def log(self, logs: dict[str, float], *positional: Any, **named: Any) -> None:
         if self._told is not None:

@@ -25,7 +25,7 @@ from spillway.run.world import OneProcess, World, joined
 
 
 class StreamedTraining(StreamedSteps, DurableSteps, StreamedSaves):
-    """What turns a Trainer into one over a streamed model; stands before it among the bases:
+    """The mixin that makes a Trainer train a streamed model. List it before the Trainer among the bases:
 
     class Streamed(StreamedTraining, trl.SFTTrainer): ...
     """
@@ -59,7 +59,7 @@ class StreamedTraining(StreamedSteps, DurableSteps, StreamedSaves):
             self._pairs.fit(self)
         refusals.check_processes(self.args)
         self._world = joined(stays=True)
-        with self._as_one():
+        with self._end_together():
             self._origin = refusals.check(self)
             stream_by(self.model, self)
             if self._durable:

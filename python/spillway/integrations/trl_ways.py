@@ -1,4 +1,4 @@
-"""What TRL's trainers do in their own `compute_loss`, which is not called here: what they log, and what is counted."""
+"""The logs and counts of TRL's `compute_loss`, which a streamed model does not call."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ def is_trl(trainer: Any) -> bool:
 
 
 def stores_figures(trainer: Any) -> bool:
-    """Whether it is a trainer of `trl.experimental` that keeps each micro-batch's figures until it logs."""
+    """True if the trainer is one of `trl.experimental` that keeps each micro-batch's figures until it logs."""
     return hasattr(trainer, "_stored_metrics")
 
 
 def logged_objective(trainer: Any) -> Choice | None:
-    """With what SFTTrainer logs, where that is of label tokens alone: its first releases took `entropy` over the
-    prompt's and the last token, too, whose logits are never made here. None: as the configuration says."""
+    """The objective with the figures that SFTTrainer logs, where these are of label tokens alone. SFTTrainer's first
+    releases averaged `entropy` over the prompt's and the last token as well. Streamed training never computes those
+    logits. None: as the configuration says."""
     if not is_trl(trainer) or trainer._pairs is not None:
         return None
     names = behind(type(trainer), "compute_loss").__code__.co_varnames
@@ -46,14 +47,14 @@ def say_routers(trainer: Any) -> None:
 
 
 def averages_routers(kind: type) -> bool:
-    """Whether a step over label tokens adds the mean of what its micro-batches' routers add, as TRL's SFTTrainer does
-    since it makes the loss for itself; else it adds all of it, as transformers does."""
+    """True if a step over label tokens adds the mean of its micro-batches' router losses. TRL's SFTTrainer does so
+    since it computes the loss itself; transformers adds their sum."""
     return "current_gradient_accumulation_steps" in behind(kind, "compute_loss").__code__.co_names
 
 
 def hands_a_count(kind: type) -> bool:
-    """Whether transformers counts the labels of an evaluation's batch. TRL's SFTTrainer lets it, and since it makes
-    that step for itself its loss is over the tokens that are predicted."""
+    """True if transformers counts the labels of an evaluation's batch. TRL's SFTTrainer lets it. Since SFTTrainer makes
+    that step for itself, its loss is over the predicted tokens."""
     step = behind(kind, "prediction_step")
     return step is transformers.Trainer.prediction_step or "prediction_step" in step.__code__.co_names
 
@@ -65,7 +66,7 @@ def behind(kind: type, method: str) -> Any:
 
 
 class TrlLog:
-    """What is logged of training and of evaluation, each since its last row."""
+    """Figures of training and of evaluation, each collected since its last logged row."""
 
     def __init__(self) -> None:
         self._means: dict[str, dict[str, Mean]] = {"train": {}, "eval": {}}

@@ -97,7 +97,7 @@ class AdapterForward:
         return out
 
     def _is_known(self, hidden: torch.Tensor, base: Any, narrow: Any, wide: Any) -> bool:
-        """Whether the layer is the plain form, with outputs that are all computed or all left out."""
+        """True if the layer is the plain form, with outputs that are all computed or all left out."""
         module, types = self.module, {hidden.dtype, base.weight.dtype, narrow.weight.dtype, wide.weight.dtype}
         is_active = list(module.active_adapters) == [self.adapter]
         is_adapted = is_active and not module.disable_adapters and not module.merged
@@ -146,7 +146,7 @@ def add_adapter(module: Any, frozen: torch.Tensor, adapter: str) -> Any:
 
 
 def is_frozen(linear: Any) -> bool:
-    """Whether the layer is a product with a frozen weight, and at most a frozen bias beside it."""
+    """True if the layer is a product with a frozen weight, and at most a frozen bias beside it."""
     is_bare = type(linear) is nn.Linear and not (linear._forward_hooks or linear._forward_pre_hooks)
     return is_bare and not any(parameter.requires_grad for parameter in linear.parameters())
 

@@ -17,18 +17,18 @@ from spillway.model.model_code import Left, call_without_layers, in_form, refusa
 
 
 def head_input(meta_model: MetaModel, batch: MicroBatch, last: torch.Tensor) -> torch.Tensor:
-    """What the head's matrix is given, [rows, length, columns], when the last layer returns `last`."""
-    found: list[torch.Tensor] = []
+    """The input of the head's matrix, [rows, length, columns], when the last layer returns `last`."""
+    inputs: list[torch.Tensor] = []
 
     def head(hidden: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
-        found.append(hidden)
+        inputs.append(hidden)
         raise Left
 
     with replaced_forwards({meta_model.head: head}):
         run_without_layers(meta_model, batch, last, last.device)
-    if not found or found[0].shape[:-1] != (batch.rows, batch.length):
+    if not inputs or inputs[0].shape[:-1] != (batch.rows, batch.length):
         raise refusal(meta_model.config.model_type, "its head is not called once for every token")
-    return found[0]
+    return inputs[0]
 
 
 def transformed_logits(meta_model: MetaModel, logits: torch.Tensor) -> torch.Tensor:

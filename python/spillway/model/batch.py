@@ -1,4 +1,4 @@
-"""What a model is given: a micro-batch, and the most that a run will ask for."""
+"""Input of a model: a micro-batch, and the largest shape that a run asks for."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Batch:
     verdicts: torch.Tensor | None = None  # [examples] bool: whether an answer is a good one; None: examples are pairs
     # int64, rising: the tokens, counted row by row, whose scores the loss is of; None: it is of tokens
     scored: torch.Tensor | None = None
-    # What scores are to be: of pairs [pairs] fp32, how far the chosen one lies above the other (None: 0); of a
+    # Targets of the scores: of pairs [pairs] fp32, how far the chosen one lies above the other (None: 0); of a
     # classifier [scored] or [scored, labels], as the library takes them.
     targets: torch.Tensor | None = None
     rows_each: int = 0  # rows of each example that the loss is a mean over; 0: it is a mean over label tokens

@@ -76,12 +76,12 @@ def find_layers(model: Any, kind: str) -> list[nn.Module]:
     if multimodal:  # other modalities may have larger ones, which lie deeper
         shallow = min(name.count(".") for name, _ in lists)
         lists = [(name, each) for name, each in lists if name.count(".") == shallow]
-    _, found = max(lists, key=lambda named: sum(p.numel() for p in named[1].parameters()))
-    return list(found)
+    _, layers = max(lists, key=lambda named: sum(p.numel() for p in named[1].parameters()))
+    return list(layers)
 
 
 def refuse_settings(config: PreTrainedConfig | OwnConfig) -> None:
-    """What a configuration asks for that needs all layers at once."""
+    """Refuses configurations that need all layers at once."""
     for name in ("output_hidden_states", "output_attentions"):
         if getattr(config, name, False):
             raise refusal(config.model_type, f"{name} asks for what a stream does not keep")

@@ -1,4 +1,4 @@
-"""What the engine is told of a model: blocks, tensors as named in checkpoints, which of them decay."""
+"""The engine's description of a model: blocks, tensors as named in checkpoints, which of them decay."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def describe(meta_model: MetaModel, size: WorkSize, compute_dtype: str) -> dict[
     modules = {id(module): name for name, module in meta_model.model.named_modules()}
     decaying = set(decay_names(meta_model.model))
 
-    matrices = {id(p) for layer in meta_model.layers for module in layer.modules() for p in own_matrices(module)}
+    matrices = {id(p) for layer in meta_model.layers for module in layer.modules() for p in list_matrices(module)}
 
     def block(name: str, role: str, parameters: Iterable[nn.Parameter]) -> dict[str, Any]:
         tensors = [
@@ -79,19 +79,19 @@ def describe(meta_model: MetaModel, size: WorkSize, compute_dtype: str) -> dict[
     } | ({} if size.virtual_ranks == 1 else {"virtual_ranks": size.virtual_ranks})
 
 
-def own_matrices(module: nn.Module) -> list[nn.Parameter]:
+def list_matrices(module: nn.Module) -> list[nn.Parameter]:
     """Parameters of two dimensions that a module multiplies by; an embedding's rows are looked up."""
     return [] if isinstance(module, nn.Embedding) else [p for p in module._parameters.values() if p is not None]
 
 
 def decay_names(module: nn.Module) -> list[str]:
     """Names of the parameters that weight decay applies to: transformers' `get_parameter_names` with its own lists."""
-    found = []
+    names = []
     for child_name, child in module.named_children():
         if not isinstance(child, UNDECAYED_LAYERS):
             full = (f"{child_name}.{name}" for name in decay_names(child))
-            found += [name for name in full if not undecayed(name)]
-    return found + [name for name in module._parameters if not undecayed(name)]
+            names += [name for name in full if not undecayed(name)]
+    return names + [name for name in module._parameters if not undecayed(name)]
 
 
 def undecayed(name: str) -> bool:
@@ -113,13 +113,13 @@ def stored_names(description: dict[str, Any], checkpoint: Path, prefix: str) -> 
     What is not found keeps its name, so that the engine's reader names what is missing.
     """
     keys = stored_keys(checkpoint)
-    found = {}
+    names = {}
     for block in description["blocks"]:
         for tensor in block["tensors"]:
             name = tensor["name"]
             bare = name.removeprefix(f"{prefix}.")
-            found[name] = bare if name not in keys and bare in keys else name
-    return found
+            names[name] = bare if name not in keys and bare in keys else name
+    return names
 
 
 def stored_keys(checkpoint: Path) -> set[str]:

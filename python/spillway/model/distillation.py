@@ -92,11 +92,11 @@ class LargestLogits(OfLogits):
 
     def take(self) -> list[TopTokens]:
         """The tokens of each micro-batch, on the host, in the data's order."""
-        found: dict[int, list[TopTokens]] = {batch.number: [] for batch in self._batches}
+        parts: dict[int, list[TopTokens]] = {batch.number: [] for batch in self._batches}
         number = {batch.index: batch.number for batch in self._batches}
         for index, first in sorted(self._parts):
-            found[number[index]].append(self._parts[index, first].to(torch.device("cpu")))
-        return [TopTokens.join(found[place] or [self._begin(torch.empty(0, 1))]) for place in sorted(found)]
+            parts[number[index]].append(self._parts[index, first].to(torch.device("cpu")))
+        return [TopTokens.join(parts[place] or [self._begin(torch.empty(0, 1))]) for place in sorted(parts)]
 
     def _begin(self, logits: torch.Tensor) -> TopTokens:
         shape, device = (logits.shape[0], self._top_k), logits.device
@@ -171,7 +171,7 @@ def weighted(logarithms: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
 
 @dataclass
 class Seen:
-    """What the first pass has seen of some label tokens of a micro-batch; then what the second pass needs."""
+    """Figures of the first pass over some label tokens of a micro-batch; when settled, the input of the second pass."""
 
     logits: torch.Tensor  # fp32 [tokens, k]: of the teacher's entries; when settled the derivative by them
     rest: torch.Tensor  # fp64 [tokens]: log-sum-exp of the others / temperature; when settled a multiple of softmax
@@ -198,8 +198,8 @@ class Distilled(OfLogits):
         for part in parts_of(logits):
             values, ids = widen(logits[part]), teacher.ids[part].long()
             here, columns = find_columns(ids, first_row, logits.shape[1])
-            found = values.gather(1, columns)
-            seen.logits[part] = torch.where(here, found, seen.logits[part])
+            chosen = values.gather(1, columns)
+            seen.logits[part] = torch.where(here, chosen, seen.logits[part])
             values.scatter_(1, columns, -math.inf)
             seen.rest[part] = torch.logaddexp(seen.rest[part], log_sum_exp(values.div_(self.loss.temperature)))
 
@@ -208,13 +208,13 @@ class Distilled(OfLogits):
 
     def told(self, stats: Mapping[int, Stats]) -> list[Told]:
         self._settle()
-        found = []
+        figures_of_batches = []
         for batch in self.work.micro_batches:
             tokens = max(1, batch.labelled.numel())
             cross_entropy = stats[batch.index].loss() if batch.index in stats else 0.0
             figures = {"kl": self._divergence(batch) / tokens, "cross_entropy": cross_entropy / tokens}
-            found.append(figures | accuracy(stats.get(batch.index)))
-        return found
+            figures_of_batches.append(figures | accuracy(stats.get(batch.index)))
+        return figures_of_batches
 
     def weigh(self, scale: float) -> float:
         return scale / max(1, self.work.units)
@@ -233,21 +233,21 @@ class Distilled(OfLogits):
             here, columns = find_columns(ids[part].long(), first_row, rows)
             rounded = seen.total[part].float()
             share = seen.rest[part] * (rounded.double() - seen.total[part]).exp()
-            found = values.div(self.loss.temperature).sub_(rounded[:, None]).exp_().mul_(share.float()[:, None])
-            found.scatter_(1, columns, torch.where(here, seen.logits[part], 0.0))
-            found.mul_(of_divergence * self.loss.temperature)  # T^2 of the loss, 1 / T of its logits
+            gradient = values.div(self.loss.temperature).sub_(rounded[:, None]).exp_().mul_(share.float()[:, None])
+            gradient.scatter_(1, columns, torch.where(here, seen.logits[part], 0.0))
+            gradient.mul_(of_divergence * self.loss.temperature)  # T^2 of the loss, 1 / T of its logits
             if of_labels:
                 values.sub_(maximum[part][:, None]).sub_(log_sum[part][:, None]).exp_()
                 inside, label = labels_inside(labels[part], first_row, rows)
                 values.scatter_add_(1, label[:, None], -inside.float()[:, None])
-                found.add_(values, alpha=of_labels)
-            logits[part] = found[:, :rows]
+                gradient.add_(values, alpha=of_labels)
+            logits[part] = gradient[:, :rows]
 
     def _loss(self, batch: MicroBatch, stats: Stats | None) -> float:
         self._settle()
         share = self.loss.alpha
-        found = share * self.loss.temperature**2 * self._divergence(batch)
-        return found + ((1 - share) * stats.loss() if stats is not None and share < 1 else 0.0)
+        loss = share * self.loss.temperature**2 * self._divergence(batch)
+        return loss + ((1 - share) * stats.loss() if stats is not None and share < 1 else 0.0)
 
     def _divergence(self, batch: MicroBatch) -> float:
         """Summed over its label tokens."""

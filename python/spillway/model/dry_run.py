@@ -1,4 +1,4 @@
-"""What PyTorch's part of a step costs here: seconds of every kind of pass and the peak of its temporaries.
+"""The cost of PyTorch's part of a step on this machine: seconds of every kind of pass and the peak of its temporaries.
 
 Measured, before anything is allocated, by the stream itself on a model of the same width with one layer of each kind
 and one slice of the vocabulary.
@@ -97,16 +97,16 @@ def profile_dry_run(
 
     try:
         if place.on_gpu:
-            found = gpu_room.measure(place, shape, measured, device_bytes)
+            result = gpu_room.measure(place, shape, measured, device_bytes)
         elif budget is None:
-            found = measured()
+            result = measured()
         else:  # a thread that a bound has refused room for code is of no more use: see `bounded`
             threads.rest()
-            found = in_own_thread(measured, process_memory.in_main_arena)
+            result = in_own_thread(measured, process_memory.in_main_arena)
     finally:
         process_memory.give_back()
         place.give_back()
-    return replace(found, left_bytes=max(0, process_memory.resident() - before))
+    return replace(result, left_bytes=max(0, process_memory.resident() - before))
 
 
 class Measurement:
@@ -144,8 +144,8 @@ class Measurement:
     def run(self, before: int, half: bool) -> DryRun:
         """`before`: bytes of the process when there was no dry run."""
         shape = self._shape
-        if half and not self._place.on_gpu and (found := self._briefly(before)) is not None:
-            return found
+        if half and not self._place.on_gpu and (brief := self._briefly(before)) is not None:
+            return brief
         seen = self._climb(shape.batch, shape.length, self._step)
         if seen.there:
             try:
@@ -181,30 +181,30 @@ class Measurement:
         process_memory.use_huge_pages()
         first = self._taken(rows, length) or warm_up
         warm = self._taken(rows, length, cold=False) or first
-        found = quick_dry_run.measured(first, rest, self._taken)
+        points = quick_dry_run.measured(first, rest, self._taken)
         linear = self._linear()
-        found[-1] = self._settled(found[-1], linear)
+        points[-1] = self._settled(points[-1], linear)
         tile, every = self._tiles.tokens or 0, quick_dry_run.shapes(shape.batch, shape.length)
 
         def beyond() -> float | None:
-            return quick_dry_run.slope_in_tiles(every, found[-1], self._in_tiles)
+            return quick_dry_run.slope_in_tiles(every, points[-1], self._in_tiles)
 
-        work_bytes = quick_dry_run.bytes_of(found, largest, linear, tile, beyond)
+        work_bytes = quick_dry_run.bytes_of(points, largest, linear, tile, beyond)
         if shape.eval_batch * shape.eval_length > largest:
             work_bytes = max(work_bytes, self._evaluated_briefly())
         more = int(self._other_lengths_briefly() * (1 + SLACK))
         kept = self._kept(self._sample(rows, length))
-        more_seconds = self._beyond_a_line(found[-1])
-        seconds = quick_dry_run.seconds_of(found, warm.seconds, largest, shape.micro_batches, more_seconds)
-        saved = self._saved_briefly(found[-1], seconds, linear)
-        margin = 0.0 if tile < found[-1].tokens < largest else BRIEF_SLACK
-        planned, firm = self._with_slack(work_bytes + (shape.micro_batches - 1) * kept, SLACK + BRIEF_SLACK, margin)
+        more_seconds = self._beyond_a_line(points[-1])
+        seconds = quick_dry_run.seconds_of(points, warm.seconds, largest, shape.micro_batches, more_seconds)
+        saved = self._saved_briefly(points[-1], seconds, linear)
+        margin = 0.0 if tile < points[-1].tokens < largest else BRIEF_SLACK
+        planned, firm = self._add_slack(work_bytes + (shape.micro_batches - 1) * kept, SLACK + BRIEF_SLACK, margin)
         return DryRun(
             before,
             planned + more,
             seconds,
             firm_bytes=firm,
-            per_token=(quick_dry_run.bytes_per_token(found) * (1 + SLACK + BRIEF_SLACK), 0.0),
+            per_token=(quick_dry_run.bytes_per_token(points) * (1 + SLACK + BRIEF_SLACK), 0.0),
             saved=saved,
         )
 
@@ -223,8 +223,8 @@ class Measurement:
         return {} if taken is None else quick_dry_run.beyond_a_line(last, taken, shape.batch * shape.length, times)
 
     def _settled(self, last: quick_dry_run.Taken, linear: bool) -> quick_dry_run.Taken:
-        """What was measured last and tells of the tokens beyond a tile: the middle of three measurements, since a heap
-        that grows has other holes each time."""
+        """The last measurement, if it speaks for the tokens beyond a tile: the median of three, since a heap that grows
+        has other holes each time."""
         if not linear or not (self._tiles.tokens or last.tokens) < last.tokens < self._tokens:
             return last
         shape = quick_dry_run.shape_of(self._shape.batch, self._shape.length, last.tokens)
@@ -232,17 +232,18 @@ class Measurement:
         return quick_dry_run.middle([last, *[each for each in again if each is not None]])
 
     def _saved_briefly(self, last: quick_dry_run.Taken, seconds: dict[str, float], linear: bool) -> SavedProfile:
-        """With as many tokens as were measured last; adds to `seconds`. `linear`: see `quick_dry_run.bytes_of`."""
+        """The profile of saved activations with the tokens of the last measurement; adds to `seconds`. `linear`: see
+        `quick_dry_run.bytes_of`."""
         if not self._asks_saved:
             return SavedProfile()
         rows, length = quick_dry_run.shape_of(self._shape.batch, self._shape.length, last.tokens)
-        self._engine.seconds = quick_dry_run.by_kind()
-        found = saved_profile.measure(self._stream, self._engine, self._sample(rows, length), False, 1, self._budget)
+        self._engine.seconds = quick_dry_run.make_seconds()
+        profile = saved_profile.measure(self._stream, self._engine, self._sample(rows, length), False, 1, self._budget)
         ratios = saved_profile.ratios(self._engine, last.seconds["forward"], last.seconds["backward"])
         for kind, ratio in zip(("forward", "backward"), ratios, strict=True):
             seconds["kept_" + kind] = seconds[kind] * ratio
         longer = 1.0 if linear else self._shape.length / length  # scores of attention, of which each row keeps all
-        return found.longer(longer)
+        return profile.longer(longer)
 
     def _saved(self, work: Work, warm_up: float, seconds: dict[str, float]) -> SavedProfile:
         """Measures what the largest micro-batch saves; adds to `seconds`."""
@@ -250,17 +251,17 @@ class Measurement:
             return SavedProfile()
         several = self._shape.micro_batches > 1
         rounds = 0 if warm_up > LONG else max(saved_profile.ROUNDS, runs_after(warm_up) // 4)
-        self._engine.seconds = quick_dry_run.by_kind()
-        found = saved_profile.measure(self._stream, self._engine, work, several, rounds, self._budget)
-        if found.token_bytes:
+        self._engine.seconds = quick_dry_run.make_seconds()
+        profile = saved_profile.measure(self._stream, self._engine, work, several, rounds, self._budget)
+        if profile.token_bytes:
             seconds |= self._engine.pass_seconds(saved_profile.KINDS, self._shape.micro_batches)
-        return found
+        return profile
 
-    def _with_slack(self, work_bytes: float, slack: float, margin: float = growth.MARGIN) -> tuple[int, int]:
+    def _add_slack(self, work_bytes: float, slack: float, margin: float = growth.MARGIN) -> tuple[int, int]:
         """Temporaries with holes of the heap, and bytes of them that vary little: what grows with the tokens beyond one
         tile are hidden states, a few blocks of one size, which have the `margin` of a measurement. With `margin` 0 they
         were not measured, and have what `bytes_of` says, or what attention holds with the holes of a heap if more."""
-        tile = self._of_a_tile()
+        tile = self._measure_tile()
         if tile is None:
             return int(work_bytes * (1 + slack)), 0
         beyond = self._tokens - (self._tiles.tokens or 0)
@@ -268,17 +269,17 @@ class Measurement:
         firm = max(0.0, (work_bytes - tile) * (1 + margin), 0.0 if margin else least)
         return int(firm + min(work_bytes, tile) * (1 + slack)), int(firm)
 
-    def _of_a_tile(self) -> int | None:
+    def _measure_tile(self) -> int | None:
         """Bytes of temporaries of one tile's tokens. None: there are no more tokens, or their memory grows faster."""
         tile, length = self._tiles.tokens, self._shape.length
         if tile is None or self._shape.batch * length <= tile or self._place.on_gpu or not self._linear():
             return None
         work = self._sample(max(1, tile // length), min(tile, length))
-        found = [self._measured(work, self._step) for _ in range(2)][-1]
-        return None if found is None else found + (self._left() if self._held else 0)
+        bytes_taken = [self._measured(work, self._step) for _ in range(2)][-1]
+        return None if bytes_taken is None else bytes_taken + (self._left() if self._held else 0)
 
     def _linear(self) -> bool:
-        """Whether what attention takes grows with the tokens of a row, by what was seen so far."""
+        """True if the measurements so far show that attention's memory grows with the tokens of a row."""
         return grows_linearly(self._small.model, self._packing) and DenseMasks.made == self._dense_masks
 
     def _taken(self, rows: int, length: int, cold: bool = True) -> quick_dry_run.Taken | None:
@@ -287,13 +288,13 @@ class Measurement:
         between: list[float] = []
         self._engine.cold = cold
         stays = self._left()
-        found = self._measured(
+        bytes_taken = self._measured(
             self._timed(rows, length), lambda work: time_settled_step(self._stream, self._engine, work, between)
         )
-        if found is None:
+        if bytes_taken is None:
             return None
         seconds = {kind: statistics.median(self._engine.seconds[cold][kind] or [0.0]) for kind in KINDS}
-        return quick_dry_run.Taken(rows * length, found + stays, seconds | {"prologue": between[-1]})
+        return quick_dry_run.Taken(rows * length, bytes_taken + stays, seconds | {"prologue": between[-1]})
 
     def _in_tiles(self, rows: int, length: int, tile: int) -> quick_dry_run.Taken | None:
         """`_taken` in tiles of so many tokens."""
@@ -306,13 +307,13 @@ class Measurement:
     def _evaluated_briefly(self) -> int:
         """Bytes of the largest evaluation, by small ones, each the second of its shape: with the first PyTorch keeps
         what it makes for a shape, as much for few tokens as for many."""
-        found = []
+        points = []
         for rows, length in quick_dry_run.shapes(self._shape.eval_batch, self._shape.eval_length)[:3]:
             taken = [self._measured(self._sample(rows, length), self._stream.evaluate) for _ in range(2)][-1]
             if taken is not None:
-                found.append(quick_dry_run.Taken(rows * length, taken, {}))
+                points.append(quick_dry_run.Taken(rows * length, taken, {}))
         tokens = self._shape.eval_batch * self._shape.eval_length
-        most = quick_dry_run.bytes_of(found, tokens, self._linear(), self._tiles.tokens or 0) if found else 0
+        most = quick_dry_run.bytes_of(points, tokens, self._linear(), self._tiles.tokens or 0) if points else 0
         return most + self._left()
 
     def _other_lengths_briefly(self) -> int:
@@ -327,7 +328,7 @@ class Measurement:
         return max(0, process_memory.anonymous() - self._engine.touched_bytes() - self._held)
 
     def _largest(self, before: int, half: bool) -> DryRun:
-        """What was asked for, as often as it takes to know its seconds."""
+        """The cost of the requested shape, measured as often as its seconds need."""
         shape, engine, stream, place = self._shape, self._engine, self._stream, self._place
         self._engine.touch(shape.batch * shape.length)
         with_arena, anonymous = process_memory.resident(), process_memory.anonymous()
@@ -338,7 +339,7 @@ class Measurement:
             if half:
                 stream.step(self._sample(shape.batch, max(1, shape.length // 2)), {}, 0)
             before_whole = process_memory.anonymous(), place.peak()
-            engine.seconds = quick_dry_run.by_kind()
+            engine.seconds = quick_dry_run.make_seconds()
             warm_up = time_step(stream, engine, train, between)
             after_whole = process_memory.anonymous(), place.peak()
             process_memory.use_huge_pages()
@@ -362,7 +363,7 @@ class Measurement:
         saved = self._saved(train, warm_up, seconds)
         more = max(1, shape.batch * (shape.length - shape.length // 2))
         grown = [max(0, now - then) / more for now, then in zip(after_whole, before_whole, strict=True)]
-        planned, firm = self._with_slack(work_bytes + others, SLACK)
+        planned, firm = self._add_slack(work_bytes + others, SLACK)
         return DryRun(
             before,
             planned,
@@ -390,7 +391,7 @@ class Measurement:
         return max(seen.bytes, (self._budget or 0) - with_arena)
 
     def _extrapolated(self, before: int, seen: growth.Seen) -> DryRun:
-        """What would be taken by what is too large to be measured."""
+        """The extrapolated cost of a shape that is too large to be measured."""
         shape = self._shape
         times = shape.length / seen.length
         kept = shape.batch * shape.length * BYTES_PER_TOKEN
@@ -400,7 +401,7 @@ class Measurement:
         work_bytes = seen.bytes + (shape.micro_batches - 1) * kept
         slower = times**2 * shape.batch / seen.rows
         seconds = {kind: value * slower for kind, value in self._seconds.items()}
-        planned, firm = self._with_slack(work_bytes, SLACK)
+        planned, firm = self._add_slack(work_bytes, SLACK)
         return DryRun(
             before,
             planned,
@@ -412,7 +413,7 @@ class Measurement:
         )
 
     def _climb(self, rows: int, length: int, call: Callable[[Work], object]) -> growth.Seen:
-        """What fewer and shorter rows take, and whether all of them have room. Few tokens are not worth it."""
+        """The memory of fewer and shorter rows, and whether all of them have room. Few tokens are not worth it."""
         if self._budget is None or rows * length <= FEW_TOKENS:
             return growth.Seen(0, 0, 0, True)
 
@@ -436,7 +437,7 @@ class Measurement:
 
     def _step(self, work: Work) -> None:
         between: list[float] = []
-        self._engine.seconds = quick_dry_run.by_kind()
+        self._engine.seconds = quick_dry_run.make_seconds()
         time_step(self._stream, self._engine, work, between)
         self._seconds = step_seconds(self._engine, between, self._shape)
 
@@ -446,12 +447,13 @@ class Measurement:
         return self._budget - process_memory.resident() - self._engine.untouched(tokens)
 
     def _sample(self, rows: int, length: int) -> Work:
-        """By which memory is known: a sequence of several rows takes more than one row does, whatever their lengths."""
+        """Work that shows the memory: a sequence of several rows takes more than one row does, whatever their
+        lengths."""
         joined = (2 if self._shape.packed_rows > 1 else 1) if self._packing else 0
         return sample(self._small, rows, length, min(joined, length))
 
     def _timed(self, rows: int, length: int) -> Work:
-        """Of which attention takes as long as of the data's."""
+        """Work on which attention takes as long as on the data's rows."""
         return sample(self._small, rows, length, self._shape.rows_in(length) if self._packing else 0)
 
     def _kept(self, train: Work) -> int:

@@ -22,7 +22,7 @@ from spillway.model.batch import Batch
 from spillway.model.building import build, find_layers
 from spillway.model.describe import WorkSize, describe
 from spillway.model.layer_arguments import LayerArguments
-from spillway.model.library import kept_in_fp32
+from spillway.model.library import find_fp32_names
 from spillway.model.meta_model import MetaModel, pattern
 from spillway.model.microbatch import IGNORED, Work, arrange
 from spillway.model.model_code import call_model, refusal
@@ -41,7 +41,7 @@ TOLERANCE = 1e-4  # relative to the largest element of a gradient; what is right
 NOISE = 1e-7  # of the model's largest gradient: some are zero but for rounding (the bias of keys)
 TILE = 5  # tokens, of the tiles that are tried: they end where no row does
 
-# What a model raises whose configuration has values that do not go together, or of another type.
+# Errors of a model whose configuration has values that do not go together, or of another type.
 WRONG = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 # Why nothing runs in tiles of tokens, as the end of a sentence.
@@ -117,10 +117,10 @@ def verify_mixed_types(config: PreTrainedConfig | OwnConfig, dtype: torch.dtype)
     small = tiny_copy(config)
     meta_model = build(copy.deepcopy(small), dtype)
     model = random_model(small, dtype, meta_model.carried_names)
-    widen(model, kept_in_fp32(model, dtype))
-    found: set[torch.dtype] = set()
+    widen(model, find_fp32_names(model, dtype))
+    types: set[torch.dtype] = set()
     for layer in find_layers(model, kind):
-        layer.register_forward_hook(lambda _, __, output: found.update(t.dtype for t in [first_tensor(output)]))
+        layer.register_forward_hook(lambda _, __, output: types.update(t.dtype for t in [first_tensor(output)]))
     ids = torch.arange(LENGTH)[None] % meta_model.vocabulary
     try:
         with one_thread():
@@ -129,7 +129,7 @@ def verify_mixed_types(config: PreTrainedConfig | OwnConfig, dtype: torch.dtype)
         raise refusal(
             kind, f"the library's own code mixes fp32 and {name}: {first_line(error)}; compute_dtype: fp32 works"
         ) from error
-    if found - {dtype}:
+    if types - {dtype}:
         raise refusal(kind, f"its layers give fp32 beside {name}; compute_dtype: fp32 works")
 
 
@@ -190,10 +190,10 @@ def unneeded_in(meta_model: MetaModel, model: PreTrainedModel, work: Work) -> fr
     (recording,) = LayerArguments(meta_model).record([batch])
     if recording.passed:
         return frozenset()
-    return find_unneeded(own_layers(meta_model, model), recording.calls, hidden)
+    return find_unneeded(list_layers(meta_model, model), recording.calls, hidden)
 
 
-def own_layers(meta_model: MetaModel, model: PreTrainedModel) -> list[nn.Module]:
+def list_layers(meta_model: MetaModel, model: PreTrainedModel) -> list[nn.Module]:
     """The layers of the library's own model that the meta model's stand for."""
     names = {id(module): name for name, module in meta_model.model.named_modules()}
     return [model.get_submodule(names[id(layer)]) for layer in meta_model.layers]
@@ -202,11 +202,11 @@ def own_layers(meta_model: MetaModel, model: PreTrainedModel) -> list[nn.Module]
 def tiles_in(
     meta_model: MetaModel, model: PreTrainedModel, work: Work, kind: str, unneeded: Collection[str]
 ) -> TokenTiles:
-    """What of the layers runs in tiles of tokens and gives the same gradients; the head does in any case."""
+    """The modules of the layers that run in tiles of tokens and give the same gradients; the head does in any case."""
     if meta_model.routers is not None:
         return TokenTiles(TILE, why=ROUTERS)
     batch, other = work.micro_batches[0], copy.deepcopy(model)  # whose gradients nobody looks at
-    layers, ids = own_layers(meta_model, other), work.ids_of(batch).view(batch.rows, batch.length)
+    layers, ids = list_layers(meta_model, other), work.ids_of(batch).view(batch.rows, batch.length)
     tiles = TokenTiles(TILE, find_modules(layers, batch.tokens, lambda: call_model(other, ids)))
     if tiles.modules and (calls := layer_calls(layers, lambda: call_model(other, ids))) is not None:
         tiles = find_idle(tiles, layers, *calls, batch.tokens)
@@ -284,7 +284,7 @@ def refuse_sight_of_later_tokens(model: PreTrainedModel, kind: str) -> None:
 
 
 def copy_buffers(source: PreTrainedModel, target: PreTrainedModel) -> None:
-    """Those that checkpoints hold; the others are made by the library's own rule."""
+    """Copies the buffers that checkpoints hold; the library's own rule makes the others."""
     for name in target.state_dict().keys() & dict(target.named_buffers()).keys():
         target.get_buffer(name).copy_(source.get_buffer(name))
 
@@ -298,7 +298,7 @@ def plain_loss(model: PreTrainedModel, work: Work) -> float:
         labels[batch.labelled] = batch.labels
         labels = labels.view(batch.rows, batch.length)
         ids = batch.part(work.ids).view(batch.rows, batch.length)
-        for part in own_rows(batch.position_ids, batch.length):
+        for part in split_rows(batch.position_ids, batch.length):
             result = call_model(model, ids[:, part])
             logits = result.logits.flatten(0, 1).float()
             loss = torch.nn.functional.cross_entropy(logits, labels[:, part].flatten(), reduction="sum")
@@ -316,8 +316,8 @@ def auxiliary(model: PreTrainedModel, result: Any) -> Any:
     return result.aux_loss
 
 
-def own_rows(position_ids: torch.Tensor | None, length: int) -> list[slice]:
-    """Where the rows of a packed sequence lie; all sequences of a micro-batch are packed alike here."""
+def split_rows(position_ids: torch.Tensor | None, length: int) -> list[slice]:
+    """The bounds of a packed sequence's rows; all sequences of a micro-batch are packed alike."""
     starts = [0] if position_ids is None else (position_ids[0] == 0).nonzero().view(-1).tolist()
     return [slice(first, last) for first, last in zip(starts, [*starts[1:], length], strict=True)]
 

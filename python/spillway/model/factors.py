@@ -52,7 +52,8 @@ def choose(meta_model: MetaModel, config: Config) -> None:
 
 
 def linear_layers(meta_model: MetaModel) -> dict[str, Any]:
-    """By name: those inside the layers whose weight is trainable, in the compute type, and used in one place alone."""
+    """The linear layers by name: inside the layers, with a trainable weight in the compute type, used in one place
+    alone."""
     inside = {id(module) for layer in meta_model.layers for module in layer.modules()}
     return {
         name: module
@@ -162,25 +163,25 @@ def project(
     return outer @ inner.T
 
 
-def told(engine: Any) -> dict[str, Any]:
-    """What a step tells metrics.jsonl: the running estimate of the gradients' relative error, by layer the mean of its
-    matrices, and how often projectors were refitted so far, all matrices together."""
+def summarise_step(engine: Any) -> dict[str, Any]:
+    """Figures of a step for metrics.jsonl. They are the running estimate of the gradients' relative error, by layer the
+    mean of its matrices, and the count of projector refits of all matrices."""
     layers: dict[str, list[float]] = {}
-    found = json.loads(engine.refits())
-    for it in found:
+    refits = json.loads(engine.refits())
+    for it in refits:
         layers.setdefault(layer_of(it["tensor"]), []).append(it["error"])
     errors = {name: round(statistics.fmean(values), 4) for name, values in layers.items()}
-    return {"gradient_error": errors, "projectors_learned": sum(it["fits"] for it in found)}
+    return {"gradient_error": errors, "projectors_learned": sum(it["fits"] for it in refits)}
 
 
 def summed(engine: Any) -> dict[str, Any]:
     """Over all matrices, for summary.json."""
-    found = json.loads(engine.refits())
-    errors = [it["error"] for it in found]
+    refits = json.loads(engine.refits())
+    errors = [it["error"] for it in refits]
     return {
         "subspaces": {
-            "matrices": len(found),
-            "projectors_learned": sum(it["fits"] for it in found),
+            "matrices": len(refits),
+            "projectors_learned": sum(it["fits"] for it in refits),
             "gradient_error": {"mean": statistics.fmean(errors), "least": min(errors), "most": max(errors)},
         }
     }
@@ -188,5 +189,5 @@ def summed(engine: Any) -> dict[str, Any]:
 
 def layer_of(tensor: str) -> str:
     """ "model.layers.3" of "model.layers.3.mlp.up_proj.weight"; without a number the tensor itself."""
-    found = re.match(r".*?\.\d+(?=\.)", tensor)
-    return found[0] if found else tensor
+    match = re.match(r".*?\.\d+(?=\.)", tensor)
+    return match[0] if match else tensor

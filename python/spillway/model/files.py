@@ -161,8 +161,8 @@ def add_files(directory: Path, max_shard: int, units: list[Unit]) -> None:
     places: dict[str, str] = {}
     size = parameters = 0
     for number, path in enumerate(files, start=1):
-        name, found = f"model-{number:05d}-of-{len(files):05d}.safetensors", Stored(path)
-        metas = {each: found.meta(each) for each in found.names()}
+        name, stored = f"model-{number:05d}-of-{len(files):05d}.safetensors", Stored(path)
+        metas = {each: stored.meta(each) for each in stored.names()}
         places |= dict.fromkeys(metas, name)
         size += sum(meta.numel() * meta.element_size() for meta in metas.values())
         parameters += sum(meta.numel() for meta in metas.values())
@@ -194,7 +194,7 @@ def to_engine(meta_model: MetaModel, description: dict[str, Any], checkpoint: Pa
 def engine_tensors(
     meta_model: MetaModel, names: Names, group: Group, stored: Stored, numbers: dict[str, Any]
 ) -> Iterator[Iterator[torch.Tensor]]:
-    """Those of a group; buffers go into the model."""
+    """The engine's tensors of a group; buffers go into the model."""
     for name, tensor in names.converted(group, stored.tensor, saving=False).items():
         if name in names.buffers:
             set_buffer(meta_model, name, tensor)
@@ -218,9 +218,9 @@ def tensor_numbers(description: dict[str, Any]) -> dict[str, tuple[int, list[int
 
 
 def base_numbers(meta_model: MetaModel, description: dict[str, Any]) -> dict[str, tuple[int, list[int]]]:
-    """Those of the model itself, adapters left out."""
+    """Numbers of the model's own tensors, adapters left out."""
     own = set(meta_model.adapters.names) if meta_model.adapters else set()
-    return {name: found for name, found in tensor_numbers(description).items() if name not in own}
+    return {name: numbers for name, numbers in tensor_numbers(description).items() if name not in own}
 
 
 def load_weights(meta_model: MetaModel, description: dict[str, Any], engine: Engine, source: Path) -> None:
@@ -239,8 +239,8 @@ def load_weights(meta_model: MetaModel, description: dict[str, Any], engine: Eng
         engine.load_weights(str(source), stored)
     elif not keys:  # unreadable: the engine's reader says why
         engine.load_weights(str(source), stored)
-    elif (found := names.stored(set(base_numbers(meta_model, description)) - set(absent), keys)) is not None:
-        engine.load_weights(str(source), found | absent)
+    elif (names_in_file := names.stored(set(base_numbers(meta_model, description)) - set(absent), keys)) is not None:
+        engine.load_weights(str(source), names_in_file | absent)
         load_buffers(meta_model, source)
     else:
         load(meta_model, description, engine, source)
@@ -256,7 +256,7 @@ def save_weights(
     meta_model: MetaModel, description: dict[str, Any], engine: Engine, directory: Path, max_shard: int, source: Path
 ) -> None:
     """To a directory that exists. `source`: the checkpoint that the run began with, if there is one."""
-    names, keys, own = of_save(meta_model, description, source)
+    names, keys, own = describe_save(meta_model, description, source)
     if own is None or in_one_file(meta_model, names, keys, max_shard):
         return save_converted(
             meta_model,
@@ -278,7 +278,7 @@ def give_weights(
     meta_model: MetaModel, description: dict[str, Any], engine: Engine, directory: Path, max_shard: int, source: Path
 ) -> None:
     """`save_weights` of a process that does not write: what it has goes to the one that does."""
-    names, keys, own = of_save(meta_model, description, source)
+    names, keys, own = describe_save(meta_model, description, source)
     if own is None or in_one_file(meta_model, names, keys, max_shard):
         engine.save_weights(str(directory), max_shard)
         return
@@ -286,18 +286,18 @@ def give_weights(
     engine.save_weights(str(directory), max_shard, *([differing] if differing else []))
 
 
-def of_save(
+def describe_save(
     meta_model: MetaModel, description: dict[str, Any], source: Path
 ) -> tuple[Names, set[str], dict[str, str] | None]:
-    """What a save needs to know: names, those in the checkpoint that the run began with, and what the engine's tensors
-    are called in files; None where their form is another, too."""
+    """The input of a save: names, names in the checkpoint that the run began with, and the engine's tensor names in
+    files. None if the tensors have another form in files."""
     names, keys = Names(meta_model), stored_keys(source)
     names.know(keys)  # a run that went on has not read it; older names are kept
     return names, keys, names.renamed(set(base_numbers(meta_model, description)))
 
 
 def in_one_file(meta_model: MetaModel, names: Names, keys: set[str], max_shard: int) -> bool:
-    """Whether a save is small enough for one file, which holds what the engine has not, too."""
+    """True if a save is small enough for one file, which also holds the tensors that the engine lacks."""
     if not names.buffers and not names.towers and not names.passed_over(keys):
         return False
     return sum(p.numel() * p.element_size() for p in meta_model.stored.parameters()) < max_shard
@@ -306,14 +306,14 @@ def in_one_file(meta_model: MetaModel, names: Names, keys: set[str], max_shard: 
 def load_state(
     meta_model: MetaModel, description: dict[str, Any], engine: Engine, state: Path, checkpoint: Path, steps: int
 ) -> str:
-    """What `save_weights` and `Engine.save_state` wrote; see Engine.load_state."""
+    """Loads the state that `save_weights` and `Engine.save_state` wrote; see Engine.load_state."""
     keys = stored_keys(checkpoint)
     if not keys or (plain(meta_model, description) and set(tensor_numbers(description)) <= keys):
         return engine.load_state(str(state), str(checkpoint), steps)
-    found = Names(meta_model).stored(set(tensor_numbers(description)), keys)
-    if found is not None:
+    stored = Names(meta_model).stored(set(tensor_numbers(description)), keys)
+    if stored is not None:
         load_buffers(meta_model, checkpoint)
-        return engine.load_state(str(state), str(checkpoint), steps, found)
+        return engine.load_state(str(state), str(checkpoint), steps, stored)
     place = state if os.access(state, os.W_OK) else None  # a checkpoint may lie where nothing can be written
     with tempfile.TemporaryDirectory(prefix=WEIGHTS, dir=place) as temporary:
         to_engine(meta_model, description, checkpoint, Path(temporary))
@@ -333,16 +333,16 @@ def load_buffers(meta_model: MetaModel, source: Path) -> None:
 
 
 def plain(meta_model: MetaModel, description: dict[str, Any]) -> bool:
-    """Whether the engine's tensors are those of files, by their names, and files hold no others."""
+    """True if the engine's tensors are those of files, by their names, and files hold no others."""
     names = Names(meta_model)
     own = names.renamed(set(base_numbers(meta_model, description)))
     return own is not None and not names.buffers and all(name == to for name, to in own.items())
 
 
 def converts(meta_model: MetaModel, description: dict[str, Any], source: Path, max_shard: int) -> bool:
-    """Whether the engine's tensors are written twice in a save: they have another form in files, or are so few that one
-    file holds them and others."""
-    names, keys, own = of_save(meta_model, description, source)
+    """True if a save writes the engine's tensors twice. They have another form in files, or are so few that one file
+    holds them and others."""
+    names, keys, own = describe_save(meta_model, description, source)
     return own is None or in_one_file(meta_model, names, keys, max_shard)
 
 
@@ -399,8 +399,8 @@ def checkpoint_names(meta_model: MetaModel, source: Path) -> dict[str, list[str]
     if keys:
         return {group.target: [name for name, _ in group.members] for group in names.loading(keys)}
     own = {name for name, _ in meta_model.stored.named_parameters()}
-    found: dict[str, list[str]] = {}
+    targets: dict[str, list[str]] = {}
     for group in names.saving(own).values():
         for name, _ in group.members:
-            found.setdefault(name, []).append(group.target)
-    return found
+            targets.setdefault(name, []).append(group.target)
+    return targets

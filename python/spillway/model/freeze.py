@@ -25,8 +25,8 @@ SHOWN = 4  # names in a message
 
 
 def choose(meta_model: MetaModel, config: Config, source: Path) -> None:
-    """What the configuration says, of a model whose checkpoint is `source`. Of a multimodal one patterns see the names
-    in the checkpoint, too, and what is carried along is not trainable whatever they say."""
+    """Freezes parameters as the configuration says; `source`: the model's checkpoint. In a multimodal model, patterns
+    also match the names in the checkpoint, and the modules carried along are never trainable."""
     if not meta_model.carried:
         return freeze(meta_model.model, config.trainable, config.frozen)
     from spillway.model.files import checkpoint_names
@@ -94,12 +94,12 @@ def frozen_names(model: nn.Module) -> frozenset[str]:
 
 
 def names_of(model: nn.Module, others: Mapping[str, Sequence[str]] = MappingProxyType({})) -> dict[int, list[str]]:
-    """By identity; `others`: further names of parameters."""
-    found: dict[int, list[str]] = {}
+    """Names of parameters by identity; `others`: further names of parameters."""
+    names: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
-        own = found.setdefault(id(parameter), [])
+        own = names.setdefault(id(parameter), [])
         own += [each for each in (name, *others.get(name, ())) if each not in own]
-    return found
+    return names
 
 
 def found(patterns: Sequence[str], names: Sequence[str]) -> bool:

@@ -48,10 +48,10 @@ class Fusions:
     def words(self) -> list[str]:
         """Names of the parts, for a person."""
         parts = (("RMSNorm", self.norms), ("SwiGLU", self.gates), ("rotary embedding", self.rotations))
-        return [name for name, found in parts if found]
+        return [name for name, fused in parts if fused]
 
     def forwards(self, kernels: Kernels) -> dict[Any, Forward]:
-        """By module, the function that runs in place of its own forward."""
+        """The function that runs in place of a module's own forward, by module."""
         norms = {module: norm_forward(module, form, kernels) for module, form in self.norms.items()}
         return norms | {module: gate_forward(module, form, kernels) for module, form in self.gates.items()}
 
@@ -102,7 +102,7 @@ def rotary_forward(own: Forward, kernels: Kernels) -> Forward:
 
 
 def can_rotate(heads: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor) -> bool:
-    """Whether tables have an angle for every element of a token's heads, as kernels read them."""
+    """True if tables have an angle for every element of a token's heads, as kernels read them."""
     if heads.dim() != 4 or cosines.dim() != 3 or sines.shape != cosines.shape or sines.stride() != cosines.stride():
         return False
     sequences, _, tokens, size = heads.shape

@@ -47,7 +47,7 @@ def gate_forward(module: nn.Module, form: GateForm, kernels: Kernels) -> Forward
 
 
 def has_plain_layers(gate: nn.Module, up: nn.Module, down: nn.Module) -> bool:
-    """Whether calls of the layers are their products alone. `down` may be left out of a recomputation."""
+    """True if calls of the layers are their products alone. `down` may be left out of a recomputation."""
     return is_plain(gate) and is_plain(up) and is_plain(down, may_be_left_out=True)
 
 

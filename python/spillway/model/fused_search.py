@@ -21,13 +21,13 @@ from spillway.model.fused_mlp import GateForm
 
 WITHIN = 1e-5  # relative to the largest element, in fp32
 HIDDEN, INNER = 6, 10  # of the MLP that is tried
-# What code raises that is given one tensor and asks for more, or for another shape.
+# Errors of code that is given one tensor and asks for more, or for another shape.
 UNLIKE = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 
 def find_fusions(layer: nn.Module) -> Fusions:
     """The parts of a layer, whose parameters may lie on meta. The layer stays as it is."""
-    found, known = Fusions(), dict[Any, NormForm | None]()
+    fusions, known = Fusions(), dict[Any, NormForm | None]()
     with _disable_current_modes(), torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.default_generator.manual_seed(20)
         for module in layer.modules():
@@ -36,12 +36,12 @@ def find_fusions(layer: nn.Module) -> Fusions:
                 if key not in known:
                     known[key] = norm_form(module, weight)
                 if (form := known[key]) is not None:
-                    found.norms[module] = form
+                    fusions.norms[module] = form
             elif (gates := gate_form(module)) is not None:
-                found.gates[module] = gates
+                fusions.gates[module] = gates
         names = {type(module).__module__ for module in layer.modules()}
-        found.rotations = sorted(name for name in names if is_rotation(getattr(sys.modules.get(name), ROTARY, None)))
-    return found
+        fusions.rotations = sorted(name for name in names if is_rotation(getattr(sys.modules.get(name), ROTARY, None)))
+    return fusions
 
 
 # ---- norms
@@ -80,7 +80,7 @@ def matches_form(module: nn.Module, form: NormForm, values: torch.Tensor, scale:
 
 
 def plain_norm(form: NormForm, values: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """What the kernels compute, in PyTorch's words."""
+    """The kernels' computation, written in PyTorch."""
     wide = values.float()
     normal = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + form.epsilon)
     if form.rounds_early:
@@ -132,16 +132,16 @@ def has_bias(linear: Any) -> bool:
 
 
 def is_rotation(function: Any) -> bool:
-    """Whether a function of queries, keys and tables turns both as the kernels do."""
+    """True if a function of queries, keys and tables turns both as the kernels do."""
     if not callable(function):
         return False
     for kind in (torch.float32, torch.bfloat16):
         queries, keys, cosines, sines = (
             torch.randn(shape).to(kind) for shape in ((2, 3, 5, 8), (2, 1, 5, 8), (2, 5, 8), (2, 5, 8))
         )
-        found = attempt(function, queries, keys, cosines, sines)
+        rotated = attempt(function, queries, keys, cosines, sines)
         expected = [turn(heads, cosines, sines) for heads in (queries, keys)]
-        if not isinstance(found, tuple) or len(found) != 2 or not all(map(is_same, found, expected)):
+        if not isinstance(rotated, tuple) or len(rotated) != 2 or not all(map(is_same, rotated, expected)):
             return False
     return True
 
@@ -155,7 +155,7 @@ def turn(heads: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor) -> tor
 
 
 def attempt(call: Callable[..., Any], *given: torch.Tensor) -> Any:
-    """What a call gives; None where it raises."""
+    """The result of a call; None if it raises."""
     try:
         return call(*given)
     except UNLIKE:
@@ -173,5 +173,5 @@ def is_same(found: Any, expected: torch.Tensor) -> bool:
 
 def list_fusions(layers: Iterable[nn.Module]) -> list[str]:
     """Names, for a person, of the parts that any of the layers has."""
-    found = {word: None for layer in layers for word in find_fusions(layer).words}
-    return list(found)
+    words = {word: None for layer in layers for word in find_fusions(layer).words}
+    return list(words)

@@ -33,10 +33,10 @@ def measure(
     """The dry run of `shape`. Where the GPU has no room for it, DoesNotFit names the largest micro-batch that has.
     `device_bytes`: of the GPU, in one step of a shape."""
     free = place.free()
-    found = attempt(place, run, shape)
-    if found is None:
+    measurement = attempt(place, run, shape)
+    if measurement is None:
         raise DoesNotFit(f"does not fit on {place.device}: {refusal(place, shape, free, device_bytes)}")
-    return found
+    return measurement
 
 
 def sample_extremes(place: Place, packing: bool, meta_model: MetaModel, shape: WorkShape) -> list[Work]:
@@ -65,7 +65,7 @@ def is_out_of_memory(error: RuntimeError) -> bool:
 
 
 def refusal(place: Place, shape: WorkShape, free: int, device_bytes: Callable[[WorkShape], int]) -> str:
-    """What was asked, what is there, and what would fit."""
+    """The request, the free memory, and the settings that would fit."""
     train = replace(shape, micro_batches=1, share=0, eval_batch=0, eval_length=0)
     words = f"more than the {sizes.size(free)} that are free"
     evaluates = shape.eval_batch * shape.eval_length > shape.batch * shape.length

@@ -53,8 +53,8 @@ def least(points: Sequence[Point], length: int) -> float:
 
 
 def predicted(points: Sequence[Point], length: int) -> int:
-    """What rows of `length` take at most: by three points, with a margin, or by two as much as it can be. Of one point,
-    in proportion to the square."""
+    """An upper bound for rows of `length`. Three points give it with a margin, two points the highest possible value,
+    and one point a value in proportion to the square."""
     if len(points) == 1:
         return int(points[0].bytes * (length / points[0].length) ** 2)
     most = bound(points, length)
@@ -63,7 +63,7 @@ def predicted(points: Sequence[Point], length: int) -> int:
 
 @dataclass(frozen=True)
 class Climb:
-    """What was measured below a length, and whether there is room to measure at that length itself."""
+    """Measurements below a length, and the verdict whether there is room to measure at that length."""
 
     points: tuple[Point, ...]
     there: bool
@@ -88,10 +88,10 @@ def climb(
             return Climb(tuple(known), False)
         if (settled or (len(known) > 2 and at <= bend)) and predicted(known, at) > room(at):
             return Climb(tuple(known), False)
-        found = measure(at)
-        if found is None:
+        bytes_taken = measure(at)
+        if bytes_taken is None:
             return Climb(tuple(known), False)
-        points.append(Point(at, found))
+        points.append(Point(at, bytes_taken))
         at *= 2
     known = beyond(points, bend)
     settled = len(known) > 2 and known[0].length > bend
@@ -99,14 +99,14 @@ def climb(
 
 
 def beyond(points: Sequence[Point], bend: int) -> list[Point]:
-    """Those that say how memory grows: beyond the bend, where there are several, else all."""
-    found = [point for point in points if point.length > bend]
-    return found if len(found) > 1 else list(points)
+    """The points that show how memory grows: points beyond the bend if there are several, else all."""
+    later = [point for point in points if point.length > bend]
+    return later if len(later) > 1 else list(points)
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What is known of a shape that was approached by smaller ones."""
+    """Measurements of a shape that was approached by smaller ones."""
 
     bytes: int  # of its temporaries, at most; 0 where nothing was measured
     rows: int  # the largest that was measured; 0: nothing was

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class HeadCode:
-    """What a head does besides its product."""
+    """Parts of a head besides its product."""
 
     bias: Kept | None = None
     transform: Callable[[torch.Tensor], torch.Tensor] | None = None  # [1, tokens, rows] of logits to final ones
@@ -165,12 +165,12 @@ class HeadPass:
             stats.add_spread(logits)
 
     def losses(self) -> list[float]:
-        """By micro-batch, what the loss, over all label tokens, or pairs, is the exact sum of, once every slice has
-        been seen."""
+        """The exact terms of the loss over all label tokens, or pairs, by micro-batch; known once every slice has been
+        seen."""
         return self._objective.losses(self._whole())
 
     def told(self) -> list[Told]:
-        """What the objective tells besides, then."""
+        """The objective's other figures, by micro-batch."""
         return self._objective.told(self._whole())
 
     def add_gradient(
@@ -228,7 +228,7 @@ class HeadPass:
                 for member in each.group.members:
                     if member.size:
                         parts[member.batch.index].append(each.stats.select(member.place))
-            self._joined = {index: Stats.joined(found) for index, found in parts.items()}
+            self._joined = {index: Stats.joined(stats) for index, stats in parts.items()}
         return self._joined
 
     def _differentiate(self, output: torch.Tensor, each: GroupPass, first_row: int, rows: int) -> None:
@@ -253,8 +253,8 @@ class HeadPass:
             columns = slice(first_row, first_row + logits.shape[1])
             for member in each.group.members:
                 if member.size:
-                    found = self._objective.score_gradient(self._whole(), member.batch, self._scale)
-                    logits[member.place] = found[member.tokens, columns].to(logits.device, logits.dtype)
+                    gradient = self._objective.score_gradient(self._whole(), member.batch, self._scale)
+                    logits[member.place] = gradient[member.tokens, columns].to(logits.device, logits.dtype)
             return
         if isinstance(self._objective, OfLogits):
             weight = self._objective.weigh(self._scale)
@@ -330,9 +330,9 @@ class HeadPass:
 
 
 def whole_batches(batches: list[MicroBatch]) -> Parts:
-    found = Parts()
-    found.begin(batches)
-    return found
+    parts = Parts()
+    parts.begin(batches)
+    return parts
 
 
 def within(run: slice, tile: slice) -> slice:
@@ -419,7 +419,7 @@ class Stats:
     def fold(self, logits: torch.Tensor, first_row: int, labels: torch.Tensor) -> None:
         """Takes in a slice [tokens, rows] of fp32 logits as PyTorch's log-softmax sees it."""
         highest = logits.amax(1)
-        # Where the logit is the largest, the log-softmax is exactly minus the logarithm of the sum.
+        # The log-softmax of the largest logit is exactly minus the logarithm of the sum.
         log_sum = torch.cat([-logits[part].log_softmax(1).amax(1) for part in token_parts(logits)])
         log_sum[highest == -math.inf] = 0  # nothing to sum
         if self._log_sum is None:
@@ -445,8 +445,8 @@ class Stats:
     def add_spread(self, logits: torch.Tensor) -> None:
         """Takes in a slice [tokens, rows] of them, for `entropy`."""
         parts = [Spread.of(logits[part].float()) for part in token_parts(logits)]
-        found = Spread(*(torch.cat(each) for each in zip(*parts, strict=True)))
-        self._spread = found if self._spread is None else self._spread.with_(found)
+        spread = Spread(*(torch.cat(each) for each in zip(*parts, strict=True)))
+        self._spread = spread if self._spread is None else self._spread.with_(spread)
 
     def entropy(self) -> torch.Tensor:
         """fp64, of each token, in nats; of slices that `add_spread` took in."""

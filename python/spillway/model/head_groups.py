@@ -59,7 +59,7 @@ class Group:
 
     @property
     def first_row(self) -> int:
-        """Of the fp32 sums [tokens of the step, hidden] the row that holds the first token's; the others follow."""
+        """The row of the first token's fp32 sums, in [tokens of the step, hidden]; the others follow."""
         first = self.members[0]
         return first.batch.first + first.tokens.start
 

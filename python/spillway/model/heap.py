@@ -38,7 +38,7 @@ class Heap:
         return at
 
     def give(self, at: int) -> None:
-        """What `take` gave there is let go."""
+        """Frees the storage that `take` gave there."""
         size = self._sizes.pop(at)
         if (lower := self._before.get(at)) is not None:
             size += self._close(lower)

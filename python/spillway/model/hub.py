@@ -50,14 +50,14 @@ WAYS = "`hf auth login`, or HF_TOKEN"
 
 @dataclass(frozen=True)
 class Listing:
-    """What a repository holds at one commit."""
+    """The files of a repository at one commit."""
 
     commit: str
     files: Mapping[str, int]  # bytes by name
 
     def described_by(self) -> list[str]:
-        """What says what the model is, and its tokenizer: no weights, no code. The description comes last, so that
-        where it lies in the cache the others do."""
+        """The files that describe the model and its tokenizer: no weights, no code. The description comes last, so that
+        the others are in the cache where it is."""
         return sorted(filter(is_small, self.files), key=lambda name: (name == DESCRIPTION, name))
 
 
@@ -70,7 +70,7 @@ def is_small(name: str) -> bool:
     return file.endswith(TEXTS) and not file.lower().startswith(NO_TEXTS)
 
 
-def settled(config: Config, tell: Tell | None = None, only: Iterable[str] = SETTLED) -> Config:
+def resolve_commits(config: Config, tell: Tell | None = None, only: Iterable[str] = SETTLED) -> Config:
     """`config` with the commit of everything that it names on the hub, and `model` and `tokenizer` in the cache but for
     their weights. Where the hub does not answer, what the cache has is taken. InputError where that is nothing, where
     the repository has no safetensors, and where the file system has no room for them."""
@@ -89,7 +89,7 @@ def settled(config: Config, tell: Tell | None = None, only: Iterable[str] = SETT
 
 
 def is_name(value: str) -> bool:
-    """Whether it is nothing here, and may be the name of a repository."""
+    """True if the value is nothing here, and may be the name of a repository."""
     try:
         there = Path(value).expanduser().exists()
     except OSError:  # a name that no file can have
@@ -166,7 +166,7 @@ def cached(name: str, revision: str | None) -> str | None:
 
 
 def snapshot(name: str, commit: str) -> Path:
-    """Where the cache has a commit, or would."""
+    """The folder where the cache has a commit, or would have it."""
     return repository(name) / "snapshots" / commit
 
 
@@ -198,8 +198,8 @@ def listed(kind: str, name: str, revision: str) -> Listing:
     from huggingface_hub import HfApi
 
     ask: Any = HfApi().model_info if kind == "model" else HfApi().dataset_info
-    found = ask(name, revision=revision, timeout=SECONDS, files_metadata=kind == "model")
-    return Listing(str(found.sha), {entry.rfilename: entry.size or 0 for entry in found.siblings or []})
+    answer = ask(name, revision=revision, timeout=SECONDS, files_metadata=kind == "model")
+    return Listing(str(answer.sha), {entry.rfilename: entry.size or 0 for entry in answer.siblings or []})
 
 
 def fetch_small(name: str, revision: str, listing: Listing) -> None:
@@ -252,15 +252,15 @@ def missing_weights(name: str, commit: str) -> dict[str, int]:
         files = [SINGLE]
     if files is None:
         others = sorted(file for file in listing.files if file.endswith((".bin", ".gguf", ".pth", ".safetensors")))
-        found = f"; {others[0]} is there: save it as safetensors first" if others else ""
-        raise InputError(f"model: {name} has no {SINGLE} and no {INDEX}{found}")
+        hint = f"; {others[0]} is there: save it as safetensors first" if others else ""
+        raise InputError(f"model: {name} has no {SINGLE} and no {INDEX}{hint}")
     if lost := [file for file in files if file not in listing.files]:
         raise InputError(f"model: {INDEX} of {name} names {lost[0]}, which the repository does not have")
     return {file: listing.files[file] for file in files if not (place / file).exists()}
 
 
 def files_of_weights(place: Path) -> list[str] | None:
-    """What the index names, else the one file; None: nobody knows yet."""
+    """The weight files that the index names, else the one file; None: nobody knows yet."""
     index = place / INDEX
     if not index.exists():
         return [SINGLE] if (place / SINGLE).exists() else None
@@ -309,7 +309,7 @@ def fetch_apart(name: str, commit: str, files: Mapping[str, int], tell: Tell) ->
 
 
 def fetch(name: str, commit: str, files: Iterable[str]) -> int:
-    """What that process does. Returns its exit code."""
+    """The work of the download process. Returns its exit code."""
     from huggingface_hub import hf_hub_download
 
     try:

@@ -81,7 +81,7 @@ def work_bytes(meta_model: MetaModel) -> int:
 
 
 def draw_own(meta_model: MetaModel, config: OwnConfig, engine: Engine, seed: int) -> None:
-    """What the constructor draws after `torch.manual_seed(seed)`."""
+    """Draws the weights that the constructor draws after `torch.manual_seed(seed)`."""
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         made = config.plain(torch.float32)
@@ -136,14 +136,14 @@ def draw_stage(
 
 def modules_of(meta_model: MetaModel, stage: StagePlan) -> list[nn.Module]:
     """The layer's modules, inner ones first as the library has it, and those that own the stage's other parameters."""
-    found = [] if stage.layer is None else children_first(meta_model.layers[stage.layer])
-    known = {id(module) for module in found} | {id(meta_model.head), id(meta_model.embedding)}
+    modules = [] if stage.layer is None else children_first(meta_model.layers[stage.layer])
+    known = {id(module) for module in modules} | {id(meta_model.head), id(meta_model.embedding)}
     for parameter in stage.parameters:
         for owner, _ in meta_model.places[id(parameter)]:
             if id(owner) not in known:
                 known.add(id(owner))
-                found.append(owner)
-    return found
+                modules.append(owner)
+    return modules
 
 
 def draw_table(
@@ -175,5 +175,5 @@ def draw_table(
 
 def children_first(module: nn.Module) -> list[nn.Module]:
     """The library initialises inner modules before outer ones."""
-    found = [inner for child in module.children() for inner in children_first(child)]
-    return [*found, module]
+    modules = [inner for child in module.children() for inner in children_first(child)]
+    return [*modules, module]

@@ -49,5 +49,5 @@ class Kernels(Protocol):
 
 
 def has_known_type(one: Any, other: torch.Tensor) -> bool:
-    """Whether both are of one type that kernels know."""
+    """True if both tensors have one type that kernels know."""
     return isinstance(one, torch.Tensor) and one.dtype == other.dtype and one.dtype in TYPES

@@ -35,7 +35,7 @@ from spillway.model.weight_sums import StageSums, WeightSums
 
 @dataclass(frozen=True)
 class Slot:
-    """Where a parameter is attached in its modules, and where its elements lie in its block."""
+    """The places of a parameter: its modules, and its elements in its block."""
 
     places: Places
     tensor: int  # the engine's number
@@ -125,7 +125,7 @@ class Stage:
             attach(places, leaf)
 
     def bound(self, tensor: int) -> torch.Tensor:
-        """What one of the stage's own parameters is bound to."""
+        """The tensor that one of the stage's own parameters is bound to."""
         slot = next(slot for slot in self._slots if slot.tensor == tensor)
         owner, name = slot.places[0]
         return owner._parameters[name]  # type: ignore[return-value]
@@ -152,7 +152,7 @@ class Stage:
 
     @property
     def can_keep(self) -> bool:
-        """Whether the stage is a layer and nothing else, so that what autograd saves of it can be kept."""
+        """True if the stage is a layer and nothing else, so that it can keep what autograd saves of it."""
         return self._module is not None and not self.plan.entry and not self.plan.tail
 
     def forward_kept(
@@ -237,7 +237,7 @@ class Stage:
             yield
 
     def _after(self, hidden: torch.Tensor, batch: MicroBatch) -> torch.Tensor:
-        """What follows the layers, where this stage is the last."""
+        """The code that follows the layers, if this stage is the last."""
         if not self.plan.tail:
             return hidden
         if self._meta_model.norm is not None:
@@ -259,16 +259,16 @@ class Stage:
         return leaf
 
     def _sums_in(self, layer: nn.Module, sums: WeightSums) -> StageSums:
-        """Of the linear layers whose weight no other module has, and that do not run in tiles by themselves."""
+        """The sums of linear layers whose weight no other module has, and that do not run in tiles by themselves."""
         tiled = {id(inner) for name, inner in layer.named_modules() if name in self._parts.tiles.modules}
         inside = {id(inner) for inner in layer.modules() if type(inner) is nn.Linear and "forward" not in vars(inner)}
-        found: dict[nn.Module, int] = {}
+        slots: dict[nn.Module, int] = {}
         for slot in self._slots:
             owner, name = slot.places[0]
             fits = id(owner) in inside - tiled and name == "weight" and len(slot.places) == 1
             if fits and id(slot.meta) not in self._meta_model.spaces and sums.has_sum(slot.tensor, slot.meta):
-                found[owner] = slot.tensor
-        return StageSums(sums, found)
+                slots[owner] = slot.tensor
+        return StageSums(sums, slots)
 
     def _inner(self, slot: Slot, project: Projection, left_out: Sequence[nn.Module], device: torch.device) -> Inner:
         space = self._meta_model.spaces[id(slot.meta)]

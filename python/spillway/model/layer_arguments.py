@@ -1,4 +1,4 @@
-"""What each layer is given besides the hidden state: recorded from the model's own forward pass.
+"""Arguments of each layer besides the hidden state: recorded from the model's own forward pass.
 
 The model runs once with every layer replaced by a recorder that hands its hidden state on, so that masks, rotary
 tables, positions and whatever is made of the embedding are the model's own, with no guess about them. It is left when
@@ -125,9 +125,9 @@ def hidden_of(positional: tuple[Any, ...], keywords: dict[str, Any], kind: str) 
     """The hidden state among the arguments of the first layer."""
     if positional and isinstance(positional[0], torch.Tensor):
         return positional[0]
-    found = keywords.get("hidden_states")
-    if isinstance(found, torch.Tensor):
-        return found
+    hidden = keywords.get("hidden_states")
+    if isinstance(hidden, torch.Tensor):
+        return hidden
     raise refusal(kind, "its first layer is not given the hidden state first")
 
 
@@ -141,7 +141,8 @@ def without_hidden(positional: tuple[Any, ...], keywords: dict[str, Any], hidden
 
 
 def is_view(value: Any, hidden: torch.Tensor) -> bool:
-    """Whether it is the hidden state, or all of it as a slice: some models keep the last 0 positions, which are all."""
+    """True if the value is the hidden state, or all of it as a slice: some models keep the last 0 positions, which are
+    all."""
     if value is hidden or not isinstance(value, torch.Tensor) or value.is_meta:
         return value is hidden
     alike = value.shape == hidden.shape and value.stride() == hidden.stride() and value.dtype == hidden.dtype

@@ -41,14 +41,15 @@ def said(version: tuple[int, int]) -> str:
 
 
 def conversions(model: PreTrainedModel, legacy: bool) -> list[Any]:
-    """What the library does to a checkpoint of this model while it loads it; `legacy`: older names, too."""
+    """The conversions that the library applies to a checkpoint of this model while it loads it; `legacy`: older names,
+    too."""
     from transformers.conversion_mapping import get_model_conversion_mapping
 
     return list(get_model_conversion_mapping(model, add_legacy=legacy))
 
 
 def without_prefixes(entries: Iterable[Any]) -> list[Any]:
-    """Those that a model which was loaded from no checkpoint is saved by."""
+    """The entries for saving a model that was loaded from no checkpoint."""
     from transformers.core_model_loading import PrefixChange
 
     return [entry for entry in entries if not isinstance(entry, PrefixChange)]
@@ -66,7 +67,7 @@ def parted(entries: Iterable[Any]) -> tuple[list[Any], list[Any]]:
 def loaded_name(
     name: str, renamings: list[Any], converters: list[Any], prefix: str, held: dict[str, Any]
 ) -> tuple[str, str | None]:
-    """What a tensor of a file is called in a model with tensors `held`, and the converter's pattern it matched."""
+    """The name of a file's tensor in a model with tensors `held`, and the converter's pattern it matched."""
     from transformers.core_model_loading import rename_source_key
 
     return rename_source_key(name, renamings, converters, prefix, held)  # type: ignore[no-any-return]
@@ -79,11 +80,11 @@ def renamed(name: str, renamings: Iterable[Any]) -> str:
 
 
 def converted_name(name: str, converters: Iterable[Any]) -> tuple[str, str | None]:
-    """By the first converter that matches, and the pattern that did; None: none has."""
+    """The name after the first converter that matches, and the pattern that matched; None: none has."""
     for entry in converters:
-        found, pattern = entry.rename_source_key(name)
+        converted, pattern = entry.rename_source_key(name)
         if pattern is not None:
-            return found, pattern
+            return converted, pattern
     return name, None
 
 
@@ -99,17 +100,17 @@ def natural_order(name: str) -> Any:
 
 def multimodal_classes() -> list[Any]:
     """The automatic class of models that take anything and make text, where the release has it."""
-    found = getattr(transformers, "AutoModelForMultimodalLM", None)
-    return [] if found is None else [found]
+    auto_class = getattr(transformers, "AutoModelForMultimodalLM", None)
+    return [] if auto_class is None else [auto_class]
 
 
 def recorded_as_router_logits(model: PreTrainedModel) -> list[Any]:
     """Which modules' outputs are router logits: OutputRecorder, a class, or the end of a module's name."""
-    found = (getattr(model.base_model, "_can_record_outputs", None) or {}).get("router_logits", [])
-    return found if isinstance(found, list) else [found]
+    recorded = (getattr(model.base_model, "_can_record_outputs", None) or {}).get("router_logits", [])
+    return recorded if isinstance(recorded, list) else [recorded]
 
 
-def kept_in_fp32(model: PreTrainedModel, dtype: torch.dtype) -> re.Pattern[str]:
+def find_fp32_names(model: PreTrainedModel, dtype: torch.dtype) -> re.Pattern[str]:
     """Names that `from_pretrained` loads as fp32 whatever a model computes in, by the classes' own lists."""
     wanted = set(getattr(model, "_keep_in_fp32_modules_strict", None) or ()) if dtype != torch.float32 else set()
     if dtype == torch.float16:
@@ -132,17 +133,17 @@ class Reach:
 
 
 def reach(mask_function: Any) -> Reach | None:
-    """What one of the library's functions of masks says. None: it is composed of others than these."""
-    found: dict[str, Any] = {}
-    if not read_mask(mask_function, found) or not found.pop("causal", False):
+    """The reach of a mask function of the library. None: it is composed of others than these."""
+    facts: dict[str, Any] = {}
+    if not read_mask(mask_function, facts) or not facts.pop("causal", False):
         return None
-    if "positions" in found and "rows" not in found:  # then positions may jump within a row
+    if "positions" in facts and "rows" not in facts:  # then positions may jump within a row
         return None
-    return Reach(**found)
+    return Reach(**facts)
 
 
-def read_mask(function: Any, found: dict[str, Any]) -> bool:
-    """Adds to `found` what a function of masks says; False: it is not known, or says something twice."""
+def read_mask(function: Any, facts: dict[str, Any]) -> bool:
+    """Adds to `facts` what a function of masks says; False: it is not known, or says something twice."""
     if getattr(function, "__module__", None) != "transformers.masking_utils":
         return False
     held = inspect.getclosurevars(function).nonlocals
@@ -166,7 +167,7 @@ def read_mask(function: Any, found: dict[str, Any]) -> bool:
                 return False
     except KeyError:  # another release calls it otherwise
         return False
-    if said.keys() & found.keys():
+    if said.keys() & facts.keys():
         return False
-    found |= said
-    return all(read_mask(each, found) for each in inner)
+    facts |= said
+    return all(read_mask(each, facts) for each in inner)

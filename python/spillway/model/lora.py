@@ -49,7 +49,7 @@ PREFIX = "base_model.model."  # of names in PEFT's files
 
 @dataclass
 class Adapters:
-    """What a configuration asks for, and what it made of one meta model."""
+    """A configuration's adapters, and their state on one meta model."""
 
     asked: dict[str, Any]  # arguments of LoraConfig
     seed: int
@@ -168,15 +168,15 @@ class Adapters:
             raise InputError(f"method: lora goes on from adapters, and there is no {path}")
         self.check_settings(directory / ADAPTER_CONFIG)
         stored_file = Stored(path)
-        found = {name: stored_file.tensor(name) for name in stored_file.names()}
+        tensors = {name: stored_file.tensor(name) for name in stored_file.names()}
         for name in self.names:
-            stored, shape = found.pop(file_name(name), None), self.begun[name].shape
+            stored, shape = tensors.pop(file_name(name), None), self.begun[name].shape
             if stored is None or stored.shape != shape:
                 there = "nothing" if stored is None else list(stored.shape)
                 raise InputError(f"lora_r, lora_target_modules: {path} has {there} for {name}, which is {list(shape)}")
             self.begun[name] = stored.float()
-        if found:
-            raise InputError(f"lora_target_modules: {path} has {min(found)} besides, which this run has no place for")
+        if tensors:
+            raise InputError(f"lora_target_modules: {path} has {min(tensors)} besides, which this run has no place for")
 
     def check_settings(self, path: Path) -> None:
         """InputError where PEFT's configuration of saved adapters gives their product another factor than this run."""
@@ -193,7 +193,8 @@ class Adapters:
             )
 
     def save(self, engine: Engine, description: dict[str, Any], base: str, to: Path) -> None:
-        """What `PeftModel.from_pretrained` reads: the adapters' masters in fp32, and their configuration."""
+        """Saves the files that `PeftModel.from_pretrained` reads: the adapters' masters in fp32, and their
+        configuration."""
         from spillway._engine import SafetensorsWriter
 
         numbers = tensor_numbers(description)

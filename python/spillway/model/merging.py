@@ -170,9 +170,11 @@ def check_adapters(path: Path, layers: dict[str, AdaptedLayer], values: Stored) 
             if own.endswith(".bias"):
                 raise InputError(f"{path}: {name} changes a bias, which is not merged here; {INSTEAD}")
             shape = list(layer.module.get_parameter(own).shape)
-            found = list(values.meta(name).shape) if name in left else None
-            if found != shape:
-                raise InputError(f"{path}: {name} has shape {found or 'none, it is missing'}; the base needs {shape}")
+            stored_shape = list(values.meta(name).shape) if name in left else None
+            if stored_shape != shape:
+                raise InputError(
+                    f"{path}: {name} has shape {stored_shape or 'none, it is missing'}; the base needs {shape}"
+                )
             left.discard(name)
     if left:
         raise InputError(f"{path}: {min(left)} belongs to no adapter of a linear layer of the base; {INSTEAD}")

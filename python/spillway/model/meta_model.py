@@ -48,7 +48,7 @@ class Adapted(Protocol):
 
 @dataclass(frozen=True)
 class StagePlan:
-    """What runs as one block: the way in and the first layer, a layer, what follows the layers."""
+    """A part of the model that runs as one block: the way in and the first layer, a layer, what follows the layers."""
 
     name: str
     parameters: list[nn.Parameter]  # that belong to this block; what it shares with an earlier one is not among them
@@ -111,7 +111,8 @@ class MetaModel:
                     self.places[id(parameter)].append((module, name))
 
     def is_fp32(self, parameter: torch.Tensor) -> bool:
-        """Whether it is kept, computed with and learned in fp32 where the rest is kept in a narrower type."""
+        """True if the parameter is kept, computed with and learned in fp32 where the rest is kept in a narrower
+        type."""
         table = parameter is self.embedding.weight or parameter is self.head.weight
         return self.type_kept(parameter) == torch.float32 != self.kept and not table
 
@@ -161,29 +162,29 @@ class MetaModel:
         names = {id(module): name for name, module in self.model.named_modules()}
         last = len(self.layers) - 1
         owned: set[int] = {id(self.embedding.weight), id(self.head.weight)}
-        found = []
+        plans = []
         for place, layer in enumerate(self.layers):
             wanted = [*(self.entry if place == 0 else []), *layer.parameters()]
             wanted += self.tail if place == last and not self.own_tail else []
             own = [p for p in wanted if id(p) not in owned]
             entry, tail = place == 0 and not self.simple_entry, place == last and self.fused_tail
             shared = [p for p in wanted if id(p) in owned]
-            found.append(StagePlan(names[id(layer)], own, shared, place, entry, tail))
+            plans.append(StagePlan(names[id(layer)], own, shared, place, entry, tail))
             owned.update(map(id, own))
         if self.own_tail:
             own = [p for p in self.tail if id(p) not in owned]
             name = "tail" if self.norm is None else names[id(self.norm)]
-            found.append(StagePlan(name, own, [p for p in self.tail if id(p) in owned], None, False, True))
-        return found
+            plans.append(StagePlan(name, own, [p for p in self.tail if id(p) in owned], None, False, True))
+        return plans
 
     @property
     def own_tail(self) -> bool:
-        """What follows the layers is a block of its own."""
+        """True if what follows the layers is a block of its own."""
         return bool(self.tail)
 
     @property
     def fused_tail(self) -> bool:
-        """What follows the layers has no parameters, and runs with the last one."""
+        """True if what follows the layers has no parameters, and runs with the last layer."""
         return not self.tail and not self.simple_tail
 
     @property
@@ -205,7 +206,7 @@ class MetaModel:
         return frozenset(bare_name(name) for name, parameter in named if id(parameter) in carried)
 
     def is_apart(self, name: str) -> bool:
-        """Whether a parameter or buffer belongs to another modality than text."""
+        """True if a parameter or buffer belongs to another modality than text."""
         return self._tower is not None and not f"{name}.".startswith(self._tower and f"{self._tower}.")
 
     def trainable(self, parameter: nn.Parameter) -> bool:
@@ -242,13 +243,13 @@ def zeros(like: torch.Tensor, device: torch.device | None) -> torch.Tensor:
 
 
 def stored_names(model: PreTrainedModel) -> dict[int, str]:
-    """By identity, the name by which a parameter is saved: of a tied one, that which the others are tied to."""
+    """The saved name of each parameter, by identity. A tied parameter has the name that the others are tied to."""
     tied = getattr(model, "all_tied_weights_keys", None) or {}
-    found: dict[int, str] = {}
+    names_by_id: dict[int, str] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
-        if id(parameter) not in found or found[id(parameter)] in tied:
-            found[id(parameter)] = name
-    return found
+        if id(parameter) not in names_by_id or names_by_id[id(parameter)] in tied:
+            names_by_id[id(parameter)] = name
+    return names_by_id
 
 
 def pattern(name: str) -> str:

@@ -63,11 +63,11 @@ class MicroBatch:
 
     @property
     def units(self) -> int:
-        """What a loss is a mean of: label tokens, or pairs of rows."""
+        """The number of units that a loss is a mean over: label tokens, or pairs of rows."""
         return self.rows // self.rows_each if self.rows_each else self.labelled.numel()
 
     def to(self, device: torch.device) -> MicroBatch:
-        """With its tensors there; what the host asks of them it has asked already."""
+        """The micro-batch with its tensors on the device. The host has read what it needs of them."""
         if device.type == "cpu":
             return self
         moved = {name: tensor.to(device, non_blocking=True) for name in ("position_ids", "labelled", "labels", "real")
@@ -124,7 +124,7 @@ class Work:
 
     @property
     def units(self) -> int:
-        """What the loss is a mean of; see MicroBatch.units."""
+        """The number of units that the loss is a mean over; see MicroBatch.units."""
         return self.over or sum(batch.units for batch in self.micro_batches)
 
     @property
@@ -156,9 +156,9 @@ class Work:
                        whole_labels=self.step_labels)  # fmt: skip
 
 
-def by_virtual_rank(micro_batches: int, ranks: int) -> list[list[int]]:
-    """By virtual rank, its micro-batches, numbered in the data's order; a step takes the ranks one after the other, and
-    those without any not at all (plan/virtual_ranks.h)."""
+def group_by_virtual_rank(micro_batches: int, ranks: int) -> list[list[int]]:
+    """The micro-batches of each virtual rank, numbered in the data's order. A step takes the ranks one after the other,
+    and leaves out those without any (plan/virtual_ranks.h)."""
     return [list(range(rank, micro_batches, ranks)) for rank in range(min(ranks, micro_batches))]
 
 
@@ -198,8 +198,8 @@ def arrange(
 ) -> Work:
     """Shifts the labels (a token predicts the next one of its row) and lays the micro-batches one after the other, in
     the order of virtual ranks."""
-    found, first = [], 0
-    ranks = by_virtual_rank(len(batches), virtual_ranks)
+    arranged, first = [], 0
+    ranks = group_by_virtual_rank(len(batches), virtual_ranks)
     order = [(rank, number) for rank, numbers in enumerate(ranks) for number in numbers]
     for index, (rank, number) in enumerate(order):
         batch = batches[number]
@@ -213,14 +213,14 @@ def arrange(
         real = real_tokens(batch.lengths, length)
         labels, ones = following[labelled], 0.0 if real is None else float(real.sum())
         bounds = tuple(torch.searchsorted(labelled, torch.arange(rows + 1) * length).tolist())
-        found.append(MicroBatch(index, first, rows, length, batch.position_ids, labelled, labels, real,
+        arranged.append(MicroBatch(index, first, rows, length, batch.position_ids, labelled, labels, real,
                                 consecutive(labelled), ones, bounds, batch.reference, batch.rows_each,
                                 () if batch.prompts is None else tuple(batch.prompts.tolist()),
                                 batch.verdicts, batch.targets, batch.teacher, batch.sampled,
                                 number, rank, number == ranks[rank][-1]))  # fmt: skip
         first += rows * length
     ids = torch.cat([batches[number].input_ids.reshape(-1) for _, number in order])
-    return Work(ids, found, over=over, routers=routers)
+    return Work(ids, arranged, over=over, routers=routers)
 
 
 def consecutive(tokens: torch.Tensor) -> slice | None:

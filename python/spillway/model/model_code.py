@@ -40,7 +40,7 @@ def replaced_forwards(forwards: dict[Any, Callable[..., Any]]) -> Iterator[None]
 
 
 def accepts(model: nn.Module, keyword: str) -> bool:
-    """Whether the model's forward takes this argument."""
+    """True if the model's forward takes this argument."""
     parameters = inspect.signature(type(model).forward).parameters
     return keyword in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 

@@ -29,8 +29,8 @@ def narrow_of_its_kind(meta_model: MetaModel, saved: bool, shards: int = 1) -> M
 
 
 def narrow_copy(meta_model: MetaModel, two: bool = False, shards: int = 1) -> MetaModel:
-    """With as few layers as its class can be built with. `two`: with that many at least. `shards`: that the engine cuts
-    the vocabulary into."""
+    """A copy with as few layers as its class can be built with. `two`: with two layers at least. `shards`: slices into
+    which the engine cuts the vocabulary."""
     least = 1 if meta_model.own_tail and not two else 2
     for layers in (least, 2, 4):
         try:

@@ -1,4 +1,4 @@
-"""What a step's loss is made of: of the log-probabilities that label tokens have, and how much each of them weighs.
+"""Parts of a step's loss: the log-probabilities of label tokens, and the weight of each of them.
 
 Head's second pass needs nothing of a loss but, of each label token, minus d loss / d log-probability. Of cross-entropy
 that is one number for all of them; of a preference one for each row, known when the first pass has seen every slice of
@@ -29,14 +29,14 @@ class Objective(Protocol):
     watches: Collection[str]  # what it wants of Stats: "mean", "entropy", "accuracy", or "scores" alone
 
     def losses(self, stats: Mapping[int, Stats]) -> list[float]:
-        """By micro-batch, what the loss, summed over the work's units, is the exact sum of."""
+        """The exact terms of the loss over the work's units, by micro-batch."""
 
     def weights(self, stats: Mapping[int, Stats], batch: MicroBatch, scale: float) -> Weights:
         """Runs of a micro-batch's label tokens, and `scale` times what each token of a run weighs: one number for all
         of them, or a tensor of one each."""
 
     def told(self, stats: Mapping[int, Stats]) -> list[Told]:
-        """By micro-batch."""
+        """The objective's other figures, by micro-batch."""
 
     def score_gradient(self, stats: Mapping[int, Stats], batch: MicroBatch, scale: float) -> torch.Tensor:
         """[label tokens, labels], where `watches` has "scores": `scale` times d loss / d scores."""
@@ -124,14 +124,14 @@ class RowSums(OfTokens):
 def accuracy(stats: Stats | None, tokens: slice = slice(None)) -> Told:
     """How often the label is the likeliest token. `stats`: None where there are no label tokens."""
     likeliest = None if stats is None else (stats.gold == stats.maximum)[tokens]
-    found = 0.0 if likeliest is None or not likeliest.numel() else float(likeliest.double().mean())
-    return {"mean_token_accuracy": found}
+    share = 0.0 if likeliest is None or not likeliest.numel() else float(likeliest.double().mean())
+    return {"mean_token_accuracy": share}
 
 
 def entropy(stats: Stats | None, tokens: slice = slice(None)) -> Told:
     """The mean over label tokens of the entropy of what is predicted for them, in nats. `stats` as in `accuracy`."""
-    found = None if stats is None else stats.entropy()[tokens]
-    return {"entropy": 0.0 if found is None or not found.numel() else float(found.mean())}
+    entropies = None if stats is None else stats.entropy()[tokens]
+    return {"entropy": 0.0 if entropies is None or not entropies.numel() else float(entropies.mean())}
 
 
 def row_sums(batch: MicroBatch, stats: Stats | None) -> list[float]:

@@ -11,7 +11,7 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from spillway.errors import first_line
-from spillway.model.library import kept_in_fp32
+from spillway.model.library import find_fp32_names
 from spillway.model.model_code import refusal
 from spillway.model.own import OwnConfig
 from spillway.model.row_attention import attend_by_row
@@ -32,7 +32,7 @@ def on_meta(config: PreTrainedConfig | OwnConfig, dtype: torch.dtype) -> PreTrai
         raise refusal(config.model_type, f"it cannot be built: {first_line(error)}") from error
     attend_by_row(model)
     model.tie_weights()
-    fp32 = kept_in_fp32(model, dtype)
+    fp32 = find_fp32_names(model, dtype)
     widen(model, fp32)
     materialise_buffers(model, fp32)
     model.train()
@@ -44,13 +44,13 @@ def from_config(config: PreTrainedConfig | OwnConfig, dtype: torch.dtype) -> Pre
     if isinstance(config, OwnConfig):
         return config.plain(dtype)  # type: ignore[no-any-return]
     made = auto_class(config)
-    model = with_attention(
+    model = build_with_attention(
         lambda how: made.from_config(config, attn_implementation=how, dtype=dtype, trust_remote_code=False)
     )
     return score_every_token(model) if is_classifier(config) else model
 
 
-def with_attention(make: Callable[[str], PreTrainedModel]) -> PreTrainedModel:
+def build_with_attention(make: Callable[[str], PreTrainedModel]) -> PreTrainedModel:
     """`make`: of a kind of attention a model, or ValueError where its class has not this one."""
     try:
         return make("sdpa")
@@ -74,7 +74,7 @@ def without_carried(config: PreTrainedConfig, dtype: torch.dtype, carried: Colle
     for module in model.modules():
         for name, parameter in module._parameters.items():
             module._parameters[name] = made.get(id(parameter), parameter)
-    materialise_buffers(model, kept_in_fp32(model, dtype))
+    materialise_buffers(model, find_fp32_names(model, dtype))
     return model
 
 

@@ -1,4 +1,4 @@
-"""What lies between a model's parts, found by running it without its layers.
+"""Connections between a model's parts, observed by running it without its layers.
 
 The runs are short and on zeros that take no memory (`MetaModel.stand_ins`), so they cost the same for any size. What
 they cannot tell, that numbers are those of the library, is verified on a tiny copy (`equivalence`).
@@ -92,7 +92,9 @@ def carry(
     """Sets apart what text alone never passes: towers of other modalities, and what joins them to the text."""
     head = {id(meta_model.head.bias)}
     apart = {id(p) for p in outer if id(p) not in head and meta_model.is_apart(meta_model.names[id(p)])}
-    reached = set(leaves_behind([*given_to_layers(recording), *given_by_tail(meta_model, batch, recording)]))
+    reached = set(
+        leaves_behind([*collect_layer_inputs(recording), *collect_tail_outputs(meta_model, batch, recording)])
+    )
     unknown = [p for p, leaf in zip(outer, leaves, strict=True) if id(leaf) not in reached and id(p) not in head]
     silent = set(map(id, silent_entry(meta_model, batch, [p for p in unknown if id(p) not in apart])))
     meta_model.carried = [p for p in unknown if id(p) not in silent]
@@ -102,7 +104,9 @@ def carry(
     meta_model.attach(meta_model.carried, meta_model.carried)
     try:
         made = record(meta_model, batch, ids_of(meta_model, 1), rows_of(meta_model, 1))
-        if any(tensor.is_meta for tensor in [*given_to_layers(made), *given_by_tail(meta_model, batch, made)]):
+        if any(
+            tensor.is_meta for tensor in [*collect_layer_inputs(made), *collect_tail_outputs(meta_model, batch, made)]
+        ):
             raise refused(meta_model, "text passes through what belongs to other modalities")
     except InputError:
         raise
@@ -110,12 +114,12 @@ def carry(
         raise refused(meta_model, f"text passes through other modalities: {first_line(error)}") from error
 
 
-def given_to_layers(recording: Recording) -> list[torch.Tensor]:
+def collect_layer_inputs(recording: Recording) -> list[torch.Tensor]:
     return [recording.first, *(t for call in recording.calls for t in tensors_in([call.positional, call.keywords]))]
 
 
-def given_by_tail(meta_model: MetaModel, batch: MicroBatch, recording: Recording) -> list[torch.Tensor]:
-    """What the head is given, and what the model makes of what the head gives."""
+def collect_tail_outputs(meta_model: MetaModel, batch: MicroBatch, recording: Recording) -> list[torch.Tensor]:
+    """The input of the head, and the model's use of the head's output."""
     logits = torch.zeros(1, LENGTH, meta_model.head.weight.shape[0], dtype=meta_model.dtype)
     return [head_input(meta_model, batch, torch.zeros_like(recording.first)), transformed_logits(meta_model, logits)]
 
@@ -127,7 +131,7 @@ def look_at_entry(
     outer: list[nn.Parameter],
     leaves: list[torch.Tensor],
 ) -> None:
-    given = given_to_layers(recording)
+    given = collect_layer_inputs(recording)
     used = set(leaves_behind(given))
     meta_model.entry = [p for p, leaf in zip(outer, leaves, strict=True) if id(leaf) in used]
     used |= set(leaves_behind([head_input(meta_model, batch, torch.zeros_like(recording.first))]))
@@ -144,7 +148,7 @@ def look_at_entry(
 
 def silent_entry(meta_model: MetaModel, batch: MicroBatch, unknown: list[nn.Parameter]) -> list[nn.Parameter]:
     """Parameters of the way in that get no gradient (fixed position tables): without bytes it cannot be run."""
-    found = []
+    silent = []
     for parameter in unknown:
         owner, name = meta_model.places[id(parameter)][0]
         leaf = owner._parameters[name]
@@ -154,12 +158,12 @@ def silent_entry(meta_model: MetaModel, batch: MicroBatch, unknown: list[nn.Para
             made = record(meta_model, batch, ids_of(meta_model, 1), rows_of(meta_model, 1))
             given = [made.first, *(t for c in made.calls for t in tensors_in([c.positional, c.keywords]))]
             if any(tensor.is_meta for tensor in given):
-                found.append(parameter)
+                silent.append(parameter)
         except Exception:  # it is used
-            found.append(parameter)
+            silent.append(parameter)
         finally:
             meta_model.attach([parameter], [leaf])
-    return found
+    return silent
 
 
 def look_at_tail(meta_model: MetaModel, batch: MicroBatch, recording: Recording, outer: list[nn.Parameter]) -> None:
@@ -182,13 +186,13 @@ def look_at_tail(meta_model: MetaModel, batch: MicroBatch, recording: Recording,
 
     norm.forward = forward  # type: ignore[method-assign]
     try:
-        found = head_input(meta_model, batch, last)
+        hidden = head_input(meta_model, batch, last)
     except Exception:  # the module is no function of one tensor
         return
     finally:
         del norm.forward
     if len(seen) == 1 and len(seen[0][0]) == 1 and seen[0][0][0] is last and not seen[0][1]:
-        meta_model.simple_tail = torch.equal(found, made)
+        meta_model.simple_tail = torch.equal(hidden, made)
         meta_model.norm = norm if meta_model.simple_tail else None
 
 

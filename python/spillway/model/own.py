@@ -96,7 +96,7 @@ class OwnConfig:
         return model.to(dtype).train()
 
     def plain(self, dtype: torch.dtype) -> Any:
-        """With the weights that its constructor draws."""
+        """The model with the weights that its constructor draws."""
         return adorned(self._built(self.blocks.build), self.blocks).to(dtype)
 
     def smaller(self) -> OwnConfig:

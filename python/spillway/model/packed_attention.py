@@ -63,7 +63,7 @@ def make_call(lengths: Sequence[int], device: torch.device) -> RowCall:
 
 
 def can_attend(states: States, options: dict[str, Any]) -> bool:
-    """Whether the kernel takes these states. `options`: what the model's code asks of attention."""
+    """True if the kernel takes these states. `options`: what the model's code asks of attention."""
     capability = read_capability(states[0].device)
     if capability is None:
         return False

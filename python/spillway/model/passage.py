@@ -1,4 +1,4 @@
-"""What one micro-batch takes along from block to block besides the hidden state.
+"""Values that one micro-batch takes along from block to block besides the hidden state.
 
 Each layer's own arguments; and of these the tensors that gradients flow to, because the way in made them (inputs of
 each layer, a copy of the embedding) or because an earlier layer wrote them into a mapping that layers share (keys and
@@ -28,7 +28,7 @@ class Passage:
         """No recording: the way in records the calls, see `arrive`. `balance`: where routers are watched."""
         mappings: dict[int, Any] = {}  # what layers write into is each micro-batch's own
         calls = [] if recording is None else recording.calls
-        self.calls = [with_tensors(call, lambda tensor: tensor, mappings) for call in calls]
+        self.calls = [replace_tensors(call, lambda tensor: tensor, mappings) for call in calls]
         self._passed = {} if recording is None else recording.passed
         self._results: dict[int, Sequence[Any]] = {}  # by layer: what it returns besides the hidden state
         self.shapes: dict[int, torch.Size] = {}  # of the hidden state as it leaves each stage
@@ -52,7 +52,7 @@ class Passage:
             return kept[id(tensor)]
 
         mappings: dict[int, Any] = {}
-        self.calls = [with_tensors(call, detach, mappings) for call in recording.calls]
+        self.calls = [replace_tensors(call, detach, mappings) for call in recording.calls]
         self._passed = recording.passed
         self._arrived = all_tensors(self.calls)
         self._tracked |= {id(kept[number]): kept[number] for number in tracked}
@@ -63,11 +63,11 @@ class Passage:
         self._before[place] = snapshot(call)
         if not self._passed:
             return call
-        return with_tensors(call, self.actual, {id(mapping): mapping for mapping, _ in self._before[place]})
+        return replace_tensors(call, self.actual, {id(mapping): mapping for mapping, _ in self._before[place]})
 
     def is_closed(self, place: int) -> bool:
-        """Whether gradients flow to nothing that a layer is given besides the hidden state, and it leaves nothing to
-        others: what goes on between layers is the business of passes that recompute."""
+        """True if gradients flow only to the hidden state, and the layer leaves nothing to other layers. What goes on
+        between layers is the business of passes that recompute."""
         call = self.calls[place]
         given = [call.positional, list(call.keywords.values())]
         if self._passed or self.balance is not None or any(True for _ in mappings_in(given)):
@@ -79,7 +79,7 @@ class Passage:
         return all_tensors([self.calls[place]])
 
     def actual(self, tensor: Any) -> Any:
-        """What an earlier layer has returned, for what stands for it in the recorded calls."""
+        """The result that an earlier layer returned, for the stand-in in the recorded calls."""
         if id(tensor) not in self._passed:
             return tensor
         place, number = self._passed[id(tensor)]
@@ -126,7 +126,7 @@ class Crossing:
         if self._live is not None:
             self._copies: dict[int, Any] = {}
             return self._live[place]
-        before = dict(by_identity(self._passage._before[place]))
+        before = dict(index_by_identity(self._passage._before[place]))
         mappings: dict[int, Any] = {}
         for number, (mapping, content) in before.items():
             copied = type(mapping)()
@@ -134,7 +134,7 @@ class Crossing:
                 copied[key] = rebuilt(value, self._leaf, mappings)
             mappings[number] = copied
         self._copies = mappings
-        return with_tensors(self._passage.calls[place], self._leaf, mappings)
+        return replace_tensors(self._passage.calls[place], self._leaf, mappings)
 
     def watched(self) -> AbstractContextManager[None]:
         """A layer runs again inside."""
@@ -142,7 +142,7 @@ class Crossing:
         return nullcontext() if balance is None else balance.again(self.outputs, self.gradients)
 
     def has_run(self, place: int, results: Sequence[Any]) -> None:
-        """What the layer has made again takes the gradients that later layers have left for it."""
+        """Gives the layer's recomputed values the gradients that later layers left for them."""
         passage = self._passage
         if place in passage._results:
             for kept, made in zip(tensors_in(passage._results[place][1:]), tensors_in(results[1:]), strict=True):
@@ -183,7 +183,7 @@ class Crossing:
             self.gradients.append(total.to(made.dtype))
 
 
-def with_tensors(call: Arguments, change: Any, mappings: dict[int, Any]) -> Arguments:
+def replace_tensors(call: Arguments, change: Any, mappings: dict[int, Any]) -> Arguments:
     positional = rebuilt(call.positional, change, mappings)
     keywords = {name: rebuilt(value, change, mappings) for name, value in call.keywords.items()}
     return Arguments(call.keyword, positional, keywords)
@@ -197,7 +197,7 @@ def snapshot(call: Arguments) -> Snapshot:
     return [(mapping, dict(mapping)) for mapping in mappings_in([call.positional, list(call.keywords.values())])]
 
 
-def by_identity(held: Snapshot) -> list[tuple[int, tuple[MutableMapping[Any, Any], dict[Any, Any]]]]:
+def index_by_identity(held: Snapshot) -> list[tuple[int, tuple[MutableMapping[Any, Any], dict[Any, Any]]]]:
     return [(id(mapping), (mapping, content)) for mapping, content in held]
 
 

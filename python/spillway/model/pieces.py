@@ -38,7 +38,7 @@ def count_pieces(owner: nn.Module, parameter: nn.Parameter, version: str = torch
 
 
 class Place:
-    """Where the engine puts pieces of one tensor, and how it is asked to."""
+    """The place where the engine puts pieces of one tensor, and the request that it takes."""
 
     def __init__(self, tensor: int, meta: torch.Tensor, convert: Convert, device: torch.device) -> None:
         """`tensor`: the engine's number; `meta`: with its shape and type; `device`: where layers compute."""
@@ -63,7 +63,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Part:
-    """What of a tensor a view has: all experts, or one; `turned`: rows and columns have changed places."""
+    """The part of a tensor that a view has: all experts, or one; `turned`: rows and columns have changed places."""
 
     place: Place
     expert: int | None = None
@@ -77,11 +77,11 @@ class Part:
 
     def shape(self) -> torch.Tensor:
         """A tensor without bytes, of its shape and strides."""
-        found = self.place.meta if self.expert is None else self.place.meta[self.expert]
-        return found.transpose(-2, -1) if self.turned else found
+        tensor = self.place.meta if self.expert is None else self.place.meta[self.expert]
+        return tensor.transpose(-2, -1) if self.turned else tensor
 
     def values(self) -> torch.Tensor:
-        """Of one expert."""
+        """The values of one expert."""
         assert self.expert is not None
         return self._view(self.place.take(self.expert, 1))[0]
 
@@ -100,11 +100,11 @@ class Experts(torch.Tensor):
     @staticmethod
     def __new__(cls, part: Part) -> Experts:
         shape = part.shape()
-        found: Experts = torch.Tensor._make_wrapper_subclass(
+        experts: Experts = torch.Tensor._make_wrapper_subclass(
             cls, shape.size(), strides=shape.stride(), dtype=shape.dtype, device=part.place.device
         )
-        found.part = part
-        return found
+        experts.part = part
+        return experts
 
     def __init__(self, part: Part) -> None:
         super().__init__()

@@ -144,7 +144,7 @@ class PlainEngine:
         return {}
 
     def __getattr__(self, name: str) -> Any:
-        """What passes ask of reduced gradients."""
+        """Methods of reduced gradients that passes call."""
         if name in INSIDE and self._projections is not None:
             return getattr(self._projections, name)
         raise AttributeError(name)
@@ -269,8 +269,8 @@ def count(shape: list[int]) -> int:
 
 def mapped(size: int, touch: bool = True) -> torch.Tensor:
     """Zeroed bytes, mapped by themselves: leaving, they leave no hole in the heap. `touch`: they are in memory."""
-    found = torch.frombuffer(mmap.mmap(-1, size), dtype=torch.uint8)
-    return found.zero_() if touch else found
+    tensor = torch.frombuffer(mmap.mmap(-1, size), dtype=torch.uint8)
+    return tensor.zero_() if touch else tensor
 
 
 def on_device(size: int, device: torch.device) -> torch.Tensor:

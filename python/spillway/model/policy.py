@@ -169,6 +169,6 @@ class Policy(OfTokens):
 def tokens_of(batch: MicroBatch, stats: Stats | None) -> Tokens:
     """A micro-batch's tokens, by whose log-probabilities a loss is differentiated. `stats`: None where it has none."""
     assert batch.sampled is not None
-    found = torch.zeros(0, dtype=torch.float64) if stats is None else stats.log_probabilities().cpu()
+    values = torch.zeros(0, dtype=torch.float64) if stats is None else stats.log_probabilities().cpu()
     counts = torch.tensor(batch.bounds).diff()
-    return Tokens(found.clone().requires_grad_(), counts, batch.sampled, batch.reference)
+    return Tokens(values.clone().requires_grad_(), counts, batch.sampled, batch.reference)

@@ -87,16 +87,16 @@ class Compared(OfTokens):
         if batch.reference is not None:
             sums = sums.to(batch.reference.dtype).double()  # so that equal ones stay equal
         tokens = torch.tensor([run.stop - run.start for run in runs])
-        self._rows.append(as_rows(batch, sums, tokens))
+        self._rows.append(make_rows(batch, sums, tokens))
         leaf = sums.clone().requires_grad_()
         with torch.enable_grad():
-            loss = self.loss.loss(as_rows(batch, leaf, tokens))
+            loss = self.loss.loss(make_rows(batch, leaf, tokens))
             (gradient,) = torch.autograd.grad(loss, leaf)
         weights = zip(runs, (-gradient).tolist(), strict=True)
         return float(loss.detach()), sorted(weights, key=lambda each: each[0].start)
 
 
-def as_rows(batch: MicroBatch, sums: torch.Tensor, tokens: torch.Tensor) -> Rows:
+def make_rows(batch: MicroBatch, sums: torch.Tensor, tokens: torch.Tensor) -> Rows:
     """`sums`, `tokens`: of completions, and then of prompts if these carry loss."""
     rows = batch.rows
     if not batch.prompts:
@@ -105,17 +105,17 @@ def as_rows(batch: MicroBatch, sums: torch.Tensor, tokens: torch.Tensor) -> Rows
 
 
 def describe_tokens(batch: MicroBatch, rows: Rows, stats: Stats | None, watches: Collection[str]) -> Told:
-    """What TRL logs of the label tokens of completions: logits of the whole vocabulary, the entropy of all, and how
+    """Figures that TRL logs of the label tokens of completions: logits of the whole vocabulary, their entropy, and how
     often a chosen one is the likeliest."""
     if stats is None or stats.mean is None:
         return {}
     _, runs = batch.parts
-    found: Told = {}
+    figures: Told = {}
     for side, numbers in rows.sides.items():
         if numbers:
             part = torch.cat([stats.mean[runs[row]] for row in numbers])
-            found[f"logits/{side}"] = float(part.double().mean()) if part.numel() else 0.0
+            figures[f"logits/{side}"] = float(part.double().mean()) if part.numel() else 0.0
     answers = slice(batch.bounds[max(row for numbers in rows.sides.values() for row in numbers) + 1])
     if "accuracy" in watches:
-        found |= accuracy(stats, slice(batch.bounds[batch.rows // 2]))
-    return found | (entropy(stats, answers) if "entropy" in watches else {})
+        figures |= accuracy(stats, slice(batch.bounds[batch.rows // 2]))
+    return figures | (entropy(stats, answers) if "entropy" in watches else {})

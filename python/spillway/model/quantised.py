@@ -81,13 +81,12 @@ def find_joined(name: str, module: nn.Module) -> Iterator[nn.Parameter]:
 
 
 def is_stack(parameter: nn.Parameter) -> bool:
-    """Whether it has several matrices; a convolution over time has one row for each channel."""
+    """True if the parameter has several matrices; a convolution over time has one row for each channel."""
     return parameter.dim() == 3 and min(parameter.shape[1:]) > 1
 
 
 def is_score(matrix: nn.Parameter, name: str, counts: set[int]) -> bool:
-    """Whether the matrix of a linear layer, by whose name it may be a router's, gives each expert of the layer a
-    score."""
+    """True if the linear layer's matrix scores each expert of the layer. Its name says that it may be a router's."""
     return "router" in name.lower() or matrix.shape[0] in counts
 
 

@@ -1,5 +1,5 @@
-"""What a plan alone needs to know of a large layer, in some ten seconds: all of its tokens are measured once or
-twice where that is quick enough, else fewer, twice as many each time, and what more take follows from how it grew.
+"""A dry run of some ten seconds for a plan alone. It measures all tokens of a large layer once or twice if that is
+quick enough. Otherwise it measures fewer tokens, twice as many each time, and extrapolates.
 
 A run that trains measures what it will do itself, more often (`spillway.model.dry_run`).
 """
@@ -39,14 +39,14 @@ class Taken:
 
 def shapes(rows: int, length: int) -> list[tuple[int, int]]:
     """Rows and lengths of about half as many tokens each time, from the largest down; rows first, then their length."""
-    found = [(rows, length)]
+    sizes = [(rows, length)]
     while rows * length > FIRST_TOKENS:
         if rows > 1:
             rows = -(-rows // 2)
         else:
             length = -(-length // 2)
-        found.append((rows, length))
-    return found[::-1]
+        sizes.append((rows, length))
+    return sizes[::-1]
 
 
 def shape_of(rows: int, length: int, tokens: int) -> tuple[int, int]:
@@ -55,12 +55,12 @@ def shape_of(rows: int, length: int, tokens: int) -> tuple[int, int]:
 
 
 def other_lengths(length: int) -> list[int]:
-    """Of rows that are somewhat shorter: a dataset has many, and PyTorch keeps what it makes for each."""
+    """Lengths of somewhat shorter rows: a dataset has many, and PyTorch keeps what it makes for each."""
     return sorted({length * part // 8 for part in (7, 6, 5)} - {0, 1})
 
 
 def is_long(seconds: float, tokens: int, largest: int) -> bool:
-    """Whether measuring all of it would take a person's patience, by what `tokens` of it took."""
+    """True if measuring all tokens would take longer than a user waits, judging by the seconds of `tokens` of them."""
     return seconds * largest / tokens * REPEATS > AS_A_RUN
 
 
@@ -78,21 +78,21 @@ def measured(first: Taken, rest: Sequence[tuple[int, int]], measure: Callable[[i
 
 
 def ascend(first: Taken, rest: Sequence[tuple[int, int]], measure: Callable[[int, int], Taken | None]) -> list[Taken]:
-    found = [first]
+    points = [first]
     for rows, length in rest:
-        last = found[-1]
-        slow = len(found) >= LEAST and sum(last.seconds.values()) * rows * length / last.tokens > QUICK
-        if slow and not says_little(found, rest[-1]):
+        last = points[-1]
+        slow = len(points) >= LEAST and sum(last.seconds.values()) * rows * length / last.tokens > QUICK
+        if slow and not says_little(points, rest[-1]):
             break
         taken = measure(rows, length)
         if taken is None:
             break
-        found.append(taken)
-    return found
+        points.append(taken)
+    return points
 
 
 def says_little(found: Sequence[Taken], all_of_it: tuple[int, int]) -> bool:
-    """What few tokens take is what libraries and the heap take for any."""
+    """True if the measured tokens are so few that their bytes are what libraries and the heap take for any."""
     first, last = found[0], found[-1]
     return last.tokens * FAR < all_of_it[0] * all_of_it[1] and last.bytes < GROWN * first.bytes
 
@@ -122,13 +122,13 @@ def slope_in_tiles(
     tokens. `measure`: of rows, their length and the tokens of a tile; None where there is no room."""
     there = [shape for shape in all_shapes if shape[0] * shape[1] <= last.tokens][-2:]
     tile = max(1, there[0][0] * there[0][1] // 4)
-    found = [measure(rows, length, tile) for rows, length in there]
-    points = [Point(taken.tokens, taken.bytes) for taken in found if taken is not None]
+    measurements = [measure(rows, length, tile) for rows, length in there]
+    points = [Point(taken.tokens, taken.bytes) for taken in measurements if taken is not None]
     return max(0.0, growth.slope(*points)) if len(points) == 2 else None
 
 
 def middle(found: Sequence[Taken]) -> Taken:
-    """Of measurements of one shape the medians."""
+    """The medians of measurements of one shape."""
     seconds = {kind: statistics.median(each.seconds[kind] for each in found) for kind in found[0].seconds}
     return Taken(found[0].tokens, int(statistics.median(each.bytes for each in found)), seconds)
 
@@ -167,6 +167,6 @@ def on_line(found: Sequence[Taken], kind: str, tokens: int) -> float:
     return last.seconds[kind] + max(0.0, slope) * (tokens - last.tokens)
 
 
-def by_kind() -> dict[bool, dict[str, list[float]]]:
+def make_seconds() -> dict[bool, dict[str, list[float]]]:
     """An engine's record of seconds, empty."""
     return {True: defaultdict(list), False: defaultdict(list)}

@@ -20,7 +20,7 @@ EMPTY = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided
 PRODUCTS = {"mm", "addmm", "bmm", "baddbmm"}
 COPIES = {"copy", "_to_copy", "clone"}
 ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
-# What is as fast as another operation, which a probe measures.
+# Operations that are as fast as another one, which a probe measures.
 ALIKE = {
     **dict.fromkeys(("sub", "rsub", "where", "masked_fill", "eq", "ge", "lt"), "add"),
     **dict.fromkeys(("div", "neg", "rsqrt", "sigmoid_backward", "tanh_backward", "_softmax_backward_data"), "mul"),
@@ -42,7 +42,7 @@ ElementKey = tuple[str, bool, int]  # operation, strided, bytes
 
 @dataclass
 class Operations:
-    """What was asked for, and how often."""
+    """Operations by kind, and their counts."""
 
     products: Counter[ProductKey] = field(default_factory=Counter)
     attention: Counter[AttentionKey] = field(default_factory=Counter)
@@ -111,7 +111,7 @@ class Recorder(TorchDispatchMode):
             into.products["weight", max(1, first.shape[-1] // groups), second.shape[-1], first.shape[-2]] += groups
 
     def _places(self, mask: Any, experts: int) -> Any:
-        """Where it is not zero: everywhere in a vector, in a matrix at those of one expert."""
+        """The places where the mask is not zero: everywhere in a vector, in a matrix at those of one expert."""
         count = mask.numel() if mask.dim() < 2 else max(1, mask.numel() // experts)
         made = torch.empty(count, mask.dim(), dtype=torch.int64, device=mask.device)
         self._take(made)
@@ -130,7 +130,7 @@ class Recorder(TorchDispatchMode):
 
 
 def grouped(first: Any, second: Any, experts: int) -> Any:
-    """What aten::_grouped_mm gives."""
+    """The result of aten::_grouped_mm."""
     shape = (first.shape[-2], second.shape[-1])
     both = first.dim() == second.dim()
     return first.new_empty((second.shape[0] if first.dim() == 3 else experts, *shape) if both else shape)
@@ -190,7 +190,7 @@ def element_key(name: str, given: Sequence[Any], made: Sequence[Any]) -> Element
 
 
 def place_of(tensor: Any) -> tuple[int, ...]:
-    """What is written to in place was given, too."""
+    """The key of a tensor's place. An operation that writes in place was given that tensor, too."""
     return key_of(tensor), tensor.storage_offset(), tensor.numel()
 
 
@@ -201,5 +201,5 @@ def extent(tensor: Any) -> int:
 
 def largest(named: Iterable[tuple[str, Any]], names: Sequence[str]) -> int:
     """The largest whole number that goes by one of these names; 1: there is none."""
-    found = [value for name, value in named if name in names and isinstance(value, int)]
-    return max(found, default=1)
+    sizes = [value for name, value in named if name in names and isinstance(value, int)]
+    return max(sizes, default=1)

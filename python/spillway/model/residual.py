@@ -36,7 +36,7 @@ class Residual:
 
     @property
     def first(self) -> torch.Tensor:
-        """Of the hidden state's shape and type."""
+        """A tensor of the hidden state's shape and type."""
         return self._tensor
 
     def resolve(self) -> torch.Tensor:
@@ -47,7 +47,7 @@ class Residual:
     def pass_through(
         self, norm: Callable[[torch.Tensor, torch.Tensor | None], tuple[torch.Tensor, torch.Tensor]]
     ) -> Any:
-        """What `norm` makes of the hidden state and what it is to add to it. It gives the sum, too, or the hidden state
+        """The result of `norm` for the hidden state and its addend. The norm gives the sum, too, or the hidden state
         itself, through which gradients of all later uses reach it."""
         out, self._tensor = norm(self._tensor, self._addend)
         self._addend = None

@@ -1,4 +1,5 @@
-"""Whether a model adds its routers' auxiliary loss (`router`) to its own, and with which experts, k and coefficient.
+"""The routers' auxiliary loss (`router`) of a model: whether it adds it to its own, and with which experts, k and
+coefficient.
 
 Found by running the model without its layers: what its own forward pass hands to the library's function.
 """

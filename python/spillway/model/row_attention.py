@@ -45,7 +45,7 @@ class DenseMasks:
     made = 0
 
 
-# What is asked of a tensor without looking at its elements.
+# Methods of a tensor that do not look at its elements.
 OF_ITSELF = {
     torch.Tensor.data_ptr,
     torch.Tensor.dim,
@@ -85,7 +85,7 @@ class RowMask(torch.Tensor):
 
     @property
     def is_causal(self) -> bool:
-        """Whether each sequence is one row, of which a token sees all before it."""
+        """True if each sequence is one row, of which a token sees all before it."""
         return self.window is None and all(len(row) == 1 for row in self.rows)
 
     def row_calls(self) -> list[packed_attention.RowCall]:
@@ -118,7 +118,7 @@ class RowMask(torch.Tensor):
 
 
 def is_whole(mask: torch.Tensor, index: Any) -> bool:
-    """Whether slices leave a mask as it is: models cut it to as many keys as there are."""
+    """True if slices leave a mask as it is: models cut it to as many keys as there are."""
     if not isinstance(index, tuple) or len(index) > mask.ndim:
         return False
     pairs = zip(index, mask.shape, strict=False)
@@ -140,7 +140,7 @@ def densified(value: Any) -> Any:
 
 def row_mask(*positional: Any, **said: Any) -> torch.Tensor | None:
     """Makes what `sdpa_mask` makes, but a RowMask of a mask that it knows. None: attention is causal, nothing more."""
-    if not positional and not may_skip(said) and (known := known_mask(said)) is not None:
+    if not positional and not may_skip(said) and (known := find_mask(said)) is not None:
         return known
     made = sdpa_mask(*positional, **said)
     DenseMasks.made += made is not None
@@ -148,12 +148,12 @@ def row_mask(*positional: Any, **said: Any) -> torch.Tensor | None:
 
 
 def may_skip(said: dict[str, Any]) -> bool:
-    """Whether the library may say None: that is best."""
+    """True if the library may say None: that is best."""
     local = said.get("local_size")
     return bool(said.get("allow_is_causal_skip", True)) and (local is None or said["q_length"] < local)
 
 
-def known_mask(said: dict[str, Any]) -> RowMask | None:
+def find_mask(said: dict[str, Any]) -> RowMask | None:
     """None: it is made otherwise than of rows, windows and chunks, or not for all tokens at once."""
     tokens = said["q_length"]
     offsets = said.get("q_offset", 0), said.get("kv_offset", 0)
@@ -169,7 +169,7 @@ def known_mask(said: dict[str, Any]) -> RowMask | None:
 
 
 def rows_of(reach: library.Reach, sequences: int, tokens: int) -> list[list[int]]:
-    """By sequence, the lengths of its rows; a chunk of a row is one."""
+    """The lengths of each sequence's rows; a chunk of a row is one."""
     begins = torch.zeros(sequences, tokens, dtype=torch.bool)
     begins[:, 0] = True
     numbers = [] if reach.rows is None else [reach.rows.cpu()]
@@ -178,11 +178,11 @@ def rows_of(reach: library.Reach, sequences: int, tokens: int) -> list[list[int]
         numbers.append(positions // reach.chunk)
     for number in numbers:
         begins[:, 1:] |= number[:, 1:] != number[:, :-1]
-    found = []
+    lengths = []
     for sequence in begins:
         first = [*sequence.nonzero().view(-1).tolist(), tokens]
-        found.append([after - before for before, after in zip(first[:-1], first[1:], strict=True)])
-    return found
+        lengths.append([after - before for before, after in zip(first[:-1], first[1:], strict=True)])
+    return lengths
 
 
 # ---- attention, in place of the library's
@@ -210,34 +210,34 @@ def row_attention(
     def kernel(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
         return sdpa_attention_forward(module, query, key, value, mask, **said)[0]
 
-    return by_sequence(kernel, states, attention_mask), None
+    return attend_by_sequence(kernel, states, attention_mask), None
 
 
 def serves(mask: RowMask, states: States, said: dict[str, Any]) -> bool:
-    """Whether attention may run row by row. Dropout is drawn once, and blocks of queries run again in backward."""
+    """True if attention may run row by row. Dropout is drawn once, and blocks of queries run again in backward."""
     sequences, tokens = mask.shape[0], mask.shape[-1]
     alike = all(state.shape[0] == sequences and state.shape[2] == tokens for state in states)
     again = mask.window is not None and said.get("dropout", 0.0) > 0
     return alike and not again and said.get("position_bias") is None
 
 
-def by_sequence(kernel: Kernel, states: States, mask: RowMask) -> torch.Tensor:
+def attend_by_sequence(kernel: Kernel, states: States, mask: RowMask) -> torch.Tensor:
     """Sequences with rows of the same lengths run together."""
     first, *others = mask.rows
     if all(other == first for other in others):
-        return by_row(kernel, states, first, mask.window)
+        return attend_rows(kernel, states, first, mask.window)
     apart = zip(*(state.split(1) for state in states), strict=True)
-    return torch.cat([by_row(kernel, *each, mask.window) for each in zip(apart, mask.rows, strict=True)])
+    return torch.cat([attend_rows(kernel, *each, mask.window) for each in zip(apart, mask.rows, strict=True)])
 
 
-def by_row(kernel: Kernel, states: States, lengths: list[int], window: int | None) -> torch.Tensor:
+def attend_rows(kernel: Kernel, states: States, lengths: list[int], window: int | None) -> torch.Tensor:
     """Cut by `split`, whose backward pass joins all gradients at once."""
     rows = zip(*(state.split(lengths, dim=2) for state in states), strict=True)
-    found = [
+    outputs = [
         kernel(*row, None) if window is None or length <= window else Windowed.apply(kernel, window, *row)
         for row, length in zip(rows, lengths, strict=True)
     ]
-    return found[0] if len(found) == 1 else torch.cat(found, dim=1)
+    return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
 
 
 class Windowed(torch.autograd.Function):
@@ -259,8 +259,8 @@ class Windowed(torch.autograd.Function):
             with torch.enable_grad():
                 leaves = [state.detach().requires_grad_() for state in part(states, block)]
                 output = ctx.kernel(*leaves, block[2])
-            found = torch.autograd.grad(output, leaves, gradient[:, block[0]])
-            for total, one in zip(part(sums, block), found, strict=True):
+            gradients = torch.autograd.grad(output, leaves, gradient[:, block[0]])
+            for total, one in zip(part(sums, block), gradients, strict=True):
                 total += one
         return None, None, *(total.to(state.dtype) for total, state in zip(sums, states, strict=True))
 
@@ -304,7 +304,7 @@ def asks_for_the_name(model: nn.Module) -> bool:
 
 @functools.cache
 def code_asks(module: str) -> bool:
-    """Whether a file of the library's models does something else where attention is called `sdpa`."""
+    """True if a file of the library's models does something else where attention is called `sdpa`."""
     if module.split(".")[2] in INDIFFERENT:
         return False
     try:
@@ -314,8 +314,8 @@ def code_asks(module: str) -> bool:
 
 
 def grows_linearly(model: nn.Module, packing: bool) -> bool:
-    """Whether the memory that attention takes grows with the tokens of a sequence, not with their square, by the name
-    of its kernels; masks that are made all the same are counted by DenseMasks."""
+    """True if attention's memory grows with the tokens of a sequence, not with their square. The kernels' names decide;
+    DenseMasks counts masks that are made all the same."""
     name = getattr(text_config(getattr(model, "config", None)), "_attn_implementation", None)
     return name == NAME or (name == "sdpa" and not packing)
 

@@ -1,4 +1,4 @@
-"""What autograd saves of a layer, from its forward to its backward pass: let go and computed again, kept, or spilled.
+"""Activations that autograd saves of a layer, from its forward to its backward pass: recomputed, kept, or spilled.
 
 A layer that keeps runs forward with history, under hooks that see every tensor which is saved. What lies in the
 engine's memory (the layer's weights, its input) is not held as a view of bytes that are used for something else
@@ -31,7 +31,7 @@ OF_GRAPH = 2048  # bytes for each tensor that is saved, about: nodes, its record
 
 
 class Saved(enum.Enum):
-    """What becomes of what autograd saves of a layer."""
+    """The fate of the activations that autograd saves of a layer."""
 
     RECOMPUTE = "recompute"  # backward computes it again from the layer's input
     KEEP = "keep"  # it stays in the memory that the layer computes in
@@ -40,7 +40,7 @@ class Saved(enum.Enum):
 
 @dataclass(frozen=True)
 class SavedChoice:
-    """What becomes, in a run, of the activations that autograd saves of each stage."""
+    """A run's choice for the saved activations of each stage."""
 
     stages: Mapping[int, Saved] = field(default_factory=dict)  # by place; the others recompute
     most: int | None = None  # bytes that all of them may keep at once; what comes on top recomputes. None: any number
@@ -54,12 +54,12 @@ RECOMPUTE_ALL = SavedChoice()
 
 def choice_of(plan: Mapping[str, Any], slack: float) -> SavedChoice:
     """The choice that plan.json has; `slack`: what its bytes have beyond those of tensors."""
-    found = plan.get("saved_activations")
-    if not found:
+    saved_activations = plan.get("saved_activations")
+    if not saved_activations:
         return RECOMPUTE_ALL
-    stages = {block - 1: Saved.KEEP for block in found["blocks"]}
-    stages |= {block - 1: Saved.SPILL for block in found["spilled_blocks"]}
-    return SavedChoice(stages, int(found["bytes"] / (1 + slack)) + 1)
+    stages = {block - 1: Saved.KEEP for block in saved_activations["blocks"]}
+    stages |= {block - 1: Saved.SPILL for block in saved_activations["spilled_blocks"]}
+    return SavedChoice(stages, int(saved_activations["bytes"] / (1 + slack)) + 1)
 
 
 @dataclass(frozen=True)
@@ -168,8 +168,8 @@ class Packing:
         return torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
 
     def _pack(self, tensor: torch.Tensor) -> torch.Tensor | Reference | Leaving:
-        """What is kept has no history: an operation that saves its own output would hold itself, as long as no backward
-        pass lets go of it."""
+        """Packs a tensor without its history: an operation that saves its own output would hold itself, as long as no
+        backward pass lets go of it."""
         self._tensors += 1
         if isinstance(tensor, Experts):
             return tensor.detach()
@@ -203,7 +203,7 @@ class Packing:
 
 
 class Root(torch.autograd.Function):
-    """Where a backward pass begins: it leads to the graph of an output without holding its bytes."""
+    """The start of a backward pass: it leads to the graph of an output without holding its bytes."""
 
     @staticmethod
     def forward(ctx: Any, output: torch.Tensor, gradient: list[torch.Tensor]) -> torch.Tensor:
@@ -248,7 +248,7 @@ class SavedPass:
 
 
 class SavedStep:
-    """What is kept in one step, by stage and micro-batch."""
+    """The activations kept in one step, by stage and micro-batch."""
 
     def __init__(self, choice: SavedChoice = RECOMPUTE_ALL) -> None:
         self._choice = choice
@@ -269,7 +269,8 @@ class SavedStep:
         return self._choice.of(place) is Saved.SPILL
 
     def add(self, place: int, micro_batch: int, saved: SavedPass | None, room: torch.Tensor | None = None) -> None:
-        """Where it is too much, or None, the pass recomputes. `room`: of a stage that spills, for all micro-batches."""
+        """Adds a saved pass. A pass that is None or too large recomputes. `room`: of a stage that spills, for all
+        micro-batches."""
         if saved is None or (room is not None and not self._spill(place, micro_batch, saved, room)):
             return
         if self._choice.most is not None and self._bytes + saved.bytes > self._choice.most:
@@ -288,9 +289,9 @@ class SavedStep:
         return taken is not None
 
     def take(self, place: int, micro_batch: int) -> SavedPass | None:
-        found = self._passes.pop((place, micro_batch), None)
-        self._bytes -= 0 if found is None else found.bytes
-        return found
+        saved_pass = self._passes.pop((place, micro_batch), None)
+        self._bytes -= 0 if saved_pass is None else saved_pass.bytes
+        return saved_pass
 
     def release(self) -> None:
         """Lets go of what no backward pass has taken, of a step that failed."""
@@ -315,5 +316,5 @@ def address(tensor: torch.Tensor) -> int:
 
 
 def byte_of(tensor: torch.Tensor) -> int:
-    """Where in its storage it begins."""
+    """The byte where the tensor begins in its storage."""
     return tensor.storage_offset() * tensor.element_size()

@@ -1,5 +1,5 @@
-"""Whether layers of a type of model may keep what autograd saves: shown on a tiny copy, whose memory moves between
-forward and backward, by gradients that are the same bits."""
+"""Proof that layers of a type of model may keep what autograd saves: bit-identical gradients on a tiny copy, whose
+memory moves between forward and backward."""
 
 from __future__ import annotations
 
@@ -69,12 +69,12 @@ def why_not_kept(
         return NOT_ALONE
     try:
         expected, _ = outcome(meta_model, parameters, work, unneeded, RECOMPUTE_ALL, tiles)
-        found, kept = outcome(meta_model, parameters, work, unneeded, choice, tiles)
+        gradients, kept = outcome(meta_model, parameters, work, unneeded, choice, tiles)
     except RuntimeError as error:  # of what a layer's own code does with history
         return f"{OTHER_BITS}: {first_line(error)}"
     if not kept:
         return SHARING
-    return "" if same(expected, found) else OTHER_BITS
+    return "" if same(expected, gradients) else OTHER_BITS
 
 
 def outcome(

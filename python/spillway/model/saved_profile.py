@@ -1,5 +1,5 @@
-"""What a layer keeps where it keeps what autograd saves: bytes and seconds, measured by a dry run's stream, which also
-shows that gradients are the same bits as of a pass that recomputes, in the sizes and types of the run."""
+"""The cost of keeping what autograd saves of a layer: bytes and seconds, measured by a dry run's stream. The dry run
+also shows bit-identical gradients with a pass that recomputes, in the run's sizes and types."""
 
 from __future__ import annotations
 
@@ -65,10 +65,10 @@ def measure(
         with process_memory.bounded(budget):
             expected = told(stream, engine, work)
             stream.saved, engine.kept_blocks = choice, frozenset(place + 1 for place in choice.stages)
-            found = told(stream, engine, work)
+            results = told(stream, engine, work)
             saved = stream.last_saved
             kept = saved.kept
-            if found != expected or not kept:
+            if results != expected or not kept:
                 return SavedProfile(why=UNLIKE if kept else SHARING)
             engine.digests = None
             for number in range(rounds):
@@ -100,9 +100,9 @@ def told(stream: Stream, engine: TimedEngine, work: Work) -> tuple[float, dict[t
 
 
 def ratios(engine: TimedEngine, forward: float, backward: float) -> tuple[float, float]:
-    """What passes that keep took of those that recompute, of which the seconds are given; 1 where nothing is known."""
-    found = (engine.seconds[True][kind] for kind in KINDS)
-    last = [values[-1] if values else 0.0 for values in found]
+    """Ratios of passes that keep to passes that recompute, of which the seconds are given; 1 where nothing is known."""
+    seconds = (engine.seconds[True][kind] for kind in KINDS)
+    last = [values[-1] if values else 0.0 for values in seconds]
     pairs: Sequence[tuple[float, float]] = list(zip(last, (forward, backward), strict=True))
     kept_forward, kept_backward = (kept / whole if kept > 0 and whole > 0 else 1.0 for kept, whole in pairs)
     return kept_forward, min(1.0, kept_backward)

@@ -69,7 +69,7 @@ def choose_head(path: Path, config: PreTrainedConfig, labels: int, end: str = OF
     """Makes the configuration that of a classifier, or of a model that predicts tokens. InputError where the library
     has no such classifier."""
     if not labels:
-        others = [name for name in config.architectures or [] if not name.endswith(tuple(CLASSIFIERS))]
+        others = [name for name in list_architectures(config) if not name.endswith(tuple(CLASSIFIERS))]
         config.architectures = others or None
         return
     kind = CLASSIFIERS[end][1].get(type(config), None)
@@ -82,18 +82,23 @@ def choose_head(path: Path, config: PreTrainedConfig, labels: int, end: str = OF
     if config.num_labels != labels:
         config.num_labels = labels
     if end == OF_TOKENS and getattr(config, "classifier_dropout", None) is None:
-        found = getattr(config, "hidden_dropout", None)
-        config.classifier_dropout = DROPOUT if found is None else found
+        dropout = getattr(config, "hidden_dropout", None)
+        config.classifier_dropout = DROPOUT if dropout is None else dropout
+
+
+def list_architectures(config: Any) -> list[str]:
+    """The names of the configuration's classes. Anything else in the list is left out, as transformers has it."""
+    return [name for name in getattr(config, "architectures", None) or [] if isinstance(name, str)]
 
 
 def is_classifier(config: Any) -> bool:
-    """Whether the model of a configuration has a head of labels in place of the vocabulary's; see `load_config`."""
-    return any(name.endswith(tuple(CLASSIFIERS)) for name in getattr(config, "architectures", None) or [])
+    """True if the configuration's model has a head of labels in place of the vocabulary's; see `load_config`."""
+    return any(name.endswith(tuple(CLASSIFIERS)) for name in list_architectures(config))
 
 
 def classifies_tokens(config: Any) -> bool:
     """True for a head that labels every token."""
-    return any(name.endswith(OF_TOKENS) for name in getattr(config, "architectures", None) or [])
+    return any(name.endswith(OF_TOKENS) for name in list_architectures(config))
 
 
 def check_dropout(path: Path, config: PreTrainedConfig) -> None:
@@ -106,7 +111,7 @@ def check_dropout(path: Path, config: PreTrainedConfig) -> None:
 
 
 def save_config(source: Path, config: PreTrainedConfig, weight_dtype: str, directory: Path) -> None:
-    """What `from_pretrained` reads beside weights that were trained from the model in `source`."""
+    """Saves the files that `from_pretrained` reads beside weights that were trained from the model in `source`."""
     for _, save in config_files(source, config, weight_dtype):
         save(directory)
 
@@ -142,7 +147,7 @@ def set_dtype(config: PreTrainedConfig, dtype: torch.dtype) -> None:
 
 
 def copy_processors(source: Path, directory: Path) -> None:
-    """What prepares images, videos and audio for a multimodal model is carried along as it is."""
+    """Copies the files that prepare images, videos and audio for a multimodal model, as they are."""
     for name in PROCESSORS:
         copy_processor(source, name, directory)
 
@@ -163,7 +168,7 @@ def text_config(config: Any) -> Any:
 
 
 def is_multimodal(config: Any) -> bool:
-    """Whether the model holds others beside the one that makes text: of images, of audio, an encoder."""
+    """True if the model holds others beside the one that makes text: of images, of audio, an encoder."""
     if not isinstance(config, PreTrainedConfig):
         return False
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
@@ -184,8 +189,8 @@ def auto_class(config: PreTrainedConfig) -> Any:
 
 def architecture(config: PreTrainedConfig) -> str:
     """Name of the class that the library makes of a configuration."""
-    found = auto_class(config)._model_mapping[type(config)]
-    names = [each.__name__ for each in (found if isinstance(found, tuple) else (found,))]
+    classes = auto_class(config)._model_mapping[type(config)]
+    names = [each.__name__ for each in (classes if isinstance(classes, tuple) else (classes,))]
     return next((name for name in config.architectures or [] if name in names), names[0])
 
 

@@ -68,7 +68,7 @@ class Verified:
 
     @property
     def fused(self) -> bool:
-        """Whether the engine's kernels stand for norms, SwiGLU and rotary embedding of layers."""
+        """True if the engine's kernels stand for norms, SwiGLU and rotary embedding of layers."""
         config = self.spec.config
         return config.fused_kernels == "auto" and config.device.startswith("cuda")
 
@@ -86,7 +86,7 @@ def model_spec(
     """`config`: with what `auto` is (machine.auto). `model_config`: the model's own, changed by whoever opens the run;
     as it lies in the directory when None. `frozen`: names of the parameters that are not trainable; None: as the
     configuration says. `only_plan`: no weight will be needed."""
-    config = hub.settled(config, only=("model", "tokenizer"))
+    config = hub.resolve_commits(config, only=("model", "tokenizer"))
     source = hub.model_directory(config)
     model_config = model_config or load_config(source, config.objective_entry.labels)
     if config.init == "pretrained" and not config.resume_from_checkpoint and not hub.is_name(config.model):
@@ -130,19 +130,21 @@ def verified(spec: ModelSpec) -> Verified:
     """InputError, naming the model type, where a tiny copy of the model does not stream exactly."""
     stages.say("comparing a tiny copy with plain PyTorch")
     meta_model, config = spec.meta_model, spec.model_config
-    found = verify_equivalence(copy.deepcopy(config), spec.packing)
-    meta_model.unused = found.unused
+    equivalence = verify_equivalence(copy.deepcopy(config), spec.packing)
+    meta_model.unused = equivalence.unused
     if spec.adapters is not None:
         meta_model.unused |= spec.adapters.unused(copy.deepcopy(config))
     computes = DTYPES[spec.config.compute_dtype]
     if any(map(meta_model.is_fp32, meta_model.streamed)) and computes != torch.float32:
         verify_mixed_types(copy.deepcopy(config), computes)
-    return Verified(spec, found.unneeded, found.not_kept, tiles_of(spec, found.tiles), found.positions)
+    return Verified(
+        spec, equivalence.unneeded, equivalence.not_kept, tiles_of(spec, equivalence.tiles), equivalence.positions
+    )
 
 
 def tiles_of(spec: ModelSpec, found: TokenTiles) -> TokenTiles:
-    """What a run's layers and head run in tiles. Reduced gradients, and the estimates beside them, are of
-    whole micro-batches, and so are the sums of virtual ranks."""
+    """The tiles of a run's layers and head. Reduced gradients and their estimates are of whole micro-batches, and so
+    are the sums of virtual ranks."""
     config = spec.config
     on_gpu = config.device.startswith("cuda")
     head_tokens = TOKENS_ON_GPU if on_gpu else None
@@ -167,5 +169,5 @@ def require_weights(directory: Path) -> None:
     if any((directory / name).exists() for name in ("model.safetensors", "model.safetensors.index.json")):
         return
     others = [path.name for path in sorted(directory.glob("*.bin"))]
-    found = f"; {others[0]} is there: save it as safetensors first" if others else ""
-    raise InputError(f"{directory}: no model.safetensors and no model.safetensors.index.json{found}")
+    hint = f"; {others[0]} is there: save it as safetensors first" if others else ""
+    raise InputError(f"{directory}: no model.safetensors and no model.safetensors.index.json{hint}")

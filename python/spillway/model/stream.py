@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a step or an evaluation gave."""
+    """The outcome of a step or an evaluation."""
 
     loss_sum: float
     label_tokens: int  # or pairs of rows
@@ -79,18 +79,18 @@ class Stream:
         self._objective = objective
         self.share = share
         self._kept_logits = kept_logits
-        # What the objective tells of what ran last, by micro-batch; all of a run's processes ask.
+        # Figures of the objective for the last step or evaluation, by micro-batch; all of a run's processes ask.
         self.tell: Callable[[], list[Told]] = list
-        # Of what ran last, by place in the data's order: what its loss is the sum of.
+        # Terms of that step's or evaluation's loss, by place in the data's order.
         self.losses: dict[int, float] = {}
         self.auxiliaries: dict[int, float] = {}  # the routers' part of that, where there are routers
         self.meta_model = meta_model
         self._engine = engine
         self._kernels: Any = engine if fused else None
         self._place = place
-        self._arena = as_tensor(engine.device_memory())
+        self._arena = view_as_tensor(engine.device_memory())
         self._typed = self._arena.view(meta_model.dtype)
-        self._host = as_tensor(engine.memory()).view(meta_model.dtype)
+        self._host = view_as_tensor(engine.memory()).view(meta_model.dtype)
         with place.in_pass_stream():
             place.take_buffers(meta_model.model)
             self._layer_arguments = LayerArguments(meta_model, place.device)
@@ -193,9 +193,9 @@ class Stream:
             self.most_saved = max(self.most_saved, turn.saved.most)
             self.most_spilled = max(self.most_spilled, sum(turn.saved.spilled.values()))
         numbers = [batch.number for batch in work.micro_batches]
-        found = self.share.gather((numbers, head.losses(), turn.auxiliaries(training)))
+        gathered = self.share.gather((numbers, head.losses(), turn.auxiliaries(training)))
         self.losses, self.auxiliaries = (
-            {number: value for part in found for number, value in zip(part[0], part[which], strict=False)}
+            {number: value for part in gathered for number, value in zip(part[0], part[which], strict=False)}
             for which in (1, 2)
         )
         self._auxiliary = math.fsum(self.auxiliaries.values())
@@ -339,7 +339,7 @@ class Stream:
         return stage
 
     def _room(self, block_pass: BlockPass | PlainPass, turn: Turn) -> torch.Tensor | None:
-        """Where what is saved of a stage that spills leaves from, or has come to."""
+        """The bytes through which a spilled stage's saved activations leave and return."""
         if not turn.saved.spills(block_pass.block - 1):
             return None
         return self._arena[block_pass.spilled : block_pass.spilled + block_pass.spilled_bytes]
@@ -354,7 +354,7 @@ class Stream:
         return self._at(offset + batch.first * width * self._typed.element_size(), batch.tokens * width)
 
     def _source(self, offset: int, place: int, batch: MicroBatch, passage: Passage) -> torch.Tensor:
-        """What a stage is given. The embedding's rows lie one after the other, whatever a boundary's width."""
+        """The input of a stage. The embedding's rows lie one after the other, whatever a boundary's width."""
         if place > 0 or self.meta_model.columns == self.meta_model.width:
             return self._input(offset, place, batch, passage)
         columns = self.meta_model.columns
@@ -362,7 +362,7 @@ class Stream:
         return rows.view(batch.tokens, columns)
 
     def _input(self, offset: int, place: int, batch: MicroBatch, passage: Passage) -> torch.Tensor:
-        """Where a stage's input lies, or its gradient."""
+        """The place of a stage's input, or of its gradient."""
         meta_model = self.meta_model
         if place > 0:
             shape = passage.shapes[place - 1]
@@ -373,7 +373,7 @@ class Stream:
         return self._region(offset, batch)[: shape.numel()].view(shape)
 
     def _output(self, offset: int, place: int, batch: MicroBatch, passage: Passage) -> torch.Tensor:
-        """What a stage gives, or its gradient; the last one's lies as the head reads it."""
+        """The output of a stage, or its gradient; the last one's lies as the head reads it."""
         shape = passage.shapes[place]
         if place < len(self._stack) - 1:
             return self._region(offset, batch)[: shape.numel()].view(shape)
@@ -397,7 +397,7 @@ class Stream:
 
 @dataclass
 class Turn:
-    """What the passes of one step share."""
+    """Data that the passes of one step share."""
 
     work: Work
     passages: list[Passage]  # by micro-batch
@@ -405,17 +405,17 @@ class Turn:
     saved: SavedStep
 
     def keeps(self, place: int, stage: Stage, passage: Passage) -> bool:
-        """Whether what autograd saves of a micro-batch's pass is kept, where that is asked for and can be."""
+        """True if what autograd saves of a micro-batch's pass is kept, where that is asked for and can be."""
         layer = stage.plan.layer
         return self.saved.keeps(place) and stage.can_keep and layer is not None and passage.is_closed(layer)
 
     def auxiliaries(self, training: bool) -> list[float]:
-        """What the routers add to the summed loss, by micro-batch: of a step their loss for each label token, as
-        transformers' Trainer adds it; of an evaluation each micro-batch's own for its tokens."""
-        found = [(p.balance, b) for p, b in zip(self.passages, self.work.micro_batches, strict=True)]
+        """The routers' part of the summed loss, by micro-batch. A step has their loss for each label token, as
+        transformers' Trainer adds it. An evaluation has each micro-batch's own for its tokens."""
+        balances = [(p.balance, b) for p, b in zip(self.passages, self.work.micro_batches, strict=True)]
         return [
             balance.loss() * (self.work.units * self.work.routers_weight if training else batch.units)
-            for balance, batch in found
+            for balance, batch in balances
             if balance is not None
         ]
 
@@ -426,12 +426,12 @@ def told(
     numbers: list[int],
     gather: Callable[[Any], list[Any]] = lambda value: [value],
 ) -> list[Told]:
-    """By micro-batch, in the data's order: what the objective tells, and the routers' loss where there is one.
-    `numbers`: that order, of micro-batches in the step's. `gather`: as Share has it."""
+    """Figures of the objective, and the routers' loss if there is one, by micro-batch in the data's order. `numbers`:
+    that order, of micro-batches in the step's. `gather`: as Share has it."""
     routers = [{} if balance is None else {"aux_loss": balance.mean()} for balance in balances]
-    every = [found | more for found, more in zip(head.told(), routers, strict=True)]
+    every = [figures | more for figures, more in zip(head.told(), routers, strict=True)]
     numbered = [each for part in gather(list(zip(numbers, every, strict=True))) for each in part]
-    return [found for _, found in sorted(numbered, key=lambda each: each[0])]
+    return [figures for _, figures in sorted(numbered, key=lambda each: each[0])]
 
 
 class Dropout:
@@ -468,6 +468,6 @@ def mixed(*numbers: int) -> int:
     return state >> 1
 
 
-def as_tensor(array: Any) -> torch.Tensor:
+def view_as_tensor(array: Any) -> torch.Tensor:
     """Shares the bytes that the engine hands out: an array in host memory, a tensor in a GPU's."""
     return array if isinstance(array, torch.Tensor) else torch.from_dlpack(array)

@@ -1,4 +1,4 @@
-"""What a dry run computes with: weights of a usual size, and micro-batches of random tokens."""
+"""Data of a dry run: weights of a usual size, and micro-batches of random tokens."""
 
 from __future__ import annotations
 

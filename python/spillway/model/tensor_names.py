@@ -1,4 +1,4 @@
-"""What the tensors of a model are called in files, both ways, and of which they are made."""
+"""Names of a model's tensors in files, both ways, and the tensors that each is made of."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Bound:
 
 
 class Names:
-    """What the tensors of one model are called in files, both ways."""
+    """Names of one model's tensors in files, both ways."""
 
     def __init__(self, meta_model: MetaModel) -> None:
         self._model = model = meta_model.stored
@@ -70,15 +70,15 @@ class Names:
             self.loading(keys)
 
     def renamed(self, names: set[str]) -> dict[str, str] | None:
-        """What the model's tensors `names` are called in files; None where their form is another, too."""
+        """The file names of the model's tensors `names`; None where their form is another, too."""
         groups = self.saving(names).values()
         if any(group.transform for group in groups):
             return None
         return {group.members[0][0]: group.target for group in groups}
 
     def stored(self, names: set[str], keys: set[str]) -> dict[str, str] | None:
-        """What the model's tensors `names` are called in a file that holds `keys`. None where their form is another,
-        or one is missing."""
+        """The names that the model's tensors `names` have in a file that holds `keys`. None where their form is
+        another, or one is missing."""
         groups = [group for group in self.loading(keys) if group.target in names]
         if any(group.transform for group in groups) or {group.target for group in groups} != names:
             return None
@@ -128,12 +128,12 @@ class Names:
         for name, pattern in group.members:
             transform.add_tensor(group.target, name, pattern, read(name))
         made = transform.convert(group.target, model=Bound(self._model), config=self._model.config)
-        found = {name: value[0] if isinstance(value, list) else value for name, value in made.items()}
-        return {library.renamed(n, self._renamings): v for n, v in found.items()} if saving else found
+        tensors = {name: value[0] if isinstance(value, list) else value for name, value in made.items()}
+        return {library.renamed(n, self._renamings): v for n, v in tensors.items()} if saving else tensors
 
     def others(self, stored: Stored) -> Iterator[Unit]:
-        """What a checkpoint holds besides what is trained, as a save is to hold it: of other modalities, and what no
-        model has a place for. What has its name in the file already is copied as it is."""
+        """The checkpoint's content besides what is trained, as a save is to hold it: of other modalities, and what no
+        model has a place for. Content that has its file name already is copied as it is."""
         groups = {
             name: group
             for group in self.loading(stored.names())
@@ -173,12 +173,12 @@ class Names:
     def missing(self, stored: Stored) -> str | None:
         """A parameter of another modality that files lack under all of its names."""
         groups = [group for group in self.loading(stored.names()) if group.target in self.towers]
-        found = {name for group in groups for name in self.made_of(group, stored)}
+        names_made = {name for group in groups for name in self.made_of(group, stored)}
         several: dict[int, list[str]] = {}
         for name, parameter in self._model.named_parameters(remove_duplicate=False):
             if name in self.towers:
                 several.setdefault(id(parameter), []).append(name)
-        return next((names[0] for names in several.values() if not found & set(names)), None)
+        return next((names[0] for names in several.values() if not names_made & set(names)), None)
 
     def passed_over(self, names: set[str]) -> set[str]:
         """Tensors of a file that the model has no place for, such as layers that predict further tokens. The values

@@ -1,4 +1,4 @@
-"""Where text passes in a multimodal model."""
+"""The path of text through a multimodal model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from spillway.model.score_head import HEAD, EveryToken
 
 
 def embedding_of(model: Any) -> nn.Module | None:
-    """What makes hidden states of text; None: the library does not say."""
+    """The module that makes hidden states of text; None: the library does not say."""
     try:
         return model.get_input_embeddings()  # type: ignore[no-any-return]
     except NotImplementedError:
@@ -18,7 +18,8 @@ def embedding_of(model: Any) -> nn.Module | None:
 
 
 def head_of(model: Any) -> nn.Module | None:
-    """What makes logits of the hidden state: the model's own, or that of a causal language model inside it."""
+    """The module that makes logits of the hidden state: the model's own, or that of a causal language model inside
+    it."""
     embedding = embedding_of(model)
     for module in model.modules():
         head = module.get_output_embeddings() if hasattr(module, "get_output_embeddings") else None

@@ -116,7 +116,7 @@ def find_differing(meta_model: MetaModel, source: Path) -> list[Pair]:
 
 
 def is_equal(stored: Stored, one: str, other: str) -> bool:
-    """Whether two tensors of a checkpoint have the same values, a piece at a time."""
+    """True if two tensors of a checkpoint have the same values, a piece at a time."""
     if stored.meta(one).shape != stored.meta(other).shape:
         return False
     pairs = zip(stored.pieces(one), stored.pieces(other), strict=True)

@@ -27,7 +27,7 @@ from spillway.model.unneeded import all_learning
 WITHIN = 1e-5  # relative to the largest element
 NOISE = 1e-7  # of a layer's largest gradient: some are zero but for rounding (the bias of keys)
 PIECES = 3  # that a module is tried in
-# What a layer raises where a module's output is changed in place, is not as large as its input, or is not all it gives.
+# Errors of a layer if a module's output is changed in place, differs in size from its input, or is not all it gives.
 UNLIKE = (RuntimeError, TypeError, AttributeError)
 
 Seen = tuple[torch.Tensor, Call, torch.Tensor]  # the hidden state, what else there is, what the module gives
@@ -38,8 +38,8 @@ def find_modules(layers: Sequence[nn.Module], tokens: int, run: Callable[[], obj
     calls: dict[int, list[Seen | None]] = defaultdict(list)
 
     def see(module: nn.Module, positional: Any, keywords: Any, output: Any) -> None:
-        found, given = Call.of(positional, keywords), first_of(output)
-        seen = None if found is None or given is None else (found[0].clone(), found[1], given.clone())
+        call, given = Call.of(positional, keywords), first_of(output)
+        seen = None if call is None or given is None else (call[0].clone(), call[1], given.clone())
         calls[id(module)].append(seen)
 
     inner = {id(module): module for layer in layers for module in layer.modules()}
@@ -51,10 +51,12 @@ def find_modules(layers: Sequence[nn.Module], tokens: int, run: Callable[[], obj
         for handle in handles:
             handle.remove()
     with torch.no_grad():
-        found = [frozenset(nearest(layer, "", calls, tokens)) for layer in layers]
+        names_in_layers = [frozenset(nearest(layer, "", calls, tokens)) for layer in layers]
     names = [{name for name, _ in layer.named_modules()} for layer in layers]
-    every = frozenset[str]().union(*found)
-    return frozenset(n for n in every if all(n in f for f, those in zip(found, names, strict=True) if n in those))
+    every = frozenset[str]().union(*names_in_layers)
+    return frozenset(
+        n for n in every if all(n in f for f, those in zip(names_in_layers, names, strict=True) if n in those)
+    )
 
 
 def nearest(module: nn.Module, prefix: str, calls: dict[int, list[Seen | None]], tokens: int) -> Iterator[str]:
@@ -76,10 +78,10 @@ def treats_tokens_apart(module: nn.Module, calls: Sequence[Seen | None], tokens:
         return False
     pieces = [flat[first:after].clone() for first, after in bounds(tokens, PIECES)]
     try:
-        found = [first_of(call.to(module.forward, piece if leading == 1 else piece[None])) for piece in pieces]
+        outputs = [first_of(call.to(module.forward, piece if leading == 1 else piece[None])) for piece in pieces]
     except (RuntimeError, ValueError, IndexError, TypeError):  # it asks for all of them
         return False
-    given = [one if leading == 1 else one[0] for one in found if one is not None]
+    given = [one if leading == 1 else one[0] for one in outputs if one is not None]
     return len(given) == len(pieces) and close(torch.cat(given), expected.flatten(0, leading - 1))
 
 
@@ -90,8 +92,8 @@ def first_of(output: Any) -> torch.Tensor | None:
 
 
 def layer_calls(layers: Sequence[nn.Module], run: Callable[[], object]) -> tuple[list[Arguments], torch.Tensor] | None:
-    """What each layer is given, and the first one's hidden state. `run`: the model, whose layers these are. None: a
-    layer runs several times, or gradients flow to what it is given besides the hidden state, or layers share it."""
+    """The arguments of each layer, and the first one's hidden state. `run`: the model, whose layers these are. None: a
+    layer runs several times, layers share it, or gradients flow to other arguments than the hidden state."""
     seen: list[tuple[nn.Module, tuple[Any, ...], dict[str, Any]]] = []
 
     def see(module: nn.Module, positional: Any, keywords: Any) -> None:
@@ -142,7 +144,7 @@ class Trial:
     tokens: int
 
     def same(self, name: str, filler: float | None) -> bool:
-        """Whether all gradients of the layer are close to what they are when this module of it runs in tiles, and gives
+        """True if all gradients of the layer are close to the plain ones when this module of it runs in tiles and gives
         `filler`."""
         module = dict(self.layer.named_modules()).get(name)
         if module is None:
@@ -154,11 +156,11 @@ class Trial:
         try:
             for given in (None, filler) if filler is not None else (None,):
                 with replaced_forwards({module: tile.forward(given)}):
-                    found = gradients(self.layer, self.call, self.hidden)
+                    gradients_tiled = gradients(self.layer, self.call, self.hidden)
         except UNLIKE:
             return False
         noise = NOISE * max(float(one.abs().max()) for one in expected if one is not None)
-        return tile.has_run and all(both_close(*pair, noise) for pair in zip(found, expected, strict=True))
+        return tile.has_run and all(both_close(*pair, noise) for pair in zip(gradients_tiled, expected, strict=True))
 
 
 def gradients(layer: nn.Module, call: Arguments, hidden: torch.Tensor) -> list[torch.Tensor | None]:

@@ -119,7 +119,7 @@ class TimedEngine(PlainEngine):
         return block_pass
 
     def _converts(self, block_pass: PlainPass) -> bool:
-        """Whether layers multiply by a copy of the pass's weights."""
+        """True if layers multiply by a copy of the pass's weights."""
         if self._kept is None or block_pass.kind not in STREAMED:
             return False
         return self._kept.dtype != self.dtype or any("form" in it for it in self.blocks[block_pass.block]["tensors"])
@@ -133,7 +133,7 @@ class TimedEngine(PlainEngine):
             self._kept = self._map(weights.numel() * kept.itemsize).view(kept).copy_(weights)
 
     def _weights_in(self, memory: torch.Tensor, block_pass: PlainPass) -> torch.Tensor:
-        """Those of a pass, in the arena or as they are kept."""
+        """The weights of a pass, in the arena or as they are kept."""
         of_head = block_pass.rows * self.tensors[self._head_tensor()]["shape"][1]
         elements = of_head or self._block_elements(block_pass.block)
         first = block_pass.weights // self.dtype.itemsize
@@ -154,7 +154,7 @@ class TimedEngine(PlainEngine):
         super().end_pass()
 
     def _kind(self) -> str:
-        """What a layer's passes are called besides."""
+        """The prefix of a layer pass's name."""
         if self._pass.kind not in ("forward", "backward"):
             return ""
         return "tail_" if self._pass.block == self._tail else "kept_" if self._pass.block in self.kept_blocks else ""

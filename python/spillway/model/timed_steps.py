@@ -28,12 +28,12 @@ def time_settled_step(stream: Stream, engine: TimedEngine, work: Work, between: 
     """Runs a step twice, where that is quick, and keeps the second one's seconds: it finds pages in the heap, which had
     given them back, as in a run."""
     for _ in range(2):
-        engine.seconds = quick_dry_run.by_kind()
+        engine.seconds = quick_dry_run.make_seconds()
         if time_step(stream, engine, work, between) > quick_dry_run.AGAIN:
             return
 
 
 def step_seconds(engine: TimedEngine, between: list[float], shape: WorkShape) -> dict[str, float]:
-    found = engine.pass_seconds(KINDS, shape.micro_batches)
-    found["prologue"] = statistics.median(between[len(between) // 2 :]) * shape.micro_batches
-    return found
+    seconds = engine.pass_seconds(KINDS, shape.micro_batches)
+    seconds["prologue"] = statistics.median(between[len(between) // 2 :]) * shape.micro_batches
+    return seconds

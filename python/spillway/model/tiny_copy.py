@@ -68,7 +68,7 @@ SIZES: dict[str, int] = {
     "original_max_position_embeddings": ORIGINAL_LENGTH,
 }  # fmt: skip
 
-# What classes take as rotary channels of time, height and width where a configuration names none.
+# Rotary channels of time, height and width that classes take where a configuration names none.
 SECTIONS = {
     **dict.fromkeys(("qwen2_vl_text", "qwen2_5_vl_text", "qwen2_5_omni_text", "paddleocr_vl_text"), (16, 24, 24)),
     **dict.fromkeys(("glm4v_text", "glm4v_moe_text", "glm_ocr_text"), (8, 12, 12)),
@@ -85,19 +85,19 @@ def sharing_layers(values: Values) -> Values:
     before = values["layer_types"]
     kinds = sorted(set(before), key=lambda kind: (kind == before[-1], kind))  # some types demand which is the last
     order = [before.index(kind) for kind in kinds] * 2
-    found: Values = {"num_hidden_layers": len(order), "num_kv_shared_layers": len(kinds)}
+    changes: Values = {"num_hidden_layers": len(order), "num_kv_shared_layers": len(kinds)}
     for name, value in values.items():
         if isinstance(value, list) and len(value) == len(before):
-            found[name] = [value[place] for place in order]
+            changes[name] = [value[place] for place in order]
         elif name == "per_layer_config" and value:
-            found[name] = {new: value[old] for new, old in enumerate(order) if old in value}
-    return found
+            changes[name] = {new: value[old] for new, old in enumerate(order) if old in value}
+    return changes
 
 
 def shared_blocks(values: Values) -> Values:
     """The block that layers share is there twice."""
-    found: Values = {"num_hidden_layers": 4, "layers_block_type": ["linear_attention", "hybrid"] * 2}
-    return found | ({"hybrid_layer_ids": [1, 3]} if "hybrid_layer_ids" in values else {})
+    changes: Values = {"num_hidden_layers": 4, "layers_block_type": ["linear_attention", "hybrid"] * 2}
+    return changes | ({"hybrid_layer_ids": [1, 3]} if "hybrid_layer_ids" in values else {})
 
 
 def dots3_note(values: Values) -> Values:
@@ -124,13 +124,13 @@ def falcon_h1(values: Values) -> Values:
 def zamba(values: Values) -> Values:
     """Its attention works on twice the width."""
     heads, double = values["num_attention_heads"], 2 * values["hidden_size"]
-    found = {"attention_hidden_size": double,
+    changes = {"attention_hidden_size": double,
              "attention_head_dim": double // heads, "num_key_value_heads": heads}  # fmt: skip
     if "mamba_headdim" in values:
         inner = values["mamba_expand"] * values["hidden_size"]
-        found |= {"mamba_headdim": inner // values["n_mamba_heads"],
+        changes |= {"mamba_headdim": inner // values["n_mamba_heads"],
                   "kv_channels": values["hidden_size"] // heads, "num_query_groups": heads}  # fmt: skip
-    return found
+    return changes
 
 
 def reformer(values: Values) -> Values:
@@ -160,7 +160,7 @@ def tiny_copy(config: PreTrainedConfig, layers: int = 2, **more: Any) -> PreTrai
     The text tower of a multimodal one is reduced. Raises whatever the class finds wrong with the sizes.
     """
     if (text := text_config(config)) is not config:
-        return with_text(config, tiny_copy(text, layers, **more))
+        return set_text_config(config, tiny_copy(text, layers, **more))
     values = config.to_dict()
     names = {target: name for name, target in config.attribute_map.items()}
     sizes: Values = {}
@@ -275,23 +275,23 @@ def head_size(values: Values) -> int:
 
 def rebuilt(config: PreTrainedConfig, values: Values) -> PreTrainedConfig:
     dropped = ("dtype", "model_type", "transformers_version", "_name_or_path", "architectures")
-    found = type(config)(**{key: value for key, value in values.items() if key not in dropped})
+    rebuilt = type(config)(**{key: value for key, value in values.items() if key not in dropped})
     if is_classifier(config):
-        found.architectures = config.architectures
-    return found
+        rebuilt.architectures = config.architectures
+    return rebuilt
 
 
-def with_text(config: PreTrainedConfig, text: PreTrainedConfig) -> PreTrainedConfig:
+def set_text_config(config: PreTrainedConfig, text: PreTrainedConfig) -> PreTrainedConfig:
     """A multimodal configuration with another one of its text tower, and few layers in the others."""
-    found = copy.deepcopy(config)
-    before = text_config(found)
-    for name, part in list(vars(found).items()):
+    outer = copy.deepcopy(config)
+    before = text_config(outer)
+    for name, part in list(vars(outer).items()):
         if part is before:
-            setattr(found, name, text)
+            setattr(outer, name, text)
         elif isinstance(part, PreTrainedConfig):
             keep_two_layers(part)
-    found.use_cache = False
-    return found
+    outer.use_cache = False
+    return outer
 
 
 def keep_two_layers(config: PreTrainedConfig) -> None:
@@ -315,33 +315,33 @@ def shrunk_layers(single: dict[int, Values]) -> dict[int, Values]:
 
 def heads(values: Values, sizes: Values) -> Values:
     """Queries to a key as they are, as far as four heads go; latent attention has its own."""
-    found: Values = {}
+    changes: Values = {}
     query, key = values.get("num_attention_heads"), values.get("num_key_value_heads")
     if isinstance(query, int) and isinstance(key, int) and "num_attention_heads" in sizes:
         few = sizes["num_attention_heads"]
-        found["num_key_value_heads"] = few if key == query else min(key, max(1, few // 2))
+        changes["num_key_value_heads"] = few if key == query else min(key, max(1, few // 2))
     if values.get("kv_lora_rank") is not None:
         if "num_key_value_heads" in values and "num_attention_heads" in sizes:
-            found["num_key_value_heads"] = sizes["num_attention_heads"]
+            changes["num_key_value_heads"] = sizes["num_attention_heads"]
         nope, rope = sizes.get("qk_nope_head_dim", 0), sizes.get("qk_rope_head_dim", 0)
         if values.get("qk_head_dim") is not None:
-            found["qk_head_dim"] = nope + rope
+            changes["qk_head_dim"] = nope + rope
         if values.get("head_dim") is not None and rope:
-            found["head_dim"] = rope
-    return found
+            changes["head_dim"] = rope
+    return changes
 
 
 def small_numbers(values: Values) -> Values:
     """Token numbers inside the vocabulary, no dropout, weights large enough for every part to show in the loss."""
-    found: Values = {}
+    changes: Values = {}
     for name, value in values.items():
         if name.endswith("_token_id") and isinstance(value, int) and value >= VOCABULARY:
-            found[name] = value % VOCABULARY
+            changes[name] = value % VOCABULARY
         elif ("drop" in name or "jitter" in name) and isinstance(value, float):
-            found[name] = 0.0
+            changes[name] = 0.0
         elif name == "initializer_range" and value is not None:
-            found[name] = 0.1
-    return found
+            changes[name] = 0.1
+    return changes
 
 
 def few_layers(values: Values, least: int = 2, kind: str = "") -> Values:
@@ -360,22 +360,22 @@ def few_layers(values: Values, least: int = 2, kind: str = "") -> Values:
             break
         places.add(place)
     order = sorted(places)
-    found: Values = {name: len(order) for name in LAYER_COUNTS if values.get(name) == count}
-    found |= {name: [value[place] for place in order] for name, value in lists.items()}
+    changes: Values = {name: len(order) for name in LAYER_COUNTS if values.get(name) == count}
+    changes |= {name: [value[place] for place in order] for name, value in lists.items()}
     if dense:
-        found["mlp_only_layers"] = [new for new, old in enumerate(order) if old in dense]
+        changes["mlp_only_layers"] = [new for new, old in enumerate(order) if old in dense]
     for name, value in values.items():  # settings of single layers, by their number
         if isinstance(value, dict) and value and all(str(key).isdigit() for key in value):
             single = {int(key): item for key, item in value.items()}
-            found[name] = {new: single[old] for new, old in enumerate(order) if old in single}
-    return found | (LAYERS[kind](values | found) if kind in LAYERS else {})
+            changes[name] = {new: single[old] for new, old in enumerate(order) if old in single}
+    return changes | (LAYERS[kind](values | changes) if kind in LAYERS else {})
 
 
 def fewer_layers(config: PreTrainedConfig, least: int, **more: Any) -> PreTrainedConfig:
     """A configuration of the same widths with few layers, in place of a whole model's; in a multimodal one the text
     tower has them."""
     if (text := text_config(config)) is not config:
-        return with_text(config, fewer_layers(text, least, **more))
+        return set_text_config(config, fewer_layers(text, least, **more))
     values = config.to_dict()
     small = rebuilt(config, values | few_layers(values, least, config.model_type) | more)
     small.use_cache = False

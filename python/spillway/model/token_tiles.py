@@ -36,7 +36,7 @@ DRAWS = ("drop", "jitter")  # in names of settings by which a module draws rando
 
 @dataclass(frozen=True)
 class TokenTiles:
-    """What runs in tiles, and of how many tokens."""
+    """The modules that run in tiles, and the tokens of a tile."""
 
     tokens: int | None = None  # of one tile at most; None: all of a micro-batch at once
     modules: frozenset[str] = frozenset()  # by name within a layer: each treats every token by itself
@@ -64,7 +64,7 @@ def tokens_of(asked: str | int, hidden: int, on_gpu: bool = False) -> int | None
 
 
 def bounds(tokens: int, count: int) -> list[tuple[int, int]]:
-    """Where each of `count` tiles begins and ends."""
+    """The beginning and the end of each of `count` tiles."""
     return [(tokens * number // count, tokens * (number + 1) // count) for number in range(count)]
 
 
@@ -106,7 +106,7 @@ class Parts:
 
     @property
     def last(self) -> bool:
-        """Whether gradients are of the last part of a virtual rank: with one rank, of the step."""
+        """True if gradients are of the last part of a virtual rank: with one rank, of the step."""
         return self._ends_rank and self.now == self._end - 1
 
     @contextmanager
@@ -123,7 +123,7 @@ class Parts:
 
 @dataclass(frozen=True)
 class Call:
-    """What a module is given besides the hidden state, which comes first."""
+    """Arguments of a module besides the hidden state, which comes first."""
 
     name: str | None  # of the hidden state, where it is given by a keyword
     others: tuple[Any, ...]
@@ -166,18 +166,18 @@ class Tile:
         self._quick = all(weight.dim() < 2 for weight in module.parameters())  # no products: a norm
 
     def forward(self, filler: float | None = None, remaking: Remaking | None = None) -> Callable[..., Any]:
-        """What runs in place of the module's own, and returns nothing but the hidden state (None for the rest).
-        `filler`: an idle module that has run before gives this everywhere, and computes nothing. `remaking`: told of
-        what a module without products gives."""
+        """The forward that runs in place of the module's own, and returns nothing but the hidden state (None for the
+        rest). `filler`: the value that an idle module that has run before gives everywhere, without computing.
+        `remaking`: told of the outputs of a module without products."""
 
         def forward(*positional: Any, **keywords: Any) -> Any:
-            found = Call.of(positional, keywords)
-            if found is None or not self._fits(found[0]):
+            call = Call.of(positional, keywords)
+            if call is None or not self._fits(call[0]):
                 return self._forward(*positional, **keywords)
             unused = filler if self._idle and self.has_run else None
-            out = Tiled.apply(found[0], self, found[1], unused)
+            out = Tiled.apply(call[0], self, call[1], unused)
             if remaking is not None and self._quick and unused is None:
-                remaking.note(out, Made(self, found[0].detach(), found[1]))
+                remaking.note(out, Made(self, call[0].detach(), call[1]))
             return (out, *[None] * self._beside) if self._beside else out
 
         return forward
@@ -190,10 +190,10 @@ class Tile:
         tokens, leading = joined(hidden)
         out: torch.Tensor | None = None
         for first, after in bounds(len(tokens), self._parts.count):
-            found = self._called(call, tokens[first:after], leading)
+            output = self._called(call, tokens[first:after], leading)
             if out is None:
-                out = found.new_empty((len(tokens), *found.shape[1:]))
-            out[first:after] = found
+                out = output.new_empty((len(tokens), *output.shape[1:]))
+            out[first:after] = output
         assert out is not None
         return out.view(*hidden.shape[:leading], *out.shape[1:])
 
@@ -205,21 +205,22 @@ class Tile:
         for number, (first, after) in enumerate(bounds(len(tokens), self._parts.count)):
             leaf = tokens[first:after].detach().requires_grad_()
             with torch.enable_grad(), replace_linears(self._left_out, sums=self._sums):
-                found = self._called(call, leaf, leading)
+                output = self._called(call, leaf, leading)
             with self._parts.tile(number, self._parts.count):
-                torch.autograd.backward(found, dy[first:after])
+                torch.autograd.backward(output, dy[first:after])
             dx[first:after] = 0 if leaf.grad is None else leaf.grad
         return dx.view(hidden.shape)
 
     def _called(self, call: Call, tokens: torch.Tensor, leading: int) -> torch.Tensor:
         """The output of one tile, [tokens, ...], in the form of its input."""
-        found = call.to(self._forward, tokens if leading == 1 else tokens[None])
-        self._beside = len(found) - 1 if isinstance(found, tuple) else 0
-        hidden: torch.Tensor = found[0] if isinstance(found, tuple) else found
+        output = call.to(self._forward, tokens if leading == 1 else tokens[None])
+        self._beside = len(output) - 1 if isinstance(output, tuple) else 0
+        hidden: torch.Tensor = output[0] if isinstance(output, tuple) else output
         return hidden if leading == 1 else hidden[0]
 
     def _fits(self, hidden: torch.Tensor) -> bool:
-        """Whether it is all tokens of the micro-batch, lying one after the other, with a history where one is made."""
+        """True if the hidden state is all tokens of the micro-batch, lying one after the other, with a history where
+        one is made."""
         leading = leading_of(hidden)
         if hidden.shape[:leading].numel() != self._parts.tokens:
             return False
@@ -247,7 +248,7 @@ class Tiled(torch.autograd.Function):
 
 @dataclass
 class Made:
-    """What a tile gave for a hidden state."""
+    """The output of a tile for a hidden state."""
 
     tile: Tile
     hidden: torch.Tensor
@@ -278,7 +279,7 @@ class Remaking:
     state; here backward makes it once more, when it asks, of what the norm was given, which is there anyway."""
 
     def __init__(self) -> None:
-        # By storage, as long as that lives; and its version, which differs where it has been changed in place.
+        # Entries by storage, as long as that lives; and its version, which differs where it has been changed in place.
         self._made: dict[int, tuple[Made, int, weakref.ref[Any]]] = {}
 
     def note(self, out: torch.Tensor, made: Made) -> None:
@@ -297,11 +298,11 @@ class Remaking:
 
     def _pack(self, tensor: torch.Tensor) -> torch.Tensor | Remade:
         """Without history, as `saved.Packing` has it."""
-        found = self._made.get(tensor.untyped_storage()._cdata)
-        if found is None or found[1] != tensor._version:
+        remade = self._made.get(tensor.untyped_storage()._cdata)
+        if remade is None or remade[1] != tensor._version:
             return tensor.detach()
-        found[0].asked += 1
-        return Remade(found[0], View.from_element(tensor.storage_offset(), tensor))
+        remade[0].asked += 1
+        return Remade(remade[0], View.from_element(tensor.storage_offset(), tensor))
 
     @staticmethod
     def _unpack(held: torch.Tensor | Remade) -> torch.Tensor:
@@ -332,7 +333,7 @@ def tiles_in(
     """The tiles of a layer. `left_out` and `sums` are as `Tile` has them, for the whole layer; `alone`: nothing looks
     at its output but the next layer. Modules that draw random numbers run whole, and those with weights that others
     use, too, or that are reduced."""
-    tiles, found = parts.tiles, []
+    tiles, tiled = parts.tiles, []
     modules = dict(layer.named_modules())
     for name in sorted(tiles.modules & modules.keys() if tiles.tokens is not None else ()):
         module = modules[name]
@@ -340,8 +341,8 @@ def tiles_in(
             continue
         inside = {id(inner) for inner in module.modules()}
         mine = [linear for linear in left_out if id(linear) in inside]
-        found.append(Tile(module, parts, alone and name in tiles.idle, mine, sums))
-    return found
+        tiled.append(Tile(module, parts, alone and name in tiles.idle, mine, sums))
+    return tiled
 
 
 def norm_in_tiles(meta_model: MetaModel, parts: Parts) -> Tile | None:
@@ -354,14 +355,14 @@ def norm_in_tiles(meta_model: MetaModel, parts: Parts) -> Tile | None:
 
 
 def runs_whole(meta_model: MetaModel, module: nn.Module) -> bool:
-    """Whether it draws random numbers, or has weights that others use, too, or that are reduced."""
+    """True if the module draws random numbers, or has weights that others use, too, or that are reduced."""
     weights = list(module.parameters())
     shared = any(len(meta_model.places[id(p)]) > 1 or id(p) in meta_model.spaces for p in weights)
     return shared or draws(module)
 
 
 def draws(module: nn.Module) -> bool:
-    """Whether it draws random numbers in training, by its dropouts and the names of its settings."""
+    """True if the module draws random numbers in training, by its dropouts and the names of its settings."""
     for inner in module.modules():
         if isinstance(inner, nn.modules.dropout._DropoutNd) and inner.p > 0:
             return True

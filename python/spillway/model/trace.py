@@ -1,4 +1,4 @@
-"""What PyTorch's part of a step does, operation by operation: a dry run over shapes alone, that computes nothing.
+"""The operations of PyTorch's part of a step: a dry run over shapes alone, that computes nothing.
 
 The stream's own code runs on a narrow copy of the model as in a dry run (`dry_run`), on tensors that have shapes and no
 bytes (PyTorch's FakeTensorMode, which runs every operation's rule of shapes). Written down are the products, attention
@@ -26,7 +26,7 @@ from spillway.model.dry_run import BRIEF_SLACK, BYTES_PER_TOKEN, SLACK
 from spillway.model.head_groups import extra_bytes
 from spillway.model.heap import Heap
 from spillway.model.narrow import narrow_of_its_kind
-from spillway.model.passage import Passage, with_tensors
+from spillway.model.passage import Passage, replace_tensors
 from spillway.model.recorder import Operations, Recorder, largest
 from spillway.model.saved import RECOMPUTE_ALL
 from spillway.model.saved_profile import SavedProfile
@@ -62,7 +62,7 @@ class Trace:
 
 @dataclass(frozen=True)
 class StepTrace:
-    """What a described machine's plan is told of PyTorch's part of a step."""
+    """The figures of PyTorch's part of a step for a described machine's plan."""
 
     whole: Trace  # of the largest micro-batch
     half: Trace  # of one with rows of half the length
@@ -163,7 +163,7 @@ class Tracer:
             return {kind: engine.told(kind, joined) for kind in HEAD}
 
     def saved(self, rows: int, length: int) -> tuple[Json, SavedProfile]:
-        """What is traced of a step in which layers keep what autograd saves of them: their passes, and the bytes."""
+        """The trace of a step in which layers keep what autograd saves of them: their passes, and the bytes."""
         choice = saved_profile.keep_all(self._small)
         if not choice.stages:
             return {}, SavedProfile(why=saved_profile.NOT_ALONE)
@@ -227,17 +227,18 @@ def dropout_of_gpu() -> Iterator[None]:
 
 
 class TracedStream(Stream):
-    """What layers are given besides the hidden state is made of positions, and is made; then it, too, is shapes."""
+    """A stream over shapes. Layers' arguments besides the hidden state are made of positions, and are made; then they
+    become shapes, too."""
 
     mode: FakeTensorMode
 
     def _passages(self, work: Work) -> list[Passage]:
         with _disable_current_modes():
-            found = super()._passages(work)
+            passages = super()._passages(work)
         mappings: dict[int, Any] = {}
-        for passage in found:
-            passage.calls = [with_tensors(call, self._shape_of, mappings) for call in passage.calls]
-        return found
+        for passage in passages:
+            passage.calls = [replace_tensors(call, self._shape_of, mappings) for call in passage.calls]
+        return passages
 
     def _shape_of(self, tensor: torch.Tensor) -> torch.Tensor:
         """Not of a mask that stands for one of all tokens by all, nor of what stands for a layer's result."""
@@ -256,7 +257,7 @@ class TracedEngine(TimedEngine):
         self._counted: Counter[str] = Counter()
 
     def operations(self) -> Operations:
-        """Where what is asked for now belongs."""
+        """The operations of the pass that runs, to which the next one is added."""
         kind = self._kind() + self._pass.kind if self._pass.kind != "end" else OUTSIDE
         return self._done[kind + ONCE if self._converting else kind]
 

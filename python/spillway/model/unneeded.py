@@ -53,10 +53,12 @@ def holds(layer: nn.Module, name: str, call: Arguments, hidden: torch.Tensor) ->
     expected = gradients(layer, call, hidden)
     try:
         with replace_linears([linear], float("nan")):
-            found = gradients(layer, call, hidden)
+            gradients_without = gradients(layer, call, hidden)
     except RuntimeError:  # it is changed in place further on
         return False
-    return all(a is not None and b is not None and torch.equal(a, b) for a, b in zip(expected, found, strict=True))
+    return all(
+        a is not None and b is not None and torch.equal(a, b) for a, b in zip(expected, gradients_without, strict=True)
+    )
 
 
 def gradients(layer: nn.Module, call: Arguments, hidden: torch.Tensor) -> list[torch.Tensor | None]:

@@ -61,7 +61,7 @@ def group_of(block: dict[str, Any], tensor: dict[str, Any]) -> str:
 
 
 def names_router(name: str) -> bool:
-    """Whether a parameter's name is that of a router's matrix, in classes of transformers."""
+    """True if a parameter's name is that of a router's matrix, in classes of transformers."""
     return ROUTERS.search(name) is not None
 
 
@@ -74,8 +74,8 @@ def compute_unpacked_share(description: dict[str, Any]) -> float:
 
 
 def summarise_unpacked(description: dict[str, Any]) -> dict[str, Any]:
-    """What plan.json says of it, under `unquantised`: bytes, their share of the parameters, bytes by group of
-    `REASONS`. Empty where nothing is quantised."""
+    """The entry of plan.json under `unquantised`: bytes, their share of the parameters, bytes by group of `REASONS`.
+    Empty where nothing is quantised."""
     bytes_of = count_unpacked(description)
     if not bytes_of:
         return {}

@@ -43,7 +43,7 @@ class Lender(Protocol):
 
 
 def has_operation(version: str = torch.__version__) -> bool:
-    """Whether PyTorch has the product that adds to an fp32 sum in place."""
+    """True if PyTorch has the product that adds to an fp32 sum in place."""
     overload = getattr(torch.ops.aten.addmm, "dtype_out", None)
     is_new = TorchVersion(version) >= FIRST_VERSION
     return is_new and overload is not None and str(overload._schema) == SCHEMA
@@ -87,7 +87,7 @@ class WeightSums:
         self._engine.end_sum(tensor, part)
 
     def has_sum(self, tensor: int, weight: nn.Parameter) -> bool:
-        """Whether a product may add the weight's gradient. The weight is a trainable matrix of its block alone."""
+        """True if a product may add the weight's gradient. The weight is a trainable matrix of its block alone."""
         fits = self._product is not None and weight.requires_grad and weight.dim() == 2 and weight.dtype in TYPES
         return fits and tensor not in self._shared
 
@@ -100,7 +100,7 @@ class StageSums:
     tensors: Mapping[nn.Module, int]  # the engine's number of each one's weight
 
     def open_pass(self) -> dict[nn.Module, WeightSum]:
-        """By linear layer, its sum for one pass of the stage or of a tile; empty where the step lends none."""
+        """The sum of each linear layer for one pass of the stage or of a tile; empty where the step lends none."""
         if not self.sums.is_open:
             return {}
         return {linear: WeightSum(self.sums, tensor) for linear, tensor in self.tensors.items()}

@@ -1,5 +1,5 @@
-"""What several processes plan with: the same numbers, of those that they have found the ones that suit all of them. So
-each makes the same plan, for the process that has least."""
+"""Numbers that several processes plan with. All plan with the same numbers: those that suit every process, of the ones
+that the processes have found. So each makes the same plan, for the process that has least."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAMED = ("id", "node", "near", "stream")  # numbers that name something; each pr
 OWN = ("file_systems", "saving", "threads")  # of settings; nothing that is placed depends on them
 
 
-def alike(world: World, settings: dict[str, Any]) -> dict[str, Any]:
+def agree_settings(world: World, settings: dict[str, Any]) -> dict[str, Any]:
     """`settings` of this process, with the numbers of all. InputError where they have not the same paths."""
     if world.ranks.world == 1:
         return settings
@@ -75,7 +75,7 @@ def places(world: World, config: Config) -> None:
     if world.ranks.world == 1:
         return
     owners: dict[tuple[str, str, str, str], int] = {}
-    for rank, (where, own) in enumerate(world.gather((socket.gethostname(), own_places(config)))):
+    for rank, (where, own) in enumerate(world.gather((socket.gethostname(), list_places(config)))):
         for key, place, beside in own:
             first = owners.setdefault((where, key, place, beside), rank)
             if first != rank:
@@ -83,11 +83,11 @@ def places(world: World, config: Config) -> None:
     shared_locks.check(world, [path.place for path in config.directories])
 
 
-def own_places(config: Config) -> list[tuple[str, str, str]]:
-    """By key; of a GPU also by what its number counts."""
-    found = [("storage", os.path.realpath(path.place), "") for path in config.directories if path.sharers == 1]
-    found += [("storage_device", os.path.realpath(path.place), "") for path in config.devices]
+def list_places(config: Config) -> list[tuple[str, str, str]]:
+    """The places that this process alone may use, by key; a GPU also by what its number counts."""
+    places = [("storage", os.path.realpath(path.place), "") for path in config.directories if path.sharers == 1]
+    places += [("storage_device", os.path.realpath(path.place), "") for path in config.devices]
     if config.device.startswith("cuda"):
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-        found.append(("device", f"cuda:{device.number(config)}", visible))
-    return found
+        places.append(("device", f"cuda:{device.number(config)}", visible))
+    return places

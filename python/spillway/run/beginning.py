@@ -30,10 +30,10 @@ def load_existing_run(config: Config, world: World) -> tuple[Config, Identity | 
     """The configuration as a launcher means it, the identity of the run in `output_dir`, and further places of its
     volumes. Rank 0 reads them for all processes."""
     known, also = world.agreed(lambda: known_runs.load_existing_run(config.output_dir, config.overwrite, config.paths))
-    return (as_restarted(config) if world.again and known else config), known, also
+    return (resume_restarted(config) if world.again and known else config), known, also
 
 
-def as_restarted(config: Config) -> Config:
+def resume_restarted(config: Config) -> Config:
     """A launcher that starts processes again, such as torchrun with --max_restarts, means them to go on."""
     return config.replaced(resume_from_checkpoint="auto", overwrite=False)
 
@@ -60,9 +60,9 @@ def hold_directory(config: Config, world: World, tell: hub.Tell) -> Iterator[Non
         lock.release()
 
 
-def of_one(config: Config, known: Identity | None, world: World) -> Config:
+def restrict_to_one_process(config: Config, known: Identity | None, world: World) -> Config:
     """The configuration of one of a world's processes. InputError where another has been given something else."""
-    config = as_parted(config, known)
+    config = restore_virtual_ranks(config, known)
     if world.ranks.world == 1:
         return config
     config = config.over(world.ranks)
@@ -70,9 +70,9 @@ def of_one(config: Config, known: Identity | None, world: World) -> Config:
     return config
 
 
-def as_parted(config: Config, known: Identity | None) -> Config:
-    """With as many virtual ranks as the run was begun with, where nobody says how many and each has as many
-    micro-batches as then: another number of processes goes on with the same run."""
+def restore_virtual_ranks(config: Config, known: Identity | None) -> Config:
+    """The configuration with the number of virtual ranks of the stored run. Applies where the user sets none and each
+    has as many micro-batches as in the stored run. Another number of processes then continues the same run."""
     fixed = known.fixed if known and config.resume_from_checkpoint and config.any_ranks else {}
     ranks = int(fixed.get("virtual_ranks") or 0)
     same = config.gradient_accumulation_steps * ranks == fixed.get("gradient_accumulation_steps")
@@ -85,7 +85,7 @@ def open_run(config: Config, world: World) -> tuple[Config, Start | None, Identi
     contradiction. The caller holds the directory's lock."""
     known, also = world.agreed(lambda: known_runs.load_existing_run(config.output_dir, config.overwrite, config.paths))
     there, others = volumes_of(config.paths, known, also, world)
-    start, run, saved = world.agreed(lambda: found(config, there, others))
+    start, run, saved = world.agreed(lambda: find_start(config, there, others))
     if start is None:
         return config.replaced(durability="none", output_dir=None), None, run, None, also
     if saved:
@@ -96,7 +96,7 @@ def open_run(config: Config, world: World) -> tuple[Config, Start | None, Identi
     return config, start, run, saved, also
 
 
-def found(config: Config, there: list[Path], others: list[Path]) -> tuple[Start | None, Identity, RunState | None]:
+def find_start(config: Config, there: list[Path], others: list[Path]) -> tuple[Start | None, Identity, RunState | None]:
     """`there`: the volumes of all processes; `others`: of another number of them."""
     if config.output_dir is None:
         return None, identity.new(Path.cwd()), None
@@ -118,14 +118,14 @@ def same_device(config: Config) -> Config:
     return config
 
 
-def settled(config: Config, world: World, tell: hub.Tell, only: Iterable[str] = hub.SETTLED) -> Config:
-    """`config` with the commits (`hub.settled`), the device and the compute type that rank 0 has settled for all."""
-    leading = world.agreed(lambda: hub.settled(auto.settled(same_device(config)), tell, only))
+def resolve_auto_keys(config: Config, world: World, tell: hub.Tell, only: Iterable[str] = hub.SETTLED) -> Config:
+    """`config` with the commits (`hub.resolve_commits`), the device and the compute type that rank 0 chose."""
+    leading = world.agreed(lambda: hub.resolve_commits(auto.settled(same_device(config)), tell, only))
     if world.leads:
         return leading
     revisions = {f"{key}_revision": state.revision_of(leading, key) for key in state.NAMED}
     config = config.replaced(**revisions).computing(leading.compute_dtype, leading.chosen)
-    return hub.settled(config.computing_on(leading.device, leading.device_why), only=only)
+    return hub.resolve_commits(config.computing_on(leading.device, leading.device_why), only=only)
 
 
 def record_base(fixed: dict[str, Any], config: Config, world: World) -> None:
@@ -135,7 +135,7 @@ def record_base(fixed: dict[str, Any], config: Config, world: World) -> None:
 
 
 def write(output_dir: Path, config: Config, session: SessionProtocol, run: Identity) -> None:
-    """What the directory of a run says of it before its first step. The identity comes last, since it flushes the
+    """Writes the files that describe a run before its first step. The identity comes last, since it flushes the
     directories."""
     (output_dir / identity.FOLDER).mkdir(exist_ok=True)
     write_json(output_dir / identity.DESCRIPTION, session.description)

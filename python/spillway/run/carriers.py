@@ -25,7 +25,7 @@ class Carrier(Protocol):
 
 
 class HostBytes:
-    """By a backend that takes host memory: gloo."""
+    """A carrier over a backend that takes host memory: gloo."""
 
     def __init__(self, group: Any = None) -> None:
         """`group`: of torch.distributed; None: all processes."""
@@ -42,8 +42,8 @@ class HostBytes:
 
 
 class DeviceBytes:
-    """By a backend that takes the memory of a device, NCCL: bytes are copied there, sent, and copied back, in parts, of
-    which one crosses the network while another is copied.
+    """A carrier over a backend that takes device memory: NCCL. Bytes are copied to the device, sent, and copied back,
+    in parts. One part crosses the network while another is copied.
 
     A rank that is late is waited for on the host, so that the device computes meanwhile: transfers begin when all that
     take part in them have said so."""

@@ -29,21 +29,21 @@ class Cluster:
 
     @property
     def grown(self) -> Cluster:
-        """With one machine more."""
+        """The same cluster with one machine more."""
         return Cluster(self.machines + 1, self.processes)
 
     def words(self) -> str:
         return f"{counted(self.machines, 'machine')} with {counted(self.processes, 'process')} each"
 
 
-def of_profile(profile: dict[str, Any], on_gpu: bool) -> Cluster | None:
+def read_cluster(profile: dict[str, Any], on_gpu: bool) -> Cluster | None:
     """None: the profile says nothing of `machines`, and one process trains."""
     machines = profile.get("machines", 0)
     return Cluster(machines, len(profile["gpus"]) if on_gpu else 1) if machines else None
 
 
 def limits(plan: Plan, cluster: Cluster, network: float) -> Plan:
-    """What is to be told of a plan for one of its processes. `network`: bytes per second of a machine, each way.
+    """The summary of a plan for one process of a cluster. `network`: bytes per second of a machine, each way.
 
     "network_needed": with less than that it would be the network that bounds a step, were all else as planned.
     "network_bound_from": so many machines from which on it takes longer than the storage paths, whose part shrinks with
@@ -51,14 +51,14 @@ def limits(plan: Plan, cluster: Cluster, network: float) -> Plan:
     alone = plan["seconds_alone"]
     others = max(seconds for name, seconds in alone.items() if name != "network")
     crossing = cluster.processes * max(plan["between_machines"].values())
-    found: Plan = {"machines": cluster.machines, "processes": cluster.processes, "network": network}
-    found["between_machines_per_step"] = crossing
+    summary: Plan = {"machines": cluster.machines, "processes": cluster.processes, "network": network}
+    summary["between_machines_per_step"] = crossing
     if crossing and others > 0:
-        found["network_needed"] = crossing / others
+        summary["network_needed"] = crossing / others
     paths = max((alone.get(name, 0.0) for name in ("paths", *plan.get("path_bytes_per_step", {}))), default=0.0)
     if crossing and paths and network:
-        found["network_bound_from"] = bound_from(cluster.machines, crossing / network, paths)
-    return {"cluster": found}
+        summary["network_bound_from"] = bound_from(cluster.machines, crossing / network, paths)
+    return {"cluster": summary}
 
 
 def bound_from(machines: int, network: float, paths: float) -> int:

@@ -42,7 +42,7 @@ TOLERANCE = {"fp32": (1e-5, 1e-4, 1e-2), "bf16": (1e-2, 5e-2, 2e-1), "fp16": (1e
 
 @dataclass
 class Trained:
-    """What one way gave."""
+    """Results of training one way."""
 
     losses: list[float] = field(default_factory=list)
     norms: list[float] = field(default_factory=list)
@@ -53,12 +53,12 @@ class Difference:
     """Relative, the largest of all steps, and what is allowed."""
 
     what: str
-    found: float
+    largest: float
     allowed: float
 
     @property
     def within(self) -> bool:
-        return self.found <= self.allowed
+        return self.largest <= self.allowed
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def compare(config: Config, layers: int | None, tell: Callable[[str], None]) -> 
 
     if config.any_device:
         config = config.computing_on("cpu", "")  # where the plain way computes
-    config = hub.settled(auto.settled(config.replaced(lora_dropout=0.0)), tell)
+    config = hub.resolve_commits(auto.settled(config.replaced(lora_dropout=0.0)), tell)
     work = load_work(config.replaced(eval_dataset=None), tell)
     steps = min(config.max_steps if config.max_steps > 0 else STEPS, work.steps)
     with decode_model(config, tell) as config, cut_model(config, layers) as (path, model_config):
@@ -123,16 +123,17 @@ def differences(
         if not share <= worst:
             worst, name_of_worst = share, name
     of_loss, of_norm, of_weights = tolerance(config)
-    found = [
+    comparisons = [
         Difference("loss", relative(engine.losses, plain.losses), of_loss),
         Difference("gradient norm", relative(engine.norms, plain.norms), of_norm),
         Difference("movement of the weights", math.sqrt(apart / moved) if moved else math.sqrt(apart), of_weights),
     ]
-    return Comparison(engine, plain, found, f"{name_of_worst} ({worst:.2g})")
+    return Comparison(engine, plain, comparisons, f"{name_of_worst} ({worst:.2g})")
 
 
 def tolerance(config: Config) -> tuple[float, float, float]:
-    """What is computed in fp32 differs by the rounding of gradients and weights alone, where these are kept in less."""
+    """The tolerances of loss, gradient norm and weights. Results computed in fp32 differ only by the rounding of
+    gradients and weights, where these are kept in less."""
     of_loss, of_norm, of_weights = TOLERANCE[config.weight_dtype]
     if config.compute_dtype != config.weight_dtype:
         of_loss = ROUNDED
@@ -142,8 +143,8 @@ def tolerance(config: Config) -> tuple[float, float, float]:
 def relative(ours: list[float], plain: list[float]) -> float:
     """Infinite where one is no number."""
     pairs = zip(ours, plain, strict=True)
-    found = [abs(one - other) / max(abs(other), 1e-12) if math.isfinite(one) else math.inf for one, other in pairs]
-    return max((value if value == value else math.inf for value in found), default=0.0)
+    errors = [abs(one - other) / max(abs(other), 1e-12) if math.isfinite(one) else math.inf for one, other in pairs]
+    return max((value if value == value else math.inf for value in errors), default=0.0)
 
 
 @contextmanager
@@ -171,13 +172,13 @@ def cut_model(config: Config, layers: int | None) -> Iterator[tuple[Path, PreTra
 
     path = hub.model_directory(config)
     dtype = DTYPES[config.weight_dtype]
-    found = undropped(build_as_stored(load_config(path, config.objective_entry.labels), path, dtype).config)
-    if layers is None or layers >= text_config(found).num_hidden_layers:
-        yield path, found
+    config_of_model = undropped(build_as_stored(load_config(path, config.objective_entry.labels), path, dtype).config)
+    if layers is None or layers >= text_config(config_of_model).num_hidden_layers:
+        yield path, config_of_model
         return
     if layers < 1:
         raise InputError(f"layers: got {layers}, expects 1 or more")
-    small = few(found, layers)
+    small = few(config_of_model, layers)
     with tempfile.TemporaryDirectory(prefix="spillway-check-") as place:
         if config.init == "random":
             small.save_pretrained(place)
@@ -249,7 +250,7 @@ def load_plain(path: Path, model_config: PreTrainedConfig, config: Config) -> Pr
     import torch
 
     from spillway.model.describe import stored_keys
-    from spillway.model.on_meta import with_attention
+    from spillway.model.on_meta import build_with_attention
     from spillway.model.score_head import HEAD, score_every_token
     from spillway.model.source import auto_class, is_classifier
 
@@ -257,7 +258,7 @@ def load_plain(path: Path, model_config: PreTrainedConfig, config: Config) -> Pr
         raise InputError("init: check compares runs from the same weights; save a model with random ones first")
     if is_classifier(model_config) and f"{HEAD}.weight" not in stored_keys(path):
         raise InputError(f"check: it compares runs from the same weights, and {path} holds no {HEAD}.weight; save one")
-    model = with_attention(
+    model = build_with_attention(
         lambda how: auto_class(model_config).from_pretrained(
             path,
             config=copy.deepcopy(model_config),
@@ -346,17 +347,17 @@ def narrowed(model: PreTrainedModel, config: Config) -> PreTrainedModel:
     library keeps in fp32 it keeps so."""
     from spillway.model.source import DTYPES
 
-    kept, computes = kept_types(model, config), DTYPES[config.compute_dtype]
-    found = copy.deepcopy(model)
-    for name, tensor in [*found.named_parameters(), *found.named_buffers()]:
+    kept, computes = find_kept_types(model, config), DTYPES[config.compute_dtype]
+    copied = copy.deepcopy(model)
+    for name, tensor in [*copied.named_parameters(), *copied.named_buffers()]:
         if tensor.is_floating_point():
             rounded = tensor.data.to(kept(name))
             tensor.data = rounded if config.compute_dtype == config.weight_dtype else rounded.to(computes)
-    return found
+    return copied
 
 
-def kept_types(model: PreTrainedModel, config: Config) -> Callable[[str], torch.dtype]:
-    """What a tensor's values are of, by name."""
+def find_kept_types(model: PreTrainedModel, config: Config) -> Callable[[str], torch.dtype]:
+    """A function that returns the dtype in which a tensor is kept, by its name."""
     from spillway.model.building import types_of
     from spillway.model.meta_model import bare_name
     from spillway.model.on_meta import on_meta
@@ -379,7 +380,7 @@ def train_plainly(
     learning = named(model)
     computing = model if config.weight_dtype == "fp32" else narrowed(model, config)
     weights = named(computing)
-    kept = kept_types(model, config)
+    kept = find_kept_types(model, config)
     inside, names = plain_reduced.optimizer_of(computing, config)
     masters = {name: master for name, master in learning.items() if name not in names}
     if inside is not None:
@@ -390,7 +391,7 @@ def train_plainly(
         for decays, decay in ((True, config.weight_decay), (False, 0.0))
     ]
     optimizer = torch.optim.AdamW(groups, betas=(config.adam_beta1, config.adam_beta2), eps=config.adam_epsilon)
-    loss = plain_losses.of(config)
+    loss = plain_losses.choose_loss(config)
     batches = batches_of(config, work, steps, lambda step: plain_losses.log_probabilities(computing, step))
     trained = Trained()
     for step in range(steps):
@@ -413,8 +414,8 @@ def train_plainly(
                 for name, master in masters.items():
                     weights[name].copy_(master.to(kept(name)))
     compared = config.weight_dtype == "fp32"  # else what is frozen is rounded, and no more is kept of it
-    found = {name: m.detach() for name, m in masters.items() if m.requires_grad or compared}
-    return trained, found if inside is None else found | inside.masters()
+    tensors = {name: m.detach() for name, m in masters.items() if m.requires_grad or compared}
+    return trained, tensors if inside is None else tensors | inside.masters()
 
 
 def batches_of(
@@ -424,15 +425,15 @@ def batches_of(
     model which has made no step yet, and of which `log_probabilities` gives them."""
     import torch
 
-    found = [[work.train.batch(part) for part in work.order.step(step)] for step in range(steps)]
+    steps_of_batches = [[work.train.batch(part) for part in work.order.step(step)] for step in range(steps)]
     if not config.has_reference:
-        return found
+        return steps_of_batches
     return [
         [
             replace(batch, reference=torch.tensor(rows, dtype=torch.float64))
             for batch, rows in zip(step, log_probabilities(step), strict=True)
         ]
-        for step in found
+        for step in steps_of_batches
     ]
 
 

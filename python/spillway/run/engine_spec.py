@@ -25,14 +25,14 @@ from spillway.model.batch import WorkShape
 from spillway.model.describe import WorkSize, describe
 from spillway.model.fused_search import list_fusions
 from spillway.model.joining import joining_notice
-from spillway.model.library import kept_in_fp32
+from spillway.model.library import find_fp32_names
 from spillway.model.meta_model import MetaModel
 from spillway.model.packed_attention import PackedRows
 from spillway.model.spec import Verified
 from spillway.model.token_tiles import ALL_AT_ONCE, TokenTiles
 from spillway.model.unpacked import summarise_unpacked, unpacked_notice
 from spillway.run import replays, room
-from spillway.run.alike import alike
+from spillway.run.alike import agree_settings
 from spillway.run.profiled import Profiled
 from spillway.run.protocol import Keeping
 from spillway.run.saved_settings import saved_notice, saved_settings
@@ -52,7 +52,7 @@ UNCHECKED = (
 
 @dataclass(frozen=True)
 class EngineSpec:
-    """What the engine is told; see _engine.pyi."""
+    """The engine's input; see _engine.pyi."""
 
     description: dict[str, Any]  # of the model
     settings: dict[str, Any]  # what it plans with
@@ -104,7 +104,7 @@ def engine_spec(profiled: Profiled, keeping: Keeping, world: World) -> EngineSpe
     settings["saved_activations"] = saved_settings(profiled)
     return EngineSpec(
         description,
-        alike(world, settings | network_of(world, settings["profile"])),
+        agree_settings(world, settings | network_of(world, settings["profile"])),
         (
             *spec.notices,
             *notices,
@@ -129,20 +129,20 @@ def sharing(world: World, nodes: Sequence[int]) -> list[int]:
 
 
 def network_of(world: World, profile: dict[str, Any]) -> dict[str, Any]:
-    """What goes between this process and others, as measured, or as the profile says it of whole machines."""
+    """The network rates of this process: measured, or the profile's for whole machines."""
     if world.ranks.world == 1:
         return {}
-    found = world.network()
-    inside = {"network_inside": found.pop("network_inside")} if "network_inside" in found else {}
+    rates = world.network()
+    inside = {"network_inside": rates.pop("network_inside")} if "network_inside" in rates else {}
     said = {"network": profile["network"] * world.ranks.machines / world.ranks.world} if "network" in profile else {}
-    return {"profile": found | profile | said, **inside}
+    return {"profile": rates | profile | said, **inside}
 
 
-def planned_engine(spec: EngineSpec, profiled: Profiled, engine_type: EngineType, network: Any = None) -> PlannedEngine:
+def plan_engine(spec: EngineSpec, profiled: Profiled, engine_type: EngineType, network: Any = None) -> PlannedEngine:
     """DoesNotFit where no placement fits the budgets. `network`: of several processes (_engine.Network)."""
     config, shape, threads = profiled.spec.config, profiled.shape, profiled.compute.threads
     stages.say("planning")
-    with translated(), told_what_was_measured(profiled), name_free_memory(config, spec.settings["device"]):
+    with translated(), name_measured_rows(profiled), name_free_memory(config, spec.settings["device"]):
         told = (json.dumps(spec.description), json.dumps(spec.settings))
         engine = engine_type(*told) if network is None else engine_type(*told, network)  # type: ignore[call-arg]
         plan: dict[str, Any] = json.loads(engine.plan())
@@ -162,7 +162,7 @@ def planned_engine(spec: EngineSpec, profiled: Profiled, engine_type: EngineType
 
 
 @contextmanager
-def told_what_was_measured(profiled: Profiled) -> Iterator[None]:
+def name_measured_rows(profiled: Profiled) -> Iterator[None]:
     """A refusal says so where the working set behind it is extrapolated."""
     try:
         yield
@@ -189,7 +189,7 @@ def name_free_memory(config: Config, of_device: dict[str, Any]) -> Iterator[None
 
 
 def tiles_notice(profiled: Profiled) -> list[str]:
-    """What a person who asked for tiles should know."""
+    """Notices for a user who asked for tiles."""
     config, tiles = profiled.spec.config, profiled.verified.tiles
     return [f"token_tile: {config.token_tile}: {tiles.why}"] if tiles.why and isinstance(config.token_tile, int) else []
 
@@ -266,14 +266,16 @@ def work_size(shape: WorkShape, tiles: TokenTiles = ALL_AT_ONCE) -> WorkSize:
 def first_pass(shape: WorkShape, plan: dict[str, Any], seconds: dict[str, float]) -> dict[str, Any]:
     """`reference` of plan.json. A forward pass takes at most what forward is of a step's passes, whose others move more
     bytes than it does. `seconds`: of passes, as profiled."""
-    found: dict[str, Any] = {"pairs": shape.pairs, "passes": shape.passes}
+    summary: dict[str, Any] = {"pairs": shape.pairs, "passes": shape.passes}
     step, passes = plan.get("predicted_step_seconds"), seconds.get("forward", 0) + seconds.get("backward", 0)
-    return found | ({"predicted_seconds": shape.passes * step * seconds["forward"] / passes} if step and passes else {})
+    return summary | (
+        {"predicted_seconds": shape.passes * step * seconds["forward"] / passes} if step and passes else {}
+    )
 
 
 def rounded_tables(meta_model: MetaModel) -> list[str]:
-    """What a person should know of tables that `from_pretrained` would keep in fp32."""
-    fp32 = kept_in_fp32(meta_model.model, meta_model.kept)
+    """Notices about tables that `from_pretrained` would keep in fp32."""
+    fp32 = find_fp32_names(meta_model.model, meta_model.kept)
     tables = {meta_model.names[id(table.weight)] for table in (meta_model.embedding, meta_model.head)}
     return [
         f"transformers computes with {name} in fp32; here this table is kept in "

@@ -76,7 +76,7 @@ class EngineState:
         self.steps = step
 
     def payload(self, state: dict[str, Any]) -> str:
-        """What a commit keeps beside the engine's own; `state`: the loop's."""
+        """The data that a commit stores beside the engine's own; `state`: the loop's."""
         payload = {"session": self._counts(), "written": self._telemetry.written(), "run": state}
         return json.dumps(payload, separators=(",", ":"))
 
@@ -114,7 +114,7 @@ class EngineState:
                 save(directory)
 
     def save(self, directory: Path) -> None:
-        """What the model files lack to go on bit by bit, under directory/spillway/."""
+        """Writes the state that the model files lack to continue bit by bit, under directory/spillway/."""
         state = directory / STATE
         if self._writes:
             state.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -136,13 +136,13 @@ class EngineState:
         self._alone = self._displaced = True
 
     def _keep_step(self) -> None:
-        """Where only checkpoints are durable, the step that was committed last is so on the paths of every process:
-        what another number of them takes over."""
+        """Makes the last committed step durable on the paths of every process, if only checkpoints are durable. Another
+        number of processes takes it over."""
         if self._plan.get("durability") == "checkpoint":
             self._engine.leave("")
 
     def _give_model(self, directory: Path) -> None:
-        """What this process has of what another one writes there."""
+        """Writes this process's part of the files that another process writes."""
         spec = self._spec
         with translated():
             if spec.adapters is not None:
@@ -154,14 +154,14 @@ class EngineState:
 
     def masters(self) -> dict[str, torch.Tensor]:
         """All weights as fp32, by name: for a model that fits in memory."""
-        found, number = {}, 0
+        tensors, number = {}, 0
         for block in self._description["blocks"]:
             for tensor in block["tensors"]:
                 values = torch.empty(tensor["shape"])
                 self._engine.fetch_tensor(number, 0, values.view(-1))
-                found[tensor["name"]] = values
+                tensors[tensor["name"]] = values
                 number += 1
-        return found
+        return tensors
 
     def leave(self, state: dict[str, Any]) -> bytes:
         """The manifest of what stays on the storage paths, where it could not be saved."""
@@ -191,10 +191,10 @@ class EngineState:
             if "checkpoint" in words:
                 saved.check_files(Path(words["checkpoint"]).parent)
             told = self._engine.start(json.dumps(words), lambda: [str(path / STATE) for path in start_point.pinned()])
-            found = json.loads(told)
-            self._started = found["found"] or "if_found" not in words
-            if found["found"]:
-                recovery = self._going_on(found)
+            answer = json.loads(told)
+            self._started = answer["found"] or "if_found" not in words
+            if answer["found"]:
+                recovery = self._going_on(answer)
                 if lines is not None and changing:
                     lines.settle()
                 return recovery
@@ -211,8 +211,9 @@ class EngineState:
         return max(0, read_newest_step(Path(self._spec.config.output_dir) / METRICS) - 2)
 
     def _take_over(self, lines: Lines) -> Recovery | None:
-        """What another number of processes has left, where it is that which the run goes on from: it becomes durable
-        here, and then their volumes go. None: it goes on as it would without them."""
+        """Takes over the state that another number of processes left, if the run continues from it. The state becomes
+        durable here, and then the other processes' volumes are removed. None: the run continues as it would without
+        them."""
         way = lines.look(self._engine)
         if way.kind == "nothing":
             lines.begin(None)
@@ -225,9 +226,9 @@ class EngineState:
         line = lines.begin(way.line)
         self._engine.start(json.dumps({"line": line} if line else {}))
         self._started = True
-        found = json.loads(self._engine.redeal(json.dumps(way.options)))
-        recovery = self._going_on(found)
-        self._engine.commit(found["payload"])
+        answer = json.loads(self._engine.redeal(json.dumps(way.options)))
+        recovery = self._going_on(answer)
+        self._engine.commit(answer["payload"])
         self._engine.flush()
         self._keep_step()
         self.precious = True
@@ -235,9 +236,9 @@ class EngineState:
         return replace(recovery, words=f"{recovery.words}; {counted(way.line['world'], 'process')} had made it")
 
     def _shared(self, start_point: StartPoint) -> dict[str, int]:
-        """What several processes start alike with: the run's line, and the last step that is durable on all of them.
-        What this process has of another line is gone then. InputError where the volumes of one are. {} in a world of
-        one."""
+        """The start that all processes share: the run's line, and the last step that is durable on all of them. This
+        process's state of another line is gone after the call. InputError where the volumes of one are. {} in a world
+        of one."""
         if self._world.ranks.world == 1 or not self._durable:
             return {}
         own = json.loads(self._engine.durable_step())  # refused where another run has them: before the line changes
@@ -252,21 +253,21 @@ class EngineState:
                 f"storage: step {newest} of the run is on the paths of other processes, and nothing of it on those of "
                 f"rank {gone[0]}; mount them again, or go back to a checkpoint: --resume_from_checkpoint DIR"
             )
-        # Where one is not on the line, none has got beyond its beginning, which is made anew.
+        # If one is not on the line, none has got beyond its beginning, which is made anew.
         if own["line"] not in (0, line):
             for volume in volumes.present(self._spec.config.paths):
                 volumes.remove(volume, self._run)
         return {"line": line, "at_most": -1}
 
-    def _going_on(self, found: dict[str, Any]) -> Recovery:
+    def _going_on(self, answer: dict[str, Any]) -> Recovery:
         try:
-            payload = json.loads(found["payload"])
+            payload = json.loads(answer["payload"])
             self._set_counts(payload["session"])
             self._telemetry.written_before = {name: int(count) for name, count in payload["written"].items()}
-            recovery = Recovery(int(found["step"]), dict(payload["run"]), found["words"])
+            recovery = Recovery(int(answer["step"]), dict(payload["run"]), answer["words"])
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(f"storage: the durable step on the paths cannot be read: {error!r}") from None
-        self._telemetry.note(str(damage) for damage in found.get("damage", []))
+        self._telemetry.note(str(damage) for damage in answer.get("damage", []))
         return recovery
 
     def _load(self, start_point: StartPoint) -> None:
@@ -294,12 +295,14 @@ class EngineState:
         self._set_counts(read_counts(state))
         self._telemetry.written_before = wear.read(state)
         if spec.adapters is not None:
-            found = spec.adapters.load(self._engine, self._description, state, self.steps)
+            precision = spec.adapters.load(self._engine, self._description, state, self.steps)
         else:
-            found = files.load_state(spec.meta_model, self._description, self._engine, state, checkpoint, self.steps)
+            precision = files.load_state(
+                spec.meta_model, self._description, self._engine, state, checkpoint, self.steps
+            )
         asked = spec.config.state_format
-        if found != asked:
-            self._telemetry.note([f"the optimizer state of {checkpoint} was {found} and is converted to {asked}"])
+        if precision != asked:
+            self._telemetry.note([f"the optimizer state of {checkpoint} was {precision} and is converted to {asked}"])
         if self._durable:
             self._engine.set_step(self.calls)
 

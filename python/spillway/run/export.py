@@ -79,10 +79,10 @@ def fill(run: StoredRun, checkpoint: Path | None, target: Path) -> int:
 
         def read(number: int) -> dict[str, Any]:
             engine = engines[number]
-            found = json.loads(engine.read_back(str(checkpoint / STATE) if checkpoint else None, **last))
-            if not found["found"]:
+            answer = json.loads(engine.read_back(str(checkpoint / STATE) if checkpoint else None, **last))
+            if not answer["found"]:
                 raise InputError(f"storage: {nothing_to_resume(run.output_dir, run.config.paths)}")
-            payload: dict[str, Any] = json.loads(found["payload"])
+            payload: dict[str, Any] = json.loads(answer["payload"])
             engine.save_state(str(target / STATE), payload["session"]["steps"])
             saved_by(engine, number == 0)
             return payload
@@ -105,12 +105,12 @@ def require_all(run: StoredRun, shards: Sequence[Shard]) -> None:
 
 def last_of_all(run: StoredRun, shards: Sequence[Shard], engines: Sequence[Any]) -> int:
     """The last step that is durable on every shard."""
-    found = [json.loads(engine.durable_step()) for engine in engines]
-    apart = [str(shard) for shard, each in zip(shards, found, strict=True) if each["line"] != run.identity.line]
-    if apart or min(each["step"] for each in found) < 0:
+    steps = [json.loads(engine.durable_step()) for engine in engines]
+    apart = [str(shard) for shard, each in zip(shards, steps, strict=True) if each["line"] != run.identity.line]
+    if apart or min(each["step"] for each in steps) < 0:
         where = f" ({', '.join(apart)} of another beginning)" if apart else ""
         raise InputError(f"storage: {nothing_to_resume(run.output_dir, run.config.paths)}{where}")
-    return int(min(each["step"] for each in found))
+    return int(min(each["step"] for each in steps))
 
 
 def save_rest(run: StoredRun, payload: dict[str, Any], target: Path) -> None:
@@ -123,7 +123,7 @@ def save_rest(run: StoredRun, payload: dict[str, Any], target: Path) -> None:
 
 
 def save_position(run: StoredRun, moving: dict[str, Any], target: Path) -> None:
-    """Where the run stood: as `spillway train` keeps it, or transformers' Trainer, or nobody does."""
+    """Saves the run's position: as `spillway train` keeps it, or transformers' Trainer, or nobody does."""
     known = run.identity
     if "position" in moving:
         from spillway.output.position import Log, Position

@@ -19,8 +19,8 @@ TYPES = ("auto", "f32", "f16", "bf16", "q8_0")
 
 def find_converter(verb: str, place: Path, to: Path) -> str:
     """The converter on PATH. InputError with the commands to type where there is none."""
-    if found := next(filter(None, map(shutil.which, CONVERTERS)), None):
-        return found
+    if converter := next(filter(None, map(shutil.which, CONVERTERS)), None):
+        return converter
     first = shlex.join(["spillway", verb, str(place), "--to", str(to)])
     second = shlex.join(["python", f"llama.cpp/{CONVERTERS[0]}", str(to), "--outfile", str(to / FILE)])
     raise InputError(

@@ -76,7 +76,7 @@ class Interruption:
 
     @property
     def together(self) -> bool:
-        """Whether all processes of a world of several end because of a signal."""
+        """True if all processes of a world of several end because of a signal."""
         return bool(self._agreed)
 
     @contextmanager

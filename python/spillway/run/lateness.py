@@ -25,7 +25,7 @@ Waits = tuple[float, list[int]]  # since when, for which ranks
 
 
 class Lateness:
-    """Of one process, asked and told from a thread that watches. `name`: of a rank, for people."""
+    """Reports of one process, asked and told from a thread that watches. `name`: the name of a rank, for people."""
 
     def __init__(self, store: Any, rank: int, world: int, name: Callable[[int], str]) -> None:
         self._store, self._rank, self._world, self._name = store, rank, world, name
@@ -56,9 +56,9 @@ class Lateness:
                 self._keep(self._place)
 
     def why(self, ranks: Sequence[int]) -> str:
-        """Those ranks by name, each with what it has said."""
-        found = self._said(ranks)
-        return "; ".join(self._name(rank) + (f": {found[rank]}" if rank in found else "") for rank in ranks)
+        """The names of the ranks, each with the reason it gave."""
+        reasons = self._read_reasons(ranks)
+        return "; ".join(self._name(rank) + (f": {reasons[rank]}" if rank in reasons else "") for rank in ranks)
 
     def waiting(self, waits: Waits | None) -> str:
         if waits is None or (seconds := time.monotonic() - waits[0]) < SAID:
@@ -72,18 +72,18 @@ class Lateness:
             self._store.set(KEY.format(self._rank), words)
             self._last = words
 
-    def _said(self, ranks: Sequence[int]) -> dict[int, str]:
-        found: dict[int, str] = {}
+    def _read_reasons(self, ranks: Sequence[int]) -> dict[int, str]:
+        reasons: dict[int, str] = {}
         with suppress(Exception):
             for rank in ranks:
                 key = KEY.format(rank)
                 if self._store.check([key]) and (words := self._store.get(key).decode()):
-                    found[rank] = words
-        return found
+                    reasons[rank] = words
+        return reasons
 
     def _keep(self, place: Path) -> None:
         """A file while anybody is late."""
-        late = self._said(range(self._world))
+        late = self._read_reasons(range(self._world))
         with suppress(OSError):
             if not late:
                 place.unlink(missing_ok=True)
@@ -93,7 +93,7 @@ class Lateness:
 
 
 def account(rank: int, measured: dict[str, Any], waited: dict[int, float]) -> dict[str, Any]:
-    """What summary.json has of each process. `measured`: of its session; `waited`: World.waited()."""
+    """The account that summary.json holds of each process. `measured`: by its session; `waited`: World.waited()."""
     return {
         "rank": rank,
         "host": socket.gethostname(),
@@ -102,8 +102,8 @@ def account(rank: int, measured: dict[str, Any], waited: dict[int, float]) -> di
     }
 
 
-def late_words(found: dict[str, Any]) -> str:
-    """`found`: what the engine says. Empty: nobody has waited for long."""
-    if found.get("seconds", 0.0) < SAID:
+def late_words(report: dict[str, Any]) -> str:
+    """`report`: the engine's. Empty: nobody has waited for long."""
+    if report.get("seconds", 0.0) < SAID:
         return ""
-    return f"{found['pass']} waits for {found['waits_for']}, {duration(found['seconds'])}"
+    return f"{report['pass']} waits for {report['waits_for']}, {duration(report['seconds'])}"

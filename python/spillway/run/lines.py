@@ -57,7 +57,7 @@ class Lines:
 
     @property
     def change(self) -> bool:
-        """Whether another number of processes has kept the line, or was being replaced."""
+        """True if another number of processes kept the line, or was being replaced."""
         return self._identity.world not in (0, self._world.ranks.world) or self._identity.before is not None
 
     @property
@@ -91,7 +91,7 @@ class Lines:
         self.save()
         return self._identity.line
 
-    def begun(self, session: SessionProtocol, state: dict[str, Any] | None, goes_on: bool, anew: bool) -> None:
+    def commit_start(self, session: SessionProtocol, state: dict[str, Any] | None, goes_on: bool, anew: bool) -> None:
         """The run is known in `output_dir`, and its first step is made durable with `state`; None: it is one that was
         durable. What other lines have left goes then. `goes_on`: it is not the run's first one; `anew`: what was there
         is given up."""
@@ -121,20 +121,24 @@ class Lines:
         rank = world.ranks.rank
         every = world.gather(volumes.shards(self._places, known.run))
         readers = chosen(every, world.ranks.world)
-        own = [(shard, json.loads(engine.durable_step_of(asked(shard)))) for shard in readers if readers[shard] == rank]
-        found = [
+        own = [
+            (shard, json.loads(engine.durable_step_of(describe_shard(shard))))
+            for shard in readers
+            if readers[shard] == rank
+        ]
+        shards = [
             {"rank": at, "shard": shard, **newest}
             for at, each in enumerate(world.gather(own))
             for shard, newest in each
         ]
-        told = [{"world": it["shard"].world, "shard": it["shard"].shard} | newest_of(it) for it in found]
+        told = [{"world": it["shard"].world, "shard": it["shard"].shard} | newest_of(it) for it in shards]
         lines = {"now": {"line": known.line, "world": known.world}, "before": self._before}
         way = json.loads(way_on(json.dumps(lines), json.dumps(told), world.ranks.world))
         if way["kind"] == "missing":
             raise InputError(self._missed(way))
         if way["kind"] != "redeal":
             return Way(way["kind"], way["from"], {})
-        sources = [source(found, way["from"], shard) for shard in range(way["from"]["world"])]
+        sources = [source(shards, way["from"], shard) for shard in range(way["from"]["world"])]
         options = {
             "step": way["step"],
             "readers": [it["rank"] for it in sources],
@@ -247,18 +251,18 @@ def volumes_of(
     """The volumes of all processes, and those that another number of processes of the run has left. `paths`: of this
     process; `known`, `also`: as `known_runs.load_existing_run` says it."""
     others = volumes.of_other_numbers(paths, known.run, also) if known and also else []
-    found = world.gather((volumes.present(paths), others))
-    there, left = ([path for each in found for path in each[which]] for which in (0, 1))
+    presence = world.gather((volumes.present(paths), others))
+    there, left = ([path for each in presence for path in each[which]] for which in (0, 1))
     return there, left
 
 
 def checkpoints_alone(world: int, shared: bool) -> bool:
-    """Whether checkpoints stand alone: another number of processes may go on with the run, and replace its volumes.
-    `shared`: several have gone on with it."""
+    """True if checkpoints stand alone: another number of processes may continue the run and replace its volumes.
+    `shared`: several have continued it."""
     return world > 1 or shared or "TORCHELASTIC_RUN_ID" in os.environ
 
 
-def asked(shard: ShardVolumes) -> str:
+def describe_shard(shard: ShardVolumes) -> str:
     return json.dumps({"world": shard.world, "shard": shard.shard, "places": shard.places})
 
 
@@ -279,7 +283,7 @@ def chosen(every: Sequence[Sequence[ShardVolumes]], processes: int) -> dict[Shar
 
 
 def source(found: Sequence[dict[str, Any]], line: dict[str, int], shard: int) -> dict[str, Any]:
-    """What a shard of a line is read of."""
+    """The source of a line's shard."""
     of_line = [
         it for it in found if (it["shard"].world, it["shard"].shard, it["line"]) == (line["world"], shard, line["line"])
     ]

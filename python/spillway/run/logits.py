@@ -30,8 +30,8 @@ def logits(stream: Stream, most: int, ids: torch.Tensor, last: int, share: Share
     tokens = torch.arange(rows * length).view(rows, length)[:, length - kept :].reshape(-1)
     batch = micro_batch(0, 0, ids, tokens, None, None)
     share_of = share.of(1)
-    found = of_tokens(stream, Work(ids.reshape(-1), [batch]), 0).view(rows, kept, -1)
-    return next(each for each in share.gather(found if share_of.stop else None) if each is not None)
+    values = compute_token_logits(stream, Work(ids.reshape(-1), [batch]), 0).view(rows, kept, -1)
+    return next(each for each in share.gather(values if share_of.stop else None) if each is not None)
 
 
 def evaluate_whole(stream: Stream, batches: Sequence[Batch], own: int) -> tuple[float, int, torch.Tensor]:
@@ -42,18 +42,19 @@ def evaluate_whole(stream: Stream, batches: Sequence[Batch], own: int) -> tuple[
         micro_batch(each.number, each.first, batch.input_ids, torch.arange(each.tokens), each.position_ids, each.real)
         for each, batch in zip(work.micro_batches, batches, strict=True)
     ]
-    found = of_tokens(stream, replace(work, micro_batches=asked), own)
+    predictions = compute_token_logits(stream, replace(work, micro_batches=asked), own)
     arranged, (rows, length) = work.micro_batches[own], batches[own].input_ids.shape
     parts = list(zip(arranged.labelled.split(PIECE), arranged.labels.split(PIECE), strict=True))
     loss_sum = math.fsum(
-        float(torch.nn.functional.cross_entropy(found[part].float(), labels, reduction="sum")) for part, labels in parts
+        float(torch.nn.functional.cross_entropy(predictions[part].float(), labels, reduction="sum"))
+        for part, labels in parts
     )
-    right = sum(int((found[part].argmax(1) == labels).sum()) for part, labels in parts)
+    right = sum(int((predictions[part].argmax(1) == labels).sum()) for part, labels in parts)
     accuracy = right / max(1, arranged.labelled.numel())
     told = {"mean_token_accuracy": accuracy}
     stream.tell = lambda: stream.share.gather(told)
     loss_sum += stream.auxiliaries.get(own, 0.0) / arranged.tokens * arranged.labelled.numel()
-    return loss_sum, arranged.labelled.numel(), found.view(rows, length, -1)
+    return loss_sum, arranged.labelled.numel(), predictions.view(rows, length, -1)
 
 
 def micro_batch(
@@ -72,15 +73,15 @@ def micro_batch(
     )
 
 
-def of_tokens(stream: Stream, work: Work, own: int) -> torch.Tensor:
+def compute_token_logits(stream: Stream, work: Work, own: int) -> torch.Tensor:
     """[tokens, vocabulary], of the label tokens of micro-batch number `own`, where this process computes it."""
     meta_model = stream.meta_model
-    found = torch.empty(work.micro_batches[own].labelled.numel(), meta_model.vocabulary, dtype=meta_model.dtype)
+    rows = torch.empty(work.micro_batches[own].labelled.numel(), meta_model.vocabulary, dtype=meta_model.dtype)
 
     def watch(batch: MicroBatch, values: torch.Tensor, first: int) -> None:
         if batch.number == own:
-            found[:, first : first + values.shape[1]] = values
+            rows[:, first : first + values.shape[1]] = values
 
     with translated():
         stream.evaluate(work, watch, CrossEntropy)
-    return found
+    return rows

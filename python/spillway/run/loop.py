@@ -43,7 +43,7 @@ from spillway.run.world import OneProcess, World
 
 @dataclass(frozen=True)
 class Work:
-    """What is to be done: data, order and rates of one run."""
+    """The work of one run: data, order and rates."""
 
     train: Dataset | Preferences
     held_out: Dataset | Preferences | None
@@ -65,7 +65,7 @@ class Work:
 
     @property
     def preferences(self) -> dict[str, Preferences]:
-        """What a reference model looks at first."""
+        """The pairs that a reference model reads first, by name."""
         data = {"train": self.train, "eval": self.held_out}
         return {name: each for name, each in data.items() if isinstance(each, Preferences) and each.has_reference}
 
@@ -169,11 +169,11 @@ class Loop:
             self.find_references()
         require_same(self.state, self.work.taught)
         for name, data in self.work.preferences.items():
-            found = self.references.get(name) or self.reference(name, data)
-            found.keep(self.output_dir)
-            data.reference = found.values
-            self.state.reference[name] = found.digest
-            self.references[name] = found
+            record = self.references.get(name) or self.reference(name, data)
+            record.keep(self.output_dir)
+            data.reference = record.values
+            self.state.reference[name] = record.digest
+            self.references[name] = record
         self.between = True
 
     def find_references(self) -> None:
@@ -181,12 +181,12 @@ class Loop:
         places = [self.output_dir, *([self.began_in] if self.began_in else [])]
         for name, data in self.work.preferences.items():
             digest = self.state.reference.get(name)
-            self.references[name] = reference.known(self.world, name, data, places, digest)
+            self.references[name] = reference.load_known(self.world, name, data, places, digest)
 
     def reference(self, name: str, data: Preferences) -> Reference:
         """The reference of a run that has made no step."""
-        found = reference.begun(self.world, self.output_dir, name, data)
-        if not found.whole:
+        record = reference.open_stored(self.world, self.output_dir, name, data)
+        if not record.whole:
             what = "" if name == "train" else " of eval_dataset"
             self.display.say(f"reference log-probabilities of {len(data)} rows{what}: a first pass computes them")
 
@@ -194,8 +194,8 @@ class Loop:
                 self.display.share(done, len(data))
                 self.stop_if_asked()
 
-            found.compute(self.session, data, self.work.passes(self.config, name), tell)
-        return found
+            record.compute(self.session, data, self.work.passes(self.config, name), tell)
+        return record
 
     def step(self) -> None:
         batches = [self.work.train.batch(part) for part in self.work.order.step(self.state.step)]
@@ -258,11 +258,11 @@ class Loop:
         self.state.told.clear()
 
     def save_missing(self) -> bool:
-        """Whether a signal or a crash came between a durable step and its checkpoint."""
+        """True if a signal or a crash came between a durable step and its checkpoint."""
         return self.saved is None and self.state.step > 0 and self.work.events.save_due(self.state.step)
 
     def evaluation_missing(self) -> bool:
-        """Whether a signal or a crash came between a step and its evaluation."""
+        """True if a signal or a crash came between a step and its evaluation."""
         done = (row["step"] for row in rows(self.output_dir / METRICS) if "eval_loss" in row)
         return self.work.events.evaluation_due(self.state.step) and self.state.step not in done
 
@@ -277,7 +277,7 @@ class Loop:
         means: dict[str, Mean] = {}
         self.between = False
         for first in range(0, len(parts), self.work.shape.micro_batches):
-            if self.asked_to_stop():
+            if self.is_asked_to_stop():
                 self.between = True
                 return
             group = parts[first : first + self.work.shape.micro_batches]
@@ -285,7 +285,7 @@ class Loop:
             sums.append(loss_sum)
             count += label_tokens
             if self.config.objective_entry.tells:
-                add_told(means, self.session.told())
+                add_told(means, self.session.list_figures())
         self.between = True
         loss = math.fsum(sums) / count
         row = {
@@ -320,7 +320,7 @@ class Loop:
         self.saved = self.world.gather(self.write(with_state) if self.world.leads else self.give(with_state))[0]
 
     def give(self, with_state: bool) -> Path:
-        """What this process has of a checkpoint that rank 0 writes."""
+        """Writes this process's part of a checkpoint that rank 0 writes."""
         place = self.output_dir / f"checkpoint-{self.state.step}"
         self.session.save_model(place)
         if with_state:
@@ -358,7 +358,7 @@ class Loop:
         saved.record_files(place)
 
     def leave(self) -> str:
-        """What becomes of a state that could not be saved here, in words; empty where nothing is to be said, or the
+        """Leaves a state that could not be saved here, and says so in words. Empty where nothing is to be said, or the
         session is in the middle of something."""
         if not self.between or not self.state.step or not hasattr(self, "session"):
             return ""
@@ -416,7 +416,7 @@ class Loop:
         """After a signal: saves the step just done, unless it is durable without, and leaves.
 
         A run whose last step is done goes on to its end."""
-        if not self.asked_to_stop() or self.state.step == self.work.steps:
+        if not self.is_asked_to_stop() or self.state.step == self.work.steps:
             return
         if not self.seconds and self.state.step == 0:
             raise Interrupted("interrupted before the first step; there is nothing to save", self.interruption.signal)
@@ -424,8 +424,8 @@ class Loop:
             self.save(with_state=True)
         raise self.interrupted()
 
-    def asked_to_stop(self) -> bool:
-        """Whether a signal has come to any of the run's processes. All ask at the same places, so all stop there."""
+    def is_asked_to_stop(self) -> bool:
+        """True if a signal has come to any of the run's processes. All ask at the same places, so all stop there."""
         if self.world.ranks.world > 1:
             self.interruption.agree(self.world.gather(self.interruption.signal))
         return bool(self.interruption)

@@ -32,7 +32,7 @@ Plan = dict[str, Any]
 
 @dataclass(frozen=True)
 class Asked:
-    """What one plan is made from, as the engine's bindings take it."""
+    """The input of one plan, as the engine's bindings take it."""
 
     description: dict[str, Any]
     settings: dict[str, Any]
@@ -71,14 +71,14 @@ def described(config: Config, key: str = "machine") -> str | None:
         return None
     try:
         text = read_text(Path(config.profile))
-        found = parse_json(text)
+        content = parse_json(text)
     except (OSError, ValueError) as error:
         raise InputError(f"profile: {config.profile}: {error}") from error
-    return text if isinstance(found, dict) and key in found else None
+    return text if isinstance(content, dict) and key in content else None
 
 
 def refuse_elsewhere(config: Config) -> None:
-    """What trains, trains here."""
+    """Refuses to train for a described machine: training runs on this one."""
     if config.profile is not None and described(config) is not None:
         raise InputError(
             f"profile: {config.profile} describes another machine, which `spillway plan` answers for; "
@@ -98,7 +98,7 @@ class Planned:
     asked_config: Config  # before
     on_gpu: bool
     several: cluster.Cluster | None
-    found: Verified
+    model: Verified
     trace: StepTrace | None  # None: of this type of model there is none
 
 
@@ -135,8 +135,8 @@ def plan_step(config: Config, text: str, tell: Tell) -> Planned:
     with translated():
         profile = json.loads(_engine.check_profile(text, str(config.profile)))
     on_gpu = computes_on_gpu(config, profile)
-    config = config.computing_on(planned_device(config, on_gpu), "")  # whatever this machine has
-    several = cluster.of_profile(profile, on_gpu)
+    config = config.computing_on(choose_device(config, on_gpu), "")  # whatever this machine has
+    several = cluster.read_cluster(profile, on_gpu)
     if config.node and several is not None and several.world > 1:
         raise InputError(
             "node: the plan of one of several processes has its part of all nodes of the profile's machine together; "
@@ -144,26 +144,26 @@ def plan_step(config: Config, text: str, tell: Tell) -> Planned:
         )
     if on_gpu:
         tell_of_gpus(profile, several, tell)
-    asked_config, config = config, settled(over(config, several), profile, on_gpu)
+    asked_config, config = config, choose_compute_dtype(over(config, several), profile, on_gpu)
     stages.say("building the model without weights")
     # Neither weights nor a tokenizer:
-    config = hub.settled(config.replaced(init="random", tokenizer=config.model), tell, only=("model",))
-    found = verified(model_spec(config, only_plan=True))
-    found.refuse_longer(config.max_length)
+    config = hub.resolve_commits(config.replaced(init="random", tokenizer=config.model), tell, only=("model",))
+    model = verified(model_spec(config, only_plan=True))
+    model.refuse_longer(config.max_length)
     stages.say("tracing what its layers do")
-    trace = traced(config, found, tell)
-    asked = asked_of(config, profile, found, trace, on_gpu)
-    notices = (*joining_notice(shape_of(config, found)), *unpacked_notice(asked.description))
-    for notice in (*describe_coding(found.spec.source, asked_config), *notices):
+    trace = traced(config, model, tell)
+    asked = ask_plan(config, profile, model, trace, on_gpu)
+    notices = (*joining_notice(shape_of(config, model)), *unpacked_notice(asked.description))
+    for notice in (*describe_coding(model.spec.source, asked_config), *notices):
         tell(notice)
     stages.say("planning")
     engine = asked.engine()
     plan = plan_of(engine, asked, config, several)
-    return Planned(plan, asked, engine, config, asked_config, on_gpu, several, found, trace)
+    return Planned(plan, asked, engine, config, asked_config, on_gpu, several, model, trace)
 
 
 def plan_of(engine: Any, asked: Asked, config: Config, several: cluster.Cluster | None) -> Plan:
-    """What the engine has planned, and what follows from it."""
+    """The engine's plan, and the figures that follow from it."""
     from spillway.model.unpacked import summarise_unpacked
 
     profile = asked.profile
@@ -179,19 +179,19 @@ def plan_of(engine: Any, asked: Asked, config: Config, several: cluster.Cluster 
 
 
 def plan_changes(planned: Planned) -> Plan:
-    """What more of the machine would change (`what_if`), and what else fits."""
+    """The changes that more of the machine would bring (`what_if`), and the sizes that also fit."""
     from spillway.base.calls import translated
 
     asked, several, on_gpu = planned.asked, planned.several, planned.on_gpu
     dram = json.loads(asked.text())["dram_budget"]
     others = list(changes(asked, dram))
     if several is not None and asked.profile.get("network", 0.0) > 0:  # more than one machine is refused without
-        more = one_more(several.grown, asked, planned.asked_config, on_gpu, planned.found)
+        more = one_more(several.grown, asked, planned.asked_config, on_gpu, planned.model)
     else:
         more = []
     stages.say("planning what more of the machine would change")
     with ThreadPoolExecutor(1) as tracing:  # beside plans, which leave it the interpreter
-        longer = tracing.submit(with_longer, asked, planned.config, planned.found, planned.trace)
+        longer = tracing.submit(add_longer_rows, asked, planned.config, planned.model, planned.trace)
         what_if = [outcome(what, other) for what, other in others]
         asked = longer.result()
     what_if += [outcome(what, other) for what, other in [longer_rows(asked), *more]]
@@ -205,7 +205,7 @@ def plan_changes(planned: Planned) -> Plan:
 
 
 def tell_of_gpus(profile: dict[str, Any], several: cluster.Cluster | None, tell: Tell) -> None:
-    """What a person should know of a plan for one of several GPUs."""
+    """Tells the user that a plan is for one of several GPUs."""
     count, machine = len(profile["gpus"]), profile.get("machine", "this machine")
     if several is None and count > 1:
         tell(
@@ -231,7 +231,7 @@ def over(config: Config, several: cluster.Cluster | None) -> Config:
     return config.over(several.ranks)
 
 
-def one_more(several: cluster.Cluster, asked: Asked, config: Config, on_gpu: bool, found: Verified) -> list[Change]:
+def one_more(several: cluster.Cluster, asked: Asked, config: Config, on_gpu: bool, model: Verified) -> list[Change]:
     """The same asked of so many machines; nothing where there are fewer virtual ranks. Each process's work is as much
     as before where steps grow with the world. `config`: of one process."""
     from spillway.run.engine_spec import description_of
@@ -239,8 +239,8 @@ def one_more(several: cluster.Cluster, asked: Asked, config: Config, on_gpu: boo
     if not config.any_ranks and config.virtual_ranks < several.world:
         return []
     profile = asked.profile | {"machines": several.machines}
-    grown = settled(over(config, several), profile, on_gpu)
-    description = description_of(found, shape_of(grown, found), grown.ranks) | {"machines": several.machines}
+    grown = choose_compute_dtype(over(config, several), profile, on_gpu)
+    description = description_of(model, shape_of(grown, model), grown.ranks) | {"machines": several.machines}
     return [("one more machine", replace(asked, description=description, profile=profile))]
 
 
@@ -248,12 +248,12 @@ def computes_on_gpu(config: Config, profile: dict[str, Any]) -> bool:
     return bool(profile["gpus"]) and (config.any_device or config.device.startswith("cuda"))
 
 
-def planned_device(config: Config, on_gpu: bool) -> str:
+def choose_device(config: Config, on_gpu: bool) -> str:
     """The value of `device` with which the profile's machine would train."""
     return "cuda" if on_gpu and config.any_device else config.device
 
 
-def settled(config: Config, profile: dict[str, Any], on_gpu: bool) -> Config:
+def choose_compute_dtype(config: Config, profile: dict[str, Any], on_gpu: bool) -> Config:
     """`config` with `compute_dtype: auto` as what is faster there."""
     from spillway.machine import products
 
@@ -267,10 +267,10 @@ def settled(config: Config, profile: dict[str, Any], on_gpu: bool) -> Config:
         return config
     if on_gpu or kept == "fp32":
         return config.computing(kept, "as weights are kept" + (", on a GPU" if on_gpu else ""))
-    found = products.Products(product_rate(profile, kept), product_rate(profile, "fp32"))
-    if not found.narrow or not found.fp32:
+    rates = products.Products(product_rate(profile, kept), product_rate(profile, "fp32"))
+    if not rates.narrow or not rates.fp32:
         return config.computing(kept, "as weights are kept, since the profile does not say what is faster")
-    return config.computing(found.faster(kept), "by the products of the profile")
+    return config.computing(rates.faster(kept), "by the products of the profile")
 
 
 def product_rate(profile: dict[str, Any], dtype: str) -> float:
@@ -284,7 +284,7 @@ def product_rate(profile: dict[str, Any], dtype: str) -> float:
     return float(max(layers, key=lambda it: it["hidden"])[key]) if key and layers else 0.0
 
 
-def asked_of(config: Config, profile: dict[str, Any], found: Verified, here: StepTrace | None, on_gpu: bool) -> Asked:
+def ask_plan(config: Config, profile: dict[str, Any], model: Verified, here: StepTrace | None, on_gpu: bool) -> Asked:
     """For a machine with these numbers; `config` is settled for it."""
     from spillway.model.saved_profile import SavedProfile
     from spillway.run import saved_settings
@@ -292,29 +292,29 @@ def asked_of(config: Config, profile: dict[str, Any], found: Verified, here: Ste
 
     saved = here.saved if here else SavedProfile(why="what a layer keeps is not known of this type of model")
     settings = settings_of(config, on_gpu) | {
-        "work": work_of(config, found, here),
-        "saved_activations": saved_settings.settings_of(found.spec, saved, found.not_kept, on_gpu),
+        "work": work_of(config, model, here),
+        "saved_activations": saved_settings.settings_of(model.spec, saved, model.not_kept, on_gpu),
     }
-    description = description_of(found, shape_of(config, found), config.ranks)
+    description = description_of(model, shape_of(config, model), config.ranks)
     if config.ranks.world > 1:
         description["machines"] = profile["machines"]
     return Asked(description, settings, profile, str(config.profile))
 
 
-def with_longer(asked: Asked, config: Config, found: Verified, here: StepTrace | None) -> Asked:
-    """With what rows of twice the length take, and by how much the working set grows with them."""
+def add_longer_rows(asked: Asked, config: Config, model: Verified, here: StepTrace | None) -> Asked:
+    """The input with figures for rows of twice the length, and the growth of the working set per token."""
     twice = twice_as_long(config)
-    longer = traced(twice, found, shorter=here)
+    longer = traced(twice, model, shorter=here)
     settings = asked.settings | {"work": asked.settings["work"] | growth(here, longer)}
-    return replace(asked, settings=settings, longer=work_of(twice, found, longer))
+    return replace(asked, settings=settings, longer=work_of(twice, model, longer))
 
 
 def twice_as_long(config: Config) -> Config:
     return config.replaced(max_length=2 * config.max_length)
 
 
-def shape_of(config: Config, found: Verified) -> WorkShape:
-    """Of a step whose rows are all as long as they may be; nothing is evaluated."""
+def shape_of(config: Config, model: Verified) -> WorkShape:
+    """The shape of a step whose rows are all of maximum length; nothing is evaluated."""
     from spillway.model.batch import WorkShape
     from spillway.model.joining import join_shape
     from spillway.model.microbatch import Share
@@ -323,44 +323,44 @@ def shape_of(config: Config, found: Verified) -> WorkShape:
     ranks, virtual = config.ranks, config.virtual_ranks
     share = Share(ranks.rank, ranks.world, virtual).most(micro_batches) if ranks.world > 1 else 0
     shape = WorkShape(micro_batches, rows, config.max_length, 0, 0, virtual_ranks=virtual, share=share)
-    return join_shape(shape, config, found.spec.meta_model)
+    return join_shape(shape, config, model.spec.meta_model)
 
 
 def traced(
-    config: Config, found: Verified, tell: Tell = lambda _: None, shorter: StepTrace | None = None
+    config: Config, model: Verified, tell: Tell = lambda _: None, shorter: StepTrace | None = None
 ) -> StepTrace | None:
     """None: the model's code asks for values, which a trace has not. `shorter`: of rows of half the length."""
     from spillway.model.trace import trace_step
 
-    not_kept = "activation_recompute all" if config.activation_recompute == "all" else found.not_kept
+    not_kept = "activation_recompute all" if config.activation_recompute == "all" else model.not_kept
     try:
         return trace_step(
-            found.spec.meta_model,
+            model.spec.meta_model,
             config.compute_dtype,
-            shape_of(config, found),
-            found.unneeded,
+            shape_of(config, model),
+            model.unneeded,
             not_kept,
-            found.tiles,
+            model.tiles,
             shorter,
-            found.fused,
+            model.fused,
         )
     except Exception as error:  # of whatever kind a model's code has for it
-        kind, why = found.spec.model_config.model_type, first_line(error)
+        kind, why = model.spec.model_config.model_type, first_line(error)
         tell(f"profile: what a layer of {kind} does is taken to be what one of Llama does, since its code asks for "
              f"values ({type(error).__name__}: {why})")  # fmt: skip
         return None
 
 
-def work_of(config: Config, found: Verified, trace: StepTrace | None) -> dict[str, Any]:
-    """What one micro-batch does; see plan/described.h."""
+def work_of(config: Config, model: Verified, trace: StepTrace | None) -> dict[str, Any]:
+    """The work of one micro-batch; see plan/described.h."""
     from spillway.model.source import text_config
     from spillway.run.profiled import MARGIN
 
-    rows = shape_of(config, found).batch
+    rows = shape_of(config, model).batch
     work: dict[str, Any] = {
         "sequence": config.max_length,
         "batch": rows,
-        **widths(text_config(found.spec.model_config)),
+        **widths(text_config(model.spec.model_config)),
     }
     if trace is not None:
         work |= trace.work()
@@ -368,16 +368,16 @@ def work_of(config: Config, found: Verified, trace: StepTrace | None) -> dict[st
     return work
 
 
-def growth(found: StepTrace | None, longer: StepTrace | None) -> dict[str, float]:
+def growth(trace: StepTrace | None, longer: StepTrace | None) -> dict[str, float]:
     """Bytes by which the working set grows with each further token: what runs in tiles grows less than before."""
-    if found is None or longer is None:
+    if trace is None or longer is None:
         return {}
-    more = longer.whole.tokens - found.whole.tokens
-    return {"per_token": max(0, longer.whole.bytes - found.whole.bytes) / max(1, more)}
+    more = longer.whole.tokens - trace.whole.tokens
+    return {"per_token": max(0, longer.whole.bytes - trace.whole.bytes) / max(1, more)}
 
 
 def settings_of(config: Config, on_gpu: bool) -> dict[str, Any]:
-    """What is asked of the machine; see _engine.pyi."""
+    """The settings asked of the machine; see _engine.pyi."""
     from spillway.machine import device, process_memory
     from spillway.run.settings import placement_shares
 
@@ -399,7 +399,7 @@ def settings_of(config: Config, on_gpu: bool) -> dict[str, Any]:
 
 
 def bounds(plan: Plan) -> Plan:
-    """What each resource needs of a step alone, and which is next to the one that bounds it."""
+    """The time that each resource alone needs for a step, and the resource next to the bottleneck."""
     paths = plan.get("path_bytes_per_step", {})
     storage = next(iter(paths)) if len(paths) == 1 else "paths"
     named = {storage if name == "transfer" else name: value for name, value in plan["seconds"].items()}
@@ -430,8 +430,8 @@ def shares(plan: Plan) -> Plan:
             held[entry["class"]][entry["tier"]] = entry["bytes"]
 
     def share(group: str, belongs: Callable[[str], bool]) -> float:
-        found = held[group]
-        return sum(bytes for tier, bytes in found.items() if belongs(tier)) / max(1, sum(found.values()))
+        tiers = held[group]
+        return sum(bytes for tier, bytes in tiers.items() if belongs(tier)) / max(1, sum(tiers.values()))
 
     names = [tier["name"] for tier in plan["tiers"]]
     nodes = [name for name in names if name != "device" and not name.startswith("path:")]

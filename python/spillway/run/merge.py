@@ -29,7 +29,7 @@ BITS = {"load_in_4bit": "4", "load_in_8bit": "8"}
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is merged, and what the result is to be."""
+    """The merge to make, and the form of its result."""
 
     config: Config  # names the base and the tokenizer
     adapters: Path  # a run's output_dir, or a directory that PEFT saved
@@ -83,10 +83,10 @@ def find_adapters(run: StoredRun, wanted: Wanted, scratch: Path) -> Path:
         fill(run, left.found(run.output_dir, run.config.paths), scratch)
         return scratch
     places = [*(path for _, path in reversed(checkpoints(run.output_dir))), run.output_dir]
-    found = next((place for place in places if (place / ADAPTER).is_file()), None)
-    if found is None:
+    folder = next((place for place in places if (place / ADAPTER).is_file()), None)
+    if folder is None:
         raise InputError(f"output_dir: {nothing_to_resume(run.output_dir, run.config.paths)}")
-    return check_found(found)
+    return check_found(folder)
 
 
 def check_found(directory: Path) -> Path:
@@ -143,4 +143,4 @@ def describe_adapters(directory: Path, given: dict[str, Any]) -> Config:
     values = {"model": str(base), **({"tokenizer": str(directory)} if hub.has_tokenizer(directory) else {}), **given}
     if adapter_config.revision and "model" not in given:
         values.setdefault("model_revision", adapter_config.revision)
-    return hub.settled(resolve({}, values), only=("model", "tokenizer"))
+    return hub.resolve_commits(resolve({}, values), only=("model", "tokenizer"))

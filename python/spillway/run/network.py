@@ -34,11 +34,11 @@ class Waited:
         self._sums[late, size] = (total + seconds, count + 1)
 
     def seconds(self) -> dict[int, float]:
-        """By rank. Any thread."""
-        found: dict[int, float] = {}
+        """The seconds of each rank, by rank. Any thread may call this."""
+        totals: dict[int, float] = {}
         for (rank, size), (total, count) in list(self._sums.items()):
-            found[rank] = found.get(rank, 0.0) + max(0.0, total - count * self._least[size])
-        return found
+            totals[rank] = totals.get(rank, 0.0) + max(0.0, total - count * self._least[size])
+        return totals
 
 
 class Service:

@@ -18,7 +18,7 @@ Loss = Callable[["PreTrainedModel", Batch, list[Batch]], "torch.Tensor"]  # a mi
 COEFFICIENTS = ("router_aux_loss_coef", "aux_loss_coef")
 
 
-def of(config: Config) -> Loss:
+def choose_loss(config: Config) -> Loss:
     if config.objective_entry.labels:
         return lambda model, batch, step: ranked(model, batch, config) / len(step)
     if config.objective_entry.is_sampled:
@@ -106,7 +106,7 @@ def only_prompts(batch: Batch) -> Batch:
 
 
 def routers_weight(model: PreTrainedModel) -> float:
-    """What the auxiliary loss of its routers counts for in its loss."""
+    """The weight of the routers' auxiliary loss in the model's loss."""
     config = model.config.get_text_config()
     return float(next(getattr(config, name) for name in COEFFICIENTS if hasattr(config, name)))
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def optimizer_of(model: PreTrainedModel, config: Config) -> tuple[subspace.AdamW | None, set[str]]:
-    """With method lsp the optimizer of the matrices that are trained in subspaces, and their names."""
+    """The optimizer of the matrices that are trained in subspaces with method lsp, and their names."""
     from spillway import subspace
     from spillway.model.building import build
     from spillway.model.factors import choose

@@ -50,7 +50,7 @@ TOLD = "told"  # somebody has said that rank 0 is gone
 
 @dataclass(frozen=True)
 class Failure:
-    """What ended a process."""
+    """The reason why a process ended."""
 
     rank: int
     words: str
@@ -142,12 +142,12 @@ class Processes:
         rank, world, machines = self.ranks.rank, self.ranks.world, self.ranks.machines
         local = world // machines
         first = rank - rank % local
-        found: dict[str, float] = {}
+        rates: dict[str, float] = {}
         if local > 1:
-            found |= self._measured("network_inside", first + (rank + 1) % local, first + (rank - 1) % local)
+            rates |= self._measured("network_inside", first + (rank + 1) % local, first + (rank - 1) % local)
         if machines > 1:
-            found |= self._measured("network", (rank + local) % world, (rank - local) % world)
-        return found
+            rates |= self._measured("network", (rank + local) % world, (rank - local) % world)
+        return rates
 
     def _measured(self, name: str, to: int, source: int) -> dict[str, float]:
         one, many = (seconds(functools.partial(passed_on, size, to, source, self._carrier)) for size in (1, MEASURED))
@@ -193,17 +193,17 @@ class Processes:
         return values
 
     def _led(self, given: tuple[Any, Failure | None]) -> tuple[list[Any], Failure | None]:
-        found, gone = [given], []
+        answers, gone = [given], []
         for rank in range(1, self.ranks.world):
             self._waits = (time.monotonic(), [rank])
             try:
-                found.append(receive(rank, self._control))
+                answers.append(receive(rank, self._control))
             except RuntimeError:
                 gone.append(rank)
         self._waits = None
         lost = [] if self._closing else [self._lost(rank) for rank in gone]
-        failure = first_of([each for _, each in found if each is not None], lost)
-        reply = ([value for value, _ in found] if failure is None else [], failure)
+        failure = first_of([each for _, each in answers if each is not None], lost)
+        reply = ([value for value, _ in answers] if failure is None else [], failure)
         for rank in range(1, self.ranks.world):
             if rank not in gone:
                 with suppress(RuntimeError):  # of one that has gone meanwhile the next round knows
@@ -234,7 +234,7 @@ class Processes:
         return error
 
     def _tells_of_first(self) -> bool:
-        """Of processes that outlive rank 0 one speaks."""
+        """True if this process speaks for those that outlive rank 0."""
         try:
             return bool(self._store.add(TOLD, 1) == 1)
         except Exception:  # the store was in rank 0
@@ -292,15 +292,15 @@ def first_of(failures: list[Failure], lost: list[Failure]) -> Failure | None:
     """The one that the others came of. What all say alike is nobody's own; and a launcher stops the others when one
     has gone."""
     own = [failure for failure in failures if not (failure.follows or (lost and failure.code > 128))]
-    found = [*own, *lost, *failures]
-    if not found:
+    ordered = [*own, *lost, *failures]
+    if not ordered:
         return None
     alike = len(own) > 1 and not lost and len({(failure.words, failure.code) for failure in own}) == 1
-    return Failure(-1, own[0].words, own[0].code) if alike and len(own) == len(failures) else found[0]
+    return Failure(-1, own[0].words, own[0].code) if alike and len(own) == len(failures) else ordered[0]
 
 
 def words_of(error: BaseException) -> tuple[str, int]:
-    """What is told of an error, and its exit code, as the command line has it."""
+    """The words that are told of an error, and its exit code, as on the command line."""
     if isinstance(error, SpillwayError):
         return str(error), error.exit_code
     if isinstance(error, KeyboardInterrupt):
@@ -324,13 +324,13 @@ def passed_on(size: int, to: int, source: int, carrier: Carrier) -> None:
 
 
 def seconds(call: Callable[[], None]) -> list[float]:
-    """Of some calls, each."""
-    found = []
+    """The duration of each of several calls."""
+    durations = []
     for _ in range(TRIES):
         began = time.perf_counter()
         call()
-        found.append(time.perf_counter() - began)
-    return found
+        durations.append(time.perf_counter() - began)
+    return durations
 
 
 def send(value: Any, peer: int, group: Any) -> None:

@@ -61,16 +61,16 @@ def profiled(
 
         PackedRows.refusal = None
         try:
-            found = run(compute.place)
+            memory = run(compute.place)
         except RuntimeError as refused:
             compute = replace(compute, place=compute.place.without(refused))
-            found = run(compute.place)
+            memory = run(compute.place)
     tokens = shape.own * max(shape.batch * shape.length, shape.eval_batch * shape.eval_length)
     distilled = working_bytes(tokens, shape.teacher_top_k, compute.place.on_gpu)
     logits = shape.logits * meta_model.vocabulary * meta_model.dtype.itemsize
     drawn = initialise.work_bytes(meta_model) if config.init == "random" else 0  # before the first step
-    work = max(found.work_bytes + logits + distilled, found.left_bytes + drawn)
+    work = max(memory.work_bytes + logits + distilled, memory.left_bytes + drawn)
     if only_plan:
-        work += max(LEAST_MARGIN, int(MARGIN * (work - found.firm_bytes)))
-    on_device = found.device_bytes + (distilled if compute.place.on_gpu else 0)
-    return Profiled(verified, compute, shape, replace(found, work_bytes=work, device_bytes=on_device))
+        work += max(LEAST_MARGIN, int(MARGIN * (work - memory.firm_bytes)))
+    on_device = memory.device_bytes + (distilled if compute.place.on_gpu else 0)
+    return Profiled(verified, compute, shape, replace(memory, work_bytes=work, device_bytes=on_device))

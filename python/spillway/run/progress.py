@@ -1,4 +1,4 @@
-"""What a person sees while it runs: a bar on a terminal, plain lines elsewhere."""
+"""Progress on the screen: a bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class Display:
         return "  ".join(words)
 
     def wear(self, path: str, result: StepResult) -> str:
-        """What the run has written to a path in all, and what that is of its drive's life."""
+        """The run's total writes to a path, and their share of its drive's life."""
         if path not in result.written:
             return ""
         total = result.written[path]

@@ -1,4 +1,4 @@
-"""What the trainer and the engine's session say to each other: plain data and one protocol.
+"""The protocol between the trainer and the engine's session: plain data and one protocol class.
 
 The trainer (configuration, data, loop, what a person sees) is written against `SessionProtocol`;
 `spillway.run.session` implements it over the C++ engine, the tests implement it in a few lines.
@@ -22,7 +22,7 @@ PathBytes = dict[str, dict[str, int]]  # {"path:0": {"read": bytes, "written": b
 
 @dataclass(frozen=True)
 class Saving:
-    """What a run writes to its output_dir, as far as is known before it starts."""
+    """The writes of a run to its output_dir, as far as is known before it starts."""
 
     output_dir: Path
     saves: int  # checkpoints that are to come
@@ -37,7 +37,7 @@ class Saving:
 
 @dataclass(frozen=True)
 class Keeping:
-    """What a run leaves on its storage paths, and in its output_dir."""
+    """The data that a run leaves on its storage paths and in its output_dir."""
 
     run: str  # its identity, written into every volume
     checkpoints: int = 0  # most that hold places there at once while the run goes on, the newest durable step included
@@ -49,7 +49,7 @@ class Keeping:
 
 @dataclass(frozen=True)
 class StartPoint:
-    """Where a session is to start from; by default from the model's weights."""
+    """The start of a session; by default the model's weights."""
 
     checkpoint: Path | None = None  # weights and state of this one
     durable: bool = False  # rather the newest durable step on the storage paths, where it is newer than `checkpoint`
@@ -75,7 +75,7 @@ class Recovery:
 
 @dataclass(frozen=True)
 class StepResult:
-    """What one optimizer step reports."""
+    """The report of one optimizer step."""
 
     loss_sum: float  # over all label tokens of all micro-batches, or over all pairs
     label_tokens: int  # or pairs, with objective dpo
@@ -170,11 +170,11 @@ class SessionProtocol(Protocol):
     def evaluate(self, batches: list[Batch]) -> tuple[float, int]:
         """(loss summed over label tokens, label tokens), or pairs; at most WorkShape.micro_batches batches a call."""
 
-    def told(self) -> list[dict[str, float]]:
+    def list_figures(self) -> list[dict[str, float]]:
         """StepResult.told of the last step or evaluation."""
 
     def log_probabilities(self, batches: list[Batch]) -> list[list[float]]:
-        """By micro-batch, of each row: the log-probability of its labels. No more batches than evaluate() takes."""
+        """The log-probability of each row's labels, by micro-batch. No more batches than evaluate() takes."""
 
     def save_model(self, directory: Path) -> None:
         """Safetensors (and index), config.json, generation_config.json."""
@@ -183,8 +183,8 @@ class SessionProtocol(Protocol):
         """Saves the trained weights, and the other files that can be saved, after a save has failed."""
 
     def save_state(self, directory: Path) -> None:
-        """What the model files lack to go on bit by bit, under directory/spillway/: a manifest of where it lies on the
-        storage paths, or the state itself where none of it lies there durably."""
+        """Writes the state that the model files lack to continue bit by bit, under directory/spillway/. That is a
+        manifest of where it lies on the storage paths, or the state itself where none of it lies there durably."""
 
     def displaced_volumes(self) -> list[str]:
         """Volumes whose file was removed or replaced since the session opened them: their bytes are there until it
@@ -200,20 +200,20 @@ class SessionProtocol(Protocol):
         """Nobody will go on from this run: close() removes what it holds on the storage paths."""
 
     def leave(self, state: dict[str, Any]) -> bytes:
-        """What was reached cannot be saved where it should be: it stays on the storage paths with `state`, and so do
-        the volumes. Empty of a durable run, whose newest step it is; else a manifest to keep. Raises where nothing lies
-        there, or what stays in memory has no room; then the session can go on."""
+        """Leaves the reached state on the storage paths with `state`, since it cannot be saved where it belongs. The
+        volumes stay as well. Empty of a durable run, whose newest step it is; else a manifest to keep. Raises where
+        nothing lies there, or what stays in memory has no room; then the session can go on."""
 
     def measured(self) -> dict[str, Any]:
         """Over this process {"tiers": {tier name: peak bytes}, "process_peak": bytes, "path_bytes": PathBytes,
         "stall_seconds": {cause: seconds}, "waits": {tier: {cause: seconds}}}, and over the run's life {"written":
         {path: bytes}}; keys beyond these go into summary.json as they are."""
 
-    def planned_notices(self) -> list[str]:
-        """What a person should know of the plan, before the session has started."""
+    def list_plan_notices(self) -> list[str]:
+        """Notices about the plan, before the session has started."""
 
     def notices(self) -> list[str]:
-        """What a person should know about the tiers of a started session and was not told yet."""
+        """New notices about the tiers of a started session."""
 
     def write_timeline(self, path: Path) -> None: ...
 

@@ -71,7 +71,7 @@ def list_model(output_dir: Path) -> list[str]:
 
 
 def write_card(config: Config) -> str:
-    """What the Hub's pages go by: the base, and what made the model."""
+    """The model card: the base and the method, which the Hub's pages read."""
     library = "peft" if config.method == "lora" else "transformers"
     head = ["---", f"library_name: {library}", "tags:", "- spillway", f"- {config.objective}"]
     if hub.is_name(config.model):

@@ -1,4 +1,4 @@
-"""What the reference model makes of every row of pairs: computed by a first streamed pass, kept with the run.
+"""The reference model's log-probabilities of every row of pairs: computed by a first streamed pass, kept with the run.
 
 The reference is the model as it is before the first step, of adapters the base that they begin as. So it is computed
 before that, once, and one model streams. OUTPUT_DIR/spillway/reference-NAME.jsonl holds what was computed: a header,
@@ -75,25 +75,27 @@ class Reference:
     writes: bool = True  # of several processes one keeps the file
 
     @classmethod
-    def of(cls, folder: Path, name: str, data: Comparable) -> Reference:
-        """What is there, if it is of this data; else empty. `folder`: a directory with a run or a checkpoint."""
-        found = cls(file_of(folder, name), header_of(data))
-        found._read()
-        return found
+    def load(cls, folder: Path, name: str, data: Comparable) -> Reference:
+        """The stored reference, if it is of this data; else an empty one. `folder`: a directory with a run or a
+        checkpoint."""
+        reference = cls(file_of(folder, name), header_of(data))
+        reference._read()
+        return reference
 
     @property
     def whole(self) -> bool:
         return bool(self.digest)
 
     def compute(self, session: Computes, data: Comparable, how: Pass, tell: Callable[[int], None]) -> None:
-        """What is missing; `tell` hears after each forward pass how many pairs are done. Whole when it returns."""
+        """Computes the missing rows. `tell` receives the number of pairs done after each forward pass. The reference is
+        whole when the call returns."""
         starts = data.value_starts()
         begun = count_whole(starts, len(self.values)) // how.pairs * how.pairs
         self.values = self.values[: starts[begun]]
         self._rewrite()
         place = self.path if self.writes else os.devnull
         with open(place, "a", encoding="utf-8", opener=no_link) as stream:
-            for rows in computed(session, data, how, begun):
+            for rows in compute_probabilities(session, data, how, begun):
                 stream.write(json.dumps({"first": len(self.values), "log_probabilities": rows.tolist()}) + "\n")
                 stream.flush()
                 self.values = np.concatenate([self.values, rows])
@@ -138,11 +140,13 @@ class Reference:
                 return
 
 
-def computed(session: Computes, data: Comparable, how: Pass, begun: int = 0) -> Iterator[NDArray[np.float64]]:
+def compute_probabilities(
+    session: Computes, data: Comparable, how: Pass, begun: int = 0
+) -> Iterator[NDArray[np.float64]]:
     """Each forward pass, from pair `begun` on: what it gives for its rows, in the order of `Preferences`."""
     for group in how.parts(data, begun):
-        found = session.log_probabilities([data.batch(pairs) for pairs in group])
-        yield np.array([value for values in found for value in data.order_values(values)])
+        probabilities = session.log_probabilities([data.batch(pairs) for pairs in group])
+        yield np.array([value for values in probabilities for value in data.order_values(values)])
 
 
 def file_of(folder: Path, name: str) -> Path:
@@ -151,15 +155,15 @@ def file_of(folder: Path, name: str) -> Path:
 
 def parsed(line: str) -> dict[str, Any] | None:
     try:
-        found = parse_json(line)
+        content = parse_json(line)
     except ValueError:
         return None
-    return found if isinstance(found, dict) else None
+    return content if isinstance(content, dict) else None
 
 
 def has_probabilities(part: dict[str, Any]) -> bool:
-    found = part.get("log_probabilities")
-    return isinstance(found, list) and all(map(is_number, found))
+    values = part.get("log_probabilities")
+    return isinstance(values, list) and all(map(is_number, values))
 
 
 def header_of(data: Comparable) -> dict[str, Any]:
@@ -175,23 +179,23 @@ def digest_of(values: NDArray[np.float64]) -> str:
     return hashlib.sha256(values.astype("<f8").tobytes()).hexdigest()
 
 
-def begun(world: World, folder: Path, name: str, data: Comparable) -> Reference:
-    """`Reference.of` as rank 0 finds it, for each process of a run."""
-    return replace(world.agreed(lambda: Reference.of(folder, name, data)), writes=world.leads)
+def open_stored(world: World, folder: Path, name: str, data: Comparable) -> Reference:
+    """`Reference.load` as rank 0 finds it, for each process of a run."""
+    return replace(world.agreed(lambda: Reference.load(folder, name, data)), writes=world.leads)
 
 
-def known(world: World, name: str, data: Comparable, places: list[Path], digest: str | None) -> Reference:
-    """`there`, the same."""
-    return replace(world.agreed(lambda: there(name, data, places, digest)), writes=world.leads)
+def load_known(world: World, name: str, data: Comparable, places: list[Path], digest: str | None) -> Reference:
+    """`find_stored`, the same for each process of a run."""
+    return replace(world.agreed(lambda: find_stored(name, data, places, digest)), writes=world.leads)
 
 
-def there(name: str, data: Comparable, places: list[Path], digest: str | None) -> Reference:
+def find_stored(name: str, data: Comparable, places: list[Path], digest: str | None) -> Reference:
     """The reference of a run that has made steps: in one of `places`, whole and with this `digest`, if there is one.
     InputError."""
     for place in places:
-        found = Reference.of(place, name, data)
-        if found.whole and digest in (None, found.digest):
-            return found
+        reference = Reference.load(place, name, data)
+        if reference.whole and digest in (None, reference.digest):
+            return reference
     key = "dataset" if name == "train" else "eval_dataset"
     raise InputError(
         f"{key}: {file_of(places[0], name)} does not hold the log-probabilities that the run's "

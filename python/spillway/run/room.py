@@ -1,4 +1,5 @@
-"""What a run writes to `output_dir`, and what the file systems have that it and the volumes lie on: for the plan."""
+"""Disk space for the plan: the writes of a run to `output_dir`, and the free space of its file systems and of the
+volumes'."""
 
 from __future__ import annotations
 
@@ -32,7 +33,9 @@ WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack")
 LINKLESS = ("vfat", "msdos", "exfat")  # file systems in which a file has one name
 
 
-def of_run(config: Config, start: Start, begun: int, saves: int, rows: int, also: int = 0, once: int = 0) -> Saving:
+def estimate_saving(
+    config: Config, start: Start, begun: int, saves: int, rows: int, also: int = 0, once: int = 0
+) -> Saving:
     """`begun`: the step that the run goes on from; `saves`: checkpoints that come after it; `rows`: that it logs;
     `also`: bytes that the run keeps of its data, and each checkpoint with it; `once`: that the run keeps alone."""
     rows = max(0, rows)
@@ -98,7 +101,8 @@ def settings(config: Config, saving: Saving | None, converted: bool, carried: in
     plain = {number: place for number, place in places.items() if place.is_dir()}
     output = files.existing(saving.output_dir) if saving else None
     systems = [
-        system(place, plain, volume, output) for place in by_device([*plain.values(), *([output] if output else [])])
+        system(place, plain, volume, output)
+        for place in choose_one_per_device([*plain.values(), *([output] if output else [])])
     ]
     if saving is None or output is None:
         return {"file_systems": systems}
@@ -132,7 +136,7 @@ def system(place: Path, plain: dict[int, Path], volume: dict[int, Path], output:
     }
 
 
-def by_device(places: Iterable[Path]) -> list[Path]:
+def choose_one_per_device(places: Iterable[Path]) -> list[Path]:
     """One place of each file system."""
     return list({os.stat(place).st_dev: place for place in places}.values())
 
@@ -153,8 +157,8 @@ def mounted(mount: Path) -> tuple[str, str]:
         lines = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return "", ""
-    found = [(words[2], words[3]) for words in map(str.split, lines) if len(words) > 3 and words[1] == str(mount)]
-    return found[-1] if found else ("", "")
+    mounts = [(words[2], words[3]) for words in map(str.split, lines) if len(words) > 3 and words[1] == str(mount)]
+    return mounts[-1] if mounts else ("", "")
 
 
 def volume_bytes(volume: Path) -> int:
@@ -168,8 +172,8 @@ def freeable(path: Path) -> int:
     """Bytes that removing it gives back: not those of files that have another name, or lie elsewhere."""
     if path.is_symlink():
         return 0
-    found = [path] if path.is_file() else [Path(folder, name) for folder, _, names in os.walk(path) for name in names]
-    sizes = [os.lstat(file) for file in found]
+    files = [path] if path.is_file() else [Path(folder, name) for folder, _, names in os.walk(path) for name in names]
+    sizes = [os.lstat(file) for file in files]
     return sum(status.st_blocks * 512 for status in sizes if status.st_nlink == 1)
 
 

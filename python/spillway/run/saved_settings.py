@@ -1,4 +1,4 @@
-"""What the engine is told of layers that may keep what autograd saves of them; see _engine.pyi."""
+"""Engine settings of layers that may keep what autograd saves of them; see _engine.pyi."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ BY_TOKEN = ("token_bytes", "spilled_token_bytes", "graph_token_bytes")
 
 def saved_settings(profiled: Profiled) -> dict[str, Any]:
     """Which layers can keep, what that takes, and how many are to."""
-    found = settings_of(
+    settings = settings_of(
         profiled.spec, profiled.dry_run.saved, profiled.verified.not_kept, profiled.compute.place.on_gpu
     )
     share = share_of_tokens(profiled)
-    return found | {name: found[name] * share for name in BY_TOKEN if name in found}
+    return settings | {name: settings[name] * share for name in BY_TOKEN if name in settings}
 
 
 def settings_of(spec: ModelSpec, saved: SavedProfile, not_kept: str, on_device: bool) -> dict[str, Any]:
     """The settings for as many tokens as a step has. `saved`: measured or traced; `not_kept`: as of `Verified`."""
     config, meta_model = spec.config, spec.meta_model
     layers = len(meta_model.layers)
-    keep = asked(config.activation_recompute, layers)
-    found: dict[str, Any] = {"layers": layers, "on_device": on_device, "keep": keep}
+    keep = count_kept_layers(config.activation_recompute, layers)
+    settings: dict[str, Any] = {"layers": layers, "on_device": on_device, "keep": keep}
     if config.activation_recompute == "all":
-        return found
+        return settings
     if why := not_kept or saved.why:
-        return found | {"why": f"every layer recomputes: {why}"}
+        return settings | {"why": f"every layer recomputes: {why}"}
     blocks = [place + 1 for place in able(meta_model)]
     if len(blocks) < layers:
-        found["why"] = (
+        settings["why"] = (
             f"{layers - len(blocks)} of {layers} layers run with what comes before or after them and recompute"
         )
-    return found | {
+    return settings | {
         "blocks": blocks,
         "spill": config.activation_spill,
         "token_bytes": saved.token_bytes,
@@ -44,7 +44,7 @@ def settings_of(spec: ModelSpec, saved: SavedProfile, not_kept: str, on_device: 
     }
 
 
-def asked(recompute: str | int, layers: int) -> int | None:
+def count_kept_layers(recompute: str | int, layers: int) -> int | None:
     """Layers that are to keep; None: as many as is fastest."""
     if recompute == "auto":
         return None
@@ -61,7 +61,7 @@ def share_of_tokens(profiled: Profiled) -> float:
 
 
 def saved_notice(profiled: Profiled) -> list[str]:
-    """What a person who asked for it should know."""
+    """Notices for a user who asked for saved activations."""
     why = saved_settings(profiled).get("why")
     recompute = profiled.spec.config.activation_recompute
     return [f"activation_recompute: {recompute}: {why}"] if why and recompute not in ("auto", "all") else []

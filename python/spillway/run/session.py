@@ -41,7 +41,7 @@ from spillway.model.spec import model_spec, verified
 from spillway.model.stream import Stream
 from spillway.output import wear
 from spillway.run import logits, replays
-from spillway.run.engine_spec import engine_spec, planned_engine, work_size
+from spillway.run.engine_spec import engine_spec, plan_engine, work_size
 from spillway.run.engine_state import EngineState
 from spillway.run.profiled import profiled
 from spillway.run.protocol import Keeping, Recovery, StartPoint, StepResult
@@ -95,7 +95,7 @@ class EngineSession:
             self._profiled = profiled(self._verified, computing, shape, engine_type, only_plan, ranks.local_world)
             told = engine_spec(self._profiled, self._keeping, self._world)
             self._network = self._world.port()
-            planned = planned_engine(told, self._profiled, engine_type, self._network)
+            planned = plan_engine(told, self._profiled, engine_type, self._network)
         replays.check_place(config, self._profiled.compute.place)
         self.description, self.settings, self.plan = told.description, told.settings, planned.plan
         self._engine, self._durable, self._place = planned.engine, planned.durable, self._profiled.compute.place
@@ -125,8 +125,8 @@ class EngineSession:
         has seen rows of half the length, too, and the working set for others lies on the line through both."""
         shape, per_token = self._profiled.shape, self._profiled.dry_run.per_token
         with translated():
-            found: dict[str, Any] = json.loads(self._engine.what_fits(shape.length, shape.batch, *per_token))
-        return found
+            suggestions: dict[str, Any] = json.loads(self._engine.what_fits(shape.length, shape.batch, *per_token))
+        return suggestions
 
     def graph(self, format: str) -> str:
         with translated():
@@ -216,15 +216,15 @@ class EngineSession:
             seconds=time.perf_counter() - self._began,
             skipped=bool(update["skipped"]),
             loss_scale=update.get("loss_scale", 1.0),
-            refits=factors.told(self._engine) if self._spec.meta_model.spaces else {},
+            refits=factors.summarise_step(self._engine) if self._spec.meta_model.spaces else {},
             replayed=self._replays.is_replayed,
             replay_difference=self._replays.difference,
-            told=self.told() if self.config.objective_entry.tells else [],
-            **self._telemetry.of_step(),
+            told=self.list_figures() if self.config.objective_entry.tells else [],
+            **self._telemetry.count_step(),
         )
 
     def rates(self, learning_rate: float) -> dict[str, float]:
-        """What an update goes by, the configuration's but for the learning rate."""
+        """Hyperparameters of one update. `learning_rate` overrides the configuration."""
         return {**optimizers.update(self.config, learning_rate), "max_grad_norm": self.config.max_grad_norm}
 
     # ---- evaluations
@@ -235,12 +235,12 @@ class EngineSession:
             outcome = self._running().evaluate(arrange(batches))
         return outcome.loss_sum, outcome.label_tokens
 
-    def told(self) -> list[dict[str, float]]:
-        """What the objective tells besides its loss of the last step or evaluation, by micro-batch."""
+    def list_figures(self) -> list[dict[str, float]]:
+        """Figures of the objective beside its loss, for the last step or evaluation, by micro-batch."""
         return self._running().tell()
 
     def log_probabilities(self, batches: Sequence[Batch]) -> list[list[float]]:
-        """By micro-batch, of each row: the log-probability of its labels."""
+        """The log-probability of each row's labels, by micro-batch."""
         made: list[RowSums] = []
 
         def sums(work: Work, training: bool) -> Objective:
@@ -249,11 +249,11 @@ class EngineSession:
 
         with translated():
             self._running().evaluate(arrange(batches), objective=sums)
-        found = [each for part in self._share.gather(made[0].numbered()) for each in part]
-        return [rows for _, rows in sorted(found, key=lambda each: each[0])]
+        numbered = [each for part in self._share.gather(made[0].numbered()) for each in part]
+        return [rows for _, rows in sorted(numbered, key=lambda each: each[0])]
 
     def top_tokens(self, batches: Sequence[Batch], top_k: int, temperature: float) -> list[TopTokens]:
-        """By micro-batch, of each label token: the largest logits and the rest. Of a run of one process."""
+        """The largest logits of each label token and the rest, by micro-batch. For a run of one process."""
         made: list[LargestLogits] = []
 
         def largest(work: Work, training: bool) -> Objective:
@@ -301,7 +301,7 @@ class EngineSession:
         self._state.save_weights_alone(directory)
 
     def save_state(self, directory: Path) -> None:
-        """What the model files lack to go on bit by bit, under directory/spillway/."""
+        """Writes the state that the model files lack to continue bit by bit, under directory/spillway/."""
         self._running()
         self._state.save(directory)
 
@@ -316,7 +316,7 @@ class EngineSession:
             return self._state.leave(state)
 
     def take_back(self) -> None:
-        """What `leave` has left was saved after all."""
+        """Takes back the state that `leave` left: it was saved after all."""
         if not self._durable:
             self._engine.take_back()
 
@@ -353,12 +353,12 @@ class EngineSession:
             },
         }
 
-    def planned_notices(self) -> list[str]:
-        """What a person should know of the plan, before the session has started."""
-        return self._telemetry.planned_notices()
+    def list_plan_notices(self) -> list[str]:
+        """Notices about the plan, before the session has started."""
+        return self._telemetry.list_plan_notices()
 
     def notices(self) -> list[str]:
-        """What a person should know about the paths and was not told yet: no O_DIRECT, one that was retired."""
+        """New notices about the paths: no O_DIRECT, a retired path."""
         return [*self._telemetry.notices(), *self._replays.take_notices()]
 
     def write_timeline(self, path: Path) -> None:
@@ -390,12 +390,12 @@ class EngineSession:
             process_memory.trim()  # what steps had of the heap; the process may go on
 
     def _silences(self) -> str:
-        found: str = self._engine.silence()
-        return found
+        words: str = self._engine.silence()
+        return words
 
     def _lateness(self) -> str:
-        found: str = self._engine.lateness()
-        return found
+        words: str = self._engine.lateness()
+        return words
 
     def _running(self) -> Stream:
         if self._stream is None:

@@ -1,4 +1,4 @@
-"""What the engine plans with: budgets, placement, storage and rates, from the configuration and the dry run."""
+"""The engine's input for a plan: budgets, placement, storage and rates, from the configuration and the dry run."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ def engine_settings(
     place: Place = HOST,
     processes: int = 1,
 ) -> dict[str, Any]:
-    """What the engine plans with; see _engine.pyi. `learning`: parameters that do. `update_cores`: that compute leaves
-    to updates. `place`: where layers compute. `processes`: of the run on this machine."""
+    """The engine's settings for a plan; see _engine.pyi. `learning`: parameters that do. `update_cores`: cores that
+    compute leaves to updates. `place`: where layers compute. `processes`: of the run on this machine."""
     dram_budget = memory_budget(config, processes)
     spare = measured_in(dram_budget, learning)
     rule = update_rule(config)
-    found = profile(config.profile, [path.place for path in config.paths], rule, spare)
+    rates = profile(config.profile, [path.place for path in config.paths], rule, spare)
     return path_settings(config, keeping, processes) | {
         "dram_budget": dram_budget,
         "process_bytes": dry_run.process_bytes,
         "work_bytes": dry_run.work_bytes,
-        "profile": found,
-        "device": device.settings(config, dram_budget, found, place, dry_run.device_bytes, rule),
+        "profile": rates,
+        "device": device.settings(config, dram_budget, rates, place, dry_run.device_bytes, rule),
         "seconds": dry_run.seconds,
         "update_schedule": config.update_schedule,
         "speculative_updates": config.speculative_updates,
@@ -68,10 +68,10 @@ def measured_in(dram_budget: int, learning: int) -> int:
 
 def reading_settings(config: Config, run: str) -> dict[str, Any]:
     """To open a run's volumes without training: nothing is measured or profiled, and memory is one tier."""
-    found = path_settings(config, Keeping(run, keep=True))
-    in_memory = {group: 1.0 for group, share in found["placement"].items() if isinstance(share, str)}
-    return found | {
-        "placement": found["placement"] | in_memory,
+    settings = path_settings(config, Keeping(run, keep=True))
+    in_memory = {group: 1.0 for group, share in settings["placement"].items() if isinstance(share, str)}
+    return settings | {
+        "placement": settings["placement"] | in_memory,
         "dram_budget": config.dram_budget or default_budget(),
         "process_bytes": process_memory.resident(),
         "work_bytes": 0,
@@ -79,7 +79,7 @@ def reading_settings(config: Config, run: str) -> dict[str, Any]:
 
 
 def path_settings(config: Config, keeping: Keeping, processes: int = 1) -> dict[str, Any]:
-    """What lies where, and what of it is to stay."""
+    """The contents of each path, and the part of them that is kept."""
     asked = {} if config.durability is None else {"durability": config.durability}
     return asked | {
         "placement": placement_shares(config.placement),
@@ -100,8 +100,8 @@ def memory_budget(config: Config, processes: int = 1) -> int:
 
 
 def default_budget(processes: int = 1) -> int:
-    """What this process holds and what is free, less a margin; of that its part, where `processes` of a run share the
-    machine."""
+    """The default budget of a process: the memory that it holds and the free memory, less a margin. Where `processes`
+    of a run share the machine, each gets its part of that."""
     from spillway import _engine
 
     return int((process_memory.resident() + _engine.dram_available() // processes) * (1 - MARGIN))
@@ -157,7 +157,7 @@ def share_of(
     path: StoragePath, device: tuple[int, int], paths: Sequence[StoragePath], devices: Sequence[tuple[int, int]]
 ) -> int:
     """Bytes for a path that names no capacity; at least what its volume has already."""
-    beside = [other for other, found in zip(paths, devices, strict=True) if found[0] == device[0]]
+    beside = [other for other, each in zip(paths, devices, strict=True) if each[0] == device[0]]
     free = device[1] + sum(volumes.held(other) for other in beside)
     taken = sum(other.capacity * other.sharers for other in beside if other.capacity is not None)
     sharers = sum(other.capacity is None for other in beside)
@@ -182,5 +182,5 @@ def device_bytes(device: str) -> int:
 
 
 def update_rule(config: Config) -> dict[str, str]:
-    """What an update is of, as the engine names it."""
+    """The parts of an update, as the engine names them."""
     return {"weight_dtype": config.weight_dtype, "optimizer": config.optim, "state_format": config.state_format}

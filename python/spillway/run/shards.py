@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Shard:
-    """What one process has left on its storage paths."""
+    """The state that one process has left on its storage paths."""
 
     config: Config  # with its paths
     host: str  # that it was on
@@ -45,7 +45,7 @@ class Shard:
 
 
 def shards_of(config: Config, known: Identity) -> list[Shard]:
-    """By number; of a run of one process the only one."""
+    """The shards by number; a run of one process has one."""
     if not known.several:
         return [Shard(config, "", known.run)]
     world = len(known.processes)
@@ -74,7 +74,7 @@ class Exchange:
         self._boxes = {(one, other): SimpleQueue[bytes | None]() for one in world for other in world if one != other}
 
     def run(self, calls: Sequence[Callable[[], T]]) -> list[T]:
-        """What each call gives, all at once, one for each port; the error of the first that fails."""
+        """The results of all calls, made at once, one for each port; raises the error of the first call that fails."""
         count = len(calls)
         if count == 1:
             return [calls[0]()]

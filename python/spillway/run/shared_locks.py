@@ -1,5 +1,5 @@
-"""Whether a volume's lock keeps out processes of other machines, where two machines have one storage path: asked of the
-file system itself, since mount options alone do not say it."""
+"""A test of volume locks between machines. Two machines may have one storage path, and the lock has to keep out the
+other's processes. The file system itself is asked, since mount options alone do not say it."""
 
 from __future__ import annotations
 

@@ -17,8 +17,8 @@ NEVER = 2**62  # a step that no run has reached
 
 
 def tries_of(start_point: StartPoint, durable: bool) -> list[dict[str, Any]]:
-    """What the engine is asked for until it finds something; `durable`: its plan keeps steps on the paths. A try
-    that is followed by another, or may not begin anew, leaves the paths as they are when it finds nothing.
+    """The requests to the engine, in order, until one of them finds something; `durable`: its plan keeps steps on the
+    paths. A try that is followed by another, or may not begin anew, leaves the paths as they are when it finds nothing.
 
     A checkpoint that stands alone is loaded when nothing is found, so it only has to be older than what is. One that is
     a manifest is found as the durable step it was made of, unless the run has gone back behind it since.
@@ -70,5 +70,5 @@ def write_counts(state: Path, counts: dict[str, Any]) -> None:
 
 
 def on_paths(plan: dict[str, Any], group: str) -> bool:
-    """Whether the plan puts any of a class of bytes on a storage path."""
+    """True if the plan puts any of a class of bytes on a storage path."""
     return any(row["class"] == group and row["tier"].startswith("path") and row["bytes"] for row in plan["bytes"])

@@ -36,13 +36,13 @@ class StoredRun:
         return shards_of(self.config, self.identity)
 
     def volumes(self) -> list[Path]:
-        """Those that may hold a durable step."""
+        """The volumes that may hold a durable step."""
         if self.identity.durability == "none":
             return []
-        return [found for shard in self.shards for found in volumes.present(shard.config.paths)]
+        return [volume for shard in self.shards for volume in volumes.present(shard.config.paths)]
 
     def description(self) -> dict[str, Any]:
-        """What the engine was told of the model."""
+        """The description of the model that the engine received."""
         path = self.output_dir / DESCRIPTION
         try:
             return dict(read_json(path))

@@ -36,7 +36,7 @@ TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "voc
 
 @dataclass(frozen=True)
 class Teaching:
-    """What a teacher gives for the rows of a run."""
+    """The teacher's figures for the rows of a run."""
 
     config: Config
     work: Work
@@ -58,7 +58,7 @@ class Teaching:
 
     @property
     def sentence(self) -> str:
-        """What a person reads when the pass begins."""
+        """The sentence that a user reads when the pass begins."""
         rows = sum(len(each.tokens) - each.rows for each in self.files.values())
         stored = size(sum(each.size for each in self.files.values()))
         return f"teacher: a first pass of {self.config.teacher} over {rows} rows; what it gives takes {stored}"
@@ -88,17 +88,18 @@ class Teaching:
         """Computes what is missing; returns `summary`, which `begin` hears before anything is written. DoesNotFit,
         Interrupted."""
         with closing(self.open(run, output_dir)) as session:
-            found = self.summary(session.plan)
-            begin(found)
+            summary = self.summary(session.plan)
+            begin(summary)
             display.say(self.sentence)
             try:
                 self.compute(session, lambda done, total: display.share(done, total, "rows"))
             except Interrupted as error:
                 raise self.interrupted(output_dir, error.exit_code - 128) from None
-        return found
+        return summary
 
     def compute(self, session: EngineSession, tell: Callable[[int, int], None]) -> None:
-        """What is missing. `session` is planned, and starts here. `tell` hears of rows done, and of all."""
+        """Computes the missing rows. `session` is planned, and starts here. `tell` receives the rows done, and all
+        rows."""
         session.start(StartPoint())
         total = sum(len(each.tokens) for each in self.files.values())
         done = sum(each.rows for each in self.files.values() if each.whole)
@@ -108,8 +109,8 @@ class Teaching:
             parts, data = self._parts(name), self.work.taught[name]
             file.begin(len(data) - sum(len(rows) for group in parts for rows in group))
             for group in parts:
-                found = session.top_tokens([data.batch(rows) for rows in group], file.top_k, self.config.temperature)
-                for rows, tokens in zip(group, found, strict=True):
+                answers = session.top_tokens([data.batch(rows) for rows in group], file.top_k, self.config.temperature)
+                for rows, tokens in zip(group, answers, strict=True):
                     file.add(tokens, len(rows))
                 tell(done + file.rows, total)
             file.end()
@@ -122,7 +123,7 @@ class Teaching:
 
     def summary(self, plan: dict[str, Any] | None = None) -> dict[str, Any]:
         """`teacher` of plan.json. `plan`: of the teacher's own session; None: none is needed."""
-        found: dict[str, Any] = {
+        summary: dict[str, Any] = {
             "rows": sum(len(each.tokens) for each in self.files.values()),
             "tokens": sum(int(each.tokens.sum()) for each in self.files.values()),
             "top_k": self.config.teacher_top_k,
@@ -130,10 +131,10 @@ class Teaching:
             "passes": self.passes,
         }
         if plan is None:
-            return found
+            return summary
         seconds = plan.get("predicted_step_seconds")
         peaks = {"tiers": [{name: tier[name] for name in ("name", "planned_peak")} for tier in plan["tiers"]]}
-        return found | peaks | ({"predicted_seconds": self.passes * seconds} if seconds else {})
+        return summary | peaks | ({"predicted_seconds": self.passes * seconds} if seconds else {})
 
     def _parts(self, name: str) -> list[list[Any]]:
         """The rows of each forward pass that is missing, by micro-batch. A pass that was cut short is done again, so
@@ -144,7 +145,7 @@ class Teaching:
 
 
 def find_teaching(config: Config, work: Work, output_dir: Path) -> Teaching:
-    """What is stored in a run's directory, and what is not."""
+    """The teacher's stored figures in a run's directory, and the rows that they lack."""
     files = {
         name: TeacherFile(place_of(output_dir, name), header_of(config, data), data.label_counts())
         for name, data in work.taught.items()
@@ -214,10 +215,10 @@ def check_teacher(config: Config, tokenizer: Any, vocabulary: Any) -> None:
     """InputError where the teacher cannot judge the model's tokens. `vocabulary`: entries of the model's."""
     from spillway.model.source import load_config, text_config
 
-    found = getattr(text_config(load_config(Path(config.teacher))), "vocab_size", None)
-    if found != vocabulary:
+    size = getattr(text_config(load_config(Path(config.teacher))), "vocab_size", None)
+    if size != vocabulary:
         raise InputError(
-            f"teacher: {config.teacher} has a vocabulary of {found} entries, and {config.model} one of {vocabulary}; "
+            f"teacher: {config.teacher} has a vocabulary of {size} entries, and {config.model} one of {vocabulary}; "
             "name a teacher with the model's vocabulary"
         )
     if config.teacher_top_k > int(vocabulary):

@@ -1,4 +1,4 @@
-"""What a session measures: bytes over paths and links, peaks, waits; and the process's memory held to the plan."""
+"""Measurements of a session: bytes over paths and links, peaks, waits; and the process's memory held to the plan."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Telemetry:
         self._held = 0  # bytes of the device that PyTorch had taken before
 
     def begin(self) -> None:
-        """What moves from here on is of steps."""
+        """Starts the count for steps: from here on, all traffic is of steps."""
         self._path_bytes, self._link_bytes = self.paths(), self._link()
 
     def bound_device(self, most: int) -> None:
@@ -41,7 +41,7 @@ class Telemetry:
         self._held = self._place.watch_peak()
         self._place.bound(self._held + most)
 
-    def of_step(self) -> dict[str, Any]:
+    def count_step(self) -> dict[str, Any]:
         """Fields of StepResult: what has moved since the last call."""
         return {
             "path_bytes": self._new_path_bytes(),
@@ -55,7 +55,7 @@ class Telemetry:
         return {name: {"read": path["read"], "written": path["written"]} for name, path in paths.items()}
 
     def written(self) -> wear.Written:
-        """By the run, in this process and before it."""
+        """Bytes written by the run, in this process and before it."""
         return wear.total(self.written_before, {name: moved["written"] for name, moved in self.paths().items()})
 
     def measured(self) -> dict[str, Any]:
@@ -63,15 +63,15 @@ class Telemetry:
         counters = self._counters()
         paths = counters.get("paths", {})
         self._peak = max(self._peak, process_memory.peak())
-        found = nodes.where(self._plan, self._engine)
-        tiers = nodes.measured_peaks(self._plan, found, self._peak)
+        places = nodes.where(self._plan, self._engine)
+        tiers = nodes.measured_peaks(self._plan, places, self._peak)
         for name, path in paths.items():
             tiers[name] = volume_bytes(path.get("volume"))
         if "device" in counters:
             tiers["device"] = counters["device"]["memory"] + self._place.peak() - self._held
         return {
             "tiers": tiers,
-            **({"nodes": found} if found else {}),
+            **({"nodes": places} if places else {}),
             "process_peak": self._peak,
             "path_bytes": self.paths(),
             **({"link_bytes": link} if (link := self._link()) else {}),
@@ -89,24 +89,24 @@ class Telemetry:
         """For the next `notices`."""
         self._notices += words
 
-    def planned_notices(self) -> list[str]:
-        """Those of the plan, before the engine has started."""
+    def list_plan_notices(self) -> list[str]:
+        """Notices of the plan, before the engine has started."""
         return list(self._notices)
 
     def notices(self) -> list[str]:
-        """What a person should know about the paths and was not told yet: no O_DIRECT, one that was retired."""
+        """New notices about the paths: no O_DIRECT, a retired path."""
         counters = self._counters()
-        found = [path["notice"] for path in counters.get("paths", {}).values() if path.get("notice")]
-        found += [counters["device"]["notice"]] if counters.get("device", {}).get("notice") else []
-        found += self._notices
-        found += [outage["reason"] for outage in counters.get("outages", [])]
-        new = [notice for notice in found if notice not in self._told]
+        notices = [path["notice"] for path in counters.get("paths", {}).values() if path.get("notice")]
+        notices += [counters["device"]["notice"]] if counters.get("device", {}).get("notice") else []
+        notices += self._notices
+        notices += [outage["reason"] for outage in counters.get("outages", [])]
+        new = [notice for notice in notices if notice not in self._told]
         self._told.update(new)
         return new
 
     def _counters(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self._engine.counters())
-        return found
+        counters: dict[str, Any] = json.loads(self._engine.counters())
+        return counters
 
     def _new_path_bytes(self) -> PathBytes:
         before, self._path_bytes = self._path_bytes, self.paths()
@@ -117,8 +117,8 @@ class Telemetry:
 
     def _link(self) -> dict[str, int]:
         """Bytes over a device's link so far; empty without one that has memory of its own."""
-        found = self._counters().get("device", {})
-        return {way: found[way] for way in LINK_WAYS} if self._plan.get("device_bytes_per_step") else {}
+        counts = self._counters().get("device", {})
+        return {way: counts[way] for way in LINK_WAYS} if self._plan.get("device_bytes_per_step") else {}
 
     def _new_link_bytes(self) -> dict[str, int]:
         before, self._link_bytes = self._link_bytes, self._link()
@@ -142,8 +142,8 @@ class HeapWatch:
         self._planned = nodes.memory_peak(plan)
         self._holes = max(HOLES, int(SHARE_OF_HOLES * work_bytes))
         dram = plan["tiers"][0]["name"]
-        found = (part for part in plan["bytes"] if part["tier"] == dram and part["class"] in IN_THE_HEAP)
-        self._room = sum(part["bytes"] for part in found)
+        parts = (part for part in plan["bytes"] if part["tier"] == dram and part["class"] in IN_THE_HEAP)
+        self._room = sum(part["bytes"] for part in parts)
         self.in_use = 0  # bytes of the process that stayed when the heap was given back last
 
     def give_back(self) -> None:

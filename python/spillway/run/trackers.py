@@ -27,7 +27,7 @@ class Trackers:
             raise InputError("report_to: transformers' callbacks need the package accelerate: pip install accelerate")
         from transformers import TrainerControl, TrainerState
 
-        self._callbacks = [made(name) for name in names(config.report_to)]
+        self._callbacks = [make_tracker(name) for name in names(config.report_to)]
         self._arguments = arguments(config, output_dir)
         self._state, self._control = TrainerState(), TrainerControl()
 
@@ -58,7 +58,7 @@ class Trackers:
 
 
 class _Model:
-    """What some trackers ask a model for."""
+    """The attributes that some trackers read from a model."""
 
     def __init__(self, config: Any) -> None:
         self.config = config
@@ -73,7 +73,7 @@ def names(report_to: list[str]) -> list[str]:
     return list(get_available_reporting_integrations())
 
 
-def made(name: str) -> Any:
+def make_tracker(name: str) -> Any:
     from transformers.integrations import get_reporting_integration_callbacks
 
     try:
@@ -103,12 +103,12 @@ def plain(value: Any) -> Any:
 
 def numbers(row: dict[str, Any]) -> dict[str, float]:
     """Flat, and nothing that is no number; tokens/s besides."""
-    found = {key: value for key, value in row.items() if key != "step" and isinstance(value, int | float)}
+    values = {key: value for key, value in row.items() if key != "step" and isinstance(value, int | float)}
     for path, moved in row.get("path_bytes", {}).items():
         for way, count in moved.items():
-            found[f"{path.replace(':', '_')}_{way}_bytes"] = count
+            values[f"{path.replace(':', '_')}_{way}_bytes"] = count
     for node, done in row.get("node_updates", {}).items():
-        found[f"{node.replace(':', '_')}_update_seconds"] = done["seconds"]
+        values[f"{node.replace(':', '_')}_update_seconds"] = done["seconds"]
     if row.get("step_seconds") and "tokens" in row:
-        found["tokens_per_second"] = row["tokens"] / row["step_seconds"]
-    return found
+        values["tokens_per_second"] = row["tokens"] / row["step_seconds"]
+    return values

@@ -49,8 +49,8 @@ Tell = Callable[[str], None]
 
 
 def train(config: Config | Mapping[str, Any] | str | Path, **values: Any) -> dict[str, Any]:
-    """What `spillway train` does; `values` are keys beside the file's. Returns the content of summary.json. In each of
-    the processes that a launcher has started, or that a process group of torch.distributed is of, it is called alike.
+    """Runs `spillway train`; `values` are keys beside the file's. Returns the content of summary.json. Every process
+    that a launcher has started, or that belongs to a process group of torch.distributed, calls it alike.
 
     Raises errors.InputError, errors.DoesNotFit, errors.Interrupted (state saved) or errors.SpillwayError.
     """
@@ -66,7 +66,7 @@ def train_config(config: Config, console: Console, world: World | None = None) -
     """`world`: of the run's processes, all of which call this; None: there is one."""
     world = world or OneProcess()
     config, known, _ = beginning.load_existing_run(config, world)
-    config = beginning.of_one(config, known, world)
+    config = beginning.restrict_to_one_process(config, known, world)
     check(config)
     publication.require_token(config)
     refuse_elsewhere(config)
@@ -77,7 +77,7 @@ def train_config(config: Config, console: Console, world: World | None = None) -
         with beginning.hold_directory(config, world, display.note):
             config, start, run, saved, also = beginning.open_run(config, world)
             assert start is not None  # a configuration that was checked has an output_dir
-            config = beginning.settled(config, world, display.note)
+            config = beginning.resolve_auto_keys(config, world, display.note)
             lines = Lines(run, start.output_dir, config.paths, world, also)
             whole = Run(config, start, run, saved, display, interruption, lines, world)
             summary = whole.go()
@@ -93,10 +93,10 @@ def plan_config(
     """The plan that `train` would follow. Nothing is started; raises DoesNotFit with the refused plan. `graph`: a file
     for the picture of a step, SVG or, by its ending, Graphviz's; nothing else is written. `show` gets the plan as soon
     as it is made, without the answers for other settings, which take longer."""
-    if config.profile is not None and (found := elsewhere(config)):
+    if config.profile is not None and (profile := elsewhere(config)):
         if config.objective_entry.has_teacher:
             tell("teacher: the plan of a described machine leaves the teacher's pass out")
-        return plan_elsewhere(config, found, tell, graph, show)
+        return plan_elsewhere(config, profile, tell, graph, show)
     check(config, required=("model", "dataset"))
     named = config.output_dir is not None
     config = config.replaced(output_dir=config.output_dir or str(Path.cwd()))  # nothing is written there
@@ -110,7 +110,7 @@ def plan_config(
         fixed = known.fixed
         config = state.same_revisions(fixed, state.same_products(fixed, config))
     stages.say("reading the configuration")
-    config = hub.settled(auto.settled(beginning.same_device(config) if named else config), tell)
+    config = hub.resolve_commits(auto.settled(beginning.same_device(config) if named else config), tell)
     stages.say("reading tokenizer and data")
     work = load_work(config, tell, state.read_start(fixed))
     try_save(config, read_model_config(config), work.tokenizer)
@@ -121,13 +121,13 @@ def plan_config(
     taught, stored = teacher.plan_pass(config, work, output_dir) if work.taught else ({}, 0)
     if named:
         resumes = bool(config.resume_from_checkpoint and directory.durable_volumes(config, output_dir))
-        kept = replace(kept, resumes=resumes, saving=saving(config, planned_start(config, output_dir), work, 0, stored))
+        kept = replace(kept, resumes=resumes, saving=saving(config, predict_start(config, output_dir), work, 0, stored))
     session = open_session(config, work.shape, kept, only_plan=True)
     try:
         session.plan.update(taught)
         if graph is not None:
             graph.write_text(session.graph(graph.suffix[1:]), encoding="utf-8")
-        for notice in session.planned_notices():
+        for notice in session.list_plan_notices():
             tell(notice)
         show(session.plan)
         stages.say("planning what else fits")
@@ -210,12 +210,12 @@ class Run:
     def teach(self, work: Work, held: list[tuple[int, Path]]) -> None:
         """Rows come with what the teacher gives for them: it is stored, or the teacher's session computes it here."""
         teaching = teacher.find_teaching(self.config, work, self.start.output_dir)
-        found = teaching.summary()
+        summary = teaching.summary()
         if not teaching.whole:
-            found = self.ask_teacher(teaching, held)
+            summary = self.ask_teacher(teaching, held)
             process_memory.give_back()  # the run's own session is planned beside what stays
         teaching.give()
-        self.taught = {"teacher": found}
+        self.taught = {"teacher": summary}
 
     def ask_teacher(self, teaching: Teaching, held: list[tuple[int, Path]]) -> dict[str, Any]:
         """Computes what is missing; returns `teacher` of plan.json. The run's own plan and the teacher's are refused
@@ -235,8 +235,8 @@ class Run:
         return teaching.ask(self.identity.run, self.start.output_dir, begin, self.display)
 
     def leave(self, loop: Loop, error: BaseException) -> str:
-        """What becomes of the state of a run that a failure ends, in words; empty where the failure says all, and of
-        several processes, which need each other for a save."""
+        """Words about the state of a run that a failure ends. Empty where the failure says all, and for several
+        processes, which need each other for a save."""
         if self.world.ranks.world > 1:
             return ""
         return loop.leave() if isinstance(error, Exception) and not isinstance(error, Interrupted) else ""
@@ -261,7 +261,8 @@ class Run:
             return {}
 
     def end_again(self, output_dir: Path, last: Path) -> None:
-        """What a run does at its end, for one that was killed in the middle of it. `last`: its last checkpoint."""
+        """Does the work at the end of a run for a run that was killed in the middle of it. `last`: its last
+        checkpoint."""
         alone = not self.world.agreed(lambda: directory.manifests(output_dir))
         if self.world.leads:
             checkpoints.publish(last, output_dir)
@@ -300,7 +301,7 @@ class Run:
         if self.world.leads:
             self.write_beginning(session, goes_on)
         anew = self.config.overwrite and not goes_on
-        self.lines.begun(session, None if recovery else self.state.moving(), goes_on, anew)
+        self.lines.commit_start(session, None if recovery else self.state.moving(), goes_on, anew)
         if goes_on:
             for removed in self.world.agreed(lambda: self.go_back(session)):
                 self.display.note(f"removed {removed}")
@@ -375,7 +376,7 @@ class Run:
             self.display.note(f"no report: {error}; `spillway report {output_dir}` tries again")
 
     def leave_volumes(self, session: SessionProtocol) -> None:
-        """What is to become of the volumes of a run that has come to its end."""
+        """Removes or keeps the volumes of a finished run."""
         if not self.world.agreed(lambda: directory.manifests(self.start.output_dir)):
             session.give_up_volumes()  # no checkpoint needs them
             return
@@ -402,16 +403,16 @@ def keeping(config: Config, run: str, work: Work, held: list[tuple[int, Path]], 
 
 
 def saving(config: Config, start: Start, work: Work, begun: int, stored: int = 0) -> Saving:
-    """What comes after step `begun`, or after the newest checkpoint where a later durable step is gone on from.
+    """The saves that come after step `begun`, or after the newest checkpoint where a later durable step is continued.
     `stored`: bytes of a teacher that are to come."""
     if start.resume is None or start.durable:
         begun = max([begun, *(step for step, _ in directory.checkpoints(start.output_dir) if not start.clear)])
     saves = sum(work.events.save_due(step) for step in range(begun + 1, work.steps + 1))
     rows = sum(work.events.log_due(step) + work.events.evaluation_due(step) for step in range(1, work.steps + 1))
-    return room.of_run(config, start, begun, saves, rows, work.reference_values * reference.ROW_BYTES, stored)
+    return room.estimate_saving(config, start, begun, saves, rows, work.reference_values * reference.ROW_BYTES, stored)
 
 
-def planned_start(config: Config, output_dir: Path) -> Start:
+def predict_start(config: Config, output_dir: Path) -> Start:
     """The start that `train` would make there, were nothing refused."""
     goes_on = bool(config.resume_from_checkpoint)
     return Start(output_dir, None, durable=goes_on, clear=not goes_on and bool(directory.run_files(output_dir)))

@@ -72,11 +72,11 @@ def verify_volumes(run: StoredRun, say: Say) -> bool:
             say(f"not read: {', '.join(unreached([shard]))}; verify it where it can be reached")
             continue
         with run.engine(shard, shard.port()) as engine:
-            found = json.loads(engine.verify(pinned))
-        for damage in found["damage"]:
+            report = json.loads(engine.verify(pinned))
+        for damage in report["damage"]:
             say(line(damage))
-        say((f"{shard}: " if several else "") + summary(found, len(shard.config.paths)))
-        well = well and not found["damage"]
+        say((f"{shard}: " if several else "") + summary(report, len(shard.config.paths)))
+        well = well and not report["damage"]
     return well
 
 

@@ -48,7 +48,7 @@ class Votes:
                 self._engine.end_vote(step, smallest, error)
 
     def _smallest(self, step: int) -> tuple[int, str]:
-        """Of all processes, or why it is not known."""
+        """The smallest step of all processes, or the reason why it is unknown."""
         if self._aborted:
             return -1, "another process of the run has failed"
         value = torch.tensor([step], dtype=torch.int64)

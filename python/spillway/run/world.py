@@ -31,13 +31,13 @@ class World(Protocol):
 
     @property
     def leads(self) -> bool:
-        """Whether this is rank 0, which writes `output_dir` and speaks to people."""
+        """True for rank 0, which writes `output_dir` and speaks to people."""
 
     def gather(self, value: T) -> list[T]:
-        """What each process gives, by rank. Small values that can be pickled."""
+        """The value of each process, by rank. Small values that can be pickled."""
 
     def agreed(self, make: Callable[[], T]) -> T:
-        """What `make` gives rank 0; the others do not call it."""
+        """The value that `make` returns on rank 0; the others do not call it."""
 
     def announce(self) -> None:
         """This process has failed: those that wait for bytes of it need not."""
@@ -154,7 +154,7 @@ def ended_together(world: World, end: Callable[[], None]) -> Iterator[None]:
 
 
 def interleaved(parts: Sequence[Sequence[T]]) -> list[T]:
-    """What each process has, by rank, in one order: the first of each, then the second of each, and so on."""
+    """The parts of each process, by rank, in one order: the first of each, then the second of each, and so on."""
     most = max(map(len, parts))
     return [part[place] for place in range(most) for part in parts if place < len(part)]
 
