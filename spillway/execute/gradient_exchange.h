@@ -72,9 +72,11 @@ class GradientExchange {
     std::size_t owner;  ///< of the rows
   };
   [[nodiscard]] std::vector<ChunkSums> sums_of(const plan::Pass& pass) const;
-  [[nodiscard]] plan::VirtualRanks ranks_of(std::size_t process) const { return ranks_.of(process, world_.size); }
+  [[nodiscard]] plan::VirtualRanks ranks_of(std::size_t process) const {
+    return ranks_.restrict_to(process, world_.size);
+  }
   [[nodiscard]] plan::VirtualRanks ranks_of_machine(std::size_t machine) const {
-    return ranks_.of(machine, world_.machines());
+    return ranks_.restrict_to(machine, world_.machines());
   }
   [[nodiscard]] std::size_t tensor_of(Index chunk) const { return layout_.spans(chunk).front().tensor; }
   [[nodiscard]] std::vector<Partial> of_machine(const Sums& sums) const;

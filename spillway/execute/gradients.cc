@@ -74,7 +74,7 @@ void Gradients::place_tensors(const state::UpdateRule& rule) {
 void Gradients::begin(std::uint64_t micro_batches) {
   micro_batches_ = micro_batches;
   const plan::VirtualRanks ranks(virtual_ranks_, std::max<std::uint64_t>(1, micro_batches));
-  const auto own = ranks.of(description_.world.rank, description_.world.size);
+  const auto own = ranks.restrict_to(description_.world.rank, description_.world.size);
   end_ = ranks.position_of(own.end());
   sums_.begin(own);
   reduced_.begin(own);

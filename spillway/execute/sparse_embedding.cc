@@ -166,15 +166,15 @@ void SparseEmbedding::list_parts(const plan::VirtualRanks& ranks) {
   parts_.clear();
   machines_.clear();
   if (world_.size == 1) return;
-  const auto own = ranks.of(world_.rank, world_.size);
+  const auto own = ranks.restrict_to(world_.rank, world_.size);
   first_token_ = first_token_of(own.first());
   end_token_ = first_token_of(own.end());
   const auto here = world_.machine_of(world_.rank) * world_.local;
   for (auto process = here; process < here + world_.local; ++process) {
-    list_parts(ranks.of(process, world_.size), process, parts_);
+    list_parts(ranks.restrict_to(process, world_.size), process, parts_);
   }
   for (std::size_t machine = 0; machine < world_.machines(); ++machine) {
-    list_parts(ranks.of(machine, world_.machines()), machine, machines_);
+    list_parts(ranks.restrict_to(machine, world_.machines()), machine, machines_);
   }
 }
 

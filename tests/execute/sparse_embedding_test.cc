@@ -200,7 +200,7 @@ TEST_P(Rows, OfSeveralProcessesAreThoseOfOne) {
       ranked.world = {.size = size, .rank = rank};
       processes.push_back(std::make_unique<SparseEmbedding>(ranked, cut, 0));
       processes[rank]->begin(ids, counts);
-      const auto own = plan::VirtualRanks(5, counts.size()).of(rank, size);
+      const auto own = plan::VirtualRanks(5, counts.size()).restrict_to(rank, size);
       std::size_t first = 0;
       for (std::size_t m = 0; m < own.position_of(own.first()); ++m) first += counts[m];
       processes[rank]->sum_parts(given(first), sent[rank].data(), thread_pool);
