@@ -95,7 +95,7 @@ void Gradients::open(const plan::Pass& pass) {
 
 Gradients::Target Gradients::target(Bytes at, std::uint64_t sum_at, std::uint64_t elements,
                                     state::ComputeType type) const {
-  // What is kept in fp32 is computed in fp32 in any case.
+  // Chunks stored in fp32 are computed in fp32 in any case.
   Target out{.type = type, .given = traits(type).rounds ? given_ : type, .elements = elements};
   out.grad = arenas_.at(schedule_.buffers[(*pass_)[plan::Operand::gradient]]) + at;
   const bool in_place = !traits(type).rounds && !exchange_;

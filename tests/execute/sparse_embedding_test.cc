@@ -212,9 +212,9 @@ TEST_P(Rows, OfSeveralProcessesAreThoseOfOne) {
       processes[rank]->place(own.data(), out.data());
       SparseEmbedding::Parts parts;
       for (std::size_t from = 0; from < size; ++from) {
-        EXPECT_EQ(processes[from]->made(from, rank), processes[rank]->made_by_machine(from, rank));
+        EXPECT_EQ(processes[from]->count_rows(from, rank), processes[rank]->count_machine_rows(from, rank));
         std::size_t first = 0;
-        for (std::size_t owner = 0; owner < rank; ++owner) first += processes[from]->made(from, owner);
+        for (std::size_t owner = 0; owner < rank; ++owner) first += processes[from]->count_rows(from, owner);
         parts.push_back(&sent[from][first * 8]);
       }
       processes[rank]->round_parts(parts);
