@@ -67,7 +67,7 @@ std::string to_json(const spillway::Recovery& recovery) {
                               {"records", seconds.records},
                               {"reading", seconds.reading},
                               {"replay", seconds.replay}};
-  nlohmann::json out{{"found", recovery.found},          {"step", recovery.step},       {"updates", recovery.updates},
+  nlohmann::json out{{"found", recovery.has_step},       {"step", recovery.step},       {"updates", recovery.updates},
                      {"payload", recovery.payload},      {"chunks", recovery.chunks},   {"replayed", recovery.replayed},
                      {"steps", recovery.replayed_steps}, {"seconds", recovery.seconds}, {"phases", phases},
                      {"words", recovery.words()},        {"damage", recovery.damage}};

@@ -57,7 +57,7 @@ void exchange(Served& port, const std::vector<std::tuple<std::size_t, bool, Byte
 /// Positions in the step's order of the micro-batches that a rank has: the first, and one past the last.
 std::pair<std::uint64_t, std::uint64_t> share_of_step(std::uint64_t virtual_ranks, std::uint64_t micro_batches,
                                                       std::uint64_t rank, std::uint64_t world) {
-  const auto own = spillway::plan::VirtualRanks(virtual_ranks, micro_batches).of(rank, world);
+  const auto own = spillway::plan::VirtualRanks(virtual_ranks, micro_batches).restrict_to(rank, world);
   return {own.position_of(own.first()), own.position_of(own.end())};
 }
 

@@ -1,4 +1,4 @@
-// Whether all processes of a run have planned alike.
+// Check that all processes of a run have made the same plan.
 #pragma once
 
 #include "spillway/execute/run_plan.h"

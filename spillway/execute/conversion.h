@@ -19,8 +19,8 @@ class Conversion {
   Conversion(const plan::Description& description, const state::Layout& layout, const plan::Schedule& schedule,
              Arenas arenas, const sink::Arithmetic& where);
 
-  /// Where the pass finds its weights: the ones in memory, or, in the order of the stream, their copy in what layers
-  /// multiply in (plan/conversion.h), which is good until the next pass's. Null where it has none.
+  /// Weights for a pass: the ones in memory, or, in the order of the stream, their copy in the type that layers
+  /// multiply in (plan/conversion.h). The copy is valid until the next pass's. Null if the pass has none.
   [[nodiscard]] std::byte* weights(const plan::Pass& pass) const;
 
   /// Converts `count` pieces of a tensor of the pass's block, from number `first` on, to the pieces' place in that copy

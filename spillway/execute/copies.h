@@ -22,7 +22,7 @@
 
 namespace spillway::execute {
 
-/// Where the compute stream waits for a copy or an update that a pass needs.
+/// Point at which the compute stream waits for a copy or an update that a pass needs.
 struct Mark {
   device::Event event = 0;
   std::uint64_t instance = ~std::uint64_t{0};  ///< when it was recorded last
@@ -120,11 +120,11 @@ class Copies {
   void issued(std::uint64_t instance, plan::Index pass);
   /// A copy of so many bytes or an update, when all that it needs has ended or been issued.
   void start(std::uint64_t instance, plan::Index task, Bytes bytes, std::uint64_t deadline, std::uint64_t token);
-  /// Whether a pass of the device needs a task that is a copy or an update. The pass follows it in the device's order.
+  /// True if a pass of the device needs a task that is a copy or an update. The pass follows it in the device's order.
   [[nodiscard]] bool feeds_pass(plan::Index task, plan::Index pass_task) const;
   /// The compute stream waits for the copies and updates that a pass needs. All of them must be issued or have ended.
   void await_needs(std::uint64_t instance, plan::Index pass);
-  /// What each lane waits for. Any thread may ask.
+  /// Task that each lane waits for. Any thread may ask.
   [[nodiscard]] std::map<plan::Lane, CopyLane::Front> fronts() const;
 
  private:

@@ -68,7 +68,7 @@ std::string counters(const Counted& run, const plan::Budget& budget, const netwo
   json out;
   const auto& waits = run.executor.waits();
   out["arena_bytes"] = run.resources.host().size();
-  out["stall_seconds"] = waits.by_lane();
+  out["stall_seconds"] = waits.list_by_lane();
   for (const auto& [cause, seconds] : waits.seconds()) {
     out["waits"][waited_for(budget, cause)][plan::name_of(cause.lane)] = seconds;
   }

@@ -1,4 +1,4 @@
-// What a run says of itself while it works, as JSON; the fields are those of docs/reference and of metrics.jsonl.
+// State of a run while it works, as JSON; the fields are those of docs/reference and of metrics.jsonl.
 #pragma once
 
 #include <cstddef>
@@ -28,8 +28,9 @@ struct Counted {
 [[nodiscard]] std::string counters(const Counted& run, const plan::Budget& budget,
                                    const network::CountingPort* network = nullptr);
 
-/// By path its volume, what it has not answered yet and for how long it has been silent. Of a device the same by lane
-/// ("device:to_device"), with the task and the bytes that the lane waits for. Any thread may ask.
+/// Silence of each path: its volume, the requests that it has not answered, and the seconds since its last answer. A
+/// device has the same by lane ("device:to_device"), with the task and the bytes that the lane waits for. Any thread
+/// may ask.
 [[nodiscard]] std::string silence(const Counted& run, const plan::Plan& plan, const state::Layout& layout,
                                   const plan::Budget& budget);
 

@@ -1,4 +1,4 @@
-// What crosses the link between the host and a device in a step, and when.
+// Bytes that cross the link between the host and a device in a step, and their times.
 #pragma once
 
 #include <vector>

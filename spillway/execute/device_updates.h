@@ -20,7 +20,7 @@ class DeviceUpdates {
   DeviceUpdates(const plan::Schedule& schedule, const state::Layout& layout, const state::UpdateRule& rule,
                 Arenas arenas, const sink::GradientSink& sink);
 
-  /// What the pending updates apply; set while no update runs.
+  /// Sets the step that the pending updates apply; called while no update runs.
   void set(const optim::Step& step) noexcept { step_ = element_step(rule_, step); }
   /// Gives the update of a chunk to the stream. Tensors that do not decay ignore the step's `weight_decay`.
   void run(device::Device& device, device::Stream stream, plan::Index chunk);

@@ -168,7 +168,7 @@ void Executor::make_ready(Start start, std::vector<Start>& transfers, std::vecto
   }
 }
 
-/// Whether a pass was released when the copy or update that it needs came into its stream. A pass that its instance
+/// True if a pass was released when the copy or update that it needs came into its stream. A pass that its instance
 /// skips has no place in the device's order: it is released when the copy has ended.
 bool Executor::follows_issue(const Start& follower, const Start& start) {
   const auto& task = schedule_.tasks[follower.task];

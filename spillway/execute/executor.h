@@ -47,14 +47,14 @@ struct Mode {
   Bytes packed_rows = std::numeric_limits<Bytes>::max();
 };
 
-/// Where passes compute, when that is not in host memory.
+/// Device that passes compute on, if its memory is not the host's.
 struct ComputeDevice {
   device::Device* device = nullptr;  ///< with its arena; null: the host
   device::Stream stream = 0;         ///< of the caller's work
   DeviceUpdates* updates = nullptr;  ///< matters with a device
 };
 
-/// What moves bytes between this process and others, where there are any.
+/// Transport between this process and others, if there are any.
 struct OtherProcesses {
   network::Port* port = nullptr;
   NetworkWork* work = nullptr;
@@ -86,18 +86,18 @@ class Executor final : private UpdateLanes::Owner {
   /// Waits until every task of every instance has ended. Throws a lane's error.
   void drain();
 
-  /// What passes waited for, up to the last settle_waits(): the caller in next(), or a device that was idle.
+  /// Waits of passes up to the last settle_waits(): the caller in next(), or a device that was idle.
   [[nodiscard]] const Waits& waits() const noexcept { return waits_.waits(); }
   /// Adds the waits of the newest instance, once the device has run all of its passes.
   void settle_waits();
-  /// By unit of the schedule's update tasks.
+  /// Work of the update lanes, by unit of the schedule's update tasks.
   [[nodiscard]] std::vector<Updated> updated() const;
   /// Times of the tasks of the newest training step that has wholly ended; evaluations and flushes do not count.
   [[nodiscard]] std::vector<Times> last_times() const;
   /// Seconds and number of passes on a device with its own memory, by kind of pass. Empty without such a device.
   [[nodiscard]] std::vector<PassClock::Total> device_passes() const;
-  /// What each lane of copies and of updates on a device waits for. Empty without a device with its own memory. Any
-  /// thread.
+  /// Task that each lane of copies and of updates on a device waits for. Empty without a device with its own memory.
+  /// Any thread.
   [[nodiscard]] std::map<plan::Lane, CopyLane::Front> device_fronts() const {
     return copies_ ? copies_->fronts() : std::map<plan::Lane, CopyLane::Front>();
   }

@@ -122,7 +122,7 @@ void GradientExchange::add_hops(const Sums& sums, std::size_t owner, plan::Op op
   plan::each_hop(op, world_, owner, [&](std::size_t peer, bool sends) {
     const auto add = [&](float* at) { out.push_back({peer, sends, bytes_of(at, sums.elements)}); };
     if (sends && plan::crosses(op)) {
-      for (const auto& part : join_partials(of_machine(sums), 0)) add(part.sum);
+      for (const auto& part : join_partials(list_machine_partials(sums), 0)) add(part.sum);
       return;
     }
     const auto ranks =
@@ -138,14 +138,15 @@ void GradientExchange::arrived(const plan::Pass& pass, plan::Op op) {
   if (traits(pass.kind).of_rows) return rows_arrived(op);
   for (const auto& it : sums_of(pass)) {
     for (const auto& sums : {it.gradient, it.samples}) {
-      if (op == plan::Op::local_scatter && sums.local != nullptr) join_partials(of_machine(sums), sums.elements);
+      if (op == plan::Op::local_scatter && sums.local != nullptr)
+        join_partials(list_machine_partials(sums), sums.elements);
     }
     if (op == last_ && it.grad != nullptr) finish(it);
   }
 }
 
-/// What this machine's processes have made of sums for which this one is the relay.
-std::vector<Partial> GradientExchange::of_machine(const Sums& sums) const {
+/// Partial sums of this machine's processes for which this process is the relay.
+std::vector<Partial> GradientExchange::list_machine_partials(const Sums& sums) const {
   const auto begin = world_.machine_of(world_.rank) * world_.local;
   std::vector<Partial> out;
   auto *own = sums.own, *local = sums.local;
@@ -159,7 +160,7 @@ std::vector<Partial> GradientExchange::of_machine(const Sums& sums) const {
 /// Ends the tree.
 float* GradientExchange::whole(const Sums& sums) const {
   const auto here = world_.machine_of(world_.rank);
-  const auto joined = join_partials(of_machine(sums), 0);
+  const auto joined = join_partials(list_machine_partials(sums), 0);
   std::vector<Partial> parts;
   auto* received = sums.received;
   for (std::size_t machine = 0; machine < world_.machines(); ++machine) {
@@ -260,7 +261,7 @@ void GradientExchange::refit_arrived(const plan::Task& task) {
 
 // ---- rows of the embedding
 
-/// What of them this process sends and receives in this step. Sums lie by owner.
+/// Lists the rows that this process sends and receives in this step. Sums lie by owner.
 void GradientExchange::list_rows() {
   rows_moved_.clear();
   own_rows_.clear();
@@ -269,7 +270,7 @@ void GradientExchange::list_rows() {
   auto* own = reinterpret_cast<float*>(at(schedule_.shared(Operand::sent_rows)));
   for (std::size_t owner = 0; owner < world_.size; ++owner) {
     own_rows_.push_back(own);
-    own += rows_->made(world_.rank, owner) * columns;
+    own += rows_->count_rows(world_.rank, owner) * columns;
   }
   machine_rows_ = own_rows_;
   if (schedule_.shared(Operand::machine_rows) != plan::kNone) place_machine_rows();
@@ -279,8 +280,8 @@ void GradientExchange::list_rows() {
     for (std::size_t owner = 0; owner < world_.size; ++owner) {
       plan::each_hop(op, world_, owner, [&](std::size_t peer, bool sends) {
         const auto maker = sends ? world_.rank : peer;
-        const auto rows =
-            plan::crosses(op) ? rows_->made_by_machine(world_.machine_of(maker), owner) : rows_->made(maker, owner);
+        const auto rows = plan::crosses(op) ? rows_->count_machine_rows(world_.machine_of(maker), owner)
+                                            : rows_->count_rows(maker, owner);
         if (rows == 0) return;
         auto* const from = plan::crosses(op) ? machine_rows_[owner] : own_rows_[owner];
         rows_moved_.push_back({op, {peer, sends, bytes_of(sends ? from : received, rows * columns)}, owner});
@@ -290,7 +291,7 @@ void GradientExchange::list_rows() {
   }
 }
 
-/// Whether this process adds up what its machine has made for an owner on another one.
+/// True if this process adds up its machine's rows for an owner on another machine.
 bool GradientExchange::joins_rows_of(std::size_t owner) const {
   const auto here = world_.machine_of(world_.rank);
   return world_.machine_of(owner) != here && plan::relay_of(world_, here, owner) == world_.rank;
@@ -302,11 +303,11 @@ void GradientExchange::place_machine_rows() {
   for (std::size_t owner = 0; owner < world_.size; ++owner) {
     if (!joins_rows_of(owner)) continue;
     machine_rows_[owner] = to;
-    to += rows_->made_by_machine(world_.machine_of(world_.rank), owner) * columns;
+    to += rows_->count_machine_rows(world_.machine_of(world_.rank), owner) * columns;
   }
 }
 
-/// By process, where the sums of an owner's rows are that have come from it; those of this process among them.
+/// Sums of an owner's rows that have come from each process, this one included.
 SparseEmbedding::Parts GradientExchange::rows_for(std::size_t owner) const {
   SparseEmbedding::Parts out(world_.size, nullptr);
   out[world_.rank] = own_rows_[owner];

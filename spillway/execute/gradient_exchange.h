@@ -38,13 +38,13 @@ class GradientExchange {
 
   /// Begins a step. `ranks`: of all processes.
   void begin(const plan::VirtualRanks& ranks);
-  /// What is to be sent and received of the gradients of a pass, whose sums are complete on this process, by an
-  /// operation: first those of the machine, then those between machines.
+  /// Messages of an operation for the gradients of a pass, whose sums are complete on this process: first those of the
+  /// machine, then those between machines.
   [[nodiscard]] std::vector<network::Message> messages(const plan::Pass& pass, plan::Op op);
   /// It has arrived. With the last operation the gradients of this process's chunks are complete.
   void arrived(const plan::Pass& pass, plan::Op op);
-  /// What a task sends and receives that brings the refitted fields of a chunk, first to other machines and then inside
-  /// each; and it has arrived.
+  /// Messages of a task that brings the refitted fields of a chunk, first to other machines and then inside each; and
+  /// it has arrived.
   [[nodiscard]] std::vector<network::Message> refit_messages(const plan::Task& task);
   void refit_arrived(const plan::Task& task);
 
@@ -72,12 +72,14 @@ class GradientExchange {
     std::size_t owner;  ///< of the rows
   };
   [[nodiscard]] std::vector<ChunkSums> sums_of(const plan::Pass& pass) const;
-  [[nodiscard]] plan::VirtualRanks ranks_of(std::size_t process) const { return ranks_.of(process, world_.size); }
+  [[nodiscard]] plan::VirtualRanks ranks_of(std::size_t process) const {
+    return ranks_.restrict_to(process, world_.size);
+  }
   [[nodiscard]] plan::VirtualRanks ranks_of_machine(std::size_t machine) const {
-    return ranks_.of(machine, world_.machines());
+    return ranks_.restrict_to(machine, world_.machines());
   }
   [[nodiscard]] std::size_t tensor_of(Index chunk) const { return layout_.spans(chunk).front().tensor; }
-  [[nodiscard]] std::vector<Partial> of_machine(const Sums& sums) const;
+  [[nodiscard]] std::vector<Partial> list_machine_partials(const Sums& sums) const;
   void add_hops(const Sums& sums, std::size_t owner, plan::Op op, std::vector<network::Message>& out) const;
   void list_rows();
   void place_machine_rows();

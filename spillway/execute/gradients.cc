@@ -74,7 +74,7 @@ void Gradients::place_tensors(const state::UpdateRule& rule) {
 void Gradients::begin(std::uint64_t micro_batches) {
   micro_batches_ = micro_batches;
   const plan::VirtualRanks ranks(virtual_ranks_, std::max<std::uint64_t>(1, micro_batches));
-  const auto own = ranks.of(description_.world.rank, description_.world.size);
+  const auto own = ranks.restrict_to(description_.world.rank, description_.world.size);
   end_ = ranks.position_of(own.end());
   sums_.begin(own);
   reduced_.begin(own);
@@ -95,7 +95,7 @@ void Gradients::open(const plan::Pass& pass) {
 
 Gradients::Target Gradients::target(Bytes at, std::uint64_t sum_at, std::uint64_t elements,
                                     state::ComputeType type) const {
-  // What is kept in fp32 is computed in fp32 in any case.
+  // Chunks stored in fp32 are computed in fp32 in any case.
   Target out{.type = type, .given = traits(type).rounds ? given_ : type, .elements = elements};
   out.grad = arenas_.at(schedule_.buffers[(*pass_)[plan::Operand::gradient]]) + at;
   const bool in_place = !traits(type).rounds && !exchange_;

@@ -42,7 +42,7 @@ class Gradients {
   /// One micro-batch's gradient of tensor number `tensor` of the open block, or of the open slice.
   void take(std::size_t tensor, const std::byte* values, std::uint64_t micro_batch);
   void take_slice(const std::byte* values, std::uint64_t micro_batch);
-  /// Whether lend_sum() works in this step: it has more micro-batches than virtual ranks. The answer is the same in
+  /// True if lend_sum() works in this step: it has more micro-batches than virtual ranks. The answer is the same in
   /// every world.
   [[nodiscard]] bool can_lend_sums() const noexcept { return micro_batches_ > virtual_ranks_; }
   /// Instead of take(): the sum of a tensor, to which the caller adds one micro-batch's gradient by work in the stream
@@ -104,7 +104,7 @@ class Gradients {
   /// `values`: not yet in grad, or null. `squares`: null when they are not wanted.
   void finish(const Target& target, const std::byte* values, double* squares);
   void add_digest(const Target& target, std::size_t chunk, const std::string& tensor);
-  /// What finish() rounds into grad; null: it is copied, or is there.
+  /// Values that finish() rounds into grad; null: grad has them already, or they are copied.
   static const float* unrounded(const Target& target, const std::byte* values);
   /// `sums`: what was rounded into grad; null: nothing was.
   void end_tied(const Target& target, const float* sums, const state::Chunk& chunk, std::size_t slice);
@@ -123,7 +123,7 @@ class Gradients {
   SparseEmbedding* const rows_;
   sink::GradientSink& sink_;
   ThreadPool& thread_pool_;
-  /// Where a layer's tensor lies in the gradients of its block, and S before its auxiliary fields.
+  /// Place of a layer's tensor in the gradients of its block, and S before its auxiliary fields.
   struct Place {
     Bytes grad = 0;         ///< bytes from the start of the gradients
     std::uint64_t sum = 0;  ///< elements from the start of the sums

@@ -159,7 +159,7 @@ class PathBank final : public GroupBank {
     self.set(slot, Slot::Stage::idle);
   }
 
-  /// What was written is the group's, and the places of before are free.
+  /// Makes the written places the group's, and frees its places of before.
   void take_over(Slot& slot) {
     auto& places = groups_[slot.group];
     const std::size_t count = group_pieces(sizes_[slot.group]);

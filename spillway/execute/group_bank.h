@@ -16,7 +16,7 @@ namespace spillway::execute {
 
 class GroupBank {
  public:
-  /// What is done with a group while its bytes are in memory, aligned to 4096.
+  /// Work on a group while its bytes are in memory, aligned to 4096.
   using Work = std::function<void(std::size_t group, std::byte* memory)>;
 
   virtual ~GroupBank() = default;

@@ -78,7 +78,7 @@ journal::ObjectSizes object_sizes(const plan::Description& description, const st
   for (const auto& chunk : layout.chunks()) {
     out.snapshots.push_back({weight_bytes(rule, chunk), state_bytes(rule, chunk)});
   }
-  const auto first_sparse = GradientIds(description, layout).of_sparse(0);
+  const auto first_sparse = GradientIds(description, layout).find_sparse(0);
   for (std::uint32_t gradient = 0; gradient < spec.gradients.size(); ++gradient) {
     if (gradient < first_sparse) {
       out.gradients.push_back({grad_bytes(rule, layout.chunks()[spec.gradients[gradient].first_chunk])});

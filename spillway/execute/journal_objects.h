@@ -18,8 +18,8 @@ class GradientIds {
  public:
   GradientIds(const plan::Description& description, const state::Layout& layout);
 
-  [[nodiscard]] std::uint32_t of_chunk(std::size_t chunk) const { return of_chunk_.at(chunk); }
-  [[nodiscard]] std::uint32_t of_sparse(std::size_t part) const {
+  [[nodiscard]] std::uint32_t find_chunk(std::size_t chunk) const { return of_chunk_.at(chunk); }
+  [[nodiscard]] std::uint32_t find_sparse(std::size_t part) const {
     return first_sparse_ + static_cast<std::uint32_t>(part);
   }
   /// In the largest step.
@@ -38,7 +38,7 @@ class GradientIds {
 [[nodiscard]] journal::JournalSpec journal_spec(const plan::Description& description, const state::Layout& layout,
                                                 const state::Ownership& ownership, plan::Durability durability,
                                                 const std::string& run, std::size_t paths);
-/// Those of a world of one.
+/// The journal's objects in a world of one.
 [[nodiscard]] journal::JournalSpec journal_spec(const plan::Description& description, const state::Layout& layout,
                                                 plan::Durability durability, const std::string& run, std::size_t paths);
 

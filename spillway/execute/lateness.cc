@@ -13,7 +13,7 @@ struct At {
   bool before = false;  ///< of the instance before
 };
 
-/// What has not ended that a task needs; kNone: nothing.
+/// First unfinished task that a task needs; kNone: nothing.
 At open_need(const plan::Schedule& schedule, const Ended& ended, const At& at) {
   for (const auto& need : schedule.tasks[at.task].needs) {
     if (need.previous && at.before) continue;  // two instances ago: it ended long before

@@ -1,4 +1,5 @@
-// What a process keeps others waiting for: the task of the network whose turn it is, and what has to end before it.
+// Task of this process that others wait for: the task of the network whose turn it is, and the work that has to end
+// before it.
 #pragma once
 
 #include <array>
@@ -17,7 +18,7 @@ struct Lateness {
   double seconds = 0;               ///< since it is the task's turn
 };
 
-/// By task, whether it has ended: of an instance and of the one before.
+/// One flag per task, true if it has ended: of an instance and of the one before.
 using Ended = std::array<std::span<const std::uint8_t>, 2>;
 
 /// Back from a task to one that waits for no other. `pass`: the task of the caller's pass, since passes run in their

@@ -14,7 +14,7 @@ class LossScaler {
   static constexpr double kFirst = 65536, kLeast = 1, kMost = 16777216;
   static constexpr std::int64_t kGrowAfter = 2000;
 
-  /// What a resumed run goes on from.
+  /// State from which a resumed run goes on.
   struct State {
     double scale = kFirst;
     std::int64_t good = 0;  ///< finite steps since the scale changed

@@ -29,7 +29,7 @@ ObjectNames::ObjectNames(const plan::Description& description, const state::Layo
   }
 }
 
-std::string ObjectNames::of(journal::ObjectKind kind, std::uint32_t object) const {
+std::string ObjectNames::describe(journal::ObjectKind kind, std::uint32_t object) const {
   if (kind == journal::ObjectKind::snapshot) {
     return text(tensors(object, 0, layout_.chunks()[object].values()), " (chunk ", object, ")");
   }
@@ -37,12 +37,12 @@ std::string ObjectNames::of(journal::ObjectKind kind, std::uint32_t object) cons
   return text(tensors(chunks_[object], 0, layout_.chunks()[chunks_[object]].used), " (chunk ", chunks_[object], ")");
 }
 
-std::string ObjectNames::of(journal::ObjectKind kind, std::uint32_t object, std::uint32_t part, Bytes first,
-                            Bytes bytes) const {
+std::string ObjectNames::describe(journal::ObjectKind kind, std::uint32_t object, std::uint32_t part, Bytes first,
+                                  Bytes bytes) const {
   if (kind == journal::ObjectKind::snapshot) {
     return text(fields(object, part, first, first + bytes), " (chunk ", object, ")");
   }
-  if (object >= chunks_.size()) return text("gradient of ", of(kind, object));
+  if (object >= chunks_.size()) return text("gradient of ", describe(kind, object));
   const auto chunk = chunks_[object];
   const auto element = state::field_bytes(rule_of(description_.rule(), layout_.chunks()[chunk]).type).grad;
   return text("gradient of ", tensors(chunk, first / element, ceil_div(first + bytes, element)), " (chunk ", chunk,

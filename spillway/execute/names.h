@@ -1,4 +1,4 @@
-// What objects and pieces on the paths are, in a person's words.
+// Names of objects and pieces on the paths, in a person's words.
 #pragma once
 
 #include <string>
@@ -17,10 +17,10 @@ class ObjectNames {
   ObjectNames(const plan::Description& description, const state::Layout& layout);
 
   /// "weights, remainder and moments of model.norm.weight (chunk 12)"
-  [[nodiscard]] std::string of(journal::ObjectKind kind, std::uint32_t object) const;
+  [[nodiscard]] std::string describe(journal::ObjectKind kind, std::uint32_t object) const;
   /// Bytes [first, first + bytes) of a part of an object: "exp_avg of model.layers.3.mlp.up_proj.weight (chunk 17)".
-  [[nodiscard]] std::string of(journal::ObjectKind kind, std::uint32_t object, std::uint32_t part, Bytes first,
-                               Bytes bytes) const;
+  [[nodiscard]] std::string describe(journal::ObjectKind kind, std::uint32_t object, std::uint32_t part, Bytes first,
+                                     Bytes bytes) const;
 
  private:
   [[nodiscard]] std::string tensors(std::size_t chunk, std::uint64_t first, std::uint64_t last) const;

@@ -18,7 +18,7 @@
 
 namespace spillway::execute {
 
-/// What the tasks move. Of what these throw the lane tells whoever waits.
+/// Transfers of the network's tasks. The lane passes their exceptions to whoever waits.
 class NetworkWork {
  public:
   virtual ~NetworkWork() = default;
@@ -26,7 +26,8 @@ class NetworkWork {
   virtual std::vector<network::Message> messages(const plan::Task& task) = 0;
   /// They have arrived and left. Called for one task at a time, where it adds() by a thread of the lane's, else by any.
   virtual void arrived(const plan::Task& task) = 0;
-  /// Whether arrived() adds up what has come, so that who tells of arrivals had better begin the next transfer.
+  /// True if arrived() adds up received sums. The thread that reports arrivals had better begin the next transfer
+  /// first.
   [[nodiscard]] virtual bool adds(const plan::Task& task) const = 0;
 };
 
@@ -49,7 +50,7 @@ class NetworkLane {
 
   /// An instance begins; nothing of the one before is left to begin.
   void begin(std::uint64_t instance);
-  /// What the task waits for has ended. It begins with start(), when it is its turn.
+  /// Marks a task whose needs have ended. It begins with start(), when it is its turn.
   void ready(const Start& start);
   /// The instance does not run it.
   void skip(const Start& start);

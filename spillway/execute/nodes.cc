@@ -32,7 +32,7 @@ class Whereabouts {
     return out;
   }
 
-  /// Whether all of a range is on that tier: asked only where its region is not there as a whole.
+  /// True if all of a range is on that tier; called only if its region is not there as a whole.
   [[nodiscard]] bool there(Bytes begin, Bytes bytes, std::size_t node, const memory::Backing& backing) const {
     const auto above = std::ranges::upper_bound(plan_.regions, begin, {}, &plan::Region::begin);
     if (above != plan_.regions.begin()) {

@@ -18,11 +18,11 @@ namespace spillway::execute {
 [[nodiscard]] std::vector<memory::ArenaPart> arena_parts(const plan::Plan& plan, const plan::Budget& budget,
                                                          const std::vector<NodeOptions>& options);
 
-/// By tier, each on the CPUs nearest to it.
+/// One lane per tier, each on the CPUs nearest to it.
 [[nodiscard]] std::vector<UpdateLane> update_lanes(const plan::Budget& budget, const plan::Rates& rates,
                                                    const std::vector<NodeOptions>& options);
 
-/// What lies on a plan's tiers of host memory, as the kernel says now.
+/// Memory on a plan's tiers of host memory, as the kernel reports it.
 struct OnNodes {
   std::vector<memory::Held> held;  ///< by tier, of the parts of the arena that are for it
   std::vector<std::size_t>

@@ -1,4 +1,4 @@
-// What the caller hands over in a block's backward pass: gradients, or what those of a reduced matrix are made of.
+// Gradients that the caller hands over in a block's backward pass, or the factors of a reduced matrix's gradient.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// What passes waited for, as the time in which compute was idle: the caller's waits, or, on a device with its own
-// memory, those parts in which the device had nothing to do. The caller runs ahead of a device, so its wait alone costs
+// Waits of passes, as the time in which compute was idle: the caller's waits, or, on a device with its own memory,
+// those parts in which the device had nothing to do. The caller runs ahead of a device, so its wait alone costs
 // nothing.
 #pragma once
 

@@ -24,7 +24,7 @@ class Passes {
 
   /// An instance of the schedule with passes begins.
   void begin(const Mode& mode);
-  /// Whether passes of it are left, as far as next() has told.
+  /// True if passes of it are left, as far as next() has told.
   [[nodiscard]] bool left() const noexcept { return left_; }
   /// Throws Error(bad_input) unless all of them have ended.
   void require_ended();

@@ -33,7 +33,7 @@ struct Rule {
   States from;
 };
 
-/// By call.
+/// One rule per call.
 constexpr std::array<Rule, 9> kRules = {{
     {"loading", bit(StepState::begin) | bit(StepState::decide) | bit(StepState::commit) | bit(StepState::publish)},
     {"commit()", bit(StepState::begin) | bit(StepState::decide)},
@@ -46,7 +46,7 @@ constexpr std::array<Rule, 9> kRules = {{
     {"end_step() of an evaluation", bit(StepState::evaluate)},
 }};
 
-/// By state: what was done, and what may follow.
+/// Situation of each state: the last call, and the calls that may follow.
 constexpr std::array<const char*, 7> kSituations = {
     "nothing was committed yet",
     "the block passes of a step are under way, which end_step() ends",

@@ -21,7 +21,7 @@
 
 namespace spillway::execute {
 
-/// What was done last.
+/// Last call of the protocol.
 enum class StepState : std::uint8_t {
   begin,     ///< nothing: what the run begins with is loaded, or being loaded
   passes,    ///< a training step has begun; its block passes are under way
@@ -40,7 +40,7 @@ struct StepPosition {
   friend bool operator==(const StepPosition&, const StepPosition&) = default;
 };
 
-/// What a step has come to.
+/// Outcome of a step.
 struct Decision {
   double grad_norm = 0;   ///< before clipping, the loss scale undone
   double loss_scale = 1;  ///< that the gradient was given with
@@ -49,14 +49,14 @@ struct Decision {
   bool kept = false;      ///< what was predicted is what was decided: early updates stay
 };
 
-/// What a commit says of its step.
+/// Content of a commit about its step.
 struct Commitment {
   StepPosition at;
   bool skipped = false;
   optim::Step update;  ///< of the last step that was not skipped; its number is at.updates
 };
 
-/// What the lanes are to do for the step that was committed.
+/// Work of the lanes for the step that was committed.
 struct Publication {
   bool pending = false;  ///< there is an update that was not done
   bool kept = false;     ///< what was done of it early is not done again
@@ -85,7 +85,7 @@ class StepProtocol {
   [[nodiscard]] bool pending() const noexcept { return publication_.pending; }
   /// A training step's or an evaluation's block passes are under way.
   [[nodiscard]] bool in_passes() const noexcept { return state_ == StepState::passes || state_ == StepState::evaluate; }
-  /// What the last commit said, or the next one is to say.
+  /// Content of the last commit, or of the next one.
   [[nodiscard]] Commitment commitment() const;
   /// Throw Error(bad_input), naming `call`, while a step or an evaluation is under way, or while none is.
   void require_idle(const char* call) const;

@@ -17,7 +17,7 @@ namespace spillway::execute {
 
 class RankSums {
  public:
-  /// Where the sums of one gradient lie, in the device's memory.
+  /// Place of the sums of one gradient, in the device's memory.
   struct Place {
     float* lowest = nullptr;     ///< where the whole sum is at the end
     float* others = nullptr;     ///< the sum above it; null where the step has one rank
@@ -37,7 +37,7 @@ class RankSums {
 
   /// Begins a step. `ranks`: of this process.
   void begin(const plan::VirtualRanks& ranks) noexcept { ranks_ = ranks; }
-  /// Whether any rank of the step is this process's.
+  /// True if any rank of the step is this process's.
   [[nodiscard]] bool any() const noexcept { return ranks_.first() < ranks_.end(); }
   /// One micro-batch's, by its position in the step's order; positions rise.
   void add(const Place& place, Progress& progress, device::Element type, const std::byte* values,

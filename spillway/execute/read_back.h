@@ -1,5 +1,5 @@
-// What a run has left on its paths, without going on with it: nothing is written. Of several processes each reads its
-// own, and hears from the others what they have.
+// Reads the state of a run on its paths without going on with it: nothing is written. Each of several processes reads
+// its own, and hears from the others what they have.
 #pragma once
 
 #include <filesystem>

@@ -37,7 +37,7 @@ journal::NewestStep newest_step(const RunPlan& plan, const VolumeSettings& volum
 journal::Recovered ReadOnly::recover(const ObjectNames& names, std::int64_t at_most) const {
   return journal::recover(
       spec, *media,
-      {.name = [&](auto kind, auto object) { return names.of(kind, object); },
+      {.name = [&](auto kind, auto object) { return names.describe(kind, object); },
        .objection = [&](auto kind, auto object, auto pieces) { return check->objection(kind, object, pieces); },
        .at_most = at_most});
 }

@@ -8,7 +8,7 @@
 namespace spillway::execute {
 
 void Recovery::take(const journal::Commit& commit, const optim::Descriptor& optimizer) {
-  found = true;
+  has_step = true;
   step = commit.step;
   applied = commit.applied();
   updates = optim::decode(optimizer, commit.update).step;
@@ -16,7 +16,7 @@ void Recovery::take(const journal::Commit& commit, const optim::Descriptor& opti
 }
 
 std::string Recovery::words() const {
-  if (!found) return {};
+  if (!has_step) return {};
   auto out = text("recovered step ", step, " from the storage paths: ", chunks, " chunks");
   if (replayed > 0) {
     out += text(", ", replayed, " of them updated again from their gradients, up to ", replayed_steps,

@@ -16,7 +16,7 @@
 
 namespace spillway::execute {
 
-/// What a run is started from. By default anew.
+/// Starting point of a run. By default anew.
 struct OpenOptions {
   bool reopen = false;         ///< keep what the volumes hold, and go on from the newest durable step if there is one
   bool if_found = false;       ///< when nothing is found, change nothing and do not start
@@ -34,9 +34,9 @@ struct OpenOptions {
   std::function<std::vector<std::filesystem::path>()> pinned = {};
 };
 
-/// What was there.
+/// State that the paths held.
 struct Recovery {
-  bool found = false;      ///< weights and states are those of `step`; else, once started, to be loaded
+  bool has_step = false;   ///< weights and states are those of `step`; else, once started, to be loaded
   std::uint64_t step = 0;  ///< training steps done, skipped ones included
   std::optional<std::uint64_t> cut_off = {};  ///< the step that this process had beyond it, and others had not
   /// Steps after `step` and up to this one had been durable, and the paths have lost them.

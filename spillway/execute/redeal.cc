@@ -16,7 +16,7 @@
 namespace spillway::execute {
 namespace {
 
-/// What the process of an old shard had planned with, as far as its volumes tell of it.
+/// Plan of an old shard's process, as far as its volumes contain it.
 class OldProcess {
  public:
   OldProcess(const RunPlan& plan, const state::World& world)
@@ -168,13 +168,13 @@ void Redeal::share_commit(Recovery& recovery) {
   };
   if (reader == rank()) {
     open(0);
-    const auto& found = shard_->back.recovery();
-    recovery.step = found.step;
-    recovery.applied = found.applied;
-    recovery.updates = found.updates;
-    recovery.payload = found.payload;
+    const auto& before = shard_->back.recovery();
+    recovery.step = before.step;
+    recovery.applied = before.applied;
+    recovery.updates = before.updates;
+    recovery.payload = before.payload;
   }
-  recovery.found = true;
+  recovery.has_step = true;
   std::array<std::uint64_t, 4> head{recovery.step, recovery.applied, static_cast<std::uint64_t>(recovery.updates),
                                     recovery.payload.size()};
   share(std::as_writable_bytes(std::span(head)));

@@ -26,7 +26,7 @@ struct ShardVolumes {
 struct RedealOptions {
   std::int64_t step = 0;             ///< the last that all of the old shards have
   std::vector<std::size_t> readers;  ///< by old shard: the rank that reads it
-  /// By old shard, those of its volumes; of a shard that another process reads nothing is asked.
+  /// Volumes of each old shard; empty for a shard that another process reads.
   std::vector<std::vector<VolumePlace>> places;
 };
 

@@ -30,9 +30,9 @@ class ReducedGradients {
   void take(std::size_t tensor, std::span<const float> sample, std::uint64_t micro_batch);
   /// Ends the sums over this process's micro-batches.
   void finish(std::size_t tensor);
-  /// Where these sums lie, in the memory that passes compute in.
+  /// Place of these sums in the memory that passes compute in.
   [[nodiscard]] RankSums::Place sums(std::size_t tensor) const;
-  /// Where they lie in host memory, from where other processes get them. They stay until the tensor's next pass.
+  /// Place of the sums in host memory, from which other processes get them. They stay until the tensor's next pass.
   [[nodiscard]] RankSums::Place sent(std::size_t tensor);
 
   /// S is complete, and `squares` are its tiles' sums: writes what an update needs beside it to `out`. `any`: there was

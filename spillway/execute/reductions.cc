@@ -23,10 +23,10 @@ std::unique_ptr<Base> make(const Given&... given) {
 constexpr std::array kMade{
     Made{&optim::lsp, make<sink::GradientSink, subspace::Sink>, make<sink::HostUpdate, subspace::SubspaceUpdate>}};
 
-/// Where nothing is reduced each of them does nothing.
+/// Without a reduction each of them does nothing.
 const Made& made_of(const state::Layout& layout) {
-  const auto* const found = std::ranges::find(kMade, layout.reduction(), &Made::by);
-  return found == kMade.end() ? kMade.front() : *found;
+  const auto* const entry = std::ranges::find(kMade, layout.reduction(), &Made::by);
+  return entry == kMade.end() ? kMade.front() : *entry;
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What reduces the gradients of a run, for each optim::Reduction.
+// Parts that reduce the gradients of a run, for each optim::Reduction.
 #pragma once
 
 #include <memory>

@@ -47,7 +47,7 @@ Bytes Replay::scratch() const {
   Bytes rows = 0;
   std::map<std::uint64_t, Bytes> of_step;
   for (const auto& [which, object] : gradients_) {
-    if (which.first >= ids_.of_sparse(0)) rows = std::max(rows, of_step[which.second] += bytes_of(*object));
+    if (which.first >= ids_.find_sparse(0)) rows = std::max(rows, of_step[which.second] += bytes_of(*object));
   }
   return gradient + rows;
 }
@@ -101,7 +101,7 @@ void Replay::update(std::size_t chunk, const journal::Commit& commit, std::byte*
   const auto bytes = grad_bytes(parts_.description.rule(), it);
   auto* grad = scratch.data();
   if (plan::has_dense_grad(parts_.description, parts_.layout, static_cast<plan::Index>(chunk))) {
-    const auto& object = gradient(ids_.of_chunk(chunk), commit.step);
+    const auto& object = gradient(ids_.find_chunk(chunk), commit.step);
     expect(object);
     read(object, 0, scratch.first(bytes),
          text(name_of(parts_.layout, plan::ObjectKind::gradient, chunk), " of step ", commit.step));
@@ -131,8 +131,8 @@ const journal::StoredObject& Replay::gradient(std::uint32_t number, std::uint64_
 
 std::span<std::byte> Replay::read_sparse(const journal::Commit& commit, std::span<std::byte> memory) {
   Bytes bytes = 0;
-  for (std::size_t part = 0; commit.used(ids_.of_sparse(part)); ++part) {
-    const auto& object = gradient(ids_.of_sparse(part), commit.step);
+  for (std::size_t part = 0; commit.used(ids_.find_sparse(part)); ++part) {
+    const auto& object = gradient(ids_.find_sparse(part), commit.step);
     if (bytes + bytes_of(object) > memory.size()) {
       throw Error(ErrorCode::internal, text("no room for the rows of step ", commit.step));
     }

@@ -1,5 +1,4 @@
-// What a run has of this machine to work with: the arena, threads, and a device with memory of its own where the plan
-// has one.
+// Resources of a run on this machine: the arena, threads, and a device with memory of its own if the plan has one.
 #pragma once
 
 #include <cstddef>
@@ -29,11 +28,11 @@ class Resources {
   [[nodiscard]] std::span<std::byte> host() const noexcept { return arena_.span(); }
   /// Above what is resident: between steps for a chunk and what updating it again takes.
   [[nodiscard]] std::span<std::byte> scratch() const { return host().subspan(resident_); }
-  /// What block passes compute in, but those of the embedding: the memory of the device, else the host's.
+  /// Memory that block passes compute in, but those of the embedding: the device's, else the host's.
   [[nodiscard]] std::span<std::byte> computing() const { return open_.device ? open_.device->memory() : host(); }
   [[nodiscard]] Arenas arenas() const { return {host().data(), open_.device ? computing().data() : nullptr}; }
 
-  /// With memory of its own; null: passes compute on the host.
+  /// The device, with memory of its own; null: passes compute on the host.
   [[nodiscard]] device::Device* device() const noexcept { return open_.device.get(); }
   /// That passes are issued to.
   [[nodiscard]] device::Stream stream() const noexcept { return open_.stream; }

@@ -13,10 +13,10 @@ Run::Run(const RunPlan& plan, const VolumeSettings& volumes, unsigned threads, c
   map_memory(threads);
   start_storage();
   make_parts();
-  if (recovery_.found) Restore(plan_, *resources_, storage_, *tiers_).run(recovery_);
+  if (recovery_.has_step) Restore(plan_, *resources_, storage_, *tiers_).run(recovery_);
   const StepPosition at{.step = recovery_.step, .applied = recovery_.applied, .updates = recovery_.updates};
   step_ = std::make_unique<Step>(Step::Parts{plan_, *resources_, storage_.store(), *tiers_, *tensors_, *saving_}, at,
-                                 recovery_.found);
+                                 recovery_.has_step);
   storage_.started();
 }
 
@@ -55,9 +55,9 @@ void Run::make_parts() {
   const auto rule = plan_.description.rule();
   tiers_ = std::make_unique<Tiers>(plan_.plan, plan_.layout, rule, resources_->arenas(), storage_.store(),
                                    resources_->device());
-  tensors_ = std::make_unique<Tensors>(plan_.description, plan_.layout, *tiers_, resources_->scratch(), recovery_.found,
-                                       plan_.network);
-  const auto committed = recovery_.found ? std::optional(recovery_.step) : std::nullopt;
+  tensors_ = std::make_unique<Tensors>(plan_.description, plan_.layout, *tiers_, resources_->scratch(),
+                                       recovery_.has_step, plan_.network);
+  const auto committed = recovery_.has_step ? std::optional(recovery_.step) : std::nullopt;
   saving_ = std::make_unique<Saving>(plan_, storage_, *tiers_, resources_->scratch(), committed);
 }
 
@@ -95,9 +95,9 @@ void Run::save_state(const std::filesystem::path& directory) {
 state::StateFormat Run::load_state(const std::filesystem::path& directory, const std::filesystem::path& weights,
                                    std::int64_t updates, const std::map<std::string, std::string>& names) {
   step_->load();
-  const auto found = tensors_->load_state(directory, weights, names);
+  const auto format = tensors_->load_state(directory, weights, names);
   step_->protocol().load_updates(updates);
-  return found;
+  return format;
 }
 
 Recovery Run::redeal(const VolumeSettings& volumes, unsigned threads, const RedealOptions& options) {

@@ -57,7 +57,7 @@ class Run {
   /// Calls StepProtocol::load_step().
   void set_step(std::uint64_t step);
 
-  // What is to be left:
+  // State to leave behind:
 
   /// Nothing where nothing is durable.
   void commit(std::string_view payload);
@@ -73,7 +73,7 @@ class Run {
   /// Saving::leave().
   [[nodiscard]] std::vector<std::byte> leave(std::string_view payload);
   void take_back() noexcept { saving_->take_back(); }
-  /// What the volumes hold is needed no longer: they go with the run, whatever the settings said.
+  /// Gives up the volumes: they go with the run, whatever the settings say.
   void give_up_volumes() noexcept { storage_.remove_on_close(true); }
 
  private:

@@ -1,4 +1,4 @@
-// What follows from a planned run alone.
+// Facts that follow from a planned run alone.
 #pragma once
 
 #include <vector>

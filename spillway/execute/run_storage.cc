@@ -97,7 +97,7 @@ bool RunStorage::open(const OpenOptions& open_options, Recovery& recovery, int l
   const auto open_as = [&](std::span<const Bytes> capacities) {
     open_paths(capacities, spec, there ? VolumeMode::reopen : VolumeMode::make);
     if (there) read(open_options, recovery);
-    return recovery.found || !open_options.if_found;
+    return recovery.has_step || !open_options.if_found;
   };
   try {
     if (!there) {
@@ -105,7 +105,7 @@ bool RunStorage::open(const OpenOptions& open_options, Recovery& recovery, int l
       if (open_options.if_found) return false;
       require_nothing_is_lost(volumes_, layout ? &*layout : nullptr);
     }
-    // What cannot be gone on with is not made larger first.
+    // Volumes that the run cannot go on with are not enlarged first.
     if (there && !open_as(std::vector<Bytes>(volumes_.places.size()))) return false;
     if (!there || !large_enough()) static_cast<void>(open_as(plan_.plan.volumes));
   } catch (const Error& error) {
@@ -154,7 +154,7 @@ void RunStorage::read(const OpenOptions& open_options, Recovery& recovery) {
   auto& recovered = found_.recovered;
   recovered = journal::recover(
       journal_->spec(), journal_->media(),
-      {.name = [&](auto kind, auto object) { return names.of(kind, object); },
+      {.name = [&](auto kind, auto object) { return names.describe(kind, object); },
        .objection = [&](auto kind, auto object, auto pieces) { return check.objection(kind, object, pieces); },
        .pinned = found_.pinned,
        .at_most = found_.back ? std::numeric_limits<std::int64_t>::max() : open_options.at_most});
@@ -185,7 +185,7 @@ void RunStorage::require_pinned_exist(const OpenOptions& open_options) const {
   if (found_.back) require_pinned(check, *open_options.checkpoint, *found_.back, volumes_.world);
 }
 
-/// What such a path still holds is read from end to end: it counts where every byte is that which was written.
+/// Content of a stale path is read from end to end: it counts if every byte is the one that was written.
 void RunStorage::require_stale_paths_hold(const journal::Recovered& recovered) const {
   if (recovered.stale_paths.empty()) return;
   std::vector<journal::StoredObject> stored;
@@ -215,13 +215,13 @@ void RunStorage::require_stale_paths_hold(const journal::Recovered& recovered) c
 void RunStorage::start(const Recovery& recovery) {
   pool_ = std::make_unique<storage::Pool>(pool_paths(paths_, plan_.rates, plan_.budget.paths),
                                           journal_ ? journal_->pool_options() : storage::PoolOptions{});
-  if (journal_) open_journal(recovery.found);
+  if (journal_) open_journal(recovery.has_step);
   store_ = std::make_unique<Store>(plan_.plan, plan_.description, plan_.layout, *pool_, journal_.get());
 }
 
 void RunStorage::open_journal(bool resume) {
   journal_->attach(*pool_);
-  // Where the run begins anew, a step that does not count is gone once the journal is open; checkpoints stay.
+  // If the run begins anew, a step that does not count is gone once the journal is open; checkpoints stay.
   const bool counts = resume || found_.back;
   for (const auto place : counts ? found_.recovered.places : journal::places_of(found_.pinned)) pool_->claim(place);
   journal_->open({.before = &found_.recovered,

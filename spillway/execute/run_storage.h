@@ -1,4 +1,4 @@
-// What a run has of its storage paths: the volumes, the journal, the pool and what is stored there.
+// Storage of a run: the volumes, the journal, the pool and the objects stored there.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +37,7 @@ class RunStorage {
   [[nodiscard]] bool open(const OpenOptions& open_options, Recovery& recovery);
   /// The paths know the run's memory. The journal's new generation is durable when it returns.
   void start(const Recovery& recovery);
-  /// What was recovered is on its tiers: the volumes are kept or removed at the end as the settings say.
+  /// Recovered state is on its tiers: the volumes are kept or removed at the end as the settings say.
   void started();
   /// Whatever ends the run: the journal is closed while the pool is there, and no write waits for what it would
   /// release.
@@ -53,11 +53,11 @@ class RunStorage {
   [[nodiscard]] storage::Pool* pool() const noexcept { return pool_.get(); }  ///< null: nothing is on a path
   [[nodiscard]] Store* store() const noexcept { return store_.get(); }        ///< the same
   [[nodiscard]] const VolumeSettings& volumes() const noexcept { return volumes_; }
-  /// Whether the volumes are removed when they are closed, whatever the settings say.
+  /// Decides if the volumes are removed when they are closed, whatever the settings say.
   void remove_on_close(bool remove) noexcept;
 
  private:
-  /// What was read of the volumes.
+  /// Content of the volumes.
   struct Found {
     journal::Recovered recovered;
     std::vector<journal::Manifest> pinned;

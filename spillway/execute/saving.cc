@@ -30,7 +30,7 @@ void Saving::publish_snapshots(std::uint64_t version) {
   }
 }
 
-/// What is not on a path.
+/// Writes the groups of a chunk that are not on a path.
 void Saving::write(std::size_t chunk, std::uint64_t version) {
   const auto& it = plan_.layout.chunks()[chunk];
   auto& store = *storage_.store();
@@ -59,7 +59,7 @@ void Saving::commit(const Commitment& of, std::string_view payload) {
   if (!storage_.run_journal()->keeps_gradients()) return;
   const auto before = committed_;
   commit_held();
-  // What is not durable yet is at most this step.
+  // At most this step is not durable yet.
   const Clocked clocked(waited_);
   if (before) storage_.run_journal()->wait_durable(*before);
 }

@@ -1,4 +1,4 @@
-// What is to be left of a run on its storage paths: commits, snapshots of chunks, checkpoints.
+// Saving of a run to its storage paths: commits, snapshots of chunks, checkpoints.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +27,7 @@ class Saving {
   // Durable runs:
 
   [[nodiscard]] bool durable() const noexcept { return storage_.run_journal() != nullptr; }
-  /// What is on the tiers is the snapshot of step `version` of every chunk.
+  /// Makes the content of the tiers the snapshot of step `version` of every chunk.
   void publish_snapshots(std::uint64_t version);
   /// Waits for the commit before to be durable, where gradients are kept for replay; else the commit is held until a
   /// checkpoint needs it.

@@ -152,7 +152,7 @@ void SparseEmbedding::number_rows() {
   packed_ = 0;
   for (std::size_t row = 0; row < rows_.size(); ++row) {
     packed_places_[row] = static_cast<std::uint32_t>(packed_);
-    if (!own_tokens_of(row).empty()) ++packed_;
+    if (!list_own_tokens(row).empty()) ++packed_;
   }
 }
 
@@ -166,15 +166,15 @@ void SparseEmbedding::list_parts(const plan::VirtualRanks& ranks) {
   parts_.clear();
   machines_.clear();
   if (world_.size == 1) return;
-  const auto own = ranks.of(world_.rank, world_.size);
+  const auto own = ranks.restrict_to(world_.rank, world_.size);
   first_token_ = first_token_of(own.first());
   end_token_ = first_token_of(own.end());
   const auto here = world_.machine_of(world_.rank) * world_.local;
   for (auto process = here; process < here + world_.local; ++process) {
-    list_parts(ranks.of(process, world_.size), process, parts_);
+    list_parts(ranks.restrict_to(process, world_.size), process, parts_);
   }
   for (std::size_t machine = 0; machine < world_.machines(); ++machine) {
-    list_parts(ranks.of(machine, world_.machines()), machine, machines_);
+    list_parts(ranks.restrict_to(machine, world_.machines()), machine, machines_);
   }
 }
 
@@ -230,7 +230,7 @@ void SparseEmbedding::each_row(const state::Chunk& chunk, const std::byte* weigh
 void SparseEmbedding::gather(const state::Chunk& chunk, const std::byte* weights, std::byte* output,
                              ThreadPool& thread_pool) const {
   each_row(chunk, weights, thread_pool, [&](std::size_t row, const std::byte* values) {
-    for (const auto token : own_tokens_of(row)) convert_row(values, output + (token - first_token_) * row_bytes());
+    for (const auto token : list_own_tokens(row)) convert_row(values, output + (token - first_token_) * row_bytes());
   });
 }
 
@@ -238,7 +238,7 @@ void SparseEmbedding::pack(const state::Chunk& chunk, const std::byte* weights, 
                            ThreadPool& thread_pool) const {
   auto* const index = reinterpret_cast<std::uint32_t*>(packed);
   each_row(chunk, weights, thread_pool, [&](std::size_t row, const std::byte* values) {
-    const auto tokens = own_tokens_of(row);
+    const auto tokens = list_own_tokens(row);
     if (tokens.empty()) return;
     const auto place = packed_places_[row];
     for (const auto token : tokens) index[token - first_token_] = place;
@@ -274,18 +274,18 @@ double SparseEmbedding::norm_of(const state::Chunk& chunk) const {
   return out;
 }
 
-std::size_t SparseEmbedding::made(const std::vector<Part>& parts, std::size_t maker, std::size_t owner) const {
+std::size_t SparseEmbedding::count_rows(const std::vector<Part>& parts, std::size_t maker, std::size_t owner) const {
   std::size_t out = 0;
   for (auto row = first_row_of(owner); row < first_row_of(owner + 1); ++row) out += parts_of(parts, maker, row);
   return out;
 }
 
-std::size_t SparseEmbedding::made(std::size_t process, std::size_t owner) const {
-  return made(parts_, process, owner);
+std::size_t SparseEmbedding::count_rows(std::size_t process, std::size_t owner) const {
+  return count_rows(parts_, process, owner);
 }
 
-std::size_t SparseEmbedding::made_by_machine(std::size_t machine, std::size_t owner) const {
-  return made(machines_, machine, owner);
+std::size_t SparseEmbedding::count_machine_rows(std::size_t machine, std::size_t owner) const {
+  return count_rows(machines_, machine, owner);
 }
 
 void SparseEmbedding::sum_parts(const std::byte* gradient, float* out, ThreadPool& thread_pool) const {

@@ -67,7 +67,7 @@ class SparseEmbedding {
   };
   [[nodiscard]] Kept in_chunk(const state::Chunk& chunk) const;
   [[nodiscard]] std::span<const std::int64_t> rows() const noexcept { return rows_; }
-  /// Where the fp32 sum of row number `row` of the step's rows lies; a tied head leaves its part there.
+  /// Place of the fp32 sum of row number `row` of the step's rows; a tied head leaves its part there.
   [[nodiscard]] float* sum_of(std::size_t row) const noexcept { return sums_ + (row - own_first_) * columns_; }
   /// Sums of squares of the rows of `chunk`, added in order, after round().
   [[nodiscard]] double norm_of(const state::Chunk& chunk) const;
@@ -80,13 +80,13 @@ class SparseEmbedding {
 
   /// Rows of sums that a process of this machine has made for an owner: of each of its rows one for each subtree of the
   /// process that has tokens of it. All of them know it, since they know the step's ids.
-  [[nodiscard]] std::size_t made(std::size_t process, std::size_t owner) const;
+  [[nodiscard]] std::size_t count_rows(std::size_t process, std::size_t owner) const;
   /// Rows of sums that a machine has made for an owner, one for each subtree of the machine.
-  [[nodiscard]] std::size_t made_by_machine(std::size_t machine, std::size_t owner) const;
+  [[nodiscard]] std::size_t count_machine_rows(std::size_t machine, std::size_t owner) const;
   /// Makes this process's sums of d loss / d output [its tokens, columns], by owner, all others and itself: `out` holds
   /// as many rows as it has tokens.
   void sum_parts(const std::byte* gradient, float* out, ThreadPool& thread_pool) const;
-  /// Where the sums of the rows of one owner lie that each process has made, by rank; null: none has come.
+  /// Sums of the rows of one owner from each process, by rank; null: none has come.
   using Parts = std::vector<float*>;
   /// Adds those of this machine's processes, which are overwritten, to sums of its subtrees, in `out`.
   void join_parts(std::size_t owner, Parts parts, float* out) const;
@@ -121,7 +121,7 @@ class SparseEmbedding {
   [[nodiscard]] std::uint64_t first_token_of(std::uint64_t rank) const;
   [[nodiscard]] std::size_t first_row_of(std::size_t process) const;
   [[nodiscard]] std::size_t parts_of(const std::vector<Part>& parts, std::size_t maker, std::size_t row) const;
-  [[nodiscard]] std::size_t made(const std::vector<Part>& parts, std::size_t maker, std::size_t owner) const;
+  [[nodiscard]] std::size_t count_rows(const std::vector<Part>& parts, std::size_t maker, std::size_t owner) const;
   void take(const Part& part, std::size_t row, float*& next, std::vector<Partial>& sums) const;
   void round_row(std::size_t row, const float* of_tokens);
   void put_rounded();
@@ -135,7 +135,7 @@ class SparseEmbedding {
   [[nodiscard]] std::span<const std::uint32_t> tokens_of(std::size_t row, const Part& part) const {
     return tokens_between(row, part.first_token, part.end_token);
   }
-  [[nodiscard]] std::span<const std::uint32_t> own_tokens_of(std::size_t row) const {
+  [[nodiscard]] std::span<const std::uint32_t> list_own_tokens(std::size_t row) const {
     return tokens_between(row, first_token_, end_token_);
   }
 

@@ -1,5 +1,5 @@
-// Where the sums of squares of a step's gradients lie, and how they are added: the tiles of each tensor or slice in
-// order to one sum, and these in order, so that it does not matter who made them when.
+// Places of the sums of squares of a step's gradients, and the order of their addition. The tiles of each tensor or
+// slice are added in order to one sum, and these in order: it does not matter who made them when.
 #pragma once
 
 #include <cstdint>

@@ -129,7 +129,7 @@ void Step::check(const StepBegin& begin) const {
                      description.micro_batches, " micro-batches and ", description.all_tokens(), " tokens"));
   }
   const auto ranks = plan::VirtualRanks(description.virtual_ranks, begin.counts.size())
-                         .of(description.world.rank, description.world.size);
+                         .restrict_to(description.world.rank, description.world.size);
   std::uint64_t own = 0;
   for (auto m = ranks.position_of(ranks.first()); m < ranks.position_of(ranks.end()); ++m) own += begin.counts[m];
   if (own > description.tokens) {

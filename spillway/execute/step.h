@@ -29,7 +29,7 @@ namespace spillway::execute {
 
 class Step {
  public:
-  /// What steps work with and on; all of it must outlive them.
+  /// Parts that steps work with and on; all of it must outlive them.
   struct Parts {
     const RunPlan& plan;
     Resources& resources;

@@ -24,8 +24,8 @@ struct StepBegin {
   /// Tokens of each micro-batch, virtual rank by virtual rank (plan/virtual_ranks.h), and so are `ids`.
   std::vector<std::uint64_t> counts;
   bool training = true;  ///< false: forward and head_loss passes only
-  /// What end_step() will be given, as far as that is known: chunks that the plan updates early are updated by it. When
-  /// end_step() is given another one, or nothing was expected, they are put back and the result is the same.
+  /// Update that end_step() is expected to get: chunks that the plan updates early are updated by it. If end_step() is
+  /// given another one, or nothing was expected, they are put back and the result is the same.
   std::optional<StepUpdate> update = std::nullopt;
   /// Digests of weights and gradients are made, for take_digests().
   bool digests = false;

@@ -195,7 +195,7 @@ void Store::note(Object& it) {
     append(it, 0, journal_->paths(), pieces);
     it.owned = true;
     const bool dense = traits(it.kind).numbered == plan::Numbered::by_chunk;
-    const auto id = dense ? gradients_.of_chunk(it.subject) : gradients_.of_sparse(it.subject);
+    const auto id = dense ? gradients_.find_chunk(it.subject) : gradients_.find_sparse(it.subject);
     return journal_->gradient_written(id, it.write.version, pieces);
   }
   if (!it.write.snapshot || !traits(it.kind).other_part) return;

@@ -1,4 +1,4 @@
-// What paths keep of a step, by kind and number, wherever the pool has put them last.
+// Objects of a step on the paths, by kind and number, wherever the pool has put them last.
 //
 // A write takes new places. What it replaces is given back first when nothing here has to survive the run; what the
 // journal of a durable run was told of is its own until it releases it.
@@ -66,7 +66,7 @@ class Store {
   /// waits for nothing by which it would release some: unless a later write gives places back, they wait for ever.
   /// Otherwise 0.
   [[nodiscard]] std::size_t stalled() const;
-  /// What waits for a place ends with the pool's Error about that. On the calling thread, without a lock that a
+  /// Ends the wait of transfers for a place with the pool's Error. Runs on the calling thread, without a lock that a
   /// transfer's `done` takes.
   void refuse_waiting() { pool_.refuse_waiting(); }
 

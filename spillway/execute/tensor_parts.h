@@ -1,4 +1,4 @@
-// Where the elements of a tensor lie in chunks.
+// Parts of a tensor in chunks.
 #pragma once
 
 #include <algorithm>

@@ -12,7 +12,7 @@
 namespace spillway::execute {
 namespace {
 
-/// What rank 0 loads while it saves, in its order.
+/// Sends the chunks that rank 0 loads while it saves, in its order.
 template <class Wanted>
 void send_all(const state::ChunkStream& stream, bool weights, Wanted&& wanted) {
   check_scratch(stream);

@@ -23,7 +23,7 @@ std::byte* Tiers::resident_state(std::size_t chunk) const {
   return arenas_.at(schedule, schedule.groups[chunk].state);
 }
 
-Tiers::There Tiers::there(std::size_t chunk) const {
+Tiers::There Tiers::locate_on_device(std::size_t chunk) const {
   const auto& groups = plan_.schedule.groups[chunk];
   return {arenas_.at(plan_.schedule, groups.weight), arenas_.at(plan_.schedule, groups.state)};
 }
@@ -38,7 +38,7 @@ void Tiers::copy(device::Direction direction, std::byte* to, const std::byte* fr
 void Tiers::load(std::size_t chunk, std::byte* weight, std::byte* state) {
   const auto& it = layout_.chunks()[chunk];
   if (on_device(chunk)) {
-    const auto from = there(chunk);
+    const auto from = locate_on_device(chunk);
     copy(device::Direction::from_device, weight, from.weight, weight_bytes(rule_, it));
     copy(device::Direction::from_device, state, from.state, state_bytes(rule_, it));
     return;
@@ -61,7 +61,7 @@ void Tiers::store(std::size_t chunk, const std::byte* weight, const std::byte* s
   stored_ = stored_ || weight != nullptr;
   if (on_device(chunk)) {
     device_->synchronise();  // passes of an evaluation may still read it
-    const auto to = there(chunk);
+    const auto to = locate_on_device(chunk);
     copy(device::Direction::to_device, to.weight, weight, weight_bytes(rule_, it));
     copy(device::Direction::to_device, to.state, state, state_bytes(rule_, it));
     return;

@@ -29,20 +29,20 @@ class Tiers {
 
   /// Neither of these has its bytes: they are in a device's memory.
   [[nodiscard]] bool on_device(std::size_t chunk) const { return plan_.placement[chunk].device_resident(); }
-  /// Where the chunk's field group lies in the arena; null: on the paths, or on a device.
+  /// Place of the chunk's field group in the arena; null: on the paths, or on a device.
   [[nodiscard]] std::byte* resident_weight(std::size_t chunk) const;
   [[nodiscard]] std::byte* resident_state(std::size_t chunk) const;
 
-  /// Whether a weight was stored since the last time this was asked.
+  /// True if a weight was stored since the last call.
   [[nodiscard]] bool take_stored() noexcept { return std::exchange(stored_, false); }
 
  private:
-  /// Where the groups of a chunk that lives on a device are there.
+  /// Places of the groups of a chunk that lives on a device.
   struct There {
     std::byte* weight = nullptr;
     std::byte* state = nullptr;
   };
-  [[nodiscard]] There there(std::size_t chunk) const;
+  [[nodiscard]] There locate_on_device(std::size_t chunk) const;
   void copy(device::Direction direction, std::byte* to, const std::byte* from, Bytes bytes);
 
   const plan::Plan& plan_;

@@ -46,7 +46,7 @@ int thread_of(const plan::Task& task) {
   return static_cast<int>(task.unit == 0 ? static_cast<unsigned>(task.lane) + 1 : task.unit + kUnits);
 }
 
-/// With the later tiers of host memory that its buffers lie on, by their numbers.
+/// Arguments of a task, with the numbers of the later tiers of host memory that its buffers lie on.
 json args_of(const plan::Schedule& schedule, const plan::Task& task, Bytes bytes) {
   json out = {{"bytes", bytes}, {"deadline", task.deadline}};
   if (task.when.every > 1) out["every"] = task.when.every;
@@ -66,7 +66,7 @@ json args_of(const plan::Schedule& schedule, const plan::Task& task, Bytes bytes
   return out;
 }
 
-/// Of a copy, the bytes that it has moved.
+/// Bytes of a task; for a copy, the bytes that it has moved.
 Bytes bytes_of(const plan::Task& task, const Times& times) {
   return is_of_device(task.lane) ? times.copied : task.bytes;
 }

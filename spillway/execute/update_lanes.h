@@ -25,7 +25,7 @@ struct UpdateLane {
   double limit = 0;              ///< elements per second at most (pace.h), by these threads alone; 0: none
 };
 
-/// What an update lane has done.
+/// Work that an update lane has done.
 struct Updated {
   std::uint64_t elements = 0;
   double seconds = 0;  ///< at work, its rests for the pace included
@@ -76,7 +76,7 @@ class UpdateLanes {
   void stop();
   [[nodiscard]] std::size_t count() const noexcept { return lanes_.size(); }
 
-  // With the lock held.
+  // Calls with the lock held:
 
   /// To the lane that the task is for.
   void push(Start start);
@@ -93,7 +93,7 @@ class UpdateLanes {
   [[nodiscard]] std::optional<Start> take_early();
   /// An early update is under way.
   [[nodiscard]] bool early_active() const noexcept;
-  /// By unit of the schedule's update tasks.
+  /// Work of the lanes, by unit of the schedule's update tasks.
   [[nodiscard]] std::vector<Updated> updated() const;
 
  private:

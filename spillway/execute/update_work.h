@@ -1,4 +1,4 @@
-// What the lanes of updates run: the arithmetic of an update and of a background refit, in tiles that threads share.
+// Work of the update lanes: the arithmetic of an update and of a background refit, in tiles that threads share.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +24,7 @@ class UpdateWork {
   // The background refit that a pass has left to do of a reduced chunk; by default none.
   static constexpr unsigned kRefitParts = 3;
   virtual bool refits(plan::Index /*chunk*/) const { return false; }
-  /// Whether this process or another has one to do, the same on all of them.
+  /// True if this process or another has one to do, the same on all of them.
   virtual bool refit_is_due(plan::Index /*chunk*/) const { return false; }
   virtual void begin_refit(plan::Index /*chunk*/) {}  ///< once, before the tiles of the first part
   virtual std::size_t refit_tiles(plan::Index /*chunk*/, unsigned /*part*/) const { return 0; }

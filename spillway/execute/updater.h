@@ -21,9 +21,9 @@ class Updater : public UpdateWork {
   Updater(const plan::Schedule& schedule, const state::Layout& layout, const state::UpdateRule& rule, std::byte* arena,
           const SparseEmbedding* rows, sink::GradientSink& sink);
 
-  /// What the pending updates apply; set while no update runs.
+  /// Sets the step that the pending updates apply; called while no update runs.
   void set(const optim::Step& step) noexcept { step_ = step; }
-  /// What early updates apply; set before the step's first backward pass.
+  /// Sets the step that early updates apply; called before the step's first backward pass.
   void set_early(const optim::Step& step) noexcept { early_step_ = step; }
   [[nodiscard]] const UndoLog& undo() const noexcept { return undo_; }
 

@@ -96,7 +96,7 @@ class Verifier {
       const auto offset =
           storage::kSuperblockExtent + path.metadata() + it.piece.place.piece * storage::kExtentAlignment;
       tell(it.piece.place.path, path.volume(), offset, it.piece.bytes,
-           text(names.of(it.of.kind, it.of.stored->object, it.piece.part, it.first, it.piece.bytes), " of step ",
+           text(names.describe(it.of.kind, it.of.stored->object, it.piece.part, it.first, it.piece.bytes), " of step ",
                 it.of.stored->version));
     }
   }

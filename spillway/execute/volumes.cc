@@ -16,7 +16,7 @@
 namespace spillway::execute {
 namespace {
 
-/// What a place holds of a run.
+/// State of a run's volume at a place.
 struct Holding {
   enum class State : std::uint8_t {
     nothing,    ///< no volume of the run
@@ -28,7 +28,7 @@ struct Holding {
   std::uint64_t set = 0;
 };
 
-/// Whether any slot for commits was ever written, or cannot be read. `layout`: of the volume's records; without it the
+/// True if any slot for commits was ever written, or cannot be read. `layout`: of the volume's records; without it the
 /// place of the first commit of all is looked at.
 bool has_commits(const sys::File& file, Bytes metadata, const journal::MetadataLayout* layout) {
   const bool known = layout != nullptr && layout->bytes() == metadata;
@@ -64,7 +64,7 @@ class Holdings {
   [[nodiscard]] bool any(Holding::State state) const {
     return std::ranges::any_of(found_, [=](const Found& it) { return it.holding.state == state; });
   }
-  /// Whether volumes of that state are of another set than the first in which something was committed.
+  /// True if volumes of that state are of another set than the first in which something was committed.
   [[nodiscard]] bool apart(Holding::State state) const {
     const auto first = std::ranges::find_if(found_, [](const Found& it) { return is(it, Holding::State::committed); });
     return first != found_.end() && std::ranges::any_of(found_, [&](const Found& it) {
@@ -91,7 +91,7 @@ class Holdings {
   std::vector<Found> found_;
 };
 
-/// What holds_run() says of what was found.
+/// Answer of holds_run() to the state of all places.
 bool whole_run(const VolumeSettings& settings, const Holdings& found) {
   using State = Holding::State;
   if (!found.any(State::committed)) return found.any(State::unknown);

@@ -33,17 +33,17 @@ enum class VolumeMode : std::uint8_t {
 /// Tells the model of a run from every other: names, shapes, types and chunks.
 [[nodiscard]] std::uint64_t fingerprint(const plan::Description& description, const state::Layout& layout);
 
-/// Whether the places hold a run that has begun. False where none does, and where the volumes were being made when that
-/// was interrupted; with `overwrite` also where they were to take the place of others, of which some are left. A volume
-/// whose commits are gone belongs to the run as long as one that was made with it has some. Throws Error(bad_input)
-/// when only some places hold a volume, or not of the same making. Writes nothing.
+/// True if the places hold a run that has begun. False if none does, and if the volumes were being made when that was
+/// interrupted; with `overwrite` also if they were to take the place of others, of which some are left. A volume whose
+/// commits are gone belongs to the run as long as one that was made with it has some. Throws Error(bad_input) when only
+/// some places hold a volume, or not of the same making. Writes nothing.
 [[nodiscard]] bool holds_run(const VolumeSettings& settings, const journal::MetadataLayout& layout);
 
 /// Throws Error(bad_input, EEXIST) when making the volumes anew would lose what the run has committed, without
 /// `overwrite`. `layout`: of the records that the new ones are for; may be null.
 void require_nothing_is_lost(const VolumeSettings& settings, const journal::MetadataLayout* layout);
 
-/// Whether the places hold volumes of the run without an area for records, as a run that is not durable makes them.
+/// True if the places hold volumes of the run without an area for records, as a run that is not durable makes them.
 [[nodiscard]] bool without_records(const VolumeSettings& settings);
 
 /// `records` bytes of metadata each; `capacities` by place: of those that are opened again the least. Errors as

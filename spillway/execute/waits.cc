@@ -66,7 +66,7 @@ void Waits::add(const plan::Schedule& schedule, Index pass, double begin, double
   }
 }
 
-std::map<std::string, double> Waits::by_lane() const {
+std::map<std::string, double> Waits::list_by_lane() const {
   std::map<std::string, double> out{{"read", 0}, {"update", 0}, {"write", 0}};
   for (const auto& [cause, seconds] : seconds_) out[plan::name_of(cause.lane)] += seconds;
   return out;

@@ -1,4 +1,4 @@
-// What the caller waited for: seconds by lane and, of transfers, by the path that kept it waiting.
+// Waits of the caller: seconds by lane and, of transfers, by the path that kept it waiting.
 #pragma once
 
 #include <cstddef>
@@ -38,8 +38,8 @@ class Waits {
   void add(const plan::Schedule& schedule, plan::Index pass, double begin, double end, const Look& look);
 
   [[nodiscard]] const std::map<Cause, double>& seconds() const noexcept { return seconds_; }
-  /// By the lane's name; "read", "update" and "write" are always there.
-  [[nodiscard]] std::map<std::string, double> by_lane() const;
+  /// Seconds by the lane's name; "read", "update" and "write" are always there.
+  [[nodiscard]] std::map<std::string, double> list_by_lane() const;
   [[nodiscard]] double sum() const;
 
  private:

@@ -1,4 +1,4 @@
-// What the tasks of the network move: weights of passes from the processes that have them, and gradients to them.
+// Bytes that the tasks of the network move: weights of passes from the processes that have them, and gradients to them.
 #pragma once
 
 #include <vector>

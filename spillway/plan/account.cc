@@ -65,7 +65,7 @@ void break_memory_down(const Problem& problem, Plan& plan) {
   plan.device_breakdown["arithmetic"] = arithmetic;
 }
 
-/// What the same plan would write and take if its steps were not durable.
+/// Bytes written and memory taken by the same plan without durable steps.
 void count_durability(const Problem& problem, Plan& plan) {
   auto without =
       make_schedule(problem.description, problem.layout, plan.placement, plan.lookahead, {}, problem.saved());
@@ -81,7 +81,7 @@ void count_durability(const Problem& problem, Plan& plan) {
 void count_remote_drives(const Problem& problem, Plan& plan) {
   auto near = problem.rates;
   near.paths = near.near_paths;
-  const auto seconds = predict(problem.with(near), plan.schedule).step_seconds;
+  const auto seconds = predict(problem.copy_with(near), plan.schedule).step_seconds;
   plan.remote_seconds = std::max(0.0, plan.prediction.step_seconds - seconds);
 }
 
@@ -121,12 +121,12 @@ void account_for_step(const Problem& asked, const Room& room, Plan& plan) {
   const auto rates = rates_of(asked, plan);
   plan.resident = resident_bytes(plan.schedule);
   count_traffic(plan);
-  plan.prediction = predict(asked.with(rates), plan.schedule);
+  plan.prediction = predict(asked.copy_with(rates), plan.schedule);
 }
 
 void account_for_parts(const Problem& asked, Plan& plan) {
   const auto rates = rates_of(asked, plan);
-  const auto problem = asked.with(rates);
+  const auto problem = asked.copy_with(rates);
   if (problem.redo().gradients) count_durability(problem, plan);
   if (!rates.near_paths.empty()) count_remote_drives(problem, plan);
   count_early(plan);

@@ -1,5 +1,5 @@
-// What a plan that was found comes to: bytes by tier and class, the predicted step, and what durability, remote drives
-// and early updates are of it.
+// Totals of a plan: bytes by tier and class, the predicted step, and the shares of durability, remote drives and early
+// updates.
 #pragma once
 
 #include "spillway/plan/planner.h"

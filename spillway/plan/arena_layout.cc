@@ -202,7 +202,7 @@ class Reuse {
     for (const auto task : buffer.first_tasks) {
       auto& needs = schedule_.tasks[task].needs;
       for (const auto last : other.last_tasks) needs.push_back({last, previous});
-      // Those of the instance before `former`'s; of two before, everything has ended.
+      // Buffers of the instance before `former`'s. Every buffer of two instances before has ended.
       if (previous) continue;
       for (const auto earlier : other.earlier_tasks) needs.push_back({earlier, true});
     }

@@ -14,7 +14,7 @@ namespace spillway::plan {
 /// End of the host's buffers in use at every position, which lie at the bottom of its arena.
 [[nodiscard]] Bytes resident_bytes(const Schedule& schedule);
 
-/// Where what comes and goes on a tier of host memory begins and ends, after lay_out(); both 0: there is nothing.
+/// First and last byte of the transient buffers on a tier of host memory, after lay_out(). Both are 0 without any.
 struct MovingRange {
   Bytes begin = 0, end = 0;
 

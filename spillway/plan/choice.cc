@@ -14,7 +14,7 @@ namespace {
 /// An axis as the search sees it.
 struct Row {
   Axis axis;
-  /// Whether the budget leaves the axis to the search.
+  /// True if the budget leaves the axis to the search.
   bool (*is_open)(const Problem& problem);
   /// Compares values of the axis beside the decisions of `from`.
   void (*compare)(const Problem& problem, const Decisions& from, Comparison& comparison);
@@ -47,7 +47,7 @@ class Search {
 
   /// Over the domain of each axis, and with each of the numbers of layers that serve the caller's.
   void run_from(Decisions start) {
-    const auto asked = asked_layers(problem_);
+    const auto asked = read_requested_layers(problem_);
     if (!asked) return search_from(start);
     for (const auto& layers : values_of(problem_, *asked)) {
       if (comparison_.any() && stays(layers)) return;
@@ -81,7 +81,7 @@ class Search {
     }
   }
 
-  /// Whether layers that would spill need not: all of them keep, and nothing goes to a path.
+  /// True if layers that would spill can stay in memory: all of them keep, and nothing goes to a path.
   [[nodiscard]] bool stays(const SavedLayers& layers) const {
     const auto& best = comparison_.best();
     return layers.spill > 0 && best.spilling.empty() && best.path_bytes == 0 && !problem_.budget.durability;
@@ -102,7 +102,7 @@ bool may_keep_own(const Problem& problem, const Comparison& comparison) {
 }  // namespace
 
 Plan choose(const Problem& problem, const Comparison::Make& make, const Decisions* agreed) {
-  auto start = agreed == nullptr ? asked_decisions(problem) : *agreed;
+  auto start = agreed == nullptr ? read_requested_decisions(problem) : *agreed;
   start.layers = {};
   Comparison comparison(make, start);
   Search search(problem, comparison, agreed != nullptr);

@@ -22,7 +22,7 @@ std::vector<Coalesced> coalesce(Range chunks, Bytes coalesce_to, const ChunkByte
 
 namespace {
 
-/// Those of `chunks` that this process has, neighbour by neighbour.
+/// Ranges of neighbours among `chunks` that this process has.
 std::vector<Range> own_ranges(const Description& description, const state::Layout& layout, Range chunks) {
   std::vector<Range> out;
   for (auto c = chunks.first; c < chunks.end(); ++c) {

@@ -98,7 +98,7 @@ Comparison::Outcome Comparison::make(const Decisions& decisions) {
   }
 }
 
-/// What has room in memory while all layers recompute does not go to a path so that some need not.
+/// Objects that fit in memory while all layers recompute stay there. They do not go to a path to let some layers keep.
 bool Comparison::needs_no_path(const Plan& plan, const Decisions& decisions) {
   if (decisions.layers == SavedLayers{}) {
     all_in_memory_ = all_in_memory_ || plan.path_bytes == 0;

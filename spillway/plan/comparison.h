@@ -11,7 +11,7 @@
 
 namespace spillway::plan {
 
-/// Of two plans whose steps take as long but for this share, and of whose layers as many keep and spill, the one that
+/// Steps within this factor count as equally fast. If as many layers keep and spill in two such plans, the plan that
 /// moves fewer bytes is better.
 inline constexpr double kAsFast = 1.01;
 /// Saved activations that spill to a path wear its drives: such a step has to take less than this share of another's.
@@ -37,13 +37,14 @@ class Comparison {
   /// Makes the plan and lists it under no axis.
   std::optional<double> add(const Decisions& decisions) { return outcome(decisions).seconds(); }
 
-  /// Whether a plan fits.
+  /// True if a plan fits.
   [[nodiscard]] bool any() const noexcept { return !plans_.empty(); }
   /// Seconds of the fastest step; infinity while none fits.
   [[nodiscard]] double fastest_seconds() const;
   /// The fastest plan, or one that spares the drives (kWorthWriting). One has to fit.
   [[nodiscard]] const Plan& fastest() const;
-  /// Of the plans within kAsFast of that, with its layers, the one that moves the fewest bytes. One has to fit.
+  /// The plan with the fewest bytes moved among those within kAsFast of the fastest, with its layers. One plan has to
+  /// fit.
   [[nodiscard]] const Plan& best() const;
   /// The plan with these decisions, while it is within kAsFast of the fastest; else null.
   [[nodiscard]] const Plan* find(const Decisions& decisions) const;

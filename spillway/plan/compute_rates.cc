@@ -39,18 +39,18 @@ machine::ProductRate alike(std::uint64_t tokens, std::uint64_t inner, std::uint6
 
 }  // namespace
 
-ComputeRates ComputeRates::of_cpus(const machine::Profile& profile, state::ComputeType type) {
+ComputeRates ComputeRates::read_cpus(const machine::Profile& profile, state::ComputeType type) {
   ComputeRates out;
-  const auto found = std::ranges::find(profile.compute, state::name_of(type), &machine::ComputeProfile::dtype);
-  if (found != profile.compute.end()) {
-    out.products_ = found->products;
-    out.attention_ = found->attention;
-    out.elementwise_ = found->elementwise_bytes_per_second;
-    for (const auto& it : found->operations) {
+  const auto row = std::ranges::find(profile.compute, state::name_of(type), &machine::ComputeProfile::dtype);
+  if (row != profile.compute.end()) {
+    out.products_ = row->products;
+    out.attention_ = row->attention;
+    out.elementwise_ = row->elementwise_bytes_per_second;
+    for (const auto& it : row->operations) {
       out.operations_[{it.operation, it.strided}][static_cast<double>(it.bytes)] = it.bytes_per_second;
     }
-    out.call_ = found->call_seconds;
-    out.libraries_ = found->libraries_bytes;
+    out.call_ = row->call_seconds;
+    out.libraries_ = row->libraries_bytes;
     return out;
   }
   for (const auto& layer : profile.layers) {
@@ -66,7 +66,7 @@ ComputeRates ComputeRates::of_cpus(const machine::Profile& profile, state::Compu
                    "compute_flops_per_second is 0"));
 }
 
-ComputeRates ComputeRates::of_gpu(const machine::GpuProfile& gpu) {
+ComputeRates ComputeRates::read_gpu(const machine::GpuProfile& gpu) {
   ComputeRates out;
   out.products_.push_back(alike(1, 1, 1, gpu.flops_per_second));
   out.elementwise_ = gpu.elementwise_bytes_per_second;
@@ -106,10 +106,10 @@ double ComputeRates::attention(double tokens, bool backward, double head) const 
 }
 
 double ComputeRates::operation_seconds(const std::string& operation, bool strided, double bytes) const {
-  auto found = operations_.find({operation, strided});
-  if (found == operations_.end()) found = operations_.find({operation, !strided});
-  if (found == operations_.end()) return elementwise_seconds(bytes);
-  const auto& rates = found->second;
+  auto row = operations_.find({operation, strided});
+  if (row == operations_.end()) row = operations_.find({operation, !strided});
+  if (row == operations_.end()) return elementwise_seconds(bytes);
+  const auto& rates = row->second;
   const auto above = rates.lower_bound(bytes);
   if (above == rates.begin()) return bytes / above->second;
   const auto below = std::prev(above);

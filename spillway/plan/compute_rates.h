@@ -1,4 +1,4 @@
-// What a compute device reaches, by class of operation: what the time of a pass is derived from.
+// Rates of a compute device by class of operation. The time of a pass follows from them.
 #pragma once
 
 #include <map>
@@ -18,10 +18,10 @@ class ComputeRates {
  public:
   /// The rates of the CPUs, which multiply in `type`: Profile::compute of that type, else Profile::layers, else
   /// Profile::compute_flops_per_second for everything. Throws Error(bad_input) when the profile has none of them.
-  static ComputeRates of_cpus(const machine::Profile& profile, state::ComputeType type);
+  static ComputeRates read_cpus(const machine::Profile& profile, state::ComputeType type);
   /// The rates of a GPU: every product runs at one rate, all of attention at another one. The GPU computes behind the
   /// host, which asks for one operation after the other.
-  static ComputeRates of_gpu(const machine::GpuProfile& gpu);
+  static ComputeRates read_gpu(const machine::GpuProfile& gpu);
 
   /// Operations per second: the rates of the nearest shapes that were measured, weighted by how near they are. Shapes
   /// whose outer size is a multiple of 16, or is not, are nearer to their like.
@@ -33,9 +33,9 @@ class ComputeRates {
   [[nodiscard]] double elementwise_seconds(double bytes) const noexcept {
     return elementwise_ > 0 ? bytes / elementwise_ : 0;
   }
-  /// Whether the operations of a trace have rates of their own, beside products.
+  /// True if the operations of a trace have rates of their own, beside products.
   [[nodiscard]] bool knows_operations() const noexcept { return !operations_.empty() || (behind_ && elementwise_ > 0); }
-  /// Whether operations run behind the calls that ask for them, and not one after the other with these.
+  /// True if operations run behind the calls that ask for them; false if each call waits for its operation.
   [[nodiscard]] bool runs_behind() const noexcept { return behind_; }
   /// Seconds of a call of this operation (machine::OperationRate): between the rates of the sizes that were measured,
   /// at that of the nearest beyond them; of an operation that was not measured, as operations on each element.

@@ -5,14 +5,14 @@
 namespace spillway::plan {
 namespace {
 
-/// Whether an update needs the weights, too, that a task brings for a pass.
+/// True if a task brings weights for a pass that an update needs as well.
 bool feeds_update(const Schedule& schedule, const Task& task) {
   if (task.op != Op::transfer || !traits(task.lane).fetches || !traits(task.what.kind).other_part) return false;
   if (is_link(task.lane)) return schedule.updated_there(task.what.index) && !task.when.from_others;
   return schedule.update_task[task.what.index] != kNone;
 }
 
-/// Whether the early update of the instance before, if it is kept, leaves nothing to do for the task.
+/// True if the task has nothing to do once the early update of the previous instance is kept.
 bool follows_early_update(const Schedule& schedule, const Task& task) {
   const bool gradient = is_read(task.lane) && traits(task.what.kind).of_gradient;
   const bool updates = task.op == Op::update || gradient;

@@ -11,7 +11,7 @@ namespace spillway::plan {
 
 struct Schedule;
 
-/// What an instance or the chunks of a task must meet beside the phase and the turn.
+/// Conditions on an instance or on the chunks of a task, beside the phase and the turn.
 enum class OnlyIf : std::uint8_t {
   always,
   changed_weights,  ///< an update or a caller has changed host weights that a device keeps a copy of
@@ -41,10 +41,10 @@ struct Condition {
   bool stores_gradient = false;  ///< on a path
   bool is_free = false;          ///< an average step has no time and no bytes for it
 
-  /// Whether the instance has the task, whatever is known of its chunks.
+  /// True if the instance has the task, whatever is known of its chunks.
   [[nodiscard]] bool may_run(const StepFacts& step) const noexcept;
 
-  /// Whether the task of the chunks [first, end) runs in the instance. `facts` says of a chunk has_refit(c),
+  /// True if the task of the chunks [first, end) runs in the instance. `facts` answers for a chunk has_refit(c),
   /// is_refit_due(c) and keeps_early_update(c).
   template <class ChunkFacts>
   [[nodiscard]] bool runs(const StepFacts& step, const ChunkFacts& facts, Index first, Index end) const {
@@ -69,7 +69,7 @@ struct Condition {
     return true;
   }
 
-  /// Whether the average step of this number has the task.
+  /// True if the average step of this number has the task.
   [[nodiscard]] bool has_turn(std::uint64_t step) const noexcept { return step % every == turn; }
 };
 

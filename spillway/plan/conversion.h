@@ -11,11 +11,11 @@
 
 namespace spillway::plan {
 
-/// Whether a pass multiplies by a copy of its weights: where layers multiply in another type than the run's, or where
-/// the block has weights in a form that they cannot multiply by. A pass that gathers rows reads them as they are kept.
+/// True if a pass multiplies by a copy of its weights. Layers may multiply in another type than the run's, or the block
+/// may have weights in a form that they cannot multiply by. A pass that gathers rows reads them as stored.
 [[nodiscard]] bool converts(const Description& description, const state::Layout& layout, const Pass& pass);
 
-/// What the values of a chunk are in that copy: of what is kept in fp32 the same, else what layers multiply in.
+/// Type of a chunk's values in that copy: fp32 for chunks stored in fp32, else the type that layers multiply in.
 [[nodiscard]] state::ComputeType converted_type(const Description& description, const state::Chunk& chunk) noexcept;
 /// Bytes of such a chunk: its values without gaps.
 [[nodiscard]] Bytes converted_bytes(const Description& description, const state::Chunk& chunk) noexcept;
@@ -27,12 +27,12 @@ namespace spillway::plan {
 struct ValueRange {
   std::uint64_t first = 0, count = 0;
 };
-/// Those that a pass has converted when it begins, without what it converts in pieces (state::TensorSpec).
+/// Ranges that a pass has converted when it begins, without the ones it converts in pieces (state::TensorSpec).
 [[nodiscard]] std::vector<ValueRange> ranges_at_once(const state::Layout& layout, const state::Chunk& chunk);
 
 /// Pieces of a tensor that have room in their place at once.
 inline constexpr std::uint64_t kPiecesAtOnce = 4;
-/// Where a part of a tensor's pieces lies.
+/// Place of a part of a tensor's pieces.
 struct PieceSpan {
   std::size_t chunk = 0;
   ValueRange values;        ///< of the chunk
@@ -43,9 +43,8 @@ struct PieceSpan {
 [[nodiscard]] std::vector<PieceSpan> piece_spans(const state::Layout& layout, std::size_t tensor, std::uint64_t first,
                                                  std::uint64_t count);
 
-/// Where passes of its block find a tensor, from the start of the block's weights or of their copy, in elements of what
-/// layers multiply in; of one that is converted in pieces the place of these. Throws std::out_of_range where there is
-/// no such tensor.
+/// Offset of a tensor in the block's weights or in their copy, in elements of the type that layers multiply in. A
+/// tensor converted in pieces has the offset of its pieces. Throws std::out_of_range if there is no such tensor.
 [[nodiscard]] std::uint64_t weight_first(const Description& description, const state::Layout& layout,
                                          std::size_t tensor);
 

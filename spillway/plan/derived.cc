@@ -55,8 +55,8 @@ class Deriver {
         shape_(shape),
         compute_(compute),
         tokens_(shape.tokens()),
-        times_(static_cast<double>(description.own_accumulation())),
-        tiles_(static_cast<double>(description.own_tiles())),
+        times_(static_cast<double>(description.count_own_accumulation())),
+        tiles_(static_cast<double>(description.count_own_tiles())),
         element_(static_cast<double>(state::field_bytes(description.computes()).weight)) {}
 
   void set(Rates& rates) const {

@@ -1,5 +1,5 @@
-// What a step takes of a machine that a profile describes, from rates and shapes: nothing is run. On this machine the
-// same is measured, by a dry run of one layer.
+// Seconds and memory of a step on a machine that a profile describes, from rates and shapes: nothing is run. On this
+// machine a dry run of one layer measures the same.
 #pragma once
 
 #include "spillway/plan/compute_rates.h"
@@ -7,7 +7,7 @@
 
 namespace spillway::plan {
 
-/// What a step's tensors do not say of it.
+/// Facts of a step that its tensors do not contain.
 struct StepShape {
   std::uint64_t sequence = 1024, batch = 1;  ///< tokens of a row, rows of a micro-batch
   std::uint64_t query = 0, key = 0;          ///< heads times their size, of queries and of keys

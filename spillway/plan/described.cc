@@ -16,8 +16,8 @@ using nlohmann::json;
 
 /// The share of a machine's memory that may be taken where no budget is given; the rest is left alone.
 constexpr double kTaken = 0.9;
-/// What a process with a GPU holds on the host beside the engine's memory: interpreter, PyTorch and its device
-/// libraries. An estimate; on this machine it is measured.
+/// Host memory of a process with a GPU beside the engine's: interpreter, PyTorch and its device libraries. An estimate;
+/// on this machine it is measured.
 constexpr Bytes kProcessOfGpu = 3 * GiB / 2;
 /// Working sets are planned with this much more than is derived: what holes of the heap take on this machine
 /// (model/dry_run), and by how much two dry runs differ. Of a trace, that says what of it counts here.
@@ -55,7 +55,7 @@ class Describer {
   }
 
  private:
-  /// What one of the processes has of its machine.
+  /// Reduces the machine to the share of one process.
   void share_machine() {
     const auto processes = static_cast<unsigned>(description_.world.local);
     if (const auto inside = inside_rate(profile_); inside > 0) out_["network_inside"] = inside;
@@ -96,14 +96,14 @@ class Describer {
     }
     auto nodes = json::array();
     for (const auto& entry : asked) nodes.push_back(node_of(entry.at("id"), entry.at("capacity")));
-    // What comes and goes lies on the first.
+    // Transient buffers lie on the first node.
     std::stable_partition(nodes.begin(), nodes.end(), [&](const json& node) { return !known(node.at("id"))->cxl; });
     out_["nodes"] = std::move(nodes);
   }
 
   [[nodiscard]] const machine::NodeProfile* known(unsigned id) const {
-    const auto found = std::ranges::find(profile_.nodes, id, &machine::NodeProfile::id);
-    return found == profile_.nodes.end() ? nullptr : &*found;
+    const auto node = std::ranges::find(profile_.nodes, id, &machine::NodeProfile::id);
+    return node == profile_.nodes.end() ? nullptr : &*node;
   }
 
   [[nodiscard]] json node_of(unsigned id, Bytes capacity) const {
@@ -178,8 +178,8 @@ class Describer {
   }
 
   void set_compute() {
-    const auto compute =
-        gpu_ ? ComputeRates::of_gpu(profile_.gpus.front()) : ComputeRates::of_cpus(profile_, description_.computes());
+    const auto compute = gpu_ ? ComputeRates::read_gpu(profile_.gpus.front())
+                              : ComputeRates::read_cpus(profile_, description_.computes());
     const auto& work = out_.at("work");
     const auto traced = work.contains("passes") && compute.knows_operations();
     out_["seconds"] = traced ? traced_seconds(compute) : derived_seconds(compute);
@@ -207,7 +207,7 @@ class Describer {
 
   [[nodiscard]] json traced_seconds(const ComputeRates& compute) const {
     const auto passes = parse_operations(out_.at("work").at("passes"));
-    const auto times = static_cast<double>(description_.own_accumulation());
+    const auto times = static_cast<double>(description_.count_own_accumulation());
     auto out = json::object();
     for (const auto& [kind, pass] : passes) out[kind] = seconds_of(passes, kind, times, compute);
     return out;
@@ -220,7 +220,8 @@ class Describer {
     for (const auto& [kind, pass] : parse_operations(out_.at("work").at("passes"))) {
       if (kind == "forward" || kind == "backward") each += attention_seconds(pass.each, compute);
     }
-    return each * static_cast<double>(layout_.layers().size()) * static_cast<double>(description_.own_accumulation());
+    return each * static_cast<double>(layout_.layers().size()) *
+           static_cast<double>(description_.count_own_accumulation());
   }
 
   /// A working set, and by how much it grows with every token.
@@ -242,8 +243,8 @@ class Describer {
     return {slack * work.at("bytes").get<double>() + libraries, slack * work.at("per_token").get<double>()};
   }
 
-  /// Whether a plan on the machine itself would measure this briefly, and so count more (model/quick_dry_run): by what
-  /// a few tokens take there.
+  /// True if a plan on the machine itself would measure this briefly (model/quick_dry_run), and so count more. The
+  /// criterion is the time of a few tokens there.
   [[nodiscard]] bool measured_briefly(const ComputeRates& compute) const {
     const auto& few = out_.at("work").at("few");
     const auto passes = parse_operations(few.at("passes"));

@@ -7,7 +7,7 @@
 
 namespace spillway::plan {
 
-/// What an engine plans with.
+/// Inputs of an engine's planner.
 struct DescribedMachine {
   std::string settings;      ///< JSON, for parse_budget() and, with `profile`, for parse_rates()
   machine::Profile profile;  ///< with what its other entries say of what it lacks

@@ -22,8 +22,8 @@ namespace spillway::plan {
 /// The model and the largest step it will be asked for.
 struct Description {
   state::ComputeType type = state::ComputeType::bf16;  ///< of weights and of gradients, as they are kept and moved
-  /// What passes multiply in: weights are widened to it when a pass begins, activations and what is handed over of
-  /// gradients are of it. Empty: `type`; else `type` or fp32.
+  /// Type that passes multiply in. Weights are widened to it when a pass begins; activations and the gradients handed
+  /// over have it. Empty: `type`; else `type` or fp32.
   std::optional<state::ComputeType> compute = {};
   const optim::Descriptor* optimizer = &optim::adamw;
   state::StateFormat format = state::StateFormat::exact;
@@ -41,7 +41,7 @@ struct Description {
   optim::RefitRule refits = {};  ///< of tensors that are reduced
 
   [[nodiscard]] constexpr state::ComputeType computes() const noexcept { return compute.value_or(type); }
-  /// Whether layers multiply in a wider type than weights are kept in.
+  /// True if layers multiply in a wider type than the type of the stored weights.
   [[nodiscard]] constexpr bool widens() const noexcept { return computes() != type; }
   /// fp32 values beside each element of a gradient while it is summed over micro-batches: the sums of virtual ranks,
   /// the lowest of which lies where the gradient itself does when that is fp32.
@@ -55,19 +55,19 @@ struct Description {
     if (is_shared()) return most_sums(virtual_ranks, micro_batches, world.size);
     return VirtualRanks(virtual_ranks, micro_batches).sums();
   }
-  /// Whether the state is shared among several processes.
+  /// True if several processes share the state.
   [[nodiscard]] constexpr bool is_shared() const noexcept { return world.size > 1; }
   /// Most parts of a step that this process computes, where each computes as many.
-  [[nodiscard]] constexpr std::uint64_t own_micro_batches() const noexcept {
+  [[nodiscard]] constexpr std::uint64_t count_own_micro_batches() const noexcept {
     return ceil_div(micro_batches, std::max<std::uint64_t>(1, world.size));
   }
-  /// Most micro-batches of a step whose passes this process computes. Each has `own_tiles` parts.
-  [[nodiscard]] constexpr std::uint64_t own_accumulation() const noexcept {
+  /// Most micro-batches of a step whose passes this process computes. Each has `count_own_tiles` parts.
+  [[nodiscard]] constexpr std::uint64_t count_own_accumulation() const noexcept {
     return ceil_div(accumulation > 0 ? accumulation : micro_batches, std::max<std::uint64_t>(1, world.size));
   }
   /// Token tiles of a micro-batch, each a part of its own.
-  [[nodiscard]] constexpr std::uint64_t own_tiles() const noexcept {
-    return ceil_div(own_micro_batches(), own_accumulation());
+  [[nodiscard]] constexpr std::uint64_t count_own_tiles() const noexcept {
+    return ceil_div(count_own_micro_batches(), count_own_accumulation());
   }
   /// Most tokens of a step, of all processes.
   [[nodiscard]] constexpr std::uint64_t all_tokens() const noexcept { return std::max(tokens, step_tokens); }
@@ -78,7 +78,7 @@ struct Description {
   [[nodiscard]] bool has(const state::Layout& layout, const state::Chunk& chunk) const noexcept {
     return !is_shared() || owner(layout, chunk) == world.rank;
   }
-  /// By chunk, whether each process has it.
+  /// One flag per chunk: true if each process has it.
   [[nodiscard]] std::vector<bool> replicated(const state::Layout& layout) const {
     std::vector<bool> out;
     for (const auto& chunk : layout.chunks()) out.push_back(!state::is_trainable(chunk.training));
@@ -96,7 +96,7 @@ struct Description {
     }
     return out;
   }
-  /// Whether the head's passes read the block: a head, or an embedding's table that is the head's matrix, too.
+  /// True if the head's passes read the block: a head, or an embedding's table that is the head's matrix, too.
   [[nodiscard]] constexpr bool is_head(const state::Block& block) const noexcept {
     const auto& role = traits(block.role);
     return role.is_table && role.is_gathered == tied_head;
@@ -139,7 +139,7 @@ struct PathBudget {
   std::optional<Bytes> endurance = {};  ///< what may be written to its drive in its life; empty: nobody said
 };
 
-/// What a tier of host memory is.
+/// Kind of a tier of host memory.
 enum class NodeKind : std::uint8_t {
   numa,  ///< a NUMA node
   dram,  ///< memory that is not told apart, beside files; its capacity is Budget::dram
@@ -191,7 +191,7 @@ struct DeviceTier {
   Bytes coalesce_to = kGoodCopy;         ///< neighbours of a block are copied together until a copy has this many bytes
 };
 
-/// What of the state on storage paths survives a kill (docs/decisions/0001-durable-storage.md).
+/// State on storage paths that survives a kill (docs/decisions/0001-durable-storage.md).
 enum class Durability : std::uint8_t { none, checkpoint, step };
 
 [[nodiscard]] constexpr const char* name_of(Durability durability) noexcept {
@@ -209,7 +209,7 @@ enum class Updates : std::uint8_t {
   return updates == Updates::automatic ? "auto" : updates == Updates::early ? "early" : "deferred";
 }
 
-/// What a run writes to output_dir, as far as its caller knows.
+/// Files that a run writes to output_dir, as far as its caller knows.
 struct Saving {
   std::uint32_t saves = 0;             ///< checkpoints that will be written, the last one included
   std::optional<std::uint32_t> limit;  ///< most of them that are kept; empty: all
@@ -231,14 +231,14 @@ struct FileSystem {
   bool output = false;                  ///< output_dir does
 };
 
-/// What becomes of the activations that autograd saves of a layer, between its forward and its backward pass.
+/// Fate of the activations that autograd saves of a layer, between its forward and its backward pass.
 enum class Saved : std::uint8_t {
   recompute,  ///< they are let go, and backward computes them again from the boundary activation
   keep,       ///< they stay in the memory that the layer computes in
   spill,      ///< they go to a path behind forward, and come back ahead of backward; or lie on a later tier meanwhile
 };
 
-/// What of the layers that do not recompute may spill.
+/// Layers that may spill, among those that do not recompute.
 enum class Spill : std::uint8_t {
   never,
   automatic,  ///< as many as is fastest by simulation, or as it takes to have room
@@ -307,7 +307,7 @@ struct NodeRates {
   unsigned threads = 1;                   ///< of the node's update lane
 
   /// Elements per second of this many threads.
-  [[nodiscard]] double with(double hands) const noexcept {
+  [[nodiscard]] double scale_to(double hands) const noexcept {
     const double all = update_thread * hands;
     if (update <= 0) return all > 0 ? all : 1e9;
     return all > 0 ? std::min(update, all) : update;
@@ -347,7 +347,7 @@ struct Rates {
 
   /// Elements per second of this many threads, where memory is one node.
   [[nodiscard]] double update_with(double hands) const noexcept {
-    return NodeRates{.update = update_all, .update_thread = update}.with(hands);
+    return NodeRates{.update = update_all, .update_thread = update}.scale_to(hands);
   }
 
   /// All paths together: pieces are distributed so that they finish at the same time.

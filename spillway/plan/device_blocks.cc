@@ -13,7 +13,8 @@ namespace {
 
 /// A step that takes so many times as long as one with more blocks there says that still fewer are no faster either.
 constexpr double kSlower = 1.05;
-/// Of the blocks that may be updated there, the part that is tried where all of them make no faster step.
+/// Divisor of the blocks that may be updated there. The search tries that part if updating all of them makes no faster
+/// step.
 constexpr std::size_t kFew = 8;
 
 /// Compares numbers of blocks, beside other decisions.
@@ -21,7 +22,7 @@ class BlockLadder {
  public:
   BlockLadder(const Problem& problem, const Decisions& from, Comparison& comparison)
       : from_(from), comparison_(comparison), share_(problem.budget.device->device_updated) {
-    const auto asked = problem.with(from);
+    const auto asked = problem.copy_with(from);
     blocks_ = DeviceChoice(asked).may_live();
     most_ = most_device_resident(asked);
   }
@@ -35,9 +36,9 @@ class BlockLadder {
     }
   }
 
-  /// Of the others, as many as are fastest are updated there, where the caller has not given their share and passes
-  /// alone take less than the step. Paths move no less when updates are elsewhere: where these are the bottleneck, few
-  /// numbers are tried.
+  /// Adds the fastest number of the other blocks that are updated there. The caller must not have given their share,
+  /// and passes alone must take less than the step. Paths move no less when updates are elsewhere: with paths as the
+  /// bottleneck, few numbers are tried.
   void add_updated() {
     if (share_ || !may_gain()) return;
     const auto& best = comparison_.best();
@@ -93,7 +94,7 @@ void compare_device_blocks(const Problem& problem, const Decisions& from, Compar
 }
 
 std::vector<Decisions> near_device_blocks(const Problem& problem, const Decisions& from) {
-  const auto asked = problem.with(from);
+  const auto asked = problem.copy_with(from);
   const auto blocks = DeviceChoice(asked).may_live(), most = most_device_resident(asked);
   std::vector<Decisions> out;
   const auto add = [&](std::size_t resident, std::size_t updated) {

@@ -35,7 +35,7 @@ struct DeviceBlocks {
 };
 [[nodiscard]] DeviceBlocks device_blocks(const Plan& plan, const Description& description, const state::Layout& layout);
 
-/// What was chosen and why, for people.
+/// The choice and its reason, for people.
 [[nodiscard]] std::string device_blocks_words(const Plan& plan);
 
 }  // namespace spillway::plan

@@ -41,7 +41,7 @@ void DeviceChoice::list_units() {
   add(weights, problem_.budget.device->weight, problem_.decisions.device_weights);
 }
 
-/// Of a head's slices the first of each process come first, then the second of each, so that all have as many there.
+/// Orders a head's slices: the first of each process, then the second of each. All processes have as many there.
 void DeviceChoice::take_turns() {
   std::vector<std::size_t> slices(problem_.description.world.size, 0);
   std::vector<std::pair<std::size_t, Unit>> turns;
@@ -59,7 +59,7 @@ std::span<const DeviceChoice::Unit> DeviceChoice::device_updated() const {
   return others.first(std::min(blocks_.device_updated, others.size()));
 }
 
-Placement DeviceChoice::with(std::size_t free) const {
+Placement DeviceChoice::place(std::size_t free) const {
   Placement out(problem_.layout);
   out.device = true;
   const auto keep = [&](const Unit& unit) {
@@ -87,13 +87,12 @@ Bytes DeviceChoice::room() const noexcept {
 }
 
 /// An arena with what arithmetic needs behind it.
-Bytes DeviceChoice::with_workspace(Bytes arena) const {
+Bytes DeviceChoice::add_workspace(Bytes arena) const {
   return round_up(arena, 256) + device_workspace(problem_.description, problem_.layout).bytes();
 }
 
-/// What the process that has most of the blocks which live there has more of them, and of their gradients that come,
-/// than this one: all choose alike, if there is something left to choose. Of what is frozen, and of all weights beside
-/// it, each one has as much.
+/// Bytes by which the process with the most resident blocks exceeds this one, their incoming gradients included. All
+/// processes choose alike, if something is left to choose. Each process has as many frozen blocks and other weights.
 Bytes DeviceChoice::more_elsewhere() const {
   const auto& asked = *problem_.budget.device;
   const bool decided = problem_.decisions.device_weights || (asked.weight && asked.state && asked.device_updated);
@@ -114,9 +113,9 @@ Bytes DeviceChoice::more_elsewhere() const {
 }
 
 bool DeviceChoice::try_it(const DeviceSchedule& schedule, std::size_t free, std::uint32_t ahead) {
-  const auto stays = with(free);
+  const auto stays = place(free);
   auto tried = schedule(stays, ahead);
-  const auto bytes = with_workspace(lay_out(tried, TierKind::device) + more_elsewhere());
+  const auto bytes = add_workspace(lay_out(tried, TierKind::device) + more_elsewhere());
   asked_ = bytes;
   if (bytes > room()) return false;
   if (problem_.budget.device->in_dram) {  // and leaves the host what it needs at least
@@ -193,8 +192,8 @@ void DeviceChoice::choose(const DeviceSchedule& schedule) {
     }
   }
   auto least =
-      schedule(with(0), problem_.budget.window > 0 ? static_cast<std::uint32_t>(problem_.budget.window) - 1 : 0);
-  refuse(with_workspace(lay_out(least, TierKind::device)));
+      schedule(place(0), problem_.budget.window > 0 ? static_cast<std::uint32_t>(problem_.budget.window) - 1 : 0);
+  refuse(add_workspace(lay_out(least, TierKind::device)));
 }
 
 void DeviceChoice::refuse(Bytes needed) const {

@@ -1,4 +1,4 @@
-// What stays in the memory of a compute device, and how far ahead copies run to it.
+// Residents of a compute device's memory, and how far ahead copies run to it.
 #pragma once
 
 #include <functional>
@@ -33,14 +33,14 @@ class DeviceChoice {
   [[nodiscard]] std::size_t may_live() const;
   [[nodiscard]] std::size_t most_device_resident(const DeviceSchedule& schedule);
 
-  /// What stays on the device; all else is on paths.
+  /// Objects that stay on the device; all else is on paths.
   [[nodiscard]] const Placement& placement() const noexcept { return placement_; }
   [[nodiscard]] std::uint32_t ahead() const noexcept { return ahead_; }
   [[nodiscard]] Bytes bytes() const noexcept { return bytes_; }  ///< of the device's arena
 
  private:
   enum class Kind : std::uint8_t { activation, weight, state, grad };
-  /// What can be kept together: a boundary, or the chunks of a layer, or a slice of a head.
+  /// Smallest set that stays together: a boundary, or the chunks of a layer, or a slice of a head.
   struct Unit {
     Kind kind = Kind::weight;
     Index first = 0, count = 1;
@@ -49,9 +49,9 @@ class DeviceChoice {
   void list_units();
   void take_turns();
   [[nodiscard]] std::span<const Unit> device_updated() const;
-  [[nodiscard]] Placement with(std::size_t free) const;
+  [[nodiscard]] Placement place(std::size_t free) const;
   [[nodiscard]] Bytes room() const noexcept;
-  [[nodiscard]] Bytes with_workspace(Bytes arena) const;
+  [[nodiscard]] Bytes add_workspace(Bytes arena) const;
   [[nodiscard]] Bytes more_elsewhere() const;
   bool try_it(const DeviceSchedule& schedule, std::size_t free, std::uint32_t ahead);
   std::size_t most(const DeviceSchedule& schedule, std::uint32_t ahead);

@@ -1,6 +1,6 @@
-// What arithmetic on a device needs there beside the schedule's buffers: the sums of squares of every gradient, and for
-// a table that is also the head the rows of the step's tokens, and the auxiliary fields of what is reduced. Counted, so
-// that it is part of the plan.
+// Memory of a device for arithmetic beside the schedule's buffers: the sums of squares of every gradient and the
+// auxiliary fields of reduced gradients. A table that is also the head adds the rows of the step's tokens. The plan
+// counts all of it.
 #pragma once
 
 #include "spillway/base/bytes.h"
@@ -40,7 +40,7 @@ struct DeviceWorkspace {
 /// their own. `sums`: sums of virtual ranks at once.
 [[nodiscard]] DeviceWorkspace device_workspace(const state::Layout& layout, bool tied_head, std::uint64_t tokens,
                                                bool by_chunk = false, unsigned sums = 1);
-/// What the steps of a description need.
+/// Workspace for the steps of a description.
 [[nodiscard]] DeviceWorkspace device_workspace(const Description& description, const state::Layout& layout);
 
 }  // namespace spillway::plan

@@ -1,4 +1,4 @@
-/// What a run's writes do to a drive.
+/// Wear of a drive by the writes of a run.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

@@ -18,7 +18,7 @@ Placement with_early(const Placement& placement, const std::vector<Index>& order
   return out;
 }
 
-/// Whether a step with early updates could be worth it: what they do not make shorter takes less than that.
+/// True if a step with early updates could be worth it: the part that they do not shorten takes less than the step.
 bool may_be_worth_it(const Simulation& deferred) {
   return std::max(deferred.compute_seconds, deferred.moving_seconds()) < kWorthIt * deferred.step_seconds;
 }
@@ -42,10 +42,10 @@ double choose_early(const Problem& problem, Trial& trial, Placement& placement, 
   if (budget.updates == Updates::deferred || (budget.clipping && !budget.speculate)) return 0;
   const auto order = early_order(problem.layout, trial.last());
   const auto lay_out = [&](std::size_t n) { return trial.lay_out(with_early(placement, order, n), lookahead); };
-  const auto found = trial.prediction();
-  const auto deferred = found.step_seconds;
+  const auto prediction = trial.prediction();
+  const auto deferred = prediction.step_seconds;
   const auto words = [&](std::size_t count) { return text(count, " of ", order.size(), " chunks that may be"); };
-  if (budget.updates == Updates::automatic && !may_be_worth_it(found)) return 0;
+  if (budget.updates == Updates::automatic && !may_be_worth_it(prediction)) return 0;
   const auto most = bisect_from(order.size(), order.size(), lay_out);
   std::size_t best = budget.updates == Updates::early ? most : 0;
   auto seconds = best > 0 ? trial.step_seconds() : kWorthIt * deferred;

@@ -42,7 +42,7 @@ void scale(Rates& rates, double times) {
   }
 }
 
-/// With micro-batches of so many tokens.
+/// The request with micro-batches of so many tokens.
 FitRequest with(const FitRequest& request, std::uint64_t tokens_of_micro_batch) {
   auto out = request;
   const auto before = static_cast<double>(request.sequence * request.batch);
@@ -76,8 +76,8 @@ double rate_of(const FitRequest& asked, const Plan& plan) {
   return static_cast<double>(asked.description.all_tokens()) / plan.prediction.step_seconds;
 }
 
-/// What was asked of the planner, so that it is asked once: of sequence and batch only their product counts, and more
-/// DRAM than a plan has use for changes nothing.
+/// Answers of the planner, so that it is asked each question once. Only the product of sequence and batch counts, and
+/// more DRAM than a plan can use changes nothing.
 class Cells {
  public:
   explicit Cells(const FitRequest& request) : request_(request), layout_(request.description.layout()) {
@@ -119,7 +119,8 @@ class Cells {
     return rate(known_[sequence * batch], dram, sequence * batch);
   }
 
-  /// Whether it fits, which no layer that may keep or spill decides: with all of them computed again it needs least.
+  /// True if it fits. Layers that may keep or spill do not matter: a step needs least memory with all of them
+  /// recomputed.
   bool fits(Bytes dram, std::uint64_t sequence, std::uint64_t batch) const {
     auto asked = with(request_, sequence * batch);
     asked.budget.dram = dram;
@@ -195,11 +196,11 @@ nlohmann::json with_a_gib_more(const FitRequest& request) {
 nlohmann::json with_a_micro_batch_more(const FitRequest& request) {
   auto asked = request;
   auto& description = asked.description;
-  const auto times = 1 + 1 / static_cast<double>(std::max<std::uint64_t>(1, description.own_accumulation()));
+  const auto times = 1 + 1 / static_cast<double>(std::max<std::uint64_t>(1, description.count_own_accumulation()));
   for (auto* tokens : {&description.tokens, &description.step_tokens}) {
     *tokens = static_cast<std::uint64_t>(std::ceil(static_cast<double>(*tokens) * times));
   }
-  const auto tiles = description.own_tiles();
+  const auto tiles = description.count_own_tiles();
   if (description.accumulation > 0) description.accumulation += description.world.size;
   description.micro_batches += description.world.size * tiles;
   scale(asked.rates, times);

@@ -1,4 +1,4 @@
-// What fits: plans of the same model at other budgets, sequences and batches. Pure, as the planner.
+// Plans that fit: the same model at other budgets, sequences and batches. Pure, as the planner.
 #pragma once
 
 #include <cstdint>

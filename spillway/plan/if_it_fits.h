@@ -1,4 +1,4 @@
-// What has no room is no plan.
+// Plans that may not fit: a refusal for room is no plan.
 #pragma once
 
 #include <optional>
@@ -15,8 +15,8 @@ class NoRoomOnDevice : public Error {
   explicit NoRoomOnDevice(const std::string& message) : Error(ErrorCode::does_not_fit, message) {}
 };
 
-/// What `make` returns; none where it throws Error(does_not_fit). Then `ample`, which says whether more memory of the
-/// host would change nothing, becomes false unless it is the device alone that has no room.
+/// Result of `make`; none if it throws Error(does_not_fit). `ample` says whether more host memory would change nothing.
+/// A refusal makes it false unless the device alone has no room.
 template <class Make>
 [[nodiscard]] std::optional<std::invoke_result_t<const Make&>> if_it_fits(const Make& make, bool& ample) {
   try {

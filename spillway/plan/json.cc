@@ -161,8 +161,8 @@ std::optional<unsigned> node_of(const json& path) {
 }
 
 std::optional<Bytes> endurance_of(const json& path) {
-  const auto found = count(path, "endurance", 0);
-  return found > 0 ? std::optional<Bytes>(found) : std::nullopt;
+  const auto endurance = count(path, "endurance", 0);
+  return endurance > 0 ? std::optional<Bytes>(endurance) : std::nullopt;
 }
 
 Spill parse_spill(const std::string& name) {
@@ -221,9 +221,9 @@ std::vector<FileSystem> parse_systems(const json& list, std::size_t paths) {
 
 /// The tier of host memory that a group is to lie on, by its name; empty: no name is given.
 std::optional<std::uint16_t> parse_tier(const json& placement, const char* key, const std::vector<NodeBudget>& nodes) {
-  const auto found = placement.find(key);
-  if (found == placement.end() || !found->is_string()) return std::nullopt;
-  const auto name = found->get<std::string>();
+  const auto entry = placement.find(key);
+  if (entry == placement.end() || !entry->is_string()) return std::nullopt;
+  const auto name = entry->get<std::string>();
   std::string known;
   for (std::size_t n = 0; n < nodes.size(); ++n) {
     if (nodes[n].name() == name) return static_cast<std::uint16_t>(n);

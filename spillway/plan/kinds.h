@@ -1,6 +1,6 @@
-// What a task does, on which lane, and to what. These tables are the only list of operations, lanes, tiers, objects and
-// passes: the schedule, the simulation, the executor, timelines and the page of a run take from them what they know of
-// a kind, and compare no kind with a name (scripts/check_kinds.py).
+// Kinds of tasks: operation, lane and object. These tables are the only list of operations, lanes, tiers, objects and
+// passes. The schedule, the simulation, the executor, timelines and the page of a run read them. No code compares a
+// kind with a name (scripts/check_kinds.py).
 #pragma once
 
 #include <array>
@@ -31,7 +31,7 @@ enum class Op : std::uint8_t {
 /// A port of the machine: it serves the tasks that are ready, the earliest deadline first.
 enum class Lane : std::uint8_t { compute, update, read, write, to_device, from_device, device_update, refit, network };
 
-/// What serves a lane.
+/// Server of a lane.
 enum class Server : std::uint8_t {
   caller,   ///< of the engine
   cores,    ///< threads of the host
@@ -88,12 +88,12 @@ struct ByLane {
 [[nodiscard]] constexpr bool is_link(Lane lane) noexcept {
   return traits(lane).server == Server::link;
 }
-/// Whether a device's streams serve it, so that its tasks may follow what was issued there and has not ended.
+/// True if a device's streams serve it, so that its tasks may follow work that was issued there and has not ended.
 [[nodiscard]] constexpr bool is_of_device(Lane lane) noexcept {
   return is_link(lane) || traits(lane).server == Server::device;
 }
 
-/// What a tier is: the storage paths together, memory of the host, or that of a device.
+/// Kind of a tier: the storage paths together, memory of the host, or that of a device.
 enum class TierKind : std::uint8_t { storage, host, device };
 
 struct TierTraits {
@@ -112,7 +112,7 @@ inline constexpr std::array<TierTraits, 3> kTiers = {{
   return kTiers[static_cast<std::size_t>(tier)];
 }
 
-/// What a task is about.
+/// Kind of a task's object.
 enum class ObjectKind : std::uint8_t {
   pass,             ///< of a block: an index into Schedule::passes
   chunk,            ///< all that an update changes of it
@@ -190,7 +190,7 @@ inline constexpr std::array<ObjectTraits, 11> kObjects = {{
   return kObjects[static_cast<std::size_t>(kind)];
 }
 
-/// What a task is for; an instance runs the phases that apply to it and skips the others.
+/// Purpose of a task; an instance runs the phases that apply to it and skips the others.
 enum class Phase : std::uint8_t {
   update,     ///< needs an update pending
   forward,    ///< weights for the forward pass (and the update before it), forward passes
@@ -210,7 +210,7 @@ enum class PassKind : std::uint8_t {
   embedding_backward,  ///< scatter the rows' gradients
 };
 
-/// What a pass takes: of a layer, one of average size. Null where it takes no time of its own, or is of no layer.
+/// Seconds of a pass; for a layer, of one of average size. Null if it takes no time of its own, or is of no layer.
 struct PassRates {
   double Rates::*seconds = nullptr;
   double Rates::*kept = nullptr;  ///< where the layer keeps what autograd saves
@@ -255,7 +255,7 @@ inline constexpr std::array<PassTraits, 6> kPasses = {{
   return kPasses[static_cast<std::size_t>(kind)];
 }
 
-/// What the name of a task in a timeline begins with, and its colour.
+/// Prefix of a task's name in a timeline, and its colour.
 struct KindLabel {
   std::string name;
   const char* colour;

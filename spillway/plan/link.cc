@@ -11,7 +11,7 @@ double rate_of(const Rates& rates, std::size_t node, bool up) {
   return own > 0 ? own : up ? rates.to_device : rates.from_device;
 }
 
-/// Whether the bytes on the host are chunks that stay, each on its node.
+/// True if the bytes on the host are resident chunks, each on its node.
 bool stays_on_nodes(const Task& task, const Schedule& schedule) {
   return traits(task.what.kind).other_part && schedule.buffers[task.on_host().buffer].whole;
 }

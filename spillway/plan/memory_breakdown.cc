@@ -17,7 +17,7 @@ using Held = std::array<std::int64_t, kNames.size()>;
 
 using Counts = std::function<bool(const Buffer&)>;
 
-/// What begins and ends to be held at every position, of buffers that count.
+/// Changes of the held bytes at every position, of buffers that count.
 std::vector<Held> changes(const Schedule& schedule, const Counts& counts) {
   std::vector<Held> out(schedule.positions + 2, Held{});
   for (const auto& buffer : schedule.buffers) {

@@ -11,7 +11,7 @@ constexpr Bytes kPage = 4096;
 
 double rate_of(const Rates& rates, std::uint16_t node) {
   const auto& it = node < rates.nodes.size() ? rates.nodes[node] : NodeRates{};
-  return it.with(it.threads);
+  return it.scale_to(it.threads);
 }
 
 /// The first node, then the others, the fastest first.
@@ -30,16 +30,16 @@ class Distribution {
   /// The node at which the update ends first, or the first in order that has room; false: there is none.
   bool give(Bytes bytes, double elements, std::uint16_t& node) {
     double best = std::numeric_limits<double>::infinity();
-    bool found = false;
+    bool has_room = false;
     for (const auto candidate : policy_.nodes) {
       if (room_[candidate] < bytes) continue;
       const auto end = policy_.fill ? 0 : (busy_[candidate] + elements) / rate_of(rates_, candidate);
-      if (found && end >= best) continue;
+      if (has_room && end >= best) continue;
       best = end;
       node = candidate;
-      found = true;
+      has_room = true;
     }
-    if (!found) return false;
+    if (!has_room) return false;
     room_[node] -= bytes;
     busy_[node] += elements;
     return true;
@@ -81,7 +81,8 @@ std::vector<DistributionPolicy> distribution_policies(const Rates& rates, std::s
   return out;
 }
 
-Bytes kept_bytes(const Description& description, const state::Layout& layout, const Placement& placement, Index chunk) {
+Bytes count_resident_bytes(const Description& description, const state::Layout& layout, const Placement& placement,
+                           Index chunk) {
   const auto& it = layout.chunks()[chunk];
   const auto rule = description.rule();
   const auto kept = [](const TierId& home, Bytes bytes) { return home.on_host() ? round_up(bytes, kPage) : 0; };
@@ -97,7 +98,7 @@ std::optional<std::vector<std::uint16_t>> distribute(const Description& descript
   const auto chunks = static_cast<Index>(layout.chunks().size());
   std::vector<std::uint16_t> out(chunks, 0);
   Distribution distribution(rates, policy, std::move(room));
-  const auto bytes = [&](Index c) { return kept_bytes(description, layout, placement, c); };
+  const auto bytes = [&](Index c) { return count_resident_bytes(description, layout, placement, c); };
   const auto is_trainable = [&](Index c) {
     return state::is_trainable(layout.chunks()[c].training) && description.has(layout, layout.chunks()[c]);
   };

@@ -25,8 +25,8 @@ struct DistributionPolicy {
 [[nodiscard]] std::vector<DistributionPolicy> distribution_policies(const Rates& rates, std::size_t nodes, bool spill);
 
 /// Bytes of a chunk that stay in DRAM, where several processes train in that of this one: whole pages.
-[[nodiscard]] Bytes kept_bytes(const Description& description, const state::Layout& layout, const Placement& placement,
-                               Index chunk);
+[[nodiscard]] Bytes count_resident_bytes(const Description& description, const state::Layout& layout,
+                                         const Placement& placement, Index chunk);
 
 /// The node of each chunk (Placement::set_nodes) when node n has room for `room[n]` bytes of what stays; none when it
 /// does not fit. A chunk of which only the weight stays lies where compute reads it best: on the first node while there

@@ -70,9 +70,9 @@ double seconds_of(const PassOperations& pass, const ComputeRates& rates) {
 
 double seconds_of(const TracedPasses& passes, const std::string& kind, double micro_batches,
                   const ComputeRates& rates) {
-  const auto found = passes.find(kind);
-  if (found == passes.end()) return 0;
-  return micro_batches * seconds_of(found->second.each, rates) + seconds_of(found->second.once, rates);
+  const auto pass = passes.find(kind);
+  if (pass == passes.end()) return 0;
+  return micro_batches * seconds_of(pass->second.each, rates) + seconds_of(pass->second.once, rates);
 }
 
 }  // namespace spillway::plan

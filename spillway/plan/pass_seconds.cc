@@ -8,7 +8,8 @@
 namespace spillway::plan {
 namespace {
 
-/// What a layer that spills copies to where it leaves from, or stays on another tier; there backward reads it, too.
+/// Seconds in which a layer that spills copies to its source buffer, or stays on another tier; backward reads it there,
+/// too.
 double copy_of_saved(const Schedule& schedule, const Pass& pass, const Rates& rates) {
   if (pass[Operand::saved] == kNone) return 0;
   const auto& buffer = schedule.buffers[pass[Operand::saved]];
@@ -21,7 +22,7 @@ double copy_of_saved(const Schedule& schedule, const Pass& pass, const Rates& ra
   return seconds_at(buffer.bytes, rate);
 }
 
-/// Of boundary activations and gradients that a pass finds on later tiers of host memory or leaves there.
+/// Seconds for boundary activations and gradients that a pass reads or leaves on later tiers of host memory.
 double seconds_aside(const Schedule& schedule, const Pass& pass, const Rates& rates) {
   double out = 0;
   for (const auto index : {pass[Operand::input], pass[Operand::output], pass[Operand::gradient]}) {
@@ -34,7 +35,7 @@ double seconds_aside(const Schedule& schedule, const Pass& pass, const Rates& ra
   return out;
 }
 
-/// Where all of it lies on the first.
+/// Seconds with all of it on the first tier.
 double seconds_near(const Schedule& schedule, const state::Layout& layout, const Rates& rates, const Pass& it) {
   const auto& pass = traits(it.kind);
   if (!pass.of_layer) return pass.rates.seconds != nullptr ? rates.*pass.rates.seconds : 0;
@@ -74,7 +75,7 @@ double weight_seconds(const Schedule& schedule, const Description& description, 
   }
   const auto most = std::ranges::max_element(seconds);
   const auto reads =
-      static_cast<double>(traits(it.kind).weight_reads) * static_cast<double>(description.own_micro_batches());
+      static_cast<double>(traits(it.kind).weight_reads) * static_cast<double>(description.count_own_micro_batches());
   const auto times = converts(description, layout, it) ? std::min(1.0, reads) : reads;  // else of a copy that is near
   return most == seconds.end() ? 0 : *most * times;
 }

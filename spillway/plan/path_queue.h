@@ -1,4 +1,4 @@
-// What waits for the storage paths in one direction, and what was handed to them, as the simulation sees it.
+// Transfers of one direction that wait for the storage paths or are in flight, as the simulation sees them.
 #pragma once
 
 #include <compare>
@@ -31,7 +31,7 @@ class PathQueue {
 
   /// Nothing is in flight (after hand_over(): and nothing waits).
   [[nodiscard]] bool idle() const noexcept { return handed_.empty(); }
-  /// Whether anything waits or is in flight.
+  /// True if anything waits or is in flight.
   [[nodiscard]] bool any() const noexcept { return !handed_.empty() || !waiting_.empty(); }
   /// Until the next part has moved.
   [[nodiscard]] double next_bytes() const noexcept { return handed_.front().bytes; }

@@ -28,9 +28,9 @@ enum class When : std::uint8_t {
   early,    ///< as soon as the gradient is complete, beside the old version (where can_be_early())
 };
 
-/// Where a chunk's objects live: of what there is none counts as kept. Weight and state have their master there; where
-/// the weight lives on a device, so does the state, in a world of one process the gradient, and that is their only
-/// place.
+/// Homes of a chunk's objects; an object that does not exist counts as resident. Weight and state have their master
+/// there. If the weight lives on a device, so does the state, in a world of one process the gradient, and that is their
+/// only place.
 struct ChunkPlacement {
   Residence weight = {}, state = {};
   Residence gradient = {};               ///< from backward to the update; one tier for those that a pass makes
@@ -55,7 +55,7 @@ struct ChunkPlacement {
   [[nodiscard]] std::uint16_t update_unit() const noexcept { return updated_there() ? std::uint16_t{0} : state.node; }
 };
 
-/// What becomes of what autograd saves of the layers of a plan.
+/// Fate of the activations that autograd saves of the layers of a plan.
 struct SavedPlacement {
   std::vector<Saved> blocks = {};  ///< by block; empty: every layer recomputes
   Bytes spilled = 0;               ///< of each layer that spills
@@ -64,7 +64,7 @@ struct SavedPlacement {
   [[nodiscard]] Saved of(Index block) const { return blocks.empty() ? Saved::recompute : blocks[block]; }
 };
 
-/// Where everything lives. Weights and gradients of a layer lie together: their tiers are equal for all its chunks that
+/// Home of every object. Weights and gradients of a layer lie together: their tiers are equal for all its chunks that
 /// have them, but for the node.
 struct Placement {
   Placement() = default;
@@ -92,7 +92,8 @@ void keep_own_weights(const state::Layout& layout, Placement& placement, bool on
 /// The first `chunks` of a block as its passes take them: of a layer all at once, of a table one by one.
 [[nodiscard]] std::vector<Range> pass_ranges(const state::Block& block, std::size_t chunks);
 
-/// What one pass over a layer or a head reads: the chunks of a layer, or one slice of a head, in the order of blocks.
+/// Weights that one pass over a layer or a head reads: the chunks of a layer, or one slice of a head, in the order of
+/// blocks.
 [[nodiscard]] std::vector<Range> weights_of_passes(const Description& description, const state::Layout& layout);
 
 /// Why a device has no update for the optimizer of a run; empty: it has, of every weight type and state format.

@@ -92,15 +92,15 @@ std::string memory_name(const Budget& budget, std::size_t node) {
 
 /// How many boundary activations lie where from forward to backward.
 void add_boundaries(nlohmann::json& out, const Plan& plan, const state::Layout& layout, const Budget& budget) {
-  std::map<std::string, std::size_t> found;
+  std::map<std::string, std::size_t> counts;
   for (auto i = first_backward(layout); i < plan.placement.boundaries.size(); ++i) {
     const auto& it = plan.placement.boundaries[i];
-    ++found[it.has_device_copy() ? "device" : !it.in_memory() ? "paths" : memory_name(budget, it.node)];
+    ++counts[it.has_device_copy() ? "device" : !it.in_memory() ? "paths" : memory_name(budget, it.node)];
   }
-  out["boundary_activations"] = std::move(found);
+  out["boundary_activations"] = std::move(counts);
 }
 
-/// What spilling moves and takes.
+/// Bytes and seconds of spilling.
 void add_spilling(nlohmann::json& out, const Plan& plan, const Budget& budget) {
   const auto& cost = plan.spill_cost;
   Bytes bytes = 0;  // of the pass that leaves them, and of the one that finds them
@@ -116,25 +116,25 @@ void add_spilling(nlohmann::json& out, const Plan& plan, const Budget& budget) {
       {"paths", cost.path_seconds}, {"copy", cost.copy_seconds}, {"recompute", cost.recompute_seconds}};
 }
 
-/// What becomes of what autograd saves of layers. Nothing where the caller did not say what that is.
+/// Fate of the activations that autograd saves of layers. Nothing if the caller did not describe them.
 void add_saved_activations(nlohmann::json& out, const Plan& plan, const Budget& budget) {
   const auto& saved = budget.saved;
   if (saved.layers == 0) return;
   const auto host = plan.node_peaks.empty() ? "dram" : budget.nodes[0].name();
-  auto& found = out["saved_activations"] = {{"layers", saved.layers},
-                                            {"keep", plan.keeping.size()},
-                                            {"blocks", plan.keeping},
-                                            {"bytes", plan.saved},
-                                            {"tier", saved.on_device ? "device" : host},
-                                            {"asked", nullptr},
-                                            {"why", saved_words(plan, saved)},
-                                            {"spill", plan.spilling.size()},
-                                            {"spilled_blocks", plan.spilling}};
-  if (saved.keep) found["asked"] = *saved.keep;
-  add_spilling(found, plan, budget);
+  auto& activations = out["saved_activations"] = {{"layers", saved.layers},
+                                                  {"keep", plan.keeping.size()},
+                                                  {"blocks", plan.keeping},
+                                                  {"bytes", plan.saved},
+                                                  {"tier", saved.on_device ? "device" : host},
+                                                  {"asked", nullptr},
+                                                  {"why", saved_words(plan, saved)},
+                                                  {"spill", plan.spilling.size()},
+                                                  {"spilled_blocks", plan.spilling}};
+  if (saved.keep) activations["asked"] = *saved.keep;
+  add_spilling(activations, plan, budget);
 }
 
-/// What the device does with each block.
+/// Work of the device with each block.
 void add_device_blocks(nlohmann::json& out, const Plan& plan, const Description& description,
                        const state::Layout& layout) {
   if (!plan.placement.device) return;
@@ -165,16 +165,16 @@ void add_decisions(nlohmann::json& out, const Plan& plan) {
 void add_remote_drives(nlohmann::json& out, const Plan& plan, const Budget& budget) {
   const auto why = plan.volumes.empty() ? std::string() : remote_words(budget.paths, plan.remote_seconds);
   if (why.empty()) return;
-  auto& found = out["far_drives"] = {{"paths", nlohmann::json::array()}, {"seconds", nullptr}, {"why", why}};
-  if (plan.remote_seconds) found["seconds"] = *plan.remote_seconds;
+  auto& drives = out["far_drives"] = {{"paths", nlohmann::json::array()}, {"seconds", nullptr}, {"why", why}};
+  if (plan.remote_seconds) drives["seconds"] = *plan.remote_seconds;
   for (const auto& path : budget.paths) {
     if (!path.remote) continue;
-    auto& entry = found["paths"].emplace_back(nlohmann::json{{"name", path.name}});
+    auto& entry = drives["paths"].emplace_back(nlohmann::json{{"name", path.name}});
     if (path.node) entry["node"] = *path.node;
   }
 }
 
-/// What lies on which path is decided as it is written; the shares are those of the reserved volumes.
+/// Shares of the paths are those of the reserved volumes. The path of each object is decided as it is written.
 void add_paths(nlohmann::json& out, const Plan& plan, const Budget& budget) {
   const auto reserved = std::accumulate(plan.volumes.begin(), plan.volumes.end(), Bytes{0});
   for (std::size_t p = 0; p < plan.volumes.size(); ++p) {
@@ -200,7 +200,7 @@ void add_paths(nlohmann::json& out, const Plan& plan, const Budget& budget) {
   }
 }
 
-/// What is free there when all volumes are made and most is saved.
+/// Bytes free there when all volumes are made and most is saved.
 void add_saving(nlohmann::json& out, const Plan& plan, const Budget& budget) {
   const auto system = std::ranges::find(budget.systems, true, &FileSystem::output);
   if (!plan.saving || system == budget.systems.end()) return;
@@ -213,7 +213,7 @@ void add_saving(nlohmann::json& out, const Plan& plan, const Budget& budget) {
                    {"bytes", saving.bytes}};
 }
 
-/// What is reduced, and the same plan in full, where that fits.
+/// Reduced gradients, and the same plan in full if that fits.
 void add_reduced(nlohmann::json& out, const Plan& plan, const ReducedShare& share) {
   const auto& in_full = *plan.in_full;
   out = {{"matrices", share.matrices},

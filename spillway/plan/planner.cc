@@ -28,10 +28,10 @@ Rates with_longer_products(Rates rates, double longer) {
   return rates;
 }
 
-/// What was found with `spare` bytes of a device left alone.
+/// Result of a search that leaves `spare` bytes of a device alone.
 struct Attempt {
   Room room;
-  Found found;
+  Found result;
   Bytes chosen = 0;  ///< bytes of the device's arena as what stays there was chosen
   Bytes excess = 0;  ///< of that arena, laid out, over what it may have
 };
@@ -40,11 +40,11 @@ Attempt attempt(const Problem& problem, Bytes spare) {
   const auto choice = choose_device(problem, spare);
   const Units units(problem, choice.placement());
   auto room = room_of(problem, choice.bytes());
-  auto found = search(problem, units, room, choice.ahead());
-  if (!found) refuse(problem, units, room, choice.ahead());
-  Attempt out{std::move(room), std::move(*found), choice.bytes()};
+  auto result = search(problem, units, room, choice.ahead());
+  if (!result) refuse(problem, units, room, choice.ahead());
+  Attempt out{std::move(room), std::move(*result), choice.bytes()};
   if (const auto& device = problem.budget.device) {
-    const auto peak = problem.device_work() + out.found.laid_out.device_arena;
+    const auto peak = problem.device_work() + out.result.laid_out.device_arena;
     out.excess = peak - std::min(peak, device->capacity);
   }
   return out;
@@ -69,15 +69,15 @@ Attempt attempt_within(const Problem& problem) {
 Plan plan_one(const Problem& problem) {
   check_request(problem);
   const auto& [blocks, layers, own_weights, host, there] = problem.decisions;
-  auto [room, found, chosen, excess] = attempt_within(problem);
-  Plan out{{std::move(found.laid_out)}};
+  auto [room, result, chosen, excess] = attempt_within(problem);
+  Plan out{{std::move(result.laid_out)}};
   out.decisions = problem.decisions;
-  out.compared = std::move(found.compared);
+  out.compared = std::move(result.compared);
   out.durability = problem.durability;
-  out.ample = found.ample && !(problem.budget.device && problem.budget.device->in_dram);
+  out.ample = result.ample && !(problem.budget.device && problem.budget.device->in_dram);
   out.device_resident = blocks.device_resident;
   out.device_updated = blocks.device_updated;
-  out.early_saves = found.early_saves;
+  out.early_saves = result.early_saves;
   const auto& saved = problem.budget.saved;
   out.keeping = keeping_blocks(problem.layout, saved, layers.keep);
   out.spilling = spilling_blocks(problem.layout, saved, layers);
@@ -95,7 +95,7 @@ std::optional<InFull> plan_in_full(const Description& asked, const state::Layout
   const auto description = in_full(asked);
   const auto whole = description.layout();
   const auto slower = with_longer_products(rates, products_in_full(layout));
-  const auto found = if_it_fits([&] {
+  const auto in_full = if_it_fits([&] {
     const auto plan = plan_alone(description, whole, budget, slower);
     return InFull{.fits = true,
                   .step_seconds = plan.prediction.step_seconds,
@@ -103,10 +103,10 @@ std::optional<InFull> plan_in_full(const Description& asked, const state::Layout
                   .on_paths = plan.read_per_step + plan.written_per_step,
                   .on_link = plan.to_device_per_step + plan.from_device_per_step};
   });
-  return found.value_or(InFull{});
+  return in_full.value_or(InFull{});
 }
 
-/// What durability costs, as the row of an axis that is not searched: what a run survives is no matter of speed.
+/// Cost of durability, as the row of an axis that is not searched: what a run survives is no matter of speed.
 void list_durability(const Problem& problem, Plan& plan) {
   if (problem.durability != Durability::step) return;
   const auto add = [&](Durability value, double seconds, Bytes moved) {
@@ -125,13 +125,13 @@ void list_durability(const Problem& problem, Plan& plan) {
 
 /// The best plan of this durability.
 Plan plan_with(const Problem& problem, const Decisions* agreed) {
-  const auto make = [&](const Decisions& decisions) { return plan_one(problem.with(decisions)); };
+  const auto make = [&](const Decisions& decisions) { return plan_one(problem.copy_with(decisions)); };
   auto out = choose(problem, make, agreed);
   out.spill_cost = spill_cost(problem);
   if (const auto& device = problem.budget.device; device && !device->state) {
     out.device_blocks_why_not = why_no_device_blocks(problem.description, problem.layout, problem.rates);
   }
-  const auto chosen = problem.with(out.decisions);
+  const auto chosen = problem.copy_with(out.decisions);
   account_for_parts(chosen, out);
   list_durability(chosen, out);
   return out;
@@ -181,7 +181,7 @@ std::size_t largest_rank(const Description& description, const state::Layout& la
 /// The decisions of a plan with the numbers of weights that stay where they are, for other ranks to follow.
 Decisions agreed_decisions(const Problem& asked, const Plan& plan) {
   auto out = plan.decisions;
-  const auto problem = asked.with(out);
+  const auto problem = asked.copy_with(out);
   if (problem.budget.device) {
     const auto all = weights_of_passes(problem.description, problem.layout);
     out.device_weights = static_cast<std::size_t>(
@@ -215,7 +215,7 @@ bool least_fits(const Description& description, const state::Layout& layout, con
   if (budget.saved.keep.value_or(0) > 0) return false;
   const auto durability = budget.durability.value_or(budget.has_path() ? Durability::step : Durability::none);
   const Problem open{description, layout, budget, rates, durability};
-  const auto problem = open.with(asked_decisions(open));
+  const auto problem = open.copy_with(read_requested_decisions(open));
   const auto fits = if_it_fits([&] {
     check_request(problem);
     const auto choice = choose_device(problem);
@@ -223,7 +223,7 @@ bool least_fits(const Description& description, const state::Layout& layout, con
     auto room = room_of(problem, choice.bytes());
     if (room.has_nodes()) return false;
     Trial trial(problem, std::move(room));
-    if (!trial.lay_out(units.with(0), lookahead_at(problem, 0, choice.ahead()))) return false;
+    if (!trial.lay_out(units.place(0), lookahead_at(problem, 0, choice.ahead()))) return false;
     Plan out{{trial.take()}};
     if (const auto& device = budget.device; device && device->work + out.device_arena > device->capacity) return false;
     account_for_paths(problem, out);

@@ -17,7 +17,7 @@
 
 namespace spillway::plan {
 
-/// What it takes of a step that one layer of average size spills, and what that saves.
+/// Seconds of a step that spilling one layer of average size takes, and the seconds that it saves.
 struct SpillCost {
   double path_seconds = 0;       ///< of all paths at their mixed rate, both ways; 0: unknown, or none can
   double copy_seconds = 0;       ///< of compute, to bring what is saved together
@@ -104,12 +104,12 @@ struct Plan : LaidOut {
 [[nodiscard]] Plan plan_alone(const Description& description, const state::Layout& layout, const Budget& budget,
                               const Rates& rates);
 
-/// Whether the plan fits in which nothing stays in memory that need not, looked at without the search for a faster one;
-/// so there is a plan where it does. False says nothing.
+/// True if the plan fits that keeps nothing optional in memory. The check skips the search for a faster plan; true
+/// means that there is a plan. False says nothing.
 [[nodiscard]] bool least_fits(const Description& description, const state::Layout& layout, const Budget& budget,
                               const Rates& rates);
 
-/// Whether fewer bytes do not make this plan faster than the one in full, within InFull::kNoHelp.
+/// True if fewer bytes do not make this plan faster than the one in full, within InFull::kNoHelp.
 [[nodiscard]] bool no_help(const Plan& plan) noexcept;
 
 /// plan.json.

@@ -1,4 +1,4 @@
-// What one plan is made for.
+// Inputs of one plan.
 #pragma once
 
 #include "spillway/plan/description.h"
@@ -8,7 +8,7 @@
 
 namespace spillway::plan {
 
-/// What is referred to must outlive it.
+/// References of the problem must outlive it.
 struct Problem {
   const Description& description;
   const state::Layout& layout;
@@ -17,12 +17,12 @@ struct Problem {
   Durability durability = Durability::none;
   Decisions decisions = {};
 
-  /// What makes its steps durable.
+  /// Durability of its steps.
   [[nodiscard]] Redo redo() const noexcept {
     return {.gradients = durability == Durability::step, .period = kSnapshotPeriod};
   }
   [[nodiscard]] Bytes weight_element() const noexcept { return state::field_bytes(description.type).weight; }
-  /// What becomes of what autograd saves of each layer.
+  /// Fate of the activations that autograd saves of each layer.
   [[nodiscard]] SavedPlacement saved() const {
     return saved_placement(description, layout, budget.saved, decisions.layers);
   }
@@ -34,10 +34,10 @@ struct Problem {
   [[nodiscard]] Bytes work() const { return budget.work + (saved_on_device() ? 0 : held()); }
   [[nodiscard]] Bytes device_work() const { return budget.device->work + (saved_on_device() ? held() : 0); }
   /// This problem with other rates, or with other decisions.
-  [[nodiscard]] Problem with(const Rates& other) const noexcept {
+  [[nodiscard]] Problem copy_with(const Rates& other) const noexcept {
     return {description, layout, budget, other, durability, decisions};
   }
-  [[nodiscard]] Problem with(const Decisions& other) const noexcept {
+  [[nodiscard]] Problem copy_with(const Decisions& other) const noexcept {
     return {description, layout, budget, rates, durability, other};
   }
 

@@ -5,10 +5,10 @@
 
 namespace spillway::plan {
 
-/// What each of so many processes (> 0) has of a machine on which all of them work at once: as much memory, as many
-/// CPUs, as much of what drives and the network move and hold. Each has one of the GPUs, whose links are its own as far
-/// as memory does not bound them together. DRAM is one tier; cards without CPUs are left out, since a run of several
-/// processes does not tell nodes apart. The rates of a thread stay.
+/// Share of one of so many processes (> 0) that all work on a machine at once: equal parts of memory, CPUs, and the
+/// rates and capacities of drives and network. Each has one of the GPUs, whose links are its own as far as memory does
+/// not bound them together. DRAM is one tier; cards without CPUs are left out, since a run of several processes does
+/// not tell nodes apart. The rates of a thread stay.
 [[nodiscard]] machine::Profile process_share(machine::Profile profile, unsigned processes);
 
 /// Bytes per second, each way, between processes of such a machine: copies in its memory by one thread, else what GPUs

@@ -60,16 +60,16 @@ Description in_full(Description description) {
 }
 
 double products_with_refits(const Description& description, const state::Layout& layout) {
-  const auto found = products_of(layout);
-  const auto here = 2 * found.all + found.gradients;
-  const auto learned = turn(description.refits) * found.inside / static_cast<double>(description.micro_batches);
+  const auto products = products_of(layout);
+  const auto here = 2 * products.all + products.gradients;
+  const auto learned = turn(description.refits) * products.inside / static_cast<double>(description.micro_batches);
   return here > 0 ? 1 + learned / here : 1;
 }
 
 double products_in_full(const state::Layout& layout) {
-  const auto found = products_of(layout);
-  const auto here = 2 * found.all + found.gradients;
-  return here > 0 ? (2 * found.all + found.trainable) / here : 1;
+  const auto products = products_of(layout);
+  const auto here = 2 * products.all + products.gradients;
+  return here > 0 ? (2 * products.all + products.trainable) / here : 1;
 }
 
 }  // namespace spillway::plan

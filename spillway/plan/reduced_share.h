@@ -1,11 +1,11 @@
-// What reduced gradients spare of a model: its matrices' gradients, and the products that make them.
+// Savings of reduced gradients: the gradients of a model's matrices, and the products that make them.
 #pragma once
 
 #include "spillway/plan/description.h"
 
 namespace spillway::plan {
 
-/// What all matrices take that are reduced; without any, nothing.
+/// Share of all reduced matrices; nothing without any.
 struct ReducedShare {
   std::uint64_t matrices = 0, elements = 0;
   Bytes gradients = 0, gradients_in_full = 0;  ///< of these matrices, a step
@@ -15,8 +15,8 @@ struct ReducedShare {
 /// The model with every matrix trained in full that is reduced.
 [[nodiscard]] Description in_full(Description description);
 
-/// What a chunk's background refit takes of an average step, in elements of an update: nothing where it is only due
-/// when too much is missed.
+/// Cost of a chunk's background refit in an average step, in elements of an update. Nothing if a refit is only due when
+/// too much is missed.
 [[nodiscard]] std::uint64_t refit_elements(const optim::RefitRule& checks, const state::Chunk& chunk) noexcept;
 
 /// How much longer backward takes with the products that learning on a schedule needs: the gradient of a first

@@ -12,7 +12,7 @@ namespace {
 
 constexpr const char* kSmallerStep = " or with a smaller max_length or per_device_train_batch_size";
 
-/// Whether the first tier is all memory that is no file.
+/// True if the first tier is all memory that is no file.
 bool is_dram(const Budget& budget) {
   return budget.has_nodes() && traits(budget.nodes[0].kind).is_rest;
 }
@@ -100,7 +100,7 @@ void refuse_named(const Problem& problem, const Room& room, const Placement& lea
 }  // namespace
 
 void refuse(const Problem& problem, const Units& units, const Room& room, std::uint32_t device_ahead) {
-  const auto least = units.with(0);
+  const auto least = units.place(0);
   const auto lookahead = lookahead_at(problem, 0, device_ahead);
   auto schedule = problem.schedule(least, lookahead);
   const auto padding = node_padding(room.nodes.size(), problem.layout, problem.weight_element());

@@ -1,4 +1,4 @@
-// What to say where nothing has room.
+// Messages for plans that do not fit.
 #pragma once
 
 #include "spillway/plan/search.h"

@@ -71,7 +71,7 @@ class RegionPlacer {
     }
   }
 
-  /// What stays and lies on this node alone.
+  /// Stacks the resident bytes that lie on this node alone.
   void stack(std::uint16_t node) {
     for (Index b = 0; b < schedule_.buffers.size(); ++b) {
       auto& buffer = schedule_.buffers[b];
@@ -82,7 +82,7 @@ class RegionPlacer {
     }
   }
 
-  /// What comes and goes on this node, which lay from `begin` on; its bytes.
+  /// Moves the transient buffers on this node, which lay from `begin` on; returns their bytes.
   Bytes move(std::uint16_t node, Bytes begin) {
     const auto bytes = moving_range(schedule_, node).bytes();
     for (auto& buffer : schedule_.buffers) {

@@ -1,5 +1,5 @@
-// What it costs that a drive is attached to another socket than the device: its bytes come to the memory by the device,
-// and leave it, over the link between the CPUs.
+// Cost of a drive attached to another socket than the device: its bytes cross the link between the CPUs on the way to
+// and from the memory by the device.
 #pragma once
 
 #include <optional>

@@ -36,7 +36,7 @@ void check_learning(const state::Layout& layout) {
   throw Error(ErrorCode::bad_input, "all tensors of the model are frozen, so there is nothing to train");
 }
 
-/// What several processes cannot do.
+/// Refuses requests that several processes cannot serve.
 void check_world(const Problem& problem) {
   const auto& [size, rank, local] = problem.description.world;
   if (size == 1) return;

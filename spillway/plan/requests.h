@@ -1,4 +1,4 @@
-// What cannot be planned, whatever the sizes.
+// Requests that cannot be planned, whatever the sizes.
 #pragma once
 
 #include "spillway/plan/problem.h"

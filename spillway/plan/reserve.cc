@@ -8,7 +8,7 @@
 namespace spillway::plan {
 namespace {
 
-/// What data may take of each path's capacity.
+/// Part of each path's capacity that is left to data.
 std::vector<Bytes> data_capacities(const Budget& budget, Bytes overhead) {
   std::vector<Bytes> out;
   for (const auto& path : budget.paths) {

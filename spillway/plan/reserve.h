@@ -1,4 +1,4 @@
-// What each storage path reserves for a plan.
+// Reservation of a plan on each storage path.
 #pragma once
 
 #include <vector>

@@ -1,4 +1,4 @@
-// Where an object of a step lives: one value for each of them.
+// Home of each object of a step: one value per object.
 #pragma once
 
 #include <cstdint>

@@ -7,8 +7,8 @@
 namespace spillway::plan {
 namespace {
 
-/// By tier. Beside files what is no file has no more than the budget together, the first before the others: so the sum
-/// of all bounds the arena.
+/// Capacities by tier. Beside files, the tiers that are no file have the budget together, the first before the others.
+/// The sum of all bounds the arena.
 std::vector<Bytes> capacities(const Budget& budget) {
   const bool files = !std::ranges::all_of(budget.nodes, [](const auto& node) { return traits(node.kind).in_dram; });
   std::vector<Bytes> out;

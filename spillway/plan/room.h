@@ -1,4 +1,4 @@
-// What the budgets of host memory leave to the arena.
+// Room for the arena within the budgets of host memory.
 #pragma once
 
 #include <vector>

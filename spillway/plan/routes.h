@@ -18,15 +18,15 @@
 
 namespace spillway::plan {
 
-/// Whether an operation of the network moves bytes between machines; else inside each.
+/// True if an operation of the network moves bytes between machines; else inside each.
 [[nodiscard]] constexpr bool crosses(Op op) noexcept {
   return op == Op::gather || op == Op::scatter;
 }
-/// Whether it brings weights; else sums of gradients.
+/// True if it brings weights; else sums of gradients.
 [[nodiscard]] constexpr bool gathers(Op op) noexcept {
   return op == Op::gather || op == Op::local_gather;
 }
-/// Whether a world has such hops at all.
+/// True if a world has such hops at all.
 [[nodiscard]] constexpr bool has_hops(Op op, const state::World& world) noexcept {
   return crosses(op) ? world.machines() > 1 : world.local > 1;
 }

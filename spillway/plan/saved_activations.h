@@ -26,7 +26,7 @@ namespace spillway::plan {
                                const SavedLayers& layers);
 /// Bytes that each layer which spills moves in the largest step, once each way.
 [[nodiscard]] Bytes spilled_bytes(const Description& description, const SavedActivations& saved);
-/// What becomes of each layer's.
+/// Placement of the saved activations of each layer.
 [[nodiscard]] SavedPlacement saved_placement(const Description& description, const state::Layout& layout,
                                              const SavedActivations& saved, const SavedLayers& layers);
 

@@ -33,7 +33,7 @@ class LayerLadder {
     take(none);
   }
 
-  /// Whether it is the fastest so far.
+  /// True if it is the fastest so far.
   bool add(const SavedLayers& layers) {
     const auto decisions = add_layers(problem_, from_, layers, comparison_);
     const auto* plan = decisions ? comparison_.find(*decisions) : nullptr;
@@ -42,10 +42,10 @@ class LayerLadder {
     return true;
   }
 
-  /// Of the fastest: layers that keep, and its simulation.
+  /// Layers that keep in the fastest plan, and its simulation.
   [[nodiscard]] std::size_t keeping() const noexcept { return keeping_; }
   [[nodiscard]] const Simulation& prediction() const noexcept { return prediction_; }
-  /// Whether the fastest has everything else where it is while no layer keeps.
+  /// True if the fastest leaves everything else where it is while no layer keeps.
   [[nodiscard]] bool costs_nothing() const noexcept { return costs_nothing_; }
   /// The least number beyond that of the fastest that was compared; none: its own.
   [[nodiscard]] std::size_t next() const {
@@ -88,7 +88,7 @@ std::size_t with_room(const Problem& problem, const Plan& none) {
   return std::min<std::size_t>(most, left / each);
 }
 
-/// Where neither as many as have room are faster nor a single one, none between is tried: each more costs as much.
+/// Numbers between one and `most` are skipped if neither end is faster: each more layer costs as much.
 void try_fewer(LayerLadder& ladder, std::size_t most) {
   bool before = ladder.add({most});
   if (before && ladder.costs_nothing()) return;
@@ -108,12 +108,12 @@ void try_between(LayerLadder& ladder) {
   }
 }
 
-/// Whether layers that keep can make a step shorter: not where their passes take as long as before, nor where drives or
-/// links, which would move no less, take all of it already.
+/// True if layers that keep can make a step shorter. False if their passes take as long as before, or if drives or
+/// links take all of it already: these would move no less.
 bool may_save(const Rates& rates, const Plan& none) {
-  const auto& found = none.prediction;
+  const auto& prediction = none.prediction;
   return rates.kept_forward + rates.kept_backward < rates.forward + rates.backward &&
-         found.moving_seconds() < kBound * found.step_seconds;
+         prediction.moving_seconds() < kBound * prediction.step_seconds;
 }
 
 /// Beside so many that keep: as many as are worth it by `first`, half of these where that is no faster, or more while
@@ -141,7 +141,7 @@ void try_tiers(const Problem& problem, LayerLadder& ladder, std::size_t keep, st
 
 }  // namespace
 
-std::optional<std::size_t> asked_layers(const Problem& problem) {
+std::optional<std::size_t> read_requested_layers(const Problem& problem) {
   const auto& asked = problem.budget.saved.keep;
   if (!asked) return std::nullopt;
   return std::min<std::size_t>(*asked, most_keeping(problem.layout, problem.budget.saved));
@@ -168,7 +168,7 @@ std::optional<Decisions> add_layers(const Problem& problem, Decisions decisions,
   const auto& device = problem.budget.device;
   const bool is_free = device && !device->state && blocks != UpdatedThere{};
   if (is_free) {
-    const auto most = most_device_resident(problem.with(decisions));
+    const auto most = most_device_resident(problem.copy_with(decisions));
     blocks.device_resident = std::min(blocks.device_resident, most);
   }
   if (comparison.add(Axis::saved_activations, decisions)) return decisions;
@@ -181,14 +181,14 @@ void compare_saved_activations(const Problem& problem, const Decisions& from, Co
   const auto& saved = problem.budget.saved;
   const auto most = most_keeping(problem.layout, saved);
   comparison.add(from);
-  const auto* found = comparison.find(from);
-  if (found == nullptr) return;
-  const auto& none = *found;
+  const auto* plan = comparison.find(from);
+  if (plan == nullptr) return;
+  const auto& none = *plan;
   if (most == 0 || !may_save(problem.rates, none)) return;
   const bool spills = can_spill(problem.budget) && (none.path_bytes > 0 || problem.budget.durability);
   const auto cost = spill_cost(problem);
   const auto alone = spills ? worth_spilling(cost, none.prediction, most) : 0;
-  const auto room = saved.spill == Spill::all ? 0 : with_room(problem.with(from), none);
+  const auto room = saved.spill == Spill::all ? 0 : with_room(problem.copy_with(from), none);
   if (room < most) comparison.want_memory();
   LayerLadder ladder(problem, from, comparison);
   if (room > 0) try_fewer(ladder, room);
@@ -221,7 +221,7 @@ std::vector<Decisions> near_saved_activations(const Problem& problem, const Deci
 }
 
 bool can_keep_asked(const Problem& problem) {
-  return asked_layers(problem).value_or(0) == 0 ||
+  return read_requested_layers(problem).value_or(0) == 0 ||
          (problem.budget.saved.spill == Spill::all && !homes_of_spilled(problem.budget).empty());
 }
 
@@ -235,7 +235,7 @@ void refuse_keeping(const Problem& problem, const std::function<Plan(const Probl
   };
   static_cast<void>(plan(0));  // where nothing has room, that is what is said
   const auto& saved = budget.saved;
-  const auto layers = *asked_layers(problem);
+  const auto layers = *read_requested_layers(problem);
   // one less than were asked at most: with none of them the plan has room
   const auto most =
       bisect(layers - 1, [&](std::size_t fewer) { return if_it_fits([&] { return plan(fewer); }).has_value(); });
@@ -250,9 +250,9 @@ void refuse_keeping(const Problem& problem, const std::function<Plan(const Probl
   if (there) {
     message += ", with a larger --gpu_memory";
   } else if (!budget.device && !budget.has_nodes()) {
-    auto larger = asked_decisions(problem);
+    auto larger = read_requested_decisions(problem);
     larger.layers = {layers};
-    const auto other = problem.with(larger);
+    const auto other = problem.copy_with(larger);
     message += text(", with --dram_budget ", ceil_div(room_of(other, 0).fixed + smallest_arena(other), MiB), "MiB");
   }
   throw Error(ErrorCode::does_not_fit, message + ", or with a smaller max_length or per_device_train_batch_size");

@@ -12,7 +12,7 @@
 namespace spillway::plan {
 
 /// Layers that the caller asked not to recompute; none: the search chooses.
-[[nodiscard]] std::optional<std::size_t> asked_layers(const Problem& problem);
+[[nodiscard]] std::optional<std::size_t> read_requested_layers(const Problem& problem);
 
 /// Numbers of layers that serve so many that were asked: all of them keep, or where layers may spill, shares of them
 /// do.
@@ -33,13 +33,13 @@ void compare_saved_activations(const Problem& problem, const Decisions& from, Co
 /// Numbers of layers around those of `from`.
 [[nodiscard]] std::vector<Decisions> near_saved_activations(const Problem& problem, const Decisions& from);
 
-/// Whether nothing keeps the layers that were asked from spilling, or none was asked.
+/// True if nothing keeps the requested layers from spilling, or none was requested.
 [[nodiscard]] bool can_keep_asked(const Problem& problem);
 /// Throws Error(does_not_fit) for the layers that were asked to keep, with what would fit, of which the numbers are
 /// those of plans that `choose` makes.
 [[noreturn]] void refuse_keeping(const Problem& problem, const std::function<Plan(const Problem&)>& choose);
 
-/// What was chosen and why, for people. `saved`: of the budget.
+/// The choice and its reason, for people. `saved`: of the budget.
 [[nodiscard]] std::string saved_words(const Plan& plan, const SavedActivations& saved);
 
 }  // namespace spillway::plan

@@ -76,8 +76,8 @@ Bytes round_to_pieces(Bytes bytes) {
 }
 
 const FileSystem* of_output(const Budget& budget) {
-  const auto found = std::ranges::find(budget.systems, true, &FileSystem::output);
-  return found == budget.systems.end() ? nullptr : &*found;
+  const auto system = std::ranges::find(budget.systems, true, &FileSystem::output);
+  return system == budget.systems.end() ? nullptr : &*system;
 }
 
 std::string in_words(const Budget& budget, const SavingNeed& saving) {

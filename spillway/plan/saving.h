@@ -1,4 +1,4 @@
-// What checkpoints and the final model take of file systems, and what that leaves to the volumes there. Pure.
+// Bytes of checkpoints and the final model on file systems, and the rest that is left to the volumes there. Pure.
 #pragma once
 
 #include "spillway/plan/description.h"

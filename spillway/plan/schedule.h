@@ -34,7 +34,7 @@ struct Dependency {
   bool previous = false;  ///< of the instance before this one
 };
 
-/// What a task is about: one, or neighbours.
+/// Object of a task: one, or neighbours.
 struct Object {
   ObjectKind kind = ObjectKind::chunk;
   Index index = kNone;
@@ -44,7 +44,7 @@ struct Object {
   [[nodiscard]] Index end() const noexcept { return index + count; }
 };
 
-/// What a pass leaves for a later pass of the step by way of a path: it is written once and read once in a step, and
+/// Output of a pass that a later pass of the step reads by way of a path. A step writes it once and reads it once, and
 /// nothing outlives the step.
 struct Activation {
   Object what;
@@ -85,8 +85,8 @@ struct Task {
   [[nodiscard]] const Place& on_device() const noexcept { return traits(lane).fetches ? to : from; }
 };
 
-/// What moves something only where a pass has left a background refit, or in another process: next to nothing for the
-/// link or the network, and in plans it takes no time.
+/// True if the task moves something only after a pass, here or in another process, has left a background refit. It is
+/// next to nothing for the link or the network, and in plans it takes no time.
 [[nodiscard]] constexpr bool follows_refit(const Task& task) noexcept {
   return task.op != Op::refit && traits(task.what.kind).of_refit;
 }
@@ -186,13 +186,13 @@ struct Lookahead {
   Bytes coalesce_to = kGoodCopy;  ///< neighbours of a block are copied together until a copy has this many bytes
 };
 
-/// What a step writes so that it is durable (docs/decisions/0001-durable-storage.md).
+/// Bytes that a step writes so that it is durable (docs/decisions/0001-durable-storage.md).
 struct Redo {
   bool gradients = false;    ///< every gradient, and the resident part of a snapshot whose other part lies on a path
   std::uint32_t period = 1;  ///< updates between two snapshots of a chunk whose state is resident
 };
 
-/// Where a chunk's field groups lie.
+/// Places of a chunk's field groups.
 struct GroupPlaces {
   Place weight, state, grad;
   Place change;  ///< of a reduced matrix that a device updates: change of its S, in a buffer that all of them share
@@ -215,10 +215,11 @@ struct Schedule {
   std::vector<Index> resident_weight;  ///< by block (layers) : buffer; kNone otherwise
   std::vector<Index> resident_slice;   ///< by chunk (tables): buffer; kNone otherwise
   std::vector<Index> resident_state;   ///< by chunk: buffer; kNone otherwise
-  /// By chunk: where its groups are around an update; of what does not learn a weight that stays alone, else nothing.
-  /// The places on the host of what a device updates and has its master on the host.
+  /// Places of each chunk's groups around an update. A chunk that does not learn has a weight that stays, or nothing.
+  /// Groups that a device updates, with their master on the host, have their places on the host.
   std::vector<GroupPlaces> groups;
-  /// By chunk: places on a device where such a chunk is updated; empty: there is none, or no weight: it is not one.
+  /// Places of each chunk on the device that updates it; empty without such a device. A chunk without a weight here is
+  /// updated elsewhere.
   std::vector<GroupPlaces> device_groups = {};
   std::vector<Index> network = {};  ///< tasks of the network in the order in which every process begins them
   Bytes network_sent = 0, network_received = 0;  ///< by these, at most: in a step that refits every matrix
@@ -236,7 +237,7 @@ struct Schedule {
   [[nodiscard]] bool has_refits() const {
     return std::ranges::any_of(refit_task, [](Index task) { return task != kNone; });
   }
-  /// Whether the update that is number `updates` of the run leaves a snapshot of the chunk on the paths.
+  /// True if the update that is number `updates` of the run leaves a snapshot of the chunk on the paths.
   [[nodiscard]] bool makes_snapshot(Index chunk, std::uint64_t updates) const {
     return snapshot_every[chunk] != 0 && updates % snapshot_every[chunk] == snapshot_turn[chunk];
   }
@@ -247,18 +248,18 @@ struct Schedule {
     return it == passes.end() ? kNone : (*it)[what];
   }
 
-  /// Where the update of a chunk finds its groups.
+  /// Places in which the update of a chunk reads its groups.
   [[nodiscard]] const GroupPlaces& updated_at(Index chunk) const {
     return !device_groups.empty() && device_groups[chunk].weight.any() ? device_groups[chunk] : groups[chunk];
   }
-  /// Whether a device updates the chunk.
+  /// True if a device updates the chunk.
   [[nodiscard]] bool updated_there(Index chunk) const {
     return update_task[chunk] != kNone && is_of_device(tasks[update_task[chunk]].lane);
   }
 };
 
-/// By task: of idle priority, updates that may wait until compute waits, when they share its cores: what they work on
-/// stays in memory, and no read waits for the bytes that they let go, nor a copy to a device for the weights. (A thread
+/// Idle priority of each task: true for updates that may wait until compute waits, when both share cores. Their bytes
+/// stay in memory, and no read waits for the bytes that they release, nor a copy to a device for the weights. (A thread
 /// beside compute costs it more than the update takes: the other threads of a matrix product wait for the one that is
 /// held up.) `schedule` has the dependencies of shared bytes.
 [[nodiscard]] std::vector<bool> idle_priority(const Schedule& schedule);

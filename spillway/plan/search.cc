@@ -128,11 +128,11 @@ class Search {
 
   /// Units that can stay, which are laid out then; none: not even the least has room.
   std::optional<std::size_t> most_kept(std::uint32_t level, std::size_t guess) {
-    const auto fits = [&](std::size_t n) { return lay_out(units_.with(n), level); };
+    const auto fits = [&](std::size_t n) { return lay_out(units_.place(n), level); };
     if (fits(guess) && guess == units_.free()) return guess;
     const auto most = units_.bytes(guess) + trial_.room().arena;
-    const auto found = bisect_from(units_.about(most - std::min(most, trial_.asked())), units_.free(), fits);
-    return found > 0 || fits(0) ? std::optional(found) : std::nullopt;
+    const auto units = bisect_from(units_.about(most - std::min(most, trial_.asked())), units_.free(), fits);
+    return units > 0 || fits(0) ? std::optional(units) : std::nullopt;
   }
 
   void lengthen(const Choice& best) {
@@ -152,7 +152,7 @@ class Search {
   Trial trial_;
 };
 
-/// Whether the weights and states that this process has are more than the memories of host and device together.
+/// True if the weights and states of this process exceed the memories of host and device together.
 bool exceeds_memory(const Problem& problem) {
   const auto rule = problem.description.rule();
   const auto& device = *problem.budget.device;
@@ -190,13 +190,13 @@ std::size_t share_of(const std::optional<double>& share, std::size_t all) noexce
   return static_cast<std::size_t>(std::lround(share.value_or(0) * static_cast<double>(all)));
 }
 
-Decisions asked_decisions(const Problem& problem) {
+Decisions read_requested_decisions(const Problem& problem) {
   Decisions out{.own_weights = problem.budget.own_weights};
-  if (problem.budget.device) out.blocks = asked_updates(problem);
+  if (problem.budget.device) out.blocks = read_requested_updates(problem);
   return out;
 }
 
-UpdatedThere asked_updates(const Problem& problem) {
+UpdatedThere read_requested_updates(const Problem& problem) {
   const auto& device = *problem.budget.device;
   const auto most = DeviceChoice(problem).may_live();
   const auto device_resident = share_of(device.state, most);
@@ -216,20 +216,20 @@ std::size_t most_device_resident(const Problem& problem) {
 Bytes smallest_arena(const Problem& open) {
   auto decisions = open.decisions;
   decisions.own_weights = decisions.own_weights || open.budget.own_weights;
-  if (open.budget.device) decisions.blocks = asked_updates(open);
-  const auto problem = open.with(decisions);
+  if (open.budget.device) decisions.blocks = read_requested_updates(open);
+  const auto problem = open.copy_with(decisions);
   const auto device = choose_device(problem);
   const Units units(problem, device.placement());
-  auto schedule = problem.schedule(units.with(0), lookahead_at(problem, 0, device.ahead()));
+  auto schedule = problem.schedule(units.place(0), lookahead_at(problem, 0, device.ahead()));
   return arena_of(problem, schedule);
 }
 
 bool spills(const Problem& open) {
-  const auto problem = open.with(asked_decisions(open));
+  const auto problem = open.copy_with(read_requested_decisions(open));
   if (!problem.budget.has_path()) return false;
   if (problem.budget.device) return exceeds_memory(problem);
   const Units units(problem);
-  const auto most = units.with(units.free());
+  const auto most = units.place(units.free());
   if (!units.all_stay(most)) return true;
   const auto ahead = choose_device(problem).ahead();
   Trial trial(problem, room_of(problem, 0));

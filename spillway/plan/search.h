@@ -15,26 +15,26 @@ namespace spillway::plan {
 /// block's gradient has left before the next is made. Each level keeps more chunks in flight.
 [[nodiscard]] Lookahead lookahead_at(const Problem& problem, std::uint32_t level, std::uint32_t device_ahead);
 
-/// What stays on the device of the budget, where there is one, beside the blocks that the problem's decisions name;
-/// `spare`: as DeviceChoice's. Throws Error(does_not_fit).
+/// Residents of the budget's device, if it has one, beside the blocks that the problem's decisions name. `spare`: as
+/// DeviceChoice's. Throws Error(does_not_fit).
 [[nodiscard]] DeviceChoice choose_device(const Problem& problem, Bytes spare = 0);
 /// Blocks that have room to live on that device.
 [[nodiscard]] std::size_t most_device_resident(const Problem& problem);
 /// A share of so many; none: 0.
 [[nodiscard]] std::size_t share_of(const std::optional<double>& share, std::size_t all) noexcept;
 /// Blocks that the budget asks to live there and to be updated there.
-[[nodiscard]] UpdatedThere asked_updates(const Problem& problem);
+[[nodiscard]] UpdatedThere read_requested_updates(const Problem& problem);
 /// The decisions that the budget asks for, from which a search starts: all layers recompute.
-[[nodiscard]] Decisions asked_decisions(const Problem& problem);
+[[nodiscard]] Decisions read_requested_decisions(const Problem& problem);
 
 /// Bytes of the smallest arena that what the caller placed allows.
 [[nodiscard]] Bytes smallest_arena(const Problem& problem);
 
-/// Whether something has to lie on a path: the caller placed it there, or not all of the rest fits in DRAM. False says
+/// True if something has to lie on a path: the caller placed it there, or not all of the rest fits in DRAM. False says
 /// nothing.
 [[nodiscard]] bool spills(const Problem& problem);
 
-/// What was found.
+/// Result of a search.
 struct Found {
   LaidOut laid_out;
   double early_saves = 0;  ///< seconds of a step

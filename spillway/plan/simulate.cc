@@ -74,7 +74,7 @@ class Followers {
 /// Lanes behind those of updates: their work is counted in seconds. (Paths have their place there, and serve apart.)
 constexpr std::size_t kFirstTimed = static_cast<std::size_t>(Lane::read);
 
-/// Whether the work of a lane's tasks is counted in seconds, whatever else runs.
+/// True if the work of a lane's tasks is counted in seconds, whatever else runs.
 constexpr bool is_timed(Lane lane) {
   return is_of_device(lane) || traits(lane).server == Server::network;
 }
@@ -226,7 +226,7 @@ class Machine {
     return any;
   }
 
-  /// What the lane does next: null when there is nothing. (Compute is the first lane, and has begun what it can.)
+  /// Queue of the lane's next task; null when there is nothing. (Compute is the first lane, and has begun what it can.)
   [[nodiscard]] std::priority_queue<Ready>* next_of(LaneState& lane) const {
     const bool idle = !lane.idle.empty() && !lanes_[kCompute].busy;
     if (idle && (lane.ready.empty() || lane.ready.top() < lane.idle.top())) return &lane.idle;
@@ -264,7 +264,7 @@ class Machine {
     }
   }
 
-  /// What compute keeps of its speed beside so many threads that update; with one of them it was measured.
+  /// Share of its speed that compute has beside so many updating threads; with one of them it was measured.
   [[nodiscard]] double share_beside(double cores, double threads) const {
     return rates_.compute_beside > 0 && threads <= 1 ? rates_.compute_beside : cores / (cores + threads);
   }
@@ -296,7 +296,7 @@ class Machine {
     return out;
   }
 
-  /// What lanes with cores of their own get of them.
+  /// Share of their own cores that lanes get.
   [[nodiscard]] double own_share() const {
     return std::min(1.0, rates_.update_cores / std::max(1.0, update_threads()));
   }
@@ -306,7 +306,7 @@ class Machine {
     for (std::size_t unit = 0; unit < updates_; ++unit) {
       auto& lane = lanes_[kUpdates + unit];
       const auto& rates = rates_of(unit);
-      lane.rate = rates.with(rates.threads * share + (lane.busy && helps ? 1 : 0));
+      lane.rate = rates.scale_to(rates.threads * share + (lane.busy && helps ? 1 : 0));
       if (rates_.update_cores > 0) lane.rate = std::min(lane.rate, beside_copies(unit, rates.update));
       if (lane.busy) helps = false;
     }
@@ -368,8 +368,8 @@ class Machine {
     for (Index t = 0; t < tasks_; ++t) release((step + 1) * tasks_ + t);
   }
 
-  /// Whether a step whose last pass has ended took as long as the one before, and left as many tasks behind: no backlog
-  /// grows. Not where tasks have their turn in some steps only.
+  /// True if a step whose last pass has ended took as long as the one before, and left as many tasks behind: no backlog
+  /// grows. False if tasks have their turn in some steps only.
   bool ends_steady_step(std::size_t step) {
     ends_.push_back({now_, (step + 1) * tasks_ - finished_});
     if (turns_ > 1 || ends_.size() < 4) return false;
@@ -420,7 +420,7 @@ double update_seconds(const Schedule& schedule, const Rates& rates) {
   double longest = 0;
   for (std::size_t unit = 0; unit < elements.size(); ++unit) {
     const auto node = unit < rates.nodes.size() ? rates.nodes[unit] : NodeRates{};
-    longest = std::max(longest, elements[unit] / node.with(node.threads));
+    longest = std::max(longest, elements[unit] / node.scale_to(node.threads));
   }
   return longest;
 }

@@ -23,7 +23,7 @@ struct Simulation {
   std::string bottleneck;        ///< "compute", the name of the storage, or a lane's: "update", "to_device", ...
   std::vector<TaskTimes> tasks;  ///< of the last simulated step, by Schedule::tasks
 
-  /// Of drives, links and updates on a device, that which takes longest.
+  /// Seconds of the slowest among drives, links and updates on a device.
   [[nodiscard]] double moving_seconds() const noexcept {
     return std::max(
         {transfer_seconds, seconds[Lane::to_device], seconds[Lane::from_device], seconds[Lane::device_update]});

@@ -8,7 +8,7 @@
 namespace spillway::plan {
 namespace {
 
-/// With three digits.
+/// The value with three digits.
 double to_digits(double value) {
   if (value <= 0) return 0;
   const auto scale = std::pow(10.0, 2 - std::floor(std::log10(value)));

@@ -10,17 +10,17 @@
 
 namespace spillway::plan {
 
-/// What spilling takes of a step and saves of it, for one layer. All 0 where none can spill.
+/// Seconds of a step that spilling one layer takes and saves. All 0 if none can spill.
 [[nodiscard]] SpillCost spill_cost(const Problem& problem);
 
-/// Whether layers may spill: they can, the budget lets them, there is a path, and PyTorch's memory is the host's.
+/// True if layers may spill: they can, the budget lets them, there is a path, and PyTorch's memory is the host's.
 [[nodiscard]] bool can_spill(const Budget& budget);
 
-/// Whether layers may spill to host memory: the same without a path, to a later tier, or from a device with memory of
-/// its own to any.
+/// True if layers may spill to host memory. The conditions are the same without a path: to a later tier, or from a
+/// device with memory of its own to any.
 [[nodiscard]] bool can_lie_aside(const Budget& budget);
 
-/// Where layers may spill to.
+/// Tiers that layers may spill to.
 [[nodiscard]] std::vector<TierId> homes_of_spilled(const Budget& budget);
 
 /// How many of so many layers are worth trying first, by what the paths have left beside `plan`: as many as make them
@@ -30,7 +30,7 @@ namespace spillway::plan {
 /// Numbers of layers to compare, ascending, where `layers` are not to recompute and as many as have room are to keep.
 [[nodiscard]] std::vector<std::size_t> shares_to_spill(std::size_t layers);
 
-/// What spilling takes beside what it saves, and why none spills where none can, for people; empty where nobody asked.
+/// Cost and savings of spilling, and why none spills if none can, for people; empty if nobody asked.
 [[nodiscard]] std::string spill_words(const Plan& plan, const Budget& budget);
 
 }  // namespace spillway::plan

@@ -26,8 +26,8 @@ struct StorageNeed {
   }
 };
 
-/// What `placement` leaves to the paths, the `activations` of a schedule, and what `durability` and `checkpoints`
-/// (pinned at once) add: class "durability", records and superblocks not counted.
+/// Bytes that `placement` and the `activations` of a schedule put on the paths. `durability` and `checkpoints` (pinned
+/// at once) add class "durability", without records and superblocks.
 [[nodiscard]] StorageNeed storage_need(const Description& description, const state::Layout& layout,
                                        const Placement& placement, const std::vector<Activation>& activations,
                                        Durability durability, std::uint32_t checkpoints);

@@ -1,4 +1,4 @@
-// What a step moves.
+// Bytes that a step moves.
 #pragma once
 
 #include "spillway/plan/schedule.h"

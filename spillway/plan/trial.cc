@@ -27,14 +27,14 @@ bool Trial::lay_out(const Placement& placement, const Lookahead& lookahead) {
   return done;
 }
 
-Placement Trial::aside(Placement placement) const {
+Placement Trial::distribute_buffers(Placement placement) const {
   if (policy_ == nullptr) return placement;
   const auto padding = node_padding(room_.nodes.size(), problem_.layout, problem_.weight_element());
   return put_aside(problem_, std::move(placement), policy_->aside, room_.nodes, padding);
 }
 
 bool Trial::has_room(const Placement& asked, const Lookahead& lookahead) {
-  const auto placement = aside(asked);
+  const auto placement = distribute_buffers(asked);
   auto schedule = problem_.schedule(placement, lookahead);
   asked_ = live_peak(schedule);
   if (asked_ > room_.arena) return false;

@@ -37,7 +37,7 @@ class Trial {
 
   /// Lays a placement out; false when it has no room, and then what was laid out before stays.
   bool lay_out(const Placement& placement, const Lookahead& lookahead);
-  /// Whether everything that was tried had room.
+  /// True if everything that was tried had room.
   [[nodiscard]] bool ample() const noexcept { return ample_; }
 
   /// Bytes of the arena that the last one tried takes; where it has no room, at least.
@@ -58,8 +58,8 @@ class Trial {
 
  private:
   bool has_room(const Placement& asked, const Lookahead& lookahead);
-  /// With gradients and boundary activations as the policy distributes them.
-  [[nodiscard]] Placement aside(Placement placement) const;
+  /// The placement with gradients and boundary activations distributed by the policy.
+  [[nodiscard]] Placement distribute_buffers(Placement placement) const;
   bool place_on(Schedule& schedule, Bytes arena, LaidOut& out) const;
 
   const Problem problem_;

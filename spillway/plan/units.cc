@@ -7,7 +7,7 @@
 namespace spillway::plan {
 namespace {
 
-/// Where the group's object of a chunk lives, or that boundary.
+/// Home of the group's object of a chunk, or of that boundary.
 template <class Residencies>
 auto& home_of(Residencies& placement, Group group, Index i) {
   const auto home = traits(group).home;
@@ -63,7 +63,7 @@ void Units::list_block(Group group, const state::Block& block) {
   }
 }
 
-/// Of weights all of it; of the rest what lies from the first chunk to the last that this process has.
+/// Lists all of the weights; of the other groups the range from the first to the last chunk that this process has.
 void Units::list_range(Group group, Range chunks) {
   if (elsewhere(group, chunks.first)) return;
   Range own;
@@ -126,7 +126,7 @@ std::optional<std::size_t> Units::fixed_units(Group group) const {
   return out;
 }
 
-Placement Units::with(std::size_t free) const {
+Placement Units::place(std::size_t free) const {
   auto out = fixed_;
   for (std::size_t i = 0; i < free; ++i) keep(out, units_[free_[i]]);
   return out;

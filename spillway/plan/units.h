@@ -1,4 +1,4 @@
-// What of a model can stay in DRAM, unit by unit, and which units the planner may choose among.
+// Objects of a model that can stay in DRAM, unit by unit, and the units among which the planner may choose.
 #pragma once
 
 #include <array>
@@ -9,7 +9,7 @@
 
 namespace spillway::plan {
 
-/// What lies together by kind.
+/// Kinds of objects that lie together.
 enum class Group : std::uint8_t { weight, activation, grad, state };
 
 struct GroupTraits {
@@ -29,8 +29,8 @@ inline constexpr std::array<GroupTraits, 4> kGroups = {{
   return kGroups[static_cast<std::size_t>(group)];
 }
 
-/// What becomes resident together: a layer's weights or gradients, one slice of a table, one boundary activation, one
-/// chunk's state.
+/// Smallest set that becomes resident: a layer's weights or gradients, one slice of a table, one boundary activation,
+/// one chunk's state.
 struct Unit {
   Group group = Group::weight;
   Index first = 0;  ///< chunk; boundary for activations
@@ -42,9 +42,9 @@ struct Unit {
 /// The least that the host keeps beside `device`, what stays on a device: what there is none of.
 [[nodiscard]] Placement least_placement(const Problem& problem, Placement device);
 
-/// What can stay, beside what the caller fixed in Budget::placement; without a path everything is fixed to stay. Units
-/// are listed by group, most traffic saved per byte first: weights, activations, gradients, states; a gradient that is
-/// logged is written wherever it stays, so then states come before gradients.
+/// Objects that can stay, beside those that the caller fixed in Budget::placement; without a path everything is fixed
+/// to stay. Units are listed by group, most traffic saved per byte first: weights, activations, gradients, states. A
+/// logged gradient is written wherever it stays, so states come before gradients if gradients are logged.
 class Units {
  public:
   explicit Units(const Problem& problem) : Units(problem, Placement(problem.layout)) {}
@@ -52,14 +52,14 @@ class Units {
   Units(const Problem& problem, Placement device);
 
   [[nodiscard]] std::size_t free() const noexcept { return free_.size(); }  ///< units that the planner may keep
-  /// What is fixed, and the first `free` of those that the planner may keep.
-  [[nodiscard]] Placement with(std::size_t free) const;
+  /// The placement of the fixed units and the first `free` units that the planner may keep.
+  [[nodiscard]] Placement place(std::size_t free) const;
   /// Bytes of what is fixed and of the first so many; and about how many have room in so many bytes.
   [[nodiscard]] Bytes bytes(std::size_t free) const;
   [[nodiscard]] std::size_t about(Bytes room) const;
   /// Units of weights that `placement` has in host memory.
   [[nodiscard]] std::size_t resident_weights(const Placement& placement) const;
-  /// Whether nothing of it lies on a path.
+  /// True if nothing of it lies on a path.
   [[nodiscard]] bool all_stay(const Placement& placement) const;
 
  private:

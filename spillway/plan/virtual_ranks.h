@@ -45,8 +45,8 @@ class VirtualRanks {
         each_(micro_batches / count_),
         more_(micro_batches % count_),
         end_(count_) {}
-  /// Those of process `rank` among `size`, which may be none.
-  [[nodiscard]] constexpr VirtualRanks of(std::uint64_t rank, std::uint64_t size) const noexcept {
+  /// Ranks of process `rank` among `size`, which may be none.
+  [[nodiscard]] constexpr VirtualRanks restrict_to(std::uint64_t rank, std::uint64_t size) const noexcept {
     auto out = *this;
     out.first_ = rank * count_ / size;
     out.end_ = (rank + 1) * count_ / size;
@@ -71,7 +71,7 @@ class VirtualRanks {
     const auto of_larger = more_ * (each_ + 1);
     return position < of_larger ? position / (each_ + 1) : more_ + (position - of_larger) / each_;
   }
-  /// Whether its rank begins with it.
+  /// True if the micro-batch at a position is the first of its rank.
   [[nodiscard]] constexpr bool begins(std::uint64_t position) const noexcept {
     return position == 0 || rank_of(position) != rank_of(position - 1);
   }
@@ -102,7 +102,7 @@ class VirtualRanks {
   unsigned most = 0;
   for (auto count = std::min(ranks, micro_batches); count > 0; --count) {
     for (std::uint64_t rank = 0; rank < size; ++rank) {
-      most = std::max(most, VirtualRanks(count, count).of(rank, size).sums());
+      most = std::max(most, VirtualRanks(count, count).restrict_to(rank, size).sums());
     }
   }
   return most;
@@ -117,9 +117,9 @@ class VirtualRanks {
     for (std::uint64_t begin = 0; begin < size; begin += members) {
       unsigned all = 0, least = ~0U;
       for (auto rank = begin; rank < begin + members; ++rank) {
-        const auto found = VirtualRanks(count, count).of(rank, size).partials();
-        all += found;
-        least = std::min(least, found);
+        const auto partials = VirtualRanks(count, count).restrict_to(rank, size).partials();
+        all += partials;
+        least = std::min(least, partials);
       }
       most = std::max(most, all - least);
     }

@@ -143,7 +143,7 @@ void Scenes::play(Scenario scenario, const Stage& stage, const Settings& setting
     case Scenario::recover:
     case Scenario::grow: {
       const auto found = engine.start({.reopen = true});
-      if (!found.found || found.step != kOld) throw std::logic_error("the old step was not found");
+      if (!found.has_step || found.step != kOld) throw std::logic_error("the old step was not found");
       train(engine, kOld + 1, kNew, told);
       return engine.close();
     }
@@ -240,13 +240,13 @@ AssertionResult Scenes::goes_on(Scenario scenario, const Stage& stage, const Tol
   again.storage.overwrite = anew;
   Engine engine(run_.description(), again);
   const auto found = engine.start({.reopen = !anew, .pinned = [&] { return manifests(stage); }});
-  const auto step = found.found ? found.step : 0;
+  const auto step = found.has_step ? found.step : 0;
   if (scenario == Scenario::checkpoint ? step < kOld || step > kNew : step < least || step > most) {
     return AssertionFailure() << "step " << step << " instead of " << least << " to " << most;
   }
   const auto end = scenario == Scenario::create ? kOld : kNew;
   if (done && trains(scenario) && step != end) return AssertionFailure() << "it ended well at step " << step;
-  if (!found.found) run_.fill(engine);
+  if (!found.has_step) run_.fill(engine);
   if (auto result = run_.holds(engine, step); !result) return result;
   run_.train(engine, step + 1, kLast);
   if (auto result = run_.holds(engine, kLast); !result) return result << " after going on";

@@ -87,7 +87,7 @@ TEST_P(Checkpoints, EveryOneThatIsListedCanBeGoneBackTo) {
   for (const auto& checkpoint : {kept[0], kept[1], kept[0]}) {  // back, on to a newer line, and back again
     Engine engine(run_.description(), settings({0, 0, 0, 0}));
     const auto found = engine.start({.reopen = true, .checkpoint = checkpoint, .pinned = [&] { return kept; }});
-    ASSERT_TRUE(found.found);
+    ASSERT_TRUE(found.has_step);
     ASSERT_EQ(found.step, step);
     ASSERT_EQ(found.payload, text("step ", step));
     ASSERT_TRUE(run_.holds(engine, step));
@@ -98,7 +98,7 @@ TEST_P(Checkpoints, EveryOneThatIsListedCanBeGoneBackTo) {
   }
   Engine engine(run_.description(), settings());
   const auto found = engine.start({.reopen = true, .pinned = [&] { return kept; }});
-  ASSERT_TRUE(found.found);
+  ASSERT_TRUE(found.has_step);
   EXPECT_EQ(found.step, GetParam() == Durability::step ? 19 : 16);
   EXPECT_TRUE(run_.holds(engine, found.step));
 }

@@ -46,7 +46,7 @@ TEST_F(EarlyDurable, ARunGoesOnWithAnyOtherScheduleAndPlacement) {
                   settings(life % 3 == 2 ? plan::Updates::deferred : plan::Updates::early, kPlacements[random() % 4]));
     early += engine.plan().early_chunks;
     const auto found = engine.start({.reopen = life > 0});
-    ASSERT_EQ(found.found, life > 0);
+    ASSERT_EQ(found.has_step, life > 0);
     ASSERT_EQ(found.step, done);
     if (life == 0) {
       run_.fill(engine);

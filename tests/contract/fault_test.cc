@@ -60,9 +60,9 @@ class Fault : public ::testing::Test {
   void expect_intact(std::size_t paths, const Outcome& outcome, const std::string& what) {
     Engine engine(run_.description(), DurableRun::settings(where_.path(), paths, kPlacement));
     const auto found = engine.start({.reopen = true});
-    const auto step = found.found ? found.step : 0;
+    const auto step = found.has_step ? found.step : 0;
     ASSERT_GE(step + 1, outcome.ended) << what << ": " << outcome.error;
-    if (!found.found) run_.fill(engine);
+    if (!found.has_step) run_.fill(engine);
     ASSERT_TRUE(run_.holds(engine, step)) << what << ": " << outcome.error;
     run_.train(engine, step + 1, run_.steps());
     ASSERT_TRUE(run_.holds(engine, run_.steps())) << what;

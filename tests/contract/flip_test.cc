@@ -118,7 +118,7 @@ TEST_F(Flip, AnyIsFoundAndNamedAndNoneIsUsed) {
       try {
         Engine engine(run_.description(), settings_);
         const auto found = engine.start({.reopen = true});
-        ASSERT_TRUE(found.found);
+        ASSERT_TRUE(found.has_step);
         ASSERT_EQ(found.step, run_.steps());
         ASSERT_TRUE(run_.holds(engine, run_.steps())) << "round " << round;
         ++used;

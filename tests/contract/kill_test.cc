@@ -70,7 +70,7 @@ class Kill : public ::testing::Test {
     use_ring(settings, test::killing(sys::make_ring, fate(death)));
     Engine engine(run_.description(), settings);
     const auto found = engine.start({.reopen = started_});
-    if (!found.found) run_.fill(engine);
+    if (!found.has_step) run_.fill(engine);
     run_.train(engine, found.step + 1, run_.steps(), [&](std::uint64_t step) {
       const auto byte = static_cast<char>(step);
       if (::write(pipe, &byte, 1) != 1) ::_exit(3);
@@ -112,9 +112,9 @@ class Kill : public ::testing::Test {
     test::use_fake_nodes(now, {1e8, 1e8, 2e8});
     Engine engine(run_.description(), now);
     const auto found = engine.start({.reopen = true});
-    const auto step = found.found ? found.step : 0;
+    const auto step = found.has_step ? found.step : 0;
     ASSERT_GE(step + 1, ended_) << "a step that had ended before the last one is lost";
-    if (!found.found) run_.fill(engine);
+    if (!found.has_step) run_.fill(engine);
     ASSERT_TRUE(run_.holds(engine, step));
     run_.train(engine, step + 1, run_.steps());
     ASSERT_TRUE(run_.holds(engine, run_.steps()));

@@ -40,7 +40,7 @@ void expect_each_life_goes_on(const DurableRun& run, std::uint64_t longest, std:
     SCOPED_TRACE(text("life ", life));
     Engine engine(run.description(), settings(life));
     const auto found = engine.start({.reopen = life > 0});
-    ASSERT_EQ(found.found, life > 0);
+    ASSERT_EQ(found.has_step, life > 0);
     ASSERT_EQ(found.step, done);
     if (life == 0) {
       run.fill(engine);
@@ -78,7 +78,7 @@ inline void expect_same_bits_in_lives(const DurableRun& run, std::uint64_t steps
     Engine engine(run.description(), settings);
     const bool goes_on = life > 0 && durability != Durability::none;
     const auto found = engine.start({.reopen = goes_on, .pinned = [&] { return kept; }});
-    ASSERT_EQ(found.found, goes_on);
+    ASSERT_EQ(found.has_step, goes_on);
     if (!goes_on) run.fill(engine);
     const auto from = goes_on ? found.step : 0;
     ASSERT_EQ(from, goes_on ? done : 0U);

@@ -38,7 +38,7 @@ class LostCopy : public ::testing::Test {
   void expect_goes_on_after(std::uint64_t step) const {
     Engine engine(run_.description(), settings_);
     const auto found = engine.start({.reopen = true, .if_found = true});
-    ASSERT_TRUE(found.found);
+    ASSERT_TRUE(found.has_step);
     ASSERT_EQ(found.step, step);
     ASSERT_TRUE(run_.holds(engine, step));
     run_.train(engine, step + 1, run_.steps());
@@ -124,15 +124,15 @@ TEST_F(LostCopy, NothingThatHoldsACommitIsMadeAnewUnasked) {
 
 TEST_F(LostCopy, WhatIsOnlyToBeGoneOnWithIsLeftAloneWhenNothingIsFound) {
   Engine engine(run_.description(), settings_);
-  EXPECT_FALSE(engine.start({.reopen = true, .if_found = true}).found);
+  EXPECT_FALSE(engine.start({.reopen = true, .if_found = true}).has_step);
   EXPECT_FALSE(std::filesystem::exists(volume(0)) || std::filesystem::exists(volume(1)));
   EXPECT_THROW((void)engine.memory(), Error) << "it is not started";
   train(settings_, 4);
   blank_metadata(0);
   blank_metadata(1);
   const auto before = volumes();
-  EXPECT_FALSE(engine.start({.reopen = true, .if_found = true}).found);
-  EXPECT_FALSE(engine.start({.reopen = true, .if_found = true, .at_least = 9}).found);
+  EXPECT_FALSE(engine.start({.reopen = true, .if_found = true}).has_step);
+  EXPECT_FALSE(engine.start({.reopen = true, .if_found = true, .at_least = 9}).has_step);
   EXPECT_EQ(before, volumes());
 }
 
@@ -150,7 +150,7 @@ TEST_F(LostCopy, AMakingAnewThatWasInterruptedGoesOnOnlyWhenAsked) {
                "was being begun anew when that was interrupted");
   EXPECT_EQ(before, volumes());
   Engine engine(run_.description(), over);
-  EXPECT_FALSE(engine.start({.reopen = true}).found);
+  EXPECT_FALSE(engine.start({.reopen = true}).has_step);
   run_.fill(engine);
   run_.train(engine, 1, 2);
   engine.close();
@@ -316,7 +316,7 @@ TEST_F(CraftedRecord, CountsAsDamaged) {
     SCOPED_TRACE(name);
     craft(1, change);
     EXPECT_FALSE(Engine(run_.description(), settings_).verify({}).damage.empty());
-    EXPECT_TRUE(Engine(run_.description(), settings_).start({.reopen = true}).found) << "the other copy is whole";
+    EXPECT_TRUE(Engine(run_.description(), settings_).start({.reopen = true}).has_step) << "the other copy is whole";
     for (std::size_t p = 0; p < whole.size(); ++p) write(volume(p), 0, std::as_bytes(std::span(whole[p])));
     craft(journal::kCopies, change);
     const auto before = volumes();

@@ -101,7 +101,7 @@ class LyingDrive : public ::testing::Test {
       Engine engine(run_.description(), settings);
       const auto found = engine.start(options);
       out.damage = found.damage;
-      if (!found.found) return out;
+      if (!found.has_step) return out;
       out.step = found.step;
       EXPECT_TRUE(run_.holds(engine, found.step));
       run_.train(engine, found.step + 1, run_.steps());

@@ -82,7 +82,7 @@ TEST(MemoryFile, OfADurableRunIsGoneAndTheRunGoesOn) {
       return engine.close();
     }
     const auto found = engine.start({.reopen = true});
-    EXPECT_TRUE(found.found && run.holds(engine, found.step));
+    EXPECT_TRUE(found.has_step && run.holds(engine, found.step));
     run.train(engine, found.step + 1, last);
     EXPECT_TRUE(run.holds(engine, last));
     engine.close();
@@ -94,7 +94,7 @@ TEST(MemoryFile, OfADurableRunIsGoneAndTheRunGoesOn) {
   settings.nodes.clear();
   Engine engine(run.description(), settings);
   const auto found = engine.start({.reopen = true});
-  EXPECT_TRUE(found.found && run.holds(engine, found.step)) << "in DRAM alone";
+  EXPECT_TRUE(found.has_step && run.holds(engine, found.step)) << "in DRAM alone";
   run.train(engine, found.step + 1, 9);
   EXPECT_TRUE(run.holds(engine, 9));
 }

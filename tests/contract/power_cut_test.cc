@@ -55,7 +55,7 @@ class PowerCut : public ::testing::Test {
     try {
       Engine engine(run_->description(), now);
       const auto found = engine.start({.reopen = !first});
-      if (found.found) {
+      if (found.has_step) {
         EXPECT_GE(found.step, floor);
         EXPECT_TRUE(run_->holds(engine, found.step));
       } else {

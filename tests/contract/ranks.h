@@ -49,7 +49,7 @@ class Rank {
 
   double step(std::uint64_t seed, std::size_t micro_batches, bool training = true) {
     const auto own = plan::VirtualRanks(description_.virtual_ranks, micro_batches)
-                         .of(description_.world.rank, description_.world.size);
+                         .restrict_to(description_.world.rank, description_.world.size);
     first_ = own.position_of(own.first());
     end_ = own.position_of(own.end());
     const bool embeds = description_.blocks.front().role == state::BlockRole::embedding;
@@ -206,7 +206,7 @@ inline plan::Description for_rank(plan::Description description, std::size_t ran
   std::uint64_t most = 0;
   for (std::size_t r = 0; r < size; ++r) {
     for (auto m = description.micro_batches; m > 0; --m) {
-      const auto own = plan::VirtualRanks(description.virtual_ranks, m).of(r, size);
+      const auto own = plan::VirtualRanks(description.virtual_ranks, m).restrict_to(r, size);
       most = std::max(most, own.position_of(own.end()) - own.position_of(own.first()));
     }
   }

@@ -75,7 +75,7 @@ class Worlds {
       }
       engine.start({.line = size > 1 ? size : 0});
       const auto found = engine.redeal(options);
-      EXPECT_TRUE(found.found);
+      EXPECT_TRUE(found.has_step);
       EXPECT_EQ(found.step, step);
       EXPECT_EQ(found.payload, text("step ", step));
       engine.commit(found.payload);

@@ -64,7 +64,7 @@ class TwoAtOnce : public ::testing::Test {
       second = std::async(std::launch::async, [&] {
         Engine engine(run_.description(), of_second);
         const auto found = engine.start({.reopen = true});
-        EXPECT_TRUE(found.found && run_.holds(engine, found.step));
+        EXPECT_TRUE(found.has_step && run_.holds(engine, found.step));
         engine.close();
         return found.step;
       });
@@ -121,7 +121,7 @@ TEST_F(TwoAtOnce, AVolumeThatIsBeingPreparedMeanwhileIsLookedAtAgain) {
   const auto before = open_volumes();
   auto second = std::async(std::launch::async, [this] {
     Engine engine(run_.description(), settings_);
-    return engine.start({.reopen = true}).found;
+    return engine.start({.reopen = true}).has_step;
   });
   await_one_that_waits(before);
   auto superblock = storage::read_superblocks(*anew).superblock;

@@ -177,7 +177,7 @@ TEST_F(DeviceExecutorTest, TimeInWhichTheDeviceWaitsForCopiesIsTheirs) {
   while (executor_->next() != nullptr) executor_->done();
   device_->synchronise();
   executor_->settle_waits();
-  const auto seconds = executor_->waits().by_lane();
+  const auto seconds = executor_->waits().list_by_lane();
   EXPECT_GE(seconds.at(plan::name_of(plan::Lane::to_device)), 0.02) << "the first pass follows a copy at least";
   executor_->drain();
 }

@@ -23,10 +23,10 @@ TEST(GradientIds, NumberDenseGradientsAndThenTheRowsOfATable) {
     std::set<std::uint32_t> dense;
     for (plan::Index c = 0; c < layout.chunks().size(); ++c) {
       if (!plan::has_dense_grad(description, layout, c)) continue;
-      EXPECT_TRUE(dense.insert(ids.of_chunk(c)).second);
+      EXPECT_TRUE(dense.insert(ids.find_chunk(c)).second);
     }
     EXPECT_EQ(*dense.rbegin() + 1, dense.size());
-    EXPECT_EQ(ids.of_sparse(0), dense.size());
+    EXPECT_EQ(ids.find_sparse(0), dense.size());
     EXPECT_EQ(ids.count(), dense.size() + (std::string(frozen) == "embed" ? 0U : 1U)) << frozen;
   }
 }

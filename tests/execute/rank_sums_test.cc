@@ -98,7 +98,7 @@ TEST(RankSums, AreThoseOfATreeWhicheverProcessesMadeThem) {
       std::vector<Floats> made_by(size);
       std::vector<Partial> parts;
       for (std::size_t rank = 0; rank < size; ++rank) {
-        const auto mine = ranks.of(rank, size);
+        const auto mine = ranks.restrict_to(rank, size);
         ASSERT_LE(mine.sums(), plan::most_sums(count, 20, size));
         RankSums sums(*device, 0);
         sums.begin(mine);

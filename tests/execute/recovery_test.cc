@@ -18,7 +18,7 @@ TEST(Recovery, IsTheStepOfACommit) {
   for (const char it : std::string_view("abc")) commit.payload.push_back(static_cast<std::byte>(it));
   Recovery found;
   found.take(commit, optim::adamw);
-  EXPECT_TRUE(found.found);
+  EXPECT_TRUE(found.has_step);
   EXPECT_EQ(found.step, 7U);
   EXPECT_EQ(found.applied, 5U) << "the step itself was skipped";
   EXPECT_EQ(found.updates, 4);
@@ -28,7 +28,7 @@ TEST(Recovery, IsTheStepOfACommit) {
 TEST(Recovery, IsToldInOneSentence) {
   Recovery found;
   EXPECT_EQ(found.words(), "");
-  found.found = true;
+  found.has_step = true;
   found.step = 3;
   found.chunks = 10;
   found.seconds = 1.26;

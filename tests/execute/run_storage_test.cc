@@ -28,7 +28,7 @@ TEST(RunStorage, RemovesWhatItHasMadeUnlessTheRunStarts) {
       Recovery recovery;
       ASSERT_TRUE(storage.open({}, recovery));
       EXPECT_TRUE(std::filesystem::exists(planned.volume()));
-      EXPECT_FALSE(recovery.found);
+      EXPECT_FALSE(recovery.has_step);
       if (starts) {
         storage.start(recovery);
         storage.started();
@@ -89,7 +89,7 @@ TEST(RunStorage, DoesNotCountAStepThatIsTooOld) {
     RunStorage storage(planned.run_plan(), planned.volumes());
     Recovery recovery;
     EXPECT_EQ(storage.open({.reopen = true, .if_found = true, .at_least = least}, recovery), least == 4);
-    EXPECT_EQ(recovery.found, least == 4);
+    EXPECT_EQ(recovery.has_step, least == 4);
   }
 }
 
@@ -100,7 +100,7 @@ TEST(RunStorage, AStepThatDoesNotCountHoldsNoPlaces) {
   RunStorage storage(planned.run_plan(), planned.volumes());
   Recovery recovery;
   ASSERT_TRUE(storage.open({.reopen = true, .at_least = 5}, recovery));
-  ASSERT_FALSE(recovery.found);
+  ASSERT_FALSE(recovery.has_step);
   storage.start(recovery);
   for (const auto& path : storage.pool()->paths()) {
     EXPECT_EQ(path.free, path.capacity / storage::kExtentAlignment * storage::kExtentAlignment);
@@ -199,9 +199,9 @@ TEST_F(ShardStorage, TellsTheOthersOfWhatIsFlushedOnly) {
 TEST_F(ShardStorage, GoesOnFromTheStepThatAllShardsHave) {
   begin();
   const auto found = reopened({.reopen = true, .at_most = 0, .line = 7});
-  EXPECT_TRUE(found.found && !found.cut_off);
+  EXPECT_TRUE(found.has_step && !found.cut_off);
   const auto anew = reopened({.reopen = true, .at_most = journal::kNoStep, .line = 7});
-  EXPECT_FALSE(anew.found);
+  EXPECT_FALSE(anew.has_step);
   EXPECT_EQ(anew.cut_off, 0U);
 }
 

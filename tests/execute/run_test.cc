@@ -23,7 +23,7 @@ TEST(Run, DoesNotStartWhereNothingIsFoundAndOnlyThatWasAskedFor) {
                            .paths = paths});
     const execute::Run run(planned.run_plan(), planned.volumes(), 1, {.reopen = true, .if_found = true});
     EXPECT_FALSE(run.started());
-    EXPECT_FALSE(run.recovery().found);
+    EXPECT_FALSE(run.recovery().has_step);
     if (paths > 0) {
       EXPECT_FALSE(std::filesystem::exists(planned.volume())) << "nothing was changed";
     }
@@ -47,7 +47,7 @@ TEST(Run, GoesOnFromWhatItCommitted) {
   std::vector<float> expected;
   {
     execute::Run run(planned.run_plan(), planned.volumes(), 1, {});
-    EXPECT_FALSE(run.recovery().found);
+    EXPECT_FALSE(run.recovery().has_step);
     fill(run, planned);
     for (int step = 0; step < 3; ++step) {
       train_step(run, planned);
@@ -57,7 +57,7 @@ TEST(Run, GoesOnFromWhatItCommitted) {
     run.wait_durable();
   }
   execute::Run run(planned.run_plan(), planned.volumes(), 1, {.reopen = true});
-  EXPECT_TRUE(run.recovery().found);
+  EXPECT_TRUE(run.recovery().has_step);
   EXPECT_EQ(run.recovery().step, 3U);
   EXPECT_EQ(run.recovery().updates, 3);
   EXPECT_EQ(run.recovery().payload, "after 3");

@@ -24,10 +24,10 @@ struct Parts {
     resources.emplace(plan, 1, storage.paths());
     storage.start(recovery);
     tiers.emplace(plan.plan, plan.layout, plan.description.rule(), resources->arenas(), storage.store(), nullptr);
-    const auto committed = recovery.found ? std::optional(recovery.step) : std::nullopt;
+    const auto committed = recovery.has_step ? std::optional(recovery.step) : std::nullopt;
     saving.emplace(plan, storage, *tiers, resources->scratch(), committed);
     storage.started();
-    if (recovery.found) return;
+    if (recovery.has_step) return;
     std::fill_n(resources->scratch().begin(), largest_chunk_bytes(plan.description.rule(), plan.layout), std::byte{1});
     auto* const memory = resources->scratch().data();
     for (const auto& chunk : plan.layout.chunks()) {
@@ -77,7 +77,7 @@ TEST(Saving, CommitsWhatTheNextProcessFinds) {
     it.saving->wait_durable();
   }
   Parts it(planned, {.reopen = true});
-  EXPECT_TRUE(it.recovery.found);
+  EXPECT_TRUE(it.recovery.has_step);
   EXPECT_EQ(it.recovery.step, 3U);
   EXPECT_EQ(it.recovery.updates, 2);
   EXPECT_EQ(it.recovery.payload, "payload");

@@ -200,7 +200,7 @@ TEST_P(Rows, OfSeveralProcessesAreThoseOfOne) {
       ranked.world = {.size = size, .rank = rank};
       processes.push_back(std::make_unique<SparseEmbedding>(ranked, cut, 0));
       processes[rank]->begin(ids, counts);
-      const auto own = plan::VirtualRanks(5, counts.size()).of(rank, size);
+      const auto own = plan::VirtualRanks(5, counts.size()).restrict_to(rank, size);
       std::size_t first = 0;
       for (std::size_t m = 0; m < own.position_of(own.first()); ++m) first += counts[m];
       processes[rank]->sum_parts(given(first), sent[rank].data(), thread_pool);
@@ -212,9 +212,9 @@ TEST_P(Rows, OfSeveralProcessesAreThoseOfOne) {
       processes[rank]->place(own.data(), out.data());
       SparseEmbedding::Parts parts;
       for (std::size_t from = 0; from < size; ++from) {
-        EXPECT_EQ(processes[from]->made(from, rank), processes[rank]->made_by_machine(from, rank));
+        EXPECT_EQ(processes[from]->count_rows(from, rank), processes[rank]->count_machine_rows(from, rank));
         std::size_t first = 0;
-        for (std::size_t owner = 0; owner < rank; ++owner) first += processes[from]->made(from, owner);
+        for (std::size_t owner = 0; owner < rank; ++owner) first += processes[from]->count_rows(from, owner);
         parts.push_back(&sent[from][first * 8]);
       }
       processes[rank]->round_parts(parts);

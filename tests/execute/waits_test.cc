@@ -100,7 +100,7 @@ TEST(Waits, ByLaneTheyAreSums) {
   const auto one = tasks.add(Lane::read, {0, 2, 0}), other = tasks.add(Lane::read, {2, 3, 1}, {{one}});
   tasks.add(Lane::compute, {}, {{other}});
   EXPECT_EQ(tasks.wait(0, 3), (std::map<Cause, double>{{read_of(0), 2}, {read_of(1), 1}}));
-  EXPECT_EQ(Waits().by_lane(), (std::map<std::string, double>{{"read", 0}, {"update", 0}, {"write", 0}}));
+  EXPECT_EQ(Waits().list_by_lane(), (std::map<std::string, double>{{"read", 0}, {"update", 0}, {"write", 0}}));
 }
 
 }  // namespace

@@ -27,7 +27,7 @@ machine::Profile cpu_profile() {
 }
 
 TEST(ComputeRates, AShapeThatWasMeasuredHasItsRateAndOneBetweenHasOneBetween) {
-  const auto rates = ComputeRates::of_cpus(cpu_profile(), state::ComputeType::bf16);
+  const auto rates = ComputeRates::read_cpus(cpu_profile(), state::ComputeType::bf16);
   EXPECT_DOUBLE_EQ(rates.product(Product::forward, 64, 64, 64), kRate);
   EXPECT_DOUBLE_EQ(rates.product(Product::input, 64, 64, 256), kRate);
   EXPECT_DOUBLE_EQ(rates.product(Product::weight, 64, 64, 64), kRate / 4);
@@ -40,7 +40,7 @@ TEST(ComputeRates, AShapeThatWasMeasuredHasItsRateAndOneBetweenHasOneBetween) {
 TEST(ComputeRates, AShapeThatFillsNoLinesIsLikeOthersThatDoNot) {
   auto profile = cpu_profile();
   profile.compute[0].products.push_back(product_rate(64, 64, 120, kRate / 8));
-  const auto rates = ComputeRates::of_cpus(profile, state::ComputeType::bf16);
+  const auto rates = ComputeRates::read_cpus(profile, state::ComputeType::bf16);
   EXPECT_LT(rates.product(Product::forward, 64, 64, 121), kRate / 7);
   EXPECT_NEAR(rates.product(Product::forward, 64, 64, 128), 0.925 * kRate, 5e-3 * kRate) << "a fifth is of its unlike";
   EXPECT_DOUBLE_EQ(rates.product(Product::forward, 64, 64, 256), 2 * kRate);
@@ -49,18 +49,18 @@ TEST(ComputeRates, AShapeThatFillsNoLinesIsLikeOthersThatDoNot) {
 TEST(ComputeRates, AProfileThatSaysLessIsTakenAtItsWord) {
   machine::Profile profile;
   profile.machine = "a test";
-  EXPECT_THROW(static_cast<void>(ComputeRates::of_cpus(profile, state::ComputeType::fp32)), Error);
+  EXPECT_THROW(static_cast<void>(ComputeRates::read_cpus(profile, state::ComputeType::fp32)), Error);
   profile.compute_flops_per_second = kRate;
-  const auto rate = ComputeRates::of_cpus(profile, state::ComputeType::fp32).product(Product::weight, 7, 8, 9);
+  const auto rate = ComputeRates::read_cpus(profile, state::ComputeType::fp32).product(Product::weight, 7, 8, 9);
   EXPECT_NEAR(rate, kRate, 1);
   profile.layers = {
       {.hidden = 64, .intermediate = 64, .tokens = 64, .flops_per_second = 1, .fp32_flops_per_second = 2}};
-  EXPECT_NEAR(ComputeRates::of_cpus(profile, state::ComputeType::fp32).product(Product::input, 7, 8, 9), 2, 1e-9);
-  EXPECT_NEAR(ComputeRates::of_cpus(profile, state::ComputeType::bf16).product(Product::input, 7, 8, 9), 1, 1e-9);
+  EXPECT_NEAR(ComputeRates::read_cpus(profile, state::ComputeType::fp32).product(Product::input, 7, 8, 9), 2, 1e-9);
+  EXPECT_NEAR(ComputeRates::read_cpus(profile, state::ComputeType::bf16).product(Product::input, 7, 8, 9), 1, 1e-9);
 }
 
 ComputeRates one_rate(double elementwise = 0) {
-  return ComputeRates::of_gpu({.flops_per_second = kRate, .elementwise_bytes_per_second = elementwise});
+  return ComputeRates::read_gpu({.flops_per_second = kRate, .elementwise_bytes_per_second = elementwise});
 }
 
 struct Derived {

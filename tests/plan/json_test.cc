@@ -22,8 +22,8 @@ TEST(Json, NodesAreBudgetsAndRates) {
   EXPECT_EQ(rates.nodes[0].read, 2e11);
   EXPECT_EQ(rates.nodes[0].threads, 8U) << "eight of its threads fill the first, two the second";
   EXPECT_EQ(rates.nodes[1].threads, 2U);
-  EXPECT_EQ(rates.nodes[0].with(4), 4e9);
-  EXPECT_EQ(rates.nodes[0].with(12), 8e9);
+  EXPECT_EQ(rates.nodes[0].scale_to(4), 4e9);
+  EXPECT_EQ(rates.nodes[0].scale_to(12), 8e9);
 }
 
 TEST(Json, FilesAreTiersAndDramBesideThemHasTheBudget) {

@@ -81,14 +81,14 @@ TEST_F(Nodes, ThatAreFullAreLeftOut) {
   set_rates({4e8, 1e8});
   Bytes all = 0, most = 0;
   for (Index c = 0; c < layout_.chunks().size(); ++c) {
-    all += kept_bytes(description_, layout_, everything(), c);
-    most = std::max(most, kept_bytes(description_, layout_, everything(), c));
+    all += count_resident_bytes(description_, layout_, everything(), c);
+    most = std::max(most, count_resident_bytes(description_, layout_, everything(), c));
   }
   const auto node = distribute(description_, layout_, everything(), rates_, {{0, 1}, false}, {all / 4, all});
   ASSERT_TRUE(node);
   Bytes here = 0;
   for (Index c = 0; c < node->size(); ++c) {
-    if ((*node)[c] == 0) here += kept_bytes(description_, layout_, everything(), c);
+    if ((*node)[c] == 0) here += count_resident_bytes(description_, layout_, everything(), c);
   }
   EXPECT_LE(here, all / 4);
   EXPECT_GT(here + most, all / 4);

@@ -27,7 +27,7 @@ ComputeRates rates() {
   machine::Profile profile;
   profile.machine = "a test";
   profile.compute = {measured()};
-  return ComputeRates::of_cpus(profile, state::ComputeType::fp32);
+  return ComputeRates::read_cpus(profile, state::ComputeType::fp32);
 }
 
 json pass(double calls = 0) {
@@ -46,7 +46,7 @@ TEST(OperationRates, LieBetweenTheSizesThatWereMeasured) {
   EXPECT_DOUBLE_EQ(found.operation_seconds("unheard_of", false, 2e6), 2) << "as operations on each element";
   machine::Profile plain;
   plain.compute_flops_per_second = 1e9;
-  EXPECT_FALSE(ComputeRates::of_cpus(plain, state::ComputeType::fp32).knows_operations());
+  EXPECT_FALSE(ComputeRates::read_cpus(plain, state::ComputeType::fp32).knows_operations());
 }
 
 machine::GpuProfile gpu() {
@@ -58,7 +58,7 @@ machine::GpuProfile gpu() {
 }
 
 TEST(OperationRates, OfAGpuAreItsProfiles) {
-  const auto found = ComputeRates::of_gpu(gpu());
+  const auto found = ComputeRates::read_gpu(gpu());
   EXPECT_TRUE(found.knows_operations());
   EXPECT_NEAR(found.product(Product::weight, 100, 2000, 30), 1e12, 1);
   EXPECT_NEAR(found.attention(4096, false, 64), 4e11, 1);
@@ -66,12 +66,12 @@ TEST(OperationRates, OfAGpuAreItsProfiles) {
   EXPECT_DOUBLE_EQ(found.operation_seconds("mul", true, 5e6), 5e-3);
   auto plain = gpu();
   plain.attention_forward_flops_per_second = plain.elementwise_bytes_per_second = 0;
-  EXPECT_FALSE(ComputeRates::of_gpu(plain).knows_operations()) << "the rest is part of its rate of products";
-  EXPECT_NEAR(ComputeRates::of_gpu(plain).attention(4096, false), 1e12, 1);
+  EXPECT_FALSE(ComputeRates::read_gpu(plain).knows_operations()) << "the rest is part of its rate of products";
+  EXPECT_NEAR(ComputeRates::read_gpu(plain).attention(4096, false), 1e12, 1);
 }
 
 TEST(Operations, AGpuTakesTheLongerOfItsOperationsAndTheHostsCalls) {
-  const auto rates = ComputeRates::of_gpu(gpu());
+  const auto rates = ComputeRates::read_gpu(gpu());
   PassOperations found{.products = {{.tokens = 100, .inner = 1000, .outer = 1000, .calls = 5}},
                        .elements = {{.operation = "mul", .bytes = 1e6, .calls = 2}},
                        .calls = 10};

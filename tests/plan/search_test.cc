@@ -61,16 +61,16 @@ TEST(EarlyUpdates, AreThoseThatHaveRoomWhenAskedFor) {
   const auto problem = it.problem();
   const Units units(problem);
   Trial trial(problem, {.arena = 1 * GiB});
-  auto placement = units.with(0);
+  auto placement = units.place(0);
   ASSERT_TRUE(trial.lay_out(placement, lookahead_at(problem, 1, 1)));
   const auto order = early_order(it.layout, trial.last());
   ASSERT_FALSE(order.empty());
   choose_early(problem, trial, placement, lookahead_at(problem, 1, 1));
   for (const auto c : order) EXPECT_EQ(placement[c].when, When::early);
   it.budget.updates = Updates::deferred;
-  placement = units.with(0);
+  placement = units.place(0);
   EXPECT_EQ(choose_early(problem, trial, placement, lookahead_at(problem, 1, 1)), 0);
-  EXPECT_EQ(placement, units.with(0));
+  EXPECT_EQ(placement, units.place(0));
 }
 
 ErrorCode refused(const Problem& problem) {

@@ -27,16 +27,16 @@ TEST(Trial, KeepsTheLastPlacementThatHadRoom) {
   const Units units(problem);
   const auto ahead = lookahead_at(problem, 0, 1);
   Trial measure(problem, {.arena = 1 * GiB});
-  ASSERT_TRUE(measure.lay_out(units.with(units.free()), ahead));
+  ASSERT_TRUE(measure.lay_out(units.place(units.free()), ahead));
   EXPECT_TRUE(measure.ample());
   const auto whole = measure.last().arena;
 
   Trial trial(problem, {.arena = whole - 1});
-  ASSERT_TRUE(trial.lay_out(units.with(0), ahead));
+  ASSERT_TRUE(trial.lay_out(units.place(0), ahead));
   const auto least = trial.last().arena;
   EXPECT_LT(least, whole);
   EXPECT_TRUE(trial.ample());
-  EXPECT_FALSE(trial.lay_out(units.with(units.free()), ahead));
+  EXPECT_FALSE(trial.lay_out(units.place(units.free()), ahead));
   EXPECT_EQ(trial.last().arena, least);
   EXPECT_FALSE(trial.ample());
   EXPECT_GT(trial.step_seconds(), 0);
@@ -52,7 +52,7 @@ TEST(Trial, NodesAreEachBounded) {
   for (const Bytes second : {1 * GiB, Bytes{0}}) {
     Trial trial(problem, {.arena = 1 * GiB, .nodes = {4 * MiB, second}});
     trial.distribute_by(&both);
-    EXPECT_EQ(trial.lay_out(units.with(0), lookahead_at(problem, 0, 1)), second > 0);
+    EXPECT_EQ(trial.lay_out(units.place(0), lookahead_at(problem, 0, 1)), second > 0);
   }
 }
 

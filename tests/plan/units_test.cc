@@ -20,7 +20,7 @@ TEST(Units, WithoutAPathEverythingStays) {
   const test::Case it;
   const Units units(it.problem());
   EXPECT_EQ(units.free(), 0U);
-  const auto all = units.with(0);
+  const auto all = units.place(0);
   EXPECT_TRUE(units.all_stay(all));
   for (const auto home : {&ChunkPlacement::weight, &ChunkPlacement::state}) {
     EXPECT_EQ(kept(all, home), std::ssize(all.chunks));
@@ -31,20 +31,20 @@ TEST(Units, WithoutAPathEverythingStays) {
 TEST(Units, WhatIsFreeIsKeptWeightsFirst) {
   auto it = test::Case().with_path();
   const Units units(it.problem());
-  const auto none = units.with(0);
+  const auto none = units.place(0);
   EXPECT_EQ(kept(none, &ChunkPlacement::weight) + kept(none, &ChunkPlacement::state) + kept_boundaries(none), 0);
-  const auto some = units.with(units.free() / 4);
+  const auto some = units.place(units.free() / 4);
   EXPECT_GT(kept(some, &ChunkPlacement::weight), 0);
   EXPECT_EQ(kept(some, &ChunkPlacement::state), 0);
-  EXPECT_TRUE(units.all_stay(units.with(units.free())));
-  EXPECT_FALSE(units.all_stay(units.with(units.free() - 1)));
+  EXPECT_TRUE(units.all_stay(units.place(units.free())));
+  EXPECT_FALSE(units.all_stay(units.place(units.free() - 1)));
 }
 
 TEST(Units, AGradientThatIsLoggedIsKeptLast) {
   auto it = test::Case().with_path();
   const Units plain(it.problem()), durable(it.problem(Durability::step));
-  EXPECT_LT(kept(plain.with(plain.free() - 1), &ChunkPlacement::state),
-            kept(durable.with(durable.free() - 1), &ChunkPlacement::state));
+  EXPECT_LT(kept(plain.place(plain.free() - 1), &ChunkPlacement::state),
+            kept(durable.place(durable.free() - 1), &ChunkPlacement::state));
 }
 
 TEST(Units, AShareThatIsAskedForIsFixed) {
@@ -52,8 +52,8 @@ TEST(Units, AShareThatIsAskedForIsFixed) {
   it.budget.placement.state = 0.5;
   const Units units(it.problem());
   const auto chunks = static_cast<double>(it.layout.chunks().size());
-  EXPECT_NEAR(static_cast<double>(kept(units.with(0), &ChunkPlacement::state)), chunks / 2, 0.15 * chunks);
-  EXPECT_EQ(kept(units.with(units.free()), &ChunkPlacement::state), kept(units.with(0), &ChunkPlacement::state))
+  EXPECT_NEAR(static_cast<double>(kept(units.place(0), &ChunkPlacement::state)), chunks / 2, 0.15 * chunks);
+  EXPECT_EQ(kept(units.place(units.free()), &ChunkPlacement::state), kept(units.place(0), &ChunkPlacement::state))
       << "nothing of it is free";
 }
 

@@ -63,7 +63,7 @@ TEST(VirtualRanks, OfProcessesCoverTheStepInOrder) {
         std::uint64_t next = 0;
         unsigned partials = 0, own = 0;
         for (std::uint64_t rank = 0; rank < size; ++rank) {
-          const auto found = all.of(rank, size);
+          const auto found = all.restrict_to(rank, size);
           EXPECT_EQ(found.position_of(found.first()), next);
           EXPECT_EQ(found.first() < found.end() && next == 0, rank == all.process_of_first(size));
           next = found.position_of(found.end());

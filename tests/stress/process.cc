@@ -133,7 +133,7 @@ class Process {
     const auto found = engine.start({.reopen = life_.opening != Opening::anew && keeps(),
                                      .checkpoint = order_.checkpoint,
                                      .pinned = [this] { return pinned(); }});
-    if (found.found) {
+    if (found.has_step) {
       step_ = found.step;
       say("opened", found.payload);
       if (!found.damage.empty()) say("damage", found.damage.size(), found.damage.front());

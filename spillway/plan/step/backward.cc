@@ -49,7 +49,8 @@ void add_rows(StepGraph& graph) {
   }
 }
 
-/// Where a device computes, the embedding finds a copy of it on the host, which takes it from the buffer last.
+/// Adds the buffer of the hidden gradient. If a device computes, the embedding reads a copy on the host, and that copy
+/// is the last user of the buffer.
 void add_hidden_gradient(StepGraph& graph) {
   const auto& order = graph.order;
   const auto first = order.first_differentiated(), last = order.last_differentiated();

@@ -79,7 +79,7 @@ class Boundaries {
     graph_.lets_go(task_of(back), trip.home);
   }
 
-  /// What the last layer leaves to the head, or to the caller.
+  /// Output of the last layer for the head, or for the caller.
   Index add_last() {
     const auto maker = order_.forward.back();
     const auto end = order_.head != kNone    ? order_.head_gradient.back()

@@ -6,7 +6,7 @@
 namespace spillway::plan::step {
 namespace {
 
-/// Where `user` and passes up to the position `last` find boundary i on the device, and the task that copies it there
+/// Place of boundary i on the device for `user` and passes up to the position `last`, and the task that copies it there
 /// from `from` on the host.
 struct Arrival {
   Index there = kNone, copy = kNone;

@@ -32,7 +32,7 @@ void log_gradient(StepGraph& graph, Index p) {
     graph.fills(copy, staging);
     auto at = it.at;
     for (auto c = it.chunks.first; c < it.chunks.end(); ++c) {
-      graph.brings(copy, graph.of(c, ChunkEvent::gradient_complete));
+      graph.brings(copy, graph.find_event(c, ChunkEvent::gradient_complete));
       graph.place(graph.write_grad[c], {staging, at});
       graph.lets_go(graph.write_grad[c], staging);
       at += graph.grad_bytes(c);
@@ -51,8 +51,9 @@ void take_gradient(StepGraph& graph, Index p) {
     const auto copy = add_download(graph, {ObjectKind::gradient, it.chunks.first, it.chunks.count}, {there, it.at},
                                    {host, it.at}, it.bytes, p);
     for (auto c = it.chunks.first; c < it.chunks.end(); ++c) {
-      graph.brings(copy, graph.of(c, ChunkEvent::gradient_complete));
-      if (graph.out.groups[c].grad.buffer == host) graph.brings(copy, graph.of(c, ChunkEvent::gradient_ready), true);
+      graph.brings(copy, graph.find_event(c, ChunkEvent::gradient_complete));
+      if (graph.out.groups[c].grad.buffer == host)
+        graph.brings(copy, graph.find_event(c, ChunkEvent::gradient_ready), true);
     }
   }
 }

@@ -72,7 +72,7 @@ class DeviceRefits {
                                   on_device(first), {here}, reduced(first).by->record, first);
     graph_.need(arrival, pass.task);
     graph_.fills(arrival, here);
-    for (const auto c : chunks) graph_.brings(arrival, graph_.of(c, ChunkEvent::gradient_complete));
+    for (const auto c : chunks) graph_.brings(arrival, graph_.find_event(c, ChunkEvent::gradient_complete));
     return here;
   }
 
@@ -94,7 +94,7 @@ class DeviceRefits {
                              {there.buffer, there.offset + record}, reduced(c).refitted_bytes(), c);
     graph_.need(up, refit);
     graph_.lets_go(up, place.buffer);
-    graph_.brings(up, graph_.of(c, ChunkEvent::auxiliary_there), true);
+    graph_.brings(up, graph_.find_event(c, ChunkEvent::auxiliary_there), true);
   }
 
   StepGraph& graph_;

@@ -23,8 +23,8 @@ void add_snapshot_copy(StepGraph& graph, const SnapshotPart& part, Range chunks)
   Bytes at = 0;
   for (auto c = chunks.first; c < chunks.end(); ++c) {
     graph.need(copy, graph.out.update_task[c]);
-    graph.brings(copy, graph.of(c, part.updated));
-    graph.brings(copy, graph.of(c, ChunkEvent::snapshot_taken));
+    graph.brings(copy, graph.find_event(c, part.updated));
+    graph.brings(copy, graph.find_event(c, ChunkEvent::snapshot_taken));
     graph.place(writes[c], {staging, at});
     graph.lets_go(writes[c], staging);
     at += tasks[writes[c]].bytes;

@@ -29,7 +29,7 @@ class DeviceUpdates {
   }
 
  private:
-  [[nodiscard]] Event of(Index c, ChunkEvent event) const { return graph_.of(c, event); }
+  [[nodiscard]] Event find_event(Index c, ChunkEvent event) const { return graph_.find_event(c, event); }
   [[nodiscard]] Index update(Index c) const { return out_.update_task[c]; }
 
   Index copy(Lane lane, Object what, Place from, Place to, Bytes bytes, std::uint32_t deadline) {
@@ -40,8 +40,8 @@ class DeviceUpdates {
   /// taken anew before the one that was taken last is written.
   void follows_update(Index down, Index c, ChunkEvent brings) {
     graph_.need(down, update(c));
-    graph_.need(down, of(c, ChunkEvent::snapshot_taken), true);
-    graph_.brings(down, of(c, brings));
+    graph_.need(down, find_event(c, ChunkEvent::snapshot_taken), true);
+    graph_.brings(down, find_event(c, brings));
   }
 
   /// The chunks that a copy has brought go back after their updates.
@@ -73,13 +73,13 @@ class DeviceUpdates {
     graph_.fills(up, there.buffer);
     graph_.lets_go(down, there.buffer);
     graph_.need(up, down, true);
-    graph_.need(up, of(c, read));
+    graph_.need(up, find_event(c, read));
     graph_.need(update(c), up);
     follows_update(down, c, part.updated);
     out_.device_groups[c].*part.place = there;
   }
 
-  /// Those that lie behind one another on the host are one copy.
+  /// Gradients that lie behind one another on the host are one copy.
   [[nodiscard]] std::vector<Coalesced> gradients_that_come() const {
     const auto comes = [&](Index c) { return graph_.placement[c].gradient_comes() && graph_.is_trainable(c); };
     const auto host = [&](Index c) { return out_.groups[c].grad.buffer; };
@@ -105,10 +105,10 @@ class DeviceUpdates {
                          order_.update(first));
     graph_.fills(up, there);
     for (auto c = first; c <= last; ++c) {
-      graph_.need(up, of(c, ChunkEvent::gradient_ready));
+      graph_.need(up, find_event(c, ChunkEvent::gradient_ready));
       graph_.need(update(c), up);
       graph_.lets_go(update(c), there);
-      graph_.brings(up, of(c, ChunkEvent::gradient_used));
+      graph_.brings(up, find_event(c, ChunkEvent::gradient_used));
       out_.device_groups[c].grad = {there, out_.groups[c].grad.offset - here.offset};
     }
   }

@@ -53,7 +53,7 @@ class DeviceWeights {
     if (graph_.gathers[p] != kNone) bring_others(p, chunks);
   }
 
-  /// What other processes have updated comes from the window that a gather has filled.
+  /// Chunks that other processes have updated come from the window that a gather has filled.
   void bring_others(Index p, Range chunks) {
     auto& kept = kept_[chunks.first];
     kept.readers.push_back(p);
@@ -97,7 +97,7 @@ class DeviceWeights {
     for (const auto& it : groups) upload(it, window, p);
   }
 
-  /// Whether any process updates it.
+  /// True if any process updates it.
   [[nodiscard]] bool is_trained(Index c) const { return state::is_trainable(graph_.chunk(c).training); }
 
   [[nodiscard]] ChunkBytes size_of() const {
@@ -134,7 +134,7 @@ class DeviceWeights {
       graph_.master_uploads.push_back(task);
     }
     for (auto c = first; gather == kNone && c < it.chunks.end(); ++c) {
-      if (!master) graph_.need(task, graph_.of(c, ChunkEvent::weight_updated));
+      if (!master) graph_.need(task, graph_.find_event(c, ChunkEvent::weight_updated));
       if (!weights.reads.empty()) graph_.need(task, weights.reads[c - chunks_of(p).first]);
     }
     return task;

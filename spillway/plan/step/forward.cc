@@ -7,8 +7,8 @@
 namespace spillway::plan::step {
 namespace {
 
-/// What a pass reads once, and a device keeps, need not come again. Of several processes each updates its own there
-/// apart from what stays.
+/// Weights that a pass reads once, and a device keeps, need not come again. Each of several processes updates only its
+/// own there, apart from the resident copy.
 bool stays(const StepGraph& graph, Index c, Index pass) {
   const bool apart = graph.description.is_shared() && graph.placement[c].updated_there();
   return graph.placement[c].weight.has_device_copy() && !graph.computes_on_host(pass) && !apart;
@@ -51,8 +51,8 @@ Index add_weight_round(StepGraph& graph, Index c, Place to, Index pass) {
   if (!graph.is_trainable(c)) return read;
   const auto write = add_write(graph, what, to, bytes, graph.order.after_update(c), Phase::update);
   graph.need(read, write, true);
-  graph.need(write, graph.of(c, ChunkEvent::weight_updated));
-  graph.brings(read, graph.of(c, ChunkEvent::weight_read));
+  graph.need(write, graph.find_event(c, ChunkEvent::weight_updated));
+  graph.brings(read, graph.find_event(c, ChunkEvent::weight_read));
   graph.write_weight[c] = write;
   return read;
 }

@@ -28,14 +28,14 @@ void add_early(StepGraph& graph, Index c, Index pass, Place grad) {
   graph.fills(task, undo);
   graph.lets_go(task, undo);
   if (!graph.placement[c].gradient.in_memory()) graph.lets_go(task, grad.buffer);
-  graph.need(task, graph.of(c, ChunkEvent::gradient_complete));
-  graph.need(task, graph.of(c, ChunkEvent::snapshot_taken));
+  graph.need(task, graph.find_event(c, ChunkEvent::gradient_complete));
+  graph.need(task, graph.find_event(c, ChunkEvent::snapshot_taken));
   graph.need(update, task, true);
   graph.out.early[c] = {.task = task, .undo = undo, .grad = grad};
 }
 
-/// What the pass has left for a background refit of chunk c is part of its gradient before anything takes that. Of
-/// several processes each may have to refit, and one that does not have the chunk has no `grad`.
+/// A background refit that the pass has left for chunk c joins its gradient before any task reads the gradient. Each of
+/// several processes may have to refit, and one without the chunk has no `grad`.
 void add_refit(StepGraph& graph, Index c, Index pass, Place grad) {
   const bool shared = graph.description.is_shared();
   Place there;
@@ -51,10 +51,10 @@ void add_refit(StepGraph& graph, Index c, Index pass, Place grad) {
   if (shared) {
     graph.need(refit, graph.downloads[pass] != kNone ? graph.downloads[pass] : graph.task_of(pass));
   } else {
-    graph.need(refit, graph.of(c, ChunkEvent::gradient_complete));
+    graph.need(refit, graph.find_event(c, ChunkEvent::gradient_complete));
   }
   const auto done = shared ? add_refit_gather(graph, c, pass, there) : refit;
-  graph.brings(done, graph.of(c, ChunkEvent::gradient_ready), true);
+  graph.brings(done, graph.find_event(c, ChunkEvent::gradient_ready), true);
   graph.need(graph.out.early[c].task, done);
   graph.need(graph.write_grad[c], done);
 }
@@ -76,7 +76,7 @@ void write_gradient(StepGraph& graph, Index c, Index pass, Place grad, std::uint
     const bool gathered = traits(graph.block(graph.out.passes[pass].block).role).is_gathered;
     if (gathered) graph.need(graph.out.update_task[c], write, true);
   }
-  graph.need(write, graph.of(c, ChunkEvent::gradient_complete));
+  graph.need(write, graph.find_event(c, ChunkEvent::gradient_complete));
 }
 
 /// The sums that a device has made of a pass's gradients, to the buffer on the host that the scatter sends from, which
@@ -106,11 +106,12 @@ void add_sums(StepGraph& graph, Index pass, std::uint64_t values) {
 }
 
 void add_chunk_gradient(StepGraph& graph, Index c, Index pass, Place grad, std::uint32_t leave) {
-  if (graph.completes_on_host(pass)) graph.brings(graph.maker_of(pass), graph.of(c, ChunkEvent::gradient_complete));
+  if (graph.completes_on_host(pass))
+    graph.brings(graph.maker_of(pass), graph.find_event(c, ChunkEvent::gradient_complete));
   write_gradient(graph, c, pass, grad, leave);
   if (graph.placement[c].gradient.in_memory()) {
     graph.out.groups[c].grad = grad;
-    graph.lets_go(graph.of(c, ChunkEvent::gradient_used), grad.buffer);
+    graph.lets_go(graph.find_event(c, ChunkEvent::gradient_used), grad.buffer);
   } else {
     stage_gradient(graph, c);
   }
@@ -169,11 +170,11 @@ void stage_gradient(StepGraph& graph, Index c) {
   const auto first = dense ? graph.order.before_update(c, graph.lookahead.weight_read) : at;
   const Place there{graph.add_buffer(BufferClass::staging, bytes, first, at)};
   graph.out.groups[c].grad = there;
-  graph.lets_go(graph.of(c, ChunkEvent::gradient_used), there.buffer);
+  graph.lets_go(graph.find_event(c, ChunkEvent::gradient_used), there.buffer);
   if (!dense) return graph.fills(update, there.buffer);
   const auto read = add_read(graph, {ObjectKind::gradient, c}, there, bytes, at, Phase::update);
   graph.need(read, graph.write_grad[c], true);
-  graph.brings(read, graph.of(c, ChunkEvent::gradient_ready));
+  graph.brings(read, graph.find_event(c, ChunkEvent::gradient_ready));
 }
 
 }  // namespace spillway::plan::step

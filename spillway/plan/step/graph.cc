@@ -88,7 +88,7 @@ void StepGraph::brings(Index task, Event event, bool previous) {
   bringers_.push_back({event.number, task, previous});
 }
 
-Event StepGraph::of(Index chunk, ChunkEvent event) const {
+Event StepGraph::find_event(Index chunk, ChunkEvent event) const {
   return {static_cast<Index>(chunk * kChunkEvents + static_cast<std::size_t>(event))};
 }
 

@@ -15,7 +15,7 @@
 
 namespace spillway::plan::step {
 
-/// What happens to a chunk in a step.
+/// Events of a chunk in a step.
 enum class ChunkEvent : std::uint8_t {
   weight_read,        ///< its weight has come from a path to where the update works on it
   state_read,         ///< so has its state
@@ -34,7 +34,7 @@ struct Event {
   Index number = kNone;
 };
 
-/// Where a pass finds its weights on the host.
+/// Place of a pass's weights on the host.
 struct HostWeights {
   Index buffer = kNone;
   std::vector<Index> reads;  ///< tasks that bring them, by chunk of the pass; empty: they stay, or were there before
@@ -47,7 +47,7 @@ class StepGraph {
   StepGraph(const StepGraph&) = delete;
   StepGraph& operator=(const StepGraph&) = delete;
 
-  // What the step is made for:
+  // Inputs of the step:
   const Description& description;
   const state::Layout& layout;
   const Placement& placement;
@@ -61,16 +61,16 @@ class StepGraph {
   [[nodiscard]] const state::Chunk& chunk(Index c) const { return layout.chunks()[c]; }
   [[nodiscard]] Index chunks() const { return static_cast<Index>(layout.chunks().size()); }
   [[nodiscard]] Index chunk_of(Index b, std::size_t i) const { return static_cast<Index>(block(b).first_chunk + i); }
-  /// Whether this process has the chunk.
+  /// True if this process has the chunk.
   [[nodiscard]] bool is_mine(Index c) const { return description.has(layout, chunk(c)); }
-  /// Whether this process updates it.
+  /// True if this process updates it.
   [[nodiscard]] bool is_trainable(Index c) const { return state::is_trainable(chunk(c).training) && is_mine(c); }
   [[nodiscard]] bool table_is_trainable() const;
   [[nodiscard]] Bytes weight_bytes(Index c) const { return state::weight_bytes(rule, chunk(c)); }
   [[nodiscard]] Bytes state_bytes(Index c) const { return state::state_bytes(rule, chunk(c)); }
   [[nodiscard]] Bytes grad_bytes(Index c) const { return state::grad_bytes(rule, chunk(c)); }
 
-  // Where things live:
+  // Homes of the objects:
   /// The memory that passes compute in, but those of the embedding.
   [[nodiscard]] TierKind compute_tier() const noexcept { return placement.device ? TierKind::device : TierKind::host; }
   [[nodiscard]] bool computes_on_host(Index pass) const { return !placement.device || out.passes[pass].on_host; }
@@ -88,16 +88,16 @@ class StepGraph {
   [[nodiscard]] std::uint32_t before_pass(Index pass, std::uint32_t ahead) const {
     return order.before_pass(pass, description.is_shared() ? std::max(1U, ahead) : ahead);
   }
-  /// Whether passes find the weights of chunk c where they stay; else they come to a window.
+  /// True if passes read the weights of chunk c where they stay; else they come to a window.
   [[nodiscard]] bool stays(Index c) const {
     return placement[c].weight.in_memory() && !placement[c].weight.keeps_own();
   }
-  /// Whether this process brings them there, from a path, or from a device where it keeps its own.
+  /// True if this process brings them there, from a path, or from a device where it keeps its own.
   [[nodiscard]] bool is_read(Index c) const { return is_mine(c) && !placement[c].weight.on_host(); }
   /// The chunk may be updated before its step is decided, and there is room for its old version.
   [[nodiscard]] bool is_early(Index c) const;
 
-  // What passes make:
+  // Output of the passes:
   Schedule out;  ///< unfinished: without what waits for events
   Index add(Task task);
   Index add(Buffer buffer);
@@ -120,7 +120,7 @@ class StepGraph {
   void lets_go(Index task, Index buffer) { out.buffers[buffer].last_tasks.push_back(task); }
   void lets_go(Event event, Index buffer) { users_.push_back({buffer, event}); }
 
-  [[nodiscard]] Event of(Index chunk, ChunkEvent event) const;
+  [[nodiscard]] Event find_event(Index chunk, ChunkEvent event) const;
   [[nodiscard]] Event complete(Index boundary) const;
 
   /// Says where a task takes its bytes, or has them, that was made without knowing it.

@@ -13,13 +13,14 @@ namespace {
 /// A transfer that others wait for may be of nothing here.
 constexpr Bytes kLeast = 64;
 
-/// By process, the sums that it sends of each gradient in the largest step: its own, or those of its machine.
+/// Partial sums of each gradient in the largest step that each process sends: its own, or those of its machine.
 std::vector<unsigned> partials_of_all(const Description& description, Op op) {
   const VirtualRanks ranks(description.virtual_ranks, description.micro_batches);
   const auto& world = description.world;
   std::vector<unsigned> out;
   for (std::size_t process = 0; process < world.size; ++process) {
-    const auto of = crosses(op) ? ranks.of(world.machine_of(process), world.machines()) : ranks.of(process, world.size);
+    const auto of = crosses(op) ? ranks.restrict_to(world.machine_of(process), world.machines())
+                                : ranks.restrict_to(process, world.size);
     out.push_back(of.partials());
   }
   return out;
@@ -81,7 +82,7 @@ Index add_gather(StepGraph& graph, Index pass) {
     graph.need(task, before);
     if (before == kNone) {
       for (auto c = chunks.first; c < chunks.end(); ++c) {
-        if (!graph.placement[c].device_resident()) graph.need(task, graph.of(c, ChunkEvent::weight_updated));
+        if (!graph.placement[c].device_resident()) graph.need(task, graph.find_event(c, ChunkEvent::weight_updated));
       }
       const auto& weights = graph.host_weights[pass];
       for (const auto read : weights.reads) graph.need(task, read);
@@ -93,9 +94,9 @@ Index add_gather(StepGraph& graph, Index pass) {
   return before;
 }
 
-/// What a task of the network comes after, the same on every process: it follows from the order of passes alone.
-/// Weights for a backward pass are sent before the sums of the pass before it, so that they come while that one
-/// computes; refits of what it has made after its sums.
+/// Order of a task of the network, the same on every process: it follows from the order of passes alone. Weights for a
+/// backward pass are sent before the sums of the pass before it, so that they come while that pass computes. Refits of
+/// that pass follow its sums.
 std::tuple<std::uint32_t, bool, Index, Op> turn_of(const StepGraph& graph, const Task& task) {
   if (follows_refit(task)) return {2 * task.deadline - 1, true, task.what.index, task.op};
   auto at = 2 * graph.order.position(task.what.index);

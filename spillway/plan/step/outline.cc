@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t kAllLayers = 5;  // at most so many are drawn, each of them
 
-/// By task: its place in an order in which one lane could run them all, the earliest deadline first.
+/// Place of each task in an order in which one lane could run them all, the earliest deadline first.
 std::vector<Index> places_in_order(const Schedule& schedule) {
   const auto& tasks = schedule.tasks;
   std::vector<std::vector<Index>> followers(tasks.size());
@@ -105,7 +105,7 @@ class Outliner {
     }
   }
 
-  /// By box: those before it that it waits for. What waits the other way round, of tasks that come later, is left out.
+  /// Earlier boxes that each box waits for. Waits of tasks that come later, the other way round, are left out.
   [[nodiscard]] std::vector<std::set<Index, std::greater<>>> needs() const {
     std::vector<std::set<Index, std::greater<>>> out(out_.boxes.size());
     for (Index t = 0; t < box_.size(); ++t) {

@@ -30,7 +30,8 @@ struct Outline {
   std::size_t layers = 0, drawn = 0;  ///< layer blocks of the model, and those of them whose tasks are there
 };
 
-/// Where there are more than five layer blocks, the first, one in the middle and the last two stand for all of them.
+/// An outline of a step. The first layer block, one in the middle and the last two stand for all of them if there are
+/// more than five.
 [[nodiscard]] Outline outline(const Schedule& schedule, const state::Layout& layout);
 
 }  // namespace spillway::plan::step

@@ -12,8 +12,8 @@ void add_block_passes(StepGraph& graph);
 void add_updates(StepGraph& graph);
 /// Activations between layers.
 void add_boundaries(StepGraph& graph);
-/// What autograd saves of layers: said of their passes, and where a layer spills, from the device that they compute on
-/// to the host and back, to a path and back, or in place on a tier of host memory.
+/// Activations that autograd saves of layers, for their passes. A layer spills from the device that computes it to the
+/// host and back, to a path and back, or in place on a tier of host memory.
 void add_saved(StepGraph& graph);
 /// Weights of layers and of the embedding, for updates and forward passes.
 void add_forward(StepGraph& graph);

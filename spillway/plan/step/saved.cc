@@ -6,8 +6,7 @@
 namespace spillway::plan::step {
 namespace {
 
-/// Where it lies on the host between the two passes: in memory, or in the buffers that it goes to a path from and comes
-/// back to.
+/// Its place on the host between the two passes: in memory, or in the buffers of its write to a path and its read back.
 RoundTrip lie_aside(StepGraph& graph, Index layer) {
   const auto& order = graph.order;
   const auto forward = order.forward[layer], backward = order.backward[layer];

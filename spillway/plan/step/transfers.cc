@@ -52,8 +52,8 @@ void add_snapshot(StepGraph& graph, const SnapshotPart& part, Index c, Place fro
   const auto write = add_transfer(graph, Lane::write, Phase::update, move, deadline);
   graph.out.tasks[write].when.every = graph.out.snapshot_every[c];
   graph.out.tasks[write].when.turn = graph.out.snapshot_turn[c];
-  if (!resident) graph.brings(write, graph.of(c, ChunkEvent::snapshot_taken));
-  graph.need(write, graph.of(c, part.updated));
+  if (!resident) graph.brings(write, graph.find_event(c, ChunkEvent::snapshot_taken));
+  graph.need(write, graph.find_event(c, part.updated));
   (graph.*part.writes)[c] = write;
 }
 

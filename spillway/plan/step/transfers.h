@@ -5,7 +5,7 @@
 
 namespace spillway::plan::step {
 
-/// What a transfer moves, from where to where.
+/// Bytes of a transfer, their source and their destination.
 struct Move {
   Object what;
   Place from, to;

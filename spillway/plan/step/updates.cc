@@ -28,8 +28,8 @@ Place stage_state(StepGraph& graph, Index c) {
                              order.update(c) + (ahead ? order.positions() : 0), ahead ? Phase::ahead : Phase::update);
   const auto write = add_write(graph, {ObjectKind::state, c}, there, bytes, last, Phase::update);
   graph.need(read, write, !ahead);
-  graph.need(write, graph.of(c, ChunkEvent::state_updated));
-  graph.brings(read, graph.of(c, ChunkEvent::state_read), ahead);
+  graph.need(write, graph.find_event(c, ChunkEvent::state_updated));
+  graph.brings(read, graph.find_event(c, ChunkEvent::state_read), ahead);
   return there;
 }
 
@@ -44,17 +44,17 @@ void add_state(StepGraph& graph, Index c) {
   add_snapshot(graph, kStatePart, c, place);
 }
 
-/// What the update of chunk c waits for, and what it brings about. Where a device updates what has its master on the
+/// Links the update of chunk c to the tasks before and after it. If a device updates a chunk with its master on the
 /// host, copies stand between (add_device_updates).
 void link(StepGraph& graph, Index c, Index update) {
-  const auto brings = [&](ChunkEvent event) { graph.brings(update, graph.of(c, event)); };
-  graph.need(update, graph.of(c, ChunkEvent::auxiliary_there));
+  const auto brings = [&](ChunkEvent event) { graph.brings(update, graph.find_event(c, event)); };
+  graph.need(update, graph.find_event(c, ChunkEvent::auxiliary_there));
   if (!graph.placement[c].gradient_comes()) brings(ChunkEvent::gradient_used);
   if (graph.placement[c].device_updated()) return;
   for (const auto event : {ChunkEvent::weight_read, ChunkEvent::state_read, ChunkEvent::gradient_ready}) {
-    graph.need(update, graph.of(c, event));
+    graph.need(update, graph.find_event(c, event));
   }
-  graph.need(update, graph.of(c, ChunkEvent::snapshot_taken), true);
+  graph.need(update, graph.find_event(c, ChunkEvent::snapshot_taken), true);
   if (graph.placement[c].device_resident()) return;  // its snapshots leave by copies
   brings(ChunkEvent::weight_updated);
   brings(ChunkEvent::state_updated);

@@ -35,7 +35,7 @@ bool needs(const Schedule& schedule, Index task, Index on, bool previous) {
 }
 
 TEST_F(Graph, AnEventMayBeWaitedForBeforeAnybodyBringsItAbout) {
-  const auto event = graph_.of(1, ChunkEvent::gradient_ready);
+  const auto event = graph_.find_event(1, ChunkEvent::gradient_ready);
   const auto waits = task(), waits_longer = task();
   graph_.need(waits, event);
   const auto brings = task(), brought_before = task();
@@ -51,13 +51,13 @@ TEST_F(Graph, AnEventMayBeWaitedForBeforeAnybodyBringsItAbout) {
 
 TEST_F(Graph, WhatNobodyBringsAboutHoldsUpNobody) {
   const auto waits = task();
-  graph_.need(waits, graph_.of(0, ChunkEvent::auxiliary_there));
+  graph_.need(waits, graph_.find_event(0, ChunkEvent::auxiliary_there));
   graph_.need(waits, kNone);
   EXPECT_TRUE(std::move(graph_).freeze().tasks[waits].needs.empty());
 }
 
 TEST_F(Graph, EventsOfChunksAndBoundariesAreApart) {
-  graph_.brings(task(), graph_.of(graph_.chunks() - 1, ChunkEvent::snapshot_taken));
+  graph_.brings(task(), graph_.find_event(graph_.chunks() - 1, ChunkEvent::snapshot_taken));
   const auto waits = task();
   graph_.need(waits, graph_.complete(0));
   EXPECT_TRUE(std::move(graph_).freeze().tasks[waits].needs.empty());
@@ -65,9 +65,9 @@ TEST_F(Graph, EventsOfChunksAndBoundariesAreApart) {
 
 TEST_F(Graph, ABufferIsLetGoByWhoeverBringsTheEventAbout) {
   const auto buffer = graph_.add_buffer(BufferClass::grad, 4096, 1, 2);
-  graph_.lets_go(graph_.of(0, ChunkEvent::gradient_used), buffer);
+  graph_.lets_go(graph_.find_event(0, ChunkEvent::gradient_used), buffer);
   const auto last = task();
-  graph_.brings(last, graph_.of(0, ChunkEvent::gradient_used));
+  graph_.brings(last, graph_.find_event(0, ChunkEvent::gradient_used));
   EXPECT_EQ(std::move(graph_).freeze().buffers[buffer].last_tasks, std::vector<Index>{last});
 }
 
