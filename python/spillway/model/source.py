@@ -88,7 +88,8 @@ def choose_head(path: Path, config: PreTrainedConfig, labels: int, end: str = OF
 
 def list_architectures(config: Any) -> list[str]:
     """The names of the configuration's classes. Anything else in the list is left out, as transformers has it."""
-    return [name for name in getattr(config, "architectures", None) or [] if isinstance(name, str)]
+    names = getattr(config, "architectures", None)
+    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
 
 
 def is_classifier(config: Any) -> bool:
