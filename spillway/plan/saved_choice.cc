@@ -8,7 +8,6 @@
 
 #include "spillway/base/error.h"
 #include "spillway/plan/bisect.h"
-#include "spillway/plan/choice.h"
 #include "spillway/plan/if_it_fits.h"
 #include "spillway/plan/search.h"
 #include "spillway/plan/spill_choice.h"
