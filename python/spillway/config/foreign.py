@@ -12,6 +12,7 @@ LOADING = "not needed: rows are read and encoded before the first step"
 LOSS = "not supported: the loss is plain cross-entropy"
 SIZE = "not supported: `spillway plan` names the largest `per_device_train_batch_size` that fits"
 ORDER = "not supported: `data_seed` alone sets the order of rows"
+LIGER = "not needed: on a GPU `fused_kernels` take the place of such kernels"
 EAGER = "not supported: layers run the library's own code"
 METRICS = "not supported: an evaluation gives `eval_loss`; other metrics need transformers' own Trainer"
 ROWS = "not supported: metrics.jsonl has a row every `logging_steps` steps, and `report_to` names trackers for it"
@@ -79,7 +80,7 @@ OF_TRAINERS = {
     "label_smoothing_factor": LOSS,
     "ld_alpha": OF_DPO,
     "length_column_name": ORDER,
-    "liger_kernel_config": EAGER,
+    "liger_kernel_config": LIGER,
     "load_best_model_at_end": BEST,
     "local_rank": "not needed: the launcher sets LOCAL_RANK for each process",
     "log_level": "not supported: standard error has the messages, and metrics.jsonl the figures",
@@ -133,7 +134,7 @@ OF_TRAINERS = {
     "use_bnb_nested_quant": NESTED,
     "use_cache": "not needed: training keeps no cache of keys and values",
     "use_cpu": "`device: cpu` says so",
-    "use_liger_kernel": EAGER,
+    "use_liger_kernel": LIGER,
     "use_peft": "`method: lora` says so",
     "use_weighting": OF_DPO,
 }

@@ -294,7 +294,7 @@ GROUPS: dict[str, list[Key]] = {
             "whether kept activations of layers go to a storage path, another NUMA node or a `memory_file` between "
             "forward and backward. `never`. `all` of them. `auto`: of as many layers as the plan finds fastest, or "
             "as memory requires if `activation_recompute` is a number. The `simulated` device also spills to the "
-            "host's memory. The results are bit-identical. Layers on a GPU do not spill",
+            "host's memory. The results are bit-identical. Saved activations of layers on a GPU do not spill to a path",
         ),
         *PASSES,
         Key(
@@ -438,7 +438,7 @@ GROUPS: dict[str, list[Key]] = {
             "bnb_4bit_quant_type",
             choice("nf4", "fp4"),
             "nf4",
-            "values of the codes of `load_in_4bit`",
+            "values of the codes of `load_in_4bit`: `nf4` alone, and `fp4` is refused",
             absent=describe_other_codes,
         ),
         Key(
