@@ -21,8 +21,8 @@ HEAD = """\
 
 <!-- Made from python/spillway/config/foreign.py and front_ends.py by scripts/make_migration.py; a test compares. -->
 
-Each table has the keys of one tool, and the Spillway key for each. `spillway plan config.yaml` says the same sentence
-when it meets a key that Spillway does not take, and exits with code 2. Spillway never ignores a key in silence.
+Each table has the keys of one tool, and the Spillway key for each. If `spillway plan` finds a key
+that Spillway does not take, it prints the same text and exits with code 2. Spillway never ignores a key in silence.
 
 A Spillway file is flat: one key a line, no nested mappings. [The reference](../reference/configuration.md)
 has every key, its default and its meaning. *The same* means the same name and meaning; defaults may differ.

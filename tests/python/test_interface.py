@@ -62,7 +62,7 @@ def test_names_of_old() -> None:
 def test_keys_of_transformers_that_are_not_taken_say_what_to_do() -> None:
     assert not FOREIGN.keys() & {*KEYS, *ALIASES}
     assert list(FOREIGN) == sorted(FOREIGN)
-    with pytest.raises(InputError, match="hub_revision.*one upload, when the run has ended, is `push_to_hub`"):
+    with pytest.raises(InputError, match="hub_revision.*`push_to_hub` uploads once, at the end of the run"):
         normalised({"hub_revision": "next"}, "the command line")
     with pytest.raises(InputError, match="did you mean 'learning_rate'"):
         normalised({"learnig_rate": 1}, "the command line")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from spillway.config import front_ends
 
-HUB = "one upload, when the run has ended, is `push_to_hub`"
+HUB = "`push_to_hub` uploads once, at the end of the run"
 WHERE = "not needed: `storage`, `dram_budget` and `placement` say where the engine keeps the state"
 BEST = "only with transformers' Trainer (`from spillway.hf import Trainer`); metrics.jsonl has every `eval_loss`"
 LOADING = "not needed: rows are read and encoded before the first step"

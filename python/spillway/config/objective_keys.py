@@ -141,10 +141,10 @@ OBJECTIVE = [
         "epsilon",
         NOT_NEGATIVE,
         None,
-        "with `grpo`: how far below 1, and above it, the ratio of new and old probabilities moves a token's loss",
+        "with `grpo`: the loss clips the ratio of new to old probability at 1 - `epsilon` and 1 + `epsilon_high`",
         "0.2",
     ),
-    Key("epsilon_high", NOT_NEGATIVE, None, "with `grpo`: how far above 1", "`epsilon`"),
+    Key("epsilon_high", NOT_NEGATIVE, None, "with `grpo`: clips the ratio at 1 + `epsilon_high`", "`epsilon`"),
     Key(
         "scale_rewards",
         SCALES,
@@ -164,7 +164,8 @@ OBJECTIVE = [
         "importance_sampling_level",
         choice("token", "sequence"),
         None,
-        "with `grpo`: whether tokens have ratios of their own, or completions the mean in logarithms (GSPO)",
+        "with `grpo`: `token` is one ratio for each token; `sequence` is one for each completion, from the mean of its "
+        "log ratios (GSPO)",
         "token",
     ),
     Key(
