@@ -50,10 +50,10 @@ class Search {
     const auto asked = read_requested_layers(problem_);
     if (!asked) return search_from(start);
     for (const auto& layers : values_of(problem_, *asked)) {
-      if (comparison_.any() && stays(layers)) return;
+      if (comparison_.is_led_by(start) && stays(layers)) return;
       start.layers = layers;
-      if (!comparison_.any()) search_from(start);
-      if (comparison_.any()) add_layers(problem_, comparison_.best().decisions, layers, comparison_);
+      if (!comparison_.is_led_by(start)) search_from(start);
+      if (comparison_.is_led_by(start)) add_layers(problem_, comparison_.best().decisions, layers, comparison_);
     }
   }
 
@@ -76,7 +76,7 @@ class Search {
     auto from = start;
     for (const auto* row : rows_) {
       row->compare(problem_, from, comparison_);
-      if (!comparison_.any() || comparison_.best().decisions.own_weights != start.own_weights) return;
+      if (!comparison_.is_led_by(start)) return;
       from = comparison_.best().decisions;
     }
   }
@@ -108,11 +108,15 @@ Plan choose(const Problem& problem, const Comparison::Make& make, const Decision
   Search search(problem, comparison, agreed != nullptr);
   search.run_from(start);
   if (agreed == nullptr && may_keep_own(problem, comparison)) {
-    if (comparison.any()) comparison.add(Axis::process_weights, comparison.best().decisions);
+    if (comparison.any()) {
+      auto beside = comparison.best().decisions;
+      comparison.add(Axis::process_weights, beside);
+      beside.own_weights = true;
+      comparison.add(Axis::process_weights, beside);
+    }
     auto own = start;
     own.own_weights = true;
     search.run_from(own);
-    if (comparison.any()) comparison.add(Axis::process_weights, comparison.best().decisions);
   }
   if (!comparison.any()) {
     if (!can_keep_asked(problem))

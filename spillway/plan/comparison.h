@@ -39,6 +39,10 @@ class Comparison {
 
   /// True if a plan fits.
   [[nodiscard]] bool any() const noexcept { return !plans_.empty(); }
+  /// True if the best plan keeps weights of several processes as `decisions` say.
+  [[nodiscard]] bool is_led_by(const Decisions& decisions) const {
+    return any() && best().decisions.own_weights == decisions.own_weights;
+  }
   /// Seconds of the fastest step; infinity while none fits.
   [[nodiscard]] double fastest_seconds() const;
   /// The fastest plan, or one that spares the drives (kWorthWriting). One has to fit.

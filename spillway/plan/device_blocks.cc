@@ -90,7 +90,7 @@ class BlockLadder {
 void compare_device_blocks(const Problem& problem, const Decisions& from, Comparison& comparison) {
   BlockLadder ladder(problem, from, comparison);
   ladder.add_resident();
-  if (comparison.any() && comparison.best().decisions.own_weights == from.own_weights) ladder.add_updated();
+  if (comparison.is_led_by(from)) ladder.add_updated();
 }
 
 std::vector<Decisions> near_device_blocks(const Problem& problem, const Decisions& from) {

@@ -115,6 +115,30 @@ TEST(Choice, LayersThatWereAskedAreObeyedBesideTheFastestBlocks) {
   }
 }
 
+TEST(Choice, OwnWeightsAreComparedBesideLayersThatWereAskedToo) {
+  test::Shape shape{.layers = 4, .hidden = 128, .ffn = 512, .tied = false, .micro_batches = 4, .chunk_elements = 2048};
+  shape.virtual_ranks = 4;
+  test::Case it(shape);
+  it.with_path();
+  it.description.world.size = 4;
+  it.budget.saved = {.blocks = {1, 2, 3, 4}, .token_bytes = 16, .layers = 4};
+  for (const auto keep : {std::optional<std::uint64_t>(), std::optional<std::uint64_t>(2)}) {
+    it.budget.saved.keep = keep;
+    it.budget.dram = GiB;
+    const auto roomy = plan_of(it);
+    it.budget.dram = roomy.dram_peak - roomy.resident / 2;  // all weights of all do not stay
+    const auto plan = plan_of(it);
+    ASSERT_GT(plan.path_bytes, 0U);
+    const auto compared = plan.compared_on(Axis::process_weights);
+    ASSERT_GE(compared.size(), 2U) << "each keeps all, and each keeps its own";
+    EXPECT_FALSE(compared[0].decisions.own_weights);
+    EXPECT_TRUE(compared[1].decisions.own_weights);
+    if (keep) {
+      for (const auto& other : plan.compared) EXPECT_EQ(other.decisions.layers.keep + other.decisions.layers.spill, 2U);
+    }
+  }
+}
+
 TEST(Choice, OtherRanksFollowTheDecisionsOfTheOneWithMostToKeep) {
   std::mt19937 random(9);
   std::size_t shared = 0;
