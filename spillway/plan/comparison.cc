@@ -61,7 +61,7 @@ Bytes moved_by(const Plan& plan) noexcept {
 }
 
 double priced_seconds(const Plan& plan) noexcept {
-  const bool writes = !plan.spilling.empty() && !plan.spilled_to.in_memory();
+  const bool writes = !plan.spilling.empty() && !plan.decisions.layers.home.in_memory();
   return seconds_of(plan) / (writes ? kWorthWriting : 1);
 }
 

@@ -42,7 +42,7 @@ class BlockLadder {
   void add_updated() {
     if (share_ || !may_gain()) return;
     const auto& best = comparison_.best();
-    const auto resident = best.device_resident, others = blocks_ - resident;
+    const auto resident = best.decisions.blocks.device_resident, others = blocks_ - resident;
     const bool paths = best.prediction.transfer_seconds > best.prediction.update_seconds;
     const auto limit = paths ? comparison_.fastest_seconds() : std::numeric_limits<double>::infinity();
     add_updated(resident, others, limit, std::max<std::size_t>(1, others / kFew));
@@ -143,9 +143,9 @@ DeviceBlocks device_blocks(const Plan& plan, const Description& description, con
 std::string device_blocks_words(const Plan& plan) {
   if (!plan.device_blocks_why_not.empty()) return text("updates are on the host: ", plan.device_blocks_why_not);
   if (plan.compared_on(Axis::device_blocks).empty()) {
-    const auto others =
-        plan.device_updated > 0 ? text(", and the states of ", plan.device_updated, " to come for their updates") : "";
-    return text(plan.device_resident, " blocks were asked to live on the device", others);
+    const auto& [resident, updated] = plan.decisions.blocks;
+    const auto others = updated > 0 ? text(", and the states of ", updated, " to come for their updates") : "";
+    return text(resident, " blocks were asked to live on the device", others);
   }
   return "fastest of those compared";
 }

@@ -108,8 +108,8 @@ void add_spilling(nlohmann::json& out, const Plan& plan, const Budget& budget) {
     bytes += pass[Operand::saved] == kNone ? 0 : plan.schedule.buffers[pass[Operand::saved]].bytes;
   }
   out["spilled_bytes"] = bytes / 2;
-  const auto memory = memory_name(budget, plan.spilled_to.node);
-  if (!plan.spilling.empty()) out["spill_tier"] = plan.spilled_to.in_memory() ? memory : "paths";
+  const auto& home = plan.decisions.layers.home;
+  if (!plan.spilling.empty()) out["spill_tier"] = home.in_memory() ? memory_name(budget, home.node) : "paths";
   if (auto why = spill_words(plan, budget); !why.empty()) out["spill_why"] = std::move(why);
   if (cost.path_seconds <= 0) return;
   out["seconds_of_a_layer"] = {

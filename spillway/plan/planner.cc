@@ -68,20 +68,17 @@ Attempt attempt_within(const Problem& problem) {
 /// The plan with the decisions of the problem.
 Plan plan_one(const Problem& problem) {
   check_request(problem);
-  const auto& [blocks, layers, own_weights, host, there] = problem.decisions;
   auto [room, result, chosen, excess] = attempt_within(problem);
   Plan out{{std::move(result.laid_out)}};
   out.decisions = problem.decisions;
   out.compared = std::move(result.compared);
   out.durability = problem.durability;
   out.ample = result.ample && !(problem.budget.device && problem.budget.device->in_dram);
-  out.device_resident = blocks.device_resident;
-  out.device_updated = blocks.device_updated;
   out.early_saves = result.early_saves;
   const auto& saved = problem.budget.saved;
+  const auto& layers = problem.decisions.layers;
   out.keeping = keeping_blocks(problem.layout, saved, layers.keep);
   out.spilling = spilling_blocks(problem.layout, saved, layers);
-  out.spilled_to = layers.home;
   out.saved = held_bytes(problem.description, saved, layers);
   account_for_paths(problem, out);
   account_for_step(problem, room, out);

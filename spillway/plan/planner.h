@@ -37,7 +37,7 @@ struct InFull {
 
 /// A placement that is laid out, its schedule with the dependencies that shared bytes need.
 struct Plan : LaidOut {
-  Decisions decisions = {};
+  Decisions decisions = {};             ///< blocks that a device updates, layers that keep or spill and where to
   std::vector<Compared> compared = {};  ///< values of axes that the caller left to the search
   Durability durability = Durability::none;
   bool ample = false;   ///< all that was tried had room: more DRAM would not change the plan. False says nothing
@@ -50,7 +50,6 @@ struct Plan : LaidOut {
   Bytes kept_logits = 0;          ///< that they take at most, outside of the arena
   std::vector<Index> keeping;     ///< blocks of layers that keep what autograd saves of them from forward to backward
   std::vector<Index> spilling;    ///< blocks of layers that send it to a path in forward, and have it back in backward
-  TierId spilled_to = {};         ///< where theirs lies meanwhile: the paths, or a tier of host memory
   Bytes saved = 0;        ///< that all of these hold at most, outside of the arena: in `dram_peak`, or `device_peak`
   SpillCost spill_cost;   ///< where layers may spill
   Bytes device_peak = 0;  ///< with PyTorch's working set there
@@ -61,8 +60,6 @@ struct Plan : LaidOut {
   std::vector<Bytes> volumes;     ///< by path: what its volume reserves for data; together at least `path_bytes`
   Bytes read_per_step = 0, written_per_step = 0;
   Bytes to_device_per_step = 0, from_device_per_step = 0;
-  std::size_t device_resident = 0;         ///< blocks that live on the device, slices of a head each counted as one
-  std::size_t device_updated = 0;          ///< blocks whose state comes to the device for the update, counted so, too
   std::string device_blocks_why_not = {};  ///< why there was none, in words; empty: there was
   Simulation prediction;
   std::optional<InFull> in_full;  ///< none: nothing is reduced

@@ -73,7 +73,7 @@ std::string spill_words(const Plan& plan, const Budget& budget) {
   const auto& saved = budget.saved;
   if (saved.spill == Spill::never || saved.spilled_token_bytes <= 0) return "";
   if (saved.on_device) return "only layers that compute in host memory, or on the simulated device, spill";
-  if (!budget.has_path() || plan.spilled_to.in_memory()) return "";
+  if (!budget.has_path() || plan.decisions.layers.home.in_memory()) return "";
   const auto& cost = plan.spill_cost;
   if (cost.path_seconds <= 0) return "nobody knows how fast the paths are";
   const bool alone = plan.path_bytes == 0 && !budget.durability;

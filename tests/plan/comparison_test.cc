@@ -37,7 +37,6 @@ class ComparisonTest : public ::testing::Test {
     out.to_device_per_step = it->second.link;
     out.ample = it->second.ample;
     out.spilling.resize(decisions.layers.spill);
-    out.spilled_to = decisions.layers.home;
     return out;
   }
   Comparison comparison_{[this](const Decisions& of) { return make(of); }, blocks(0)};

@@ -102,7 +102,7 @@ TEST(Described, PlansHoldTheBudgets) {
 TEST(Described, AModelThatFitsOnTheGpuLivesThere) {
   auto asked = settings();
   const auto plan = planned(asked);
-  EXPECT_GT(plan.device_resident, 20U);
+  EXPECT_GT(plan.decisions.blocks.device_resident, 20U);
   EXPECT_EQ(plan.written_per_step, 0U);
 }
 

@@ -201,7 +201,8 @@ TEST_F(DeviceBlocksTest, SeveralProcessesChooseAlikeWhateverRoomThereIs) {
     }
     const auto all = make_plan(description, layout, budget, rates_);
     const auto frozen = std::ranges::count(layout.blocks(), 0U, &state::Block::trainable_chunks);
-    EXPECT_EQ(all.device_resident, blocks_of(all, description, layout) - static_cast<std::size_t>(frozen));
+    EXPECT_EQ(all.decisions.blocks.device_resident,
+              blocks_of(all, description, layout) - static_cast<std::size_t>(frozen));
     budget.device->capacity = all.device_peak * (1 + random() % 100) / 100;
     std::optional<Alike> expected;
     std::size_t refused = 0;
@@ -220,12 +221,13 @@ TEST_F(DeviceBlocksTest, SeveralProcessesChooseAlikeWhateverRoomThereIs) {
         }
         EXPECT_LE(plan.device_peak, budget.device->capacity)
             << "round " << round << ", rank " << rank << " of " << description.world.size << ": "
-            << plan.device_resident << " + " << plan.device_updated << ", " << plan.lookahead.device << " ahead";
+            << plan.decisions.blocks.device_resident << " + " << plan.decisions.blocks.device_updated << ", "
+            << plan.lookahead.device << " ahead";
         EXPECT_EQ(found, expected.value_or(found)) << "round " << round << ", rank " << rank;
         expected = found;
-        resident += plan.device_resident;
-        updated += plan.device_updated;
-        fewer += plan.device_resident < all.device_resident ? 1 : 0;
+        resident += plan.decisions.blocks.device_resident;
+        updated += plan.decisions.blocks.device_updated;
+        fewer += plan.decisions.blocks.device_resident < all.decisions.blocks.device_resident ? 1 : 0;
       } catch (const Error& error) {
         ASSERT_EQ(error.code(), ErrorCode::does_not_fit);
         ++refused;
@@ -287,8 +289,8 @@ TEST_F(DeviceBlocksTest, MoreHostMemoryThanIsAmpleChangesNothing) {
   const DeviceTier half{.capacity = room_for(0, 0, 0.5)};
   const auto found = plan(half), larger = plan(half, 3 * GiB);
   EXPECT_TRUE(found.ample);
-  EXPECT_EQ(found.device_resident, larger.device_resident);
-  EXPECT_EQ(found.device_updated, larger.device_updated);
+  EXPECT_EQ(found.decisions.blocks.device_resident, larger.decisions.blocks.device_resident);
+  EXPECT_EQ(found.decisions.blocks.device_updated, larger.decisions.blocks.device_updated);
   EXPECT_EQ(found.dram_peak, larger.dram_peak);
   EXPECT_EQ(found.prediction.step_seconds, larger.prediction.step_seconds);
   EXPECT_FALSE(plan(half, found.dram_peak - 1).ample);

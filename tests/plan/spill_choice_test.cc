@@ -137,7 +137,7 @@ TEST_F(SpillChoice, FromADeviceTheyGoToTheHostsMemory) {
   set_path(1e6);
   const auto found = plan();
   EXPECT_EQ(found.spilling.size(), kEight);
-  EXPECT_EQ(found.spilled_to, TierId{TierKind::host}) << "the path is slower";
+  EXPECT_EQ(found.decisions.layers.home, TierId{TierKind::host}) << "the path is slower";
   EXPECT_EQ(told(found)["spill_tier"], "dram");
   const auto each = spilled_bytes(it_.description, it_.budget.saved);
   EXPECT_EQ(told(found)["spilled_bytes"], kEight * each);
@@ -161,7 +161,7 @@ TEST_F(SpillChoice, WithoutAPathTheyGoToALaterTierOfMemory) {
   it_.budget.saved.token_bytes = 128 * MiB / static_cast<double>(it_.description.tokens);
   const auto found = plan();
   EXPECT_EQ(found.spilling.size(), kEight);
-  EXPECT_EQ(found.spilled_to, (TierId{TierKind::host, 1}));
+  EXPECT_EQ(found.decisions.layers.home, (TierId{TierKind::host, 1}));
   EXPECT_TRUE(found.schedule.activations.empty()) << "nothing moves";
   EXPECT_GE(found.node_peaks[1], kEight * spilled_bytes(it_.description, it_.budget.saved));
   EXPECT_LE(found.node_peaks[0], it_.budget.nodes[0].capacity);
