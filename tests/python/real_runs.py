@@ -48,6 +48,14 @@ if "DIES_AFTER" in os.environ:
 """
 
 
+def kill_after(method: str, command: list[str], calls: int = 1) -> None:
+    """Runs a command line, which an alarm ends right after the session's call of `method` of this number."""
+    script = dying(method) + "\nfrom spillway.cli import main\nsys.exit(main())"
+    process = apart("-c", script, *command, env_more={"DIES_AFTER": "1e-6", "DIES_IN": str(calls)})
+    _, error = process.communicate(timeout=240)
+    assert process.returncode == -14, error[-2000:]
+
+
 @cache
 def prepared() -> dict[str, bytes]:
     with tempfile.TemporaryDirectory() as place:

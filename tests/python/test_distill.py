@@ -154,7 +154,6 @@ def test_packed_rows_and_virtual_ranks_equal_plain_pytorch(given: Path, tmp_path
 
 
 DURABLE = ("--compute_dtype", "bf16", "--dram_budget", "2GiB", "--save_steps", "2")
-DYING = real_runs.dying("{}") + "\nfrom spillway.cli import main\nsys.exit(main())"
 STORED = "spillway/teacher-train.bin"
 
 
@@ -169,10 +168,7 @@ def whole(given: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def kill(given: Path, place: Path, method: str, calls: int = 1) -> None:
     """A run that ends by an alarm right after the session's call of `method` of this number."""
     more = real_runs.words(given, place / "out", *words(given, *DURABLE, *real_runs.on_path(place / "storage")))
-    script = DYING.replace("Session.{}", f"Session.{method}")
-    process = real_runs.apart("-c", script, *more, env_more={"DIES_AFTER": "1e-6", "DIES_IN": str(calls)})
-    _, error = process.communicate(timeout=240)
-    assert process.returncode == -14, error[-2000:]
+    real_runs.kill_after(method, more, calls)
 
 
 MOMENTS = {"during the teacher": ("top_tokens", 3), "at the start": ("commit", 1), "during the model": ("update", 5)}

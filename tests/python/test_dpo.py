@@ -139,18 +139,12 @@ def whole(given: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 DURABLE = ("--compute_dtype", "bf16", "--dram_budget", "2GiB", "--save_steps", "2")
-DYING = real_runs.dying("{}") + "\nfrom spillway.cli import main\nsys.exit(main())"
 
 
 def killed(given: Path, place: Path, method: str) -> None:
     """A run that ends by an alarm right after the session's first call of `method`."""
     more = real_runs.words(given, place / "out", "--dataset", str(given / "texts.jsonl"), *DPO, *DURABLE)
-    script = DYING.replace("Session.{}", f"Session.{method}")
-    process = real_runs.apart(
-        "-c", script, *more, *real_runs.on_path(place / "storage"), env_more={"DIES_AFTER": "1e-6"}
-    )
-    _, error = process.communicate(timeout=240)
-    assert process.returncode == -14, error[-2000:]
+    real_runs.kill_after(method, [*more, *real_runs.on_path(place / "storage")])
 
 
 @pytest.mark.parametrize("method", some(["log_probabilities", "update", "save_model"], ["update"]))

@@ -119,11 +119,7 @@ DURABLE = ("--compute_dtype", "bf16", "--dram_budget", "2GiB", "--save_steps", "
 def test_placement_and_a_kill_change_no_bit(given: Path, tmp_path: Path, method: str) -> None:
     assert train(given, tmp_path / "dram", *DURABLE) == 0
     more = ["--dataset", str(given / "texts.jsonl"), *KTO, *DURABLE, *real_runs.on_path(tmp_path / "storage")]
-    script = real_runs.dying(method) + "\nfrom spillway.cli import main\nsys.exit(main())"
-    words = real_runs.words(given, tmp_path / "out", *more)
-    process = real_runs.apart("-c", script, *words, env_more={"DIES_AFTER": "1e-6"})
-    _, error = process.communicate(timeout=240)
-    assert process.returncode == -14, error[-2000:]
+    real_runs.kill_after(method, real_runs.words(given, tmp_path / "out", *more))
     assert real_runs.main(["resume", str(tmp_path / "out")]) == 0
     assert real_runs.metrics(tmp_path / "out") == real_runs.metrics(tmp_path / "dram")
     for name in ("model.safetensors", "spillway/reference-train.jsonl"):

@@ -132,7 +132,6 @@ def test_check_compares_with_a_plain_loop(given: Path, tmp_path: Path, case: str
 
 
 DURABLE = ("--compute_dtype", "bf16", "--dram_budget", "2GiB", "--save_steps", "2")
-DYING = real_runs.dying("update") + "\nfrom spillway.cli import main\nsys.exit(main())"
 
 
 @pytest.mark.parametrize("case", some(["orpo", "simpo"], ["orpo"]))
@@ -141,11 +140,7 @@ def test_placement_and_a_kill_change_no_bit(given: Path, tmp_path: Path, case: s
     asked = [f"--{name}={value}" for name, value in CASES[case].items()]
     more = ["--dataset", str(given / "texts.jsonl"), *KEYS, *asked, *DURABLE]
     more += real_runs.on_path(tmp_path / "storage")
-    process = real_runs.apart(
-        "-c", DYING, *real_runs.words(given, tmp_path / "out", *more), env_more={"DIES_AFTER": "1e-6", "DIES_IN": "3"}
-    )
-    _, error = process.communicate(timeout=240)
-    assert process.returncode == -14, error[-2000:]
+    real_runs.kill_after("update", real_runs.words(given, tmp_path / "out", *more), calls=3)
     assert real_runs.main(["resume", str(tmp_path / "out")]) == 0
     assert real_runs.metrics(tmp_path / "out") == real_runs.metrics(tmp_path / "dram")
     weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("out", "dram")]

@@ -195,7 +195,6 @@ def same_first_step(out: Path, model: Any) -> None:
 
 
 DURABLE = ("--compute_dtype", "bf16", "--dram_budget", "2GiB", "--save_steps", "2")
-DYING = real_runs.dying("update") + "\nfrom spillway.cli import main\nsys.exit(main())"
 
 
 @pytest.mark.parametrize("model", ["model", "base"])
@@ -204,11 +203,7 @@ def test_placement_and_a_kill_change_no_bit(given: Path, tmp_path: Path, model: 
     more = [*DURABLE, "--model", str(given / model)]
     assert train(given, tmp_path / "dram", "texts", *more) == 0
     words = ["--dataset", str(given / "texts.jsonl"), *REWARD, *more, *real_runs.on_path(tmp_path / "storage")]
-    process = real_runs.apart(
-        "-c", DYING, *real_runs.words(given, tmp_path / "out", *words), env_more={"DIES_AFTER": "1e-6", "DIES_IN": "3"}
-    )
-    _, error = process.communicate(timeout=240)
-    assert process.returncode == -14, error[-2000:]
+    real_runs.kill_after("update", real_runs.words(given, tmp_path / "out", *words), calls=3)
     assert real_runs.main(["export", str(tmp_path / "out"), "--to", str(tmp_path / "exported")]) == 0
     require_whole(tmp_path / "exported")
     assert real_runs.main(["resume", str(tmp_path / "out")]) == 0
