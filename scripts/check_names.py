@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ceilings import Check, Fault
+from check_prose import OPENER
 
 SOURCES = ("spillway", "python/spillway", "python/bindings", "scripts", "bench")
 RULES = {
@@ -21,7 +22,6 @@ RULES = {
     "participle": "functions are named by a participle, a preposition or an adverb",
 }
 
-OPENER = re.compile(r"(?:What|Of|Whether|Where|By|Those|With)\b")
 COMMENT = re.compile(r"^\s*///?\s?(.*)|///<\s*(.*)")
 FOUND = re.compile(r"\bfound\b\s*(?:[:=](?!=)|\{)|(?:auto|const)[&*]?\s+found\b")
 # A declaration in a header: the return type, then the name.

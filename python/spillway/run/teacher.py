@@ -57,10 +57,23 @@ class Teaching:
         return sum(each.remaining for each in self.files.values())
 
     @property
+    def rows(self) -> int:
+        return sum(len(each.tokens) for each in self.files.values())
+
+    @property
+    def stored_rows(self) -> int:
+        return sum(each.rows for each in self.files.values())
+
+    @property
+    def file_bytes(self) -> int:
+        """Size of the files, once they are whole."""
+        return sum(each.size for each in self.files.values())
+
+    @property
     def sentence(self) -> str:
         """The sentence that a user reads when the pass begins."""
-        rows = sum(len(each.tokens) - each.rows for each in self.files.values())
-        stored = size(sum(each.size for each in self.files.values()))
+        rows = self.rows - self.stored_rows
+        stored = size(self.file_bytes)
         return f"teacher: a first pass of {self.config.teacher} over {rows} rows; what it gives takes {stored}"
 
     def open(self, run: str, output_dir: Path, only_plan: bool = False) -> EngineSession:
@@ -73,11 +86,8 @@ class Teaching:
             raise DoesNotFit(f"teacher: {self.config.teacher} does not fit: {error}", error.plan) from error
 
     def interrupted(self, output_dir: Path, signal: int) -> Interrupted:
-        done, total = (
-            sum(map(count, self.files.values())) for count in (lambda each: each.rows, lambda each: len(each.tokens))
-        )
         return Interrupted(
-            f"interrupted: the teacher has done {done} of {total} rows, which are stored; go on with: "
+            f"interrupted: the teacher has done {self.stored_rows} of {self.rows} rows, which are stored; go on with: "
             f"spillway resume {shlex.quote(str(output_dir))}",
             signal,
         )
@@ -101,8 +111,6 @@ class Teaching:
         """Computes the missing rows. `session` is planned, and starts here. `tell` receives the rows done, and all
         rows."""
         session.start(StartPoint())
-        total = sum(len(each.tokens) for each in self.files.values())
-        done = sum(each.rows for each in self.files.values() if each.whole)
         for name, file in self.files.items():
             if file.whole:
                 continue
@@ -112,9 +120,8 @@ class Teaching:
                 answers = session.top_tokens([data.batch(rows) for rows in group], file.top_k, self.config.temperature)
                 for rows, tokens in zip(group, answers, strict=True):
                     file.add(tokens, len(rows))
-                tell(done + file.rows, total)
+                tell(self.stored_rows, self.rows)
             file.end()
-            done += file.rows
 
     def give(self) -> None:
         """Rows come with what the teacher gave for them from here on."""
@@ -124,10 +131,10 @@ class Teaching:
     def summary(self, plan: dict[str, Any] | None = None) -> dict[str, Any]:
         """`teacher` of plan.json. `plan`: of the teacher's own session; None: none is needed."""
         summary: dict[str, Any] = {
-            "rows": sum(len(each.tokens) for each in self.files.values()),
+            "rows": self.rows,
             "tokens": sum(int(each.tokens.sum()) for each in self.files.values()),
             "top_k": self.config.teacher_top_k,
-            "bytes": sum(each.size for each in self.files.values()),
+            "bytes": self.file_bytes,
             "passes": self.passes,
         }
         if plan is None:
