@@ -63,14 +63,14 @@ def measure(arguments: argparse.Namespace, tokens: int, micro_batches: int) -> d
     ran = subprocess.run(command(arguments, tokens, micro_batches), capture_output=True, text=True, check=False)
     if ran.returncode:
         return {"exit": ran.returncode, "told": ran.stderr[-500:]}
-    found = json.loads(ran.stdout.splitlines()[-1])
-    plan = found["plan"]
+    measured = json.loads(ran.stdout.splitlines()[-1])
+    plan = measured["plan"]
     return {
         "exit": 0,
-        "seconds": found["seconds"],
-        "losses": found["losses"],
-        "peak_bytes": found["peak_bytes"],
-        "link_bytes": found["link_bytes"],
+        "seconds": measured["seconds"],
+        "losses": measured["losses"],
+        "peak_bytes": measured["peak_bytes"],
+        "link_bytes": measured["link_bytes"],
         "predicted_seconds": plan["predicted_step_seconds"],
         "tiers": {tier["name"]: tier["planned_peak"] for tier in plan["tiers"]},
         "bytes": [row for row in plan["bytes"] if row["bytes"]],

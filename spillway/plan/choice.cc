@@ -45,7 +45,7 @@ class Search {
     }
   }
 
-  /// Over the domain of each axis, and with each of the numbers of layers that serve the caller's.
+  /// Searches the domain of each axis. If the caller asked for layers, each of the fitting values is searched.
   void run_from(Decisions start) {
     const auto asked = read_requested_layers(problem_);
     if (!asked) return search_from(start);
@@ -57,7 +57,7 @@ class Search {
     }
   }
 
-  /// Around the best values, where the choice on one axis may have changed what is best on another.
+  /// Compares neighbours of the best values: the choice on one axis may have changed what is best on another.
   void refine() {
     if (rows_.size() < 2) return;
     for (;;) {  // each plan is made once, so this ends
@@ -92,8 +92,8 @@ class Search {
   std::vector<const Row*> rows_;
 };
 
-/// That each of several processes keeps all weights is faster, since these cross the network once in a step, but leaves
-/// less room for all else: that each keeps its own is compared where something has no room.
+/// True if own weights are to be compared. A process that keeps all weights is faster, since they cross the network
+/// once in a step. Its own weights alone leave more room, which is worth comparing if something goes to a path.
 bool may_keep_own(const Problem& problem, const Comparison& comparison) {
   if (!problem.description.is_shared() || problem.budget.own_weights) return false;
   return !comparison.any() || comparison.best().path_bytes > 0;

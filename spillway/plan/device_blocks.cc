@@ -27,7 +27,8 @@ class BlockLadder {
     most_ = most_device_resident(asked);
   }
 
-  /// As many as have room live there, half of these, and so on down to none, while a step does not grow by kSlower.
+  /// Adds the most resident blocks that have room, half of these, and so on down to none, while a step does not grow by
+  /// kSlower.
   void add_resident() {
     for (auto resident = most_;; resident /= 2) {
       const auto before = comparison_.fastest_seconds();
@@ -62,8 +63,8 @@ class BlockLadder {
     return prediction.step_seconds > kAsFast * prediction.compute_seconds;
   }
 
-  /// All of so many others, half of them, and so on while that is faster. Where a step takes more than `limit` seconds
-  /// with all of them, and with `few` of them, too (0: these are not tried), none between is tried.
+  /// Adds all of so many other blocks, half of them, and so on while that is faster. If a step takes more than `limit`
+  /// seconds with all of them and with `few` of them (0: not tried), no number between is tried.
   void add_updated(std::size_t resident, std::size_t others, double limit, std::size_t few) {
     if (others == 0) return;
     auto before = add({resident, others});

@@ -107,8 +107,8 @@ void try_between(LayerLadder& ladder) {
   }
 }
 
-/// True if layers that keep can make a step shorter. False if their passes take as long as before, or if drives or
-/// links take all of it already: these would move no less.
+/// True if layers that keep can make a step shorter. False if their passes take as long as with recomputation, or if
+/// drives or links take all of it already: these would move no less.
 bool may_save(const Rates& rates, const Plan& none) {
   const auto& prediction = none.prediction;
   return rates.kept_forward + rates.kept_backward < rates.forward + rates.backward &&

@@ -31,12 +31,12 @@ class ObjectiveEntry:
 
     @property
     def compares(self) -> bool:
-        """Whether the loss is of the log-probabilities of whole rows."""
+        """True if the loss is of the log-probabilities of whole rows."""
         return self.rows > 0
 
     @property
     def tells(self) -> bool:
-        """Whether it logs figures of its own beside the loss."""
+        """True if the objective logs figures of its own beside the loss."""
         return self.compares or self.has_teacher
 
 

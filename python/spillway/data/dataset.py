@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Taught(Protocol):
-    """What a teacher gave for the label tokens of rows; see output.teacher_files."""
+    """A teacher's logits for the label tokens of rows; see output.teacher_files."""
 
     @property
     def digest(self) -> str: ...

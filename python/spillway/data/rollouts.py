@@ -142,7 +142,7 @@ class GroupBuilder:
         )
 
     def describe(self, step: slice, rewards: NDArray[np.float64]) -> dict[str, float]:
-        """What TRL logs of the completions of a step."""
+        """The figures that TRL logs for the completions of a step."""
         lengths, truncated = np.array(self._lengths[step]), np.array(self._truncated[step])
         ended = lengths[~truncated] if not truncated.all() else np.zeros(1)
         spreads = spread_of(rewards, self.step if self.config.scale_rewards == "batch" else self._size)
@@ -168,11 +168,11 @@ def compute_advantages(rewards: NDArray[np.float64], size: int, step: int, scale
 
 
 def spread_of(rewards: NDArray[np.float64], size: int) -> NDArray[np.float64]:
-    """Of each reward the standard deviation of the `size` consecutive ones that it belongs to."""
+    """The standard deviation of the `size` consecutive rewards that each reward belongs to."""
     return np.repeat(rewards.reshape(-1, size).std(1, ddof=1), size)
 
 
 def find_ends(tokenizer: Any) -> frozenset[int]:
     """The tokens by which a completion is known to have ended."""
-    found = (tokenizer.eos_token_id, tokenizer.pad_token_id)
-    return frozenset(token for token in found if token is not None)
+    ends = (tokenizer.eos_token_id, tokenizer.pad_token_id)
+    return frozenset(token for token in ends if token is not None)

@@ -250,7 +250,7 @@ def check_sources(config: Config, output_dir: Path) -> None:
 
 
 def has_teacher_begun(config: Config, output_dir: Path) -> bool:
-    """Whether a run without a step has something to go on from: what its teacher gave."""
+    """True if a run without a step has something to go on from: its teacher's logits."""
     return config.objective_entry.has_teacher and any(output_dir.glob(identity.TEACHERS))
 
 

@@ -52,7 +52,7 @@ class TeacherFile:
 
     @property
     def size(self) -> int:
-        """Of the file, once it is whole."""
+        """Bytes of the file, once it is whole."""
         return int(self._ends[-1])
 
     @property
@@ -62,7 +62,7 @@ class TeacherFile:
 
     @property
     def digest(self) -> str:
-        """Of the rows that are stored."""
+        """The digest of the stored rows."""
         return hashlib.sha256(self._prefix + np.array(self.checksums, dtype="<u4").tobytes()).hexdigest()
 
     def find(self) -> None:
@@ -155,5 +155,5 @@ def is_intact(record: bytes, size: int) -> bool:
 
 
 def place_of(output_dir: Path, name: str) -> Path:
-    """Of the dataset of this name: "train" or "eval"."""
+    """The path of a dataset's file. `name`: "train" or "eval"."""
     return output_dir / identity.TEACHERS.replace("*", name)
