@@ -259,9 +259,9 @@ gpu-queue-bundle:
 gpu-queue-tiny: install
 	$(BIN)/python scripts/gpu_queue.py --tiny --minutes 240 $(if $(ROW),--row $(ROW)) $(MEGATRAIN_CLONE)
 
-check-includes: $(VENV)/stamp-venv
+check-includes: $(VENV)/stamp-dependencies
 	$(BIN)/python scripts/check_includes.py
-	$(BIN)/python scripts/check_imports.py
+	@PYTHONPATH=python $(BIN)/lint-imports --no-logo --cache-dir build/import-linter
 	$(BIN)/python scripts/check_words.py
 	$(BIN)/python scripts/check_prose.py
 	$(BIN)/python scripts/check_names.py

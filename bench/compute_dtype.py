@@ -53,7 +53,7 @@ def ids_of(config: Any, sequence: int, step: int) -> Any:
 
 def engine(arguments: argparse.Namespace) -> dict[str, Any]:
     from spillway.config import resolve
-    from spillway.model.batch import Batch, WorkShape
+    from spillway.model.batches.batch import Batch, WorkShape
     from spillway.run.protocol import StartPoint
     from spillway.run.session import EngineSession
 

@@ -24,7 +24,7 @@ from equality_plain import train_fp32
 from figures import processor
 
 from spillway.config import resolve
-from spillway.model.batch import Batch, WorkShape
+from spillway.model.batches.batch import Batch, WorkShape
 from spillway.run.protocol import StartPoint
 from spillway.run.session import EngineSession
 

@@ -91,8 +91,8 @@ def planned(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     from shapes import config_of
 
     from spillway._engine import Engine
-    from spillway.model.building import build
-    from spillway.model.describe import WorkSize, describe
+    from spillway.model.meta.building import build
+    from spillway.model.meta.describe import WorkSize, describe
 
     meta_model = build(config_of(arguments.shape, arguments.layers), torch.bfloat16)
     described = describe(meta_model, WorkSize(1, arguments.tokens), "bf16")

@@ -19,7 +19,7 @@ from shapes import config_of, peak_watch, random_tokens
 
 from spillway._engine import Engine
 from spillway.cli.arguments import parse
-from spillway.model.batch import Batch, WorkShape
+from spillway.model.batches.batch import Batch, WorkShape
 from spillway.run.protocol import Keeping, StartPoint
 from spillway.run.session import EngineSession
 

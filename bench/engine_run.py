@@ -34,8 +34,8 @@ from shapes import config_of, peak_watch, random_tokens
 from spillway.cli.arguments import parse
 from spillway.config import Config
 from spillway.errors import DoesNotFit
-from spillway.model import initialise
-from spillway.model.batch import Batch, WorkShape
+from spillway.model.batches.batch import Batch, WorkShape
+from spillway.model.checkpoint import initialise
 from spillway.run.protocol import StartPoint
 from spillway.run.session import EngineSession
 
@@ -78,7 +78,7 @@ def patch_package(arguments: argparse.Namespace) -> ExitStack:
     """Replaces parts of the package for the options that the product does not have."""
     patches = ExitStack()
     if arguments.repeat_layers:
-        patches.enter_context(mock.patch("spillway.model.initialise.draw_stage", LayerRepeater()))
+        patches.enter_context(mock.patch("spillway.model.checkpoint.initialise.draw_stage", LayerRepeater()))
     return patches
 
 

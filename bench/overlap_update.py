@@ -51,7 +51,7 @@ def spoiling(spoiled: list[bool]) -> Any:
 
 def child(arguments: argparse.Namespace) -> None:
     """Steps of one schedule; prints one JSON line."""
-    from spillway.model.batch import Batch, WorkShape
+    from spillway.model.batches.batch import Batch, WorkShape
     from spillway.run.protocol import StartPoint
     from spillway.run.session import EngineSession
 
@@ -114,8 +114,8 @@ def say(schedule: str, seconds: float, added: float, without: float) -> None:
 def description(shape: str, sequence: int) -> dict[str, Any]:
     import torch
 
-    from spillway.model.building import build
-    from spillway.model.describe import WorkSize, describe
+    from spillway.model.meta.building import build
+    from spillway.model.meta.describe import WorkSize, describe
 
     return describe(build(config_of(shape), torch.bfloat16), WorkSize(1, sequence), "bf16")
 

@@ -212,7 +212,7 @@ def peak_of(plan: dict[str, Any] | None) -> int:
 
 def undisturbed_session(config: Config, sequence: int, paths: Throttled) -> tuple[EngineSession, float]:
     """The first whose rates were measured while others had little of the CPUs, or the second; what they had."""
-    from spillway.model.batch import WorkShape
+    from spillway.model.batches.batch import WorkShape
     from spillway.run.session import EngineSession
 
     for _ in range(MOST_MEASURED):
@@ -245,7 +245,7 @@ def one_step(session: Any, setting: dict[str, Any], step: int) -> tuple[float, f
     """Seconds, and the share of the CPUs that others had meanwhile."""
     import torch
 
-    from spillway.model.batch import Batch
+    from spillway.model.batches.batch import Batch
 
     generator, sequence = torch.Generator().manual_seed(step), setting["sequence"]
     ids = torch.randint(0, setting["model"]["vocab_size"], (1, sequence), generator=generator)

@@ -98,7 +98,7 @@ def spillway(arguments: argparse.Namespace, counted: Callable[[int], None]) -> l
     from shapes import config_of
 
     from spillway.cli.arguments import parse
-    from spillway.model.batch import Batch, WorkShape
+    from spillway.model.batches.batch import Batch, WorkShape
     from spillway.run.protocol import Keeping, StartPoint
     from spillway.run.session import EngineSession
     from spillway.run.world import opened

@@ -87,7 +87,7 @@ KEPT = {
     ("python/spillway/data/batches.py", "processor"): "the library's processors",
     ("python/spillway/data/order.py", "visit"): "an epoch visits rows",
     ("python/spillway/integrations/streamed_saves.py", "processor"): "the library's processors",
-    ("python/spillway/model/source.py", "processor"): "the library's processors",
+    ("python/spillway/model/source/source.py", "processor"): "the library's processors",
     ("spillway/device/staging_ring.cc", "visit"): "std::visit",
     ("spillway/device/cuda_launch.cc", "visit"): "std::visit",
     ("spillway/device/work.cc", "visit"): "std::visit",

@@ -25,9 +25,9 @@ from transformers import AutoConfig
 import real_runs
 from both_ways import replace_model, tensors
 from spillway.cli import main
-from spillway.model.building import build
-from spillway.model.files import checkpoint_names
-from spillway.model.source import auto_class
+from spillway.model.checkpoint.files import checkpoint_names
+from spillway.model.meta.building import build
+from spillway.model.source.source import auto_class
 from spillway.output.records import rows
 from warm import ONE_THREAD
 

@@ -134,7 +134,7 @@ def not_loaded_again(directory: Path) -> str:
     """A parameter that the library's own class lacks when it has loaded what it saved; empty: none, or it cannot."""
     from transformers import AutoConfig
 
-    from spillway.model.source import auto_class
+    from spillway.model.source.source import auto_class
 
     try:
         made = auto_class(AutoConfig.from_pretrained(directory))
@@ -150,7 +150,7 @@ def parameters(config: Any) -> int:
 
     import torch
 
-    from spillway.model.on_meta import from_config
+    from spillway.model.meta.on_meta import from_config
 
     try:
         with torch.device("meta"):
@@ -189,7 +189,7 @@ def mixed(kind: str) -> str:
     from both_ways import compare_mixed
     from small_configs import small_config
     from spillway.errors import InputError
-    from spillway.model.building import build
+    from spillway.model.meta.building import build
 
     meta_model = build(small_config(kind), torch.bfloat16)
     if not any(meta_model.wide(parameter) for parameter in meta_model.model.parameters()):

@@ -11,7 +11,7 @@ from spillway.errors import DoesNotFit, InputError, Interrupted, SpillwayError
 
 if TYPE_CHECKING:
     from spillway.integrations.own_loop import Session
-    from spillway.model.own import Blocks
+    from spillway.model.source.own import Blocks
     from spillway.placed import empty, move, where
     from spillway.run.train import train
 
@@ -41,7 +41,7 @@ def __getattr__(name: str) -> Any:
 
         return Session
     if name == "Blocks":
-        from spillway.model.own import Blocks
+        from spillway.model.source.own import Blocks
 
         return Blocks
     if name in ("empty", "move", "where"):

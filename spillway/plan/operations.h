@@ -1,5 +1,5 @@
 // Operations of the passes of one micro-batch: a trace of a model's own code, run over shapes alone
-// (python/spillway/model/trace.py). With the rates of a profile it gives the seconds of each kind of pass.
+// (python/spillway/model/measure/trace.py). With the rates of a profile it gives the seconds of each kind of pass.
 #pragma once
 
 #include <map>

@@ -20,18 +20,18 @@ import tiny
 from hf_models import batch
 from small_configs import small_config, wraps_models
 from spillway.data.media import KINDS
-from spillway.model.batch import WorkShape
-from spillway.model.building import build, find_layers
-from spillway.model.describe import decay_names
-from spillway.model.files import checkpoint_names
-from spillway.model.freeze import freeze
-from spillway.model.microbatch import IGNORED
-from spillway.model.model_code import call_model
-from spillway.model.on_meta import from_config
-from spillway.model.router_search import ARGUMENTS, FUNCTION
-from spillway.model.source import auto_class, is_multimodal
-from spillway.model.stream import mixed
-from spillway.model.text_tower import tower_name
+from spillway.model.batches.batch import WorkShape
+from spillway.model.batches.microbatch import IGNORED
+from spillway.model.checkpoint.files import checkpoint_names
+from spillway.model.checkpoint.freeze import freeze
+from spillway.model.meta.building import build, find_layers
+from spillway.model.meta.describe import decay_names
+from spillway.model.meta.on_meta import from_config
+from spillway.model.meta.router_search import ARGUMENTS, FUNCTION
+from spillway.model.meta.text_tower import tower_name
+from spillway.model.source.model_code import call_model
+from spillway.model.source.source import auto_class, is_multimodal
+from spillway.model.stream.stream import mixed
 
 STEPS = 10
 RUN_SEED = 5  # native.config's

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from spillway.model.plain_engine import PlainEngine
+from spillway.model.stream.plain_engine import PlainEngine
 
 
 def split(master: torch.Tensor) -> torch.Tensor:

@@ -383,7 +383,7 @@ def hurry() -> None:
     import spillway.integrations.own_loop
     import spillway.model.spec
     import spillway.run.train
-    from spillway.model import dry_run
+    from spillway.model.measure import dry_run
 
     for user in (spillway.integrations.own_loop, spillway.run.train):
         user.plot_apart = lambda metrics, png, title: ""
@@ -403,7 +403,7 @@ def hurry() -> None:
 def play_products() -> None:
     """FAKE_GPU_PRODUCT names the function of sum_products that adds to sums; "none": there is no such product."""
     import sum_products
-    from spillway.model import weight_sums
+    from spillway.model.layers import weight_sums
 
     def name_product() -> str:
         return os.environ.get("FAKE_GPU_PRODUCT", "add_rounded")

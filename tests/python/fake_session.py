@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from spillway.config import Config
 from spillway.errors import DoesNotFit, InputError
-from spillway.model.batch import Batch, WorkShape
+from spillway.model.batches.batch import Batch, WorkShape
 from spillway.output import volumes
 from spillway.output.directory import nothing_to_resume
 from spillway.run.protocol import Keeping, Recovery, StartPoint, StepResult

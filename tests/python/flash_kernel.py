@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from spillway.model import packed_attention
+from spillway.model.layers import packed_attention
 
 Mode = tuple[bool, bool]  # deterministic algorithms; only warnings of others
 

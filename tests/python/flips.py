@@ -11,8 +11,8 @@ from unittest.mock import patch
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from spillway.model.digests import Digests
-from spillway.model.stream import Stream
+from spillway.model.layers.digests import Digests
+from spillway.model.stream.stream import Stream
 from spillway.run.replays import Replays
 
 aten = torch.ops.aten

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
-from spillway.model.batch import Batch
+from spillway.model.batches.batch import Batch
 
 torch.set_num_threads(1)  # tiny tensors
 VOCABULARY = 97

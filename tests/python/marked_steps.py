@@ -17,7 +17,7 @@ from pathlib import Path
 
 import native
 from hf_models import batch, random_ids
-from spillway.model.batch import WorkShape
+from spillway.model.batches.batch import WorkShape
 from spillway.run.session import EngineSession
 
 WARM, STEADY = 3, 4  # steps

@@ -12,7 +12,7 @@ from spillway._engine import Engine
 from spillway.config.keys import GROUPS
 from spillway.config.objectives import OBJECTIVES
 from spillway.config.values import StoragePath
-from spillway.model.batch import WorkShape
+from spillway.model.batches.batch import WorkShape
 from spillway.output import wear
 from spillway.run.protocol import StartPoint
 from spillway.run.session import EngineSession

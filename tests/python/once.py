@@ -22,12 +22,12 @@ import spillway.model.spec
 import spillway.run.profiled
 import spillway.run.train
 from spillway.machine import process_memory
-from spillway.model import dry_run, trace
-from spillway.model.dry_run import DryRun
-from spillway.model.equivalence import Equivalence, verify_equivalence
-from spillway.model.meta_model import MetaModel
-from spillway.model.own import OwnConfig
-from spillway.model.trace import StepTrace
+from spillway.model.measure import dry_run, trace
+from spillway.model.measure.dry_run import DryRun
+from spillway.model.measure.trace import StepTrace
+from spillway.model.meta.meta_model import MetaModel
+from spillway.model.source.own import OwnConfig
+from spillway.model.verify.equivalence import Equivalence, verify_equivalence
 
 
 @contextmanager

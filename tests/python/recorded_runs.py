@@ -182,7 +182,7 @@ def where() -> str:
 
 
 def run(given: Path, root: Path, scenes: list[str]) -> None:
-    from spillway.model import files
+    from spillway.model.checkpoint import files
 
     files.MAX_SHARD = 12000  # bytes: each model is three files and an index
     flushes_say_where()

@@ -1,7 +1,7 @@
 """A small configuration of any model type that makes text and that the installed transformers knows, made by rule.
 
-The class's own defaults, reduced as the verification reduces a model (`spillway.model.tiny_copy`); OVERRIDES holds what
-a type's own defaults lack."""
+The class's own defaults, reduced as the verification reduces a model (`spillway.model.source.tiny_copy`); OVERRIDES
+holds what a type's own defaults lack."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES,
 )
 
-from spillway.model.source import PLAIN_PARTS, text_config
-from spillway.model.tiny_copy import SIZES, WIDTH, keep_two_layers, tiny_copy
+from spillway.model.source.source import PLAIN_PARTS, text_config
+from spillway.model.source.tiny_copy import SIZES, WIDTH, keep_two_layers, tiny_copy
 
 LAYERS = 3
 TOKENS = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}

@@ -1,4 +1,5 @@
-"""Products that add weight gradients to fp32 sums on the host, where PyTorch has none (spillway.model.weight_sums)."""
+"""Products that add weight gradients to fp32 sums on the host, where PyTorch has none
+(spillway.model.layers.weight_sums)."""
 
 from __future__ import annotations
 

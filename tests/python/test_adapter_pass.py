@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from needs import package
-from spillway.model.adapter_pass import AdaptedLinear, AdapterForward, replace_forwards
-from spillway.model.linear_pass import replace_linears
+from spillway.model.adapters.adapter_pass import AdaptedLinear, AdapterForward, replace_forwards
+from spillway.model.layers.linear_pass import replace_linears
 
 peft = package("peft", "LoRA is PEFT's")
 NAME = "default"

@@ -240,7 +240,7 @@ def test_a_file_that_is_cut_while_it_is_read(model: Path) -> None:
     script = f"""
 import os
 from pathlib import Path
-from spillway.model.files import Stored
+from spillway.model.checkpoint.files import Stored
 stored = Stored(Path({str(model)!r}))
 os.truncate({str(model / "model.safetensors")!r}, 2000)
 for name in sorted(stored.names()):

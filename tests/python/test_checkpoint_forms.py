@@ -256,9 +256,9 @@ def test_read_only_cache_of_links_is_read_and_saves_are_writable_files(
 
 def test_weights_fetched_after_the_plan_are_refused_if_tied_tables_differ(inputs: Path) -> None:
     """A plan fetches the weights of a name on the hub, after the configuration was read."""
-    from spillway.model.building import build
-    from spillway.model.source import load_config
-    from spillway.model.ties import refuse_differing
+    from spillway.model.checkpoint.ties import refuse_differing
+    from spillway.model.meta.building import build
+    from spillway.model.source.source import load_config
 
     meta_model = build(load_config(inputs / "model"), torch.float32)
     refuse_differing(meta_model, inputs / "model")

@@ -144,8 +144,6 @@ def in_memory(given: Path, kind: str, out: Path) -> Any:
     return trainer
 
 
-
-
 @pytest.mark.parametrize("kind", some(list(KINDS), ["classes", "numbers", "tokens"]))
 def test_equal_to_itself_in_memory_with_state_on_a_path(given: Path, tmp_path: Path, kind: str) -> None:
     """Losses, gradient norms, metrics of scores and weights, with accumulation and remainders."""

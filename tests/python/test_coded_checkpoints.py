@@ -22,7 +22,7 @@ from coded_models import FP8_BLOCK, KINDS, Kind, code_model, fp8_parts, mxfp4_pa
 from needs import package
 from spillway import _engine
 from spillway.cli import main
-from spillway.model.tensor_files import PIECE, Stored
+from spillway.model.source.tensor_files import PIECE, Stored
 from test_checkpoint_forms import compute_plain_loss, read_first_loss
 from test_quantised import KILLED, LIMIT, adapters, expect_kill_changes_nothing
 

@@ -18,8 +18,8 @@ from both_ways import replace_model
 from breadth import some
 from needs import package
 from spillway import _engine
-from spillway.model.preference import Compared
-from spillway.model.row_losses import Preference
+from spillway.model.head.preference import Compared
+from spillway.model.head.row_losses import Preference
 from spillway.run.session import EngineSession
 
 

@@ -19,7 +19,7 @@ import tiny
 from damaged_runs import as_case, find_unexplained
 from damages import damages, damages_of_head
 from real_runs import on_path, words
-from spillway.model.tensor_files import Stored, copied, write_files
+from spillway.model.source.tensor_files import Stored, copied, write_files
 
 MOST = int(os.environ.get("SPILLWAY_DAMAGES", "0"))  # of each file in the nightly tests; 0: all
 KEYS = ("--max_steps", "2", "--save_steps", "1")

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 import distilled
-from spillway.model.batch import Batch
-from spillway.model.distillation import Distilled, Divergence, LargestLogits, TopTokens
-from spillway.model.head import Stats
-from spillway.model.microbatch import Work, arrange
+from spillway.model.batches.batch import Batch
+from spillway.model.batches.microbatch import Work, arrange
+from spillway.model.head.distillation import Distilled, Divergence, LargestLogits, TopTokens
+from spillway.model.head.head import Stats
 
 VOCABULARY, LENGTH = 50, 9
 SLICES = (0, 7, 20, 21, 50)  # narrower and wider than the entries that are stored

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from spillway.machine import process_memory
-from spillway.model.layer_arguments import Arguments, argument_bytes
+from spillway.model.meta.layer_arguments import Arguments, argument_bytes
 
 KINDS = {"forward", "backward", "tail_forward", "tail_backward", "head_loss", "head_gradient", "prologue"}
 MEGABYTE = 1 << 20
@@ -25,9 +25,9 @@ from hf_models import tiny_config
 from spillway.errors import DoesNotFit
 from spillway.machine import process_memory as heap
 from spillway.model import dry_run as module
-from spillway.model.dry_run import profile_dry_run
-from spillway.model.building import build
-from spillway.model.batch import WorkShape
+from spillway.model.measure.dry_run import profile_dry_run
+from spillway.model.meta.building import build
+from spillway.model.batches.batch import WorkShape
 
 if os.environ.get("SPILLWAY_NIGHTLY", "0") in ("", "0"):
     module.MOST_RUNS = module.LEAST_RUNS = 2
@@ -168,8 +168,8 @@ from hf_models import tiny_config
 from spillway.errors import DoesNotFit
 from spillway.machine import process_memory
 from spillway.model import dry_run
-from spillway.model.batch import WorkShape
-from spillway.model.building import build
+from spillway.model.batches.batch import WorkShape
+from spillway.model.meta.building import build
 
 def product(inner):
     return torch.ones(32, inner, dtype=torch.bfloat16) @ torch.ones(inner, 48, dtype=torch.bfloat16)

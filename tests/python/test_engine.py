@@ -20,9 +20,9 @@ from hf_models import batch, random_ids, tiny_config, tiny_model
 from native import file_bytes, opened
 from spillway._engine import Engine
 from spillway.errors import DoesNotFit
-from spillway.model.batch import WorkShape
-from spillway.model.describe import decay_names
-from spillway.model.microbatch import IGNORED
+from spillway.model.batches.batch import WorkShape
+from spillway.model.batches.microbatch import IGNORED
+from spillway.model.meta.describe import decay_names
 from spillway.run.session import EngineSession
 from test_stream import assert_equal_curves, loss_of
 

@@ -21,8 +21,8 @@ from hf_models import tiny_config
 from needs import package
 from spillway.cli import main
 from spillway.errors import InputError
-from spillway.model.building import build
-from spillway.model.lora import ADAPTER, ADAPTER_CONFIG, Adapters
+from spillway.model.adapters.lora import ADAPTER, ADAPTER_CONFIG, Adapters
+from spillway.model.meta.building import build
 from test_merge import load_merged, merge_by_peft, require_equal, save_adapters
 from test_quantised import expect_kill_changes_nothing
 from test_quantised_experts import round_layers

@@ -18,8 +18,8 @@ import real_runs
 import tiny
 from both_ways import replace_model
 from breadth import some
-from spillway.model import few_rows
-from spillway.model.few_rows import ENOUGH, fill_rows
+from spillway.model.layers import few_rows
+from spillway.model.layers.few_rows import ENOUGH, fill_rows
 
 CPU = torch.device("cpu")
 THREADS = [(1, 2), pytest.param((1, 3, 8, 16), marks=pytest.mark.nightly)]

@@ -16,7 +16,7 @@ from spillway.config import resolve
 from spillway.machine import device, flash_attention
 from spillway.machine.flash_attention import FA3, NEEDS_ANY_ORDER, read_active, refuse_fa3
 from spillway.machine.place import Place
-from spillway.model.packed_attention import PackedRows
+from spillway.model.layers.packed_attention import PackedRows
 from spillway.run.engine_spec import attention_notice
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)

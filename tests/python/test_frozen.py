@@ -15,7 +15,7 @@ import real_runs
 from breadth import some
 from hf_models import tiny_config
 from spillway.errors import InputError
-from spillway.model.freeze import freeze, frozen_names
+from spillway.model.checkpoint.freeze import freeze, frozen_names
 
 
 @pytest.fixture(scope="module")

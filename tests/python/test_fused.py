@@ -19,25 +19,25 @@ from transformers.models.olmo2.modeling_olmo2 import Olmo2RMSNorm
 from hf_models import batch, random_ids, tiny_config, tiny_model
 from needs import package
 from spillway.base.calls import loss_kernels, native_engine
-from spillway.model import layer
-from spillway.model.batch import WorkShape
-from spillway.model.building import build
-from spillway.model.describe import WorkSize, describe
-from spillway.model.fused import Rotary, norm_forward, rotary_forward
-from spillway.model.fused_mlp import GatedMlp, GateForm, gate_forward
-from spillway.model.fused_search import find_fusions, list_fusions
-from spillway.model.kernels import NAMES
-from spillway.model.lora import Adapters
-from spillway.model.microbatch import arrange
-from spillway.model.model_code import replaced_forwards
-from spillway.model.narrow import narrow_of_its_kind
-from spillway.model.plain_engine import PlainEngine
-from spillway.model.residual import residual_forwards
-from spillway.model.saved import RECOMPUTE_ALL
-from spillway.model.saved_profile import keep_all
-from spillway.model.stream import Stream
-from spillway.model.token_tiles import ALL_AT_ONCE, TokenTiles
-from spillway.model.trace import Tracer
+from spillway.model.adapters.lora import Adapters
+from spillway.model.batches.batch import WorkShape
+from spillway.model.batches.microbatch import arrange
+from spillway.model.layers.fused import Rotary, norm_forward, rotary_forward
+from spillway.model.layers.fused_mlp import GatedMlp, GateForm, gate_forward
+from spillway.model.layers.fused_search import find_fusions, list_fusions
+from spillway.model.layers.kernels import NAMES
+from spillway.model.layers.residual import residual_forwards
+from spillway.model.layers.saved import RECOMPUTE_ALL
+from spillway.model.layers.token_tiles import ALL_AT_ONCE, TokenTiles
+from spillway.model.measure.narrow import narrow_of_its_kind
+from spillway.model.measure.trace import Tracer
+from spillway.model.meta.building import build
+from spillway.model.meta.describe import WorkSize, describe
+from spillway.model.source.model_code import replaced_forwards
+from spillway.model.stream import layer
+from spillway.model.stream.plain_engine import PlainEngine
+from spillway.model.stream.saved_profile import keep_all
+from spillway.model.stream.stream import Stream
 
 TYPES = [torch.float32, torch.bfloat16, torch.float16]
 UNITS = {torch.float32: 2.0**-22, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}

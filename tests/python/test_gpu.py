@@ -24,9 +24,9 @@ from real_runs import here, names, result, words
 from spillway.cli import main
 from spillway.machine import compute_rates
 from spillway.machine.place import Place
-from spillway.model import packed_attention
-from spillway.model.row_attention import RowMask, row_attention
-from spillway.model.weight_sums import add_product, choose_product
+from spillway.model.layers import packed_attention
+from spillway.model.layers.row_attention import RowMask, row_attention
+from spillway.model.layers.weight_sums import add_product, choose_product
 from spillway.output.records import rows
 from test_ranks import environments, wait_for_rows
 from test_row_attention import HEADS, KEY_HEADS, ROWS, results, states
@@ -167,7 +167,7 @@ def test_micro_batches_that_products_sum_change_no_bit_with_placement(
     keys = ("--compute_dtype", "bf16", "--gradient_accumulation_steps", "4", "--pass_tokens", "0")
     roomy = on_gpu(given, tmp_path / "roomy", *keys, *ROOMY)
     same_bits(on_gpu(given, tmp_path / "little", *keys, *least(given, tmp_path / "x", capsys, *keys)), roomy)
-    monkeypatch.setattr("spillway.model.weight_sums.has_operation", lambda: False)
+    monkeypatch.setattr("spillway.model.layers.weight_sums.has_operation", lambda: False)
     assert 0 < apart(roomy, on_gpu(given, tmp_path / "handed over", *keys, *ROOMY)) <= FORMS["bf16"][1]
 
 

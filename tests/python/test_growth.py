@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from spillway.model.growth import MARGIN, Point, bound, climb, fitted, predicted
+from spillway.model.measure.growth import MARGIN, Point, bound, climb, fitted, predicted
 
 Work = Callable[[int], float]
 SHAPES: dict[str, Work] = {

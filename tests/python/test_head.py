@@ -12,15 +12,15 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from spillway.model.batch import Batch
-from spillway.model.head import HeadPass, Scratch, Stats
-from spillway.model.head_groups import form_groups
-from spillway.model.logits import loss_gradient, loss_stats
-from spillway.model.microbatch import IGNORED, Work, arrange
-from spillway.model.objective import Choice, CrossEntropy
-from spillway.model.preference import Compared
-from spillway.model.row_losses import Preference
-from spillway.model.token_tiles import Parts, TokenTiles
+from spillway.model.batches.batch import Batch
+from spillway.model.batches.microbatch import IGNORED, Work, arrange
+from spillway.model.head.head import HeadPass, Scratch, Stats
+from spillway.model.head.head_groups import form_groups
+from spillway.model.head.logits import loss_gradient, loss_stats
+from spillway.model.head.objective import Choice, CrossEntropy
+from spillway.model.head.preference import Compared
+from spillway.model.head.row_losses import Preference
+from spillway.model.layers.token_tiles import Parts, TokenTiles
 
 TOKENS, VOCABULARY = 37, 4096
 LENGTH, HIDDEN, SLICE = 12, 24, 40  # of a small head: tokens of a row, columns, rows of a slice

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from spillway.model.heap import ALIGNMENT, HEADER, Heap
+from spillway.model.measure.heap import ALIGNMENT, HEADER, Heap
 
 PIECE = 4 * ALIGNMENT - HEADER  # bytes that take four units
 

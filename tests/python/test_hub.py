@@ -21,7 +21,7 @@ from needs import package
 from real_runs import here, inputs, metrics, on_path, words
 from spillway.cli import main
 from spillway.config import resolve
-from spillway.model import hub
+from spillway.model.source import hub
 
 NAME = "somebody/small"
 NOT_NEEDED = {  # what repositories hold besides

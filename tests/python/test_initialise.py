@@ -11,10 +11,10 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from fake_engine import FakeEngine
 from hf_models import SIZES, tiny_config
-from spillway.model import initialise
-from spillway.model.building import build
-from spillway.model.describe import WorkSize, describe
-from spillway.model.initialise import draw
+from spillway.model.checkpoint import initialise
+from spillway.model.checkpoint.initialise import draw
+from spillway.model.meta.building import build
+from spillway.model.meta.describe import WorkSize, describe
 
 
 def drawn(kind: str, seed: int, tied: bool = True, layers: int = 3) -> dict[str, torch.Tensor]:

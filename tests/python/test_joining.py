@@ -13,9 +13,9 @@ import torch
 import real_runs
 from real_runs import here
 from spillway.config.objectives import OBJECTIVES
-from spillway.model.batch import Batch, WorkShape
-from spillway.model.joining import join, join_shape, joining_notice
-from spillway.model.microbatch import IGNORED
+from spillway.model.batches.batch import Batch, WorkShape
+from spillway.model.batches.joining import join, join_shape, joining_notice
+from spillway.model.batches.microbatch import IGNORED
 from spillway.output.records import rows
 
 STEPS = ("--max_steps", "3", "--logging_steps", "1", "--compute_dtype", "bf16")

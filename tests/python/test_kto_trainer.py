@@ -103,8 +103,6 @@ def test_adapters_have_their_base_as_reference(given: Path, tmp_path: Path) -> N
     same_weights(tmp_path, "adapter_model.safetensors")
 
 
-
-
 @pytest.mark.parametrize("step", some([1, 4, 5], [5]))
 def test_durable_steps_go_on_bit_by_bit(given: Path, tmp_path: Path, step: int) -> None:
     def open_trainer(out: Path, keys: dict[str, Any]) -> Any:

@@ -21,9 +21,9 @@ from needs import package
 from small_configs import small_config
 from spillway.config import checks
 from spillway.errors import InputError
-from spillway.model.building import build
-from spillway.model.describe import WorkSize, describe
-from spillway.model.lora import ADAPTER, ADAPTER_CONFIG, Adapters
+from spillway.model.adapters.lora import ADAPTER, ADAPTER_CONFIG, Adapters
+from spillway.model.meta.building import build
+from spillway.model.meta.describe import WorkSize, describe
 
 peft = package("peft", "LoRA is PEFT's")
 SEED = 5  # native's

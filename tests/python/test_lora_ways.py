@@ -19,7 +19,7 @@ from breadth import some
 from needs import package
 from spillway.errors import InputError
 from spillway.hf import StreamedTraining, Trainer
-from spillway.model.lora import ADAPTER, ADAPTER_CONFIG
+from spillway.model.adapters.lora import ADAPTER, ADAPTER_CONFIG
 from test_own import VOCABULARY, Mixed, plain_step, saved, session, steps
 from test_trainer import StopAfter, loaded, logged, parts, same_rows
 

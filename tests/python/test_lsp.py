@@ -21,7 +21,7 @@ from spillway import subspace
 from spillway.config import resolve
 from spillway.errors import InputError
 from spillway.machine import device
-from spillway.model.describe import decay_names
+from spillway.model.meta.describe import decay_names
 from spillway.output import state
 
 LSP = {"method": "lsp", "adam_epsilon": both_ways.EPSILON}

@@ -17,13 +17,13 @@ from hf_models import tiny_config, tiny_model
 from needs import package
 from small_configs import small_config
 from spillway.errors import InputError
-from spillway.model import hub, library
-from spillway.model.building import build
-from spillway.model.describe import WorkSize, decay_names, describe, slice_rows, stored_names
-from spillway.model.equivalence import verify_equivalence
-from spillway.model.layer_arguments import LayerArguments
-from spillway.model.source import load_config
-from spillway.model.tiny_copy import tiny_copy
+from spillway.model.meta.building import build
+from spillway.model.meta.describe import WorkSize, decay_names, describe, slice_rows, stored_names
+from spillway.model.meta.layer_arguments import LayerArguments
+from spillway.model.source import hub, library
+from spillway.model.source.source import load_config
+from spillway.model.source.tiny_copy import tiny_copy
+from spillway.model.verify.equivalence import verify_equivalence
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen2", "mistral", "qwen3"])
@@ -73,7 +73,7 @@ def test_what_cannot_be_streamed_is_refused_by_name(kind: str) -> None:
 
 def test_a_model_that_differs_only_in_numbers_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """The verification computes: a stream that rounds the layers' output otherwise is caught."""
-    from spillway.model.layer import Stage
+    from spillway.model.stream.layer import Stage
 
     config = tiny_config("llama")
     verify_equivalence(config)
@@ -116,7 +116,7 @@ def test_buffers_are_those_of_a_real_model(kind: str) -> None:
 
 
 def test_what_each_layer_is_given_is_the_models_own() -> None:
-    from spillway.model.microbatch import MicroBatch
+    from spillway.model.batches.microbatch import MicroBatch
 
     none = torch.empty(0, dtype=torch.int64)
     meta_model = build(tiny_config("mistral", sliding_window=4), torch.float32)

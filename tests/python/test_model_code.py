@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from spillway.model.model_code import call_model
+from spillway.model.source.model_code import call_model
 
 IDS = torch.arange(6).view(2, 3)
 

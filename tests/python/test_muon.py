@@ -17,7 +17,7 @@ from native import opened
 from real_runs import apart, here, on_path, result, words
 from spillway.config import checks, resolve
 from spillway.errors import InputError
-from spillway.model.describe import decay_names
+from spillway.model.meta.describe import decay_names
 from test_engine import (
     BIT_STEPS,
     CLIP,

@@ -18,7 +18,7 @@ import spillway
 import warm
 from native import profile
 from spillway.errors import InputError
-from spillway.model import initialise
+from spillway.model.checkpoint import initialise
 
 EXAMPLE = Path(__file__).parents[2] / "examples/module"
 VOCABULARY = 97

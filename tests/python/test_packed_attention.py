@@ -15,16 +15,24 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from flash_kernel import FlashKernel, flash_kernel
 from hf_models import batch, random_ids, tiny_config
 from spillway.machine.place import HOST, Place
-from spillway.model import gpu_room, packed_attention
-from spillway.model.batch import WorkShape
-from spillway.model.building import build
-from spillway.model.describe import WorkSize, describe
-from spillway.model.equivalence import verify_equivalence
-from spillway.model.microbatch import arrange
-from spillway.model.packed_attention import LEAST_ROWS, PADDING, PackedRows, count_most_rows, find_varlen, plan_calls
-from spillway.model.plain_engine import PlainEngine
-from spillway.model.row_attention import DenseMasks, RowMask, row_attention
-from spillway.model.stream import Stream
+from spillway.model.batches.batch import WorkShape
+from spillway.model.batches.microbatch import arrange
+from spillway.model.layers import packed_attention
+from spillway.model.layers.packed_attention import (
+    LEAST_ROWS,
+    PADDING,
+    PackedRows,
+    count_most_rows,
+    find_varlen,
+    plan_calls,
+)
+from spillway.model.layers.row_attention import DenseMasks, RowMask, row_attention
+from spillway.model.measure import gpu_room
+from spillway.model.meta.building import build
+from spillway.model.meta.describe import WorkSize, describe
+from spillway.model.stream.plain_engine import PlainEngine
+from spillway.model.stream.stream import Stream
+from spillway.model.verify.equivalence import verify_equivalence
 from test_row_attention import HEADS, KEY_HEADS, ROWS, Attention, results, states
 
 STRICT, LENIENT = (True, False), (True, True)

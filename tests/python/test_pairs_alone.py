@@ -17,7 +17,7 @@ from spillway.config import resolve
 from spillway.data.loading import load, load_tokenizer
 from spillway.data.order import Order
 from spillway.errors import InputError
-from spillway.model.batch import Batch
+from spillway.model.batches.batch import Batch
 from spillway.output.records import rows as rows_of
 
 ROWS = 10  # 3 steps an epoch; the last has one micro-batch

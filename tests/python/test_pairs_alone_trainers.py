@@ -66,8 +66,6 @@ def test_equal_to_itself_in_memory(given: Path, tmp_path: Path, case: str) -> No
     same_rows(logged(trainer, "eval_loss"), logged(plain, "eval_loss"), "eval_")
 
 
-
-
 def test_durable_steps_go_on_bit_by_bit(given: Path, tmp_path: Path) -> None:
     def open_trainer(out: Path, keys: dict[str, Any]) -> Any:
         return streamed(given, out, "orpo", {**EVENTS, **SAVES}, in_order=False, **keys)

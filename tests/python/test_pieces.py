@@ -20,11 +20,12 @@ from needs import package
 from spillway import _engine
 from spillway.cli import main
 from spillway.config import resolve
-from spillway.model import pieces, quantised
-from spillway.model.building import build
-from spillway.model.few_rows import fill_rows
-from spillway.model.lora import Adapters
-from spillway.model.pieces import AT_ONCE, Experts, Part, Place, list_runs
+from spillway.model.adapters import quantised
+from spillway.model.adapters.lora import Adapters
+from spillway.model.layers import pieces
+from spillway.model.layers.few_rows import fill_rows
+from spillway.model.layers.pieces import AT_ONCE, Experts, Part, Place, list_runs
+from spillway.model.meta.building import build
 
 package("peft", "LoRA is PEFT's")
 EXPERTS = 10

@@ -20,13 +20,13 @@ from spillway.config import resolve
 from spillway.errors import DoesNotFit, InputError
 from spillway.machine import device
 from spillway.machine.place import HOST, Place
-from spillway.model.building import build
-from spillway.model.describe import WorkSize, describe
-from spillway.model.factors import choose
-from spillway.model.head import Stats
-from spillway.model.microbatch import arrange, consecutive
-from spillway.model.plain_engine import PlainEngine
-from spillway.model.stream import Stream
+from spillway.model.batches.microbatch import arrange, consecutive
+from spillway.model.head.head import Stats
+from spillway.model.meta.building import build
+from spillway.model.meta.describe import WorkSize, describe
+from spillway.model.meta.factors import choose
+from spillway.model.stream.plain_engine import PlainEngine
+from spillway.model.stream.stream import Stream
 from spillway.run.engine_spec import name_free_memory
 
 ELSEWHERE = Place(torch.device("meta"))
@@ -148,7 +148,7 @@ def test_every_operation_of_a_step_is_on_one_device(name: str, kind: str, monkey
     engine = There(describe(meta_model, WorkSize(2, work.tokens), "bf16"))
     stream = Stream(meta_model, engine, 0, place=ELSEWHERE)
     monkeypatch.setattr(Stats, "loss", lambda self: 0.0)  # the one value that is asked for, at the end of the step
-    monkeypatch.setattr("spillway.model.router.Balance.loss", lambda self: 0.0)
+    monkeypatch.setattr("spillway.model.layers.router.Balance.loss", lambda self: 0.0)
     with OneDevice(answer=kind != "packed") as mode:
         stream.step(work, {}, 0)
         stream.evaluate(work)

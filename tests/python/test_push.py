@@ -14,7 +14,7 @@ import real_runs
 from hub_server import Hub, serving
 from needs import package
 from spillway.cli import main
-from spillway.model import hub
+from spillway.model.source import hub
 
 TOKEN, USER = "hf_writer", "somebody"
 Ask = Callable[..., tuple[int, str]]

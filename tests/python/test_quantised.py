@@ -26,11 +26,11 @@ from spillway import _engine
 from spillway.cli import doctor, main
 from spillway.config import resolve
 from spillway.errors import InputError
-from spillway.model import quantised
-from spillway.model.building import build
-from spillway.model.describe import WorkSize, describe
-from spillway.model.lora import ADAPTER, Adapters
-from spillway.model.unpacked import REASONS, count_unpacked, summarise_unpacked, unpacked_notice
+from spillway.model.adapters import quantised
+from spillway.model.adapters.lora import ADAPTER, Adapters
+from spillway.model.adapters.unpacked import REASONS, count_unpacked, summarise_unpacked, unpacked_notice
+from spillway.model.meta.building import build
+from spillway.model.meta.describe import WorkSize, describe
 
 peft = package("peft", "LoRA is PEFT's")
 SEED = 5  # native's

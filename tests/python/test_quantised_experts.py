@@ -23,9 +23,9 @@ from small_configs import small_config
 from spillway import _engine
 from spillway.cli import main
 from spillway.config import resolve
-from spillway.model import quantised
-from spillway.model.building import build
-from spillway.model.lora import ADAPTER, Adapters
+from spillway.model.adapters import quantised
+from spillway.model.adapters.lora import ADAPTER, Adapters
+from spillway.model.meta.building import build
 from test_quantised import MOE, SEED, WORDS, adapters, expect_kill_changes_nothing, rounded
 
 peft = package("peft", "LoRA is PEFT's")

@@ -12,8 +12,8 @@ import pytest
 
 import interposed
 from real_runs import apart, inputs, words
-from spillway.model import quick_dry_run
-from spillway.model.quick_dry_run import Taken
+from spillway.model.measure import quick_dry_run
+from spillway.model.measure.quick_dry_run import Taken
 from warm import NIGHTLY
 
 

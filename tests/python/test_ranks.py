@@ -27,7 +27,7 @@ from spillway.base.ranks import ALONE, Ranks, machines_of, of_environment
 from spillway.config import checks, resolve
 from spillway.errors import DoesNotFit, InputError, Interrupted
 from spillway.machine import device, nodes
-from spillway.model.microbatch import Share, arrange, share_of
+from spillway.model.batches.microbatch import Share, arrange, share_of
 from spillway.output.records import rows
 from spillway.run import alike, engine_spec, room
 from spillway.run.interruption import Interruption

@@ -25,8 +25,8 @@ from real_runs import here, on_path, storage_in
 from spillway.config import resolve
 from spillway.config.checks import check
 from spillway.errors import ComputationDiffers, InputError
-from spillway.model.module_state import COPIED, ModuleState
-from spillway.model.stream import Stream
+from spillway.model.layers.module_state import COPIED, ModuleState
+from spillway.model.stream.stream import Stream
 from spillway.output.records import rows
 from test_ranks import ranks_of
 

@@ -59,8 +59,6 @@ def logged(trainer: Any, kind: str) -> list[dict[str, Any]]:
     return [row for row in trainer.state.log_history if kind in row]
 
 
-
-
 @pytest.mark.parametrize("data", ["margins", "messages"])
 def test_equal_to_itself_in_memory_with_state_on_a_path(given: Path, tmp_path: Path, data: str) -> None:
     """Losses, gradient norms, figures and weights; evaluations, too."""

@@ -15,8 +15,8 @@ import tiny
 from both_ways import save
 from breadth import some
 from hf_models import tiny_config
-from spillway.model.equivalence import verify_equivalence
-from spillway.model.tiny_copy import LENGTH, ORIGINAL_LENGTH, tiny_copy
+from spillway.model.source.tiny_copy import LENGTH, ORIGINAL_LENGTH, tiny_copy
+from spillway.model.verify.equivalence import verify_equivalence
 
 HEAD = 64  # channels
 ORIGINAL = 24  # tokens

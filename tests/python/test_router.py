@@ -13,8 +13,8 @@ from both_ways import RATE, SHAPE, compare, load, plain_loss, save, steps_of, te
 from breadth import some
 from small_configs import small_config
 from spillway.errors import InputError
-from spillway.model.building import build
-from spillway.model.equivalence import verify_equivalence
+from spillway.model.meta.building import build
+from spillway.model.verify.equivalence import verify_equivalence
 
 COEFFICIENTS = ("router_aux_loss_coef", "aux_loss_coef")
 KINDS = {
@@ -90,7 +90,7 @@ def test_doge_with_experts_is_no_causal_model() -> None:
 
 def test_the_proof_sees_the_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sum that is off is noticed, whatever small coefficient the configuration has."""
-    from spillway.model.router import Balance
+    from spillway.model.layers.router import Balance
 
     monkeypatch.setattr(Balance, "loss", lambda self: 0.0)
     with pytest.raises(InputError, match="the loss of a small copy"):

@@ -21,12 +21,8 @@ from transformers.masking_utils import (
 import real_runs
 from hf_models import batch, random_ids, tiny_config
 from small_configs import small_config
-from spillway.model.building import build
-from spillway.model.describe import WorkSize, describe
-from spillway.model.equivalence import verify_equivalence
-from spillway.model.microbatch import arrange
-from spillway.model.plain_engine import PlainEngine
-from spillway.model.row_attention import (
+from spillway.model.batches.microbatch import arrange
+from spillway.model.layers.row_attention import (
     NAME,
     DenseMasks,
     RowMask,
@@ -35,7 +31,11 @@ from spillway.model.row_attention import (
     grows_linearly,
     row_attention,
 )
-from spillway.model.stream import Stream
+from spillway.model.meta.building import build
+from spillway.model.meta.describe import WorkSize, describe
+from spillway.model.stream.plain_engine import PlainEngine
+from spillway.model.stream.stream import Stream
+from spillway.model.verify.equivalence import verify_equivalence
 
 HEADS, KEY_HEADS, CHANNELS = 4, 2, 16
 

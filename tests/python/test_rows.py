@@ -19,7 +19,7 @@ from spillway.config import resolve
 from spillway.data import loading
 from spillway.data.dataset import Dataset
 from spillway.errors import InputError
-from spillway.model.equivalence import verify_equivalence
+from spillway.model.verify.equivalence import verify_equivalence
 
 TALK = [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "He."}]
 

@@ -23,15 +23,16 @@ from hf_models import batch, random_ids, tiny_config, tiny_model
 from needs import package
 from real_runs import apart, here, metrics, words
 from small_configs import small_config
-from spillway.model import saved_equivalence, saved_profile
-from spillway.model.building import build
-from spillway.model.equivalence import verify_equivalence
-from spillway.model.microbatch import arrange
-from spillway.model.plain_engine import PlainEngine, PlainPass, mapped
-from spillway.model.saved import OF_GRAPH, RECOMPUTE_ALL, Packing, Saved, SavedChoice
-from spillway.model.saved_equivalence import SPOILT, MovedEngine
-from spillway.model.saved_profile import SLACK, able, keep_all
-from spillway.model.stream import Stream
+from spillway.model.batches.microbatch import arrange
+from spillway.model.layers.saved import OF_GRAPH, RECOMPUTE_ALL, Packing, Saved, SavedChoice
+from spillway.model.meta.building import build
+from spillway.model.stream import saved_profile
+from spillway.model.stream.plain_engine import PlainEngine, PlainPass, mapped
+from spillway.model.stream.saved_profile import SLACK, able, keep_all
+from spillway.model.stream.stream import Stream
+from spillway.model.verify import saved_equivalence
+from spillway.model.verify.equivalence import verify_equivalence
+from spillway.model.verify.saved_equivalence import SPOILT, MovedEngine
 
 LIMIT = 300  # seconds that a process of its own may take at most
 MEBIBYTE = 1 << 20
@@ -49,7 +50,7 @@ def gradients(
     **more: Any,
 ) -> tuple[dict[int, torch.Tensor], Stream]:
     """Of a step of two micro-batches, between whose passes the engine's memory moves. `choice`: of a meta model."""
-    from spillway.model.describe import WorkSize, describe
+    from spillway.model.meta.describe import WorkSize, describe
 
     config = tiny_config(kind, **more)
     weights = dict(tiny_model(copy.deepcopy(config)).named_parameters())

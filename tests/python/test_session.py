@@ -21,9 +21,10 @@ from spillway.config.values import StoragePath
 from spillway.errors import DoesNotFit, InputError, SpillwayError
 from spillway.machine import process_memory
 from spillway.machine.profile import profile
-from spillway.model import initialise, spec
-from spillway.model.batch import WorkShape
-from spillway.model.equivalence import Equivalence
+from spillway.model import spec
+from spillway.model.batches.batch import WorkShape
+from spillway.model.checkpoint import initialise
+from spillway.model.verify.equivalence import Equivalence
 from spillway.run.protocol import Keeping, Recovery, StartPoint, StepResult
 from spillway.run.session import EngineSession
 from spillway.run.settings import placement_shares, storage

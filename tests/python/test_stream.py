@@ -15,11 +15,11 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from fake_engine import FakeEngine
 from hf_models import batch, random_ids, tiny_config, tiny_model
-from spillway.model.building import build
-from spillway.model.describe import WorkSize, decay_names, describe
-from spillway.model.head import Scratch
-from spillway.model.microbatch import IGNORED, arrange
-from spillway.model.stream import Stream
+from spillway.model.batches.microbatch import IGNORED, arrange
+from spillway.model.head.head import Scratch
+from spillway.model.meta.building import build
+from spillway.model.meta.describe import WorkSize, decay_names, describe
+from spillway.model.stream.stream import Stream
 
 RATE, DECAY, CLIP = 1e-3, 0.1, 1.0
 UPDATE = {"learning_rate": RATE, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "weight_decay": DECAY,

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from spillway.errors import SpillwayError
-from spillway.model.distillation import TopTokens
+from spillway.model.head.distillation import TopTokens
 from spillway.output.teacher_files import TeacherFile
 
 TOP_K = 3

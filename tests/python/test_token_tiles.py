@@ -21,20 +21,22 @@ from hf_models import batch, random_ids, tiny_config, tiny_model
 from needs import package
 from real_runs import here, metrics
 from small_configs import small_config
-from spillway.model import equivalence, growth, quick_dry_run, token_tiles
-from spillway.model.batch import WorkShape
-from spillway.model.building import build
-from spillway.model.describe import WorkSize, describe
-from spillway.model.equivalence import verify_equivalence
-from spillway.model.microbatch import IGNORED, Work, arrange
-from spillway.model.plain_engine import PlainEngine
-from spillway.model.quick_dry_run import Taken
-from spillway.model.saved import RECOMPUTE_ALL
-from spillway.model.saved_equivalence import MovedEngine
-from spillway.model.saved_profile import keep_all
-from spillway.model.stream import Stream
-from spillway.model.token_tiles import ALL_AT_ONCE, Parts, TokenTiles, bounds, tokens_of
-from spillway.model.trace import trace_step
+from spillway.model.batches.batch import WorkShape
+from spillway.model.batches.microbatch import IGNORED, Work, arrange
+from spillway.model.layers import token_tiles
+from spillway.model.layers.saved import RECOMPUTE_ALL
+from spillway.model.layers.token_tiles import ALL_AT_ONCE, Parts, TokenTiles, bounds, tokens_of
+from spillway.model.measure import growth, quick_dry_run
+from spillway.model.measure.quick_dry_run import Taken
+from spillway.model.measure.trace import trace_step
+from spillway.model.meta.building import build
+from spillway.model.meta.describe import WorkSize, describe
+from spillway.model.stream.plain_engine import PlainEngine
+from spillway.model.stream.saved_profile import keep_all
+from spillway.model.stream.stream import Stream
+from spillway.model.verify import equivalence
+from spillway.model.verify.equivalence import verify_equivalence
+from spillway.model.verify.saved_equivalence import MovedEngine
 
 TILE = 5  # tokens: divides neither rows nor micro-batches
 LLAMA = frozenset({"mlp", "input_layernorm", "post_attention_layernorm"})

@@ -21,8 +21,8 @@ from hf_models import random_ids
 from needs import package
 from small_configs import small_config
 from spillway.cli import main
-from spillway.model.building import build
-from spillway.model.source import auto_class
+from spillway.model.meta.building import build
+from spillway.model.source.source import auto_class
 
 KINDS = {
     "gemma3": "other names in files, a tied head",
@@ -168,7 +168,7 @@ def test_several_files_are_written_once(
     given: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a large model has them: the engine's, and those of what is carried along."""
-    monkeypatch.setattr("spillway.model.files.MAX_SHARD", 50_000)
+    monkeypatch.setattr("spillway.model.checkpoint.files.MAX_SHARD", 50_000)
     assert run(given, tmp_path / "out", "--placement", "dram") == 0
     index = json.loads((tmp_path / "out/model.safetensors.index.json").read_text())
     found = tensors(tmp_path / "out")

@@ -12,19 +12,19 @@ import torch
 
 from breadth import some
 from hf_models import tiny_config
-from spillway.model import saved_profile
-from spillway.model.batch import WorkShape
-from spillway.model.building import build
-from spillway.model.describe import WorkSize, describe
-from spillway.model.heap import Heap
-from spillway.model.meta_model import MetaModel
-from spillway.model.narrow import narrow_of_its_kind
-from spillway.model.recorder import Operations, Recorder
-from spillway.model.stream import Stream
-from spillway.model.synthetic import fill, sample
-from spillway.model.timed_engine import TimedEngine
-from spillway.model.token_tiles import ALL_AT_ONCE
-from spillway.model.trace import Tracer, trace_step
+from spillway.model.batches.batch import WorkShape
+from spillway.model.layers.token_tiles import ALL_AT_ONCE
+from spillway.model.measure.heap import Heap
+from spillway.model.measure.narrow import narrow_of_its_kind
+from spillway.model.measure.recorder import Operations, Recorder
+from spillway.model.measure.synthetic import fill, sample
+from spillway.model.measure.timed_engine import TimedEngine
+from spillway.model.measure.trace import Tracer, trace_step
+from spillway.model.meta.building import build
+from spillway.model.meta.describe import WorkSize, describe
+from spillway.model.meta.meta_model import MetaModel
+from spillway.model.stream import saved_profile
+from spillway.model.stream.stream import Stream
 
 ROWS, LENGTH = 2, 48
 TOKENS = ROWS * LENGTH

@@ -25,7 +25,7 @@ from spillway.config import resolve
 from spillway.errors import InputError
 from spillway.hf import StreamedTraining, Trainer, load
 from spillway.integrations.streamed_session import apply_arguments
-from spillway.model.dry_run import DryRun
+from spillway.model.measure.dry_run import DryRun
 from spillway.run.session import EngineSession
 
 package("accelerate", "transformers' Trainer needs accelerate")

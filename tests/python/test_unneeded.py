@@ -9,14 +9,14 @@ import torch
 from torch import nn
 
 from hf_models import batch, random_ids, tiny_config, tiny_model
-from spillway.model.building import build
-from spillway.model.describe import WorkSize, describe
-from spillway.model.equivalence import verify_equivalence
-from spillway.model.layer_arguments import Arguments
-from spillway.model.microbatch import arrange
-from spillway.model.plain_engine import PlainEngine
-from spillway.model.stream import Stream
-from spillway.model.unneeded import find_unneeded
+from spillway.model.batches.microbatch import arrange
+from spillway.model.meta.building import build
+from spillway.model.meta.describe import WorkSize, describe
+from spillway.model.meta.layer_arguments import Arguments
+from spillway.model.stream.plain_engine import PlainEngine
+from spillway.model.stream.stream import Stream
+from spillway.model.stream.unneeded import find_unneeded
+from spillway.model.verify.equivalence import verify_equivalence
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen2", "mistral", "qwen3"])

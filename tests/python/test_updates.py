@@ -15,7 +15,7 @@ from spillway.config import resolve
 from spillway.config.checks import check_updates
 from spillway.config.values import StoragePath
 from spillway.errors import InputError
-from spillway.model.batch import WorkShape
+from spillway.model.batches.batch import WorkShape
 from spillway.report.tables import updates
 from spillway.run.protocol import StartPoint
 from spillway.run.session import EngineSession

@@ -17,9 +17,9 @@ from breadth import some
 from hf_models import batch, random_ids, tiny_config, tiny_model
 from native import opened
 from real_runs import apart, here, on_path, result, words
-from spillway.model.batch import WorkShape
-from spillway.model.describe import decay_names
-from spillway.model.microbatch import IGNORED, arrange
+from spillway.model.batches.batch import WorkShape
+from spillway.model.batches.microbatch import IGNORED, arrange
+from spillway.model.meta.describe import decay_names
 from test_engine import CLIP, DECAY, PLACEMENTS, assert_same_bits, bits, rate, save
 from test_recovery import KILLED, LIMIT
 from test_stream import loss_of

@@ -18,19 +18,26 @@ from hf_models import batch, random_ids, tiny_config, tiny_model
 from real_runs import here, metrics, result
 from spillway.base.calls import loss_kernels, native_engine
 from spillway.machine.place import HOST, Place
-from spillway.model import stream as stream_module
-from spillway.model import weight_sums
-from spillway.model.building import build
-from spillway.model.describe import WorkSize, describe
-from spillway.model.kernels import NAMES
-from spillway.model.linear_pass import replace_linears
-from spillway.model.microbatch import arrange
-from spillway.model.plain_engine import PlainEngine
-from spillway.model.saved import RECOMPUTE_ALL
-from spillway.model.saved_profile import keep_all
-from spillway.model.stream import Stream
-from spillway.model.token_tiles import ALL_AT_ONCE, Parts, TokenTiles
-from spillway.model.weight_sums import AddProduct, StageSums, WeightSums, add_product, choose_product, has_operation
+from spillway.model.batches.microbatch import arrange
+from spillway.model.layers import weight_sums
+from spillway.model.layers.kernels import NAMES
+from spillway.model.layers.linear_pass import replace_linears
+from spillway.model.layers.saved import RECOMPUTE_ALL
+from spillway.model.layers.token_tiles import ALL_AT_ONCE, Parts, TokenTiles
+from spillway.model.layers.weight_sums import (
+    AddProduct,
+    StageSums,
+    WeightSums,
+    add_product,
+    choose_product,
+    has_operation,
+)
+from spillway.model.meta.building import build
+from spillway.model.meta.describe import WorkSize, describe
+from spillway.model.stream import stream as stream_module
+from spillway.model.stream.plain_engine import PlainEngine
+from spillway.model.stream.saved_profile import keep_all
+from spillway.model.stream.stream import Stream
 from sum_products import add_in_fp32, add_rounded
 
 GPU = Place(torch.device("cuda", 0))

@@ -16,7 +16,7 @@ from both_ways import loaded, wide_names
 from breadth import some
 from small_configs import small_config
 from spillway.errors import InputError
-from spillway.model.building import build
+from spillway.model.meta.building import build
 
 # The library's lists, parameters made so by a constructor, a state-space layer's, several kinds in one model.
 KINDS = ["ernie4_5_moe", "hunyuan_v1_moe", "olmo_hybrid", "bailing_hybrid", "deepseek_v4"]

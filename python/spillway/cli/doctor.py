@@ -79,7 +79,7 @@ def names() -> Finding:
     """Where models and data that are named come from. Nobody is asked."""
     from huggingface_hub import get_token
 
-    from spillway.model import hub
+    from spillway.model.source import hub
 
     place = f"{hub.cache()} ({decimal(hub.free_bytes())} free)"
     if hub.is_offline():
@@ -167,7 +167,7 @@ def processes() -> Finding:
 
 def of_directory(directory: Path) -> list[Finding]:
     """The findings of a run by its output directory, or of a model that comes quantised."""
-    from spillway.model.coded import find_coding
+    from spillway.model.source.coded import find_coding
 
     is_run = (directory / "plan.json").exists()
     if not is_run and (coding := find_coding(directory)) is not None:
@@ -194,7 +194,7 @@ def of_run(output_dir: Path) -> list[Finding]:
 
 def base_findings(description: dict[str, Any] | None) -> list[Finding]:
     """How much of a quantised base stays unquantised. A damaged description says nothing."""
-    from spillway.model.unpacked import unpacked_notice
+    from spillway.model.adapters.unpacked import unpacked_notice
 
     try:
         return [("base", "lesser", words) for words in unpacked_notice(description or {"blocks": []})]

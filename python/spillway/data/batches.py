@@ -15,8 +15,8 @@ from torch.nn import functional
 
 from spillway.config.objectives import OBJECTIVES, ObjectiveEntry
 from spillway.errors import InputError
-from spillway.model.batch import Batch
-from spillway.model.microbatch import IGNORED
+from spillway.model.batches.batch import Batch
+from spillway.model.batches.microbatch import IGNORED
 
 TAKEN = ("input_ids", "labels", "attention_mask", "position_ids")
 # what padding-free collators add for kernels that want the same boundaries in another form

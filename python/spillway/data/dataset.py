@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spillway.data.encode import Encoded
-from spillway.model.batch import Batch
+from spillway.model.batches.batch import Batch
 
 if TYPE_CHECKING:
     import torch
 
-    from spillway.model.distillation import TopTokens
+    from spillway.model.head.distillation import TopTokens
 
 
 class Taught(Protocol):

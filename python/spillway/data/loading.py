@@ -21,7 +21,7 @@ from spillway.data.rollouts import GroupBuilder, Rollouts, find_ends
 from spillway.data.sources import is_document, read
 from spillway.data.unused import UnusedColumns
 from spillway.errors import InputError, first_line
-from spillway.model import hub
+from spillway.model.source import hub
 
 Rows = Dataset | Preferences
 

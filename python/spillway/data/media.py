@@ -44,7 +44,7 @@ TEXT = Media()  # of a model of text
 
 def media_of(config: Any) -> Media:
     """By a model's configuration."""
-    from spillway.model.source import is_multimodal
+    from spillway.model.source.source import is_multimodal
 
     if not is_multimodal(config):
         return TEXT

@@ -12,7 +12,7 @@ from spillway.config.objectives import ObjectiveEntry
 from spillway.data.dataset import Builder, Dataset
 from spillway.data.encode import Encoded, EncodedAnswer, EncodedPair, EncodedRanked
 from spillway.errors import InputError
-from spillway.model.batch import Batch
+from spillway.model.batches.batch import Batch
 
 ROWS_EACH = 2  # of a pair
 
@@ -68,7 +68,7 @@ class Preferences:
         """The pairs of these indices as one micro-batch: all that were chosen, then all that were rejected."""
         import torch
 
-        from spillway.model.score_head import find_scored
+        from spillway.model.meta.score_head import find_scored
 
         rows = np.concatenate([2 * pairs, 2 * pairs + 1])
         reference = None if self.reference is None else torch.from_numpy(self.reference[rows])

@@ -15,7 +15,7 @@ from spillway.data.dataset import Builder
 from spillway.data.encode import Encoded, EncodedGroup
 from spillway.data.preferences import Preferences
 from spillway.errors import InputError
-from spillway.model.batch import Batch, Sampled
+from spillway.model.batches.batch import Batch, Sampled
 
 SMALLEST = 1e-4  # added to a standard deviation, as TRL does
 NO_SPREAD = 1e-8  # a standard deviation that counts as zero

@@ -15,8 +15,8 @@ import torch
 from spillway.config.objectives import OBJECTIVES, ObjectiveEntry
 from spillway.data.batches import pairs_of
 from spillway.errors import InputError
-from spillway.model.batch import Batch
-from spillway.model.microbatch import IGNORED
+from spillway.model.batches.batch import Batch
+from spillway.model.batches.microbatch import IGNORED
 
 TRAINERS = {"ORPOTrainer": "orpo", "CPOTrainer": "cpo"}
 # argument, the value that asks for nothing, and why another is not done

@@ -16,11 +16,11 @@ import torch
 
 from spillway.data.batches import batch_of, whole
 from spillway.errors import InputError
-from spillway.model.batch import Batch
-from spillway.model.microbatch import IGNORED, Work
-from spillway.model.score_head import find_scored
-from spillway.model.scores import Classification, Scored
-from spillway.model.source import classifies_tokens, is_classifier
+from spillway.model.batches.batch import Batch
+from spillway.model.batches.microbatch import IGNORED, Work
+from spillway.model.head.scores import Classification, Scored
+from spillway.model.meta.score_head import find_scored
+from spillway.model.source.source import classifies_tokens, is_classifier
 
 SINGLE = "single_label_classification"
 

@@ -12,7 +12,7 @@ import torch
 from transformers import PreTrainedModel
 
 from spillway.errors import InputError
-from spillway.model.generation import Logits, Streamed
+from spillway.model.stream.generation import Logits, Streamed
 
 NOBODY = (
     "model: load() made it without weights, which a Trainer streams; give it to spillway.hf.Trainer first, or open a "
@@ -32,7 +32,7 @@ class Host(Protocol):
     """A Trainer that streams the model."""
 
     def logits(self, ids: torch.Tensor, last: int) -> torch.Tensor:
-        """The logits, as spillway.model.generation.Logits gives them."""
+        """The logits, as spillway.model.stream.generation.Logits gives them."""
 
     def save_model(self, output_dir: str) -> None:
         """Writes the current weights and the files that `from_pretrained` needs."""

@@ -16,10 +16,11 @@ from spillway.errors import InputError
 from spillway.integrations.keywords import translate
 from spillway.integrations.loaded_model import make_callable
 from spillway.machine import auto, products
-from spillway.model import freeze, hub
-from spillway.model.lora import adapters_of
-from spillway.model.source import DTYPES, OF_ROWS, OF_TOKENS, generation_config, load_config, text_config
-from spillway.model.ties import build_as_stored
+from spillway.model.adapters.lora import adapters_of
+from spillway.model.checkpoint import freeze
+from spillway.model.checkpoint.ties import build_as_stored
+from spillway.model.source import hub
+from spillway.model.source.source import DTYPES, OF_ROWS, OF_TOKENS, generation_config, load_config, text_config
 from spillway.report import tables
 
 LOGGER = transformers.logging.get_logger("spillway")

@@ -40,7 +40,7 @@ from spillway.run.protocol import StartPoint
 from spillway.run.world import interleaved, joined
 
 if TYPE_CHECKING:
-    from spillway.model.own import Blocks
+    from spillway.model.source.own import Blocks
 
 SAVE_AGAIN = "the session still has the state: save it to another directory before it closes"
 

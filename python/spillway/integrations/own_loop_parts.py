@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from spillway.config import Config, normalised, read_file, resolve
 from spillway.errors import InputError
-from spillway.model.batch import WorkShape
+from spillway.model.batches.batch import WorkShape
 from spillway.output import identity
 from spillway.run import rates
 
 if TYPE_CHECKING:
-    from spillway.model.batch import Batch
+    from spillway.model.batches.batch import Batch
 
 # input_ids, labels, and where wanted attention_mask, position_ids: [rows, length]; of pairs see Session.reference
 MicroBatch = Mapping[str, Any]

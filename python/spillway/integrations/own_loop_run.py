@@ -26,8 +26,8 @@ from spillway.integrations.own_loop_parts import (
     take_batches,
 )
 from spillway.machine import products
-from spillway.model import hub
-from spillway.model.batch import WorkShape
+from spillway.model.batches.batch import WorkShape
+from spillway.model.source import hub
 from spillway.output import checkpoints, directory, state
 from spillway.output.directory import pinned
 from spillway.output.directory_lock import DirectoryLock
@@ -48,8 +48,8 @@ from spillway.run.trial_save import try_save
 from spillway.run.world import World, ended_together
 
 if TYPE_CHECKING:
-    from spillway.model.batch import Batch
-    from spillway.model.own import Blocks
+    from spillway.model.batches.batch import Batch
+    from spillway.model.source.own import Blocks
     from spillway.run.session import EngineSession
 
 
@@ -129,7 +129,7 @@ class OwnRun:
     def _try_save(self) -> None:
         """Tries what a save writes beside the weights; a loop of its own may do without a tokenizer."""
         from spillway.data.loading import load_tokenizer
-        from spillway.model.source import load_config
+        from spillway.model.source.source import load_config
 
         own = self._module is not None
         described = None if own else load_config(hub.model_directory(self._config))
@@ -153,7 +153,7 @@ class OwnRun:
         keeping = Keeping(self._identity.run, held, keep=keeps, resumes=resumes, saving=saving)
         own = None
         if self._module is not None:
-            from spillway.model.own import OwnConfig
+            from spillway.model.source.own import OwnConfig
 
             own = OwnConfig(self._module)
         return EngineSession(config, self._shape, keeping=keeping, model_config=own, world=self._world)

@@ -15,10 +15,10 @@ import torch
 from spillway.config.objectives import OBJECTIVES
 from spillway.data.batches import batch_of, whole
 from spillway.errors import InputError
-from spillway.model.batch import Batch
-from spillway.model.microbatch import IGNORED
-from spillway.model.score_head import find_scored
-from spillway.model.source import classifies_tokens, is_classifier
+from spillway.model.batches.batch import Batch
+from spillway.model.batches.microbatch import IGNORED
+from spillway.model.meta.score_head import find_scored
+from spillway.model.source.source import classifies_tokens, is_classifier
 
 NAME, OBJECTIVE = "RewardTrainer", "reward"
 

@@ -24,7 +24,7 @@ from spillway.data.batches import ANSWER_REFERENCE, REFERENCE, answers_of, join_
 from spillway.data.preferences import interleave
 from spillway.errors import InputError
 from spillway.integrations.sizes import row_count
-from spillway.model.batch import Batch
+from spillway.model.batches.batch import Batch
 from spillway.output import identity
 from spillway.run.reference import Pass, Reference, compute_probabilities, load_known, open_stored
 

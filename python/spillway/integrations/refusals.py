@@ -16,7 +16,7 @@ from spillway.integrations import ranked
 from spillway.integrations.alone import TRAINERS
 from spillway.integrations.loading import Origin, origin_of
 from spillway.integrations.referred import FORMS
-from spillway.model.meta_model import bare_name
+from spillway.model.meta.meta_model import bare_name
 from spillway.output import volumes
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ import torch
 from spillway.errors import InputError
 from spillway.integrations.classified import Classified
 from spillway.integrations.loading import Origin
-from spillway.model.batch import WorkShape
-from spillway.model.source import is_classifier
+from spillway.model.batches.batch import WorkShape
+from spillway.model.source.source import is_classifier
 from spillway.output.directory import checkpoints
 from spillway.run import room
 from spillway.run.protocol import Saving

@@ -17,8 +17,8 @@ from spillway.base.files import replace_text, write_json
 from spillway.errors import InputError
 from spillway.integrations.durable import SAVING, keep_newest, payload, saving
 from spillway.integrations.streamed_session import StreamedSession
-from spillway.model import hub
-from spillway.model.source import DTYPES, copy_processors, set_dtype
+from spillway.model.source import hub
+from spillway.model.source.source import DTYPES, copy_processors, set_dtype
 from spillway.output import checkpoints, identity, saved, unsaved, volumes
 from spillway.output.position import random_name
 from spillway.run.session import EngineSession

@@ -27,9 +27,9 @@ from spillway.integrations.loading import Origin, untouched
 from spillway.integrations.sizes import Sizes, join_sizes, largest, saving_of
 from spillway.integrations.trl_ways import TrlLog, logged_objective
 from spillway.machine import device
-from spillway.model.batch import WorkShape
-from spillway.model.freeze import frozen_names
-from spillway.model.source import is_classifier
+from spillway.model.batches.batch import WorkShape
+from spillway.model.checkpoint.freeze import frozen_names
+from spillway.model.source.source import is_classifier
 from spillway.output import directory, identity, left, state
 from spillway.output.directory_lock import DirectoryLock
 from spillway.run.alike import places, same

@@ -18,8 +18,8 @@ from spillway.integrations.trl_ways import (
     averages_routers,
     hands_a_count,
 )
-from spillway.model.batch import Batch
-from spillway.model.describe import decay_names
+from spillway.model.batches.batch import Batch
+from spillway.model.meta.describe import decay_names
 from spillway.output.summary import describe_skipped_run
 from spillway.run.world import interleaved
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import transformers
 
 from spillway.base.sums import Mean, add_told
-from spillway.model.objective import CrossEntropy
+from spillway.model.head.objective import CrossEntropy
 
 if TYPE_CHECKING:
-    from spillway.model.objective import Choice
+    from spillway.model.head.objective import Choice
 
 TOKENS = "num_tokens"  # seen so far, without padding; of resumed runs those of this process alone, as TRL counts
 

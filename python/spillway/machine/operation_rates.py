@@ -1,5 +1,6 @@
 """How fast PyTorch's operations that are bound by memory are on the CPUs, one by one and by size, for the
-`compute` of a profile. They are named as ATen's, those of one speed by one of them (`spillway.model.recorder`)."""
+`compute` of a profile. They are named as ATen's, those of one speed by one of them
+(`spillway.model.measure.recorder`)."""
 
 from __future__ import annotations
 

@@ -14,16 +14,19 @@ import torch
 
 from spillway.base import stages
 from spillway.errors import InputError
-from spillway.model import coded, factors, files, freeze, hub, quantised
-from spillway.model.equivalence import verify_equivalence, verify_mixed_types
-from spillway.model.head_groups import TOKENS_ON_GPU
-from spillway.model.lora import Adapters, adapters_of
-from spillway.model.meta_model import MetaModel
-from spillway.model.own import OwnConfig
-from spillway.model.positions import Positions, refuse_longer
-from spillway.model.source import DTYPES, load_config
-from spillway.model.ties import build_as_stored
-from spillway.model.token_tiles import ALL_AT_ONCE, TokenTiles, tokens_of
+from spillway.model.adapters import quantised
+from spillway.model.adapters.lora import Adapters, adapters_of
+from spillway.model.checkpoint import files, freeze
+from spillway.model.checkpoint.ties import build_as_stored
+from spillway.model.head.head_groups import TOKENS_ON_GPU
+from spillway.model.layers.token_tiles import ALL_AT_ONCE, TokenTiles, tokens_of
+from spillway.model.meta import factors
+from spillway.model.meta.meta_model import MetaModel
+from spillway.model.source import coded, hub
+from spillway.model.source.own import OwnConfig
+from spillway.model.source.positions import Positions, refuse_longer
+from spillway.model.source.source import DTYPES, load_config
+from spillway.model.verify.equivalence import verify_equivalence, verify_mixed_types
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from spillway.errors import InputError
-from spillway.model import hub
+from spillway.model.source import hub
 from spillway.output import saved
 
 BASE = "base"  # the key in `fixed` and in a checkpoint's session.json

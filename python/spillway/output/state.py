@@ -18,7 +18,7 @@ from spillway.data.dataset import Dataset
 from spillway.data.origins import ROWS, TEMPLATE, TOKENIZER
 from spillway.data.preferences import Preferences
 from spillway.errors import InputError, other_format
-from spillway.model import hub
+from spillway.model.source import hub
 from spillway.output import saved
 from spillway.output.directory import RUN_STATE
 from spillway.output.records import is_number

@@ -23,7 +23,7 @@ from spillway.errors import SpillwayError
 from spillway.output import identity
 
 if TYPE_CHECKING:
-    from spillway.model.distillation import TopTokens
+    from spillway.model.head.distillation import TopTokens
 
 FORMAT = 1
 MAGIC = b"SPILLTCH"
@@ -113,7 +113,7 @@ class TeacherFile:
 
     def read(self, rows: NDArray[np.int64]) -> TopTokens:
         """The label tokens of these rows, row by row. SpillwayError names a damaged row."""
-        from spillway.model.distillation import TopTokens
+        from spillway.model.head.distillation import TopTokens
 
         try:
             with open(self.path, "rb", buffering=0) as stream:
@@ -127,7 +127,7 @@ class TeacherFile:
     def _decode(self, record: bytes, row: int) -> TopTokens:
         import torch
 
-        from spillway.model.distillation import TopTokens
+        from spillway.model.head.distillation import TopTokens
 
         if not is_intact(record, self._length(row)):
             raise SpillwayError(

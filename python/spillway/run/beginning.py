@@ -13,7 +13,7 @@ from spillway import __version__
 from spillway.base.files import replace_text, write_json
 from spillway.config import Config
 from spillway.machine import auto
-from spillway.model import hub
+from spillway.model.source import hub
 from spillway.output import directory, identity, known_runs, state
 from spillway.output.base_files import BASE, read_fingerprint
 from spillway.output.directory import Start

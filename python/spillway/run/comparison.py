@@ -21,8 +21,8 @@ from spillway.config import Config
 from spillway.config.checks import check
 from spillway.errors import DoesNotFit, InputError
 from spillway.machine import auto
-from spillway.model import hub
-from spillway.model.batch import Batch
+from spillway.model.batches.batch import Batch
+from spillway.model.source import hub
 from spillway.run import plain_losses, plain_reduced
 from spillway.run.protocol import Keeping, StartPoint
 
@@ -150,8 +150,8 @@ def relative(ours: list[float], plain: list[float]) -> float:
 @contextmanager
 def decode_model(config: Config, tell: Callable[[str], None]) -> Iterator[Config]:
     """The configuration with a model of plain weights, in a directory of its own where those of the model are codes."""
-    from spillway.model.coded import find_coding, write_decoded
-    from spillway.model.source import DTYPES, load_config
+    from spillway.model.source.coded import find_coding, write_decoded
+    from spillway.model.source.source import DTYPES, load_config
 
     path = hub.model_directory(config)
     if config.init != "pretrained" or find_coding(path) is None:
@@ -167,8 +167,8 @@ def decode_model(config: Config, tell: Callable[[str], None]) -> Iterator[Config
 @contextmanager
 def cut_model(config: Config, layers: int | None) -> Iterator[tuple[Path, PreTrainedConfig]]:
     """The model, or the first `layers` of it in a directory of its own; without dropout."""
-    from spillway.model.source import DTYPES, auto_class, load_config, text_config
-    from spillway.model.ties import build_as_stored
+    from spillway.model.checkpoint.ties import build_as_stored
+    from spillway.model.source.source import DTYPES, auto_class, load_config, text_config
 
     path = hub.model_directory(config)
     dtype = DTYPES[config.weight_dtype]
@@ -191,7 +191,7 @@ def cut_model(config: Config, layers: int | None) -> Iterator[tuple[Path, PreTra
 
 
 def undropped(config: PreTrainedConfig) -> PreTrainedConfig:
-    from spillway.model.source import text_config
+    from spillway.model.source.source import text_config
 
     text = text_config(config)
     for key, value in text.to_dict().items():
@@ -203,7 +203,7 @@ def undropped(config: PreTrainedConfig) -> PreTrainedConfig:
 def few(config: PreTrainedConfig, layers: int) -> PreTrainedConfig:
     """The configuration with its first `layers` layers, those of the text tower; lists with an entry for each are cut,
     too."""
-    from spillway.model.source import text_config
+    from spillway.model.source.source import text_config
 
     small = copy.deepcopy(config)
     text = text_config(small)
@@ -218,7 +218,7 @@ def few(config: PreTrainedConfig, layers: int) -> PreTrainedConfig:
 def require_memory(model_config: PreTrainedConfig, config: Config, layers: int | None) -> None:
     """DoesNotFit where weights, gradients, masters and moments of plain PyTorch are more than what is free."""
     from spillway import _engine
-    from spillway.model.source import text_config
+    from spillway.model.source.source import text_config
 
     parameters, a_layer = count_parameters(model_config, config)
     each = 16 if config.weight_dtype == "fp32" else 16 + 4  # weight, gradient, [master,] moments, and the beginning
@@ -237,8 +237,8 @@ def require_memory(model_config: PreTrainedConfig, config: Config, layers: int |
 
 def count_parameters(model_config: PreTrainedConfig, config: Config) -> tuple[int, int]:
     """The parameters of the model, and of a layer on average."""
-    from spillway.model.building import build
-    from spillway.model.source import DTYPES
+    from spillway.model.meta.building import build
+    from spillway.model.source.source import DTYPES
 
     meta_model = build(copy.deepcopy(model_config), DTYPES[config.weight_dtype])
     layers = sum(parameter.numel() for layer in meta_model.layers for parameter in layer.parameters())
@@ -249,10 +249,10 @@ def load_plain(path: Path, model_config: PreTrainedConfig, config: Config) -> Pr
     """In the type that computes, but the masters' values are those of the files."""
     import torch
 
-    from spillway.model.describe import stored_keys
-    from spillway.model.on_meta import build_with_attention
-    from spillway.model.score_head import HEAD, score_every_token
-    from spillway.model.source import auto_class, is_classifier
+    from spillway.model.meta.describe import stored_keys
+    from spillway.model.meta.on_meta import build_with_attention
+    from spillway.model.meta.score_head import HEAD, score_every_token
+    from spillway.model.source.source import auto_class, is_classifier
 
     if config.init == "random":
         raise InputError("init: check compares runs from the same weights; save a model with random ones first")
@@ -277,12 +277,12 @@ def choose_learning(model: PreTrainedModel, config: Config, path: Path) -> froze
     carries along."""
     import torch
 
-    from spillway.model.building import build
-    from spillway.model.files import checkpoint_names
-    from spillway.model.freeze import freeze
-    from spillway.model.lora import ADAPTER, adapters_of, file_name, insert_adapters, required
-    from spillway.model.source import DTYPES, is_multimodal
-    from spillway.model.tensor_files import Stored
+    from spillway.model.adapters.lora import ADAPTER, adapters_of, file_name, insert_adapters, required
+    from spillway.model.checkpoint.files import checkpoint_names
+    from spillway.model.checkpoint.freeze import freeze
+    from spillway.model.meta.building import build
+    from spillway.model.source.source import DTYPES, is_multimodal
+    from spillway.model.source.tensor_files import Stored
 
     carried: frozenset[str] = frozenset()
     others: dict[str, list[str]] = {}
@@ -313,10 +313,10 @@ def choose_learning(model: PreTrainedModel, config: Config, path: Path) -> froze
 
 def packed_names(model: PreTrainedModel, config: Config) -> frozenset[str]:
     """The names of the parameters that the engine keeps as codes."""
-    from spillway.model import quantised
-    from spillway.model.building import build
-    from spillway.model.lora import adapters_of
-    from spillway.model.source import DTYPES
+    from spillway.model.adapters import quantised
+    from spillway.model.adapters.lora import adapters_of
+    from spillway.model.meta.building import build
+    from spillway.model.source.source import DTYPES
 
     adapters = adapters_of(config)
     if config.base_form is None or adapters is None:
@@ -329,7 +329,7 @@ def packed_names(model: PreTrainedModel, config: Config) -> frozenset[str]:
 
 def round_base(model: PreTrainedModel, config: Config) -> None:
     """To what the engine's codes stand for."""
-    from spillway.model import quantised
+    from spillway.model.adapters import quantised
 
     if config.base_form is not None:
         quantised.round_in(model, packed_names(model, config), config.base_form)
@@ -337,7 +337,7 @@ def round_base(model: PreTrainedModel, config: Config) -> None:
 
 def named(model: PreTrainedModel) -> dict[str, torch.nn.Parameter]:
     """Parameters by the name that they have without adapters before them."""
-    from spillway.model.meta_model import bare_name
+    from spillway.model.meta.meta_model import bare_name
 
     return {bare_name(name): parameter for name, parameter in model.named_parameters()}
 
@@ -345,7 +345,7 @@ def named(model: PreTrainedModel) -> dict[str, torch.nn.Parameter]:
 def narrowed(model: PreTrainedModel, config: Config) -> PreTrainedModel:
     """A copy that computes in the type asked for, whose weights have values of the type that they are kept in; what the
     library keeps in fp32 it keeps so."""
-    from spillway.model.source import DTYPES
+    from spillway.model.source.source import DTYPES
 
     kept, computes = find_kept_types(model, config), DTYPES[config.compute_dtype]
     copied = copy.deepcopy(model)
@@ -358,10 +358,10 @@ def narrowed(model: PreTrainedModel, config: Config) -> PreTrainedModel:
 
 def find_kept_types(model: PreTrainedModel, config: Config) -> Callable[[str], torch.dtype]:
     """A function that returns the dtype in which a tensor is kept, by its name."""
-    from spillway.model.building import types_of
-    from spillway.model.meta_model import bare_name
-    from spillway.model.on_meta import on_meta
-    from spillway.model.source import DTYPES
+    from spillway.model.meta.building import types_of
+    from spillway.model.meta.meta_model import bare_name
+    from spillway.model.meta.on_meta import on_meta
+    from spillway.model.source.source import DTYPES
 
     dtype = DTYPES[config.weight_dtype]
     types = types_of(on_meta(copy.deepcopy(model.config), dtype))
@@ -375,7 +375,7 @@ def train_plainly(
     """Returns the masters, too. With bf16 a copy of the model computes, which takes the masters' rounded values."""
     import torch
 
-    from spillway.model.describe import decay_names
+    from spillway.model.meta.describe import decay_names
 
     learning = named(model)
     computing = model if config.weight_dtype == "fp32" else narrowed(model, config)

@@ -20,17 +20,17 @@ from spillway.errors import DoesNotFit
 from spillway.machine import device, memory_files, nodes
 from spillway.machine.one_order import CUBLAS
 from spillway.machine.place import Place
-from spillway.model import files
-from spillway.model.batch import WorkShape
-from spillway.model.describe import WorkSize, describe
-from spillway.model.fused_search import list_fusions
-from spillway.model.joining import joining_notice
-from spillway.model.library import find_fp32_names
-from spillway.model.meta_model import MetaModel
-from spillway.model.packed_attention import PackedRows
+from spillway.model.adapters.unpacked import summarise_unpacked, unpacked_notice
+from spillway.model.batches.batch import WorkShape
+from spillway.model.batches.joining import joining_notice
+from spillway.model.checkpoint import files
+from spillway.model.layers.fused_search import list_fusions
+from spillway.model.layers.packed_attention import PackedRows
+from spillway.model.layers.token_tiles import ALL_AT_ONCE, TokenTiles
+from spillway.model.meta.describe import WorkSize, describe
+from spillway.model.meta.meta_model import MetaModel
+from spillway.model.source.library import find_fp32_names
 from spillway.model.spec import Verified
-from spillway.model.token_tiles import ALL_AT_ONCE, TokenTiles
-from spillway.model.unpacked import summarise_unpacked, unpacked_notice
 from spillway.run import replays, room
 from spillway.run.alike import agree_settings
 from spillway.run.profiled import Profiled
@@ -233,7 +233,7 @@ def attention_notice(place: Place) -> list[str]:
 
 def threads_notice(config: Any) -> list[str]:
     """A notice that the bits depend on the number of threads. Where keys and values differ in size, PyTorch's attention
-    on a CPU is plain products of as many rows as a sequence has tokens; `spillway.model.few_rows` fills none."""
+    on a CPU is plain products of as many rows as a sequence has tokens; `spillway.model.layers.few_rows` fills none."""
     keys = sum(getattr(config, name, None) or 0 for name in ("qk_nope_head_dim", "qk_rope_head_dim"))
     values = getattr(config, "v_head_dim", None) or 0
     if not (keys and values) or keys == values:

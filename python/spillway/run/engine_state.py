@@ -13,9 +13,9 @@ import torch
 from spillway.base.calls import translated
 from spillway.base.counts import counted
 from spillway.errors import InputError
-from spillway.model import files, initialise
-from spillway.model.own import OwnConfig
-from spillway.model.source import config_files, save_config
+from spillway.model.checkpoint import files, initialise
+from spillway.model.source.own import OwnConfig
+from spillway.model.source.source import config_files, save_config
 from spillway.model.spec import ModelSpec
 from spillway.output import base_files, saved, volumes, wear
 from spillway.output.base_files import BASE

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from spillway.base.files import replace_text, write_json
 from spillway.config import Config
 from spillway.errors import InputError
-from spillway.model import hub
+from spillway.model.source import hub
 from spillway.output import base_files, identity, left, saved
 from spillway.output.base_files import BASE
 from spillway.output.checkpoints import write_directory
@@ -27,7 +27,7 @@ from spillway.run.start_points import STATE, read_counts, write_counts
 from spillway.run.stored import StoredRun, stored
 
 if TYPE_CHECKING:
-    from spillway.model.ties import Built
+    from spillway.model.checkpoint.ties import Built
 
 Saves = Callable[[Any, bool], None]  # of an engine, and whether it is the one that writes
 
@@ -140,7 +140,7 @@ def save_position(run: StoredRun, moving: dict[str, Any], target: Path) -> None:
 
 def saving_weights(run: StoredRun, target: Path) -> Saves:
     """Saves the weights under the library's names."""
-    from spillway.model import files
+    from spillway.model.checkpoint import files
 
     source = hub.model_directory(run.config)
     meta_model = build_run_model(run).meta_model
@@ -163,8 +163,8 @@ def begins_with(config: Config) -> Path:
 
 def build_run_model(run: StoredRun) -> Built:
     """The model of a run, without weights."""
-    from spillway.model.source import DTYPES, load_config
-    from spillway.model.ties import build_as_stored
+    from spillway.model.checkpoint.ties import build_as_stored
+    from spillway.model.source.source import DTYPES, load_config
 
     config = run.config
     model_config = load_config(hub.model_directory(config), *find_labels(run.description()))
@@ -173,8 +173,8 @@ def build_run_model(run: StoredRun) -> Built:
 
 def find_labels(description: dict[str, Any]) -> tuple[int, str]:
     """The labels of the head that a run has trained (0: it predicts tokens), and the kind of its class."""
-    from spillway.model.score_head import HEAD
-    from spillway.model.source import OF_ROWS, OF_TOKENS
+    from spillway.model.meta.score_head import HEAD
+    from spillway.model.source.source import OF_ROWS, OF_TOKENS
 
     shapes = {tensor["name"]: tensor["shape"] for block in description["blocks"] for tensor in block["tensors"]}
     rows, _ = shapes.get(f"{HEAD}.weight", (0, 0))
@@ -183,9 +183,9 @@ def find_labels(description: dict[str, Any]) -> tuple[int, str]:
 
 def saving_adapters(run: StoredRun, target: Path) -> Saves:
     """Saves the adapters under PEFT's names; the base stays where it was."""
-    from spillway.model.building import build
-    from spillway.model.lora import adapters_of
-    from spillway.model.source import DTYPES, load_config
+    from spillway.model.adapters.lora import adapters_of
+    from spillway.model.meta.building import build
+    from spillway.model.source.source import DTYPES, load_config
 
     adapters = adapters_of(run.config)
     assert adapters is not None
@@ -205,7 +205,7 @@ def save_beside(run: StoredRun, target: Path) -> None:
     """Configuration, generation configuration and tokenizer, from the model that the run began with. Adapters have a
     configuration of their own."""
     from spillway.data.loading import load_tokenizer, padding_of
-    from spillway.model.source import is_classifier, save_config
+    from spillway.model.source.source import is_classifier, save_config
     from spillway.output.padding import name_padding
 
     config, tokenizer = run.config, load_tokenizer(run.config)

@@ -10,10 +10,10 @@ import torch
 
 from spillway.base.calls import translated
 from spillway.errors import InputError
-from spillway.model.batch import Batch
-from spillway.model.microbatch import MicroBatch, Share, Work, arrange, consecutive
-from spillway.model.objective import CrossEntropy
-from spillway.model.stream import Stream
+from spillway.model.batches.batch import Batch
+from spillway.model.batches.microbatch import MicroBatch, Share, Work, arrange, consecutive
+from spillway.model.head.objective import CrossEntropy
+from spillway.model.stream.stream import Stream
 
 PIECE = 256  # tokens whose logits are widened at a time
 

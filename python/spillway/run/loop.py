@@ -21,7 +21,7 @@ from spillway.data.dataset import Dataset
 from spillway.data.order import Order, in_file_order
 from spillway.data.preferences import Preferences
 from spillway.errors import ComputationDiffers, Interrupted
-from spillway.model.batch import WorkShape
+from spillway.model.batches.batch import WorkShape
 from spillway.output import checkpoints, directory, displaced, saved, unsaved
 from spillway.output.padding import name_padding
 from spillway.output.records import METRICS, Metrics, NoMetrics, rows

@@ -20,9 +20,9 @@ from spillway.errors import DoesNotFit, InputError, first_line
 from spillway.run import cluster, replays
 
 if TYPE_CHECKING:
-    from spillway.model.batch import WorkShape
+    from spillway.model.batches.batch import WorkShape
+    from spillway.model.measure.trace import StepTrace
     from spillway.model.spec import Verified
-    from spillway.model.trace import StepTrace
 
 GIB = 2**30
 GROUPS = ("weight", "state", "grad", "activation")
@@ -118,11 +118,11 @@ def plan_step(config: Config, text: str, tell: Tell) -> Planned:
     """The plan alone. Raises InputError, or DoesNotFit with what would fit."""
     from spillway import _engine
     from spillway.base.calls import translated
-    from spillway.model import hub
-    from spillway.model.coded import describe_coding
-    from spillway.model.joining import joining_notice
+    from spillway.model.adapters.unpacked import unpacked_notice
+    from spillway.model.batches.joining import joining_notice
+    from spillway.model.source import hub
+    from spillway.model.source.coded import describe_coding
     from spillway.model.spec import model_spec, verified
-    from spillway.model.unpacked import unpacked_notice
 
     for notice in config.notices:
         tell(notice)
@@ -164,7 +164,7 @@ def plan_step(config: Config, text: str, tell: Tell) -> Planned:
 
 def plan_of(engine: Any, asked: Asked, config: Config, several: cluster.Cluster | None) -> Plan:
     """The engine's plan, and the figures that follow from it."""
-    from spillway.model.unpacked import summarise_unpacked
+    from spillway.model.adapters.unpacked import summarise_unpacked
 
     profile = asked.profile
     plan: Plan = {**json.loads(engine.plan()), "machine": profile.get("machine", "this machine")}
@@ -286,7 +286,7 @@ def product_rate(profile: dict[str, Any], dtype: str) -> float:
 
 def ask_plan(config: Config, profile: dict[str, Any], model: Verified, here: StepTrace | None, on_gpu: bool) -> Asked:
     """For a machine with these numbers; `config` is settled for it."""
-    from spillway.model.saved_profile import SavedProfile
+    from spillway.model.stream.saved_profile import SavedProfile
     from spillway.run import saved_settings
     from spillway.run.engine_spec import description_of
 
@@ -315,9 +315,9 @@ def twice_as_long(config: Config) -> Config:
 
 def shape_of(config: Config, model: Verified) -> WorkShape:
     """The shape of a step whose rows are all of maximum length; nothing is evaluated."""
-    from spillway.model.batch import WorkShape
-    from spillway.model.joining import join_shape
-    from spillway.model.microbatch import Share
+    from spillway.model.batches.batch import WorkShape
+    from spillway.model.batches.joining import join_shape
+    from spillway.model.batches.microbatch import Share
 
     rows, micro_batches = config.per_device_train_batch_size * config.rows_each, config.gradient_accumulation_steps
     ranks, virtual = config.ranks, config.virtual_ranks
@@ -330,7 +330,7 @@ def traced(
     config: Config, model: Verified, tell: Tell = lambda _: None, shorter: StepTrace | None = None
 ) -> StepTrace | None:
     """None: the model's code asks for values, which a trace has not. `shorter`: of rows of half the length."""
-    from spillway.model.trace import trace_step
+    from spillway.model.measure.trace import trace_step
 
     not_kept = "activation_recompute all" if config.activation_recompute == "all" else model.not_kept
     try:
@@ -353,7 +353,7 @@ def traced(
 
 def work_of(config: Config, model: Verified, trace: StepTrace | None) -> dict[str, Any]:
     """The work of one micro-batch; see plan/described.h."""
-    from spillway.model.source import text_config
+    from spillway.model.source.source import text_config
     from spillway.run.profiled import MARGIN
 
     rows = shape_of(config, model).batch

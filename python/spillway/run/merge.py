@@ -11,10 +11,12 @@ from typing import Any
 
 from spillway.config import Config, resolve
 from spillway.errors import InputError
-from spillway.model import files, hub, merging
-from spillway.model.lora import ADAPTER, ADAPTER_CONFIG
-from spillway.model.source import DTYPES, load_config, save_config
-from spillway.model.ties import build_as_stored
+from spillway.model.adapters import merging
+from spillway.model.adapters.lora import ADAPTER, ADAPTER_CONFIG
+from spillway.model.checkpoint import files
+from spillway.model.checkpoint.ties import build_as_stored
+from spillway.model.source import hub
+from spillway.model.source.source import DTYPES, load_config, save_config
 from spillway.output import base_files, left, saved
 from spillway.output.base_files import BASE
 from spillway.output.checkpoints import write_directory

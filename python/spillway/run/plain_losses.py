@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from spillway.config import Config
-from spillway.model.batch import Batch
+from spillway.model.batches.batch import Batch
 
 if TYPE_CHECKING:
     import torch
@@ -43,8 +43,8 @@ def next_token(model: PreTrainedModel, batch: Batch, step: list[Batch]) -> torch
     the loss is that of their logits."""
     from torch.nn.functional import cross_entropy
 
-    from spillway.model.model_code import call_model
-    from spillway.model.source import is_multimodal
+    from spillway.model.source.model_code import call_model
+    from spillway.model.source.source import is_multimodal
 
     labels = sum(int((batch.labels[:, 1:] != -100).sum()) for batch in step)
     if is_multimodal(model.config):
@@ -56,8 +56,8 @@ def next_token(model: PreTrainedModel, batch: Batch, step: list[Batch]) -> torch
 
 def compared(model: PreTrainedModel, batch: Batch, config: Config) -> torch.Tensor:
     """The mean over its examples, and what routers add."""
-    from spillway.model.model_code import call_model
-    from spillway.model.row_losses import ROW_LOSSES, Rows
+    from spillway.model.head.row_losses import ROW_LOSSES, Rows
+    from spillway.model.source.model_code import call_model
 
     output = call_model(model, batch.input_ids, **mask_for_routers(model, batch))
     objective = ROW_LOSSES[config.objective](config)
@@ -74,8 +74,8 @@ def compared(model: PreTrainedModel, batch: Batch, config: Config) -> torch.Tens
 
 def sampled(model: PreTrainedModel, batch: Batch, step: list[Batch], config: Config) -> torch.Tensor:
     """The loss of a micro-batch of sampled completions, and what routers add."""
-    from spillway.model.model_code import call_model
-    from spillway.model.policy import PolicyLoss, Tokens
+    from spillway.model.head.policy import PolicyLoss, Tokens
+    from spillway.model.source.model_code import call_model
 
     assert batch.sampled is not None
     output = call_model(model, batch.input_ids, **mask_for_routers(model, batch))
@@ -90,8 +90,8 @@ def sampled(model: PreTrainedModel, batch: Batch, step: list[Batch], config: Con
 
 def ranked(model: PreTrainedModel, batch: Batch, config: Config) -> torch.Tensor:
     """The mean over its pairs. `model`: gives scores of every token."""
-    from spillway.model.model_code import call_model
-    from spillway.model.scores import Ranking
+    from spillway.model.head.scores import Ranking
+    from spillway.model.source.model_code import call_model
 
     scores = call_model(model, batch.input_ids).logits.flatten(0, 1)[batch.scored]
     return Ranking.of(config).loss(scores.double(), batch.targets)
@@ -115,7 +115,7 @@ def log_probabilities(model: PreTrainedModel, step: list[Batch]) -> list[list[fl
     """The log probabilities of each micro-batch's rows."""
     import torch
 
-    from spillway.model.model_code import call_model
+    from spillway.model.source.model_code import call_model
 
     with torch.no_grad():
         return [

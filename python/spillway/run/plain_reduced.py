@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 def optimizer_of(model: PreTrainedModel, config: Config) -> tuple[subspace.AdamW | None, set[str]]:
     """The optimizer of the matrices that are trained in subspaces with method lsp, and their names."""
     from spillway import subspace
-    from spillway.model.building import build
-    from spillway.model.factors import choose
-    from spillway.model.freeze import freeze_like, frozen_names
-    from spillway.model.source import DTYPES
+    from spillway.model.checkpoint.freeze import freeze_like, frozen_names
+    from spillway.model.meta.building import build
+    from spillway.model.meta.factors import choose
+    from spillway.model.source.source import DTYPES
 
     if config.method != "lsp":
         return None, set()

@@ -10,11 +10,11 @@ from spillway.base.calls import EngineType, loss_kernels
 from spillway.machine import device
 from spillway.machine.compute import Compute
 from spillway.machine.place import Place
-from spillway.model import initialise
-from spillway.model.batch import WorkShape
-from spillway.model.distillation import working_bytes
-from spillway.model.dry_run import DryRun, profile_dry_run
-from spillway.model.packed_attention import PackedRows
+from spillway.model.batches.batch import WorkShape
+from spillway.model.checkpoint import initialise
+from spillway.model.head.distillation import working_bytes
+from spillway.model.layers.packed_attention import PackedRows
+from spillway.model.measure.dry_run import DryRun, profile_dry_run
 from spillway.model.spec import ModelSpec, Verified
 from spillway.run.settings import memory_budget
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from spillway.model.batch import Batch, WorkShape
+from spillway.model.batches.batch import Batch, WorkShape
 
 if TYPE_CHECKING:
     from spillway.config import Config

@@ -8,7 +8,7 @@ from typing import Any
 from spillway import __version__
 from spillway.config import Config
 from spillway.errors import InputError, SpillwayError, first_line
-from spillway.model import hub
+from spillway.model.source import hub
 from spillway.output import saved
 from spillway.output.directory import MODEL_FILES
 

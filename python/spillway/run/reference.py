@@ -24,7 +24,7 @@ from spillway.base.documents import parse_json
 from spillway.base.files import flush, no_link, replace_text
 from spillway.data.order import in_file_order
 from spillway.errors import InputError
-from spillway.model.batch import Batch
+from spillway.model.batches.batch import Batch
 from spillway.output import identity
 from spillway.output.records import is_number
 from spillway.run.world import World

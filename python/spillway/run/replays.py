@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from spillway.errors import ComputationDiffers, InputError
-from spillway.model.digests import Difference, Digests
-from spillway.model.module_state import ModuleState
+from spillway.model.layers.digests import Difference, Digests
+from spillway.model.layers.module_state import ModuleState
 
 if TYPE_CHECKING:
     from spillway.config import Config
     from spillway.machine.place import Place
-    from spillway.model.microbatch import Work
-    from spillway.model.stream import Stream
+    from spillway.model.batches.microbatch import Work
+    from spillway.model.stream.stream import Stream
 
 TEST = (
     "Test this machine (memory test, temperatures, no overclocking; on a GPU its error counters), or go on with the "

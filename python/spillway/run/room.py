@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from spillway.base import files
 from spillway.base.sizes import size
 from spillway.errors import DoesNotFit
-from spillway.model import hub
+from spillway.model.source import hub
 from spillway.output import directory, volumes
 from spillway.output.directory import Start
 from spillway.run.protocol import Saving

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from spillway.model.saved_profile import SavedProfile, able
 from spillway.model.spec import ModelSpec
+from spillway.model.stream.saved_profile import SavedProfile, able
 from spillway.run.profiled import Profiled
 
 BY_TOKEN = ("token_bytes", "spilled_token_bytes", "graph_token_bytes")

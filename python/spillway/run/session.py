@@ -27,18 +27,19 @@ from spillway.base.files import flush, new_file
 from spillway.config import optimizers
 from spillway.machine import auto, device, process_memory
 from spillway.machine.compute import compute
-from spillway.model import factors, hub
-from spillway.model.distillation import LargestLogits, TopTokens
-from spillway.model.generation import callable_model
-from spillway.model.joining import join, join_shape
-from spillway.model.microbatch import Share, Work, arrange
-from spillway.model.objective import Choice, Objective, RowSums
-from spillway.model.own import OwnConfig
-from spillway.model.preference import objective_of
-from spillway.model.saved import choice_of
-from spillway.model.saved_profile import SLACK
+from spillway.model.batches.joining import join, join_shape
+from spillway.model.batches.microbatch import Share, Work, arrange
+from spillway.model.head.distillation import LargestLogits, TopTokens
+from spillway.model.head.objective import Choice, Objective, RowSums
+from spillway.model.head.preference import objective_of
+from spillway.model.layers.saved import choice_of
+from spillway.model.meta import factors
+from spillway.model.source import hub
+from spillway.model.source.own import OwnConfig
 from spillway.model.spec import model_spec, verified
-from spillway.model.stream import Stream
+from spillway.model.stream.generation import callable_model
+from spillway.model.stream.saved_profile import SLACK
+from spillway.model.stream.stream import Stream
 from spillway.output import wear
 from spillway.run import logits, replays
 from spillway.run.engine_spec import engine_spec, plan_engine, work_size
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
 
     from spillway.config import Config
-    from spillway.model.batch import Batch, WorkShape
+    from spillway.model.batches.batch import Batch, WorkShape
 
 
 class EngineSession:

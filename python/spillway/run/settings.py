@@ -20,7 +20,7 @@ from spillway.run.protocol import Keeping
 if TYPE_CHECKING:
     from spillway.config import Config
     from spillway.config.values import StoragePath
-    from spillway.model.dry_run import DryRun
+    from spillway.model.measure.dry_run import DryRun
 
 MARGIN = 0.1  # of what is free, left alone when no budget is given
 EXACT_BYTES = 12  # of a parameter, weight included

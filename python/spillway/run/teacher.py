@@ -26,7 +26,7 @@ from spillway.run.protocol import Keeping, Saving, StartPoint
 from spillway.run.reference import Pass
 
 if TYPE_CHECKING:
-    from spillway.model.batch import WorkShape
+    from spillway.model.batches.batch import WorkShape
     from spillway.run.loop import Work
     from spillway.run.progress import Display
     from spillway.run.session import EngineSession
@@ -203,9 +203,9 @@ def teacher_config(config: Config) -> Config:
 def open_forward(config: Config, shape: WorkShape, keeping: Keeping, only_plan: bool) -> EngineSession:
     """A session that is not trained. The engine plans steps of a model that learns something, so one vector of the last
     layer counts as trainable; nothing updates it."""
-    from spillway.model import hub
-    from spillway.model.source import DTYPES, load_config
-    from spillway.model.ties import build_as_stored
+    from spillway.model.checkpoint.ties import build_as_stored
+    from spillway.model.source import hub
+    from spillway.model.source.source import DTYPES, load_config
     from spillway.run.session import EngineSession
 
     directory = hub.model_directory(config)
@@ -220,7 +220,7 @@ def open_forward(config: Config, shape: WorkShape, keeping: Keeping, only_plan: 
 
 def check_teacher(config: Config, tokenizer: Any, vocabulary: Any) -> None:
     """InputError where the teacher cannot judge the model's tokens. `vocabulary`: entries of the model's."""
-    from spillway.model.source import load_config, text_config
+    from spillway.model.source.source import load_config, text_config
 
     size = getattr(text_config(load_config(Path(config.teacher))), "vocab_size", None)
     if size != vocabulary:

@@ -21,8 +21,8 @@ from spillway.config.checks import check, check_model, check_required
 from spillway.data.media import media_of
 from spillway.errors import InputError, Interrupted, SpillwayError
 from spillway.machine import auto, process_memory, products
-from spillway.model import hub
-from spillway.model.batch import WorkShape
+from spillway.model.batches.batch import WorkShape
+from spillway.model.source import hub
 from spillway.output import checkpoints, directory, saved, state, unsaved, volumes
 from spillway.output.directory import Start
 from spillway.output.identity import Identity
@@ -424,7 +424,7 @@ def load_work(config: Config, tell: Tell, started: datetime | None = None) -> Wo
     from spillway.data import loading
     from spillway.data.order import Order
     from spillway.data.origins import Clock
-    from spillway.model.source import text_config
+    from spillway.model.source.source import text_config
     from spillway.run import rates
     from spillway.run.events import Events
 
@@ -473,7 +473,7 @@ def load_work(config: Config, tell: Tell, started: datetime | None = None) -> Wo
 
 def read_model_config(config: Config) -> Any:
     """The model's configuration, as transformers reads it."""
-    from spillway.model.source import load_config
+    from spillway.model.source.source import load_config
 
     return load_config(hub.model_directory(config), config.objective_entry.labels)
 

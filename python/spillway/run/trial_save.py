@@ -9,7 +9,7 @@ from typing import Any
 
 from spillway.config import Config
 from spillway.errors import InputError
-from spillway.model import hub
+from spillway.model.source import hub
 
 Save = Callable[[Path], object]  # a function that saves a file into a directory
 
@@ -19,7 +19,7 @@ def try_save(config: Config, model_config: Any, tokenizer: Any = None) -> None:
     describes. InputError with the file that cannot be saved, and the reason."""
     saves: list[tuple[str, Save]] = []
     if model_config is not None and config.method != "lora":
-        from spillway.model.source import config_files
+        from spillway.model.source.source import config_files
 
         source = hub.model_directory(config)
         saves += [(str(file), save) for file, save in config_files(source, model_config, config.weight_dtype)]

@@ -1,0 +1,1 @@
+"""Frozen bases: adapters, and weights kept as codes of few bits."""

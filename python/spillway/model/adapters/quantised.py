@@ -1,0 +1,117 @@
+"""Which weights of a frozen base are kept as codes of few bits, and what such codes make of weights.
+
+Packed are the matrices inside a model's layers that adapters have left frozen: those of `nn.Linear` and GPT-2's
+`Conv1D`, as transformers packs them for bitsandbytes, and the matrices that a class keeps together in one parameter,
+such as the experts of a layer, in whatever order. Routers, the embedding, the head, norms and biases stay as they are,
+and so does what a class keeps in fp32. Blocks go along a parameter as its class holds it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.nn.modules.conv import _ConvNd
+from transformers.pytorch_utils import Conv1D
+
+from spillway import _engine
+from spillway.errors import InputError
+from spillway.model.adapters.unpacked import names_router
+from spillway.model.layers.pieces import count_pieces
+from spillway.model.meta.meta_model import bare_name, pattern
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from spillway.config import Config
+    from spillway.model.meta.meta_model import MetaModel
+
+
+def choose(meta_model: MetaModel, config: Config) -> None:
+    """Says in `meta_model.packed` which parameters are kept as codes, and in `meta_model.pieces` which of them passes
+    convert a few experts at a time. InputError where none can be kept so."""
+    form = config.base_form
+    if form is None:
+        return
+    frozen = (matrix for layer in meta_model.layers for matrix in find_matrices(layer) if not matrix.requires_grad)
+    meta_model.packed = {id(matrix): form for matrix in frozen if not meta_model.is_fp32(matrix)}
+    if not meta_model.packed:
+        key = "load_in_8bit" if form == "int8" else "load_in_4bit"
+        raise InputError(
+            f"{key}: it is for linear layers and experts inside the model's layers, and none of these is frozen"
+        )
+    whole = {id(parameter) for stage in meta_model.stages for parameter in stage.shared}
+    whole |= {id(parameter) for layer in meta_model.layers for parameter in find_adapted(layer)}
+    for parameter in (it for stage in meta_model.stages for it in stage.parameters if id(it) in meta_model.packed):
+        places = meta_model.places[id(parameter)]
+        count = count_pieces(places[0][0], parameter) if len(places) == 1 and id(parameter) not in whole else 0
+        if count > 0:
+            meta_model.pieces[id(parameter)] = count
+
+
+def find_matrices(layer: nn.Module) -> Iterator[nn.Parameter]:
+    """The matrices that a layer multiplies by, without those of its routers."""
+    counts = count_experts(layer)
+    for name, module in layer.named_modules():
+        if isinstance(module, nn.Linear | Conv1D):
+            matrix: Any = module.weight
+            if not (names_router(f"{name}.weight") and is_score(matrix, name, counts)):
+                yield matrix
+        elif not isinstance(module, nn.Embedding | _ConvNd):
+            yield from find_joined(name, module)
+
+
+def find_adapted(layer: nn.Module) -> Iterator[nn.Parameter]:
+    """The parameters that PEFT's `ParamWrapper` adds an adapter to. A pass makes the sum of all their experts."""
+    for module in layer.modules():
+        name, base = getattr(module, "parameter_name", None), getattr(module, "get_base_layer", None)
+        if name is not None and base is not None:
+            yield base()._parameters[name]
+
+
+def find_joined(name: str, module: nn.Module) -> Iterator[nn.Parameter]:
+    """The parameters of a module, called `name` in its layer, that have the matrices of several experts or heads."""
+    of_experts = "expert" in type(module).__name__.lower()
+    for own, parameter in module._parameters.items():
+        if parameter is None or own.endswith("bias") or names_router(f"{name}.{own}"):
+            continue
+        if is_stack(parameter) or (parameter.dim() == 2 and of_experts):
+            yield parameter
+
+
+def is_stack(parameter: nn.Parameter) -> bool:
+    """True if the parameter has several matrices; a convolution over time has one row for each channel."""
+    return parameter.dim() == 3 and min(parameter.shape[1:]) > 1
+
+
+def is_score(matrix: nn.Parameter, name: str, counts: set[int]) -> bool:
+    """True if the linear layer's matrix scores each expert of the layer. Its name says that it may be a router's."""
+    return "router" in name.lower() or matrix.shape[0] in counts
+
+
+def count_experts(layer: nn.Module) -> set[int]:
+    """The numbers of experts that parts of a layer have: in one parameter, or each a module."""
+    joined = {p.shape[0] for p in layer.parameters() if is_stack(p)}
+    return joined | {len(m) for name, m in layer.named_modules() if isinstance(m, nn.ModuleList) and "expert" in name}
+
+
+def choose_kinds(small: MetaModel, meta_model: MetaModel) -> None:
+    """Packs in a model with fewer layers what is packed in any layer of `meta_model`."""
+    kinds = {pattern(meta_model.names[key]): form for key, form in meta_model.packed.items()}
+    small.packed = {key: kinds[pattern(name)] for key, name in small.names.items() if pattern(name) in kinds}
+
+
+def names(meta_model: MetaModel) -> frozenset[str]:
+    """The names of the parameters that are packed."""
+    return frozenset(meta_model.names[key] for key in meta_model.packed)
+
+
+def round_in(model: nn.Module, packed: frozenset[str], form: str) -> None:
+    """Parameters of these names, fp32, become what their codes stand for."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if bare_name(name) in packed:
+                flat = parameter.detach().contiguous().view(-1)
+                _engine.round_packed(form, flat.numpy())
+                parameter.copy_(flat.view(parameter.shape))

@@ -1,0 +1,1 @@
+"""Micro-batches of a step."""

@@ -1,0 +1,1 @@
+"""Tensors of checkpoints: names, ties, first values, which of them are trainable."""

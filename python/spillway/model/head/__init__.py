@@ -1,0 +1,1 @@
+"""The loss: the head in slices of the vocabulary, and objectives over it."""

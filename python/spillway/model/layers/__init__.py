@@ -1,0 +1,1 @@
+"""Arithmetic inside layers: kernels, attention, tiles, sums, what autograd saves."""

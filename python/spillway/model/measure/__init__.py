@@ -1,0 +1,1 @@
+"""Seconds and bytes of PyTorch's part of a step."""

@@ -1,0 +1,54 @@
+"""A model of the same widths, with one layer of each kind and one slice of the vocabulary: what a dry run runs."""
+
+from __future__ import annotations
+
+from transformers import PreTrainedConfig
+
+from spillway.model.adapters import quantised
+from spillway.model.checkpoint.freeze import freeze_kinds
+from spillway.model.meta.building import build
+from spillway.model.meta.describe import slice_rows
+from spillway.model.meta.factors import choose_kinds
+from spillway.model.meta.meta_model import MetaModel
+from spillway.model.source.own import OwnConfig
+from spillway.model.source.source import text_config
+from spillway.model.source.tiny_copy import fewer_layers
+
+
+def narrow_of_its_kind(meta_model: MetaModel, saved: bool, shards: int = 1) -> MetaModel:
+    """A narrow copy with adapters, with what is frozen, reduced and packed. `saved`: a layer of it can
+    keep what autograd saves: where the first one runs with what comes before it, that is the second. `shards`: that the
+    engine cuts the vocabulary into."""
+    small = narrow_copy(meta_model, saved and not meta_model.simple_entry, shards)
+    if meta_model.adapters is not None:
+        meta_model.adapters.like(small)
+    freeze_kinds(small, meta_model)
+    choose_kinds(small, meta_model)
+    quantised.choose_kinds(small, meta_model)
+    return small
+
+
+def narrow_copy(meta_model: MetaModel, two: bool = False, shards: int = 1) -> MetaModel:
+    """A copy with as few layers as its class can be built with. `two`: with two layers at least. `shards`: slices into
+    which the engine cuts the vocabulary."""
+    least = 1 if meta_model.own_tail and not two else 2
+    for layers in (least, 2, 4):
+        try:
+            return build(narrow(meta_model.config, meta_model, layers, shards), meta_model.dtype, meta_model.kept)
+        except Exception as error:  # of whatever kind a class's own checks are
+            refused = error
+    raise refused
+
+
+def narrow(
+    config: PreTrainedConfig | OwnConfig, meta_model: MetaModel, layers: int, shards: int = 1
+) -> PreTrainedConfig | OwnConfig:
+    """A configuration of the same widths with one layer of each kind and one slice of the vocabulary."""
+    vocabulary = slice_rows(meta_model.vocabulary, meta_model.columns, shards=shards)
+    if isinstance(config, OwnConfig):
+        return config.cut(layers, vocabulary)
+    small = fewer_layers(config, layers, vocab_size=vocabulary)
+    text = text_config(small)
+    if getattr(text, "pad_token_id", None) is not None:
+        text.pad_token_id = min(text.pad_token_id, text.vocab_size - 1)
+    return small

@@ -1,0 +1,368 @@
+"""The operations of PyTorch's part of a step: a dry run over shapes alone, that computes nothing.
+
+The stream's own code runs on a narrow copy of the model as in a dry run (`dry_run`), on tensors that have shapes and no
+bytes (PyTorch's FakeTensorMode, which runs every operation's rule of shapes). Written down are the products, attention
+and the bytes that everything else touches, by kind of pass; how far the heap would grow (`heap`); and what autograd
+saves of a layer, by the hooks that keep it in a run (`saved`). With the rates of a machine's profile this says of that
+machine what a dry run measures here (the engine's plan/operations.h).
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import _disable_current_modes
+from transformers import masking_utils
+
+from spillway.model.head.head_groups import extra_bytes
+from spillway.model.layers.saved import RECOMPUTE_ALL
+from spillway.model.layers.token_tiles import ALL_AT_ONCE, TokenTiles
+from spillway.model.layers.weight_sums import TYPES, add_product, has_operation
+from spillway.model.measure import quick_dry_run
+from spillway.model.measure.dry_run import BRIEF_SLACK, BYTES_PER_TOKEN, SLACK
+from spillway.model.measure.heap import Heap
+from spillway.model.measure.narrow import narrow_of_its_kind
+from spillway.model.measure.recorder import Operations, Recorder, largest
+from spillway.model.measure.synthetic import sample
+from spillway.model.measure.timed_engine import TimedEngine
+from spillway.model.measure.timed_steps import KINDS
+from spillway.model.meta.describe import WorkSize, describe
+from spillway.model.source.source import text_config
+from spillway.model.stream import saved_profile
+from spillway.model.stream.passage import Passage, replace_tensors
+from spillway.model.stream.saved_profile import SavedProfile
+from spillway.model.stream.stream import Stream
+
+if TYPE_CHECKING:
+    from spillway.model.batches.batch import WorkShape
+    from spillway.model.batches.microbatch import Work
+    from spillway.model.meta.meta_model import MetaModel
+    from spillway.model.stream.plain_engine import PlainPass
+
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_experts_per_layer")
+OUTSIDE = "between"  # of passes
+ONCE = "once"  # for all micro-batches of a step
+KEPT = saved_profile.KINDS
+HEAD = ("head_loss", "head_gradient")
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Trace:
+    passes: Json  # as plan/operations.h reads them
+    bytes: int  # of temporaries at their peak, holes of the heap among them
+    tokens: int
+
+
+@dataclass(frozen=True)
+class StepTrace:
+    """The figures of PyTorch's part of a step for a described machine's plan."""
+
+    whole: Trace  # of the largest micro-batch
+    half: Trace  # of one with rows of half the length
+    few: Trace  # of one that is measured first of all
+    kept_bytes: int  # that a step has for every micro-batch beyond the first
+    saved: SavedProfile
+
+    def work(self) -> Json:
+        """See plan/described.h; `slack` as a plan on the machine itself has it, from `run.profiled` on."""
+        more = max(1, self.whole.tokens - self.half.tokens)
+        return {
+            "passes": self.whole.passes,
+            "bytes": self.whole.bytes + self.kept_bytes,
+            "per_token": max(0, self.whole.bytes - self.half.bytes) / more,
+            "slack": 1 + SLACK,
+            "brief_slack": 1 + SLACK + BRIEF_SLACK,
+            "few": {
+                "tokens": self.few.tokens,
+                "passes": self.few.passes,
+                "most_seconds": quick_dry_run.AS_A_RUN / quick_dry_run.REPEATS,
+            },
+        }
+
+
+def trace_step(
+    meta_model: MetaModel,
+    compute_dtype: str,
+    shape: WorkShape,
+    unneeded: Collection[str],
+    not_kept: str = "",
+    tiles: TokenTiles = ALL_AT_ONCE,
+    shorter: StepTrace | None = None,
+    fused: bool = False,
+) -> StepTrace:
+    """Traces the largest micro-batch of `shape`, rows one by one. `not_kept`: why no layer may keep what autograd
+    saves. `tiles`: what runs in tiles of tokens. `shorter`: of shorter rows, of which the fewest are not traced again.
+    `fused`: kernels stand for norms, SwiGLU and rotary embedding.
+    Raises whatever a model's code raises that asks for values."""
+    small = narrow_of_its_kind(meta_model, not not_kept, shape.virtual_ranks)
+    few, tracer = (Tracer(small, compute_dtype, shape, unneeded, tiles, fused) for _ in range(2))
+    fewest = shorter.few if shorter else few.trace(*quick_dry_run.shapes(shape.batch, shape.length)[0])
+    half = tracer.trace(shape.batch, max(1, shape.length // 2))  # first: the heap keeps what it has grown to
+    whole = tracer.trace(shape.batch, shape.length, again=True)
+    saved = SavedProfile(why=not_kept)
+    if not not_kept:
+        passes, saved = tracer.saved(shape.batch, shape.length)
+        whole.passes.update(passes)
+    kept = (shape.micro_batches - 1) * whole.tokens * BYTES_PER_TOKEN
+    if tiles.head_tokens is not None and shape.own > 1:
+        whole.passes.update(tracer.joined_head())
+        kept += extra_bytes(tiles, shape, small)
+    return StepTrace(whole, half, fewest, kept, saved)
+
+
+class Tracer:
+    """A stream over a narrow copy of the model, and the heap that its steps share."""
+
+    def __init__(
+        self,
+        small: MetaModel,
+        compute_dtype: str,
+        shape: WorkShape,
+        unneeded: Collection[str],
+        tiles: TokenTiles,
+        fused: bool = False,
+    ) -> None:
+        self._small, self._shape, self._unneeded, self._tiles, self._fused = small, shape, unneeded, tiles, fused
+        tokens = shape.batch * shape.length
+        self._description = describe(small, WorkSize(1, tokens), compute_dtype)
+        self._heap = Heap()
+        config = text_config(small.config)
+        self._experts = largest(vars(config).items(), EXPERTS)
+        self._parts = shape.micro_batches * tiles.of(tokens)
+        self._product = add_product if fused and small.dtype in TYPES and has_operation() else None
+        self._lends = self._product is not None and self._parts > shape.virtual_ranks
+
+    def trace(self, rows: int, length: int, again: bool = False) -> Trace:
+        """`again`: the heap is that of two steps. Where products of a run add to sums, those of the second step do, and
+        the passes are its own. The first step's do not: a step of one part makes weight gradients beside the sums."""
+        work = sample(self._small, rows, length)
+        with self._opened() as (stream, engine):
+            stream.step(work, {}, 0)
+            passes = {kind: engine.told(kind) for kind in (*KINDS, OUTSIDE)}
+            if again:
+                engine.lends = self._lends
+                stream.step(work, {}, 0)
+            if engine.lends:
+                passes = {kind: engine.told(kind) for kind in (*KINDS, OUTSIDE)}
+        return Trace(passes, self._heap.most, rows * length)
+
+    def joined_head(self) -> Json:
+        """The head's passes over all micro-batches of a virtual rank, as one micro-batch of them has its part."""
+        shape = self._shape
+        joined = -(-shape.own // shape.virtual_ranks)
+        work = sample(self._small, joined * shape.batch, shape.length)
+        with self._opened(work.tokens) as (stream, engine):
+            stream.step(work, {}, 0)
+            return {kind: engine.told(kind, joined) for kind in HEAD}
+
+    def saved(self, rows: int, length: int) -> tuple[Json, SavedProfile]:
+        """The trace of a step in which layers keep what autograd saves of them: their passes, and the bytes."""
+        choice = saved_profile.keep_all(self._small)
+        if not choice.stages:
+            return {}, SavedProfile(why=saved_profile.NOT_ALONE)
+        work = sample(self._small, rows, length)
+        with self._opened() as (stream, engine):
+            stream.saved, engine.kept_blocks = choice, frozenset(place + 1 for place in choice.stages)
+            engine.lends = self._lends
+            stream.step(work, {}, 0)
+            saved = stream.last_saved
+            passes = {kind: engine.told(kind) for kind in KEPT}
+            stream.saved = RECOMPUTE_ALL
+        if not saved.kept:
+            return {}, SavedProfile(why=saved_profile.SHARING)
+        return passes, saved_profile.profile_of(saved, work.tokens)
+
+    @contextmanager
+    def _opened(self, tokens: int = 0) -> Iterator[tuple[TracedStream, TracedEngine]]:
+        """Inside nothing is computed. `tokens`: of a step that has more than a micro-batch of the shape, which the heap
+        does not see."""
+        description = self._description | {"tokens": max(tokens, self._description["tokens"])}
+        of_gpu = dropout_of_gpu() if self._fused else nullcontext()
+        with rows_apart(), of_gpu, FakeTensorMode(allow_non_fake_inputs=True) as mode:
+            engine = TracedEngine(description, self._parts > 1)
+            engine.keep_weights()
+            tiles, fused, product = self._tiles, self._fused, self._product
+            stream = TracedStream(self._small, engine, 0, self._unneeded, tiles=tiles, fused=fused, product=product)
+            stream.mode = mode
+            recorder = Recorder(Heap() if tokens else self._heap, engine.operations, self._experts)
+            engine.recorder = recorder
+            try:
+                with recorder:
+                    yield stream, engine
+            finally:
+                stream.close()
+
+
+@contextmanager
+def rows_apart() -> Iterator[None]:
+    """Inside nobody looks for rows of a packed sequence in positions, which have no values."""
+    known = masking_utils.find_packed_sequence_indices
+    masking_utils.find_packed_sequence_indices = lambda *_, **__: None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        masking_utils.find_packed_sequence_indices = known
+
+
+@contextmanager
+def dropout_of_gpu() -> Iterator[None]:
+    """Inside dropout is one operation, as on a GPU. On a CPU it is three."""
+    known = torch.nn.functional.dropout
+
+    def dropout(values: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:
+        return torch.native_dropout(values, p, True)[0] if training and p > 0 else values
+
+    torch.nn.functional.dropout = dropout
+    try:
+        yield
+    finally:
+        torch.nn.functional.dropout = known
+
+
+class TracedStream(Stream):
+    """A stream over shapes. Layers' arguments besides the hidden state are made of positions, and are made; then they
+    become shapes, too."""
+
+    mode: FakeTensorMode
+
+    def _passages(self, work: Work) -> list[Passage]:
+        with _disable_current_modes():
+            passages = super()._passages(work)
+        mappings: dict[int, Any] = {}
+        for passage in passages:
+            passage.calls = [replace_tensors(call, self._shape_of, mappings) for call in passage.calls]
+        return passages
+
+    def _shape_of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Not of a mask that stands for one of all tokens by all, nor of what stands for a layer's result."""
+        plain = type(tensor) is torch.Tensor and tensor.numel() > 0
+        return self.mode.from_tensor(tensor) if plain else tensor
+
+
+class TracedEngine(TimedEngine):
+    """Keeps what passes ask of PyTorch, by kind of pass. What a run's engine computes itself it only counts."""
+
+    def __init__(self, description: Json, several: bool) -> None:
+        super().__init__(description, several, None)
+        self.recorder: Recorder | None = None
+        self._converting = False
+        self._done: dict[str, Operations] = defaultdict(Operations)
+        self._counted: Counter[str] = Counter()
+
+    def operations(self) -> Operations:
+        """The operations of the pass that runs, to which the next one is added."""
+        kind = self._kind() + self._pass.kind if self._pass.kind != "end" else OUTSIDE
+        return self._done[kind + ONCE if self._converting else kind]
+
+    def told(self, kind: str, micro_batches: int = 1) -> Json:
+        """The operations of one pass of that kind on average, for one of so many micro-batches that it joins."""
+        count = max(1, self._counted[kind]) * micro_batches
+        return {"each": json_of(self._done[kind], count), "once": json_of(self._done[kind + ONCE], count)}
+
+    def begin_step(self, *arguments: Any, **keywords: Any) -> None:
+        self._done.clear()
+        self._counted.clear()
+        super().begin_step(*arguments, **keywords)
+
+    def next_pass(self) -> PlainPass:
+        self._converting = True
+        try:
+            return super().next_pass()
+        finally:
+            self._converting = False
+
+    def end_pass(self) -> None:
+        self._counted[self._kind() + self._pass.kind] += 1
+        super().end_pass()
+
+    def loss_stats(self, logits: Any, *_: Any) -> None:
+        self._count("loss_stats", [logits], [])
+
+    def loss_gradient(self, logits: Any, *_: Any) -> None:
+        self._count("loss_gradient", [logits], [logits])
+
+    def rms_norm(self, values: Any, weight: Any, out: Any, *_: Any, addend: Any = None, sum: Any = None) -> None:
+        self._count("rms_norm", [values, weight, *list_of(addend)], [out, *list_of(sum)])
+
+    def rms_norm_backward(
+        self,
+        values: Any,
+        weight: Any,
+        gradient: Any,
+        scales: Any,
+        out: Any,
+        sums: Any,
+        to_weight: Any,
+        *_: Any,
+        skip_gradient: Any = None,
+    ) -> None:
+        self._count("rms_norm_scales", [values, weight, gradient], [scales])
+        self._count(
+            "rms_norm_backward", [values, weight, gradient, scales, *list_of(skip_gradient)], [out, *list_of(sums)]
+        )
+        if sums is not None:
+            self._count("rms_norm_weight", [sums], [to_weight])
+
+    def swiglu(self, gate: Any, up: Any, out: Any) -> None:
+        self._count("swiglu", [gate, up], [out])
+
+    def swiglu_backward(self, gate: Any, up: Any, gradient: Any, to_gate: Any, to_up: Any, product: Any = None) -> None:
+        self._count("swiglu_backward", [gate, up, gradient], [to_gate, to_up, *list_of(product)])
+
+    def rotate(self, heads: Any, cosines: Any, sines: Any, out: Any, backward: bool) -> None:
+        self._count("rotary", [heads, cosines, sines], [out])
+
+    def wants_whole_gradient(self, tensor: int, micro_batch: int) -> bool:
+        return False
+
+    def compress(self, tensor: int, side: int, tokens: torch.Tensor, out: torch.Tensor) -> None:
+        self._count("compress", [tokens], [out])
+
+    def signs(self, tensor: int, out: torch.Tensor) -> None:
+        return
+
+    def sample(self, tensor: int, values: torch.Tensor, micro_batch: int) -> None:
+        return
+
+    def end_step(self, update: dict[str, float]) -> dict[str, float]:
+        return {}
+
+    def _count(self, name: str, given: list[Any], made: list[Any]) -> None:
+        assert self.recorder is not None
+        self.recorder.note(name, True, given, made)
+
+    def _map(self, size: int, touch: bool = True) -> torch.Tensor:
+        return torch.empty(size, dtype=torch.uint8)
+
+    def _forget(self, block_pass: PlainPass) -> None:
+        return
+
+
+def list_of(tensor: Any) -> list[Any]:
+    return [] if tensor is None else [tensor]
+
+
+def json_of(found: Operations, count: int) -> Json:
+    return {
+        "products": [
+            {"product": which, "tokens": tokens, "inner": inner, "outer": outer, "calls": calls / count}
+            for (which, tokens, inner, outer), calls in found.products.items()
+        ],
+        "attention": [
+            {"tokens": tokens, "head_size": size, "operations": operations, "backward": backward, "calls": n / count}
+            for (tokens, size, operations, backward), n in found.attention.items()
+        ],
+        "elements": [
+            {"operation": name, "strided": strided, "bytes": bytes, "calls": calls / count}
+            for (name, strided, bytes), calls in found.elements.items()
+        ],
+        "calls": found.calls / count,
+    }

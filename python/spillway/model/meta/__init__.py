@@ -1,0 +1,1 @@
+"""The model on `meta`, its parts, and its own code around its layers."""

@@ -1,0 +1,207 @@
+"""Arguments of each layer besides the hidden state: recorded from the model's own forward pass.
+
+The model runs once with every layer replaced by a recorder that hands its hidden state on, so that masks, rotary
+tables, positions and whatever is made of the embedding are the model's own, with no guess about them. It is left when
+the last layer has been recorded. On the way it is checked that the model does nothing to the hidden state between the
+layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from spillway.machine.place import HOST, Place
+from spillway.model.batches.microbatch import MicroBatch, Work
+from spillway.model.layers.nested import tensors_in
+from spillway.model.meta.meta_model import MetaModel, zeros
+from spillway.model.source.model_code import Left, call_without_layers, refusal, replaced_forwards
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """One call of one layer, the hidden state left out."""
+
+    keyword: str | None  # the hidden state's keyword; None: it is the first positional argument
+    positional: tuple[Any, ...]  # what follows the hidden state
+    keywords: dict[str, Any]
+
+    def call(self, module: nn.Module, hidden: torch.Tensor) -> torch.Tensor:
+        return self.results(module, hidden)[0]
+
+    def results(self, module: nn.Module, hidden: torch.Tensor) -> Sequence[Any]:
+        """Everything that the layer returns, the hidden state first."""
+        if self.keyword is None:
+            result = module(hidden, *self.positional, **self.keywords)
+        else:
+            result = module(**{self.keyword: hidden}, **self.keywords)
+        return result if isinstance(result, tuple | list) else (result,)
+
+
+@dataclass
+class Recording:
+    """One micro-batch's way to the first layer."""
+
+    first: torch.Tensor  # the hidden state that the first layer is given
+    embedded: torch.Tensor  # what the embedding gave
+    calls: list[Arguments]  # by layer
+    passed: dict[int, tuple[int, int]]  # by identity of what stands for it in `calls`: layer, place in its result
+
+
+def record(meta_model: MetaModel, batch: MicroBatch, ids: torch.Tensor, rows: torch.Tensor) -> Recording:
+    """Runs the model up to its last layer. ids: [tokens]; rows: [tokens, columns], the embedding's rows of them."""
+    kind = meta_model.config.model_type
+    calls: list[Arguments] = []
+    passed: dict[int, tuple[int, int]] = {}
+    held: list[torch.Tensor] = []  # so that identities last
+    seen: list[torch.Tensor] = []  # the hidden state as it enters the first layer
+
+    def recorder(place: int) -> Callable[..., Any]:
+        def forward(*positional: Any, **keywords: Any) -> Any:
+            if place != len(calls):
+                raise refusal(kind, "its layers are not called one after the other, each once")
+            if not seen:
+                seen.append(hidden_of(positional, keywords, kind))
+            calls.append(without_hidden(positional, keywords, seen[0], kind))
+            if place == len(meta_model.layers) - 1:
+                raise Left
+            others = [torch.empty(0, device=rows.device) for _ in range((meta_model.form or 1) - 1)]
+            held.extend(others)
+            passed.update({id(other): (place, number) for number, other in enumerate(others, start=1)})
+            return seen[0] if meta_model.form is None else (seen[0], *others)
+
+        return forward
+
+    forwards = {layer: recorder(place) for place, layer in enumerate(meta_model.layers)}
+    with embedded_rows(meta_model, rows, batch) as embedded, replaced_forwards(forwards):
+        try:
+            call_without_layers(meta_model.model, ids.view(batch.rows, batch.length), batch.position_ids)
+        except Left:
+            pass
+    if len(calls) != len(meta_model.layers) or not embedded:
+        raise refusal(kind, "its layers are not called one after the other, each once")
+    used = {id(t): t for call in calls for t in tensors_in([call.positional, list(call.keywords.values())])}
+    return Recording(seen[0], embedded[0], calls, {number: passed[number] for number in used if number in passed})
+
+
+@contextmanager
+def embedded_rows(meta_model: MetaModel, rows: torch.Tensor, batch: MicroBatch) -> Iterator[list[torch.Tensor]]:
+    """Inside, the embedding has these rows as its table, and every call looks up one after the other.
+
+    So scales and whatever else an embedding does to its rows are its own. Yields what it has given. Who reads the table
+    itself finds zeros: some models put the row of a padding token where an image would be, and text has none.
+    """
+    given: list[torch.Tensor] = []
+    embedding = meta_model.embedding
+    meta, padding = embedding._parameters["weight"], embedding.padding_idx
+    assert meta is not None
+    nothing = zeros(meta, rows.device)
+
+    def forward(ids: torch.Tensor, *more: Any, **keywords: Any) -> torch.Tensor:
+        if tuple(ids.shape) != (batch.rows, batch.length):
+            raise refusal(meta_model.config.model_type, "its embedding is asked for other tokens than the batch has")
+        numbers = torch.arange(batch.tokens, device=rows.device).view(batch.rows, batch.length)
+        embedding._parameters["weight"], embedding.padding_idx = rows, None  # type: ignore[assignment]
+        try:
+            given.append(type(embedding).forward(embedding, numbers, *more, **keywords))
+        finally:
+            embedding._parameters["weight"], embedding.padding_idx = nothing, padding  # type: ignore[assignment]
+        return given[-1]
+
+    embedding._parameters["weight"] = nothing  # type: ignore[assignment]
+    try:
+        with replaced_forwards({embedding: forward}), meta_model.stand_ins(meta_model.telling, rows.device):
+            yield given
+    finally:
+        embedding._parameters["weight"] = meta
+
+
+def hidden_of(positional: tuple[Any, ...], keywords: dict[str, Any], kind: str) -> torch.Tensor:
+    """The hidden state among the arguments of the first layer."""
+    if positional and isinstance(positional[0], torch.Tensor):
+        return positional[0]
+    hidden = keywords.get("hidden_states")
+    if isinstance(hidden, torch.Tensor):
+        return hidden
+    raise refusal(kind, "its first layer is not given the hidden state first")
+
+
+def without_hidden(positional: tuple[Any, ...], keywords: dict[str, Any], hidden: torch.Tensor, kind: str) -> Arguments:
+    if positional and is_view(positional[0], hidden):
+        return Arguments(None, positional[1:], keywords)
+    for name, value in keywords.items():
+        if is_view(value, hidden) and not positional:
+            return Arguments(name, (), {key: item for key, item in keywords.items() if key != name})
+    raise refusal(kind, "its backbone changes the hidden state between its layers")
+
+
+def is_view(value: Any, hidden: torch.Tensor) -> bool:
+    """True if the value is the hidden state, or all of it as a slice: some models keep the last 0 positions, which are
+    all."""
+    if value is hidden or not isinstance(value, torch.Tensor) or value.is_meta:
+        return value is hidden
+    alike = value.shape == hidden.shape and value.stride() == hidden.stride() and value.dtype == hidden.dtype
+    return alike and value.data_ptr() == hidden.data_ptr()
+
+
+class LayerArguments:
+    """Recordings of micro-batches. Where they depend on nothing but the shape, equal shapes share theirs."""
+
+    def __init__(self, meta_model: MetaModel, device: torch.device | None = None) -> None:
+        self._meta_model = meta_model
+        self._device = device
+
+    def record(self, batches: list[MicroBatch]) -> list[Recording]:
+        """For a meta model whose arguments follow from shape and positions: by micro-batch."""
+        known: dict[tuple[int, int], Recording] = {}
+        calls = []
+        for batch in batches:
+            shape = (batch.rows, batch.length)
+            if batch.position_ids is not None:
+                calls.append(self._recorded(batch))
+                continue
+            if shape not in known:
+                known[shape] = self._recorded(batch)
+            calls.append(known[shape])
+        return calls
+
+    def _recorded(self, batch: MicroBatch) -> Recording:
+        meta_model = self._meta_model
+        ids = torch.zeros(1, dtype=torch.int64, device=self._device).expand(batch.tokens)
+        row = torch.zeros(1, dtype=meta_model.dtype, device=self._device)
+        rows = row.expand(batch.tokens, meta_model.embedding.embedding_dim)
+        with torch.no_grad(), meta_model.stand_ins(device=self._device):
+            return record(meta_model, batch, ids, rows)
+
+
+def masks(meta_model: MetaModel, work: Work, place: Place = HOST) -> int:
+    """Bytes of what the layers are given besides the hidden state, rotary tables and masks that have bytes among it:
+    kept for every packed micro-batch of a step."""
+    if not meta_model.simple_entry:
+        return 0
+    return argument_bytes(
+        LayerArguments(meta_model, place.device).record(work.to(place.device).micro_batches[:1])[0].calls
+    )
+
+
+def argument_bytes(calls: list[Arguments]) -> int:
+    """Bytes of the tensors that the layers are given besides the hidden state, each counted once."""
+    storages: dict[int, int] = {}
+
+    def block_pass(value: Any) -> None:
+        if isinstance(value, torch.Tensor):
+            storages[value.untyped_storage().data_ptr()] = value.untyped_storage().nbytes()
+        elif isinstance(value, dict):
+            block_pass(list(value.values()))
+        elif isinstance(value, list | tuple):
+            for item in value:
+                block_pass(item)
+
+    for call in calls:
+        block_pass([call.positional, call.keywords])
+    return sum(storages.values())

@@ -1,0 +1,1 @@
+"""Steps and evaluations over the engine's passes."""

@@ -1,0 +1,1 @@
+"""Equivalence of the stream with the library, on tiny copies."""
