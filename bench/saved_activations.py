@@ -32,7 +32,7 @@ from typing import Any
 from figures import RESULTS, machine, processor, save
 from shapes import config_of
 
-from spillway.report.facts import events
+from spillway.report.facts import Reader
 from spillway.report.timeline import Span, steps
 
 HERE = Path(__file__).parent
@@ -55,7 +55,8 @@ def measured(side: str, words: list[str], storage: str | None) -> dict[str, Any]
         return {"counted": said["seconds"][1:], "peak_bytes": said["peak_bytes"], "loss": said["loss"]}
     with tempfile.TemporaryDirectory() as name:
         said = told(program, *more, *words, "--timelines", name)
-        done = steps(events(max(Path(name).iterdir(), key=lambda file: int(file.name.split(".")[0]))))["measured"]
+        last = max(Path(name).iterdir(), key=lambda file: int(file.name.split(".")[0]))
+        done = steps(Reader(Path(name)).events(last))["measured"]
     kept = said["plan"].get("saved_activations", {})
     blocks = kept.get("blocks", []) + kept.get("spilled_blocks", [])  # of which the first is the embedding
     passes = passes_of(done.lanes["compute"], {block - 1 for block in blocks})
