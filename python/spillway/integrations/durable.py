@@ -95,9 +95,7 @@ class DurableRun:
         session = make(self.config, self._keeping(max(self._at_once, len(held)), self._start.from_paths, self._saving))
         self._identity.durability = session.plan.get("durability", "none")
         try:
-            recovery = self._lines.start(session, self._start)
-            beginning.record_base(self._identity.fixed, self.config, self._world)
-            self._begin(session, recovery)
+            self._begin(session)
         except BaseException:
             self._world.announce()
             session.close()
@@ -110,27 +108,22 @@ class DurableRun:
         most = int(self.config.durability == "checkpoint") if self._alone else most + 1
         return Keeping(self._identity.run, most, keep=True, resumes=resumes, alone=self._alone, saving=saving)
 
-    def _begin(self, session: EngineSession, recovery: Recovery | None) -> None:
+    def _begin(self, session: EngineSession) -> None:
         """The first writes of the run, as `spillway train` makes them."""
         out, leads = self.output_dir, self._world.leads
-        if leads:
-            directory.prepare(self._start, fresh=recovery is None and self._start.resume is None)
-        log = Log(out / identity.TRAINER_LOG) if leads else None
+        run = beginning.OpenRun(self.config, self._start, self._identity, self._lines, self._world)
+        recovery = run.restore(session)
+        log = Log(out / identity.TRAINER_LOG, None if run.goes_on(recovery) else ([], None)) if leads else None
         known = self._world.agreed(lambda: (log.rows, log.done) if log else ([], None))
-        self._log = log or Log(out / identity.TRAINER_LOG, known)
+        self._log = log or Log(out / identity.TRAINER_LOG, known, writes=False)
         position = self._position(recovery)
         if leads and position is not None and (words := self._log.describe_loss(position)):
-            tell([words])
-        if leads:
-            beginning.write(out, self.config, session, self._identity)
+            warn(words)
         self.committed = position.step if position else 0
-        goes_on = recovery is not None or position is not None
-        first, anew = None if recovery else payload(position), self.config.overwrite and not goes_on
-        self._lines.commit_start(session, first, goes_on, anew)
+        run.write_files(session, recovery, warn)
+        run.commit_start(session, recovery, self.committed, payload(position), warn)
         if position is not None:
-            self._world.agreed(lambda: checkpoints.go_back(out, self.committed, session.release))
-            told = recovery.words if recovery and recovery.words else f"going on after step {self.committed}"
-            transformers.logging.get_logger("spillway").warning(told)
+            warn(recovery.words if recovery and recovery.words else f"going on after step {self.committed}")
         self.position = self._log.go_back(position)
         if leads:
             self._manifests = {path: (path / MANIFEST).read_bytes() for _, path in directory.manifests(out)}
@@ -280,9 +273,13 @@ def keep_newest(output_dir: Path, limit: int | None, best: str | None, release: 
     return gone
 
 
+def warn(words: str) -> None:
+    transformers.logging.get_logger("spillway").warning(words)
+
+
 def tell(words: list[str]) -> None:
     for line in words:
-        transformers.logging.get_logger("spillway").warning(line)
+        warn(line)
 
 
 def payload(position: Position | None) -> dict[str, Any]:

@@ -33,7 +33,7 @@ from spillway.output.directory import pinned
 from spillway.output.directory_lock import DirectoryLock
 from spillway.output.displaced import VolumeDisplaced
 from spillway.output.identity import Identity
-from spillway.output.records import METRICS, Metrics, NoMetrics, move_damaged_lines
+from spillway.output.records import METRICS, Metrics, NoMetrics
 from spillway.output.so_far import SoFar
 from spillway.output.state import RunState
 from spillway.output.summary import endurance, summary
@@ -162,23 +162,15 @@ class OwnRun:
         self._identity.fixed = self._state.fixed
         self._identity.durability = self.plan.get("durability", "none")
         self._identity.steps = max(self._config.max_steps, 0)
-        leads = self._world.leads
-        hub.fetch_weights(self._config)
-        beginning.record_base(self._state.fixed, self._config, self._world)
-        recovery = self._lines.start(self._engine, start)
+        leads, note = self._world.leads, self._display.note
+        run = beginning.OpenRun(self._config, start, self._identity, self._lines, self._world)
+        recovery = run.restore(self._engine)
         if recovery is not None:
             self._state = RunState.of(recovery.state, self._state.fixed)
-        goes_on = recovery is not None or start.resume is not None
+        run.write_files(self._engine, recovery, note)
         if leads:
-            directory.prepare(start, fresh=not goes_on)
-            for damaged in move_damaged_lines(start.output_dir / METRICS):
-                self._display.note(damaged)
-            beginning.write(start.output_dir, self._config, self._engine, self._identity)
             self._display.open_log(start.output_dir)
-        anew = self._config.overwrite and not goes_on
-        self._lines.commit_start(self._engine, None if recovery else self._state.moving(), goes_on, anew)
-        if goes_on:
-            self._world.agreed(lambda: checkpoints.go_back(start.output_dir, self._state.step, self._engine.release))
+        run.commit_start(self._engine, recovery, self._state.step, self._state.moving(), note)
         self._metrics = Metrics(start.output_dir / METRICS) if leads else NoMetrics()
         assert self._trackers is not None
         self._trackers.start(self._state.step, max(self._config.max_steps, 0))

@@ -174,16 +174,17 @@ def unpacked(text: str) -> bytes:
 class Log:
     """The rows of a Trainer's log, and the positions after which all that was due is done; appended, flushed."""
 
-    def __init__(self, path: Path, known: tuple[list[Row], Position | None] | None = None) -> None:
-        """`known`: its rows and `done`, of a process that leaves the file to another one."""
+    def __init__(self, path: Path, known: tuple[list[Row], Position | None] | None = None, writes: bool = True) -> None:
+        """`known`: its rows and `done`, in place of what the file has. A process that does not write leaves the file to
+        another one."""
         self.path = path
         self.rows: list[Row] = []  # None for a damaged line, until `go_back`
         self.done: Position | None = None  # the last one
         self.damage: list[DamagedLine] = []
-        self._writes = known is None
+        self._writes = writes
         if known is not None:
             self.rows, self.done = known
-        for entry, damage in read_lines(path, describe_wrong_entry) if self._writes else ():
+        for entry, damage in read_lines(path, describe_wrong_entry) if known is None else ():
             if damage is not None:
                 self.damage.append(damage)
             if entry is not None and "done" in entry:

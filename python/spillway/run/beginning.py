@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -14,15 +15,16 @@ from spillway.base.files import replace_text, write_json
 from spillway.config import Config
 from spillway.machine import auto
 from spillway.model.source import hub
-from spillway.output import directory, identity, known_runs, state
+from spillway.output import checkpoints, directory, identity, known_runs, state
 from spillway.output.base_files import BASE, read_fingerprint
 from spillway.output.directory import Start
 from spillway.output.directory_lock import PATIENCE, RESUME_PATIENCE, DirectoryLock
 from spillway.output.identity import Identity
+from spillway.output.records import METRICS, move_damaged_lines
 from spillway.output.state import RunState
 from spillway.run.alike import same
-from spillway.run.lines import volumes_of
-from spillway.run.protocol import SessionProtocol
+from spillway.run.lines import Lines, volumes_of
+from spillway.run.protocol import Recovery, SessionProtocol
 from spillway.run.world import World
 
 
@@ -128,10 +130,56 @@ def resolve_auto_keys(config: Config, world: World, tell: hub.Tell, only: Iterab
     return hub.resolve_commits(config.computing_on(leading.device, leading.device_why), only=only)
 
 
-def record_base(fixed: dict[str, Any], config: Config, world: World) -> None:
-    """Adds the fingerprint of the model's weights to a run's `fixed` values, unless they have one."""
-    if config.init == "pretrained" and BASE not in fixed:
-        fixed[BASE] = world.agreed(lambda: read_fingerprint(hub.model_directory(config)))
+@dataclass(frozen=True)
+class OpenRun:
+    """A run whose directory is held and whose start is decided, up to its first step. The writes of each beginning are
+    here: nothing that was durable is removed before what replaces it is."""
+
+    config: Config
+    start: Start
+    identity: Identity
+    lines: Lines
+    world: World
+
+    def restore(self, session: SessionProtocol, tell: hub.Tell | None = None) -> Recovery | None:
+        """Starts the session at the last durable step, at a checkpoint, or with the model's weights. None: no step was
+        recovered from the storage paths."""
+        hub.fetch_weights(self.config, tell)
+        self._record_base()
+        return self.lines.start(session, self.start)
+
+    def goes_on(self, recovery: Recovery | None) -> bool:
+        """True if the run has made steps before."""
+        return recovery is not None or self.start.resume is not None
+
+    def write_files(self, session: SessionProtocol, recovery: Recovery | None, tell: hub.Tell) -> None:
+        """Writes the files of the run, by its first process."""
+        if not self.world.leads:
+            return
+        for removed in directory.prepare(self.start, fresh=not self.goes_on(recovery)):
+            tell(f"removed {removed}")
+        for damaged in move_damaged_lines(self.start.output_dir / METRICS):
+            tell(damaged)
+        write(self.start.output_dir, self.config, session, self.identity)
+
+    def commit_start(
+        self, session: SessionProtocol, recovery: Recovery | None, step: int, state: dict[str, Any], tell: hub.Tell
+    ) -> None:
+        """Commits `state`, which the run begins with, unless it was recovered. Removes what the run made after
+        `step`."""
+        goes_on = self.goes_on(recovery)
+        self.lines.commit_start(
+            session, None if recovery else state, goes_on, anew=self.config.overwrite and not goes_on
+        )
+        if goes_on:
+            for removed in self.world.agreed(lambda: checkpoints.go_back(self.start.output_dir, step, session.release)):
+                tell(f"removed {removed}")
+
+    def _record_base(self) -> None:
+        """Adds the fingerprint of the model's weights to the run's `fixed` values, unless they have one."""
+        fixed = self.identity.fixed
+        if self.config.init == "pretrained" and BASE not in fixed:
+            fixed[BASE] = self.world.agreed(lambda: read_fingerprint(hub.model_directory(self.config)))
 
 
 def write(output_dir: Path, config: Config, session: SessionProtocol, run: Identity) -> None:

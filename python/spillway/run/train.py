@@ -27,7 +27,7 @@ from spillway.output import checkpoints, directory, saved, state, unsaved, volum
 from spillway.output.directory import Start
 from spillway.output.identity import Identity
 from spillway.output.known_runs import load_identity
-from spillway.output.records import METRICS, move_damaged_lines
+from spillway.output.records import METRICS
 from spillway.output.state import RunState
 from spillway.output.summary import describe_skipped_run, endurance
 from spillway.report import tables
@@ -276,9 +276,8 @@ class Run:
         self.identify(loop.work, session.plan)
         if self.config.push_to_hub:
             self.world.agreed(lambda: publication.make_repository(self.config))
-        hub.fetch_weights(self.config, self.display.say)
-        beginning.record_base(self.state.fixed, self.config, self.world)
-        recovery = self.lines.start(session, self.start)
+        run = beginning.OpenRun(self.config, self.start, self.identity, self.lines, self.world)
+        recovery = run.restore(session, self.display.say)
         if recovery:
             self.state = loop.state = RunState.of(recovery.state, self.state.fixed)
         for notice in session.notices():
@@ -286,7 +285,12 @@ class Run:
         self.interruption.finish_steps()
         if session.plan.get("durability") == "step":
             self.interruption.steps_are_durable()
-        self.prepare(session, recovery)
+        run.write_files(session, recovery, self.display.note)
+        if self.world.leads:
+            self.display.open_log(self.start.output_dir)
+        run.commit_start(session, recovery, self.state.step, self.state.moving(), self.display.note)
+        if run.goes_on(recovery):
+            self.tell_recovery(recovery)
         loop.run(session, self.world.agreed(self.checkpoint_of_step))
         return self.finish(loop, session)
 
@@ -294,29 +298,6 @@ class Run:
         self.identity.fixed = self.state.fixed
         self.identity.durability = plan.get("durability", "none")
         self.identity.steps, self.identity.steps_per_epoch = work.steps, work.order.steps_per_epoch
-
-    def prepare(self, session: SessionProtocol, recovery: Recovery | None) -> None:
-        """The first writes of the run; nothing that was durable is removed before what replaces it is."""
-        goes_on = recovery is not None or self.start.resume is not None
-        if self.world.leads:
-            self.write_beginning(session, goes_on)
-        anew = self.config.overwrite and not goes_on
-        self.lines.commit_start(session, None if recovery else self.state.moving(), goes_on, anew)
-        if goes_on:
-            for removed in self.world.agreed(lambda: self.go_back(session)):
-                self.display.note(f"removed {removed}")
-            self.tell_recovery(recovery)
-
-    def go_back(self, session: SessionProtocol) -> list[str]:
-        return checkpoints.go_back(self.start.output_dir, self.state.step, session.release)
-
-    def write_beginning(self, session: SessionProtocol, goes_on: bool) -> None:
-        for removed in directory.prepare(self.start, fresh=not goes_on):
-            self.display.note(f"removed {removed}")
-        for damaged in move_damaged_lines(self.start.output_dir / METRICS):
-            self.display.note(damaged)
-        beginning.write(self.start.output_dir, self.config, session, self.identity)
-        self.display.open_log(self.start.output_dir)
 
     def tell_recovery(self, recovery: Recovery | None) -> None:
         if recovery and recovery.words:
