@@ -16,6 +16,7 @@ import json
 import math
 import multiprocessing
 import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,7 @@ LAPTOP_ROWS = {"max_length": 1024, "per_device_train_batch_size": 1, "gradient_a
 FEWER_BITS = {"state_format": "int8"}
 FEWER_BITS_SHOWN = " Where these do not fit, the cell has 8-bit states and says so."
 MILLION = 1_000_000
+GIB = 1 << 30
 Row = dict[str, Any]
 Cell = tuple[str, str, str]
 
@@ -79,6 +81,7 @@ def plan_with(machine: str, model: str, keys: dict[str, Any]) -> Row:
         "hours_per_million_tokens": MILLION / rate / 3600,
         "written_bytes_per_step": sum(path["written"] for path in plan.get("path_bytes_per_step", {}).values()),
         "bottleneck": plan["bottleneck"],
+        "planned_peaks": {tier["name"]: tier["planned_peak"] for tier in plan["tiers"]},
     }
 
 
@@ -121,6 +124,26 @@ def words_of(row: Row) -> str:
     )
 
 
+def describe_limits(row: Row) -> str:
+    """A cell of a method's second table: the bottleneck and the planned peaks of memory."""
+    if not row["fits"]:
+        return "does not fit"
+    peaks = row["planned_peaks"]
+    names = {"device": "GPU", "dram": "DRAM"}
+    memory = [f"{name} {peaks[tier] / GIB:.1f} GiB" for tier, name in names.items() if tier in peaks]
+    return ", ".join([f"`{row['bottleneck']}`", *memory])
+
+
+def draw_table(known: dict[Cell, Row], method: str, describe: Callable[[Row], str]) -> Iterator[str]:
+    """A row for each machine, a column for each model."""
+    yield f"| | {' | '.join(MODELS)} |"
+    yield "|---" * (len(MODELS) + 1) + "|"
+    for machine, name in MACHINES.items():
+        rows = [known.get((machine, model, method)) for model in MODELS]
+        cells = ["not planned" if row is None else describe(row).replace(", ", "<br>") for row in rows]
+        yield f"| {name} | {' | '.join(cells)} |"
+
+
 def page(rows: list[Row]) -> str:
     known = {cell_of(row): row for row in rows}
     smaller = any(row["states"] != "exact" for row in rows)
@@ -129,7 +152,7 @@ def page(rows: list[Row]) -> str:
         "",
         "Every cell is **planned**: the answer of the planner for a machine that a file of [profiles/](../profiles)",
         "describes. No cell is a measurement. A cell has the seconds of a step, the rate, the hours for a million",
-        "tokens, and the bytes that a step writes to drives.",
+        "tokens, and the bytes that a step writes to drives. A second table has the bottleneck and the memory.",
         "",
         "- A step has 32,768 tokens, 16 rows of 2,048. The laptop's step has 8,192, 8 rows of 1,024.",
         "- Full fine-tuning keeps exact AdamW states." + (FEWER_BITS_SHOWN if smaller else ""),
@@ -138,6 +161,9 @@ def page(rows: list[Row]) -> str:
         "- Drives hold optimizer states. They also hold saved activations if a drive is faster than recomputing them.",
         "- Plans of GPUs count on shared passes, fused kernels and fast attention, which no GPU has run. Measured",
         "  steps are slower: [results](results.md).",
+        "- A bottleneck has the plan's name: `compute` is the GPU, or the CPUs without one. `path:0` is the drive, and",
+        "  `paths` are the drives together.",
+        "- A peak in DRAM counts the whole process, PyTorch included. `dram_budget` and `gpu_memory` limit the peaks.",
         "- The H100's profile has one drive that writes 0.6 GB/s. Full training beyond its DRAM waits for that drive.",
         "",
         "Your own machine: [a plan for a machine that is elsewhere](how-to/plan-elsewhere.md).",
@@ -147,14 +173,13 @@ def page(rows: list[Row]) -> str:
         parts += [
             f"## {method[0].upper() + method[1:]}",
             "",
-            f"| | {' | '.join(MODELS)} |",
-            "|---" * (len(MODELS) + 1) + "|",
+            *draw_table(known, method, words_of),
+            "",
+            "The bottleneck of each step, and its planned peaks of GPU memory and DRAM:",
+            "",
+            *draw_table(known, method, describe_limits),
+            "",
         ]
-        for machine, name in MACHINES.items():
-            cells = [known.get((machine, model, method)) for model in MODELS]
-            words = ["not planned" if it is None else words_of(it).replace(", ", "<br>") for it in cells]
-            parts.append(f"| {name} | {' | '.join(words)} |")
-        parts.append("")
     parts += ["Made by `bench/machines.py` from [`machines.json`](../bench/results/machines.json).", ""]
     return "\n".join(parts)
 

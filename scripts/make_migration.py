@@ -24,9 +24,16 @@ HEAD = """\
 Each table has the keys of one tool, and the Spillway key for each. If `spillway plan` finds a key
 that Spillway does not take, it prints the same text and exits with code 2. Spillway never ignores a key in silence.
 
-A Spillway file is flat: one key a line, no nested mappings. [The reference](../reference/configuration.md)
-has every key, its default and its meaning. *The same* means the same name and meaning; defaults may differ.
-*Not needed* means that Spillway does the thing without a key. *Not supported* means that the feature is missing.
+A Spillway file is flat: one key a line. Only `lr_scheduler_kwargs` takes a mapping.
+[The reference](../reference/configuration.md) has every key, its default and its meaning.
+A cell begins with one of these:
+
+- *The same*: Spillway has the key, with the same meaning. Its default may differ.
+- *Taken*: Spillway accepts the key in place of its own.
+- A Spillway key: write it instead.
+- *Not needed*: Spillway does this without being told. If the cell names a key, the key changes how.
+- *Not supported*: Spillway does not do this. *Not supported by the command*: a script with
+  `spillway.hf.Trainer` does it.
 
 A script that uses transformers or TRL may stay a script: [two lines change](trainer.md).
 """

@@ -64,6 +64,15 @@ def test_rows_of_known_keys_are_taken() -> None:
             assert normalised({name: 1}, "config.yaml") == {name: 1}
 
 
+def test_cells_begin_with_a_form_that_the_page_explains() -> None:
+    forms = ("the same", "taken: ", "its name is `", "not needed: ", "not supported: ")
+    other = "not supported by the command: ", "docs/how-to/migrate.md has a row for each of its entries"
+    for tool, rows in read_tables().items():
+        for name, words in rows.items():
+            own = re.match(r"`([a-z0-9_]+)(?:: [^`]+)?`", words)
+            assert words.startswith(forms + other) or (own and own[1] in KEYS), (tool, name, words)
+
+
 @pytest.mark.parametrize("tool", OWN)
 def test_own_keys_of_a_front_end_are_told_in_one_place(tool: str) -> None:
     assert not OWN[tool].keys() & (KNOWN | FOREIGN.keys() | {*SHARED[tool]})

@@ -1,4 +1,5 @@
-"""Every file of recipes/ as it stands there, but for a small model, its data and the sandbox's places."""
+"""Every file of recipes/ as it stands there, but for a small model, its data, the sandbox's places, and a simulated
+device instead of a GPU."""
 
 from __future__ import annotations
 
@@ -22,6 +23,7 @@ from spillway.config.keys import KEYS
 from spillway.output.records import rows
 
 RECIPES = Path(__file__).parents[2] / "recipes"
+SIMULATED = ("--device", "simulated", "--gpu_memory", "512MiB", "--dram_budget", "4GiB")
 DATA = {"dpo": "pairs.jsonl", "reward": "pairs.jsonl", "grpo": "rollouts.jsonl"}
 FILES = sorted(RECIPES.glob("*.yaml"))
 
@@ -45,16 +47,18 @@ def command(given: Path, place: Path, recipe: Path, *more: str) -> list[str]:
         (place / f"drive{number}").mkdir(exist_ok=True)
         options = ",".join(["", "capacity=512MiB", *words.split(",")[1:]])
         storage += ["--storage", f"{place / f'drive{number}'}{options}"]
+    device = SIMULATED if content.get("device") == "cuda" else ()
     teacher = ["--teacher", str(given / "teacher")] if "teacher" in content else []
     return [
         "train", str(recipe), "--model", str(given / "model"), "--dataset", str(given / data),
-        "--output_dir", str(place / "run"), "--profile", str(given / "profile.json"), *storage, *teacher, *more,
+        "--output_dir", str(place / "run"), "--profile", str(given / "profile.json"),
+        *storage, *teacher, *device, *more,
     ]  # fmt: skip
 
 
 def test_the_folder_has_what_its_readme_lists() -> None:
     page = (RECIPES / "README.md").read_text()
-    assert len(FILES) == 10
+    assert len(FILES) == 11
     for path in RECIPES.iterdir():
         assert path.name == "README.md" or f"]({path.name})" in page, path
 
@@ -73,6 +77,7 @@ def test_a_recipe_trains(given: Path, tmp_path: Path, recipe: Path) -> None:
     plan = json.loads((run / "plan.json").read_text())
     paths = [tier["name"] for tier in plan["tiers"] if tier["name"].startswith("path:")]
     assert len(paths) == (2 if isinstance(content["storage"], list) else 1) and plan["durability"] == "step"
+    assert "device" not in content or any(tier["name"] == "device" for tier in plan["tiers"])
     weights = "adapter_model.safetensors" if content.get("method") == "lora" else "model.safetensors"
     assert (run / weights).is_file()
 

@@ -24,11 +24,11 @@ LITERAL = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
 
 
 def quoted() -> Iterator[tuple[int, str]]:
-    """Exit code and message of every row."""
+    """Exit code and message of every row. Sections about a run that goes on have code 0."""
     for section in PAGE.read_text(encoding="utf-8").split("\n## ")[1:]:
         found = re.match(r"Exit codes? (\d+)", section)
-        for message in re.findall(r"^\| `([^`]+)` \|", section, re.M) if found else ():
-            yield int(found[1]), message
+        for message in re.findall(r"^\| `([^`]+)` \|", section, re.M):
+            yield int(found[1]) if found else 0, message
 
 
 MESSAGES = sorted({*quoted()})
@@ -77,7 +77,7 @@ def print_matching(code: int, error: str) -> list[str]:
 
 
 def test_page_quotes_messages_of_every_exit_code() -> None:
-    assert {code for code, _ in MESSAGES} == {1, 2, 3, 129} and len(MESSAGES) >= 50
+    assert {code for code, _ in MESSAGES} == {0, 1, 2, 3, 129} and len(MESSAGES) >= 50
 
 
 @pytest.mark.parametrize(("code", "message"), MESSAGES)
@@ -122,6 +122,23 @@ def test_command_prints_the_message_of_the_page(
 ) -> None:
     assert here(inputs, tmp_path / "out", *keys, verb="plan") == code
     assert message in print_matching(code, capfd.readouterr().err)
+
+
+def test_steps_without_a_finite_gradient_print_the_messages_of_the_page(
+    inputs: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The rate of the first step makes weights infinite, so all other steps are skipped."""
+    keys = ("--learning_rate", "1e30", "--lr_scheduler_type", "constant", "--max_steps", "3")
+    assert here(inputs, tmp_path / "out", *keys) == 0
+    printed = capfd.readouterr().out
+    assert "loss nan" in printed and "(skipped)" in printed
+    assert {
+        "step ...: the gradient is not finite, nothing was updated",
+        "... skipped: the gradient was not finite, nothing was updated",
+    } <= {*print_matching(0, printed)}
+    assert "Predicted and measured" in printed
+    page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    assert "This run is bound by" in page
 
 
 def test_small_capacity_does_not_fit(inputs: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

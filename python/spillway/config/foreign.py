@@ -5,16 +5,16 @@ from __future__ import annotations
 
 from spillway.config import front_ends
 
-HUB = "`push_to_hub` uploads once, at the end of the run"
-WHERE = "not needed: `storage`, `dram_budget` and `placement` say where the engine keeps the state"
-BEST = "only with transformers' Trainer (`from spillway.hf import Trainer`); metrics.jsonl has every `eval_loss`"
+HUB = "not supported: `push_to_hub` uploads once, at the end of the run"
+WHERE = "`storage`, `dram_budget` and `placement` say where the engine keeps the state"
+BEST = "not supported by the command: `spillway.hf.Trainer` has it; metrics.jsonl has every `eval_loss`"
 LOADING = "not needed: rows are read and encoded before the first step"
 LOSS = "not supported: the loss is plain cross-entropy"
 SIZE = "not supported: `spillway plan` names the largest `per_device_train_batch_size` that fits"
 ORDER = "not supported: `data_seed` alone sets the order of rows"
 LIGER = "not needed: on a GPU `fused_kernels` take the place of such kernels"
 EAGER = "not supported: layers run the library's own code"
-METRICS = "not supported: an evaluation gives `eval_loss`; other metrics need transformers' own Trainer"
+METRICS = "not supported by the command: `spillway.hf.Trainer` takes `compute_metrics`; the command gives `eval_loss`"
 ROWS = "not supported: metrics.jsonl has a row every `logging_steps` steps, and `report_to` names trackers for it"
 GATHERED = "not needed: the engine moves the bytes between processes; `ddp_backend` names the transport"
 PADDING = "not supported: rows are padded on the right to the longest row of their micro-batch"
@@ -22,6 +22,7 @@ TOKENS = "not needed: the tokenizer has this token; `tokenizer` names another on
 RECOMPUTE = "`activation_recompute` says which layers recompute"
 CODE = "not supported: a model's own code is never run; save the model as a type of transformers"
 
+REFERENCE = "not supported: the reference is the model before the first step"
 PRECOMPUTED = "not needed: a first pass always computes the reference's log-probabilities, and the run keeps them"
 NESTED = "its name is `bnb_4bit_use_double_quant`"
 OF_DPO = "not supported: DPO has the losses of `loss_type`"
@@ -50,7 +51,7 @@ OF_TRAINERS = {
     "ddp_find_unused_parameters": GATHERED,
     "ddp_static_graph": GATHERED,
     "ddp_timeout": GATHERED,
-    "debug": "`timeline.json.gz` and `spillway report` show what a run did",
+    "debug": "not needed: `spillway report` shows the timeline of a run",
     "deepspeed": WHERE,
     "disable_tqdm": "not needed: only a terminal shows the bar",
     "discopop_tau": OF_DPO,
@@ -86,18 +87,18 @@ OF_TRAINERS = {
     "log_level": "not supported: standard error has the messages, and metrics.jsonl the figures",
     "log_level_replica": "not supported: only rank 0 logs",
     "log_on_each_node": "not supported: only rank 0 logs",
-    "logging_dir": "TensorBoard's files are in OUTPUT_DIR/runs",
+    "logging_dir": "not supported: TensorBoard's files are in OUTPUT_DIR/runs",
     "logging_first_step": "not needed: `logging_steps` is 1 by default, which logs every step",
     "logging_nan_inf_filter": "not needed: a step whose gradient is not finite is reported and updates nothing",
-    "logging_strategy": "`logging_steps` says when",
+    "logging_strategy": "`logging_steps`",
     "loss_weights": OF_DPO,
     "max_prompt_length": "not supported: `max_length` cuts whole rows, not prompts",
     "metric_for_best_model": BEST,
     "model_init_kwargs": "`weight_dtype`, `compute_dtype` and `model_revision` say how a model is read",
     "neftune_noise_alpha": "not supported: embeddings get no noise",
-    "no_cuda": "`device: cpu` says so",
+    "no_cuda": "`device: cpu`",
     "num_workers": LOADING,
-    "optim_args": "each hyperparameter has a key of its own, such as `adam_beta2` and `adam_epsilon`",
+    "optim_args": "`adam_beta2`, `adam_epsilon` and so on: each hyperparameter has a key",
     "optim_target_modules": "not supported: `optim` updates all parameters; `method: lsp` reduces gradients",
     "packing_strategy": "not supported: `packing` joins rows in their order and cuts them at `max_length`",
     "pad_to_multiple_of": PADDING,
@@ -108,9 +109,9 @@ OF_TRAINERS = {
     "precompute_ref_log_probs": PRECOMPUTED,
     "prediction_loss_only": METRICS,
     "project": ROWS,
-    "ref_model": "not supported: the reference is the model before the first step",
-    "ref_model_mixup_alpha": PRECOMPUTED,
-    "ref_model_sync_steps": PRECOMPUTED,
+    "ref_model": REFERENCE,
+    "ref_model_mixup_alpha": REFERENCE,
+    "ref_model_sync_steps": REFERENCE,
     "remove_unused_columns": "not needed: other columns are ignored",
     "restore_callback_states_from_checkpoint": "not needed: only `report_to` has callbacks",
     "router_aux_loss_coef": "not needed: config.json has it; `output_router_logits` there turns the loss on",
@@ -119,7 +120,7 @@ OF_TRAINERS = {
     "save_on_each_node": "not needed: rank 0 writes `output_dir`",
     "shuffle_dataset": ORDER,
     "skip_memory_metrics": "not needed: summary.json has the peaks of memory",
-    "sync_ref_model": PRECOMPUTED,
+    "sync_ref_model": REFERENCE,
     "tf32": "not supported: PyTorch's own settings apply",
     "torch_compile": EAGER,
     "torch_compile_backend": EAGER,
@@ -133,9 +134,9 @@ OF_TRAINERS = {
     "trust_remote_code": CODE,
     "use_bnb_nested_quant": NESTED,
     "use_cache": "not needed: training keeps no cache of keys and values",
-    "use_cpu": "`device: cpu` says so",
+    "use_cpu": "`device: cpu`",
     "use_liger_kernel": LIGER,
-    "use_peft": "`method: lora` says so",
+    "use_peft": "`method: lora`",
     "use_weighting": OF_DPO,
 }
 
@@ -168,7 +169,7 @@ OF_PEFT = {
     "megatron_core": PLAIN,
     "modules_to_save": FROZEN,
     "monteclora_config": PLAIN,
-    "peft_type": "`method: lora` says so",
+    "peft_type": "`method: lora`",
     "peft_version": "not needed: Spillway uses the installed PEFT",
     "qalora_group_size": PLAIN,
     "rank_pattern": PLAIN,

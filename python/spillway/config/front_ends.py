@@ -5,7 +5,7 @@ from __future__ import annotations
 
 ADAPTERS = "not supported: adapters are plain LoRA, with `lora_r`, `lora_alpha` and `lora_dropout`"
 ATTENTION = "not needed: layers use PyTorch's attention, and on a GPU its flash attention if it applies"
-BATCHES = "a step has `per_device_train_batch_size` rows, times `gradient_accumulation_steps`, for each process"
+BATCHES = "`per_device_train_batch_size` times `gradient_accumulation_steps` rows in each process"
 COLUMNS = "not needed: columns are found by name, or by `dataset_text_field`, `prompt_field` and `messages_field`"
 CUT = "not supported: rows are cut at `max_length`"
 DEBUGGING = "not needed: `spillway report` shows the timeline of a run"
@@ -23,7 +23,7 @@ PREPARED = "not needed: a run encodes its rows at its start"
 PRECISION = "`weight_dtype` and `compute_dtype`; master weights are exact in fp32"
 ROPE = "not supported: the model's config.json says how positions are scaled"
 SAMPLED = "not supported: a run writes no samples; `model.generate` works in callbacks of `spillway.hf.Trainer`"
-SHARDS = "not needed: `dram_budget` limits memory, and the plan chooses what stays there"
+SHARDS = "`dram_budget` limits memory; the plan chooses what stays there"
 STAGING = "not needed: the plan chooses sizes and lanes of transfers"
 TOKENS = "not supported: change tokenizer and model before the run"
 TRACKER = "`report_to` names trackers; each reads its own environment variables"
@@ -35,7 +35,7 @@ AXOLOTL = {
     "auto_resume_from_checkpoints": "`resume_from_checkpoint: auto`",
     "base_model_config": "not needed: `model` has its config.json",
     "chat_template": "not needed: the tokenizer has one; `chat_template_path` names another one",
-    "chat_template_jinja": "not supported as text: `chat_template_path` names a file",
+    "chat_template_jinja": "`chat_template_path`, the name of a file",
     "chunked_cross_entropy": "not needed: the loss is computed in slices of the vocabulary; `token_tile` sets rows",
     "context_parallel_size": LAYOUT,
     "cosine_min_lr_ratio": "`lr_scheduler_type: cosine_with_min_lr` with `lr_scheduler_kwargs`",
@@ -104,7 +104,7 @@ AXOLOTL = {
     "rl_beta": "beta",
     "rope_scaling": ROPE,
     "s2_attention": EAGER,
-    "save_first_step": "`save_steps` says when",
+    "save_first_step": "`save_steps`",
     "save_safetensors": "not needed: checkpoints are safetensors",
     "saves_per_epoch": "`save_steps`, as a share of all steps: a value below 1",
     "sdp_attention": ATTENTION,
@@ -119,7 +119,7 @@ AXOLOTL = {
     "tokenizer_type": "not needed: the tokenizer's own files say so",
     "tokens": TOKENS,
     "train_on_inputs": "`completion_only_loss: false`; of messages `assistant_only_loss: false`",
-    "trl": "not supported: `objective` with its keys says so",
+    "trl": "`objective` and its keys",
     "type_of_model": "not needed: the model's config.json says so",
     "unfrozen_parameters": "`trainable`, regular expressions of names",
     "use_tensorboard": "`report_to: tensorboard`",
@@ -141,7 +141,7 @@ LLAMA_FACTORY = {
     "apollo_rank": LOW_RANK,
     "cache_dir": "not needed: the environment's HF_HOME says so",
     "compute_accuracy": "not supported: an evaluation gives the loss",
-    "create_new_adapter": "not needed: adapters begin anew in each run",
+    "create_new_adapter": "not needed: each run trains new adapters, or continues those of `lora_adapter`",
     "data_shared_file_system": PREPARED,
     "dataset_dir": "not needed: `dataset` is a path, or a name on the hub",
     "default_system": "not supported: give each row a system turn",
@@ -184,7 +184,7 @@ LLAMA_FACTORY = {
     "pure_bf16": PRECISION,
     "quantization_bit": "`load_in_4bit: true` or `load_in_8bit: true`",
     "quantization_device_map": SHARDS,
-    "quantization_method": "not needed: `load_in_4bit` and `load_in_8bit` say so",
+    "quantization_method": "`load_in_4bit` or `load_in_8bit`",
     "quantization_type": "bnb_4bit_quant_type",
     "ray_num_workers": LAYOUT,
     "resize_vocab": TOKENS,
@@ -232,7 +232,7 @@ DEEPSPEED = {
     "communication_data_type": "not needed: gradients are shared in `weight_dtype`",
     "comms_logger": DEBUGGING,
     "csv_monitor": "not needed: metrics.jsonl has every row",
-    "data_types.grad_accum_dtype": "not needed: `weight_dtype` says so",
+    "data_types.grad_accum_dtype": "`weight_dtype`, the type of gradients, too",
     "elasticity": "not needed: `virtual_ranks` keeps the result equal for any number of processes",
     "flops_profiler": DEBUGGING,
     "fp16.enabled": "`compute_dtype: fp16`",
@@ -260,7 +260,7 @@ DEEPSPEED = {
     "train_micro_batch_size_per_gpu": "per_device_train_batch_size",
     "wall_clock_breakdown": DEBUGGING,
     "wandb": "`report_to: wandb`",
-    "zero_allow_untested_optimizer": "not needed: `optim` names those that there are",
+    "zero_allow_untested_optimizer": "not needed: `optim` takes only tested optimizers",
     "zero_force_ds_cpu_optimizer": "not needed: the plan chooses where an update is computed",
     "zero_optimization": "`dram_budget`, `gpu_memory`, `placement` and `storage` say where the state lies",
     "zero_optimization.allgather_bucket_size": STAGING,
