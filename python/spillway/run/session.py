@@ -149,6 +149,7 @@ class EngineSession:
                 self._engine,
                 config.seed,
                 self._verified.unneeded,
+                before_passes=self._heap.begin_round,
                 after_pass=self._heap.look,
                 place=self._place,
                 objective=self._objective,

@@ -15,6 +15,7 @@ from spillway.run.protocol import PathBytes
 HOLES, SHARE_OF_HOLES = 24 * 2**20, 0.1  # bytes by which the heap grows in one pass at most, as seen, or part of work
 IN_THE_HEAP = ("working set", "saved activations", "logits")  # classes of a plan's bytes that PyTorch takes
 REGROWTH = 4 * 2**20  # bytes since the heap was given back that make it worth doing again: it takes a tenth of a second
+WHOLE = 2  # rounds begun since a trim, of which one has ended
 LINK_WAYS = ("to_device", "from_device")
 
 
@@ -136,11 +137,20 @@ class Telemetry:
 
 
 class HeapWatch:
-    """Products of many shapes wear holes into the heap; before these exceed the plan they are given back."""
+    """Holds the process to its plan: products of many shapes wear holes into the heap, which a trim gives back.
+
+    A trim costs time, and passes take their working set again. A look therefore trims above a mark. If one round of
+    passes reaches the mark again after a trim, that size is working set, and the mark rises by half of the room below
+    the limit. If a pass exceeds the limit, looks trim at the size from which it grew. If no trim could have prevented
+    that, the limit no longer counts, and the mark follows the working set.
+    """
 
     def __init__(self, plan: dict[str, Any], work_bytes: int) -> None:
-        self._planned = nodes.memory_peak(plan)
-        self._holes = max(HOLES, int(SHARE_OF_HOLES * work_bytes))
+        self._limit = nodes.memory_peak(plan)
+        self._mark = self._limit - max(HOLES, int(SHARE_OF_HOLES * work_bytes))  # largest size without a trim
+        self._ceiling: int | None = self._limit  # of the mark; None: no trim holds the limit
+        self._last = 0  # size after the last look
+        self._rounds = WHOLE  # begun since the last trim
         dram = plan["tiers"][0]["name"]
         parts = (part for part in plan["bytes"] if part["tier"] == dram and part["class"] in IN_THE_HEAP)
         self._room = sum(part["bytes"] for part in parts)
@@ -148,14 +158,49 @@ class HeapWatch:
 
     def give_back(self) -> None:
         process_memory.give_back()
-        process_memory.reserve(self._room)
-        self.in_use = process_memory.resident()
+        self._measure()
+
+    def begin_round(self) -> None:
+        """Before the passes of a step or of an evaluation."""
+        self._rounds += 1
 
     def look(self) -> None:
         """Between two passes."""
-        most = max(self._planned - self._holes, self.in_use + REGROWTH)
-        if self._planned and process_memory.resident() > most:
-            self.give_back()
+        if not self._limit:
+            return
+        size = process_memory.resident()
+        if self._ceiling is not None and size > self._limit:
+            self._ceiling = self._lower_ceiling(self._ceiling, size - self._limit)
+        if size > max(self._mark, self.in_use + REGROWTH):
+            self._trim()
+            if self._rounds < WHOLE:
+                self._raise_mark(size)
+            self._rounds, size = 0, self.in_use
+        self._last = size
+
+    def _lower_ceiling(self, ceiling: int, excess: int) -> int | None:
+        """The ceiling after a pass that exceeded the limit by so many bytes."""
+        if self._last - self.in_use <= max(REGROWTH, excess):
+            return None
+        self._mark = min(self._mark, ceiling, self._last - 1)
+        return self._mark
+
+    def _raise_mark(self, size: int) -> None:
+        if self._ceiling is None:
+            self._mark = max(self._mark, size + REGROWTH)
+        else:
+            self._mark = min(size + max(0, self._limit - size) // 2, self._ceiling)
+
+    def _trim(self) -> None:
+        """Gives back what is free; collects garbage only if that is not enough, since it takes most of the time."""
+        process_memory.trim()
+        if process_memory.resident() > self._mark:
+            process_memory.give_back()
+        self._measure()
+
+    def _measure(self) -> None:
+        process_memory.reserve(self._room)
+        self.in_use = process_memory.resident()
 
 
 def volume_bytes(volume: str | None) -> int:

@@ -62,15 +62,15 @@ class Stream:
         share: Share = ALL,
         fused: bool = False,
         product: AddProduct | None = None,
+        before_passes: Callable[[], None] = lambda: None,
     ) -> None:
-        """`seed`: of dropout, drawn anew for every (step, micro-batch, layer). `unneeded`: linear layers that need
-        not be computed again in backward, as `verify_equivalence` found them. `after_pass` is called between passes,
-        when PyTorch holds no temporaries. `place`: where the engine's device memory is. `kept_logits`: slices of the
-        head whose logits stay from the loss to its gradient, as plan.json has it. `saved`: what becomes of what
-        autograd saves of layers, the same. `tiles`: what runs in tiles of tokens. `share`: of a step's micro-batches
-        what this process computes; work that is given to `step` and `evaluate` is that of all processes. `fused`: the
-        engine's kernels stand for norms, SwiGLU and rotary embedding of layers, where these are found (`fused`).
-        `product`: adds weight gradients to the engine's sums; None: the product of `place`, if there is one.
+        """`seed`: of dropout, drawn anew for every (step, micro-batch, layer). `unneeded`: linear layers that backward
+        need not compute again (`verify_equivalence`). `before_passes` is called before a step or evaluation,
+        `after_pass` between passes, when PyTorch holds no temporaries. `place`: of the engine's device memory.
+        `kept_logits`: slices of the head whose logits stay for its gradient, as plan.json has it. `saved`: what becomes
+        of what autograd saves, the same. `tiles`: what runs in tiles of tokens. `share`: this process's micro-batches
+        of a step, of the work of all. `fused`: the engine's kernels replace norms, SwiGLU and rotary embedding.
+        `product`: adds weight gradients to the engine's sums; None: that of `place`.
         """
         self.saved = saved
         self.last_saved = SavedStep()  # of the last step
@@ -105,7 +105,7 @@ class Stream:
         transform = None if meta_model.simple_head else self._transformed
         self._head = HeadCode(self._head_bias(), transform, meta_model.head.weight.requires_grad)
         self._dropout = Dropout(seed, place)
-        self._after_pass = after_pass
+        self._before_passes, self._after_pass = before_passes, after_pass
         self._digests = NoDigests()  # digests of the passes under way
 
     @property
@@ -164,6 +164,7 @@ class Stream:
         watch: Watch | None = None,
         objective: Choice | None = None,
     ) -> float:
+        self._before_passes()
         self.meta_model.train(training)
         self._parts.begin(work.micro_batches)
         counts = self._parts.sizes if training else work.counts
