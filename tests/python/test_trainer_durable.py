@@ -33,7 +33,7 @@ EPOCHS = {
     "num_train_epochs": 3, "logging_strategy": "epoch", "eval_strategy": "epoch", "save_strategy": "epoch",
     "save_total_limit": 2,
 }  # fmt: skip
-OF_A_PROCESS = ("eval_runtime", "eval_samples_per_second", "eval_steps_per_second")
+OF_A_PROCESS = ("eval_runtime", "eval_samples_per_second", "eval_steps_per_second", "step_time")
 PLACEMENT = "weight=50%,state=path,grad=path,activation=dram"
 
 SCRIPT = (

@@ -15,11 +15,12 @@ if TYPE_CHECKING:
     from spillway.integrations.trainer import StreamedTraining, Trainer
     from spillway.integrations.trl_answers import KTOTrainer
     from spillway.integrations.trl_experimental import CPOTrainer, ORPOTrainer
-    from spillway.integrations.trl_trainers import DPOTrainer, RewardTrainer, SFTTrainer
+    from spillway.integrations.trl_trainers import DPOTrainer, GRPOTrainer, RewardTrainer, SFTTrainer
 
 __all__ = [
     "CPOTrainer",
     "DPOTrainer",
+    "GRPOTrainer",
     "KTOTrainer",
     "ORPOTrainer",
     "RewardTrainer",
@@ -48,7 +49,7 @@ def __getattr__(name: str) -> Any:
         from spillway.integrations.trl_answers import KTOTrainer
 
         return KTOTrainer
-    if name in ("SFTTrainer", "DPOTrainer", "RewardTrainer"):
+    if name in ("SFTTrainer", "DPOTrainer", "RewardTrainer", "GRPOTrainer"):
         from spillway.integrations import trl_trainers
 
         return getattr(trl_trainers, name)

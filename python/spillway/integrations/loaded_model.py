@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 import weakref
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -37,6 +39,9 @@ class Host(Protocol):
     def save_model(self, output_dir: str) -> None:
         """Writes the current weights and the files that `from_pretrained` needs."""
 
+    def whole_model(self) -> AbstractContextManager[PreTrainedModel | None]:
+        """The library's own model with the current weights, to generate with; None: passes of the stream do."""
+
     def computes_on(self) -> str:
         """The type of the device that layers compute on."""
 
@@ -50,6 +55,16 @@ class LoadedModel(Streamed):
     @property
     def _logits(self) -> Logits:  # type: ignore[override]
         return require_host(self).logits
+
+    def generate(self, *positional: Any, **named: Any) -> Any:
+        """Generates as the library's own method does."""
+        with require_host(self).whole_model() as whole:
+            if whole is None:
+                return super().generate(*positional, **named)
+            model: Any = self
+            whole.generation_config = copy.deepcopy(model.generation_config)
+            whole.generation_config.use_cache = True
+            return whole.generate(*positional, **named)  # type: ignore[operator]
 
     def save_pretrained(self, save_directory: str | Path, *_: Any, push_to_hub: bool = False, **__: Any) -> None:
         """Saves the model as the Trainer's save_model does."""

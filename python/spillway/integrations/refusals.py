@@ -12,7 +12,7 @@ from spillway.base import ranks
 from spillway.config.key import describe_other_optimizer
 from spillway.config.keys import KEYS
 from spillway.errors import InputError
-from spillway.integrations import ranked
+from spillway.integrations import grouped, ranked
 from spillway.integrations.alone import TRAINERS
 from spillway.integrations.loading import Origin, origin_of
 from spillway.integrations.referred import FORMS
@@ -40,13 +40,14 @@ FROM_TRL = (
     "SFTTrainer",
     *FORMS,
     ranked.NAME,
+    grouped.NAME,
     *TRAINERS,
     "BaseTrainer",
     "_BaseTrainer",
 )  # the others are what these are made from
 LOSSES = (  # whose compute_loss the engine computes instead
     "trl.trainer.sft_trainer",
-    f"trl.trainer.{ranked.OBJECTIVE}_trainer",
+    *(f"trl.trainer.{each.OBJECTIVE}_trainer" for each in (ranked, grouped)),
     *(f"trl.trainer.{form.objective}_trainer" for form in FORMS.values()),
     *(f"trl.experimental.{name}.{name}_trainer" for name in TRAINERS.values()),
 )
@@ -76,16 +77,10 @@ def trainer_first(kind: type) -> None:
                 f"{base.__name__}: the one of trl.experimental is not computed over a streamed model; install a newer "
                 "TRL, which has its own outside of its experiments"
             )
-        if base.__name__ == "GRPOTrainer" and base.__module__.startswith("trl."):
-            raise InputError(
-                "GRPOTrainer: it generates with the whole model in each step, and a streamed model computes one layer "
-                "at a time; generate and score with another program, and train on the record with `objective: grpo` of "
-                "`spillway train`"
-            )
         if base.__module__.startswith("trl.") and base.__name__.endswith("Trainer") and base.__name__ not in FROM_TRL:
             raise InputError(
                 f"{base.__name__}: its objective is not computed over a streamed model; of TRL's trainers those of "
-                "SFTTrainer, DPOTrainer, KTOTrainer, RewardTrainer, ORPOTrainer and CPOTrainer are"
+                "SFTTrainer, DPOTrainer, KTOTrainer, RewardTrainer, GRPOTrainer, ORPOTrainer and CPOTrainer are"
             )
 
 

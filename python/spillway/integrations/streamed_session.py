@@ -7,8 +7,8 @@ import os
 import threading
 import traceback
 import weakref
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -17,16 +17,17 @@ import torch
 import transformers
 from transformers import PreTrainedModel
 
+from spillway.base.calls import translated
 from spillway.base.silence import tell_person
 from spillway.config import Config, several
 from spillway.config.checks import check_places
 from spillway.errors import InputError
-from spillway.integrations import alone, classified, ranked, referred, refusals
+from spillway.integrations import alone, classified, grouped, ranked, referred, refusals
 from spillway.integrations.durable import DurableRun
 from spillway.integrations.loading import Origin, untouched
 from spillway.integrations.sizes import Sizes, join_sizes, largest, saving_of
 from spillway.integrations.trl_ways import TrlLog, logged_objective
-from spillway.machine import device
+from spillway.machine import device, process_memory
 from spillway.model.batches.batch import WorkShape
 from spillway.model.checkpoint.freeze import frozen_names
 from spillway.model.source.source import is_classifier
@@ -49,7 +50,7 @@ class StreamedSession:
     _world: World  # the processes that train together
     _origin: Origin  # how the model was loaded
     # of a trainer of preferences or classes
-    _pairs: referred.Referred | alone.Unreferred | ranked.Ranked | classified.Classified | None
+    _pairs: referred.Referred | alone.Unreferred | ranked.Ranked | grouped.Grouped | classified.Classified | None
     _told: TrlLog | None  # of a trainer of TRL's
     _streamed: EngineSession | None
     _run: DurableRun | None  # while steps are durable
@@ -115,6 +116,19 @@ class StreamedSession:
             self._gather("the model", None)
             return self.session.logits(ids, last)
 
+    @contextmanager
+    def whole_model(self) -> Iterator[PreTrainedModel | None]:
+        """The library's own model with the current weights, of a trainer that generates in each step; else None."""
+        if not isinstance(self._pairs, grouped.Grouped):
+            yield None
+            return
+        self._require_whole_step("the model")
+        try:
+            with translated(), self.session.hold_whole_model() as model:
+                yield model
+        finally:
+            process_memory.trim()
+
     def computes_on(self) -> str:
         """The type of the device that layers compute on."""
         return torch.device(self._origin.config.device.replace("simulated", "cpu")).type
@@ -176,12 +190,16 @@ class StreamedSession:
 
     def _measure_sizes(self) -> Sizes:
         if self._sizes is None:
-            self._sizes = join_sizes(self._world, largest(self, self._origin))
+            if isinstance(self._pairs, grouped.Grouped):
+                own = self._pairs.measure(self, self._origin)
+            else:
+                own = largest(self, self._origin)
+            self._sizes = join_sizes(self._world, own)
         return self._sizes
 
     def _open(self) -> EngineSession:
         untouched(self.model)
-        with torch.random.fork_rng(devices=[]):
+        with torch.enable_grad(), torch.random.fork_rng(devices=[]):  # the caller may generate, without gradients
             sizes = self._measure_sizes()
             begun = self._from if self._with_state else None
             config = self._config(sizes.shape, sizes.packing, before=parts_of(begun, self._world.ranks.world))
@@ -204,15 +222,19 @@ class StreamedSession:
 
     def _plan_session(self, config: Config, keeping: Keeping) -> EngineSession:
         """Planned, not started."""
-        session = EngineSession(
-            config,
-            self._measure_sizes().shape,
-            keeping=keeping,
-            model_config=self._model_config(),
-            frozen=frozen_names(self.model),
-            objective=self._pairs.choose if isinstance(self._pairs, classified.Classified) else logged_objective(self),
-            world=self._world,
-        )
+        shape = self._measure_sizes().shape
+        with grouped.name_generation(shape.between):
+            session = EngineSession(
+                config,
+                shape,
+                keeping=keeping,
+                model_config=self._model_config(),
+                frozen=frozen_names(self.model),
+                objective=(
+                    self._pairs.choose if isinstance(self._pairs, classified.Classified) else logged_objective(self)
+                ),
+                world=self._world,
+            )
         refusals.same_parameters(self.model, session.description)
         if self._adapted:
             refusals.same_learning(self.model, session.description)
@@ -220,9 +242,9 @@ class StreamedSession:
 
     def _model_config(self) -> Any:
         """The model's, as it was when `load` made it: TRL names another padding token of a model with a head of labels,
-        whose embedding learns from that token all the same."""
+        or of one that samples it, whose embedding learns from that token all the same."""
         config = copy.deepcopy(self.model.config)
-        if is_classifier(config):
+        if is_classifier(config) or isinstance(self._pairs, grouped.Grouped):
             config.get_text_config().pad_token_id = self.model.get_input_embeddings().padding_idx
         return config
 

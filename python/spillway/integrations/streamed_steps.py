@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from spillway.data.batches import batch_of
 from spillway.errors import InputError
 from spillway.integrations import refusals
 from spillway.integrations.classified import Classified
+from spillway.integrations.grouped import Grouped
 from spillway.integrations.streamed_session import StreamedSession
 from spillway.integrations.trl_ways import (
     averages_routers,
@@ -47,6 +49,8 @@ class StepProxy(torch.optim.Optimizer):
 
 class Unwrapped(nn.Module):
     """Stands where a wrapped model would, so that accelerate wraps nothing."""
+
+    is_gradient_checkpointing = False  # as TRL asks before it generates
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -84,8 +88,9 @@ class StreamedSteps(StreamedSession):
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
         model.train()
         if self._samples:
+            began = time.perf_counter()
             self._take_back()
-            own = [self._batch(sample) for sample in self._samples]
+            own = [self._batch(self._take(sample)) for sample in self._samples]
             self._in_step = True
             every = self._gather("a step", (own, self._items))
             batches, items = interleaved([each for each, _ in every]), [count for _, count in every]
@@ -98,7 +103,13 @@ class StreamedSteps(StreamedSession):
             if self._told is not None:
                 self._total_train_tokens: int = self._total_train_tokens + sum(batch.tokens for batch in batches)
             self._tell("train")
+            if isinstance(self._pairs, Grouped):
+                self._pairs.tell_seconds(self, time.perf_counter() - began)
         return torch.tensor(self._shares.pop(), device=self.args.device)
+
+    def _take(self, sample: Any) -> Any:
+        """A collator's micro-batch; of a trainer that generates the completions of one."""
+        return self._pairs.take(self, sample) if isinstance(self._pairs, Grouped) else sample
 
     def _update(self, learning_rate: float) -> None:
         session = self.session

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import transformers
 
-from spillway.integrations import alone, classified, ranked, referred, refusals
+from spillway.integrations import alone, classified, grouped, ranked, referred, refusals
 from spillway.integrations.durable_steps import DurableSteps
 from spillway.integrations.loaded_model import stream_by
 from spillway.integrations.streamed_saves import StreamedSaves
@@ -41,6 +41,9 @@ class StreamedTraining(StreamedSteps, DurableSteps, StreamedSaves):
         elif objective := alone.find_objective(type(self)):
             self._pairs = alone.Unreferred(objective)
             alone.check(objective, named, positional)
+        elif grouped.is_grouped(type(self)):
+            self._pairs = grouped.Grouped()
+            positional, named = grouped.prepare_arguments(positional, named)
         elif ranked.is_reward(type(self)):
             self._pairs = ranked.Ranked()
             ranked.check(positional[0] if positional else named.get("model"))

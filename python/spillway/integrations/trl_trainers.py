@@ -15,5 +15,9 @@ class RewardTrainer(StreamedTraining, trl.RewardTrainer):  # type: ignore[misc]
     """trl.RewardTrainer, over a model that `spillway.hf.load(..., num_labels=1)` made."""
 
 
+class GRPOTrainer(StreamedTraining, trl.GRPOTrainer):  # type: ignore[misc]
+    """trl.GRPOTrainer, over a model that `spillway.hf.load` made. It generates with the whole model in DRAM."""
+
+
 class DPOTrainer(StreamedTraining, trl.DPOTrainer):  # type: ignore[misc]
     """trl.DPOTrainer, over a model that `spillway.hf.load` made, which is its own reference before the first step."""

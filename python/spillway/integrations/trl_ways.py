@@ -18,6 +18,14 @@ if TYPE_CHECKING:
 TOKENS = "num_tokens"  # seen so far, without padding; of resumed runs those of this process alone, as TRL counts
 
 
+PENDING = "pending"  # figures of completions that TRL has not logged yet
+
+
+def generates(trainer: Any) -> bool:
+    """True if TRL's trainer generates the completions of each step."""
+    return hasattr(trainer, "_buffered_inputs")
+
+
 def is_trl(trainer: Any) -> bool:
     return stores_figures(trainer) or (hasattr(trainer, "_metrics") and hasattr(trainer, "_total_train_tokens"))
 
@@ -86,15 +94,19 @@ class TrlLog:
             return
         if means:
             trainer._metrics[mode].update({name: [mean.value()] for name, mean in means.items()})
-            trainer._metrics[mode][TOKENS] = [trainer._total_train_tokens]
+            if not generates(trainer):  # else TRL counts them when it generates
+                trainer._metrics[mode][TOKENS] = [trainer._total_train_tokens]
         means.clear()
 
     def moving(self, trainer: Any) -> dict[str, Any]:
         """The part of training as JSON, which a durable step keeps."""
         means = {name: asdict(mean) for name, mean in self._means["train"].items()}
-        return {**means, TOKENS: int(trainer._total_train_tokens)}
+        kept = {PENDING: {name: list(values) for name, values in trainer._metrics["train"].items()}}
+        return {**means, TOKENS: int(trainer._total_train_tokens), **(kept if generates(trainer) else {})}
 
     def go_on(self, trainer: Any, moving: dict[str, Any]) -> None:
         """`moving`: of earlier releases without the tokens."""
         trainer._total_train_tokens = moving.get(TOKENS, 0)
-        self._means["train"] = {name: Mean(**mean) for name, mean in moving.items() if name != TOKENS}
+        if generates(trainer):
+            trainer._metrics["train"].update(moving.get(PENDING, {}))
+        self._means["train"] = {name: Mean(**mean) for name, mean in moving.items() if name not in (TOKENS, PENDING)}

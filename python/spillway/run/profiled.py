@@ -69,7 +69,7 @@ def profiled(
     distilled = working_bytes(tokens, shape.teacher_top_k, compute.place.on_gpu)
     logits = shape.logits * meta_model.vocabulary * meta_model.dtype.itemsize
     drawn = initialise.work_bytes(meta_model) if config.init == "random" else 0  # before the first step
-    work = max(memory.work_bytes + logits + distilled, memory.left_bytes + drawn)
+    work = max(memory.work_bytes + logits + distilled, memory.left_bytes + max(drawn, shape.between))
     if only_plan:
         work += max(LEAST_MARGIN, int(MARGIN * (work - memory.firm_bytes)))
     on_device = memory.device_bytes + (distilled if compute.place.on_gpu else 0)

@@ -14,7 +14,7 @@ import os
 import time
 import weakref
 from collections.abc import Collection, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,6 +40,7 @@ from spillway.model.spec import model_spec, verified
 from spillway.model.stream.generation import callable_model
 from spillway.model.stream.saved_profile import SLACK
 from spillway.model.stream.stream import Stream
+from spillway.model.whole import hold_model
 from spillway.output import wear
 from spillway.run import logits, replays
 from spillway.run.engine_spec import engine_spec, plan_engine, work_size
@@ -288,6 +289,11 @@ class EngineSession:
     def model(self) -> PreTrainedModel:
         """The model, to be called or to generate with; every pass streams its layers. For looking, not for training."""
         return callable_model(self._spec.meta_model.model, self.logits)
+
+    def hold_whole_model(self) -> AbstractContextManager[PreTrainedModel]:
+        """The library's own model with the current weights, whole in DRAM while it is open (WorkShape.between)."""
+        self._running()
+        return hold_model(self._spec.meta_model, self.description, self._engine.fetch_tensor)
 
     # ---- what is kept of it
 

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 class Sampled:
     """Completions that a policy sampled, the rows of a micro-batch. Their tokens are its label tokens, row by row."""
 
-    old: torch.Tensor  # fp64 [label tokens]: log-probabilities when they were sampled
+    # fp64 [label tokens]: log-probabilities when they were sampled; None: the model that is trained sampled them
+    old: torch.Tensor | None
     advantages: torch.Tensor  # fp64 [rows]
     figures: dict[str, float]  # of the whole step that they are of, by the names that TRL logs
 
@@ -54,6 +55,7 @@ class WorkShape:
     eval_batch: int  # most rows in an evaluation micro-batch; 0: no evaluation
     eval_length: int  # longest padded evaluation row, tokens; 0: no evaluation
     logits: int = 0  # most positions whose logits, of the compute type, are held at once outside the stream
+    between: int = 0  # bytes of DRAM that something takes between steps, when these have none
     teacher_top_k: int = 0  # entries of a teacher's distribution of each label token; 0: there is no teacher
     pairs: int = 0  # of rows, whose log-probabilities a first pass computes
     passes: int = 0  # forward passes that this takes before the first step

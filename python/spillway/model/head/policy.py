@@ -89,7 +89,8 @@ class PolicyLoss:
 
     def ratios(self, tokens: Tokens) -> torch.Tensor:
         """[tokens]: of probabilities, the new one to that of the time of sampling."""
-        logarithms = tokens.log_probabilities - tokens.sampled.old
+        old = tokens.sampled.old
+        logarithms = tokens.log_probabilities - (tokens.log_probabilities.detach() if old is None else old)
         return (tokens.row_means(logarithms)[tokens.rows] if self.by_sequence else logarithms).exp()
 
     def divergences(self, tokens: Tokens) -> torch.Tensor:

@@ -35,6 +35,8 @@ class Space:
 class Adapted(Protocol):
     """The adapters that stand before layers of a meta model (`lora`)."""
 
+    config: Any  # PEFT's
+
     @property
     def names(self) -> list[str]:
         """The names of their parameters, in the model's order."""

@@ -1,0 +1,236 @@
+"""TRL's GRPOTrainer over a streamed model: its arguments, the memory that it samples in, and its micro-batches.
+
+TRL samples and scores the completions of a step by its own code. For that it calls `model.generate`, which runs on the
+current weights, whole in DRAM between two steps. The update streams.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from spillway.base import sizes as words
+from spillway.config.objectives import OBJECTIVES
+from spillway.errors import DoesNotFit, InputError
+from spillway.integrations.loading import Origin, origin_of
+from spillway.integrations.sizes import Sizes, is_iterated, row_count
+from spillway.machine import process_memory
+from spillway.model.batches.batch import Batch, Sampled, WorkShape
+from spillway.model.batches.microbatch import IGNORED
+from spillway.model.source.source import is_multimodal
+from spillway.run.settings import memory_budget
+
+NAME, OBJECTIVE = "GRPOTrainer", "grpo"
+RECORDED = "sample with another program, and train on the record with `objective: grpo` of `spillway train`"
+NO_SERVER = f"completions are sampled by this process; leave it out, or {RECORDED}"
+TOOLS = f"completions come from the model alone; {RECORDED}"
+# argument, the value that asks for nothing, and what to do instead
+PLAIN = (
+    ("use_vllm", False, NO_SERVER),
+    ("use_transformers_continuous_batching", False, NO_SERVER),
+    ("beta", 0.0, f"the reference would be a second model in memory; {RECORDED}"),
+    ("num_iterations", 1, f"each step samples its own completions; {RECORDED}"),
+    ("temperature", 1.0, "the loss is of the model's own probabilities; top_k, top_p and min_p are taken"),
+    ("delta", None, "the ratio is clipped by epsilon and epsilon_high"),
+    ("top_entropy_quantile", 1.0, "every token of a completion counts"),
+    ("off_policy_mask_threshold", None, "each step samples its own completions"),
+    ("entropy_coef", 0.0, "the loss has no term of entropy"),
+    ("use_adaptive_entropy", False, "the loss has no term of entropy"),
+    ("cast_lm_head_to_fp32", False, "the head computes as the layers do; load(..., dtype=torch.float32)"),
+    ("sync_ref_model", False, "there is no reference"),
+)
+ORDER = ("model", "reward_funcs", "args")  # of TRL's constructor
+TEMPORARIES = 8  # fp32 rows of the vocabulary that sampling holds for each completion
+HIDDEN, INNER = 12, 4  # of a token in a layer: hidden states, and those of its MLP
+
+
+def is_grouped(kind: type) -> bool:
+    """True for TRL's GRPOTrainer and classes that derive from it."""
+    return any(base.__name__ == NAME and base.__module__.startswith("trl.trainer.") for base in kind.__mro__)
+
+
+def prepare_arguments(positional: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of TRL's constructor. InputError for the first one that is not computed."""
+    given = {**dict(zip(ORDER, positional, strict=False)), **named}
+    if given.get("args") is None:
+        raise InputError(f"args: {NAME} has no defaults without them; give GRPOConfig")
+    check(given["args"], given)
+    given["args"].gradient_checkpointing = False  # the plan says which layers recompute
+    return positional, named
+
+
+def check(args: Any, given: Mapping[str, Any]) -> None:
+    for name, plain, instead in PLAIN:
+        if getattr(args, name, plain) != plain:
+            raise InputError(f"{name}: {getattr(args, name)} is not computed over a streamed model: {instead}")
+    if args.loss_type not in OBJECTIVES[OBJECTIVE].losses:
+        losses = ", ".join(OBJECTIVES[OBJECTIVE].losses)
+        raise InputError(f"loss_type: {args.loss_type} is not computed over a streamed model; expects one of {losses}")
+    if args.steps_per_generation != args.gradient_accumulation_steps:
+        raise InputError(
+            f"steps_per_generation: it is {args.steps_per_generation}, and gradient_accumulation_steps is "
+            f"{args.gradient_accumulation_steps}; each step samples its own completions, so leave it out, and "
+            "generation_batch_size, too"
+        )
+    functions = given.get("reward_funcs")
+    for each in functions if isinstance(functions, list) else [functions]:
+        if each is None or isinstance(each, str | torch.nn.Module):
+            raise InputError(f"reward_funcs: a reward is that of a function; {each!r:.60} would be a model in memory")
+    for name in ("tools", "rollout_func", "environment_factory"):
+        if given.get(name):
+            raise InputError(f"{name}: not with a streamed model: {TOOLS}")
+    if given.get("eval_dataset") is not None:
+        raise InputError("eval_dataset: an evaluation would sample as well; generate and score in a callback")
+
+
+def check_origin(origin: Origin, config: Any, world: int) -> None:
+    """InputError for a model, or a place to compute, that generation has no way for."""
+    keys = origin.config
+    if world > 1:
+        raise InputError(f"{NAME}: one process samples and trains in this release, and {world} were started")
+    if keys.device != "cpu":
+        raise InputError(
+            f'device: completions are sampled on the CPUs in this release; load(..., device="cpu"), or {RECORDED}'
+        )
+    if keys.method not in ("full", "lora"):
+        raise InputError(f"method: {keys.method} has no generation in this release; full and lora have")
+    if keys.load_in_4bit or keys.load_in_8bit:
+        raise InputError(f"load_in_4bit, load_in_8bit: generation takes plain weights; leave them out, or {RECORDED}")
+    if is_multimodal(config):
+        raise InputError(f"model: the generation of multimodal models is not here; {RECORDED}")
+
+
+class Grouped:
+    """State that a streamed GRPOTrainer keeps beside the session."""
+
+    def keys(self, args: Any) -> dict[str, Any]:
+        """The configuration's keys for this trainer."""
+        return {"objective": OBJECTIVE, **{name: getattr(args, name) for name in OBJECTIVES[OBJECTIVE].defaults}}
+
+    def fit(self, trainer: Any) -> None:
+        """Changes TRL's trainer when its constructor has returned."""
+        trainer.model.__dict__.pop("forward", None)  # TRL's, which gives log-probabilities
+        origin = origin_of(trainer.model)
+        assert origin is not None
+        check_origin(origin, trainer.model.config, trainer.args.world_size)
+
+    def measure(self, trainer: Any, origin: Origin) -> Sizes:
+        """The largest step, and the memory of generation. DoesNotFit where that alone exceeds the budget."""
+        args = trainer.args
+        longest = count_prompt_tokens(trainer, origin)
+        length = longest + args.max_completion_length
+        if "max_length" in origin.given:
+            length = max(length if longest else 0, int(origin.config.max_length))
+        completions = args.per_device_train_batch_size * args.steps_per_generation
+        weights, rest = count_weight_bytes(trainer.model), count_cache_bytes(trainer.model.config, completions, length)
+        check_memory(weights, rest, memory_budget(origin.config), process_memory.resident())
+        shape = WorkShape(
+            micro_batches=args.gradient_accumulation_steps,
+            batch=args.per_device_train_batch_size,
+            length=length,
+            eval_batch=0,
+            eval_length=0,
+            between=weights + rest,
+        )
+        return Sizes(shape, packing=False)
+
+    def take(self, trainer: Any, generation_batch: Any) -> Any:
+        """The next micro-batch. TRL samples and scores completions where a step begins, as it does in its own
+        `training_step`, and counts the micro-batches."""
+        inputs = trainer._prepare_inputs(generation_batch)
+        trainer._step += 1
+        return inputs
+
+    def tell_seconds(self, trainer: Any, seconds: float) -> None:
+        """TRL's figure of the seconds of a step, without its update."""
+        trainer._metrics["train"]["step_time"].append(seconds)
+
+    def batch(self, inputs: Mapping[str, Any]) -> Batch:
+        """A micro-batch of TRL's, whose prompts are padded on the left."""
+        rows, labels = [], []
+        for prompt, seen, completion, kept in zip(
+            *(inputs[name].cpu() for name in ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")),
+            strict=True,
+        ):
+            own, answer = prompt[seen.bool()], completion[kept.bool()]
+            rows.append(torch.cat([own, answer]))
+            labels.append(torch.cat([torch.full_like(own, IGNORED), answer]))
+        lengths = torch.tensor([len(row) for row in rows])
+        pad = torch.nn.utils.rnn.pad_sequence
+        return Batch(
+            input_ids=pad(rows, batch_first=True),
+            labels=pad(labels, batch_first=True, padding_value=IGNORED),
+            position_ids=None,
+            tokens=int(lengths.sum()),
+            lengths=lengths if len(set(lengths.tolist())) > 1 else None,
+            rows_each=1,
+            sampled=Sampled(None, inputs["advantages"].cpu().double(), {}),
+        )
+
+    def refer(self, trainer: Any, began_in: Path | None, began: bool, durable: bool) -> None:
+        """There is no reference."""
+
+    def save(self, checkpoint: Path) -> None:
+        """There is no reference."""
+
+
+def count_prompt_tokens(trainer: Any, origin: Origin) -> int:
+    """The tokens of the longest prompt; 0 where `max_length` stands for all of them."""
+    rows = trainer.train_dataset
+    if is_iterated(rows) or row_count(rows) is None:
+        if "max_length" not in origin.given:
+            raise InputError(
+                "max_length: the longest prompt cannot be seen from a train_dataset that is iterated; say it with "
+                "its completion: load(..., max_length=1024)"
+            )
+        return 0
+    prompts = rows["prompt"]
+    return max(
+        max(map(len, trainer._tokenize_prompts(list(prompts[first : first + 256]))[0]))
+        for first in range(0, len(prompts), 256)
+    )
+
+
+def count_weight_bytes(model: Any) -> int:
+    return sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+
+
+def count_cache_bytes(config: Any, rows: int, length: int) -> int:
+    """Bytes of keys, values and temporaries of `rows` completions that get `length` tokens long with their prompts."""
+    config = config.get_text_config()
+    heads = config.num_attention_heads
+    width = getattr(config, "head_dim", None) or config.hidden_size // heads
+    key_heads = getattr(config, "num_key_value_heads", None) or heads
+    inner = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
+    cache = 2 * (config.num_hidden_layers + 1) * key_heads * width
+    layer = HIDDEN * max(config.hidden_size, heads * width) + INNER * inner
+    return rows * (length * 4 * (cache + layer) + TEMPORARIES * 4 * config.vocab_size)
+
+
+def check_memory(weights: int, rest: int, budget: int, held: int) -> None:
+    if weights + rest + held > budget:
+        raise DoesNotFit(
+            f"does not fit in DRAM: {NAME} generates with the whole model, {words.size(weights)} of weights and "
+            f"{words.size(rest)} for the completions of a step. dram_budget is {words.size(budget)}, of which the "
+            f"process has {words.size(held)} already. Raise dram_budget, lower per_device_train_batch_size or "
+            f"max_completion_length, or {RECORDED}"
+        )
+
+
+@contextmanager
+def name_generation(between: int) -> Iterator[None]:
+    """A refusal of a plan says what generation takes of its memory."""
+    try:
+        yield
+    except DoesNotFit as error:
+        if not between:
+            raise
+        raise DoesNotFit(
+            f"{error}. (Of the working set {words.size(between)} are the whole model and the completions of a step, "
+            f"which {NAME} generates. Or {RECORDED})",
+            error.plan,
+        ) from error
