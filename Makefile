@@ -25,7 +25,7 @@ WHEELS := build/wheels
 
 # What the installed package is made from; folders too, so that a removed file counts.
 SOURCES := pyproject.toml CMakeLists.txt $(shell find cmake profiles spillway python -name __pycache__ -prune -o -print)
-CXX_FILES := find spillway study python tests bench examples -name '*.cc' -o -name '*.h'
+CXX_FILES := find spillway python tests bench research examples -name '*.cc' -o -name '*.h'
 
 .PHONY: help quickstart test nightly install packages sweep sweep-check trl-versions gpu-bundle gpu-check gpu-bench \
 	gpu-queue gpu-queue-bundle gpu-queue-tiny wheel \
