@@ -25,9 +25,9 @@ WHEELS := build/wheels
 
 # What the installed package is made from; folders too, so that a removed file counts.
 SOURCES := pyproject.toml CMakeLists.txt $(shell find cmake profiles spillway python -name __pycache__ -prune -o -print)
-CXX_FILES := find spillway study python tests bench examples -name '*.cc' -o -name '*.h'
+CXX_FILES := find spillway python tests bench research examples -name '*.cc' -o -name '*.h'
 
-.PHONY: help quickstart test nightly install packages sweep sweep-check trl-versions gpu-bundle gpu-check gpu-bench \
+.PHONY: help quickstart test nightly research install packages sweep sweep-check trl-versions gpu-bundle gpu-check gpu-bench \
 	gpu-queue gpu-queue-bundle gpu-queue-tiny wheel \
 	aarch64 wheel-check wheel-check-packages image image-check tag-check build-tests test-both test-cpp test-python kills \
 	power-cuts stress mutations fuzz numa nfs docs check-includes check-format check-lint check-types check-thread-safety check-tidy asan tsan format clean
@@ -37,6 +37,7 @@ help:
 	@echo "make quickstart   models whose state exceeds their memory, from nothing to a checkpoint; MODEL=smollm2: a pretrained one"
 	@echo "make test         every test and check"
 	@echo "make nightly      what takes long as well: every matrix whole, hundreds of kills, machines with NUMA nodes, sanitizers"
+	@echo "make research     the programs of research/, built and tested"
 	@echo "make install      the spillway command in .venv"
 	@echo "make wheel        wheels for pip, in dist/; make wheel-check: one is tried on a bare Debian, by debootstrap (root)"
 	@echo "make aarch64      the engine for 64-bit ARM by a cross compiler, and tests of its kernels by QEMU"
@@ -73,7 +74,7 @@ nightly: CTEST_FLAGS = --timeout 7200
 nightly: PYTEST_FLAGS = -m "" --timeout 7200
 nightly: UNLESS_SKIPPED = || test $$? -eq 77
 nightly: MUTATION = protocol
-nightly: test check-tidy wheel-check numa nfs mutations asan tsan sweep-check
+nightly: test check-tidy wheel-check numa nfs mutations asan tsan sweep-check research
 
 ## The environment
 
@@ -167,7 +168,7 @@ aarch64: $(VENV)/stamp-tools
 
 # In the same tree as the package: what it is made of is not compiled twice.
 build-tests: install
-	@$(BIN)/cmake $(TREE) -DSPILLWAY_TESTS=ON -DSPILLWAY_EXAMPLES=ON -D$(STRICT) --log-level=WARNING >/dev/null
+	@$(BIN)/cmake $(TREE) -DSPILLWAY_TESTS=ON -DSPILLWAY_EXAMPLES=ON -DSPILLWAY_RESEARCH=OFF -D$(STRICT) --log-level=WARNING >/dev/null
 	@$(BIN)/cmake --build $(TREE) -- --quiet
 
 # A test that hangs is named, and the others go on; no test is near this on a machine that is busy with others.
@@ -197,6 +198,17 @@ test-both: build-tests
 	@( $(run-cpp) ) >build/ctest.log 2>&1 & cpp=$$!; trap "kill $$cpp" INT TERM; \
 	( $(run-python) ); python=$$?; \
 	wait $$cpp; cpp=$$?; grep -vE '^ *(Start +[0-9]+:|[0-9]+/[0-9]+ Test .* Passed )' build/ctest.log; exit $$((python + cpp))
+
+# The programs of research/, in the same tree, which builds them only here. Their packages are beside Spillway's own.
+$(VENV)/stamp-research: $(VENV)/stamp-dependencies research/requirements.txt constraints.txt
+	@$(PIP) install -q -c constraints.txt -r research/requirements.txt
+	@touch $@
+
+research: install $(VENV)/stamp-research
+	@$(BIN)/cmake $(TREE) -DSPILLWAY_TESTS=ON -DSPILLWAY_RESEARCH=ON -D$(STRICT) --log-level=WARNING >/dev/null
+	@$(BIN)/cmake --build $(TREE) --target research -- --quiet
+	@$(AMOUNT) $(BIN)/ctest --test-dir $(TREE) --output-on-failure --no-tests=error --progress -L '^study$$' $(CTEST_FLAGS)
+	@$(COMPILED) $(AMOUNT) OMP_WAIT_POLICY=passive $(BIN)/python -m pytest research/tests $(PYTEST_FLAGS)
 
 # What the tests do a few times, done often: kills at every named point and at random instants, power cuts after every event.
 kills: test-cpp

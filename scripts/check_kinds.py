@@ -38,7 +38,7 @@ KINDS = (
     Kind("Weights", ("spillway/kernels/",)),
     Kind("Form", ("spillway/state/",), never="as_run"),
 )
-FOLDERS = ("spillway", "study", "python/bindings")
+FOLDERS = ("spillway", "research/study", "python/bindings")
 SUFFIXES = {".h", ".cc", ".cu", ".cuh"}
 
 

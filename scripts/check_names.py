@@ -15,7 +15,7 @@ from pathlib import Path
 from ceilings import Check, Fault
 from check_prose import OPENER
 
-SOURCES = ("spillway", "python/spillway", "python/bindings", "scripts", "bench")
+SOURCES = ("spillway", "python/spillway", "python/bindings", "scripts", "bench", "research")
 RULES = {
     "opener": "comments open with What, Of, Whether, Where, By, Those or With",
     "found": "values are named found",

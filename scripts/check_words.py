@@ -21,7 +21,7 @@ class Word(NamedTuple):
 
 # The methods of other systems have words of their own.
 OURS = ("spillway", "python", "tests/plan", "tests/execute", "tests/contract", "docs", "ARCHITECTURE.md", "README.md")
-CODE = ("spillway", "python", "tests", "study", "bench", "ARCHITECTURE.md")
+CODE = ("spillway", "python", "tests", "research", "bench", "ARCHITECTURE.md")
 PAGES = ("docs/how-to", "docs/reference", "docs/formats", "docs/decisions", "README.md", "CONTRIBUTING.md")
 ENGINE = ("spillway/device", "spillway/execute", "spillway/machine", "spillway/memory", "spillway/sys", *OURS[1:])
 
@@ -47,7 +47,7 @@ WORDS = (
     Word("image", "chunk snapshot", ("spillway/plan", "spillway/journal", "tests/plan", "docs/decisions")),
     Word("learning chunk", "trainable chunk", CODE),
     Word("learning element", "trainable element", CODE),
-    Word("learns", "is trainable, or is trained", ("spillway", "study", "ARCHITECTURE.md", *PAGES)),
+    Word("learns", "is trainable, or is trained", ("spillway", "research/study", "ARCHITECTURE.md", *PAGES)),
     Word("living", "device-resident", ("spillway", "tests/plan", "tests/contract", "docs/decisions")),
     Word("to the last bit", "bit for bit, or bit-identical"),
     Word("memory node", "NUMA node", ENGINE),
@@ -70,7 +70,7 @@ WORDS = (
     Word("team", "thread pool", CODE),
     Word("twin", "fake, simulated, copy, or duplicate"),
     Word("unlearned", "without projectors", CODE),
-    Word("visit", "pass, or block pass", ("spillway", "python", "tests", "study", "bench", "ARCHITECTURE.md")),
+    Word("visit", "pass, or block pass", ("spillway", "python", "tests", "research", "bench", "ARCHITECTURE.md")),
     Word("visiting", "device groups", ("spillway",)),
     Word("tick", "update slot", ("spillway/plan", "spillway/execute", "tests/plan", "tests/execute")),
 )
@@ -103,7 +103,7 @@ KEPT = {
     ("tests/python/test_saved.py", "rehearsed"): "a key of the plan that a run leaves in its directory",
 }
 
-FOLDERS = ("spillway", "study", "python", "tests", "docs", "bench", "scripts", "examples")
+FOLDERS = ("spillway", "python", "tests", "docs", "bench", "research", "scripts", "examples")
 SUFFIXES = {".h", ".cc", ".cu", ".cuh", ".py", ".pyi", ".md", ".toml", ".txt"}
 
 

@@ -5,7 +5,7 @@
 // A projector R [rows, columns] has r values in each row. Rows come in columns / r groups of neighbours, as equal as
 // may be; all rows of group g have theirs in the columns g * r to g * r + r - 1. So a product with R is one of small
 // dense blocks: every element of the other factor is read once, at neighbouring addresses. (Places by chance were
-// measured on gradients of a trained model and estimate them no better: bench/lsp_quality.py --errors.)
+// measured on gradients of a trained model and estimate them no better: research/lsp_quality.py --errors.)
 //
 // Every instruction set gives the same bits: an element of a result is a chain of fused multiply-adds from 0 on, in the
 // order of the sum's index; P * delta * Q^T is P * (delta * Q^T), since the rows of a group share their rows of delta.

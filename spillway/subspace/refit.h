@@ -15,7 +15,7 @@
 namespace spillway::subspace {
 
 /// More turns fit the gradient that is refitted from by 0.002 better, and other batches' gradients not at all
-/// (bench/lsp_quality.py --errors).
+/// (research/lsp_quality.py --errors).
 inline constexpr int kRefitTurns = 1;
 
 struct Projectors {

@@ -12,8 +12,6 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 sys.path += [str(ROOT / "scripts"), str(ROOT / "bench")]
-import lsp_training_table  # noqa: E402
-import papers  # noqa: E402
 import recorded  # noqa: E402
 import table  # noqa: E402
 
@@ -54,40 +52,6 @@ def test_the_table_is_what_its_files_say() -> None:
     assert done.returncode == 0, done.stderr
     quoted = {row["file"] for row in table.rows()}
     assert {*quoted, *table.others()} == {path.name for path in table.RESULTS.iterdir() if path.suffix != ".md"}
-
-
-def test_the_papers_page_is_what_its_file_says() -> None:
-    held = json.loads((ROOT / "bench/results/papers.json").read_text())
-    assert papers.PAGE.read_text(encoding="utf-8") == papers.page(held["tables"], held["plans"])
-
-
-def test_the_page_of_subspaces_is_what_its_lines_say() -> None:
-    page = (recorded.RESULTS / "lsp-training.md").read_text(encoding="utf-8")
-    assert page == lsp_training_table.page(lsp_training_table.Found(lsp_training_table.LINES))
-
-
-def test_the_papers_page_has_a_plan_of_each_model_on_each_machine() -> None:
-    held = json.loads((ROOT / "bench/results/papers.json").read_text())
-    named = {(plan["machine"], plan["model"]) for plan in held["plans"]}
-    assert named == {(machine, model) for machine in papers.MACHINES for model in papers.MODELS}
-    section = papers.PAGE.read_text(encoding="utf-8").partition("## Plans for whole models")[2]
-    assert all(f"| {machine} | {model} |" in section for machine, model in named)
-
-
-def test_no_papers_row_counts_that_was_given_fitted_or_derived() -> None:
-    held = json.loads((ROOT / "bench/results/papers.json").read_text())
-    page = papers.PAGE.read_text(encoding="utf-8")
-    for name, rows in held["tables"].items():
-        for row in rows:
-            assert "published" not in row or row["source"] in ("paper", "repository", "derived"), (name, row["what"])
-        counted = [row for row in rows if papers.predicted(row)]
-        assert all(not row["how"] and row["source"] != "derived" for row in counted), name
-        assert papers.verdict(rows) in page
-    ours = [row for row in held["tables"]["third_level"] if "Spillway" in row["what"]]
-    assert ours and not any("published" in row for row in ours), "plans on four GPUs: nothing to hold them against"
-    assert {plan["machine"] for plan in held["plans"]} <= {"workstation", "laptop"}, "one GPU or none"
-    published = [row["what"] for row in held["tables"]["host_memory"] if "published" in row]
-    assert published == ["saved by MemAscend on average (%)"]
 
 
 def test_what_the_file_holds_passes(tmp_path: Path) -> None:

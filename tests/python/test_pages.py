@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "bench/results").glob("*.md")]
+FLAT = (".", "bench/results", "research")
+PAGES = [*(ROOT / "docs").rglob("*.md"), *(page for folder in FLAT for page in (ROOT / folder).glob("*.md"))]
 ROOMS = [*(ROOT / "spillway").rglob("README.md"), *(ROOT / "python/spillway").rglob("README.md")]
 FENCE = re.compile(r"^```.*?^```", re.M | re.S)
 SUFFIXES = ("", ".h", ".py", ".cc")
-TREE = ("bench", "spillway", "python", "scripts", "tests", "docs", "profiles", "examples", "samples", "cmake")
+TREE = ("bench", "research", "spillway", "python", "scripts", "tests")
+TREE += ("docs", "profiles", "examples", "samples", "cmake")
 MADE = re.compile(r"NAME|\.safetensors|spillway/([\w-]+\.(jsonl?|txt)|(manifest|teacher-\w+)\.bin)$")  # by a run
 
 
