@@ -32,7 +32,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from folders import REPOSITORY
+from folders import PYTHONPATH, REPOSITORY
 
 TREE = REPOSITORY / "build" / "wheel"
 DRIVER = TREE / "tests" / "fake_driver" / "libcuda.so.1"
@@ -73,7 +73,7 @@ class FakeGpu:
     def __init__(self) -> None:
         self._process = subprocess.Popen(
             [sys.executable, __file__],
-            env=os.environ | DRIVEN,
+            env=os.environ | DRIVEN | {"PYTHONPATH": PYTHONPATH},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

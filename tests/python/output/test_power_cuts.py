@@ -29,6 +29,7 @@ import power_cuts
 import real_runs
 import seeds
 from breadth import some
+from folders import PYTHONPATH
 from power_cuts import Record, State, Tree, sub
 from spillway.cli import main
 from spillway.config import read_file, resolve
@@ -139,9 +140,8 @@ def scenes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Scene]:
     record = Record(root)
     watched = {"LD_PRELOAD": str(power_cuts.library(place)), "RECORDED": str(root), "RECORD": str(place / "record")}
     command = [sys.executable, str(PROGRAM), str(given), str(root), *names]
-    done = subprocess.run(
-        command, env=os.environ | watched | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=LIMIT
-    )
+    environment = os.environ | watched | {"OMP_NUM_THREADS": "1", "PYTHONPATH": PYTHONPATH}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT)
     assert done.returncode == 0, done.stderr[-3000:]
     record.read(place / "record")
     check_record(record, root, place / "made")

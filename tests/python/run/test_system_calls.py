@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from folders import PYTHONPATH
 from hf_models import tiny_config, tiny_model
 from needs import needs
 
@@ -90,7 +91,7 @@ def trace(storage: Path, tmp_path_factory: pytest.TempPathFactory) -> Trace:
 
 def traced(out: Path, *command: str) -> subprocess.CompletedProcess[str]:
     words = ["strace", "-f", "-y", "-qq", "--seccomp-bpf", "-e", "signal=none", "-e", f"trace={TRACED}", "-o", str(out)]
-    quiet = {"OMP_WAIT_POLICY": "passive", "OMP_NUM_THREADS": "1"}
+    quiet = {"OMP_WAIT_POLICY": "passive", "OMP_NUM_THREADS": "1", "PYTHONPATH": PYTHONPATH}
     return subprocess.run([*words, *command], capture_output=True, text=True, env=os.environ | quiet)
 
 

@@ -1,4 +1,4 @@
-"""Places in the repository, and the search path of processes that import helpers or test files."""
+"""Places in the repository, and PYTHONPATH of processes that import helpers or test files."""
 
 from __future__ import annotations
 
@@ -8,4 +8,4 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parents[3]
 TESTS = REPOSITORY / "tests" / "python"
 FOLDERS = sorted(folder for folder in TESTS.iterdir() if any(folder.glob("*.py")))  # support/ and one per package
-PYTHONPATH = os.pathsep.join(map(str, FOLDERS))
+PYTHONPATH = os.pathsep.join([*map(str, FOLDERS), *filter(None, [os.environ.get("PYTHONPATH")])])
