@@ -237,7 +237,7 @@ nfs: test-cpp
 
 # Each version in a folder of its own under build/versions, which the scripts' interpreters look into first.
 trl-versions: install
-	$(BIN)/python -m pytest -m "" tests/python/test_trl_scripts.py
+	$(BIN)/python -m pytest -m "" tests/python/hf/test_trl_scripts.py
 
 # One that was stopped goes on with the types that build/sweep.jsonl does not have.
 sweep: install

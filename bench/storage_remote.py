@@ -1,5 +1,5 @@
 """Does the rate of a server add to that of a local drive? Two paths, through the pool: a file system that answers by a
-program in user space, as a remote one's client waits for its server (tests/python/served.c), and a local drive.
+program in user space, as a remote one's client waits for its server (tests/python/support/served.c), and a local drive.
 
     python bench/storage_remote.py BUILD/bench [--local 100] [--remote 50] [--rounds 3] [--streams 16]
 
@@ -21,7 +21,7 @@ from typing import Any
 from figures import machine, rates_of, save
 from throttled import throttled
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "python"))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "python" / "support"))
 
 from served import program, served
 

@@ -98,9 +98,9 @@ KEPT = {
     ("spillway/kernels/element.h", "residual"): "a name in files",
     ("spillway/state/rule.h", "residual"): "a name in files",
     ("scripts/check_words.py", ""): "this list",
-    ("tests/python/test_check_words.py", ""): "its test",
-    ("tests/python/test_order.py", "visit"): "an epoch visits rows",
-    ("tests/python/test_saved.py", "rehearsed"): "a key of the plan that a run leaves in its directory",
+    ("tests/python/project/test_check_words.py", ""): "its test",
+    ("tests/python/data/test_order.py", "visit"): "an epoch visits rows",
+    ("tests/python/model/test_saved.py", "rehearsed"): "a key of the plan that a run leaves in its directory",
 }
 
 FOLDERS = ("spillway", "python", "tests", "docs", "bench", "research", "scripts", "examples")

@@ -121,7 +121,7 @@ def runs() -> list[Run]:
 
 def make_inputs(place: Path) -> None:
     """Models, rows and profiles; the same for both builds."""
-    sys.path.insert(0, str(TREE / "tests" / "python"))
+    sys.path.insert(0, str(TREE / "tests" / "python" / "support"))
     import tiny
     from hf_models import tiny_config, tiny_model
     from native import PROFILE

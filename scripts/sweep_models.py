@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / "tests" / "python")]
+sys.path[:0] = [str(ROOT / "tests" / "python" / "support")]
 
 SECONDS = 300  # for one type, and as much for its commands
 LARGEST = 150_000_000  # parameters of what is compared

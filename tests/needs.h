@@ -14,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-// Of both kinds of tests: tests/python/needs.py reads this list, CONTRIBUTING.md explains it.
+// Of both kinds of tests: tests/python/support/needs.py reads this list, CONTRIBUTING.md explains it.
 #define SPILLWAY_CAPABILITIES(X) \
   X(accelerate)                  \
   X(bitsandbytes)                \

@@ -16,9 +16,7 @@ BUILT = ROOT / "build" / "wheel" / "research"
 PROGRAMS = ("lsp_quality", "lsp_residual", "lsp_steps", "lsp_training", "lsp_training_table", "papers")
 HELD = json.loads((ROOT / "bench/results/papers.json").read_text())["tables"]
 SLOW = ("third_level", "cluster")  # plans of many GPUs, which take minutes
-TABLES = [
-    pytest.param(name, marks=pytest.mark.nightly if name in SLOW else ()) for name in HELD if name != "lsp_links"
-]
+TABLES = [pytest.param(name, marks=pytest.mark.nightly if name in SLOW else ()) for name in HELD if name != "lsp_links"]
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:

@@ -9,7 +9,7 @@
 // whatever the timing was: copies, kernels, fills and the caller's own work (fakeCudaCall), and the host where it
 // frees, unregisters, lends or takes back memory.
 //
-// Where PyTorch plays along on the host (tests/python/fake_gpu.py) its tensors are not allocated here; they are
+// Where PyTorch plays along on the host (tests/python/machine/fake_gpu.py) its tensors are not allocated here; they are
 // lent (fakeCudaLend) while a call uses them, so that all other addresses are still refused.
 #include <signal.h>
 

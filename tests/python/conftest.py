@@ -13,12 +13,15 @@ from collections.abc import Iterator
 import pytest
 
 import seeds
+from folders import FOLDERS
 from interposed import PLACE
 from needs import needs, required
 
 # A shell starts what it leaves in the background with Ctrl-C ignored, which the runs of the tests would inherit.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+sys.path += [str(folder) for folder in FOLDERS if str(folder) not in sys.path]  # a test file imports another
 
 NIGHTLY = os.environ.get("SPILLWAY_NIGHTLY", "0") not in ("", "0")
 

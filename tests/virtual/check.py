@@ -47,7 +47,7 @@ def environment() -> str:
 
 def python_command(_build: Path, _kind: str) -> str:
     pytest = f"{shlex.quote(sys.executable)} -m pytest -q -m '' -p no:cacheprovider"
-    return f"{environment()} {pytest} tests/python/test_placed.py -k {shlex.quote(ABOUT_NODES)}"
+    return f"{environment()} {pytest} tests/python/modules/test_placed.py -k {shlex.quote(ABOUT_NODES)}"
 
 
 def training_command(_build: Path, _kind: str) -> str:

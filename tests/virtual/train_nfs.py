@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(HERE / "tests" / "python"))
+sys.path[:0] = [str(HERE / "tests" / "python" / folder) for folder in ("support", "run")]
 sys.dont_write_bytecode = True
 
 ADDRESS = "127.0.0.1"

@@ -15,7 +15,7 @@ from pathlib import Path
 
 MARGIN = 64  # MiB that others, and the files that are read until then, may take of the first node before the run does
 HERE = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(HERE / "tests" / "python"))
+sys.path.insert(0, str(HERE / "tests" / "python" / "support"))
 sys.dont_write_bytecode = True
 
 

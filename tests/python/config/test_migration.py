@@ -1,0 +1,125 @@
+"""Keys of other trainers: a refusal names the Spillway key, and docs/how-to/migrate.md says the same."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from folders import REPOSITORY
+from needs import package
+from spillway.cli import main
+from spillway.config import normalised
+from spillway.config.aliases import ALIASES
+from spillway.config.foreign import FOREIGN, advise
+from spillway.config.front_ends import OWN, SHARED
+from spillway.config.keys import KEYS
+from spillway.errors import InputError
+
+sys.path.append(str(REPOSITORY / "scripts"))
+import make_migration  # noqa: E402
+
+KNOWN = {*KEYS, *ALIASES}
+NO_KEYS = {"auto", "from_pretrained", "freeze", "full", "lora", "nvme", "pt", "qlora", "sft", "torchrun", "true"}
+NO_KEYS |= {"cpo", "distill", "dpo", "grpo", "kto", "orpo", "reward", "rm"}
+NO_KEYS |= {"bf16", "fp16", "fp32", "eval_loss", "tokens", "keep_start", "output_router_logits"}
+
+
+def read_tables() -> dict[str, dict[str, str]]:
+    """Rows of the page: tool, key, second cell."""
+    tables: dict[str, dict[str, str]] = {}
+    for line in make_migration.TARGET.read_text(encoding="utf-8").splitlines():
+        if found := re.match(r"\| (\S+) \| Spillway \|$", line):
+            rows = tables.setdefault(found[1], {})
+        elif found := re.match(r"\| `([^`]+)` \| (.*) \|$", line):
+            rows[found[1]] = found[2]
+    return tables
+
+
+def test_page_is_made_from_the_tables() -> None:
+    script = REPOSITORY / "scripts" / "make_migration.py"
+    assert subprocess.run([sys.executable, str(script), "--check"], check=False).returncode == 0
+
+
+def test_refusal_of_each_key_says_the_sentence_of_the_page() -> None:
+    tables = read_tables()
+    assert tables.keys() == make_migration.TOOLS.keys()
+    for tool, rows in tables.items():
+        assert len(rows) > 3, tool
+        for name in rows.keys() - KNOWN:
+            with pytest.raises(InputError) as refused:
+                normalised({name: 1}, "config.yaml")
+            assert str(refused.value).endswith(f"that is not taken here: {rows[name]}"), name
+
+
+def test_rows_of_known_keys_are_taken() -> None:
+    for tool, rows in read_tables().items():
+        for name in rows.keys() & KNOWN:
+            assert rows[name].startswith(("the same", "taken: ")), (tool, name)
+            assert normalised({name: 1}, "config.yaml") == {name: 1}
+
+
+def test_cells_begin_with_a_form_that_the_page_explains() -> None:
+    forms = ("the same", "taken: ", "its name is `", "not needed: ", "not supported: ")
+    other = "not supported by the command: ", "docs/how-to/migrate.md has a row for each of its entries"
+    for tool, rows in read_tables().items():
+        for name, words in rows.items():
+            own = re.match(r"`([a-z0-9_]+)(?:: [^`]+)?`", words)
+            assert words.startswith(forms + other) or (own and own[1] in KEYS), (tool, name, words)
+
+
+@pytest.mark.parametrize("tool", OWN)
+def test_own_keys_of_a_front_end_are_told_in_one_place(tool: str) -> None:
+    assert not OWN[tool].keys() & (KNOWN | FOREIGN.keys() | {*SHARED[tool]})
+    for other in OWN.keys() - {tool}:
+        assert all(OWN[other][name] == OWN[tool][name] for name in OWN[tool].keys() & OWN[other].keys())
+
+
+@pytest.mark.parametrize("name", sorted({name for own in OWN.values() for name in own}))
+def test_advice_names_keys_that_exist(name: str) -> None:
+    words = [word.partition(":")[0] for word in re.findall(r"`([^`]+)`", advise(name))]
+    names = {word for word in words if re.fullmatch(r"[a-z][a-z0-9_]*", word)}
+    assert names <= {*KEYS, *NO_KEYS}
+
+
+@pytest.mark.parametrize(
+    ("given", "own"),
+    [("base_model", "model"), ("micro_batch_size", "per_device_train_batch_size"), ("sequence_len", "max_length"),
+     ("cutoff_len", "max_length"), ("per_gpu_train_batch_size", "per_device_train_batch_size"),
+     ("finetuning_type", "method"), ("zero_optimization", "storage")],
+)  # fmt: skip
+def test_command_refuses_a_foreign_key_with_the_name_of_ours(
+    given: str, own: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(yaml.safe_dump({given: 1}))
+    assert main(["plan", str(file)]) == 2
+    assert re.search(rf"{given}: a key of .* that is not taken here: .*`{own}`", capsys.readouterr().err)
+
+
+def test_key_of_two_front_ends_names_both() -> None:
+    with pytest.raises(InputError, match="use_muon: a key of LLaMA-Factory that"):
+        normalised({"use_muon": True}, "config.yaml")
+    with pytest.raises(InputError, match="sequence_len: a key of Axolotl that"):
+        normalised({"sequence_len": 1}, "config.yaml")
+
+
+def test_tables_have_every_argument_of_the_installed_libraries() -> None:
+    package("trl", "TRL is not installed: its arguments are not compared")
+    package("peft", "PEFT is not installed: its arguments are not compared")
+    from peft import LoraConfig
+    from transformers import TrainingArguments
+    from trl import DPOConfig, SFTConfig
+
+    tables = read_tables()
+    arguments = {field.name for field in dataclasses.fields(TrainingArguments)}
+    assert arguments <= tables["TrainingArguments"].keys()
+    for config in (SFTConfig, DPOConfig):
+        assert {field.name for field in dataclasses.fields(config)} - arguments <= tables["TRL"].keys()
+    lora = {field.name for field in dataclasses.fields(LoraConfig)}
+    assert lora <= tables["LoraConfig"].keys() | {"base_model_name_or_path", "revision"}

@@ -1,0 +1,71 @@
+"""docs/machines.md says what its file of plans holds."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+
+from folders import REPOSITORY
+
+sys.path.insert(0, str(REPOSITORY / "bench"))
+import machines  # noqa: E402
+
+FITS: dict[str, Any] = {
+    "states": "exact",
+    "fits": True,
+    "step_seconds": 25.96,
+    "tokens_per_second": 1262.3,
+    "hours_per_million_tokens": 0.2201,
+    "written_bytes_per_step": 58.7e9,
+    "bottleneck": "path:0",
+    "planned_peaks": {"dram": 56023957504, "device": 25570583372, "path:0": 196836294656},
+}
+
+
+def test_the_page_is_that_of_the_file() -> None:
+    assert machines.PAGE.read_text(encoding="utf-8") == machines.page(machines.read())
+
+
+def test_every_machine_and_model_of_the_page_has_a_plan() -> None:
+    cells = {machines.cell_of(row) for row in machines.read()}
+    assert cells == {(machine, model, method) for machine in machines.MACHINES for model in machines.MODELS
+                     for method in machines.METHODS}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        (FITS, "26 s, 1,262 tokens/s, 0.22 h, 59 GB written"),
+        (FITS | {"states": "int8"}, "26 s, 1,262 tokens/s, 0.22 h, 59 GB written (8-bit states)"),
+        (FITS | {"written_bytes_per_step": 0}, "26 s, 1,262 tokens/s, 0.22 h"),
+        ({"fits": False}, "does not fit"),
+    ],
+)
+def test_a_cell_says_time_rate_and_wear(row: dict[str, Any], words: str) -> None:
+    assert machines.words_of(row) == words
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        (FITS, "`path:0`, GPU 23.8 GiB, DRAM 52.2 GiB"),
+        (FITS | {"planned_peaks": {"dram": 1 << 30}}, "`path:0`, DRAM 1.0 GiB"),
+        ({"fits": False}, "does not fit"),
+    ],
+)
+def test_a_cell_of_limits_has_the_bottleneck_and_the_peaks(row: dict[str, Any], words: str) -> None:
+    assert machines.describe_limits(row) == words
+
+
+def test_bottlenecks_of_the_file_are_explained_on_the_page() -> None:
+    (line,) = (part for part in machines.page(machines.read()).split("\n- ") if part.startswith("A bottleneck has"))
+    assert all(f"`{row['bottleneck']}`" in line for row in machines.read() if row["fits"])
+
+
+def test_a_plan_of_a_cell_is_that_of_the_command() -> None:
+    row = machines.plan_cell(("rtx-4090", "Qwen2.5-1.5B", "QLoRA"))
+    assert row["fits"] and 1000 < row["tokens_per_second"] < 20_000
+    assert row["planned_peaks"].keys() >= {"dram", "device"} and row["bottleneck"] == "compute"
+    assert row["hours_per_million_tokens"] == pytest.approx(1e6 / row["tokens_per_second"] / 3600)
