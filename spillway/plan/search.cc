@@ -38,6 +38,11 @@ struct Choice {
   }
 };
 
+/// True if a chunk lies on another tier of host memory than the first.
+bool uses_later_tier(const Placement& placement) {
+  return std::ranges::any_of(placement.nodes(), [](auto node) { return node > 0; });
+}
+
 class Search {
  public:
   Search(const Problem& problem, const Units& units, const Room& room, std::uint32_t device_ahead)
@@ -67,12 +72,13 @@ class Search {
   [[nodiscard]] Lookahead at(std::uint32_t level) const { return lookahead_at(problem_, level, device_ahead_); }
   bool lay_out(const Placement& placement, std::uint32_t level) { return trial_.lay_out(placement, at(level)); }
 
-  /// Gradients and boundary activations lie aside where that may make room which is wanted.
+  /// Gradients and boundary activations lie aside where that may make room which is wanted: all of memory is too small,
+  /// or the first tier, so that states lie on a slower one.
   Choice best_policy() {
     Choice best;
     for (const auto& policy : policies_) try_policy(&policy, best);
     if (policies_.empty()) try_policy(nullptr, best);
-    if (trial_.ample()) return best;
+    if (trial_.ample() && !uses_later_tier(best.placement)) return best;
     for (const auto& policy : policies_aside_) try_policy(&policy, best);
     if (!best.any() || best.policy == nullptr || best.policy->aside.empty()) return best;
     over_all_ = over_all_tiers(*best.policy, trial_.room().nodes.size());

@@ -121,7 +121,8 @@ class Machine {
         same_(schedule, false),
         next_(schedule, true),
         updates_(update_lanes(schedule, rates)),
-        turns_(turns_of(schedule)) {
+        turns_(turns_of(schedule)),
+        gradient_bytes_(static_cast<double>(state::field_bytes(description.type).grad)) {
     lanes_.resize(kUpdates + updates_ + kLanes.size() - kFirstTimed);
     work_.resize(tasks_);
     for (Index t = 0; t < tasks_; ++t) {
@@ -257,7 +258,7 @@ class Machine {
                                     : std::min(1.0, cores * left / std::max(1.0, beside));
       set_node_rates(own ? own_share() : share, !own && !computes && cores - io >= update_threads() + 1);
     } else if (own) {
-      lanes_[kUpdates].rate = std::min(rates_.update_with(rates_.update_cores), beside_copies(0, rates_.update_all));
+      lanes_[kUpdates].rate = std::min(rates_.update_with(rates_.update_cores), left_of_memory(0, rates_.update_all));
     } else {
       // While compute waits, its cores update, too.
       lanes_[kUpdates].rate = computes ? left * update_beside(cores) : rates_.update_with(std::max(1.0, cores - io));
@@ -307,14 +308,14 @@ class Machine {
       auto& lane = lanes_[kUpdates + unit];
       const auto& rates = rates_of(unit);
       lane.rate = rates.scale_to(rates.threads * share + (lane.busy && helps ? 1 : 0));
-      if (rates_.update_cores > 0) lane.rate = std::min(lane.rate, beside_copies(unit, rates.update));
+      if (rates_.update_cores > 0) lane.rate = std::min(lane.rate, left_of_memory(unit, rates.update));
       if (lane.busy) helps = false;
     }
   }
 
-  /// Elements per second that a node's memory has bandwidth for while copies of a GPU's link take theirs. `most`: that
-  /// no number of threads exceeds, so that it is the memory's; 0: unknown.
-  [[nodiscard]] double beside_copies(std::size_t node, double most) {
+  /// Elements per second that a node's memory has bandwidth for while copies of a GPU's link and updates of other nodes
+  /// take theirs. `most`: that no number of threads exceeds, so that it is the memory's; 0: unknown.
+  [[nodiscard]] double left_of_memory(std::size_t node, double most) {
     if (most <= 0) return kNever;
     double left = most;
     for (const auto lane : {Lane::to_device, Lane::from_device}) {
@@ -324,7 +325,21 @@ class Machine {
       if (node_of_copy(task, schedule_) != node) continue;
       left -= static_cast<double>(task.bytes) / work(copies.node) / kUpdateBytes;
     }
+    for (std::size_t unit = 0; unit < updates_; ++unit) {
+      if (unit != node) left -= reads_gradient_from(unit, node);
+    }
     return std::max(left, kLeastShare * most);
+  }
+
+  /// The elements per second that a node's memory could update in place of the gradients that a lane of another node
+  /// reads there.
+  [[nodiscard]] double reads_gradient_from(std::size_t unit, std::size_t node) {
+    const auto& lane = lanes_[kUpdates + unit];
+    if (!lane.busy || work(lane.node) <= 0) return 0;
+    const auto chunk = schedule_.tasks[lane.node % tasks_].what.index;
+    const auto& gradient = schedule_.groups[chunk].grad;
+    if (!gradient.any() || schedule_.buffers[gradient.buffer].node != node) return 0;
+    return rates_of(unit).update * gradient_bytes_ / kUpdateBytes;
   }
 
   void advance() {
@@ -404,8 +419,9 @@ class Machine {
   std::vector<std::size_t> skipped_;  ///< that are ready, and have nothing to do
   double now_ = 0;
   const unsigned turns_;
-  std::size_t finished_ = 0;  ///< tasks of all steps
-  std::vector<End> ends_;     ///< by step
+  const double gradient_bytes_;  ///< of an element
+  std::size_t finished_ = 0;     ///< tasks of all steps
+  std::vector<End> ends_;        ///< by step
 };
 
 /// Seconds of all updates: on one core, or by the nodes together, of which the last ends.

@@ -34,8 +34,9 @@ struct Simulation {
 /// paths (`read` or `write` alone, `mixed` in halves together; the sum of them all), and an urgent one waits for what
 /// the paths were handed before (path_queue.h); compute, updates and the path's thread share the cores. Each memory
 /// node has an update lane, all of which run at once; weights that are read in place from another node than the first
-/// bound the passes that read them. Updates on a device and passes there share it in halves. Beside a GPU, copies take
-/// bandwidth of their node's memory from updates that are as fast as that memory. Simulates `steps` >= 2
+/// bound the passes that read them. Updates on a device and passes there share it in halves. Beside a GPU, copies
+/// take bandwidth of their node's memory from updates that are as fast as that memory, and so do updates of other nodes
+/// that read gradients there. Simulates `steps` >= 2
 /// steady steps from a cold start, or fewer where the rest would take as long. Pure and deterministic.
 [[nodiscard]] Simulation simulate(const Schedule& schedule, const Description& description, const state::Layout& layout,
                                   const Rates& rates, unsigned steps = 8, const std::string& storage_name = "path:0");

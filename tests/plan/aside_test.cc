@@ -104,6 +104,30 @@ TEST_F(AsideTest, LeaveAFirstTierThatIsTooSmallForThem) {
   EXPECT_EQ(told, kAsideBoundaries) << written["boundary_activations"];
 }
 
+/// A fast first tier that has room for most states, and a slow one that has room for all.
+TEST(AsideStates, TakeTheFirstTierFromGradients) {
+  test::Case it{{.layers = kAsideLayers, .hidden = 256, .ffn = 1024, .tokens = 64, .micro_batches = 1}};
+  it.rates.nodes = {{.update = 4e6, .update_thread = 4e6, .read = 1e12},
+                    {.update = 1e6, .update_thread = 1e6, .read = 1e12}};
+  it.budget.nodes = {{.id = 0, .capacity = 1 * GiB}, {.id = 2, .capacity = 1 * GiB}};
+  const auto plan = [&] { return make_plan(it.description, it.layout, it.budget, it.rates); };
+  const auto gradients_aside = [](const Plan& of) {
+    return std::ranges::count_if(of.schedule.buffers,
+                                 [](const Buffer& one) { return one.kind == BufferClass::grad && one.node > 0; });
+  };
+  const auto chunks_on_first = [](const Plan& of) { return std::ranges::count(of.schedule.node, 0); };
+  const auto peaks = plan().node_peaks;
+  it.budget.nodes[0].capacity = (peaks[0] + peaks[1]) * 2 / 3;
+  const auto chosen = plan();
+  EXPECT_GT(gradients_aside(chosen), 0);
+  EXPECT_TRUE(chosen.ample) << "all memory together refuses nothing";
+  it.budget.placement.grad_on = it.budget.placement.activation_on = 0;
+  const auto asked = plan();
+  EXPECT_EQ(gradients_aside(asked), 0);
+  EXPECT_GT(chunks_on_first(chosen), chunks_on_first(asked));
+  EXPECT_LT(chosen.prediction.step_seconds, asked.prediction.step_seconds);
+}
+
 TEST_F(AsideTest, AreInTheRegionsOfTheirTiersAndShareBytesThere) {
   it_.budget.placement.grad_on = it_.budget.placement.activation_on = 1;
   const auto found = plan();

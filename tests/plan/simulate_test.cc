@@ -95,6 +95,28 @@ TEST_F(Simulate, CopiesOfALinkTakeBandwidthOfTheMemoryThatUpdatesNeed) {
   EXPECT_LT(seconds(), shared - 0.25 * copied / 1e8);
 }
 
+TEST_F(Simulate, UpdatesTakeBandwidthOfTheNodeThatTheyReadGradientsFrom) {
+  rates_.forward = rates_.backward = 1e-6;
+  rates_.to_device = rates_.from_device = 1e15;
+  rates_.update_cores = 4;
+  rates_.nodes = {{.update = 4e7, .update_thread = 4e7}, {.update = 2e7, .update_thread = 2e7}};
+  Budget budget{.dram = 2 * GiB,
+                .nodes = {{.id = 0, .capacity = 1 * GiB}, {.id = 2, .capacity = 1 * GiB}},
+                .device = DeviceTier{.capacity = 32 * MiB, .weight = 0, .state = 0}};
+  budget.placement.grad_on = 1;
+  const auto remote = make_plan(description_, layout_, budget, rates_).schedule;
+  ASSERT_GT(std::ranges::count(remote.node, 0), 0);
+  ASSERT_GT(std::ranges::count(remote.node, 1), 0);
+  auto local = remote;
+  for (Index c = 0; c < local.groups.size(); ++c) {
+    const auto& gradient = local.groups[c].grad;
+    if (gradient.any()) local.buffers[gradient.buffer].node = local.node[c];
+  }
+  const auto seconds = [&](const Schedule& it) { return simulate(it, description_, layout_, rates_).step_seconds; };
+  // Of the 26 bytes of an element 2 are its gradient; the first node's updates take the second's bandwidth for theirs.
+  EXPECT_GT(seconds(remote), 1.05 * seconds(local));
+}
+
 TEST_F(Simulate, WhatComputeKeepsBesideUpdatesIsTakenAsMeasured) {
   rates_.update = 1e8;
   const auto fair = plan(0, 1, 1e12).prediction;  // every update waits for a read, and runs beside compute
