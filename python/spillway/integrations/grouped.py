@@ -45,6 +45,9 @@ PLAIN = (
 )
 ORDER = ("model", "reward_funcs", "args")  # of TRL's constructor
 TEMPORARIES = 8  # fp32 rows of the vocabulary that sampling holds for each completion
+# Beside the weights, generation is estimated: products may keep weights in another order, and the heap has holes
+# between keys and values that grow.
+MARGIN = 128 << 20
 HIDDEN, INNER = 12, 4  # of a token in a layer: hidden states, and those of its MLP
 
 
@@ -126,7 +129,8 @@ class Grouped:
         if "max_length" in origin.given:
             length = max(length if longest else 0, int(origin.config.max_length))
         completions = args.per_device_train_batch_size * args.steps_per_generation
-        weights, rest = count_weight_bytes(trainer.model), count_cache_bytes(trainer.model.config, completions, length)
+        weights = count_weight_bytes(trainer.model)
+        rest = weights + 2 * count_cache_bytes(trainer.model.config, completions, length) + MARGIN
         check_memory(weights, rest, memory_budget(origin.config), process_memory.resident())
         shape = WorkShape(
             micro_batches=args.gradient_accumulation_steps,
@@ -215,9 +219,9 @@ def check_memory(weights: int, rest: int, budget: int, held: int) -> None:
     if weights + rest + held > budget:
         raise DoesNotFit(
             f"does not fit in DRAM: {NAME} generates with the whole model, {words.size(weights)} of weights and "
-            f"{words.size(rest)} for the completions of a step. dram_budget is {words.size(budget)}, of which the "
-            f"process has {words.size(held)} already. Raise dram_budget, lower per_device_train_batch_size or "
-            f"max_completion_length, or {RECORDED}"
+            f"about {words.size(rest)} to sample the completions of a step. dram_budget is {words.size(budget)}, of "
+            f"which the process has {words.size(held)} already. Raise dram_budget, lower per_device_train_batch_size "
+            f"or max_completion_length, or {RECORDED}"
         )
 
 

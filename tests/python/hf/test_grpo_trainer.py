@@ -3,10 +3,12 @@ arguments that are refused."""
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -275,3 +277,21 @@ def test_a_model_that_memory_cannot_hold_whole_is_refused_with_the_way_out(given
         trainer.train()
     assert "Raise dram_budget, lower per_device_train_batch_size or max_completion_length" in str(refused.value)
     assert not reward.tokens
+
+
+def test_generation_keeps_keys_and_values(given: Path, tmp_path: Path) -> None:
+    """After the prompt each pass takes one token."""
+    trainer = streamed(given, tmp_path / "out", {}, dtype="float32")
+    lengths: list[int] = []
+    with trainer.whole_model() as whole:
+        kind = type(whole)
+    forward = kind.forward
+
+    def watched(self: Any, *positional: Any, **named: Any) -> Any:
+        lengths.append(named["input_ids"].shape[1])
+        return forward(self, *positional, **named)
+
+    with mock.patch.object(kind, "forward", functools.wraps(forward)(watched)):
+        trainer.model.generate(torch.tensor([[5, 6, 7]]), generation_config=trainer.generation_config)
+    assert lengths[0] == 3
+    assert set(lengths[1:]) == {1}
