@@ -30,6 +30,7 @@ TITLES = {
     "cxl_transfers": ("CXL: transfers of 2 GiB, GiB/s per GPU", "profiles/papers-cxl.json"),
     "cxl_updates": ("CXL: CPU Adam of 671 M elements, ms", "profiles/papers-cxl.json"),
     "cxl_steps": ("CXL: steps of 7B and 12B, 4K to 32K tokens, batch 1 to 16", "profiles/papers-cxl.json"),
+    "cxl_seconds": ("CXL: seconds of a step in each case", "profiles/papers-cxl.json"),
     "host_memory": ("MemAscend: host memory without activations", "profiles/papers-memascend.json"),
     "third_level": ("ZeRO-3 with NVMe and MLP-Offload: seconds an iteration", "profiles/papers-mlp-offload.json"),
     "cluster": ("70B on four machines of eight GPUs", "profiles/cluster.json"),
@@ -38,6 +39,7 @@ TITLES = {
     "lsp": ("LSP-Offload: seconds an iteration", "profiles/papers-lsp.json, profiles/papers-lsp-laptop.json"),
     "lsp_links": ("DeepSeek-6.7B over other links", "profiles/papers-lsp.json"),
 }
+GRIDS = ("cxl_seconds",)
 PHASES = (", backward", ", update")
 NOT_PLOTTED = (", forward", ", first wait", "speed-up", "times as long", "alone", "or from a machine")
 COLORS = {"published": "#9aa5b1", "predicted": "#2f6f9f", "given or fitted": "#b9d3e6", "Spillway's plan": "#d1803d"}
@@ -76,6 +78,18 @@ def table(rows: list[Row]) -> str:
         figures = f"{row['published']:.4g} | {row['source']} | {row['simulated']:.4g} | {off}"
         lines.append(f"| {row['what']} | {figures} | {mark(row)} |")
     return "\n".join(lines)
+
+
+def grid(rows: list[Row]) -> str:
+    """Rows named `case: side`, as a line for each case and a column for each side. A dash: no plan fits."""
+    cases: dict[str, dict[str, str]] = {}
+    for row in rows:
+        case, side = row["what"].split(": ")
+        seconds = row["simulated"]
+        cases.setdefault(case, {})[side] = "-" if seconds is None else f"{seconds:.3g}"
+    sides = list(next(iter(cases.values())))
+    lines = [f"| | {' | '.join(sides)} |", "|---" * (len(sides) + 1) + "|"]
+    return "\n".join([*lines, *(f"| {case} | {' | '.join(cells.values())} |" for case, cells in cases.items())])
 
 
 def verdict(rows: list[Row]) -> str:
@@ -150,7 +164,8 @@ def page(tables: dict[str, list[Row]], found: list[dict[str, Any]]) -> str:
     for name, (title, profile) in TITLES.items():
         if name not in tables:  # not made yet
             continue
-        parts.append(f"## {title}\n\n{comments(profile)}\n\n{table(tables[name])}\n\n{verdict(tables[name])}")
+        shown = grid if name in GRIDS else table
+        parts.append(f"## {title}\n\n{comments(profile)}\n\n{shown(tables[name])}\n\n{verdict(tables[name])}")
         if name in said:
             parts.append(said[name])
     if found:

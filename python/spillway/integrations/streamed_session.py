@@ -241,11 +241,10 @@ class StreamedSession:
         return session
 
     def _model_config(self) -> Any:
-        """The model's, as it was when `load` made it: TRL names another padding token of a model with a head of labels,
-        or of one that samples it, whose embedding learns from that token all the same."""
+        """The model's, as it was when `load` made it: a trainer or a script may name another padding token since then,
+        and the embedding learns from that token all the same."""
         config = copy.deepcopy(self.model.config)
-        if is_classifier(config) or isinstance(self._pairs, grouped.Grouped):
-            config.get_text_config().pad_token_id = self.model.get_input_embeddings().padding_idx
+        config.get_text_config().pad_token_id = getattr(self.model.get_input_embeddings(), "padding_idx", None)
         return config
 
     def _saving(self, config: Config) -> Saving | None:

@@ -73,10 +73,9 @@ class EngineSession:
         objective: Choice | None = None,
         world: World | None = None,
     ) -> None:
-        """`engine_type`: what is called with description and settings; the C++ engine when None. `model_config` and
-        `frozen` as `model_spec` takes them. `only_plan`: for another process to follow, whose working set is not the
-        same to the byte. `objective`: None: as the configuration says. `world`: of the run's processes, all of which
-        make the same calls; None: there is one."""
+        """`engine_type`: called with description and settings; None: the C++ engine. `model_config` and `frozen` as
+        `model_spec` takes them. `only_plan`: another process follows, whose working set differs by some bytes.
+        `objective`: None: that of the configuration. `world`: processes that make the same calls; None: this one."""
         process_memory.settle()
         self._world = world or OneProcess()
         ranks = self._world.ranks

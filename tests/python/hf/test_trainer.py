@@ -136,6 +136,19 @@ def test_the_same_run_as_the_stock_trainer(given: Path, tmp_path: Path, train: i
     assert not list(tmp_path.glob("storage/*"))
 
 
+def test_a_padding_token_that_is_named_later_learns_where_it_is_a_word(given: Path, tmp_path: Path) -> None:
+    """As scripts do with `pad_token_id = eos_token_id`."""
+    word = rows()[0]["input_ids"][2]
+    more = {"num_train_epochs": 1}
+    plain, ours = stock(given, tmp_path / "plain", **more), streamed(given, tmp_path / "ours", **more)
+    for trainer in (plain, ours):
+        trainer.model.config.pad_token_id = word
+        trainer.train()
+        trainer.save_model()
+    same_rows(ours, plain)
+    same_weights(tmp_path / "ours", tmp_path / "plain")
+
+
 def accuracy(found: transformers.EvalPrediction) -> dict[str, float]:
     """Of the next token, from logits or from what was made of them."""
     guesses, labels = found.predictions, found.label_ids
