@@ -106,7 +106,7 @@ Profile with_two_cards(Profile profile) {
 /// Seconds of a step of Spillway's own plan; none if no plan fits.
 double plan_seconds(const Profile& profile, const CxlCase& of, const char* format) {
   auto model = planned(of.shape);
-  model.sequence = static_cast<std::uint64_t>(of.work.tokens);
+  model.sequence = static_cast<std::uint64_t>(of.work.sequence);
   model.batch = static_cast<std::uint64_t>(of.work.batch);
   model.format = format;
   try {
@@ -130,7 +130,7 @@ Profile with_dram(Profile profile, spillway::Bytes bytes) {
 
 void cxl_steps(Report& report) {
   const auto profile = report.profile("cxl");
-  const auto one = report.machine("cxl"), two = study::make_hardware(with_two_cards(profile));
+  const auto one = report.machine("cxl"), two = make_hardware(with_two_cards(profile));
   double least = 100, most = 0, most_two = 0, gain = 0, plan_least = 100, plan_most = -100;
   for (const auto& it : cxl_cases()) {
     const auto dram = cxl_step_seconds(one, it.work, CxlPlacement::dram_only);
@@ -159,11 +159,11 @@ void cxl_seconds(Report& report) {
   for (auto& gpu : small.gpus) gpu.memory = 32 * GiB;
   for (const auto dram : {64, 100, 128}) {
     const auto one = with_dram(profile, dram * GiB), two = with_two_cards(one);
-    const auto hardware = study::make_hardware(one), second = study::make_hardware(two);
+    const auto hardware = make_hardware(one), second = make_hardware(two);
     for (const auto& it : cxl_cases()) {
       const auto name = std::to_string(dram) + " GiB of DRAM, " + it.shape.name + ", " +
                         std::to_string(static_cast<int>(it.work.batch)) + " x " +
-                        std::to_string(static_cast<int>(it.work.tokens)) + ": ";
+                        std::to_string(static_cast<int>(it.work.sequence)) + ": ";
       const auto column = [&](const char* side, double seconds) { report.plan("cxl_seconds", name + side, seconds); };
       column("DRAM only", cxl_step_seconds(hardware, it.work, CxlPlacement::dram_only));
       column("interleaved", cxl_step_seconds(hardware, it.work, CxlPlacement::interleaved));

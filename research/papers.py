@@ -86,7 +86,7 @@ def grid(rows: list[Row]) -> str:
     for row in rows:
         case, side = row["what"].split(": ")
         seconds = row["simulated"]
-        cases.setdefault(case, {})[side] = "-" if seconds is None else f"{seconds:.3g}"
+        cases.setdefault(case, {})[side] = "-" if seconds is None else f"{seconds:.4g}"
     sides = list(next(iter(cases.values())))
     lines = [f"| | {' | '.join(sides)} |", "|---" * (len(sides) + 1) + "|"]
     return "\n".join([*lines, *(f"| {case} | {' | '.join(cells.values())} |" for case, cells in cases.items())])
@@ -164,8 +164,10 @@ def page(tables: dict[str, list[Row]], found: list[dict[str, Any]]) -> str:
     for name, (title, profile) in TITLES.items():
         if name not in tables:  # not made yet
             continue
-        shown = grid if name in GRIDS else table
-        parts.append(f"## {title}\n\n{comments(profile)}\n\n{shown(tables[name])}\n\n{verdict(tables[name])}")
+        if name in GRIDS:
+            parts.append(f"## {title}\n\n{grid(tables[name])}")
+        else:
+            parts.append(f"## {title}\n\n{comments(profile)}\n\n{table(tables[name])}\n\n{verdict(tables[name])}")
         if name in said:
             parts.append(said[name])
     if found:
