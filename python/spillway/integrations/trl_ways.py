@@ -101,8 +101,9 @@ class TrlLog:
     def moving(self, trainer: Any) -> dict[str, Any]:
         """The part of training as JSON, which a durable step keeps."""
         means = {name: asdict(mean) for name, mean in self._means["train"].items()}
-        kept = {PENDING: {name: list(values) for name, values in trainer._metrics["train"].items()}}
-        return {**means, TOKENS: int(trainer._total_train_tokens), **(kept if generates(trainer) else {})}
+        kept = trainer._metrics["train"].items() if generates(trainer) else ()
+        pending = {PENDING: {name: list(values) for name, values in kept}} if kept else {}
+        return {**means, TOKENS: int(trainer._total_train_tokens), **pending}
 
     def go_on(self, trainer: Any, moving: dict[str, Any]) -> None:
         """`moving`: of earlier releases without the tokens."""

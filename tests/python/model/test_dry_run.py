@@ -24,7 +24,7 @@ import json, os, torch
 from hf_models import tiny_config
 from spillway.errors import DoesNotFit
 from spillway.machine import process_memory as heap
-from spillway.model import dry_run as module
+from spillway.model.measure import dry_run as module
 from spillway.model.measure.dry_run import profile_dry_run
 from spillway.model.meta.building import build
 from spillway.model.batches.batch import WorkShape
@@ -166,7 +166,7 @@ import sys, torch
 from hf_models import tiny_config
 from spillway.errors import DoesNotFit
 from spillway.machine import process_memory
-from spillway.model import dry_run
+from spillway.model.measure import dry_run
 from spillway.model.batches.batch import WorkShape
 from spillway.model.meta.building import build
 

@@ -108,7 +108,7 @@ PLANNED = """
 import json, sys
 import spillway.run.profiled
 from spillway.cli import main
-from spillway.model import dry_run, quick_dry_run
+from spillway.model.measure import dry_run, quick_dry_run
 spillway.run.profiled.profile_dry_run = dry_run.profile_dry_run  # it measures itself, whoever has measured before
 for name, value in json.loads(sys.argv[1]).items():
     setattr(quick_dry_run, name, value)

@@ -226,7 +226,7 @@ def test_a_merge_that_is_killed_leaves_nothing_that_looks_whole(lora_run: Path, 
 import os, signal, sys
 from spillway.base import files
 from spillway.cli import main
-from spillway.model import tensor_files
+from spillway.model.source import tensor_files
 written, left = tensor_files.pieces, int(sys.argv[2])
 def pieces(tensor):
     global left
@@ -234,7 +234,7 @@ def pieces(tensor):
     if left == 0:
         os.kill(os.getpid(), signal.SIGKILL)
     return written(tensor)
-from spillway.model import merging
+from spillway.model.adapters import merging
 merging.pieces = pieces
 sys.exit(main(["merge", sys.argv[1], "--to", sys.argv[3]]))
 """
