@@ -49,6 +49,20 @@ def test_navigation_has_every_page_of_docs(site: stage_site.Stage) -> None:
     }
 
 
+def test_pages_of_other_folders_are_in_the_navigation_or_left_out_of_it_by_name(site: stage_site.Stage) -> None:
+    """MkDocs refuses the others."""
+    settings = (REPOSITORY / "mkdocs.yml").read_text(encoding="utf-8")
+    left_out = settings.partition("not_in_nav: |\n")[2].partition("\n\n")[0].split()
+    navigation = settings.partition("\nnav:\n")[2]
+    assert [
+        name
+        for name in sorted(site.pages)
+        if not re.search(rf"(^|\s){re.escape(name)}$", navigation, re.M)
+        and not any(f"/{name}".startswith(folder) for folder in left_out)
+        and name not in site.folders
+    ] == []
+
+
 def test_link_to_a_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(stage_site.MissingFile, match="docs/page.md: the link gone.md leads to no file"):
         stage_page(tmp_path, "[gone](gone.md)")
