@@ -127,7 +127,7 @@ def main() -> None:
     model = make_model(arguments.experts, arguments.top, arguments.layers)
     print(f"{len(tokens)} tokens, {sum(p.numel() for p in model.parameters()) / 1e6:.1f} M parameters", flush=True)
     before = find_choices(model, held_out, arguments.top)
-    trained = train(model.train(), rest, arguments.minutes, arguments.seed)
+    training = train(model.train(), rest, arguments.minutes, arguments.seed)
     after = find_choices(model, held_out, arguments.top)
     routing = {"untrained": before, "trained": after}
     result = {
@@ -135,7 +135,7 @@ def main() -> None:
         "experts": arguments.experts,
         "top": arguments.top,
         "layers": arguments.layers,
-        "training": trained,
+        "training": training,
         "met": {name: [count_met(it, size, arguments.experts) for size in SIZES] for name, it in routing.items()},
     }
     for name, rows in result["met"].items():

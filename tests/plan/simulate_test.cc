@@ -113,7 +113,7 @@ TEST_F(Simulate, UpdatesTakeBandwidthOfTheNodeThatTheyReadGradientsFrom) {
     if (gradient.any()) local.buffers[gradient.buffer].node = local.node[c];
   }
   const auto seconds = [&](const Schedule& it) { return simulate(it, description_, layout_, rates_).step_seconds; };
-  // Of the 26 bytes of an element 2 are its gradient; the first node's updates take the second's bandwidth for theirs.
+  // An element has 26 bytes, 2 of them its gradient, which the first node's updates read from the second.
   EXPECT_GT(seconds(remote), 1.05 * seconds(local));
 }
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ import torch
 from spillway.config.objectives import OBJECTIVES, ObjectiveEntry
 from spillway.data.batches import pairs_of
 from spillway.errors import InputError
+from spillway.integrations.without_reference import WithoutReference
 from spillway.model.batches.batch import Batch
 from spillway.model.batches.microbatch import IGNORED
 
@@ -48,7 +48,7 @@ def check(objective: str, named: Mapping[str, Any], positional: tuple[Any, ...])
 
 
 @dataclass(frozen=True)
-class Unreferred:
+class Unreferred(WithoutReference):
     """State that a streamed trainer of pairs without a reference keeps beside the session."""
 
     objective: str
@@ -68,12 +68,6 @@ class Unreferred:
 
     def batch(self, inputs: Mapping[str, Any]) -> Batch:
         return pairs_of(inputs, referred=False, objective=self._entry)
-
-    def refer(self, trainer: Any, began_in: Path | None, began: bool, durable: bool) -> None:
-        """There is no reference."""
-
-    def save(self, checkpoint: Path) -> None:
-        """There is no reference."""
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from spillway.data.batches import batch_of, whole
 from spillway.errors import InputError
+from spillway.integrations.without_reference import WithoutReference
 from spillway.model.batches.batch import Batch
 from spillway.model.batches.microbatch import IGNORED, Work
 from spillway.model.head.scores import Classification, Scored
@@ -45,7 +45,7 @@ def find_problem(config: Any, labels: torch.Tensor) -> str:
 
 
 @dataclass
-class Classified:
+class Classified(WithoutReference):
     """State that a streamed Trainer of a classifier keeps beside the session."""
 
     config: Any = None  # the model's
@@ -116,9 +116,3 @@ class Classified:
         rows, length = batch.input_ids.shape
         whole_scores = scores.new_zeros(rows * length, scores.shape[1])
         return whole_scores.index_copy_(0, batch.scored, scores).view(rows, length, -1)
-
-    def refer(self, trainer: Any, began_in: Path | None, began: bool, durable: bool) -> None:
-        """There is no reference."""
-
-    def save(self, checkpoint: Path) -> None:
-        """There is no reference."""

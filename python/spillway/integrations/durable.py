@@ -17,12 +17,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import transformers
-
 from spillway.base.documents import read_json
 from spillway.base.files import flush, replace_text
 from spillway.config import Config
 from spillway.errors import InputError
+from spillway.integrations.loading import LOGGER
 from spillway.output import checkpoints, directory, identity, known_runs, saved, state
 from spillway.output.base_files import BASE
 from spillway.output.directory import MANIFEST, RUN_STATE
@@ -118,12 +117,12 @@ class DurableRun:
         self._log = log or Log(out / identity.TRAINER_LOG, known, writes=False)
         position = self._position(recovery)
         if leads and position is not None and (words := self._log.describe_loss(position)):
-            warn(words)
+            LOGGER.warning(words)
         self.committed = position.step if position else 0
-        run.write_files(session, recovery, warn)
-        run.commit_start(session, recovery, self.committed, payload(position), warn)
+        run.write_files(session, recovery, LOGGER.warning)
+        run.commit_start(session, recovery, self.committed, payload(position), LOGGER.warning)
         if position is not None:
-            warn(recovery.words if recovery and recovery.words else f"going on after step {self.committed}")
+            LOGGER.warning(recovery.words if recovery and recovery.words else f"going on after step {self.committed}")
         self.position = self._log.go_back(position)
         if leads:
             self._manifests = {path: (path / MANIFEST).read_bytes() for _, path in directory.manifests(out)}
@@ -273,13 +272,9 @@ def keep_newest(output_dir: Path, limit: int | None, best: str | None, release: 
     return gone
 
 
-def warn(words: str) -> None:
-    transformers.logging.get_logger("spillway").warning(words)
-
-
 def tell(words: list[str]) -> None:
     for line in words:
-        warn(line)
+        LOGGER.warning(line)
 
 
 def payload(position: Position | None) -> dict[str, Any]:

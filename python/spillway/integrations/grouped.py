@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,6 +17,7 @@ from spillway.config.objectives import OBJECTIVES
 from spillway.errors import DoesNotFit, InputError
 from spillway.integrations.loading import Origin, origin_of
 from spillway.integrations.sizes import Sizes, is_iterated, row_count
+from spillway.integrations.without_reference import WithoutReference
 from spillway.machine import process_memory
 from spillway.model.batches.batch import Batch, Sampled, WorkShape
 from spillway.model.batches.microbatch import IGNORED
@@ -51,22 +51,16 @@ MARGIN = 128 << 20
 HIDDEN, INNER = 12, 4  # of a token in a layer: hidden states, and those of its MLP
 
 
-def is_grouped(kind: type) -> bool:
-    """True for TRL's GRPOTrainer and classes that derive from it."""
-    return any(base.__name__ == NAME and base.__module__.startswith("trl.trainer.") for base in kind.__mro__)
-
-
-def prepare_arguments(positional: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of TRL's constructor. InputError for the first one that is not computed."""
+def check(named: Mapping[str, Any], positional: tuple[Any, ...]) -> None:
+    """InputError for the first argument of TRL's constructor that is not computed."""
     given = {**dict(zip(ORDER, positional, strict=False)), **named}
     if given.get("args") is None:
         raise InputError(f"args: {NAME} has no defaults without them; give GRPOConfig")
-    check(given["args"], given)
+    check_arguments(given["args"], given)
     given["args"].gradient_checkpointing = False  # the plan says which layers recompute
-    return positional, named
 
 
-def check(args: Any, given: Mapping[str, Any]) -> None:
+def check_arguments(args: Any, given: Mapping[str, Any]) -> None:
     for name, plain, instead in PLAIN:
         if getattr(args, name, plain) != plain:
             raise InputError(f"{name}: {getattr(args, name)} is not computed over a streamed model: {instead}")
@@ -107,7 +101,7 @@ def check_origin(origin: Origin, config: Any, world: int) -> None:
         raise InputError(f"model: the generation of multimodal models is not here; {RECORDED}")
 
 
-class Grouped:
+class Grouped(WithoutReference):
     """State that a streamed GRPOTrainer keeps beside the session."""
 
     def keys(self, args: Any) -> dict[str, Any]:
@@ -174,12 +168,6 @@ class Grouped:
             rows_each=1,
             sampled=Sampled(None, inputs["advantages"].cpu().double(), {}),
         )
-
-    def refer(self, trainer: Any, began_in: Path | None, began: bool, durable: bool) -> None:
-        """There is no reference."""
-
-    def save(self, checkpoint: Path) -> None:
-        """There is no reference."""
 
 
 def count_prompt_tokens(trainer: Any, origin: Origin) -> int:

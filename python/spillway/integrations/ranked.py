@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,17 +14,13 @@ import torch
 from spillway.config.objectives import OBJECTIVES
 from spillway.data.batches import batch_of, whole
 from spillway.errors import InputError
+from spillway.integrations.without_reference import WithoutReference
 from spillway.model.batches.batch import Batch
 from spillway.model.batches.microbatch import IGNORED
 from spillway.model.meta.score_head import find_scored
 from spillway.model.source.source import classifies_tokens, is_classifier
 
 NAME, OBJECTIVE = "RewardTrainer", "reward"
-
-
-def is_reward(kind: type) -> bool:
-    """True for TRL's RewardTrainer and classes that derive from it."""
-    return any(base.__name__ == NAME and base.__module__.startswith("trl.trainer.") for base in kind.__mro__)
 
 
 def check(model: Any) -> None:
@@ -35,7 +30,7 @@ def check(model: Any) -> None:
 
 
 @dataclass
-class Ranked:
+class Ranked(WithoutReference):
     """State that a streamed RewardTrainer keeps beside the session."""
 
     pad: int | None = None  # the token by which the library finds the last one of a row
@@ -58,9 +53,3 @@ class Ranked:
         scored = find_scored(ids, self.pad, batch.lengths)
         given = None if margins is None else torch.as_tensor(margins).float().cpu()
         return replace(batch, rows_each=OBJECTIVES[OBJECTIVE].rows, scored=scored, targets=given)
-
-    def refer(self, trainer: Any, began_in: Path | None, began: bool, durable: bool) -> None:
-        """There is no reference."""
-
-    def save(self, checkpoint: Path) -> None:
-        """There is no reference."""

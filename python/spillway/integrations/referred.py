@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import transformers
 from numpy.typing import NDArray
 from torch import nn
 
@@ -23,6 +22,7 @@ from spillway.config.objectives import OBJECTIVES
 from spillway.data.batches import ANSWER_REFERENCE, REFERENCE, answers_of, join_answers, pairs_of
 from spillway.data.preferences import interleave
 from spillway.errors import InputError
+from spillway.integrations.loading import LOGGER
 from spillway.integrations.sizes import row_count
 from spillway.model.batches.batch import Batch
 from spillway.output import identity
@@ -249,7 +249,7 @@ class Referred:
             reference = open_stored(trainer._world, places[0], name, data)
             if not reference.whole:
                 if trainer._world.leads:
-                    tell(f"reference log-probabilities of {len(data)} pairs: a first pass computes them")
+                    LOGGER.warning(f"reference log-probabilities of {len(data)} pairs: a first pass computes them")
                 reference.compute(trainer.session, data, how(trainer, name), lambda done: None)
         self._references.append(reference)
         return add_columns(self.form, rows, reference.values)
@@ -277,7 +277,3 @@ def add_columns(form: Form, rows: Any, values: NDArray[np.float64]) -> Any:
     for name, own in zip(form.columns, (values[::2], values[1::2]), strict=True):
         rows = (rows.remove_columns(name) if name in rows.column_names else rows).add_column(name, own.tolist())
     return rows
-
-
-def tell(words: str) -> None:
-    transformers.logging.get_logger("spillway").warning(words)

@@ -14,7 +14,7 @@ from spillway.config.keys import KEYS
 from spillway.errors import InputError
 from spillway.integrations import grouped, ranked
 from spillway.integrations.alone import TRAINERS
-from spillway.integrations.loading import Origin, origin_of
+from spillway.integrations.loading import LOGGER, Origin, origin_of
 from spillway.integrations.referred import FORMS
 from spillway.model.meta.meta_model import bare_name
 from spillway.output import volumes
@@ -119,7 +119,7 @@ def check_arguments(args: Any, compares: bool = False) -> None:
     for name in ("activation_checkpointing", "gradient_checkpointing"):
         if getattr(args, name, None):
             setattr(args, name, False)
-            transformers.logging.get_logger("spillway").warning(f"{name} changes nothing: {RECOMPUTES}")
+            LOGGER.warning(f"{name} changes nothing: {RECOMPUTES}")
 
 
 def check_processes(args: Any) -> None:

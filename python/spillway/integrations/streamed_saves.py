@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 
 from spillway.base.files import replace_text, write_json
 from spillway.errors import InputError
 from spillway.integrations.durable import SAVING, keep_newest, payload, saving
+from spillway.integrations.loading import LOGGER
 from spillway.integrations.streamed_session import StreamedSession
 from spillway.model.source import hub
 from spillway.model.source.source import DTYPES, copy_processors, set_dtype
@@ -25,7 +25,6 @@ from spillway.run.session import EngineSession
 from spillway.run.start_points import STATE
 from spillway.run.trial_save import Save, try_files
 
-LOGGER = transformers.logging.get_logger("spillway")
 SCHEDULER = "scheduler.pt"
 ARGUMENTS = "training_args.bin"
 

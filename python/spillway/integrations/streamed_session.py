@@ -14,7 +14,6 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-import transformers
 from transformers import PreTrainedModel
 
 from spillway.base.calls import translated
@@ -24,7 +23,7 @@ from spillway.config.checks import check_places
 from spillway.errors import InputError
 from spillway.integrations import alone, classified, grouped, ranked, referred, refusals
 from spillway.integrations.durable import DurableRun
-from spillway.integrations.loading import Origin, untouched
+from spillway.integrations.loading import LOGGER, Origin, untouched
 from spillway.integrations.sizes import Sizes, join_sizes, largest, saving_of
 from spillway.integrations.trl_ways import TrlLog, logged_objective
 from spillway.machine import device, process_memory
@@ -92,7 +91,7 @@ class StreamedSession:
             self._lock = DirectoryLock(Path(self.args.output_dir), is_shared=True)
             weakref.finalize(self, self._lock.release)
         config = self._origin.config.replaced(resume_from_checkpoint=resume or None, output_dir=self.args.output_dir)
-        lock_directory(self._lock, config, self._world, transformers.logging.get_logger("spillway").warning)
+        lock_directory(self._lock, config, self._world, LOGGER.warning)
 
     def _close_session(self) -> None:
         self._in_step = False

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import transformers
 from torch import nn
 
 from spillway.data.batches import batch_of
@@ -15,6 +14,7 @@ from spillway.errors import InputError
 from spillway.integrations import refusals
 from spillway.integrations.classified import Classified
 from spillway.integrations.grouped import Grouped
+from spillway.integrations.loading import LOGGER
 from spillway.integrations.streamed_session import StreamedSession
 from spillway.integrations.trl_ways import (
     averages_routers,
@@ -24,8 +24,6 @@ from spillway.model.batches.batch import Batch
 from spillway.model.meta.describe import decay_names
 from spillway.output.summary import describe_skipped_run
 from spillway.run.world import interleaved
-
-LOGGER = transformers.logging.get_logger("spillway")
 
 
 class StepProxy(torch.optim.Optimizer):

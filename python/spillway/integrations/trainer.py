@@ -20,7 +20,7 @@ from spillway.integrations.durable_steps import DurableSteps
 from spillway.integrations.loaded_model import stream_by
 from spillway.integrations.streamed_saves import StreamedSaves
 from spillway.integrations.streamed_steps import StreamedSteps
-from spillway.integrations.trl_ways import TrlLog, is_trl, say_routers
+from spillway.integrations.trl_ways import TrlLog, derives_from, is_trl, say_routers
 from spillway.run.world import OneProcess, World, joined
 
 
@@ -41,10 +41,10 @@ class StreamedTraining(StreamedSteps, DurableSteps, StreamedSaves):
         elif objective := alone.find_objective(type(self)):
             self._pairs = alone.Unreferred(objective)
             alone.check(objective, named, positional)
-        elif grouped.is_grouped(type(self)):
+        elif derives_from(type(self), grouped.NAME):
             self._pairs = grouped.Grouped()
-            positional, named = grouped.prepare_arguments(positional, named)
-        elif ranked.is_reward(type(self)):
+            grouped.check(named, positional)
+        elif derives_from(type(self), ranked.NAME):
             self._pairs = ranked.Ranked()
             ranked.check(positional[0] if positional else named.get("model"))
         elif classified.is_for(type(self), positional[0] if positional else named.get("model")):

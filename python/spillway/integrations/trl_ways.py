@@ -26,6 +26,11 @@ def generates(trainer: Any) -> bool:
     return hasattr(trainer, "_buffered_inputs")
 
 
+def derives_from(kind: type, name: str) -> bool:
+    """True for TRL's trainer of that name and classes that derive from it."""
+    return any(base.__name__ == name and base.__module__.startswith("trl.trainer.") for base in kind.__mro__)
+
+
 def is_trl(trainer: Any) -> bool:
     return stores_figures(trainer) or (hasattr(trainer, "_metrics") and hasattr(trainer, "_total_train_tokens"))
 

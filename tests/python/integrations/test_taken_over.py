@@ -200,8 +200,8 @@ def test_an_elastic_trainer_with_fewer_machines(given: Path, tmp_path: Path) -> 
     rendezvous = ["--nnodes", "1:2", "--nproc_per_node", "1", "--max_restarts", "3", "--rdzv_id", "a"]
     quick = "last_call_timeout=30,keep_alive_interval=1,keep_alive_max_attempt=2"
     rendezvous += ["--rdzv_backend", "c10d", "--rdzv_endpoint", f"127.0.0.1:{port}", "--rdzv_conf", quick]
-    found = os.pathsep.join([PYTHONPATH, os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", "PYTHONPATH": found}
+    path = os.pathsep.join([PYTHONPATH, os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", "PYTHONPATH": path}
     for rank in range(2):
         (tmp_path / f"machine{rank}").mkdir()
     words = {"load": {**DURABLE, "storage": f"{tmp_path}/machine{{rank}}"}, "out": "out"}  # begun anew, were it one

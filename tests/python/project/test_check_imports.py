@@ -29,7 +29,7 @@ def read_contracts() -> configparser.ConfigParser:
 
 
 def arrows() -> dict[str, set[str]]:
-    """What each package may import, by the contracts."""
+    """The packages that each may import, by the contracts."""
     out = {}
     config, packages = read_contracts(), names_in(PACKAGE)
     for name in packages:

@@ -40,12 +40,12 @@ def texts() -> dict[str, str]:
     return {path.relative_to(TESTS).as_posix(): path.read_text() for path in paths}
 
 
-def used(name: str, files: Collection[str] | None = None) -> bool:
+def is_used(name: str, files: Collection[str] | None = None) -> bool:
     """As an option, as a key of a mapping or a keyword, or in a configuration file. `files`: of these alone."""
-    return found(name, re.compile(rf"--{name}\b|[\"']{name}[\"']|\b{name}=(?!=)|\b{name}: "), files)
+    return has_match(name, re.compile(rf"--{name}\b|[\"']{name}[\"']|\b{name}=(?!=)|\b{name}: "), files)
 
 
-def found(name: str, pattern: re.Pattern[str], files: Collection[str] | None = None) -> bool:
+def has_match(name: str, pattern: re.Pattern[str], files: Collection[str] | None = None) -> bool:
     """The pattern of a name. A text without the name is passed over, since patterns are slow."""
     chosen = (text for file, text in texts().items() if files is None or file in files)
     return any(pattern.search(text) for text in chosen if name in text)
@@ -76,14 +76,14 @@ def is_here(name: str) -> bool:
 def test_all_of_it_is_tried() -> None:
     called = {verb: match_call(verb) for verb in VERBS}
     looked_at = {name: re.compile(rf"[\"'/]{re.escape(name)}[\"' ]") for name in (*FILES, *ROWS)}
-    missing = [f"no test gives {name}" for name in (*KEYS, *ALIASES) if is_here(name) and not used(name)]
+    missing = [f"no test gives {name}" for name in (*KEYS, *ALIASES) if is_here(name) and not is_used(name)]
     for word, patterns in (("calls", called), ("looks at", looked_at)):
-        missing += [f"no test {word} {name}" for name, pattern in patterns.items() if not found(name, pattern)]
+        missing += [f"no test {word} {name}" for name, pattern in patterns.items() if not has_match(name, pattern)]
     assert not missing
 
 
 def test_what_is_not_used_is_found() -> None:
-    assert not used("no_such" + "_key") and used("max_steps")
+    assert not is_used("no_such" + "_key") and is_used("max_steps")
 
 
 @pytest.mark.parametrize("table", ["Promises", "Verbs", "Keys"])
@@ -104,15 +104,15 @@ def test_each_test_file_lies_in_a_folder_under_a_name_of_its_own() -> None:
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_readme_names_a_file_that_calls_each_verb(verb: str) -> None:
-    assert found(verb, match_call(verb), read_rows("Verbs")[verb])
+    assert has_match(verb, match_call(verb), read_rows("Verbs")[verb])
 
 
 @pytest.mark.parametrize("title", GROUPS)
 def test_files_of_a_row_use_each_key_under_its_heading(title: str) -> None:
     files = read_rows("Keys")[title]
-    assert [key.name for key in GROUPS[title] if is_here(key.name) and not used(key.name, files)] == []
+    assert [key.name for key in GROUPS[title] if is_here(key.name) and not is_used(key.name, files)] == []
 
 
 def test_files_of_another_row_lack_a_key() -> None:
-    assert not used("lsp_" + "rank", read_rows("Keys")["Data"])
-    assert not found("merge", match_call("merge"), read_rows("Verbs")["demo"])
+    assert not is_used("lsp_" + "rank", read_rows("Keys")["Data"])
+    assert not has_match("merge", match_call("merge"), read_rows("Verbs")["demo"])
