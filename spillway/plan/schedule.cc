@@ -24,21 +24,13 @@ Schedule make_schedule(const Description& description, const state::Layout& layo
   step::StepGraph graph(description, layout, placement, lookahead, redo, saved);
   step::add_block_passes(graph);
   step::add_updates(graph);
-  step::add_boundaries(graph);
-  step::add_saved(graph);
-  step::add_forward(graph);
-  step::add_head(graph);
-  step::add_backward(graph);
-  step::add_converted(graph);
-  step::add_network(graph);
-  if (placement.device) {
-    step::add_device_weights(graph);
-    step::add_device_snapshots(graph);
-    step::add_device_boundaries(graph);
-    step::add_device_gradients(graph);
-    step::add_device_updates(graph);
-    step::add_device_refits(graph);
-  }
+  step::add_activations(graph);
+  step::add_weights(graph);
+  step::add_gradients(graph);
+  step::order_network(graph);
+  step::add_snapshot_hops(graph);
+  step::add_update_hops(graph);
+  step::add_refit_hops(graph);
   auto out = std::move(graph).freeze();
   complete_conditions(out);
   return out;

@@ -2,14 +2,26 @@
 
 #include <algorithm>
 
-#include "spillway/plan/reduced_share.h"
+#include "spillway/plan/coalesced.h"
+#include "spillway/plan/step/hops.h"
 #include "spillway/plan/step/network.h"
-#include "spillway/plan/step/transfers.h"
+#include "spillway/plan/step/passes.h"
+#include "spillway/plan/step/refits.h"
+#include "spillway/plan/step/snapshots.h"
+#include "spillway/plan/step/uses.h"
 
 namespace spillway::plan::step {
 namespace {
 
 constexpr Bytes kPage = 4096;
+
+/// Writes a gradient that stays in memory until its update, which is the next instance's. `from`: in a buffer that
+/// whoever makes it fills; of a chunk whose gradient stays on a device: unknown yet.
+Index add_gradient_log(StepGraph& graph, Object what, Place from, Bytes bytes, std::uint32_t deadline) {
+  const auto write = add_transfer(graph, Lane::write, Phase::backward, {what, from, {}, bytes}, deadline);
+  if (from.any()) graph.out.buffers[from.buffer].earlier_tasks.push_back(write);
+  return write;
+}
 
 /// The update of chunk c as soon as its gradient is complete, and room for what it changes until the step ends.
 void add_early(StepGraph& graph, Index c, Index pass, Place grad) {
@@ -34,42 +46,17 @@ void add_early(StepGraph& graph, Index c, Index pass, Place grad) {
   graph.out.early[c] = {.task = task, .undo = undo, .grad = grad};
 }
 
-/// A background refit that the pass has left for chunk c joins its gradient before any task reads the gradient. Each of
-/// several processes may have to refit, and one without the chunk has no `grad`.
-void add_refit(StepGraph& graph, Index c, Index pass, Place grad) {
-  const bool shared = graph.description.is_shared();
-  Place there;
-  if (grad.any()) there = {grad.buffer, grad.offset + gradient_value_bytes(graph.rule, graph.chunk(c))};
-  const auto refit = graph.add(Task{.op = Op::refit,
-                                    .lane = Lane::refit,
-                                    .what = {ObjectKind::auxiliary, c},
-                                    .to = shared || graph.placement[c].gradient_there() ? Place{} : there,
-                                    .bytes = refit_elements(graph.description.refits, graph.chunk(c)),
-                                    .deadline = graph.order.update(c) + graph.order.positions(),
-                                    .when = {.phase = Phase::backward}});
-  graph.out.refit_task[c] = refit;
-  if (shared) {
-    graph.need(refit, graph.downloads[pass] != kNone ? graph.downloads[pass] : graph.task_of(pass));
-  } else {
-    graph.need(refit, graph.find_event(c, ChunkEvent::gradient_complete));
-  }
-  const auto done = shared ? add_refit_gather(graph, c, pass, there) : refit;
-  graph.brings(done, graph.find_event(c, ChunkEvent::gradient_ready), true);
-  graph.need(graph.out.early[c].task, done);
-  graph.need(graph.write_grad[c], done);
-}
-
 /// To a path, until the update or, where it stays, so that a step is durable.
 void write_gradient(StepGraph& graph, Index c, Index pass, Place grad, std::uint32_t leave) {
   const Object what{ObjectKind::gradient, c};
   const auto bytes = graph.grad_bytes(c);
   auto& write = graph.write_grad[c];
   if (!graph.placement[c].gradient.in_memory()) {
-    write = add_write(graph, what, grad, bytes, leave, Phase::backward);
+    write = add_hop(graph, Lane::write, Phase::backward, {what, grad, {}, bytes}, leave);
   } else if (!graph.redo.gradients) {
     return;
   } else if (graph.placement[c].gradient_there()) {
-    write = add_gradient_log(graph, what, {}, bytes, graph.order.device_after(pass));
+    write = add_gradient_log(graph, what, {}, bytes, around_pass(graph, Lane::from_device, pass));
   } else {
     write = add_gradient_log(graph, what, grad, bytes, graph.order.positions());
     // The update of a tied table puts rows into it.
@@ -85,7 +72,7 @@ Index add_sums_download(StepGraph& graph, Index pass, Place from, Bytes bytes) {
   const auto to = graph.add_buffer(BufferClass::scratch, bytes, graph.order.position(pass), sent_until(graph, pass));
   const auto chunks = chunks_of(graph.layout, graph.out.passes[pass]);
   const Object what{ObjectKind::gradient, chunks.first, chunks.count};
-  graph.downloads[pass] = add_download(graph, what, from, {to}, bytes, pass);
+  graph.downloads[pass] = take_from_pass(graph, Lane::from_device, {what, from, {to}, bytes}, pass);
   graph.need(graph.first_scatters[pass], graph.downloads[pass]);
   return to;
 }
@@ -117,6 +104,88 @@ void add_chunk_gradient(StepGraph& graph, Index c, Index pass, Place grad, std::
   }
   add_early(graph, c, pass, grad);
   if (graph.chunk(c).reduced.any()) add_refit(graph, c, pass, grad);
+}
+
+/// Gradients of neighbours that a pass makes, by copies of so many bytes.
+std::vector<Coalesced> copies(const StepGraph& graph, const Pass& pass) {
+  auto chunks = chunks_of(graph.layout, pass);
+  chunks.count = std::min(chunks.count, static_cast<Index>(graph.block(pass.block).trainable_chunks));
+  return coalesce(chunks, graph.lookahead.coalesce_to, [&](Index c) { return graph.grad_bytes(c); });
+}
+
+/// A gradient that stays until the update; what a durable step keeps of it is a copy.
+void log_gradient(StepGraph& graph, Index p) {
+  const auto pass = graph.out.passes[p];
+  if (graph.write_grad[chunks_of(graph.layout, pass).first] == kNone) return;
+  const auto until = around_pass(graph, Lane::from_device, p);
+  const auto staging =
+      graph.add_buffer(BufferClass::grad, graph.out.buffers[pass[Operand::gradient]].bytes, pass.position, until);
+  for (const auto& it : copies(graph, pass)) {
+    const Move move{{ObjectKind::gradient, it.chunks.first, it.chunks.count},
+                    {pass[Operand::gradient], it.at},
+                    {staging, it.at},
+                    it.bytes};
+    const auto copy = add_transfer(graph, Lane::from_device, Phase::backward, move, until);
+    graph.need(copy, pass.task);
+    graph.out.buffers[pass[Operand::gradient]].earlier_tasks.push_back(copy);
+    graph.fills(copy, staging);
+    auto at = it.at;
+    for (auto c = it.chunks.first; c < it.chunks.end(); ++c) {
+      graph.brings(copy, graph.find_event(c, ChunkEvent::gradient_complete));
+      graph.place(graph.write_grad[c], {staging, at});
+      graph.lets_go(graph.write_grad[c], staging);
+      at += graph.grad_bytes(c);
+    }
+  }
+}
+
+/// To where the host has it.
+void take_gradient(StepGraph& graph, Index p) {
+  const auto host = graph.grads[p];
+  const auto there = graph.add_buffer(BufferClass::grad, graph.out.buffers[host].bytes, graph.order.position(p),
+                                      around_pass(graph, Lane::from_device, p), TierKind::device);
+  graph.out.passes[p][Operand::gradient] = there;
+  graph.fills(graph.task_of(p), there);
+  for (const auto& it : copies(graph, graph.out.passes[p])) {
+    const Object what{ObjectKind::gradient, it.chunks.first, it.chunks.count};
+    const auto copy = take_from_pass(graph, Lane::from_device, {what, {there, it.at}, {host, it.at}, it.bytes}, p);
+    for (auto c = it.chunks.first; c < it.chunks.end(); ++c) {
+      graph.brings(copy, graph.find_event(c, ChunkEvent::gradient_complete));
+      if (graph.out.groups[c].grad.buffer == host)
+        graph.brings(copy, graph.find_event(c, ChunkEvent::gradient_ready), true);
+    }
+  }
+}
+
+/// The embedding's gradient of this step's tokens: a few rows, summed in fp32, rounded once, put in place by the
+/// update.
+void add_rows(StepGraph& graph) {
+  const auto& order = graph.order;
+  const auto& table = graph.block(order.embedding_block);
+  const auto count = std::min(graph.description.rows_of(graph.layout, table), graph.description.all_tokens());
+  const auto back = order.embedding_backward;
+  const auto first = graph.description.tied_head ? order.head_gradient.front() : back;
+  auto& out = graph.out;
+  const auto last_maker = add_row_scatter(graph, back), first_maker = graph.maker_of(first);
+  const auto sums = out.passes[back][Operand::row_sums] =
+      graph.add_buffer(BufferClass::scratch, std::max<Bytes>(count, 1) * table.columns * sizeof(float),
+                       order.position(first), order.position(back));
+  graph.fills(first_maker, sums);
+  graph.lets_go(last_maker, sums);
+  const auto bytes = sparse_bytes(count, table.columns, state::field_bytes(graph.description.type).grad);
+  const auto rows = out.passes[back][Operand::rows] =
+      graph.add_buffer(BufferClass::grad, bytes, order.position(back),
+                       order.update(graph.chunk_of(order.embedding_block, table.chunks - 1)));
+  graph.fills(last_maker, rows);
+  for (Bytes at = 0; graph.redo.gradients && at < bytes; at += kSparsePart) {
+    const Object part{ObjectKind::sparse_gradient, static_cast<Index>(at / kSparsePart)};
+    const auto log = add_gradient_log(graph, part, {rows, at}, std::min(kSparsePart, bytes - at), order.positions());
+    graph.need(log, last_maker);
+  }
+  for (std::size_t s = 0; s < table.chunks; ++s) {
+    const auto c = graph.chunk_of(order.embedding_block, s);
+    if (graph.is_trainable(c)) graph.lets_go(out.update_task[c], rows);
+  }
 }
 
 }  // namespace
@@ -160,6 +229,8 @@ void add_gradient(StepGraph& graph, Index pass, Index first, std::size_t chunks)
     add_chunk_gradient(graph, c, pass, {grad, offset}, leave);
     offset += graph.grad_bytes(c);
   }
+  if (graph.computes_on_host(pass) || graph.scatters[pass] != kNone) return;
+  there ? log_gradient(graph, pass) : take_gradient(graph, pass);
 }
 
 void stage_gradient(StepGraph& graph, Index c) {
@@ -172,9 +243,22 @@ void stage_gradient(StepGraph& graph, Index c) {
   graph.out.groups[c].grad = there;
   graph.lets_go(graph.find_event(c, ChunkEvent::gradient_used), there.buffer);
   if (!dense) return graph.fills(update, there.buffer);
-  const auto read = add_read(graph, {ObjectKind::gradient, c}, there, bytes, at, Phase::update);
+  const auto read = add_hop(graph, Lane::read, Phase::update, {{ObjectKind::gradient, c}, {}, there, bytes}, at);
   graph.need(read, graph.write_grad[c], true);
   graph.brings(read, graph.find_event(c, ChunkEvent::gradient_ready));
+}
+
+void add_gradients(StepGraph& graph) {
+  for (const auto& use : gradients_of(graph.order, graph.layout)) {
+    add_gradient(graph, use.made, use.chunks.first, use.chunks.count);
+  }
+  const auto& order = graph.order;
+  if (!graph.table_is_trainable()) return;
+  for (Index s = 0; s < graph.block(order.embedding_block).chunks && !graph.description.tied_head; ++s) {
+    const auto c = graph.chunk_of(order.embedding_block, s);
+    if (graph.is_trainable(c)) stage_gradient(graph, c);
+  }
+  add_rows(graph);
 }
 
 }  // namespace spillway::plan::step

@@ -26,7 +26,7 @@ StepGraph::StepGraph(const Description& of, const state::Layout& its_layout, con
       order(of, its_layout, ahead, where.device),
       saved(std::move(saves)),
       snapshots(of, its_layout, where, ahead.coalesce_to) {
-  const auto n = layout.chunks().size(), passes = order.passes().size(), boundaries = order.layers.size() + 1;
+  const auto n = layout.chunks().size(), passes = order.passes().size();
   out.tasks.reserve(kReserved * n);
   out.buffers.reserve(kReserved / 2 * n);
   out.passes = order.passes();
@@ -41,16 +41,10 @@ StepGraph::StepGraph(const Description& of, const state::Layout& its_layout, con
   out.resident_weight.assign(layout.blocks().size(), kNone);
   host_weights.assign(passes, {});
   for (auto* list : {&grads, &gathers, &first_scatters, &scatters, &downloads}) list->assign(passes, kNone);
-  for (auto* list : {&boundary_out, &boundary_in, &boundary_reads}) list->assign(boundaries, kNone);
 }
 
 bool StepGraph::table_is_trainable() const {
   return order.embedding_block != kNone && block(order.embedding_block).trainable_chunks > 0;
-}
-
-bool StepGraph::boundary_is_copied(Index i) const {
-  if (!placement.device) return false;
-  return is_gathered(i) || !(placement.boundaries[i].has_device_copy() || order.backward[i] == kNone);
 }
 
 bool StepGraph::is_early(Index c) const {
@@ -92,10 +86,6 @@ Event StepGraph::find_event(Index chunk, ChunkEvent event) const {
   return {static_cast<Index>(chunk * kChunkEvents + static_cast<std::size_t>(event))};
 }
 
-Event StepGraph::complete(Index boundary) const {
-  return {static_cast<Index>(layout.chunks().size() * kChunkEvents + boundary)};
-}
-
 void StepGraph::place(Index task, Place where) {
   auto& it = out.tasks[task];
   (it.op == Op::refit ? it.to : it.from) = where;
@@ -108,7 +98,7 @@ void StepGraph::set_weights(Index pass, HostWeights weights) {
 
 Schedule StepGraph::freeze() && {
   std::ranges::stable_sort(bringers_, {}, &Bringer::event);
-  std::vector<std::size_t> first(complete(static_cast<Index>(boundary_in.size())).number + 1, 0);
+  std::vector<std::size_t> first(layout.chunks().size() * kChunkEvents + 1, 0);
   for (const auto& it : bringers_) ++first[it.event + 1];
   std::partial_sum(first.begin(), first.end(), first.begin());
   const auto of = [&](Event event) {

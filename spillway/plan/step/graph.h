@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "spillway/plan/step/order.h"
-#include "spillway/plan/step/snapshots.h"
+#include "spillway/plan/step/snapshot_groups.h"
 
 namespace spillway::plan::step {
 
@@ -29,7 +29,6 @@ enum class ChunkEvent : std::uint8_t {
 };
 inline constexpr std::size_t kChunkEvents = 9;
 
-/// Such an event, or that a boundary activation is complete in host memory.
 struct Event {
   Index number = kNone;
 };
@@ -76,13 +75,8 @@ class StepGraph {
   [[nodiscard]] bool computes_on_host(Index pass) const { return !placement.device || out.passes[pass].on_host; }
   /// Gradients of a pass are complete on the host, where a scatter or the pass itself leaves them.
   [[nodiscard]] bool completes_on_host(Index pass) const { return computes_on_host(pass) || scatters[pass] != kNone; }
-  /// The embedding's passes make the boundary activation, on the host.
-  [[nodiscard]] bool is_gathered(Index i) const { return i == 0 && !order.embedding.empty(); }
   /// Bytes of a buffer for a boundary activation, or for its gradient.
   [[nodiscard]] Bytes boundary_buffer_bytes() const { return round_up(description.boundary_bytes(), 4096); }
-  /// A boundary activation crosses between the host and the device: the first, which the embedding's passes leave on
-  /// the host, and those that do not stay.
-  [[nodiscard]] bool boundary_is_copied(Index i) const;
   /// Position from which a window of a pass's weights may be filled: those that other processes have are sent before
   /// the sums of the pass before it.
   [[nodiscard]] std::uint32_t before_pass(Index pass, std::uint32_t ahead) const {
@@ -121,7 +115,6 @@ class StepGraph {
   void lets_go(Event event, Index buffer) { users_.push_back({buffer, event}); }
 
   [[nodiscard]] Event find_event(Index chunk, ChunkEvent event) const;
-  [[nodiscard]] Event complete(Index boundary) const;
 
   /// Says where a task takes its bytes, or has them, that was made without knowing it.
   void place(Index task, Place where);
@@ -131,8 +124,6 @@ class StepGraph {
   // Handles that several passes read; tasks and buffers are kNone where there is none:
   const SnapshotGroups snapshots;                      ///< of what lives on a device
   std::vector<HostWeights> host_weights;               ///< by pass
-  std::vector<Index> boundary_out, boundary_in;        ///< by boundary: buffers on the host, in forward and backward
-  std::vector<Index> boundary_reads;                   ///< by boundary: the task that brings it back from a path
   std::vector<Index> gathers;                          ///< by pass: the task that brings others' weights to its buffer
   std::vector<Index> first_scatters;                   ///< by pass: the task that sends its gradients first
   std::vector<Index> scatters;                         ///< by pass: the task that brings its gradients to their owners

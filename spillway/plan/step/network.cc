@@ -1,7 +1,6 @@
 #include "spillway/plan/step/network.h"
 
 #include <algorithm>
-#include <map>
 #include <tuple>
 
 #include "spillway/plan/routes.h"
@@ -60,8 +59,22 @@ Index add_task(StepGraph& graph, Op op, Index pass, const Moved& moved) {
                         .when = {.phase = of.when.phase}});
 }
 
-/// The weights of a pass that other processes have, to the window or to the copy that stays here. Sends this process's
-/// own once they are updated. Returns the last of its tasks; kNone: nobody trains any of them.
+/// Order of a task of the network, the same on every process: it follows from the order of passes alone. Weights for a
+/// backward pass are sent before the sums of the pass before it, so that they come while that pass computes. Refits of
+/// that pass follow its sums.
+std::tuple<std::uint32_t, bool, Index, Op> turn_of(const StepGraph& graph, const Task& task) {
+  if (follows_refit(task)) return {2 * task.deadline - 1, true, task.what.index, task.op};
+  auto at = 2 * graph.order.position(task.what.index);
+  if (!gathers(task.op)) {
+    ++at;
+  } else if (task.when.phase == Phase::backward) {
+    at -= 2;
+  }
+  return {at, false, task.what.index, task.op};
+}
+
+}  // namespace
+
 Index add_gather(StepGraph& graph, Index pass) {
   const auto& world = graph.description.world;
   const auto chunks = chunks_of(graph.layout, graph.out.passes[pass]);
@@ -93,22 +106,6 @@ Index add_gather(StepGraph& graph, Index pass) {
   graph.need(graph.task_of(pass), before);
   return before;
 }
-
-/// Order of a task of the network, the same on every process: it follows from the order of passes alone. Weights for a
-/// backward pass are sent before the sums of the pass before it, so that they come while that pass computes. Refits of
-/// that pass follow its sums.
-std::tuple<std::uint32_t, bool, Index, Op> turn_of(const StepGraph& graph, const Task& task) {
-  if (follows_refit(task)) return {2 * task.deadline - 1, true, task.what.index, task.op};
-  auto at = 2 * graph.order.position(task.what.index);
-  if (!gathers(task.op)) {
-    ++at;
-  } else if (task.when.phase == Phase::backward) {
-    at -= 2;
-  }
-  return {at, false, task.what.index, task.op};
-}
-
-}  // namespace
 
 std::uint32_t sent_until(const StepGraph& graph, Index pass) {
   const auto later = graph.order.position(pass) + std::max(1U, graph.lookahead.grad_write);
@@ -211,17 +208,7 @@ Index add_row_scatter(StepGraph& graph, Index pass) {
   return before;
 }
 
-void add_network(StepGraph& graph) {
-  if (!graph.description.is_shared()) return;
-  std::map<Index, Index> gathered;  // by buffer
-  for (Index p = 0; p < graph.out.passes.size(); ++p) {
-    const auto weights = graph.host_weights[p].buffer;
-    if (weights == kNone) continue;
-    const auto [found, is_new] = gathered.try_emplace(weights, kNone);
-    if (is_new) found->second = add_gather(graph, p);
-    graph.gathers[p] = found->second;
-    graph.out.passes[p][Operand::whole_weights] = weights;
-  }
+void order_network(StepGraph& graph) {
   auto& order = graph.out.network;
   for (Index t = 0; t < graph.out.tasks.size(); ++t) {
     if (traits(graph.out.tasks[t].lane).server == Server::network) order.push_back(t);

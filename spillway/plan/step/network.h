@@ -1,9 +1,13 @@
-// Gradients on their way to the processes that have their chunks.
+// Weights from the processes that have their chunks, and gradients to them.
 #pragma once
 
 #include "spillway/plan/step/graph.h"
 
 namespace spillway::plan::step {
+
+/// The weights of a pass that other processes have, to the window or to the copy that stays here. Sends this process's
+/// own once they are updated. Returns the last of its tasks; kNone: nobody trains any of them.
+[[nodiscard]] Index add_gather(StepGraph& graph, Index pass);
 
 /// The last position at which the sums of a pass's gradients may lie where the pass left them.
 [[nodiscard]] std::uint32_t sent_until(const StepGraph& graph, Index pass);

@@ -75,7 +75,7 @@ std::uint32_t StepOrder::after_update(Index c) const {
   const auto n = updates_.size();
   const auto later = c + static_cast<std::size_t>(lookahead_.write);
   const auto at = later < n ? updates_[later] : last_update_ + static_cast<std::uint32_t>(later - (n - 1));
-  const auto limit = c < lookahead_.state_read ? backward_start_ - 1 : positions_ - 1;
+  const auto limit = comes_ahead(c) ? backward_start_ - 1 : positions_ - 1;
   return std::max(updates_[c], std::min(at, limit));
 }
 
@@ -83,6 +83,18 @@ std::uint32_t StepOrder::before_pass(Index pass, std::uint32_t ahead) const {
   const auto at = position(pass);
   const auto early = at > ahead ? at - ahead : 0;
   return std::min(at, std::max(early, last_update_ + 1));
+}
+
+std::uint32_t StepOrder::after_forward(Index pass) const {
+  return position(std::min(pass + lookahead_.backward, backward.back() - 1));
+}
+
+std::uint32_t StepOrder::after_read(Index pass) const {
+  return std::max(position(pass), std::min(position(pass) + 1 + lookahead_.backward, backward_start_ - 1));
+}
+
+std::uint32_t StepOrder::state_before_update(Index c) const {
+  return comes_ahead(c) ? backward_start_ : before_update(c, lookahead_.state_read);
 }
 
 std::uint32_t StepOrder::device_before(Index pass) const {

@@ -48,6 +48,16 @@ class StepOrder {
   /// Position from which a pass's bytes may be read: after the last update of the step.
   [[nodiscard]] std::uint32_t before_pass(Index pass, std::uint32_t ahead) const;
 
+  /// Position from which what comes from a path for a backward pass has its window, and up to which what a forward pass
+  /// sends to a path may lie where the pass has made it; or, where another pass reads it first, where that one finds
+  /// it.
+  [[nodiscard]] std::uint32_t before_backward(Index pass) const { return before_pass(pass, lookahead_.backward); }
+  [[nodiscard]] std::uint32_t after_forward(Index pass) const;
+  [[nodiscard]] std::uint32_t after_read(Index pass) const;
+  /// The first states for the next step's updates come at the end of this one.
+  [[nodiscard]] bool comes_ahead(Index c) const noexcept { return c < lookahead_.state_read; }
+  [[nodiscard]] std::uint32_t state_before_update(Index c) const;
+
   // The positions of copies to and from a device, which run Lookahead::device passes or updates before and after:
   [[nodiscard]] std::uint32_t device_before(Index pass) const;
   [[nodiscard]] std::uint32_t device_after(Index pass) const;

@@ -26,7 +26,7 @@ Made make(bool stays, const Redo& redo) {
   StepGraph graph(description, layout, placement, lookahead, redo);
   add_block_passes(graph);
   add_updates(graph);
-  add_forward(graph);
+  add_weights(graph);
   Made out;
   const auto block = graph.order.layers.front();
   out.pass = graph.order.backward.front();

@@ -56,10 +56,10 @@ TEST_F(Graph, WhatNobodyBringsAboutHoldsUpNobody) {
   EXPECT_TRUE(std::move(graph_).freeze().tasks[waits].needs.empty());
 }
 
-TEST_F(Graph, EventsOfChunksAndBoundariesAreApart) {
-  graph_.brings(task(), graph_.find_event(graph_.chunks() - 1, ChunkEvent::snapshot_taken));
+TEST_F(Graph, EventsOfOneChunkAreApart) {
+  graph_.brings(task(), graph_.find_event(0, ChunkEvent::snapshot_taken));
   const auto waits = task();
-  graph_.need(waits, graph_.complete(0));
+  graph_.need(waits, graph_.find_event(1, ChunkEvent::weight_read));
   EXPECT_TRUE(std::move(graph_).freeze().tasks[waits].needs.empty());
 }
 

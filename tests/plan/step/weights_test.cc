@@ -1,6 +1,4 @@
 // Weights that do not stay come for their update and the pass behind it, and go back.
-#include "spillway/plan/step/weights.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -37,8 +35,7 @@ TEST_F(Weights, ASliceIsReadForItsUpdateAndWrittenAfterIt) {
   const auto placement = all(false);
   Updated graph(*this, placement);
   const auto pass = graph.order.head_loss.front();
-  const auto last = graph.order.positions() - 1;
-  add_slice_forward(graph, graph.order.head, 0, pass, last);
+  add_weights(graph);
   const auto c = graph.chunk_of(graph.order.head, 0);
   const auto window = graph.host_weights[pass].buffer;
   ASSERT_EQ(graph.host_weights[pass].reads.size(), 1U);
@@ -46,7 +43,7 @@ TEST_F(Weights, ASliceIsReadForItsUpdateAndWrittenAfterIt) {
   const auto update = graph.out.update_task[c];
   const auto out = std::move(graph).freeze();
   EXPECT_EQ(out.passes[pass][Operand::weights], window);
-  EXPECT_EQ(out.buffers[window].last, last);
+  EXPECT_GE(out.buffers[window].last, out.passes[pass].position);
   EXPECT_EQ(out.groups[c].weight.buffer, window);
   const auto waits = [&](Index task, Index on) {
     return std::ranges::any_of(out.tasks[task].needs, [&](const auto& it) { return it.task == on && !it.previous; });
@@ -59,7 +56,7 @@ TEST_F(Weights, ASliceIsReadForItsUpdateAndWrittenAfterIt) {
 TEST_F(Weights, WhatStaysIsNotReadAgain) {
   const auto placement = all(true);
   Updated graph(*this, placement);
-  add_forward(graph);
+  add_weights(graph);
   for (const auto pass : graph.order.forward) {
     EXPECT_TRUE(graph.host_weights[pass].reads.empty());
     EXPECT_TRUE(graph.out.buffers[graph.host_weights[pass].buffer].whole);
@@ -69,13 +66,10 @@ TEST_F(Weights, WhatStaysIsNotReadAgain) {
 TEST_F(Weights, OfALayerComeOnceMoreToAWindowOfAnotherPass) {
   const auto placement = all(false);
   Updated graph(*this, placement);
-  add_forward(graph);
+  add_weights(graph);
   const auto pass = graph.order.backward.front();
   const auto chunks = chunks_of(layout_, graph.out.passes[pass]);
-  const auto before = graph.out.tasks.size();
-  read_again(graph, chunks, pass, 1);
   const auto& weights = graph.host_weights[pass];
-  ASSERT_EQ(graph.out.tasks.size(), before + chunks.count);
   ASSERT_EQ(weights.reads.size(), chunks.count);
   Bytes at = 0;
   for (Index i = 0; i < chunks.count; ++i) {

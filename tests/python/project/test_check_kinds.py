@@ -49,7 +49,7 @@ def test_refused(tmp_path: Path) -> None:
 def test_allowed(tmp_path: Path) -> None:
     allowed = [
         ("spillway/plan/kinds.h", "return kind == TierKind::host;"),
-        ("spillway/plan/step/saved.cc", "const Object what{ObjectKind::saved, layer};"),
+        ("spillway/plan/step/uses.cc", "it.what = {ObjectKind::saved, layer};"),
         ("spillway/plan/saved_choice.cc", "plan.path_breakdown.find(traits(ObjectKind::saved).name);"),
         ("spillway/plan/placement.cc", "return form != state::Form::as_run;"),
         ("spillway/execute/names.cc", "if (kind == journal::ObjectKind::snapshot) return;"),

@@ -1,14 +1,18 @@
+#include "spillway/plan/step/refits.h"
+
 #include <algorithm>
 
+#include "spillway/plan/reduced_share.h"
+#include "spillway/plan/step/hops.h"
+#include "spillway/plan/step/network.h"
 #include "spillway/plan/step/passes.h"
-#include "spillway/plan/step/transfers.h"
 
 namespace spillway::plan::step {
 namespace {
 
-class DeviceRefits {
+class RefitHops {
  public:
-  explicit DeviceRefits(StepGraph& graph) : graph_(graph), out_(graph.out) {}
+  explicit RefitHops(StepGraph& graph) : graph_(graph), out_(graph.out) {}
 
   void run() {
     if (!add_change()) return;
@@ -104,8 +108,31 @@ class DeviceRefits {
 
 }  // namespace
 
-void add_device_refits(StepGraph& graph) {
-  DeviceRefits(graph).run();
+void add_refit(StepGraph& graph, Index c, Index pass, Place grad) {
+  const bool shared = graph.description.is_shared();
+  Place there;
+  if (grad.any()) there = {grad.buffer, grad.offset + gradient_value_bytes(graph.rule, graph.chunk(c))};
+  const auto refit = graph.add(Task{.op = Op::refit,
+                                    .lane = Lane::refit,
+                                    .what = {ObjectKind::auxiliary, c},
+                                    .to = shared || graph.placement[c].gradient_there() ? Place{} : there,
+                                    .bytes = refit_elements(graph.description.refits, graph.chunk(c)),
+                                    .deadline = graph.order.update(c) + graph.order.positions(),
+                                    .when = {.phase = Phase::backward}});
+  graph.out.refit_task[c] = refit;
+  if (shared) {
+    graph.need(refit, graph.downloads[pass] != kNone ? graph.downloads[pass] : graph.task_of(pass));
+  } else {
+    graph.need(refit, graph.find_event(c, ChunkEvent::gradient_complete));
+  }
+  const auto done = shared ? add_refit_gather(graph, c, pass, there) : refit;
+  graph.brings(done, graph.find_event(c, ChunkEvent::gradient_ready), true);
+  graph.need(graph.out.early[c].task, done);
+  graph.need(graph.write_grad[c], done);
+}
+
+void add_refit_hops(StepGraph& graph) {
+  RefitHops(graph).run();
 }
 
 }  // namespace spillway::plan::step

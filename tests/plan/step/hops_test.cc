@@ -1,5 +1,5 @@
-// Who fills a buffer, who lets go of it, and what a transfer waits for.
-#include "spillway/plan/step/transfers.h"
+// Hops between tiers: which there are, who fills a buffer and lets go of it, and what a transfer waits for.
+#include "spillway/plan/step/hops.h"
 
 #include <gtest/gtest.h>
 
@@ -12,9 +12,9 @@
 namespace spillway::plan::step {
 namespace {
 
-class Transfers : public ::testing::Test {
+class Hops : public ::testing::Test {
  protected:
-  Transfers()
+  Hops()
       : description_(test::describe({.layers = 3})),
         layout_(description_.layout()),
         placement_(test::placement_of(layout_)),
@@ -30,10 +30,10 @@ class Transfers : public ::testing::Test {
   StepGraph graph_;
 };
 
-TEST_F(Transfers, AReadFillsItsBufferAndAWriteLetsGoOfIt) {
+TEST_F(Hops, AReadFillsItsBufferAndAWriteLetsGoOfIt) {
   const auto buffer = graph_.add_buffer(BufferClass::staging, 4096, 0, 1);
-  const auto read = add_read(graph_, {ObjectKind::state, 0}, {buffer}, 4096, 5, Phase::update);
-  const auto write = add_write(graph_, {ObjectKind::state, 0}, {buffer}, 4096, 6, Phase::update);
+  const auto read = add_hop(graph_, Lane::read, Phase::update, {{ObjectKind::state, 0}, {}, {buffer}, 4096}, 5);
+  const auto write = add_hop(graph_, Lane::write, Phase::update, {{ObjectKind::state, 0}, {buffer}, {}, 4096}, 6);
   const auto& out = graph_.out;
   EXPECT_EQ(out.buffers[buffer].first_tasks, std::vector<Index>{read});
   EXPECT_EQ(out.buffers[buffer].last_tasks, std::vector<Index>{write});
@@ -43,22 +43,33 @@ TEST_F(Transfers, AReadFillsItsBufferAndAWriteLetsGoOfIt) {
   EXPECT_EQ(out.tasks[write].lane, Lane::write);
 }
 
-TEST_F(Transfers, SnapshotsOfWhatStaysAreWrittenInTurn) {
-  time_snapshots(graph_);
-  std::vector<std::uint32_t> turns(redo_.period, 0);
-  for (Index c = 0; c < graph_.chunks(); ++c) {
-    EXPECT_EQ(graph_.out.snapshot_every[c], redo_.period);
-    ++turns[graph_.out.snapshot_turn[c]];
-  }
-  EXPECT_LE(*std::ranges::max_element(turns) - *std::ranges::min_element(turns), 1U);
+TEST_F(Hops, AWayBetweenAPathAndADeviceGoesByTheHost) {
+  const auto lanes = [](TierKind from, TierKind to) {
+    std::vector<Lane> out;
+    for (const auto& hop : hops_between(from, to)) out.push_back(hop.lane);
+    return out;
+  };
+  EXPECT_EQ(lanes(TierKind::storage, TierKind::device), (std::vector<Lane>{Lane::read, Lane::to_device}));
+  EXPECT_EQ(lanes(TierKind::device, TierKind::storage), (std::vector<Lane>{Lane::from_device, Lane::write}));
+  EXPECT_EQ(lanes(TierKind::host, TierKind::storage), std::vector<Lane>{Lane::write});
+  EXPECT_TRUE(lanes(TierKind::host, TierKind::host).empty());
+  for (const auto& hop : kHops) EXPECT_EQ(back_of(back_of(hop)).lane, hop.lane);
 }
 
-TEST_F(Transfers, AnUploadIsLetGoByThePassThatNeedsItAndADownloadFollowsIt) {
+TEST_F(Hops, WhatStaysIsNotLetGo) {
+  const auto home = graph_.add_whole(BufferClass::weight, 4096);
+  const auto there = graph_.add_buffer(BufferClass::window, 4096, 0, 1, TierKind::device);
+  const auto up = add_hop(graph_, Lane::to_device, Phase::forward, {{ObjectKind::weight, 0}, {home}, {there}, 4096}, 1);
+  EXPECT_TRUE(graph_.out.buffers[home].last_tasks.empty());
+  EXPECT_EQ(graph_.out.buffers[there].first_tasks, std::vector<Index>{up});
+}
+
+TEST_F(Hops, AnUploadIsLetGoByThePassThatNeedsItAndADownloadFollowsIt) {
   const auto here = graph_.add_buffer(BufferClass::window, 4096, 0, 1);
   const auto there = graph_.add_buffer(BufferClass::window, 4096, 0, 1, TierKind::device);
   const auto pass = graph_.order.forward[1];
-  const auto up = add_upload(graph_, {ObjectKind::weight, 0}, {here}, {there}, 4096, pass);
-  const auto down = add_download(graph_, {ObjectKind::boundary, 1}, {there}, {here}, 4096, pass);
+  const auto up = bring_to_pass(graph_, Lane::to_device, {{ObjectKind::weight, 0}, {here}, {there}, 4096}, pass);
+  const auto down = take_from_pass(graph_, Lane::from_device, {{ObjectKind::boundary, 1}, {there}, {here}, 4096}, pass);
   const auto out = std::move(graph_).freeze();
   const auto waits = [&](Index task, Index on) {
     return std::ranges::any_of(out.tasks[task].needs, [&](const Dependency& it) { return it.task == on; });

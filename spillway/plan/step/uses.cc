@@ -1,0 +1,110 @@
+#include "spillway/plan/step/uses.h"
+
+#include <numeric>
+
+namespace spillway::plan::step {
+namespace {
+
+SharedUse between(Operand as, Index first, Index last) {
+  SharedUse out{as, {}};
+  if (first == kNone) return out;
+  out.passes.resize(last - first + 1);
+  std::iota(out.passes.begin(), out.passes.end(), first);
+  return out;
+}
+
+}  // namespace
+
+std::vector<ActivationUse> boundaries_of(const StepOrder& order) {
+  std::vector<ActivationUse> out;
+  for (Index i = 0; i < order.layers.size(); ++i) {
+    auto& it = out.emplace_back(
+        ActivationUse{.what = {ObjectKind::boundary, i}, .read = order.forward[i], .needed = order.backward[i]});
+    if (i > 0) {
+      it.made = order.forward[i - 1];
+    } else if (order.embedding.empty()) {  // the caller makes it, in the pass that reads it
+      it.made = order.forward[0];
+      it.as_made = Operand::input;
+    } else {
+      it.made = order.embedding.front();
+      it.as_made = Operand::gathered_rows;
+    }
+  }
+  return out;
+}
+
+ActivationUse last_boundary_of(const StepOrder& order) {
+  const auto made = order.forward.back();
+  const auto needed = order.head != kNone    ? order.head_gradient.back()
+                      : order.any_backward() ? order.backward.back()
+                                             : made;
+  return {.what = {ObjectKind::boundary, static_cast<Index>(order.layers.size())},
+          .made = made,
+          .needed = needed,
+          .as_read = order.head != kNone ? Operand::input : Operand::output};
+}
+
+std::vector<ActivationUse> saved_of(const StepOrder& order, const SavedPlacement& saved) {
+  std::vector<ActivationUse> out;
+  for (auto i = order.lowest; i < order.layers.size(); ++i) {
+    if (saved.of(order.layers[i]) != Saved::spill) continue;
+    out.push_back({.what = {ObjectKind::saved, i},
+                   .made = order.forward[i],
+                   .needed = order.backward[i],
+                   .as_made = Operand::saved,
+                   .as_read = Operand::saved});
+  }
+  return out;
+}
+
+SharedUse hidden_gradient_of(const StepOrder& order) {
+  return between(Operand::hidden_gradient, order.first_differentiated(), order.last_differentiated());
+}
+
+SharedUse head_sums_of(const StepOrder& order) {
+  if (order.head == kNone) return {Operand::head_sums, {}};
+  const auto last = order.any_backward() ? order.backward.back() : order.head_gradient.back();
+  return between(Operand::head_sums, order.head_gradient.front(), last);
+}
+
+std::vector<WeightUse> weights_of(const StepOrder& order, const state::Layout& layout) {
+  std::vector<WeightUse> out;
+  const auto first_of = [&](Index b) { return static_cast<Index>(layout.blocks()[b].first_chunk); };
+  for (std::size_t i = 0; i < order.layers.size(); ++i) {
+    const auto b = order.layers[i];
+    auto& it =
+        out.emplace_back(WeightUse{{first_of(b), static_cast<Index>(layout.blocks()[b].chunks)}, {order.forward[i]}});
+    if (order.backward[i] != kNone) it.passes.push_back(order.backward[i]);
+  }
+  for (Index s = 0; s < order.embedding.size(); ++s) {
+    out.push_back({{first_of(order.embedding_block) + s, 1}, {order.embedding[s]}});
+  }
+  const bool tied = order.head != kNone && order.head == order.embedding_block;
+  const auto first_slice = out.size() - order.embedding.size();
+  for (Index s = 0; s < order.head_loss.size(); ++s) {
+    if (!tied) out.push_back({{first_of(order.head) + s, 1}, {}});
+    auto& passes = tied ? out[first_slice + s].passes : out.back().passes;
+    passes.push_back(order.head_loss[s]);
+    passes.push_back(order.head_gradient[order.head_gradient.size() - 1 - s]);
+  }
+  return out;
+}
+
+std::vector<GradientUse> gradients_of(const StepOrder& order, const state::Layout& layout) {
+  std::vector<GradientUse> out;
+  const auto& blocks = layout.blocks();
+  if (order.head != kNone && blocks[order.head].trainable_chunks > 0) {
+    for (Index s = 0; s < blocks[order.head].chunks; ++s) {
+      out.push_back({{static_cast<Index>(blocks[order.head].first_chunk) + s, 1},
+                     order.head_gradient[order.head_gradient.size() - 1 - s]});
+    }
+  }
+  for (auto i = order.lowest; i < order.layers.size(); ++i) {
+    const auto& block = blocks[order.layers[i]];
+    const Range chunks{static_cast<Index>(block.first_chunk), static_cast<Index>(block.trainable_chunks)};
+    if (chunks.count > 0) out.push_back({chunks, order.backward[i]});
+  }
+  return out;
+}
+
+}  // namespace spillway::plan::step

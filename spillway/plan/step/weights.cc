@@ -1,0 +1,335 @@
+#include <algorithm>
+
+#include "spillway/plan/coalesced.h"
+#include "spillway/plan/step/hops.h"
+#include "spillway/plan/step/network.h"
+#include "spillway/plan/step/passes.h"
+#include "spillway/plan/step/snapshots.h"
+#include "spillway/plan/step/uses.h"
+
+namespace spillway::plan::step {
+namespace {
+
+/// The weights that a pass reads together: to the host, from other processes, and to where the pass computes.
+class WeightRoute {
+ public:
+  WeightRoute(StepGraph& graph, const WeightUse& use)
+      : graph_(graph), order_(graph.order), out_(graph.out), chunks_(use.chunks), passes_(use.passes) {}
+
+  void run() {
+    for (std::size_t i = 0; i < passes_.size(); ++i) {
+      bring_to_host(i);
+      const auto p = passes_[i];
+      if (graph_.description.is_shared()) {
+        graph_.gathers[p] = finds(i) ? graph_.gathers[passes_[i - 1]] : add_gather(graph_, p);
+        out_.passes[p][Operand::whole_weights] = host(i).buffer;
+      }
+      if (!graph_.computes_on_host(p)) bring_to_device(i);
+    }
+    replace_between();
+  }
+
+ private:
+  [[nodiscard]] const Residence& home() const { return graph_.placement[chunks_.first].weight; }
+  [[nodiscard]] bool lives_there() const {
+    return graph_.placement[chunks_.first].device_resident() && graph_.stays(chunks_.first);
+  }
+  [[nodiscard]] HostWeights& host(std::size_t i) { return graph_.host_weights[passes_[i]]; }
+  [[nodiscard]] Index task(std::size_t i) const { return graph_.task_of(passes_[i]); }
+  /// True if any process updates it.
+  [[nodiscard]] bool is_trained(Index c) const { return state::is_trainable(graph_.chunk(c).training); }
+  [[nodiscard]] ChunkBytes size_of() const {
+    return [this](Index c) { return graph_.weight_bytes(c); };
+  }
+
+  /// The two passes over a slice of a table follow one another.
+  [[nodiscard]] bool follows(std::size_t i) const {
+    if (i == 0 || i >= passes_.size() || passes_[i] != passes_[i - 1] + 1) return false;
+    return !traits(out_.passes[passes_[i]].kind).of_layer && !out_.passes[passes_[i - 1]].on_host;
+  }
+  /// A pass finds what the one before it has left: what stays, a copy on the device, or a window that both read.
+  [[nodiscard]] bool finds(std::size_t i) const {
+    if (i == 0) return false;
+    const bool keeps = home().has_device_copy() && !graph_.computes_on_host(passes_[i - 1]);
+    return graph_.stays(chunks_.first) || keeps || follows(i);
+  }
+
+  // To the host:
+  void bring_to_host(std::size_t i) {
+    const auto p = passes_[i];
+    if (i == 0 && lives_there() && graph_.description.is_shared() && traits(out_.passes[p].kind).of_layer) {
+      read_beside();
+    } else if (i == 0) {
+      read_first();
+    } else if (finds(i)) {
+      const bool window = !graph_.stays(chunks_.first) && !home().has_device_copy();
+      if (window && graph_.computes_on_host(p)) graph_.lets_go(task(i), host(i - 1).buffer);
+      graph_.set_weights(p, {host(i - 1).buffer, {}});
+    } else {
+      read_again(i);
+    }
+    if (traits(out_.passes[p].kind).phase == Phase::backward) return;
+    for (auto c = chunks_.first; c < chunks_.end(); ++c) graph_.need(task(i), out_.update_task[c]);
+  }
+
+  /// Position up to which the window of a pass is in use.
+  [[nodiscard]] std::uint32_t window_end(std::size_t i) const {
+    const bool window = follows(i + 1) && !graph_.stays(chunks_.first) && !home().has_device_copy();
+    return order_.position(passes_[window ? i + 1 : i]);
+  }
+
+  /// For the updates and the first pass that reads them.
+  void read_first() {
+    const auto p = passes_.front();
+    Bytes bytes = 0, mine = 0;
+    auto until = window_end(0);
+    for (auto c = chunks_.first; c < chunks_.end(); ++c) {
+      bytes += graph_.weight_bytes(c);
+      mine += graph_.is_mine(c) ? graph_.weight_bytes(c) : 0;
+      if (graph_.is_trainable(c) && !graph_.placement[c].weight.keeps_own()) {
+        until = std::max(until, around_update(graph_, Lane::write, c));
+      }
+    }
+    HostWeights weights;
+    Place own;  // where this process's weights stay, apart from what passes read
+    if (graph_.stays(chunks_.first)) {
+      weights.buffer = graph_.add_whole(BufferClass::weight, bytes, home().kind);
+      if (home().on_host()) resident() = weights.buffer;
+    } else {
+      if (home().in_memory() && mine > 0) own = {graph_.add_whole(BufferClass::weight, mine, home().kind)};
+      const auto begin = order_.before_update(chunks_.first, graph_.lookahead.weight_read);
+      weights.buffer = graph_.add_buffer(BufferClass::window, bytes, begin, until);
+      if (graph_.computes_on_host(p)) graph_.lets_go(graph_.task_of(p), weights.buffer);
+    }
+    Place place{weights.buffer};
+    for (auto c = chunks_.first; c < chunks_.end(); ++c) {
+      bring_chunk(c, place, own, weights);
+      place.offset += graph_.weight_bytes(c);
+    }
+    graph_.set_weights(p, std::move(weights));
+  }
+
+  [[nodiscard]] Index& resident() {
+    const bool layer = traits(out_.passes[passes_.front()].kind).of_layer;
+    return layer ? out_.resident_weight[graph_.chunk(chunks_.first).block] : out_.resident_slice[chunks_.first];
+  }
+
+  void bring_chunk(Index c, Place place, Place& own, HostWeights& weights) {
+    if (!graph_.is_mine(c)) return;  // a gather brings it
+    if (own.any()) {
+      keep(c, own);
+      own.offset += graph_.weight_bytes(c);
+      if (graph_.is_read(c)) weights.reads.push_back(add_read(c, place, passes_.front()));
+    } else if (graph_.placement[c].weight.in_memory()) {
+      keep(c, place);
+    } else {
+      weights.reads.push_back(add_round(c, place));
+    }
+  }
+
+  void keep(Index c, Place there) {
+    out_.groups[c].weight = there;
+    if (graph_.is_trainable(c)) add_snapshot(graph_, kWeightPart, c, there);
+  }
+
+  /// A layer that lives on the devices of several processes and is frozen in part. Each one has all of it there, where
+  /// passes read it in place; what is trainable, the first chunks, is sent and received through a window on the host.
+  void read_beside() {
+    const auto p = passes_.front();
+    const auto trainable = graph_.block(graph_.chunk(chunks_.first).block).trainable_chunks;
+    Bytes bytes = 0, window = 0;
+    for (auto c = chunks_.first; c < chunks_.end(); ++c) {
+      bytes += graph_.weight_bytes(c);
+      if (c < chunks_.first + trainable) window = bytes;
+    }
+    Place there{graph_.add_whole(BufferClass::weight, bytes, TierKind::device)};
+    const auto begin = order_.before_update(chunks_.first, graph_.lookahead.weight_read);
+    HostWeights weights{graph_.add_buffer(BufferClass::window, window, begin, order_.position(p)), {}};
+    for (auto c = chunks_.first; c < chunks_.end(); ++c) {
+      if (graph_.is_mine(c)) keep(c, there);
+      if (graph_.is_trainable(c)) weights.reads.push_back(add_own_download(c, {weights.buffer, there.offset}, p));
+      there.offset += graph_.weight_bytes(c);
+    }
+    graph_.set_weights(p, std::move(weights));
+  }
+
+  /// A window of its own for a pass that needs them once more.
+  void read_again(std::size_t i) {
+    const auto p = passes_[i];
+    const bool layer = traits(out_.passes[p].kind).of_layer;
+    const auto begin = graph_.before_pass(p, layer ? graph_.lookahead.backward : graph_.lookahead.head);
+    Bytes bytes = 0;
+    for (auto c = chunks_.first; c < chunks_.end(); ++c) bytes += graph_.weight_bytes(c);
+    HostWeights weights{graph_.add_buffer(BufferClass::window, bytes, begin, window_end(i)), {}};
+    if (graph_.computes_on_host(p)) graph_.lets_go(task(i), weights.buffer);
+    Place place{weights.buffer};
+    for (auto c = chunks_.first; c < chunks_.end(); ++c) {
+      if (graph_.is_read(c)) weights.reads.push_back(add_read(c, place, p));
+      place.offset += graph_.weight_bytes(c);
+    }
+    graph_.set_weights(p, std::move(weights));
+  }
+
+  /// From a path or from a device, for a pass that does not follow an update there.
+  Index add_read(Index c, Place to, Index p) {
+    if (graph_.placement[c].device_resident()) return add_own_download(c, to, p);
+    const auto read = bring_to_pass(graph_, Lane::read, {{ObjectKind::weight, c}, {}, to, graph_.weight_bytes(c)}, p);
+    if (need_not_come(c, p)) out_.tasks[read].when.only = OnlyIf::changed_weights;
+    graph_.need(read, graph_.write_weight[c]);
+    return read;
+  }
+
+  /// Own weights that this process keeps on a device, to where a gather sends it from for a pass.
+  Index add_own_download(Index c, Place to, Index p) {
+    const Move move{{ObjectKind::weight, c}, out_.groups[c].weight, to, graph_.weight_bytes(c)};
+    const auto down = bring_to_pass(graph_, Lane::from_device, move, p);
+    graph_.need(down, out_.update_task[c]);
+    graph_.need(out_.update_task[c], down, true);
+    return down;
+  }
+
+  /// To `to` for its update and its pass, and to the path after the update. What does not learn is only read.
+  Index add_round(Index c, Place to) {
+    const auto bytes = graph_.weight_bytes(c);
+    const Object what{ObjectKind::weight, c};
+    const auto p = passes_.front();
+    const auto read = add_hop(graph_, Lane::read, Phase::forward, {what, {}, to, bytes}, order_.update(c));
+    if (need_not_come(c, p)) out_.tasks[read].when.only = OnlyIf::changed_weights;
+    graph_.need(graph_.task_of(p), read);
+    out_.groups[c].weight = to;
+    if (!graph_.is_trainable(c)) return read;
+    const auto write =
+        add_hop(graph_, Lane::write, Phase::update, {what, to, {}, bytes}, around_update(graph_, Lane::write, c));
+    graph_.need(read, write, true);
+    graph_.need(write, graph_.find_event(c, ChunkEvent::weight_updated));
+    graph_.brings(read, graph_.find_event(c, ChunkEvent::weight_read));
+    graph_.write_weight[c] = write;
+    return read;
+  }
+
+  /// Weights that a pass reads once, and a device keeps, need not come again. Each of several processes updates only
+  /// its own there, apart from the copy.
+  [[nodiscard]] bool need_not_come(Index c, Index p) const {
+    const bool apart = graph_.description.is_shared() && graph_.placement[c].updated_there();
+    return graph_.placement[c].weight.has_device_copy() && !graph_.computes_on_host(p) && !apart;
+  }
+
+  // From there to a device:
+  void bring_to_device(std::size_t i) {
+    const auto p = passes_[i];
+    if (lives_there()) {
+      read_in_place(p);
+    } else if (home().has_device_copy()) {
+      keep_copy(p);
+    } else if (follows(i)) {
+      const auto window = out_.passes[p - 1][Operand::weights];
+      out_.buffers[window].last = order_.position(p);
+      graph_.lets_go(graph_.task_of(p), window);
+      out_.passes[p][Operand::weights] = window;
+    } else {
+      add_window(p);
+    }
+  }
+
+  /// An update changes what passes of the step before have read. The last chunk is there on each of several processes:
+  /// it is frozen.
+  void read_in_place(Index p) {
+    out_.passes[p][Operand::weights] = out_.groups[chunks_.end() - 1].weight.buffer;
+    for (auto c = chunks_.first; c < chunks_.end(); ++c) graph_.need(out_.update_task[c], graph_.task_of(p), true);
+    if (graph_.gathers[p] != kNone) bring_others(p);
+  }
+
+  /// Chunks that other processes have updated come from the window that a gather has filled.
+  void bring_others(Index p) {
+    readers_.push_back(p);
+    if (copy_ != kNone) return;
+    copy_ = out_.passes[p][Operand::weights];
+    const auto ends = [this](Index c) { return graph_.is_mine(c) != graph_.is_mine(c - 1); };
+    for (const auto& it : coalesce(chunks_, graph_.lookahead.coalesce_to, size_of(), ends)) {
+      if (!graph_.is_mine(it.chunks.first)) uploads_.push_back(upload(it, copy_, p));
+    }
+    graph_.lets_go(graph_.gathers[p], graph_.host_weights[p].buffer);
+  }
+
+  void keep_copy(Index p) {
+    readers_.push_back(p);
+    if (copy_ == kNone) {
+      copy_ = graph_.add_whole(BufferClass::weight, host_bytes(p), TierKind::device);
+      for (const auto& it : copies(true)) uploads_.push_back(upload(it, copy_, p));
+    }
+    out_.passes[p][Operand::weights] = copy_;
+  }
+
+  /// Copies that stay are replaced, where they have changed, when the passes of the step before have read them.
+  void replace_between() {
+    for (const auto upload : uploads_) {
+      for (const auto reader : readers_) graph_.need(upload, graph_.task_of(reader), true);
+    }
+  }
+
+  void add_window(Index p) {
+    const auto groups = copies(graph_.placement[chunks_.first].device_updated());
+    auto first = around_pass(graph_, Lane::to_device, p), last = order_.position(p);
+    for (const auto& it : groups) {
+      if (!brings_master(it.chunks.first, p)) continue;
+      first = std::min(first, order_.update(it.chunks.first));
+      last = std::max(last, around_update(graph_, Lane::from_device, it.chunks.end() - 1));
+    }
+    const auto window = graph_.add_buffer(BufferClass::window, host_bytes(p), first, last, TierKind::device);
+    graph_.lets_go(graph_.task_of(p), window);
+    out_.passes[p][Operand::weights] = window;
+    for (const auto& it : groups) upload(it, window, p);
+  }
+
+  /// `apart`: what is trainable and what is not is sent at different times.
+  [[nodiscard]] std::vector<Coalesced> copies(bool apart) const {
+    const auto ends = [this](Index c) { return is_trained(c) != is_trained(c - 1); };
+    return coalesce(chunks_, graph_.lookahead.coalesce_to, size_of(), apart ? Separate(ends) : Separate{});
+  }
+
+  [[nodiscard]] Bytes host_bytes(Index p) const { return out_.buffers[graph_.host_weights[p].buffer].bytes; }
+
+  /// The first pass that reads such chunks does so after their update, which takes the weights from the same copy. Of
+  /// several processes each brings its own apart (add_update_hops), as a gather comes between update and pass.
+  [[nodiscard]] bool brings_master(Index c, Index p) const {
+    const bool alone = graph_.gathers[p] == kNone;
+    return alone && graph_.placement[c].device_updated() && traits(out_.passes[p].kind).phase != Phase::backward;
+  }
+
+  Index upload(const Coalesced& it, Index there, Index p) {
+    const auto& weights = graph_.host_weights[p];
+    const auto first = it.chunks.first;
+    const Move move{{ObjectKind::weight, first, it.chunks.count}, {weights.buffer, it.at}, {there, it.at}, it.bytes};
+    const auto up = bring_to_pass(graph_, Lane::to_device, move, p);
+    const auto gather = graph_.gathers[p];  // which comes after all that this process updates and reads itself
+    graph_.need(up, gather);
+    out_.tasks[up].when.from_others = gather != kNone && is_trained(first);
+    const bool master = brings_master(first, p);
+    if (master) {
+      out_.tasks[up].when.phase = Phase::forward;
+      out_.tasks[up].deadline = order_.update(first);
+      graph_.master_uploads.push_back(up);
+    }
+    for (auto c = first; gather == kNone && c < it.chunks.end(); ++c) {
+      if (!master) graph_.need(up, graph_.find_event(c, ChunkEvent::weight_updated));
+      if (!weights.reads.empty()) graph_.need(up, weights.reads[c - chunks_.first]);
+    }
+    return up;
+  }
+
+  StepGraph& graph_;
+  const StepOrder& order_;
+  Schedule& out_;
+  const Range chunks_;
+  const std::vector<Index>& passes_;
+  Index copy_ = kNone;                    ///< that stays on the device
+  std::vector<Index> uploads_, readers_;  ///< tasks that bring it, and passes that read it
+};
+
+}  // namespace
+
+void add_weights(StepGraph& graph) {
+  for (const auto& use : weights_of(graph.order, graph.layout)) WeightRoute(graph, use).run();
+}
+
+}  // namespace spillway::plan::step
