@@ -77,11 +77,11 @@ state::ChunkStream ReadBack::stream() {
 }
 
 void ReadBack::save_weights(const std::filesystem::path& directory, const state::SaveOptions& options) {
-  execute::save_weights(stream(), plan_.description.world, directory, options);
+  execute::save_weights(stream(), plan_.description, directory, options);
 }
 
 void ReadBack::save_state(const std::filesystem::path& directory) {
-  execute::save_state(stream(), plan_.description.world, directory);
+  execute::save_state(stream(), plan_.description, directory);
 }
 
 void ReadBack::load(std::size_t chunk, std::byte* weight, std::byte* state) {

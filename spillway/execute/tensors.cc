@@ -14,11 +14,11 @@ namespace {
 
 /// Sends the chunks that rank 0 loads while it saves, in its order.
 template <class Wanted>
-void send_all(const state::ChunkStream& stream, bool weights, Wanted&& wanted) {
+void send_all(const state::ChunkStream& stream, const plan::Description& description, bool weights, Wanted&& wanted) {
   check_scratch(stream);
   auto* scratch = stream.scratch.data();
   for (const auto& chunk : stream.layout.chunks()) {
-    if (!state::is_trainable(chunk.training) || !wanted(chunk)) continue;  // what is frozen each one has
+    if (!description.is_sent(chunk) || !wanted(chunk)) continue;
     weights ? stream.store.load(chunk.id, scratch, nullptr) : stream.store.load(chunk.id, nullptr, scratch);
   }
 }
@@ -28,7 +28,7 @@ void send_all(const state::ChunkStream& stream, bool weights, Wanted&& wanted) {
 void share_chunk(const plan::Description& description, const state::Layout& layout, network::Port* network,
                  std::size_t chunk, std::byte* weight, std::byte* state) {
   const auto& it = layout.chunks()[chunk];
-  if (network == nullptr || !state::is_trainable(it.training)) return;
+  if (network == nullptr || !description.is_sent(it)) return;
   const auto& world = description.world;
   const auto owner = description.owner(layout, it);
   const auto rule = description.rule();
@@ -44,19 +44,20 @@ void share_chunk(const plan::Description& description, const state::Layout& layo
   if (!messages.empty()) network::exchange(*network, std::move(messages));
 }
 
-void save_weights(const state::ChunkStream& stream, const state::World& world, const std::filesystem::path& directory,
-                  const state::SaveOptions& options) {
-  if (world.rank == 0) return state::save_weights(stream, directory, options);
-  send_all(stream, true, [&](const state::Chunk& chunk) {
+void save_weights(const state::ChunkStream& stream, const plan::Description& description,
+                  const std::filesystem::path& directory, const state::SaveOptions& options) {
+  if (description.world.rank == 0) return state::save_weights(stream, directory, options);
+  send_all(stream, description, true, [&](const state::Chunk& chunk) {
     return std::ranges::any_of(stream.layout.spans(chunk.id), [&](const state::Span& span) {
       return !state::stored_name(options.names, stream.layout.tensors()[span.tensor].spec.name).empty();
     });
   });
 }
 
-void save_state(const state::ChunkStream& stream, const state::World& world, const std::filesystem::path& directory) {
-  if (world.rank == 0) return state::save_state(stream, directory);
-  send_all(stream, false, [](const state::Chunk& chunk) { return has_state(chunk.training); });
+void save_state(const state::ChunkStream& stream, const plan::Description& description,
+                const std::filesystem::path& directory) {
+  if (description.world.rank == 0) return state::save_state(stream, directory);
+  send_all(stream, description, false, [](const state::Chunk& chunk) { return has_state(chunk.training); });
 }
 
 Tensors::Tensors(const plan::Description& description, const state::Layout& layout, Tiers& tiers,
@@ -192,12 +193,12 @@ void Tensors::load_weights(const std::filesystem::path& checkpoint, const std::m
 
 void Tensors::save_weights(const std::filesystem::path& directory, const state::SaveOptions& options) {
   settle();
-  execute::save_weights(stream(), description_.world, directory, options);
+  execute::save_weights(stream(), description_, directory, options);
 }
 
 void Tensors::save_state(const std::filesystem::path& directory) {
   settle();
-  execute::save_state(stream(), description_.world, directory);
+  execute::save_state(stream(), description_, directory);
 }
 
 state::StateFormat Tensors::load_state(const std::filesystem::path& directory, const std::filesystem::path& weights,

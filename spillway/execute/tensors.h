@@ -26,9 +26,10 @@ void share_chunk(const plan::Description& description, const state::Layout& layo
 // These do what state::save_weights and state::save_state do, called by all processes of a world, each with a store
 // that shares what it loads: rank 0 alone writes, and the others load what it does in its order.
 
-void save_weights(const state::ChunkStream& stream, const state::World& world, const std::filesystem::path& directory,
-                  const state::SaveOptions& options);
-void save_state(const state::ChunkStream& stream, const state::World& world, const std::filesystem::path& directory);
+void save_weights(const state::ChunkStream& stream, const plan::Description& description,
+                  const std::filesystem::path& directory, const state::SaveOptions& options);
+void save_state(const state::ChunkStream& stream, const plan::Description& description,
+                const std::filesystem::path& directory);
 
 /// Not for use while an instance runs. What was never stored is zero.
 class Tensors : private state::ChunkStore {

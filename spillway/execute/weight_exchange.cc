@@ -31,7 +31,7 @@ std::vector<network::Message> WeightExchange::gather(const plan::Pass& pass, pla
   std::vector<network::Message> out;
   for (auto c = chunks.first; c < chunks.end(); ++c) {
     const auto& chunk = plan_.layout.chunks()[c];
-    if (!state::is_trainable(chunk.training)) break;  // it comes last, and may have no room there
+    if (!description.is_sent(chunk)) break;  // it comes last, and may have no room there
     const std::span<std::byte> bytes(at, weight_bytes(rule, chunk));
     at += bytes.size();
     const auto owner = description.owner(plan_.layout, chunk);

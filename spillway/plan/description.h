@@ -36,6 +36,7 @@ struct Description {
   std::uint64_t accumulation = 0;        ///< most micro-batches of a step, of all processes; 0: one for each part
   std::uint64_t virtual_ranks = 1;       ///< > 0; into so many shards the state is cut, too
   state::World world = {};               ///< the processes of the run, and which of them this one is
+  bool shards_frozen = false;            ///< one process keeps each frozen chunk, too, and sends it for every pass
   std::uint64_t step_tokens = 0;         ///< most tokens of a step, of all processes; 0: `tokens`
   std::uint64_t chunk_elements = state::kDefaultChunkElements;
   optim::RefitRule refits = {};  ///< of tensors that are reduced
@@ -71,17 +72,21 @@ struct Description {
   }
   /// Most tokens of a step, of all processes.
   [[nodiscard]] constexpr std::uint64_t all_tokens() const noexcept { return std::max(tokens, step_tokens); }
-  /// The rank that keeps and updates a chunk that is trained; what is frozen each one has.
+  /// True if one process keeps the chunk and sends its weights to the passes of the others; else each one has it.
+  [[nodiscard]] bool is_sent(const state::Chunk& chunk) const noexcept {
+    return is_shared() && (shards_frozen || state::is_trainable(chunk.training));
+  }
+  /// The rank that keeps a chunk, and updates it if it is trained.
   [[nodiscard]] std::size_t owner(const state::Layout& layout, const state::Chunk& chunk) const noexcept {
-    return state::is_trainable(chunk.training) ? state::rank_of(chunk.shard, layout.shards(), world.size) : world.rank;
+    return is_sent(chunk) ? state::rank_of(chunk.shard, layout.shards(), world.size) : world.rank;
   }
   [[nodiscard]] bool has(const state::Layout& layout, const state::Chunk& chunk) const noexcept {
-    return !is_shared() || owner(layout, chunk) == world.rank;
+    return owner(layout, chunk) == world.rank;
   }
   /// One flag per chunk: true if each process has it.
   [[nodiscard]] std::vector<bool> replicated(const state::Layout& layout) const {
     std::vector<bool> out;
-    for (const auto& chunk : layout.chunks()) out.push_back(!state::is_trainable(chunk.training));
+    for (const auto& chunk : layout.chunks()) out.push_back(!is_sent(chunk));
     return out;
   }
   [[nodiscard]] state::Ownership ownership(const state::Layout& layout) const {

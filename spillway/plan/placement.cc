@@ -49,12 +49,13 @@ bool can_be_early(const state::Layout& layout, const Placement& placement, Index
          placement[chunk].weight.in_memory() && placement[chunk].state.in_memory() && !placement[chunk].updated_there();
 }
 
-void keep_own_weights(const state::Layout& layout, Placement& placement, bool on_host) {
+void keep_own_weights(const Description& description, const state::Layout& layout, Placement& placement, bool on_host) {
   for (const auto& block : layout.blocks()) {
-    if (block.trainable_chunks != block.chunks) continue;
+    const bool frozen = block.trainable_chunks != block.chunks;
+    if (frozen && !description.shards_frozen) continue;
     for (auto c = block.first_chunk; c < block.first_chunk + block.chunks; ++c) {
       auto& weight = placement.chunks[c].weight;
-      if (on_host || weight.on_device()) weight.owner = Owner::one;
+      if (frozen || on_host || weight.on_device()) weight.owner = Owner::one;
     }
   }
 }

@@ -87,7 +87,7 @@ struct Placement {
 /// Lets each process keep in memory its own weights alone: of blocks that live on a device, and with `on_host` of the
 /// others, too. Of a block that is frozen in part each one keeps all, on its device, too: what is frozen nobody sends,
 /// and passes read all of it in place.
-void keep_own_weights(const state::Layout& layout, Placement& placement, bool on_host);
+void keep_own_weights(const Description& description, const state::Layout& layout, Placement& placement, bool on_host);
 
 /// The first `chunks` of a block as its passes take them: of a layer all at once, of a table one by one.
 [[nodiscard]] std::vector<Range> pass_ranges(const state::Block& block, std::size_t chunks);

@@ -32,7 +32,8 @@ Placement least_placement(const Problem& problem, Placement device) {
     if (!mine || !has_state(chunks[c].training)) device.chunks[c].state.keep();
     if (!mine || !has_gradient(chunks[c].training)) device.chunks[c].gradient.keep();
   }
-  if (problem.description.is_shared()) keep_own_weights(problem.layout, device, problem.decisions.own_weights);
+  if (problem.description.is_shared())
+    keep_own_weights(problem.description, problem.layout, device, problem.decisions.own_weights);
   for (Index i = 0; i < first_backward(problem.layout); ++i) device.boundaries[i].keep();
   return device;
 }

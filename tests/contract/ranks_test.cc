@@ -95,6 +95,31 @@ TEST(Ranks, OfAnyNumberTrainAsOneDoesWithStatesOnDevices) {
       {.placement = {0.5, 0, 0, 0}, .paths = true, .device = device(0, 0.5, 1), .tell = is_there});
 }
 
+/// Each frozen chunk is one process's, too, and comes to the passes of the others from there.
+TEST(Ranks, OfAnyNumberTrainAsOneDoesWhereEachKeepsAShareOfWhatIsFrozen) {
+  const Shape adapted{
+      .layers = 2, .micro_batches = 4, .frozen = "up|down|embed|head", .packed = "up|down", .shards_frozen = true};
+  const auto rule = describe(test::shape_of(adapted)).rule();
+  const auto has_a_share = [&](const Engine& engine, bool after) {
+    const auto& schedule = engine.plan().schedule;
+    if (after || schedule.network.empty()) return;
+    Bytes kept = 0, all = 0;
+    for (const auto& it : schedule.buffers) kept += it.kind == plan::BufferClass::weight ? it.bytes : 0;
+    for (const auto& chunk : engine.layout().chunks()) all += weight_bytes(rule, chunk);
+    EXPECT_LT(kept, all * 3 / 4);
+  };
+  expect_same_in_every_world(adapted, "codes in memory", {.evaluates = true, .tell = has_a_share});
+  expect_same_in_every_world(adapted, "codes on paths", {.placement = {0, 0, 0, 0}, .paths = true, .evaluates = true});
+  expect_same_in_every_world(
+      {.layers = 2, .tied = false, .micro_batches = 4, .frozen = "down|embed", .fp32 = "norm", .shards_frozen = true},
+      "half on paths", {.placement = {0.5, 0.5, 0.5, 0.5}, .paths = true});
+  const plan::DeviceTier streams{.capacity = GiB, .weight = 0, .activation = 0}, keeps{.capacity = GiB, .weight = 1};
+  expect_same_in_every_world(adapted, "they pass over a device", {.evaluates = true, .device = streams});
+  expect_same_in_every_world(adapted, "copies stay on a device", {.evaluates = true, .device = keeps});
+  expect_same_in_every_world({.layers = 2, .micro_batches = 5, .frozen = "up", .shards_frozen = true},
+                             "they live on devices", {.evaluates = true, .device = test::tier(1)});
+}
+
 /// Each has all that is frozen on its device, beside its shards of the rest.
 TEST(Ranks, OfAnyNumberTrainWhatIsPartlyFrozenOnDevices) {
   const auto is_there = [](const Engine& engine, bool) {

@@ -88,7 +88,7 @@ inline Placement random_device_placement(const Description& description, const s
     if (random() % 2 == 0) out.boundaries[layers].copies.add(TierKind::device);
     ++layers;
   }
-  if (shared) keep_own_weights(layout, out, false);
+  if (shared) keep_own_weights(description, layout, out, false);
   return out;
 }
 

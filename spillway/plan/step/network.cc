@@ -78,16 +78,16 @@ std::tuple<std::uint32_t, bool, Index, Op> turn_of(const StepGraph& graph, const
 Index add_gather(StepGraph& graph, Index pass) {
   const auto& world = graph.description.world;
   const auto chunks = chunks_of(graph.layout, graph.out.passes[pass]);
-  const auto trainable = [&](Index c) { return state::is_trainable(graph.chunk(c).training); };
+  const auto sent = [&](Index c) { return graph.description.is_sent(graph.chunk(c)); };
   bool any = false;
-  for (auto c = chunks.first; c < chunks.end(); ++c) any = any || trainable(c);
+  for (auto c = chunks.first; c < chunks.end(); ++c) any = any || sent(c);
   if (!any) return kNone;
   Index before = kNone;
   for (const auto op : {Op::gather, Op::local_gather}) {
     if (!has_hops(op, world)) continue;
     Moved moved;
     for (auto c = chunks.first; c < chunks.end(); ++c) {
-      if (!trainable(c)) continue;
+      if (!sent(c)) continue;
       const auto owner = graph.description.owner(graph.layout, graph.chunk(c));
       each_hop(op, world, owner, [&](std::size_t, bool sends) { moved.add(sends, graph.weight_bytes(c)); });
     }

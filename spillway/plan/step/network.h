@@ -6,7 +6,7 @@
 namespace spillway::plan::step {
 
 /// The weights of a pass that other processes have, to the window or to the copy that stays here. Sends this process's
-/// own once they are updated. Returns the last of its tasks; kNone: nobody trains any of them.
+/// own once they are updated. Returns the last of its tasks; kNone: each process has all of them.
 [[nodiscard]] Index add_gather(StepGraph& graph, Index pass);
 
 /// The last position at which the sums of a pass's gradients may lie where the pass left them.

@@ -75,7 +75,7 @@ TEST(Network, MakesOneOrderForAllAndNoCircle) {
       const bool partly = it.trainable_chunks > 0 && it.trainable_chunks < it.chunks;
       partly_frozen += partly && placement[it.first_chunk].device_resident() ? 1 : 0;
     }
-    if (random() % 2 == 0) keep_own_weights(layout, placement, true);
+    if (random() % 2 == 0) keep_own_weights(description, layout, placement, true);
     const auto local = round % 3 == 0 || size % 2 != 0 ? size : 1 + random() % 2;
     const Redo redo{.gradients = random() % 2 == 0, .period = 3};
     std::vector<Process> processes;
