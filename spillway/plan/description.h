@@ -72,9 +72,10 @@ struct Description {
   }
   /// Most tokens of a step, of all processes.
   [[nodiscard]] constexpr std::uint64_t all_tokens() const noexcept { return std::max(tokens, step_tokens); }
-  /// True if one process keeps the chunk and sends its weights to the passes of the others; else each one has it.
+  /// True if one of several processes keeps the chunk and sends its weights to the passes of the others; else each one
+  /// has it.
   [[nodiscard]] bool is_sent(const state::Chunk& chunk) const noexcept {
-    return is_shared() && (shards_frozen || state::is_trainable(chunk.training));
+    return shards_frozen || state::is_trainable(chunk.training);
   }
   /// The rank that keeps a chunk, and updates it if it is trained.
   [[nodiscard]] std::size_t owner(const state::Layout& layout, const state::Chunk& chunk) const noexcept {

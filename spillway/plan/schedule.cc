@@ -27,6 +27,7 @@ Schedule make_schedule(const Description& description, const state::Layout& layo
   step::add_activations(graph);
   step::add_weights(graph);
   step::add_gradients(graph);
+  step::add_rows(graph);
   step::order_network(graph);
   step::add_snapshot_hops(graph);
   step::add_update_hops(graph);

@@ -214,6 +214,8 @@ void expect_to_go_on_after_one_was_lost(const Shape& shape, const std::vector<st
 TEST(Ranks, WithStatesOnDevicesGoOnAfterOneWasLost) {
   expect_to_go_on_after_one_was_lost({.layers = 2, .tied = false, .micro_batches = 4}, {1, 2, 4});
   expect_to_go_on_after_one_was_lost({.layers = 2, .micro_batches = 4, .frozen = "up|embed"}, {2});
+  expect_to_go_on_after_one_was_lost({.layers = 2, .micro_batches = 4, .frozen = "up|embed", .shards_frozen = true},
+                                     {2});
 }
 
 TEST(Ranks, OfAnyNumberTrainAsOneDoesOnNodes) {

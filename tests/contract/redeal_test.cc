@@ -164,6 +164,12 @@ TEST(RedealContract, EveryFormatGoesOnWithTheSameBits) {
   expect_same_after(of_four({.type = state::ComputeType::fp32}), {0, 0, 0, 0}, {3, 1});
 }
 
+TEST(RedealContract, SharesOfWhatIsFrozenGoOnWithTheSameBits) {
+  expect_same_after(of_four({.frozen = "up|embed", .packed = "up", .shards_frozen = true}), {0.5, 0, 0, 0},
+                    {2, 1, 3, 1});
+  expect_same_after(of_four({.frozen = "up|down|embed|head", .shards_frozen = true}), {0, 0, 0, 0}, {3, 1});
+}
+
 TEST(RedealContract, MatricesThatAreWholeGoOnWithTheSameBits) {
   expect_same_after(of_four({.optimizer = &optim::muon}), {0.5, 0, 0, 0}, {3, 1});
   expect_same_after(of_four({.subspace = "up|down"}), {0.5, 0, 0, 0}, {3, 1});

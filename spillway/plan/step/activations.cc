@@ -9,148 +9,146 @@
 namespace spillway::plan::step {
 namespace {
 
-/// One activation, from the pass that makes it to where it waits and back.
+/// One activation, hop by hop from the pass that makes it to its home, and on to the pass that it comes back for.
 class ActivationRoute {
  public:
   ActivationRoute(StepGraph& graph, const ActivationUse& use, const Residence& home, Bytes bytes, BufferClass kind)
-      : graph_(graph), order_(graph.order), use_(use), home_(home), bytes_(bytes), kind_(kind) {}
+      : graph_(graph),
+        order_(graph.order),
+        use_(use),
+        site_(site_of(use.made)),
+        there_(site_of(use.read != kNone ? use.read : use.needed)),
+        home_(home_of(home)),
+        bytes_(bytes),
+        kind_(kind) {}
 
-  /// Passes find it in the memory that they compute in, and only a path takes it from there.
-  void stay() {
-    const auto aside = lie_aside(graph_.compute_tier(), bytes_, use_.needed != kNone ? use_.needed : use_.read);
-    // The first is complete with the pass that reads it.
-    graph_.need(aside.write, task(use_.what.index == 0 && use_.read != kNone ? use_.read : use_.made));
-    graph_.fills(task(use_.made), aside.away);
-    if (aside.write == kNone) {
-      graph_.lets_go(task(use_.needed != kNone ? use_.needed : use_.read), aside.home);
-    } else {
-      if (use_.read != kNone) graph_.lets_go(task(use_.read), aside.away);
-      graph_.lets_go(task(use_.needed), aside.home);
+  void run() {
+    const bool crosses = site_ != there_, stays = home_.kind == there_;
+    const auto last = (stays && crosses) || use_.needed == kNone ? use_.read : use_.needed;
+    const auto hops = hops_between(site_, stays ? site_ : home_.kind);
+    const auto made = make(hops, last);
+    const auto aside = leave(hops, made);
+    auto read = made;
+    if (crosses) {
+      read =
+          arrive(hops_between(site_, there_), made, use_.read, stays && use_.needed != kNone ? use_.needed : use_.read);
+    } else if (hops.empty()) {
+      graph_.lets_go(task(last), made.buffer);
+    } else if (use_.read != kNone) {
+      graph_.lets_go(task(use_.read), made.buffer);
     }
-    show(use_.made, use_.as_made, aside.away);
-    show(use_.read, use_.as_read, aside.away);
-    show(use_.needed, use_.as_read, aside.home);
-  }
-
-  /// A device makes it and reads it, and it waits on the host's side.
-  void cross() {
-    const auto aside = lie_aside(TierKind::host, bytes_, use_.needed);
-    const auto left = around_pass(graph_, Lane::from_device, use_.made);
-    const auto last = use_.read != kNone ? std::max(order_.position(use_.read), left) : left;
-    const auto there = graph_.add_buffer(kind_, bytes_, order_.position(use_.made), last, TierKind::device);
-    graph_.fills(task(use_.made), there);
-    if (use_.read != kNone) graph_.lets_go(task(use_.read), there);
-    show(use_.made, use_.as_made, there);
-    show(use_.read, use_.as_read, there);
-    const auto down = take_from_pass(graph_, Lane::from_device, {use_.what, {there}, {aside.away}, bytes_}, use_.made);
-    graph_.need(aside.write, down);
-    const auto comes = graph_.add_buffer(kind_, bytes_, around_pass(graph_, Lane::to_device, use_.needed),
-                                         order_.position(use_.needed), TierKind::device);
-    arrive(comes, aside.home, aside.read != kNone ? aside.read : down, use_.needed);
-    graph_.lets_go(task(use_.needed), comes);
-    show(use_.needed, use_.as_read, comes);
-  }
-
-  /// The embedding's passes make it on the host, as packed rows, and passes on a device make their input of these.
-  void cross_packed() {
-    const bool stays = home_.has_device_copy() || use_.needed == kNone;
-    const auto packed = round_up(graph_.description.packed_rows_bytes(), 4096);
-    const auto aside = lie_aside(TierKind::host, packed, stays ? use_.read : use_.needed);
-    const auto whole = task(order_.embedding.back());
-    graph_.fills(task(use_.made), aside.away);
-    graph_.need(aside.write, whole);
-    show(use_.made, use_.as_made, aside.away);
-    const auto last = stays && use_.needed != kNone ? use_.needed : use_.read;
-    const auto there = unpack(aside.away, whole, use_.read, last);
+    show(use_.read, use_.as_read, read.buffer);
     if (use_.needed == kNone) return;
-    const auto back =
-        stays ? there : unpack(aside.home, aside.read != kNone ? aside.read : whole, use_.needed, use_.needed);
-    show(use_.needed, use_.as_read, back);
+    const auto back = stays ? read : arrive(hops_between(home_.kind, there_), aside, use_.needed, use_.needed);
+    show(use_.needed, use_.as_read, back.buffer);
   }
 
  private:
-  /// The buffers that it leaves for a path and comes back to, and the tasks; in memory one buffer.
-  struct Aside {
-    Index away, home;
-    Index write = kNone, read = kNone;
+  /// A buffer that has it, and the task with which it is complete there. On a path: no buffer.
+  struct Copy {
+    Index buffer = kNone, by = kNone;
   };
 
   [[nodiscard]] Index task(Index pass) const { return graph_.task_of(pass); }
+  [[nodiscard]] TierKind site_of(Index pass) const {
+    return graph_.computes_on_host(pass) ? TierKind::host : TierKind::device;
+  }
+  [[nodiscard]] TierId home_of(const Residence& home) const {
+    if (use_.needed == kNone) return {there_};
+    return home.has_device_copy() ? TierId{TierKind::device} : static_cast<TierId>(home);
+  }
+  /// Rows that passes elsewhere make their input of are packed.
+  [[nodiscard]] Bytes bytes() const {
+    return site_ == there_ ? bytes_ : round_up(graph_.description.packed_rows_bytes(), 4096);
+  }
   void show(Index pass, Operand as, Index buffer) {
     if (pass != kNone) graph_.out.passes[pass][as] = buffer;
   }
 
-  Aside lie_aside(TierKind tier, Bytes bytes, Index last) {
-    if (use_.needed != kNone && !home_.in_memory() && !home_.has_device_copy()) return go_to_path(bytes);
-    const auto buffer = graph_.add_buffer(kind_, bytes, order_.position(use_.made), order_.position(last), tier);
-    if (last == use_.needed && traits(tier).on_host) graph_.out.buffers[buffer].node = home_.node;
-    return {buffer, buffer};
+  Copy make(const std::vector<Hop>& hops, Index last) {
+    auto until = hops.empty() ? order_.position(last) : leaves_by(hops.front());
+    if (!hops.empty() && use_.read != kNone) until = std::max(until, order_.position(use_.read));
+    const auto buffer = graph_.add_buffer(kind_, bytes(), order_.position(use_.made), until, site_);
+    graph_.fills(task(use_.made), buffer);
+    show(use_.made, use_.as_made, buffer);
+    if (last == use_.needed) settle(buffer, hops.empty());
+    // All passes of the embedding make the first; else it is complete with the pass that reads it.
+    const bool first = use_.what.index == 0 && use_.read != kNone;
+    return {buffer, task(site_ != there_ ? order_.embedding.back() : first ? use_.read : use_.made)};
   }
 
-  Aside go_to_path(Bytes bytes) {
-    const auto made = order_.position(use_.made), needed = order_.position(use_.needed);
-    auto left = use_.read != kNone ? order_.after_read(use_.read) : around_pass(graph_, Lane::write, use_.made);
-    if (use_.read == kNone && graph_.placement.device)
-      left = std::max(left, around_pass(graph_, Lane::from_device, use_.made));
-    Aside out{};
-    out.away = graph_.add_buffer(kind_, bytes, made, left);
-    out.write = add_hop(graph_, Lane::write, Phase::backward, {use_.what, {out.away}, {}, bytes}, left);
-    out.home = graph_.add_buffer(kind_, bytes, around_pass(graph_, Lane::read, use_.needed), needed);
-    out.read = bring_to_pass(graph_, Lane::read, {use_.what, {}, {out.home}, bytes}, use_.needed);
-    graph_.need(out.read, out.write);
-    graph_.need(out.write, out.read, true);
-    graph_.out.activations.push_back({use_.what, bytes});
-    return out;
+  /// A buffer in host memory at the end of its way is home.
+  void settle(Index buffer, bool ends) {
+    if (ends && graph_.out.buffers[buffer].on_host()) graph_.out.buffers[buffer].node = home_.node;
   }
 
-  /// To a window of `user`, as soon as `by` has ended.
-  Index arrive(Index window, Index from, Index by, Index user) {
-    const Move move{use_.what, {from}, {window}, graph_.out.buffers[from].bytes};
-    const auto up = bring_to_pass(graph_, Lane::to_device, move, user);
-    graph_.need(up, by);
-    return up;
+  /// Position up to which what leaves by a hop lies where it was.
+  [[nodiscard]] std::uint32_t leaves_by(const Hop& hop) const {
+    if (traits(hop.to).in_memory) return around_pass(graph_, hop.lane, use_.made);
+    if (use_.read != kNone) return order_.after_read(use_.read);
+    const auto left = around_pass(graph_, hop.lane, use_.made);
+    return graph_.placement.device ? std::max(left, order_.device_after(use_.made)) : left;
+  }
+
+  Copy leave(const std::vector<Hop>& hops, Copy at) {
+    for (std::size_t i = 0; i < hops.size(); ++i) {
+      Copy next;
+      if (traits(hops[i].to).in_memory) {
+        const bool ends = i + 1 == hops.size();
+        const auto until = ends ? order_.position(use_.needed) : leaves_by(hops[i + 1]);
+        next.buffer = graph_.add_buffer(kind_, bytes(), order_.position(use_.made), until, hops[i].to);
+        settle(next.buffer, ends);
+      } else {
+        graph_.out.activations.push_back({use_.what, bytes()});
+      }
+      const Move move{use_.what, {at.buffer}, {next.buffer}, bytes()};
+      next.by = add_hop(graph_, hops[i].lane, Phase::backward, move, graph_.out.buffers[at.buffer].last);
+      graph_.need(next.by, at.by);
+      at = next;
+    }
+    return at;
+  }
+
+  /// For `user`, and passes up to `last`.
+  Copy arrive(const std::vector<Hop>& hops, Copy at, Index user, Index last) {
+    for (const auto& hop : hops) {
+      const bool ends = hop.to == there_, unpacks = ends && site_ != there_;
+      const auto first = around_pass(graph_, hop.lane, user), until = order_.position(ends && !unpacks ? last : user);
+      const Copy next{graph_.add_buffer(kind_, bytes(), first, until, hop.to)};
+      if (ends) graph_.lets_go(task(unpacks ? user : last), next.buffer);
+      const auto by = bring_to_pass(graph_, hop.lane, {use_.what, {at.buffer}, {next.buffer}, bytes()}, user);
+      graph_.need(by, at.by);
+      if (at.buffer == kNone) graph_.need(at.by, by, true);
+      at = unpacks ? unpack(next.buffer, by, user, last) : Copy{next.buffer, by};
+    }
+    return at;
   }
 
   /// `user` makes its input of packed rows when it begins. It is there until the pass `last`.
-  Index unpack(Index from, Index by, Index user, Index last) {
-    const auto at = order_.position(user);
-    const auto packed = graph_.add_buffer(kind_, graph_.out.buffers[from].bytes,
-                                          around_pass(graph_, Lane::to_device, user), at, TierKind::device);
-    graph_.lets_go(task(user), packed);
+  Copy unpack(Index packed, Index by, Index user, Index last) {
+    graph_.out.tasks[by].by_rows = true;
     show(user, Operand::packed_input, packed);
-    const auto there = graph_.add_buffer(kind_, bytes_, at, order_.position(last), TierKind::device);
+    const auto there = graph_.add_buffer(kind_, bytes_, order_.position(user), order_.position(last), there_);
     graph_.fills(task(user), there);
     graph_.lets_go(task(last), there);
-    show(user, use_.as_read, there);
-    graph_.out.tasks[arrive(packed, from, by, user)].by_rows = true;
-    return there;
+    return {there, by};
   }
 
   StepGraph& graph_;
   const StepOrder& order_;
   const ActivationUse& use_;
-  const Residence home_;
+  const TierKind site_, there_;  ///< where it is made, and where it is read
+  const TierId home_;            ///< where it waits; where it is read: it stays there
   const Bytes bytes_;
   const BufferClass kind_;
 };
 
 void add_boundary(StepGraph& graph, const ActivationUse& use) {
   const auto& home = graph.placement.boundaries[use.what.index];
-  ActivationRoute route(graph, use, home, graph.boundary_buffer_bytes(), BufferClass::activation);
-  const bool on_host = graph.computes_on_host(use.made);
-  if (!graph.placement.device) {
-    route.stay();
-  } else if (on_host) {
-    route.cross_packed();
-  } else if (home.has_device_copy() || use.needed == kNone) {
-    route.stay();
-  } else {
-    route.cross();
-  }
+  ActivationRoute(graph, use, home, graph.boundary_buffer_bytes(), BufferClass::activation).run();
+  if (use.as_made != Operand::gathered_rows) return;
   for (const auto pass : graph.order.embedding) {
-    if (use.as_made == Operand::gathered_rows) {
-      graph.out.passes[pass][use.as_made] = graph.out.passes[use.made][use.as_made];
-    }
+    graph.out.passes[pass][use.as_made] = graph.out.passes[use.made][use.as_made];
   }
 }
 
@@ -158,7 +156,7 @@ void add_boundary(StepGraph& graph, const ActivationUse& use) {
 void add_last_boundary(StepGraph& graph) {
   const auto use = last_boundary_of(graph.order);
   const Residence home{{graph.compute_tier()}};
-  ActivationRoute(graph, use, home, graph.boundary_buffer_bytes(), BufferClass::activation).stay();
+  ActivationRoute(graph, use, home, graph.boundary_buffer_bytes(), BufferClass::activation).run();
   const auto buffer = graph.out.passes[use.made][use.as_made];
   for (const auto* passes : {&graph.order.head_loss, &graph.order.head_gradient}) {
     for (const auto pass : *passes) graph.out.passes[pass][use.as_read] = buffer;
@@ -223,8 +221,7 @@ void add_activations(StepGraph& graph) {
     graph.out.passes[order.forward[i]].saved = graph.out.passes[order.backward[i]].saved = how;
   }
   for (const auto& use : saved_of(order, graph.saved)) {
-    ActivationRoute route(graph, use, Residence{graph.saved.home}, graph.saved.spilled, BufferClass::spilled);
-    graph.placement.device ? route.cross() : route.stay();
+    ActivationRoute(graph, use, Residence{graph.saved.home}, graph.saved.spilled, BufferClass::spilled).run();
   }
   if (graph.description.hidden == 0) return;
   for (const auto& use : boundaries_of(order)) add_boundary(graph, use);

@@ -15,14 +15,6 @@ namespace {
 
 constexpr Bytes kPage = 4096;
 
-/// Writes a gradient that stays in memory until its update, which is the next instance's. `from`: in a buffer that
-/// whoever makes it fills; of a chunk whose gradient stays on a device: unknown yet.
-Index add_gradient_log(StepGraph& graph, Object what, Place from, Bytes bytes, std::uint32_t deadline) {
-  const auto write = add_transfer(graph, Lane::write, Phase::backward, {what, from, {}, bytes}, deadline);
-  if (from.any()) graph.out.buffers[from.buffer].earlier_tasks.push_back(write);
-  return write;
-}
-
 /// The update of chunk c as soon as its gradient is complete, and room for what it changes until the step ends.
 void add_early(StepGraph& graph, Index c, Index pass, Place grad) {
   if (!graph.is_early(c)) return;
@@ -157,38 +149,13 @@ void take_gradient(StepGraph& graph, Index p) {
   }
 }
 
-/// The embedding's gradient of this step's tokens: a few rows, summed in fp32, rounded once, put in place by the
-/// update.
-void add_rows(StepGraph& graph) {
-  const auto& order = graph.order;
-  const auto& table = graph.block(order.embedding_block);
-  const auto count = std::min(graph.description.rows_of(graph.layout, table), graph.description.all_tokens());
-  const auto back = order.embedding_backward;
-  const auto first = graph.description.tied_head ? order.head_gradient.front() : back;
-  auto& out = graph.out;
-  const auto last_maker = add_row_scatter(graph, back), first_maker = graph.maker_of(first);
-  const auto sums = out.passes[back][Operand::row_sums] =
-      graph.add_buffer(BufferClass::scratch, std::max<Bytes>(count, 1) * table.columns * sizeof(float),
-                       order.position(first), order.position(back));
-  graph.fills(first_maker, sums);
-  graph.lets_go(last_maker, sums);
-  const auto bytes = sparse_bytes(count, table.columns, state::field_bytes(graph.description.type).grad);
-  const auto rows = out.passes[back][Operand::rows] =
-      graph.add_buffer(BufferClass::grad, bytes, order.position(back),
-                       order.update(graph.chunk_of(order.embedding_block, table.chunks - 1)));
-  graph.fills(last_maker, rows);
-  for (Bytes at = 0; graph.redo.gradients && at < bytes; at += kSparsePart) {
-    const Object part{ObjectKind::sparse_gradient, static_cast<Index>(at / kSparsePart)};
-    const auto log = add_gradient_log(graph, part, {rows, at}, std::min(kSparsePart, bytes - at), order.positions());
-    graph.need(log, last_maker);
-  }
-  for (std::size_t s = 0; s < table.chunks; ++s) {
-    const auto c = graph.chunk_of(order.embedding_block, s);
-    if (graph.is_trainable(c)) graph.lets_go(out.update_task[c], rows);
-  }
-}
-
 }  // namespace
+
+Index add_gradient_log(StepGraph& graph, Object what, Place from, Bytes bytes, std::uint32_t deadline) {
+  const auto write = add_transfer(graph, Lane::write, Phase::backward, {what, from, {}, bytes}, deadline);
+  if (from.any()) graph.out.buffers[from.buffer].earlier_tasks.push_back(write);
+  return write;
+}
 
 void add_gradient(StepGraph& graph, Index pass, Index first, std::size_t chunks) {
   const auto& order = graph.order;
@@ -252,13 +219,6 @@ void add_gradients(StepGraph& graph) {
   for (const auto& use : gradients_of(graph.order, graph.layout)) {
     add_gradient(graph, use.made, use.chunks.first, use.chunks.count);
   }
-  const auto& order = graph.order;
-  if (!graph.table_is_trainable()) return;
-  for (Index s = 0; s < graph.block(order.embedding_block).chunks && !graph.description.tied_head; ++s) {
-    const auto c = graph.chunk_of(order.embedding_block, s);
-    if (graph.is_trainable(c)) stage_gradient(graph, c);
-  }
-  add_rows(graph);
 }
 
 }  // namespace spillway::plan::step
