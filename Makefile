@@ -29,7 +29,7 @@ CXX_FILES := find spillway python tests bench research examples -name '*.cc' -o 
 
 .PHONY: help quickstart test nightly research install packages sweep sweep-check trl-versions gpu-bundle gpu-check gpu-bench \
 	gpu-queue gpu-queue-bundle gpu-queue-tiny wheel \
-	aarch64 wheel-check wheel-check-packages image image-check tag-check build-tests test-both test-cpp test-python kills \
+	aarch64 wheel-check wheel-check-packages image image-check tag-check build-tests test-both test-cpp tell-cpp test-python kills \
 	power-cuts stress mutations fuzz numa nfs docs check-includes check-format check-lint check-types check-thread-safety check-tidy asan tsan format clean
 .NOTPARALLEL:
 
@@ -174,16 +174,27 @@ build-tests: install
 # A test that hangs is named, and the others go on; no test is near this on a machine that is busy with others.
 CTEST_FLAGS = --timeout 600
 
+# The slowest C++ tests of the last run, in seconds, and how many were skipped for each reason.
+LAST_RUN = $(TREE)/Testing/Temporary/LastTest.log
+define tell-cpp
+echo "ctest: the slowest tests, in seconds:"; \
+awk '/ Testing: / { name = $$3 } /^Test time =/ { print " ", $$4, name }' $(LAST_RUN) | sort -rn | head -n 20; \
+echo "ctest: skipped for what this machine lacks (SPILLWAY_REQUIRE=NAME,... fails them):"; \
+sed -nE '/: Skipped$$/{n;p}; s/^SKIPPED: //p' $(LAST_RUN) | sed '/^nightly/d' | sort | uniq -c
+endef
+
+tell-cpp:
+	@$(tell-cpp)
+
 define run-cpp
 status=0; $(AMOUNT) $(BIN)/ctest --test-dir $(TREE) --output-on-failure --no-tests=error --progress -j $$((2 * $(JOBS))) $(CTEST_FLAGS) \
 	--output-junit $(CURDIR)/build/ctest.xml || status=$$?; \
-$(BIN)/python scripts/after_tests.py build/ctest.xml; exit $$status
+$(tell-cpp); exit $$status
 endef
 
 define run-python
-status=0; $(COMPILED) $(AMOUNT) OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n $(PYTEST_JOBS) --dist worksteal $(PYTEST_FLAGS) \
-	--junitxml=build/pytest.xml || status=$$?; \
-$(BIN)/python scripts/after_tests.py build/pytest.xml; exit $$status
+$(COMPILED) $(AMOUNT) OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n $(PYTEST_JOBS) --dist worksteal $(PYTEST_FLAGS) \
+	--durations 20 --junitxml=build/pytest.xml
 endef
 
 test-cpp: build-tests
@@ -297,10 +308,15 @@ check-thread-safety:
 	ls $(LOCKED_ROOMS:%=spillway/%/*.cc) | xargs -r -n 1 -P $(JOBS) $$CLANGXX -std=c++20 -I. -fsyntax-only -Wno-everything \
 	-Wthread-safety -Werror && echo "thread safety: every mutex is held where it has to be"; fi
 
-# .clang-tidy over the engine; some minutes, so at night. Its program comes from PyPI when it is asked for.
+# .clang-tidy over the engine, its bindings and examples; some minutes, so at night. Its program comes from PyPI when it
+# is asked for.
+TIDY_INCLUDES = $$($(BIN)/python -c 'import nanobind, sysconfig; \
+	print("-isystem", nanobind.include_dir(), "-isystem", sysconfig.get_path("include"))')
 check-tidy: $(VENV)/stamp-tools
 	@$(PIP) install -q -c constraints.txt clang-tidy
-	@find spillway -name '*.cc' | sort | xargs -n 4 -P $(JOBS) sh -c '$(BIN)/clang-tidy --quiet "$$@" -- -std=c++20 -I. -DSPILLWAY_CUDA_KERNELS=\"none\"' tidy && \
+	@export INCLUDES="$(TIDY_INCLUDES)"; \
+	find spillway python/bindings examples research/study -name '*.cc' | sort | xargs -n 4 -P $(JOBS) sh -c \
+	'$(BIN)/clang-tidy --quiet "$$@" -- -std=c++20 -I. -DSPILLWAY_CUDA_KERNELS=\"none\" $$INCLUDES' tidy && \
 	echo "clang-tidy: nothing found"
 
 asan tsan: $(VENV)/stamp-dependencies

@@ -71,6 +71,7 @@ class StreamedStep {
   [[nodiscard]] Shares node() const { return all_at(0, hardware_.nodes.size()); }
   [[nodiscard]] Shares drives() const {
     std::vector<double> rates;
+    rates.reserve(hardware_.drives.size());
     for (const auto& drive : hardware_.drives) rates.push_back(mixed_rate(drive));
     return in_proportion(rates);
   }

@@ -98,10 +98,10 @@ def main() -> int:
     os.environ |= {"HOME": str(work), "HF_HOME": str(work), "HF_HUB_OFFLINE": "1", "MPLCONFIGDIR": str(work)}
     import held
     import real_runs
-    import spillway.run.train
+    import spillway.run.run
     import test_remote as remote
 
-    spillway.run.train.plot_apart = lambda *_: "not drawn in a machine this slow"
+    spillway.run.run.plot_apart = lambda *_: "not drawn in a machine this slow"
     server = Server(work)
     given = real_runs.inputs(work / "inputs")
     print("training in memory", flush=True)

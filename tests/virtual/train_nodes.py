@@ -29,10 +29,10 @@ def main() -> int:
     work = Path(tempfile.mkdtemp())
     os.environ |= {"HOME": str(work), "HF_HOME": str(work), "HF_HUB_OFFLINE": "1", "MPLCONFIGDIR": str(work)}
     import real_runs
-    import spillway.run.train
+    import spillway.run.run
     from spillway import _engine
 
-    spillway.run.train.plot_apart = lambda *_: "not drawn in a machine this slow"
+    spillway.run.run.plot_apart = lambda *_: "not drawn in a machine this slow"
     nodes = numa_nodes()
     print("training", flush=True)
     given = real_runs.inputs(work / "inputs")

@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -22,17 +22,14 @@ from spillway.base.files import flush, replace_text
 from spillway.config import Config
 from spillway.errors import InputError
 from spillway.integrations.loading import LOGGER
-from spillway.output import checkpoints, directory, identity, known_runs, saved, state
+from spillway.output import checkpoints, directory, identity, saved, state
 from spillway.output.base_files import BASE
 from spillway.output.directory import MANIFEST, RUN_STATE
-from spillway.output.identity import Identity
 from spillway.output.position import STATE as TRAINER_STATE
 from spillway.output.position import Due, Log, Position, Row, packed, position_of, random_name
-from spillway.run import beginning
-from spillway.run.lines import Lines, checkpoints_alone, volumes_of
 from spillway.run.protocol import Keeping, Recovery, Saving
+from spillway.run.run import Run
 from spillway.run.session import EngineSession
-from spillway.run.world import OneProcess, World
 
 GOING_ON = Path(identity.FOLDER, "going_on")  # what transformers resumes from
 SAVING = ".tmp-saving"  # a checkpoint that is not whole yet
@@ -43,38 +40,21 @@ Make = Callable[[Config, Keeping], EngineSession]
 class DurableRun:
     """The files of one run in `output_dir` and on the storage paths."""
 
-    def __init__(
-        self,
-        config: Config,
-        also: Sequence[str],
-        checkpoints_at_once: int,
-        rows: int | None,
-        saving: Saving | None = None,
-        world: World | None = None,
-    ) -> None:
-        """Looks only. `also`: where volumes of the run may be besides the paths of this process; `rows`: of the
-        training data, where they can be counted; `saving`: to output_dir; `world`: of several processes, of which rank
-        0 sees and writes output_dir. InputError where the run may not start."""
-        self._world = world = world or OneProcess()
-        known = world.agreed(lambda: known_runs.load_identity(Path(config.output_dir), config.overwrite, config.paths))
-        there, others = volumes_of(config.paths, known, also, world)
-        self._start = world.agreed(lambda: directory.decide(config, there, others))
-        self.output_dir = self._start.output_dir
+    def __init__(self, run: Run, checkpoints_at_once: int, rows: int | None, saving: Saving | None = None) -> None:
+        """Looks only. `rows`: of the training data, where they can be counted; `saving`: to output_dir. InputError
+        where the run may not start."""
+        self.run, self._world, self._start, self.output_dir = run, run.world, run.start, run.output_dir
         self._scratch: Path | None = None
-        goes_on = self._start.resume is not None or self._start.durable
-        resume = config.resume_from_checkpoint
-        if known is not None and known.fixed and goes_on:
+        config, known = run.config, run.identity
+        resume, base = config.resume_from_checkpoint, {}
+        if known.fixed and (run.start.resume is not None or run.start.durable):
             config = state.same_products(known.fixed, config)
             check_step(known.fixed, config)
             state.check_keys(known.fixed, config)
             check_rows(known.fixed.get("rows"), rows)
-            config = state.same_durability(known.durability, config)
-        self._identity: Identity = known or world.agreed(lambda: identity.new(self.output_dir))
-        base = {BASE: known.fixed[BASE]} if known is not None and goes_on and BASE in known.fixed else {}
-        self._identity.fixed = state.fixed_keys(config) | {"rows": rows} | base
-        self._lines = Lines(self._identity, self.output_dir, config.paths, world, also)
-        self._alone = checkpoints_alone(world.ranks.world, self._identity.shared)
-        self.config = config
+            run.config = config = state.same_durability(known.durability, config)
+            base = {name: value for name, value in known.fixed.items() if name == BASE}
+        known.fixed = state.fixed_keys(config) | {"rows": rows} | base
         self._named = not (resume is True or resume == "auto")
         self._at_once = checkpoints_at_once
         self._saving = saving
@@ -90,9 +70,8 @@ class DurableRun:
 
     def open(self, make: Make) -> EngineSession:
         """A started session, at the step that the run goes on from, or with the model's weights."""
-        held = self._world.agreed(lambda: [] if self._start.clear else directory.manifests(self.output_dir))
-        session = make(self.config, self._keeping(max(self._at_once, len(held)), self._start.from_paths, self._saving))
-        self._identity.durability = session.plan.get("durability", "none")
+        most = max(self._at_once, len(self.run.manifests())) + 1
+        session = make(self.run.config, self.run.keep(most, self._saving))
         try:
             self._begin(session)
         except BaseException:
@@ -102,15 +81,10 @@ class DurableRun:
         self.session = session
         return session
 
-    def _keeping(self, most: int, resumes: bool, saving: Saving | None = None) -> Keeping:
-        """`most`: checkpoints that hold places on the paths, where they do not stand alone."""
-        most = int(self.config.durability == "checkpoint") if self._alone else most + 1
-        return Keeping(self._identity.run, most, keep=True, resumes=resumes, alone=self._alone, saving=saving)
-
     def _begin(self, session: EngineSession) -> None:
         """The first writes of the run, as `spillway train` makes them."""
         out, leads = self.output_dir, self._world.leads
-        run = beginning.OpenRun(self.config, self._start, self._identity, self._lines, self._world)
+        run = self.run
         recovery = run.restore(session)
         log = Log(out / identity.TRAINER_LOG, None if run.goes_on(recovery) else ([], None)) if leads else None
         known = self._world.agreed(lambda: (log.rows, log.done) if log else ([], None))
@@ -119,8 +93,7 @@ class DurableRun:
         if leads and position is not None and (words := self._log.describe_loss(position)):
             LOGGER.warning(words)
         self.committed = position.step if position else 0
-        run.write_files(session, recovery, LOGGER.warning)
-        run.commit_start(session, recovery, self.committed, payload(position), LOGGER.warning)
+        run.begin(session, recovery, self.committed, payload(position))
         if position is not None:
             LOGGER.warning(recovery.words if recovery and recovery.words else f"going on after step {self.committed}")
         self.position = self._log.go_back(position)
@@ -231,9 +204,9 @@ class DurableRun:
     def go_back_to(self, checkpoint: Path, make: Make) -> EngineSession:
         """A session at another checkpoint of this run, for evaluation and saving; the open one is closed."""
         self.session.close()
-        start = replace(self._start, resume=checkpoint, durable=False, fresh=False, clear=False)
-        self.session = make(self.config, self._keeping(len(start.held()), resumes=True))
-        self._lines.start(self.session, start)
+        run, start = self.run, replace(self._start, resume=checkpoint, durable=False, fresh=False, clear=False)
+        self.session = make(run.config, replace(run.keep(len(start.held()) + 1, saving=None), resumes=True))
+        run.lines.start(self.session, start)
         return self.session
 
 

@@ -16,13 +16,13 @@ from spillway.base import streams
 from spillway.errors import InputError
 from spillway.integrations import referred
 from spillway.integrations.durable import DurableRun
-from spillway.integrations.loading import untouched
+from spillway.integrations.loading import LOGGER, untouched
 from spillway.integrations.sizes import row_count, saves
 from spillway.integrations.streamed_session import StreamedSession
 from spillway.output import directory
-from spillway.output.displaced import VolumeDisplaced
 from spillway.output.position import Due
 from spillway.run.beginning import load_existing_run
+from spillway.run.run import open_run
 
 
 class Unfinished(transformers.TrainerCallback):
@@ -74,11 +74,12 @@ class DurableSteps(StreamedSession):
         with torch.random.fork_rng(devices=[]):
             sizes = self._measure_sizes()
             asked = self._origin.config.replaced(resume_from_checkpoint=resume or None, output_dir=self.args.output_dir)
-            asked, before, also = load_existing_run(asked, self._world)
+            asked, before, _ = load_existing_run(asked, self._world)
             begun = before.fixed if before is not None and asked.resume_from_checkpoint is not None else {}
             config = self._config(sizes.shape, sizes.packing, asked, begun)
             rows = row_count(self.train_dataset)  # type: ignore[attr-defined]
-            run = DurableRun(config, also, saves(self), rows, self._saving(config), self._world)
+            opened = open_run(config, self._world, LOGGER.warning)
+            run = DurableRun(opened, saves(self), rows, self._saving(config))
             self._streamed = run.open(self._plan_session)
         self._run, self._over = run, False
         weakref.finalize(self, self._streamed.close)
@@ -106,13 +107,8 @@ class DurableSteps(StreamedSession):
 
     def _require_volumes(self) -> None:
         """VolumeDisplaced if a volume lost its file, after a save that needs no volume."""
-        volumes = self.session.displaced_volumes()
-        if not volumes:
-            return
-        if self._world.ranks.world == 1:
-            self.session.stand_alone()
-            self._save_checkpoint(self.model, None)  # type: ignore[attr-defined]
-        raise VolumeDisplaced(volumes, self._world.ranks.world == 1)
+        assert self._run is not None
+        self._run.run.require_volumes(self.session, lambda: self._save_checkpoint(self.model, None))  # type: ignore[attr-defined]
 
     def _finish_step(self) -> None:
         """Does the work that a killed process left undone after the step from which this process continues."""

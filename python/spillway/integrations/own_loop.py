@@ -24,23 +24,20 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from spillway import report
 from spillway.base import streams
-from spillway.base.files import write_json
 from spillway.base.sums import Mean, add_told
 from spillway.config import Config
 from spillway.errors import InputError, SpillwayError
 from spillway.integrations.own_loop_parts import MicroBatch, check_count, name_columns, refuse_a_run, same_place
 from spillway.integrations.own_loop_run import OwnRun
-from spillway.output import checkpoints, directory, left, saved, unsaved
-from spillway.output.records import METRICS
+from spillway.output import checkpoints, left, saved, unsaved
 from spillway.output.summary import perplexity
-from spillway.report.plot import plot_apart
 from spillway.run.protocol import StartPoint
 from spillway.run.world import interleaved, joined
 
 if TYPE_CHECKING:
     from spillway.model.source.own import Blocks
+    from spillway.run.run import Run
 
 SAVE_AGAIN = "the session still has the state: save it to another directory before it closes"
 
@@ -86,10 +83,10 @@ class Session(OwnRun):
             return self
         self._opened = True
         with self._end_together():
-            if self._start is None:
+            if self._run is None:
                 self._engine.start(StartPoint())
             else:
-                self._open_run(self._start)
+                self._begin(self._run)
         self._tell_notices()
         return self
 
@@ -163,8 +160,7 @@ class Session(OwnRun):
         if place is None:
             raise InputError("save: neither a directory nor an output_dir is given")
         target = Path(place)
-        own = None if self._start is None else self._start.output_dir
-        in_run = own is not None and same_place(target, own)
+        in_run = self._run is not None and same_place(target, self._run.output_dir)
         with self._end_together():
             if not in_run and self._world.leads:
                 refuse_a_run(target)
@@ -176,7 +172,7 @@ class Session(OwnRun):
 
     def _write(self, target: Path, in_run: bool) -> None:
         try:
-            self._save_in_run(target) if in_run else checkpoints.write_directory(target, self._fill)
+            self._save_in_run(self._run) if in_run and self._run else checkpoints.write_directory(target, self._fill)
         except InputError:
             raise
         except Exception as error:
@@ -207,42 +203,33 @@ class Session(OwnRun):
         self._state.save(place)
         saved.record_files(place)
 
-    def _save_in_run(self, output_dir: Path) -> None:
+    def _save_in_run(self, run: Run) -> None:
         """A checkpoint with the state in place of the one before, or where steps are durable without, the model alone;
         and that at the root."""
-        if self.plan.get("durability", "none") == "none":
-            release, limit = self._engine.release, self._config.save_total_limit
-            made = checkpoints.write(output_dir, self._state.step, self._fill, release, self._display.note)
-            checkpoints.publish(made, output_dir)
-            told = checkpoints.keep_newest(output_dir, limit, release)
-            if limit is None and self._made is not None and self._made != made and self._made.is_dir():
-                told = checkpoints.tried(self._made, release)
-            self._made = made
-            for words in told:
+        if self.plan.get("durability", "none") != "none":
+            return run.write_model(self._fill)
+        made, before = self._write_checkpoint(run), self._made
+        checkpoints.publish(made, run.output_dir)
+        run.keep_newest(self._engine)
+        if self._config.save_total_limit is None and before is not None and before != made and before.is_dir():
+            for words in checkpoints.tried(before, self._engine.release):
                 self._display.note(words)
-            return
-        temporary = output_dir / ".tmp-model"
-        directory.remove(temporary)
-        try:
-            checkpoints.write_directory(temporary, self._fill)
-            checkpoints.publish(temporary, output_dir)
-        finally:
-            directory.remove(temporary)
+        self._made = made
 
     def _leave(self) -> str:
         """Leaves the state that could not be saved where it is; returns words that continue a sentence."""
-        if self._start is None:
+        if self._run is None:
             return ""
         try:
             self._left = True
-            return "; " + unsaved.leave(self._engine, self._config, self._start.output_dir, self._state.moving())
+            return "; " + unsaved.leave(self._engine, self._config, self._run.output_dir, self._state.moving())
         except Exception as error:
             return f"; it cannot stay on a storage path: {unsaved.why(error)}"
 
     def _take_back(self) -> None:
         """It was saved after all, or training goes on."""
-        if self._left and self._start is not None:
-            left.forget(self._start.output_dir, self._config.paths)
+        if self._left and self._run is not None:
+            left.forget(self._run.output_dir, self._config.paths)
             self._engine.take_back()
         self._left = False
 
@@ -254,7 +241,8 @@ class Session(OwnRun):
             with self._end_together():
                 self._close()
                 self._world.gather(None)
-            self._draw()
+            if self._run is not None and self._seconds and self._world.leads:
+                self._run.write_report()
         finally:
             self._unlock()
         self._world.close()
@@ -263,17 +251,11 @@ class Session(OwnRun):
         self._closed = True
         self._display.stop()
         try:
-            if self._metrics is not None and self._start is not None and self._world.leads:
-                output_dir = self._start.output_dir
-                write_json(output_dir / "summary.json", self._summary())
-                self._engine.write_timeline(output_dir / "timeline.json.gz")
-                if self._so_far is not None:
-                    self._so_far.ended()
+            if self._run is not None and self._run.records and self._world.leads:
+                self._run.write_summary(self._engine, self._summary())
         finally:
-            if self._trackers is not None:
-                self._trackers.stop()
-            if self._metrics is not None:
-                self._metrics.close()
+            if self._run is not None:
+                self._run.close_records()
             self._engine.close()
 
     def __enter__(self) -> Session:
@@ -286,19 +268,6 @@ class Session(OwnRun):
             with suppress(type(error), SpillwayError), self._end_together():
                 raise error
         self.close()
-
-    def _draw(self) -> None:
-        """Draws the loss curve and writes the report when the engine's memory is free again. A failure here does not
-        fail the run."""
-        if self._start is None or not self._seconds or not self._world.leads:
-            return
-        output_dir = self._start.output_dir
-        if reason := plot_apart(output_dir / METRICS, output_dir / "loss.png", f"Training loss: {output_dir.name}"):
-            self._display.note(f"no loss.png: {reason}")
-        try:
-            report.write(output_dir)
-        except Exception as error:
-            self._display.note(f"no report: {error}; `spillway report {output_dir}` tries again")
 
     def _save_tokenizer(self, target: Path) -> None:
         """Saves the tokenizer if the session has one: a user's own loop may do without."""

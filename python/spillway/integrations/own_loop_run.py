@@ -28,22 +28,16 @@ from spillway.integrations.own_loop_parts import (
 from spillway.machine import products
 from spillway.model.batches.batch import WorkShape
 from spillway.model.source import hub
-from spillway.output import checkpoints, directory, state
-from spillway.output.directory import pinned
+from spillway.output import identity, state
 from spillway.output.directory_lock import DirectoryLock
-from spillway.output.displaced import VolumeDisplaced
-from spillway.output.identity import Identity
-from spillway.output.records import METRICS, Metrics, NoMetrics
-from spillway.output.so_far import SoFar
 from spillway.output.state import RunState
 from spillway.output.summary import endurance, summary
 from spillway.report import tables
 from spillway.run import beginning, rates, room
 from spillway.run.alike import places
-from spillway.run.lines import Lines
 from spillway.run.progress import Display
 from spillway.run.protocol import Keeping, StepResult
-from spillway.run.trackers import Trackers
+from spillway.run.run import Run, open_run
 from spillway.run.trial_save import try_save
 from spillway.run.world import World, ended_together
 
@@ -62,14 +56,9 @@ class OwnRun:
     _config: Config
     _shape: WorkShape
     _engine: EngineSession
-    _start: directory.Start | None
-    _identity: Identity
-    _lines: Lines  # where there is an output_dir
+    _run: Run | None  # None without an output_dir
     _state: RunState
     _display: Display
-    _trackers: Trackers | None
-    _so_far: SoFar | None
-    _metrics: Metrics | NoMetrics | None
     _lock: DirectoryLock | None  # the lock of output_dir; None without one
 
     @property
@@ -100,27 +89,25 @@ class OwnRun:
             raise InputError("report_to: what is tracked is of a run that lives in an output_dir; give it")
         self._left = False  # a save failed, and the state stays on the storage paths
         self._made: Path | None = None  # the checkpoint that `save` wrote last
-        self._metrics = None
         self._schedule: rates.Rate | None = None
         self._seconds: list[float] = []  # of the steps of this process
         self._told: set[str] = set()  # notices
         self._pairs = config.objective_entry.compares
-        world, leads = self._world, self._world.leads
-        self._display = Display(Console(stderr=True, quiet=not leads), endurance(config))
+        world, saved, self._run = self._world, None, None
+        self._display = Display(Console(stderr=True, quiet=not world.leads), endurance(config))
         if config.output_dir is not None:
             self._lock = DirectoryLock(Path(config.output_dir))
             weakref.finalize(self, self._lock.release)
             beginning.lock_directory(self._lock, config, world, self._display.note)
-        config, self._start, self._identity, saved, also = beginning.open_run(config, world)
+            self._run = open_run(config, world, self._display.note, self._display.open_log)
+            saved, config = self._run.load_state(), self._run.config
+            self._run.open_trackers()
+        else:
+            config = config.replaced(durability="none")
         self._state = saved or RunState()
-        self._so_far = SoFar(self._start.output_dir) if self._start is not None and leads else None
-        tracked = config if leads else config.replaced(report_to=[])
-        self._trackers = Trackers(tracked, self._start.output_dir) if self._start is not None else None
         self._config = beginning.resolve_auto_keys(config, world, self._display.note, ("model", "tokenizer"))
         if not self._state.fixed:
             self._state.fixed = state.fixed_keys(self._config)
-        if self._start is not None:
-            self._lines = Lines(self._identity, self._start.output_dir, self._config.paths, world, also)
         self._try_save()
         self._interval = logging_interval(self._config)  # bad input is refused before anything is planned
         self._shape = shape_of(self._config, given)
@@ -143,14 +130,14 @@ class OwnRun:
         from spillway.run.session import EngineSession
 
         config = self._config.replaced(output_dir=self._config.output_dir or str(Path.cwd()))
-        start, saving = self._start, None
-        held = self._world.agreed(lambda: 0 if start is None or start.clear else len(pinned(start.output_dir)))
-        if self._world.ranks.world > 1:
-            held = int(config.durability == "checkpoint")
-        if start is not None and self._world.leads:
-            saving = room.estimate_saving(config, start, self._state.step, saves=1, rows=config.max_steps)
-        keeps, resumes = config.durability != "none", start is not None and start.from_paths
-        keeping = Keeping(self._identity.run, held, keep=keeps, resumes=resumes, saving=saving)
+        if self._run is None:
+            keeping = Keeping(self._world.agreed(lambda: identity.new(Path.cwd()).run))
+        else:
+            start, saving = self._run.start, None
+            self._run.config = self._config
+            if self._world.leads:
+                saving = room.estimate_saving(config, start, self._state.step, saves=1, rows=config.max_steps)
+            keeping = self._run.keep(len(self._run.manifests()), saving)
         own = None
         if self._module is not None:
             from spillway.model.source.own import OwnConfig
@@ -158,24 +145,17 @@ class OwnRun:
             own = OwnConfig(self._module)
         return EngineSession(config, self._shape, keeping=keeping, model_config=own, world=self._world)
 
-    def _open_run(self, start: directory.Start) -> None:
-        self._identity.fixed = self._state.fixed
-        self._identity.durability = self.plan.get("durability", "none")
-        self._identity.steps = max(self._config.max_steps, 0)
-        leads, note = self._world.leads, self._display.note
-        run = beginning.OpenRun(self._config, start, self._identity, self._lines, self._world)
+    def _begin(self, run: Run) -> None:
+        steps = max(self._config.max_steps, 0)
+        run.identity.fixed, run.identity.steps = self._state.fixed, steps
         recovery = run.restore(self._engine)
         if recovery is not None:
             self._state = RunState.of(recovery.state, self._state.fixed)
-        run.write_files(self._engine, recovery, note)
-        if leads:
-            self._display.open_log(start.output_dir)
-        run.commit_start(self._engine, recovery, self._state.step, self._state.moving(), note)
-        self._metrics = Metrics(start.output_dir / METRICS) if leads else NoMetrics()
-        assert self._trackers is not None
-        self._trackers.start(self._state.step, max(self._config.max_steps, 0))
+        run.begin(self._engine, recovery, self._state.step, self._state.moving())
+        run.open_metrics()
+        run.trackers.start(self._state.step, steps)
         if self._display.console.is_terminal:
-            self._display.start(self._state.step, max(self._config.max_steps, 0))
+            self._display.start(self._state.step, steps)
 
     def _record(self, result: StepResult, tokens: int, rate: float) -> dict[str, Any]:
         self._state.step += 1
@@ -194,36 +174,27 @@ class OwnRun:
             self._log({**row, "loss": self._state.losses.value(), **means})
             self._state.losses.clear()
             self._state.told.clear()
-        if self._start is not None:
+        if run := self._run:
             self._engine.commit(self._state.moving())
             self._display.step(self._state.step, result, tokens, rate, logged=False)
-            self._require_volumes(self._start.output_dir)
+            if self.plan.get("durability", "none") != "none":
+                run.require_volumes(self._engine, lambda: self._write_checkpoint(run))
         self._tell_notices()
-        if self._so_far is not None:
-            self._so_far.tell(self._engine, len(self._seconds), self._summary)
+        if run:
+            run.tell_so_far(self._engine, len(self._seconds), self._summary)
         return row | {name: mean.value() for name, mean in own.items()}
 
-    def _require_volumes(self, output_dir: Path) -> None:
-        """VolumeDisplaced if a volume lost its file, after a save that needs no volume."""
-        volumes = self._engine.displaced_volumes()
-        if not volumes or self.plan.get("durability", "none") == "none":
-            return
-        alone = self._world.ranks.world == 1
-        if alone:
-            self._engine.stand_alone()
-            checkpoints.write(output_dir, self._state.step, self._fill_whole, self._engine.release, self._display.note)
-        raise VolumeDisplaced(volumes, alone)
+    def _write_checkpoint(self, run: Run) -> Path:
+        """Writes the model and its state to a checkpoint in `output_dir`."""
+        return run.write_checkpoint(self._engine, self._state.step, self._fill_whole)
 
     def _fill_whole(self, place: Path) -> None:
         raise NotImplementedError
 
     def _log(self, row: dict[str, Any]) -> None:
         """To metrics.jsonl, before the step is durable, and to trackers."""
-        if self._metrics is not None and self._trackers is not None:
-            self._metrics.add(row)
-            if self.plan.get("durability") == "step":
-                self._metrics.sync()
-            self._trackers.log(row)
+        if self._run is not None:
+            self._run.log(row, sync=self.plan.get("durability") == "step")
 
     def _tell_notices(self) -> None:
         chosen = products.said(self._config.compute_dtype, self._config.chosen)
@@ -281,8 +252,8 @@ class OwnRun:
         try:
             self._engine.close()
             self._display.stop()
-            if self._metrics is not None:
-                self._metrics.close()
+            if self._run is not None:
+                self._run.metrics.close()
         finally:
             self._unlock()
 

@@ -30,7 +30,7 @@ from spillway.machine import device, process_memory
 from spillway.model.batches.batch import WorkShape
 from spillway.model.checkpoint.freeze import frozen_names
 from spillway.model.source.source import is_classifier
-from spillway.output import directory, identity, left, state
+from spillway.output import identity, left, state
 from spillway.output.directory_lock import DirectoryLock
 from spillway.run.alike import places, same
 from spillway.run.beginning import lock_directory
@@ -98,7 +98,7 @@ class StreamedSession:
         if self._streamed is None:
             return
         if self._run is not None and self._all_is_saved():
-            self._streamed.give_up_volumes()
+            self._run.run.give_up_volumes(self._streamed)
         self._streamed.close()
         self._streamed = self._run = None
 
@@ -300,10 +300,9 @@ class StreamedSession:
         self._from, self._with_state = checkpoint.absolute(), with_state
 
     def _all_is_saved(self) -> bool:
-        """Nobody needs what is on the storage paths: the run is at its end and its model in `output_dir`."""
+        """True if the run is at its end and its model in `output_dir`."""
         state: Any = self.state  # type: ignore[attr-defined]
-        ended = state.max_steps and state.global_step >= state.max_steps and self._saved == state.global_step
-        return bool(ended and not self._world.agreed(lambda: directory.manifests(Path(self.args.output_dir))))
+        return bool(state.max_steps and state.global_step >= state.max_steps and self._saved == state.global_step)
 
 
 def parts_of(checkpoint: Path | None, world: int) -> dict[str, Any]:

@@ -22,10 +22,9 @@ from spillway.data.order import Order, in_file_order
 from spillway.data.preferences import Preferences
 from spillway.errors import ComputationDiffers, Interrupted
 from spillway.model.batches.batch import WorkShape
-from spillway.output import checkpoints, directory, displaced, saved, unsaved
+from spillway.output import checkpoints, displaced, saved, unsaved
 from spillway.output.padding import name_padding
-from spillway.output.records import METRICS, Metrics, NoMetrics, rows
-from spillway.output.so_far import SoFar
+from spillway.output.records import METRICS, rows
 from spillway.output.state import RunState
 from spillway.output.summary import perplexity, summary
 from spillway.output.trainer_state import trainer_state
@@ -36,9 +35,8 @@ from spillway.run.progress import Display
 from spillway.run.protocol import SessionProtocol, StepResult
 from spillway.run.rates import Rate
 from spillway.run.reference import Pass, Reference
+from spillway.run.run import Run
 from spillway.run.teacher import require_same
-from spillway.run.trackers import Trackers
-from spillway.run.world import OneProcess, World
 
 
 @dataclass(frozen=True)
@@ -97,32 +95,23 @@ class Work:
 class Loop:
     """Runs the steps after `state.step`."""
 
-    config: Config
+    run: Run
     work: Work
     state: RunState
     display: Display
     interruption: Interruption
-    output_dir: Path
-    began_in: Path | None = None  # the checkpoint that is gone on from
     references: dict[str, Reference] = field(default_factory=dict)  # of `work.preferences`, whole
     seconds: list[float] = field(default_factory=list)  # of every step of this process
     session: SessionProtocol = field(init=False)
-    metrics: Metrics | NoMetrics = field(init=False)
     saved: Path | None = field(init=False)  # the checkpoint that holds `state.step`
-    trackers: Trackers = field(init=False)
     every_step: bool = field(init=False)  # each step is durable once it is committed
-    so_far: SoFar = field(init=False)
     told_displaced: bool = False  # a volume lost its file, and nothing depends on it
     between: bool = True  # no step or evaluation is under way: the session can be saved
-    world: World = field(default_factory=OneProcess)  # rank 0 alone writes, and says what its files say
 
     def __post_init__(self) -> None:
-        """InputError where a tracker is not here: before anything is planned."""
-        tracked = self.config if self.world.leads else self.config.replaced(report_to=[])
-        self.trackers = Trackers(tracked, self.output_dir)
-        self.so_far = SoFar(self.output_dir)
+        self.config, self.world, self.output_dir = self.run.config, self.run.world, self.run.output_dir
 
-    def run(self, session: SessionProtocol, saved: Path | None) -> None:
+    def train(self, session: SessionProtocol, saved: Path | None) -> None:
         """`session` is started and has committed `state`, which checkpoint `saved` holds if there is one.
 
         Raises Interrupted, state saved."""
@@ -130,12 +119,12 @@ class Loop:
         self.saved = saved
         self.committed = True  # the session has the step that the state says
         self.every_step = session.plan.get("durability") == "step"
-        self.metrics = Metrics(self.output_dir / METRICS) if self.world.leads else NoMetrics()
+        self.run.open_metrics()
         if self.every_step and self.world.leads:
             flush(self.output_dir)  # the file is there after a power cut, too
         self.refer()
         self.display.start(self.state.step, self.work.steps)
-        self.trackers.start(self.state.step, self.work.steps)
+        self.run.trackers.start(self.state.step, self.work.steps)
         try:
             if self.world.agreed(self.evaluation_missing):
                 self.evaluate()
@@ -155,8 +144,7 @@ class Loop:
                 raise self.interrupted()
         finally:
             self.display.stop()
-            self.metrics.close()
-            self.trackers.stop()
+            self.run.close_records()
         if self.saved is not None and self.world.leads:
             checkpoints.publish(self.saved, self.output_dir)
 
@@ -178,7 +166,7 @@ class Loop:
 
     def find_references(self) -> None:
         """Finds the references of a run that has made steps. InputError where they are not there as they were."""
-        places = [self.output_dir, *([self.began_in] if self.began_in else [])]
+        places = [self.output_dir, *filter(None, [self.run.start.resume])]
         for name, data in self.work.preferences.items():
             digest = self.state.reference.get(name)
             self.references[name] = reference.load_known(self.world, name, data, places, digest)
@@ -222,8 +210,7 @@ class Loop:
             self.display.note(f"step {self.state.step}: the gradient is not finite, nothing was updated")
         for notice in self.session.notices():
             self.display.note(f"step {self.state.step}: {notice}")
-        if self.world.leads:
-            self.so_far.tell(self.session, len(self.seconds), lambda: self.summary(self.session))
+        self.run.tell_so_far(self.session, len(self.seconds), lambda: self.summary(self.session))
 
     def compute(self, batches: list[Any], learning_rate: float) -> StepResult:
         """Computes a step. Raises ComputationDiffers with the place of the state before the step."""
@@ -250,10 +237,7 @@ class Loop:
         now, loss = self.state, self.state.losses.value()
         row = result.row(now.step, loss, tokens, learning_rate, now.epoch, now.skipped)
         row |= {name: mean.value() for name, mean in now.told.items()}
-        self.metrics.add(row)
-        self.trackers.log(row)
-        if self.every_step:
-            self.metrics.sync()  # before the step is durable: a resume after it finds every row
+        self.run.log(row, sync=self.every_step)
         self.state.losses.clear()
         self.state.told.clear()
 
@@ -295,25 +279,17 @@ class Loop:
             **({} if means else {"eval_perplexity": perplexity(loss)}),
             **{f"eval_{name}": mean.value() for name, mean in means.items()},
         }
-        self.metrics.add(row)
-        self.trackers.log(row)
+        self.run.log(row)
         self.display.evaluation(row)
 
     def require_volumes(self) -> None:
         """VolumeDisplaced if a volume lost its file, after a save that needs no volume. A run without durable steps
         gets a notice and goes on."""
-        volumes = self.session.displaced_volumes()
-        if not volumes:
-            return
-        if self.session.plan.get("durability", "none") == "none":
-            if not self.told_displaced:
-                self.display.note(displaced.describe(volumes))
+        if self.session.plan.get("durability", "none") != "none":
+            self.run.require_volumes(self.session, lambda: self.save(with_state=True))
+        elif not self.told_displaced and (volumes := self.session.displaced_volumes()):
+            self.display.note(displaced.describe(volumes))
             self.told_displaced = True
-            return
-        if self.world.ranks.world == 1:
-            self.session.stand_alone()
-            self.save(with_state=True)
-        raise displaced.VolumeDisplaced(volumes, self.world.ranks.world == 1)
 
     def save(self, with_state: bool) -> None:
         """Writes checkpoint-STEP, with or without what a resume needs."""
@@ -328,16 +304,9 @@ class Loop:
         return place
 
     def write(self, with_state: bool) -> Path:
-        self.metrics.sync()
-        saved = checkpoints.write(
-            self.output_dir,
-            self.state.step,
-            lambda place: self.fill(place, with_state),
-            self.session.release,
-            self.display.note,
-        )
-        for words in checkpoints.keep_newest(self.output_dir, self.config.save_total_limit, self.session.release):
-            self.display.note(words)
+        self.run.metrics.sync()
+        saved = self.run.write_checkpoint(self.session, self.state.step, lambda place: self.fill(place, with_state))
+        self.run.keep_newest(self.session)
         self.display.saved(saved)
         return saved
 
@@ -348,7 +317,7 @@ class Loop:
         if self.config.objective_entry.labels:
             name_padding(place / "config.json", self.work.padding)
         steps, steps_per_epoch = self.work.steps, self.work.order.steps_per_epoch
-        written = trainer_state(self.config, steps, steps_per_epoch, self.state, self.metrics.path)
+        written = trainer_state(self.config, steps, steps_per_epoch, self.state, self.run.metrics.path)
         write_json(place / "trainer_state.json", written)
         if with_state:
             self.session.save_state(place)
@@ -397,19 +366,13 @@ class Loop:
 
     def save_at_root(self, fill: Callable[[Path], None], what: str) -> str:
         """Saves files at the root of output_dir. Returns a notice; empty on failure."""
-        place = self.output_dir / ".tmp-model"
         with suppress(Exception):
-            directory.remove(place)
-            checkpoints.write_directory(place, fill)
-            checkpoints.publish(place, self.output_dir)
-            directory.remove(place)
+            self.run.write_model(fill)
             verb = "is" if what == "model" else "are"
             return (
                 f"the {what} of step {self.state.step} alone {verb} saved in {self.output_dir}; the state of its "
                 "optimizer, without which nothing can go on from it, is lost with this process"
             )
-        with suppress(OSError):
-            directory.remove(place)
         return ""
 
     def stop_if_asked(self) -> None:

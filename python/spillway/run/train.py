@@ -12,10 +12,8 @@ from typing import Any
 
 from rich.console import Console
 
-from spillway import report
 from spillway.base import stages, streams
 from spillway.base.documents import read_json
-from spillway.base.files import write_json
 from spillway.config import Config, normalised, read_file, resolve
 from spillway.config.checks import check, check_model, check_required
 from spillway.data.media import media_of
@@ -27,20 +25,18 @@ from spillway.output import checkpoints, directory, saved, state, unsaved, volum
 from spillway.output.directory import Start
 from spillway.output.identity import Identity
 from spillway.output.known_runs import load_identity
-from spillway.output.records import METRICS
 from spillway.output.state import RunState
 from spillway.output.summary import describe_skipped_run, endurance
 from spillway.report import tables
-from spillway.report.plot import plot_apart
 from spillway.run import beginning, publication, reference, room, teacher
 from spillway.run.alike import places, same
 from spillway.run.interruption import Interruption
 from spillway.run.lateness import account
-from spillway.run.lines import Lines, checkpoints_alone
 from spillway.run.loop import Loop, Work
 from spillway.run.machines import described, plan_elsewhere, refuse_elsewhere
 from spillway.run.progress import Display
 from spillway.run.protocol import Keeping, Recovery, Saving, SessionProtocol
+from spillway.run.run import Run, open_run
 from spillway.run.teacher import Teaching
 from spillway.run.trial_save import try_save
 from spillway.run.world import OneProcess, World, opened
@@ -75,14 +71,13 @@ def train_config(config: Config, console: Console, world: World | None = None) -
     with Interruption() as interruption:
         world.held, interruption.speaks = interruption.held, world.leads
         with beginning.hold_directory(config, world, display.note):
-            config, start, run, saved, also = beginning.open_run(config, world)
-            assert start is not None  # a configuration that was checked has an output_dir
-            config = beginning.resolve_auto_keys(config, world, display.note)
-            lines = Lines(run, start.output_dir, config.paths, world, also)
-            whole = Run(config, start, run, saved, display, interruption, lines, world)
-            summary = whole.go()
-            if config.push_to_hub and world.leads:
-                whole.publish()
+            run = open_run(config, world, display.note, display.open_log)
+            saved = run.load_state()
+            run.config = beginning.resolve_auto_keys(run.config, world, display.note)
+            training = Training(run, saved, display, interruption)
+            summary = training.go()
+            if run.config.push_to_hub and world.leads:
+                training.publish()
             world.gather(None)  # a signal during the wait for other processes' last files changes nothing
             return summary
 
@@ -116,12 +111,10 @@ def plan_config(
     try_save(config, read_model_config(config), work.tokenizer)
     stages.say("building the model without weights")
     output_dir = Path(config.output_dir)
-    held = directory.manifests(output_dir) if config.resume_from_checkpoint else []
-    kept = keeping(config, "plan", work, held)
+    run = Run(config, predict_start(config, output_dir, named), Identity("plan"))
     taught, stored = teacher.plan_pass(config, work, output_dir) if work.taught else ({}, 0)
-    if named:
-        resumes = bool(config.resume_from_checkpoint and directory.durable_volumes(config, output_dir))
-        kept = replace(kept, resumes=resumes, saving=saving(config, predict_start(config, output_dir), work, 0, stored))
+    most = count_checkpoints(config, work, run.manifests() if config.resume_from_checkpoint else [])
+    kept = run.keep(most, saving(run, work, 0, stored) if named else None)
     session = open_session(config, work.shape, kept, only_plan=True)
     try:
         session.plan.update(taught)
@@ -144,18 +137,17 @@ def elsewhere(config: Config) -> str | None:
 
 
 @dataclass
-class Run:
+class Training:
     """One call of train, its arguments checked as far as they can be without reading data."""
 
-    config: Config
-    start: Start
-    identity: Identity
-    saved: RunState | None  # what a resume goes on from, or, where that lies on the paths, what it must not change
+    run: Run
+    saved: RunState | None  # `run.load_state()`
     display: Display
     interruption: Interruption
-    lines: Lines
-    world: World = field(default_factory=OneProcess)
     taught: dict[str, Any] = field(default_factory=dict)  # `teacher` of plan.json
+
+    def __post_init__(self) -> None:
+        self.config, self.world, self.output_dir = self.run.config, self.run.world, self.run.output_dir
 
     def go(self) -> dict[str, Any]:
         started = self.world.agreed(lambda: state.read_start(self.saved.fixed if self.saved else None))
@@ -167,14 +159,12 @@ class Run:
         if self.saved:
             state.check_data(self.saved.fixed, self.config, work.train)
         state.fix_data(self.state.fixed, self.config, work.train, work.started)
-        held = self.world.agreed(lambda: [] if self.start.clear else directory.manifests(self.start.output_dir))
-        place = self.start.output_dir
-        loop = Loop(
-            self.config, work, self.state, self.display, self.interruption, place, self.start.resume, world=self.world
-        )
-        if self.start.resume and self.world.agreed(loop.complete):
-            return self.already_complete(work)
-        if self.start.resume and not self.start.durable:
+        held, start = self.run.manifests(), self.run.start
+        self.run.open_trackers()
+        loop = Loop(self.run, work, self.state, self.display, self.interruption)
+        if start.resume and self.world.agreed(loop.complete):
+            return self.already_complete(work, start.resume)
+        if start.resume and not start.durable:
             loop.find_references()
         if work.taught:
             self.teach(work, held)
@@ -194,22 +184,18 @@ class Run:
                 raise SpillwayError(f"{unsaved.why(error)}. {words}") from error
             raise
         session.close()
-        if self.world.leads:
-            self.plot()  # takes memory that was the session's, in a process beside this one
-            self.write_report()  # its plans do, too
+        if self.world.leads and (page := self.run.write_report()):
+            self.display.say(f"The report is {page}.")
         return summary
 
     def keep(self, work: Work, held: list[tuple[int, Path]], stored: int = 0) -> Keeping:
         """`held`: checkpoints whose state lies on the storage paths; `stored`: bytes of a teacher that are to come."""
-        kept = keeping(self.config, self.identity.run, work, self.stay(held), self.identity.shared)
-        kept = replace(kept, resumes=self.start.from_paths)
-        if self.world.leads:
-            kept = replace(kept, saving=saving(self.config, self.start, work, self.state.step, stored))
-        return kept
+        most = count_checkpoints(self.config, work, self.stay(held))
+        return self.run.keep(most, saving(self.run, work, self.state.step, stored) if self.world.leads else None)
 
     def teach(self, work: Work, held: list[tuple[int, Path]]) -> None:
         """Rows come with what the teacher gives for them: it is stored, or the teacher's session computes it here."""
-        teaching = teacher.find_teaching(self.config, work, self.start.output_dir)
+        teaching = teacher.find_teaching(self.config, work, self.output_dir)
         summary = teaching.summary()
         if not teaching.whole:
             summary = self.ask_teacher(teaching, held)
@@ -220,19 +206,20 @@ class Run:
     def ask_teacher(self, teaching: Teaching, held: list[tuple[int, Path]]) -> dict[str, Any]:
         """Computes what is missing; returns `teacher` of plan.json. The run's own plan and the teacher's are refused
         before anything is written."""
-        if self.start.from_paths:
+        run = self.run
+        if run.start.from_paths:
             raise teacher.refuse_lost(teaching)
         own = open_session(self.config, teaching.work.shape, self.keep(teaching.work, held, teaching.remaining))
         own.close()
 
         def begin(found: dict[str, Any]) -> None:
             own.plan["teacher"] = found
-            directory.prepare(self.start, fresh=self.start.resume is None)
-            self.start = replace(self.start, clear=False)
-            self.identity.fixed = self.state.fixed  # with durability none, until the run's own volumes are there
-            beginning.write(self.start.output_dir, self.config, own, self.identity)
+            directory.prepare(run.start, fresh=run.start.resume is None)
+            run.start = replace(run.start, clear=False)
+            run.identity.fixed = self.state.fixed  # with durability none, until the run's own volumes are there
+            run.write_description(own)
 
-        return teaching.ask(self.identity.run, self.start.output_dir, begin, self.display)
+        return teaching.ask(run.identity.run, run.output_dir, begin, self.display)
 
     def leave(self, loop: Loop, error: BaseException) -> str:
         """Words about the state of a run that a failure ends. Empty where the failure says all, and for several
@@ -243,12 +230,11 @@ class Run:
 
     def stay(self, held: list[tuple[int, Path]]) -> list[tuple[int, Path]]:
         """The checkpoints on the paths that are kept: those that came after one that is gone back to are removed."""
-        named = self.start.resume is not None and not self.start.durable
+        named = self.run.start.resume is not None and not self.run.start.durable
         return [(step, path) for step, path in held if not named or step <= self.state.step]
 
-    def already_complete(self, work: Work) -> dict[str, Any]:
-        output_dir, resume = self.start.output_dir, self.start.resume
-        assert resume is not None
+    def already_complete(self, work: Work, resume: Path) -> dict[str, Any]:
+        output_dir = self.output_dir
         self.display.say(f"The run is complete: step {self.state.step} of {work.steps} is in {resume}.")
         if self.world.agreed(lambda: resume.resolve().parent == output_dir.resolve()):
             self.end_again(output_dir, resume)
@@ -267,16 +253,17 @@ class Run:
         if self.world.leads:
             checkpoints.publish(last, output_dir)
             if alone:
-                directory.prepare(self.start, fresh=False)
-        for volume in volumes.of_run(self.config.paths, self.identity.run) if alone else ():
-            volumes.remove(volume, self.identity.run)
+                directory.prepare(self.run.start, fresh=False)
+        name = self.run.identity.run
+        for volume in volumes.of_run(self.config.paths, name) if alone else ():
+            volumes.remove(volume, name)
 
     def train(self, loop: Loop, session: SessionProtocol) -> dict[str, Any]:
         self.display.show(lambda console: tables.show_plan(console, session.plan))
-        self.identify(loop.work, session.plan)
+        self.identify(loop.work)
         if self.config.push_to_hub:
             self.world.agreed(lambda: publication.make_repository(self.config))
-        run = beginning.OpenRun(self.config, self.start, self.identity, self.lines, self.world)
+        run = self.run
         recovery = run.restore(session, self.display.say)
         if recovery:
             self.state = loop.state = RunState.of(recovery.state, self.state.fixed)
@@ -285,57 +272,54 @@ class Run:
         self.interruption.finish_steps()
         if session.plan.get("durability") == "step":
             self.interruption.steps_are_durable()
-        run.write_files(session, recovery, self.display.note)
-        if self.world.leads:
-            self.display.open_log(self.start.output_dir)
-        run.commit_start(session, recovery, self.state.step, self.state.moving(), self.display.note)
+        run.begin(session, recovery, self.state.step, self.state.moving())
         if run.goes_on(recovery):
             self.tell_recovery(recovery)
-        loop.run(session, self.world.agreed(self.checkpoint_of_step))
+        loop.train(session, self.world.agreed(self.checkpoint_of_step))
         return self.finish(loop, session)
 
-    def identify(self, work: Work, plan: dict[str, Any]) -> None:
-        self.identity.fixed = self.state.fixed
-        self.identity.durability = plan.get("durability", "none")
-        self.identity.steps, self.identity.steps_per_epoch = work.steps, work.order.steps_per_epoch
+    def identify(self, work: Work) -> None:
+        identity = self.run.identity
+        identity.fixed, identity.steps, identity.steps_per_epoch = (
+            self.state.fixed,
+            work.steps,
+            work.order.steps_per_epoch,
+        )
 
     def tell_recovery(self, recovery: Recovery | None) -> None:
         if recovery and recovery.words:
             self.display.say(recovery.words)
-        named = self.start.resume is not None and (recovery is None or not self.start.durable)
-        source = self.start.resume if named else "the storage paths"
+        start = self.run.start
+        named = start.resume is not None and (recovery is None or not start.durable)
+        source = start.resume if named else "the storage paths"
         self.display.say(f"going on after step {self.state.step}, from {source}")
 
     def checkpoint_of_step(self) -> Path | None:
         """The checkpoint that holds the step the run starts from."""
         if self.state.step == 0:
             return None
-        own = self.start.output_dir / f"checkpoint-{self.state.step}"
+        own = self.output_dir / f"checkpoint-{self.state.step}"
         if own.is_dir():
             return own
-        return self.start.resume if self.saved is not None and self.state is self.saved else None
+        return self.run.start.resume if self.saved is not None and self.state is self.saved else None
 
     def finish(self, loop: Loop, session: SessionProtocol) -> dict[str, Any]:
-        output_dir = self.start.output_dir
         summary = loop.summary(session)
         if self.world.ranks.world > 1:
             own = account(self.world.ranks.rank, session.measured(), self.world.waited())
             summary["ranks"] = self.world.gather(own)
-        if self.world.leads:
-            write_json(output_dir / "summary.json", summary)
-            session.write_timeline(output_dir / "timeline.json.gz")
-            loop.so_far.ended()
+        self.run.write_summary(session, summary)
         self.display.show(lambda console: tables.show_summary(console, summary))
         if session.plan.get("durability", "none") != "none":
             self.leave_volumes(session)
         self.require_an_update()
-        self.display.say(f"The model is in {output_dir}.")
+        self.display.say(f"The model is in {self.output_dir}.")
         return summary
 
     def require_an_update(self) -> None:
         """SpillwayError if every step was skipped."""
         if words := describe_skipped_run(self.state.step, self.state.skipped):
-            raise SpillwayError(f"{words}. The model in {self.start.output_dir} is the one that the run began with")
+            raise SpillwayError(f"{words}. The model in {self.output_dir} is the one that the run began with")
 
     def publish(self) -> None:
         """Uploads the model that the run has ended with."""
@@ -343,25 +327,9 @@ class Run:
         self.display.say(f"uploading the model to {repository}")
         self.display.say(f"The model is at {publication.upload(self.config, repository)}.")
 
-    def plot(self) -> None:
-        output_dir = self.start.output_dir
-        if reason := plot_apart(output_dir / METRICS, output_dir / "loss.png", f"Training loss: {output_dir.name}"):
-            self.display.note(f"no loss.png: {reason}")
-
-    def write_report(self) -> None:
-        """A missing page is no reason to fail a run."""
-        output_dir = self.start.output_dir
-        try:
-            self.display.say(f"The report is {report.write(output_dir)}.")
-        except Exception as error:
-            self.display.note(f"no report: {error}; `spillway report {output_dir}` tries again")
-
     def leave_volumes(self, session: SessionProtocol) -> None:
         """Removes or keeps the volumes of a finished run."""
-        if not self.world.agreed(lambda: directory.manifests(self.start.output_dir)):
-            session.give_up_volumes()  # no checkpoint needs them
-            return
-        if there := volumes.present(self.config.paths):
+        if not self.run.give_up_volumes(session) and (there := volumes.present(self.config.paths)):
             self.display.say(
                 f"Its state stays in {', '.join(map(volumes.told, there))}: the checkpoints need it to go on from. "
                 "`spillway export` writes one that stands alone; deleting the checkpoint directories and the volumes "
@@ -369,23 +337,19 @@ class Run:
             )
 
 
-def keeping(config: Config, run: str, work: Work, held: list[tuple[int, Path]], shared: bool = False) -> Keeping:
-    """`held`: the checkpoints that hold places on the storage paths already; `shared`: several processes have gone on
-    with the run, and may again."""
-    if config.durability == "none":
-        return Keeping(run)
-    if checkpoints_alone(config.ranks.world, shared):
-        return Keeping(run, int(config.durability == "checkpoint"), keep=True, alone=True)
+def count_checkpoints(config: Config, work: Work, held: list[tuple[int, Path]]) -> int:
+    """The most checkpoints that hold places on the storage paths at once; `held`: those that do already."""
     saves = {step for step in range(1, work.steps) if work.events.save_due(step)}
     count = len(saves | {step for step, _ in held})
     if config.save_total_limit is not None:
         count = min(count, max(config.save_total_limit, len(held)) + 1)
-    return Keeping(run, len(held) if config.save_only_model else count, keep=True)
+    return len(held) if config.save_only_model else count
 
 
-def saving(config: Config, start: Start, work: Work, begun: int, stored: int = 0) -> Saving:
+def saving(run: Run, work: Work, begun: int, stored: int = 0) -> Saving:
     """The saves that come after step `begun`, or after the newest checkpoint where a later durable step is continued.
     `stored`: bytes of a teacher that are to come."""
+    config, start = run.config, run.start
     if start.resume is None or start.durable:
         begun = max([begun, *(step for step, _ in directory.checkpoints(start.output_dir) if not start.clear)])
     saves = sum(work.events.save_due(step) for step in range(begun + 1, work.steps + 1))
@@ -393,10 +357,11 @@ def saving(config: Config, start: Start, work: Work, begun: int, stored: int = 0
     return room.estimate_saving(config, start, begun, saves, rows, work.reference_values * reference.ROW_BYTES, stored)
 
 
-def predict_start(config: Config, output_dir: Path) -> Start:
-    """The start that `train` would make there, were nothing refused."""
+def predict_start(config: Config, output_dir: Path, named: bool) -> Start:
+    """The start that `train` would make there, were nothing refused. `named`: `output_dir` is the run's."""
     goes_on = bool(config.resume_from_checkpoint)
-    return Start(output_dir, None, durable=goes_on, clear=not goes_on and bool(directory.run_files(output_dir)))
+    durable = named and goes_on and bool(directory.durable_volumes(config, output_dir))
+    return Start(output_dir, None, durable, clear=named and not goes_on and bool(directory.run_files(output_dir)))
 
 
 def load_work(config: Config, tell: Tell, started: datetime | None = None) -> Work:

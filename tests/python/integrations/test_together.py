@@ -238,7 +238,7 @@ LATE = """
 import os, signal, sys, time
 from pathlib import Path
 from spillway.cli import command
-from spillway.run.train import Run
+from spillway.run.run import Run
 
 pid = Path(sys.argv[1])
 if os.environ["RANK"] == "1":

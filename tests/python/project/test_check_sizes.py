@@ -17,16 +17,16 @@ def write(tree: Path, file: str, content: str) -> None:
     (tree / file).write_text(content)
 
 
-def function(lines: int) -> str:
-    return "template <class T>\nint Some::thing(T a,\n int b) const {" + "\n  f('{');" * (lines - 3) + "\n}\n"
+def type_of(lines: int) -> str:
+    head = "/// Class, {\ntemplate <class T>\nclass Some : Other {"
+    return head + "\n  void f() {\n  }" * ((lines - 2) // 2) + "\n};\n"
 
 
 def largest(place: Path, more: int = 0) -> None:
-    """A file, a class, functions as long as they may be, or longer; and a header with a source file."""
+    """A file and classes as long as they may be, or longer; and a header with a source file."""
     write(place, "spillway/plan/a.cc", "\n" * (500 + more))
-    write(place, "spillway/plan/b.cc", "/// Class, {\nclass Some : Other {" + "\n  int a;" * (348 + more) + "\n};\n")
-    write(place, "python/bindings/c.cc", function(70 + more))
-    write(place, "python/spillway/d.py", "def thing():\n" + "    pass\n" * (69 + more))
+    write(place, "spillway/plan/b.cc", type_of(350 + 2 * more))
+    write(place, "python/spillway/d.py", "class Thing:\n" + "    pass\n" * (349 + more))
     write(place, "spillway/journal/e.h", "")
     write(place, "spillway/journal/e.cc", "")
 
@@ -38,7 +38,7 @@ def test_this_tree_keeps_its_sizes() -> None:
 
 def test_what_is_as_long_as_it_may_be_is_allowed(tmp_path: Path) -> None:
     largest(tmp_path)
-    write(tmp_path, "tests/journal/e_test.cc", function(100))
+    write(tmp_path, "tests/journal/e_test.cc", type_of(400))
     result = check(tmp_path)
     assert result.returncode == 0, result.stdout
 
@@ -51,13 +51,12 @@ def test_a_line_more_is_refused(tmp_path: Path) -> None:
     assert result.returncode == 1
     said = result.stdout.splitlines()
     expected = [
-        "python/bindings/c.cc:2: function Some::thing has 71 lines",
-        "python/spillway/d.py:1: function thing has 71 lines",
+        "python/spillway/d.py:1: class Thing has 351 lines",
         "spillway/plan/a.cc:1: file a.cc has 501 lines",
-        "spillway/plan/b.cc:2: class Some has 351 lines",
+        "spillway/plan/b.cc:3: class Some has 352 lines",
         "spillway/state/f9.h:1: is one of 26 files that name LSP",
         "spillway/journal/e.h:1: has no tests/journal/e_test.cc",
-        "sizes: 6 ",
+        "sizes: 5 ",
     ]
     for line, begins in zip(said, expected, strict=True):
         assert line.startswith(begins), line

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
 
 import needs
-from after_tests import report
 from folders import REPOSITORY
 
 CONTRIBUTING = REPOSITORY / "CONTRIBUTING.md"
@@ -40,26 +40,30 @@ def test_the_capabilities_are_explained() -> None:
     assert explained == needs.capabilities() and len(explained) > 20
 
 
-JUNIT = """<testsuites><testsuite>
-<testcase classname="room.Fast" name="room.Fast" time="0.5" status="run"><system-out>fine</system-out></testcase>
-<testcase classname="room.Slow" name="room.Slow" time="7.25" status="run"/>
-<testcase classname="room.Drive" name="room.Drive" time="0.1" status="notrun">
-  <skipped message="SKIP_REGULAR_EXPRESSION_MATCHED"/><system-out>[ RUN ] x
+LAST_RUN = """
+1/3 Testing: room.Fast
+Test time =   0.50 sec
+2/3 Testing: room.Slow/0  # GetParam() = 4
+Test time =   7.25 sec
+3/3 Testing: room.Drive
 file.cc:5: Skipped
 loop: only root may
-</system-out></testcase>
-<testcase classname="tests.python.test_x" name="test_y" time="0"><skipped message="gpu: none here"/></testcase>
-<testcase classname="tests.python.test_x" name="test_z" time="0"><skipped message="nightly: later"/></testcase>
-</testsuite></testsuites>"""
+Test time =   0.10 sec
+file.cc:9: Skipped
+nightly: later
+SKIPPED: qemu: no kernel
+"""
 
 
 def test_the_end_of_a_run_names_the_slowest_and_what_was_skipped(tmp_path: Path) -> None:
-    (tmp_path / "ctest.xml").write_text(JUNIT)
-    assert report(tmp_path / "ctest.xml") == [
-        "ctest: 2 tests in 8 s; the slowest:",
-        "      7.2 s  room.Slow",
-        "      0.5 s  room.Fast",
-        "ctest: 2 skipped for what this machine lacks (SPILLWAY_REQUIRE=NAME,... fails them)",
-        "      1  gpu: none here",
-        "      1  loop: only root may",
+    (tmp_path / "LastTest.log").write_text(LAST_RUN)
+    command = ["make", "-s", "--no-print-directory", "-C", REPOSITORY, "tell-cpp", f"LAST_RUN={tmp_path}/LastTest.log"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines() == [
+        "ctest: the slowest tests, in seconds:",
+        "  7.25 room.Slow/0",
+        "  0.50 room.Fast",
+        "  0.10 room.Drive",
+        "ctest: skipped for what this machine lacks (SPILLWAY_REQUIRE=NAME,... fails them):",
+        "      1 loop: only root may",
+        "      1 qemu: no kernel",
     ]

@@ -25,7 +25,7 @@ from spillway.output.volumes import ShardVolumes
 from spillway.run import processes as world_of_several
 from spillway.run.beginning import load_existing_run, restore_virtual_ranks
 from spillway.run.lines import Lines, chosen
-from spillway.run.train import keeping
+from spillway.run.run import Run
 from spillway.run.world import OneProcess
 from test_ranks import (
     HOST,
@@ -140,12 +140,14 @@ def test_what_a_launcher_starts_again_goes_on(tmp_path: Path) -> None:
     assert other.any_ranks  # that would be another step
 
 
-def test_what_may_be_taken_over_needs_no_manifest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_may_be_taken_over_needs_no_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = resolve({}, {"durability": "step", "save_only_model": False})
-    assert keeping(config, "a run", None, [], shared=True).alone  # type: ignore[arg-type]
+    start = directory.Start(tmp_path, None)
+    assert not Run(config, start, Identity("a run")).keep(2, None).alone
+    assert Run(config, start, Identity("a run", shared=True)).keep(2, None).alone
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "a")
-    assert keeping(config, "a run", None, []).alone  # type: ignore[arg-type]
-    kept = keeping(config.replaced(durability="checkpoint"), "a run", None, [])  # type: ignore[arg-type]
+    assert Run(config, start, Identity("a run")).keep(2, None).alone
+    kept = Run(config.replaced(durability="checkpoint"), start, Identity("a run")).keep(2, None)
     assert kept.alone and kept.checkpoints == 1  # the paths have the newest one, too
 
 

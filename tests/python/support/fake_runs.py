@@ -13,7 +13,7 @@ import pytest
 
 import spillway.output.checkpoints
 import spillway.output.identity
-import spillway.run.train
+import spillway.run.run
 import tiny
 from fake_session import FakeSession
 from spillway.cli import main
@@ -35,7 +35,7 @@ def runs(given: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ru
     module = ModuleType("spillway.run.session")
     module.EngineSession = FakeSession  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "spillway.run.session", module)
-    monkeypatch.setattr(spillway.run.train, "plot_apart", lambda *_: "")
+    monkeypatch.setattr(spillway.run.run, "plot_apart", lambda *_: "")
     for user in (spillway.output.checkpoints, spillway.output.identity):
         monkeypatch.setattr(user, "flush", lambda _: None)  # seconds on a busy disk: test_flushes has the real one
     FakeSession.opened.clear()

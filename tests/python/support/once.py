@@ -17,10 +17,9 @@ from typing import Any
 import pytest
 
 import interposed
-import spillway.integrations.own_loop
 import spillway.model.spec
 import spillway.run.profiled
-import spillway.run.train
+import spillway.run.run
 from spillway.machine import process_memory
 from spillway.model.measure import dry_run, trace
 from spillway.model.measure.dry_run import DryRun
@@ -37,8 +36,7 @@ def is_enough(forked: bool = False) -> Iterator[None]:
     over (`shared`), but for memory: that is alike in those that are `forked` alone, which all begin with the same
     heap. Runs of the installed command and `make nightly` do all of it."""
     with pytest.MonkeyPatch.context() as patch:
-        for user in (spillway.integrations.own_loop, spillway.run.train):
-            patch.setattr(user, "plot_apart", no_plot)
+        patch.setattr(spillway.run.run, "plot_apart", no_plot)
         patch.setattr(dry_run, "LEAST_RUNS", 2)
         patch.setattr(dry_run, "MOST_RUNS", 2)
         patch.setattr(spillway.model.spec, "verify_equivalence", Equivalences())
