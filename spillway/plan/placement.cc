@@ -52,7 +52,7 @@ bool can_be_early(const state::Layout& layout, const Placement& placement, Index
 void keep_own_weights(const Description& description, const state::Layout& layout, Placement& placement, bool on_host) {
   for (const auto& block : layout.blocks()) {
     const bool frozen = block.trainable_chunks != block.chunks;
-    if (frozen && !description.shards_frozen) continue;
+    if (frozen && !description.shard_frozen) continue;
     for (auto c = block.first_chunk; c < block.first_chunk + block.chunks; ++c) {
       auto& weight = placement.chunks[c].weight;
       if (frozen || on_host || weight.on_device()) weight.owner = Owner::one;

@@ -98,7 +98,7 @@ TEST(Ranks, OfAnyNumberTrainAsOneDoesWithStatesOnDevices) {
 /// Each frozen chunk is one process's, too, and comes to the passes of the others from there.
 TEST(Ranks, OfAnyNumberTrainAsOneDoesWhereEachKeepsAShareOfWhatIsFrozen) {
   const Shape adapted{
-      .layers = 2, .micro_batches = 4, .frozen = "up|down|embed|head", .packed = "up|down", .shards_frozen = true};
+      .layers = 2, .micro_batches = 4, .frozen = "up|down|embed|head", .packed = "up|down", .shard_frozen = true};
   const auto rule = describe(test::shape_of(adapted)).rule();
   const auto has_a_share = [&](const Engine& engine, bool after) {
     const auto& schedule = engine.plan().schedule;
@@ -111,12 +111,12 @@ TEST(Ranks, OfAnyNumberTrainAsOneDoesWhereEachKeepsAShareOfWhatIsFrozen) {
   expect_same_in_every_world(adapted, "codes in memory", {.evaluates = true, .tell = has_a_share});
   expect_same_in_every_world(adapted, "codes on paths", {.placement = {0, 0, 0, 0}, .paths = true, .evaluates = true});
   expect_same_in_every_world(
-      {.layers = 2, .tied = false, .micro_batches = 4, .frozen = "down|embed", .fp32 = "norm", .shards_frozen = true},
+      {.layers = 2, .tied = false, .micro_batches = 4, .frozen = "down|embed", .fp32 = "norm", .shard_frozen = true},
       "half on paths", {.placement = {0.5, 0.5, 0.5, 0.5}, .paths = true});
   const plan::DeviceTier streams{.capacity = GiB, .weight = 0, .activation = 0}, keeps{.capacity = GiB, .weight = 1};
   expect_same_in_every_world(adapted, "they pass over a device", {.evaluates = true, .device = streams});
   expect_same_in_every_world(adapted, "copies stay on a device", {.evaluates = true, .device = keeps});
-  expect_same_in_every_world({.layers = 2, .micro_batches = 5, .frozen = "up", .shards_frozen = true},
+  expect_same_in_every_world({.layers = 2, .micro_batches = 5, .frozen = "up", .shard_frozen = true},
                              "they live on devices", {.evaluates = true, .device = test::tier(1)});
 }
 
@@ -214,7 +214,7 @@ void expect_to_go_on_after_one_was_lost(const Shape& shape, const std::vector<st
 TEST(Ranks, WithStatesOnDevicesGoOnAfterOneWasLost) {
   expect_to_go_on_after_one_was_lost({.layers = 2, .tied = false, .micro_batches = 4}, {1, 2, 4});
   expect_to_go_on_after_one_was_lost({.layers = 2, .micro_batches = 4, .frozen = "up|embed"}, {2});
-  expect_to_go_on_after_one_was_lost({.layers = 2, .micro_batches = 4, .frozen = "up|embed", .shards_frozen = true},
+  expect_to_go_on_after_one_was_lost({.layers = 2, .micro_batches = 4, .frozen = "up|embed", .shard_frozen = true},
                                      {2});
 }
 

@@ -165,9 +165,9 @@ TEST(RedealContract, EveryFormatGoesOnWithTheSameBits) {
 }
 
 TEST(RedealContract, SharesOfWhatIsFrozenGoOnWithTheSameBits) {
-  expect_same_after(of_four({.frozen = "up|embed", .packed = "up", .shards_frozen = true}), {0.5, 0, 0, 0},
+  expect_same_after(of_four({.frozen = "up|embed", .packed = "up", .shard_frozen = true}), {0.5, 0, 0, 0},
                     {2, 1, 3, 1});
-  expect_same_after(of_four({.frozen = "up|down|embed|head", .shards_frozen = true}), {0, 0, 0, 0}, {3, 1});
+  expect_same_after(of_four({.frozen = "up|down|embed|head", .shard_frozen = true}), {0, 0, 0, 0}, {3, 1});
 }
 
 TEST(RedealContract, MatricesThatAreWholeGoOnWithTheSameBits) {

@@ -27,7 +27,7 @@ struct Shape {
   state::ComputeType type = state::ComputeType::bf16;
   std::optional<state::ComputeType> compute = {};  ///< Description's
   std::uint64_t virtual_ranks = 1;                 ///< the same
-  bool shards_frozen = false;                      ///< the same
+  bool shard_frozen = false;                      ///< the same
 };
 
 /// Frozen parts of such a model, all but a few tensors or none of some layers: what adapters and partial training
@@ -91,7 +91,7 @@ inline Description describe(const Shape& shape) {
   out.type = shape.type;
   out.compute = shape.compute;
   out.virtual_ranks = shape.virtual_ranks;
-  out.shards_frozen = shape.shards_frozen;
+  out.shard_frozen = shape.shard_frozen;
   out.optimizer = shape.optimizer;
   out.format = shape.format;
   out.seed = 42;

@@ -162,6 +162,14 @@ GROUPS: dict[str, list[Key]] = {
             "transport of the model's bytes between processes. `gloo`: from host memory to host memory. `nccl`: "
             "through the GPU of each process, with `device: cuda`. The result does not depend on it",
         ),
+        Key(
+            "shard_frozen",
+            FLAG,
+            False,
+            "each frozen weight is kept by one process, which sends it to the others for every pass, instead of by all "
+            "of them. The base of an adapter then takes its bytes once, and not once for each process. The result does "
+            "not depend on it. A resume keeps the value",
+        ),
         Key("per_device_eval_batch_size", whole(1), 8, "rows in an evaluation micro-batch"),
         Key("max_steps", STEPS, -1, "number of steps. -1: `num_train_epochs` decides"),
         Key("num_train_epochs", POSITIVE, 3.0, "passes over the data. May be a fraction"),

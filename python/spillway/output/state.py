@@ -34,6 +34,7 @@ FIXED = (  # keys that a resumed run cannot change and still be the same run
     "per_device_train_batch_size",
     "gradient_accumulation_steps",
     "virtual_ranks",
+    "shard_frozen",
     "fused_kernels",
     "pass_tokens",
     "token_tile",
@@ -54,7 +55,7 @@ FIXED = (  # keys that a resumed run cannot change and still be the same run
 )
 
 # By runs that left it out, when there was no other.
-MEANT = {**methods.MEANT, "virtual_ranks": 1, "fused_kernels": "auto", "pass_tokens": "auto"}
+MEANT = {**methods.MEANT, "virtual_ranks": 1, "shard_frozen": False, "fused_kernels": "auto", "pass_tokens": "auto"}
 
 
 def earlier(saved: dict[str, Any], name: str) -> Any:

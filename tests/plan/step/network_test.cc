@@ -67,6 +67,7 @@ TEST(Network, MakesOneOrderForAllAndNoCircle) {
     auto shape = shared_shape(random, round);
     if (round % 3 == 2) shape.subspace = "up|down";
     if (round % 4 == 1) test::freeze_some(shape, random);
+    shape.shard_frozen = round % 8 == 5;
     const auto size = 2 + random() % (shape.virtual_ranks - 1);
     const auto layout = test::describe(shape).layout();
     auto placement = round % 2 == 0 ? test::random_placement_of(layout, random)
@@ -75,7 +76,7 @@ TEST(Network, MakesOneOrderForAllAndNoCircle) {
       const bool partly = it.trainable_chunks > 0 && it.trainable_chunks < it.chunks;
       partly_frozen += partly && placement[it.first_chunk].device_resident() ? 1 : 0;
     }
-    if (random() % 2 == 0) keep_own_weights(description, layout, placement, true);
+    if (random() % 2 == 0) keep_own_weights(of_rank(shape, 0, size), layout, placement, true);
     const auto local = round % 3 == 0 || size % 2 != 0 ? size : 1 + random() % 2;
     const Redo redo{.gradients = random() % 2 == 0, .period = 3};
     std::vector<Process> processes;
