@@ -17,7 +17,10 @@ HUB_TOKEN = "not needed: the hub's client reads HF_TOKEN"
 IMAGES = "not supported: rows hold only text"
 LAYOUT = "not supported: `torchrun` starts several processes, which share the state and the rows of a step"
 LOW_RANK = "not supported: `method: lsp` trains every matrix in a small subspace"
-OBJECTIVES = "not supported: `objective` is `sft`, `dpo`, `kto`, `orpo`, `cpo`, `reward`, `grpo` or `distill`"
+OBJECTIVES = (
+    "not supported: `objective` is `sft`, `dpo`, `kto`, `orpo`, `cpo`, `reward`, `grpo`, `distill`, "
+    "`text-classification` or `token-classification`"
+)
 ONE_RATE = "not supported: all trainable parameters have the rate of `learning_rate`"
 PREPARED = "not needed: a run encodes its rows at its start"
 PRECISION = "`weight_dtype` and `compute_dtype`; master weights are exact in fp32"

@@ -151,7 +151,8 @@ def relative(ours: list[float], plain: list[float]) -> float:
 def decode_model(config: Config, tell: Callable[[str], None]) -> Iterator[Config]:
     """The configuration with a model of plain weights, in a directory of its own where those of the model are codes."""
     from spillway.model.source.coded import find_coding, write_decoded
-    from spillway.model.source.source import DTYPES, load_config
+    from spillway.model.source.labels import load_run_config
+    from spillway.model.source.source import DTYPES
 
     path = hub.model_directory(config)
     if config.init != "pretrained" or find_coding(path) is None:
@@ -159,7 +160,7 @@ def decode_model(config: Config, tell: Callable[[str], None]) -> Iterator[Config
         return
     hub.fetch_weights(config, tell)
     with tempfile.TemporaryDirectory(prefix="spillway-check-") as place:
-        load_config(path).save_pretrained(place)
+        load_run_config(config, path).save_pretrained(place)
         write_decoded(path, Path(place), DTYPES["fp32"])
         yield config.replaced(model=place)
 
@@ -168,11 +169,12 @@ def decode_model(config: Config, tell: Callable[[str], None]) -> Iterator[Config
 def cut_model(config: Config, layers: int | None) -> Iterator[tuple[Path, PreTrainedConfig]]:
     """The model, or the first `layers` of it in a directory of its own; without dropout."""
     from spillway.model.checkpoint.ties import build_as_stored
-    from spillway.model.source.source import DTYPES, auto_class, load_config, text_config
+    from spillway.model.source.labels import load_run_config
+    from spillway.model.source.source import DTYPES, auto_class, text_config
 
     path = hub.model_directory(config)
     dtype = DTYPES[config.weight_dtype]
-    config_of_model = undropped(build_as_stored(load_config(path, config.objective_entry.labels), path, dtype).config)
+    config_of_model = undropped(build_as_stored(load_run_config(config, path), path, dtype).config)
     if layers is None or layers >= text_config(config_of_model).num_hidden_layers:
         yield path, config_of_model
         return

@@ -164,10 +164,14 @@ def begins_with(config: Config) -> Path:
 def build_run_model(run: StoredRun) -> Built:
     """The model of a run, without weights."""
     from spillway.model.checkpoint.ties import build_as_stored
+    from spillway.model.source.labels import load_run_config
     from spillway.model.source.source import DTYPES, load_config
 
-    config = run.config
-    model_config = load_config(hub.model_directory(config), *find_labels(run.description()))
+    config, source = run.config, hub.model_directory(run.config)
+    if config.objective_entry.is_labelled:
+        model_config = load_run_config(config, source)
+    else:
+        model_config = load_config(source, *find_labels(run.description()))
     return build_as_stored(model_config, begins_with(config), DTYPES[config.weight_dtype])
 
 

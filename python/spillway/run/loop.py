@@ -292,7 +292,7 @@ class Loop:
             "step": self.state.step,
             "epoch": self.state.epoch,
             "eval_loss": loss,
-            **({} if means else {"eval_perplexity": perplexity(loss)}),
+            **({} if self.config.objective_entry.tells else {"eval_perplexity": perplexity(loss)}),
             **{f"eval_{name}": mean.value() for name, mean in means.items()},
         }
         self.metrics.add(row)
@@ -345,7 +345,7 @@ class Loop:
         """An empty directory, with a checkpoint."""
         self.session.save_model(place)
         self.work.tokenizer.save_pretrained(str(place))
-        if self.config.objective_entry.labels:
+        if self.config.objective_entry.has_head:
             name_padding(place / "config.json", self.work.padding)
         steps, steps_per_epoch = self.work.steps, self.work.order.steps_per_epoch
         written = trainer_state(self.config, steps, steps_per_epoch, self.state, self.metrics.path)
