@@ -59,10 +59,6 @@ def check_objective(config: Config) -> None:
         check_teacher(config)
     if objective.is_labelled:
         check_labels(config)
-    if objective.has_head and config.method == "lora":
-        raise InputError(
-            f"method: lora freezes all but adapters, and objective {objective.name} trains a head of its own; use full"
-        )
     if not objective.compares:
         return
     for name in ("packing", "eval_packing"):

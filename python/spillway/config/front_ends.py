@@ -78,7 +78,7 @@ AXOLOTL = {
     "lora_fan_in_fan_out": "not needed: the class of a layer says how its matrix is stored",
     "lora_mlp_kernel": "not needed: the product of an adapter adds to the output of the base",
     "lora_model_dir": "lora_adapter",
-    "lora_modules_to_save": "not supported: with `method: lora` all of the base is frozen",
+    "lora_modules_to_save": "not supported: with `method: lora` the base is frozen, but for a head of labels",
     "lora_o_kernel": "not needed: the product of an adapter adds to the output of the base",
     "lora_on_cpu": SHARDS,
     "lora_qkv_kernel": "not needed: the product of an adapter adds to the output of the base",
@@ -140,7 +140,7 @@ AXOLOTL = {
 LLAMA_FACTORY = {
     "adapter_name_or_path": "lora_adapter",
     "add_tokens": TOKENS,
-    "additional_target": "not supported: with `method: lora` all of the base is frozen",
+    "additional_target": "not supported: with `method: lora` the base is frozen, but for a head of labels",
     "apollo_rank": LOW_RANK,
     "cache_dir": "not needed: the environment's HF_HOME says so",
     "compute_accuracy": "not supported: an evaluation gives the loss",

@@ -279,7 +279,7 @@ def choose_learning(model: PreTrainedModel, config: Config, path: Path) -> froze
     carries along."""
     import torch
 
-    from spillway.model.adapters.lora import ADAPTER, adapters_of, file_name, insert_adapters, required
+    from spillway.model.adapters.lora import ADAPTER, adapters_of, file_name, insert_adapters, required, unfreeze_head
     from spillway.model.checkpoint.files import checkpoint_names
     from spillway.model.checkpoint.freeze import freeze
     from spillway.model.meta.building import build
@@ -300,14 +300,15 @@ def choose_learning(model: PreTrainedModel, config: Config, path: Path) -> froze
     peft = required()
     torch.manual_seed(adapters.seed)
     insert_adapters(model, adapters.wanted(peft, model))
+    head = unfreeze_head(model)
     with torch.no_grad():
-        for parameter in model.parameters():  # PEFT rounds what it draws to the type of the base
-            if parameter.requires_grad:
+        for name, parameter in model.named_parameters():  # PEFT rounds what it draws to the type of the base
+            if parameter.requires_grad and name not in head:
                 parameter.copy_(parameter.to(DTYPES[config.weight_dtype]))
         if adapters.source is not None:
             saved = Stored(adapters.source / ADAPTER)
             for name, parameter in model.named_parameters():
-                if parameter.requires_grad:
+                if parameter.requires_grad and (name not in head or file_name(name) in saved.names()):
                     parameter.copy_(saved.tensor(file_name(name)))
     model.train()
     return carried

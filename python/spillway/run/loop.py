@@ -345,7 +345,7 @@ class Loop:
         """An empty directory, with a checkpoint."""
         self.session.save_model(place)
         self.work.tokenizer.save_pretrained(str(place))
-        if self.config.objective_entry.has_head:
+        if self.config.objective_entry.has_head and self.config.method != "lora":
             name_padding(place / "config.json", self.work.padding)
         steps, steps_per_epoch = self.work.steps, self.work.order.steps_per_epoch
         written = trainer_state(self.config, steps, steps_per_epoch, self.state, self.metrics.path)

@@ -274,7 +274,6 @@ def test_rows_that_are_no_pairs_are_refused(
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (["--method", "lora"], "method: lora freezes all but adapters, and objective reward trains a head"),
         (["--beta", "0.1"], "beta: it is for objective dpo, orpo, cpo, kto and grpo, and the objective is reward"),
         (["--objective", "dpo", "--center_rewards_coefficient", "0.1"], "it is for objective reward, and"),
         (["--packing"], "objective reward joins no rows"),
