@@ -15,7 +15,10 @@ import pairs
 import real_runs
 import tiny
 from breadth import some
+from folders import REPOSITORY
+from needs import package
 from spillway.data.order import Order
+from test_ranks import processes
 from test_reward import close, refused, require_loaded, steps_of
 
 ROWS = 11  # 3 steps an epoch; the last micro-batch has one row
@@ -331,3 +334,32 @@ def test_labels_stay_on_a_resume(given: Path, tmp_path: Path, capsys: pytest.Cap
     more = ["--max_steps", "4", "--id2label", '["a", "b", "c"]']
     said = refused(capsys, real_runs.main(["resume", str(tmp_path / "out"), *more]))
     assert "id2label: the run was started with steady rising flooded, a resume cannot change it to a b c" in said
+
+
+@pytest.mark.parametrize("method", [(), ("--method", "lora", "--lora_r", "4")])
+def test_two_processes_make_what_one_makes(given: Path, tmp_path: Path, method: tuple[str, ...]) -> None:
+    """Losses, accuracy and weights of words with a new head, which each process owns a share of."""
+    if method:
+        package("peft", "adapters")
+    words = [
+        "--id2label",
+        json.dumps(NAMES),
+        "--virtual_ranks",
+        "2",
+        "--eval_dataset",
+        str(given / "tokens-held.jsonl"),
+    ]
+    every = words_of(given, "tokens", *words, *method, model="base")
+    assert real_runs.here(given, tmp_path / "one", *every) == 0
+    ranks = processes(2, given, tmp_path / "two", *every)
+    ends = [(*process.communicate(timeout=240), process.returncode) for process in ranks]
+    assert [code for *_, code in ends] == [0, 0], ends
+    assert real_runs.metrics(tmp_path / "two") == real_runs.metrics(tmp_path / "one")
+    name = "adapter_model.safetensors" if method else "model.safetensors"
+    assert (tmp_path / "two" / name).read_bytes() == (tmp_path / "one" / name).read_bytes()
+
+
+def test_a_described_machine_has_a_plan(given: Path, tmp_path: Path) -> None:
+    machine = next((REPOSITORY / "profiles").glob("*.json"))
+    words = ["plan", *words_of(given, "classes", "--num_labels", "3", model="base"), "--profile", str(machine)]
+    assert real_runs.main([*words, "--output_dir", str(tmp_path / "out")]) == 0
