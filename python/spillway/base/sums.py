@@ -18,8 +18,9 @@ class Mean:
     count: int = 0
     beyond: float = 0.0  # sum of what is no finite number; 0: there was none
 
-    def add(self, value: float) -> None:
-        self.count += 1
+    def add(self, value: float, count: int = 1) -> None:
+        """`value`: the sum of `count` numbers."""
+        self.count += count
         if not math.isfinite(value):
             self.beyond += value
             return
@@ -41,8 +42,8 @@ class Mean:
         self.partials, self.count, self.beyond = [], 0, 0.0
 
 
-def add_told(means: dict[str, Mean], told: Sequence[Mapping[str, float]]) -> None:
-    """`told`: by micro-batch."""
+def add_told(means: dict[str, Mean], told: Sequence[Mapping[str, float | tuple[float, int]]]) -> None:
+    """`told`: by micro-batch. A pair is a sum and the number of its terms."""
     for each in told:
         for name, value in each.items():
-            means.setdefault(name, Mean()).add(value)
+            means.setdefault(name, Mean()).add(*(value if isinstance(value, tuple) else (value,)))

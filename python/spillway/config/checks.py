@@ -57,6 +57,8 @@ def check_objective(config: Config) -> None:
             )
     if objective.has_teacher:
         check_teacher(config)
+    if objective.is_labelled:
+        check_labels(config)
     if not objective.compares:
         return
     for name in ("packing", "eval_packing"):
@@ -75,10 +77,6 @@ def check_objective(config: Config) -> None:
             f"loss_type: objective {objective.name} has no {config.loss_type}; expects one of "
             f"{', '.join(objective.losses)}"
         )
-    if objective.labels and config.method == "lora":
-        raise InputError(
-            f"method: lora freezes all but adapters, and objective {objective.name} trains a head of its own; use full"
-        )
     if objective.is_mismatched and config.per_device_train_batch_size < 2:
         raise InputError(
             f"per_device_train_batch_size: objective {objective.name} gives each prompt another answer of its "
@@ -92,6 +90,31 @@ def check_objective(config: Config) -> None:
             "generate from the saved model and score, or leave it out"
         )
     check_smoothing(config)
+
+
+def check_labels(config: Config) -> None:
+    objective = config.objective_entry
+    for name in ("packing", "eval_packing"):
+        if getattr(config, name):
+            raise InputError(f"{name}: objective {objective.name} labels rows that stand for themselves; leave it out")
+    kinds = ("messages_field",) if objective.labels_words else ()
+    for name in ("prompt_field", "completion_field", *kinds):
+        if getattr(config, name) is not None:
+            raise InputError(
+                f"{name}: objective {objective.name} has no such column; dataset_text_field names that of the "
+                f"{'words' if objective.labels_words else 'text'}, and label_field that of the labels"
+            )
+    for name in ("completion_only_loss", "assistant_only_loss"):
+        if not getattr(config, name):
+            raise InputError(f"{name}: the loss of objective {objective.name} is of labels; leave it out")
+    names = config.id2label
+    if names and config.num_labels not in (None, len(names)):
+        raise InputError(
+            f"num_labels: it is {config.num_labels}, and id2label names {len(names)}; leave num_labels out"
+        )
+    count = config.num_labels or (len(names) if names else None)
+    if count == 1 and config.problem_type not in (None, "regression"):
+        raise InputError(f"problem_type: {config.problem_type} needs 2 labels or more, and num_labels is 1")
 
 
 def check_teacher(config: Config) -> None:

@@ -140,7 +140,10 @@ OF_TRAINERS = {
     "use_weighting": OF_DPO,
 }
 
-FROZEN = "not supported: `method: lora` freezes all of the base; `method: full` with `trainable` trains a part"
+FROZEN = (
+    "not supported: `method: lora` freezes the base but for a head of labels; `method: full` with `trainable` trains "
+    "a part"
+)
 PLAIN = "not supported: adapters are plain LoRA, with one `lora_r`, `lora_alpha` and `lora_dropout` for all layers"
 BEGIN = "not supported: adapters start with PEFT's default: A drawn from `seed`, B zero"
 TARGETS = "`lora_target_modules` names the linear layers, by the ends of their names"

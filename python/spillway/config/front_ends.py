@@ -17,7 +17,10 @@ HUB_TOKEN = "not needed: the hub's client reads HF_TOKEN"
 IMAGES = "not supported: rows hold only text"
 LAYOUT = "not supported: `torchrun` starts several processes, which share the state and the rows of a step"
 LOW_RANK = "not supported: `method: lsp` trains every matrix in a small subspace"
-OBJECTIVES = "not supported: `objective` is `sft`, `dpo`, `kto`, `orpo`, `cpo`, `reward`, `grpo` or `distill`"
+OBJECTIVES = (
+    "not supported: `objective` is `sft`, `dpo`, `kto`, `orpo`, `cpo`, `reward`, `grpo`, `distill`, "
+    "`text-classification` or `token-classification`"
+)
 ONE_RATE = "not supported: all trainable parameters have the rate of `learning_rate`"
 PREPARED = "not needed: a run encodes its rows at its start"
 PRECISION = "`weight_dtype` and `compute_dtype`; master weights are exact in fp32"
@@ -75,7 +78,7 @@ AXOLOTL = {
     "lora_fan_in_fan_out": "not needed: the class of a layer says how its matrix is stored",
     "lora_mlp_kernel": "not needed: the product of an adapter adds to the output of the base",
     "lora_model_dir": "lora_adapter",
-    "lora_modules_to_save": "not supported: with `method: lora` all of the base is frozen",
+    "lora_modules_to_save": "not supported: with `method: lora` the base is frozen, but for a head of labels",
     "lora_o_kernel": "not needed: the product of an adapter adds to the output of the base",
     "lora_on_cpu": SHARDS,
     "lora_qkv_kernel": "not needed: the product of an adapter adds to the output of the base",
@@ -137,7 +140,7 @@ AXOLOTL = {
 LLAMA_FACTORY = {
     "adapter_name_or_path": "lora_adapter",
     "add_tokens": TOKENS,
-    "additional_target": "not supported: with `method: lora` all of the base is frozen",
+    "additional_target": "not supported: with `method: lora` the base is frozen, but for a head of labels",
     "apollo_rank": LOW_RANK,
     "cache_dir": "not needed: the environment's HF_HOME says so",
     "compute_accuracy": "not supported: an evaluation gives the loss",

@@ -6,7 +6,7 @@ from typing import Any
 
 from spillway.config.key import BETA, NOT_NEGATIVE, POSITIVE, SHARE, Key
 from spillway.config.objectives import LOSS_TYPES, OBJECTIVES, list_owners
-from spillway.config.values import FLAG, TEXT, Kind, choice, parse_whole, whole, within
+from spillway.config.values import FLAG, NAMES, TEXT, Kind, choice, parse_whole, whole, within
 
 
 def parse_scale(value: Any) -> str:
@@ -101,6 +101,36 @@ OBJECTIVE = [
         "with `reward`: weight of a penalty that holds the mean reward at zero, the square of the sum of a pair's "
         "rewards",
         "none",
+    ),
+    Key(
+        "num_labels",
+        COUNT,
+        None,
+        f"with {quote(list_owners('num_labels'))}: labels of the head; 1 for a number of each row",
+        "those of `id2label`, or of a model that has such a head",
+    ),
+    Key(
+        "id2label",
+        NAMES,
+        None,
+        f"with {quote(list_owners('id2label'))}: names of the labels in their order, saved in config.json. Rows may "
+        "name a label or number it",
+        "those of the model",
+    ),
+    Key(
+        "problem_type",
+        choice("single_label_classification", "multi_label_classification", "regression"),
+        None,
+        "with `text-classification`: transformers' name of the loss. One class for each row, any number of classes, or "
+        "numbers",
+        "the model's; else `regression` for one label, and one class for several",
+    ),
+    Key(
+        "label_field",
+        TEXT,
+        None,
+        f"with {quote(list_owners('label_field'))}: column with the labels",
+        "found by name",
     ),
     Key(
         "teacher",

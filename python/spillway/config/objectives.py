@@ -26,6 +26,8 @@ class ObjectiveEntry:
     labels_prompt: bool = False  # the prompt of a chosen row carries loss, too
     is_sequential: bool = False  # steps take the rows in file order, as TRL's trainer does
     labels: int = 0  # of the head, which stands in place of the vocabulary's; 0: the model predicts tokens
+    is_labelled: bool = False  # rows have labels; the run or its model says how many labels the head has
+    labels_words: bool = False  # a label belongs to a word, and not to its row
     is_mismatched: bool = False  # each prompt also gets another row's completion, by which the divergence is estimated
     is_sampled: bool = False  # rows are groups of completions that a policy sampled, with its log-probabilities
 
@@ -35,15 +37,21 @@ class ObjectiveEntry:
         return self.rows > 0
 
     @property
+    def has_head(self) -> bool:
+        """True if a head of labels stands in place of the vocabulary's."""
+        return self.labels > 0 or self.is_labelled
+
+    @property
     def tells(self) -> bool:
         """True if the objective logs figures of its own beside the loss."""
-        return self.compares or self.has_teacher
+        return self.compares or self.has_teacher or self.is_labelled
 
 
 PAIR = ("prompt", "chosen", "rejected")
 JUDGED = ("prompt", "completion", "label")
 ANSWERS = ("chosen", "rejected")
 GROUP = ("prompt", "completions", "rewards", "old_logprobs")
+CLASSES = {"num_labels": None, "id2label": None, "label_field": None}
 
 OBJECTIVES = {
     each.name: each
@@ -141,6 +149,23 @@ OBJECTIVES = {
             columns=ANSWERS,
             rows=2,
             labels=1,
+        ),
+        ObjectiveEntry(
+            "text-classification",
+            "classes or numbers of whole rows, by transformers' `AutoModelForSequenceClassification` (a column `text`, "
+            "`messages` or `prompt`, and `label` or `labels`)",
+            2e-5,
+            {**CLASSES, "problem_type": None},
+            is_labelled=True,
+        ),
+        ObjectiveEntry(
+            "token-classification",
+            "classes of words, by transformers' `AutoModelForTokenClassification` (the columns `tokens` and "
+            "`ner_tags` or `labels`, both lists)",
+            2e-5,
+            CLASSES,
+            is_labelled=True,
+            labels_words=True,
         ),
         ObjectiveEntry(
             "grpo",

@@ -284,6 +284,21 @@ def synonym(meanings: Mapping[str, str], others: Collection[str]) -> Kind:
     return Kind("one of " + ", ".join(meanings), parse)
 
 
+def parse_names(value: Any) -> list[str]:
+    """The names of labels in their order: a list, or a mapping from numbers as transformers' configurations have it."""
+    if isinstance(value, str):
+        value = parse_json(value)
+    if isinstance(value, Mapping):
+        numbered = {parse_whole(number): name for number, name in value.items()}
+        value = [numbered.get(number) for number in range(len(numbered))]
+    if not isinstance(value, list) or not value:
+        raise ValueError
+    names = [parse_text(name) for name in value]
+    if len(set(names)) < len(names):
+        raise ValueError
+    return names
+
+
 ANY = Kind("a value", lambda value: value)
 TEXT = Kind("text", parse_text)
 FLAG = Kind("true or false", parse_flag, bare=True)
@@ -291,6 +306,10 @@ SIZE = Kind("a size such as 4GiB, 512MiB, 4GB, 512MB or plain bytes", parse_size
 STEPS = Kind("-1 or a whole number, 1 or more", within(parse_whole, lambda value: value == -1 or value >= 1))
 INTERVAL = Kind("a whole number of steps, or a share of all steps below 1", parse_interval)
 MAPPING = Kind("a mapping, such as {min_lr: 1e-6}", parse_mapping)
+NAMES = Kind(
+    "different names as texts, such as {0: negative, 1: positive} (quote yes and no, which YAML reads as flags)",
+    parse_names,
+)
 RESUME = Kind("true, auto or a checkpoint directory", parse_resume, bare=True)
 STORAGE = Kind("DIR, and where wanted ,capacity=SIZE or ,endurance=SIZE", parse_storage, many=True)
 DEVICE = Kind("DEVICE, and where wanted ,capacity=SIZE or ,endurance=SIZE", parse_storage, many=True)

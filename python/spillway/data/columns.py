@@ -10,6 +10,7 @@ from spillway.config import Config
 from spillway.config.objectives import ANSWERS, GROUP, JUDGED, PAIR
 from spillway.data.files import Record
 from spillway.data.groups import IDS, Group, read_group
+from spillway.data.labels import LabelColumns, Labelled
 from spillway.data.turns import (
     OPTION_COLUMNS,
     Messages,
@@ -77,7 +78,7 @@ class Ranked:
     options: dict[str, Any]  # of the chat template
 
 
-Example = Text | Pair | Messages | Preferred | Judged | Ranked | Group
+Example = Text | Pair | Messages | Preferred | Judged | Ranked | Group | Labelled
 
 
 @dataclass(frozen=True)
@@ -152,8 +153,10 @@ def read_context_texts(record: Record) -> list[str]:
     return texts
 
 
-def chosen(config: Config) -> Columns | None:
+def chosen(config: Config) -> Columns | LabelColumns | None:
     """The columns that the configuration names, if it does, or that its objective has."""
+    if config.objective_entry.is_labelled:
+        return LabelColumns.choose(config)
     if config.objective_entry.columns:
         columns = COMPARED[config.objective_entry.columns]
         return replace(columns, answered=config.objective_entry.answers)
@@ -189,6 +192,7 @@ COLUMN_HINTS = {
     "rejected": "pairs need `objective: dpo`, `orpo`, `cpo` or `reward`",
     "preferred_output": "name OpenAI's pairs prompt, chosen and rejected, and set `objective: dpo`",
     "completions": "groups of completions need `objective: grpo`",
+    "ner_tags": "labels of words need `objective: token-classification`",
     "input_ids": "rows of tokens are not read, so give the texts",
 }
 

@@ -14,6 +14,7 @@ from spillway.data.chat import RewrittenTurns, load_training_template, set_templ
 from spillway.data.columns import Columns, Example, by_name, chosen
 from spillway.data.dataset import Builder, Dataset
 from spillway.data.encode import Encoded, EncodedAnswer, EncodedGroup, EncodedPair, EncodedRanked, Encoder
+from spillway.data.labelled import EncodedLabelled, LabelEncoder, LabelledBuilder, LabelledRows
 from spillway.data.media import TEXT, Media
 from spillway.data.origins import ROWS, RowsDigest, digest_tokenizer
 from spillway.data.preferences import AnswerBuilder, PairBuilder, Preferences, RankedBuilder
@@ -96,6 +97,12 @@ def begin_rows(
 ) -> tuple[Any, Callable[[list[Any]], list[Any]]]:
     """What collects the rows of an objective, and what encodes them."""
     objective, length, pad = config.objective_entry, config.max_length, padding_of(encoder.tokenizer)
+    if objective.is_labelled:
+        labels = LabelEncoder.build(config, encoder)
+        return (
+            LabelledBuilder(length, pad, objective.labels_words),
+            labels.encode_words if objective.labels_words else labels.encode_rows,
+        )
     if objective.is_sampled:
         return GroupBuilder(config, pad, find_ends(encoder.tokenizer)), encoder.encode_groups
     if objective.is_mismatched:
@@ -107,7 +114,10 @@ def begin_rows(
     return Builder(length, packing, document, pad), encoder.encode
 
 
-def list_encoded(row: Encoded | EncodedPair | EncodedAnswer | EncodedRanked | EncodedGroup) -> tuple[Encoded, ...]:
+Row = Encoded | EncodedPair | EncodedAnswer | EncodedRanked | EncodedGroup | EncodedLabelled
+
+
+def list_encoded(row: Row) -> tuple[Encoded | EncodedLabelled, ...]:
     if isinstance(row, EncodedGroup):
         return row.rows
     if isinstance(row, EncodedPair | EncodedRanked):
@@ -137,7 +147,7 @@ def read_examples(
     """The examples of a source. `digest` takes each row."""
     columns = chosen(config)
     if is_document(source):
-        if columns is not None and config.objective_entry.compares:
+        if columns is not None and (config.objective_entry.compares or config.objective_entry.is_labelled):
             raise InputError(
                 f"objective: {config.objective} reads the columns {join(columns.names)}, and {source} is one text; "
                 "expects .jsonl, .json or .parquet"
@@ -172,12 +182,14 @@ def report(key: str, source: str, dataset: Rows, encoder: Encoder, tell: Callabl
         what = "prompt in {} alone fills max_length"
         what = "pair in {} has a row longer than max_length" if dataset.scores else what
         raise InputError(f"{key}: every {what.format(source)}; raise it")
+    if not len(dataset) and isinstance(dataset, LabelledRows):
+        raise InputError(f"{key}: no row of {source} has a token with a label before max_length")
     if not len(dataset):
         raise InputError(
             f"{key}: no row of {source} has a token that carries loss; rows need two tokens at least, and a "
             "completion that begins before max_length"
         )
-    if encoder.tokenizer.eos_token_id is None:
+    if encoder.tokenizer.eos_token_id is None and not isinstance(dataset, LabelledRows):
         tell(f"{key}: the tokenizer has no end token, so none is added to the rows")
     for warning in encoder.warnings[:WARNINGS_SHOWN]:
         tell(warning)

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from spillway.data.columns import Columns
 from spillway.data.files import Record
+from spillway.data.labels import LabelColumns
 
 REASONS = {
     **dict.fromkeys(("image", "images", "video", "videos", "audio", "audios"), "training takes text alone"),
     **dict.fromkeys(("tools", "functions", "documents", "chat_template_kwargs"), "they belong to messages"),
     **dict.fromkeys(("system", "history"), "they belong to messages and to instruction and output"),
     **dict.fromkeys(("chosen", "rejected"), "pairs need `objective: dpo`, `orpo`, `cpo` or `reward`"),
-    **dict.fromkeys(("label", "labels", "kto_tag"), "judgements of completions need `objective: kto`"),
+    **dict.fromkeys(
+        ("label", "labels", "kto_tag"),
+        "judgements of completions need `objective: kto`, and classes of rows `text-classification`",
+    ),
+    "ner_tags": "labels of words need `objective: token-classification`",
     **dict.fromkeys(("completions", "rewards", "old_logprobs"), "groups of completions need `objective: grpo`"),
     **dict.fromkeys(("input_ids", "attention_mask", "assistant_masks", "completion_mask"), "rows are encoded here"),
     **dict.fromkeys(("parallel_tool_calls", "tool_choice", "function_call"), "the chat template has no such option"),
@@ -25,7 +30,7 @@ class UnusedColumns:
     def __init__(self) -> None:
         self.names: dict[str, None] = {}
 
-    def note(self, record: Record, columns: Columns) -> None:
+    def note(self, record: Record, columns: Columns | LabelColumns) -> None:
         rest = record.row.keys() - columns.used_names(record) - self.names.keys()
         for name in record.row if rest else ():
             if name in rest and record.row[name] not in (None, "", [], {}):

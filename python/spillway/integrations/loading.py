@@ -128,8 +128,6 @@ def choose_labels(keys: dict[str, Any]) -> int:
         return 0
     if not isinstance(labels, int) or isinstance(labels, bool) or labels < 1:
         raise InputError(f"load(): num_labels={labels!r} is not taken: expects a whole number, 1 or more")
-    if keys.get("method") == "lora":
-        raise InputError('load(): num_labels is not taken with method="lora", which freezes the head of labels')
     return labels
 
 

@@ -72,7 +72,7 @@ class OwnRun:
         config = beginning.restrict_to_one_process(config, before, self._world)
         check(config, required=("model",), described=module is None)
         entry = config.objective_entry
-        if entry.labels or entry.has_teacher or entry.is_sampled:
+        if entry.has_head or entry.has_teacher or entry.is_sampled:
             raise InputError(f"objective: {config.objective} is for `spillway train` alone in this release")
         if config.objective_entry.is_mismatched:
             raise InputError(

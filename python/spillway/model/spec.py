@@ -23,9 +23,10 @@ from spillway.model.layers.token_tiles import ALL_AT_ONCE, TokenTiles, tokens_of
 from spillway.model.meta import factors
 from spillway.model.meta.meta_model import MetaModel
 from spillway.model.source import coded, hub
+from spillway.model.source.labels import load_run_config
 from spillway.model.source.own import OwnConfig
 from spillway.model.source.positions import Positions, refuse_longer
-from spillway.model.source.source import DTYPES, load_config
+from spillway.model.source.source import DTYPES
 from spillway.model.verify.equivalence import verify_equivalence, verify_mixed_types
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def model_spec(
     configuration says. `only_plan`: no weight will be needed."""
     config = hub.resolve_commits(config, only=("model", "tokenizer"))
     source = hub.model_directory(config)
-    model_config = model_config or load_config(source, config.objective_entry.labels)
+    model_config = model_config or load_run_config(config, source)
     if config.init == "pretrained" and not config.resume_from_checkpoint and not hub.is_name(config.model):
         require_weights(source)
     computes, kept = DTYPES[config.compute_dtype], DTYPES[config.weight_dtype]

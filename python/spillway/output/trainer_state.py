@@ -14,8 +14,8 @@ LOGGED = ("step", "epoch", "loss", "grad_norm", "learning_rate", "eval_loss")
 
 
 def told(row: dict[str, Any]) -> list[str]:
-    """What an objective tells besides its loss, by TRL's names."""
-    return [key for key in row if "/" in key or key.endswith("mean_token_accuracy")]
+    """What an objective tells besides its loss, by the names of TRL and transformers."""
+    return [key for key in row if "/" in key or key.endswith("accuracy")]
 
 
 def trainer_state(config: Config, steps: int, steps_per_epoch: int, state: RunState, metrics: Path) -> dict[str, Any]:

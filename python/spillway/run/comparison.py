@@ -151,7 +151,8 @@ def relative(ours: list[float], plain: list[float]) -> float:
 def decode_model(config: Config, tell: Callable[[str], None]) -> Iterator[Config]:
     """The configuration with a model of plain weights, in a directory of its own where those of the model are codes."""
     from spillway.model.source.coded import find_coding, write_decoded
-    from spillway.model.source.source import DTYPES, load_config
+    from spillway.model.source.labels import load_run_config
+    from spillway.model.source.source import DTYPES
 
     path = hub.model_directory(config)
     if config.init != "pretrained" or find_coding(path) is None:
@@ -159,7 +160,7 @@ def decode_model(config: Config, tell: Callable[[str], None]) -> Iterator[Config
         return
     hub.fetch_weights(config, tell)
     with tempfile.TemporaryDirectory(prefix="spillway-check-") as place:
-        load_config(path).save_pretrained(place)
+        load_run_config(config, path).save_pretrained(place)
         write_decoded(path, Path(place), DTYPES["fp32"])
         yield config.replaced(model=place)
 
@@ -168,11 +169,12 @@ def decode_model(config: Config, tell: Callable[[str], None]) -> Iterator[Config
 def cut_model(config: Config, layers: int | None) -> Iterator[tuple[Path, PreTrainedConfig]]:
     """The model, or the first `layers` of it in a directory of its own; without dropout."""
     from spillway.model.checkpoint.ties import build_as_stored
-    from spillway.model.source.source import DTYPES, auto_class, load_config, text_config
+    from spillway.model.source.labels import load_run_config
+    from spillway.model.source.source import DTYPES, auto_class, text_config
 
     path = hub.model_directory(config)
     dtype = DTYPES[config.weight_dtype]
-    config_of_model = undropped(build_as_stored(load_config(path, config.objective_entry.labels), path, dtype).config)
+    config_of_model = undropped(build_as_stored(load_run_config(config, path), path, dtype).config)
     if layers is None or layers >= text_config(config_of_model).num_hidden_layers:
         yield path, config_of_model
         return
@@ -277,7 +279,7 @@ def choose_learning(model: PreTrainedModel, config: Config, path: Path) -> froze
     carries along."""
     import torch
 
-    from spillway.model.adapters.lora import ADAPTER, adapters_of, file_name, insert_adapters, required
+    from spillway.model.adapters.lora import ADAPTER, adapters_of, file_name, insert_adapters, required, unfreeze_head
     from spillway.model.checkpoint.files import checkpoint_names
     from spillway.model.checkpoint.freeze import freeze
     from spillway.model.meta.building import build
@@ -298,14 +300,15 @@ def choose_learning(model: PreTrainedModel, config: Config, path: Path) -> froze
     peft = required()
     torch.manual_seed(adapters.seed)
     insert_adapters(model, adapters.wanted(peft, model))
+    head = unfreeze_head(model)
     with torch.no_grad():
-        for parameter in model.parameters():  # PEFT rounds what it draws to the type of the base
-            if parameter.requires_grad:
+        for name, parameter in model.named_parameters():  # PEFT rounds what it draws to the type of the base
+            if parameter.requires_grad and name not in head:
                 parameter.copy_(parameter.to(DTYPES[config.weight_dtype]))
         if adapters.source is not None:
             saved = Stored(adapters.source / ADAPTER)
             for name, parameter in model.named_parameters():
-                if parameter.requires_grad:
+                if parameter.requires_grad and (name not in head or file_name(name) in saved.names()):
                     parameter.copy_(saved.tensor(file_name(name)))
     model.train()
     return carried

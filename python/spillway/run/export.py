@@ -164,11 +164,20 @@ def begins_with(config: Config) -> Path:
 def build_run_model(run: StoredRun) -> Built:
     """The model of a run, without weights."""
     from spillway.model.checkpoint.ties import build_as_stored
-    from spillway.model.source.source import DTYPES, load_config
+    from spillway.model.source.source import DTYPES
 
-    config = run.config
-    model_config = load_config(hub.model_directory(config), *find_labels(run.description()))
-    return build_as_stored(model_config, begins_with(config), DTYPES[config.weight_dtype])
+    return build_as_stored(load_trained_config(run), begins_with(run.config), DTYPES[run.config.weight_dtype])
+
+
+def load_trained_config(run: StoredRun) -> Any:
+    """The configuration of the model that a run has trained, with its head."""
+    from spillway.model.source.labels import load_run_config
+    from spillway.model.source.source import load_config
+
+    source = hub.model_directory(run.config)
+    if run.config.objective_entry.is_labelled:
+        return load_run_config(run.config, source)
+    return load_config(source, *find_labels(run.description()))
 
 
 def find_labels(description: dict[str, Any]) -> tuple[int, str]:
@@ -185,11 +194,11 @@ def saving_adapters(run: StoredRun, target: Path) -> Saves:
     """Saves the adapters under PEFT's names; the base stays where it was."""
     from spillway.model.adapters.lora import adapters_of
     from spillway.model.meta.building import build
-    from spillway.model.source.source import DTYPES, load_config
+    from spillway.model.source.source import DTYPES
 
     adapters = adapters_of(run.config)
     assert adapters is not None
-    adapters.adapt(build(load_config(hub.model_directory(run.config)), DTYPES[run.config.weight_dtype]))
+    adapters.adapt(build(load_trained_config(run), DTYPES[run.config.weight_dtype]))
 
     def saves(engine: Any, writes: bool) -> None:
         if writes:

@@ -276,7 +276,7 @@ class Loop:
             "step": self.state.step,
             "epoch": self.state.epoch,
             "eval_loss": loss,
-            **({} if means else {"eval_perplexity": perplexity(loss)}),
+            **({} if self.config.objective_entry.tells else {"eval_perplexity": perplexity(loss)}),
             **{f"eval_{name}": mean.value() for name, mean in means.items()},
         }
         self.run.log(row)
@@ -314,7 +314,7 @@ class Loop:
         """An empty directory, with a checkpoint."""
         self.session.save_model(place)
         self.work.tokenizer.save_pretrained(str(place))
-        if self.config.objective_entry.labels:
+        if self.config.objective_entry.has_head and self.config.method != "lora":
             name_padding(place / "config.json", self.work.padding)
         steps, steps_per_epoch = self.work.steps, self.work.order.steps_per_epoch
         written = trainer_state(self.config, steps, steps_per_epoch, self.state, self.run.metrics.path)

@@ -10,18 +10,21 @@ from pathlib import Path
 from typing import Any
 
 from spillway.config import Config, resolve
+from spillway.data.loading import load_tokenizer, padding_of
 from spillway.errors import InputError
 from spillway.model.adapters import merging
 from spillway.model.adapters.lora import ADAPTER, ADAPTER_CONFIG
 from spillway.model.checkpoint import files
 from spillway.model.checkpoint.ties import build_as_stored
 from spillway.model.source import hub
-from spillway.model.source.source import DTYPES, load_config, save_config
+from spillway.model.source.labels import load_run_config
+from spillway.model.source.source import DTYPES, is_classifier, load_config, save_config
 from spillway.output import base_files, left, saved
 from spillway.output.base_files import BASE
 from spillway.output.checkpoints import write_directory
 from spillway.output.directory import checkpoints
 from spillway.output.known_runs import nothing_to_resume
+from spillway.output.padding import name_padding
 from spillway.run.export import fill
 from spillway.run.stored import StoredRun, stored
 
@@ -98,14 +101,18 @@ def check_found(directory: Path) -> Path:
 
 
 def write_merged(wanted: Wanted, adapters: Path, base: Path, target: Path, tell: Tell) -> None:
-    model_config = load_config(base)
-    weight_dtype = wanted.weight_dtype or (wanted.config.weight_dtype if wanted.is_run else find_dtype(model_config))
     adapter_config = merging.load_adapter_config(adapters)
+    head = merging.find_head(adapters, adapter_config)
+    is_labelled = wanted.is_run and wanted.config.objective_entry.is_labelled
+    model_config = load_run_config(wanted.config, base) if is_labelled else load_config(base, *head)
+    weight_dtype = wanted.weight_dtype or (wanted.config.weight_dtype if wanted.is_run else find_dtype(model_config))
     built = build_as_stored(model_config, base, DTYPES[weight_dtype])
     units = merging.list_merged(built.meta_model, adapter_config, adapters, base)
     files.write_files(target, "model", files.MAX_SHARD, units)
     save_config(base, built.config, weight_dtype, target)
     save_tokenizer(wanted.config, target, tell)
+    if wanted.is_run and is_classifier(built.config):
+        name_padding(target / "config.json", padding_of(load_tokenizer(wanted.config)))
     saved.record_files(target)
 
 
@@ -116,8 +123,6 @@ def find_dtype(model_config: Any) -> str:
 
 
 def save_tokenizer(config: Config, target: Path, tell: Tell) -> None:
-    from spillway.data.loading import load_tokenizer
-
     place = hub.tokenizer_directory(config)
     if hub.has_tokenizer(place):
         load_tokenizer(config).save_pretrained(str(target))

@@ -19,6 +19,8 @@ COEFFICIENTS = ("router_aux_loss_coef", "aux_loss_coef")
 
 
 def choose_loss(config: Config) -> Loss:
+    if config.objective_entry.is_labelled:
+        return lambda model, batch, step: classify(model, batch, step, config)
     if config.objective_entry.labels:
         return lambda model, batch, step: ranked(model, batch, config) / len(step)
     if config.objective_entry.is_sampled:
@@ -95,6 +97,16 @@ def ranked(model: PreTrainedModel, batch: Batch, config: Config) -> torch.Tensor
 
     scores = call_model(model, batch.input_ids).logits.flatten(0, 1)[batch.scored]
     return Ranking.of(config).loss(scores.double(), batch.targets)
+
+
+def classify(model: PreTrainedModel, batch: Batch, step: list[Batch], config: Config) -> torch.Tensor:
+    """Its part of the mean over all labels of the step. `model`: gives scores of every token."""
+    from spillway.model.head.scores import Classification
+    from spillway.model.source.model_code import call_model
+
+    counts = [len(each.scored) for each in (batch, *step) if each.scored is not None]
+    scores = call_model(model, batch.input_ids).logits.flatten(0, 1)[batch.scored]
+    return Classification.read(config).loss(scores.double(), batch.targets) * counts[0] / sum(counts[1:])
 
 
 def only_prompts(batch: Batch) -> Batch:

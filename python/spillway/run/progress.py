@@ -135,7 +135,7 @@ class Display:
         return (time.monotonic() - self._begun) / steps * left if steps else 0.0
 
     def evaluation(self, row: dict[str, Any]) -> None:
-        known = {"eval_perplexity": "perplexity", "eval_rewards/margins": "reward margin"}
+        known = {"eval_perplexity": "perplexity", "eval_rewards/margins": "reward margin", "eval_accuracy": "accuracy"}
         others = "".join(f"  {words} {row[name]:.4g}" for name, words in known.items() if name in row)
         self.say(f"step {row['step']}/{self._total}  eval loss {row['eval_loss']:.4f}{others}")
 

@@ -419,9 +419,9 @@ def load_work(config: Config, tell: Tell, started: datetime | None = None) -> Wo
 
 def read_model_config(config: Config) -> Any:
     """The model's configuration, as transformers reads it."""
-    from spillway.model.source.source import load_config
+    from spillway.model.source.labels import load_run_config
 
-    return load_config(hub.model_directory(config), config.objective_entry.labels)
+    return load_run_config(config, hub.model_directory(config))
 
 
 def check_vocabulary(config: Config, key: str, largest: int, size: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +129,7 @@ def set_problem(model: Any, problem: str | None) -> Any:
     return model
 
 
-def in_memory(given: Path, kind: str, out: Path) -> Any:
+def in_memory(given: Path, kind: str, out: Path, adapt: Callable[[Any], Any] = lambda model: model) -> Any:
     from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
     from transformers import Trainer as Plain
 
@@ -138,7 +139,7 @@ def in_memory(given: Path, kind: str, out: Path) -> Any:
 
     made = AutoModelForTokenClassification if kind == "tokens" else AutoModelForSequenceClassification
     model = made.from_pretrained(given / saved_model(kind), dtype="float32")
-    trainer = Ordered(set_problem(model, KINDS[kind][1]), **parts(kind, out))
+    trainer = Ordered(adapt(set_problem(model, KINDS[kind][1])), **parts(kind, out))
     trainer.train()
     trainer.save_model()
     return trainer
@@ -161,6 +162,32 @@ def test_equal_to_itself_in_memory_with_state_on_a_path(given: Path, tmp_path: P
     assert weights.keys() == others.keys()
     for name, tensor in others.items():
         torch.testing.assert_close(weights[name], tensor, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["classes", "tokens"])
+def test_adapters_and_head_equal_peft_in_memory(given: Path, tmp_path: Path, kind: str) -> None:
+    """Losses, gradient norms and the files of both."""
+    peft = package("peft", "LoRA is PEFT's")
+    task = "TOKEN_CLS" if kind == "tokens" else "SEQ_CLS"
+
+    def adapt(model: Any) -> Any:
+        torch.manual_seed(42)
+        return peft.get_peft_model(model, peft.LoraConfig(r=4, lora_alpha=8, lora_dropout=0.0, task_type=task))
+
+    plain = in_memory(given, kind, tmp_path / "plain", adapt)
+    keys = {"method": "lora", "lora_r": 4, "lora_alpha": 8, "lora_dropout": 0}
+    ours = InOrder(loaded(given, kind, dtype="float32", **keys), **parts(kind, tmp_path / "ours"))
+    ours.train()
+    ours.save_model()
+    for name in ("loss", "grad_norm", "eval_loss"):
+        found, expected = ([row[name] for row in each.state.log_history if name in row] for each in (ours, plain))
+        assert len(found) == len(expected) > 0
+        assert all(map(close, found, expected)), (name, found, expected)
+    saved, others = (load_file(tmp_path / way / "adapter_model.safetensors") for way in ("ours", "plain"))
+    assert saved.keys() == others.keys()
+    assert "base_model.model.score.weight" in saved
+    for name, tensor in others.items():
+        torch.testing.assert_close(saved[name], tensor, rtol=1e-5, atol=1e-5)
 
 
 def test_what_is_saved_loads_as_the_librarys_class(given: Path, tmp_path: Path) -> None:

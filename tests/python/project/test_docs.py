@@ -72,6 +72,8 @@ class Sandbox:
         (place / "train.jsonl").rename(place / "rows.jsonl")
         tiny.jsonl(place / "pairs.jsonl", pairs.texts(5))
         tiny.jsonl(place / "judged.jsonl", pairs.answers(5))
+        tiny.jsonl(place / "reviews.jsonl", [{**row, "label": i % 2} for i, row in enumerate(tiny.text_rows(5))])
+        tiny.jsonl(place / "entities.jsonl", [{"tokens": ["A", "river"], "ner_tags": [0, 8]}] * 5)
         group = {"prompt_ids": [5, 6], "completion_ids": [[7], [8]], "rewards": [0, 1], "old_logprobs": [[-5], [-6]]}
         tiny.jsonl(place / "rollouts.jsonl", [group] * 8)
         shutil.copy(place / "profile.json", place / "other-machine.json")

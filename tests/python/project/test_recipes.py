@@ -25,7 +25,12 @@ from spillway.output.records import rows
 
 RECIPES = REPOSITORY / "recipes"
 SIMULATED = ("--device", "simulated", "--gpu_memory", "512MiB", "--dram_budget", "4GiB")
-DATA = {"dpo": "pairs.jsonl", "reward": "pairs.jsonl", "grpo": "rollouts.jsonl"}
+DATA = {
+    "dpo": "pairs.jsonl",
+    "reward": "pairs.jsonl",
+    "grpo": "rollouts.jsonl",
+    "text-classification": "reviews.jsonl",
+}
 FILES = sorted(RECIPES.glob("*.yaml"))
 
 
@@ -36,6 +41,8 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
     distilled.make_teacher(place / "teacher")
     group = {"prompt_ids": [5, 6], "completion_ids": [[7], [8]], "rewards": [0, 1], "old_logprobs": [[-5], [-6]]}
     tiny.jsonl(place / "rollouts.jsonl", [group] * 8)
+    labels = ["negative", 1, "positive"]
+    tiny.jsonl(place / "reviews.jsonl", [{**row, "label": labels[i % 3]} for i, row in enumerate(tiny.text_rows(23))])
     return place
 
 
@@ -59,7 +66,7 @@ def command(given: Path, place: Path, recipe: Path, *more: str) -> list[str]:
 
 def test_the_folder_has_what_its_readme_lists() -> None:
     page = (RECIPES / "README.md").read_text()
-    assert len(FILES) == 11
+    assert len(FILES) == 12
     for path in RECIPES.iterdir():
         assert path.name == "README.md" or f"]({path.name})" in page, path
 

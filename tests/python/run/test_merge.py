@@ -11,7 +11,13 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    AutoTokenizer,
+    GenerationConfig,
+)
 
 import both_ways
 import real_runs
@@ -310,3 +316,76 @@ def test_a_step_on_a_path_is_merged_in_the_memory_of_a_layer(given: Path, lora_r
     assert code == 0, said
     assert main(["export", str(out), "--to", str(tmp_path / "alone")]) == 0
     require_equal(load_merged(to), merge_by_peft(base, tmp_path / "alone", "bf16"))
+
+
+def save_whole(base: Path, directory: Path, kind: Any = AutoModelForCausalLM, **asked: Any) -> Path:
+    """Adapters, and modules that are saved whole, as a user of PEFT leaves them."""
+    torch.manual_seed(3)
+    made = peft.LoraConfig(**{"r": 4, "lora_alpha": 12, "target_modules": ["q_proj", "down_proj"], **asked})
+    more = {} if kind is AutoModelForCausalLM else {"num_labels": 3}
+    model = peft.get_peft_model(kind.from_pretrained(base, dtype=torch.float32, **more), made)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.add_(torch.randn_like(parameter) * 0.2)
+    model.save_pretrained(directory)
+    return directory
+
+
+WHOLE = [
+    pytest.param(AutoModelForCausalLM, {"modules_to_save": ["embed_tokens", "lm_head"]}, id="tables"),
+    pytest.param(AutoModelForCausalLM, {"modules_to_save": ["norm", "layers.1.mlp"], "target_modules": ["q_proj"]},
+                 id="norms"),
+    pytest.param(AutoModelForSequenceClassification, {"task_type": "SEQ_CLS"}, id="rows"),
+    pytest.param(AutoModelForTokenClassification, {"task_type": "TOKEN_CLS"}, id="words"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+@pytest.mark.parametrize(("kind", "asked"), WHOLE)
+def test_whole_modules_merge_to_the_bits_of_peft(kind: Any, asked: dict[str, Any], dtype: str, tmp_path: Path) -> None:
+    """Onto a base that predicts tokens; a head of labels is new there."""
+    base = tmp_path / "base"
+    both_ways.save(tiny_config("llama", False), base, 7)
+    adapters = save_whole(base, tmp_path / "adapters", kind, **asked)
+    merged(adapters, tmp_path / "merged", "--weight_dtype", dtype)
+    loaded, told = kind.from_pretrained(tmp_path / "merged", dtype="auto", output_loading_info=True)
+    assert not told["missing_keys"]
+    assert not told["unexpected_keys"]
+    more = {} if kind is AutoModelForCausalLM else {"num_labels": 3}
+    plain = kind.from_pretrained(base, dtype=DTYPES[dtype], **more)
+    expected = peft.PeftModel.from_pretrained(plain, adapters).merge_and_unload()
+    require_equal(dict(loaded.state_dict()), dict(expected.state_dict()))
+    saved = load_file(tmp_path / "merged" / "model.safetensors")
+    assert ("lm_head.weight" in saved) == (kind is AutoModelForCausalLM)
+
+
+def test_a_run_with_a_head_of_labels_merges(given: Path, tmp_path: Path) -> None:
+    """The merged classifier has the head, the names of labels and the padding token, and gives PEFT's scores."""
+    rows = tiny.jsonl(tmp_path / "rows.jsonl", [{**row, "label": i % 2} for i, row in enumerate(tiny.text_rows(8))])
+    words = ["--objective", "text-classification", "--id2label", '["no", "yes"]', "--dataset", str(rows)]
+    assert real_runs.here(given, tmp_path / "out", *LORA, *words, "--compute_dtype", "fp32", "--max_steps", "3") == 0
+    merged(tmp_path / "out", tmp_path / "merged")
+    model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "merged", dtype="auto")
+    assert model.config.id2label == {0: "no", 1: "yes"}
+    assert model.config.pad_token_id == tiny.tokenizer().pad_token_id
+    base = AutoModelForSequenceClassification.from_pretrained(given / "model", num_labels=2, dtype=torch.float32)
+    expected = peft.PeftModel.from_pretrained(base, tmp_path / "out").merge_and_unload()
+    require_equal(dict(model.state_dict()), dict(expected.state_dict()))
+
+
+def test_whole_modules_of_another_base_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    base, tied, to = tmp_path / "base", tmp_path / "tied", tmp_path / "to"
+    both_ways.save(tiny_config("llama", False), base, 7)
+    both_ways.save(tiny_config("llama", True), tied, 7)
+    adapters = save_whole(base, tmp_path / "adapters", modules_to_save=["embed_tokens", "lm_head"])
+    path = adapters / "adapter_model.safetensors"
+    refuse([str(adapters), "--to", str(to), "--model", str(tied)], capsys, "is shared with another layer of the base")
+    tensors = load_file(path)
+    name = "base_model.model.lm_head.weight"
+    save_file({**tensors, name: tensors[name][1:].clone()}, path)
+    refuse([str(adapters), "--to", str(to)], capsys, r"lm_head.weight has shape .* the base needs")
+    save_file({each: tensor for each, tensor in tensors.items() if each != name}, path)
+    refuse([str(adapters), "--to", str(to)], capsys, r"lm_head.weight has shape none, it is missing; the base needs")
+    assert not to.exists()
+    assert not list(tmp_path.glob(".tmp-*"))

@@ -214,14 +214,20 @@ def test_placement_and_a_kill_change_no_bit(given: Path, tmp_path: Path, model: 
 
 
 def require_whole(place: Path) -> None:
-    """All that the library's class needs is there, and nothing else."""
-    from transformers import AutoModelForSequenceClassification
+    assert require_loaded(place).num_labels == 1
 
-    model, told = AutoModelForSequenceClassification.from_pretrained(place, output_loading_info=True)
+
+def require_loaded(place: Path, task: str = "text-classification") -> Any:
+    """All that the library's class needs is there, and nothing else."""
+    from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
+
+    words = task == "token-classification"
+    kind = AutoModelForTokenClassification if words else AutoModelForSequenceClassification
+    model, told = kind.from_pretrained(place, output_loading_info=True)
     assert not told["missing_keys"]
     assert not told["unexpected_keys"]
-    assert model.num_labels == 1
     assert model.config.pad_token_id is not None
+    return model
 
 
 def test_check_compares_with_a_plain_loop(given: Path, tmp_path: Path) -> None:
@@ -268,7 +274,6 @@ def test_rows_that_are_no_pairs_are_refused(
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (["--method", "lora"], "method: lora freezes all but adapters, and objective reward trains a head"),
         (["--beta", "0.1"], "beta: it is for objective dpo, orpo, cpo, kto and grpo, and the objective is reward"),
         (["--objective", "dpo", "--center_rewards_coefficient", "0.1"], "it is for objective reward, and"),
         (["--packing"], "objective reward joins no rows"),

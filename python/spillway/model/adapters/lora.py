@@ -1,4 +1,4 @@
-"""LoRA: adapters of PEFT in the layers of a meta model whose base is frozen, and their files.
+"""LoRA: adapters of PEFT in the layers of a meta model whose base is frozen but for a head of labels, and their files.
 
 PEFT itself puts them in and draws their first values, so a run begins as one in memory does after
 `torch.manual_seed(seed); get_peft_model(model, LoraConfig(...))`. The base keeps the names that its checkpoint has; the
@@ -25,10 +25,11 @@ from spillway.model.adapters.adapter_pass import replace_forwards
 from spillway.model.adapters.lora_targets import check_parameters, choose_targets, find_linears
 from spillway.model.checkpoint.files import tensor_numbers
 from spillway.model.meta.building import build
+from spillway.model.meta.score_head import HEAD
 from spillway.model.meta.text_tower import tower_name
 from spillway.model.source.model_code import call_model
 from spillway.model.source.own import OwnConfig, OwnModel
-from spillway.model.source.source import is_multimodal
+from spillway.model.source.source import is_classifier, is_multimodal
 from spillway.model.source.tensor_files import Stored
 from spillway.model.source.tiny_copy import LENGTH, tiny_copy
 
@@ -45,6 +46,7 @@ WEIGHTS = "adapter"  # under a checkpoint's state: the adapters' compute weights
 NAME = "default"  # of the adapter in the modules; files do not have it
 Drawn = dict[int, dict[str, torch.Tensor]]  # by identity of an adapted layer: values by name within it
 PREFIX = "base_model.model."  # of names in PEFT's files
+HEADS = ("classifier", HEAD)  # PEFT's names of modules that such a task saves whole
 
 
 @dataclass
@@ -55,13 +57,14 @@ class Adapters:
     seed: int
     source: Path | None = None  # a directory of adapters that a run begins with; None: PEFT's first values
     names: list[str] = field(default_factory=list)  # of the adapters' parameters, in the model's order
+    head: list[str] = field(default_factory=list)  # of a head of labels, which is trained whole and saved beside them
     begun: dict[str, torch.Tensor] = field(default_factory=dict)  # fp32, by name: PEFT's first values
     config: Any = None  # PEFT's, with the modules that were found
     notice: str = ""  # the notice of layers without adapters
 
     def absent(self, description: dict[str, Any], adapters: bool) -> dict[str, str]:
-        """The engine's words for files that hold the base alone (`adapters`: these alone)."""
-        own = set(self.names)
+        """The engine's words for files that hold the base alone, with its head (`adapters`: these and the head)."""
+        own = {*self.names, *(self.head if adapters else ())}
         tensors = (tensor["name"] for block in description["blocks"] for tensor in block["tensors"])
         return {name: "" for name in tensors if (name in own) != adapters}
 
@@ -90,6 +93,7 @@ class Adapters:
         refuse_elsewhere(meta_model, model)
         replace_forwards(model.modules(), NAME)
         self.take_values(model, drawn, meta_model.dtype, meta_model.kept)
+        self.head = unfreeze_head(model)
         meta_model.look_again()
         model.train()
 
@@ -124,7 +128,8 @@ class Adapters:
 
     def wanted(self, peft: Any, model: nn.Module) -> Any:
         """PEFT knows what a task asks of transformers' models only. Of a multimodal one the text tower is adapted."""
-        task: dict[str, Any] = {} if isinstance(model, OwnModel) else {"task_type": "CAUSAL_LM"}
+        without_task = isinstance(model, OwnModel) or is_classifier(model.config)  # else PEFT would wrap the head
+        task: dict[str, Any] = {} if without_task else {"task_type": "CAUSAL_LM"}
         if is_multimodal(getattr(model, "config", None)) and (tower := tower_name(model)):
             task["exclude_modules"] = rf"(?!{re.escape(tower)}\.).*"
         parameters = self.asked.get("target_parameters") or []
@@ -153,24 +158,27 @@ class Adapters:
         """Stores the first values, which are not kept any longer: PEFT's, or those of a directory that `save` wrote."""
         numbers = tensor_numbers(description)
         if saved is not None:
-            self.take_saved(saved)
-        for name in self.names:
+            self.take_saved(saved, {name: numbers[name][1] for name in self.head})
+        for name in self.begun:
             try:
                 engine.store_tensor(numbers[name][0], 0, self.begun[name].view(-1))
             except ValueError as error:
                 raise InputError(f"{saved or 'the adapters'}: {error}") from error
         self.begun = {}
 
-    def take_saved(self, directory: Path) -> None:
-        """First values from PEFT's file. InputError where it is missing or holds other adapters."""
+    def take_saved(self, directory: Path, head: dict[str, list[int]]) -> None:
+        """First values from PEFT's file. InputError where it is missing or holds other adapters. `head`: shapes of the
+        head's parameters, which the file may lack."""
         path = directory / ADAPTER
         if not path.is_file():
             raise InputError(f"method: lora goes on from adapters, and there is no {path}")
         self.check_settings(directory / ADAPTER_CONFIG)
         stored_file = Stored(path)
         tensors = {name: stored_file.tensor(name) for name in stored_file.names()}
-        for name in self.names:
-            stored, shape = tensors.pop(file_name(name), None), self.begun[name].shape
+        shapes = {name: self.begun[name].shape for name in self.names}
+        shapes |= {name: torch.Size(shape) for name, shape in head.items() if file_name(name) in tensors}
+        for name, shape in shapes.items():
+            stored = tensors.pop(file_name(name), None)
             if stored is None or stored.shape != shape:
                 there = "nothing" if stored is None else list(stored.shape)
                 raise InputError(f"lora_r, lora_target_modules: {path} has {there} for {name}, which is {list(shape)}")
@@ -181,8 +189,9 @@ class Adapters:
     def check_settings(self, path: Path) -> None:
         """InputError where PEFT's configuration of saved adapters gives their product another factor than this run."""
         saved = read_json(path) if path.is_file() else {}
+        whole = set(saved.get("modules_to_save") or ()) - ({*HEADS} if self.head else set())
         for name in ("use_rslora", "use_dora", "rank_pattern", "alpha_pattern", "modules_to_save"):
-            if saved.get(name):
+            if saved.get(name) and (name != "modules_to_save" or whole):
                 raise InputError(
                     f"{path}: {name} is {saved[name]}, and adapters are plain LoRA here, alike in every layer. Merge "
                     "these into their base with PEFT, and train new ones on that"
@@ -198,18 +207,23 @@ class Adapters:
         from spillway._engine import SafetensorsWriter
 
         numbers = tensor_numbers(description)
-        listed = [(file_name(name), "F32", numbers[name][1]) for name in self.names]
+        names = [*self.names, *self.head]
+        listed = [(file_name(name), "F32", numbers[name][1]) for name in names]
         writer = SafetensorsWriter(str(to), Path(ADAPTER).stem, listed, 1 << 62)
-        for place, name in enumerate(self.names):
+        for place, name in enumerate(names):
             writer.write(place, 0, fetched(engine, *numbers[name]).view(torch.uint8).numpy())
         writer.finish()
-        self.config.base_model_name_or_path, self.config.inference_mode = base, True
-        self.config.save_pretrained(str(to))
+        saved = copy.deepcopy(self.config)
+        saved.base_model_name_or_path, saved.inference_mode = base, True
+        if self.head:
+            saved.task_type = "TOKEN_CLS" if f"{HEAD}.bias" in self.head else "SEQ_CLS"
+            saved.modules_to_save = list(HEADS)
+        saved.save_pretrained(str(to))
 
     def give(self, engine: Engine, description: dict[str, Any]) -> None:
         """`save` of a process that does not write: what it has goes to the one that does."""
         numbers = tensor_numbers(description)
-        for name in self.names:
+        for name in (*self.names, *self.head):
             fetched(engine, *numbers[name])
 
     def save_weights(self, engine: Engine, description: dict[str, Any], state: Path, writes: bool = True) -> None:
@@ -219,9 +233,19 @@ class Adapters:
         engine.save_weights(str(state / WEIGHTS), 1 << 62, self.absent(description, adapters=True))
 
     def load(self, engine: Engine, description: dict[str, Any], state: Path, steps: int) -> str:
-        """The adapters and their state; the base has been loaded. Returns the state format that was found."""
+        """The adapters, the head and their state; the base has been loaded. Returns the state format that was found."""
         self.begun = {}
         return engine.load_state(str(state), str(state / WEIGHTS), steps, self.absent(description, adapters=True))
+
+
+def unfreeze_head(model: Any) -> list[str]:
+    """Makes a head of labels trainable. Returns the names of its parameters; none for a model that predicts tokens."""
+    if not is_classifier(getattr(model, "config", None)):
+        return []
+    parameters = dict(model.get_submodule(HEAD).named_parameters())
+    for parameter in parameters.values():
+        parameter.requires_grad_(True)
+    return [f"{HEAD}.{name}" for name in parameters]
 
 
 def fetched(engine: Engine, number: int, shape: Sequence[int]) -> torch.Tensor:

@@ -17,6 +17,7 @@ from transformers.pytorch_utils import Conv1D
 from spillway.errors import InputError
 from spillway.model.meta.building import find_layers
 from spillway.model.meta.meta_model import pattern
+from spillway.model.source.source import is_classifier
 
 ALL = "all-linear"
 SHOWN = 12  # names that a message lists
@@ -110,7 +111,8 @@ def choose_all_linear(peft: Any, model: Any, kind: str, parameters: list[str]) -
     if not linears.names:
         raise InputError(f"lora_target_modules: {ALL} finds nothing in {kind}: {linears.words()}")
     notice = describe_left_out(linears, parameters)
-    return Targets(linears.names if linears.experts or is_rewritten(peft, model) else ALL, notice)
+    needs_names = linears.experts or is_rewritten(peft, model) or is_classifier(getattr(model, "config", None))
+    return Targets(linears.names if needs_names else ALL, notice)
 
 
 def describe_left_out(linears: Linears, parameters: list[str]) -> str:

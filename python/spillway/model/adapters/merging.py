@@ -1,12 +1,14 @@
 """Adapters merged into their base, one linear layer at a time.
 
 PEFT merges each layer itself, on the layer's own weight and adapter, so every merged value has the bits that
-`merge_and_unload` gives it. All other tensors of the base go from file to file in pieces.
+`merge_and_unload` gives it. Modules that the adapters' file holds whole (`modules_to_save`) replace those of the base.
+All other tensors of the base go from file to file in pieces.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import copy
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -27,7 +29,9 @@ from spillway.model.adapters.lora import (
 )
 from spillway.model.checkpoint.tensor_names import Group, Names
 from spillway.model.meta.meta_model import bare_name
+from spillway.model.meta.score_head import HEAD
 from spillway.model.source.library import natural_order
+from spillway.model.source.source import OF_ROWS, OF_TOKENS, is_classifier
 from spillway.model.source.tensor_files import Stored, Unit, pieces
 
 if TYPE_CHECKING:
@@ -87,6 +91,15 @@ def load_adapter_config(directory: Path) -> Any:
     return config
 
 
+def find_head(adapters: Path, config: Any) -> tuple[int, str]:
+    """The labels of the head that the adapters' file holds whole (0: none), and the kind of its class."""
+    values, name = Stored(adapters / ADAPTER), f"{PREFIX}{HEAD}.weight"
+    if HEAD not in (config.modules_to_save or ()) or name not in values.names():
+        return 0, OF_ROWS
+    is_of_tokens = f"{PREFIX}{HEAD}.bias" in values.names()
+    return values.meta(name).shape[0], OF_TOKENS if is_of_tokens else OF_ROWS
+
+
 def list_merged(meta_model: MetaModel, config: Any, adapters: Path, source: Path) -> list[Unit]:
     """The tensors of the checkpoint `source` under its own names, with `adapters` merged into them. InputError before
     any is made, where the adapters do not belong to this base."""
@@ -94,20 +107,26 @@ def list_merged(meta_model: MetaModel, config: Any, adapters: Path, source: Path
     names, base = Names(meta_model), Stored(source)
     types = {name: tensor.dtype for name, tensor in meta_model.stored.state_dict().items()}
     values, layers = Stored(adapters / ADAPTER), adapt(meta_model, config)
-    check_adapters(adapters / ADAPTER, layers, values)
+    left = check_adapters(adapters / ADAPTER, layers, values)
+    whole = find_whole(adapters / ADAPTER, meta_model, config.modules_to_save or (), values, left)
     groups = names.loading(base.names())
     wholes = {group.target: group.members[0][0] for group in groups if group.transform is None}
     targets = {member: group.target for group in groups for member, _ in group.members}
     read = Reader(base, {name: types[target] for name, target in targets.items()})
-    for name in layers:
+    for name in (*layers, *whole):
         if name in names.aliases or name in names.aliases.values():
             raise InputError(f"{adapters}: {name} is shared with another layer of the base; {INSTEAD}")
     apart = {name: layer for name, layer in layers.items() if name not in wholes}
     joined = list_joined(names, groups, read, apart, values)
     written = {name for unit in joined for name, _ in unit.listed}
     merged = {wholes[name]: layer for name, layer in layers.items() if name in wholes}
+    replaced = {wholes.get(name, name): (types[name], file) for name, file in whole.items()}
+    if inside := sorted(name for name in whole if name not in wholes and name in targets.values()):
+        raise InputError(f"{source}: {inside[0]} is made of several tensors there; {INSTEAD}")
     units = {unit.listed[0][0]: unit for unit in joined}
-    for name in (targets.keys() | names.passed_over(base.names())) - written:
+    for name, (dtype, file) in replaced.items():
+        units[name] = Unit([(name, values.meta(file).to(dtype))], partial(copy_whole, values, file, dtype))
+    for name in (targets.keys() | names.passed_over(base.names())) - written - replaced.keys():
         listed = [(name, read.meta(name))]
         if name in merged:
             units[name] = Unit(listed, partial(merge_tensor, read, name, merged[name], values))
@@ -141,7 +160,10 @@ def list_joined(
 
 def adapt(meta_model: MetaModel, config: Any) -> dict[str, AdaptedLayer]:
     """Puts adapters without values into a meta model. Returns them by the name of the weight they change."""
-    model = meta_model.model
+    model, config = meta_model.model, copy.deepcopy(config)
+    config.modules_to_save = None  # they replace tensors of the base, and need no module here
+    if is_classifier(model.config):
+        config.task_type = None  # PEFT would wrap the head
     try:
         insert_adapters(model, config, low_cpu_mem_usage=True)
     except Exception as error:  # PEFT knows no such module, or a setting that needs weights
@@ -170,26 +192,54 @@ def describe_layer(name: str, module: Any) -> AdaptedLayer:
     return AdaptedLayer(module, {each: file.replace("_vector.weight", "_vector") for each, file in files.items()})
 
 
-def check_adapters(path: Path, layers: dict[str, AdaptedLayer], values: Stored) -> None:
-    """InputError for a tensor that is missing, has another shape, or has no place in the base."""
+def check_adapters(path: Path, layers: dict[str, AdaptedLayer], values: Stored) -> set[str]:
+    """The names in the file that belong to no adapter. InputError for a tensor that is missing or has another shape."""
     left = values.names()
     for layer in layers.values():
         for own, name in layer.files.items():
             if own.endswith(".bias"):
                 raise InputError(f"{path}: {name} changes a bias, which is not merged here; {INSTEAD}")
-            shape = list(layer.module.get_parameter(own).shape)
-            stored_shape = list(values.meta(name).shape) if name in left else None
-            if stored_shape != shape:
-                raise InputError(
-                    f"{path}: {name} has shape {stored_shape or 'none, it is missing'}; the base needs {shape}"
-                )
+            check_shape(path, values, name, layer.module.get_parameter(own), left)
             left.discard(name)
-    if left:
-        raise InputError(f"{path}: {min(left)} belongs to no adapter of a linear layer of the base; {INSTEAD}")
+    return left
+
+
+def check_shape(path: Path, values: Stored, name: str, parameter: torch.Tensor, there: Collection[str]) -> None:
+    shape, stored_shape = list(parameter.shape), list(values.meta(name).shape) if name in there else None
+    if stored_shape != shape:
+        raise InputError(f"{path}: {name} has shape {stored_shape or 'none, it is missing'}; the base needs {shape}")
+
+
+def find_whole(
+    path: Path, meta_model: MetaModel, modules: Collection[str], values: Stored, left: set[str]
+) -> dict[str, str]:
+    """The parameters of modules that the file holds whole: each one's name in the model, and in the file. `left`: names
+    in the file that belong to no adapter. InputError for one that is missing, has another shape, or has no place."""
+    whole: dict[str, str] = {}
+    for name, parameter in meta_model.stored.named_parameters(remove_duplicate=False):
+        if is_inside(name, modules):
+            whole[name] = f"{PREFIX}{name}"
+            check_shape(path, values, whole[name], parameter, left)
+    if others := left - set(whole.values()):
+        raise InputError(
+            f"{path}: {min(others)} belongs to no adapter of a linear layer of the base, and to no module of "
+            f"modules_to_save; {INSTEAD}"
+        )
+    return whole
+
+
+def is_inside(name: str, modules: Collection[str]) -> bool:
+    """True if PEFT finds the module of a parameter, or one around it, by the end of its name."""
+    parts = name.split(".")[:-1]
+    return any(".".join(parts[:count]).endswith(module) for count in range(1, len(parts) + 1) for module in modules)
 
 
 def copy_tensor(read: Reader, name: str) -> Iterator[Iterator[torch.Tensor]]:
     yield (part.to(read.find_type(name)) for part in read.base.pieces(name))
+
+
+def copy_whole(values: Stored, file: str, dtype: torch.dtype) -> Iterator[Iterator[torch.Tensor]]:
+    yield (part.to(dtype) for part in values.pieces(file))
 
 
 def merge_tensor(read: Reader, name: str, layer: AdaptedLayer, values: Stored) -> Iterator[Iterator[torch.Tensor]]:

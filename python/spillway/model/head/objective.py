@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from spillway.model.head.head import Stats
 
 Weights = Sequence[tuple[slice, float | torch.Tensor]]
-Told = dict[str, float]  # what an objective tells of a micro-batch besides its loss, by name
+# figures of a micro-batch besides its loss, by name; a pair is a sum and the number of its terms
+Told = dict[str, Any]
 
 
 class Objective(Protocol):

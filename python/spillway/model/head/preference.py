@@ -18,7 +18,7 @@ from spillway.model.head.distillation import Distilled, Divergence
 from spillway.model.head.objective import Choice, CrossEntropy, OfTokens, Told, accuracy, entropy, run_sums
 from spillway.model.head.policy import Policy, PolicyLoss
 from spillway.model.head.row_losses import ROW_LOSSES, RowLoss, Rows
-from spillway.model.head.scores import Ranking, Scored
+from spillway.model.head.scores import Classification, Labelled, Ranking, Scored
 
 if TYPE_CHECKING:
     from spillway.config import Config
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 
 def objective_of(config: Config) -> Choice:
+    if config.objective_entry.is_labelled:
+        return partial(Labelled, Classification.read(config))
     if config.objective_entry.labels:
         return partial(Scored, Ranking.of(config))
     if config.objective_entry.has_teacher:

@@ -12,6 +12,8 @@ from torch.nn import functional
 
 from spillway.model.batches.microbatch import MicroBatch, Work
 from spillway.model.head.objective import Told
+from spillway.model.source import hub
+from spillway.model.source.labels import NUMBERS, SEVERAL, SINGLE, load_run_config
 
 if TYPE_CHECKING:
     from spillway.config import Config
@@ -61,16 +63,30 @@ class Classification:
 
     problem: str
 
+    @classmethod
+    def read(cls, config: Config) -> Classification:
+        if config.objective_entry.labels_words:
+            return cls(SINGLE)
+        return cls(load_run_config(config, hub.model_directory(config)).problem_type)
+
     def loss(self, scores: torch.Tensor, targets: torch.Tensor | None) -> torch.Tensor:
         assert targets is not None
-        if self.problem == "single_label_classification":
+        if self.problem == SINGLE:
             return functional.cross_entropy(scores, targets.view(-1))
-        if self.problem == "multi_label_classification":
+        if self.problem == SEVERAL:
             return functional.binary_cross_entropy_with_logits(scores, targets.double())
         return functional.mse_loss(scores, targets.double().view(scores.shape))
 
     def describe(self, scores: torch.Tensor) -> Told:
         return {}
+
+    def judge(self, scores: torch.Tensor, targets: torch.Tensor | None) -> Told:
+        """How many labels are right, and how many there are; nothing for numbers."""
+        assert targets is not None
+        if self.problem == NUMBERS:
+            return {}
+        right = scores.argmax(1) == targets.view(-1) if self.problem == SINGLE else (scores > 0) == (targets > 0.5)
+        return {"accuracy": (float(right.sum()), right.numel())}
 
 
 @dataclass
@@ -97,17 +113,25 @@ class Scored:
         return self._gradients[batch.index] * scale
 
     def told(self, stats: Mapping[int, Stats]) -> list[Told]:
-        return [self.loss.describe(self._take(stats, batch)) for batch in self.work.micro_batches]
+        return [self._describe(self._take(stats, batch), batch) for batch in self.work.micro_batches]
+
+    def _describe(self, scores: torch.Tensor, batch: MicroBatch) -> Told:
+        return self.loss.describe(scores)
 
     def _settle(self, stats: Mapping[int, Stats], batch: MicroBatch) -> float:
         """The micro-batch's part of the step's summed loss; keeps the gradient."""
-        count = 1 if self.sums else self.work.step_batches
+        (part, whole), in_sum = self._weigh(batch)
         leaf = self._take(stats, batch).requires_grad_()
         with torch.enable_grad():
             loss = self.loss.loss(leaf, batch.targets)
             (gradient,) = torch.autograd.grad(loss, leaf)
-        self._gradients[batch.index] = gradient / count
-        return float(loss.detach()) * (self.work.units / count if self.training else batch.units)
+        self._gradients[batch.index] = gradient * part / whole
+        return float(loss.detach()) * in_sum
+
+    def _weigh(self, batch: MicroBatch) -> tuple[tuple[int, int], float]:
+        """The share of the micro-batch's mean in the step's loss, and its weight in the sum that is reported."""
+        count = 1 if self.sums else self.work.step_batches
+        return (1, count), (self.work.units / count if self.training else batch.units)
 
     def _take(self, stats: Mapping[int, Stats], batch: MicroBatch) -> torch.Tensor:
         """fp64 [rows, labels]"""
@@ -115,3 +139,16 @@ class Scored:
         assert scores is not None
         self.scores[batch.number] = scores
         return scores.double().cpu()
+
+
+@dataclass
+class Labelled(Scored):
+    """Rows or words with labels. A step's loss is the mean over all of its rows or words, in whatever micro-batches."""
+
+    loss: Classification
+
+    def _describe(self, scores: torch.Tensor, batch: MicroBatch) -> Told:
+        return self.loss.judge(scores, batch.targets)
+
+    def _weigh(self, batch: MicroBatch) -> tuple[tuple[int, int], float]:
+        return (batch.units, self.work.units), batch.units
