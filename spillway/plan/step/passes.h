@@ -19,9 +19,11 @@ void add_activations(StepGraph& graph);
 /// Weights for updates and for the passes that read them. Chunks of a block lie side by side on the host and on a
 /// device, so that a few of them are one copy.
 void add_weights(StepGraph& graph);
-/// Gradients from the passes that make them to the updates, and the rows of the embedding's. They leave a device as
-/// soon as they are complete, or stay until the update, and a durable step keeps a copy.
+/// Gradients from the passes that make them to the updates. They leave a device as soon as they are complete, or stay
+/// until the update, and a durable step keeps a copy.
 void add_gradients(StepGraph& graph);
+/// The embedding's gradient: the rows of the step's tokens.
+void add_rows(StepGraph& graph);
 /// The one order of the network.
 void order_network(StepGraph& graph);
 /// Snapshots of what lives on a device leave through the host, before the next updates change it.

@@ -65,12 +65,6 @@ void time_snapshots(StepGraph& graph) {
   }
 }
 
-Index add_gradient_log(StepGraph& graph, Object what, Place from, Bytes bytes, std::uint32_t deadline) {
-  const auto write = add_transfer(graph, Lane::write, Phase::backward, {what, from, {}, bytes}, deadline);
-  if (from.any()) graph.out.buffers[from.buffer].earlier_tasks.push_back(write);
-  return write;
-}
-
 void add_snapshot_hops(StepGraph& graph) {
   for (const auto& group : graph.snapshots.groups()) {
     add_snapshot_copy(graph, kWeightPart, group.chunks);

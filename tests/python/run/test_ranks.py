@@ -326,6 +326,19 @@ def test_two_processes_make_what_one_makes(given: Path, tmp_path: Path) -> None:
     assert 'id="late-1"' in (tmp_path / "two" / "report.html").read_text()
 
 
+def test_the_base_of_adapters_is_kept_once_by_all_processes_together(given: Path, tmp_path: Path) -> None:
+    """Codes of 4 bits in memory: each of two keeps half of them, and the result is that of one process."""
+    one_process(given, tmp_path / "one", *KEYS, *CODES)
+    kept = {}
+    for name, more in (("each", ()), ("once", ("--shard_frozen", "true"))):
+        ranks = processes(2, given, tmp_path / name, *KEYS, *CODES, *more)
+        ends = [(*process.communicate(timeout=LIMIT), process.returncode) for process in ranks]
+        assert [code for *_, code in ends] == [0, 0], ends
+        assert real_runs.result(tmp_path / name) == real_runs.result(tmp_path / "one")
+        kept[name] = json.loads((tmp_path / name / "plan.json").read_text())["dram_breakdown"]["weights"]
+    assert kept["once"] < 0.7 * kept["each"], kept
+
+
 def test_several_train_under_a_budget_that_is_too_small_for_one(given: Path, tmp_path: Path) -> None:
     """In memory alone: each keeps half of the state, and what it keeps of it stays below its plan."""
     wide = tmp_path / "wide"
@@ -357,6 +370,7 @@ def test_several_train_under_a_budget_that_is_too_small_for_one(given: Path, tmp
         (),
         ("--method", "lora"),
         CODES,
+        (*CODES, "--shard_frozen", "true"),
         MUON,
         LSP,
         ("--state_format", "int8", "--weight_dtype", "bf16"),
