@@ -46,7 +46,8 @@ TOOLS = {
     "LoraConfig": "PEFT: LoraConfig",
 }
 ABOUT = {
-    "Axolotl": "Axolotl has no key for a drive: give a directory in `storage` when memory cannot hold the state.",
+    "Axolotl": "Axolotl's own command trains with [a plug-in](axolotl.md). The table is for `spillway train`. Axolotl "
+    "has no key for a drive: give a directory in `storage` when memory cannot hold the state.",
     "LLaMA-Factory": "`llamafactory-cli train config.yaml` becomes `spillway train config.yaml`. Rows in Alpaca and "
     "ShareGPT form train as they are ([data](../reference/data.md)).",
     "DeepSpeed": "A dot separates the levels of the JSON file. Spillway plans transfers and buffers by itself, so most "

@@ -17,6 +17,7 @@
 // Of both kinds of tests: tests/python/support/needs.py reads this list, CONTRIBUTING.md explains it.
 #define SPILLWAY_CAPABILITIES(X) \
   X(accelerate)                  \
+  X(axolotl)                     \
   X(bitsandbytes)                \
   X(cgroup)                      \
   X(chromium)                    \
@@ -31,6 +32,7 @@
   X(gguf)                        \
   X(gpu)                         \
   X(holes)                       \
+  X(llamafactory)                \
   X(loop)                        \
   X(mkfs)                        \
   X(mount)                       \

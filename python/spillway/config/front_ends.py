@@ -96,7 +96,7 @@ AXOLOTL = {
     "peft_layers_to_transform": "not supported: `lora_target_modules` names layers by the ends of their names",
     "peft_use_dora": ADAPTERS,
     "peft_use_rslora": "not supported: give `lora_alpha` times the square root of `lora_r`",
-    "plugins": "not supported: the engine has no plug-ins",
+    "plugins": "not supported: `spillway train` has no plug-ins; Axolotl itself takes Spillway as one",
     "pretraining_dataset": "`dataset` with rows of text; `packing: true` joins them",
     "profiler_steps": DEBUGGING,
     "qat": "not supported: `load_in_4bit` rounds a frozen base alone",

@@ -25,7 +25,7 @@ from spillway.integrations import alone, classified, grouped, ranked, referred, 
 from spillway.integrations.durable import DurableRun
 from spillway.integrations.loading import LOGGER, Origin, untouched
 from spillway.integrations.sizes import Sizes, join_sizes, largest, saving_of
-from spillway.integrations.trl_ways import TrlLog, logged_objective
+from spillway.integrations.trl_ways import TrlLog, choose_objective
 from spillway.machine import device, process_memory
 from spillway.model.batches.batch import WorkShape
 from spillway.model.checkpoint.freeze import frozen_names
@@ -230,7 +230,7 @@ class StreamedSession:
                 model_config=self._model_config(),
                 frozen=frozen_names(self.model),
                 objective=(
-                    self._pairs.choose if isinstance(self._pairs, classified.Classified) else logged_objective(self)
+                    self._pairs.choose if isinstance(self._pairs, classified.Classified) else choose_objective(self)
                 ),
                 world=self._world,
             )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import transformers
 
 from spillway.base.sums import Mean, add_told
-from spillway.model.head.objective import CrossEntropy
+from spillway.model.head.objective import CrossEntropy, MicroBatchMeans
 
 if TYPE_CHECKING:
     from spillway.model.head.objective import Choice
@@ -37,7 +37,8 @@ def is_trl(trainer: Any) -> bool:
 
 def stores_figures(trainer: Any) -> bool:
     """True if the trainer is one of `trl.experimental` that keeps each micro-batch's figures until it logs."""
-    return hasattr(trainer, "_stored_metrics")
+    of_trl = any(each.__module__.startswith("trl.") for each in type(trainer).__mro__)  # Axolotl has the same attribute
+    return of_trl and hasattr(trainer, "_stored_metrics")
 
 
 def logged_objective(trainer: Any) -> Choice | None:
@@ -48,6 +49,13 @@ def logged_objective(trainer: Any) -> Choice | None:
         return None
     names = behind(type(trainer), "compute_loss").__code__.co_varnames
     return functools.partial(CrossEntropy, watches=("entropy",)) if "entropy_sum" in names else None
+
+
+def choose_objective(trainer: Any) -> Choice | None:
+    """The objective of a trainer of tokens, where it differs from the configuration's."""
+    if trainer._pairs is None and not is_trl(trainer) and not trainer.model_accepts_loss_kwargs:
+        return MicroBatchMeans
+    return logged_objective(trainer)
 
 
 def say_routers(trainer: Any) -> None:

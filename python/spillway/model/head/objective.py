@@ -95,6 +95,27 @@ class CrossEntropy(OfTokens):
         return [accuracy(of) | (entropy(of) if "entropy" in self.watches else {}) for of in each]
 
 
+class MicroBatchMeans(CrossEntropy):
+    """The mean over a step's micro-batches of each one's mean over label tokens, which transformers' Trainer computes
+    if the model does not count label tokens itself."""
+
+    def __init__(self, work: Work, training: bool = True, watches: Collection[str] = ()) -> None:
+        super().__init__(work, training, watches)
+        self._training, self._count = training, work.step_batches
+
+    def losses(self, stats: Mapping[int, Stats]) -> list[float]:
+        sums = super().losses(stats)
+        if not self._training:
+            return sums
+        return [self._units * loss / self._divisor(batch) for loss, batch in zip(sums, self._batches, strict=True)]
+
+    def weights(self, stats: Mapping[int, Stats], batch: MicroBatch, scale: float) -> list[tuple[slice, float]]:
+        return [(slice(None), scale / self._divisor(batch))]
+
+    def _divisor(self, batch: MicroBatch) -> int:
+        return self._count * max(1, batch.units)
+
+
 class RowSums(OfTokens):
     """No loss: the log-probability of each row's label tokens; of sampled rows that of each token."""
 
