@@ -95,7 +95,7 @@ def grid(rows: list[Row]) -> str:
 def verdict(rows: list[Row]) -> str:
     counted = [row for row in rows if predicted(row)]
     if not counted:
-        return "Nothing here was predicted that is published: no row counts."
+        return "No published figure was predicted here, so no row counts."
     good = sum(abs(error(row)) <= TOLERANCE for row in counted)
     return f"{good} of the {len(counted)} published figures that were predicted lie within {TOLERANCE} %."
 
@@ -149,7 +149,7 @@ def plan_table(found: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-HEAD = "# The papers' machines\n\n<!-- Made by research/papers.py. -->\n"
+HEAD = "# Other systems' papers: published and simulated\n\n<!-- Made by research/papers.py. -->\n"
 
 
 def notes() -> dict[str, str]:
