@@ -155,7 +155,7 @@ def plan_engine(spec: EngineSpec, profiled: Profiled, engine_type: EngineType, n
     if shape.pairs:
         plan["reference"] = first_pass(shape, plan, spec.settings.get("seconds", {}))
     plan["threads"] = {"compute": threads.compute, "words": threads.words}
-    if (tiles := profiled.verified.tiles).of(shape.batch * shape.length) > 1:
+    if (tiles := profiled.verified.tiles).count(shape.batch * shape.length) > 1:
         plan["token_tile"] = {"tokens": tiles.tokens, "modules": sorted(tiles.modules), "why": tiles.why}
     plan |= summarise_unpacked(spec.description)
     return PlannedEngine(spec, engine, plan | replays.plan_replays(config, plan))
@@ -251,7 +251,7 @@ def description_of(verified: Verified, shape: WorkShape, ranks: Ranks = ALONE) -
     model |= update_rule(config) | refits(config) | {"seed": config.seed}
     if ranks.world == 1:
         return model
-    step_tokens = model["tokens"] // shape.own * shape.micro_batches
+    step_tokens = model["tokens"] // shape.most_own * shape.micro_batches
     world = {"world": ranks.world, "rank": ranks.rank, "machines": ranks.machines}
     return model | world | {"step_tokens": step_tokens}
 
@@ -259,8 +259,8 @@ def description_of(verified: Verified, shape: WorkShape, ranks: Ranks = ALONE) -
 def work_size(shape: WorkShape, tiles: TokenTiles = ALL_AT_ONCE) -> WorkSize:
     train = shape.batch * shape.length
     tokens = max(train, shape.eval_batch * shape.eval_length)
-    parts = shape.micro_batches * tiles.of(train)
-    return WorkSize(shape.micro_batches, shape.own * tokens, shape.virtual_ranks, parts)
+    parts = shape.micro_batches * tiles.count(train)
+    return WorkSize(shape.micro_batches, shape.most_own * tokens, shape.virtual_ranks, parts)
 
 
 def first_pass(shape: WorkShape, plan: dict[str, Any], seconds: dict[str, float]) -> dict[str, Any]:

@@ -84,7 +84,7 @@ def sampled(model: PreTrainedModel, batch: Batch, step: list[Batch], config: Con
     counts = [(each.labels[:, 1:] != -100).sum(1) for each in step]
     own = (batch.labels[:, 1:] != -100).sum(1)
     tokens = Tokens(token_values(output.logits, batch), own, batch.sampled, batch.reference)
-    loss = PolicyLoss.of(config).loss(tokens, sum(int(each.sum()) for each in counts) / len(step))
+    loss = PolicyLoss.from_config(config).loss(tokens, sum(int(each.sum()) for each in counts) / len(step))
     if (auxiliary := getattr(output, "aux_loss", None)) is not None:
         loss = loss + routers_weight(model) * auxiliary
     return loss
@@ -96,7 +96,7 @@ def ranked(model: PreTrainedModel, batch: Batch, config: Config) -> torch.Tensor
     from spillway.model.source.model_code import call_model
 
     scores = call_model(model, batch.input_ids).logits.flatten(0, 1)[batch.scored]
-    return Ranking.of(config).loss(scores.double(), batch.targets)
+    return Ranking.from_config(config).loss(scores.double(), batch.targets)
 
 
 def classify(model: PreTrainedModel, batch: Batch, step: list[Batch], config: Config) -> torch.Tensor:

@@ -52,7 +52,7 @@ def profiled(
     dtype = config.compute_dtype
     with loss_kernels(engine_type, dtype, device.small(config, compute.place)) as kernels:
         budget = memory_budget(config, processes)
-        own = replace(shape, micro_batches=shape.own)
+        own = replace(shape, micro_batches=shape.most_own)
         saved = config.activation_recompute != "all"
 
         def run(place: Place) -> DryRun:
@@ -65,7 +65,7 @@ def profiled(
         except RuntimeError as refused:
             compute = replace(compute, place=compute.place.without(refused))
             memory = run(compute.place)
-    tokens = shape.own * max(shape.batch * shape.length, shape.eval_batch * shape.eval_length)
+    tokens = shape.most_own * max(shape.batch * shape.length, shape.eval_batch * shape.eval_length)
     distilled = working_bytes(tokens, shape.teacher_top_k, compute.place.on_gpu)
     logits = shape.logits * meta_model.vocabulary * meta_model.dtype.itemsize
     drawn = initialise.work_bytes(meta_model) if config.init == "random" else 0  # before the first step

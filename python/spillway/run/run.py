@@ -208,9 +208,7 @@ class Run:
             return None
 
 
-def open_run(
-    config: Config, world: World, note: Callable[[str], object], ready: Callable[[Path], object] = str
-) -> Run:
+def open_run(config: Config, world: World, note: Callable[[str], object], ready: Callable[[Path], object] = str) -> Run:
     """The run in `output_dir` and on the paths of all processes. The caller holds the directory's lock."""
     known, also = world.agreed(lambda: known_runs.load_existing_run(config.output_dir, config.overwrite, config.paths))
     there, others = volumes_of(config.paths, known, also, world)

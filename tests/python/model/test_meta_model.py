@@ -227,4 +227,4 @@ def test_releases_that_are_taken() -> None:
     for version in ("5.6.0", "5.23.0", "5.24.0.dev0"):
         library.check_version(version)
     asked = next(line for line in PYPROJECT.read_text().splitlines() if "transformers>=" in line)
-    assert f'"transformers>={library.said(library.OLDEST)},<{library.BELOW[0]}"' in asked
+    assert f'"transformers>={library.version_text(library.OLDEST)},<{library.BELOW[0]}"' in asked

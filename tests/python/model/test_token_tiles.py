@@ -218,7 +218,7 @@ def test_what_several_saved_it_is_made_again_once() -> None:
     """As the products of queries, keys and values save what their norm gave; and it is let go after the last."""
     remaking, norm, parts = token_tiles.Remaking(), torch.nn.LayerNorm(4), Parts(TokenTiles(2))
     parts.tokens, parts.count = 6, 3
-    given = token_tiles.Call.of((torch.randn(6, 4, generator=torch.Generator().manual_seed(1)),), {})
+    given = token_tiles.Call.split((torch.randn(6, 4, generator=torch.Generator().manual_seed(1)),), {})
     assert given is not None
     runs = []
 
@@ -243,7 +243,7 @@ def test_what_was_changed_in_place_is_not_made_again(changed: bool) -> None:
     remaking, norm, parts = token_tiles.Remaking(), torch.nn.LayerNorm(4), Parts(TokenTiles(2))
     parts.tokens, parts.count = 6, 3
     hidden = torch.randn(6, 4, generator=torch.Generator().manual_seed(1))
-    given = token_tiles.Call.of((hidden,), {})
+    given = token_tiles.Call.split((hidden,), {})
     assert given is not None
     out, factor = norm(hidden).detach(), torch.ones(4, requires_grad=True)
     remaking.note(out, token_tiles.Made(token_tiles.Tile(norm, parts), *given))

@@ -71,6 +71,6 @@ class WorkShape:
         return max(1, round(self.packed_rows * length / self.length))
 
     @property
-    def own(self) -> int:
+    def most_own(self) -> int:
         """Most micro-batches of a step that this process computes."""
         return self.share or self.micro_batches

@@ -177,7 +177,7 @@ class Share:
     virtual_ranks: int = 1
     gather: Callable[[Any], list[Any]] = lambda value: [value]  # what each process gives, by rank
 
-    def of(self, micro_batches: int) -> slice:
+    def take(self, micro_batches: int) -> slice:
         return share_of(micro_batches, self.virtual_ranks, self.rank, self.world)
 
     def most(self, micro_batches: int) -> int:

@@ -31,7 +31,7 @@ def narrow_of_its_kind(meta_model: MetaModel, saved: bool, shards: int = 1) -> M
 def narrow_copy(meta_model: MetaModel, two: bool = False, shards: int = 1) -> MetaModel:
     """A copy with as few layers as its class can be built with. `two`: with two layers at least. `shards`: slices into
     which the engine cuts the vocabulary."""
-    least = 1 if meta_model.own_tail and not two else 2
+    least = 1 if meta_model.has_own_tail and not two else 2
     for layers in (least, 2, 4):
         try:
             return build(narrow(meta_model.config, meta_model, layers, shards), meta_model.dtype, meta_model.kept)

@@ -167,20 +167,20 @@ class MetaModel:
         plans = []
         for place, layer in enumerate(self.layers):
             wanted = [*(self.entry if place == 0 else []), *layer.parameters()]
-            wanted += self.tail if place == last and not self.own_tail else []
+            wanted += self.tail if place == last and not self.has_own_tail else []
             own = [p for p in wanted if id(p) not in owned]
             entry, tail = place == 0 and not self.simple_entry, place == last and self.fused_tail
             shared = [p for p in wanted if id(p) in owned]
             plans.append(StagePlan(names[id(layer)], own, shared, place, entry, tail))
             owned.update(map(id, own))
-        if self.own_tail:
+        if self.has_own_tail:
             own = [p for p in self.tail if id(p) not in owned]
             name = "tail" if self.norm is None else names[id(self.norm)]
             plans.append(StagePlan(name, own, [p for p in self.tail if id(p) in owned], None, False, True))
         return plans
 
     @property
-    def own_tail(self) -> bool:
+    def has_own_tail(self) -> bool:
         """True if what follows the layers is a block of its own."""
         return bool(self.tail)
 

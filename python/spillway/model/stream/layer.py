@@ -163,7 +163,11 @@ class Stage:
         was saved is to be spilled."""
         assert self._module is not None and self.plan.layer is not None
         leaf = hidden.detach().requires_grad_()
-        beside = [*passage.given(self.plan.layer), *self._module.buffers(), *(leaf for _, leaf, _ in self._borrowed)]
+        beside = [
+            *passage.list_tensors(self.plan.layer),
+            *self._module.buffers(),
+            *(leaf for _, leaf, _ in self._borrowed),
+        ]
         packing = Packing(hidden, [*self._now, leaf], beside, spills)
         call = passage.forward_call(self.plan.layer)
         computed = replace_linears(self._unneeded, None, self._sums), redirected(self._inners, True)

@@ -74,7 +74,7 @@ class Passage:
             return False
         return not any(tensor.requires_grad or id(tensor) in self._tracked for tensor in tensors_in(given))
 
-    def given(self, place: int) -> list[torch.Tensor]:
+    def list_tensors(self, place: int) -> list[torch.Tensor]:
         """The tensors among a layer's arguments."""
         return all_tensors([self.calls[place]])
 

@@ -172,7 +172,7 @@ class Stream:
         self._weight_sums.begin(training)
         self._engine.embedding_forward(None)
         self._digests.end_pass()
-        share = self.share.of(len(work.micro_batches))
+        share = self.share.take(len(work.micro_batches))
         if self.share.world > 1:
             work = work.part(share)
             self._parts.begin(work.micro_batches, share.start)
@@ -201,7 +201,7 @@ class Stream:
         )
         self._auxiliary = math.fsum(self.auxiliaries.values())
         balances = [passage.balance for passage in turn.passages]
-        self.tell = functools.partial(told, head, balances, numbers, self.share.gather)
+        self.tell = functools.partial(join_figures, head, balances, numbers, self.share.gather)
         return math.fsum(self.losses.values()) + self._auxiliary
 
     def _passages(self, work: Work) -> list[Passage]:
@@ -421,7 +421,7 @@ class Turn:
         ]
 
 
-def told(
+def join_figures(
     head: HeadPass,
     balances: list[Balance | None],
     numbers: list[int],
@@ -430,7 +430,7 @@ def told(
     """Figures of the objective, and the routers' loss if there is one, by micro-batch in the data's order. `numbers`:
     that order, of micro-batches in the step's. `gather`: as Share has it."""
     routers = [{} if balance is None else {"aux_loss": balance.mean()} for balance in balances]
-    every = [figures | more for figures, more in zip(head.told(), routers, strict=True)]
+    every = [figures | more for figures, more in zip(head.list_figures(), routers, strict=True)]
     numbered = [each for part in gather(list(zip(numbers, every, strict=True))) for each in part]
     return [figures for _, figures in sorted(numbered, key=lambda each: each[0])]
 
