@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from spillway.data.columns import Columns
 from spillway.data.files import Record
 
@@ -25,8 +27,9 @@ class UnusedColumns:
     def __init__(self) -> None:
         self.names: dict[str, None] = {}
 
-    def note(self, record: Record, columns: Columns) -> None:
-        rest = record.row.keys() - columns.used_names(record) - self.names.keys()
+    def note(self, record: Record, columns: Columns, also: Sequence[str] = ()) -> None:
+        """`also`: further columns that are used."""
+        rest = record.row.keys() - columns.used_names(record) - self.names.keys() - {*also}
         for name in record.row if rest else ():
             if name in rest and record.row[name] not in (None, "", [], {}):
                 self.names[name] = None

@@ -9,9 +9,9 @@ layers.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -21,6 +21,13 @@ from spillway.model.batches.microbatch import MicroBatch, Work
 from spillway.model.layers.nested import tensors_in
 from spillway.model.meta.meta_model import MetaModel, zeros
 from spillway.model.source.model_code import Left, call_without_layers, refusal, replaced_forwards
+
+
+class Answering(Protocol):
+    """Features of images; see `image_tower`."""
+
+    def answering(self, model: nn.Module) -> AbstractContextManager[None]:
+        """Inside, the model's own code gets them."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +60,15 @@ class Recording:
     passed: dict[int, tuple[int, int]]  # by identity of what stands for it in `calls`: layer, place in its result
 
 
-def record(meta_model: MetaModel, batch: MicroBatch, ids: torch.Tensor, rows: torch.Tensor) -> Recording:
-    """Runs the model up to its last layer. ids: [tokens]; rows: [tokens, columns], the embedding's rows of them."""
+def record(
+    meta_model: MetaModel,
+    batch: MicroBatch,
+    ids: torch.Tensor,
+    rows: torch.Tensor,
+    features: Answering | None = None,
+) -> Recording:
+    """Runs the model up to its last layer. ids: [tokens]; rows: [tokens, columns], the embedding's rows of them.
+    `features`: of the micro-batch's images."""
     kind = meta_model.config.model_type
     calls: list[Arguments] = []
     passed: dict[int, tuple[int, int]] = {}
@@ -78,9 +92,12 @@ def record(meta_model: MetaModel, batch: MicroBatch, ids: torch.Tensor, rows: to
         return forward
 
     forwards = {layer: recorder(place) for place, layer in enumerate(meta_model.layers)}
-    with embedded_rows(meta_model, rows, batch) as embedded, replaced_forwards(forwards):
+    images = {} if batch.images is None or features is None else batch.images
+    answering = nullcontext() if features is None else features.answering(meta_model.model)
+    with embedded_rows(meta_model, rows, batch) as embedded, replaced_forwards(forwards), answering:
         try:
-            call_without_layers(meta_model.model, ids.view(batch.rows, batch.length), batch.position_ids)
+            tokens = ids.view(batch.rows, batch.length)
+            call_without_layers(meta_model.model, tokens, batch.position_ids, **images)
         except Left:
             pass
     if len(calls) != len(meta_model.layers) or not embedded:
