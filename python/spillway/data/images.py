@@ -107,7 +107,7 @@ class ImageTokenizer:
         return next((place for place, (one, other) in enumerate(pairs) if one != other), min(len(ids), len(beginning)))
 
     def _spans(self, messages: list[dict[str, Any]], **options: Any) -> list[tuple[int, int]]:
-        """Where in the text the assistant's words are, by the template's markers."""
+        """The places of the assistant's words in the text, by the template's markers."""
         encoded = self._tokenizer.apply_chat_template(
             messages,
             tokenize=True,
@@ -195,8 +195,8 @@ def attach_images(record: Record, chat: Messages, directory: Path | None) -> Mes
             f"{record.where}: the messages have {used} parts of type 'image' without an image of their own, and the "
             f"columns hold {len(loose)} images; give one image for each"
         )
-    found = tuple(find_source(record.where, source, directory) for source in sources)
-    return replace(chat, messages=messages, images=found)
+    located = tuple(find_source(record.where, source, directory) for source in sources)
+    return replace(chat, messages=messages, images=located)
 
 
 def list_images(record: Record) -> list[Any]:
@@ -292,7 +292,7 @@ def join_images(rows: Sequence[dict[str, torch.Tensor]], length: int) -> dict[st
 
 
 def fill_up(tensor: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
-    """With zeros at the end of every dimension but the first."""
+    """Adds zeros at the end of every dimension but the first."""
     if list(tensor.shape[1:]) == list(shape):
         return tensor
     filled = tensor.new_zeros(len(tensor), *shape)

@@ -62,7 +62,7 @@ TEXT = Media()  # of a model of text
 
 
 def media_of(config: Any, run: Config) -> Media:
-    """By a model's configuration, and that of the run."""
+    """The media of a model's configuration, for a run."""
     from spillway.model.meta.image_tower import makes_image_features
     from spillway.model.source.source import is_multimodal
 

@@ -29,7 +29,7 @@ from spillway.machine import auto, device, process_memory
 from spillway.machine.compute import compute
 from spillway.model.batches.joining import join, join_shape
 from spillway.model.batches.microbatch import Share, Work, arrange
-from spillway.model.checkpoint.tower_weights import load_tower
+from spillway.model.checkpoint.tower_weights import open_tower
 from spillway.model.head.distillation import LargestLogits, TopTokens
 from spillway.model.head.objective import Choice, Objective, RowSums
 from spillway.model.head.preference import objective_of
@@ -87,8 +87,6 @@ class EngineSession:
         self._verified = verified(model_spec(config, model_config, frozen, only_plan))
         self._spec = self._verified.spec
         self._verified.refuse_longer(max(shape.length, shape.eval_length))
-        if shape.largest_images is not None:
-            self._spec.meta_model.take_images()
         engine_type = engine_type or calls.native_engine()
         self._share = Share(ranks.rank, ranks.world, config.virtual_ranks, self._world.gather)
         most = self._share.most(shape.micro_batches) if ranks.world > 1 else 0
@@ -111,8 +109,7 @@ class EngineSession:
         self._heap = HeapWatch(self.plan, self._profiled.dry_run.work_bytes)
         self._stream: Stream | None = None
         self._silence: silence.SilenceWatch | None = None
-        self._began = 0.0  # when the step's gradients were asked for
-        self._half = (0.0, 0)  # its loss and label tokens
+        self._began, self._half = 0.0, (0.0, 0)  # when the step's gradients were asked for; its loss and label tokens
         self._process = os.getpid()
 
     @property
@@ -146,9 +143,6 @@ class EngineSession:
             recovery = self._state.start(start_point)
         self._heap.give_back()  # what weights were drawn or converted in lies elsewhere than what steps take
         self._telemetry.bound_device(device.left(self.plan))
-        tower = None
-        if self._spec.meta_model.takes_images:
-            tower = load_tower(self._spec.meta_model, self._spec.source, self._place.device)
         with translated():
             self._stream = Stream(
                 self._spec.meta_model,
@@ -164,7 +158,7 @@ class EngineSession:
                 tiles=self._verified.tiles,
                 share=self._share,
                 fused=self._verified.fused,
-                tower=tower,
+                tower=open_tower(self._spec.meta_model, self._spec.source, self._place.device),
             )
         if config.paths or self._place.on_gpu:
             self._silence = silence.SilenceWatch(weakref.WeakMethod(self._silences))

@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from spillway.model.meta.meta_model import MetaModel
 
 
+def open_tower(meta_model: MetaModel, source: Path, device: torch.device | None = None) -> ImageTower | None:
+    """The tower of a run with images; None: it has none."""
+    return load_tower(meta_model, source, device) if meta_model.takes_images else None
+
+
 def load_tower(meta_model: MetaModel, source: Path, device: torch.device | None = None) -> ImageTower:
     """The tower with the weights of the checkpoint `source`. InputError where one is missing."""
     tower = ImageTower(meta_model, device)

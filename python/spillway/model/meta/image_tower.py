@@ -9,7 +9,7 @@ computed once a step and kept for its backward pass.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,6 +18,7 @@ from torch import nn
 from transformers.utils import ModelOutput
 
 from spillway.errors import InputError
+from spillway.model.batches.microbatch import MicroBatch
 from spillway.model.meta.meta_model import MetaModel
 from spillway.model.meta.on_meta import on_meta
 from spillway.model.source.source import auto_class
@@ -113,6 +114,11 @@ class Features:
         finally:
             for module in owners.values():
                 delattr(module, METHOD)
+
+
+def list_features(tower: ImageTower | None, batches: Sequence[MicroBatch]) -> list[Features | None]:
+    """Features of each micro-batch; None where it has no images."""
+    return [None if tower is None or batch.images is None else Features(tower) for batch in batches]
 
 
 def makes_image_features(config: Any) -> bool:
