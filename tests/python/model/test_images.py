@@ -13,6 +13,7 @@ import pytest
 import torch
 from PIL import Image
 from transformers import AutoConfig, PreTrainedModel
+from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLTextModel
 
 import native
 import real_runs
@@ -30,7 +31,7 @@ from spillway.model.meta.building import build
 from spillway.model.meta.describe import decay_names
 from spillway.run.train import load_work
 
-FAMILIES = ("gemma3", "qwen2_vl", "qwen2_5_vl", "llava", "idefics3", "smolvlm")
+FAMILIES = ("gemma3", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "llava", "idefics3", "smolvlm")
 STEPS = 10
 SIZES = ["--max_length", "96", "--max_steps", "4", "--lr_scheduler_type", "constant", "--save_steps", "2"]
 
@@ -113,10 +114,26 @@ def test_images_change_the_result(tmp_path: Path) -> None:
         session.close()
 
 
+def test_features_after_the_last_layer_are_refused(tmp_path: Path) -> None:
+    """Qwen3-VL adds features after its first layers, and this model has one."""
+    batch = image_batch("qwen3_vl", 2, 24, torch.Generator().manual_seed(3))
+    save(image_config("qwen3_vl", layers=1), tmp_path / "model", 7)
+    with pytest.raises(InputError, match="images: .*qwen3_vl.* after its last layer.*rows of text alone"):
+        native.opened(tmp_path / "model", WorkShape(1, 2, 24, 0, 0, largest_images=batch))
+
+
+def test_more_than_a_sum_between_layers_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = image_batch("qwen3_vl", 2, 24, torch.Generator().manual_seed(3))
+    save(image_config("qwen3_vl"), tmp_path / "model", 7)
+    monkeypatch.setattr(Qwen3VLTextModel, "_deepstack_process", lambda self, hidden, *_: hidden * 2 + 1)
+    with pytest.raises(InputError, match="images: .*changes the hidden state between its layers"):
+        native.opened(tmp_path / "model", WorkShape(1, 2, 24, 0, 0, largest_images=batch))
+
+
 # ---- by the command line
 
 
-@pytest.fixture(scope="module", params=some(PROCESSORS, ("gemma3", "qwen2_5_vl")))
+@pytest.fixture(scope="module", params=some(PROCESSORS, ("gemma3", "qwen3_vl")))
 def given(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = image_directory(tmp_path_factory.mktemp(request.param), request.param)
     native.profile(place)

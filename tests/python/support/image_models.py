@@ -76,8 +76,9 @@ CONFIGS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def image_config(kind: str) -> PreTrainedConfig:
-    return AutoConfig.for_model(kind, **CONFIGS[kind])
+def image_config(kind: str, layers: int = 3) -> PreTrainedConfig:
+    settings = {**CONFIGS[kind], "text_config": {**CONFIGS[kind]["text_config"], "num_hidden_layers": layers}}
+    return AutoConfig.for_model(kind, **settings)
 
 
 def image_tokens(kind: str) -> int:
@@ -131,11 +132,12 @@ CONTENT = (
     "{% if p['type'] == 'image' %}@{% else %}{{ p['text'] }}{% endif %}{% endfor %}{% endif %}{{ eos_token }}"
 )
 TEMPLATE = tiny.MARKED.replace("{{ m['content'] }}{{ eos_token }}", CONTENT)
-STANDS = {"qwen2_vl": "<begin><image><end>", "qwen2_5_vl": "<begin><image><end>", "gemma3": "<begin>"}
+STANDS = {**dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "qwen3_vl"), "<begin><image><end>"), "gemma3": "<begin>"}
 QWEN_PIXELS = {"min_pixels": 28 * 28, "max_pixels": 56 * 84}
 PROCESSORS: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
     "qwen2_vl": ("Qwen2VLProcessor", "Qwen2VLImageProcessorPil", QWEN_PIXELS, {}),
     "qwen2_5_vl": ("Qwen2_5_VLProcessor", "Qwen2VLImageProcessorPil", QWEN_PIXELS, {}),
+    "qwen3_vl": ("Qwen3VLProcessor", "Qwen2VLImageProcessorPil", QWEN_PIXELS, {}),
     "gemma3": ("Gemma3Processor", "Gemma3ImageProcessorPil", {"size": {"height": 56, "width": 56}},
                {"image_seq_length": 4}),
     "llava": ("LlavaProcessor", "CLIPImageProcessorPil",

@@ -17,7 +17,7 @@ from spillway.machine import process_memory
 from spillway.machine.place import Place
 from spillway.model.batches.microbatch import arrange
 from spillway.model.meta.image_tower import Features, ImageTower, count_bytes
-from spillway.model.meta.layer_arguments import argument_bytes, record
+from spillway.model.meta.layer_arguments import Recording, argument_bytes, record
 from spillway.model.meta.meta_model import MetaModel
 from spillway.model.source.model_code import refusal
 
@@ -53,11 +53,23 @@ def measure_images(meta_model: MetaModel, batch: Batch, place: Place) -> ImageMe
     try:
         with torch.no_grad(), meta_model.stand_ins(device=place.device), process_memory.PeakWatch() as watch:
             recording = record(meta_model, micro_batch, work.ids_of(micro_batch), rows, features)
+            probed = record(meta_model, micro_batch, work.ids_of(micro_batch), rows, features, 1.0)
+        require_sums(meta_model, recording, probed)
     except InputError as error:
         raise InputError(f"images: {error}; train it on rows of text alone") from error
     except Exception as error:  # a model's own code, on pixels that do not fit it
         reason = refusal(meta_model.config.model_type, f"its code fails on images: {first_line(error)}")
         raise InputError(f"images: {reason}; train it on rows of text alone") from error
     rows_bytes = recording.first.numel() * recording.first.element_size()
-    kept = count_bytes(batch.images) + rows_bytes + argument_bytes(recording.calls)
+    added = sum(call.added.numel() * call.added.element_size() for call in recording.calls if call.added is not None)
+    kept = count_bytes(batch.images) + rows_bytes + argument_bytes(recording.calls) + added
     return ImageMemory(weights, max(0, watch.bytes - before), kept)
+
+
+def require_sums(meta_model: MetaModel, recording: Recording, probed: Recording) -> None:
+    """InputError if a model does more between its layers than to add features. `probed`: of layers that return ones."""
+    for one, other in zip(recording.calls, probed.calls, strict=True):
+        if one.added is None and other.added is None:
+            continue
+        if one.added is None or other.added is None or not torch.equal(one.added + 1.0, other.added):
+            raise refusal(meta_model.config.model_type, "its backbone changes the hidden state between its layers")

@@ -37,12 +37,15 @@ class Arguments:
     keyword: str | None  # the hidden state's keyword; None: it is the first positional argument
     positional: tuple[Any, ...]  # what follows the hidden state
     keywords: dict[str, Any]
+    added: torch.Tensor | None = None  # features of images that the model adds to the hidden state before the layer
 
     def call(self, module: nn.Module, hidden: torch.Tensor) -> torch.Tensor:
         return self.results(module, hidden)[0]
 
     def results(self, module: nn.Module, hidden: torch.Tensor) -> Sequence[Any]:
         """Everything that the layer returns, the hidden state first."""
+        if self.added is not None:
+            hidden = hidden + self.added
         if self.keyword is None:
             result = module(hidden, *self.positional, **self.keywords)
         else:
@@ -66,9 +69,11 @@ def record(
     ids: torch.Tensor,
     rows: torch.Tensor,
     features: Answering | None = None,
+    probe: float = 0.0,
 ) -> Recording:
     """Runs the model up to its last layer. ids: [tokens]; rows: [tokens, columns], the embedding's rows of them.
-    `features`: of the micro-batch's images."""
+    `features`: of the micro-batch's images. With images, layers return `probe` everywhere, and what the model adds to a
+    zero is `added` in the calls."""
     kind = meta_model.config.model_type
     calls: list[Arguments] = []
     passed: dict[int, tuple[int, int]] = {}
@@ -81,18 +86,32 @@ def record(
                 raise refusal(kind, "its layers are not called one after the other, each once")
             if not seen:
                 seen.append(hidden_of(positional, keywords, kind))
-            calls.append(without_hidden(positional, keywords, seen[0], kind))
-            if place == len(meta_model.layers) - 1:
+            if place and images:
+                calls.append(take_added(positional, keywords, blank[0], kind))
+            else:
+                calls.append(without_hidden(positional, keywords, seen[0], kind))
+            if images and not place:
+                blank.append(torch.full_like(seen[0], probe, requires_grad=False))
+            if place == len(meta_model.layers) - 1 and not (images and meta_model.norm is not None):
                 raise Left
             others = [torch.empty(0, device=rows.device) for _ in range((meta_model.form or 1) - 1)]
             held.extend(others)
             passed.update({id(other): (place, number) for number, other in enumerate(others, start=1)})
-            return seen[0] if meta_model.form is None else (seen[0], *others)
+            hidden = blank[0] if images else seen[0]
+            return hidden if meta_model.form is None else (hidden, *others)
 
         return forward
 
-    forwards = {layer: recorder(place) for place, layer in enumerate(meta_model.layers)}
+    def leave(hidden: torch.Tensor, *_: Any, **__: Any) -> Any:
+        if not is_view(hidden, blank[0]):
+            raise refusal(kind, "it adds features of images after its last layer")
+        raise Left
+
     images = {} if batch.images is None or features is None else batch.images
+    blank: list[torch.Tensor] = []  # the output of every layer, where there are images
+    forwards: dict[Any, Callable[..., Any]] = {layer: recorder(place) for place, layer in enumerate(meta_model.layers)}
+    if images and meta_model.norm is not None:
+        forwards[meta_model.norm] = leave
     answering = nullcontext() if features is None else features.answering(meta_model.model)
     with embedded_rows(meta_model, rows, batch) as embedded, replaced_forwards(forwards), answering:
         try:
@@ -102,6 +121,8 @@ def record(
             pass
     if len(calls) != len(meta_model.layers) or not embedded:
         raise refusal(kind, "its layers are not called one after the other, each once")
+    if blank and bool(blank[0].ne(probe).any()):
+        raise refusal(kind, "its backbone writes features of images into the hidden state")
     used = {id(t): t for call in calls for t in tensors_in([call.positional, list(call.keywords.values())])}
     return Recording(seen[0], embedded[0], calls, {number: passed[number] for number in used if number in passed})
 
@@ -155,6 +176,16 @@ def without_hidden(positional: tuple[Any, ...], keywords: dict[str, Any], hidden
         if is_view(value, hidden) and not positional:
             return Arguments(name, (), {key: item for key, item in keywords.items() if key != name})
     raise refusal(kind, "its backbone changes the hidden state between its layers")
+
+
+def take_added(positional: tuple[Any, ...], keywords: dict[str, Any], blank: torch.Tensor, kind: str) -> Arguments:
+    """The arguments of a layer after one that returned `blank`. Another tensor is what was added to it."""
+    name = None if positional else "hidden_states"
+    hidden = positional[0] if positional else keywords.get("hidden_states")
+    if not isinstance(hidden, torch.Tensor) or hidden.shape != blank.shape or hidden.dtype != blank.dtype:
+        raise refusal(kind, "its backbone changes the hidden state between its layers")
+    rest = {key: item for key, item in keywords.items() if key != name}
+    return Arguments(name, positional[1:], rest, None if is_view(hidden, blank) else hidden.detach())
 
 
 def is_view(value: Any, hidden: torch.Tensor) -> bool:

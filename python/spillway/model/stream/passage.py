@@ -190,7 +190,7 @@ class Crossing:
 def replace_tensors(call: Arguments, change: Any, mappings: dict[int, Any]) -> Arguments:
     positional = rebuilt(call.positional, change, mappings)
     keywords = {name: rebuilt(value, change, mappings) for name, value in call.keywords.items()}
-    return Arguments(call.keyword, positional, keywords)
+    return Arguments(call.keyword, positional, keywords, call.added)
 
 
 def all_tensors(calls: list[Arguments]) -> list[torch.Tensor]:
