@@ -205,8 +205,14 @@ def test_answers_alone_carry_loss(given: Path) -> None:
         assert (batch.images is None) == (row % 4 == 3)
 
 
-def test_checked_against_plain_pytorch_by_the_command_line(given: Path, tmp_path: Path) -> None:
-    words = ["--compute_dtype", "fp32", "--weight_dtype", "fp32", "--placement", "dram"]
+LORA = ["--method", "lora", "--lora_r", "4", "--lora_target_modules", "q_proj"]
+
+
+@pytest.mark.parametrize("more", [[], pytest.param(LORA, marks=pytest.mark.nightly)])
+def test_checked_against_plain_pytorch_by_the_command_line(given: Path, more: list[str], tmp_path: Path) -> None:
+    if more:
+        package("peft", "adapters are PEFT's")
+    words = ["--compute_dtype", "fp32", "--weight_dtype", "fp32", "--placement", "dram", *more]
     assert run(given, tmp_path / "out", *words, verb="check") == 0
 
 
