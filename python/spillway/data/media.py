@@ -58,7 +58,7 @@ class Media:
             raise InputError(f"{where}: the token {said!r} ({token}) stands for {self.tokens[token]}; {self.advice}")
 
 
-TEXT = Media()  # of a model of text
+TEXT = Media(no_images="this model takes text alone")
 
 
 def media_of(config: Any, run: Config) -> Media:
