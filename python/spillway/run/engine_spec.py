@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from spillway.base import stages
 from spillway.base.calls import EngineType, translated
 from spillway.base.ranks import ALONE, Ranks
+from spillway.base.sizes import size
 from spillway.config.methods import refits
 from spillway.errors import DoesNotFit
 from spillway.machine import device, memory_files, nodes
@@ -114,6 +115,7 @@ def engine_spec(profiled: Profiled, keeping: Keeping, world: World) -> EngineSpe
             *saved_notice(profiled),
             *tiles_notice(profiled),
             *joining_notice(profiled.shape),
+            *images_notice(profiled),
             *fused_notice(profiled),
             *order_notice(profiled),
             *attention_notice(profiled.compute.place),
@@ -192,6 +194,17 @@ def tiles_notice(profiled: Profiled) -> list[str]:
     """Notices for a user who asked for tiles."""
     config, tiles = profiled.spec.config, profiled.verified.tiles
     return [f"token_tile: {config.token_tile}: {tiles.why}"] if tiles.why and isinstance(config.token_tile, int) else []
+
+
+def images_notice(profiled: Profiled) -> list[str]:
+    """The bytes of what makes features of images, where there are any."""
+    images, own = profiled.images, profiled.shape.most_own
+    if profiled.shape.largest_images is None:
+        return []
+    return [
+        f"images: the vision tower and its projector are frozen and stay in memory ({size(images.tower)}); a pass of "
+        f"them takes {size(images.computing)}, and the images of a step {size(own * images.kept)}"
+    ]
 
 
 def fused_notice(profiled: Profiled) -> list[str]:

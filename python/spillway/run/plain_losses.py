@@ -50,7 +50,8 @@ def next_token(model: PreTrainedModel, batch: Batch, step: list[Batch]) -> torch
 
     labels = sum(int((batch.labels[:, 1:] != -100).sum()) for batch in step)
     if is_multimodal(model.config):
-        logits = call_model(model, batch.input_ids, batch.position_ids).logits[:, :-1].flatten(0, 1).float()
+        output = call_model(model, batch.input_ids, batch.position_ids, **(batch.images or {}))
+        logits = output.logits[:, :-1].flatten(0, 1).float()
         return cross_entropy(logits, batch.labels[:, 1:].flatten(), reduction="sum") / labels
     more = {"labels": batch.labels, "num_items_in_batch": labels, **mask_for_routers(model, batch)}
     return call_model(model, batch.input_ids, batch.position_ids, **more).loss  # type: ignore[no-any-return]

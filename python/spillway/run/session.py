@@ -29,6 +29,7 @@ from spillway.machine import auto, device, process_memory
 from spillway.machine.compute import compute
 from spillway.model.batches.joining import join, join_shape
 from spillway.model.batches.microbatch import Share, Work, arrange
+from spillway.model.checkpoint.tower_weights import open_tower
 from spillway.model.head.distillation import LargestLogits, TopTokens
 from spillway.model.head.objective import Choice, Objective, RowSums
 from spillway.model.head.preference import objective_of
@@ -108,8 +109,7 @@ class EngineSession:
         self._heap = HeapWatch(self.plan, self._profiled.dry_run.work_bytes)
         self._stream: Stream | None = None
         self._silence: silence.SilenceWatch | None = None
-        self._began = 0.0  # when the step's gradients were asked for
-        self._half = (0.0, 0)  # its loss and label tokens
+        self._began, self._half = 0.0, (0.0, 0)  # when the step's gradients were asked for; its loss and label tokens
         self._process = os.getpid()
 
     @property
@@ -158,6 +158,7 @@ class EngineSession:
                 tiles=self._verified.tiles,
                 share=self._share,
                 fused=self._verified.fused,
+                tower=open_tower(self._spec.meta_model, self._spec.source, self._place.device),
             )
         if config.paths or self._place.on_gpu:
             self._silence = silence.SilenceWatch(weakref.WeakMethod(self._silences))

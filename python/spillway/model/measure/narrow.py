@@ -20,6 +20,8 @@ def narrow_of_its_kind(meta_model: MetaModel, saved: bool, shards: int = 1) -> M
     keep what autograd saves: where the first one runs with what comes before it, that is the second. `shards`: that the
     engine cuts the vocabulary into."""
     small = narrow_copy(meta_model, saved and not meta_model.simple_entry, shards)
+    if meta_model.takes_images:
+        small.take_images()
     if meta_model.adapters is not None:
         meta_model.adapters.like(small)
     freeze_kinds(small, meta_model)
