@@ -47,6 +47,7 @@ NB_MODULE(_engine, module) {
   nanobind::register_exception_translator(translate, nullptr);
   bind_checkpoint(module);
   bind_coding(module);
+  bind_description(module);
   bind_engine(module);
   bind_interruption(module);
   bind_machine(module);

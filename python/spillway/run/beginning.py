@@ -186,7 +186,7 @@ def write(output_dir: Path, config: Config, session: SessionProtocol, run: Ident
     """Writes the files that describe a run before its first step. The identity comes last, since it flushes the
     directories."""
     (output_dir / identity.FOLDER).mkdir(exist_ok=True)
-    write_json(output_dir / identity.DESCRIPTION, session.description)
+    replace_text(output_dir / identity.DESCRIPTION, session.description.to_json() + "\n")
     write_json(output_dir / identity.SETTINGS, session.settings)
     replace_text(output_dir / "config.yaml", config.text())
     write_json(output_dir / "plan.json", session.plan)
