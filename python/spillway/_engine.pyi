@@ -298,9 +298,7 @@ class Engine:
         """{"longest_sequence", "fit_table"} as text, and "a_gib_more" where layers can keep what autograd saves;
         micro-batches are `batch` rows of `sequence` tokens now and each token more takes so many bytes of PyTorch's
         working set, on the host and on the device."""
-    def start(
-        self, opening: OpenOptions | None = None, list_pinned: Callable[[], list[str]] | None = None
-    ) -> Recovery:
+    def start(self, opening: OpenOptions | None = None, list_pinned: Callable[[], list[str]] | None = None) -> Recovery:
         """Maps the arena, opens the volumes, starts the lanes. `list_pinned` returns every directory with a
         manifest.bin that exists, whose places are kept; it is called when the volumes are this process's.
 
@@ -590,6 +588,7 @@ def probe(directories: list[str], seconds: float = 0.4) -> str:
     every node."""
 
 def save_profile(text: str, path: str) -> None: ...
+
 @dataclass(kw_only=True)
 class NodeRate:
     """Rates of a NUMA node, or of a file as memory."""
@@ -626,7 +625,6 @@ def measure_nodes(
     optimizer: str = "adamw",
     state_format: str = "exact",
 ) -> list[NodeRate]: ...
-
 def check_memory_files(asked: list[tuple[str, int]]) -> list[tuple[bool, str]]:
     """(whether its bytes are DRAM, what a person should know or "") of each (directory, bytes) in which a run is to
     have a file as memory. ValueError, MemoryError."""
