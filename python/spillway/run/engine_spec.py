@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from spillway import _engine
+from spillway._engine import Description
 from spillway.base import stages
 from spillway.base.calls import EngineType, translated
 from spillway.base.ranks import ALONE, Ranks
@@ -55,7 +57,7 @@ UNCHECKED = (
 class EngineSpec:
     """The engine's input; see _engine.pyi."""
 
-    description: dict[str, Any]  # of the model
+    description: Description  # of the model
     settings: dict[str, Any]  # what it plans with
     notices: tuple[str, ...]  # what a person should know of them
 
@@ -145,7 +147,7 @@ def plan_engine(spec: EngineSpec, profiled: Profiled, engine_type: EngineType, n
     config, shape, threads = profiled.spec.config, profiled.shape, profiled.compute.threads
     stages.say("planning")
     with translated(), name_measured_rows(profiled), name_free_memory(config, spec.settings["device"]):
-        told = (json.dumps(spec.description), json.dumps(spec.settings))
+        told = (spec.description, json.dumps(spec.settings))
         engine = engine_type(*told) if network is None else engine_type(*told, network)  # type: ignore[call-arg]
         plan: dict[str, Any] = json.loads(engine.plan())
     if config.chosen:
@@ -257,16 +259,21 @@ def threads_notice(config: Any) -> list[str]:
     ]
 
 
-def description_of(verified: Verified, shape: WorkShape, ranks: Ranks = ALONE) -> dict[str, Any]:
-    """The engine's description of the model and of its largest step; see _engine.pyi."""
+def description_of(
+    verified: Verified, shape: WorkShape, ranks: Ranks = ALONE, machines: int | None = None
+) -> Description:
+    """The engine's description of the model and of its largest step. `machines`: those of the ranks, unless given."""
     config, meta_model = verified.spec.config, verified.spec.meta_model
     model = describe(meta_model, work_size(shape, verified.tiles), config.compute_dtype)
-    model |= update_rule(config) | refits(config) | {"seed": config.seed}
-    if ranks.world == 1:
-        return model
-    step_tokens = model["tokens"] // shape.most_own * shape.micro_batches
-    world = {"world": ranks.world, "rank": ranks.rank, "machines": ranks.machines}
-    return model | world | {"step_tokens": step_tokens}
+    model.optimizer, model.state_format, model.seed = config.optim, config.state_format, config.seed
+    model.refits = refits(config)
+    model.shard_frozen = config.shard_frozen
+    if ranks.world > 1:
+        several = machines or ranks.machines
+        local = ranks.world // several if ranks.world % several == 0 else 1
+        model.world = _engine.World(size=ranks.world, rank=ranks.rank, local=local)
+        model.step_tokens = model.tokens // shape.most_own * shape.micro_batches
+    return model
 
 
 def work_size(shape: WorkShape, tiles: TokenTiles = ALL_AT_ONCE) -> WorkSize:

@@ -123,7 +123,7 @@ class Run:
         """Writes the files that describe a run before its first step. The identity comes last, since it flushes the
         directories."""
         (self.output_dir / identity.FOLDER).mkdir(exist_ok=True)
-        write_json(self.output_dir / identity.DESCRIPTION, session.description)
+        replace_text(self.output_dir / identity.DESCRIPTION, session.description.to_json() + "\n")
         write_json(self.output_dir / identity.SETTINGS, session.settings)
         replace_text(self.output_dir / "config.yaml", self.config.text())
         write_json(self.output_dir / "plan.json", session.plan)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from spillway._engine import Delay, Silence
 from spillway.base import calls, silence
 from spillway.base.calls import EngineType, translated
 from spillway.base.files import flush, new_file
@@ -163,7 +164,7 @@ class EngineSession:
         if config.paths or self._place.on_gpu:
             self._silence = silence.SilenceWatch(weakref.WeakMethod(self._silences))
         ask, place = weakref.WeakMethod(self._lateness), config.output_dir
-        self._world.listen(lambda: method() if (method := ask()) else "{}", Path(place) if place else None)
+        self._world.listen(lambda: method() if (method := ask()) else None, Path(place) if place else None)
         before = [wear.read(path / STATE) for path in start_point.pinned()]
         self._telemetry.written_before = wear.most([self._telemetry.written_before, *before])
         self._telemetry.begin()
@@ -397,13 +398,12 @@ class EngineSession:
             self._serving.close()
             process_memory.trim()  # what steps had of the heap; the process may go on
 
-    def _silences(self) -> str:
-        words: str = self._engine.silence()
-        return words
+    def _silences(self) -> dict[str, Silence]:
+        return dict(self._engine.silence())
 
-    def _lateness(self) -> str:
-        words: str = self._engine.lateness()
-        return words
+    def _lateness(self) -> Delay | None:
+        delay: Delay | None = self._engine.lateness()
+        return delay
 
     def _running(self) -> Stream:
         if self._stream is None:

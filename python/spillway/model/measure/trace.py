@@ -9,6 +9,7 @@ machine what a dry run measures here (the engine's plan/operations.h).
 
 from __future__ import annotations
 
+import copy
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, nullcontext
@@ -20,6 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 from transformers import masking_utils
 
+from spillway._engine import Description
 from spillway.model.head.head_groups import extra_bytes
 from spillway.model.layers.saved import RECOMPUTE_ALL
 from spillway.model.layers.token_tiles import ALL_AT_ONCE, TokenTiles
@@ -184,7 +186,8 @@ class Tracer:
     def _opened(self, tokens: int = 0) -> Iterator[tuple[TracedStream, TracedEngine]]:
         """Inside nothing is computed. `tokens`: of a step that has more than a micro-batch of the shape, which the heap
         does not see."""
-        description = self._description | {"tokens": max(tokens, self._description["tokens"])}
+        description = copy.copy(self._description)
+        description.tokens = max(tokens, description.tokens)
         of_gpu = dropout_of_gpu() if self._fused else nullcontext()
         with rows_apart(), of_gpu, FakeTensorMode(allow_non_fake_inputs=True) as mode:
             engine = TracedEngine(description, self._parts > 1)
@@ -250,7 +253,7 @@ class TracedStream(Stream):
 class TracedEngine(TimedEngine):
     """Keeps what passes ask of PyTorch, by kind of pass. What a run's engine computes itself it only counts."""
 
-    def __init__(self, description: Json, several: bool) -> None:
+    def __init__(self, description: Description, several: bool) -> None:
         super().__init__(description, several, None)
         self.recorder: Recorder | None = None
         self._converting = False

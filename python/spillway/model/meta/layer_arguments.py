@@ -78,7 +78,7 @@ class Recorder:
         self._held: list[torch.Tensor] = []  # so that identities last
 
     def forwards(self, meta_model: MetaModel) -> dict[Any, Callable[..., Any]]:
-        """What the layers run instead of their own code."""
+        """The functions that layers run instead of their own code, by layer."""
         forwards: dict[Any, Callable[..., Any]] = {
             layer: partial(self.note, place) for place, layer in enumerate(meta_model.layers)
         }

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from spillway._engine import Description
 from spillway.model.layers.router import Routers
 from spillway.model.meta.on_meta import on_meta
 from spillway.model.meta.text_tower import tower_name
@@ -41,7 +42,7 @@ class Adapted(Protocol):
     def names(self) -> list[str]:
         """The names of their parameters, in the model's order."""
 
-    def absent(self, description: dict[str, Any], adapters: bool) -> dict[str, str]:
+    def absent(self, description: Description, adapters: bool) -> dict[str, str]:
         """The engine's words for files that hold the base alone (`adapters`: these alone)."""
 
     def like(self, meta_model: MetaModel) -> None:
