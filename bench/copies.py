@@ -96,7 +96,7 @@ def planned(arguments: argparse.Namespace) -> list[dict[str, Any]]:
 
     meta_model = build(config_of(arguments.shape, arguments.layers), torch.bfloat16)
     described = describe(meta_model, WorkSize(1, arguments.tokens), "bf16")
-    described |= {"chunk_elements": arguments.chunk_elements}
+    described.chunk_elements = arguments.chunk_elements
     device = {"memory": 1 << 40, "weight": 0, "activation": 0, "state": arguments.lives,
               "streamed_state": arguments.passes, "streamed_grad": arguments.keeps, "to_device": 25e9,
               "from_device": 25e9, "update": 1e11}  # fmt: skip
@@ -107,7 +107,7 @@ def planned(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     if arguments.durable:
         settings |= {"storage": [{"directory": ".", "capacity": 1 << 40}], "durability": "step",
                      "placement": dict.fromkeys(("weight", "state", "grad", "activation"), 1)}  # fmt: skip
-    timeline = json.loads(Engine(json.dumps(described), json.dumps(settings)).timeline())
+    timeline = json.loads(Engine(described, json.dumps(settings)).timeline())
     print(f"both directions at once: {100 * at_once(timeline):.0f} % of the time of the one that has less to do")
     return table(list(copies(timeline, 2)))
 

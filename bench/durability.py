@@ -90,7 +90,7 @@ def recovery(directories: tuple[Path, Path], rounds: int) -> dict[str, Any]:
 
 def say_recovery(name: str, found: dict[str, Any]) -> None:
     split = ", ".join(f"{phase} {seconds:.2f}" for phase, seconds in found["phases"].items())
-    replayed = f"{found['replayed']} of {found['chunks']} chunks replayed, up to {found['steps']} times"
+    replayed = f"{found['replayed']} of {found['chunks']} chunks replayed, up to {found['replayed_steps']} times"
     print(f"recovery, {name}: step {found['step']} after {found['seconds']:.2f} s ({split}); {replayed}", flush=True)
 
 

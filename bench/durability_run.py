@@ -17,22 +17,24 @@ from typing import Any
 
 from shapes import config_of, peak_watch, random_tokens
 
-from spillway._engine import Engine
+from spillway._engine import Engine, Recovery
 from spillway.cli.arguments import parse
 from spillway.model.batches.batch import Batch, WorkShape
 from spillway.run.protocol import Keeping, StartPoint
 from spillway.run.session import EngineSession
+
+PHASES = ("memory", "opening", "records", "reading", "replay")  # of a recovery
 
 
 class Listening(Engine):
     """The engine, and what it told when it was started."""
 
     engine: Listening
-    told: dict[str, Any]
+    told: Recovery
 
-    def start(self, *words: Any) -> str:
+    def start(self, *words: Any) -> Recovery:
         answer = super().start(*words)
-        Listening.engine, Listening.told = self, json.loads(answer)
+        Listening.engine, Listening.told = self, answer
         return answer
 
 
@@ -63,13 +65,14 @@ def opened(arguments: argparse.Namespace, directory: Path) -> EngineSession:
     )  # fmt: skip
     began = time.perf_counter()
     session.start(StartPoint(durable=True, fresh=False) if arguments.resume else StartPoint())
-    told = {key: value for key, value in Listening.told.items() if key != "payload"}
+    told = {name: getattr(Listening.told, name) for name in ("step", "replayed", "chunks", "replayed_steps", "seconds")}
+    told["phases"] = {name: getattr(Listening.told.phases, name) for name in PHASES}
     say({"plan": session.plan, "recovery": told, "start_seconds": time.perf_counter() - began})
     return session
 
 
 def steps(arguments: argparse.Namespace, session: EngineSession) -> None:
-    first = Listening.told["step"]
+    first = Listening.told.step
     if not arguments.resume:
         session.commit({"step": 0})
     before = paths()

@@ -175,12 +175,14 @@ def planned(out: Path, processes: int) -> list[int]:
     from spillway import _engine
     from spillway.output import identity
 
-    description = json.loads((out / identity.DESCRIPTION).read_text(encoding="utf-8"))
+    description = _engine.Description.parse((out / identity.DESCRIPTION).read_text(encoding="utf-8"))
+    size, local = description.world.size, description.world.local
     settings = (out / identity.SETTINGS).read_text(encoding="utf-8")
     found = [0] * len(MACHINES)
-    for rank in range(description["world"]):
-        network = _engine.Network(rank, description["world"])
-        engine = _engine.Engine(json.dumps(description | {"rank": rank}), settings, network)
+    for rank in range(size):
+        network = _engine.Network(rank, size)
+        description.world = _engine.World(size=size, rank=rank, local=local)
+        engine = _engine.Engine(description, settings, network)
         found[rank // processes] += json.loads(engine.plan())["between_machines"]["sent"]
         engine.close()
     return found

@@ -25,6 +25,7 @@ from typing import Any
 
 from shapes import config_of, random_tokens
 
+from spillway._engine import BlockSpec, Description
 from spillway.cli.arguments import parse
 
 HERE = Path(__file__).parent
@@ -111,7 +112,7 @@ def say(schedule: str, seconds: float, added: float, without: float) -> None:
     print(f"{schedule:8} {seconds:7.3f} s a step, {without:.3f} s without updates: {100 * added:+.1f} %", flush=True)
 
 
-def description(shape: str, sequence: int) -> dict[str, Any]:
+def description(shape: str, sequence: int) -> Description:
     import torch
 
     from spillway.model.meta.building import build
@@ -120,19 +121,19 @@ def description(shape: str, sequence: int) -> dict[str, Any]:
     return describe(build(config_of(shape), torch.bfloat16), WorkSize(1, sequence), "bf16")
 
 
-def pass_seconds(described: dict[str, Any], sequence: int, rate: float) -> dict[str, float]:
+def pass_seconds(described: Description, sequence: int, rate: float) -> dict[str, float]:
     """By floating-point operations: two for every weight and token, twice that for gradients, recomputed layers."""
-    layers = [b for b in described["blocks"] if b["role"] == "layer"][:-1]  # the last is the final norm
+    layers = [b for b in described.blocks if b.role.name == "layer"][:-1]  # the last is the final norm
     one = sum(rows * columns for rows, columns in matrices(layers[0])) * sequence * 2 / rate
-    rows, columns = described["blocks"][0]["tensors"][0]["shape"]
+    rows, columns = described.blocks[0].tensors[0].shape
     slices = -(-rows * columns // (4 << 20))
     head = rows * columns * sequence * 2 / rate / slices
     return {"forward": one, "backward": 3 * one, "tail_forward": 1e-6, "tail_backward": 1e-6, "head_loss": head,
             "head_gradient": 3 * head}  # fmt: skip
 
 
-def matrices(block: dict[str, Any]) -> list[tuple[int, int]]:
-    return [tuple(tensor["shape"]) for tensor in block["tensors"] if len(tensor["shape"]) == 2]  # type: ignore[misc]
+def matrices(block: BlockSpec) -> list[tuple[int, int]]:
+    return [tuple(tensor.shape) for tensor in block.tensors if len(tensor.shape) == 2]  # type: ignore[misc]
 
 
 def simulate(arguments: argparse.Namespace) -> list[dict[str, Any]]:
@@ -147,7 +148,7 @@ def simulate(arguments: argparse.Namespace) -> list[dict[str, Any]]:
                 for schedule in SCHEDULES:
                     settings = settings_of(arguments, cores, schedule)
                     settings["seconds"] = pass_seconds(described, arguments.sequence, arguments.rate * faster)
-                    plan = json.loads(Engine(json.dumps(described), json.dumps(settings)).plan())
+                    plan = json.loads(Engine(described, json.dumps(settings)).plan())
                     row[schedule] = added(plan, cores)
                 found.append(row)
                 tell(row)

@@ -96,10 +96,10 @@ def words_of(setting: dict[str, Any], directory: Path, paths: list[str]) -> list
 
 def unhurried(paths: Throttled) -> Any:
     """The engine; while it makes its volumes, which takes long and says nothing, the paths are not throttled."""
-    from spillway._engine import Engine
+    from spillway._engine import Engine, Recovery
 
     class Unhurried(Engine):
-        def start(self, *words: Any) -> str:
+        def start(self, *words: Any) -> Recovery:
             paths.release()
             try:
                 return super().start(*words)
@@ -167,7 +167,7 @@ class Planner:
     """Plans again and again with what one session has profiled and measured."""
 
     def __init__(self, session: EngineSession) -> None:
-        self._description = json.dumps(session.description)
+        self._description = session.description
         self._settings = session.settings
 
     def plan(self, placement: str, budget: int | None = None) -> dict[str, Any] | None:

@@ -75,10 +75,9 @@ Asked asked_of(const machine::Profile& profile, const PlannedModel& model) {
                   {"feed_forward", model.feed_forward}}},
                 {"dram_budget", model.dram}};
   if (model.durability) settings["durability"] = plan::name_of(*model.durability);
-  const auto text = described(model, profile);
-  const auto found = plan::describe_machine(text, settings.dump(), profile);
-  return {plan::parse_description(text), plan::parse_budget(found.settings),
-          plan::parse_rates(found.settings, found.profile)};
+  const auto description = plan::parse_description(described(model, profile));
+  const auto found = plan::describe_machine(description, settings.dump(), profile);
+  return {description, plan::parse_budget(found.settings), plan::parse_rates(found.settings, found.profile)};
 }
 
 }  // namespace

@@ -85,6 +85,8 @@ KEPT = {
     ("docs/notes/measurements.md", "dealt"): "a name in files of results",
     ("python/spillway/base/files.py", "processor"): "the library's processors and their files",
     ("python/spillway/data/batches.py", "processor"): "the library's processors",
+    ("python/spillway/data/images.py", "processor"): "the library's processors",
+    ("docs/reference/data.md", "processor"): "the library's processors",
     ("python/spillway/data/order.py", "visit"): "an epoch visits rows",
     ("python/spillway/integrations/streamed_saves.py", "processor"): "the library's processors",
     ("python/spillway/model/source/source.py", "processor"): "the library's processors",

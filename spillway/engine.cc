@@ -7,6 +7,7 @@
 #include "spillway/execute/alike.h"
 #include "spillway/execute/journal_objects.h"
 #include "spillway/execute/read_only.h"
+#include "spillway/plan/requests.h"
 #include "spillway/storage/superblock.h"
 
 namespace spillway {
@@ -23,6 +24,11 @@ void check_network(const plan::Description& description, const network::Port* ne
 
 std::unique_ptr<network::CountingPort> counted(const std::shared_ptr<network::Port>& port, const state::World& world) {
   return port == nullptr ? nullptr : std::make_unique<network::CountingPort>(port, world.local);
+}
+
+plan::Description checked(plan::Description description) {
+  plan::check_description(description);
+  return description;
 }
 
 /// The budget with what each volume takes for itself.
@@ -50,7 +56,7 @@ plan::Budget checked(const plan::Description& description, const state::Layout& 
 }  // namespace
 
 EngineParts::EngineParts(plan::Description description, Settings settings)
-    : description_(std::move(description)),
+    : description_(checked(std::move(description))),
       settings_(std::move(settings)),
       network_(counted(settings_.network, description_.world)),
       layout_(description_.layout()),

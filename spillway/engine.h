@@ -57,6 +57,7 @@
 #include "spillway/execute/node_options.h"
 #include "spillway/execute/recovery.h"
 #include "spillway/execute/redeal.h"
+#include "spillway/execute/silence.h"
 #include "spillway/execute/step_digests.h"
 #include "spillway/execute/step_values.h"
 #include "spillway/execute/sum_loan.h"
@@ -75,10 +76,12 @@ namespace spillway {
 
 using execute::BlockPass;
 using execute::Damage;
+using execute::Delay;
 using execute::OpenOptions;
 using execute::Recovery;
 using execute::RedealOptions;
 using execute::ShardVolumes;
+using execute::Silence;
 using execute::StepBegin;
 using execute::StepDigest;
 using execute::StepResult;
@@ -325,15 +328,11 @@ class EngineTelemetry {
   /// hold can be read until close(), and by nobody afterwards. Takes some microseconds for each path, and up
   /// to a second for one whose server does not answer.
   [[nodiscard]] std::vector<std::filesystem::path> displaced_volumes() const;
-  /// JSON {path: {"volume", "under_way": requests that it has not answered, "silent_seconds": since it last answered,
-  /// or was first asked; 0 when nothing is under way}}. With a device with memory of its own also {"device:to_device",
-  /// "device:from_device", "device:device_update": {"device": its name, "under_way", "silent_seconds", and when
-  /// something is under way "task" and "bytes" of what the lane waits for}}. Any thread may ask, between start() and
-  /// close().
-  [[nodiscard]] std::string silence() const;
-  /// JSON {"pass": "backward of layers.7", "waits_for": "path:1", "seconds": since other processes may wait for it};
-  /// {}: they do not wait for this one. Any thread may ask, between start() and close().
-  [[nodiscard]] std::string lateness() const;
+  /// Each path, and each lane of a device with memory of its own: "device:to_device", "device:from_device",
+  /// "device:device_update". Any thread may ask, between start() and close().
+  [[nodiscard]] std::map<std::string, Silence> silence() const;
+  /// Empty: other processes do not wait for this one. Any thread may ask, between start() and close().
+  [[nodiscard]] std::optional<Delay> lateness() const;
   /// JSON: for each NUMA node the bytes of the arena that are planned for it and the bytes that lie there, as the
   /// kernel says page by page now; the chunks that lie elsewhere; under "aside" how many buffers of each class are
   /// planned for later nodes, and how many of these lie elsewhere. "{}" when DRAM is one tier.

@@ -30,10 +30,10 @@ std::vector<std::filesystem::path> EngineTelemetry::displaced_volumes() const {
   }
   return out;
 }
-std::string EngineTelemetry::silence() const {
+std::map<std::string, Silence> EngineTelemetry::silence() const {
   return execute::silence(parts_->run().counted(), parts_->plan(), parts_->layout(), parts_->budget());
 }
-std::string EngineTelemetry::lateness() const {
+std::optional<Delay> EngineTelemetry::lateness() const {
   return execute::lateness(parts_->run().counted(), parts_->plan().schedule, parts_->layout(), parts_->budget());
 }
 std::string EngineTelemetry::where() const {

@@ -1,11 +1,15 @@
 // spillway::Engine for Python: settings from JSON, and what EngineTelemetry tells. No logic.
 #include "engine.h"
 
+#include <nanobind/stl/filesystem.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
 
-#include <array>
 #include <nlohmann/json.hpp>
 
 #include "module.h"
@@ -15,6 +19,7 @@
 #include "spillway/plan/json.h"
 #include "spillway/storage/listing.h"
 #include "spillway/storage/volume.h"
+#include "struct.h"
 
 using namespace nb::literals;
 
@@ -65,7 +70,14 @@ spillway::Settings parse_settings(const std::string& text) {
   return out;
 }
 
-void bind_telemetry(PyEngine& engine) {
+void bind_telemetry(nb::module_& module, PyEngine& engine) {
+  using spillway::Silence, spillway::Delay;
+  bind_struct<Silence>(module, "Silence", "A path, or a lane of a device with memory of its own.",
+                       Field("volume", &Silence::volume), Field("device", &Silence::device),
+                       Field("under_way", &Silence::under_way), Field("silent_seconds", &Silence::silent_seconds),
+                       Field("task", &Silence::task), Field("bytes", &Silence::bytes));
+  bind_struct<Delay>(module, "Delay", "Work of this process that others wait for.", Field("task", &Delay::task),
+                     Field("waits_for", &Delay::waits_for), Field("seconds", &Delay::seconds));
   engine.def("plan", &Engine::plan_json)
       .def(
           "what_fits",
@@ -90,55 +102,57 @@ void bind_telemetry(PyEngine& engine) {
       .def("timeline", &Engine::timeline)
       .def("graph", &Engine::graph, "format"_a)
       .def("refits", [](const Engine& self) {
-        nlohmann::json out = nlohmann::json::array();
+        std::vector<std::tuple<std::string, std::uint64_t, double>> out;
         for (const auto& it : self.refits()) {
-          out.push_back(
-              {{"tensor", self.layout().tensors()[it.tensor].spec.name}, {"fits", it.refits}, {"error", it.error}});
+          out.emplace_back(self.layout().tensors()[it.tensor].spec.name, it.refits, it.error);
         }
-        return out.dump();
+        return out;
       });
 }
 
-spillway::journal::KeptLine parse_line(const nlohmann::json& json) {
-  return {json.at("line").get<std::uint64_t>(), json.at("world").get<std::uint32_t>()};
-}
-
 /// spillway::journal::way_on().
-std::string way_on(const std::string& lines, const std::string& found, std::uint32_t world) {
-  constexpr std::array kKinds{"open", "redeal", "nothing", "missing"};
-  const auto json = nlohmann::json::parse(lines);
-  spillway::journal::RunLines said;
-  said.now = parse_line(json.at("now"));
-  if (!json.at("before").is_null()) said.before = parse_line(json.at("before"));
-  std::vector<spillway::journal::FoundShard> shards;
-  for (const auto& it : nlohmann::json::parse(found)) {
-    auto& shard = shards.emplace_back();
-    it.at("world").get_to(shard.world);
-    it.at("shard").get_to(shard.shard);
-    it.at("step").get_to(shard.newest.step);
-    it.at("line").get_to(shard.newest.line);
-  }
-  const auto way = spillway::journal::way_on(said, shards, world);
-  return nlohmann::json{{"kind", kKinds.at(static_cast<std::size_t>(way.kind))},
-                        {"from", {{"line", way.from.number}, {"world", way.from.world}}},
-                        {"step", way.step},
-                        {"missing", way.missing}}
-      .dump();
+void bind_lines(nb::module_& module) {
+  using spillway::journal::KeptLine, spillway::journal::RunLines, spillway::journal::FoundShard;
+  using spillway::journal::WayOn;
+  bind_struct<KeptLine>(module, "KeptLine", "A line of a run, and the number of the shards that keep it.",
+                        Field("number", &KeptLine::number), Field("world", &KeptLine::world));
+  bind_struct<RunLines>(module, "RunLines", "The lines that run.json names.", Field("now", &RunLines::now),
+                        Field("before", &RunLines::before));
+  bind_struct<FoundShard>(module, "FoundShard", "A shard of which one process reaches the volumes of all paths.",
+                          Field("world", &FoundShard::world), Field("shard", &FoundShard::shard),
+                          Field("newest", &FoundShard::newest));
+  nb::enum_<WayOn::Kind>(module, "WayKind", "How a world of processes goes on.")
+      .value("open", WayOn::Kind::open)
+      .value("redeal", WayOn::Kind::redeal)
+      .value("nothing", WayOn::Kind::nothing)
+      .value("missing", WayOn::Kind::missing);
+  bind_struct<WayOn>(module, "WayOn", "How a world of processes goes on.", Field("kind", &WayOn::kind),
+                     Field("line", &WayOn::line), Field("step", &WayOn::step), Field("missing", &WayOn::missing));
+  module.def(
+      "way_on",
+      [](const RunLines& lines, const std::vector<FoundShard>& found, std::uint32_t world) {
+        return spillway::journal::way_on(lines, found, world);
+      },
+      "lines"_a, "found"_a, "world"_a);
 }
 
-std::string list_volumes(const std::string& place) {
-  nlohmann::json out = nlohmann::json::array();
-  for (const auto& [file, it] : spillway::storage::list_volumes(place)) {
-    out.push_back({{"file", file.string()},
-                   {"run", it.run},
-                   {"shard", it.shard},
-                   {"world", it.world},
-                   {"path", it.number},
-                   {"paths", it.paths},
-                   {"set", it.set},
-                   {"ready", it.ready}});
-  }
-  return out.dump();
+void bind_volumes(nb::module_& module) {
+  using spillway::storage::Superblock, spillway::storage::ListedVolume;
+  bind_struct<Superblock>(module, "Superblock", "The volume's own words about itself.", Field("run", &Superblock::run),
+                          Field("shard", &Superblock::shard), Field("world", &Superblock::world),
+                          Field("number", &Superblock::number), Field("paths", &Superblock::paths),
+                          Field("set", &Superblock::set), Field("ready", &Superblock::ready));
+  bind_struct<ListedVolume>(module, "ListedVolume", "A volume, whoever it belongs to.",
+                            Field("file", &ListedVolume::file), Field("superblock", &ListedVolume::superblock));
+  module.def(
+      "list_volumes", [](const std::string& place) { return spillway::storage::list_volumes(place); }, "place"_a);
+  module.def(
+      "give_back_volume",
+      [](const std::string& device, const std::string& run) {
+        const nb::gil_scoped_release release;
+        spillway::storage::give_back(device, run);
+      },
+      "device"_a, "run"_a);
 }
 
 }  // namespace
@@ -147,23 +161,16 @@ void bind_engine(nb::module_& module) {
   PyEngine engine(module, "Engine", "One run's state on its tiers, and the schedule that moves it.");
   engine.def(
       "__init__",
-      [](Engine* self, const std::string& description, const std::string& settings,
+      [](Engine* self, const spillway::plan::Description& description, const std::string& settings,
          std::shared_ptr<spillway::network::Served> network) {
         auto parsed = parse_settings(settings);
         parsed.network = std::move(network);
-        new (self) Engine(spillway::plan::parse_description(description), std::move(parsed));
+        new (self) Engine(description, std::move(parsed));
       },
       "description"_a, "settings"_a, "network"_a.none() = nb::none());
   bind_engine_step(module, engine);
-  bind_engine_store(engine);
-  bind_telemetry(engine);
-  module.def("list_volumes", &list_volumes, "place"_a);
-  module.def(
-      "give_back_volume",
-      [](const std::string& device, const std::string& run) {
-        const nb::gil_scoped_release release;
-        spillway::storage::give_back(device, run);
-      },
-      "device"_a, "run"_a);
-  module.def("way_on", &way_on, "lines"_a, "found"_a, "world"_a);
+  bind_engine_store(module, engine);
+  bind_telemetry(module, engine);
+  bind_lines(module);
+  bind_volumes(module);
 }

@@ -13,4 +13,4 @@ using WithoutGil = nb::call_guard<nb::gil_scoped_release>;
 
 void bind_engine_step(nb::module_& module, PyEngine& engine);
 void bind_fused(PyEngine& engine);
-void bind_engine_store(PyEngine& engine);
+void bind_engine_store(nb::module_& module, PyEngine& engine);

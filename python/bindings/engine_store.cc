@@ -1,13 +1,13 @@
-// spillway::EngineStore for Python: converts JSON and paths, releases the GIL around every wait. No logic.
+// spillway::EngineStore for Python: converts paths, releases the GIL around every wait. No logic.
+#include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include <nlohmann/json.hpp>
-
 #include "engine.h"
+#include "struct.h"
 
 using namespace nb::literals;
 
@@ -15,116 +15,89 @@ namespace {
 
 using Names = std::map<std::string, std::string>;
 
-spillway::OpenOptions parse_open_options(const std::string& text) {
-  const auto json = nlohmann::json::parse(text);
-  spillway::OpenOptions out;
-  out.reopen = json.value("reopen", false);
-  out.if_found = json.value("if_found", false);
-  out.at_least = json.value("at_least", std::uint64_t{0});
-  out.known_step = json.value("known_step", std::uint64_t{0});
-  out.at_most = json.value("at_most", out.at_most);
-  out.line = json.value("line", out.line);
-  if (json.contains("checkpoint")) out.checkpoint = json.at("checkpoint").get<std::string>();
-  return out;
-}
-
-std::vector<spillway::StoragePlace> parse_places(const nlohmann::json& list) {
+std::vector<spillway::StoragePlace> places_of(const std::vector<std::string>& paths) {
   std::vector<spillway::StoragePlace> out;
-  for (const auto& place : list) {
-    const std::filesystem::path path = place.get<std::string>();
-    out.push_back({path, std::filesystem::is_block_file(path)});
-  }
+  for (const std::filesystem::path path : paths) out.push_back({path, std::filesystem::is_block_file(path)});
   return out;
 }
 
-spillway::ShardVolumes parse_shard(const nlohmann::json& json) {
-  return {{json.at("world").get<std::size_t>(), json.at("shard").get<std::size_t>()}, parse_places(json.at("places"))};
-}
-
-spillway::RedealOptions parse_redeal(const nlohmann::json& json) {
-  spillway::RedealOptions out;
-  json.at("step").get_to(out.step);
-  json.at("readers").get_to(out.readers);
-  for (const auto& places : json.at("places")) out.places.push_back(parse_places(places));
-  return out;
-}
-
-std::string to_json(const spillway::DurableStep& newest) {
-  return nlohmann::json{{"step", newest.step}, {"line", newest.line}}.dump();
-}
-
-/// The paths that a function without arguments returns.
-std::vector<std::filesystem::path> listed(const nb::callable& list) {
+/// The directories that a function without arguments returns.
+std::vector<std::filesystem::path> list_directories(const nb::callable& list) {
   const nb::gil_scoped_acquire acquire;
   const auto paths = nb::cast<std::vector<std::string>>(list());
   return {paths.begin(), paths.end()};
 }
 
-std::string to_json(const spillway::Recovery& recovery) {
-  const auto& seconds = recovery.phases;
-  const nlohmann::json phases{{"memory", seconds.memory},
-                              {"opening", seconds.opening},
-                              {"records", seconds.records},
-                              {"reading", seconds.reading},
-                              {"replay", seconds.replay}};
-  nlohmann::json out{{"found", recovery.has_step},       {"step", recovery.step},       {"updates", recovery.updates},
-                     {"payload", recovery.payload},      {"chunks", recovery.chunks},   {"replayed", recovery.replayed},
-                     {"steps", recovery.replayed_steps}, {"seconds", recovery.seconds}, {"phases", phases},
-                     {"words", recovery.words()},        {"damage", recovery.damage}};
-  if (recovery.lost_until) out["lost_until"] = *recovery.lost_until;
-  return out.dump();
-}
-
-std::string to_json(const spillway::Verification& verification) {
-  nlohmann::json out{{"bytes", verification.bytes}, {"damage", nlohmann::json::array()}, {"step", nullptr}};
-  if (verification.step) out["step"] = *verification.step;
-  for (const auto& it : verification.damage) {
-    out["damage"].push_back(
-        {{"path", it.path}, {"file", it.file.string()}, {"offset", it.offset}, {"bytes", it.bytes}, {"what", it.what}});
-  }
-  return out.dump();
+void bind_answers(nb::module_& module) {
+  using spillway::OpenOptions, spillway::Recovery, spillway::Verification, spillway::Damage, spillway::DurableStep;
+  bind_struct<OpenOptions>(module, "OpenOptions", "Where a run begins; by default anew.",  //
+                           Field("reopen", &OpenOptions::reopen), Field("if_found", &OpenOptions::if_found),
+                           Field("at_least", &OpenOptions::at_least), Field("known_step", &OpenOptions::known_step),
+                           Field("at_most", &OpenOptions::at_most), Field("line", &OpenOptions::line),
+                           Field("checkpoint", &OpenOptions::checkpoint));
+  using Phases = Recovery::Phases;
+  bind_struct<Phases>(module, "RecoveryPhases", "Parts of the seconds of a recovery.", Field("memory", &Phases::memory),
+                      Field("opening", &Phases::opening), Field("records", &Phases::records),
+                      Field("reading", &Phases::reading), Field("replay", &Phases::replay));
+  bind_struct<Recovery>(module, "Recovery", "State that the paths held.", Field("has_step", &Recovery::has_step),
+                        Field("step", &Recovery::step), Field("updates", &Recovery::updates),
+                        Field("payload", &Recovery::payload), Field("chunks", &Recovery::chunks),
+                        Field("replayed", &Recovery::replayed), Field("replayed_steps", &Recovery::replayed_steps),
+                        Field("seconds", &Recovery::seconds), Field("phases", &Recovery::phases),
+                        Field("damage", &Recovery::damage), Field("lost_until", &Recovery::lost_until))
+      .def_prop_ro("words", &Recovery::words);
+  bind_struct<Damage>(module, "Damage", "Bytes that are not those that were written.", Field("path", &Damage::path),
+                      Field("file", &Damage::file), Field("offset", &Damage::offset), Field("bytes", &Damage::bytes),
+                      Field("what", &Damage::what));
+  bind_struct<Verification>(module, "Verification", "Whether every byte is the one that was written.",
+                            Field("bytes", &Verification::bytes), Field("step", &Verification::step),
+                            Field("damage", &Verification::damage));
+  bind_struct<DurableStep>(module, "DurableStep", "A step that is durable, and its line of the run.",
+                           Field("step", &DurableStep::step), Field("line", &DurableStep::line));
 }
 
 void bind_open(PyEngine& engine) {
   engine
       .def(
           "start",
-          [](Engine& self, const std::string& open_options, const std::optional<nb::callable>& list_pinned) {
-            auto from = parse_open_options(open_options);
-            if (list_pinned) from.pinned = [&] { return listed(*list_pinned); };
+          [](Engine& self, const std::optional<spillway::OpenOptions>& opening,
+             const std::optional<nb::callable>& list_pinned) {
+            auto from = opening.value_or(spillway::OpenOptions{});
+            if (list_pinned) from.pinned = [&] { return list_directories(*list_pinned); };
             const nb::gil_scoped_release release;
-            return to_json(self.start(from));
+            return self.start(from);
           },
-          "opening"_a = "{}", "list_pinned"_a.none() = nb::none())
+          "opening"_a.none() = nb::none(), "list_pinned"_a.none() = nb::none())
       .def(
           "read_back",
           [](Engine& self, const std::optional<std::string>& checkpoint, std::int64_t at_most) {
             const nb::gil_scoped_release release;
-            return to_json(self.read_back(checkpoint, at_most));
+            return self.read_back(checkpoint, at_most);
           },
           "checkpoint"_a.none() = nb::none(), "at_most"_a = std::numeric_limits<std::int64_t>::max())
       .def("verify",
            [](const Engine& self, const std::vector<std::string>& pinned) {
              const nb::gil_scoped_release release;
-             return to_json(self.verify({pinned.begin(), pinned.end()}));
+             return self.verify({pinned.begin(), pinned.end()});
            })
-      .def("durable_step",
-           [](const Engine& self) {
-             const nb::gil_scoped_release release;
-             return to_json(self.durable_step());
-           })
-      .def("durable_step_of",
-           [](const Engine& self, const std::string& shard) {
-             const auto parsed = parse_shard(nlohmann::json::parse(shard));
-             const nb::gil_scoped_release release;
-             return to_json(self.durable_step(parsed));
-           })
-      .def("redeal",
-           [](Engine& self, const std::string& options) {
-             const auto parsed = parse_redeal(nlohmann::json::parse(options));
-             const nb::gil_scoped_release release;
-             return to_json(self.redeal(parsed));
-           })
+      .def("durable_step", nb::overload_cast<>(&Engine::durable_step, nb::const_), WithoutGil())
+      .def(
+          "durable_step_of",
+          [](const Engine& self, std::size_t world, std::size_t shard, const std::vector<std::string>& places) {
+            const nb::gil_scoped_release release;
+            return self.durable_step({{world, shard}, places_of(places)});
+          },
+          "world"_a, "shard"_a, "places"_a)
+      .def(
+          "redeal",
+          [](Engine& self, std::int64_t step, std::vector<std::size_t> readers,
+             const std::vector<std::vector<std::string>>& places) {
+            const nb::gil_scoped_release release;
+            spillway::RedealOptions options{.step = step, .readers = std::move(readers), .places = {}};
+            for (const auto& of_shard : places) options.places.push_back(places_of(of_shard));
+            return self.redeal(options);
+          },
+          "step"_a, "readers"_a, "places"_a)
       .def("next_vote", &Engine::next_vote, WithoutGil())
       .def("end_vote", &Engine::end_vote, "step"_a, "minimum"_a, "error"_a = "", WithoutGil())
       .def("close", &Engine::close, WithoutGil())
@@ -211,7 +184,8 @@ void bind_durability(PyEngine& engine) {
 
 }  // namespace
 
-void bind_engine_store(PyEngine& engine) {
+void bind_engine_store(nb::module_& module, PyEngine& engine) {
+  bind_answers(module);
   bind_open(engine);
   bind_state(engine);
   bind_durability(engine);

@@ -30,6 +30,7 @@
 #include "spillway/sys/cpu.h"
 #include "spillway/sys/exchange.h"
 #include "spillway/sys/process.h"
+#include "struct.h"
 
 namespace nb = nanobind;
 
@@ -44,10 +45,16 @@ spillway::machine::UpdateKind kind_of(const std::string& weight_dtype, const std
   return {form_of(rule), rule.optimizer->of(false).kernel};
 }
 
-nlohmann::json json_of(const spillway::machine::NodeRate& rate) {
-  return {{"update", rate.update_elements_per_second},
-          {"update_thread", rate.update_elements_per_second_thread},
-          {"read", rate.read_bytes_per_second}};
+void bind_rates(nb::module_& module) {
+  using spillway::machine::NodeRate, spillway::machine::NodeShare, spillway::machine::NodeChoice;
+  bind_struct<NodeRate>(module, "NodeRate", "Rates of a NUMA node, or of a file as memory.",
+                        Field("update_elements_per_second", &NodeRate::update_elements_per_second),
+                        Field("update_elements_per_second_thread", &NodeRate::update_elements_per_second_thread),
+                        Field("read_bytes_per_second", &NodeRate::read_bytes_per_second));
+  bind_struct<NodeShare>(module, "NodeShare", "Bytes of a NUMA node for a run.", Field("id", &NodeShare::id),
+                         Field("capacity", &NodeShare::capacity));
+  bind_struct<NodeChoice>(module, "NodeChoice", "NUMA nodes for a run.", Field("nodes", &NodeChoice::nodes),
+                          Field("dram", &NodeChoice::dram), Field("notice", &NodeChoice::notice));
 }
 
 void bind_memory_files(nb::module_& module) {
@@ -67,11 +74,11 @@ void bind_memory_files(nb::module_& module) {
          const std::string& weight_dtype, const std::string& optimizer, const std::string& state_format) {
         const auto kind = kind_of(weight_dtype, optimizer, state_format);
         const nb::gil_scoped_release release;
-        return json_of(spillway::machine::measure_file({directory, bytes}, most, seconds, kind)).dump();
+        return spillway::machine::measure_file({directory, bytes}, most, seconds, kind);
       },
       nb::arg("directory"), nb::arg("bytes"), nb::arg("most"), nb::arg("seconds") = 0.4,
       nb::arg("weight_dtype") = "bf16", nb::arg("optimizer") = "adamw", nb::arg("state_format") = "exact",
-      "Rates of a file as memory, as JSON.");
+      "Rates of a file as memory.");
 }
 
 void bind_process(nb::module_& module) {
@@ -156,12 +163,10 @@ void bind_measurements(nb::module_& module) {
          const std::string& state_format) {
         const auto kind = kind_of(weight_dtype, optimizer, state_format);
         const nb::gil_scoped_release release;
-        auto out = nlohmann::json::array();
-        for (const auto& rate : spillway::machine::measure_nodes(nodes, seconds, kind)) out.push_back(json_of(rate));
-        return out.dump();
+        return spillway::machine::measure_nodes(nodes, seconds, kind);
       },
       nb::arg("nodes"), nb::arg("seconds") = 0.4, nb::arg("weight_dtype") = "bf16", nb::arg("optimizer") = "adamw",
-      nb::arg("state_format") = "exact", "Rates of NUMA nodes, as JSON.");
+      nb::arg("state_format") = "exact", "Rates of NUMA nodes.");
   module.def(
       "measure_device",
       [](const std::string& name, std::uint64_t bytes, double seconds, const std::string& weight_dtype,
@@ -172,14 +177,11 @@ void bind_measurements(nb::module_& module) {
         const auto open = spillway::execute::open_device({.name = name});
         const auto link = spillway::machine::measure_links(*open.device, {.seconds = seconds, .memory = bytes}).front();
         const auto update = updates ? spillway::machine::device_update_rate(*open.device, seconds, kind) : 0.0;
-        return nlohmann::json{{"to_device", link.to_gpu_bytes_per_second_together},
-                              {"from_device", link.from_gpu_bytes_per_second_together},
-                              {"update", update}}
-            .dump();
+        return std::tuple(link.to_gpu_bytes_per_second_together, link.from_gpu_bytes_per_second_together, update);
       },
       nb::arg("name"), nb::arg("bytes"), nb::arg("seconds") = 0.2, nb::arg("weight_dtype") = "bf16",
       nb::arg("optimizer") = "adamw", nb::arg("state_format") = "exact",
-      "Rates of a compute device with memory of its own, as JSON.");
+      "Rates of a compute device with memory of its own: to it, from it, and of updates there.");
 }
 
 void bind_nodes(nb::module_& module) {
@@ -200,13 +202,9 @@ void bind_nodes(nb::module_& module) {
       [](const std::vector<std::pair<int, std::uint64_t>>& asked, std::uint64_t held, std::optional<int> near) {
         std::vector<spillway::machine::NodeShare> shares;
         for (const auto& [id, bytes] : asked) shares.push_back({id, bytes});
-        const auto choice = spillway::machine::choose_nodes(shares, held, "", near);
-        nlohmann::json out{{"nodes", nlohmann::json::array()}, {"dram", nullptr}, {"notice", choice.notice}};
-        for (const auto& node : choice.nodes) out["nodes"].push_back({{"id", node.id}, {"capacity", node.capacity}});
-        if (choice.dram) out["dram"] = *choice.dram;
-        return out.dump();
+        return spillway::machine::choose_nodes(shares, held, "", near);
       },
-      nb::arg("asked"), nb::arg("held"), nb::arg("near") = nb::none(), "NUMA nodes for a run, as JSON.");
+      nb::arg("asked"), nb::arg("held"), nb::arg("near") = nb::none(), "NUMA nodes for a run.");
   module.def(
       "near_gpu",
       [](int gpu, const std::vector<std::string>& places) {
@@ -239,7 +237,7 @@ void bind_profiles(nb::module_& module) {
       "A profile checked and completed; ValueError names the key.");
   module.def(
       "describe_machine",
-      [](const std::string& description, const std::string& settings, const std::string& profile,
+      [](const spillway::plan::Description& description, const std::string& settings, const std::string& profile,
          const std::string& source) {
         const auto machine = spillway::machine::from_json(profile, source);
         const auto found = spillway::plan::describe_machine(description, settings, machine);
@@ -254,6 +252,7 @@ void bind_profiles(nb::module_& module) {
 }  // namespace
 
 void bind_machine(nb::module_& module) {
+  bind_rates(module);
   bind_memory_files(module);
   bind_process(module);
   bind_measurements(module);

@@ -44,9 +44,11 @@ void translate(const std::exception_ptr& pointer, void*) {
 
 NB_MODULE(_engine, module) {
   module.doc() = "Spillway's C++ engine.";
+  nanobind::set_leak_warnings(false);  // values that a program still holds at its end are no leak
   nanobind::register_exception_translator(translate, nullptr);
   bind_checkpoint(module);
   bind_coding(module);
+  bind_description(module);
   bind_engine(module);
   bind_interruption(module);
   bind_machine(module);

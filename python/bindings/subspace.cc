@@ -11,7 +11,6 @@
 #include "spillway/base/error.h"
 #include "spillway/device/work.h"
 #include "spillway/optim/step.h"
-#include "spillway/plan/json.h"
 #include "spillway/sink/arithmetic.h"
 #include "spillway/state/rule.h"
 #include "spillway/subspace/matrix.h"
@@ -82,10 +81,8 @@ void step(Matrix& matrix, std::uintptr_t weight, std::uintptr_t remainder, const
 
 /// What spillway::Engine does of subspaces for passes, alone: for an engine of Python's own.
 struct Projections {
-  explicit Projections(const std::string& text)
-      : description(spillway::plan::parse_description(text)),
-        layout(description.layout()),
-        subspaces(description, layout) {}
+  explicit Projections(const spillway::plan::Description& of)
+      : description(of), layout(description.layout()), subspaces(description, layout) {}
   const spillway::plan::Description description;
   const spillway::state::Layout layout;
   spillway::subspace::Subspaces subspaces;
@@ -152,7 +149,7 @@ void bind_matrix(nb::module_& module) {
 
 void bind_projections(nb::module_& module) {
   nb::class_<Projections>(module, "Projections", "Projectors of a description's matrices, as Engine has them.")
-      .def(nb::init<const std::string&>(), "description"_a)
+      .def(nb::init<const spillway::plan::Description&>(), "description"_a)
       .def("wants_whole_gradient", [](const Projections& self, std::size_t tensor,
                                       std::uint64_t /*micro_batch*/) { return self.subspaces.refits_in_pass(tensor); })
       .def("whole_gradient",

@@ -1,7 +1,233 @@
 """The C++ engine as Python sees it. Arrays: anything with the buffer or DLPack protocol (NumPy, CPU torch)."""
 
-from collections.abc import Callable
+import enum
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
+
+# Structs of the engine. Attributes are copies: a change inside a list or a struct takes effect when it is assigned.
+
+@dataclass(kw_only=True)
+class OpenOptions:
+    """Where a run begins; by default anew."""
+
+    reopen: bool = False  # keep what the volumes hold, and go on from the newest durable step if there is one
+    if_found: bool = False  # when nothing is found, change nothing and do not start
+    at_least: int = 0  # a durable step before this one does not count
+    known_step: int = 0  # a step of this run that was durable once; 0: none
+    at_most: int = ...  # the last step that every process has, -1: none has any; what this one has beyond it is cut off
+    line: int = 0  # number of the run's line, the same in all processes; 0 in a world of one
+    checkpoint: Path | None = None  # go back to the manifest.bin in this directory
+
+@dataclass(kw_only=True)
+class RecoveryPhases:
+    """Seconds: parts of those of a recovery."""
+
+    memory: float = 0.0
+    opening: float = 0.0
+    records: float = 0.0
+    reading: float = 0.0
+    replay: float = 0.0
+
+@dataclass(kw_only=True)
+class Recovery:
+    """State that the paths held."""
+
+    has_step: bool = False  # weights and state are those of `step`; else the caller loads them
+    step: int = 0  # steps done, skipped ones included
+    updates: int = 0  # of them, those that were not skipped
+    payload: str = ""  # as given to commit()
+    chunks: int = 0
+    replayed: int = 0  # chunks updated again
+    replayed_steps: int = 0  # most updates of one chunk done again
+    seconds: float = 0.0
+    phases: RecoveryPhases = field(default_factory=RecoveryPhases)
+    damage: list[str] = field(default_factory=list)  # records that were not whole
+    lost_until: int | None = None  # steps up to this one had been durable, and the paths have lost them
+    @property
+    def words(self) -> str:
+        """A sentence for a person, "" when nothing was recovered."""
+
+@dataclass(kw_only=True)
+class Damage:
+    """Bytes that are not those that were written."""
+
+    path: str = ""  # "path:0"
+    file: Path = ...
+    offset: int = 0  # in the file
+    bytes: int = 0
+    what: str = ""  # chunk and tensor
+
+@dataclass(kw_only=True)
+class Verification:
+    bytes: int = 0  # read
+    step: int | None = None  # the newest durable one
+    damage: list[Damage] = field(default_factory=list)
+
+@dataclass(kw_only=True)
+class DurableStep:
+    step: int = -1  # -1: none is durable
+    line: int = 0  # of the run
+
+class Training(enum.Enum):
+    """How a tensor takes part in learning."""
+
+    full = 0
+    reduced = 1  # a matrix that has gradient and state in a smaller shape alone
+    frozen = 2  # its weight is read and never written
+
+class BlockRole(enum.Enum):
+    """How a block takes part in a step."""
+
+    embedding = 0
+    layer = 1
+    head = 2
+
+class Form(enum.Enum):
+    """How the weights of a tensor are stored in a run."""
+
+    as_run = 0  # in the run's type of weights
+    fp32 = 1  # beside a narrower type; gradients, too
+    nf4 = 2  # packed: of what is frozen inside layers, passes find its values
+    int8 = 3
+    nf4_nested = 4
+    @property
+    def is_packed(self) -> bool: ...
+
+@dataclass(kw_only=True)
+class TensorSpec:
+    name: str = ""  # as in the checkpoint
+    shape: list[int] = field(default_factory=list)
+    decay: bool = False  # weight decay applies
+    training: Training = Training.full
+    rank: int = 0  # of what is reduced
+    nonzeros: int = 0  # the same
+    form: Form = Form.as_run
+    table: bool = False  # of two dimensions in a layer, and no matrix of a product
+    pieces: int = 0  # parts that passes convert it in, by convert_pieces(); 0: it is converted before they begin
+
+@dataclass(kw_only=True)
+class BlockSpec:
+    name: str = ""
+    role: BlockRole = BlockRole.layer
+    tensors: list[TensorSpec] = field(default_factory=list)
+
+@dataclass(kw_only=True)
+class World:
+    """The processes of a run, and which of them this one is."""
+
+    size: int = 1
+    rank: int = 0
+    local: int = 1  # processes of each machine
+
+@dataclass(kw_only=True)
+class RefitRule:
+    """When what reduces tensors is made anew."""
+
+    every: int = 100  # updates between two looks at what the reduction misses
+    threshold: float = 0.9  # of that error
+    rotate: int = 0  # updates after which each matrix's is made anew whatever is missed; 0: never
+
+@dataclass(kw_only=True)
+class Description:
+    """The model and the largest step it will be asked for. At most one embedding first, layers (final norm and the like
+    are a last block of role layer), at most one head last; a tied head has no block."""
+
+    compute_dtype: str = "bf16"  # what passes multiply in: the compute type
+    weight_dtype: str = "bf16"  # the same or narrower: what weights and gradients are kept in
+    optimizer: str = "adamw"  # a name of one of optimizers()
+    state_format: str = "exact"  # "exact", "bf16" or "int8"
+    seed: int = 0  # of the run
+    blocks: list[BlockSpec] = field(default_factory=list)  # in order of execution
+    tied_head: bool = False
+    hidden_size: int = 0
+    tokens: int = 0  # most per step that this process computes
+    micro_batches: int = 1  # most parts per step by which gradients are summed
+    accumulation: int = 0  # most micro-batches per step; 0: one for each part
+    virtual_ranks: int = 1  # groups of parts that are summed by themselves; gradients come group by group
+    shard_frozen: bool = False  # one process keeps each frozen chunk, too, and sends it for every pass
+    world: World = field(default_factory=World)
+    step_tokens: int = 0  # most per step that all processes compute; 0: tokens
+    chunk_elements: int = ...
+    refits: RefitRule = field(default_factory=RefitRule)
+    @staticmethod
+    def parse(text: str) -> Description:
+        """From the file that a run keeps. ValueError names the key."""
+    def to_json(self) -> str: ...
+
+@dataclass(kw_only=True)
+class KeptLine:
+    """A line of a run, and the number of the shards that keep it."""
+
+    number: int = 0  # 0: of a world of one
+    world: int = 1
+
+@dataclass(kw_only=True)
+class RunLines:
+    """The lines that run.json names."""
+
+    now: KeptLine = field(default_factory=KeptLine)
+    before: KeptLine | None = None  # the line whose last step is the first one of `now`
+
+@dataclass(kw_only=True)
+class FoundShard:
+    """A shard of which one process reaches the volumes of all paths."""
+
+    world: int = 1
+    shard: int = 0
+    newest: DurableStep = field(default_factory=DurableStep)
+
+class WayKind(enum.Enum):
+    """How a world of processes goes on (journal/lines.h)."""
+
+    open = 0  # with volumes of its own
+    redeal = 1  # with the step of another line, whose volumes it reads, on a new line
+    nothing = 2  # no step is durable
+    missing = 3  # the step needs shards that nobody reaches
+
+@dataclass(kw_only=True)
+class WayOn:
+    kind: WayKind = WayKind.open
+    line: KeptLine = field(default_factory=KeptLine)  # that the kind is about
+    step: int = -1  # the last that all shards of `line` have, where all are found
+    missing: list[int] = field(default_factory=list)  # numbers of shards
+
+@dataclass(kw_only=True)
+class Superblock:
+    """The volume's own words about itself."""
+
+    run: str = ""
+    shard: int = 0
+    world: int = 1  # shards of the run
+    number: int = 0  # of its path among the run's
+    paths: int = 1  # of the run
+    set: int = 0  # the same in all volumes of a shard that were made together
+    ready: bool = True  # false: it is being prepared
+
+@dataclass(kw_only=True)
+class ListedVolume:
+    file: Path = ...
+    superblock: Superblock = field(default_factory=Superblock)
+
+@dataclass(kw_only=True)
+class Silence:
+    """A path, or a lane of a device with memory of its own."""
+
+    volume: str = ""  # of a path: the file
+    device: str = ""  # of a lane: the name of its device
+    under_way: int = 0  # requests that it has not answered
+    silent_seconds: float = 0.0  # since its last answer; 0 when nothing is under way
+    task: str = ""  # of a lane: what it waits for
+    bytes: int = 0  # of that task
+
+@dataclass(kw_only=True)
+class Delay:
+    """Work of this process that others wait for."""
+
+    task: str = ""  # that they wait for: "backward of layers.7"
+    waits_for: str = ""  # what has to end first
+    seconds: float = 0.0  # since others may wait for it
 
 class StepDigest:
     """The digest of bytes that a pass has read or made."""
@@ -30,23 +256,6 @@ class BlockPass:
 
 class Engine:
     """One run's state on its tiers and the schedule that moves it.
-
-    `description` (JSON): {"compute_dtype": "bf16"|"fp16"|"fp32" (what passes multiply in: the compute type),
-    "weight_dtype": the same or narrower (what weights and gradients are kept in; absent: compute_dtype),
-    "optimizer": the name of one of optimizers() (adamw), "state_format": "exact"|"bf16"|"int8" (exact), "seed":
-    of the run (0), "hidden_size": H, "micro_batches": most parts per step by which gradients are summed,
-    "accumulation": most micro-batches per step (one for each part), "virtual_ranks": groups of parts that are summed by
-    themselves (1; gradients come group by group), "world": processes of the run (1), "rank": this one's (0),
-    "machines": that these are on, as many on each, in the order of ranks (1), "tokens": most per step that this process
-    computes, "step_tokens": most per step that all of them compute (tokens), "tied_head": bool,
-    "blocks": [{"name", "role": "embedding", "layer" or "head", "tensors": [{"name", "shape": [..], "decay": bool,
-    "frozen": bool (false), "wide": bool (false: of weight_dtype; else of fp32, gradients too, where that is narrower),
-    "form": "nf4" or "int8" (absent: of weight_dtype; of what is frozen inside layers: packed, passes find its values),
-    "pieces": parts that passes convert it in, by convert_pieces() (0: it is converted before they begin),
-    "table": bool (false: one of two dimensions in a layer is a matrix of a product), "subspace": {"rank", "nonzeros"}
-    (absent: is trained in full)}]}], "subspaces": {"check_every", "threshold"}}. Blocks in order of
-    execution: at most one embedding first, layers (final norm and the like are a last block of role layer), at most one
-    head last; a tied head has no block.
 
     `settings` (JSON): {"dram_budget": bytes, "process_bytes": bytes, "work_bytes": bytes, "keeps_logits": bool (false;
     true: the caller keeps the logits of as many slices of the head as "kept_logits" of the plan), "saved_activations":
@@ -79,7 +288,7 @@ class Engine:
     Construction plans and allocates nothing; MemoryError with a message when it does not fit.
     """
 
-    def __init__(self, description: str, settings: str, network: Network | None = None) -> None:
+    def __init__(self, description: Description, settings: str, network: Network | None = None) -> None:
         """`network`: to the other processes of the description's world; where there are any, it is to be served from
         before start() until after close(), and closed first after an error."""
 
@@ -90,21 +299,12 @@ class Engine:
         """{"longest_sequence", "fit_table"} as text, and "a_gib_more" where layers can keep what autograd saves;
         micro-batches are `batch` rows of `sequence` tokens now and each token more takes so many bytes of PyTorch's
         working set, on the host and on the device."""
-    def start(self, opening: str = "{}", list_pinned: Callable[[], list[str]] | None = None) -> str:
-        """Maps the arena, opens the volumes, starts the lanes.
+    def start(self, opening: OpenOptions | None = None, list_pinned: Callable[[], list[str]] | None = None) -> Recovery:
+        """Maps the arena, opens the volumes, starts the lanes. `list_pinned` returns every directory with a
+        manifest.bin that exists, whose places are kept; it is called when the volumes are this process's.
 
-        `opening` (JSON): {"reopen": bool (keep what the volumes hold, go on from the newest durable step if there is
-        one), "at_least": N (a durable step before N does not count as found), "checkpoint": DIR (absent: none; go back
-        to DIR/manifest.bin), "at_most": N (where processes share a run: the smallest step that durable_step() gives of
-        them, -1 for none; what this one has beyond it is cut off), "line": number of the run's line, the same in all
-        of them (absent in a world of one)}. `list_pinned` returns every directory with a manifest.bin that exists,
-        whose places are kept; it is called when the volumes are this process's.
-
-        Returns JSON {"found": bool, "step": N, "updates": steps that were not skipped, "payload": as given to commit(),
-        "chunks": n, "replayed": chunks updated again, "steps": most steps replayed for one chunk, "seconds": s,
-        "phases": {"memory", "opening", "records", "reading", "replay"} (parts of "seconds"), "damage": [texts],
-        "words": a sentence for a person, "" when nothing was recovered}. When found, weights and state are in place.
-        When not, it is a fresh start: the caller loads weights, or a checkpoint that stands alone."""
+        With a step, weights and state are in place. Without, it is a fresh start: the caller loads weights, or a
+        checkpoint that stands alone."""
     def commit(self, payload: str) -> None:
         """After loading (unless start() found a durable step) and after each end_step: the step becomes durable, with
         this payload of at most 48 KiB, as soon as everything it needs is on the drives. Does not wait for that; a later
@@ -112,22 +312,21 @@ class Engine:
     def set_step(self, step: int) -> None:
         """Before the first commit of a run that was loaded from a checkpoint that stands alone: steps done, skipped
         ones included. Commits count from there."""
-    def verify(self, pinned: list[str]) -> str:
-        """Instead of start(): reads every byte that counts. JSON {"bytes": read, "damage": [{"path": "path:0", "file",
-        "offset": byte in the file, "bytes": n, "what": chunk and tensor}], "step": N or null}."""
-    def read_back(self, checkpoint: str | None = None, at_most: int = ...) -> str:
+    def verify(self, pinned: list[str]) -> Verification:
+        """Instead of start(): reads every byte that counts."""
+    def read_back(self, checkpoint: str | None = None, at_most: int = ...) -> Recovery:
         """Instead of start(): opens the volumes for reading only; the newest durable step, replayed in memory, or the
-        manifest in the directory `checkpoint`. Returns what start() does; then save_weights, save_state and
-        fetch_tensor work. `at_most` as for start()."""
-    def durable_step(self) -> str:
-        """Before start(): JSON {"step": N (-1: none is durable on this process's volumes), "line": of the run}."""
-    def durable_step_of(self, shard: str) -> str:
-        """The same of volumes that another number of processes has left: {"world", "shard", "places": by path}."""
-    def redeal(self, options: str) -> str:
+        manifest in the directory `checkpoint`. Then save_weights, save_state and fetch_tensor work. `at_most` as in
+        OpenOptions."""
+    def durable_step(self) -> DurableStep:
+        """Before start(), of this process's volumes."""
+    def durable_step_of(self, world: int, shard: int, places: Sequence[str]) -> DurableStep:
+        """The same of volumes that another number of processes has left. `places`: by path."""
+    def redeal(self, step: int, readers: Sequence[int], places: Sequence[Sequence[str]]) -> Recovery:
         """After start() anew, in place of loading, by all processes alike: brings in the step that another number of
-        processes has left. `options` (JSON): {"step": the last that all of their shards have, "readers": by shard the
-        rank that reads it, "places": by shard the directories of its paths, where this process is that rank}. Returns
-        what start() does, the same step and payload in all."""
+        processes has left. `step`: the last that all of their shards have; `readers`: by shard the rank that reads it;
+        `places`: by shard the directories of its paths, where this process is that rank. The same step and payload in
+        all."""
     def next_vote(self) -> int | None:
         """Where processes share a run: the step that is durable here (-1: none), once for each; waits for one without
         the GIL. None after close(). A thread takes votes from before start(), which takes the first one."""
@@ -218,9 +417,9 @@ class Engine:
         """This step's signs z [columns], fp32."""
     def sample(self, tensor: int, values: Any, micro_batch: int) -> None:
         """A micro-batch's G z [rows], fp32: for the estimate of what the projectors miss."""
-    def refits(self) -> str:
-        """JSON [{"tensor": name, "fits": times learned, "error": running estimate of |G - P P' G Q Q'| / |G|}], after a
-        step; 0 before the first sample after a fit."""
+    def refits(self) -> list[tuple[str, int, float]]:
+        """After a step, of each reduced tensor its name, the times learned and the running estimate of
+        |G - P P' G Q Q'| / |G|, which is 0 before the first sample after a fit."""
     def head_gradient(self, values: Any, micro_batch: int) -> None:
         """In a head_gradient pass: one micro-batch's gradient [rows, hidden] of the slice (compute type)."""
     def embedding_backward(self, values: Any) -> None:
@@ -302,13 +501,10 @@ class Engine:
         {"sent", "received", "between_machines": {"sent", "received"}}, the last of these among the others."""
     def displaced_volumes(self) -> list[str]:
         """Volumes whose file was removed or replaced since the engine opened them. Between start() and close()."""
-    def silence(self) -> str:
-        """JSON {path: {"volume", "under_way": requests that it has not answered, "silent_seconds"}}, and for each lane
-        of a device {"device:to_device": {"device", "under_way", "silent_seconds", "task", "bytes"}}. Any thread may
-        ask."""
-    def lateness(self) -> str:
-        """JSON {"pass", "waits_for", "seconds"}: what keeps other processes waiting for this one; {} where nothing
-        does. Any thread may ask."""
+    def silence(self) -> dict[str, Silence]:
+        """By path, and by lane of a device ("device:to_device"). Any thread may ask."""
+    def lateness(self) -> Delay | None:
+        """None: other processes do not wait for this one. Any thread may ask."""
     def where(self) -> str:
         """JSON {"nodes": {name: {"planned", "there": bytes of the arena, "in_memory": of those, what counts in this
         process's memory}}, "chunks": n, "elsewhere": [chunks], "aside": {class: {"buffers": on later tiers,
@@ -319,19 +515,15 @@ class Engine:
     def graph(self, format: str) -> str:
         """The order of the planned step as a picture, for a file that ends in "svg" or "dot"."""
 
-def list_volumes(place: str) -> str:
-    """JSON, of each volume in a storage directory or on a device, whoever it belongs to: [{"file", "run", "shard",
-    "world": shards of the run, "path": which of its paths, "paths", "set": a number that those made together have,
-    "ready": false while it is being prepared}]."""
+def list_volumes(place: str) -> list[ListedVolume]:
+    """The volumes in a storage directory or on a device, whoever they belong to."""
 
 def give_back_volume(device: str, run: str) -> None:
     """A volume of this run on a block device is nobody's, as when the run that has it open gives it back. Refused while
     anybody has the device open."""
 
-def way_on(lines: str, found: str, world: int) -> str:
-    """How so many processes go on with a run, as JSON {"kind": "open", "redeal", "nothing" or "missing", "from":
-    {"line", "world"}, "step", "missing": numbers of shards} (journal/lines.h). `lines`: {"now": {"line", "world"},
-    "before": the same or null}, as run.json has it; `found`: [{"world", "shard", "step", "line"}]."""
+def way_on(lines: RunLines, found: Sequence[FoundShard], world: int) -> WayOn:
+    """How so many processes go on with a run."""
 
 def exchange(one: str, other: str) -> bool:
     """Two names of one file system change what they have, files or directories, at once. False, and nothing has
@@ -397,11 +589,31 @@ def probe(directories: list[str], seconds: float = 0.4) -> str:
     every node."""
 
 def save_profile(text: str, path: str) -> None: ...
-def choose_nodes(asked: list[tuple[int, int]], held: int, near: int | None = None) -> str:
-    """NUMA nodes for a run, as JSON {"nodes": [{"id", "capacity"}] (the first is nearest to what computes; empty:
-    DRAM is one tier), "dram": bytes asked of that one tier or null, "notice": why nodes are not told apart, or ""}.
-    `asked`: (node, bytes) each, none: all that there are; `held`: bytes of the process so far; `near`: the node of the
-    GPU that computes. ValueError, MemoryError."""
+
+@dataclass(kw_only=True)
+class NodeRate:
+    """Rates of a NUMA node, or of a file as memory."""
+
+    update_elements_per_second: float = 0.0
+    update_elements_per_second_thread: float = 0.0
+    read_bytes_per_second: float = 0.0
+
+@dataclass(kw_only=True)
+class NodeShare:
+    """Bytes of a NUMA node for a run."""
+
+    id: int = 0
+    capacity: int = 0
+
+@dataclass(kw_only=True)
+class NodeChoice:
+    nodes: list[NodeShare] = field(default_factory=list)  # first the nearest to what computes; none: DRAM is one tier
+    dram: int | None = None  # bytes asked of that one tier
+    notice: str = ""  # why nodes are not told apart
+
+def choose_nodes(asked: list[tuple[int, int]], held: int, near: int | None = None) -> NodeChoice:
+    """NUMA nodes for a run. `asked`: (node, bytes) each, none: all that there are; `held`: bytes of the process so far;
+    `near`: the node of the GPU that computes. ValueError, MemoryError."""
 
 def near_gpu(gpu: int, places: list[str]) -> tuple[int | None, dict[str, tuple[int, str]]]:
     """The NUMA node nearest to a GPU, None: not known; and those of `places` (directories or block devices) whose
@@ -413,9 +625,7 @@ def measure_nodes(
     weight_dtype: str = "bf16",
     optimizer: str = "adamw",
     state_format: str = "exact",
-) -> str:
-    """JSON: [{"update", "update_thread" (elements per second), "read" (bytes per second)}] of each."""
-
+) -> list[NodeRate]: ...
 def check_memory_files(asked: list[tuple[str, int]]) -> list[tuple[bool, str]]:
     """(whether its bytes are DRAM, what a person should know or "") of each (directory, bytes) in which a run is to
     have a file as memory. ValueError, MemoryError."""
@@ -428,7 +638,7 @@ def measure_memory_file(
     weight_dtype: str = "bf16",
     optimizer: str = "adamw",
     state_format: str = "exact",
-) -> str:
+) -> NodeRate:
     """Measures one node as measure_nodes() does, in a file there that may have so many `bytes` and takes about `most`
     of them."""
 
@@ -439,10 +649,9 @@ def measure_device(
     weight_dtype: str = "bf16",
     optimizer: str = "adamw",
     state_format: str = "exact",
-) -> str:
-    """JSON: {"to_device", "from_device" (bytes per second), "update" (elements per second; 0: the device has none of
-    this optimizer)} of "simulated" or "cuda:N"; takes so many `bytes` of the host and of the device for each
-    direction."""
+) -> tuple[float, float, float]:
+    """Bytes per second to and from, and elements per second that it updates (0: it has none of this
+    optimizer), of "simulated" or "cuda:N"; takes so many `bytes` of the host and of the device for each direction."""
 
 def check_profile(text: str, source: str) -> str:
     """A profile checked and completed; ValueError names the key."""
@@ -505,7 +714,7 @@ class OutOfMemoryExit:
     def __init__(self, words: str, code: int) -> None: ...
     def close(self) -> None: ...
 
-def describe_machine(description: str, settings: str, profile: str, source: str = ...) -> str:
+def describe_machine(description: Description, settings: str, profile: str, source: str = ...) -> str:
     """Settings of an Engine for the machine of a profile, as JSON. `settings`: work {sequence, batch, query, key,
     feed_forward; optional, of a trace: passes, bytes, per_token, slack, brief_slack, few}, dram_budget and gpu_memory
     (0: what the profile has), gpu (whether it computes), simulated (the share of dram_budget that a simulated device
@@ -616,7 +825,7 @@ def subspace_rank(rows: int, columns: int, rank: int, nonzeros: int) -> int:
 class Projections:
     """What `Engine` does of subspaces in passes, alone; see there. Every end_step() begins the next step."""
 
-    def __init__(self, description: str) -> None: ...
+    def __init__(self, description: Description) -> None: ...
     def wants_whole_gradient(self, tensor: int, micro_batch: int) -> bool: ...
     def whole_gradient(self, tensor: int, gradient: Any) -> None: ...
     def compress(self, tensor: int, side: int, tokens: Any, out: Any) -> None: ...

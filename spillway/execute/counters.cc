@@ -103,44 +103,41 @@ std::string counters(const Counted& run, const plan::Budget& budget, const netwo
   return out.dump();
 }
 
-std::string silence(const Counted& run, const plan::Plan& plan, const state::Layout& layout,
-                    const plan::Budget& budget) {
-  auto out = json::object();
+std::map<std::string, Silence> silence(const Counted& run, const plan::Plan& plan, const state::Layout& layout,
+                                       const plan::Budget& budget) {
+  std::map<std::string, Silence> out;
   const auto paths = run.storage.paths();
   for (std::size_t p = 0; p < paths.size(); ++p) {
     const auto counted = paths[p]->counters();
-    out[budget.paths[p].name] = {{"volume", paths[p]->volume().string()},
-                                 {"under_way", counted.under_way},
-                                 {"silent_seconds", counted.silent_seconds}};
+    out[budget.paths[p].name] = {.volume = paths[p]->volume().string(),
+                                 .under_way = counted.under_way,
+                                 .silent_seconds = counted.silent_seconds};
   }
   for (const auto& [lane, front] : run.executor.device_fronts()) {
     auto& it = out[text("device:", plan::name_of(lane))];
-    it = {
-        {"device", run.resources.device()->name()}, {"under_way", front.under_way}, {"silent_seconds", front.seconds}};
+    it = {.device = run.resources.device()->name(), .under_way = front.under_way, .silent_seconds = front.seconds};
     if (front.under_way == 0) continue;
-    it["task"] = describe_task(plan, layout, plan.schedule.tasks[front.task]);
-    it["bytes"] = front.bytes;
+    it.task = describe_task(plan, layout, plan.schedule.tasks[front.task]);
+    it.bytes = front.bytes;
   }
-  return out.dump();
+  return out;
 }
 
-std::string lateness(const Counted& run, const plan::Schedule& schedule, const state::Layout& layout,
-                     const plan::Budget& budget) {
-  auto out = json::object();
+std::optional<Delay> lateness(const Counted& run, const plan::Schedule& schedule, const state::Layout& layout,
+                              const plan::Budget& budget) {
   const auto late = run.executor.late();
-  if (!late) return out.dump();
+  if (!late) return std::nullopt;
   const auto& cause = schedule.tasks[late->cause];
-  out["pass"] = pass_words(schedule, layout, schedule.tasks[late->task]);
   const auto computed = [&] {
     const bool own = cause.what == schedule.tasks[late->task].what;
     return own ? std::string("its own computation") : text(pass_words(schedule, layout, cause), " to be computed");
   };
-  out["waits_for"] = cause.lane == plan::Lane::compute ? computed()
-                     : plan::is_path(cause.lane)       ? silent_path(run.storage, budget)
-                     : plan::is_of_device(cause.lane)  ? "device"
-                                                       : text("updates on ", node_name(budget, cause.unit));
-  out["seconds"] = late->seconds;
-  return out.dump();
+  return Delay{.task = pass_words(schedule, layout, schedule.tasks[late->task]),
+               .waits_for = cause.lane == plan::Lane::compute ? computed()
+                            : plan::is_path(cause.lane)       ? silent_path(run.storage, budget)
+                            : plan::is_of_device(cause.lane)  ? "device"
+                                                              : text("updates on ", node_name(budget, cause.unit)),
+               .seconds = late->seconds};
 }
 
 std::string where(const plan::Plan& plan, const state::Layout& layout, const state::UpdateRule& rule,

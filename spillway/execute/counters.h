@@ -1,7 +1,9 @@
-// State of a run while it works, as JSON; the fields are those of docs/reference and of metrics.jsonl.
+// State of a run while it works. Text is JSON, whose fields are those of docs/reference and of metrics.jsonl.
 #pragma once
 
 #include <cstddef>
+#include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -11,6 +13,7 @@
 #include "spillway/execute/resources.h"
 #include "spillway/execute/run_storage.h"
 #include "spillway/execute/saving.h"
+#include "spillway/execute/silence.h"
 #include "spillway/network/counting_port.h"
 
 namespace spillway::execute {
@@ -28,16 +31,13 @@ struct Counted {
 [[nodiscard]] std::string counters(const Counted& run, const plan::Budget& budget,
                                    const network::CountingPort* network = nullptr);
 
-/// Silence of each path: its volume, the requests that it has not answered, and the seconds since its last answer. A
-/// device has the same by lane ("device:to_device"), with the task and the bytes that the lane waits for. Any thread
-/// may ask.
-[[nodiscard]] std::string silence(const Counted& run, const plan::Plan& plan, const state::Layout& layout,
-                                  const plan::Budget& budget);
+/// Silence of each path, and of each lane of a device ("device:to_device"). Any thread may ask.
+[[nodiscard]] std::map<std::string, Silence> silence(const Counted& run, const plan::Plan& plan,
+                                                     const state::Layout& layout, const plan::Budget& budget);
 
-/// {"pass": "backward of layers.7", "waits_for": what has to end first, "seconds"}: what other processes wait for; {}
-/// where they do not, as far as this one knows. Any thread may ask.
-[[nodiscard]] std::string lateness(const Counted& run, const plan::Schedule& schedule, const state::Layout& layout,
-                                   const plan::Budget& budget);
+/// Empty where other processes do not wait for this one, as far as it knows. Any thread may ask.
+[[nodiscard]] std::optional<Delay> lateness(const Counted& run, const plan::Schedule& schedule,
+                                            const state::Layout& layout, const plan::Budget& budget);
 
 /// Bytes by NUMA node, planned and as the kernel says of `arena`; {} where the plan places nothing on nodes.
 [[nodiscard]] std::string where(const plan::Plan& plan, const state::Layout& layout, const state::UpdateRule& rule,

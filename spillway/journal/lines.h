@@ -36,14 +36,14 @@ struct FoundShard {
 /// How a world of processes goes on.
 struct WayOn {
   enum class Kind : std::uint8_t {
-    open,     ///< with volumes of its own, those of `from`, which may have no step yet
-    redeal,   ///< with the step of `from`, whose volumes it reads, on a new line
+    open,     ///< with volumes of its own, those of `line`, which may have no step yet
+    redeal,   ///< with the step of `line`, whose volumes it reads, on a new line
     nothing,  ///< no step is durable: from a checkpoint, or anew, on a new line
-    missing,  ///< not at all: the step of `from` needs shards that nobody reaches
+    missing,  ///< not at all: the step of `line` needs shards that nobody reaches
   };
   Kind kind = Kind::open;
-  KeptLine from;
-  std::int64_t step = kNoStep;              ///< the last that all shards of `from` have, where all are found
+  KeptLine line;                            ///< that the kind is about
+  std::int64_t step = kNoStep;              ///< the last that all shards of `line` have, where all are found
   std::vector<std::uint32_t> missing = {};  ///< where the kind is that: numbers of shards, rising
 };
 

@@ -5,9 +5,9 @@
 
 #include "spillway/base/error.h"
 #include "spillway/plan/derived.h"
-#include "spillway/plan/json.h"
 #include "spillway/plan/operations.h"
 #include "spillway/plan/process_share.h"
+#include "spillway/plan/requests.h"
 
 namespace spillway::plan {
 namespace {
@@ -29,11 +29,9 @@ constexpr double kSimulatedPasses = 1.5;
 
 class Describer {
  public:
-  Describer(const std::string& description, const std::string& settings, const machine::Profile& profile)
-      : description_(parse_description(description)),
-        layout_(description_.layout()),
-        out_(json::parse(settings)),
-        profile_(profile) {
+  Describer(const Description& description, const std::string& settings, const machine::Profile& profile)
+      : description_(description), layout_(description_.layout()), out_(json::parse(settings)), profile_(profile) {
+    check_description(description_);
     if (description_.is_shared()) share_machine();
     const auto& work = out_.at("work");
     const auto size = [&](const char* key) { return std::max<std::uint64_t>(1, work.at(key).get<std::uint64_t>()); };
@@ -274,7 +272,7 @@ class Describer {
 
 }  // namespace
 
-DescribedMachine describe_machine(const std::string& description, const std::string& settings,
+DescribedMachine describe_machine(const Description& description, const std::string& settings,
                                   const machine::Profile& profile) {
   return Describer(description, settings, profile).describe();
 }

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "spillway/machine/profile.h"
+#include "spillway/plan/description.h"
 
 namespace spillway::plan {
 
@@ -33,7 +34,7 @@ struct DescribedMachine {
 ///
 /// Throws Error(bad_input) for a machine without a rate that a step needs, or a node that it does not have, and
 /// Error(does_not_fit) for more of a node than there is.
-[[nodiscard]] DescribedMachine describe_machine(const std::string& description, const std::string& settings,
+[[nodiscard]] DescribedMachine describe_machine(const Description& description, const std::string& settings,
                                                 const machine::Profile& profile);
 
 }  // namespace spillway::plan

@@ -36,7 +36,7 @@ struct Description {
   std::uint64_t accumulation = 0;        ///< most micro-batches of a step, of all processes; 0: one for each part
   std::uint64_t virtual_ranks = 1;       ///< > 0; into so many shards the state is cut, too
   state::World world = {};               ///< the processes of the run, and which of them this one is
-  bool shard_frozen = false;            ///< one process keeps each frozen chunk, too, and sends it for every pass
+  bool shard_frozen = false;             ///< one process keeps each frozen chunk, too, and sends it for every pass
   std::uint64_t step_tokens = 0;         ///< most tokens of a step, of all processes; 0: `tokens`
   std::uint64_t chunk_elements = state::kDefaultChunkElements;
   optim::RefitRule refits = {};  ///< of tensors that are reduced

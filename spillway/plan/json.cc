@@ -6,6 +6,7 @@
 
 #include "spillway/base/error.h"
 #include "spillway/plan/remote_drives.h"
+#include "spillway/plan/requests.h"
 
 namespace spillway::plan {
 namespace {
@@ -41,8 +42,6 @@ std::uint64_t count(const json& object, const char* key, std::optional<double> f
   return static_cast<std::uint64_t>(value);
 }
 
-constexpr std::uint64_t kMostVirtualRanks = 1U << 20;
-
 /// The form of a tensor; as_run where nothing is said.
 state::Form parse_form(const json& tensor) {
   if (get<bool>(tensor, "wide", false)) return state::Form::fp32;
@@ -73,14 +72,12 @@ state::BlockSpec parse_block(const json& object) {
   return out;
 }
 
-optim::RefitRule parse_refits(const json& object, const optim::Reduction& reduction) {
+optim::RefitRule parse_refits(const json& object) {
   optim::RefitRule out;
   out.every = count(object, "check_every", static_cast<double>(out.every));
   out.threshold = get<double>(object, "threshold", out.threshold);
   out.rotate = count(object, "rotate", 0);
-  if (out.every > 0 && out.threshold > 0) return out;
-  throw Error(ErrorCode::bad_input, text(reduction.name, "_check_every is ", out.every, " and ", reduction.name,
-                                         "_threshold ", out.threshold, "; both must be above 0"));
+  return out;
 }
 
 std::optional<double> parse_share(const json& placement, const char* key) {
@@ -122,23 +119,15 @@ Description parse_description(const std::string& input) {
   out.compute = state::parse_compute_type(computes);
   out.optimizer = &optim::parse(get<std::string>(object, "optimizer", "adamw"));
   out.format = state::parse_format(get<std::string>(object, "state_format", "exact"));
-  state::check_format(out.rule());
   out.seed = get<std::uint64_t>(object, "seed", 0);
   for (const auto& block : get<json>(object, "blocks")) out.blocks.push_back(parse_block(block));
   out.tied_head = get<bool>(object, "tied_head", false);
   out.hidden = count(object, "hidden_size");
   out.tokens = count(object, "tokens");
-  if (out.hidden > 0 && out.tokens == 0) {
-    throw Error(ErrorCode::bad_input,
-                "the key tokens has the value 0; a step of a model with layers has a token or more");
-  }
   out.micro_batches = std::max<std::uint64_t>(1, count(object, "micro_batches"));
   out.accumulation = count(object, "accumulation", 0);
   out.virtual_ranks = std::max<std::uint64_t>(1, count(object, "virtual_ranks", 1));
-  if (out.virtual_ranks > kMostVirtualRanks) {
-    throw Error(ErrorCode::bad_input, text("the key virtual_ranks has the value ", out.virtual_ranks,
-                                           "; it must be at most ", kMostVirtualRanks));
-  }
+  out.shard_frozen = get<bool>(object, "shard_frozen", false);
   out.world.size = std::max<std::uint64_t>(1, count(object, "world", 1));
   out.world.rank = count(object, "rank", 0);
   const auto machines = std::max<std::uint64_t>(1, count(object, "machines", 1));
@@ -147,9 +136,67 @@ Description parse_description(const std::string& input) {
   out.chunk_elements = count(object, "chunk_elements", static_cast<double>(state::kDefaultChunkElements));
   for (const auto* reduction : optim::reductions()) {
     const auto own = get<json>(object, text(reduction->word, "s").c_str(), json::object());
-    if (!own.empty()) out.refits = parse_refits(own, *reduction);
+    if (!own.empty()) out.refits = parse_refits(own);
+  }
+  check_description(out);
+  return out;
+}
+
+namespace {
+
+json json_of(const state::TensorSpec& tensor) {
+  json out{{"name", tensor.name}, {"shape", tensor.shape}, {"decay", tensor.decay}};
+  if (tensor.training == state::Training::frozen) out["frozen"] = true;
+  const std::string form = state::name_of(tensor.form);
+  if (state::is_packed(tensor.form)) out["form"] = form;
+  if (!state::is_packed(tensor.form) && !form.empty()) out[form] = true;
+  if (tensor.pieces > 0) out["pieces"] = tensor.pieces;
+  if (tensor.table) out["table"] = true;
+  if (tensor.training == state::Training::reduced) {
+    out[tensor.by->word] = {{"rank", tensor.rank}, {"nonzeros", tensor.nonzeros}};
   }
   return out;
+}
+
+json json_of(const state::BlockSpec& block) {
+  json out{{"name", block.name}, {"role", state::name_of(block.role)}, {"tensors", json::array()}};
+  for (const auto& tensor : block.tensors) out["tensors"].push_back(json_of(tensor));
+  return out;
+}
+
+}  // namespace
+
+std::string to_json(const Description& description) {
+  json out{{"compute_dtype", state::name_of(description.computes())},
+           {"weight_dtype", state::name_of(description.type)},
+           {"optimizer", description.optimizer->name},
+           {"state_format", state::name_of(description.format)},
+           {"seed", description.seed},
+           {"hidden_size", description.hidden},
+           {"micro_batches", description.micro_batches},
+           {"accumulation", description.accumulation},
+           {"virtual_ranks", description.virtual_ranks},
+           {"tokens", description.tokens},
+           {"tied_head", description.tied_head},
+           {"blocks", json::array()}};
+  if (description.shard_frozen) out["shard_frozen"] = true;
+  for (const auto& block : description.blocks) {
+    out["blocks"].push_back(json_of(block));
+    for (const auto& tensor : block.tensors) {
+      if (tensor.training != state::Training::reduced) continue;
+      const auto& refits = description.refits;
+      out[text(tensor.by->word, "s")] = {
+          {"check_every", refits.every}, {"threshold", refits.threshold}, {"rotate", refits.rotate}};
+    }
+  }
+  if (description.chunk_elements != state::kDefaultChunkElements) out["chunk_elements"] = description.chunk_elements;
+  if (!description.is_shared()) return out.dump(2);
+  const auto& world = description.world;
+  out.update({{"world", world.size},
+              {"rank", world.rank},
+              {"machines", world.machines()},
+              {"step_tokens", description.step_tokens}});
+  return out.dump(2);
 }
 
 namespace {

@@ -1,4 +1,4 @@
-// Descriptions, budgets and rates as JSON: what the Python face hands over, and what a file may hold.
+// Descriptions, budgets and rates as JSON, as files hold them.
 #pragma once
 
 #include <string>
@@ -13,6 +13,8 @@ namespace spillway::plan {
 /// "virtual_ranks"}.
 /// Error(bad_input) names the key.
 [[nodiscard]] Description parse_description(const std::string& text);
+/// The reverse, for the file that a run keeps.
+[[nodiscard]] std::string to_json(const Description& description);
 
 /// {"dram_budget", "process_bytes", "work_bytes", "keeps_logits", "saved_activations": {"blocks", "token_bytes",
 /// "on_device", "layers", "keep", "why", "spill", "spilled_token_bytes", "graph_token_bytes"} (SavedActivations),

@@ -8,6 +8,8 @@
 namespace spillway::plan {
 namespace {
 
+constexpr std::uint64_t kMostVirtualRanks = 1U << 20;
+
 void check_placement(const Problem& problem) {
   if (problem.budget.has_path()) return;
   if (problem.durability == Durability::step) {
@@ -60,6 +62,23 @@ void check_device_state(const Problem& problem) {
 }
 
 }  // namespace
+
+void check_description(const Description& description) {
+  state::check_format(description.rule());
+  if (description.hidden > 0 && description.tokens == 0) {
+    throw Error(ErrorCode::bad_input,
+                "the key tokens has the value 0; a step of a model with layers has a token or more");
+  }
+  if (description.virtual_ranks < 1 || description.virtual_ranks > kMostVirtualRanks) {
+    throw Error(ErrorCode::bad_input, text("the key virtual_ranks has the value ", description.virtual_ranks,
+                                           "; it must be 1 to ", kMostVirtualRanks));
+  }
+  const auto& refits = description.refits;
+  if (refits.every == 0 || !(refits.threshold > 0)) {
+    throw Error(ErrorCode::bad_input, text("refits are made every ", refits.every, " updates beyond an error of ",
+                                           refits.threshold, "; both must be above 0"));
+  }
+}
 
 void check_request(const Problem& problem) {
   check_world(problem);

@@ -33,7 +33,7 @@ constexpr KeptLine kTwo{7, 2}, kThree{8, 3}, kOne{0, 1};
 TEST(Lines, AnotherNumberGoesOnFromTheLastStepThatAllHave) {
   const auto way = go_on({kTwo}, shards(kTwo, {5, 4}), 3);
   EXPECT_EQ(way.kind, Kind::redeal);
-  EXPECT_EQ(way.from, kTwo);
+  EXPECT_EQ(way.line, kTwo);
   EXPECT_EQ(way.step, 4);
   EXPECT_EQ(go_on({kTwo}, shards(kTwo, {5, 4}), 2).kind, Kind::open);
   EXPECT_EQ(go_on({kOne}, shards(kOne, {5}), 2).kind, Kind::redeal);
@@ -43,7 +43,7 @@ TEST(Lines, AnotherNumberGoesOnFromTheLastStepThatAllHave) {
 TEST(Lines, AShardThatNobodyReachesIsNamed) {
   const auto way = go_on({kThree}, {{3, 1, {4, 8}}}, 2);
   EXPECT_EQ(way.kind, Kind::missing);
-  EXPECT_EQ(way.from, kThree);
+  EXPECT_EQ(way.line, kThree);
   EXPECT_EQ(way.missing, (std::vector<std::uint32_t>{0, 2}));
   // What another line has left under its name is not it.
   EXPECT_EQ(go_on({kTwo}, {{2, 0, {4, 7}}, {2, 1, {9, 6}}}, 3).missing, std::vector<std::uint32_t>{1});
@@ -60,21 +60,21 @@ TEST(Lines, WhileItIsChangedEitherIsGoneOnFrom) {
   const auto old = shards(kTwo, {4, 4}), half = shards(kThree, {4, kNoStep, 4}), all = shards(kThree, {4, 4, 4});
   for (const auto& found : {old, old + half, half + old}) {
     EXPECT_EQ(go_on(both, found, 3).kind, Kind::redeal);
-    EXPECT_EQ(go_on(both, found, 3).from, kTwo);
+    EXPECT_EQ(go_on(both, found, 3).line, kTwo);
     EXPECT_EQ(go_on(both, found, 2).kind, Kind::open);
-    EXPECT_EQ(go_on(both, found, 2).from, kTwo);
-    EXPECT_EQ(go_on(both, found, 1).from, kTwo);
+    EXPECT_EQ(go_on(both, found, 2).line, kTwo);
+    EXPECT_EQ(go_on(both, found, 1).line, kTwo);
   }
   const std::vector<FoundShard> rest{old[1]};
   for (const auto& found : {all, all + rest}) {
     EXPECT_EQ(go_on(both, found, 3).kind, Kind::open);
-    EXPECT_EQ(go_on(both, found, 3).from, kThree);
+    EXPECT_EQ(go_on(both, found, 3).line, kThree);
     EXPECT_EQ(go_on(both, found, 2).kind, Kind::redeal);
-    EXPECT_EQ(go_on(both, found, 2).from, kThree);
+    EXPECT_EQ(go_on(both, found, 2).line, kThree);
   }
-  EXPECT_EQ(go_on(both, rest + half, 3).from, kTwo);
+  EXPECT_EQ(go_on(both, rest + half, 3).line, kTwo);
   EXPECT_EQ(go_on(both, rest + half, 3).missing, std::vector<std::uint32_t>{0});
-  EXPECT_EQ(go_on(both, {all[0], all[2]}, 1).from, kThree);
+  EXPECT_EQ(go_on(both, {all[0], all[2]}, 1).line, kThree);
   EXPECT_EQ(go_on(both, {all[0], all[2]}, 1).missing, std::vector<std::uint32_t>{1});
 }
 

@@ -121,11 +121,11 @@ inline void RedealWorld::begin_anew(std::uint32_t world) {
 
 inline void RedealWorld::redeal(const WayOn& way, std::uint32_t world, const std::vector<Recovered>& from) {
   ++redeals_;
-  lines_ = {{world > 1 ? ++numbers_ : 0, world}, way.from};
-  std::erase_if(groups_, [&](const auto& it) { return it.first != way.from.world; });
+  lines_ = {{world > 1 ? ++numbers_ : 0, world}, way.line};
+  std::erase_if(groups_, [&](const auto& it) { return it.first != way.line.world; });
   Group& it = group(world);
   it.line = lines_.now;
-  const World& before = *groups_.at(way.from.world).shards.front();
+  const World& before = *groups_.at(way.line.world).shards.front();
   for (const auto& shard : it.shards) shard->begin_after(it.line.number, before, from.front().newest);
 }
 
@@ -144,10 +144,10 @@ inline void RedealWorld::restart() {
   if (way.step == kNoStep) return begin_anew(world);
   if (way.kind == WayOn::Kind::redeal) return redeal(way, world, found);
   const bool half = lines_.before.has_value();
-  if (half && way.from == lines_.now) ++taken_up_;
-  if (half && way.from != lines_.now) {
+  if (half && way.line == lines_.now) ++taken_up_;
+  if (half && way.line != lines_.now) {
     ++restored_;
-    lines_ = {way.from};
+    lines_ = {way.line};
     std::erase_if(groups_, [&](const auto& it) { return it.first != world; });
   }
   Group& it = now();
@@ -218,11 +218,11 @@ inline std::string RedealWorld::check(const Left& left, std::uint32_t world, std
     const WayOn way = look(left, world);
     if (way.kind == WayOn::Kind::missing) return "shards are missing";
     if (way.step == kNoStep) return any_durable_ ? "nothing is gone on from" : "";
-    const Group& from = groups_.at(way.from.world);
+    const Group& from = groups_.at(way.line.world);
     std::vector<Recovered> found(from.shards.size());
     for (std::size_t i = 0; i < found.size(); ++i) {
       const auto& it = from.shards[i];
-      std::string wrong = it->check(left.at(way.from.world)[i], &found[i], way.step);
+      std::string wrong = it->check(left.at(way.line.world)[i], &found[i], way.step);
       if (wrong.empty()) wrong = it->check_allowed(found[i].found, found[i].newest);
       const bool same = found[i].found && std::cmp_equal(found[i].newest.step, way.step) &&
                         World::line_of(found[i].newest) == World::line_of(found[0].newest);

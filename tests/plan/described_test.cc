@@ -58,11 +58,11 @@ json settings() {
 }
 
 json described(const json& asked, const machine::Profile& profile = workstation()) {
-  return json::parse(describe_machine(model(), asked.dump(), profile).settings);
+  return json::parse(describe_machine(parse_description(model()), asked.dump(), profile).settings);
 }
 
 Plan planned(const json& asked, const machine::Profile& profile = workstation()) {
-  const auto found = describe_machine(model(), asked.dump(), profile);
+  const auto found = describe_machine(parse_description(model()), asked.dump(), profile);
   const auto description = parse_description(model());
   return make_plan(description, description.layout(), parse_budget(found.settings),
                    parse_rates(found.settings, found.profile));
@@ -187,7 +187,8 @@ std::string tiled_model(std::uint64_t tiles) {
 }
 
 json seconds_in_tiles(std::uint64_t tiles, const json& asked, const machine::Profile& profile) {
-  return json::parse(describe_machine(tiled_model(tiles), asked.dump(), profile).settings).at("seconds");
+  return json::parse(describe_machine(parse_description(tiled_model(tiles)), asked.dump(), profile).settings)
+      .at("seconds");
 }
 
 TEST(Described, TracedSecondsOfAMicroBatchCountOnceInAnyNumberOfTiles) {
@@ -227,7 +228,7 @@ TEST(Described, AKeptLayerInTilesComputesItsFeedForwardAgain) {
 
 TEST(Described, StepsGrowWithTokensAndNotWithTheTilesThatTheyRunIn) {
   const auto seconds_of_step = [](std::uint64_t tiles) {
-    const auto found = describe_machine(tiled_model(tiles), settings().dump(), workstation());
+    const auto found = describe_machine(parse_description(tiled_model(tiles)), settings().dump(), workstation());
     const auto description = parse_description(tiled_model(tiles));
     return make_plan(description, description.layout(), parse_budget(found.settings),
                      parse_rates(found.settings, found.profile))
@@ -331,14 +332,14 @@ machine::Profile node_of_two() {
 Plan planned_rank(std::uint64_t size, std::uint64_t machines, const machine::Profile& profile,
                   json asked = settings()) {
   const auto text = rank_of(size, machines);
-  const auto found = describe_machine(text, asked.dump(), profile);
+  const auto found = describe_machine(parse_description(text), asked.dump(), profile);
   const auto description = parse_description(text);
   return make_plan(description, description.layout(), parse_budget(found.settings),
                    parse_rates(found.settings, found.profile));
 }
 
 TEST(Described, EachProcessOfAMachineHasItsShareOfIt) {
-  const auto found = describe_machine(rank_of(4, 2), settings().dump(), node_of_two());
+  const auto found = describe_machine(parse_description(rank_of(4, 2)), settings().dump(), node_of_two());
   const auto shared = json::parse(found.settings);
   EXPECT_EQ(shared.at("dram_budget"), static_cast<Bytes>(0.9 * static_cast<double>(30 * GiB)));
   EXPECT_EQ(shared.at("storage")[0].at("capacity"), 500 * GiB);

@@ -106,6 +106,37 @@ TEST(Json, DescriptionsThatMakeNoSenseAreRefusedByKey) {
             std::string::npos);
 }
 
+TEST(Json, ADescriptionIsReadAsItWasWritten) {
+  const auto read = parse_description(
+      R"({"compute_dtype": "fp32", "weight_dtype": "bf16", "optimizer": "lion", "state_format": "bf16", "seed": 7,
+          "hidden_size": 8, "micro_batches": 4, "accumulation": 2, "virtual_ranks": 2, "tokens": 6, "tied_head": true,
+          "world": 4, "rank": 3, "machines": 2, "step_tokens": 24, "chunk_elements": 4096,
+          "subspaces": {"check_every": 5, "threshold": 0.5, "rotate": 3},
+          "blocks": [{"name": "e", "role": "embedding", "tensors": [{"name": "t", "shape": [9, 8], "decay": true}]},
+                     {"name": "l", "role": "layer", "tensors": [
+                        {"name": "a", "shape": [8, 8], "subspace": {"rank": 4, "nonzeros": 2}},
+                        {"name": "b", "shape": [64, 8], "frozen": true, "form": "nf4", "pieces": 2},
+                        {"name": "c", "shape": [8, 8], "frozen": true, "table": true},
+                        {"name": "d", "shape": [8], "wide": true}]}]})");
+  const auto written = to_json(read);
+  const auto again = parse_description(written);
+  EXPECT_EQ(to_json(again), written);
+  EXPECT_EQ(again.world, (state::World{.size = 4, .rank = 3, .local = 2}));
+  EXPECT_EQ(again.computes(), state::ComputeType::fp32);
+  EXPECT_EQ(again.optimizer, &optim::lion);
+  EXPECT_EQ(again.refits.rotate, 3U);
+  EXPECT_EQ(again.chunk_elements, 4096U);
+  ASSERT_EQ(again.blocks.size(), 2U);
+  const auto& tensors = again.blocks[1].tensors;
+  ASSERT_EQ(tensors.size(), 4U);
+  EXPECT_EQ(tensors[0].training, state::Training::reduced);
+  EXPECT_EQ(tensors[0].nonzeros, 2U);
+  EXPECT_EQ(tensors[1].training, state::Training::frozen);
+  EXPECT_EQ(tensors[1].pieces, 2U);
+  EXPECT_TRUE(tensors[2].table);
+  EXPECT_EQ(tensors[3].form, state::Form::fp32);
+}
+
 TEST(Json, TheFormOfATensorIsSaidByName) {
   const auto described = [](const std::string& form) {
     return parse_description(

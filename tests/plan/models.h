@@ -27,7 +27,7 @@ struct Shape {
   state::ComputeType type = state::ComputeType::bf16;
   std::optional<state::ComputeType> compute = {};  ///< Description's
   std::uint64_t virtual_ranks = 1;                 ///< the same
-  bool shard_frozen = false;                      ///< the same
+  bool shard_frozen = false;                       ///< the same
 };
 
 /// Frozen parts of such a model, all but a few tensors or none of some layers: what adapters and partial training

@@ -6,16 +6,19 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spillway.errors import DoesNotFit, InputError, SpillwayError
+
+if TYPE_CHECKING:
+    from spillway._engine import Description
 
 OUT_OF_MEMORY = (
     "memory has run out: the system, or a limit of this process (ulimit -v, a container's), gives no more; free memory "
     "or lower dram_budget. What was durable is kept: --resume_from_checkpoint true goes on from there"
 )
 
-EngineType = Callable[[str, str], Any]  # description, settings -> spillway._engine.Engine
+EngineType = Callable[["Description", str], Any]  # description, settings -> spillway._engine.Engine
 
 
 def native_engine() -> EngineType:
@@ -29,21 +32,23 @@ def loss_kernels(
     engine_type: EngineType, compute_dtype: str, device: Mapping[str, Any] = MappingProxyType({})
 ) -> Iterator[Any]:
     """An engine of almost nothing, for a dry run that computes the loss as the run will."""
-    table = {"name": "table", "shape": [1, 64], "decay": False}
-    layer = {"name": "layer", "shape": [64], "decay": False}
-    description = {
-        "compute_dtype": compute_dtype,
-        "hidden_size": 64,
-        "micro_batches": 1,
-        "tokens": 1,
-        "tied_head": True,
-        "blocks": [
-            {"name": "embedding", "role": "embedding", "tensors": [table]},
-            {"name": "layer", "role": "layer", "tensors": [layer]},
-        ],
-    }
+    from spillway._engine import BlockRole, BlockSpec, Description, TensorSpec
+
+    table, layer = TensorSpec(name="table", shape=[1, 64]), TensorSpec(name="layer", shape=[64])
+    blocks = [
+        BlockSpec(name="embedding", role=BlockRole.embedding, tensors=[table]),
+        BlockSpec(name="layer", role=BlockRole.layer, tensors=[layer]),
+    ]
+    description = Description(
+        compute_dtype=compute_dtype,
+        weight_dtype=compute_dtype,
+        hidden_size=64,
+        tokens=1,
+        tied_head=True,
+        blocks=blocks,
+    )
     with translated():  # here a GPU is opened for the first time
-        engine = engine_type(json.dumps(description), json.dumps(small_settings() | {"device": dict(device)}))
+        engine = engine_type(description, json.dumps(small_settings() | {"device": dict(device)}))
         engine.start()
     try:
         yield engine

@@ -3,15 +3,14 @@ likes, and so does a GPU that hangs."""
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
 
+from spillway._engine import Silence
 from spillway.base import sizes
 
 EVERY = 5.0  # seconds between two looks
@@ -29,7 +28,7 @@ class SilenceWatch:
 
     def __init__(
         self,
-        ask: Callable[[], Callable[[], str] | None],
+        ask: Callable[[], Callable[[], Mapping[str, Silence]] | None],
         tell: Callable[[str], None] = tell_person,
         every: float | None = None,
         patience: float | None = None,
@@ -58,15 +57,15 @@ class SilenceWatch:
             silence = self._ask()
             if silence is None:
                 return
-            for name, answer in json.loads(silence()).items():
+            for name, answer in silence().items():
                 self._look(name, answer)
             del silence
 
-    def _look(self, name: str, answer: dict[str, Any]) -> None:
-        seconds = answer["silent_seconds"]
+    def _look(self, name: str, answer: Silence) -> None:
+        seconds = answer.silent_seconds
         if seconds >= self._patience:
             if name not in self._longest:
-                self._tell(describe_lane(name, answer) if "device" in answer else describe_path(name, answer))
+                self._tell(describe_lane(name, answer) if answer.device else describe_path(name, answer))
             self._longest[name] = seconds
         elif name in self._longest:
             self._tell_end(name)
@@ -75,20 +74,20 @@ class SilenceWatch:
         self._tell(f"{name} answers again, after {self._longest.pop(name):.0f} s or more")
 
 
-def describe_path(name: str, answer: dict[str, Any]) -> str:
+def describe_path(name: str, answer: Silence) -> str:
     return (
-        f"{name} ({answer['volume']}) has answered nothing for {answer['silent_seconds']:.0f} s, with "
-        f"{answer['under_way']} requests under way: the run waits for it. If its drive or server does not come back, "
+        f"{name} ({answer.volume}) has answered nothing for {answer.silent_seconds:.0f} s, with "
+        f"{answer.under_way} requests under way: the run waits for it. If its drive or server does not come back, "
         "kill the run; nothing that was durable is lost"
     )
 
 
-def describe_lane(name: str, answer: dict[str, Any]) -> str:
+def describe_lane(name: str, answer: Silence) -> str:
     """Of a device's copies or updates."""
-    of_bytes = f" of {sizes.size(answer['bytes'])}" if answer["bytes"] else ""
+    of_bytes = f" of {sizes.size(answer.bytes)}" if answer.bytes else ""
     return (
-        f"{answer['device']} has not ended '{answer['task']}'{of_bytes} for {answer['silent_seconds']:.0f} s "
-        f"({name}, {answer['under_way']} under way): the run waits for it, or for the passes before it. If the GPU "
+        f"{answer.device} has not ended '{answer.task}'{of_bytes} for {answer.silent_seconds:.0f} s "
+        f"({name}, {answer.under_way} under way): the run waits for it, or for the passes before it. If the GPU "
         "hangs (nvidia-smi does not answer, dmesg names an Xid), kill the run; nothing that was durable is lost"
     )
 
@@ -104,19 +103,13 @@ class Questions:
         for name, place in self._places.items():
             threading.Thread(target=self._ask, args=(name, place), name="question", daemon=True).start()
 
-    def silence(self) -> str:
-        """The answer of _engine.Engine.silence()."""
+    def silence(self) -> dict[str, Silence]:
+        """As _engine.Engine.silence()."""
         asked, now = dict(self._asked), time.monotonic()
-        return json.dumps(
-            {
-                name: {
-                    "volume": place,
-                    "under_way": int(name in asked),
-                    "silent_seconds": now - asked.get(name, now),
-                }
-                for name, place in self._places.items()
-            }
-        )
+        return {
+            name: Silence(volume=place, under_way=int(name in asked), silent_seconds=now - asked.get(name, now))
+            for name, place in self._places.items()
+        }
 
     def end(self) -> None:
         """Does not wait for answers."""

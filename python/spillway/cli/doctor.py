@@ -9,11 +9,11 @@ import resource
 import socket
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+from spillway._engine import Description
 from spillway.base.sizes import decimal, size
 
 Finding = tuple[str, str, str]  # what; good, lesser or missing; words
@@ -192,14 +192,11 @@ def of_run(output_dir: Path) -> list[Finding]:
     return [*damaged, ("run", "good", f"{output_dir} {state}; no process of it is known to keep others waiting")]
 
 
-def base_findings(description: dict[str, Any] | None) -> list[Finding]:
+def base_findings(description: Description | None) -> list[Finding]:
     """How much of a quantised base stays unquantised. A damaged description says nothing."""
     from spillway.model.adapters.unpacked import unpacked_notice
 
-    try:
-        return [("base", "lesser", words) for words in unpacked_notice(description or {"blocks": []})]
-    except (AttributeError, KeyError, TypeError, ValueError):
-        return []
+    return [("base", "lesser", words) for words in unpacked_notice(description)] if description else []
 
 
 def show_findings(console: Console, findings: Sequence[Finding], title: str = "What can be used here") -> None:

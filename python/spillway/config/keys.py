@@ -23,6 +23,7 @@ from spillway.config.key import (
 from spillway.config.objective_keys import OBJECTIVE
 from spillway.config.optimizers import OPTIMIZERS
 from spillway.config.pass_keys import PASSES
+from spillway.config.process_keys import PROCESSES
 from spillway.config.replay_keys import REPLAYS
 from spillway.config.values import (
     DEVICE,
@@ -146,30 +147,7 @@ GROUPS: dict[str, list[Key]] = {
             1,
             "micro-batches of each process in a step. If `virtual_ranks` is given: of all processes together",
         ),
-        Key(
-            "virtual_ranks",
-            whole(1),
-            None,
-            "groups whose gradients are summed separately, and then as a tree. Micro-batch i of a step is in group i "
-            "modulo `virtual_ranks`. Any number of processes up to this gives the same bits. If the key is given, "
-            "`gradient_accumulation_steps` counts all processes together. A resume keeps the value",
-            "the number of processes",
-        ),
-        Key(
-            "ddp_backend",
-            choice("gloo", "nccl"),
-            "gloo",
-            "transport of the model's bytes between processes. `gloo`: from host memory to host memory. `nccl`: "
-            "through the GPU of each process, with `device: cuda`. The result does not depend on it",
-        ),
-        Key(
-            "shard_frozen",
-            FLAG,
-            False,
-            "each frozen weight is kept by one process, which sends it to the others for every pass, instead of by all "
-            "of them. The base of an adapter then takes its bytes once, and not once for each process. The result does "
-            "not depend on it. A resume keeps the value",
-        ),
+        *PROCESSES,
         Key("per_device_eval_batch_size", whole(1), 8, "rows in an evaluation micro-batch"),
         Key("max_steps", STEPS, -1, "number of steps. -1: `num_train_epochs` decides"),
         Key("num_train_epochs", POSITIVE, 3.0, "passes over the data. May be a fraction"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from spillway._engine import RefitRule
 from spillway.config.keys import KEYS
 from spillway.config.optimizers import OPTIMIZERS
 from spillway.errors import InputError
@@ -71,9 +72,8 @@ def rotation(config: Config) -> int:
     return int(config.lsp_rotate_every) if config.lsp_residual == "rotating" else 0
 
 
-def refits(config: Config) -> dict[str, Any]:
-    """When there is a background refit, as the engine names it; empty where nothing is reduced."""
+def refits(config: Config) -> RefitRule:
+    """When there is a background refit. It does not matter where nothing is reduced."""
     if config.method != "lsp":
-        return {}
-    own = {"check_every": config.lsp_check_every, "threshold": config.lsp_threshold, "rotate": rotation(config)}
-    return {"subspaces": own}
+        return RefitRule()
+    return RefitRule(every=config.lsp_check_every, threshold=config.lsp_threshold, rotate=rotation(config))

@@ -79,6 +79,8 @@ def has_markers(tokenizer: Any, chat: Messages, template: str | None) -> bool:
 def applied(tokenizer: Any, chat: Messages, messages: list[dict[str, Any]], **options: Any) -> Any:
     try:
         return tokenizer.apply_chat_template(messages, tokenize=True, return_dict=True, **chat.options, **options)
+    except InputError:
+        raise
     except Exception as error:  # templates raise what they like
         raise InputError(f"{chat.where}: the chat template refuses these messages: {error}") from None
 

@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spillway.data.encode import Encoded
+from spillway.data.images import ImageReader, Picture, join_images, prepare
+from spillway.errors import InputError
 from spillway.model.batches.batch import Batch
 
 if TYPE_CHECKING:
@@ -42,6 +44,7 @@ class Dataset:
     pad: int  # token id that fills rows up
     origins: dict[str, str] = field(default_factory=dict)  # digests of the inputs, by name (data.origins)
     teacher: Taught | None = None  # what a teacher gave for the rows
+    pictures: Pictures | None = None  # the images of rows
 
     def __len__(self) -> int:
         return len(self.begin)
@@ -75,6 +78,8 @@ class Dataset:
             digest.update(b"-" if part is None else len(part).to_bytes(8, "little"))
             if part is not None:
                 digest.update(part.view(np.uint8).data)
+        if self.pictures is not None:
+            digest.update(self.pictures.digest().encode())
         return digest.hexdigest()
 
     def batch(self, rows: NDArray[np.int64]) -> Batch:
@@ -99,6 +104,7 @@ class Dataset:
             int(lengths.sum()),
             torch.from_numpy(lengths),
             teacher=None if self.teacher is None else self.teacher.read(rows),
+            images=None if self.pictures is None else self.pictures.join(rows, shape[1]),
         )
 
     def label_counts(self) -> NDArray[np.int64]:
@@ -118,6 +124,22 @@ class Dataset:
         return np.arange(length, dtype=np.int64) - np.maximum.accumulate(starts)
 
 
+@dataclass
+class Pictures:
+    """The images of a dataset's rows."""
+
+    by_row: dict[int, Picture]
+    reader: ImageReader
+
+    def join(self, rows: NDArray[np.int64], length: int) -> dict[str, torch.Tensor] | None:
+        """The model's arguments for these rows, padded to `length` tokens. None: they have no images."""
+        pictures = [self.by_row.get(int(row)) for row in rows]
+        return join_images([{} if each is None else prepare(each, self.reader) for each in pictures], length)
+
+    def digest(self) -> str:
+        return "".join(f"{row} {picture.digest}\n" for row, picture in self.by_row.items())
+
+
 class Builder:
     """Collects encoded rows into a Dataset."""
 
@@ -130,8 +152,12 @@ class Builder:
         self.labelled = bytearray()
         self.starts = array("q")
         self.dropped = 0
+        self.pictures: dict[int, Picture] = {}
 
     def add(self, row: Encoded) -> None:
+        if row.picture is not None:
+            self.add_picture(row, row.picture)
+            return
         if self.packing:
             self.append(row.ids, row.labelled)
             return
@@ -139,6 +165,18 @@ class Builder:
         for first in range(0, last, self.max_length):
             piece = slice(first, first + self.max_length)
             self.append(row.ids[piece], row.labelled[piece])
+
+    def add_picture(self, row: Encoded, picture: Picture) -> None:
+        """A row with images, of which none may be cut."""
+        if len(row.ids) > self.max_length:
+            raise InputError(
+                f"{picture.where}: the row has {len(row.ids)} tokens with those of its images, more than max_length: "
+                f"{self.max_length}; raise max_length, or make the images smaller"
+            )
+        number = len(self.starts)
+        self.append(row.ids, row.labelled)
+        if len(self.starts) > number:
+            self.pictures[number] = picture
 
     def append(self, ids: object, labelled: object) -> None:
         flags = bytes(labelled)  # type: ignore[call-overload]

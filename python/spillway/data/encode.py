@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,7 @@ from spillway.data.chat import encode_messages, template_ids
 from spillway.data.columns import Example, Judged, Messages, Pair, Preferred, Ranked, Text
 from spillway.data.fitting import TemplateFit
 from spillway.data.groups import Group, check_lengths
+from spillway.data.images import ImageReader, ImageTokenizer, Picture, digest_tensors
 from spillway.data.stops import StopTokens
 from spillway.errors import InputError
 
@@ -21,6 +22,7 @@ class Encoded:
 
     ids: Sequence[int]
     labelled: Sequence[bool]
+    picture: Picture | None = None
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,8 @@ class Encoder:
     template: str | None = None  # a chat template that replaces the tokenizer's
     is_framed: bool = False  # pairs begin with the tokenizer's first token and end with its end token
     warnings: list[str] = field(default_factory=list)  # one a row, naming the row
+    reader: ImageReader | None = None  # of images; None: rows have none
+    image_tokens: Collection[int] = ()  # that stand for images
     fitting: TemplateFit = field(init=False)
     stops: StopTokens = field(init=False)
 
@@ -91,24 +95,43 @@ class Encoder:
         return [self.encode_chat(self.fitting.fit(chat)) for chat in chats]
 
     def encode_chat(self, chat: Messages) -> Encoded:
+        if chat.images:
+            return self.encode_with_images(chat)
+        return self.encode_turns(self.tokenizer, chat)
+
+    def encode_turns(self, tokenizer: Any, chat: Messages) -> Encoded:
         if not chat.prompt_turns or not self.completion_only_loss:
-            row = Encoded(*encode_messages(self.tokenizer, chat, self.assistant_only_loss, self.template))
+            row = Encoded(*encode_messages(tokenizer, chat, self.assistant_only_loss, self.template))
         else:
-            row = self.encode_completion(chat)
+            row = self.encode_completion(tokenizer, chat)
         self.stops.note(row.ids, row.labelled)
         return row
 
-    def encode_completion(self, chat: Messages) -> Encoded:
+    def encode_with_images(self, chat: Messages) -> Encoded:
+        """Images have the tokens that the model's own code gives them, which carry no loss."""
+        assert self.reader is not None
+        tokenizer = ImageTokenizer(self.tokenizer, self.reader, chat)
+        row = self.encode_turns(tokenizer, chat)
+        options = {**chat.options, "chat_template": self.template}
+        text = tokenizer.apply_chat_template(chat.messages, tokenize=False, **options)
+        ids, others = self.reader.make(chat.where, text, chat.images)
+        if ids != list(row.ids):
+            raise InputError(f"{chat.where}: the model's own code gives the row other tokens the second time")
+        labelled = [flag and token not in self.image_tokens for flag, token in zip(row.labelled, ids, strict=True)]
+        size = sum(tensor.numel() * tensor.element_size() for tensor in others.values())
+        return Encoded(ids, labelled, Picture(chat.where, text, chat.images, digest_tensors(others), size))
+
+    def encode_completion(self, tokenizer: Any, chat: Messages) -> Encoded:
         """The tokens of a prompt and its completion. The completion begins where the prompt alone and both together
         first differ. With assistant_only_loss, the assistant's turns alone carry loss."""
         others = any(message["role"] != "assistant" for message in chat.messages[chat.prompt_turns :])
         only_answers = bool(chat.silent) or (others and self.assistant_only_loss)
         if chat.silent and not self.assistant_only_loss:
             raise InputError(f"{chat.where}: a turn has weight 0, which needs `assistant_only_loss: true`")
-        ids, answers = encode_messages(self.tokenizer, chat, only_answers, self.template)
+        ids, answers = encode_messages(tokenizer, chat, only_answers, self.template)
         prompt_messages = chat.messages[: chat.prompt_turns]
         options = {"add_generation_prompt": True, "chat_template": self.template}
-        prompt = template_ids(self.tokenizer, chat, prompt_messages, **options)
+        prompt = template_ids(tokenizer, chat, prompt_messages, **options)
         first = common(prompt, ids)
         if first < len(prompt):
             self.warn_of_boundary(chat.where, first, len(prompt))

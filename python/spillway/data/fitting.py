@@ -282,7 +282,10 @@ def set_content(message: dict[str, Any], mark: str) -> dict[str, Any]:
     content = message["content"]
     if not content:
         return message
-    return {**message, "content": [{"type": "text", "text": mark}] if is_parts(content) else mark}
+    if not isinstance(content, list):
+        return {**message, "content": mark}
+    others = [part for part in content if isinstance(part, dict) and part.get("type") == "image"]
+    return {**message, "content": [*others, {"type": "text", "text": mark}] if others or is_parts(content) else mark}
 
 
 def list_turn_contexts(messages: Turns) -> Iterator[object]:

@@ -9,17 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from spillway.config import Config
+from spillway.config.checks import is_data_file
 from spillway.config.objective_keys import join
 from spillway.data.chat import RewrittenTurns, load_training_template, set_template
-from spillway.data.columns import Columns, Example, by_name, chosen
-from spillway.data.dataset import Builder, Dataset
+from spillway.data.columns import Columns, Example, Messages, by_name, chosen
+from spillway.data.dataset import Builder, Dataset, Pictures
 from spillway.data.encode import Encoded, EncodedAnswer, EncodedGroup, EncodedPair, EncodedRanked, Encoder
+from spillway.data.images import ImageReader, attach_images, list_images
 from spillway.data.labelled import EncodedLabelled, LabelEncoder, LabelledBuilder, LabelledRows
-from spillway.data.media import TEXT, Media
+from spillway.data.media import IMAGE_COLUMNS, TEXT, Media
 from spillway.data.origins import ROWS, RowsDigest, digest_tokenizer
 from spillway.data.preferences import AnswerBuilder, PairBuilder, Preferences, RankedBuilder
 from spillway.data.rollouts import GroupBuilder, Rollouts, find_ends
-from spillway.data.sources import is_document, read
+from spillway.data.sources import Record, is_document, read
 from spillway.data.unused import UnusedColumns
 from spillway.errors import InputError, first_line
 from spillway.model.source import hub
@@ -46,11 +48,24 @@ def load_tokenizer(config: Config) -> Any:
     return tokenizer
 
 
-def load(config: Config, tokenizer: Any, key: str, tell: Callable[[str], None], media: Media = TEXT) -> Rows:
+def load(
+    config: Config,
+    tokenizer: Any,
+    key: str,
+    tell: Callable[[str], None],
+    media: Media = TEXT,
+    reader: ImageReader | None = None,
+) -> Rows:
     """The rows of `key` (dataset or eval_dataset); `tell` hears what a person should know about them. `media`: what is
-    refused in them."""
-    is_framed = config.objective_entry.is_framed
-    encoder = Encoder(tokenizer, config.completion_only_loss, config.assistant_only_loss, is_framed=is_framed)
+    refused in them. `reader`: of images."""
+    encoder = Encoder(
+        tokenizer,
+        config.completion_only_loss,
+        config.assistant_only_loss,
+        is_framed=config.objective_entry.is_framed,
+        reader=reader,
+        image_tokens=media.image_tokens,
+    )
     unused = UnusedColumns()
     try:
         dataset = encode_rows(config, key, encoder, media, unused)
@@ -83,11 +98,13 @@ def encode_rows(config: Config, key: str, encoder: Encoder, media: Media, unused
         rows += len(examples)
         for example, row in zip(examples, encode(examples), strict=True):
             for part in list_encoded(row):
-                media.check_tokens(example.where, part.ids, tokenizer)
+                media.check_tokens(example.where, part.ids, tokenizer, has_images=has_picture(part))
             builder.add(row)
     if not rows:
         raise InputError(f"{key}: {source} holds no rows")
     dataset: Rows = builder.finish()
+    if isinstance(dataset, Dataset) and builder.pictures and encoder.reader is not None:
+        dataset.pictures = Pictures(builder.pictures, encoder.reader)
     dataset.origins.update(made_of | {ROWS: digest.hexdigest()})
     return dataset
 
@@ -125,6 +142,10 @@ def list_encoded(row: Row) -> tuple[Encoded | EncodedLabelled, ...]:
     return (row.answer,) if isinstance(row, EncodedAnswer) else (row,)
 
 
+def has_picture(part: Encoded | EncodedLabelled) -> bool:
+    return isinstance(part, Encoded) and part.picture is not None
+
+
 def report_unused(key: str, encoder: Encoder, unused: UnusedColumns, tell: Callable[[str], None]) -> None:
     """Names columns and template options that training does not use."""
     variables = encoder.fitting.variables() if encoder.stops.conversations else set()
@@ -159,8 +180,19 @@ def read_examples(
             digest.add(record.row)
         columns = columns or by_name(record)
         if unused is not None:
-            unused.note(record, columns)
-        yield columns.example(record)
+            unused.note(record, columns, () if media.no_images else IMAGE_COLUMNS)
+        example = columns.example(record)
+        yield example if media.no_images else add_images(record, example, source)
+
+
+def add_images(record: Record, example: Example, source: str) -> Example:
+    """The example with the images of its row. A relative path begins at the directory of the data file."""
+    directory = Path(source).parent if is_data_file(source) else None
+    if isinstance(example, Messages):
+        return attach_images(record, example, directory)
+    if list_images(record):
+        raise InputError(f"{record.where}: images stand in messages, and the row has none; see `messages` in the docs")
+    return example
 
 
 def in_groups(examples: Iterator[Example], size: int) -> Iterator[list[Example]]:

@@ -23,10 +23,16 @@ class RowsDigest:
         self._digest = hashlib.sha256()
 
     def add(self, row: dict[str, Any]) -> None:
-        self._digest.update(json.dumps(row, sort_keys=True, default=repr).encode() + b"\n")
+        self._digest.update(json.dumps(row, sort_keys=True, default=describe_value).encode() + b"\n")
 
     def hexdigest(self) -> str:
         return self._digest.hexdigest()
+
+
+def describe_value(value: Any) -> str:
+    """A text for a value that JSON has no form for. The text of a Pillow image has an address, so its type stands for
+    it."""
+    return type(value).__name__ if hasattr(value, "tobytes") else repr(value)
 
 
 def digest_tokenizer(tokenizer: Any) -> dict[str, str]:

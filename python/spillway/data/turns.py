@@ -32,6 +32,7 @@ class Messages:
     prompt_turns: int = 0  # messages of a prompt; the others are its completion
     silent: frozenset[int] = frozenset()  # assistant turns without loss (weight 0)
     call_texts: dict[int, str] = field(default_factory=dict)  # ShareGPT's calls as the row writes them, by turn
+    images: tuple[Any, ...] = ()  # a path or the bytes of a file for each part of type image, in order
 
 
 def list_columns(record: Record) -> str:
@@ -178,6 +179,8 @@ def read_part(where: str, part: Any) -> Any:
     if isinstance(part, dict) and part.get("type") in ("text", "input_text", "output_text"):
         if isinstance(part.get("text"), str):
             return {**part, "type": "text"}
+    if isinstance(part, dict) and part.get("type") == "image":  # where rows may have images (`media`)
+        return part
     kind = part.get("type") if isinstance(part, dict) else type(part).__name__
     raise InputError(f"{where} has a part of type {kind!r}; parts of type text and refusal are read")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from spillway.data.columns import Columns
 from spillway.data.files import Record
 from spillway.data.labels import LabelColumns
@@ -30,8 +32,9 @@ class UnusedColumns:
     def __init__(self) -> None:
         self.names: dict[str, None] = {}
 
-    def note(self, record: Record, columns: Columns | LabelColumns) -> None:
-        rest = record.row.keys() - columns.used_names(record) - self.names.keys()
+    def note(self, record: Record, columns: Columns | LabelColumns, also: Sequence[str] = ()) -> None:
+        """`also`: further columns that are used."""
+        rest = record.row.keys() - columns.used_names(record) - self.names.keys() - {*also}
         for name in record.row if rest else ():
             if name in rest and record.row[name] not in (None, "", [], {}):
                 self.names[name] = None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import transformers
 
+from spillway._engine import Description, Training
 from spillway.base import ranks
 from spillway.config.key import describe_other_optimizer
 from spillway.config.keys import KEYS
@@ -189,9 +190,9 @@ def optimizer(name: str) -> str:
         raise InputError(f"optim: {name} is not here; expects {KEYS['optim'].kind.expected}") from None
 
 
-def same_parameters(model: PreTrainedModel, description: dict[str, Any]) -> None:
+def same_parameters(model: PreTrainedModel, description: Description) -> None:
     """A model whose embedding was resized, or to which something was added, is not what the engine holds."""
-    held = {tensor["name"]: tensor["shape"] for block in description["blocks"] for tensor in block["tensors"]}
+    held = {tensor.name: tensor.shape for block in description.blocks for tensor in block.tensors}
     apart = model.spillway_origin.carried
     for name, parameter in model.named_parameters():
         there = held.get(bare_name(name))
@@ -202,10 +203,11 @@ def same_parameters(model: PreTrainedModel, description: dict[str, Any]) -> None
             )
 
 
-def same_learning(model: PreTrainedModel, description: dict[str, Any]) -> None:
+def same_learning(model: PreTrainedModel, description: Description) -> None:
     """Raises InputError if `requires_grad` differs from the parameters that the description trains. With adapters,
     setting `requires_grad` on the meta model changes nothing of what is trained."""
-    frozen = {tensor["name"] for block in description["blocks"] for tensor in block["tensors"] if tensor.get("frozen")}
+    every = [tensor for block in description.blocks for tensor in block.tensors]
+    frozen = {tensor.name for tensor in every if tensor.training is Training.frozen}
     frozen |= model.spillway_origin.carried
     for name, parameter in model.named_parameters():
         if parameter.requires_grad == (bare_name(name) in frozen):

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from spillway.base.files import replace_text, write_json
+from spillway.base.files import replace_text
 from spillway.errors import InputError
 from spillway.integrations.durable import SAVING, keep_newest, payload, saving
 from spillway.integrations.loading import LOGGER
@@ -222,6 +222,6 @@ def name_run(session: EngineSession, output_dir: Path) -> None:
     known = identity.new(output_dir)
     known.run = session.run
     (output_dir / identity.FOLDER).mkdir(parents=True, exist_ok=True)
-    write_json(output_dir / identity.DESCRIPTION, session.description)
+    replace_text(output_dir / identity.DESCRIPTION, session.description.to_json() + "\n")
     replace_text(output_dir / "config.yaml", session.config.text())
     known.save(output_dir)  # the last, since it flushes the directories

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -182,10 +181,9 @@ def left(plan: Mapping[str, Any]) -> int:
 
 def measured(place: Place, rule: Mapping[str, str]) -> dict[str, Any]:
     """Bytes per second of each direction of a GPU's link, elements per second of such an update in its memory."""
-    rates: dict[str, Any] = json.loads(
-        _engine.measure_device(gpu_settings(place)["name"], MEASURED, MEASURED_FOR, **rule)
-    )
-    return rates
+    name = gpu_settings(place)["name"]
+    to_device, from_device, update = _engine.measure_device(name, MEASURED, MEASURED_FOR, **rule)
+    return {"to_device": to_device, "from_device": from_device, "update": update}
 
 
 def described(profile: Mapping[str, Any], index: int = 0) -> dict[str, Any]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from spillway.base.calls import translated
+from spillway.machine.nodes import measured_rates
 from spillway.machine.profile import MEASURE_SECONDS
 
 if TYPE_CHECKING:
@@ -33,10 +33,8 @@ def tiers(
         checked = _engine.check_memory_files([(share.directory, share.capacity) for share in asked])
         for number, share in enumerate(asked):
             place = {"id": number, "directory": share.directory, "capacity": share.capacity}
-            rates = json.loads(
-                _engine.measure_memory_file(share.directory, share.capacity, most_memory, MEASURE_SECONDS, **rule)
-            )
-            found.append({"kind": "file", **place, **rates})
+            rate = _engine.measure_memory_file(share.directory, share.capacity, most_memory, MEASURE_SECONDS, **rule)
+            found.append({"kind": "file", **place, **measured_rates(rate)})
     return found, [notice for _, notice in checked if notice]
 
 

@@ -11,6 +11,7 @@ from spillway.errors import DoesNotFit
 from spillway.machine.profile import MEASURE_SECONDS
 
 if TYPE_CHECKING:
+    from spillway import _engine
     from spillway.config.values import NodeShare
 
 
@@ -34,31 +35,36 @@ def node_settings(
     with translated():
         places = [path.get("directory") or path["device"] for path in storage]
         near, remote = _engine.near_gpu(gpu, places) if gpu is not None else (None, {})
-        choice = json.loads(_engine.choose_nodes([(share.node, share.capacity) for share in asked], held, near))
-        ids = [node["id"] for node in choice["nodes"]]
+        choice = _engine.choose_nodes([(share.node, share.capacity) for share in asked], held, near)
+        chosen = choice.nodes
+        ids = [node.id for node in chosen]
         sharers = sharing(ids)
         if any(count > 1 for count in sharers):
-            share_nodes(choice["nodes"], asked, held, near, dict(zip(ids, sharers, strict=True)))
+            share_nodes(chosen, asked, held, near, dict(zip(ids, sharers, strict=True)))
         if profile is not None:
             rates = profile_rates(profile, ids, sharers)
         elif len(ids) > 1:
-            rates = json.loads(_engine.measure_nodes(ids, MEASURE_SECONDS, **rule))
+            rates = [measured_rates(rate) for rate in _engine.measure_nodes(ids, MEASURE_SECONDS, **rule)]
         else:
             rates = [{} for _ in ids]
-    found = [node | rate for node, rate in zip(choice["nodes"], rates, strict=True)]
+    found = [{"id": node.id, "capacity": node.capacity, **rate} for node, rate in zip(chosen, rates, strict=True)]
     paths = [
         dict(path) | {"far": place in remote} | ({"node": remote[place][0]} if place in remote else {})
         for path, place in zip(storage, places, strict=True)
     ]
     news = [words for _, words in remote.values()]
-    news += [f"NUMA nodes are not told apart: {choice['notice']}"] if choice["notice"] else []
-    memory = min(dram_budget, choice["dram"] or dram_budget)
+    news += [f"NUMA nodes are not told apart: {choice.notice}"] if choice.notice else []
+    memory = min(dram_budget, choice.dram or dram_budget)
     by_gpu = {} if near is None else {"near": near}
     return {"nodes": found, "dram_budget": memory, "storage": paths} | by_gpu, news
 
 
 def share_nodes(
-    nodes: list[dict[str, Any]], asked: Sequence[NodeShare], held: int, near: int | None, sharers: Mapping[int, int]
+    nodes: Sequence[_engine.NodeShare],
+    asked: Sequence[NodeShare],
+    held: int,
+    near: int | None,
+    sharers: Mapping[int, int],
 ) -> None:
     """So many processes of each node have as much of what is free; or what each asks for, and else DoesNotFit."""
     from spillway import _engine
@@ -66,7 +72,7 @@ def share_nodes(
     if not asked:
         for number, node in enumerate(nodes):
             own = held if number == 0 else 0
-            node["capacity"] = own + (node["capacity"] - own) // sharers[node["id"]]
+            node.capacity = own + (node.capacity - own) // sharers[node.id]
         return
     most = max(sharers.values())
     try:
@@ -90,6 +96,14 @@ def rates_of(node: Mapping[str, Any], processes: int = 1) -> dict[str, float]:
         "update": node["update_elements_per_second"] / processes,
         "update_thread": node.get("update_elements_per_second_thread", 0.0),
         "read": node.get("read_bytes_per_second", 0.0) / processes,
+    }
+
+
+def measured_rates(rate: _engine.NodeRate) -> dict[str, float]:
+    return {
+        "update": rate.update_elements_per_second,
+        "update_thread": rate.update_elements_per_second_thread,
+        "read": rate.read_bytes_per_second,
     }
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
+from spillway._engine import Description, Form
 from spillway.model.adapters.lora import insert_adapters
 from spillway.model.meta.meta_model import bare_name
 from spillway.model.meta.on_meta import from_config, materialise_buffers, widen
@@ -28,7 +29,7 @@ Fetch = Callable[[int, int, torch.Tensor], None]  # number of a tensor, first el
 
 
 @contextmanager
-def hold_model(meta_model: MetaModel, description: dict[str, Any], fetch: Fetch) -> Iterator[PreTrainedModel]:
+def hold_model(meta_model: MetaModel, description: Description, fetch: Fetch) -> Iterator[PreTrainedModel]:
     """The model with the weights that passes compute with, in evaluation mode. The weights leave at the end."""
     model = build_plain(meta_model)
     try:
@@ -56,14 +57,14 @@ def build_plain(meta_model: MetaModel) -> PreTrainedModel:
     return model.requires_grad_(False).eval()
 
 
-def fill(model: PreTrainedModel, meta_model: MetaModel, description: dict[str, Any], fetch: Fetch) -> None:
+def fill(model: PreTrainedModel, meta_model: MetaModel, description: Description, fetch: Fetch) -> None:
     """Gives a model of `build_plain` its weights."""
-    listed = [tensor for block in description["blocks"] for tensor in block["tensors"]]
-    numbers = {tensor["name"]: number for number, tensor in enumerate(listed)}
+    listed = [tensor for block in description.blocks for tensor in block.tensors]
+    numbers = {tensor.name: number for number, tensor in enumerate(listed)}
     made: dict[int, nn.Parameter] = {}
     for name, parameter in model.named_parameters():
         number = numbers[bare_name(name)]
-        kept = torch.float32 if listed[number].get("wide") else meta_model.kept
+        kept = torch.float32 if listed[number].form is Form.fp32 else meta_model.kept
         dtype = meta_model.dtype if ".lora_" in name else parameter.dtype  # PEFT makes adapters fp32
         made[id(parameter)] = nn.Parameter(read_weight(parameter.shape, dtype, kept, number, fetch), False)
     replace_parameters(model, made)

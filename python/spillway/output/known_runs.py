@@ -65,9 +65,8 @@ def load_existing_run(
 def describe_volumes(paths: Sequence[StoragePath], other_than: str | None = None) -> str:
     """A sentence with the volumes in these places and the run of each, except the run `other_than`."""
     places = dict.fromkeys(path.place for path in paths)
-    owners = {
-        each["file"]: each["run"] for place in places for each in volumes.list_all(place) if each["run"] != other_than
-    }
+    every = {each.file: each.superblock.run for place in places for each in volumes.list_volumes(place)}
+    owners = {file: run for file, run in every.items() if run != other_than}
     return "; ".join(f"{file} belongs to the run {run!r}" for file, run in owners.items())
 
 
@@ -91,7 +90,7 @@ def describe_contradiction(output_dir: Path, paths: Sequence[StoragePath]) -> st
     known, paths = identity.load(output_dir), paths or read_previous_paths(output_dir)
     if known is None:
         return ""
-    own = [str(each["file"]) for path in paths for each in volumes.told_of([path.place], known.run)]
+    own = [str(each.file) for path in paths for each in volumes.told_of([path.place], known.run)]
     if not own and (owners := describe_volumes(paths, known.run)):
         return (
             f"{output_dir / identity.RUN} says that the run is {known.run!r}, and {owners}: the file is damaged or "

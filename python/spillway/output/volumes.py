@@ -6,14 +6,12 @@ device it begins at byte 0.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from spillway._engine import give_back_volume, list_volumes
+from spillway._engine import ListedVolume, give_back_volume, list_volumes
 from spillway.base.files import flush
 from spillway.base.sizes import size
 from spillway.config.values import StoragePath
@@ -42,19 +40,13 @@ def of_other_numbers(paths: Sequence[StoragePath], run: str, also: Iterable[str]
     other places."""
     own, number = set(map(volume, paths)), paths[0].world if paths else 0
     places = dict.fromkeys([*(path.place for path in paths), *also])
-    others = [Path(each["file"]) for each in told_of(places, run) if each["world"] != number]
+    others = [each.file for each in told_of(places, run) if each.superblock.world != number]
     return [each for each in others if each.is_block_device() or each not in own]  # a device has one name for all
 
 
-def told_of(places: Iterable[str], run: str) -> list[dict[str, Any]]:
+def told_of(places: Iterable[str], run: str) -> list[ListedVolume]:
     """What the engine tells of the volumes of this run in these places."""
-    return [each for place in places for each in list_all(place) if each["run"] == run]
-
-
-def list_all(place: str) -> list[dict[str, Any]]:
-    """The engine's description of the volumes of all runs in a place."""
-    descriptions: list[dict[str, Any]] = json.loads(list_volumes(place))
-    return descriptions
+    return [each for place in places for each in list_volumes(place) if each.superblock.run == run]
 
 
 def remove(volume: Path, run: str) -> None:
@@ -80,10 +72,9 @@ def shards(places: Iterable[str], run: str) -> list[ShardVolumes]:
     """Those of which every volume is in one of these places."""
     found: dict[tuple[int, int, int, int], dict[int, str]] = {}
     for place in dict.fromkeys(map(os.path.realpath, places)):
-        for each in json.loads(list_volumes(place)):
-            if each["run"] == run and each["ready"]:
-                key = (each["world"], each["shard"], each["set"], each["paths"])
-                found.setdefault(key, {})[each["path"]] = place
+        for it in (each.superblock for each in told_of([place], run)):
+            if it.ready:
+                found.setdefault((it.world, it.shard, it.set, it.paths), {})[it.number] = place
     whole = {key: there for key, there in found.items() if len(there) == key[3]}
     return [
         ShardVolumes(*key[:3], tuple(there[path] for path in range(key[3]))) for key, there in sorted(whole.items())
@@ -92,7 +83,7 @@ def shards(places: Iterable[str], run: str) -> list[ShardVolumes]:
 
 def listed(place: Path, run: str) -> list[Path]:
     """The volumes of a run in a directory, or the one that a file or device is."""
-    return [Path(found["file"]) for found in told_of([str(place)], run)]
+    return [found.file for found in told_of([str(place)], run)]
 
 
 def give_up_others(paths: Sequence[StoragePath], run: str, begun: Collection[Path]) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from spillway._engine import Description
 from spillway.base.calls import EngineType, native_engine, translated
 from spillway.base.sizes import duration, size
 from spillway.errors import InputError
@@ -28,7 +29,7 @@ class Option:
     seconds: float  # predicted, of a step of the same work
 
 
-Change = Callable[[dict[str, Any], dict[str, Any]], float]  # changes description and settings; returns work per step
+Change = Callable[[Description, dict[str, Any]], float]  # changes description and settings; returns work per step
 
 
 def options(facts: Facts, engine_type: EngineType | None = None) -> list[Option]:
@@ -36,7 +37,7 @@ def options(facts: Facts, engine_type: EngineType | None = None) -> list[Option]
     processes, which plan together."""
     if facts.description is None or facts.settings is None or facts.predicted_seconds is None:
         return []
-    if facts.description.get("world", 1) > 1:
+    if facts.description.world.size > 1:
         return []
     found = []
     for setting, words, change in changes(facts):
@@ -58,20 +59,20 @@ def elsewhere(facts: Facts, profile: str, engine_type: EngineType | None = None)
 
     if facts.description is None or facts.settings is None:
         raise InputError(f"profile: {facts.output_dir} kept nothing to plan anew with; its run began before reports")
-    if (world := facts.description.get("world", 1)) > 1:
+    if (world := facts.description.world.size) > 1:
         raise InputError(f"profile: {facts.output_dir} was trained by {world} processes, which one does not plan for")
     settings = {**facts.settings, "profile": profile_of(profile)}
     with translated():
-        engine = (engine_type or native_engine())(json.dumps(facts.description), json.dumps(settings))
+        engine = (engine_type or native_engine())(facts.description, json.dumps(settings))
     plan = json.loads(engine.plan())
     engine.close()
     return replace(facts, plan=plan, settings=settings, machine=profile)
 
 
-def predicted(engine_type: EngineType, description: dict[str, Any], settings: dict[str, Any]) -> float | None:
+def predicted(engine_type: EngineType, description: Description, settings: dict[str, Any]) -> float | None:
     """Seconds of a step; None where such a plan does not fit or is not allowed."""
     try:
-        engine = engine_type(json.dumps(description), json.dumps(settings))
+        engine = engine_type(description, json.dumps(settings))
     except (MemoryError, ValueError, OSError, RuntimeError):
         return None
     seconds = json.loads(engine.plan()).get("predicted_step_seconds")
@@ -80,7 +81,7 @@ def predicted(engine_type: EngineType, description: dict[str, Any], settings: di
 
 
 def changes(facts: Facts) -> Iterator[tuple[str, str, Change]]:
-    settings, description = facts.settings or {}, facts.description or {}
+    settings, description = facts.settings or {}, facts.description or Description()
     for factor in (1.5, 2):
         budget = int(settings["dram_budget"] * factor) // (1 << 20) * (1 << 20)
         if budget > settings.get("profile", {}).get("dram_total", budget):
@@ -90,19 +91,17 @@ def changes(facts: Facts) -> Iterator[tuple[str, str, Change]]:
         yield "storage: one more path", "one more path as fast as the first", another_path
     if settings.get("durability", "step") == "step" and settings.get("storage"):
         yield "durability: checkpoint", "losing what came after the last checkpoint in a crash", set_durability
-    if description.get("state_format", "exact") == "exact" and description.get("optimizer", "adamw") == "adamw":
+    if description.state_format == "exact" and description.optimizer == "adamw":
         yield "state_format: bf16", "moments in bf16, rounded stochastically (other results)", set_format
-    if "micro_batches" not in description:
-        return
     yield (
-        f"gradient_accumulation_steps: {2 * description.get('accumulation', description['micro_batches'])}",
+        f"gradient_accumulation_steps: {2 * (description.accumulation or description.micro_batches)}",
         "twice the micro-batches a step (other results), for each half of it",
         twice_the_work,
     )
 
 
 def more_memory(budget: int) -> Change:
-    def change(_: dict[str, Any], settings: dict[str, Any]) -> float:
+    def change(_: Description, settings: dict[str, Any]) -> float:
         factor = budget / settings["dram_budget"]
         settings["dram_budget"] = budget
         for node in settings.get("nodes", []):
@@ -113,7 +112,7 @@ def more_memory(budget: int) -> Change:
     return change
 
 
-def another_path(_: dict[str, Any], settings: dict[str, Any]) -> float:
+def another_path(_: Description, settings: dict[str, Any]) -> float:
     settings["storage"].append(dict(settings["storage"][0]))
     paths = settings["profile"].get("paths", [])
     if paths:
@@ -121,19 +120,19 @@ def another_path(_: dict[str, Any], settings: dict[str, Any]) -> float:
     return 1
 
 
-def set_durability(_: dict[str, Any], settings: dict[str, Any]) -> float:
+def set_durability(_: Description, settings: dict[str, Any]) -> float:
     settings["durability"] = "checkpoint"
     return 1
 
 
-def set_format(description: dict[str, Any], _: dict[str, Any]) -> float:
-    description["state_format"] = "bf16"
+def set_format(description: Description, _: dict[str, Any]) -> float:
+    description.state_format = "bf16"
     return 1
 
 
-def twice_the_work(description: dict[str, Any], settings: dict[str, Any]) -> float:
-    description["micro_batches"] *= 2
-    description["tokens"] *= 2
+def twice_the_work(description: Description, settings: dict[str, Any]) -> float:
+    description.micro_batches *= 2
+    description.tokens *= 2
     for kind in settings.get("seconds", {}):
         settings["seconds"][kind] *= 2
     return 2

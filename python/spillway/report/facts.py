@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from spillway._engine import Description
 from spillway.base.documents import parse_json, read_json, read_text
 from spillway.errors import InputError
 from spillway.output import identity
@@ -46,7 +47,7 @@ class Facts:
     summary: dict[str, Any]  # summary.json; while the run goes on what it has told so far, if anything
     rows: list[dict[str, Any]]  # metrics.jsonl
     trace: list[dict[str, Any]]  # events of timeline.json.gz; empty before the second step
-    description: dict[str, Any] | None  # as given to the engine, and
+    description: Description | None  # as given to the engine, and
     settings: dict[str, Any] | None  # what it planned with
     finished: bool = True
     is_running: bool | None = None  # a process works on it; None: unknown
@@ -115,6 +116,15 @@ class Reader:
         self._output_dir = output_dir
         self.damaged: list[str] = []  # damaged files, with a sentence for each
 
+    def description(self) -> Description | None:
+        """None if there is none or it cannot be read."""
+        path = self._output_dir / identity.DESCRIPTION
+        try:
+            return Description.parse(read_text(path)) if path.is_file() else None
+        except (OSError, ValueError) as error:
+            self.damaged.append(f"{path} cannot be read: {error}")
+            return None
+
     def mapping(self, name: str | Path, checks: dict[str, Check] = NO_CHECKS) -> dict[str, Any] | None:
         """The JSON object in a file, without entries that fail `checks`; None if it cannot be read."""
         path = self._output_dir / name
@@ -177,7 +187,7 @@ def read(output_dir: Path) -> Facts:
         reader.mapping(ended, SUMMARY) or {},
         reader.rows(),
         reader.events(timeline),
-        reader.mapping(identity.DESCRIPTION),
+        reader.description(),
         reader.mapping(identity.SETTINGS),
         (output_dir / ended).is_file() and not goes_on,
         is_held(output_dir),

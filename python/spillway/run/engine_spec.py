@@ -12,9 +12,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from spillway import _engine
+from spillway._engine import Description
 from spillway.base import stages
 from spillway.base.calls import EngineType, translated
 from spillway.base.ranks import ALONE, Ranks
+from spillway.base.sizes import size
 from spillway.config.methods import refits
 from spillway.errors import DoesNotFit
 from spillway.machine import device, memory_files, nodes
@@ -54,7 +57,7 @@ UNCHECKED = (
 class EngineSpec:
     """The engine's input; see _engine.pyi."""
 
-    description: dict[str, Any]  # of the model
+    description: Description  # of the model
     settings: dict[str, Any]  # what it plans with
     notices: tuple[str, ...]  # what a person should know of them
 
@@ -114,6 +117,7 @@ def engine_spec(profiled: Profiled, keeping: Keeping, world: World) -> EngineSpe
             *saved_notice(profiled),
             *tiles_notice(profiled),
             *joining_notice(profiled.shape),
+            *images_notice(profiled),
             *fused_notice(profiled),
             *order_notice(profiled),
             *attention_notice(profiled.compute.place),
@@ -143,7 +147,7 @@ def plan_engine(spec: EngineSpec, profiled: Profiled, engine_type: EngineType, n
     config, shape, threads = profiled.spec.config, profiled.shape, profiled.compute.threads
     stages.say("planning")
     with translated(), name_measured_rows(profiled), name_free_memory(config, spec.settings["device"]):
-        told = (json.dumps(spec.description), json.dumps(spec.settings))
+        told = (spec.description, json.dumps(spec.settings))
         engine = engine_type(*told) if network is None else engine_type(*told, network)  # type: ignore[call-arg]
         plan: dict[str, Any] = json.loads(engine.plan())
     if config.chosen:
@@ -155,7 +159,7 @@ def plan_engine(spec: EngineSpec, profiled: Profiled, engine_type: EngineType, n
     if shape.pairs:
         plan["reference"] = first_pass(shape, plan, spec.settings.get("seconds", {}))
     plan["threads"] = {"compute": threads.compute, "words": threads.words}
-    if (tiles := profiled.verified.tiles).of(shape.batch * shape.length) > 1:
+    if (tiles := profiled.verified.tiles).count(shape.batch * shape.length) > 1:
         plan["token_tile"] = {"tokens": tiles.tokens, "modules": sorted(tiles.modules), "why": tiles.why}
     plan |= summarise_unpacked(spec.description)
     return PlannedEngine(spec, engine, plan | replays.plan_replays(config, plan))
@@ -192,6 +196,17 @@ def tiles_notice(profiled: Profiled) -> list[str]:
     """Notices for a user who asked for tiles."""
     config, tiles = profiled.spec.config, profiled.verified.tiles
     return [f"token_tile: {config.token_tile}: {tiles.why}"] if tiles.why and isinstance(config.token_tile, int) else []
+
+
+def images_notice(profiled: Profiled) -> list[str]:
+    """The bytes of what makes features of images, where there are any."""
+    images, own = profiled.images, profiled.shape.most_own
+    if profiled.shape.largest_images is None:
+        return []
+    return [
+        f"images: the vision tower and its projector are frozen and stay in memory ({size(images.tower)}); a pass of "
+        f"them takes {size(images.computing)}, and the images of a step {size(own * images.kept)}"
+    ]
 
 
 def fused_notice(profiled: Profiled) -> list[str]:
@@ -244,23 +259,28 @@ def threads_notice(config: Any) -> list[str]:
     ]
 
 
-def description_of(verified: Verified, shape: WorkShape, ranks: Ranks = ALONE) -> dict[str, Any]:
-    """The engine's description of the model and of its largest step; see _engine.pyi."""
+def description_of(
+    verified: Verified, shape: WorkShape, ranks: Ranks = ALONE, machines: int | None = None
+) -> Description:
+    """The engine's description of the model and of its largest step. `machines`: those of the ranks, unless given."""
     config, meta_model = verified.spec.config, verified.spec.meta_model
     model = describe(meta_model, work_size(shape, verified.tiles), config.compute_dtype)
-    model |= update_rule(config) | refits(config) | {"seed": config.seed}
-    if ranks.world == 1:
-        return model
-    step_tokens = model["tokens"] // shape.own * shape.micro_batches
-    world = {"world": ranks.world, "rank": ranks.rank, "machines": ranks.machines}
-    return model | world | {"step_tokens": step_tokens}
+    model.optimizer, model.state_format, model.seed = config.optim, config.state_format, config.seed
+    model.refits = refits(config)
+    model.shard_frozen = config.shard_frozen
+    if ranks.world > 1:
+        several = machines or ranks.machines
+        local = ranks.world // several if ranks.world % several == 0 else 1
+        model.world = _engine.World(size=ranks.world, rank=ranks.rank, local=local)
+        model.step_tokens = model.tokens // shape.most_own * shape.micro_batches
+    return model
 
 
 def work_size(shape: WorkShape, tiles: TokenTiles = ALL_AT_ONCE) -> WorkSize:
     train = shape.batch * shape.length
     tokens = max(train, shape.eval_batch * shape.eval_length)
-    parts = shape.micro_batches * tiles.of(train)
-    return WorkSize(shape.micro_batches, shape.own * tokens, shape.virtual_ranks, parts)
+    parts = shape.micro_batches * tiles.count(train)
+    return WorkSize(shape.micro_batches, shape.most_own * tokens, shape.virtual_ranks, parts)
 
 
 def first_pass(shape: WorkShape, plan: dict[str, Any], seconds: dict[str, float]) -> dict[str, Any]:

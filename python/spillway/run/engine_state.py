@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from spillway import _engine
+from spillway._engine import DurableStep, OpenOptions, WayKind
 from spillway.base.calls import translated
 from spillway.base.counts import counted
 from spillway.errors import InputError
@@ -155,11 +157,11 @@ class EngineState:
     def masters(self) -> dict[str, torch.Tensor]:
         """All weights as fp32, by name: for a model that fits in memory."""
         tensors, number = {}, 0
-        for block in self._description["blocks"]:
-            for tensor in block["tensors"]:
-                values = torch.empty(tensor["shape"])
+        for block in self._description.blocks:
+            for tensor in block.tensors:
+                values = torch.empty(tensor.shape)
                 self._engine.fetch_tensor(number, 0, values.view(-1))
-                tensors[tensor["name"]] = values
+                tensors[tensor.name] = values
                 number += 1
         return tensors
 
@@ -182,18 +184,19 @@ class EngineState:
         if lines is not None and changing and (taken := self._take_over(lines)):
             return taken
         tries = tries_of(start_point, self._durable)
-        self.precious = "reopen" in tries[0] and bool(volumes.present(self._spec.config.paths))
+        self.precious = tries[0].reopen and bool(volumes.present(self._spec.config.paths))
         shared = self._shared(start_point)
         for each in tries:
-            words = each | {name: value for name, value in shared.items() if name == "line" or "reopen" in each}
-            if "reopen" in each and "checkpoint" not in each:
-                words["known_step"] = self._find_known_step(start_point)
-            if "checkpoint" in words:
-                saved.check_files(Path(words["checkpoint"]).parent)
-            told = self._engine.start(json.dumps(words), lambda: [str(path / STATE) for path in start_point.pinned()])
-            answer = json.loads(told)
-            self._started = answer["found"] or "if_found" not in words
-            if answer["found"]:
+            if shared is not None:
+                each.line = shared.line
+                each.at_most = shared.step if each.reopen else each.at_most
+            if each.checkpoint is not None:
+                saved.check_files(each.checkpoint.parent)
+            elif each.reopen:
+                each.known_step = self._find_known_step(start_point)
+            answer = self._engine.start(each, lambda: [str(path / STATE) for path in start_point.pinned()])
+            self._started = answer.has_step or not each.if_found
+            if answer.has_step:
                 recovery = self._going_on(answer)
                 if lines is not None and changing:
                     lines.settle()
@@ -215,37 +218,37 @@ class EngineState:
         durable here, and then the other processes' volumes are removed. None: the run continues as it would without
         them."""
         way = lines.look(self._engine)
-        if way.kind == "nothing":
+        if way.kind is WayKind.nothing:
             lines.begin(None)
-        if way.kind == "open":
+        if way.kind is WayKind.open:
             lines.restore(way.line)
-        if way.kind != "redeal":
+        if way.kind is not WayKind.redeal:
             return None
         lines.require_other_devices(way.line)
         lines.require_room(self._plan)
         line = lines.begin(way.line)
-        self._engine.start(json.dumps({"line": line} if line else {}))
+        self._engine.start(OpenOptions(line=line))
         self._started = True
-        answer = json.loads(self._engine.redeal(json.dumps(way.options)))
+        answer = self._engine.redeal(way.step, way.readers, way.places)
         recovery = self._going_on(answer)
-        self._engine.commit(answer["payload"])
+        self._engine.commit(answer.payload)
         self._engine.flush()
         self._keep_step()
         self.precious = True
         lines.settle()
-        return replace(recovery, words=f"{recovery.words}; {counted(way.line['world'], 'process')} had made it")
+        return replace(recovery, words=f"{recovery.words}; {counted(way.line.world, 'process')} had made it")
 
-    def _shared(self, start_point: StartPoint) -> dict[str, int]:
+    def _shared(self, start_point: StartPoint) -> DurableStep | None:
         """The start that all processes share: the run's line, and the last step that is durable on all of them. This
-        process's state of another line is gone after the call. InputError where the volumes of one are. {} in a world
+        process's state of another line is gone after the call. InputError where the volumes of one are. None in a world
         of one."""
         if self._world.ranks.world == 1 or not self._durable:
-            return {}
-        own = json.loads(self._engine.durable_step())  # refused where another run has them: before the line changes
-        every = self._world.gather((int(own["step"]), int(own["line"])))
+            return None
+        own = self._engine.durable_step()  # refused where another run has them: before the line changes
+        every = self._world.gather((own.step, own.line))
         line = start_point.line()
         if all(on == line for _, on in every):
-            return {"line": line, "at_most": min(step for step, _ in every)}
+            return DurableStep(step=min(step for step, _ in every), line=line)
         newest = max(step for step, _ in every)
         gone = [rank for rank, (_, on) in enumerate(every) if on == 0]
         if start_point.durable and gone and newest > 0:
@@ -254,20 +257,20 @@ class EngineState:
                 f"rank {gone[0]}; mount them again, or go back to a checkpoint: --resume_from_checkpoint DIR"
             )
         # If one is not on the line, none has got beyond its beginning, which is made anew.
-        if own["line"] not in (0, line):
+        if own.line not in (0, line):
             for volume in volumes.present(self._spec.config.paths):
                 volumes.remove(volume, self._run)
-        return {"line": line, "at_most": -1}
+        return DurableStep(step=-1, line=line)
 
-    def _going_on(self, answer: dict[str, Any]) -> Recovery:
+    def _going_on(self, answer: _engine.Recovery) -> Recovery:
         try:
-            payload = json.loads(answer["payload"])
+            payload = json.loads(answer.payload)
             self._set_counts(payload["session"])
             self._telemetry.written_before = {name: int(count) for name, count in payload["written"].items()}
-            recovery = Recovery(int(answer["step"]), dict(payload["run"]), answer["words"])
+            recovery = Recovery(answer.step, dict(payload["run"]), answer.words)
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(f"storage: the durable step on the paths cannot be read: {error!r}") from None
-        self._telemetry.note(str(damage) for damage in answer.get("damage", []))
+        self._telemetry.note(answer.damage)
         return recovery
 
     def _load(self, start_point: StartPoint) -> None:

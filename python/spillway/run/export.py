@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from spillway._engine import Description
 from spillway.base.files import replace_text, write_json
 from spillway.config import Config
 from spillway.errors import InputError
@@ -79,10 +80,10 @@ def fill(run: StoredRun, checkpoint: Path | None, target: Path) -> int:
 
         def read(number: int) -> dict[str, Any]:
             engine = engines[number]
-            answer = json.loads(engine.read_back(str(checkpoint / STATE) if checkpoint else None, **last))
-            if not answer["found"]:
+            answer = engine.read_back(str(checkpoint / STATE) if checkpoint else None, **last)
+            if not answer.has_step:
                 raise InputError(f"storage: {nothing_to_resume(run.output_dir, run.config.paths)}")
-            payload: dict[str, Any] = json.loads(answer["payload"])
+            payload: dict[str, Any] = json.loads(answer.payload)
             engine.save_state(str(target / STATE), payload["session"]["steps"])
             saved_by(engine, number == 0)
             return payload
@@ -105,12 +106,13 @@ def require_all(run: StoredRun, shards: Sequence[Shard]) -> None:
 
 def last_of_all(run: StoredRun, shards: Sequence[Shard], engines: Sequence[Any]) -> int:
     """The last step that is durable on every shard."""
-    steps = [json.loads(engine.durable_step()) for engine in engines]
-    apart = [str(shard) for shard, each in zip(shards, steps, strict=True) if each["line"] != run.identity.line]
-    if apart or min(each["step"] for each in steps) < 0:
+    steps = [engine.durable_step() for engine in engines]
+    apart = [str(shard) for shard, each in zip(shards, steps, strict=True) if each.line != run.identity.line]
+    newest = min(int(each.step) for each in steps)
+    if apart or newest < 0:
         where = f" ({', '.join(apart)} of another beginning)" if apart else ""
         raise InputError(f"storage: {nothing_to_resume(run.output_dir, run.config.paths)}{where}")
-    return int(min(each["step"] for each in steps))
+    return newest
 
 
 def save_rest(run: StoredRun, payload: dict[str, Any], target: Path) -> None:
@@ -180,12 +182,12 @@ def load_trained_config(run: StoredRun) -> Any:
     return load_config(source, *find_labels(run.description()))
 
 
-def find_labels(description: dict[str, Any]) -> tuple[int, str]:
+def find_labels(description: Description) -> tuple[int, str]:
     """The labels of the head that a run has trained (0: it predicts tokens), and the kind of its class."""
     from spillway.model.meta.score_head import HEAD
     from spillway.model.source.source import OF_ROWS, OF_TOKENS
 
-    shapes = {tensor["name"]: tensor["shape"] for block in description["blocks"] for tensor in block["tensors"]}
+    shapes = {tensor.name: tensor.shape for block in description.blocks for tensor in block.tensors}
     rows, _ = shapes.get(f"{HEAD}.weight", (0, 0))
     return rows, OF_TOKENS if f"{HEAD}.bias" in shapes else OF_ROWS
 

@@ -3,7 +3,6 @@ wait for it read it, and rank 0 keeps it in the run's directory for `spillway do
 
 from __future__ import annotations
 
-import json
 import socket
 import threading
 import time
@@ -12,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from spillway._engine import Delay
 from spillway.base.files import write_json
 from spillway.base.sizes import duration
 from spillway.output import identity
@@ -20,7 +20,7 @@ KEY = "late/{}"  # in the store, by rank: words, or nothing
 SAID = 5.0  # seconds after which a process says that it is late
 EVERY = 5.0  # seconds between two looks at all of them
 
-Ask = Callable[[], str]  # _engine.Engine.lateness()
+Ask = Callable[[], Delay | None]  # _engine.Engine.lateness()
 Waits = tuple[float, list[int]]  # since when, for which ranks
 
 
@@ -48,7 +48,7 @@ class Lateness:
         with self._asking:
             if self._ask is None:
                 return
-            words = late_words(json.loads(self._ask())) or self.waiting(waits)
+            words = late_words(self._ask()) or self.waiting(waits)
             self._say(words)
             now = time.monotonic()
             if self._place is not None and now - self._looked >= EVERY:
@@ -102,8 +102,8 @@ def account(rank: int, measured: dict[str, Any], waited: dict[int, float]) -> di
     }
 
 
-def late_words(report: dict[str, Any]) -> str:
-    """`report`: the engine's. Empty: nobody has waited for long."""
-    if report.get("seconds", 0.0) < SAID:
+def late_words(delay: Delay | None) -> str:
+    """Empty: nobody has waited for long."""
+    if delay is None or delay.seconds < SAID:
         return ""
-    return f"{report['pass']} waits for {report['waits_for']}, {duration(report['seconds'])}"
+    return f"{delay.task} waits for {delay.waits_for}, {duration(delay.seconds)}"

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import shutil
@@ -15,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spillway._engine import way_on
+from spillway._engine import DurableStep, FoundShard, KeptLine, RunLines, WayKind, WayOn, way_on
 from spillway.base.sizes import size
 from spillway.config.values import StoragePath
 from spillway.errors import DoesNotFit, InputError
@@ -35,9 +34,20 @@ if TYPE_CHECKING:
 class Way:
     """How the processes go on."""
 
-    kind: str  # of _engine.way_on
-    line: dict[str, int]  # {"line", "world"} that they go on from
-    options: dict[str, Any]  # with `redeal`: of Engine.redeal
+    kind: WayKind
+    line: KeptLine  # that they go on from
+    step: int = 0  # with `redeal` the arguments of Engine.redeal
+    readers: Sequence[int] = ()
+    places: Sequence[Sequence[str]] = ()
+
+
+@dataclass(frozen=True)
+class Source:
+    """Volumes of a shard, the rank that reads them, and the step that is durable on them."""
+
+    rank: int
+    shard: ShardVolumes
+    newest: DurableStep
 
 
 class Lines:
@@ -61,9 +71,9 @@ class Lines:
         return self._identity.world not in (0, self._world.ranks.world) or self._identity.before is not None
 
     @property
-    def _before(self) -> dict[str, int] | None:
+    def _before(self) -> KeptLine | None:
         before = self._identity.before
-        return None if before is None else {name: int(before[name]) for name in ("line", "world")}
+        return None if before is None else KeptLine(number=int(before["line"]), world=int(before["world"]))
 
     def start(self, session: SessionProtocol, start: Start) -> Recovery | None:
         """Starts the session. No volume is made before its run is known in `output_dir`, and which line of it is to be
@@ -110,7 +120,7 @@ class Lines:
         ranks, places = self._world.ranks, [str(Path(path.place).absolute()) for path in self._paths]
         return self._world.gather([socket.gethostname(), ranks.local_rank, ranks.local_world, places])
 
-    def _processes_of(self, line: dict[str, int] | None) -> list[list[Any]]:
+    def _processes_of(self, line: KeptLine | None) -> list[list[Any]]:
         known = self._identity
         replaced = known.before is not None and line == self._before
         return known.before["processes"] if replaced and known.before is not None else known.processes
@@ -121,42 +131,38 @@ class Lines:
         rank = world.ranks.rank
         every = world.gather(volumes.shards(self._places, known.run))
         readers = chosen(every, world.ranks.world)
-        own = [
-            (shard, json.loads(engine.durable_step_of(describe_shard(shard))))
-            for shard in readers
-            if readers[shard] == rank
-        ]
-        shards = [
-            {"rank": at, "shard": shard, **newest}
+        own = []
+        for shard in readers:
+            if readers[shard] == rank:
+                newest = engine.durable_step_of(shard.world, shard.shard, shard.places)
+                own.append((shard, newest.step, newest.line))
+        sources = [
+            Source(at, shard, DurableStep(step=step, line=line))
             for at, each in enumerate(world.gather(own))
-            for shard, newest in each
+            for shard, step, line in each
         ]
-        told = [{"world": it["shard"].world, "shard": it["shard"].shard} | newest_of(it) for it in shards]
-        lines = {"now": {"line": known.line, "world": known.world}, "before": self._before}
-        way = json.loads(way_on(json.dumps(lines), json.dumps(told), world.ranks.world))
-        if way["kind"] == "missing":
+        shards = [FoundShard(world=it.shard.world, shard=it.shard.shard, newest=it.newest) for it in sources]
+        lines = RunLines(now=KeptLine(number=known.line, world=known.world), before=self._before)
+        way = way_on(lines, shards, world.ranks.world)
+        if way.kind is WayKind.missing:
             raise InputError(self._missed(way))
-        if way["kind"] != "redeal":
-            return Way(way["kind"], way["from"], {})
-        sources = [source(shards, way["from"], shard) for shard in range(way["from"]["world"])]
-        options = {
-            "step": way["step"],
-            "readers": [it["rank"] for it in sources],
-            "places": [list(it["shard"].places) if it["rank"] == rank else [] for it in sources],
-        }
-        return Way("redeal", way["from"], options)
+        if way.kind is not WayKind.redeal:
+            return Way(way.kind, way.line)
+        chosen_sources = [choose_source(sources, way.line, shard) for shard in range(way.line.world)]
+        places = [it.shard.places if it.rank == rank else () for it in chosen_sources]
+        return Way(way.kind, way.line, way.step, [it.rank for it in chosen_sources], places)
 
-    def require_other_devices(self, line: dict[str, int]) -> None:
+    def require_other_devices(self, line: KeptLine) -> None:
         """InputError where what the processes of the line have left is on a block device of these: it has room for one
         volume."""
         own = [path.place for path in self._paths if Path(path.place).is_block_device()]
-        run, world = self._identity.run, line["world"]
-        held = [place for place in own if any(each["world"] == world for each in volumes.told_of([place], run))]
+        run, world = self._identity.run, line.world
+        held = [place for place in own if any(each.superblock.world == world for each in volumes.told_of([place], run))]
         if taken := [place for places in self._world.gather(held) for place in places]:
             raise InputError(
-                f"storage_device: {', '.join(taken)} hold what {line['world']} processes have left of the run, and a "
+                f"storage_device: {', '.join(taken)} hold what {line.world} processes have left of the run, and a "
                 f"block device has room for one volume, so {self._world.ranks.world} cannot take it over there; name "
-                f"other devices or directories, or start {line['world']} processes"
+                f"other devices or directories, or start {line.world} processes"
             )
 
     def require_room(self, plan: dict[str, Any]) -> None:
@@ -183,7 +189,7 @@ class Lines:
                     f"written; free space there, give other paths, or go on with {self._identity.world} processes"
                 )
 
-    def begin(self, before: dict[str, int] | None) -> int:
+    def begin(self, before: KeptLine | None) -> int:
         """A new line of this world, which is in run.json when this returns; `before`: what it begins with. Volumes that
         have its names are of no line that is needed, and are gone before: a process alone numbers none of its lines."""
         known = self._identity
@@ -192,15 +198,17 @@ class Lines:
             volumes.remove(there, known.run)
         self._world.gather(None)
         self.renew()
-        known.before = None if before is None else {**before, "processes": processes}
+        known.before = None
+        if before is not None:
+            known.before = {"line": before.number, "world": before.world, "processes": processes}
         self.save()
         return known.line
 
-    def restore(self, line: dict[str, int]) -> None:
+    def restore(self, line: KeptLine) -> None:
         """The line goes on that was being replaced, or the one that is named already, whose volumes all have it."""
         known = self._identity
         if known.before is not None and line == self._before:
-            known.line, known.world, known.processes = line["line"], line["world"], known.before["processes"]
+            known.line, known.world, known.processes = line.number, line.world, known.before["processes"]
             known.before = None
             self.save()
 
@@ -230,12 +238,12 @@ class Lines:
             self._identity.before = None
             self._world.agreed(lambda: self._identity.save(self._output_dir))
 
-    def _missed(self, way: dict[str, Any]) -> str:
-        line, told = way["from"], []
+    def _missed(self, way: WayOn) -> str:
+        line, told = way.line, []
         processes = self._processes_of(line)
-        for shard in way["missing"]:
+        for shard in way.missing:
             host, _, _, where = processes[shard] if shard < len(processes) else ("?", 0, 0, ["?"])
-            told.append(f"shard {shard} of {line['world']}, last on {host} in {', '.join(where)}")
+            told.append(f"shard {shard} of {line.world}, last on {host} in {', '.join(where)}")
         checkpoint = self._world.agreed(lambda: directory.newest_alone(self._output_dir))
         back = f"--resume_from_checkpoint {checkpoint}" if checkpoint else "which there is none of"
         return (
@@ -262,14 +270,6 @@ def checkpoints_alone(world: int, shared: bool) -> bool:
     return world > 1 or shared or "TORCHELASTIC_RUN_ID" in os.environ
 
 
-def describe_shard(shard: ShardVolumes) -> str:
-    return json.dumps({"world": shard.world, "shard": shard.shard, "places": shard.places})
-
-
-def newest_of(found: dict[str, Any]) -> dict[str, int]:
-    return {"step": int(found["step"]), "line": int(found["line"])}
-
-
 def chosen(every: Sequence[Sequence[ShardVolumes]], processes: int) -> dict[ShardVolumes, int]:
     """Which rank reads each shard: of those that reach it the one that is likeliest to keep much of it."""
     reached: dict[ShardVolumes, list[int]] = {}
@@ -282,9 +282,9 @@ def chosen(every: Sequence[Sequence[ShardVolumes]], processes: int) -> dict[Shar
     }
 
 
-def source(found: Sequence[dict[str, Any]], line: dict[str, int], shard: int) -> dict[str, Any]:
+def choose_source(sources: Sequence[Source], line: KeptLine, shard: int) -> Source:
     """The source of a line's shard."""
     of_line = [
-        it for it in found if (it["shard"].world, it["shard"].shard, it["line"]) == (line["world"], shard, line["line"])
+        it for it in sources if (it.shard.world, it.shard.shard, it.newest.line) == (line.world, shard, line.number)
     ]
-    return max(of_line, key=lambda it: int(it["step"]))
+    return max(of_line, key=lambda it: it.newest.step)

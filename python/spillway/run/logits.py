@@ -29,7 +29,7 @@ def logits(stream: Stream, most: int, ids: torch.Tensor, last: int, share: Share
     kept = min(last or length, length)
     tokens = torch.arange(rows * length).view(rows, length)[:, length - kept :].reshape(-1)
     batch = micro_batch(0, 0, ids, tokens, None, None)
-    share_of = share.of(1)
+    share_of = share.take(1)
     values = compute_token_logits(stream, Work(ids.reshape(-1), [batch]), 0).view(rows, kept, -1)
     return next(each for each in share.gather(values if share_of.stop else None) if each is not None)
 

@@ -20,6 +20,7 @@ from spillway.errors import DoesNotFit, InputError, first_line
 from spillway.run import cluster, replays
 
 if TYPE_CHECKING:
+    from spillway._engine import Description
     from spillway.model.batches.batch import WorkShape
     from spillway.model.measure.trace import StepTrace
     from spillway.model.spec import Verified
@@ -34,7 +35,7 @@ Plan = dict[str, Any]
 class Asked:
     """The input of one plan, as the engine's bindings take it."""
 
-    description: dict[str, Any]
+    description: Description
     settings: dict[str, Any]
     profile: dict[str, Any]
     source: str  # what errors call the profile by
@@ -45,20 +46,19 @@ class Asked:
         from spillway import _engine
         from spillway.base.calls import translated
 
-        description, settings, profile = map(json.dumps, (self.description, self.settings, self.profile))
+        settings, profile = map(json.dumps, (self.settings, self.profile))
         with translated():
-            return _engine.describe_machine(description, settings, profile, self.source)
+            return _engine.describe_machine(self.description, settings, profile, self.source)
 
     def engine(self) -> Any:
         """An engine that has planned. Raises InputError, DoesNotFit."""
         from spillway import _engine
         from spillway.base.calls import translated
 
-        text = self.text()
-        world, rank = (self.description.get(key, default) for key, default in (("world", 1), ("rank", 0)))
-        told = (json.dumps(self.description), text)
+        text, world = self.text(), self.description.world
+        network = _engine.Network(world.rank, world.size) if world.size > 1 else None
         with translated():
-            return _engine.Engine(*told) if world == 1 else _engine.Engine(*told, _engine.Network(rank, world))
+            return _engine.Engine(self.description, text, network)
 
 
 Change = tuple[str, Asked]  # in words, and what is asked then
@@ -240,7 +240,7 @@ def one_more(several: cluster.Cluster, asked: Asked, config: Config, on_gpu: boo
         return []
     profile = asked.profile | {"machines": several.machines}
     grown = choose_compute_dtype(over(config, several), profile, on_gpu)
-    description = description_of(model, shape_of(grown, model), grown.ranks) | {"machines": several.machines}
+    description = description_of(model, shape_of(grown, model), grown.ranks, several.machines)
     return [("one more machine", replace(asked, description=description, profile=profile))]
 
 
@@ -295,9 +295,7 @@ def ask_plan(config: Config, profile: dict[str, Any], model: Verified, here: Ste
         "work": work_of(config, model, here),
         "saved_activations": saved_settings.settings_of(model.spec, saved, model.not_kept, on_gpu),
     }
-    description = description_of(model, shape_of(config, model), config.ranks)
-    if config.ranks.world > 1:
-        description["machines"] = profile["machines"]
+    description = description_of(model, shape_of(config, model), config.ranks, profile.get("machines"))
     return Asked(description, settings, profile, str(config.profile))
 
 
@@ -453,7 +451,7 @@ def changes(asked: Asked, dram: int) -> Iterator[Change]:
         return copy.deepcopy(asked)
 
     more = altered()
-    shared = asked.description.get("world", 1) > 1
+    shared = asked.description.world.size > 1
     more.settings["dram_budget"] = dram + GIB
     for number in ("dram_total", "dram_available"):
         more.profile[number] += GIB
@@ -474,8 +472,8 @@ def changes(asked: Asked, dram: int) -> Iterator[Change]:
 def longer_rows(asked: Asked) -> Change:
     """Twice the sequence; `asked` has what it takes."""
     more = copy.deepcopy(asked)
-    for tokens in {"tokens", "step_tokens"} & more.description.keys():
-        more.description[tokens] *= 2
+    more.description.tokens *= 2
+    more.description.step_tokens *= 2
     more.settings["work"] = more.longer
     return f"sequences of {more.settings['work']['sequence']}", more
 

@@ -50,7 +50,8 @@ def next_token(model: PreTrainedModel, batch: Batch, step: list[Batch]) -> torch
 
     labels = sum(int((batch.labels[:, 1:] != -100).sum()) for batch in step)
     if is_multimodal(model.config):
-        logits = call_model(model, batch.input_ids, batch.position_ids).logits[:, :-1].flatten(0, 1).float()
+        output = call_model(model, batch.input_ids, batch.position_ids, **(batch.images or {}))
+        logits = output.logits[:, :-1].flatten(0, 1).float()
         return cross_entropy(logits, batch.labels[:, 1:].flatten(), reduction="sum") / labels
     more = {"labels": batch.labels, "num_items_in_batch": labels, **mask_for_routers(model, batch)}
     return call_model(model, batch.input_ids, batch.position_ids, **more).loss  # type: ignore[no-any-return]
@@ -84,7 +85,7 @@ def sampled(model: PreTrainedModel, batch: Batch, step: list[Batch], config: Con
     counts = [(each.labels[:, 1:] != -100).sum(1) for each in step]
     own = (batch.labels[:, 1:] != -100).sum(1)
     tokens = Tokens(token_values(output.logits, batch), own, batch.sampled, batch.reference)
-    loss = PolicyLoss.of(config).loss(tokens, sum(int(each.sum()) for each in counts) / len(step))
+    loss = PolicyLoss.from_config(config).loss(tokens, sum(int(each.sum()) for each in counts) / len(step))
     if (auxiliary := getattr(output, "aux_loss", None)) is not None:
         loss = loss + routers_weight(model) * auxiliary
     return loss
@@ -96,7 +97,7 @@ def ranked(model: PreTrainedModel, batch: Batch, config: Config) -> torch.Tensor
     from spillway.model.source.model_code import call_model
 
     scores = call_model(model, batch.input_ids).logits.flatten(0, 1)[batch.scored]
-    return Ranking.of(config).loss(scores.double(), batch.targets)
+    return Ranking.from_config(config).loss(scores.double(), batch.targets)
 
 
 def classify(model: PreTrainedModel, batch: Batch, step: list[Batch], config: Config) -> torch.Tensor:

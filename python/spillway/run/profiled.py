@@ -15,6 +15,7 @@ from spillway.model.checkpoint import initialise
 from spillway.model.head.distillation import working_bytes
 from spillway.model.layers.packed_attention import PackedRows
 from spillway.model.measure.dry_run import DryRun, profile_dry_run
+from spillway.model.measure.image_memory import ImageMemory, measure_images
 from spillway.model.spec import ModelSpec, Verified
 from spillway.run.settings import memory_budget
 
@@ -31,6 +32,7 @@ class Profiled:
     compute: Compute
     shape: WorkShape
     dry_run: DryRun  # its `work_bytes` with what the run adds to them
+    images: ImageMemory = ImageMemory()  # of what is added, what images take
 
     @property
     def spec(self) -> ModelSpec:
@@ -50,27 +52,33 @@ def profiled(
     spec = verified.spec
     config, meta_model = spec.config, spec.meta_model
     dtype = config.compute_dtype
+    if shape.largest_images is not None:
+        meta_model.take_images()
     with loss_kernels(engine_type, dtype, device.small(config, compute.place)) as kernels:
         budget = memory_budget(config, processes)
-        own = replace(shape, micro_batches=shape.own)
+        own = replace(shape, micro_batches=shape.most_own)
         saved = config.activation_recompute != "all"
 
         def run(place: Place) -> DryRun:
             arguments = (meta_model, dtype, own, spec.packing, verified.unneeded, kernels, place)
             return profile_dry_run(*arguments, only_plan, budget, saved, verified.tiles, verified.fused)
 
+        images = ImageMemory()
+        if shape.largest_images is not None:
+            images = measure_images(meta_model, shape.largest_images, compute.place)
         PackedRows.refusal = None
         try:
             memory = run(compute.place)
         except RuntimeError as refused:
             compute = replace(compute, place=compute.place.without(refused))
             memory = run(compute.place)
-    tokens = shape.own * max(shape.batch * shape.length, shape.eval_batch * shape.eval_length)
+    tokens = shape.most_own * max(shape.batch * shape.length, shape.eval_batch * shape.eval_length)
     distilled = working_bytes(tokens, shape.teacher_top_k, compute.place.on_gpu)
     logits = shape.logits * meta_model.vocabulary * meta_model.dtype.itemsize
     drawn = initialise.work_bytes(meta_model) if config.init == "random" else 0  # before the first step
     work = max(memory.work_bytes + logits + distilled, memory.left_bytes + max(drawn, shape.between))
+    work += images.work_bytes(shape.most_own)
     if only_plan:
         work += max(LEAST_MARGIN, int(MARGIN * (work - memory.firm_bytes)))
     on_device = memory.device_bytes + (distilled if compute.place.on_gpu else 0)
-    return Profiled(verified, compute, shape, replace(memory, work_bytes=work, device_bytes=on_device))
+    return Profiled(verified, compute, shape, replace(memory, work_bytes=work, device_bytes=on_device), images)

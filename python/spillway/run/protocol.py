@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from spillway._engine import Description
 from spillway.model.batches.batch import Batch, WorkShape
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ class SessionProtocol(Protocol):
     """One run of the engine. Construction plans and starts nothing; it raises errors.DoesNotFit."""
 
     plan: dict[str, Any]  # the content of plan.json
-    description: dict[str, Any]  # what the engine was told of the model
+    description: Description  # what the engine was told of the model
     settings: dict[str, Any]  # what it planned with
 
     def __init__(

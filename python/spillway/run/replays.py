@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from spillway._engine import Description
 from spillway.errors import ComputationDiffers, InputError
 from spillway.model.layers.digests import Difference, Digests
 from spillway.model.layers.module_state import ModuleState
@@ -44,7 +45,7 @@ class Replays:
         self,
         config: Config,
         engine: Any,
-        description: dict[str, Any],
+        description: Description,
         gather: Callable[[Any], list[Any]],
         writes_once: bool,
     ) -> None:

@@ -8,10 +8,11 @@ import os
 import resource
 import shutil
 import socket
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from spillway._engine import Description
 from spillway.base import files
 from spillway.base.sizes import size
 from spillway.errors import DoesNotFit
@@ -55,11 +56,11 @@ def estimate_saving(
     )
 
 
-def require_file_size(config: Config, description: Mapping[str, Any]) -> None:
+def require_file_size(config: Config, description: Description) -> None:
     """DoesNotFit where the limit of this process is below the model's file, which only the first save would find."""
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
-    tensors = [tensor for block in description.get("blocks", ()) for tensor in block["tensors"]]
-    weights = sum(math.prod(tensor["shape"]) for tensor in tensors) * (4 if config.weight_dtype == "fp32" else 2)
+    tensors = [tensor for block in description.blocks for tensor in block.tensors]
+    weights = sum(math.prod(tensor.shape) for tensor in tensors) * (4 if config.weight_dtype == "fp32" else 2)
     needed = 0 if config.method == "lora" else min(weights, MOST_SHARD)
     if limit != resource.RLIM_INFINITY and limit < needed:
         raise DoesNotFit(

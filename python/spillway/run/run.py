@@ -123,7 +123,7 @@ class Run:
         """Writes the files that describe a run before its first step. The identity comes last, since it flushes the
         directories."""
         (self.output_dir / identity.FOLDER).mkdir(exist_ok=True)
-        write_json(self.output_dir / identity.DESCRIPTION, session.description)
+        replace_text(self.output_dir / identity.DESCRIPTION, session.description.to_json() + "\n")
         write_json(self.output_dir / identity.SETTINGS, session.settings)
         replace_text(self.output_dir / "config.yaml", self.config.text())
         write_json(self.output_dir / "plan.json", session.plan)
@@ -208,9 +208,7 @@ class Run:
             return None
 
 
-def open_run(
-    config: Config, world: World, note: Callable[[str], object], ready: Callable[[Path], object] = str
-) -> Run:
+def open_run(config: Config, world: World, note: Callable[[str], object], ready: Callable[[Path], object] = str) -> Run:
     """The run in `output_dir` and on the paths of all processes. The caller holds the directory's lock."""
     known, also = world.agreed(lambda: known_runs.load_existing_run(config.output_dir, config.overwrite, config.paths))
     there, others = volumes_of(config.paths, known, also, world)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from spillway._engine import Delay, Silence
 from spillway.base import calls, silence
 from spillway.base.calls import EngineType, translated
 from spillway.base.files import flush, new_file
@@ -29,6 +30,7 @@ from spillway.machine import auto, device, process_memory
 from spillway.machine.compute import compute
 from spillway.model.batches.joining import join, join_shape
 from spillway.model.batches.microbatch import Share, Work, arrange
+from spillway.model.checkpoint.tower_weights import open_tower
 from spillway.model.head.distillation import LargestLogits, TopTokens
 from spillway.model.head.objective import Choice, Objective, RowSums
 from spillway.model.head.preference import objective_of
@@ -108,8 +110,7 @@ class EngineSession:
         self._heap = HeapWatch(self.plan, self._profiled.dry_run.work_bytes)
         self._stream: Stream | None = None
         self._silence: silence.SilenceWatch | None = None
-        self._began = 0.0  # when the step's gradients were asked for
-        self._half = (0.0, 0)  # its loss and label tokens
+        self._began, self._half = 0.0, (0.0, 0)  # when the step's gradients were asked for; its loss and label tokens
         self._process = os.getpid()
 
     @property
@@ -158,11 +159,12 @@ class EngineSession:
                 tiles=self._verified.tiles,
                 share=self._share,
                 fused=self._verified.fused,
+                tower=open_tower(self._spec.meta_model, self._spec.source, self._place.device),
             )
         if config.paths or self._place.on_gpu:
             self._silence = silence.SilenceWatch(weakref.WeakMethod(self._silences))
         ask, place = weakref.WeakMethod(self._lateness), config.output_dir
-        self._world.listen(lambda: method() if (method := ask()) else "{}", Path(place) if place else None)
+        self._world.listen(lambda: method() if (method := ask()) else None, Path(place) if place else None)
         before = [wear.read(path / STATE) for path in start_point.pinned()]
         self._telemetry.written_before = wear.most([self._telemetry.written_before, *before])
         self._telemetry.begin()
@@ -396,13 +398,12 @@ class EngineSession:
             self._serving.close()
             process_memory.trim()  # what steps had of the heap; the process may go on
 
-    def _silences(self) -> str:
-        words: str = self._engine.silence()
-        return words
+    def _silences(self) -> dict[str, Silence]:
+        return dict(self._engine.silence())
 
-    def _lateness(self) -> str:
-        words: str = self._engine.lateness()
-        return words
+    def _lateness(self) -> Delay | None:
+        delay: Delay | None = self._engine.lateness()
+        return delay
 
     def _running(self) -> Stream:
         if self._stream is None:

@@ -1,4 +1,4 @@
-"""How an engine is asked for what its storage paths hold: the words of Engine.start(), in the order of trying."""
+"""How an engine is asked for what its storage paths hold: the options of Engine.start(), in the order of trying."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from spillway._engine import OpenOptions
 from spillway.base.documents import read_json
 from spillway.base.files import PRIVATE, replace_text
 from spillway.errors import InputError
@@ -16,7 +17,7 @@ STATE = "spillway"  # subdirectory of a checkpoint
 NEVER = 2**62  # a step that no run has reached
 
 
-def tries_of(start_point: StartPoint, durable: bool) -> list[dict[str, Any]]:
+def tries_of(start_point: StartPoint, durable: bool) -> list[OpenOptions]:
     """The requests to the engine, in order, until one of them finds something; `durable`: its plan keeps steps on the
     paths. A try that is followed by another, or may not begin anew, leaves the paths as they are when it finds nothing.
 
@@ -30,18 +31,17 @@ def tries_of(start_point: StartPoint, durable: bool) -> list[dict[str, Any]]:
             f"resume_from_checkpoint: the state of {checkpoint} lies on storage paths, and this run keeps none there; "
             "give the run's storage and durability, or `spillway export` the checkpoint first"
         )
-    must_find = {} if start_point.fresh or checkpoint is not None else {"if_found": True}
+    must_find = not start_point.fresh and checkpoint is None
     if not durable or (checkpoint is None and not start_point.durable):
-        return [must_find]
-    again: dict[str, Any] = {"reopen": True}
+        return [OpenOptions(if_found=must_find)]
     if checkpoint is None:
-        return [again | must_find]
-    by_name = [again | {"checkpoint": str(checkpoint / STATE)}] if manifest else []
+        return [OpenOptions(reopen=True, if_found=must_find)]
+    by_name = [OpenOptions(reopen=True, checkpoint=checkpoint / STATE)] if manifest else []
     if by_name and not start_point.durable:
         return by_name
     newer = read_counts(checkpoint / STATE)["calls"] + (0 if manifest else 1)
-    first = again | {"at_least": newer if start_point.durable else NEVER} | ({"if_found": True} if by_name else {})
-    return [first, *by_name]
+    least = newer if start_point.durable else NEVER
+    return [OpenOptions(reopen=True, at_least=least, if_found=bool(by_name)), *by_name]
 
 
 def read_counts(state: Path) -> dict[str, Any]:

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from spillway._engine import Description, World
 from spillway.base import silence
-from spillway.base.documents import read_json
+from spillway.base.documents import read_text
 from spillway.config import Config
 from spillway.config.checks import check_storage
 from spillway.errors import InputError
@@ -41,12 +42,12 @@ class StoredRun:
             return []
         return [volume for shard in self.shards for volume in volumes.present(shard.config.paths)]
 
-    def description(self) -> dict[str, Any]:
+    def description(self) -> Description:
         """The description of the model that the engine received."""
         path = self.output_dir / DESCRIPTION
         try:
-            return dict(read_json(path))
-        except (OSError, ValueError, TypeError) as error:
+            return Description.parse(read_text(path))
+        except (OSError, ValueError) as error:
             raise InputError(f"output_dir: {path} cannot be read: {error}") from None
 
     @contextmanager
@@ -58,10 +59,13 @@ class StoredRun:
 
         config = self.config if shard is None else shard.config
         ranks = config.ranks
-        description = self.description() | ({"rank": ranks.rank, "world": ranks.world} if ranks.world > 1 else {})
-        told = [json.dumps(description), json.dumps(reading_settings(config, self.identity.run))]
+        description = self.description()
+        if ranks.world > 1:
+            description.world = World(size=ranks.world, rank=ranks.rank, local=description.world.local)
+        settings = json.dumps(reading_settings(config, self.identity.run))
         with calls.translated(reading=True):
-            engine = calls.native_engine()(*told, *([port] if port is not None else []))  # type: ignore[call-arg]
+            ports = [port] if port is not None else []
+            engine = calls.native_engine()(description, settings, *ports)
             try:
                 with silence.watched([path.place for path in config.paths]):
                     yield engine

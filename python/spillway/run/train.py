@@ -28,7 +28,7 @@ from spillway.output.known_runs import load_identity
 from spillway.output.state import RunState
 from spillway.output.summary import describe_skipped_run, endurance
 from spillway.report import tables
-from spillway.run import beginning, publication, reference, room, teacher
+from spillway.run import beginning, image_rows, publication, reference, room, teacher
 from spillway.run.alike import places, same
 from spillway.run.interruption import Interruption
 from spillway.run.lateness import account
@@ -378,14 +378,17 @@ def load_work(config: Config, tell: Tell, started: datetime | None = None) -> Wo
         tell(notice)
     saved.check_files(hub.model_directory(config), key="model")
     model = read_model_config(config)  # before the tokenizer, which says less clearly what is wrong
-    media, vocabulary = media_of(model), getattr(text_config(model), "vocab_size", None)
+    media, vocabulary = media_of(model, config), getattr(text_config(model), "vocab_size", None)
     tokenizer = loading.load_tokenizer(config)
+    reader = None if media.no_images else image_rows.open_reader(config, model, tokenizer)
     clock = Clock(started or datetime.now())
     clock.give_to(tokenizer)
     if config.objective_entry.has_teacher:
         teacher.check_teacher(config, tokenizer, vocabulary)
-    train_rows = loading.load(config, tokenizer, "dataset", tell, media)
-    held_out = loading.load(config, tokenizer, "eval_dataset", tell, media) if config.eval_dataset else None
+    train_rows = loading.load(config, tokenizer, "dataset", tell, media, reader)
+    held_out = None
+    if config.eval_dataset:
+        held_out = loading.load(config, tokenizer, "eval_dataset", tell, media, reader)
     for name, rows in (("dataset", train_rows), ("eval_dataset", held_out)):
         if rows is not None:
             check_vocabulary(config, name, rows.largest_token, vocabulary)
@@ -407,6 +410,7 @@ def load_work(config: Config, tell: Tell, started: datetime | None = None) -> Wo
         eval_length=held_out.longest if held_out else 0,
         packed_rows=train_rows.packed_rows,
         teacher_top_k=config.teacher_top_k or 0,
+        largest_images=image_rows.find_largest(config, train_rows, held_out),
     )
     rate, events = rates.schedule(config, steps), Events(config, order, steps)
     told = clock.started if clock.is_read else None

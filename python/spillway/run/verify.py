@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
+from spillway._engine import Damage, Verification
 from spillway.base.counts import counted
 from spillway.base.sizes import size
 from spillway.config import Config
@@ -72,21 +71,20 @@ def verify_volumes(run: StoredRun, say: Say) -> bool:
             say(f"not read: {', '.join(unreached([shard]))}; verify it where it can be reached")
             continue
         with run.engine(shard, shard.port()) as engine:
-            report = json.loads(engine.verify(pinned))
-        for damage in report["damage"]:
+            report = engine.verify(pinned)
+        for damage in report.damage:
             say(line(damage))
         say((f"{shard}: " if several else "") + summary(report, len(shard.config.paths)))
-        well = well and not report["damage"]
+        well = well and not report.damage
     return well
 
 
-def line(damage: dict[str, Any]) -> str:
-    where = f"{damage['path']}, {damage['file']} at byte {damage['offset']}"
-    return f"damaged: {damage['what']}: {damage['bytes']} bytes on {where}"
+def line(damage: Damage) -> str:
+    return f"damaged: {damage.what}: {damage.bytes} bytes on {damage.path}, {damage.file} at byte {damage.offset}"
 
 
-def summary(found: dict[str, Any], paths: int) -> str:
-    number = len(found["damage"])
+def summary(report: Verification, paths: int) -> str:
+    number = len(report.damage)
     result = f"{number} damaged place{'s' * (number != 1)}" if number else "no damage"
-    step = "no durable step" if found["step"] is None else f"durable step {found['step']}"
-    return f"{size(found['bytes'])} on {paths} path{'s' * (paths != 1)} read, {step}: {result}."
+    step = "no durable step" if report.step is None else f"durable step {report.step}"
+    return f"{size(report.bytes)} on {paths} path{'s' * (paths != 1)} read, {step}: {result}."

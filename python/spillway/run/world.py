@@ -11,6 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
+from spillway._engine import Delay
 from spillway.base import ranks
 from spillway.base.ranks import ALONE, Ranks
 
@@ -64,7 +65,7 @@ class World(Protocol):
     def port(self) -> Any:
         """A new port for `serve`; None in a world of one."""
 
-    def listen(self, lateness: Callable[[], str] | None, output_dir: Path | None = None) -> None:
+    def listen(self, lateness: Callable[[], Delay | None] | None, output_dir: Path | None = None) -> None:
         """While `serve` goes on this is asked what the others wait for this process for (_engine.Engine.lateness());
         None: no more. `output_dir`: of the run, for rank 0, where `spillway doctor` finds who is late."""
 
@@ -110,7 +111,7 @@ class OneProcess:
     def port(self) -> Any:
         return None
 
-    def listen(self, lateness: Callable[[], str] | None, output_dir: Path | None = None) -> None:
+    def listen(self, lateness: Callable[[], Delay | None] | None, output_dir: Path | None = None) -> None:
         pass
 
     def waited(self) -> dict[int, float]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 import weakref
 from collections.abc import Callable
-from typing import Any
 
+from spillway._engine import Silence
 from spillway.base.silence import SilenceWatch
 
 
@@ -19,16 +18,15 @@ class Paths:
         self._script = list(script)
         self.over = threading.Event()
 
-    def silence(self) -> str:
+    def silence(self) -> dict[str, Silence]:
         now = self._script.pop(0)
         if not self._script:
             self._script.append(now)
             self.over.set()
-        answer: dict[str, Any] = {
-            name: {"volume": f"/mnt/{name}", "under_way": count, "silent_seconds": seconds}
+        return {
+            name: Silence(volume=f"/mnt/{name}", under_way=count, silent_seconds=seconds)
             for name, (count, seconds) in now.items()
         }
-        return json.dumps(answer)
 
 
 def told(*script: dict[str, tuple[int, float]]) -> list[str]:
@@ -57,15 +55,16 @@ def test_each_silence_is_told() -> None:
 
 
 def test_a_gpu_that_hangs_is_told_with_its_copy() -> None:
-    def answer(under_way: int, seconds: float) -> str:
-        lane: dict[str, Any] = {"device": "cuda:0 (Fake GPU)", "under_way": under_way, "silent_seconds": seconds}
-        waits = {"task": "upload weight layers.3 chunk 12", "bytes": 8 << 20} if under_way else {}
-        return json.dumps({"device:to_device": lane | waits})
+    def answer(under_way: int, seconds: float) -> dict[str, Silence]:
+        lane = Silence(device="cuda:0 (Fake GPU)", under_way=under_way, silent_seconds=seconds)
+        if under_way:
+            lane.task, lane.bytes = "upload weight layers.3 chunk 12", 8 << 20
+        return {"device:to_device": lane}
 
     over, words = threading.Event(), list[str]()
     script = [answer(0, 0.0), answer(2, 31.0), answer(2, 36.0), answer(0, 0.0)]
 
-    def ask() -> str:
+    def ask() -> dict[str, Silence]:
         if len(script) == 1:
             over.set()
             return script[0]
@@ -82,7 +81,7 @@ def test_a_gpu_that_hangs_is_told_with_its_copy() -> None:
 
 
 def test_it_ends_at_once() -> None:
-    close: Callable[[], None] = SilenceWatch(lambda: lambda: "{}", every=3600).close
+    close: Callable[[], None] = SilenceWatch(lambda: dict, every=3600).close
     close()
     close()
 

@@ -33,6 +33,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from folders import PYTHONPATH, REPOSITORY
+from spillway._engine import Description
 
 TREE = REPOSITORY / "build" / "wheel"
 DRIVER = TREE / "tests" / "fake_driver" / "libcuda.so.1"
@@ -241,7 +242,7 @@ def engine_class(real: type, driver: Driver) -> Callable[..., Any]:
     ready: it is no work of the stream's."""
 
     class Engine:
-        def __init__(self, description: str, settings: str, *network: Any) -> None:
+        def __init__(self, description: Description, settings: str, *network: Any) -> None:
             self._real = real(description, settings, *network)
             self._device = json.loads(settings).get("device", {})
 

@@ -306,7 +306,7 @@ def test_one_call_for_packed_rows_agrees_with_rows_by_themselves(
     rows: str, window: int | None, key_heads: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And has the same bits twice."""
-    mask = RowMask.of(ROWS[rows], window, "cuda")
+    mask = RowMask.build(ROWS[rows], window, "cuda")
     given = [state.cuda() for state in states(mask, key_heads, dtype)]
     monkeypatch.setattr(packed_attention.PackedRows, "refusal", None)
     with Place(torch.device("cuda", 0)).current():

@@ -13,6 +13,7 @@ import real_runs
 import seeds
 from real_runs import apart, here, result, words
 from spillway import _engine
+from spillway._engine import NodeRate
 from spillway.config import resolve
 from spillway.config.values import FileShare, parse_memory_file
 from spillway.machine import memory_files
@@ -22,11 +23,11 @@ GIB = 1 << 30
 KEYS = ["--max_steps", "6", "--save_steps", "2", "--logging_steps", "2"]
 LONG = ["--max_steps", "30", "--save_steps", "7", "--save_total_limit", "2", "--logging_steps", "3"]
 # So fast that what can lie there does, whatever this machine is.
-FAST = '{"update": 1e12, "update_thread": 1e12, "read": 1e13}'
+FAST = NodeRate(update_elements_per_second=1e12, update_elements_per_second_thread=1e12, read_bytes_per_second=1e13)
 LIMIT = 300  # seconds that a process of its own may take at most
 PROGRAM = f"""
 from spillway import _engine
-_engine.measure_memory_file = lambda *given, **more: {FAST!r}
+_engine.measure_memory_file = lambda *given, **more: _engine.{FAST!r}
 from spillway.cli import main
 sys.exit(main(sys.argv[1:]))
 """

@@ -94,8 +94,8 @@ def test_nodes_that_are_too_small_name_what_would_fit(wide: Callable[[bool], Pat
 def test_what_comes_and_goes_lies_by_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     from spillway import _engine
 
-    def chosen(asked: list[Any], held: int, near: int | None = None) -> str:
-        return json.dumps({"nodes": [], "dram": None, "notice": f"first is {near}"})
+    def chosen(asked: list[Any], held: int, near: int | None = None) -> _engine.NodeChoice:
+        return _engine.NodeChoice(notice=f"first is {near}")
 
     monkeypatch.setattr(_engine, "choose_nodes", chosen)
     monkeypatch.setattr(_engine, "near_gpu", lambda gpu, places: (gpu + 1, {places[1]: (9, "it is far")}))

@@ -24,6 +24,7 @@ from native import opened
 from needs import package
 from real_runs import apart, here, metrics, on_path, result, words
 from small_configs import small_config
+from spillway._engine import Form
 from spillway.cli.doctor import multiplications
 from spillway.config import Config, resolve
 from spillway.errors import InputError
@@ -382,7 +383,7 @@ def test_tensors_that_stay_in_fp32_lie_as_they_did(tmp_path: Path) -> None:
     held = {}
     for dtype in ("bf16", "fp32"):
         session = opened(tmp_path / "model", SHAPE, weight_dtype="bf16", compute_dtype=dtype)
-        wide = {t["name"] for block in session.description["blocks"] for t in block["tensors"] if t.get("wide")}
+        wide = {t.name for block in session.description.blocks for t in block.tensors if t.form is Form.fp32}
         (tmp_path / dtype).mkdir()
         session.save_model(tmp_path / dtype)
         held[dtype] = wide, (tmp_path / dtype / "model.safetensors").read_bytes()

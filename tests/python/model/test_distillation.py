@@ -88,7 +88,7 @@ def test_loss_and_gradient_equal_those_of_whole_logits(loss: Any, dtype: torch.d
             objective.add_logits(batch, tile, logits[tile, first:after], first)
     (found,) = objective.losses({0: stats})
     assert found == pytest.approx(float(expected), rel=1e-6)
-    (told,) = objective.told({0: stats})
+    (told,) = objective.list_figures({0: stats})
     assert told["kl"] == pytest.approx(float(divergence) / len(logits), rel=1e-6)
     made = logits.clone()
     for first, after in pairwise(SLICES):

@@ -257,7 +257,7 @@ def stepped(
     for name in NAMES:
         setattr(engine, name, counted(name))
     for number, tensor in enumerate(engine.tensors):
-        engine.weight(number).copy_(weights[tensor["name"]].detach())
+        engine.weight(number).copy_(weights[tensor.name].detach())
     saved = keep_all(meta_model) if keeps else RECOMPUTE_ALL
     stream = Stream(meta_model, engine, 3, {"mlp.down_proj"}, saved=saved, tiles=tiles, fused=fused)
     loss = stream.step(work, {}, 0).loss_sum

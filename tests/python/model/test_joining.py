@@ -27,7 +27,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def model(**more: Any) -> Any:
-    return SimpleNamespace(**{"routers": None, "spaces": {}, "config": None} | more)
+    return SimpleNamespace(**{"routers": None, "spaces": {}, "config": None, "takes_images": False} | more)
 
 
 def config(**more: Any) -> Any:
@@ -67,6 +67,7 @@ def test_passes_take_up_to_pass_tokens(
         ({"device": "cpu"}, {}),
         ({}, {"routers": object()}),
         ({}, {"spaces": {1: object()}}),
+        ({}, {"takes_images": True}),
     ],
 )
 def test_micro_batches_stay_apart_where_their_number_is_part_of_the_loss(

@@ -19,6 +19,7 @@ from breadth import some
 from hf_models import tiny_config
 from needs import package
 from small_configs import small_config
+from spillway._engine import Training
 from spillway.config import checks
 from spillway.errors import InputError
 from spillway.model.adapters.lora import ADAPTER, ADAPTER_CONFIG, Adapters
@@ -147,7 +148,7 @@ def test_the_base_stays_on_its_path(tmp_path: Path) -> None:
         base = 2 * sum(p.numel() for p in both_ways.load(tmp_path / "model").parameters())
         assert session.plan["learning_parameters"] == 24 * 4 * (64 + 32)
         small = {**session.settings, "process_bytes": 0, "work_bytes": 0, "dram_budget": ENGINE + base // 4}
-        planned = native.engine_type(native.CHUNK)(json.dumps(session.description), json.dumps(small)).plan()
+        planned = native.engine_type(native.CHUNK)(session.description, json.dumps(small)).plan()
         (dram,) = (tier["planned_peak"] for tier in json.loads(planned)["tiers"] if tier["name"] == "dram")
         assert dram <= ENGINE + base // 4
         work = both_ways.steps_of(97)
@@ -192,10 +193,10 @@ def test_the_base_keeps_its_names_and_is_frozen() -> None:
     meta_model = build(config, torch.float32)
     made = Adapters({"r": 2}, 1)
     made.adapt(meta_model)
-    tensors = [t for block in describe(meta_model, WorkSize(1, 8), "fp32")["blocks"] for t in block["tensors"]]
-    base = [t for t in tensors if t["name"] not in made.names]
-    assert [t["name"] for t in base] == [t["name"] for block in plain["blocks"] for t in block["tensors"]]
-    assert all(t.get("frozen") for t in base) and len(made.names) == len(tensors) - len(base) > 0
+    tensors = [t for block in describe(meta_model, WorkSize(1, 8), "fp32").blocks for t in block.tensors]
+    base = [t for t in tensors if t.name not in made.names]
+    assert [t.name for t in base] == [t.name for block in plain.blocks for t in block.tensors]
+    assert all(t.training is Training.frozen for t in base) and len(made.names) == len(tensors) - len(base) > 0
     assert all(parameter.is_meta for parameter in meta_model.model.parameters())
 
 

@@ -17,6 +17,7 @@ from folders import REPOSITORY
 from hf_models import tiny_config, tiny_model
 from needs import package
 from small_configs import small_config
+from spillway._engine import Description
 from spillway.errors import InputError
 from spillway.model.meta.building import build
 from spillway.model.meta.describe import WorkSize, decay_names, describe, slice_rows, stored_names
@@ -134,13 +135,13 @@ def test_description_names_every_tensor_once_in_order() -> None:
     for tied in (True, False):
         meta_model = build(tiny_config("qwen2", tied), torch.bfloat16)
         found = describe(meta_model, WorkSize(2, 48), "bf16")
-        names = [tensor["name"] for block in found["blocks"] for tensor in block["tensors"]]
+        names = [tensor.name for block in found.blocks for tensor in block.tensors]
         assert names == [name for name, _ in meta_model.model.named_parameters()]
-        roles = [block["role"] for block in found["blocks"]]
+        roles = [block.role.name for block in found.blocks]
         assert roles == ["embedding"] + ["layer"] * 4 + ([] if tied else ["head"])
-        assert found["tied_head"] is tied and found["hidden_size"] == 32
-        assert found["blocks"][4]["name"] == "model.norm"
-        assert json.loads(json.dumps(found)) == found
+        assert found.tied_head is tied and found.hidden_size == 32
+        assert found.blocks[4].name == "model.norm"
+        assert Description.parse(found.to_json()) == found
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3"])
@@ -227,4 +228,4 @@ def test_releases_that_are_taken() -> None:
     for version in ("5.6.0", "5.23.0", "5.24.0.dev0"):
         library.check_version(version)
     asked = next(line for line in PYPROJECT.read_text().splitlines() if "transformers>=" in line)
-    assert f'"transformers>={library.said(library.OLDEST)},<{library.BELOW[0]}"' in asked
+    assert f'"transformers>={library.version_text(library.OLDEST)},<{library.BELOW[0]}"' in asked

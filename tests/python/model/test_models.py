@@ -10,6 +10,7 @@ import native
 from both_ways import SHAPE, compare, save
 from breadth import some
 from small_configs import small_config
+from spillway._engine import Form
 
 KINDS = {
     "gpt2": "positions outside the layers, dropout, tied head",
@@ -52,8 +53,8 @@ def test_what_the_library_keeps_in_fp32_is_kept_so_beside_bf16(tmp_path: Path) -
     save(small_config("flint"), tmp_path / "model", 7)
     for dtype in ("bf16", "fp32"):
         session = native.opened(tmp_path / "model", SHAPE, compute_dtype=dtype)
-        tensors = [tensor for block in session.description["blocks"] for tensor in block["tensors"]]
+        tensors = [tensor for block in session.description.blocks for tensor in block.tensors]
         session.close()
-        wide = {tensor["name"] for tensor in tensors if tensor.get("wide")}
+        wide = {tensor.name for tensor in tensors if tensor.form is Form.fp32}
         assert ("model.layers.0.self_attn.sinks" in wide) == (dtype == "bf16")
         assert len(wide) < len(tensors)

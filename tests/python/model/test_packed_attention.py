@@ -50,7 +50,7 @@ def kernel() -> Iterator[FlashKernel]:
 @pytest.mark.parametrize("window", [None, 4])
 @pytest.mark.parametrize("rows", PACKED)
 def test_packed_rows_make_one_call(rows: str, window: int | None, key_heads: int, kernel: FlashKernel) -> None:
-    mask = RowMask.of(PACKED[rows], window)
+    mask = RowMask.build(PACKED[rows], window)
     results(mask, states(mask, key_heads, torch.bfloat16), row_attention, key_heads)
     assert kernel.forward == [[length for row in PACKED[rows] for length in row]] and kernel.backward == 1
     shorter = mask.window is not None
@@ -64,7 +64,7 @@ def test_packed_rows_make_one_call(rows: str, window: int | None, key_heads: int
 def test_one_call_agrees_with_rows_by_themselves(
     rows: str, window: int | None, key_heads: int, dtype: torch.dtype
 ) -> None:
-    mask = RowMask.of(ROWS[rows], window)
+    mask = RowMask.build(ROWS[rows], window)
     given = states(mask, key_heads, dtype)
     expected = results(mask, given, row_attention, key_heads)
     with flash_kernel() as kernel:
@@ -76,7 +76,7 @@ def test_one_call_agrees_with_rows_by_themselves(
 
 
 def test_the_default_scale_is_the_librarys() -> None:
-    mask = RowMask.of([[7, 12]], None)
+    mask = RowMask.build([[7, 12]], None)
     given = states(mask, HEADS, torch.float32)
     expected, _ = row_attention(Attention(1), *given, mask)
     with flash_kernel() as kernel:
@@ -86,7 +86,7 @@ def test_the_default_scale_is_the_librarys() -> None:
 
 
 def test_very_short_rows_share_few_calls() -> None:
-    mask = RowMask.of([[1] * 150 + [3] * 10], 2)
+    mask = RowMask.build([[1] * 150 + [3] * 10], 2)
     given = states(mask, KEY_HEADS, torch.float32)
     expected = results(mask, given, row_attention, KEY_HEADS)
     with flash_kernel() as kernel:
@@ -108,7 +108,7 @@ def test_padded_accumulators_stay_within_twice_the_tokens(lengths: list[int]) ->
 
 
 def test_a_mask_of_one_causal_row_leaves_the_choice_to_pytorch(kernel: FlashKernel) -> None:
-    mask = RowMask.of([[40], [40]], 40)
+    mask = RowMask.build([[40], [40]], 40)
     results(mask, states(mask, HEADS, torch.float32), row_attention, HEADS)
     assert not kernel.forward and PackedRows.refusal is None
 
@@ -117,7 +117,7 @@ def test_a_mask_of_one_causal_row_leaves_the_choice_to_pytorch(kernel: FlashKern
     ("options", "dense"), [({"dropout": 0.5}, 0), ({"position_bias": torch.zeros(1, 1, 19, 19)}, 1)]
 )
 def test_what_the_kernel_cannot_do_runs_otherwise(options: dict[str, Any], dense: int, kernel: FlashKernel) -> None:
-    mask = RowMask.of([[7, 12]], None)
+    mask = RowMask.build([[7, 12]], None)
     before = DenseMasks.made
     row_attention(Attention(1), *states(mask, HEADS, torch.float32), mask, **options)
     assert not kernel.forward and DenseMasks.made == before + dense
@@ -154,7 +154,7 @@ def test_shapes_that_the_kernel_takes(
 
 
 def test_host_memory_and_an_old_pytorch_run_row_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    mask = RowMask.of([[7, 12]], None)
+    mask = RowMask.build([[7, 12]], None)
     given = states(mask, HEADS, torch.float32)
     assert not packed_attention.can_attend(given, {})
     monkeypatch.setattr(packed_attention, "find_varlen", lambda: None)
@@ -164,7 +164,7 @@ def test_host_memory_and_an_old_pytorch_run_row_by_row(monkeypatch: pytest.Monke
 
 
 def test_flash_attention_that_the_process_switched_off_stays_off(kernel: FlashKernel) -> None:
-    mask = RowMask.of([[7, 12]], None)
+    mask = RowMask.build([[7, 12]], None)
     torch.backends.cuda.enable_flash_sdp(False)
     try:
         row_attention(Attention(1), *states(mask, HEADS, torch.float32), mask)
@@ -186,7 +186,7 @@ def test_pytorchs_operator_has_the_arguments_of_the_call() -> None:
 @pytest.mark.parametrize("mode", [STRICT, LENIENT])
 def test_the_kernel_is_asked_for_one_order(mode: tuple[bool, bool], kernel: FlashKernel) -> None:
     """Forward and backward, and where PyTorch only warns of products in any order."""
-    mask = RowMask.of([[7, 12]], None)
+    mask = RowMask.build([[7, 12]], None)
     given = states(mask, KEY_HEADS, torch.bfloat16)
     torch.use_deterministic_algorithms(True, warn_only=mode[1])
     try:
@@ -212,7 +212,7 @@ class Calls(TorchDispatchMode):
 def test_packed_rows_of_shapes_alone_make_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """PyTorch's own rule of shapes, in the sizes of a real model."""
     monkeypatch.setattr(packed_attention, "read_capability", lambda device: (9, 0))
-    mask = RowMask.of([[1000, 3000, 96], [4096]], None, "meta")
+    mask = RowMask.build([[1000, 3000, 96], [4096]], None, "meta")
     query, key = ((torch.empty(2, 4096, heads, 128, dtype=torch.bfloat16, device="meta")) for heads in (32, 8))
     leaves = [each.transpose(1, 2).requires_grad_() for each in (query, key, key.clone())]
     with Calls() as calls:

@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 from breadth import some
 from hf_models import batch, random_ids, tiny_config
+from spillway._engine import Description
 from spillway.config import resolve
 from spillway.errors import DoesNotFit, InputError
 from spillway.machine import device
@@ -76,7 +77,7 @@ class Loss:
 class There(PlainEngine):
     """Gradients are given where passes compute."""
 
-    def __init__(self, description: dict[str, Any]) -> None:
+    def __init__(self, description: Description) -> None:
         super().__init__(description, keep=False, device=ELSEWHERE.device)
         self.given = 0
         self.loss_stats = self.loss_gradient = Loss()  # type: ignore[method-assign]

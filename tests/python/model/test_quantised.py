@@ -23,6 +23,7 @@ from breadth import some
 from hf_models import tiny_config
 from needs import package
 from spillway import _engine
+from spillway._engine import Form, TensorSpec, Training
 from spillway.cli import doctor, main
 from spillway.config import resolve
 from spillway.errors import InputError
@@ -272,21 +273,21 @@ def test_under_the_trainer_equal_to_peft_on_the_rounded_base(given: Path, tmp_pa
         assert float((found[name] - tensor).abs().max()) <= 1e-5 * float(tensor.abs().max()), name
 
 
-def tensors_of(kind: str, form: str) -> list[dict[str, Any]]:
+def tensors_of(kind: str, form: str) -> list[TensorSpec]:
     meta_model = build(tiny_config(kind, kind == "gpt2"), torch.float32)
     Adapters({"r": 2, "target_modules": "all-linear"}, 1).adapt(meta_model)
     key = ASKED[form].removeprefix("--")
     quantised.choose(meta_model, resolve({}, {"method": "lora", key: True}))
-    return [t for block in describe(meta_model, WorkSize(1, 8), "fp32")["blocks"] for t in block["tensors"]]
+    return [t for block in describe(meta_model, WorkSize(1, 8), "fp32").blocks for t in block.tensors]
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
 def test_what_is_packed_are_the_base_s_linear_layers(kind: str) -> None:
     tensors = tensors_of(kind, "nf4")
-    packed = {t["name"] for t in tensors if t.get("form") == "nf4"}
+    packed = {t.name for t in tensors if t.form is Form.nf4}
     words = ("_proj.weight",) if kind == "llama" else ("c_attn.weight", "c_proj.weight", "c_fc.weight")
-    assert packed == {t["name"] for t in tensors if t["name"].endswith(words) and "lora_" not in t["name"]} != set()
-    assert all(t.get("frozen") for t in tensors if "form" in t)
+    assert packed == {t.name for t in tensors if t.name.endswith(words) and "lora_" not in t.name} != set()
+    assert all(t.training is Training.frozen for t in tensors if t.form.is_packed)
 
 
 MOE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "decoder_sparse_step": 1}

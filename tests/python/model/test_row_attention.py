@@ -82,7 +82,7 @@ ROWS = {
 @pytest.mark.parametrize("window", [None, 1, 4, 19, 130])
 @pytest.mark.parametrize("rows", ROWS)
 def test_rows_and_windows_are_as_by_the_mask(rows: str, window: int | None, key_heads: int, dtype: torch.dtype) -> None:
-    mask = RowMask.of(ROWS[rows], window)
+    mask = RowMask.build(ROWS[rows], window)
     given, dense = states(mask, key_heads, dtype), mask.dense()
     made = DenseMasks.made
     found = results(mask, given, row_attention, key_heads)
@@ -95,7 +95,7 @@ def test_rows_and_windows_are_as_by_the_mask(rows: str, window: int | None, key_
 
 
 def test_a_row_alone_is_bit_identical_to_the_same_row_packed() -> None:
-    mask = RowMask.of([[9, 30, 1]], None)
+    mask = RowMask.build([[9, 30, 1]], None)
     given = states(mask, KEY_HEADS, torch.float32)
     packed = results(mask, given, row_attention, KEY_HEADS)[0]
     alone = results(None, [state[:, :, 9:39] for state in given], sdpa_attention_forward, KEY_HEADS)[0]
@@ -104,12 +104,12 @@ def test_a_row_alone_is_bit_identical_to_the_same_row_packed() -> None:
 
 def test_what_row_by_row_cannot_do_is_done_by_the_mask() -> None:
     """Dropout over blocks that run again; keys that are not those of the tokens."""
-    mask = RowMask.of([[40]], 8)
+    mask = RowMask.build([[40]], 8)
     given = states(mask, HEADS, torch.float32)
     made = DenseMasks.made
     row_attention(Attention(1), *given, mask, dropout=0.5, scaling=1.0)
     assert DenseMasks.made == made + 1
-    row_attention(Attention(1), *given, RowMask.of([[10, 30]], None), dropout=0.5, scaling=1.0)
+    row_attention(Attention(1), *given, RowMask.build([[10, 30]], None), dropout=0.5, scaling=1.0)
     assert DenseMasks.made == made + 1
     bias = torch.linspace(-1, 1, 1600).view(1, 1, 40, 40)
     expected, _ = sdpa_attention_forward(Attention(1), *given, mask.dense(), scaling=1.0, position_bias=bias)
@@ -157,7 +157,7 @@ def test_a_mask_with_padding_is_the_librarys() -> None:
 
 
 def test_model_code_that_looks_into_a_mask_finds_it() -> None:
-    mask = RowMask.of([[3, 5], [8]], 4)
+    mask = RowMask.build([[3, 5], [8]], 4)
     made = DenseMasks.made
     assert mask[:, :, :, :8] is mask and mask[:, :, 0:] is mask
     assert mask.shape == (2, 1, 8, 8) and mask.dtype == torch.bool and mask.dim() == 4 and not mask.requires_grad

@@ -58,7 +58,7 @@ def gradients(
     work = arrange([batch(random_ids(2, 12, 1)), batch(random_ids(1, 9, 2))])
     engine = engine_type(describe(meta_model, WorkSize(2, work.tokens), dtype))
     for number, tensor in enumerate(engine.tensors):
-        engine.weight(number).copy_(weights[tensor["name"]].detach())
+        engine.weight(number).copy_(weights[tensor.name].detach())
     stream = Stream(meta_model, engine, 3, unneeded, saved=choice(meta_model))
     stream.step(work, {}, 0)
     return engine.gradients, stream

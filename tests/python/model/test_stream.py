@@ -35,12 +35,10 @@ def streamed(
     size = WorkSize(max(map(len, batches)), max(sum(b.input_ids.numel() for b in step) for step in batches))
     torch_dtype = torch.float32 if dtype == "fp32" else torch.bfloat16
     meta_model = build(copy.deepcopy(model.config), torch_dtype)
-    fake = FakeEngine(
-        json.dumps(describe(meta_model, size, dtype)), json.dumps({"dram_budget": 1 << 30}), chunk_elements=2048
-    )
+    fake = FakeEngine(describe(meta_model, size, dtype), json.dumps({"dram_budget": 1 << 30}), chunk_elements=2048)
     weights = dict(model.named_parameters())
     for number, tensor in enumerate(fake.tensors):
-        fake.store_tensor(number, 0, weights[tensor["name"]].detach().float().flatten())
+        fake.store_tensor(number, 0, weights[tensor.name].detach().float().flatten())
     return Stream(meta_model, fake, 0, kept_logits=kept_logits), fake
 
 
@@ -127,7 +125,7 @@ def test_uneven_micro_batches_count_tokens_not_batches() -> None:
 
 
 def values_of(fake: FakeEngine, number: int) -> torch.Tensor:
-    values = torch.empty(math.prod(fake.tensors[number]["shape"]))
+    values = torch.empty(math.prod(fake.tensors[number].shape))
     fake.fetch_tensor(number, 0, values)
     return values
 
@@ -243,7 +241,7 @@ def test_dropout_draws_the_same_when_a_layer_is_computed_again() -> None:
     model = tiny_model(tiny_config("llama", attention_dropout=0.5))
     piece = [batch(random_ids(2, 12, 1))]
     stream, fake = streamed(model, "fp32", [piece])
-    number = next(n for n, t in enumerate(fake.tensors) if t["name"] == "model.layers.0.self_attn.v_proj.weight")
+    number = next(n for n, t in enumerate(fake.tensors) if t.name == "model.layers.0.self_attn.v_proj.weight")
     state = torch.get_rng_state()
     first = stream.step(arrange(piece), {**UPDATE, "learning_rate": 0.0}, 5)
     direction = fake.gradients[number]

@@ -78,7 +78,7 @@ def stepped(
     work = work_of()
     engine = Numbered(describe(meta_model, WorkSize(2, work.tokens), dtype), chunk_elements=1024)
     for number, tensor in enumerate(engine.tensors):
-        engine.weight(number).copy_(weights[tensor["name"]].detach())
+        engine.weight(number).copy_(weights[tensor.name].detach())
     stream = Stream(meta_model, engine, 3, unneeded, saved=choice(meta_model), tiles=tiles)
     return engine, stream.step(work, {}, 0).loss_sum
 
@@ -122,18 +122,18 @@ def test_tiles_give_the_gradients_of_plain_pytorch(kind: str, more: dict[str, An
     expected = plain_gradients(kind, **more)
     largest = max(float(gradient.abs().max()) for gradient in expected.values())
     for number, tensor in enumerate(engine.tensors):
-        error = float((engine.gradients[number] - expected[tensor["name"]]).abs().max())
-        assert error <= 1e-6 * largest, tensor["name"]
-    mlp = [number for number, tensor in enumerate(engine.tensors) if ".mlp." in tensor["name"]]
+        error = float((engine.gradients[number] - expected[tensor.name]).abs().max())
+        assert error <= 1e-6 * largest, tensor.name
+    mlp = [number for number, tensor in enumerate(engine.tensors) if ".mlp." in tensor.name]
     assert mlp and all(engine.parts[number] == [0, 1, 2, 3, 4, 5, 6] for number in mlp)
 
 
 def test_each_part_comes_once_and_the_last_comes_last() -> None:
     engine, _ = stepped("llama", "fp32", IN_TILES)
     for number, tensor in enumerate(engine.tensors):
-        apart = [4, 6] if "self_attn" in tensor["name"] else list(range(7))
-        if number and "layers" in tensor["name"]:
-            assert engine.parts[number] == apart, tensor["name"]
+        apart = [4, 6] if "self_attn" in tensor.name else list(range(7))
+        if number and "layers" in tensor.name:
+            assert engine.parts[number] == apart, tensor.name
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
@@ -158,7 +158,7 @@ def test_one_tile_is_no_tile(dtype: str) -> None:
 def test_a_module_that_draws_random_numbers_runs_whole() -> None:
     keys: Any = {"n_inner": 48, "resid_pdrop": 0.2}
     engine, _ = stepped("gpt2", "fp32", TokenTiles(TILE, frozenset({"mlp"})), **keys)
-    mlp = [number for number, tensor in enumerate(engine.tensors) if ".mlp." in tensor["name"]]
+    mlp = [number for number, tensor in enumerate(engine.tensors) if ".mlp." in tensor.name]
     assert mlp and all(engine.parts[number] == [4, 6] for number in mlp)
 
 
@@ -218,7 +218,7 @@ def test_what_several_saved_it_is_made_again_once() -> None:
     """As the products of queries, keys and values save what their norm gave; and it is let go after the last."""
     remaking, norm, parts = token_tiles.Remaking(), torch.nn.LayerNorm(4), Parts(TokenTiles(2))
     parts.tokens, parts.count = 6, 3
-    given = token_tiles.Call.of((torch.randn(6, 4, generator=torch.Generator().manual_seed(1)),), {})
+    given = token_tiles.Call.split((torch.randn(6, 4, generator=torch.Generator().manual_seed(1)),), {})
     assert given is not None
     runs = []
 
@@ -243,7 +243,7 @@ def test_what_was_changed_in_place_is_not_made_again(changed: bool) -> None:
     remaking, norm, parts = token_tiles.Remaking(), torch.nn.LayerNorm(4), Parts(TokenTiles(2))
     parts.tokens, parts.count = 6, 3
     hidden = torch.randn(6, 4, generator=torch.Generator().manual_seed(1))
-    given = token_tiles.Call.of((hidden,), {})
+    given = token_tiles.Call.split((hidden,), {})
     assert given is not None
     out, factor = norm(hidden).detach(), torch.ones(4, requires_grad=True)
     remaking.note(out, token_tiles.Made(token_tiles.Tile(norm, parts), *given))

@@ -227,19 +227,21 @@ def test_what_is_carried_along_cannot_learn(given: Path, tmp_path: Path, capfd: 
 
 
 ROWS: dict[str, dict[str, Any]] = {
-    "the column 'image' holds something": {"text": "What is it?", "image": "boat.jpg"},
-    "a message has a part of type 'image'": {
-        "messages": [{"role": "user", "content": [{"type": "image", "url": "a"}, {"type": "text", "text": "b"}]}]
+    "the column 'video' holds something": {"text": "What is it?", "video": "boat.mp4"},
+    "a message has a part of type 'audio'": {
+        "messages": [{"role": "user", "content": [{"type": "audio", "url": "a"}, {"type": "text", "text": "b"}]}]
     },
 }
 
 
 @pytest.mark.parametrize("said", ROWS)
-def test_images_are_refused_by_name(given: Path, said: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_videos_and_audio_are_refused_by_name(
+    given: Path, said: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     data = tiny.jsonl(tmp_path / "rows.jsonl", [ROWS[said], ROWS[said]])
     assert run(given, tmp_path / "out", "--dataset", str(data)) == 2
     error = capfd.readouterr().err
-    assert f"{data}:1: {said}" in error and "trained on text alone" in error
+    assert f"{data}:1: {said}" in error and "a multimodal model is trained on" in error
     assert not (tmp_path / "out").exists()
 
 

@@ -40,7 +40,7 @@ def test_gradients_are_the_same_bits(dtype: str) -> None:
         engine = PlainEngine(describe(meta_model, WorkSize(2, work.tokens), dtype))
         weights = dict(model.named_parameters())
         for number, tensor in enumerate(engine.tensors):
-            engine.weight(number).copy_(weights[tensor["name"]].detach())
+            engine.weight(number).copy_(weights[tensor.name].detach())
         Stream(meta_model, engine, 0, unneeded).step(work, {}, 0)
         found.append(engine.gradients)
     assert found[0].keys() == found[1].keys() and len(found[0]) == len(list(model.parameters()))

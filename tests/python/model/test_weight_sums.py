@@ -178,7 +178,7 @@ class LendingEngine(PlainEngine):
         self.parts = len(counts)
 
     def can_lend_sums(self) -> bool:
-        return self.parts > int(self.description.get("virtual_ranks", 1))
+        return self.parts > self.description.virtual_ranks
 
     def lend_sum(self, tensor: int, micro_batch: int) -> tuple[torch.Tensor, bool]:
         self.lent.append((tensor, micro_batch))
@@ -231,7 +231,7 @@ def stepped(case: Case, product: AddProduct | None, kernels: Any = None) -> Step
     for name in NAMES if case.fused else ():
         setattr(engine, name, getattr(kernels, name))
     for number, tensor in enumerate(engine.tensors):
-        engine.weight(number).copy_(weights[tensor["name"]].detach())
+        engine.weight(number).copy_(weights[tensor.name].detach())
     factors: dict[int, list[tuple[torch.Tensor, torch.Tensor]]] = {}
 
     def watched(sum: torch.Tensor, dy: torch.Tensor, x: torch.Tensor, first: bool) -> None:
@@ -245,7 +245,7 @@ def stepped(case: Case, product: AddProduct | None, kernels: Any = None) -> Step
                     product=chosen)  # fmt: skip
     stream.step(work, {}, 0)
     stream.close()
-    names = [tensor["name"] for tensor in engine.tensors]
+    names = [tensor.name for tensor in engine.tensors]
     return Step(engine.gradients, names, engine.lent, engine.given, factors)
 
 

@@ -15,6 +15,7 @@ import native
 from both_ways import loaded, wide_names
 from breadth import some
 from small_configs import small_config
+from spillway._engine import Form
 from spillway.errors import InputError
 from spillway.model.meta.building import build
 
@@ -107,7 +108,7 @@ def test_fp16_has_its_own_list(tmp_path: Path) -> None:
     assert not wide_names(loaded(model, BF16))
     session = opened(model, compute_dtype="fp16")
     try:
-        wide = {t["name"] for block in session.description["blocks"] for t in block["tensors"] if t.get("wide")}
+        wide = {t.name for block in session.description.blocks for t in block.tensors if t.form is Form.fp32}
         assert wide == names
         before = session.masters()
         result = session.step(both_ways.steps_of(small_config("afmoe").vocab_size)[0], both_ways.RATE)

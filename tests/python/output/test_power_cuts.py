@@ -371,10 +371,10 @@ def log_is_there(scene: Scene, state: State) -> Iterator[str]:
         values = {"storage": [str(place / "storage")], "output_dir": str(place / "out")}
         try:
             with stored(resolve(read_file(place / "out" / "config.yaml"), values)).engine() as engine:
-                found = json.loads(engine.read_back(None))
+                found = engine.read_back(None)
         except InputError:
             return
-        position = json.loads(found["payload"])["run"].get("position") if found["found"] else None
+        position = json.loads(found.payload)["run"].get("position") if found.has_step else None
         rows = len(Log(place / "out" / identity.TRAINER_LOG).rows)
         if position and Position.of(position).rows > rows:
             yield f"the log has {rows} rows, and the durable step knows of {Position.of(position).rows}"

@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
+from spillway._engine import Delay
 from spillway.cli import doctor
 from spillway.output import identity
 from spillway.report import page, ranks
@@ -17,7 +18,7 @@ from spillway.run.carriers import received_first
 from spillway.run.lateness import Lateness, account
 from spillway.run.network import Waited
 
-LATE = {"pass": "backward of layers.7", "waits_for": "path:1", "seconds": 34.0}
+LATE = Delay(task="backward of layers.7", waits_for="path:1", seconds=34.0)
 WORDS = "backward of layers.7 waits for path:1, 34.0 s"
 
 
@@ -45,15 +46,15 @@ def test_a_process_says_what_it_is_late_for_and_those_that_wait_say_it(tmp_path:
     (tmp_path / identity.FOLDER).mkdir()
     store = Store()
     first, second = (Lateness(store, rank, 3, named) for rank in (0, 1))
-    said: list[dict[str, Any]] = [LATE]
-    first.listen(lambda: "{}", tmp_path)
-    second.listen(lambda: json.dumps(said[-1]))
+    said: list[Delay | None] = [LATE]
+    first.listen(lambda: None, tmp_path)
+    second.listen(lambda: said[-1])
     second.look(None)
     first.look((time.monotonic() - 20, [1]))
     assert first.why([1, 2]) == f"{named(1)}: {WORDS}; {named(2)}"
     assert second.why([0]) == f"{named(0)}: waits for {named(1)}, 20.0 s"
     assert ranks.late_now(tmp_path) == [f"{named(0)}: waits for {named(1)}, 20.0 s", f"{named(1)}: {WORDS}"]
-    said.append({})
+    said.append(None)
     second.look(None)
     assert first.why([1]) == named(1)
     first.listen(None)

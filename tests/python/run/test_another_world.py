@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
@@ -16,6 +15,7 @@ import pytest
 
 import real_runs
 import seeds
+from spillway._engine import DurableStep, KeptLine, ListedVolume, Superblock, WayKind
 from spillway.base.ranks import Ranks
 from spillway.config import resolve
 from spillway.errors import DoesNotFit, InputError
@@ -54,8 +54,8 @@ class Reading:
     def __init__(self, *steps: int) -> None:
         self._steps = steps
 
-    def durable_step_of(self, shard: str) -> str:
-        return json.dumps({"step": self._steps[json.loads(shard)["shard"]], "line": 7})
+    def durable_step_of(self, world: int, shard: int, places: Sequence[str]) -> DurableStep:
+        return DurableStep(step=self._steps[shard], line=7)
 
 
 def left_by_two(tmp_path: Path, world: OneProcess | None = None) -> tuple[Identity, Lines]:
@@ -73,8 +73,8 @@ def test_the_least_that_all_shards_have_is_read_by_those_that_reach_them(
     assert lines.change
     monkeypatch.setattr(volumes, "shards", lambda *_: TWO)
     way = lines.look(Reading(4, 3))
-    assert (way.kind, way.line) == ("redeal", {"line": 7, "world": 2})
-    assert way.options == {"step": 3, "readers": [0, 0], "places": [["/drive0"], ["/drive1"]]}
+    assert (way.kind, way.line) == (WayKind.redeal, KeptLine(number=7, world=2))
+    assert (way.step, way.readers, way.places) == (3, [0, 0], [("/drive0",), ("/drive1",)])
     (tmp_path / "spillway.volume").write_bytes(b"of another run")
     assert lines.begin(way.line) == 0  # a world of one has no number
     assert (tmp_path / "spillway.volume").exists()  # which the engine refuses to take
@@ -82,7 +82,7 @@ def test_the_least_that_all_shards_have_is_read_by_those_that_reach_them(
     assert written is not None and written.world == 1 and written.line == 0
     assert written.before == {"line": 7, "world": 2, "processes": NODES}
     assert lines.change  # until the old volumes are gone
-    assert lines.look(Reading(4, 3)).line == {"line": 7, "world": 2}
+    assert lines.look(Reading(4, 3)).line == KeptLine(number=7, world=2)
     lines.settle()
     assert not lines.change and identity.load(tmp_path) == known
 
@@ -109,13 +109,13 @@ def test_room_for_both_is_asked_for_first(tmp_path: Path) -> None:
 
 def test_a_block_device_has_room_for_one_volume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, lines = left_by_two(tmp_path)
-    held = json.dumps([{"run": "a run", "world": 2, "file": str(tmp_path)}])
+    held = [ListedVolume(file=tmp_path, superblock=Superblock(run="a run", world=2))]
     monkeypatch.setattr(volumes, "list_volumes", lambda place: held)
-    lines.require_other_devices({"line": 7, "world": 2})  # a directory has room for more
+    lines.require_other_devices(KeptLine(number=7, world=2))  # a directory has room for more
     monkeypatch.setattr(Path, "is_block_device", lambda self: True)
-    lines.require_other_devices({"line": 7, "world": 3})
+    lines.require_other_devices(KeptLine(number=7, world=3))
     with pytest.raises(InputError, match=f"storage_device: {tmp_path} hold what 2 processes have left"):
-        lines.require_other_devices({"line": 7, "world": 2})
+        lines.require_other_devices(KeptLine(number=7, world=2))
     assert volumes.of_other_numbers(resolve({}, {"storage": [str(tmp_path)]}).paths, "a run") == [tmp_path]
 
 

@@ -89,11 +89,9 @@ def test_peft_reads_adapters_and_head(given: Path, tmp_path: Path) -> None:
     """On a base that predicts tokens, whose head is new: scores give the loss that the run's evaluation logged."""
     from transformers import AutoModelForSequenceClassification
 
-    held = tiny.jsonl(tmp_path / "held.jsonl", labels.rows_of("classes")[:4])
+    numbered = [{**row, "label": labels.label_of("classes", row)} for row in labels.rows_of("classes")]
+    rows, held = (tiny.jsonl(tmp_path / f"{count}.jsonl", numbered[:count]) for count in (len(numbered), 4))
     more = ["--num_labels", "3", "--lora_target_modules", "all-linear", "--eval_dataset", str(held)]
-    rows = tiny.jsonl(tmp_path / "rows.jsonl", [{**row, "label": labels.label_of("classes", row)} for row in
-                                               labels.rows_of("classes")])  # fmt: skip
-    tiny.jsonl(held, [{**row, "label": labels.label_of("classes", row)} for row in labels.rows_of("classes")[:4]])
     words = [*LORA, *more, "--dataset", str(rows)]
     assert labels.train(given, tmp_path / "out", "classes", *words, model="base") == 0
     base = AutoModelForSequenceClassification.from_pretrained(given / "base", num_labels=3, dtype="float32")

@@ -24,6 +24,7 @@ import seeds
 from folders import REPOSITORY
 from hf_models import batch, random_ids
 from native import GPU
+from spillway._engine import NodeShare
 from spillway.base.ranks import ALONE, Ranks, machines_of, of_environment
 from spillway.config import checks, resolve
 from spillway.errors import DoesNotFit, InputError, Interrupted
@@ -168,9 +169,12 @@ def test_each_has_the_gpu_of_its_rank(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_each_has_its_part_of_memory(tmp_path: Path) -> None:
     on_machine = Told((HOST, [0, 1]), (HOST, [1]), ("another", [0]))
     assert engine_spec.sharing(on_machine, [0, 1]) == [1, 2]
-    there: list[dict[str, Any]] = [{"id": 0, "capacity": 110}, {"id": 1, "capacity": 100}]
+    there = [NodeShare(id=0, capacity=110), NodeShare(id=1, capacity=100)]
     nodes.share_nodes(there, [], 10, None, {0: 2, 1: 4})
-    assert there == [{"id": 0, "capacity": 60}, {"id": 1, "capacity": 25}]  # beside what the process has on the first
+    assert there == [
+        NodeShare(id=0, capacity=60),
+        NodeShare(id=1, capacity=25),
+    ]  # beside what it has on the first
     files = resolve({}, {"memory_file": [f"{tmp_path}/{{local_rank}}=6B"]}).over(Ranks(3, 4, 1, 2)).files
     assert [(share.directory, share.capacity) for share in files] == [(f"{tmp_path}/1", 6)]
     room.require_files(Told([("one", 1, "/pmem", 6, 10)], [("other", 1, "/pmem", 6, 10)]), [])

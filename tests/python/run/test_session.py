@@ -17,6 +17,7 @@ import native
 from fake_engine import FakeEngine
 from hf_models import batch, random_ids, tiny_config, tiny_model
 from spillway import _engine
+from spillway._engine import Description
 from spillway.config.values import StoragePath
 from spillway.errors import DoesNotFit, InputError, SpillwayError
 from spillway.machine import process_memory
@@ -159,7 +160,8 @@ def test_a_durable_step_goes_on_bit_by_bit(model: Path, tmp_path: Path) -> None:
     first = committed(killed, 0, 3)
     steps(killed, 3, 4)  # done, not committed
     session, recovery = durable(model, tmp_path / "storage", StartPoint(durable=True))
-    assert recovery == Recovery(3, {"step": 3}, "Recovered step 3.")
+    assert recovery is not None and (recovery.step, recovery.state) == (3, {"step": 3})
+    assert recovery.words.startswith("recovered step 3 from the storage paths")
     assert session.notices() == ["a bit fell"] and session.notices() == []
     rest = committed(session, 3, 6)
     assert [r.loss_sum for r in first + rest] == [r.loss_sum for r in expected]
@@ -313,8 +315,8 @@ def test_placement_that_means_nothing_is_refused(text: str) -> None:
 def test_settings_name_every_fact_the_planner_needs(model: Path, tmp_path: Path) -> None:
     found: dict[str, Any] = {}
 
-    def engine(description: str, settings: str) -> FakeEngine:
-        found.update(json.loads(settings), description=json.loads(description))
+    def engine(description: Description, settings: str) -> FakeEngine:
+        found.update(json.loads(settings), description=description)
         return FakeEngine(description, settings)
 
     machine = tmp_path / "machine.json"
@@ -327,7 +329,7 @@ def test_settings_name_every_fact_the_planner_needs(model: Path, tmp_path: Path)
     assert found["profile"]["cores"] == 3 and found["profile"]["update_elements_per_second"] == 1e9
     assert found["window"] == 2
     assert found["placement"] == {"weight": None, "state": 0.0, "grad": None, "activation": None}
-    assert found["description"]["tokens"] == 48 and found["description"]["micro_batches"] == 2
+    assert found["description"].tokens == 48 and found["description"].micro_batches == 2
     with pytest.raises(InputError, match="storage: .*nowhere"):
         storage([StoragePath(str(tmp_path / "nowhere"), None)])
     machine.write_text("[]")

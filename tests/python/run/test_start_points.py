@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from spillway._engine import OpenOptions
 from spillway.errors import InputError
 from spillway.run.protocol import StartPoint
 from spillway.run.start_points import NEVER, STATE, on_paths, read_counts, tries_of
@@ -26,15 +27,15 @@ def manifest(alone: Path) -> Path:
     return alone
 
 
-def again(**more: Any) -> dict[str, Any]:
-    return {"reopen": True, **more}
+def again(**more: Any) -> OpenOptions:
+    return OpenOptions(reopen=True, **more)
 
 
 def test_afresh() -> None:
     for durable in (True, False):
-        assert tries_of(StartPoint(), durable) == [{}]
-    assert tries_of(StartPoint(durable=True), durable=False) == [{}]
-    assert tries_of(StartPoint(fresh=False), durable=False) == [{"if_found": True}]
+        assert tries_of(StartPoint(), durable) == [OpenOptions()]
+    assert tries_of(StartPoint(durable=True), durable=False) == [OpenOptions()]
+    assert tries_of(StartPoint(fresh=False), durable=False) == [OpenOptions(if_found=True)]
 
 
 def test_the_newest_step() -> None:
@@ -46,11 +47,11 @@ def test_the_newest_step() -> None:
 def test_a_checkpoint_that_stands_alone_only_has_to_be_older(alone: Path) -> None:
     assert tries_of(StartPoint(alone, durable=True), True) == [again(at_least=8)]
     assert tries_of(StartPoint(alone), True) == [again(at_least=NEVER)]
-    assert tries_of(StartPoint(alone), False) == [{}]
+    assert tries_of(StartPoint(alone), False) == [OpenOptions()]
 
 
 def test_a_manifest_is_found_as_its_step_or_gone_back_to(manifest: Path) -> None:
-    by_name = again(checkpoint=str(manifest / STATE))
+    by_name = again(checkpoint=manifest / STATE)
     first = again(at_least=7, if_found=True)  # what is not found there is left as it is for the one that is named
     assert tries_of(StartPoint(manifest, durable=True), True) == [first, by_name]
     assert tries_of(StartPoint(manifest), True) == [by_name]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 
 from hf_models import tiny_config, tiny_model
 from native import config, file_bytes, profile
-from spillway._engine import Engine
+from spillway._engine import Description, Engine
 from spillway.config import resolve
 from spillway.config.checks import check_updates
 from spillway.config.values import StoragePath
@@ -33,8 +32,9 @@ class Watched(Engine):
         return SEEN[-1]
 
 
-def engine(description: str, settings: str) -> Watched:
-    return Watched(json.dumps(json.loads(description) | {"chunk_elements": 2048}), settings)
+def engine(description: Description, settings: str) -> Watched:
+    description.chunk_elements = 2048
+    return Watched(description, settings)
 
 
 @pytest.fixture(scope="module")

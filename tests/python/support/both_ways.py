@@ -19,6 +19,7 @@ import native
 import tiny
 from hf_models import batch
 from small_configs import small_config, wraps_models
+from spillway._engine import BlockRole, Form
 from spillway.data.media import KINDS
 from spillway.model.batches.batch import WorkShape
 from spillway.model.batches.microbatch import IGNORED
@@ -143,9 +144,9 @@ def compare_mixed(config: PreTrainedConfig, directory: Path, dtype: torch.dtype 
         directory / "model", SHAPE, weight_decay=DECAY, max_grad_norm=CLIP, adam_epsilon=EPSILON, compute_dtype="bf16"
     )
     try:
-        wide = {t["name"] for block in session.description["blocks"] for t in block["tensors"] if t.get("wide")}
+        wide = {t.name for block in session.description.blocks for t in block.tensors if t.form is Form.fp32}
         tables = names & {
-            t["name"] for b in session.description["blocks"] if b["role"] != "layer" for t in b["tensors"]
+            t.name for b in session.description.blocks if b.role is not BlockRole.layer for t in b.tensors
         }
         names -= tables
         assert wide == names, f"kept in fp32 by one of both: {sorted(wide ^ names)[:3]}"
@@ -245,7 +246,7 @@ def compare_adapters(
         method="lora", lora_r=4, lora_alpha=8, lora_target_modules=targets,
     )  # fmt: skip
     try:
-        decaying = {t["name"] for block in session.description["blocks"] for t in block["tensors"] if t["decay"]}
+        decaying = {t.name for block in session.description.blocks for t in block.tensors if t.decay}
         plain = load(directory / "model")
         torch.manual_seed(RUN_SEED)
         wanted: Any = "all-linear" if targets == ["all-linear"] else targets

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
+from spillway._engine import Damage, Description, OpenOptions, Recovery, Silence, Verification
 from spillway.model.stream.plain_engine import PlainEngine
 
 
@@ -29,10 +30,10 @@ def split(master: torch.Tensor) -> torch.Tensor:
 class FakeEngine(PlainEngine):
     """Stands in for spillway._engine.Engine."""
 
-    def __init__(self, description: str, settings: str, chunk_elements: int = 4096) -> None:
-        super().__init__(json.loads(description), chunk_elements=chunk_elements)
+    def __init__(self, description: Description, settings: str, chunk_elements: int = 4096) -> None:
+        super().__init__(description, chunk_elements=chunk_elements)
         self.settings = json.loads(settings)
-        self.masters = [torch.zeros(tensor["shape"]) for tensor in self.tensors]
+        self.masters = [torch.zeros(tensor.shape) for tensor in self.tensors]
         self.optimizer: torch.optim.AdamW | None = None
         self.steps = 0
         self.training = False
@@ -55,28 +56,26 @@ class FakeEngine(PlainEngine):
     def volume_file(self) -> Path:
         return self.storage[0] / "spillway.volume"
 
-    def start(self, opening: str = "{}", list_pinned: Callable[[], list[str]] = list) -> str:
-        asked = json.loads(opening)
+    def start(self, opening: OpenOptions | None = None, list_pinned: Callable[[], list[str]] = list) -> Recovery:
+        asked = opening or OpenOptions()
         self.closed = False
         if not self.durable:
             return self.found(None)
-        if asked.get("reopen") and self.volume_file.exists():
+        if asked.reopen and self.volume_file.exists():
             self.read_volume(list_pinned())
-            if "checkpoint" in asked:
-                return self.found(self.volume["pinned"][Path(asked["checkpoint"], "manifest.bin").read_bytes()])
+            if asked.checkpoint is not None:
+                return self.found(self.volume["pinned"][(asked.checkpoint / "manifest.bin").read_bytes()])
             newest = self.volume["newest"]
-            return self.found(newest if newest and newest["step"] >= asked.get("at_least", 0) else None)
+            return self.found(newest if newest and newest["step"] >= asked.at_least else None)
         self.write_volume()
         return self.found(None)
 
-    def found(self, record: dict[str, Any] | None) -> str:
+    def found(self, record: dict[str, Any] | None) -> Recovery:
         if record is None:
-            return json.dumps({"found": False, "step": 0, "payload": "", "damage": [], "words": ""})
+            return Recovery()
         self.take(record["state"])
         self.calls = record["step"]
-        words = f"Recovered step {self.calls}."
-        return json.dumps({"found": True, "step": self.calls, "payload": record["payload"], "damage": ["a bit fell"],
-                           "words": words})  # fmt: skip
+        return Recovery(has_step=True, step=self.calls, payload=record["payload"], damage=["a bit fell"])
 
     def read_volume(self, pinned: list[str]) -> None:
         held = torch.load(self.volume_file, weights_only=False)
@@ -106,22 +105,23 @@ class FakeEngine(PlainEngine):
         del self.volume["pinned"][content]
         self.write_volume()
 
-    def read_back(self, checkpoint: str | None) -> str:
+    def read_back(self, checkpoint: str | None) -> Recovery:
         before = self.volume_file.read_bytes()
-        where = {} if checkpoint is None else {"checkpoint": checkpoint}
-        result = self.start(json.dumps({"reopen": True, **where}), lambda: [checkpoint] if checkpoint else [])
+        place = Path(checkpoint) if checkpoint else None
+        result = self.start(OpenOptions(reopen=True, checkpoint=place), lambda: [checkpoint] if checkpoint else [])
         assert self.volume_file.read_bytes() == before
         return result
 
-    def verify(self, pinned: list[str]) -> str:
+    def verify(self, pinned: list[str]) -> Verification:
         self.read_volume(pinned)
         damage = []
         for number, master in enumerate(self.volume["newest"]["state"]["masters"]):
             if not bool(master.isfinite().all()):
-                damage.append({"path": "path:0", "file": str(self.volume_file), "offset": 4096 * number, "bytes": 4096,
-                               "what": f"remainder and moments of {self.tensors[number]['name']}"})  # fmt: skip
+                what = f"remainder and moments of {self.tensors[number].name}"
+                place = {"path": "path:0", "file": self.volume_file, "offset": 4096 * number}
+                damage.append(Damage(**place, bytes=4096, what=what))
         size = self.volume_file.stat().st_size
-        return json.dumps({"bytes": size, "damage": damage, "step": self.volume["newest"]["step"]})
+        return Verification(bytes=size, damage=damage, step=self.volume["newest"]["step"])
 
     def close(self) -> None:
         self.closed = True
@@ -136,7 +136,7 @@ class FakeEngine(PlainEngine):
         for path in sorted(Path(checkpoint).glob("*.safetensors")):
             stored |= load_file(path)
         for number, tensor in enumerate(self.tensors):
-            name = stored_names[tensor["name"]]
+            name = stored_names[tensor.name]
             if name not in stored:
                 raise ValueError(f"{checkpoint}: tensor {name} is missing")
             self.masters[number].copy_(stored[name])
@@ -150,7 +150,7 @@ class FakeEngine(PlainEngine):
         values.view(-1).copy_(self.masters[tensor].view(-1)[first : first + values.numel()])
 
     def save_weights(self, directory: str, max_shard: int) -> None:
-        weights = {tensor["name"]: self.weight(number).clone() for number, tensor in enumerate(self.tensors)}
+        weights = {tensor.name: self.weight(number).clone() for number, tensor in enumerate(self.tensors)}
         save_file(weights, Path(directory) / "model.safetensors", {"format": "pt"})
 
     def save_state(self, directory: str, step: int) -> None:
@@ -207,8 +207,8 @@ class FakeEngine(PlainEngine):
     def displaced_volumes(self) -> list[str]:
         return []
 
-    def silence(self) -> str:
-        return "{}"
+    def silence(self) -> dict[str, Silence]:
+        return {}
 
     def timeline(self) -> str:
         return json.dumps({"traceEvents": []})
@@ -228,8 +228,8 @@ class FakeEngine(PlainEngine):
 
     def _make_optimizer(self) -> None:
         if self.optimizer is None:
-            decaying = [m for m, t in zip(self.masters, self.tensors, strict=True) if t["decay"]]
-            others = [m for m, t in zip(self.masters, self.tensors, strict=True) if not t["decay"]]
+            decaying = [m for m, t in zip(self.masters, self.tensors, strict=True) if t.decay]
+            others = [m for m, t in zip(self.masters, self.tensors, strict=True) if not t.decay]
             self.optimizer = torch.optim.AdamW([{"params": decaying}, {"params": others}], fused=True)
 
     def _round(self) -> None:

@@ -12,6 +12,7 @@ import struct
 from pathlib import Path
 from typing import Any, ClassVar
 
+from spillway._engine import Description, OpenOptions
 from spillway.config import Config
 from spillway.errors import DoesNotFit, InputError
 from spillway.model.batches.batch import Batch, WorkShape
@@ -94,7 +95,7 @@ class FakeSession:
         kept = (config.durability or "step") if config.storage else "none"
         self.plan: dict[str, Any] = PLAN | ({"durability": kept} if config.storage else {})
         self.durable = kept != "none"
-        self.description = {"tokens": shape.length}
+        self.description = Description(tokens=shape.length)
         self.settings = {"dram_budget": GIB}
         self.volume = FakeVolume(volumes.volume(config.storage[0]), keeping.run) if self.durable else None
         self.precious = False
@@ -127,15 +128,15 @@ class FakeSession:
         assert not self.config.storage or Path(self.config.output_dir, "spillway", "run.json").exists()
         if self.volume:
             self.started = True
-            self.precious = "reopen" in tries[0] and self.volume.path.exists()
-            if "reopen" in tries[0]:
+            self.precious = tries[0].reopen and self.volume.path.exists()
+            if tries[0].reopen:
                 self.volume.reopen([str(path / STATE) for path in start_point.pinned()])
             else:
                 assert self.config.overwrite or not self.volume.path.exists()
             self.volume.write()
         self.disturb("start")
-        for words in tries:
-            if found := self.find(words):
+        for options in tries:
+            if found := self.find(options):
                 self.digest, self.steps = bytes.fromhex(found["digest"]), found["steps"]
                 self.written = found["written"]
                 self.recovered, self.last = True, found["run"]
@@ -143,15 +144,15 @@ class FakeSession:
         self.load(start_point)
         return None
 
-    def find(self, words: dict[str, Any]) -> dict[str, Any] | None:
-        if self.volume is None or "reopen" not in words:
+    def find(self, options: OpenOptions) -> dict[str, Any] | None:
+        if self.volume is None or not options.reopen:
             return None
-        if "checkpoint" in words:
-            mark = Path(words["checkpoint"], "manifest.bin").read_text()
+        if options.checkpoint is not None:
+            mark = (options.checkpoint / "manifest.bin").read_text()
             found: dict[str, Any] = self.volume.content["pinned"][mark]
             return found
         newest: dict[str, Any] | None = self.volume.content["newest"]
-        return newest if newest and newest["steps"] >= words.get("at_least", 0) else None
+        return newest if newest and newest["steps"] >= options.at_least else None
 
     def load(self, start_point: StartPoint) -> None:
         if start_point.checkpoint is not None:

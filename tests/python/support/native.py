@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from spillway._engine import Engine
+from spillway._engine import Description, Engine
 from spillway.config.keys import GROUPS
 from spillway.config.objectives import OBJECTIVES
 from spillway.config.values import StoragePath
@@ -70,14 +71,15 @@ def profile(directory: Path) -> Path:
     return path
 
 
-def engine_type(chunk: int = CHUNK, **settings: Any) -> Callable[[str, str], Engine]:
+def engine_type(chunk: int = CHUNK, **settings: Any) -> Callable[[Description, str], Engine]:
     """The C++ engine with chunks of `chunk` elements, some of the settings replaced."""
 
-    def make(description: str, given: str) -> Engine:
-        described, wanted = json.loads(description) | {"chunk_elements": chunk}, json.loads(given)
+    def make(description: Description, given: str) -> Engine:
+        described, wanted = copy.copy(description), json.loads(given)
+        described.chunk_elements = chunk
         if "placement" in wanted:  # the run's own, not the small one of the dry run
             wanted |= {"nodes": []} | settings  # DRAM is one tier, whatever this machine has
-        return Engine(json.dumps(described), json.dumps(wanted))
+        return Engine(described, json.dumps(wanted))
 
     return make
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from spillway._engine import Description
 from spillway.base.documents import read_json
 from spillway.errors import InputError, first_line
 from spillway.model.adapters.adapter_pass import replace_forwards
@@ -62,10 +63,10 @@ class Adapters:
     config: Any = None  # PEFT's, with the modules that were found
     notice: str = ""  # the notice of layers without adapters
 
-    def absent(self, description: dict[str, Any], adapters: bool) -> dict[str, str]:
+    def absent(self, description: Description, adapters: bool) -> dict[str, str]:
         """The engine's words for files that hold the base alone, with its head (`adapters`: these and the head)."""
         own = {*self.names, *(self.head if adapters else ())}
-        tensors = (tensor["name"] for block in description["blocks"] for tensor in block["tensors"])
+        tensors = (tensor.name for block in description.blocks for tensor in block.tensors)
         return {name: "" for name in tensors if (name in own) != adapters}
 
     def like(self, meta_model: MetaModel) -> None:
@@ -154,7 +155,7 @@ class Adapters:
         self.begun = {name: values[id(p)] for name, p in model.named_parameters() if id(p) in values}
         self.names = list(self.begun)
 
-    def begin(self, engine: Engine, description: dict[str, Any], saved: Path | None = None) -> None:
+    def begin(self, engine: Engine, description: Description, saved: Path | None = None) -> None:
         """Stores the first values, which are not kept any longer: PEFT's, or those of a directory that `save` wrote."""
         numbers = tensor_numbers(description)
         if saved is not None:
@@ -201,7 +202,7 @@ class Adapters:
                 f"lora_alpha: it is {self.config.lora_alpha}, and {path} has {saved['lora_alpha']}; give that"
             )
 
-    def save(self, engine: Engine, description: dict[str, Any], base: str, to: Path) -> None:
+    def save(self, engine: Engine, description: Description, base: str, to: Path) -> None:
         """Saves the files that `PeftModel.from_pretrained` reads: the adapters' masters in fp32, and their
         configuration."""
         from spillway._engine import SafetensorsWriter
@@ -220,19 +221,19 @@ class Adapters:
             saved.modules_to_save = list(HEADS)
         saved.save_pretrained(str(to))
 
-    def give(self, engine: Engine, description: dict[str, Any]) -> None:
+    def give(self, engine: Engine, description: Description) -> None:
         """`save` of a process that does not write: what it has goes to the one that does."""
         numbers = tensor_numbers(description)
         for name in (*self.names, *self.head):
             fetched(engine, *numbers[name])
 
-    def save_weights(self, engine: Engine, description: dict[str, Any], state: Path, writes: bool = True) -> None:
+    def save_weights(self, engine: Engine, description: Description, state: Path, writes: bool = True) -> None:
         """Beside the optimizer's state: what `load` needs to go on bit by bit. `writes`: this process does."""
         if writes:
             (state / WEIGHTS).mkdir(mode=0o700, exist_ok=True)
         engine.save_weights(str(state / WEIGHTS), 1 << 62, self.absent(description, adapters=True))
 
-    def load(self, engine: Engine, description: dict[str, Any], state: Path, steps: int) -> str:
+    def load(self, engine: Engine, description: Description, state: Path, steps: int) -> str:
         """The adapters, the head and their state; the base has been loaded. Returns the state format that was found."""
         self.begun = {}
         return engine.load_state(str(state), str(state / WEIGHTS), steps, self.absent(description, adapters=True))

@@ -142,7 +142,7 @@ def list_joined(
     InputError for a weight that files have no tensor for."""
     units, left = [], dict(layers)
     for group in groups if layers else ():
-        made = names.made_of(group, read.base) if group.transform is not None else []
+        made = names.list_made(group, read.base) if group.transform is not None else []
         inside = {name: left.pop(name) for name in made if name in left}
         if not inside:
             continue

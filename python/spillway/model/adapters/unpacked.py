@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+from spillway._engine import BlockRole, BlockSpec, Description, Form, TensorSpec, Training
 from spillway.base.sizes import size
 
 KEYS = {"nf4": "load_in_4bit", "nf4_nested": "load_in_4bit", "int8": "load_in_8bit"}  # by form
@@ -26,38 +27,38 @@ ROUTERS = re.compile(r"(^|\.)(\w*router\w*|gate|gating|wg)(\.|$)", re.IGNORECASE
 FP32 = 4  # bytes of an element
 
 
-def frozen_tensors(description: dict[str, Any]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+def frozen_tensors(description: Description) -> Iterator[tuple[BlockSpec, TensorSpec]]:
     """Each tensor of the base, with its block."""
-    for block in description["blocks"]:
-        yield from ((block, tensor) for tensor in block["tensors"] if tensor.get("frozen"))
+    for block in description.blocks:
+        yield from ((block, tensor) for tensor in block.tensors if tensor.training is Training.frozen)
 
 
-def count_unpacked(description: dict[str, Any]) -> Counter[str]:
+def count_unpacked(description: Description) -> Counter[str]:
     """Bytes of frozen tensors that are not packed, by group of `REASONS`. Empty where no tensor is packed."""
     bytes_of: Counter[str] = Counter()
     if not packed_forms(description):
         return bytes_of
-    narrow = FP32 if description["weight_dtype"] == "fp32" else 2
+    narrow = FP32 if description.weight_dtype == "fp32" else 2
     for block, tensor in frozen_tensors(description):
-        if "form" not in tensor:
-            width = FP32 if tensor.get("wide") else narrow
-            bytes_of[group_of(block, tensor)] += math.prod(tensor["shape"]) * width
+        if not tensor.form.is_packed:
+            width = FP32 if tensor.form is Form.fp32 else narrow
+            bytes_of[group_of(block, tensor)] += math.prod(tensor.shape) * width
     return bytes_of
 
 
-def packed_forms(description: dict[str, Any]) -> set[str]:
-    return {tensor["form"] for _, tensor in frozen_tensors(description) if "form" in tensor}
+def packed_forms(description: Description) -> set[str]:
+    return {tensor.form.name for _, tensor in frozen_tensors(description) if tensor.form.is_packed}
 
 
-def group_of(block: dict[str, Any], tensor: dict[str, Any]) -> str:
-    if block["role"] != "layer":
-        return str(block["role"])
-    if tensor.get("wide"):
+def group_of(block: BlockSpec, tensor: TensorSpec) -> str:
+    if block.role is not BlockRole.layer:
+        return block.role.name
+    if tensor.form is Form.fp32:
         return "fp32"
-    dimensions = len(tensor["shape"])
-    if dimensions < 2 or tensor["name"].endswith("bias"):
+    dimensions = len(tensor.shape)
+    if dimensions < 2 or tensor.name.endswith("bias"):
         return "norms"
-    return "routers" if dimensions == 2 and names_router(tensor["name"]) else "others"
+    return "routers" if dimensions == 2 and names_router(tensor.name) else "others"
 
 
 def names_router(name: str) -> bool:
@@ -65,15 +66,15 @@ def names_router(name: str) -> bool:
     return ROUTERS.search(name) is not None
 
 
-def compute_unpacked_share(description: dict[str, Any]) -> float:
+def compute_unpacked_share(description: Description) -> float:
     """The part of the base's parameters that is not packed."""
     counts = {True: 0, False: 0}
     for _, tensor in frozen_tensors(description):
-        counts["form" in tensor] += math.prod(tensor["shape"])
+        counts[tensor.form.is_packed] += math.prod(tensor.shape)
     return counts[False] / max(1, sum(counts.values()))
 
 
-def summarise_unpacked(description: dict[str, Any]) -> dict[str, Any]:
+def summarise_unpacked(description: Description) -> dict[str, Any]:
     """The entry of plan.json under `unquantised`: bytes, their share of the parameters, bytes by group of `REASONS`.
     Empty where nothing is quantised."""
     bytes_of = count_unpacked(description)
@@ -83,7 +84,7 @@ def summarise_unpacked(description: dict[str, Any]) -> dict[str, Any]:
     return {"unquantised": {"bytes": bytes_of.total(), "share": share, "reasons": dict(bytes_of.most_common())}}
 
 
-def unpacked_notice(description: dict[str, Any]) -> list[str]:
+def unpacked_notice(description: Description) -> list[str]:
     """A notice of how much of a frozen base stays unquantised; none where nothing is quantised."""
     bytes_of = count_unpacked(description)
     if not bytes_of:

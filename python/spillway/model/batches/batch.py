@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -43,6 +44,8 @@ class Batch:
     rows_each: int = 0  # rows of each example that the loss is a mean over; 0: it is a mean over label tokens
     teacher: TopTokens | None = None  # of all label tokens, row by row; None: there is no teacher
     sampled: Sampled | None = None  # `reference` is then [label tokens], row by row
+    # Arguments of the model beside its tokens: pixels, their sizes, which tokens are images. None: there is no image
+    images: Mapping[str, torch.Tensor] | None = None
 
 
 @dataclass(frozen=True)
@@ -65,12 +68,13 @@ class WorkShape:
     packed_rows: float = 2.0
     joined: int = 1  # micro-batches of the data that one of these is (`joining`)
     share: int = 0  # most micro-batches of a step that one of several processes computes; 0: there is one
+    largest_images: Batch | None = None  # a micro-batch with the most pixels of the data; None: there are no images
 
     def rows_in(self, length: int) -> int:
         """Packed rows in a sequence of `length` tokens, about as long as they are in longer ones."""
         return max(1, round(self.packed_rows * length / self.length))
 
     @property
-    def own(self) -> int:
+    def most_own(self) -> int:
         """Most micro-batches of a step that this process computes."""
         return self.share or self.micro_batches

@@ -34,6 +34,8 @@ def reason_against(config: Config, meta_model: MetaModel) -> str:
         return "each label token has its teacher's distribution beside it"
     if is_classifier(meta_model.config):
         return "a step's loss is the mean over its micro-batches of scored rows"
+    if meta_model.takes_images:
+        return "each micro-batch has its images"
     if config.virtual_ranks > 1 or config.ranks.world > 1:
         return "virtual ranks sum the gradients of whole micro-batches"
     if meta_model.routers is not None:

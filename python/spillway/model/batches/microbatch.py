@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +39,7 @@ class MicroBatch:
     targets: torch.Tensor | None = None  # Batch.targets, on the host
     teacher: TopTokens | None = None  # Batch.teacher
     sampled: Sampled | None = None  # Batch.sampled
+    images: Mapping[str, torch.Tensor] | None = None  # Batch.images
     number: int = 0  # its position in the data's order
     rank: int = 0  # its virtual rank
     ends_rank: bool = True  # no further one of the step has that rank
@@ -72,9 +73,12 @@ class MicroBatch:
             return self
         moved = {name: tensor.to(device, non_blocking=True) for name in ("position_ids", "labelled", "labels", "real")
                  if (tensor := getattr(self, name)) is not None}  # fmt: skip
+        more: dict[str, Any] = {}
         if self.teacher is not None:
-            moved["teacher"] = self.teacher.to(device)
-        return replace(self, **moved)
+            more["teacher"] = self.teacher.to(device)
+        if self.images is not None:
+            more["images"] = {name: tensor.to(device, non_blocking=True) for name, tensor in self.images.items()}
+        return replace(self, **moved, **more)
 
     def part(self, whole: torch.Tensor) -> torch.Tensor:
         """Its rows of a [tokens of the step, ...] tensor."""
@@ -177,7 +181,7 @@ class Share:
     virtual_ranks: int = 1
     gather: Callable[[Any], list[Any]] = lambda value: [value]  # what each process gives, by rank
 
-    def of(self, micro_batches: int) -> slice:
+    def take(self, micro_batches: int) -> slice:
         return share_of(micro_batches, self.virtual_ranks, self.rank, self.world)
 
     def most(self, micro_batches: int) -> int:
@@ -216,7 +220,7 @@ def arrange(
         arranged.append(MicroBatch(index, first, rows, length, batch.position_ids, labelled, labels, real,
                                 consecutive(labelled), ones, bounds, batch.reference, batch.rows_each,
                                 () if batch.prompts is None else tuple(batch.prompts.tolist()),
-                                batch.verdicts, batch.targets, batch.teacher, batch.sampled,
+                                batch.verdicts, batch.targets, batch.teacher, batch.sampled, batch.images,
                                 number, rank, number == ranks[rank][-1]))  # fmt: skip
         first += rows * length
     ids = torch.cat([batches[number].input_ids.reshape(-1) for _, number in order])

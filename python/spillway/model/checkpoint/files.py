@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from spillway._engine import Description, Form
 from spillway.base.files import new_file, sheet_of
 from spillway.errors import InputError, first_line
 from spillway.model.checkpoint import ties
@@ -43,7 +44,7 @@ OTHERS = "others"  # base name, until they are counted, of files with what the e
 INDEX = "model.safetensors.index.json"
 
 
-def load(meta_model: MetaModel, description: dict[str, Any], engine: Engine, source: Path) -> None:
+def load(meta_model: MetaModel, description: Description, engine: Engine, source: Path) -> None:
     """Every tensor of the description, and the model's saved buffers, from a checkpoint in the library's form."""
     names, stored = Names(meta_model), Stored(source, coded.choose_dtype(source, meta_model.kept))
     numbers, measured = base_numbers(meta_model, description), measured_names(description)
@@ -112,10 +113,10 @@ def measure(engine: Engine, number: int, parts: Iterator[torch.Tensor]) -> None:
         first += part.numel()
 
 
-def measured_names(description: dict[str, Any]) -> set[str]:
+def measured_names(description: Description) -> set[str]:
     """The names of tensors that the engine measures before it packs them."""
-    every = (tensor for block in description["blocks"] for tensor in block["tensors"])
-    return {tensor["name"] for tensor in every if tensor.get("form") == "nf4_nested"}
+    every = (tensor for block in description.blocks for tensor in block.tensors)
+    return {tensor.name for tensor in every if tensor.form is Form.nf4_nested}
 
 
 def saved_buffers(meta_model: MetaModel, names: Names) -> list[Unit]:
@@ -175,7 +176,7 @@ def add_files(directory: Path, max_shard: int, units: list[Unit]) -> None:
         stream.write(json.dumps(content, indent=2) + "\n")
 
 
-def to_engine(meta_model: MetaModel, description: dict[str, Any], checkpoint: Path, target: Path) -> None:
+def to_engine(meta_model: MetaModel, description: Description, checkpoint: Path, target: Path) -> None:
     """A checkpoint's tensors as the engine names them, in a directory of their own; buffers into the model."""
     names, stored = Names(meta_model), Stored(checkpoint)
     numbers = tensor_numbers(description)
@@ -213,18 +214,18 @@ def set_buffer(meta_model: MetaModel, name: str, tensor: torch.Tensor) -> None:
     held[own] = tensor.to(before.dtype, copy=True)
 
 
-def tensor_numbers(description: dict[str, Any]) -> dict[str, tuple[int, list[int]]]:
-    tensors = [tensor for block in description["blocks"] for tensor in block["tensors"]]
-    return {tensor["name"]: (number, tensor["shape"]) for number, tensor in enumerate(tensors)}
+def tensor_numbers(description: Description) -> dict[str, tuple[int, list[int]]]:
+    tensors = [tensor for block in description.blocks for tensor in block.tensors]
+    return {tensor.name: (number, tensor.shape) for number, tensor in enumerate(tensors)}
 
 
-def base_numbers(meta_model: MetaModel, description: dict[str, Any]) -> dict[str, tuple[int, list[int]]]:
+def base_numbers(meta_model: MetaModel, description: Description) -> dict[str, tuple[int, list[int]]]:
     """Numbers of the model's own tensors, adapters left out."""
     own = set(meta_model.adapters.names) if meta_model.adapters else set()
     return {name: numbers for name, numbers in tensor_numbers(description).items() if name not in own}
 
 
-def load_weights(meta_model: MetaModel, description: dict[str, Any], engine: Engine, source: Path) -> None:
+def load_weights(meta_model: MetaModel, description: Description, engine: Engine, source: Path) -> None:
     """From a checkpoint, by the engine itself where nothing is converted. InputError where the checkpoint lacks what
     is carried along, too."""
     ties.refuse_differing(meta_model, source)
@@ -254,7 +255,7 @@ def list_drawn(meta_model: MetaModel, source: Path) -> list[str]:
 
 
 def save_weights(
-    meta_model: MetaModel, description: dict[str, Any], engine: Engine, directory: Path, max_shard: int, source: Path
+    meta_model: MetaModel, description: Description, engine: Engine, directory: Path, max_shard: int, source: Path
 ) -> None:
     """To a directory that exists. `source`: the checkpoint that the run began with, if there is one."""
     names, keys, own = describe_save(meta_model, description, source)
@@ -276,7 +277,7 @@ def save_weights(
 
 
 def give_weights(
-    meta_model: MetaModel, description: dict[str, Any], engine: Engine, directory: Path, max_shard: int, source: Path
+    meta_model: MetaModel, description: Description, engine: Engine, directory: Path, max_shard: int, source: Path
 ) -> None:
     """`save_weights` of a process that does not write: what it has goes to the one that does."""
     names, keys, own = describe_save(meta_model, description, source)
@@ -288,7 +289,7 @@ def give_weights(
 
 
 def describe_save(
-    meta_model: MetaModel, description: dict[str, Any], source: Path
+    meta_model: MetaModel, description: Description, source: Path
 ) -> tuple[Names, set[str], dict[str, str] | None]:
     """The input of a save: names, names in the checkpoint that the run began with, and the engine's tensor names in
     files. None if the tensors have another form in files."""
@@ -305,7 +306,7 @@ def in_one_file(meta_model: MetaModel, names: Names, keys: set[str], max_shard: 
 
 
 def load_state(
-    meta_model: MetaModel, description: dict[str, Any], engine: Engine, state: Path, checkpoint: Path, steps: int
+    meta_model: MetaModel, description: Description, engine: Engine, state: Path, checkpoint: Path, steps: int
 ) -> str:
     """Loads the state that `save_weights` and `Engine.save_state` wrote; see Engine.load_state."""
     keys = stored_keys(checkpoint)
@@ -333,14 +334,14 @@ def load_buffers(meta_model: MetaModel, source: Path) -> None:
                 set_buffer(meta_model, name, tensor)
 
 
-def plain(meta_model: MetaModel, description: dict[str, Any]) -> bool:
+def plain(meta_model: MetaModel, description: Description) -> bool:
     """True if the engine's tensors are those of files, by their names, and files hold no others."""
     names = Names(meta_model)
     own = names.renamed(set(base_numbers(meta_model, description)))
     return own is not None and not names.buffers and all(name == to for name, to in own.items())
 
 
-def converts(meta_model: MetaModel, description: dict[str, Any], source: Path, max_shard: int) -> bool:
+def converts(meta_model: MetaModel, description: Description, source: Path, max_shard: int) -> bool:
     """True if a save writes the engine's tensors twice. They have another form in files, or are so few that one file
     holds them and others."""
     names, keys, own = describe_save(meta_model, description, source)

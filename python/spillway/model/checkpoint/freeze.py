@@ -36,7 +36,7 @@ def choose(meta_model: MetaModel, config: Config, source: Path) -> None:
     carried = {name for parameter in meta_model.carried for name in names[id(parameter)]}
     own = [name for several in names.values() for name in several if name not in carried]
     for each in config.trainable:
-        if not found([each], own) and found([each], sorted(carried)):
+        if not any_matches([each], own) and any_matches([each], sorted(carried)):
             raise InputError(
                 f"trainable: {each!r} matches only what belongs to other modalities than text, which is carried along "
                 f"as it is; what can be trained has names such as {examples(own)}"
@@ -63,8 +63,8 @@ def freeze(
                 raise InputError(f"{key}: {each!r} matches no parameter; their names are such as {examples(every)}")
     for parameter in model.parameters():
         own = names[id(parameter)]
-        trains = not trainable or found(trainable, own)
-        if not trains or found(frozen, own):
+        trains = not trainable or any_matches(trainable, own)
+        if not trains or any_matches(frozen, own):
             parameter.requires_grad_(False)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         key, patterns = ("frozen", frozen) if frozen else ("trainable", trainable)
@@ -102,7 +102,7 @@ def names_of(model: nn.Module, others: Mapping[str, Sequence[str]] = MappingProx
     return names
 
 
-def found(patterns: Sequence[str], names: Sequence[str]) -> bool:
+def any_matches(patterns: Sequence[str], names: Sequence[str]) -> bool:
     return any(re.search(each, name) for each in patterns for name in names)
 
 

@@ -138,14 +138,14 @@ class Names:
             name: group
             for group in self.loading(stored.names())
             if group.target in self.towers
-            for name in self.made_of(group, stored)
+            for name in self.list_made(group, stored)
         }
 
-        def made(read: Callable[[str], torch.Tensor]) -> Callable[[str], torch.Tensor]:
+        def make_reader(read: Callable[[str], torch.Tensor]) -> Callable[[str], torch.Tensor]:
             return lambda name: self.converted(groups[name], read, saving=False)[name]
 
         for group in self.saving(set(groups)).values():
-            listed = list(self.converted(group, made(stored.meta), saving=True).items())
+            listed = list(self.converted(group, make_reader(stored.meta), saving=True).items())
             known = {name for name, _ in listed} <= stored.names()
             for name, _ in listed if known else ():
                 yield copied(stored, name, name)
@@ -153,18 +153,18 @@ class Names:
             if not known and plain:
                 yield copied(stored, groups[group.members[0][0]].members[0][0], group.target)
             elif not known:
-                yield self.unit(group, listed, made(stored.tensor))
+                yield self.unit(group, listed, make_reader(stored.tensor))
         for name in sorted(self.passed_over(stored.names())):
             yield copied(stored, name, name)
 
     def unit(self, group: Group, listed: list[tuple[str, torch.Tensor]], read: Callable[[str], torch.Tensor]) -> Unit:
-        def made() -> Iterator[Iterator[torch.Tensor]]:
+        def read_pieces() -> Iterator[Iterator[torch.Tensor]]:
             tensors = self.converted(group, read, saving=True)
             yield from (pieces(tensors[name]) for name, _ in listed)
 
-        return Unit(listed, made)
+        return Unit(listed, read_pieces)
 
-    def made_of(self, group: Group, stored: Stored) -> list[str]:
+    def list_made(self, group: Group, stored: Stored) -> list[str]:
         """Names of the model's tensors that a group of a file's becomes: several where one tensor holds them."""
         if group.transform is None or len(group.transform.target_patterns) == 1:
             return [group.target]
@@ -173,7 +173,7 @@ class Names:
     def missing(self, stored: Stored) -> str | None:
         """A parameter of another modality that files lack under all of its names."""
         groups = [group for group in self.loading(stored.names()) if group.target in self.towers]
-        names_made = {name for group in groups for name in self.made_of(group, stored)}
+        names_made = {name for group in groups for name in self.list_made(group, stored)}
         several: dict[int, list[str]] = {}
         for name, parameter in self._model.named_parameters(remove_duplicate=False):
             if name in self.towers:

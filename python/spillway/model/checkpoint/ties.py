@@ -84,7 +84,7 @@ def refuse_others(meta_model: MetaModel, pairs: list[Pair], source: Path) -> Non
                 "out of the files"
             )
     names, stored = Names(meta_model), Stored(source)
-    targets = {name for group in names.loading(stored.names()) for name in names.made_of(group, stored)}
+    targets = {name for group in names.loading(stored.names()) for name in names.list_made(group, stored)}
     for parameter in meta_model.streamed:
         if (name := meta_model.names[id(parameter)]) not in targets:
             raise InputError(

@@ -87,7 +87,7 @@ class LargestLogits(OfLogits):
     ) -> None:
         raise AssertionError("a teacher is not trained")
 
-    def told(self, stats: Mapping[int, Stats]) -> list[Told]:
+    def list_figures(self, stats: Mapping[int, Stats]) -> list[Told]:
         return [{} for _ in self._batches]
 
     def take(self) -> list[TopTokens]:
@@ -127,7 +127,7 @@ class Buckets(NamedTuple):
     rest: torch.Tensor
 
     @staticmethod
-    def of(logits: torch.Tensor, rest: torch.Tensor, temperature: float) -> tuple[Buckets, torch.Tensor]:
+    def from_logits(logits: torch.Tensor, rest: torch.Tensor, temperature: float) -> tuple[Buckets, torch.Tensor]:
         """The log-probabilities, and the log-sum-exp of all logits / temperature."""
         scaled = logits.double() / temperature
         total = torch.logaddexp(scaled.logsumexp(1), rest)
@@ -143,7 +143,7 @@ class Divergence:
     alpha: float = 1.0
 
     @classmethod
-    def of(cls, config: Config) -> Divergence:
+    def from_config(cls, config: Config) -> Divergence:
         return cls(config.loss_type == "reverse_kl", config.temperature, config.distill_alpha)
 
     def compare(self, teacher: Buckets, model: Buckets) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -206,7 +206,7 @@ class Distilled(OfLogits):
     def losses(self, stats: Mapping[int, Stats]) -> list[float]:
         return [self._loss(batch, stats.get(batch.index)) for batch in self.work.micro_batches]
 
-    def told(self, stats: Mapping[int, Stats]) -> list[Told]:
+    def list_figures(self, stats: Mapping[int, Stats]) -> list[Told]:
         self._settle()
         figures_of_batches = []
         for batch in self.work.micro_batches:
@@ -264,8 +264,8 @@ class Distilled(OfLogits):
     def _settle_tokens(self, teacher: TopTokens, seen: Seen) -> None:
         seen.total, seen.losses = torch.empty_like(seen.rest), torch.empty_like(seen.rest)
         for part in parts_of(seen.logits):
-            expected, _ = Buckets.of(teacher.logits[part], teacher.rest[part], self.loss.temperature)
-            model, seen.total[part] = Buckets.of(seen.logits[part], seen.rest[part], self.loss.temperature)
+            expected, _ = Buckets.from_logits(teacher.logits[part], teacher.rest[part], self.loss.temperature)
+            model, seen.total[part] = Buckets.from_logits(seen.logits[part], seen.rest[part], self.loss.temperature)
             seen.losses[part], seen.logits[part], seen.rest[part] = self.loss.compare(expected, model)
 
 

@@ -169,9 +169,9 @@ class HeadPass:
         seen."""
         return self._objective.losses(self._whole())
 
-    def told(self) -> list[Told]:
+    def list_figures(self) -> list[Told]:
         """The objective's other figures, by micro-batch."""
-        return self._objective.told(self._whole())
+        return self._objective.list_figures(self._whole())
 
     def add_gradient(
         self, hidden: torch.Tensor, table: torch.Tensor, first_row: int, accumulator: torch.Tensor
@@ -354,14 +354,14 @@ class Spread(NamedTuple):
     weighted: torch.Tensor
 
     @staticmethod
-    def of(logits: torch.Tensor) -> Spread:
+    def from_logits(logits: torch.Tensor) -> Spread:
         """logits: fp32 [tokens, rows]. A token may have -inf alone."""
         maximum = logits.amax(1)
         shares = logits.sub(maximum.masked_fill(maximum == -math.inf, 0)[:, None]).exp_()
         sums = shares.sum(1, dtype=torch.float64)
         return Spread(maximum.double(), sums, -torch.special.entr(shares).sum(1, dtype=torch.float64))
 
-    def with_(self, other: Spread) -> Spread:
+    def merge(self, other: Spread) -> Spread:
         """The spread of both slices together."""
         maximum = torch.maximum(self.maximum, other.maximum)
         parts = [each.below(maximum) for each in (self, other)]
@@ -444,9 +444,9 @@ class Stats:
 
     def add_spread(self, logits: torch.Tensor) -> None:
         """Takes in a slice [tokens, rows] of them, for `entropy`."""
-        parts = [Spread.of(logits[part].float()) for part in token_parts(logits)]
+        parts = [Spread.from_logits(logits[part].float()) for part in token_parts(logits)]
         spread = Spread(*(torch.cat(each) for each in zip(*parts, strict=True)))
-        self._spread = spread if self._spread is None else self._spread.with_(spread)
+        self._spread = spread if self._spread is None else self._spread.merge(spread)
 
     def entropy(self) -> torch.Tensor:
         """fp64, of each token, in nats; of slices that `add_spread` took in."""

@@ -90,7 +90,7 @@ def extra_bytes(tiles: TokenTiles, shape: WorkShape, narrow: MetaModel) -> int:
     tokens = shape.batch * shape.length
     of_rank = -(-shape.micro_batches // shape.virtual_ranks) * tokens
     group = min(of_rank, max(tokens, tiles.head_tokens))
-    return ((shape.own - 1) * tokens * columns + (group - tokens) * (rows + columns)) * narrow.dtype.itemsize
+    return ((shape.most_own - 1) * tokens * columns + (group - tokens) * (rows + columns)) * narrow.dtype.itemsize
 
 
 def form_groups(batches: Sequence[MicroBatch], parts: Parts, by_batch: bool = False) -> list[Group]:
@@ -116,7 +116,7 @@ def form_groups(batches: Sequence[MicroBatch], parts: Parts, by_batch: bool = Fa
 def split_into_tiles(batch: MicroBatch, parts: Parts) -> list[Group]:
     """A group for each tile of a micro-batch; one group without tokens where the micro-batch has no label."""
     tokens = batch.labelled.numel()
-    count = parts.tiles.of(tokens)
+    count = parts.tiles.count(tokens)
     tiles = [slice(first, after) for first, after in bounds(tokens, count)]
     return [make_group([(batch, tile)], parts.number(batch, number, count)) for number, tile in enumerate(tiles)]
 

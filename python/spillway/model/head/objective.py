@@ -36,7 +36,7 @@ class Objective(Protocol):
         """Runs of a micro-batch's label tokens, and `scale` times what each token of a run weighs: one number for all
         of them, or a tensor of one each."""
 
-    def told(self, stats: Mapping[int, Stats]) -> list[Told]:
+    def list_figures(self, stats: Mapping[int, Stats]) -> list[Told]:
         """The objective's other figures, by micro-batch."""
 
     def score_gradient(self, stats: Mapping[int, Stats], batch: MicroBatch, scale: float) -> torch.Tensor:
@@ -90,7 +90,7 @@ class CrossEntropy(OfTokens):
     def weights(self, stats: Mapping[int, Stats], batch: MicroBatch, scale: float) -> list[tuple[slice, float]]:
         return [(slice(None), scale / self._units)]
 
-    def told(self, stats: Mapping[int, Stats]) -> list[Told]:
+    def list_figures(self, stats: Mapping[int, Stats]) -> list[Told]:
         each = [stats.get(batch.index) for batch in self._batches]
         return [accuracy(of) | (entropy(of) if "entropy" in self.watches else {}) for of in each]
 
@@ -139,7 +139,7 @@ class RowSums(OfTokens):
     def weights(self, stats: Mapping[int, Stats], batch: MicroBatch, scale: float) -> list[tuple[slice, float]]:
         return []
 
-    def told(self, stats: Mapping[int, Stats]) -> list[Told]:
+    def list_figures(self, stats: Mapping[int, Stats]) -> list[Told]:
         return [{} for _ in self._batches]
 
 

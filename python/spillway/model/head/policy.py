@@ -63,7 +63,7 @@ class PolicyLoss:
     longest: int = 256  # tokens that `dr_grpo` divides the loss of a completion by
 
     @classmethod
-    def of(cls, config: Config) -> PolicyLoss:
+    def from_config(cls, config: Config) -> PolicyLoss:
         high = config.epsilon if config.epsilon_high is None else config.epsilon_high
         by_sequence = config.importance_sampling_level == "sequence"
         return cls(
@@ -146,7 +146,7 @@ class Policy(OfTokens):
         weight = (-scale * gradient).to(stats[batch.index].maximum.device, torch.float32)
         return [(slice(0, weight.numel()), weight)]
 
-    def told(self, stats: Mapping[int, Stats]) -> list[Told]:
+    def list_figures(self, stats: Mapping[int, Stats]) -> list[Told]:
         self._settle(stats)
         return [
             self.loss.describe(tokens) | entropy(stats.get(batch.index))

@@ -29,11 +29,11 @@ def objective_of(config: Config) -> Choice:
     if config.objective_entry.is_labelled:
         return partial(Labelled, Classification.read(config))
     if config.objective_entry.labels:
-        return partial(Scored, Ranking.of(config))
+        return partial(Scored, Ranking.from_config(config))
     if config.objective_entry.has_teacher:
-        return partial(Distilled, Divergence.of(config))
+        return partial(Distilled, Divergence.from_config(config))
     if config.objective_entry.is_sampled:
-        return partial(Policy, PolicyLoss.of(config))
+        return partial(Policy, PolicyLoss.from_config(config))
     loss = ROW_LOSSES.get(config.objective)
     return CrossEntropy if loss is None else partial(Compared, loss(config))
 
@@ -62,7 +62,7 @@ class Compared(OfTokens):
         weights = self._settle(stats)[batch.index]
         return [(run, scale * weight) for run, weight in weights if run.stop > run.start]
 
-    def told(self, stats: Mapping[int, Stats]) -> list[Told]:
+    def list_figures(self, stats: Mapping[int, Stats]) -> list[Told]:
         self._settle(stats)
         batches = self.work.micro_batches
         return [

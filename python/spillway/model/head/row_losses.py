@@ -113,7 +113,7 @@ class Preference:
     label_smoothing: float = 0.0
 
     @classmethod
-    def of(cls, config: Config) -> Preference:
+    def from_config(cls, config: Config) -> Preference:
         return cls(config.loss_type, config.beta, config.label_smoothing)
 
     def loss(self, rows: Rows) -> torch.Tensor:
@@ -149,7 +149,7 @@ class OddsRatio:
     beta: float = 0.1
 
     @classmethod
-    def of(cls, config: Config) -> OddsRatio:
+    def from_config(cls, config: Config) -> OddsRatio:
         return cls(config.beta)
 
     def loss(self, rows: Rows) -> torch.Tensor:
@@ -189,7 +189,7 @@ class Contrast:
     gamma: float = 0.5
 
     @classmethod
-    def of(cls, config: Config) -> Contrast:
+    def from_config(cls, config: Config) -> Contrast:
         return cls(config.loss_type, config.beta, config.label_smoothing, config.cpo_alpha, config.simpo_gamma)
 
     def loss(self, rows: Rows) -> torch.Tensor:
@@ -226,7 +226,7 @@ class Prospect:
     undesirable_weight: float = 1.0
 
     @classmethod
-    def of(cls, config: Config) -> Prospect:
+    def from_config(cls, config: Config) -> Prospect:
         return cls(config.beta, config.desirable_weight, config.undesirable_weight)
 
     def loss(self, rows: Rows) -> torch.Tensor:
@@ -259,8 +259,8 @@ class Prospect:
 
 # by objective, the loss with the keys of a configuration
 ROW_LOSSES: dict[str, Callable[[Config], RowLoss]] = {
-    "dpo": Preference.of,
-    "orpo": OddsRatio.of,
-    "cpo": Contrast.of,
-    "kto": Prospect.of,
+    "dpo": Preference.from_config,
+    "orpo": OddsRatio.from_config,
+    "cpo": Contrast.from_config,
+    "kto": Prospect.from_config,
 }

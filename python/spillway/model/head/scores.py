@@ -38,7 +38,7 @@ class Ranking:
     center: float = 0.0  # the weight of the squares of the sums of both rewards
 
     @classmethod
-    def of(cls, config: Config) -> Ranking:
+    def from_config(cls, config: Config) -> Ranking:
         return cls(config.center_rewards_coefficient or 0.0)
 
     def loss(self, scores: torch.Tensor, targets: torch.Tensor | None) -> torch.Tensor:
@@ -112,7 +112,7 @@ class Scored:
             self._settle(stats, batch)
         return self._gradients[batch.index] * scale
 
-    def told(self, stats: Mapping[int, Stats]) -> list[Told]:
+    def list_figures(self, stats: Mapping[int, Stats]) -> list[Told]:
         return [self._describe(self._take(stats, batch), batch) for batch in self.work.micro_batches]
 
     def _describe(self, scores: torch.Tensor, batch: MicroBatch) -> Told:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 if TYPE_CHECKING:
-    from spillway._engine import Engine
+    from spillway._engine import Description, Engine
 
 PIECE = 1 << 22  # bytes of one copy from a GPU
 
@@ -48,7 +48,7 @@ class Digests(NoDigests):
     """Digests by name, in order."""
 
     engine: Engine
-    description: dict[str, Any]  # the engine's description of the model
+    description: Description  # the engine's description of the model
     trial: bool = False  # True if no storage path gets the gradients
     values: dict[str, Value] = field(default_factory=dict)
     weights: set[str] = field(default_factory=set)  # names of the values that passes read and do not change
@@ -58,9 +58,9 @@ class Digests(NoDigests):
         return {"digests": True, "trial": self.trial}
 
     def __post_init__(self) -> None:
-        blocks = self.description["blocks"]
-        self._blocks = [block["name"] for block in blocks]
-        self._tensors = [tensor["name"] for block in blocks for tensor in block["tensors"]]
+        blocks = self.description.blocks
+        self._blocks = [block.name for block in blocks]
+        self._tensors = [tensor.name for block in blocks for tensor in block.tensors]
 
     def add_output(self, place: int, number: int, output: torch.Tensor) -> None:
         self._add(f"the output of {self._blocks[place + 1]} for micro-batch {number}", output)

@@ -74,7 +74,7 @@ def norm_forward(module: nn.Module, form: NormForm, kernels: Kernels) -> Forward
     def forward(*positional: Any, **named: Any) -> Any:
         weight = module._parameters[form.weight]
         assert weight is not None
-        hidden = Residual.of(positional[0]) if len(positional) == 1 and not named else None
+        hidden = Residual.wrap(positional[0]) if len(positional) == 1 and not named else None
         if hidden is None or not has_known_type(hidden.first, weight):
             return own(*positional, **named)
         return hidden.pass_through(partial(norm_of_sum, weight, form, kernels))

@@ -31,7 +31,7 @@ class Residual:
         self._tensor, self._addend = tensor, addend
 
     @classmethod
-    def of(cls, hidden: Any) -> Residual:
+    def wrap(cls, hidden: Any) -> Residual:
         return hidden if isinstance(hidden, Residual) else cls(hidden)
 
     @property

@@ -73,7 +73,7 @@ class RowMask(torch.Tensor):
     calls: list[packed_attention.RowCall] | None  # see `row_calls`
 
     @staticmethod
-    def of(rows: list[list[int]], window: int | None, device: torch.device | str = "cpu") -> RowMask:
+    def build(rows: list[list[int]], window: int | None, device: torch.device | str = "cpu") -> RowMask:
         tokens = sum(rows[0])
         with _disable_current_modes():  # it is no more than a shape where nothing is computed, too
             none = torch.zeros((), dtype=torch.bool, device=device)
@@ -166,7 +166,7 @@ def find_mask(said: dict[str, Any]) -> RowMask | None:
         return None
     with _disable_current_modes():
         rows = rows_of(reach, said["batch_size"], tokens)
-    return RowMask.of(rows, reach.window, said.get("device", "cpu"))
+    return RowMask.build(rows, reach.window, said.get("device", "cpu"))
 
 
 def rows_of(reach: library.Reach, sequences: int, tokens: int) -> list[list[int]]:

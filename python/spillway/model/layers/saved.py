@@ -45,7 +45,7 @@ class SavedChoice:
     stages: Mapping[int, Saved] = field(default_factory=dict)  # by place; the others recompute
     most: int | None = None  # bytes that all of them may keep at once; what comes on top recomputes. None: any number
 
-    def of(self, place: int) -> Saved:
+    def fate(self, place: int) -> Saved:
         return self.stages.get(place, Saved.RECOMPUTE)
 
 
@@ -74,7 +74,7 @@ class View:
     def from_element(cls, first: int, tensor: torch.Tensor) -> View:
         return cls(first, tensor.size(), tensor.stride())
 
-    def of(self, whole: torch.Tensor) -> torch.Tensor:
+    def apply(self, whole: torch.Tensor) -> torch.Tensor:
         return whole.as_strided(self.size, self.stride, whole.storage_offset() + self.first)
 
 
@@ -98,13 +98,13 @@ class Leaving:
         """`begin`: the byte of the room at which a copy of its storage begins."""
         self.tensor, self._begin = None, begin
 
-    def found(self, room: torch.Tensor | None) -> torch.Tensor:
+    def locate(self, room: torch.Tensor | None) -> torch.Tensor:
         """It, or where its copy lies in the room that has come back."""
         if self.tensor is not None:
             return self.tensor
         assert room is not None
         whole = self._bytes - self._bytes % self._dtype.itemsize
-        return self._view.of(room[self._begin : self._begin + whole].view(self._dtype))
+        return self._view.apply(room[self._begin : self._begin + whole].view(self._dtype))
 
 
 class Packing:
@@ -198,8 +198,8 @@ class Packing:
         if isinstance(held, torch.Tensor):
             return held
         if isinstance(held, Leaving):
-            return held.found(self.room)
-        return held.view.of(self.there[held.of].detach())
+            return held.locate(self.room)
+        return held.view.apply(self.there[held.of].detach())
 
 
 class Root(torch.autograd.Function):
@@ -263,10 +263,10 @@ class SavedStep:
 
     def keeps(self, place: int) -> bool:
         """Or spills."""
-        return self._choice.of(place) is not Saved.RECOMPUTE
+        return self._choice.fate(place) is not Saved.RECOMPUTE
 
     def spills(self, place: int) -> bool:
-        return self._choice.of(place) is Saved.SPILL
+        return self._choice.fate(place) is Saved.SPILL
 
     def add(self, place: int, micro_batch: int, saved: SavedPass | None, room: torch.Tensor | None = None) -> None:
         """Adds a saved pass. A pass that is None or too large recomputes. `room`: of a stage that spills, for all

@@ -44,7 +44,7 @@ class TokenTiles:
     why: str = ""  # why nothing runs in tiles, as the end of a sentence; empty: something does, or nobody asked
     head_tokens: int | None = None  # label tokens that the head multiplies at once; None: those of one tile
 
-    def of(self, tokens: int) -> int:
+    def count(self, tokens: int) -> int:
         """How many tiles so many tokens are, all of about one size."""
         return 1 if self.tokens is None else max(1, math.ceil(tokens / self.tokens))
 
@@ -84,7 +84,7 @@ class Parts:
 
     def begin(self, batches: Sequence[MicroBatch], before: int = 0) -> None:
         """`before`: parts of the step that come before those of `batches`."""
-        counts = [self.tiles.of(batch.tokens) for batch in batches]
+        counts = [self.tiles.count(batch.tokens) for batch in batches]
         self._first = [before + sum(counts[:place]) for place in range(len(counts) + 1)]
         self.sizes = [
             after - first
@@ -130,7 +130,7 @@ class Call:
     named: dict[str, Any]
 
     @staticmethod
-    def of(positional: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[torch.Tensor, Call] | None:
+    def split(positional: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[torch.Tensor, Call] | None:
         """The hidden state, and the rest. None: there is none, or the rest holds tensors, too."""
         name = None if positional else next(iter(keywords), None)
         hidden = positional[0] if positional else keywords.get(name or "")
@@ -171,7 +171,7 @@ class Tile:
         `remaking`: told of the outputs of a module without products."""
 
         def forward(*positional: Any, **keywords: Any) -> Any:
-            call = Call.of(positional, keywords)
+            call = Call.split(positional, keywords)
             if call is None or not self._fits(call[0]):
                 return self._forward(*positional, **keywords)
             unused = filler if self._idle and self.has_run else None
@@ -308,7 +308,7 @@ class Remaking:
     def _unpack(held: torch.Tensor | Remade) -> torch.Tensor:
         if isinstance(held, torch.Tensor):
             return held
-        return held.view.of(held.made.again())
+        return held.view.apply(held.made.again())
 
 
 def leading_of(hidden: torch.Tensor) -> int:

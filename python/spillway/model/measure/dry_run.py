@@ -133,7 +133,7 @@ class Measurement:
         small = self._small = narrow_of_its_kind(meta_model, saved, shape.virtual_ranks)
         self._tokens = max(shape.batch * shape.length, shape.eval_batch * shape.eval_length)
         description = describe(small, WorkSize(1, self._tokens), compute_dtype)
-        parts = shape.micro_batches * tiles.of(shape.batch * shape.length)
+        parts = shape.micro_batches * tiles.count(shape.batch * shape.length)
         # A step of one part makes weight gradients beside the sums. So the first steps do, whose memory is measured.
         self._lends = parts > shape.virtual_ranks
         self._engine = TimedEngine(description, parts > 1, kernels, place)
@@ -176,15 +176,15 @@ class Measurement:
         (rows, length), *rest = quick_dry_run.shapes(shape.batch, shape.length)
         process_memory.give_back()  # what the heap has free is nothing that steps leave
         self._held = process_memory.anonymous() - self._engine.touched_bytes()
-        warm_up = self._taken(rows, length)
+        warm_up = self._measure_step(rows, length)
         if warm_up is None or not quick_dry_run.is_long(sum(warm_up.seconds.values()), warm_up.tokens, largest):
             return None
         process_memory.use_huge_pages()
-        first = self._taken(rows, length) or warm_up
-        warm = self._taken(rows, length, cold=False) or first
-        points = quick_dry_run.measured(first, rest, self._taken)
+        first = self._measure_step(rows, length) or warm_up
+        warm = self._measure_step(rows, length, cold=False) or first
+        points = quick_dry_run.measured(first, rest, self._measure_step)
         linear = self._linear()
-        points[-1] = self._settled(points[-1], linear)
+        points[-1] = self._settle(points[-1], linear)
         tile, every = self._tiles.tokens or 0, quick_dry_run.shapes(shape.batch, shape.length)
 
         def beyond() -> float | None:
@@ -194,7 +194,7 @@ class Measurement:
         if shape.eval_batch * shape.eval_length > largest:
             work_bytes = max(work_bytes, self._evaluated_briefly())
         more = int(self._other_lengths_briefly() * (1 + SLACK))
-        kept = self._kept(self._sample(rows, length))
+        kept = self._count_kept(self._sample(rows, length))
         more_seconds = self._beyond_a_line(points[-1])
         seconds = quick_dry_run.seconds_of(points, warm.seconds, largest, shape.micro_batches, more_seconds)
         saved = self._saved_briefly(points[-1], seconds, linear)
@@ -220,16 +220,16 @@ class Measurement:
         shorter = length // quick_dry_run.SHORTER
         if times <= 1 or longest < quick_dry_run.LONG_ROW or shorter < 2:
             return {}
-        taken = self._taken(rows * quick_dry_run.SHORTER, shorter)
+        taken = self._measure_step(rows * quick_dry_run.SHORTER, shorter)
         return {} if taken is None else quick_dry_run.beyond_a_line(last, taken, shape.batch * shape.length, times)
 
-    def _settled(self, last: quick_dry_run.Taken, linear: bool) -> quick_dry_run.Taken:
+    def _settle(self, last: quick_dry_run.Taken, linear: bool) -> quick_dry_run.Taken:
         """The last measurement, if it speaks for the tokens beyond a tile: the median of three, since a heap that grows
         has other holes each time."""
         if not linear or not (self._tiles.tokens or last.tokens) < last.tokens < self._tokens:
             return last
         shape = quick_dry_run.shape_of(self._shape.batch, self._shape.length, last.tokens)
-        again = [self._taken(*shape) for _ in range(2)]
+        again = [self._measure_step(*shape) for _ in range(2)]
         return quick_dry_run.middle([last, *[each for each in again if each is not None]])
 
     def _saved_briefly(self, last: quick_dry_run.Taken, seconds: dict[str, float], linear: bool) -> SavedProfile:
@@ -277,18 +277,18 @@ class Measurement:
             return None
         work = self._sample(max(1, tile // length), min(tile, length))
         bytes_taken = [self._measured(work, self._step) for _ in range(2)][-1]
-        return None if bytes_taken is None else bytes_taken + (self._left() if self._held else 0)
+        return None if bytes_taken is None else bytes_taken + (self._count_left() if self._held else 0)
 
     def _linear(self) -> bool:
         """True if the measurements so far show that attention's memory grows with the tokens of a row."""
         return grows_linearly(self._small.model, self._packing) and DenseMasks.made == self._dense_masks
 
-    def _taken(self, rows: int, length: int, cold: bool = True) -> quick_dry_run.Taken | None:
+    def _measure_step(self, rows: int, length: int, cold: bool = True) -> quick_dry_run.Taken | None:
         """One step of so many tokens; None: it has no room."""
         stages.say(f"measuring one layer with {rows} x {length} of {self._shape.batch} x {self._shape.length} tokens")
         between: list[float] = []
         self._engine.cold = cold
-        stays = self._left()
+        stays = self._count_left()
         bytes_taken = self._measured(
             self._timed(rows, length), lambda work: time_settled_step(self._stream, self._engine, work, between)
         )
@@ -298,10 +298,10 @@ class Measurement:
         return quick_dry_run.Taken(rows * length, bytes_taken + stays, seconds | {"prologue": between[-1]})
 
     def _in_tiles(self, rows: int, length: int, tile: int) -> quick_dry_run.Taken | None:
-        """`_taken` in tiles of so many tokens."""
+        """`_measure_step` in tiles of so many tokens."""
         self._stream.tiles = replace(self._tiles, tokens=tile)
         try:
-            return self._taken(rows, length)
+            return self._measure_step(rows, length)
         finally:
             self._stream.tiles = self._tiles
 
@@ -315,16 +315,16 @@ class Measurement:
                 points.append(quick_dry_run.Taken(rows * length, taken, {}))
         tokens = self._shape.eval_batch * self._shape.eval_length
         most = quick_dry_run.bytes_of(points, tokens, self._linear(), self._tiles.tokens or 0) if points else 0
-        return most + self._left()
+        return most + self._count_left()
 
     def _other_lengths_briefly(self) -> int:
         """Bytes that PyTorch keeps for rows of other lengths, which few tokens tell, too."""
-        before, lengths = self._left(), quick_dry_run.other_lengths(min(quick_dry_run.SHORT, self._shape.length))
+        before, lengths = self._count_left(), quick_dry_run.other_lengths(min(quick_dry_run.SHORT, self._shape.length))
         for length in [] if self._packing else lengths:
             self._measured(self._sample(1, length), self._step)
-        return max(0, self._left() - before)
+        return max(0, self._count_left() - before)
 
-    def _left(self) -> int:
+    def _count_left(self) -> int:
         """Bytes that the steps so far have left in memory, in a plan alone."""
         return max(0, process_memory.anonymous() - self._engine.touched_bytes() - self._held)
 
@@ -359,7 +359,7 @@ class Measurement:
         work_bytes = max(0, watch.bytes - with_arena, process_memory.anonymous() - anonymous)
         if shape.eval_batch * shape.eval_length > shape.batch * shape.length:
             work_bytes = max(work_bytes, self._evaluated(with_arena))
-        others = (shape.micro_batches - 1) * self._kept(train)
+        others = (shape.micro_batches - 1) * self._count_kept(train)
         device_bytes = max(0, place.peak() - held) + others + extra_bytes(self._tiles, shape, self._small)
         saved = self._saved(train, warm_up, seconds)
         more = max(1, shape.batch * (shape.length - shape.length // 2))
@@ -457,7 +457,7 @@ class Measurement:
         """Work on which attention takes as long as on the data's rows."""
         return sample(self._small, rows, length, self._shape.rows_in(length) if self._packing else 0)
 
-    def _kept(self, train: Work) -> int:
+    def _count_kept(self, train: Work) -> int:
         return self._tokens * BYTES_PER_TOKEN + (masks(self._small, train, self._place) if self._packing else 0)
 
 

@@ -20,6 +20,8 @@ def narrow_of_its_kind(meta_model: MetaModel, saved: bool, shards: int = 1) -> M
     keep what autograd saves: where the first one runs with what comes before it, that is the second. `shards`: that the
     engine cuts the vocabulary into."""
     small = narrow_copy(meta_model, saved and not meta_model.simple_entry, shards)
+    if meta_model.takes_images:
+        small.take_images()
     if meta_model.adapters is not None:
         meta_model.adapters.like(small)
     freeze_kinds(small, meta_model)
@@ -31,7 +33,7 @@ def narrow_of_its_kind(meta_model: MetaModel, saved: bool, shards: int = 1) -> M
 def narrow_copy(meta_model: MetaModel, two: bool = False, shards: int = 1) -> MetaModel:
     """A copy with as few layers as its class can be built with. `two`: with two layers at least. `shards`: slices into
     which the engine cuts the vocabulary."""
-    least = 1 if meta_model.own_tail and not two else 2
+    least = 1 if meta_model.has_own_tail and not two else 2
     for layers in (least, 2, 4):
         try:
             return build(narrow(meta_model.config, meta_model, layers, shards), meta_model.dtype, meta_model.kept)

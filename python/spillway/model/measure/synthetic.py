@@ -20,7 +20,7 @@ def fill(engine: PlainEngine) -> None:
     drawn = torch.empty(DRAWN, device=engine.memory().device, dtype=engine.dtype).normal_(0, 0.02, generator=generator)
     for number, tensor in enumerate(engine.tensors):
         weight = engine.weight(number)
-        if len(tensor["shape"]) == 1:
+        if len(tensor.shape) == 1:
             weight.fill_(1.0)
             continue
         for part in weight.view(-1).split(DRAWN):

@@ -12,9 +12,9 @@ from typing import Any, Protocol
 import torch
 
 from spillway import _engine
+from spillway._engine import Description, Training
 from spillway.machine.place import HOST, Place
 from spillway.model.layers.kernels import NAMES
-from spillway.model.meta.factors import REDUCED
 from spillway.model.source.source import DTYPES
 from spillway.model.stream.plain_engine import PlainEngine, PlainPass, count
 
@@ -34,12 +34,12 @@ class TimedEngine(PlainEngine):
     """Takes gradients as the engine does, keeps none, and keeps the seconds of every pass."""
 
     def __init__(
-        self, description: dict[str, Any], several: bool, kernels: LossKernels | None, place: Place = HOST
+        self, description: Description, several: bool, kernels: LossKernels | None, place: Place = HOST
     ) -> None:
         """`several`: gradients are summed over micro-batches. `kernels`: None for slow ones of its own."""
         super().__init__(description, keep=False, device=place.device, touch=False)
         self._place = place
-        largest = max(count(tensor["shape"]) for tensor in self.tensors)
+        largest = max(count(tensor.shape) for tensor in self.tensors)
         self._taken = self._map(4 * largest).view(torch.float32 if several else self.dtype)
         if kernels is not None:
             self.loss_stats = kernels.loss_stats  # type: ignore[method-assign]
@@ -81,7 +81,7 @@ class TimedEngine(PlainEngine):
     def gradient(self, tensor: int, values: torch.Tensor, micro_batch: int) -> None:
         super().gradient(tensor, values, micro_batch)
         self._taken[: values.numel()].copy_(values.view(-1))
-        if REDUCED not in self.tensors[tensor]:  # which is reduced otherwise in every step
+        if self.tensors[tensor].training is not Training.reduced:  # which is reduced otherwise in every step
             self._digest((tensor, micro_batch), values)
 
     def can_lend_sums(self) -> bool:
@@ -122,19 +122,19 @@ class TimedEngine(PlainEngine):
         """True if layers multiply by a copy of the pass's weights."""
         if self._kept is None or block_pass.kind not in STREAMED:
             return False
-        return self._kept.dtype != self.dtype or any("form" in it for it in self.blocks[block_pass.block]["tensors"])
+        return self._kept.dtype != self.dtype or any(it.form.is_packed for it in self.blocks[block_pass.block].tensors)
 
     def keep_weights(self) -> None:
         """Keeps the weights as they are now in the type that they are stored in, where layers compute in another. Codes
         are kept as if they were of that type: what they save of the reading, making values of them takes."""
-        kept = DTYPES[self.description["weight_dtype"]]
-        if kept != self.dtype or any("form" in tensor for tensor in self.tensors):
+        kept = DTYPES[self.description.weight_dtype]
+        if kept != self.dtype or any(tensor.form.is_packed for tensor in self.tensors):
             weights = self._typed[: self._boundary_at_element[0]]
             self._kept = self._map(weights.numel() * kept.itemsize).view(kept).copy_(weights)
 
     def _weights_in(self, memory: torch.Tensor, block_pass: PlainPass) -> torch.Tensor:
         """The weights of a pass, in the arena or as they are kept."""
-        of_head = block_pass.rows * self.tensors[self._head_tensor()]["shape"][1]
+        of_head = block_pass.rows * self.tensors[self._head_tensor()].shape[1]
         elements = of_head or self._block_elements(block_pass.block)
         first = block_pass.weights // self.dtype.itemsize
         return memory[first : first + elements]

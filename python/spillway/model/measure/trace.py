@@ -9,6 +9,7 @@ machine what a dry run measures here (the engine's plan/operations.h).
 
 from __future__ import annotations
 
+import copy
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, nullcontext
@@ -20,6 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 from transformers import masking_utils
 
+from spillway._engine import Description
 from spillway.model.head.head_groups import extra_bytes
 from spillway.model.layers.saved import RECOMPUTE_ALL
 from spillway.model.layers.token_tiles import ALL_AT_ONCE, TokenTiles
@@ -112,7 +114,7 @@ def trace_step(
         passes, saved = tracer.saved(shape.batch, shape.length)
         whole.passes.update(passes)
     kept = (shape.micro_batches - 1) * whole.tokens * BYTES_PER_TOKEN
-    if tiles.head_tokens is not None and shape.own > 1:
+    if tiles.head_tokens is not None and shape.most_own > 1:
         whole.passes.update(tracer.joined_head())
         kept += extra_bytes(tiles, shape, small)
     return StepTrace(whole, half, fewest, kept, saved)
@@ -136,7 +138,7 @@ class Tracer:
         self._heap = Heap()
         config = text_config(small.config)
         self._experts = largest(vars(config).items(), EXPERTS)
-        self._parts = shape.micro_batches * tiles.of(tokens)
+        self._parts = shape.micro_batches * tiles.count(tokens)
         self._product = add_product if fused and small.dtype in TYPES and has_operation() else None
         self._lends = self._product is not None and self._parts > shape.virtual_ranks
 
@@ -146,22 +148,22 @@ class Tracer:
         work = sample(self._small, rows, length)
         with self._opened() as (stream, engine):
             stream.step(work, {}, 0)
-            passes = {kind: engine.told(kind) for kind in (*KINDS, OUTSIDE)}
+            passes = {kind: engine.describe(kind) for kind in (*KINDS, OUTSIDE)}
             if again:
                 engine.lends = self._lends
                 stream.step(work, {}, 0)
             if engine.lends:
-                passes = {kind: engine.told(kind) for kind in (*KINDS, OUTSIDE)}
+                passes = {kind: engine.describe(kind) for kind in (*KINDS, OUTSIDE)}
         return Trace(passes, self._heap.most, rows * length)
 
     def joined_head(self) -> Json:
         """The head's passes over all micro-batches of a virtual rank, as one micro-batch of them has its part."""
         shape = self._shape
-        joined = -(-shape.own // shape.virtual_ranks)
+        joined = -(-shape.most_own // shape.virtual_ranks)
         work = sample(self._small, joined * shape.batch, shape.length)
         with self._opened(work.tokens) as (stream, engine):
             stream.step(work, {}, 0)
-            return {kind: engine.told(kind, joined) for kind in HEAD}
+            return {kind: engine.describe(kind, joined) for kind in HEAD}
 
     def saved(self, rows: int, length: int) -> tuple[Json, SavedProfile]:
         """The trace of a step in which layers keep what autograd saves of them: their passes, and the bytes."""
@@ -174,7 +176,7 @@ class Tracer:
             engine.lends = self._lends
             stream.step(work, {}, 0)
             saved = stream.last_saved
-            passes = {kind: engine.told(kind) for kind in KEPT}
+            passes = {kind: engine.describe(kind) for kind in KEPT}
             stream.saved = RECOMPUTE_ALL
         if not saved.kept:
             return {}, SavedProfile(why=saved_profile.SHARING)
@@ -184,7 +186,8 @@ class Tracer:
     def _opened(self, tokens: int = 0) -> Iterator[tuple[TracedStream, TracedEngine]]:
         """Inside nothing is computed. `tokens`: of a step that has more than a micro-batch of the shape, which the heap
         does not see."""
-        description = self._description | {"tokens": max(tokens, self._description["tokens"])}
+        description = copy.copy(self._description)
+        description.tokens = max(tokens, description.tokens)
         of_gpu = dropout_of_gpu() if self._fused else nullcontext()
         with rows_apart(), of_gpu, FakeTensorMode(allow_non_fake_inputs=True) as mode:
             engine = TracedEngine(description, self._parts > 1)
@@ -250,7 +253,7 @@ class TracedStream(Stream):
 class TracedEngine(TimedEngine):
     """Keeps what passes ask of PyTorch, by kind of pass. What a run's engine computes itself it only counts."""
 
-    def __init__(self, description: Json, several: bool) -> None:
+    def __init__(self, description: Description, several: bool) -> None:
         super().__init__(description, several, None)
         self.recorder: Recorder | None = None
         self._converting = False
@@ -262,7 +265,7 @@ class TracedEngine(TimedEngine):
         kind = self._kind() + self._pass.kind if self._pass.kind != "end" else OUTSIDE
         return self._done[kind + ONCE if self._converting else kind]
 
-    def told(self, kind: str, micro_batches: int = 1) -> Json:
+    def describe(self, kind: str, micro_batches: int = 1) -> Json:
         """The operations of one pass of that kind on average, for one of so many micro-batches that it joins."""
         count = max(1, self._counted[kind]) * micro_batches
         return {"each": json_of(self._done[kind], count), "once": json_of(self._done[kind + ONCE], count)}

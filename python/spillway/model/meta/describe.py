@@ -5,15 +5,13 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from torch import nn
 
-from spillway._engine import decoded_names
+from spillway._engine import BlockRole, BlockSpec, Description, Form, TensorSpec, Training, decoded_names
 from spillway.base.documents import parse_json, read_json, require_file
-from spillway.model.meta.factors import REDUCED
 from spillway.model.meta.meta_model import MetaModel
 from spillway.model.source.source import DTYPES
 
@@ -36,47 +34,48 @@ class WorkSize:
     parts: int = 0  # by which gradients are summed, where they are more than the micro-batches (`token_tiles`)
 
 
-def describe(meta_model: MetaModel, size: WorkSize, compute_dtype: str) -> dict[str, Any]:
-    """The engine's description; see python/spillway/_engine.pyi. Tensors keep the model's order; those that require no
-    gradient are frozen, those of fp32 beside a narrower type of the others said to be so; of what is packed the form is
-    said, and the pieces that passes convert it in."""
+def describe(meta_model: MetaModel, size: WorkSize, compute_dtype: str) -> Description:
+    """The engine's description. Tensors keep the model's order. Those that require no gradient are frozen."""
     names = meta_model.names
     modules = {id(module): name for name, module in meta_model.model.named_modules()}
     decaying = set(decay_names(meta_model.model))
 
     matrices = {id(p) for layer in meta_model.layers for module in layer.modules() for p in list_matrices(module)}
 
-    def block(name: str, role: str, parameters: Iterable[nn.Parameter]) -> dict[str, Any]:
-        tensors = [
-            {
-                "name": names[id(p)],
-                "shape": list(p.shape),
-                "decay": names[id(p)] in decaying and meta_model.trainable(p),
-            }
-            | ({} if p.requires_grad else {"frozen": True})
-            | ({"wide": True} if meta_model.is_fp32(p) else {})
-            | ({"form": meta_model.packed[id(p)]} if id(p) in meta_model.packed else {})
-            | ({"pieces": meta_model.pieces[id(p)]} if id(p) in meta_model.pieces else {})
-            | ({"table": True} if role == "layer" and p.ndim == 2 and id(p) not in matrices else {})
-            | ({REDUCED: asdict(meta_model.spaces[id(p)])} if id(p) in meta_model.spaces else {})
-            for p in parameters
-        ]
-        return {"name": name, "role": role, "tensors": tensors}
+    def tensor(p: nn.Parameter, role: BlockRole) -> TensorSpec:
+        key = id(p)
+        space = meta_model.spaces.get(key)
+        trained = Training.reduced if space else Training.full if p.requires_grad else Training.frozen
+        return TensorSpec(
+            name=names[key],
+            shape=list(p.shape),
+            decay=names[key] in decaying and meta_model.trainable(p),
+            training=trained,
+            rank=space.rank if space else 0,
+            nonzeros=space.nonzeros if space else 0,
+            form=Form.fp32 if meta_model.is_fp32(p) else Form[meta_model.packed.get(key, "as_run")],
+            pieces=meta_model.pieces.get(key, 0),
+            table=role is BlockRole.layer and p.ndim == 2 and key not in matrices,
+        )
 
-    blocks = [block(modules[id(meta_model.embedding)], "embedding", [meta_model.embedding.weight])]
-    blocks += [block(stage.name, "layer", stage.parameters) for stage in meta_model.stages]
+    def block(name: str, role: BlockRole, parameters: Iterable[nn.Parameter]) -> BlockSpec:
+        return BlockSpec(name=name, role=role, tensors=[tensor(p, role) for p in parameters])
+
+    blocks = [block(modules[id(meta_model.embedding)], BlockRole.embedding, [meta_model.embedding.weight])]
+    blocks += [block(stage.name, BlockRole.layer, stage.parameters) for stage in meta_model.stages]
     if not meta_model.tied:
-        blocks.append(block(modules[id(meta_model.head)], "head", [meta_model.head.weight]))
-    return {
-        "compute_dtype": compute_dtype,
-        "weight_dtype": NAMES[meta_model.kept],
-        "hidden_size": meta_model.hidden_size,
-        "micro_batches": max(size.micro_batches, size.parts),
-        "accumulation": size.micro_batches,
-        "tokens": size.tokens,
-        "tied_head": meta_model.tied,
-        "blocks": blocks,
-    } | ({} if size.virtual_ranks == 1 else {"virtual_ranks": size.virtual_ranks})
+        blocks.append(block(modules[id(meta_model.head)], BlockRole.head, [meta_model.head.weight]))
+    return Description(
+        compute_dtype=compute_dtype,
+        weight_dtype=NAMES[meta_model.kept],
+        hidden_size=meta_model.hidden_size,
+        micro_batches=max(size.micro_batches, size.parts),
+        accumulation=size.micro_batches,
+        tokens=size.tokens,
+        tied_head=meta_model.tied,
+        blocks=blocks,
+        virtual_ranks=size.virtual_ranks,
+    )
 
 
 def list_matrices(module: nn.Module) -> list[nn.Parameter]:
@@ -107,16 +106,16 @@ def slice_rows(rows: int, columns: int, chunk_elements: int = CHUNK_ELEMENTS, sh
     return -(-rows // (slices * shards))
 
 
-def stored_names(description: dict[str, Any], checkpoint: Path, prefix: str) -> dict[str, str]:
+def stored_names(description: Description, checkpoint: Path, prefix: str) -> dict[str, str]:
     """Name in the checkpoint for every tensor, whether or not its keys carry the backbone's prefix ("model.").
 
     What is not found keeps its name, so that the engine's reader names what is missing.
     """
     keys = stored_keys(checkpoint)
     names = {}
-    for block in description["blocks"]:
-        for tensor in block["tensors"]:
-            name = tensor["name"]
+    for block in description.blocks:
+        for tensor in block.tensors:
+            name = tensor.name
             bare = name.removeprefix(f"{prefix}.")
             names[name] = bare if name not in keys and bare in keys else name
     return names

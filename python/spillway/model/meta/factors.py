@@ -7,7 +7,6 @@ with, and when projectors are refitted, is the engine's. GPT-2's Conv1D is y = x
 
 from __future__ import annotations
 
-import json
 import re
 import statistics
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +25,6 @@ from spillway.model.meta.meta_model import MetaModel, Space, pattern
 if TYPE_CHECKING:
     from spillway.config import Config
 
-REDUCED = "subspace"  # of a tensor in a description: it has a Space
 WHOLE = "method: lsp projects the gradient of a whole micro-batch"
 SHOWN = 4  # names in a message
 
@@ -167,21 +165,21 @@ def summarise_step(engine: Any) -> dict[str, Any]:
     """Figures of a step for metrics.jsonl. They are the running estimate of the gradients' relative error, by layer the
     mean of its matrices, and the count of projector refits of all matrices."""
     layers: dict[str, list[float]] = {}
-    refits = json.loads(engine.refits())
-    for it in refits:
-        layers.setdefault(layer_of(it["tensor"]), []).append(it["error"])
+    refits = engine.refits()
+    for tensor, _, error in refits:
+        layers.setdefault(layer_of(tensor), []).append(error)
     errors = {name: round(statistics.fmean(values), 4) for name, values in layers.items()}
-    return {"gradient_error": errors, "projectors_learned": sum(it["fits"] for it in refits)}
+    return {"gradient_error": errors, "projectors_learned": sum(fits for _, fits, _ in refits)}
 
 
 def summed(engine: Any) -> dict[str, Any]:
     """Over all matrices, for summary.json."""
-    refits = json.loads(engine.refits())
-    errors = [it["error"] for it in refits]
+    refits = engine.refits()
+    errors = [error for _, _, error in refits]
     return {
         "subspaces": {
             "matrices": len(refits),
-            "projectors_learned": sum(it["fits"] for it in refits),
+            "projectors_learned": sum(fits for _, fits, _ in refits),
             "gradient_error": {"mean": statistics.fmean(errors), "least": min(errors), "most": max(errors)},
         }
     }

@@ -9,9 +9,10 @@ layers.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -23,6 +24,13 @@ from spillway.model.meta.meta_model import MetaModel, zeros
 from spillway.model.source.model_code import Left, call_without_layers, refusal, replaced_forwards
 
 
+class Answering(Protocol):
+    """Features of images; see `image_tower`."""
+
+    def answering(self, model: nn.Module) -> AbstractContextManager[None]:
+        """Inside, the model's own code gets them."""
+
+
 @dataclass(frozen=True)
 class Arguments:
     """One call of one layer, the hidden state left out."""
@@ -30,12 +38,15 @@ class Arguments:
     keyword: str | None  # the hidden state's keyword; None: it is the first positional argument
     positional: tuple[Any, ...]  # what follows the hidden state
     keywords: dict[str, Any]
+    added: torch.Tensor | None = None  # features of images that the model adds to the hidden state before the layer
 
     def call(self, module: nn.Module, hidden: torch.Tensor) -> torch.Tensor:
         return self.results(module, hidden)[0]
 
     def results(self, module: nn.Module, hidden: torch.Tensor) -> Sequence[Any]:
         """Everything that the layer returns, the hidden state first."""
+        if self.added is not None:
+            hidden = hidden + self.added
         if self.keyword is None:
             result = module(hidden, *self.positional, **self.keywords)
         else:
@@ -53,40 +64,84 @@ class Recording:
     passed: dict[int, tuple[int, int]]  # by identity of what stands for it in `calls`: layer, place in its result
 
 
-def record(meta_model: MetaModel, batch: MicroBatch, ids: torch.Tensor, rows: torch.Tensor) -> Recording:
-    """Runs the model up to its last layer. ids: [tokens]; rows: [tokens, columns], the embedding's rows of them."""
-    kind = meta_model.config.model_type
-    calls: list[Arguments] = []
-    passed: dict[int, tuple[int, int]] = {}
-    held: list[torch.Tensor] = []  # so that identities last
-    seen: list[torch.Tensor] = []  # the hidden state as it enters the first layer
+class Recorder:
+    """The calls of a model's layers, none of which computes anything. With images, layers return `probe` everywhere."""
 
-    def recorder(place: int) -> Callable[..., Any]:
-        def forward(*positional: Any, **keywords: Any) -> Any:
-            if place != len(calls):
-                raise refusal(kind, "its layers are not called one after the other, each once")
-            if not seen:
-                seen.append(hidden_of(positional, keywords, kind))
-            calls.append(without_hidden(positional, keywords, seen[0], kind))
-            if place == len(meta_model.layers) - 1:
-                raise Left
-            others = [torch.empty(0, device=rows.device) for _ in range((meta_model.form or 1) - 1)]
-            held.extend(others)
-            passed.update({id(other): (place, number) for number, other in enumerate(others, start=1)})
-            return seen[0] if meta_model.form is None else (seen[0], *others)
+    def __init__(self, meta_model: MetaModel, has_images: bool, probe: float) -> None:
+        self.kind = meta_model.config.model_type
+        self.last, self.form, self.has_norm = len(meta_model.layers) - 1, meta_model.form, meta_model.norm is not None
+        self.has_images, self.probe = has_images, probe
+        self.calls: list[Arguments] = []
+        self.passed: dict[int, tuple[int, int]] = {}
+        self.hidden: torch.Tensor | None = None  # as it enters the first layer
+        self.blank: torch.Tensor | None = None  # the output of every layer, where there are images
+        self._held: list[torch.Tensor] = []  # so that identities last
 
-        return forward
+    def forwards(self, meta_model: MetaModel) -> dict[Any, Callable[..., Any]]:
+        """The functions that layers run instead of their own code, by layer."""
+        forwards: dict[Any, Callable[..., Any]] = {
+            layer: partial(self.note, place) for place, layer in enumerate(meta_model.layers)
+        }
+        return forwards | ({meta_model.norm: self.leave} if self.has_images and self.has_norm else {})
 
-    forwards = {layer: recorder(place) for place, layer in enumerate(meta_model.layers)}
-    with embedded_rows(meta_model, rows, batch) as embedded, replaced_forwards(forwards):
-        try:
-            call_without_layers(meta_model.model, ids.view(batch.rows, batch.length), batch.position_ids)
-        except Left:
-            pass
-    if len(calls) != len(meta_model.layers) or not embedded:
-        raise refusal(kind, "its layers are not called one after the other, each once")
+    def note(self, place: int, *positional: Any, **keywords: Any) -> Any:
+        if place != len(self.calls):
+            raise self.disorder()
+        if self.hidden is None:
+            self.hidden = hidden_of(positional, keywords, self.kind)
+        if self.blank is not None:
+            self.calls.append(take_added(positional, keywords, self.blank, self.kind))
+        else:
+            self.calls.append(without_hidden(positional, keywords, self.hidden, self.kind))
+        if self.has_images and self.blank is None:
+            self.blank = torch.full_like(self.hidden, self.probe, requires_grad=False)
+        if place == self.last and not (self.has_images and self.has_norm):
+            raise Left
+        others = [torch.empty(0, device=self.hidden.device) for _ in range((self.form or 1) - 1)]
+        self._held.extend(others)
+        self.passed.update({id(other): (place, number) for number, other in enumerate(others, start=1)})
+        output = self.hidden if self.blank is None else self.blank
+        return output if self.form is None else (output, *others)
+
+    def leave(self, hidden: torch.Tensor, *_: Any, **__: Any) -> Any:
+        if self.blank is None or not is_view(hidden, self.blank):
+            raise refusal(self.kind, "it adds features of images after its last layer")
+        raise Left
+
+    def disorder(self) -> Exception:
+        return refusal(self.kind, "its layers are not called one after the other, each once")
+
+
+def record(
+    meta_model: MetaModel,
+    batch: MicroBatch,
+    ids: torch.Tensor,
+    rows: torch.Tensor,
+    features: Answering | None = None,
+    probe: float = 0.0,
+) -> Recording:
+    """Runs the model up to its last layer. ids: [tokens]; rows: [tokens, columns], the embedding's rows of them.
+    `features`: of the micro-batch's images. With images, layers return `probe` everywhere, and what the model adds to a
+    zero is `added` in the calls."""
+    images = {} if batch.images is None or features is None else batch.images
+    recorder = Recorder(meta_model, bool(images), probe)
+    answering = nullcontext() if features is None else features.answering(meta_model.model)
+    with (
+        embedded_rows(meta_model, rows, batch) as embedded,
+        replaced_forwards(recorder.forwards(meta_model)),
+        answering,
+        suppress(Left),
+    ):
+        tokens = ids.view(batch.rows, batch.length)
+        call_without_layers(meta_model.model, tokens, batch.position_ids, **images)
+    calls, passed = recorder.calls, recorder.passed
+    if len(calls) != len(meta_model.layers) or not embedded or recorder.hidden is None:
+        raise recorder.disorder()
+    if recorder.blank is not None and bool(recorder.blank.ne(probe).any()):
+        raise refusal(recorder.kind, "its backbone writes features of images into the hidden state")
     used = {id(t): t for call in calls for t in tensors_in([call.positional, list(call.keywords.values())])}
-    return Recording(seen[0], embedded[0], calls, {number: passed[number] for number in used if number in passed})
+    numbers = {number: passed[number] for number in used if number in passed}
+    return Recording(recorder.hidden, embedded[0], calls, numbers)
 
 
 @contextmanager
@@ -138,6 +193,16 @@ def without_hidden(positional: tuple[Any, ...], keywords: dict[str, Any], hidden
         if is_view(value, hidden) and not positional:
             return Arguments(name, (), {key: item for key, item in keywords.items() if key != name})
     raise refusal(kind, "its backbone changes the hidden state between its layers")
+
+
+def take_added(positional: tuple[Any, ...], keywords: dict[str, Any], blank: torch.Tensor, kind: str) -> Arguments:
+    """The arguments of a layer after one that returned `blank`. Another tensor is what was added to it."""
+    name = None if positional else "hidden_states"
+    hidden = positional[0] if positional else keywords.get("hidden_states")
+    if not isinstance(hidden, torch.Tensor) or hidden.shape != blank.shape or hidden.dtype != blank.dtype:
+        raise refusal(kind, "its backbone changes the hidden state between its layers")
+    rest = {key: item for key, item in keywords.items() if key != name}
+    return Arguments(name, positional[1:], rest, None if is_view(hidden, blank) else hidden.detach())
 
 
 def is_view(value: Any, hidden: torch.Tensor) -> bool:

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from spillway._engine import Description
 from spillway.model.layers.router import Routers
 from spillway.model.meta.on_meta import on_meta
 from spillway.model.meta.text_tower import tower_name
@@ -41,7 +42,7 @@ class Adapted(Protocol):
     def names(self) -> list[str]:
         """The names of their parameters, in the model's order."""
 
-    def absent(self, description: dict[str, Any], adapters: bool) -> dict[str, str]:
+    def absent(self, description: Description, adapters: bool) -> dict[str, str]:
         """The engine's words for files that hold the base alone (`adapters`: these alone)."""
 
     def like(self, meta_model: MetaModel) -> None:
@@ -89,10 +90,15 @@ class MetaModel:
         self.spaces: dict[int, Space] = {}  # by identity of a parameter that is reduced
         self.packed: dict[int, str] = {}  # by identity of a frozen parameter: the form that it is kept in (`quantised`)
         self.pieces: dict[int, int] = {}  # by identity of a packed parameter: how many passes can convert it in
+        self.takes_images = False  # micro-batches may have images
         self.extra: frozenset[str] = frozenset()  # names of tensors in the checkpoint that every save carries along
         self._original: PreTrainedModel | None = None
         self._tower = tower_name(self.model) if is_multimodal(self.config) else None
         self.look_again()
+
+    def take_images(self) -> None:
+        """The way in runs for every micro-batch: its first hidden state, positions and masks follow from images."""
+        self.takes_images, self.simple_entry = True, False
 
     def remember_original(self) -> None:
         """The model is about to get adapters: files go by what it was."""
@@ -167,20 +173,20 @@ class MetaModel:
         plans = []
         for place, layer in enumerate(self.layers):
             wanted = [*(self.entry if place == 0 else []), *layer.parameters()]
-            wanted += self.tail if place == last and not self.own_tail else []
+            wanted += self.tail if place == last and not self.has_own_tail else []
             own = [p for p in wanted if id(p) not in owned]
             entry, tail = place == 0 and not self.simple_entry, place == last and self.fused_tail
             shared = [p for p in wanted if id(p) in owned]
             plans.append(StagePlan(names[id(layer)], own, shared, place, entry, tail))
             owned.update(map(id, own))
-        if self.own_tail:
+        if self.has_own_tail:
             own = [p for p in self.tail if id(p) not in owned]
             name = "tail" if self.norm is None else names[id(self.norm)]
             plans.append(StagePlan(name, own, [p for p in self.tail if id(p) in owned], None, False, True))
         return plans
 
     @property
-    def own_tail(self) -> bool:
+    def has_own_tail(self) -> bool:
         """True if what follows the layers is a block of its own."""
         return bool(self.tail)
 

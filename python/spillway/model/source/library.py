@@ -28,12 +28,13 @@ def check_version(found: str = transformers.__version__) -> None:
     numbers = tuple(int(part) for part in re.findall(r"\d+", found)[:2])
     if not OLDEST <= numbers < BELOW:
         raise InputError(
-            f"transformers: release {found} is installed; Spillway works with {said(OLDEST)} up to, not including, "
-            f"{said(BELOW)}: pip install 'transformers>={said(OLDEST)},<{said(BELOW)}'"
+            f"transformers: release {found} is installed; Spillway works with {version_text(OLDEST)} up to, not "
+            f"including, {version_text(BELOW)}: "
+            f"pip install 'transformers>={version_text(OLDEST)},<{version_text(BELOW)}'"
         )
 
 
-def said(version: tuple[int, int]) -> str:
+def version_text(version: tuple[int, int]) -> str:
     return ".".join(map(str, version))
 
 

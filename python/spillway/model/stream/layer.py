@@ -138,7 +138,7 @@ class Stage:
         if self.plan.entry:
             with torch.enable_grad():  # for what depends on weights, of which the history is not kept
                 rows = hidden.detach().requires_grad_()
-                recording = record(self._meta_model, batch, ids, rows)
+                recording = record(self._meta_model, batch, ids, rows, passage.features)
             passage.arrive(recording)
             hidden = recording.first.detach()
         with torch.no_grad():
@@ -163,7 +163,11 @@ class Stage:
         was saved is to be spilled."""
         assert self._module is not None and self.plan.layer is not None
         leaf = hidden.detach().requires_grad_()
-        beside = [*passage.given(self.plan.layer), *self._module.buffers(), *(leaf for _, leaf, _ in self._borrowed)]
+        beside = [
+            *passage.list_tensors(self.plan.layer),
+            *self._module.buffers(),
+            *(leaf for _, leaf, _ in self._borrowed),
+        ]
         packing = Packing(hidden, [*self._now, leaf], beside, spills)
         call = passage.forward_call(self.plan.layer)
         computed = replace_linears(self._unneeded, None, self._sums), redirected(self._inners, True)
@@ -209,7 +213,7 @@ class Stage:
 
     def _again(self, hidden: torch.Tensor, batch: MicroBatch, ids: torch.Tensor, crossing: Crossing) -> torch.Tensor:
         if self.plan.entry:
-            recording = record(self._meta_model, batch, ids, hidden)
+            recording = record(self._meta_model, batch, ids, hidden, crossing.features)
             crossing.arrive(recording)
             hidden = recording.first
         if self._module is not None and self.plan.layer is not None:

@@ -16,7 +16,7 @@ import torch
 
 from spillway.model.layers.nested import mappings_in, rebuilt, tensors_in
 from spillway.model.layers.router import Balance
-from spillway.model.meta.layer_arguments import Arguments, Recording
+from spillway.model.meta.layer_arguments import Answering, Arguments, Recording
 
 Snapshot = list[tuple[MutableMapping[Any, Any], dict[Any, Any]]]  # mappings of a call, and what they held
 
@@ -24,8 +24,11 @@ Snapshot = list[tuple[MutableMapping[Any, Any], dict[Any, Any]]]  # mappings of 
 class Passage:
     """One micro-batch in one step."""
 
-    def __init__(self, recording: Recording | None = None, balance: Balance | None = None) -> None:
-        """No recording: the way in records the calls, see `arrive`. `balance`: where routers are watched."""
+    def __init__(
+        self, recording: Recording | None = None, balance: Balance | None = None, features: Answering | None = None
+    ) -> None:
+        """No recording: the way in records the calls, see `arrive`. `balance`: where routers are watched. `features`:
+        of images."""
         mappings: dict[int, Any] = {}  # what layers write into is each micro-batch's own
         calls = [] if recording is None else recording.calls
         self.calls = [replace_tensors(call, lambda tensor: tensor, mappings) for call in calls]
@@ -35,7 +38,7 @@ class Passage:
         self._tracked: dict[int, torch.Tensor] = {}  # gradients flow to these; held so that identities last
         self._sums: dict[int, torch.Tensor] = {}  # fp32, by identity of the tensor of the forward pass
         self._arrived: list[torch.Tensor] = []  # everything in the calls, before any layer has run
-        self.balance = balance
+        self.balance, self.features = balance, features
         self._before: dict[int, Snapshot] = {}  # by layer
         self._after: dict[int, Snapshot] = {}
 
@@ -74,7 +77,7 @@ class Passage:
             return False
         return not any(tensor.requires_grad or id(tensor) in self._tracked for tensor in tensors_in(given))
 
-    def given(self, place: int) -> list[torch.Tensor]:
+    def list_tensors(self, place: int) -> list[torch.Tensor]:
         """The tensors among a layer's arguments."""
         return all_tensors([self.calls[place]])
 
@@ -107,6 +110,7 @@ class Crossing:
 
     def __init__(self, passage: Passage) -> None:
         self._passage = passage
+        self.features = passage.features
         self._leaves: dict[int, torch.Tensor] = {}
         self._live: list[Arguments] | None = None  # recorded again by this pass, with history
         self.outputs: list[torch.Tensor] = []
@@ -186,7 +190,7 @@ class Crossing:
 def replace_tensors(call: Arguments, change: Any, mappings: dict[int, Any]) -> Arguments:
     positional = rebuilt(call.positional, change, mappings)
     keywords = {name: rebuilt(value, change, mappings) for name, value in call.keywords.items()}
-    return Arguments(call.keyword, positional, keywords)
+    return Arguments(call.keyword, positional, keywords, call.added)
 
 
 def all_tensors(calls: list[Arguments]) -> list[torch.Tensor]:

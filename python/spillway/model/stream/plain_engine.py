@@ -6,7 +6,6 @@ the layout of a block are those of the C++ engine.
 
 from __future__ import annotations
 
-import json
 import mmap
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,9 +14,9 @@ from typing import Any
 import torch
 
 from spillway import _engine
+from spillway._engine import BlockRole, Description, Form, TensorSpec, Training
 from spillway.model.head.logits import loss_gradient, loss_stats
 from spillway.model.meta.describe import CHUNK_ELEMENTS, slice_rows
-from spillway.model.meta.factors import REDUCED
 from spillway.model.source.source import DTYPES
 
 TENSOR_ALIGNMENT = 64  # elements, state::kTensorAlignment
@@ -47,7 +46,7 @@ class PlainEngine:
 
     def __init__(
         self,
-        description: dict[str, Any],
+        description: Description,
         keep: bool = True,
         chunk_elements: int = CHUNK_ELEMENTS,
         device: torch.device | None = None,
@@ -57,19 +56,19 @@ class PlainEngine:
         self._touch = touch
         self._device = device or torch.device("cpu")
         self.description = description
-        self.dtype = DTYPES[description["compute_dtype"]]
-        self.blocks = description["blocks"]
-        self.tensors = [tensor for block in self.blocks for tensor in block["tensors"]]
+        self.dtype = DTYPES[description.compute_dtype]
+        self.blocks = description.blocks
+        self.tensors = [tensor for block in self.blocks for tensor in block.tensors]
         self.gradients: dict[int, torch.Tensor] = {}
         self._keep = keep
         self._chunk_elements = chunk_elements
-        self._hidden = description["hidden_size"]
-        self._layers = [b for b, block in enumerate(self.blocks) if block["role"] == "layer"]
-        self._head = 0 if description["tied_head"] else len(self.blocks) - 1
+        self._hidden = description.hidden_size
+        self._layers = [b for b, block in enumerate(self.blocks) if block.role is BlockRole.layer]
+        self._head = 0 if description.tied_head else len(self.blocks) - 1
         self._lay_out()
         self._projections: _engine.Projections | None = None
-        if any(REDUCED in tensor for tensor in self.tensors):
-            self._projections = _engine.Projections(json.dumps(description))
+        if any(tensor.training is Training.reduced for tensor in self.tensors):
+            self._projections = _engine.Projections(description)
         self._ids = torch.empty(0, dtype=torch.int64)
         self._passes: Iterator[PlainPass] = iter(())
         self._pass = PlainPass("end")
@@ -89,7 +88,7 @@ class PlainEngine:
 
     def weight(self, tensor: int) -> torch.Tensor:
         """A tensor's compute weight, in place."""
-        shape = self.tensors[tensor]["shape"]
+        shape = self.tensors[tensor].shape
         first = self._block_first[self._block_of[tensor]] + self._offsets[tensor]
         weight = self._typed[first : first + self._places(self.tensors[tensor])]
         return weight.view(torch.float32 if self._is_fp32(self.tensors[tensor]) else self.dtype).view(shape)
@@ -97,15 +96,15 @@ class PlainEngine:
     def begin_step(
         self, ids: torch.Tensor, counts: list[int], training: bool, update: dict[str, float] | None = None
     ) -> None:
-        if sum(counts) != ids.numel() or ids.numel() > self.description["tokens"]:
-            raise ValueError(f"{sum(counts)} tokens, {ids.numel()} ids, room for {self.description['tokens']}")
+        if sum(counts) != ids.numel() or ids.numel() > self.description.tokens:
+            raise ValueError(f"{sum(counts)} tokens, {ids.numel()} ids, room for {self.description.tokens}")
         self._ids = ids.to(self._device)
         self.gradients = {}
         self._passes = self._schedule(training)
 
     def embedding_forward(self, output: torch.Tensor | None = None) -> None:
         first = self._boundary_at_element[0]
-        columns = self.tensors[0]["shape"][1]
+        columns = self.tensors[0].shape[1]
         boundary = self._typed[first : first + self._ids.numel() * columns].view(-1, columns)
         torch.index_select(self.weight(0), 0, self._ids, out=boundary if output is None else output)
 
@@ -118,7 +117,7 @@ class PlainEngine:
 
     def gradient(self, tensor: int, values: torch.Tensor, micro_batch: int) -> None:
         if self._block_of[tensor] != self._pass.block or list(values.shape) != self._shape(tensor):
-            raise ValueError(f"gradient of {self.tensors[tensor]['name']} in a pass of block {self._pass.block}")
+            raise ValueError(f"gradient of {self.tensors[tensor].name} in a pass of block {self._pass.block}")
         self._add(tensor, slice(None), values)
 
     def can_lend_sums(self) -> bool:
@@ -165,8 +164,8 @@ class PlainEngine:
 
     def _shape(self, tensor: int) -> list[int]:
         """The shape of a gradient."""
-        rank = self.tensors[tensor].get(REDUCED, {}).get("rank")
-        return [rank, rank] if rank else self.tensors[tensor]["shape"]
+        rank = self.tensors[tensor].rank
+        return [rank, rank] if rank else self.tensors[tensor].shape
 
     def loss_scale(self) -> tuple[float, int]:
         return 1.0, 0
@@ -184,7 +183,7 @@ class PlainEngine:
                             output=self._boundary_at(place + 1))  # fmt: skip
         for kind in ("head_loss", "head_gradient") if training else ("head_loss",):
             for number, (first, rows) in enumerate(self._slices()):
-                columns = self.tensors[self._head_tensor()]["shape"][1]
+                columns = self.tensors[self._head_tensor()].shape[1]
                 weights = self._weights_at(self._head) + self._bytes(first * columns)
                 sums = self._sums_at if kind == "head_gradient" else 0
                 yield PlainPass(
@@ -200,8 +199,8 @@ class PlainEngine:
         yield PlainPass("end")
 
     def _slices(self) -> Iterator[tuple[int, int]]:
-        rows, columns = self.tensors[self._head_tensor()]["shape"]
-        height = slice_rows(rows, columns, self._chunk_elements, self.description.get("virtual_ranks", 1))
+        rows, columns = self.tensors[self._head_tensor()].shape
+        height = slice_rows(rows, columns, self._chunk_elements, self.description.virtual_ranks)
         for first in range(0, rows, height):
             yield first, min(height, rows - first)
 
@@ -213,12 +212,12 @@ class PlainEngine:
         for number, block in enumerate(self.blocks):
             self._block_first.append(end)
             at = 0
-            for tensor in block["tensors"]:
+            for tensor in block.tensors:
                 self._offsets.append(at)
                 self._block_of.append(number)
                 at = aligned(at + self._places(tensor))
             end += at
-        boundary = aligned(self.description["tokens"] * self._hidden)
+        boundary = aligned(self.description.tokens * self._hidden)
         self._boundary_at_element = [end + place * boundary for place in range(len(self._layers) + 1)]
         end += boundary * (len(self._layers) + 1)
         self._gradient_at = self._bytes(end)
@@ -230,19 +229,19 @@ class PlainEngine:
         """So many bytes where layers compute."""
         return mapped(size, touch) if self._device.type == "cpu" else on_device(size, self._device)
 
-    def _is_fp32(self, tensor: dict[str, Any]) -> bool:
-        return bool(tensor.get("wide")) and self.dtype != torch.float32
+    def _is_fp32(self, tensor: TensorSpec) -> bool:
+        return tensor.form is Form.fp32 and self.dtype != torch.float32
 
-    def _places(self, tensor: dict[str, Any]) -> int:
+    def _places(self, tensor: TensorSpec) -> int:
         """Elements of the compute type that it takes."""
-        return count(tensor["shape"]) * (2 if self._is_fp32(tensor) else 1)
+        return count(tensor.shape) * (2 if self._is_fp32(tensor) else 1)
 
     def _bytes(self, elements: int) -> int:
         return elements * self.dtype.itemsize
 
     def _block_elements(self, block: int) -> int:
         """The elements of its weights, gaps between tensors included."""
-        return sum(aligned(count(tensor["shape"])) for tensor in self.blocks[block]["tensors"])
+        return sum(aligned(count(tensor.shape)) for tensor in self.blocks[block].tensors)
 
     def _weights_at(self, block: int) -> int:
         return self._bytes(self._block_first[block])

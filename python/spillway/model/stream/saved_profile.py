@@ -63,9 +63,9 @@ def measure(
         return SavedProfile(why=NOT_ALONE)
     try:
         with process_memory.bounded(budget):
-            expected = told(stream, engine, work)
+            expected = run_step(stream, engine, work)
             stream.saved, engine.kept_blocks = choice, frozenset(place + 1 for place in choice.stages)
-            results = told(stream, engine, work)
+            results = run_step(stream, engine, work)
             saved = stream.last_saved
             kept = saved.kept
             if results != expected or not kept:
@@ -92,7 +92,7 @@ def profile_of(saved: SavedStep, tokens: int) -> SavedProfile:
     )
 
 
-def told(stream: Stream, engine: TimedEngine, work: Work) -> tuple[float, dict[tuple[int, int], int]]:
+def run_step(stream: Stream, engine: TimedEngine, work: Work) -> tuple[float, dict[tuple[int, int], int]]:
     """The loss, and a checksum of every gradient."""
     engine.digests = {}
     loss = stream.step(work, {}, 0).loss_sum

@@ -23,6 +23,7 @@ from spillway.model.layers.token_tiles import ALL_AT_ONCE, Parts, TokenTiles
 from spillway.model.layers.weight_sums import AddProduct, WeightSums, choose_product
 from spillway.model.meta.after_layers import transformed_logits
 from spillway.model.meta.factors import project
+from spillway.model.meta.image_tower import ImageTower, list_features
 from spillway.model.meta.layer_arguments import LayerArguments, Recording
 from spillway.model.meta.meta_model import MetaModel, Space
 from spillway.model.stream.layer import Stage, slots_of
@@ -63,6 +64,7 @@ class Stream:
         fused: bool = False,
         product: AddProduct | None = None,
         before_passes: Callable[[], None] = lambda: None,
+        tower: ImageTower | None = None,
     ) -> None:
         """`seed`: of dropout, drawn anew for every (step, micro-batch, layer). `unneeded`: linear layers that backward
         need not compute again (`verify_equivalence`). `before_passes` is called before a step or evaluation,
@@ -70,15 +72,13 @@ class Stream:
         `kept_logits`: slices of the head whose logits stay for its gradient, as plan.json has it. `saved`: what becomes
         of what autograd saves, the same. `tiles`: what runs in tiles of tokens. `share`: this process's micro-batches
         of a step, of the work of all. `fused`: the engine's kernels replace norms, SwiGLU and rotary embedding.
-        `product`: adds weight gradients to the engine's sums; None: that of `place`.
+        `product`: adds weight gradients to the engine's sums; None: that of `place`. `tower`: makes features of images.
         """
         self.saved = saved
         self.last_saved = SavedStep()  # of the last step
-        self.most_saved = 0  # bytes that were kept at once, in any step
-        self.most_spilled = 0  # bytes that were spilled in a step, of any
-        self._objective = objective
-        self.share = share
-        self._kept_logits = kept_logits
+        self.most_saved = self.most_spilled = 0  # bytes that were kept at once, and spilled, in any step
+        self._objective, self._tower = objective, tower
+        self.share, self._kept_logits = share, kept_logits
         # Figures of the objective for the last step or evaluation, by micro-batch; all of a run's processes ask.
         self.tell: Callable[[], list[Told]] = list
         # Terms of that step's or evaluation's loss, by place in the data's order.
@@ -172,7 +172,7 @@ class Stream:
         self._weight_sums.begin(training)
         self._engine.embedding_forward(None)
         self._digests.end_pass()
-        share = self.share.of(len(work.micro_batches))
+        share = self.share.take(len(work.micro_batches))
         if self.share.world > 1:
             work = work.part(share)
             self._parts.begin(work.micro_batches, share.start)
@@ -201,7 +201,7 @@ class Stream:
         )
         self._auxiliary = math.fsum(self.auxiliaries.values())
         balances = [passage.balance for passage in turn.passages]
-        self.tell = functools.partial(told, head, balances, numbers, self.share.gather)
+        self.tell = functools.partial(join_figures, head, balances, numbers, self.share.gather)
         return math.fsum(self.losses.values()) + self._auxiliary
 
     def _passages(self, work: Work) -> list[Passage]:
@@ -211,9 +211,10 @@ class Stream:
             scale = self._engine.loss_scale()[0] * work.routers_weight
             balances = [Balance(meta_model.routers, batch, scale, self._place.device) for batch in batches]
         recordings: list[Recording | None] = [None] * len(batches)
+        features = list_features(self._tower, batches)
         if meta_model.simple_entry:
             recordings = list(self._layer_arguments.record(batches))
-        return [Passage(*each) for each in zip(recordings, balances, strict=True)]
+        return [Passage(*each) for each in zip(recordings, balances, features, strict=True)]
 
     def _pass(self, block_pass: BlockPass | PlainPass, turn: Turn) -> None:
         if block_pass.kind == "forward":
@@ -421,7 +422,7 @@ class Turn:
         ]
 
 
-def told(
+def join_figures(
     head: HeadPass,
     balances: list[Balance | None],
     numbers: list[int],
@@ -430,7 +431,7 @@ def told(
     """Figures of the objective, and the routers' loss if there is one, by micro-batch in the data's order. `numbers`:
     that order, of micro-batches in the step's. `gather`: as Share has it."""
     routers = [{} if balance is None else {"aux_loss": balance.mean()} for balance in balances]
-    every = [figures | more for figures, more in zip(head.told(), routers, strict=True)]
+    every = [figures | more for figures, more in zip(head.list_figures(), routers, strict=True)]
     numbered = [each for part in gather(list(zip(numbers, every, strict=True))) for each in part]
     return [figures for _, figures in sorted(numbered, key=lambda each: each[0])]
 

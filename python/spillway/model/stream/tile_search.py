@@ -38,7 +38,7 @@ def find_modules(layers: Sequence[nn.Module], tokens: int, run: Callable[[], obj
     calls: dict[int, list[Seen | None]] = defaultdict(list)
 
     def see(module: nn.Module, positional: Any, keywords: Any, output: Any) -> None:
-        call, given = Call.of(positional, keywords), first_of(output)
+        call, given = Call.split(positional, keywords), first_of(output)
         seen = None if call is None or given is None else (call[0].clone(), call[1], given.clone())
         calls[id(module)].append(seen)
 

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from spillway._engine import Training
 from spillway.errors import InputError, first_line
 from spillway.model.batches.batch import Batch
 from spillway.model.batches.microbatch import IGNORED, Work, arrange
@@ -229,11 +230,11 @@ def compare(
 ) -> None:
     size = WorkSize(len(work.micro_batches), work.tokens)
     description = describe(meta_model, size, "fp32")
-    engine = PlainEngine(description, chunk_elements=64 * description["hidden_size"])
+    engine = PlainEngine(description, chunk_elements=64 * description.hidden_size)
     parameters = dict(model.named_parameters(remove_duplicate=False))
     copy_buffers(model, meta_model.model)
     for number, tensor in enumerate(engine.tensors):
-        engine.weight(number).copy_(parameters[tensor["name"]].detach())
+        engine.weight(number).copy_(parameters[tensor.name].detach())
     stream = Stream(meta_model, engine, 0, unneeded, tiles=tiles)
     try:
         outcome = stream.step(work, {}, 0)
@@ -245,11 +246,11 @@ def compare(
         raise refusal(kind, f"the loss of a small copy is {both}")
     largest = max(float(p.grad.abs().max()) for p in parameters.values() if p.grad is not None)
     for number, tensor in enumerate(engine.tensors):
-        if tensor.get("frozen"):
+        if tensor.training is Training.frozen:
             continue
-        plain = parameters[tensor["name"]].grad
-        if not close(engine.gradients.get(number, torch.zeros(tensor["shape"])), plain, largest * NOISE):
-            raise refusal(kind, f"the gradient of {tensor['name']} in a small copy differs from transformers' own")
+        plain = parameters[tensor.name].grad
+        if not close(engine.gradients.get(number, torch.zeros(tensor.shape)), plain, largest * NOISE):
+            raise refusal(kind, f"the gradient of {tensor.name} in a small copy differs from transformers' own")
 
 
 def refuse_joined_rows(

@@ -87,9 +87,9 @@ def outcome(
 ) -> tuple[dict[Any, torch.Tensor], bool]:
     """Loss and gradients of a step, and whether anything was kept in it."""
     description = describe(meta_model, WorkSize(len(work.micro_batches), work.tokens), "fp32")
-    engine = MovedEngine(description, chunk_elements=64 * description["hidden_size"])
+    engine = MovedEngine(description, chunk_elements=64 * description.hidden_size)
     for number, tensor in enumerate(engine.tensors):
-        engine.weight(number).copy_(parameters[tensor["name"]].detach())
+        engine.weight(number).copy_(parameters[tensor.name].detach())
     stream = Stream(meta_model, engine, 0, unneeded, saved=choice, tiles=tiles)
     try:
         loss = stream.step(work, {}, 0).loss_sum

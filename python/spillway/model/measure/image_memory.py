@@ -1,0 +1,75 @@
+"""Memory that images take: the weights of the tower that makes their features, a pass of it, and what layers are given.
+
+Measured on the micro-batch of the data with the most pixels, by the code that a step runs. So a class that does more
+with images than put their features in the place of tokens is refused before anything is written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from spillway.base import stages
+from spillway.errors import InputError, first_line
+from spillway.machine import process_memory
+from spillway.machine.place import Place
+from spillway.model.batches.microbatch import arrange
+from spillway.model.meta.image_tower import Features, ImageTower, count_bytes
+from spillway.model.meta.layer_arguments import Recording, argument_bytes, record
+from spillway.model.meta.meta_model import MetaModel
+from spillway.model.source.model_code import refusal
+
+if TYPE_CHECKING:
+    from spillway.model.batches.batch import Batch
+
+
+@dataclass(frozen=True)
+class ImageMemory:
+    """Bytes where layers compute, and of pixels on the host."""
+
+    tower: int = 0  # weights, which stay
+    computing: int = 0  # temporaries of a pass of the tower
+    kept: int = 0  # of a micro-batch, for as long as its step takes: pixels, features, masks
+
+    def work_bytes(self, micro_batches: int) -> int:
+        return self.tower + self.computing + micro_batches * self.kept
+
+
+def measure_images(meta_model: MetaModel, batch: Batch, place: Place) -> ImageMemory:
+    """InputError, naming the model type, where its images cannot be streamed."""
+    stages.say("measuring images")
+    tower = ImageTower(meta_model, place.device)
+    weights = tower.bytes
+    tower.fill_with_zeros()
+    work = arrange([batch]).to(place.device)
+    micro_batch = work.micro_batches[0]
+    features = Features(tower)
+    row = torch.zeros(1, dtype=meta_model.dtype, device=place.device)
+    rows = row.expand(batch.input_ids.numel(), meta_model.columns)
+    process_memory.give_back()
+    before = process_memory.resident()
+    try:
+        with torch.no_grad(), meta_model.stand_ins(device=place.device), process_memory.PeakWatch() as watch:
+            recording = record(meta_model, micro_batch, work.ids_of(micro_batch), rows, features)
+            probed = record(meta_model, micro_batch, work.ids_of(micro_batch), rows, features, 1.0)
+        require_sums(meta_model, recording, probed)
+    except InputError as error:
+        raise InputError(f"images: {error}; train it on rows of text alone") from error
+    except Exception as error:  # a model's own code, on pixels that do not fit it
+        reason = refusal(meta_model.config.model_type, f"its code fails on images: {first_line(error)}")
+        raise InputError(f"images: {reason}; train it on rows of text alone") from error
+    rows_bytes = recording.first.numel() * recording.first.element_size()
+    added = sum(call.added.numel() * call.added.element_size() for call in recording.calls if call.added is not None)
+    kept = count_bytes(batch.images) + rows_bytes + argument_bytes(recording.calls) + added
+    return ImageMemory(weights, max(0, watch.bytes - before), kept)
+
+
+def require_sums(meta_model: MetaModel, recording: Recording, probed: Recording) -> None:
+    """InputError if a model does more between its layers than to add features. `probed`: of layers that return ones."""
+    for one, other in zip(recording.calls, probed.calls, strict=True):
+        if one.added is None and other.added is None:
+            continue
+        if one.added is None or other.added is None or not torch.equal(one.added + 1.0, other.added):
+            raise refusal(meta_model.config.model_type, "its backbone changes the hidden state between its layers")
