@@ -9,19 +9,32 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import native
 import real_runs
 from breadth import some
+from elsewhere import PLACE, There, two_memories
 from fake_gpu import FakeGpu, build_driver
-from image_models import image_directory
+from image_models import image_batch, image_config, image_directory
 from needs import lacks
 from spillway import _engine
+from spillway.machine.place import HOST, Place
+from spillway.model.batches.batch import Batch
+from spillway.model.batches.microbatch import arrange
+from spillway.model.layers.nested import tensors_in
+from spillway.model.measure.dry_run import DEVICE_SLACK
+from spillway.model.measure.image_memory import ImageMemory, measure_images
+from spillway.model.meta.building import build
+from spillway.model.meta.image_tower import Features, ImageTower
+from spillway.model.meta.layer_arguments import Recording, record
+from spillway.model.meta.meta_model import MetaModel
 from spillway.output.records import rows
 from test_ranks import LIMIT, processes
 
 KEYS = ("--max_length", "96", "--max_steps", "4", "--save_steps", "4", "--lr_scheduler_type", "constant",
         "--placement", "dram", "--virtual_ranks", "2", "--fused_kernels", "never", "--compute_dtype", "bf16")  # fmt: skip
+FAMILIES = ("gemma3", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "llava", "idefics3", "smolvlm")
 KINDS = ("gemma3", "qwen2_vl", "qwen2_5_vl", "qwen3_vl")
 
 
@@ -94,3 +107,61 @@ def test_two_processes_make_what_one_makes(given: Path, plain: Path) -> None:
     ends = [(*process.communicate(timeout=LIMIT), process.returncode) for process in ranks]
     assert [code for *_, code in ends] == [0, 0], ends
     require_same(given / "two", plain)
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_features_are_made_where_layers_compute(kind: str) -> None:
+    """Every operation of the tower and of the model's way to its layers has its tensors there."""
+    batch = image_batch(kind, 2, 24, torch.Generator().manual_seed(3), padded=3)
+
+    def measure(place: Place) -> tuple[ImageMemory, Recording]:
+        meta_model = build(image_config(kind), torch.float32)
+        meta_model.take_images()
+        return measure_images(meta_model, batch, place), record_once(meta_model, batch, place)
+
+    here, expected = measure(HOST)
+    with two_memories():
+        there, recording = measure(PLACE)
+    made, wanted = (list_tensors(each) for each in (recording, expected))
+    assert all(isinstance(each, There) for each in made)
+    values = [each.values for each in made]
+    torch.testing.assert_close(values, wanted, rtol=1e-4, atol=1e-4)  # attention is of another kernel there
+    assert (there.tower, there.kept, there.pixels) == (here.tower, here.kept, here.pixels)
+
+
+def record_once(meta_model: MetaModel, batch: Batch, place: Place) -> Recording:
+    tower = ImageTower(meta_model, place.device)
+    generator = torch.Generator().manual_seed(5)
+    for name, shape in sorted(shapes_of(meta_model, tower).items()):
+        tower.take(name, torch.randn(shape, generator=generator) / 10)
+    work = arrange([batch]).to(place.device)
+    rows = torch.randn(batch.input_ids.numel(), meta_model.columns, generator=generator).to(place.device)
+    with torch.no_grad(), meta_model.stand_ins(device=place.device):
+        return record(meta_model, work.micro_batches[0], work.ids_of(work.micro_batches[0]), rows, Features(tower))
+
+
+def shapes_of(meta_model: MetaModel, tower: ImageTower) -> dict[str, torch.Size]:
+    return {name: each.shape for name, each in meta_model.model.named_parameters() if name in tower.names}
+
+
+def list_tensors(recording: Recording) -> list[Any]:
+    """The first layer's input, and what each layer is given besides."""
+    given = [[call.positional, list(call.keywords.values()), call.added] for call in recording.calls]
+    return [recording.first, *tensors_in(given)]
+
+
+def test_a_tensor_of_another_memory_is_an_error() -> None:
+    with two_memories():
+        there = torch.ones(3, device=PLACE.device)
+        assert there.device == PLACE.device and (there + 1).sum().item() == 6.0
+        with pytest.raises(AssertionError, match="two memories"):
+            there + torch.ones(3)
+
+
+def test_the_plan_counts_pixels_on_both_sides_of_a_gpu() -> None:
+    place = Place(torch.device("cuda", 0))
+    counted = {"tower": 1000, "computing": 100, "kept": 10, "pixels": 5}
+    host, gpu = ImageMemory(**counted), ImageMemory(**counted, place=place)
+    assert (host.host_bytes(4, 2), host.device_bytes(2)) == (1000 + 100 + 2 * 10 + 4 * 5, 0)
+    assert gpu.host_bytes(4, 2) == 4 * 5
+    assert gpu.device_bytes(2) == 1000 + int((100 + 2 * 15) * (1 + DEVICE_SLACK))
