@@ -13,6 +13,7 @@ import torch
 
 import native
 import real_runs
+from both_ways import save
 from breadth import some
 from elsewhere import PLACE, There, two_memories
 from fake_gpu import FakeGpu, build_driver
@@ -20,7 +21,7 @@ from image_models import image_batch, image_config, image_directory
 from needs import lacks
 from spillway import _engine
 from spillway.machine.place import HOST, Place
-from spillway.model.batches.batch import Batch
+from spillway.model.batches.batch import Batch, WorkShape
 from spillway.model.batches.microbatch import arrange
 from spillway.model.layers.nested import tensors_in
 from spillway.model.measure.dry_run import DEVICE_SLACK
@@ -91,6 +92,23 @@ def test_a_gpu_changes_no_bit(given: Path, plain: Path, gpu: FakeGpu) -> None:
     assert said.code == 0, said.err
     require_same(out, plain)
     assert "are frozen and stay on the GPU" in " ".join((said.out + said.err).split())
+
+
+def test_micro_batches_with_images_have_passes_of_their_own(tmp_path: Path) -> None:
+    """Whatever `pass_tokens` says, which a GPU has a default of."""
+    generator = torch.Generator().manual_seed(3)
+    step = [image_batch("gemma3", 2, 24, generator) for _ in range(2)]
+    save(image_config("gemma3"), tmp_path / "model", 7)
+    found = []
+    for tokens in (0, 4096):
+        shape = WorkShape(2, 2, 24, 0, 0, largest_images=step[0])
+        session = native.opened(tmp_path / "model", shape, pass_tokens=tokens)
+        try:
+            result = session.step(step, 1e-3)
+            found.append((result.loss_sum, result.grad_norm))
+        finally:
+            session.close()
+    assert found[0] == found[1]
 
 
 def test_a_gpu_without_room_for_the_tower_is_refused(given: Path, gpu: FakeGpu, tmp_path: Path) -> None:

@@ -75,6 +75,7 @@ def concatenate(batches: Sequence[Batch]) -> Batch:
     """One micro-batch of all rows, padded on the right to the longest."""
     if len(batches) == 1:
         return batches[0]
+    assert all(batch.images is None for batch in batches)
     length = max(batch.input_ids.shape[1] for batch in batches)
     lengths = torch.cat([lengths_of(batch) for batch in batches])
     positions = [batch.position_ids for batch in batches if batch.position_ids is not None]
