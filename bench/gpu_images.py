@@ -119,15 +119,15 @@ def measure_plain(arguments: argparse.Namespace, directory: Path) -> tuple[float
     return total, float(torch.stack(norms).norm())
 
 
-def list_faults(found: dict[str, Any]) -> list[str]:
-    """What of the figures is not as it should be."""
+def list_faults(figures: dict[str, Any]) -> list[str]:
+    """A sentence for each of the figures that is not as it should be."""
     faults = []
     for name, series, limit in (("loss", "losses", LOSS), ("grad_norm", "grad_norms", NORM)):
-        ours, plain = found[series][0], found[f"plain_{name}"]
+        ours, plain = figures[series][0], figures[f"plain_{name}"]
         if not abs(ours - plain) <= limit * abs(plain):
             faults.append(f"the first step has {name} {ours}, and plain transformers has {plain}")
-    if found["device_peak"] > found["planned_peak"]:
-        faults.append(f"the device held {found['device_peak']} bytes, and the plan says {found['planned_peak']}")
+    if figures["device_peak"] > figures["planned_peak"]:
+        faults.append(f"the device held {figures['device_peak']} bytes, and the plan says {figures['planned_peak']}")
     return faults
 
 
@@ -136,17 +136,17 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         directory = Path(folder)
         torch.manual_seed(1)
         Qwen2_5_VLForConditionalGeneration._from_config(config_of(arguments.shape)).save_pretrained(directory / "model")
-        found = train(arguments, directory)
-        found["plain_loss"], found["plain_grad_norm"] = measure_plain(arguments, directory)
-    return found | {"peak_bytes": watch.bytes}
+        figures = train(arguments, directory)
+        figures["plain_loss"], figures["plain_grad_norm"] = measure_plain(arguments, directory)
+    return figures | {"peak_bytes": watch.bytes}
 
 
 def main() -> None:
     with refuses():
-        found = run(parser().parse_args())
-    if faults := list_faults(found):
-        sys.exit("; ".join(faults) + f"\n{json.dumps(found)}")
-    print(json.dumps(found))
+        figures = run(parser().parse_args())
+    if faults := list_faults(figures):
+        sys.exit("; ".join(faults) + f"\n{json.dumps(figures)}")
+    print(json.dumps(figures))
 
 
 if __name__ == "__main__":

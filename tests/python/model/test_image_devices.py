@@ -34,7 +34,8 @@ from spillway.output.records import rows
 from test_ranks import LIMIT, processes
 
 KEYS = ("--max_length", "96", "--max_steps", "4", "--save_steps", "4", "--lr_scheduler_type", "constant",
-        "--placement", "dram", "--virtual_ranks", "2", "--fused_kernels", "never", "--compute_dtype", "bf16")  # fmt: skip
+        "--placement", "dram", "--virtual_ranks", "2", "--fused_kernels", "never",
+        "--compute_dtype", "bf16")  # fmt: skip
 FAMILIES = ("gemma3", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "llava", "idefics3", "smolvlm")
 KINDS = ("gemma3", "qwen2_vl", "qwen2_5_vl", "qwen3_vl")
 
@@ -99,16 +100,16 @@ def test_micro_batches_with_images_have_passes_of_their_own(tmp_path: Path) -> N
     generator = torch.Generator().manual_seed(3)
     step = [image_batch("gemma3", 2, 24, generator) for _ in range(2)]
     save(image_config("gemma3"), tmp_path / "model", 7)
-    found = []
+    results = []
     for tokens in (0, 4096):
         shape = WorkShape(2, 2, 24, 0, 0, largest_images=step[0])
         session = native.opened(tmp_path / "model", shape, pass_tokens=tokens)
         try:
             result = session.step(step, 1e-3)
-            found.append((result.loss_sum, result.grad_norm))
+            results.append((result.loss_sum, result.grad_norm))
         finally:
             session.close()
-    assert found[0] == found[1]
+    assert results[0] == results[1]
 
 
 def test_a_gpu_without_room_for_the_tower_is_refused(given: Path, gpu: FakeGpu, tmp_path: Path) -> None:

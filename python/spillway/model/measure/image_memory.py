@@ -44,7 +44,7 @@ class ImageMemory:
         return there + micro_batches * self.pixels
 
     def device_bytes(self, own: int) -> int:
-        """Of a GPU."""
+        """Bytes of a GPU; none where layers compute in host memory."""
         if not self.place.on_gpu:
             return 0
         return self.tower + int((self.computing + own * (self.kept + self.pixels)) * (1 + DEVICE_SLACK))
