@@ -52,6 +52,8 @@ def profiled(
     spec = verified.spec
     config, meta_model = spec.config, spec.meta_model
     dtype = config.compute_dtype
+    if shape.largest_images is not None:
+        meta_model.take_images()
     with loss_kernels(engine_type, dtype, device.small(config, compute.place)) as kernels:
         budget = memory_budget(config, processes)
         own = replace(shape, micro_batches=shape.most_own)

@@ -92,8 +92,6 @@ class EngineSession:
         self._share = Share(ranks.rank, ranks.world, config.virtual_ranks, self._world.gather)
         most = self._share.most(shape.micro_batches) if ranks.world > 1 else 0
         shape = replace(shape, virtual_ranks=config.virtual_ranks, share=most)
-        if shape.largest_images is not None:
-            self._spec.meta_model.take_images()
         shape = join_shape(shape, self._spec.config, self._spec.meta_model)
         self._keeping = keeping or Keeping(str(Path(config.output_dir).absolute()))
         with device.done_without(config):
