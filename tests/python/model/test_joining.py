@@ -27,7 +27,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def model(**more: Any) -> Any:
-    return SimpleNamespace(**{"routers": None, "spaces": {}, "config": None, "takes_images": False} | more)
+    return SimpleNamespace(**{"routers": None, "spaces": {}, "config": None} | more)
 
 
 def config(**more: Any) -> Any:

@@ -72,7 +72,6 @@ def two_memories() -> Iterator[None]:
 
 
 class TwoMemories(TorchDispatchMode):
-
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given, options = tree_leaves((args, kwargs)), dict(kwargs or {})
         there = [each for each in given if isinstance(each, There)]
