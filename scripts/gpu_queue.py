@@ -60,6 +60,7 @@ TINY_VALUES = {
     "--minutes": "0",  # no limit
 }
 TINY_SHAPES = {"30b-a3b": "tiny-moe"}
+ENGINE_PROGRAMS = ("bench/engine_run.py", "bench/gpu_images.py")  # which `--tiny` runs on the simulated device
 GPU_ONLY = ("--liger", "--offload")
 TINY_LIMITS = {"--sequence": 64, "--batch": 2, "--micro-batches": 2, "--steps": 3, "--repeats": 2}
 
@@ -156,7 +157,7 @@ class Queue:
         out = drive / "out"
         out.mkdir(exist_ok=True)
         peer_device = "cpu" if self.is_tiny else self.check.device
-        values = {"device": self.check.device if "engine_run.py" in words[0] else peer_device,
+        values = {"device": self.check.device if words[0] in ENGINE_PROGRAMS else peer_device,
                   "check": self.check.device, "built": str(self.check.tree), "out": str(out),
                   "drive": str(drive), "sources": str(self.megatrain)}  # fmt: skip
         command = [fill(word, values) for word in (shrink(words) if self.is_tiny else words)]

@@ -84,10 +84,6 @@ def find_obstacle(config: Config) -> str:
         return f"objective: {config.objective} takes text alone in this release"
     if config.packing or config.eval_packing:
         return "packing joins rows of text alone; set `packing: false` for rows with images"
-    if config.ranks.world > 1:
-        return "rows with images need a run of one process in this release"
-    if config.device.startswith("cuda"):
-        return "rows with images need `device: cpu` in this release"
     return ""
 
 

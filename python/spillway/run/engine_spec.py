@@ -203,9 +203,10 @@ def images_notice(profiled: Profiled) -> list[str]:
     images, own = profiled.images, profiled.shape.most_own
     if profiled.shape.largest_images is None:
         return []
+    where = "on the GPU" if images.place.on_gpu else "in memory"
     return [
-        f"images: the vision tower and its projector are frozen and stay in memory ({size(images.tower)}); a pass of "
-        f"them takes {size(images.computing)}, and the images of a step {size(own * images.kept)}"
+        f"images: the vision tower and its projector are frozen and stay {where} ({size(images.tower)}); a pass of "
+        f"them takes {size(images.computing)}, and the images of a step {size(own * (images.kept + images.pixels))}"
     ]
 
 

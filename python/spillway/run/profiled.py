@@ -63,22 +63,23 @@ def profiled(
             arguments = (meta_model, dtype, own, spec.packing, verified.unneeded, kernels, place)
             return profile_dry_run(*arguments, only_plan, budget, saved, verified.tiles, verified.fused)
 
-        images = ImageMemory()
-        if shape.largest_images is not None:
-            images = measure_images(meta_model, shape.largest_images, compute.place)
+        def measure(place: Place) -> tuple[ImageMemory, DryRun]:
+            largest = shape.largest_images
+            return ImageMemory() if largest is None else measure_images(meta_model, largest, place), run(place)
+
         PackedRows.refusal = None
         try:
-            memory = run(compute.place)
+            images, memory = measure(compute.place)
         except RuntimeError as refused:
             compute = replace(compute, place=compute.place.without(refused))
-            memory = run(compute.place)
+            images, memory = measure(compute.place)
     tokens = shape.most_own * max(shape.batch * shape.length, shape.eval_batch * shape.eval_length)
     distilled = working_bytes(tokens, shape.teacher_top_k, compute.place.on_gpu)
     logits = shape.logits * meta_model.vocabulary * meta_model.dtype.itemsize
     drawn = initialise.work_bytes(meta_model) if config.init == "random" else 0  # before the first step
     work = max(memory.work_bytes + logits + distilled, memory.left_bytes + max(drawn, shape.between))
-    work += images.work_bytes(shape.most_own)
+    work += images.host_bytes(shape.micro_batches, shape.most_own)
     if only_plan:
         work += max(LEAST_MARGIN, int(MARGIN * (work - memory.firm_bytes)))
-    on_device = memory.device_bytes + (distilled if compute.place.on_gpu else 0)
+    on_device = memory.device_bytes + (distilled if compute.place.on_gpu else 0) + images.device_bytes(shape.most_own)
     return Profiled(verified, compute, shape, replace(memory, work_bytes=work, device_bytes=on_device), images)

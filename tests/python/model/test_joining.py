@@ -27,7 +27,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def model(**more: Any) -> Any:
-    return SimpleNamespace(**{"routers": None, "spaces": {}, "config": None, "takes_images": False} | more)
+    return SimpleNamespace(**{"routers": None, "spaces": {}, "config": None} | more)
 
 
 def config(**more: Any) -> Any:
@@ -67,7 +67,6 @@ def test_passes_take_up_to_pass_tokens(
         ({"device": "cpu"}, {}),
         ({}, {"routers": object()}),
         ({}, {"spaces": {1: object()}}),
-        ({}, {"takes_images": True}),
     ],
 )
 def test_micro_batches_stay_apart_where_their_number_is_part_of_the_loss(
@@ -75,6 +74,12 @@ def test_micro_batches_stay_apart_where_their_number_is_part_of_the_loss(
 ) -> None:
     shape = WorkShape(16, 1, 2048, 0, 0)
     assert join_shape(shape, config(**given), model(**of_model)) == shape
+
+
+def test_micro_batches_with_images_stay_apart() -> None:
+    ids = torch.zeros(1, 2048, dtype=torch.int64)
+    shape = WorkShape(16, 1, 2048, 0, 0, largest_images=Batch(ids, ids, None, 2048))
+    assert join_shape(shape, config(), model()) is shape
 
 
 def test_rows_of_a_joined_micro_batch_are_padded_to_the_longest() -> None:

@@ -148,6 +148,16 @@ def test_figures_that_must_be_identical_are_compared_bit_by_bit(
         compare_parts(json.loads((tmp_path / "same.json").read_text())["parts"], ["losses"])
 
 
+def test_images_fail_by_their_loss_their_norm_and_their_bytes() -> None:
+    gpu_images = importlib.import_module("gpu_images")
+    good = {"losses": [6.25, 1.0], "grad_norms": [0.77, 9.0], "plain_loss": 6.2501, "plain_grad_norm": 0.7701,
+            "planned_peak": 100, "device_peak": 100}  # fmt: skip
+    assert gpu_images.list_faults(good) == []
+    assert "has loss nan" in gpu_images.list_faults(good | {"losses": [float("nan")]})[0]
+    assert "has grad_norm 0.77" in gpu_images.list_faults(good | {"plain_grad_norm": 0.9})[0]
+    assert "held 101 bytes" in gpu_images.list_faults(good | {"device_peak": 101})[0]
+
+
 def test_table_has_medians_rates_and_the_share_of_the_peak() -> None:
     words = ["bench/engine_run.py", "--shape", "7b", "--sequence", "2048", "--layers", "8"]
     part = {"good": True, "words": words, "seconds": [9.0, 2.0, 1.0, 3.0], "tokens": 32768, "device_peak": 1 << 30}

@@ -34,8 +34,6 @@ def reason_against(config: Config, meta_model: MetaModel) -> str:
         return "each label token has its teacher's distribution beside it"
     if is_classifier(meta_model.config):
         return "a step's loss is the mean over its micro-batches of scored rows"
-    if meta_model.takes_images:
-        return "each micro-batch has its images"
     if config.virtual_ranks > 1 or config.ranks.world > 1:
         return "virtual ranks sum the gradients of whole micro-batches"
     if meta_model.routers is not None:
@@ -44,12 +42,13 @@ def reason_against(config: Config, meta_model: MetaModel) -> str:
 
 
 def join_shape(shape: WorkShape, config: Config, meta_model: MetaModel) -> WorkShape:
-    """The shape of a step whose micro-batches share their passes as `pass_tokens` says."""
+    """The shape of a step whose micro-batches share their passes as `pass_tokens` says. Those with images do not: each
+    has its own."""
     tokens = config.pass_tokens
     if tokens == "auto":
         tokens = TOKENS_ON_GPU if config.device.startswith("cuda") else 0
     most = int(tokens) // max(1, shape.batch * shape.length)
-    if most < 2 or reason_against(config, meta_model):
+    if most < 2 or shape.largest_images is not None or reason_against(config, meta_model):
         return shape
     groups = math.ceil(shape.micro_batches / most)
     count = math.ceil(shape.micro_batches / groups)
@@ -75,6 +74,7 @@ def concatenate(batches: Sequence[Batch]) -> Batch:
     """One micro-batch of all rows, padded on the right to the longest."""
     if len(batches) == 1:
         return batches[0]
+    assert all(batch.images is None for batch in batches)
     length = max(batch.input_ids.shape[1] for batch in batches)
     lengths = torch.cat([lengths_of(batch) for batch in batches])
     positions = [batch.position_ids for batch in batches if batch.position_ids is not None]

@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING
 import torch
 
 from spillway.base import stages
-from spillway.errors import InputError, first_line
+from spillway.base.sizes import size
+from spillway.errors import DoesNotFit, InputError, first_line
 from spillway.machine import process_memory
-from spillway.machine.place import Place
+from spillway.machine.place import HOST, NO_ORDER, Place
 from spillway.model.batches.microbatch import arrange
+from spillway.model.measure.dry_run import DEVICE_SLACK
+from spillway.model.measure.gpu_room import is_out_of_memory
 from spillway.model.meta.image_tower import Features, ImageTower, count_bytes
 from spillway.model.meta.layer_arguments import Recording, argument_bytes, record
 from spillway.model.meta.meta_model import MetaModel
@@ -27,19 +30,51 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ImageMemory:
-    """Bytes where layers compute, and of pixels on the host."""
+    """Bytes where layers compute, beside the pixels of each micro-batch, which the host has, too."""
 
     tower: int = 0  # weights, which stay
     computing: int = 0  # temporaries of a pass of the tower
-    kept: int = 0  # of a micro-batch, for as long as its step takes: pixels, features, masks
+    kept: int = 0  # of a micro-batch, for as long as its step takes: features, masks
+    pixels: int = 0  # of a micro-batch, and what comes with them
+    place: Place = HOST
 
-    def work_bytes(self, micro_batches: int) -> int:
-        return self.tower + self.computing + micro_batches * self.kept
+    def host_bytes(self, micro_batches: int, own: int) -> int:
+        """`micro_batches`: of the whole step; `own`: those that this process computes."""
+        there = 0 if self.place.on_gpu else self.tower + self.computing + own * self.kept
+        return there + micro_batches * self.pixels
+
+    def device_bytes(self, own: int) -> int:
+        """Bytes of a GPU; none where layers compute in host memory."""
+        if not self.place.on_gpu:
+            return 0
+        return self.tower + int((self.computing + own * (self.kept + self.pixels)) * (1 + DEVICE_SLACK))
 
 
 def measure_images(meta_model: MetaModel, batch: Batch, place: Place) -> ImageMemory:
-    """InputError, naming the model type, where its images cannot be streamed."""
+    """InputError, naming the model type, where its images cannot be streamed; DoesNotFit where a GPU has no room."""
     stages.say("measuring images")
+    free = place.free()
+    try:
+        with place.current():
+            return measure_pass(meta_model, batch, place)
+    except InputError as error:
+        raise InputError(f"images: {error}; train it on rows of text alone") from error
+    except Exception as error:  # a model's own code, on pixels that do not fit it
+        if isinstance(error, RuntimeError) and is_out_of_memory(error):
+            raise DoesNotFit(
+                f"does not fit on {place.device}: the features of images take more than the {size(free)} that are "
+                "free. Use a smaller per_device_train_batch_size, or fewer or smaller images in a row"
+            ) from error
+        if isinstance(error, RuntimeError) and NO_ORDER.match(str(error)):
+            raise
+        reason = refusal(meta_model.config.model_type, f"its code fails on images: {first_line(error)}")
+        raise InputError(f"images: {reason}; train it on rows of text alone") from error
+    finally:
+        place.give_back()
+
+
+def measure_pass(meta_model: MetaModel, batch: Batch, place: Place) -> ImageMemory:
+    place.take_buffers(meta_model.model)
     tower = ImageTower(meta_model, place.device)
     weights = tower.bytes
     tower.fill_with_zeros()
@@ -49,21 +84,16 @@ def measure_images(meta_model: MetaModel, batch: Batch, place: Place) -> ImageMe
     row = torch.zeros(1, dtype=meta_model.dtype, device=place.device)
     rows = row.expand(batch.input_ids.numel(), meta_model.columns)
     process_memory.give_back()
-    before = process_memory.resident()
-    try:
-        with torch.no_grad(), meta_model.stand_ins(device=place.device), process_memory.PeakWatch() as watch:
-            recording = record(meta_model, micro_batch, work.ids_of(micro_batch), rows, features)
-            probed = record(meta_model, micro_batch, work.ids_of(micro_batch), rows, features, 1.0)
-        require_sums(meta_model, recording, probed)
-    except InputError as error:
-        raise InputError(f"images: {error}; train it on rows of text alone") from error
-    except Exception as error:  # a model's own code, on pixels that do not fit it
-        reason = refusal(meta_model.config.model_type, f"its code fails on images: {first_line(error)}")
-        raise InputError(f"images: {reason}; train it on rows of text alone") from error
+    before, held = process_memory.resident(), place.watch_peak()
+    with torch.no_grad(), meta_model.stand_ins(device=place.device), process_memory.PeakWatch() as watch:
+        recording = record(meta_model, micro_batch, work.ids_of(micro_batch), rows, features)
+        probed = record(meta_model, micro_batch, work.ids_of(micro_batch), rows, features, 1.0)
+    require_sums(meta_model, recording, probed)
+    computing = place.peak() - held if place.on_gpu else watch.bytes - before
     rows_bytes = recording.first.numel() * recording.first.element_size()
     added = sum(call.added.numel() * call.added.element_size() for call in recording.calls if call.added is not None)
-    kept = count_bytes(batch.images) + rows_bytes + argument_bytes(recording.calls) + added
-    return ImageMemory(weights, max(0, watch.bytes - before), kept)
+    kept = rows_bytes + argument_bytes(recording.calls) + added
+    return ImageMemory(weights, max(0, computing), kept, count_bytes(batch.images), place)
 
 
 def require_sums(meta_model: MetaModel, recording: Recording, probed: Recording) -> None:
