@@ -9,6 +9,7 @@ computed once a step and kept for its backward pass.
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -24,6 +25,12 @@ from spillway.model.meta.on_meta import on_meta
 from spillway.model.source.source import auto_class
 
 METHOD = "get_image_features"
+# of a model's forward pass: arguments that say nothing of images
+OTHER_ARGUMENTS = frozenset(
+    "self input_ids attention_mask position_ids past_key_values inputs_embeds labels use_cache cache_position rope_deltas "
+    "logits_to_keep output_attentions output_hidden_states output_router_logits return_dict kwargs".split()
+)
+OTHER_MEDIA = ("video", "audio", "input_features", "second_per_grid_ts")  # parts of arguments' names
 UNREAD = ("last_hidden_state", "hidden_states", "attentions")  # of what it returns, beside the features
 
 
@@ -127,6 +134,12 @@ def makes_image_features(config: Any) -> bool:
     listed = None if made is None else made._model_mapping[type(config)]
     classes = listed if isinstance(listed, tuple) else (listed,)
     return any(hasattr(each, METHOD) for each in classes)
+
+
+def list_arguments(kind: type) -> frozenset[str]:
+    """The names of a model class's arguments that come with images."""
+    names = inspect.signature(kind.forward).parameters.keys() - OTHER_ARGUMENTS  # type: ignore[attr-defined]
+    return frozenset(name for name in names if not any(part in name for part in OTHER_MEDIA))
 
 
 def count_bytes(images: Mapping[str, torch.Tensor] | None) -> int:
