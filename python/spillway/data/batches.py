@@ -56,13 +56,13 @@ def batch_of(inputs: Mapping[str, Any], packing: bool, arguments: frozenset[str]
 
 def images_of(inputs: Mapping[str, Any], arguments: frozenset[str]) -> dict[str, torch.Tensor] | None:
     """The model's arguments of images among `inputs`. None: the rows are text."""
-    found = {name: value for name, value in inputs.items() if name in arguments and value is not None}
-    if not found.keys() - set(TOKEN_TYPES):
+    images = {name: value for name, value in inputs.items() if name in arguments and value is not None}
+    if not images.keys() - set(TOKEN_TYPES):
         return None
-    for name, value in found.items():
+    for name, value in images.items():
         if not isinstance(value, torch.Tensor):
             raise InputError(f"batch: {name} is {type(value).__name__}; expects a tensor (return_tensors='pt')")
-    return {name: value.detach().cpu() for name, value in found.items()}
+    return {name: value.detach().cpu() for name, value in images.items()}
 
 
 def text_of(inputs: Mapping[str, Any], packing: bool, advice: str = NOT_FOR_IMAGES) -> Batch:

@@ -8,7 +8,7 @@ import heapq
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn import functional
@@ -16,9 +16,11 @@ from torch.nn import functional
 from spillway.base import stages
 from spillway.data.batches import TOKEN_TYPES, batch_of
 from spillway.errors import InputError
-from spillway.integrations.loading import Origin
 from spillway.model.batches.batch import Batch, WorkShape
 from spillway.model.batches.microbatch import IGNORED
+
+if TYPE_CHECKING:
+    from spillway.integrations.loading import Origin
 
 UNKNOWN = (
     "images: {name} is iterated, so the largest images cannot be found; say how many rows to look at: load(..., "
@@ -28,7 +30,7 @@ NONE_FOUND = "images: none of the first {rows} rows of {name} has images; look a
 
 
 @dataclass(frozen=True)
-class Found:
+class Largest:
     """The largest rows of one dataset."""
 
     rows: int  # in a micro-batch
@@ -36,7 +38,7 @@ class Found:
     images: Batch | None  # of the rows with the most pixels, padded to `length`; None: the rows are text
 
 
-def find_largest(loader: Any, batch: int, name: str, origin: Origin, cut: int | None, iterated: bool) -> Found:
+def find_largest(loader: Any, batch: int, name: str, origin: Origin, cut: int | None, iterated: bool) -> Largest:
     """The largest micro-batch of a dataset. `loader` and `cut` as in `sizes.find_longest`. `iterated`: rows cannot be
     indexed."""
     stages.say(f"looking at the images of {name}")
@@ -63,8 +65,8 @@ def find_largest(loader: Any, batch: int, name: str, origin: Origin, cut: int | 
     if not largest[0][0]:
         if not sees_all:
             raise InputError(NONE_FOUND.format(rows=most, name=name, more=10 * (most or 1)))
-        return Found(rows, length, None)
-    return Found(rows, length, pad(take(collate, [row for _, row in largest], origin), length))
+        return Largest(rows, length, None)
+    return Largest(rows, length, pad(take(collate, [row for _, row in largest], origin), length))
 
 
 def take(collate: Callable[[list[Any]], Mapping[str, Any]], rows: list[Any], origin: Origin) -> Batch:
@@ -99,11 +101,13 @@ def pad(batch: Batch, length: int) -> Batch:
     )
 
 
-def require_room(images: Mapping[str, torch.Tensor] | None, shape: WorkShape) -> None:
+LOOK_AT_ALL = "look at all rows beforehand: load(..., images=True), or scale images down where rows are prepared"
+
+
+def require_room(images: Mapping[str, torch.Tensor] | None, shape: WorkShape, advice: str = LOOK_AT_ALL) -> None:
     """InputError for a micro-batch with more pixels than planned."""
     planned = 0 if shape.largest_images is None else count_pixels(shape.largest_images.images)
-    if (found := count_pixels(images)) > planned:
+    if (size := count_pixels(images)) > planned:
         raise InputError(
-            f"images: a batch with {found} bytes of pixels was not planned for (the largest had {planned}); look at all "
-            "rows beforehand: load(..., images=True), or scale images down where rows are prepared"
+            f"images: a batch with {size} bytes of pixels was not planned for (the largest had {planned}); {advice}"
         )

@@ -20,17 +20,9 @@ from spillway.machine import auto, products
 from spillway.model.adapters.lora import adapters_of
 from spillway.model.checkpoint import freeze
 from spillway.model.checkpoint.ties import build_as_stored
-from spillway.model.meta.image_tower import list_arguments, makes_image_features
+from spillway.model.meta.image_tower import list_arguments
 from spillway.model.source import hub
-from spillway.model.source.source import (
-    DTYPES,
-    OF_ROWS,
-    OF_TOKENS,
-    generation_config,
-    is_multimodal,
-    load_config,
-    text_config,
-)
+from spillway.model.source.source import DTYPES, OF_ROWS, OF_TOKENS, generation_config, load_config, text_config
 from spillway.report import tables
 
 LOGGER = transformers.logging.get_logger("spillway")
@@ -64,7 +56,7 @@ ELSEWHERE = (
 
 @dataclass(frozen=True)
 class RowsWithImages:
-    """What `load` was told about images."""
+    """The keyword `images` of `load`."""
 
     arguments: frozenset[str] = frozenset()  # of the model, which come with images; none: rows are text
     looked_at: int | None = None  # rows that are prepared to find how large images get; None: all
@@ -153,15 +145,14 @@ def choose_labels(keys: dict[str, Any]) -> int:
 
 
 def choose_images(images: Any, model: PreTrainedModel, labels: int) -> RowsWithImages:
-    """What the keyword `images` says. InputError for another value, and for a model without a vision tower."""
+    """Reads the keyword `images`. InputError for another value, and for a model without a vision tower."""
     if images is None or images is False:
         return RowsWithImages()
     if not isinstance(images, int) or images < 1:
         raise InputError(f"load(): images={images!r} is not taken: expects True, or a number of rows to look at")
-    if labels or not is_multimodal(model.config) or not makes_image_features(model.config):
-        what = "a model with num_labels" if labels else f"a model of type {model.config.model_type}"
-        raise InputError(f"load(): images={images!r} is not taken: {what} is trained on text alone in this release")
-    return RowsWithImages(list_arguments(type(model)), None if images is True else images)
+    if labels:
+        raise InputError("images: a model with num_labels is trained on text alone in this release")
+    return RowsWithImages(list_arguments(model.config), None if images is True else images)
 
 
 TASKS = {"text-classification": OF_ROWS, "token-classification": OF_TOKENS}

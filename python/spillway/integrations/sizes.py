@@ -122,8 +122,8 @@ def find_longest(loader: Any, batch: int, name: str, origin: Origin, cut: int | 
     """The largest batch of a dataset. `loader`: the dataset after columns were removed, and its collator. For an
     iterable dataset, `cut`: tokens that TRL cuts rows to; `each`: rows that the collator makes of one."""
     if origin.images.arguments:
-        found = find_largest(loader, batch, name, origin, cut, is_iterated(loader.dataset))
-        return Longest(found.rows, found.length, False, found.images)
+        measured = find_largest(loader, batch, name, origin, cut, is_iterated(loader.dataset))
+        return Longest(measured.rows, measured.length, False, measured.images)
     given = origin.config.max_length if "max_length" in origin.given else None
     rows = loader.dataset
     if is_iterated(rows):

@@ -1,4 +1,4 @@
-"""TRL's SFTTrainer on its vision examples: over a streamed model as over transformers' own class in memory, whose vision
+"""TRL's SFTTrainer on rows with images: over a streamed model as over transformers' own class in memory, whose vision
 tower and projector are frozen."""
 
 from __future__ import annotations
@@ -58,7 +58,15 @@ def image_rows(count: int) -> Any:
     return datasets.Dataset.from_list(rows, features=features)
 
 
-def parts(given: Path, out: Path, count: int = 20, **more: Any) -> dict[str, Any]:
+def as_prompts(rows: Any) -> Any:
+    """The rows in TRL's other form, with the loss on the completion."""
+    turns = [{"prompt": each[:1], "completion": each[1:]} for each in rows["messages"]]
+    columns = datasets.Dataset.from_list(turns)
+    return datasets.concatenate_datasets([columns, rows.select_columns("images")], axis=1)
+
+
+def parts(given: Path, out: Path, count: int = 20, prompts: bool = False, **more: Any) -> dict[str, Any]:
+    rows = as_prompts(image_rows(count)) if prompts else image_rows(count)
     asked = {
         "output_dir": str(out), "per_device_train_batch_size": 2, "gradient_accumulation_steps": 2,
         "per_device_eval_batch_size": 2, "max_steps": 5, "learning_rate": 1e-3, "logging_steps": 1, "max_length": None,
@@ -67,8 +75,8 @@ def parts(given: Path, out: Path, count: int = 20, **more: Any) -> dict[str, Any
     }  # fmt: skip
     return {
         "args": trl.SFTConfig(**asked),
-        "train_dataset": image_rows(count),
-        "eval_dataset": image_rows(3) if "eval_strategy" in more else None,
+        "train_dataset": rows,
+        "eval_dataset": rows.select(range(3)) if "eval_strategy" in more else None,
         "processing_class": load_processor(given / "model"),
     }
 
@@ -105,10 +113,10 @@ def read_log(trainer: Any) -> list[dict[str, float]]:
     return [{name: row[name] for name in LOGGED if name in row} for row in trainer.state.log_history]
 
 
-@pytest.mark.parametrize("where", ["dram", "path"])
-def test_steps_equal_trl_in_memory(given: Path, tmp_path: Path, where: str) -> None:
+@pytest.mark.parametrize(("where", "prompts"), [("dram", False), ("path", False), ("dram", True)])
+def test_steps_equal_trl_in_memory(given: Path, tmp_path: Path, where: str, prompts: bool) -> None:
     """Losses, gradient norms, evaluations and weights of five steps of two micro-batches. The tower is unchanged."""
-    more = {"eval_strategy": "steps", "eval_steps": 5}
+    more = {"eval_strategy": "steps", "eval_steps": 5, "prompts": prompts}
     plain = train_plain(given, tmp_path / "plain", **more)
     ours = train_streamed(given, tmp_path / "ours", tmp_path / "storage" if where == "path" else None, **more)
     rows, expected = read_log(ours), read_log(plain)
@@ -229,7 +237,7 @@ def test_other_values_are_refused(one: Path, more: dict[str, Any], said: str) ->
 
 def test_models_of_text_are_refused(tmp_path: Path) -> None:
     tiny.model_directory(tmp_path / "model")
-    with pytest.raises(InputError, match="images=True is not taken: a model of type .* is trained on text alone"):
+    with pytest.raises(InputError, match="images: a model of type .* is trained on text alone"):
         load(tmp_path / "model", images=True, placement="dram", init="random")
 
 
