@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers
 from PIL import Image
 from safetensors.torch import load_file
 
@@ -21,6 +22,7 @@ from needs import package
 from spillway.data.images import load_processor
 from spillway.errors import InputError
 from spillway.hf import DPOTrainer, SFTTrainer, Trainer, load
+from test_trainer import arguments
 from test_trainer_durable import Fails
 
 trl = package("trl", "the trainer for rows with images is TRL's")
@@ -90,11 +92,15 @@ def load_streamed(given: Path, storage: Path | None = None, **more: Any) -> Any:
     return load(given / "model", **{**values, **more})
 
 
-def train_plain(given: Path, out: Path, **more: Any) -> Any:
-    model = load_plain(given / "model")
+def freeze(model: Any) -> Any:
     for name, module in model.model.named_children():
         if name in FROZEN:
             module.requires_grad_(False)
+    return model
+
+
+def train_plain(given: Path, out: Path, **more: Any) -> Any:
+    model = freeze(load_plain(given / "model"))
     trainer = trl.SFTTrainer(model=model, **parts(given, out, **more))
     trainer.train()
     trainer.save_model()
@@ -172,6 +178,48 @@ def require_equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) 
     assert all(torch.equal(value, other[name]) for name, value in one.items())
 
 
+def test_transformers_trainer_takes_a_collator_of_ones_own(given: Path, tmp_path: Path) -> None:
+    """Losses, gradient norms, and what compute_metrics makes of the logits of an evaluation."""
+    processor = load_processor(given / "model")
+    rows = [row for row in image_rows(9) if row["images"]]
+
+    def measure(prediction: Any) -> dict[str, float]:
+        logits = prediction.predictions[0] if isinstance(prediction.predictions, tuple) else prediction.predictions
+        return {"spread": float(np.abs(logits).mean())}
+
+    logs = []
+    for kind, model in ((transformers.Trainer, freeze(load_plain(given / "model"))), (Trainer, load_streamed(given))):
+        args = arguments(tmp_path / "out", remove_unused_columns=False, gradient_accumulation_steps=2, max_steps=3,
+                         adam_epsilon=1e-4, eval_strategy="steps", eval_steps=3)  # fmt: skip
+        collator = trl.trainer.sft_trainer.DataCollatorForVisionLanguageModeling(processor)
+        trainer = kind(model=model, args=args, train_dataset=rows, eval_dataset=rows[:1], data_collator=collator,
+                       compute_metrics=measure)  # fmt: skip
+        trainer.train()
+        names = ("loss", "grad_norm", "eval_loss", "eval_spread")
+        logs.append([{name: row[name] for name in names if name in row} for row in trainer.state.log_history])
+    assert logs[1] == [pytest.approx(row, rel=1e-5, abs=1e-6) for row in logs[0]]
+    assert any("eval_spread" in row for row in logs[1]) and sum("grad_norm" in row for row in logs[1]) == 3
+
+
+def test_adapters_train_on_images(given: Path, tmp_path: Path) -> None:
+    """The first loss is that of the base, and later losses fall."""
+    peft = package("peft", "adapters are PEFT's")
+    streamed = load_streamed(given, method="lora", lora_r=4, lora_target_modules=["q_proj", "v_proj"])
+    ours = SFTTrainer(streamed, **parts(given, tmp_path / "ours", learning_rate=1e-2))
+    targets = r".*language_model.*\.(q_proj|v_proj)"
+    config = peft.LoraConfig(r=4, target_modules=targets, task_type="CAUSAL_LM")
+    model = load_plain(given / "model")
+    plain = trl.SFTTrainer(model, peft_config=config, **parts(given, tmp_path / "plain", learning_rate=1e-2))
+    for trainer in (ours, plain):
+        trainer.train()
+        trainer.save_model()
+    ours.close()
+    rows, expected = ([row["loss"] for row in each.state.log_history if "loss" in row] for each in (ours, plain))
+    assert rows[0] == pytest.approx(expected[0], rel=1e-5) and rows[-1] < rows[0]
+    files = [load_file(tmp_path / way / "adapter_model.safetensors") for way in ("ours", "plain")]
+    assert files[0].keys() == files[1].keys() and any(bool(value.any()) for value in files[0].values())
+
+
 def test_iterated_rows_train_after_a_look_at_the_first(given: Path, tmp_path: Path) -> None:
     """The losses are those of indexed rows in the same order."""
     losses = []
@@ -208,6 +256,14 @@ def test_more_pixels_than_planned_are_refused(one: Path, tmp_path: Path) -> None
     with pytest.raises(InputError, match=r"images: a batch with \d+ bytes of pixels was not planned for"):
         trainer.train()
     trainer.close()
+
+
+def test_calls_of_the_model_take_text_alone(one: Path, tmp_path: Path) -> None:
+    trainer = SFTTrainer(load_streamed(one), **parts(one, tmp_path / "out"))
+    batch = trainer.data_collator([image_rows(1)[0]])
+    batch.pop("labels")
+    with pytest.raises(InputError, match="pixel_values: the model gives logits of text alone"):
+        trainer.model(**batch)
 
 
 def test_rows_without_images_at_the_beginning_are_refused(one: Path, tmp_path: Path) -> None:
@@ -252,7 +308,6 @@ def test_trainers_of_pairs_refuse_images(one: Path, tmp_path: Path) -> None:
 
 def test_videos_are_refused(one: Path, tmp_path: Path) -> None:
     """By transformers' Trainer with a collator of one's own."""
-    from test_trainer import arguments
 
     def collate(rows: list[Any]) -> dict[str, torch.Tensor]:
         ids = torch.ones(len(rows), 8, dtype=torch.int64)
