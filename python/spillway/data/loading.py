@@ -103,7 +103,7 @@ def encode_rows(config: Config, key: str, encoder: Encoder, media: Media, unused
     if not rows:
         raise InputError(f"{key}: {source} holds no rows")
     dataset: Rows = builder.finish()
-    if isinstance(dataset, Dataset) and builder.pictures and encoder.reader is not None:
+    if isinstance(builder, Builder) and isinstance(dataset, Dataset) and builder.pictures and encoder.reader is not None:
         dataset.pictures = Pictures(builder.pictures, encoder.reader)
     dataset.origins.update(made_of | {ROWS: digest.hexdigest()})
     return dataset
